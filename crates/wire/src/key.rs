@@ -1,0 +1,216 @@
+//! Flow keys: who talks to whom, as one direction of a packet says it.
+
+use crate::header::{icmp, icmpv6, proto};
+use crate::layers::{Layers, Network};
+use crate::packet::Packet;
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use serde::{Deserialize, Serialize};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// A 5-tuple in one direction, 40 bytes without padding; IPv4 as IPv4-mapped IPv6 (RFC 4291, section 2.5.5.2).
+///
+/// For ICMP echo both ports hold the identifier, so that a reply is the reverse of its request.
+/// `scope` tells apart what a 5-tuple alone does not (0 unless a deployment uses it).
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Default,
+    FromBytes,
+    IntoBytes,
+    KnownLayout,
+    Immutable,
+    Serialize,
+    Deserialize,
+)]
+#[repr(C)]
+pub struct FlowKey {
+    /// Source address.
+    pub source: [u8; 16],
+    /// Destination address.
+    pub destination: [u8; 16],
+    /// Source port, host order.
+    pub source_port: u16,
+    /// Destination port, host order.
+    pub destination_port: u16,
+    /// IP protocol.
+    pub protocol: u16,
+    /// See the type.
+    pub scope: u16,
+}
+
+/// An IPv4 address as IPv4-mapped IPv6.
+#[inline]
+pub fn map_v4(address: [u8; 4]) -> [u8; 16] {
+    let mut mapped = [0u8; 16];
+    mapped[10] = 0xff;
+    mapped[11] = 0xff;
+    mapped[12..].copy_from_slice(&address);
+    mapped
+}
+
+/// The IPv4 address in an IPv4-mapped one.
+#[inline]
+pub fn unmap_v4(address: &[u8; 16]) -> Option<[u8; 4]> {
+    let is_mapped = address[..10] == [0; 10] && address[10] == 0xff && address[11] == 0xff;
+    is_mapped.then(|| [address[12], address[13], address[14], address[15]])
+}
+
+/// Any address as 16 bytes.
+pub fn ip_bytes(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => map_v4(v4.octets()),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// The address in 16 bytes.
+pub fn ip_addr(bytes: &[u8; 16]) -> IpAddr {
+    match unmap_v4(bytes) {
+        Some(v4) => IpAddr::V4(Ipv4Addr::from(v4)),
+        None => IpAddr::V6(Ipv6Addr::from(*bytes)),
+    }
+}
+
+impl FlowKey {
+    /// The tuple of a reply.
+    #[inline]
+    pub fn reverse(&self) -> FlowKey {
+        FlowKey {
+            source: self.destination,
+            destination: self.source,
+            source_port: self.destination_port,
+            destination_port: self.source_port,
+            ..*self
+        }
+    }
+
+    /// Hash under a cluster's seed. Not symmetric: a flow is found by either of its two keys.
+    #[inline]
+    pub fn hash(&self, seed: u64) -> u64 {
+        // Wyhash's folded multiply over five words: all 40 bytes, four multiplications.
+        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or([0; 8]));
+        let fold = |a: u64, b: u64| {
+            let wide = (a as u128).wrapping_mul(b as u128);
+            (wide as u64) ^ ((wide >> 64) as u64)
+        };
+        let ports = u64::from(self.source_port)
+            | u64::from(self.destination_port) << 16
+            | u64::from(self.protocol) << 32
+            | u64::from(self.scope) << 48;
+        let source =
+            fold(word(&self.source[..8]) ^ seed ^ 0xa076_1d64_78bd_642f, word(&self.source[8..]) ^ 0xe703_7ed1_a0b4_28db);
+        let destination = fold(
+            word(&self.destination[..8]) ^ seed ^ 0x8ebc_6af0_9c88_c6e3,
+            word(&self.destination[8..]) ^ 0x5899_65cc_7537_4cc3,
+        );
+        fold(source ^ ports ^ 0x1d8e_4e27_c47d_124f, destination.rotate_left(32) ^ 0xeb44_acca_b455_d165 ^ seed)
+    }
+
+    /// The key of a packet that [`Packet::parse`] understood. `None` for what has no flow of its own: not IP, a
+    /// fragment after the first. ICMP errors give the key of the packet that they quote, reversed: they travel with the replies.
+    #[inline]
+    pub fn of(packet: &Packet) -> Option<FlowKey> {
+        FlowKey::of_bytes(packet.bytes(), &packet.layers, true)
+    }
+
+    fn of_bytes(bytes: &[u8], layers: &Layers, follow_errors: bool) -> Option<FlowKey> {
+        if !layers.has_transport() {
+            return None;
+        }
+        let l3 = layers.l3 as usize;
+        let l4 = layers.l4 as usize;
+        let (source, destination) = match layers.network {
+            Network::V4 => {
+                let header: &[u8; 20] = bytes.get(l3..l3 + 20)?.try_into().ok()?;
+                (
+                    map_v4([header[12], header[13], header[14], header[15]]),
+                    map_v4([header[16], header[17], header[18], header[19]]),
+                )
+            }
+            Network::V6 => {
+                let header: &[u8; 40] = bytes.get(l3..l3 + 40)?.try_into().ok()?;
+                (header[8..24].try_into().ok()?, header[24..40].try_into().ok()?)
+            }
+            Network::Other => return None,
+        };
+        let mut key =
+            FlowKey { source, destination, source_port: 0, destination_port: 0, protocol: u16::from(layers.protocol), scope: 0 };
+        match layers.protocol {
+            proto::TCP | proto::UDP => {
+                let ports: &[u8; 4] = bytes.get(l4..l4 + 4)?.try_into().ok()?;
+                key.source_port = u16::from_be_bytes([ports[0], ports[1]]);
+                key.destination_port = u16::from_be_bytes([ports[2], ports[3]]);
+            }
+            proto::ICMP if layers.network == Network::V4 => {
+                let header: &[u8; 8] = bytes.get(l4..l4 + 8)?.try_into().ok()?;
+                if icmp::is_error(header[0]) {
+                    return if follow_errors { FlowKey::quoted(bytes.get(l4 + 8..layers.end as usize)?) } else { None };
+                }
+                let id = u16::from_be_bytes([header[4], header[5]]);
+                (key.source_port, key.destination_port) = (id, id);
+            }
+            proto::ICMPV6 if layers.network == Network::V6 => {
+                let header: &[u8; 8] = bytes.get(l4..l4 + 8)?.try_into().ok()?;
+                if icmpv6::is_error(header[0]) {
+                    return if follow_errors { FlowKey::quoted(bytes.get(l4 + 8..layers.end as usize)?) } else { None };
+                }
+                let id = u16::from_be_bytes([header[4], header[5]]);
+                (key.source_port, key.destination_port) = (id, id);
+            }
+            _ => {}
+        }
+        Some(key)
+    }
+
+    /// The reverse of the key of a quoted packet (what an ICMP error carries): the direction in which the error itself travels.
+    pub fn quoted(packet: &[u8]) -> Option<FlowKey> {
+        let layers = Layers::parse_quoted(packet).ok()?;
+        FlowKey::of_bytes(packet, &layers, false).map(|key| key.reverse())
+    }
+
+    /// Source address.
+    pub fn source_ip(&self) -> IpAddr {
+        ip_addr(&self.source)
+    }
+
+    /// Destination address.
+    pub fn destination_ip(&self) -> IpAddr {
+        ip_addr(&self.destination)
+    }
+}
+
+impl fmt::Display for FlowKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.protocol as u8 {
+            proto::TCP => "tcp",
+            proto::UDP => "udp",
+            proto::ICMP => "icmp",
+            proto::ICMPV6 => "icmp6",
+            _ => "",
+        };
+        if name.is_empty() {
+            write!(f, "proto-{} ", self.protocol)?;
+        } else {
+            write!(f, "{name} ")?;
+        }
+        let end = |f: &mut fmt::Formatter<'_>, ip: IpAddr, port: u16| match ip {
+            IpAddr::V4(ip) => write!(f, "{ip}:{port}"),
+            IpAddr::V6(ip) => write!(f, "[{ip}]:{port}"),
+        };
+        end(f, self.source_ip(), self.source_port)?;
+        f.write_str(" > ")?;
+        end(f, self.destination_ip(), self.destination_port)
+    }
+}
+
+impl fmt::Debug for FlowKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

@@ -1,0 +1,19 @@
+//! Every byte that leaves a process: packets and their headers, flow keys, checksums, the fabric's
+//! encapsulation, messages.
+//!
+//! In: bytes from anywhere. Out: typed views of them, or a closed reason why not. Nothing here
+//! allocates per packet, panics on foreign bytes, reads a clock or knows a protocol's state.
+#![forbid(unsafe_code)]
+
+pub mod checksum;
+pub mod header;
+mod key;
+mod layers;
+pub mod nsh;
+mod packet;
+mod reason;
+
+pub use key::{FlowKey, ip_addr, ip_bytes, map_v4, unmap_v4};
+pub use layers::{Layers, MAX_EXTENSION_HEADERS, Malformed, Network};
+pub use packet::{BUFFER_LEN, HEADROOM, MemoryPool, Meta, Packet, PacketPool};
+pub use reason::{DropCounters, DropReason};

@@ -1,0 +1,103 @@
+//! The data encapsulation of the fabric: Ethernet + NSH, MD type 1 (RFC 8300, section 2).
+//!
+//! The service path is the chain, the service index says how far along a packet is ([`index`]), and the
+//! 16 context bytes carry [`Meta`]: stamp (8), ingress port (1), switch (1), epoch (2), commit (4).
+//! Flags ride in the two bytes that RFC 8300 leaves: the O bit marks an in-band protocol packet; the
+//! rest sit in the upper byte of the 24-bit service path, of which a chain needs 16.
+
+use crate::header::{ETHERTYPE_NSH, Mac};
+use crate::packet::{Meta, Packet};
+
+/// Bytes that [`encapsulate`] puts in front of a frame: Ethernet 14, base and service path 8, context 16.
+pub const ENCAPSULATION_LEN: usize = 38;
+
+/// Bits of [`Meta::flags`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flags;
+
+impl Flags {
+    /// The packet belongs to no route yet: its runtime may make a flow for it.
+    pub const NEW: u8 = 1;
+    /// On release: the reply's key is not known at the switch yet, learn it from this packet.
+    pub const LEARN: u8 = 2;
+    /// Report every step of this packet (per-packet trace).
+    pub const TRACE: u8 = 4;
+    /// An in-band protocol packet, not traffic: NSH's O bit.
+    pub const OAM: u8 = 8;
+}
+
+/// Where on its way a packet is: values of the NSH service index.
+pub mod index {
+    /// From the switch to the runtime that owns the flow.
+    pub const TO_RUNTIME: u8 = 255;
+    /// From the flow's runtime to the replica that releases it.
+    pub const TO_REPLICA: u8 = 254;
+    /// Released: to the port.
+    pub const RELEASED: u8 = 253;
+    /// A reply that a function made itself (a reset, say), released: back where the packet came from.
+    pub const TURNED: u8 = 252;
+}
+
+/// What the encapsulation says besides [`Meta`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outer {
+    /// The node that it is for.
+    pub destination: Mac,
+    /// The node that sent it.
+    pub source: Mac,
+    /// See [`index`].
+    pub index: u8,
+}
+
+/// Puts the encapsulation in front of the frame. False, and nothing changed, if the headroom is used up.
+#[inline]
+#[must_use]
+pub fn encapsulate(packet: &mut Packet, outer: Outer) -> bool {
+    let meta = packet.meta;
+    let Some(header) = packet.push_front(ENCAPSULATION_LEN) else { return false };
+    let header: &mut [u8; ENCAPSULATION_LEN] = header.try_into().expect("push_front gives what was asked for");
+    header[0..6].copy_from_slice(&outer.destination);
+    header[6..12].copy_from_slice(&outer.source);
+    header[12..14].copy_from_slice(&ETHERTYPE_NSH.to_be_bytes());
+    // Version 0, O bit, TTL 63 over both bytes, length 6 words.
+    let oam = if meta.flags & Flags::OAM != 0 { 0x2000u16 } else { 0 };
+    header[14..16].copy_from_slice(&(oam | 63 << 6 | 6).to_be_bytes());
+    header[16] = 1; // MD type 1
+    header[17] = 3; // next protocol: Ethernet
+    let path = u32::from(meta.flags & !Flags::OAM) << 16 | u32::from(meta.chain);
+    header[18..22].copy_from_slice(&(path << 8 | u32::from(outer.index)).to_be_bytes());
+    header[22..30].copy_from_slice(&meta.stamp.to_be_bytes());
+    header[30] = meta.ingress;
+    header[31] = meta.switch;
+    header[32..34].copy_from_slice(&meta.epoch.to_be_bytes());
+    header[34..38].copy_from_slice(&meta.commit.to_be_bytes());
+    true
+}
+
+/// Takes the encapsulation off: fills [`Packet::meta`] and leaves the inner frame. `None`, and nothing
+/// changed, if this is not NSH as [`encapsulate`] writes it.
+#[inline]
+pub fn decapsulate(packet: &mut Packet) -> Option<Outer> {
+    let header: &[u8; ENCAPSULATION_LEN] = packet.bytes().get(..ENCAPSULATION_LEN)?.try_into().ok()?;
+    if header[12..14] != ETHERTYPE_NSH.to_be_bytes() || header[16] != 1 || header[17] != 3 {
+        return None;
+    }
+    let base = u16::from_be_bytes([header[14], header[15]]);
+    if base >> 14 != 0 || base & 0x3f != 6 {
+        return None;
+    }
+    let path = u32::from_be_bytes([header[18], header[19], header[20], header[21]]);
+    let oam = if base & 0x2000 != 0 { Flags::OAM } else { 0 };
+    let meta = Meta {
+        stamp: u64::from_be_bytes(header[22..30].try_into().ok()?),
+        ingress: header[30],
+        switch: header[31],
+        chain: (path >> 8) as u16,
+        flags: (path >> 24) as u8 & !Flags::OAM | oam,
+        epoch: u16::from_be_bytes([header[32], header[33]]),
+        commit: u32::from_be_bytes(header[34..38].try_into().ok()?),
+    };
+    let outer = Outer { destination: header[0..6].try_into().ok()?, source: header[6..12].try_into().ok()?, index: path as u8 };
+    packet.meta = meta;
+    packet.pull_front(ENCAPSULATION_LEN).then_some(outer)
+}

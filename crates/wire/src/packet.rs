@@ -1,0 +1,258 @@
+//! A packet: a move-only handle to one buffer of an arena.
+//!
+//! A `Packet` owns its buffer until it is given back to the pool that it came from. It has no
+//! destructor on purpose: whoever ends a packet says why (released, or dropped with a
+//! [`DropReason`](crate::DropReason)), and tests check that every pool ends as full as it began.
+
+use crate::layers::{Layers, Malformed};
+
+/// Bytes kept free in front of a received frame, for the fabric's encapsulation.
+pub const HEADROOM: usize = 128;
+
+/// Bytes in one buffer: a 1522-byte frame, [`HEADROOM`], and what a message needs around it. An odd
+/// number of cache lines, so that consecutive buffers do not compete for the same cache sets.
+pub const BUFFER_LEN: usize = 43 * 64;
+
+/// What travels with a packet inside a process, and in the NSH context between processes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// Logical timestamp from the flow's switch, nanoseconds; unique per switch and increasing.
+    pub stamp: u64,
+    /// Port of the box by which the packet came in (an index into the configured ports).
+    pub ingress: u8,
+    /// The switch that stamped the packet.
+    pub switch: u8,
+    /// The chain (service path) that the packet takes.
+    pub chain: u16,
+    /// Flags, see [`crate::nsh::Flags`].
+    pub flags: u8,
+    /// Low 16 bits of the epoch under which the flow's route was given.
+    pub epoch: u16,
+    /// With a hand-over to a replica: the commit that must be saved before the packet may leave.
+    pub commit: u32,
+}
+
+/// A frame in an arena buffer.
+#[derive(Debug)]
+#[must_use = "a packet that is forgotten leaks its buffer; give it to a pool or a port"]
+pub struct Packet {
+    buffer: &'static mut [u8],
+    start: u16,
+    end: u16,
+    id: u32,
+    /// Offsets found by [`Packet::parse`].
+    pub layers: Layers,
+    /// See [`Meta`].
+    pub meta: Meta,
+}
+
+impl Packet {
+    /// Wraps a buffer of an arena. `id` is the buffer's index there; the frame is empty and starts
+    /// after [`HEADROOM`].
+    ///
+    /// # Panics
+    /// If the buffer is shorter than [`HEADROOM`] or longer than 65,535 bytes.
+    pub fn new(buffer: &'static mut [u8], id: u32) -> Packet {
+        assert!(buffer.len() > HEADROOM && buffer.len() <= u16::MAX as usize);
+        Packet { buffer, start: HEADROOM as u16, end: HEADROOM as u16, id, layers: Layers::default(), meta: Meta::default() }
+    }
+
+    /// Takes the handle apart: the buffer and its id.
+    pub fn into_buffer(self) -> (&'static mut [u8], u32) {
+        (self.buffer, self.id)
+    }
+
+    /// The buffer's index in its arena.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Where the frame starts in its buffer, bytes.
+    pub fn offset(&self) -> usize {
+        self.start as usize
+    }
+
+    /// Length of the frame, bytes.
+    pub fn len(&self) -> usize {
+        (self.end - self.start) as usize
+    }
+
+    /// True for a frame without a byte.
+    pub fn is_empty(&self) -> bool {
+        self.end == self.start
+    }
+
+    /// The frame.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start as usize..self.end as usize]
+    }
+
+    /// The frame, to write.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.start as usize..self.end as usize]
+    }
+
+    /// The whole buffer: for a port that receives into it. Follow with [`Packet::set_range`].
+    pub fn buffer_mut(&mut self) -> &mut [u8] {
+        self.buffer
+    }
+
+    /// Says where in the buffer the frame lies. False, and nothing changed, if that is outside.
+    #[must_use]
+    pub fn set_range(&mut self, start: usize, len: usize) -> bool {
+        let Some(end) = start.checked_add(len) else { return false };
+        if end > self.buffer.len() {
+            return false;
+        }
+        self.start = start as u16;
+        self.end = end as u16;
+        true
+    }
+
+    /// Makes the packet empty again, with full headroom and no metadata.
+    pub fn clear(&mut self) {
+        self.start = HEADROOM as u16;
+        self.end = HEADROOM as u16;
+        self.layers = Layers::default();
+        self.meta = Meta::default();
+    }
+
+    /// Replaces the frame by a copy of `frame`. False, and nothing changed, if it does not fit
+    /// behind [`HEADROOM`].
+    #[must_use]
+    pub fn copy_from(&mut self, frame: &[u8]) -> bool {
+        let end = HEADROOM + frame.len();
+        if end > self.buffer.len() {
+            return false;
+        }
+        self.buffer[HEADROOM..end].copy_from_slice(frame);
+        self.start = HEADROOM as u16;
+        self.end = end as u16;
+        true
+    }
+
+    /// Makes room for `n` bytes in front of the frame. `None` if the headroom is used up.
+    #[inline]
+    pub fn push_front(&mut self, n: usize) -> Option<&mut [u8]> {
+        if n > self.start as usize {
+            return None;
+        }
+        self.start -= n as u16;
+        let start = self.start as usize;
+        Some(&mut self.buffer[start..start + n])
+    }
+
+    /// Removes `n` bytes in front. False, and nothing changed, if the frame is shorter.
+    #[inline]
+    #[must_use]
+    pub fn pull_front(&mut self, n: usize) -> bool {
+        if n > self.len() {
+            return false;
+        }
+        self.start += n as u16;
+        true
+    }
+
+    /// Cuts the frame to `len` bytes; longer than it is changes nothing.
+    pub fn truncate(&mut self, len: usize) {
+        if len < self.len() {
+            self.end = self.start + len as u16;
+        }
+    }
+
+    /// Appends `n` bytes (their content is whatever the buffer held). `None` if there is no room.
+    pub fn extend_back(&mut self, n: usize) -> Option<&mut [u8]> {
+        let end = self.end as usize + n;
+        if end > self.buffer.len() {
+            return None;
+        }
+        let old = self.end as usize;
+        self.end = end as u16;
+        Some(&mut self.buffer[old..end])
+    }
+
+    /// Finds the layers of the frame and keeps their offsets in [`Packet::layers`].
+    ///
+    /// # Errors
+    /// What is wrong with the frame. The offsets are then those of an unparsed packet.
+    #[inline]
+    pub fn parse(&mut self) -> Result<(), Malformed> {
+        self.layers = Layers::default();
+        self.layers = Layers::parse(self.bytes())?;
+        Ok(())
+    }
+}
+
+/// Buffers that are free, from which packets are made and to which they return.
+///
+/// One pool belongs to one worker: no lock, no atomic operation.
+pub trait PacketPool {
+    /// An empty packet, or `None` when the pool has run dry.
+    fn take(&mut self) -> Option<Packet>;
+    /// Takes a packet's buffer back.
+    fn put(&mut self, packet: Packet);
+    /// Buffers free now.
+    fn free(&self) -> usize;
+}
+
+/// A pool in the process's own memory: for simulation, benchmarks and tests.
+///
+/// Its buffers live as long as the process; [`MemoryPool::new`] draws on buffers that earlier pools
+/// gave back, so that making worlds by the thousand does not grow memory.
+#[derive(Debug)]
+pub struct MemoryPool {
+    free: Vec<(&'static mut [u8], u32)>,
+    total: usize,
+}
+
+static RETIRED: std::sync::Mutex<Vec<&'static mut [u8]>> = std::sync::Mutex::new(Vec::new());
+
+impl MemoryPool {
+    /// A pool of `count` buffers.
+    pub fn new(count: usize) -> MemoryPool {
+        let mut free = Vec::with_capacity(count);
+        {
+            let mut retired = RETIRED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            while free.len() < count {
+                let Some(buffer) = retired.pop() else { break };
+                free.push((buffer, free.len() as u32));
+            }
+        }
+        let missing = count - free.len();
+        let slab: &'static mut [u8] = Vec::leak(vec![0u8; missing * BUFFER_LEN]);
+        for buffer in slab.chunks_exact_mut(BUFFER_LEN) {
+            let id = free.len() as u32;
+            free.push((buffer, id));
+        }
+        MemoryPool { free, total: count }
+    }
+
+    /// Buffers that the pool was made with.
+    pub fn total(&self) -> usize {
+        self.total
+    }
+}
+
+impl PacketPool for MemoryPool {
+    fn take(&mut self) -> Option<Packet> {
+        let (buffer, id) = self.free.pop()?;
+        Some(Packet::new(buffer, id))
+    }
+
+    fn put(&mut self, packet: Packet) {
+        self.free.push(packet.into_buffer());
+    }
+
+    fn free(&self) -> usize {
+        self.free.len()
+    }
+}
+
+impl Drop for MemoryPool {
+    fn drop(&mut self) {
+        let mut retired = RETIRED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        retired.extend(self.free.drain(..).map(|(buffer, _)| buffer));
+    }
+}

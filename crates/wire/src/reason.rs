@@ -1,0 +1,155 @@
+//! Why a packet was dropped: a closed list, each with a counter and an explanation.
+
+macro_rules! reasons {
+    ($($name:ident $text:literal $explain:literal;)+) => {
+        /// Why a packet was dropped. `Display` gives the name used in metrics, `status` and `explain`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum DropReason {
+            $(#[doc = $explain] $name,)+
+        }
+
+        impl DropReason {
+            /// All reasons, in order of their numbers.
+            pub const ALL: &'static [DropReason] = &[$(DropReason::$name,)+];
+
+            /// The name, as in `holdfast explain NAME`.
+            pub fn name(self) -> &'static str {
+                match self { $(DropReason::$name => $text,)+ }
+            }
+
+            /// What it means and what to do about it.
+            pub fn explain(self) -> &'static str {
+                match self { $(DropReason::$name => $explain,)+ }
+            }
+        }
+    };
+}
+
+reasons! {
+    Truncated "truncated" "The frame is shorter than a header that it announces. Look at the sender or the link.";
+    BadLength "bad_length" "An IP length field contradicts itself or the frame.";
+    BadVersion "bad_version" "The IP version does not match the EtherType.";
+    BadTransport "bad_transport" "A TCP or UDP length field contradicts the packet.";
+    BadChecksum "bad_checksum" "The IPv4 header or transport checksum is wrong. If it happens on every packet, turn off checksum offload at the sender's device.";
+    BadFragment "bad_fragment" "A fragment that is empty, beyond 65,535 bytes, overlapping, or of a length that cannot be reassembled.";
+    HeadersTooDeep "headers_too_deep" "More than two VLAN tags or too many IPv6 extension headers.";
+    UnknownEthertype "unknown_ethertype" "Not IPv4, IPv6 or ARP; the box is a router and forwards nothing else.";
+    NotForUs "not_for_us" "The destination MAC address is another station's.";
+    FrameTooLarge "frame_too_large" "Larger than the outgoing port's MTU or an arena buffer. Offloads (TSO, GRO) left on make such frames.";
+    BadSource "bad_source" "The source address cannot be one: multicast, broadcast, loopback, unspecified, or the destination itself (land).";
+    SourceRoute "source_route" "IPv4 source routes and IPv6 type 0 routing headers are refused (RFC 7126, RFC 5095).";
+    Multicast "multicast" "Multicast and broadcast are not forwarded.";
+    LinkLocal "link_local" "A link-local address does not leave its link.";
+    TtlExceeded "ttl_exceeded" "The TTL or hop limit ran out here; an ICMP time exceeded was sent, within its rate limit.";
+    NoRouteToHost "no_route" "No connected network, route or gateway leads to the destination.";
+    NeighborUnresolved "neighbor_unresolved" "The next hop did not answer ARP or neighbour solicitation.";
+    Local "local" "For one of the box's own addresses, which answer only ARP, neighbour discovery and ping.";
+    NoRule "no_rule" "No service-chain rule matches. Add a rule without conditions to catch the rest.";
+    NoRuntime "no_runtime" "No runtime is serving, so no flow can be opened.";
+    RouteTableFull "route_table_full" "The switch has as many flows as it was given room for (limits.flows).";
+    FlowTableFull "flow_table_full" "The runtime has as many flows as it was given room for (limits.flows).";
+    NoFlow "no_flow" "A packet of a flow that this runtime does not have, and that may not open one.";
+    FragmentUnknown "fragment_unknown" "A fragment whose first fragment never came, or came too late.";
+    FragmentTableFull "fragment_table_full" "Too many datagrams are being reassembled at once.";
+    PolicyDenied "policy_denied" "A rule of the firewall, or its default, denies it.";
+    StateInvalid "state_invalid" "The packet does not fit its connection's state (TCP flags or sequence window, an ICMP error that quotes nothing known).";
+    PoolEmpty "pool_empty" "The NAT pool has no free port. Add addresses to the pool or lower the timeouts.";
+    QuotaExceeded "quota_exceeded" "A limit per host or flow is reached.";
+    NoMapping "no_mapping" "To a NAT address, but no mapping leads inside.";
+    NoBackend "no_backend" "The load balancer has no usable backend.";
+    NotTranslatable "not_translatable" "The function cannot translate this kind of packet, and fails closed.";
+    FunctionDenied "function_denied" "A function of the chain dropped it for a reason of its own.";
+    FunctionPanicked "function_panicked" "A function panicked on this packet; its flow was rolled back.";
+    Quarantined "quarantined" "The packet killed two processes and was set aside.";
+    ParkedOverflow "parked_overflow" "Too many packets wait for the same flow's state or lease.";
+    ParkedTooLong "parked_too_long" "What the packet waited for did not come in time.";
+    HeldOverflow "held_overflow" "Too many packets wait for a commit or for a recovery.";
+    RecoveryTimeout "recovery_timeout" "The flow's recovery did not finish in time.";
+    Fenced "fenced" "Sent by a process after its role had moved to another; it may not release packets.";
+    StaleEpoch "stale_epoch" "Belongs to an older owner of its flow.";
+    StaleDuplicate "stale_duplicate" "The same packet came before.";
+    LostInFailure "lost_in_failure" "Was inside a process when that failed.";
+    Malformed "malformed_fabric" "A frame on the fabric that is not as the protocol says.";
+    UnknownNode "unknown_node" "A frame on the fabric for a node that is not there.";
+    QueueFull "queue_full" "The receiving process or port does not keep up.";
+    ArenaEmpty "arena_empty" "All packet buffers are in use.";
+    PortDown "port_down" "The outgoing port is down.";
+    ShuttingDown "shutting_down" "The box is stopping.";
+}
+
+impl DropReason {
+    /// The reason with this name.
+    pub fn from_name(name: &str) -> Option<DropReason> {
+        DropReason::ALL.iter().copied().find(|reason| reason.name() == name)
+    }
+
+    /// The reason with this number.
+    pub fn from_index(index: usize) -> Option<DropReason> {
+        DropReason::ALL.get(index).copied()
+    }
+}
+
+impl core::fmt::Display for DropReason {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl From<crate::Malformed> for DropReason {
+    fn from(malformed: crate::Malformed) -> DropReason {
+        match malformed {
+            crate::Malformed::Truncated => DropReason::Truncated,
+            crate::Malformed::BadLength => DropReason::BadLength,
+            crate::Malformed::BadVersion => DropReason::BadVersion,
+            crate::Malformed::TooDeep => DropReason::HeadersTooDeep,
+            crate::Malformed::BadTransport => DropReason::BadTransport,
+            crate::Malformed::BadFragment => DropReason::BadFragment,
+        }
+    }
+}
+
+/// One counter per reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DropCounters([u64; DropReason::ALL.len()]);
+
+impl Default for DropCounters {
+    fn default() -> DropCounters {
+        DropCounters([0; DropReason::ALL.len()])
+    }
+}
+
+impl DropCounters {
+    /// Counts one drop.
+    #[inline]
+    pub fn count(&mut self, reason: DropReason) {
+        self.0[reason as usize] += 1;
+    }
+
+    /// How often.
+    pub fn get(&self, reason: DropReason) -> u64 {
+        self.0[reason as usize]
+    }
+
+    /// All together.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// The reasons that occurred, with their counts.
+    pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        DropReason::ALL.iter().map(|&reason| (reason, self.get(reason))).filter(|&(_, count)| count > 0)
+    }
+
+    /// Adds another part's counts.
+    pub fn add(&mut self, other: &DropCounters) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine += theirs;
+        }
+    }
+
+    /// Adds `count` drops for one reason (a report from another process).
+    pub fn add_count(&mut self, reason: DropReason, count: u64) {
+        self.0[reason as usize] += count;
+    }
+}
