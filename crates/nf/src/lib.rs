@@ -1,1 +1,2 @@
-//! nf
+//! The NF API.
+#![forbid(unsafe_code)]
