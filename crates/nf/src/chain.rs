@@ -1,0 +1,197 @@
+//! A service chain: functions in order, and one block of state for all of them.
+//!
+//! Forward packets meet the functions in order, packets in reverse direction in reverse order. A packet whose function must wait
+//! stops there and later goes on there: what ran before does not run again.
+
+use crate::function::{Function, Open, Verdict};
+use crate::{Context, Direction};
+use holdfast_wire::selector::Prefix;
+use holdfast_wire::{DropReason, Packet};
+
+/// Where in the chain a packet is: to go on after a wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Position {
+    /// Functions passed so far, in the packet's own order.
+    pub passed: u8,
+    /// The next function has the flow open already, only `process` is due.
+    pub opened: bool,
+    /// The packet opens the flow.
+    pub opening: bool,
+}
+
+impl Position {
+    /// At the chain's entry, with a flow that exists.
+    pub const START: Position = Position { passed: 0, opened: false, opening: false };
+    /// At the chain's entry, with a packet that opens its flow.
+    pub const OPENING: Position = Position { passed: 0, opened: false, opening: true };
+}
+
+/// What a chain did with a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Through all functions.
+    Forward,
+    /// Dropped by the function with this index. If the packet was opening its flow, the flow does not exist.
+    Drop(DropReason, u8),
+    /// Waits at this position.
+    Wait(Position),
+}
+
+/// Where each function's state lies in the chain's block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChainLayout {
+    /// Bytes of the block, a multiple of 8.
+    pub size: usize,
+    /// Start and length of each function's state.
+    pub states: Vec<(usize, usize)>,
+    /// Hash over all functions' layouts, in order. Runtimes exchange flows only if theirs agree.
+    pub hash: u64,
+}
+
+/// Functions in order.
+pub struct Chain {
+    functions: Vec<Box<dyn Function>>,
+    layout: ChainLayout,
+}
+
+/// Alignment of the block that a chain's state lives in, bytes.
+pub const BLOCK_ALIGN: usize = 16;
+
+impl Chain {
+    /// A chain of these functions.
+    ///
+    /// # Panics
+    /// With more than 64 functions, or one whose state wants an alignment above 16.
+    pub fn new(functions: Vec<Box<dyn Function>>) -> Chain {
+        assert!(functions.len() <= 64, "a chain has at most 64 functions");
+        let mut size = 0usize;
+        let mut hash = 0xcbf2_9ce4_8422_2325u64;
+        let mut states = Vec::with_capacity(functions.len());
+        for function in &functions {
+            let layout = function.layout();
+            assert!(layout.align <= BLOCK_ALIGN, "{}: flow state wants an alignment above 16", function.name());
+            size = size.next_multiple_of(layout.align);
+            states.push((size, layout.size));
+            size += layout.size;
+            hash = (hash ^ layout.hash ^ layout.size as u64).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
+        }
+        let layout = ChainLayout { size: size.next_multiple_of(8), states, hash };
+        Chain { functions, layout }
+    }
+
+    /// Where the functions' states lie.
+    pub fn layout(&self) -> &ChainLayout {
+        &self.layout
+    }
+
+    /// The functions, in order.
+    pub fn functions(&self) -> &[Box<dyn Function>] {
+        &self.functions
+    }
+
+    /// The functions, to reach their shared state.
+    pub fn functions_mut(&mut self) -> &mut [Box<dyn Function>] {
+        &mut self.functions
+    }
+
+    /// Addresses that the box answers for because of this chain.
+    pub fn owned_addresses(&self) -> Vec<Prefix> {
+        self.functions.iter().flat_map(|function| function.owned_addresses()).collect()
+    }
+
+    /// Takes a packet of an existing flow, or one that opens it, from `position` on. `block` is the chain's state:
+    /// `layout().size` bytes, aligned to [`BLOCK_ALIGN`].
+    ///
+    /// A function's panic passes through; the caller contains it and puts the block back as it was.
+    #[inline]
+    pub fn run(&mut self, packet: &mut Packet, block: &mut [u8], position: Position, cx: &mut Context) -> Outcome {
+        let count = self.functions.len();
+        let mut opened = position.opened;
+        for passed in position.passed as usize..count {
+            let index = match cx.direction() {
+                Direction::Forward => passed,
+                Direction::Reverse => count - 1 - passed,
+            };
+            let (start, len) = self.layout.states[index];
+            let function = &mut self.functions[index];
+            let state = &mut block[start..start + len];
+            if position.opening && !opened {
+                match function.open(packet, state, cx) {
+                    Open::Accept(()) => {}
+                    Open::Drop(reason) => {
+                        self.close(block, index);
+                        return Outcome::Drop(reason, index as u8);
+                    }
+                    Open::Wait => return Outcome::Wait(Position { passed: passed as u8, opened: false, opening: true }),
+                }
+            }
+            opened = false;
+            match function.process(packet, state, cx) {
+                Verdict::Forward => {}
+                Verdict::Drop(reason) => {
+                    if position.opening {
+                        self.close(block, index + 1);
+                    }
+                    return Outcome::Drop(reason, index as u8);
+                }
+                Verdict::Wait => {
+                    return Outcome::Wait(Position { passed: passed as u8, opened: position.opening, opening: position.opening });
+                }
+            }
+        }
+        Outcome::Forward
+    }
+
+    /// Ends the flow in the first `count` functions.
+    fn close(&mut self, block: &mut [u8], count: usize) {
+        for index in 0..count {
+            let (start, len) = self.layout.states[index];
+            self.functions[index].expire(&mut block[start..start + len]);
+        }
+    }
+
+    /// Ends an opening that waited at `position` and will not go on.
+    pub fn abandon(&mut self, block: &mut [u8], position: Position) {
+        if position.opening {
+            self.close(block, position.passed as usize + usize::from(position.opened));
+        }
+    }
+
+    /// The flow has ended.
+    pub fn expire(&mut self, block: &mut [u8]) {
+        self.close(block, self.functions.len());
+    }
+
+    /// The flow came here because its runtime failed.
+    pub fn recover(&mut self, block: &mut [u8]) {
+        for (function, &(start, len)) in self.functions.iter_mut().zip(&self.layout.states) {
+            function.recover(&mut block[start..start + len]);
+        }
+    }
+
+    /// The flow leaves for another runtime.
+    pub fn migrate_out(&mut self, block: &mut [u8]) {
+        for (function, &(start, len)) in self.functions.iter_mut().zip(&self.layout.states) {
+            function.migrate_out(&mut block[start..start + len]);
+        }
+    }
+
+    /// The flow came from another runtime.
+    pub fn migrate_in(&mut self, block: &mut [u8]) {
+        for (function, &(start, len)) in self.functions.iter_mut().zip(&self.layout.states) {
+            function.migrate_in(&mut block[start..start + len]);
+        }
+    }
+
+    /// What the functions call the flow's state; the first that has a word for it.
+    pub fn describe(&self, block: &[u8]) -> &'static str {
+        let mut words = self.functions.iter().zip(&self.layout.states).map(|(function, &(start, len))| function.describe(&block[start..start + len]));
+        words.find(|word| !word.is_empty()).unwrap_or("")
+    }
+}
+
+impl core::fmt::Debug for Chain {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_list().entries(self.functions.iter().map(|function| function.name())).finish()
+    }
+}

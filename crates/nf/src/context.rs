@@ -1,0 +1,120 @@
+//! All that a function may know besides the packet and its state.
+
+use holdfast_wire::FlowKey;
+
+/// Which way a packet of a flow goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// As the flow's first packet: from the side that opened the connection.
+    Forward,
+    /// Against it: replies, and ICMP errors about forward packets.
+    Reverse,
+}
+
+/// What a function is told about a packet, and what it may ask.
+///
+/// The context notices what would come out differently if the packet were processed again: random numbers, fresh
+/// leases, reads of shared state that other flows change. A protection that replays packets relies on that.
+#[derive(Debug)]
+pub struct Context {
+    now: u64,
+    key: FlowKey,
+    direction: Direction,
+    random: u64,
+    nondeterministic: bool,
+    lifetime: u64,
+    ending: bool,
+}
+
+impl Context {
+    /// A context before its first packet. `seed` feeds [`Context::random`]; two contexts with one seed give one sequence.
+    pub fn new(seed: u64) -> Context {
+        Context {
+            now: 0,
+            key: FlowKey::default(),
+            direction: Direction::Forward,
+            random: seed,
+            nondeterministic: false,
+            lifetime: 0,
+            ending: false,
+        }
+    }
+
+    /// Starts a packet: its stamp (ns), the key it came in with, and its direction. For the runtime.
+    #[inline]
+    pub fn begin(&mut self, now: u64, key: FlowKey, direction: Direction) {
+        self.now = now;
+        self.key = key;
+        self.direction = direction;
+        self.nondeterministic = false;
+        self.lifetime = 0;
+        self.ending = false;
+    }
+
+    /// When the packet came into the box, ns; the same when the packet is replayed. Increasing per flow.
+    #[inline]
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// The packet's key as it came in, before any function changed the packet.
+    #[inline]
+    pub fn key(&self) -> &FlowKey {
+        &self.key
+    }
+
+    /// Which way the packet goes.
+    #[inline]
+    pub fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// A random number. Marks the packet non-deterministic.
+    pub fn random(&mut self) -> u64 {
+        self.nondeterministic = true;
+        // SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators).
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Asks that the flow live `nanoseconds` from now without a further packet. The longest wish among the chain's
+    /// functions counts; without any, the flow keeps its previous deadline.
+    #[inline]
+    pub fn keep(&mut self, nanoseconds: u64) {
+        self.lifetime = self.lifetime.max(nanoseconds);
+    }
+
+    /// Says that the flow is over: its deadline may come closer than an earlier wish said. Every function that
+    /// still needs it calls [`Context::keep`] for this packet, as always.
+    #[inline]
+    pub fn ending(&mut self) {
+        self.ending = true;
+    }
+
+    /// Notes that the packet's outcome depends on what a replay would not see again. Shared-state types call it.
+    #[inline]
+    pub fn mark_nondeterministic(&mut self) {
+        self.nondeterministic = true;
+    }
+
+    /// True if processing the packet again could come out differently.
+    #[inline]
+    pub fn is_nondeterministic(&self) -> bool {
+        self.nondeterministic
+    }
+
+    /// The longest wish of this packet's functions, ns; 0 without one. For the runtime.
+    #[inline]
+    pub fn lifetime(&self) -> u64 {
+        self.lifetime
+    }
+
+    /// True if a function said that the flow is over. For the runtime.
+    #[inline]
+    pub fn is_ending(&self) -> bool {
+        self.ending
+    }
+}

@@ -1,0 +1,61 @@
+//! One flow's state: plain old data with a layout that has a name.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// State of one flow in one function: bytes that mean the same wherever they are copied.
+///
+/// Declare it with [`flow_state!`](crate::flow_state). What cannot be replicated does not compile: a `Box`, a reference, a
+/// `Vec`, a `bool` (not every byte is one) and padding are refused by the `zerocopy` derives.
+pub trait FlowState: FromBytes + IntoBytes + KnownLayout + Immutable + Copy + Send + 'static {
+    /// Hash of the declaration. Two runtimes exchange a flow only if theirs agree.
+    const LAYOUT: u64;
+}
+
+impl FlowState for () {
+    const LAYOUT: u64 = layout_hash("()");
+}
+
+/// FNV-1a over a declaration's text.
+pub const fn layout_hash(declaration: &str) -> u64 {
+    let bytes = declaration.as_bytes();
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    let mut at = 0;
+    while at < bytes.len() {
+        hash = (hash ^ bytes[at] as u64).wrapping_mul(0x0000_0100_0000_01b3);
+        at += 1;
+    }
+    hash
+}
+
+/// Declares a [`FlowState`](crate::FlowState): the struct, its derives and its layout hash.
+///
+/// The crate that uses it needs `zerocopy` (with `derive`) among its dependencies.
+///
+/// ```
+/// holdfast_nf::flow_state! {
+///     /// Packets seen of one flow.
+///     pub struct Seen {
+///         /// In both directions together.
+///         pub packets: u64,
+///     }
+/// }
+/// ```
+#[macro_export]
+macro_rules! flow_state {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[$field_meta:meta])* $field_vis:vis $field:ident : $type:ty),* $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, $crate::zerocopy::FromBytes, $crate::zerocopy::IntoBytes, $crate::zerocopy::KnownLayout, $crate::zerocopy::Immutable)]
+        #[repr(C)]
+        $vis struct $name { $($(#[$field_meta])* $field_vis $field: $type),* }
+
+        impl $crate::FlowState for $name {
+            const LAYOUT: u64 = $crate::layout_hash(stringify!($name { $($field: $type),* }));
+        }
+
+        impl Default for $name {
+            fn default() -> $name {
+                $crate::zerocopy::FromZeros::new_zeroed()
+            }
+        }
+    };
+}

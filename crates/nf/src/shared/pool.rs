@@ -1,0 +1,507 @@
+//! A pool of numbered resources: each is leased to at most one flow in the whole cluster.
+//!
+//! Theory of operation. The function asks for a lease when a flow opens and gives it back when the flow expires; in between the
+//! number lies in the flow's own state and travels with it. Where the numbers come from is the backend's business:
+//! - [`PartitionPool`]: the coordinator grants blocks of [`BLOCK_LEN`] numbers to one runtime and incarnation, which then leases
+//!   without asking anyone. When the runtime dies its blocks are quarantined; flows that survive elsewhere keep their numbers
+//!   (reported by [`PoolEffect::Adopted`]), and give them back through [`PoolEffect::Return`].
+//! - [`RequestPool`]: every number comes from a server; a small credit fetched in advance makes most leases immediate, and a flow
+//!   that finds the credit used up waits without stopping the worker.
+
+use super::{Shareable, SharedField};
+use crate::Context;
+use core::ops::Range;
+
+/// Numbers in one block.
+pub const BLOCK_LEN: u32 = 256;
+
+/// Which numbers of a block are leased, one bit each, lowest first.
+pub type BlockMask = [u64; 4];
+
+/// The answer to [`Pool::lease`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lease {
+    /// This number is the flow's until it gives it back.
+    Granted(u32),
+    /// A number is on its way: return `Wait`, and ask again when called again.
+    Wait,
+    /// There is none.
+    Exhausted,
+}
+
+/// What a pool asks of the world; the runtime carries it there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolEffect {
+    /// Grant another block: this partition runs low.
+    WantBlock,
+    /// Assign a number.
+    Request,
+    /// The number is free again, and not this partition's.
+    Return(u32),
+    /// A flow that came here by recovery or migration holds the number.
+    Adopted(u32),
+}
+
+/// Where a pool's numbers come from.
+pub trait PoolBackend: Send {
+    /// A number, preferably inside `preferred`.
+    fn lease(&mut self, preferred: &Range<u32>) -> Lease;
+    /// A flow here gives a number back, whoever granted it.
+    fn give_back(&mut self, number: u32);
+    /// A flow that holds this number has come here.
+    fn adopt(&mut self, number: u32);
+    /// A flow that holds this number has left.
+    fn forget(&mut self, number: u32);
+    /// A block is this partition's from now on; `used` are the numbers in it that flows still hold. Ignored by backends without blocks.
+    fn grant_block(&mut self, block: u32, used: &BlockMask);
+    /// The number was assigned. Ignored by backends that do not ask for single numbers.
+    fn assign(&mut self, number: u32);
+    /// What was asked for is not to be had: the pool is empty everywhere.
+    fn deny(&mut self);
+    /// A number of one of this partition's blocks, leased by a flow that lived elsewhere, is free again. False if the block is not held here.
+    fn returned(&mut self, number: u32) -> bool;
+    /// The next wish, `None` when there is none.
+    fn poll_effect(&mut self) -> Option<PoolEffect>;
+    /// Numbers that could be leased now without asking anyone.
+    fn available(&self) -> u32;
+    /// Numbers granted to this runtime, leased or not.
+    fn granted(&self) -> u32;
+}
+
+/// See the module.
+pub struct Pool {
+    size: u32,
+    backend: Box<dyn PoolBackend>,
+}
+
+impl Pool {
+    /// A pool of the numbers `0..size`. It starts as a partition without a block; the runtime attaches what its chain's
+    /// protection asks for and grants what is to be leased.
+    pub fn new(size: u32) -> Pool {
+        Pool { size, backend: Box::new(PartitionPool::new(size)) }
+    }
+
+    /// Numbers in the pool, over all partitions.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Leases any number. Marks the packet non-deterministic.
+    pub fn lease(&mut self, cx: &mut Context) -> Lease {
+        self.lease_within(0..self.size, cx)
+    }
+
+    /// Leases a number inside `preferred` if one is at hand, any other if not. Marks the packet non-deterministic.
+    pub fn lease_within(&mut self, preferred: Range<u32>, cx: &mut Context) -> Lease {
+        cx.mark_nondeterministic();
+        self.backend.lease(&preferred)
+    }
+
+    /// The flow's number is free again. Numbers outside the pool are ignored: they can only come from corrupt state.
+    pub fn give_back(&mut self, number: u32) {
+        if number < self.size {
+            self.backend.give_back(number);
+        }
+    }
+
+    /// A flow that holds this number came here by recovery or migration.
+    pub fn adopt(&mut self, number: u32) {
+        if number < self.size {
+            self.backend.adopt(number);
+        }
+    }
+
+    /// A flow that holds this number left for another runtime.
+    pub fn forget(&mut self, number: u32) {
+        if number < self.size {
+            self.backend.forget(number);
+        }
+    }
+
+    /// Replaces the backend. For the runtime, before the first lease.
+    pub fn attach(&mut self, backend: Box<dyn PoolBackend>) {
+        self.backend = backend;
+    }
+
+    /// The backend, for the runtime.
+    pub fn backend(&mut self) -> &mut dyn PoolBackend {
+        &mut *self.backend
+    }
+}
+
+impl Shareable for Pool {
+    fn field(&mut self) -> SharedField<'_> {
+        SharedField::Pool(self)
+    }
+}
+
+impl core::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Pool").field("size", &self.size).field("available", &self.backend.available()).finish()
+    }
+}
+
+/// Free numbers below which a partition asks for another block.
+const LOW_WATER: u32 = BLOCK_LEN / 2;
+
+const NOT_HELD: u32 = u32::MAX;
+
+struct Block {
+    number: u32,
+    used: BlockMask,
+    free: u32,
+    /// Where the next search starts, so that a port rests as long as possible before it is leased again.
+    next: u32,
+}
+
+impl Block {
+    fn take(&mut self) -> Option<u32> {
+        if self.free == 0 {
+            return None;
+        }
+        for step in 0..=4 {
+            let word = (self.next / 64 + step) % 4;
+            let mut candidates = !self.used[word as usize];
+            if step == 0 {
+                candidates &= u64::MAX << (self.next % 64);
+            }
+            if candidates != 0 {
+                let bit = word * 64 + candidates.trailing_zeros();
+                self.used[word as usize] |= 1 << (bit % 64);
+                self.free -= 1;
+                self.next = (bit + 1) % BLOCK_LEN;
+                return Some(bit);
+            }
+        }
+        None
+    }
+
+    fn clear(&mut self, bit: u32) -> bool {
+        let mask = 1u64 << (bit % 64);
+        let word = &mut self.used[(bit / 64) as usize];
+        if *word & mask == 0 {
+            return false;
+        }
+        *word &= !mask;
+        self.free += 1;
+        true
+    }
+}
+
+/// Blocks of the pool that belong to one runtime.
+pub struct PartitionPool {
+    size: u32,
+    blocks: Vec<Block>,
+    /// Block number to index in `blocks`.
+    held: Vec<u32>,
+    cursor: usize,
+    free: u32,
+    wanted: bool,
+    denied: bool,
+    effects: std::collections::VecDeque<PoolEffect>,
+}
+
+impl PartitionPool {
+    /// A partition without a block, of a pool of `size` numbers.
+    pub fn new(size: u32) -> PartitionPool {
+        let count = size.div_ceil(BLOCK_LEN) as usize;
+        PartitionPool {
+            size,
+            blocks: Vec::with_capacity(count),
+            held: vec![NOT_HELD; count],
+            cursor: 0,
+            free: 0,
+            wanted: false,
+            denied: false,
+            effects: std::collections::VecDeque::with_capacity(64),
+        }
+    }
+
+    fn want(&mut self) {
+        if !self.wanted && !self.denied {
+            self.wanted = true;
+            self.effects.push_back(PoolEffect::WantBlock);
+        }
+    }
+
+    fn held_block(&mut self, number: u32) -> Option<&mut Block> {
+        let index = *self.held.get((number / BLOCK_LEN) as usize)?;
+        self.blocks.get_mut(index as usize)
+    }
+
+    fn take_from(&mut self, index: usize) -> Option<u32> {
+        let block = &mut self.blocks[index];
+        let bit = block.take()?;
+        self.free -= 1;
+        Some(block.number * BLOCK_LEN + bit)
+    }
+}
+
+impl PoolBackend for PartitionPool {
+    fn lease(&mut self, preferred: &Range<u32>) -> Lease {
+        if self.free < LOW_WATER {
+            self.want();
+        }
+        let count = self.blocks.len();
+        let inside = |block: &Block| preferred.start <= block.number * BLOCK_LEN && block.number * BLOCK_LEN < preferred.end;
+        for any in [false, true] {
+            for step in 0..count {
+                let index = (self.cursor + step) % count;
+                if (any || inside(&self.blocks[index]))
+                    && let Some(number) = self.take_from(index)
+                {
+                    // The next lease looks at the next block: neighbouring flows do not get neighbouring ports.
+                    self.cursor = (index + 1) % count;
+                    return Lease::Granted(number);
+                }
+            }
+            if self.free == 0 {
+                break;
+            }
+        }
+        if self.wanted { Lease::Wait } else { Lease::Exhausted }
+    }
+
+    fn give_back(&mut self, number: u32) {
+        if !self.returned(number) {
+            self.effects.push_back(PoolEffect::Return(number));
+        }
+    }
+
+    fn adopt(&mut self, number: u32) {
+        match self.held_block(number) {
+            // The block came here first, with the number marked as used.
+            Some(_) => {}
+            None => self.effects.push_back(PoolEffect::Adopted(number)),
+        }
+    }
+
+    fn forget(&mut self, _number: u32) {
+        // The number stays marked as used in its block until whoever has the flow returns it.
+    }
+
+    fn grant_block(&mut self, block: u32, used: &BlockMask) {
+        self.wanted = false;
+        self.denied = false;
+        let Some(held) = self.held.get_mut(block as usize) else { return };
+        if *held != NOT_HELD {
+            return;
+        }
+        let mut used = *used;
+        // The last block may be shorter than the others: what lies beyond the pool is never free.
+        for bit in 0..BLOCK_LEN {
+            if block * BLOCK_LEN + bit >= self.size {
+                used[(bit / 64) as usize] |= 1 << (bit % 64);
+            }
+        }
+        let free = BLOCK_LEN - used.iter().map(|word| word.count_ones()).sum::<u32>();
+        *held = self.blocks.len() as u32;
+        self.blocks.push(Block { number: block, used, free, next: 0 });
+        self.free += free;
+    }
+
+    fn assign(&mut self, _number: u32) {}
+
+    fn deny(&mut self) {
+        self.wanted = false;
+        self.denied = true;
+    }
+
+    fn returned(&mut self, number: u32) -> bool {
+        let bit = number % BLOCK_LEN;
+        let Some(block) = self.held_block(number) else { return false };
+        if block.clear(bit) {
+            self.free += 1;
+            self.denied = false;
+        }
+        true
+    }
+
+    fn poll_effect(&mut self) -> Option<PoolEffect> {
+        self.effects.pop_front()
+    }
+
+    fn available(&self) -> u32 {
+        self.free
+    }
+
+    fn granted(&self) -> u32 {
+        self.blocks.iter().map(|block| (self.size - block.number * BLOCK_LEN).min(BLOCK_LEN)).sum()
+    }
+}
+
+/// A pool whose every number is assigned by a server; this side holds a credit of numbers fetched in advance.
+pub struct RequestPool {
+    credit: std::collections::VecDeque<u32>,
+    target: usize,
+    asked: usize,
+    waiting: bool,
+    leased: u32,
+    effects: std::collections::VecDeque<PoolEffect>,
+}
+
+impl RequestPool {
+    /// A pool that keeps `credit` numbers at hand (at least one).
+    pub fn new(credit: usize) -> RequestPool {
+        let target = credit.max(1);
+        let mut pool = RequestPool {
+            credit: std::collections::VecDeque::with_capacity(target),
+            target,
+            asked: 0,
+            waiting: false,
+            leased: 0,
+            effects: std::collections::VecDeque::with_capacity(64),
+        };
+        pool.refill();
+        pool
+    }
+
+    fn refill(&mut self) {
+        while self.credit.len() + self.asked < self.target {
+            self.asked += 1;
+            self.effects.push_back(PoolEffect::Request);
+        }
+    }
+}
+
+impl PoolBackend for RequestPool {
+    fn lease(&mut self, preferred: &Range<u32>) -> Lease {
+        let wish = self.credit.iter().position(|number| preferred.contains(number)).unwrap_or(0);
+        let number = self.credit.remove(wish);
+        if number.is_some() {
+            self.leased += 1;
+        }
+        self.refill();
+        match number {
+            Some(number) => Lease::Granted(number),
+            None if self.waiting => {
+                self.waiting = false;
+                self.asked = 0;
+                Lease::Exhausted
+            }
+            None => Lease::Wait,
+        }
+    }
+
+    fn give_back(&mut self, number: u32) {
+        self.leased = self.leased.saturating_sub(1);
+        self.effects.push_back(PoolEffect::Return(number));
+    }
+
+    fn adopt(&mut self, number: u32) {
+        self.leased += 1;
+        self.effects.push_back(PoolEffect::Adopted(number));
+    }
+
+    fn forget(&mut self, _number: u32) {
+        self.leased = self.leased.saturating_sub(1);
+    }
+
+    fn grant_block(&mut self, _block: u32, _used: &BlockMask) {}
+
+    fn assign(&mut self, number: u32) {
+        self.asked = self.asked.saturating_sub(1);
+        self.waiting = false;
+        self.credit.push_back(number);
+    }
+
+    fn deny(&mut self) {
+        self.waiting = true;
+    }
+
+    fn returned(&mut self, _number: u32) -> bool {
+        false
+    }
+
+    fn poll_effect(&mut self) -> Option<PoolEffect> {
+        self.effects.pop_front()
+    }
+
+    fn available(&self) -> u32 {
+        self.credit.len() as u32
+    }
+
+    fn granted(&self) -> u32 {
+        self.credit.len() as u32 + self.leased
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_partition_leases_every_number_of_its_blocks_once() {
+        let mut pool = PartitionPool::new(600);
+        pool.grant_block(1, &[0; 4]);
+        pool.grant_block(2, &[0; 4]);
+        let mut seen = BTreeSet::new();
+        while let Lease::Granted(number) = pool.lease(&(0..600)) {
+            assert!(seen.insert(number), "{number} was leased twice");
+        }
+        assert_eq!(seen, (256..600).collect::<BTreeSet<u32>>(), "the last block ends with the pool");
+        assert_eq!(pool.poll_effect(), Some(PoolEffect::WantBlock), "running low asks for more");
+        assert_eq!(pool.lease(&(0..600)), Lease::Wait);
+        pool.deny();
+        assert_eq!(pool.lease(&(0..600)), Lease::Exhausted);
+        pool.give_back(300);
+        assert_eq!(pool.lease(&(0..600)), Lease::Granted(300));
+    }
+
+    #[test]
+    fn numbers_that_flows_still_hold_are_not_leased_from_a_granted_block() {
+        let mut pool = PartitionPool::new(256);
+        pool.grant_block(0, &[u64::MAX, u64::MAX, u64::MAX, u64::MAX - 2]);
+        assert_eq!(pool.lease(&(0..256)), Lease::Granted(193));
+        assert!(pool.returned(5), "a flow elsewhere ended");
+        assert_eq!(pool.lease(&(0..256)), Lease::Granted(5));
+    }
+
+    #[test]
+    fn a_foreign_number_is_reported_when_adopted_and_returned_when_given_back() {
+        let mut pool = PartitionPool::new(1024);
+        pool.adopt(700);
+        assert_eq!(pool.poll_effect(), Some(PoolEffect::Adopted(700)));
+        pool.give_back(700);
+        assert_eq!(pool.poll_effect(), Some(PoolEffect::Return(700)));
+        assert_eq!(pool.poll_effect(), None);
+    }
+
+    #[test]
+    fn a_returned_number_rests_while_others_are_free() {
+        let mut pool = PartitionPool::new(256);
+        pool.grant_block(0, &[0; 4]);
+        let Lease::Granted(first) = pool.lease(&(0..256)) else { panic!("the block is free") };
+        pool.give_back(first);
+        for _ in 1..256 {
+            assert_ne!(pool.lease(&(0..256)), Lease::Granted(first));
+        }
+        assert_eq!(pool.lease(&(0..256)), Lease::Granted(first));
+    }
+
+    #[test]
+    fn preferred_blocks_come_first_and_others_after() {
+        let mut pool = PartitionPool::new(512);
+        pool.grant_block(0, &[0; 4]);
+        pool.grant_block(1, &[0; 4]);
+        for _ in 0..256 {
+            assert!(matches!(pool.lease(&(256..512)), Lease::Granted(n) if n >= 256));
+        }
+        assert!(matches!(pool.lease(&(256..512)), Lease::Granted(n) if n < 256));
+    }
+
+    #[test]
+    fn the_request_pool_waits_for_its_server_and_keeps_a_credit() {
+        let mut pool = RequestPool::new(2);
+        assert_eq!((pool.poll_effect(), pool.poll_effect(), pool.poll_effect()), (Some(PoolEffect::Request), Some(PoolEffect::Request), None));
+        assert_eq!(pool.lease(&(0..9)), Lease::Wait);
+        pool.assign(7);
+        assert_eq!(pool.lease(&(0..9)), Lease::Granted(7));
+        assert_eq!(pool.poll_effect(), Some(PoolEffect::Request), "the credit is filled up again");
+        pool.give_back(7);
+        assert_eq!(pool.poll_effect(), Some(PoolEffect::Return(7)));
+        pool.deny();
+        assert_eq!(pool.lease(&(0..9)), Lease::Exhausted);
+    }
+}

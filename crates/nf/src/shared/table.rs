@@ -1,0 +1,63 @@
+//! A bounded map that flows share.
+
+use super::{Shareable, SharedField};
+use crate::Context;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash};
+
+/// A map with a limit. As a local partition it holds what this runtime's flows put there.
+///
+/// Reads mark the packet non-deterministic: other flows may have changed what they see.
+#[derive(Debug)]
+pub struct Table<K, V> {
+    entries: HashMap<K, V, BuildHasherDefault<std::collections::hash_map::DefaultHasher>>,
+    limit: usize,
+}
+
+impl<K: Eq + Hash + Copy, V: Copy> Table<K, V> {
+    /// An empty table for at most `limit` entries; room for them is taken now.
+    pub fn new(limit: usize) -> Table<K, V> {
+        Table { entries: HashMap::with_capacity_and_hasher(limit, BuildHasherDefault::default()), limit }
+    }
+
+    /// The value, if there is one.
+    pub fn get(&self, key: &K, cx: &mut Context) -> Option<V> {
+        cx.mark_nondeterministic();
+        self.entries.get(key).copied()
+    }
+
+    /// Changes the value under `key`, starting from `initial` if there is none. False, and nothing changed, if the table is full.
+    #[must_use]
+    pub fn update(&mut self, key: K, initial: V, change: impl FnOnce(&mut V)) -> bool {
+        if self.entries.len() >= self.limit && !self.entries.contains_key(&key) {
+            return false;
+        }
+        change(self.entries.entry(key).or_insert(initial));
+        true
+    }
+
+    /// Changes the value under `key` if there is one, and removes it when `change` returns false.
+    pub fn update_or_remove(&mut self, key: &K, change: impl FnOnce(&mut V) -> bool) {
+        if let Some(value) = self.entries.get_mut(key)
+            && !change(value)
+        {
+            self.entries.remove(key);
+        }
+    }
+
+    /// Entries now.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True without an entry.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+impl<K, V> Shareable for Table<K, V> {
+    fn field(&mut self) -> SharedField<'_> {
+        SharedField::Opaque
+    }
+}
