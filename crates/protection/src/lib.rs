@@ -1,6 +1,130 @@
 //! Where state lives, when a packet may leave, how what was lost is rebuilt.
+//!
+//! A [`Protection`] is one answer to each of the three questions, for one chain in one runtime. In: packets that the chain has processed,
+//! records from other runtimes, changes of who is there, timeouts. Out: an [`Outbox`]. Never: I/O, a clock, a thread,
+//! a look into a function's state.
 #![forbid(unsafe_code)]
 
+mod fence;
+pub mod flows;
+mod nfvactor;
+mod none;
+mod outbox;
 mod released;
 
+pub use fence::Fence;
+pub use flows::{Flows, Slot};
+pub use nfvactor::{NfvActor, ReleaseAt};
+pub use none::Unprotected;
+pub use outbox::{Outbox, Record};
 pub use released::Released;
+
+use holdfast_wire::{DropReason, Packet};
+
+/// A node of the fabric in one of its lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Peer {
+    /// Node id.
+    pub node: u16,
+    /// Incarnation; higher is later.
+    pub incarnation: u32,
+}
+
+/// Kinds of records that protections exchange. Every body begins with the chain's number (2 bytes).
+pub mod kind {
+    /// A flow's state, to its replica: commit number (4), layout hash (8), the flow actor's block.
+    pub const STATE: u8 = 1;
+    /// To the owner: every commit up to this number (4) is saved.
+    pub const SAVED: u8 = 2;
+    /// The flow has ended: commit number (4), epoch (4), forward key (40).
+    pub const END: u8 = 3;
+    /// To the owner: this commit (4) was not saved; reason (1): a [`DropReason`](holdfast_wire::DropReason) number.
+    pub const REFUSED: u8 = 4;
+    /// The highest kind that belongs to protections.
+    pub const LAST: u8 = 31;
+}
+
+/// Whether a packet can be processed here and now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// The flow's state is here.
+    Ready,
+    /// It is on its way: park the packet; the protection says when to go on.
+    Park,
+    /// It cannot be.
+    Drop(DropReason),
+}
+
+/// How safe the flows are at this moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Safety {
+    /// The protection promises that flows survive a failure.
+    pub promises: bool,
+    /// Flows known to have no replica of their latest state.
+    pub unprotected: u64,
+    /// Replicas are being filled.
+    pub resynchronising: bool,
+}
+
+/// One answer to the three questions, for one chain in one runtime.
+///
+/// For every packet of a flow the runtime calls [`admit`](Protection::admit), runs the chain, and calls [`commit`](Protection::commit) or, if the chain dropped the
+/// packet, [`changed`](Protection::changed); at the end of the batch it calls [`flush`](Protection::flush) and carries out the outbox.
+pub trait Protection: Send {
+    /// The preset's name.
+    fn name(&self) -> &'static str;
+
+    /// May the packet be processed? Where state is paged or remote, here it is asked for.
+    fn admit(&mut self, flows: &mut Flows, slot: Slot) -> Admission {
+        let _ = (flows, slot);
+        Admission::Ready
+    }
+
+    /// The chain is done with a packet of this flow and lets it pass: release it, hold it, or hand it over.
+    /// `nondeterministic`: processing it again could come out differently.
+    fn commit(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, nondeterministic: bool, out: &mut Outbox);
+
+    /// The chain dropped a packet of this flow; its state may have changed all the same.
+    fn changed(&mut self, flows: &mut Flows, slot: Slot);
+
+    /// The flow is about to be removed.
+    fn ended(&mut self, flows: &mut Flows, slot: Slot, out: &mut Outbox);
+
+    /// The batch is over.
+    fn flush(&mut self, flows: &mut Flows, out: &mut Outbox);
+
+    /// The runtimes that may hold replicas now, without this one, in the coordinator's order. Who is no longer among them has failed or left.
+    fn set_peers(&mut self, flows: &mut Flows, peers: &[Peer], out: &mut Outbox);
+
+    /// A record from another runtime, in order, without the chain's number.
+    ///
+    /// # Errors
+    /// The reason to count if the record is not acceptable.
+    fn handle_record(&mut self, flows: &mut Flows, from: Peer, kind: u8, body: &[u8], out: &mut Outbox)
+    -> Result<(), DropReason>;
+
+    /// A packet that its owner handed over for release here.
+    fn handle_handed(&mut self, flows: &mut Flows, from: Peer, packet: Packet, out: &mut Outbox);
+
+    /// The runtime `dead` has failed: ask for the routes of its flows that can be recovered here (`out.claims`).
+    fn recover(&mut self, flows: &mut Flows, dead: Peer, out: &mut Outbox);
+
+    /// The switch gave this runtime the flow's route, under the epoch now in its header.
+    fn claimed(&mut self, flows: &mut Flows, slot: Slot);
+
+    /// Work goes on without input: call [`flush`](Protection::flush) again soon.
+    fn is_busy(&self) -> bool {
+        false
+    }
+
+    /// How safe the flows are.
+    fn safety(&self, flows: &Flows) -> Safety;
+
+    /// Packets held back at this moment.
+    fn held(&self) -> usize {
+        0
+    }
+
+    /// Gives up every packet that is held, as at the end of the process.
+    fn abandon(&mut self, out: &mut Outbox);
+}

@@ -1,0 +1,61 @@
+//! Who may release packets: asked where packets leave, not in the process that may be out of date.
+//!
+//! Theory of operation. Every role (a runtime, say) belongs to one incarnation at a time. The manager opens the fence for an incarnation when
+//! it starts, and closes it the moment the role is declared failed, before anyone recovers its flows. What the old incarnation had
+//! handed over before was released before; what it hands over afterwards, because it was only asleep, ends here with a reason and a counter.
+
+use crate::{Peer, Released};
+use holdfast_wire::Packet;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Fence {
+    open: Vec<Peer>,
+    refused: u64,
+    /// Accepts everyone. For checkers that must notice when the fence is missing; nothing else sets it.
+    #[doc(hidden)]
+    pub planted_open: bool,
+}
+
+impl Fence {
+    /// A fence that lets nobody through.
+    pub fn new() -> Fence {
+        Fence::default()
+    }
+
+    /// Lets this incarnation release, and no earlier one of the same node.
+    pub fn open(&mut self, peer: Peer) {
+        self.open.retain(|other| other.node != peer.node);
+        self.open.push(peer);
+    }
+
+    /// Refuses this incarnation from now on.
+    pub fn close(&mut self, peer: Peer) {
+        self.open.retain(|other| *other != peer);
+    }
+
+    /// True if the incarnation may release.
+    #[inline]
+    pub fn is_open(&self, peer: Peer) -> bool {
+        self.planted_open || self.open.contains(&peer)
+    }
+
+    /// A packet that `from` released.
+    ///
+    /// # Errors
+    /// The packet, if that incarnation may not release: drop it as `fenced`.
+    #[inline]
+    pub fn admit(&mut self, from: Peer, packet: Packet) -> Result<Released<Packet>, Packet> {
+        if self.is_open(from) {
+            Ok(Released::by_commit(packet))
+        } else {
+            self.refused += 1;
+            Err(packet)
+        }
+    }
+
+    /// Packets refused so far.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+}

@@ -1,0 +1,350 @@
+//! The flow actors of one chain in one runtime: a slab made once, and the table that finds them.
+//!
+//! In: keys, state that arrives. Out: slots. Every slot is one contiguous block: [`ActorHeader`], then the
+//! chain's state. Never: growth, a pointer in a block, or two slots with one key.
+
+mod header;
+mod table;
+
+pub use header::{ActorHeader, NO_SLOT, flag, role};
+pub use table::{Found, KeyTable};
+
+use holdfast_wire::FlowKey;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Index of a flow actor in its slab.
+pub type Slot = u32;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+const HEADER_LEN: usize = size_of::<ActorHeader>();
+const LINE: usize = 64;
+
+/// Why a flow got no slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Full;
+
+/// See the module.
+pub struct Flows {
+    lines: Vec<Line>,
+    stride: usize,
+    state_len: usize,
+    free: Vec<Slot>,
+    table: KeyTable,
+    seed: u64,
+    capacity: usize,
+    owned: usize,
+    layout: u64,
+}
+
+impl Flows {
+    /// Room for `capacity` flow actors with `state_len` bytes of chain state each. `layout` is the chain's layout hash; `seed` the
+    /// cluster's hash seed.
+    pub fn new(capacity: usize, state_len: usize, layout: u64, seed: u64) -> Flows {
+        assert!(capacity < (1 << 31), "slots have 31 bits");
+        let stride = (HEADER_LEN + state_len).div_ceil(LINE);
+        Flows {
+            lines: vec![Line([0; 64]); capacity * stride],
+            stride,
+            state_len,
+            free: (0..capacity as u32).rev().collect(),
+            table: KeyTable::new(capacity * 2),
+            seed,
+            capacity,
+            owned: 0,
+            layout,
+        }
+    }
+
+    /// Bytes of a flow actor as it travels: header and chain state.
+    pub fn block_len(&self) -> usize {
+        HEADER_LEN + self.state_len
+    }
+
+    /// Bytes of memory per slot, the table's share included.
+    pub fn memory_per_flow(&self) -> usize {
+        self.stride * LINE + self.table.memory() / self.capacity.max(1)
+    }
+
+    /// The chain's layout hash.
+    pub fn layout(&self) -> u64 {
+        self.layout
+    }
+
+    /// Slots altogether.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Slots in use, in any role.
+    pub fn len(&self) -> usize {
+        self.capacity - self.free.len()
+    }
+
+    /// True without a flow.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Hash of a key under the cluster's seed.
+    #[inline]
+    pub fn hash(&self, key: &FlowKey) -> u64 {
+        key.hash(self.seed)
+    }
+
+    #[inline]
+    fn bytes(&self, slot: Slot) -> &[u8] {
+        let start = slot as usize * self.stride;
+        self.lines[start..start + self.stride].as_bytes()
+    }
+
+    #[inline]
+    fn bytes_mut(&mut self, slot: Slot) -> &mut [u8] {
+        let start = slot as usize * self.stride;
+        self.lines[start..start + self.stride].as_mut_bytes()
+    }
+
+    /// The flow actor as it travels.
+    #[inline]
+    pub fn block(&self, slot: Slot) -> &[u8] {
+        &self.bytes(slot)[..HEADER_LEN + self.state_len]
+    }
+
+    /// The header.
+    #[inline]
+    pub fn header(&self, slot: Slot) -> &ActorHeader {
+        match ActorHeader::ref_from_prefix(self.bytes(slot)) {
+            Ok((header, _)) => header,
+            Err(_) => unreachable!("slots are longer than a header and aligned to a cache line"),
+        }
+    }
+
+    /// The header, to write. Keys and role change only through the methods here.
+    #[inline]
+    pub fn header_mut(&mut self, slot: Slot) -> &mut ActorHeader {
+        match ActorHeader::mut_from_prefix(self.bytes_mut(slot)) {
+            Ok((header, _)) => header,
+            Err(_) => unreachable!("slots are longer than a header and aligned to a cache line"),
+        }
+    }
+
+    /// Header and chain state together, to process a packet.
+    #[inline]
+    pub fn parts_mut(&mut self, slot: Slot) -> (&mut ActorHeader, &mut [u8]) {
+        let state_len = self.state_len;
+        match ActorHeader::mut_from_prefix(self.bytes_mut(slot)) {
+            Ok((header, rest)) => (header, &mut rest[..state_len]),
+            Err(_) => unreachable!("slots are longer than a header and aligned to a cache line"),
+        }
+    }
+
+    /// The chain's state.
+    pub fn state(&self, slot: Slot) -> &[u8] {
+        &self.bytes(slot)[HEADER_LEN..HEADER_LEN + self.state_len]
+    }
+
+    /// The flow with this key, as forward or reply key.
+    #[inline]
+    pub fn find(&self, key: &FlowKey, hash: u64) -> Option<Found> {
+        self.table.find(hash, |found| self.is_key(found, key))
+    }
+
+    #[inline]
+    fn is_key(&self, found: Found, key: &FlowKey) -> bool {
+        let header = self.header(found.slot);
+        if found.is_reply { header.reply == *key } else { header.key == *key }
+    }
+
+    /// First half of a burst look-up: brings the keys' buckets into the cache.
+    #[inline]
+    pub fn touch_buckets(&self, hashes: &[u64]) -> u64 {
+        hashes.iter().fold(0, |sum, &hash| sum.wrapping_add(self.table.touch(hash)))
+    }
+
+    /// Second half: brings the likely slots' lines into the cache.
+    #[inline]
+    pub fn touch_slots(&self, hashes: &[u64]) -> u64 {
+        let mut sum = 0u64;
+        for &hash in hashes {
+            if let Some(found) = self.table.candidate(hash) {
+                let start = found.slot as usize * self.stride;
+                for line in &self.lines[start..start + self.stride] {
+                    sum = sum.wrapping_add(u64::from(line.0[0]));
+                }
+            }
+        }
+        sum
+    }
+
+    /// Takes a slot for a flow with this forward key; the caller made sure that there is none. Header and state are zero but for key,
+    /// role and generation.
+    ///
+    /// # Errors
+    /// [`Full`] if there is no slot or no place in the table.
+    pub fn insert(&mut self, key: FlowKey, hash: u64, role: u8) -> Result<Slot, Full> {
+        let slot = *self.free.last().ok_or(Full)?;
+        if !self.table.insert(hash, Found { slot, is_reply: false }) {
+            return Err(Full);
+        }
+        self.free.pop();
+        let generation = self.header(slot).generation.wrapping_add(1);
+        self.bytes_mut(slot).fill(0);
+        let header = self.header_mut(slot);
+        header.key = key;
+        header.role = role;
+        header.generation = generation;
+        header.timer_next = NO_SLOT;
+        self.count_owned(0, role);
+        Ok(slot)
+    }
+
+    /// Gives the flow its reply key. A flow has one; setting it again replaces it.
+    ///
+    /// # Errors
+    /// [`Full`] if the table has no place, or another flow has that key; the flow then has none.
+    pub fn set_reply(&mut self, slot: Slot, reply: FlowKey) -> Result<(), Full> {
+        let old = self.header(slot).reply;
+        if old == reply {
+            return Ok(());
+        }
+        self.clear_reply(slot);
+        let hash = self.hash(&reply);
+        // A reply key that equals another flow's key would steal that flow's packets.
+        if self.find(&reply, hash).is_some() || !self.table.insert(hash, Found { slot, is_reply: true }) {
+            return Err(Full);
+        }
+        self.header_mut(slot).reply = reply;
+        Ok(())
+    }
+
+    fn clear_reply(&mut self, slot: Slot) {
+        let old = self.header(slot).reply;
+        if old != FlowKey::default() {
+            let hash = self.hash(&old);
+            self.table.remove(hash, Found { slot, is_reply: true });
+            self.header_mut(slot).reply = FlowKey::default();
+        }
+    }
+
+    /// Changes the role.
+    pub fn set_role(&mut self, slot: Slot, role: u8) {
+        let old = self.header(slot).role;
+        self.count_owned(old, role);
+        self.header_mut(slot).role = role;
+    }
+
+    fn count_owned(&mut self, old: u8, new: u8) {
+        let owned = |role| usize::from(role == role::OWNER || role == role::OPENING);
+        self.owned = self.owned + owned(new) - owned(old);
+    }
+
+    /// Flows owned here.
+    pub fn owned(&self) -> usize {
+        self.owned
+    }
+
+    /// Frees the slot.
+    pub fn remove(&mut self, slot: Slot) {
+        let header = *self.header(slot);
+        if header.role == role::FREE {
+            return;
+        }
+        self.clear_reply(slot);
+        let hash = self.hash(&header.key);
+        self.table.remove(hash, Found { slot, is_reply: false });
+        self.set_role(slot, role::FREE);
+        self.free.push(slot);
+    }
+
+    /// Writes a flow actor that arrived from another runtime into `slot`, over what was there, keeping what is local to this runtime.
+    /// `block` is [`Flows::block_len`] bytes with this slot's forward key.
+    ///
+    /// # Errors
+    /// [`Full`] as [`Flows::set_reply`]; the state is written all the same.
+    pub fn overwrite(&mut self, slot: Slot, block: &[u8]) -> Result<(), Full> {
+        let local = *self.header(slot);
+        let len = self.block_len();
+        self.bytes_mut(slot)[..len].copy_from_slice(&block[..len]);
+        let header = self.header_mut(slot);
+        let reply = header.reply;
+        header.key = local.key;
+        header.reply = local.reply;
+        header.role = local.role;
+        header.timer_next = local.timer_next;
+        header.generation = local.generation;
+        header.parked = local.parked;
+        header.flags = header.flags & flag::UNCONFIRMED | local.flags & !flag::UNCONFIRMED;
+        if reply == FlowKey::default() { Ok(()) } else { self.set_reply(slot, reply) }
+    }
+
+    /// All slots in use.
+    pub fn iter(&self) -> impl Iterator<Item = (Slot, &ActorHeader)> + '_ {
+        (0..self.capacity as u32).map(|slot| (slot, self.header(slot))).filter(|(_, header)| header.role != role::FREE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(n: u32) -> FlowKey {
+        FlowKey { source_port: n as u16, destination_port: (n >> 16) as u16, protocol: 17, ..FlowKey::default() }
+    }
+
+    fn flows() -> Flows {
+        Flows::new(1000, 40, 7, 99)
+    }
+
+    #[test]
+    fn a_flow_is_found_by_both_keys_until_it_is_removed() {
+        let mut flows = flows();
+        let (forward, reply) = (key(1), key(0x10001));
+        let slot = flows.insert(forward, flows.hash(&forward), role::OWNER).unwrap();
+        flows.set_reply(slot, reply).unwrap();
+        assert_eq!(flows.find(&forward, flows.hash(&forward)), Some(Found { slot, is_reply: false }));
+        assert_eq!(flows.find(&reply, flows.hash(&reply)), Some(Found { slot, is_reply: true }));
+        assert_eq!(flows.owned(), 1);
+        flows.remove(slot);
+        assert_eq!(flows.find(&forward, flows.hash(&forward)), None);
+        assert_eq!(flows.find(&reply, flows.hash(&reply)), None);
+        assert_eq!((flows.owned(), flows.len()), (0, 0));
+    }
+
+    #[test]
+    fn as_many_flows_as_promised_fit_and_one_more_is_refused() {
+        let mut flows = flows();
+        for n in 0..1000 {
+            let slot = flows.insert(key(n), flows.hash(&key(n)), role::OWNER).unwrap();
+            flows.set_reply(slot, key(n + 0x10000)).unwrap();
+        }
+        assert_eq!(flows.insert(key(5000), flows.hash(&key(5000)), role::OWNER), Err(Full));
+        for n in 0..1000 {
+            assert!(flows.find(&key(n), flows.hash(&key(n))).is_some());
+        }
+    }
+
+    #[test]
+    fn a_reply_key_of_another_flow_is_refused() {
+        let mut flows = flows();
+        flows.insert(key(1), flows.hash(&key(1)), role::OWNER).unwrap();
+        let slot = flows.insert(key(2), flows.hash(&key(2)), role::OWNER).unwrap();
+        assert_eq!(flows.set_reply(slot, key(1)), Err(Full));
+    }
+
+    #[test]
+    fn state_that_arrives_keeps_what_is_local() {
+        let mut here = flows();
+        let mut there = flows();
+        let slot = there.insert(key(1), there.hash(&key(1)), role::OWNER).unwrap();
+        there.set_reply(slot, key(3)).unwrap();
+        there.parts_mut(slot).1[7] = 42;
+        there.header_mut(slot).version = 9;
+        let copy = here.insert(key(1), here.hash(&key(1)), role::REPLICA).unwrap();
+        here.overwrite(copy, there.block(slot)).unwrap();
+        assert_eq!(here.state(copy)[7], 42);
+        assert_eq!((here.header(copy).role, here.header(copy).version), (role::REPLICA, 9));
+        assert!(here.find(&key(3), here.hash(&key(3))).is_some());
+    }
+}

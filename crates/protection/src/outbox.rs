@@ -1,0 +1,90 @@
+//! What a protection asks of the world: collected during a batch, carried out by the runtime afterwards.
+
+use crate::{Peer, Released, Slot};
+use holdfast_wire::{DropReason, Packet};
+
+/// A record for the reliable channel to another runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record {
+    /// For whom.
+    pub to: Peer,
+    /// See [`crate::kind`].
+    pub kind: u8,
+    start: usize,
+    len: usize,
+}
+
+/// See the module. Its vectors keep their capacity, so a batch does not allocate.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// May leave now.
+    pub released: Vec<Released<Packet>>,
+    /// To be released by a replica: the packet travels to that runtime, behind the records sent before.
+    pub handed: Vec<(Peer, Packet)>,
+    /// Ended here.
+    pub dropped: Vec<(Packet, DropReason)>,
+    /// Flows whose route is to be asked for.
+    pub claims: Vec<Slot>,
+    /// Flows that another runtime owns by a newer epoch.
+    pub demoted: Vec<Slot>,
+    records: Vec<Record>,
+    bytes: Vec<u8>,
+    rooms: Vec<(Peer, usize)>,
+    chain: u16,
+    /// Packets released although no replica had their state, because there was none to have it.
+    pub released_unprotected: u64,
+}
+
+impl Outbox {
+    /// Starts a batch for a chain: `rooms` says how many bytes of records each peer's channel takes now.
+    pub fn begin(&mut self, chain: u16, rooms: impl Iterator<Item = (Peer, usize)>) {
+        self.chain = chain;
+        self.rooms.clear();
+        self.rooms.extend(rooms);
+    }
+
+    /// Sends a record if the channel has room. False, and nothing sent, if it has not.
+    #[must_use]
+    pub fn send(&mut self, to: Peer, kind: u8, parts: &[&[u8]]) -> bool {
+        // The chain's number goes in front of every record.
+        let len = 2 + parts.iter().map(|part| part.len()).sum::<usize>();
+        match self.rooms.iter_mut().find(|(peer, _)| *peer == to) {
+            Some((_, room)) if *room >= len => *room -= len,
+            _ => return false,
+        }
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&self.chain.to_be_bytes());
+        for part in parts {
+            self.bytes.extend_from_slice(part);
+        }
+        self.records.push(Record { to, kind, start, len });
+        true
+    }
+
+    /// The packet may leave: the protection's commit rule holds for it.
+    #[inline]
+    pub(crate) fn release(&mut self, packet: Packet) {
+        self.released.push(Released::by_commit(packet));
+    }
+
+    /// Records sent in this batch, in order.
+    pub fn records(&self) -> impl Iterator<Item = (Record, &[u8])> + '_ {
+        self.records.iter().map(|record| (*record, &self.bytes[record.start..record.start + record.len]))
+    }
+
+    /// Forgets the records, after they went to their channels.
+    pub fn clear_records(&mut self) {
+        self.records.clear();
+        self.bytes.clear();
+    }
+
+    /// True if nothing waits to be carried out.
+    pub fn is_empty(&self) -> bool {
+        self.released.is_empty()
+            && self.handed.is_empty()
+            && self.dropped.is_empty()
+            && self.claims.is_empty()
+            && self.demoted.is_empty()
+            && self.records.is_empty()
+    }
+}
