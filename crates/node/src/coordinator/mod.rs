@@ -1,0 +1,473 @@
+//! The coordinator: who is there, who has failed, who may lease what.
+//!
+//! Theory of operation (NFVactor, sections IV-D and V-C). Runtimes report with every heartbeat. A runtime fails when its process ends
+//! (told by the host's manager, at once) or when it is not heard for too long. Then, in this order: it is fenced; everyone gets the
+//! view without it; the others are asked to recover what they have of it; when all have reported, the switch forgets the routes
+//! that nobody claimed and the dead runtime's part of every pool is free again. A new incarnation is started at once, or after a
+//! pause that doubles if it keeps dying. The coordinator takes no part in moving or replicating a flow.
+//!
+//! In: messages, ends of processes, the time. Out: messages, wishes to start, fence and kill. Never: a packet.
+
+mod ledger;
+
+pub use ledger::{Account, Ledger};
+
+use crate::address::{FIRST_RUNTIME, NodeId, SWITCH};
+use crate::channel::{Fabric, FabricConfig};
+use crate::message::{Control, FlowInfo, Member, MemberState, PoolId, Report, TraceStep, kind};
+use holdfast_protection::Peer;
+use holdfast_wire::{DropCounters, DropReason};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// What a coordinator is told at its start.
+#[derive(Debug, Clone)]
+pub struct CoordinatorConfig {
+    /// Who it is.
+    pub me: Peer,
+    /// Runtimes to keep running.
+    pub runtimes: u16,
+    /// A runtime that is not heard for so long has failed, ns.
+    pub hang_timeout: u64,
+    /// A process that has not spoken so long after its start has failed, ns.
+    pub start_timeout: u64,
+    /// The first incarnation; every later one is higher.
+    pub first_incarnation: u32,
+    /// Pools of the chains, with their sizes.
+    pub pools: Vec<(PoolId, u32)>,
+    /// Layout hash of each chain: a runtime with others cannot join.
+    pub layouts: Vec<u64>,
+    /// Its endpoint.
+    pub fabric: FabricConfig,
+}
+
+/// Why a runtime was declared failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// Its process ended.
+    Exited,
+    /// It was not heard.
+    Hung,
+    /// It never spoke.
+    NeverStarted,
+}
+
+/// What the host is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// Start a runtime's process.
+    Start(Peer),
+    /// Accept nothing more from this incarnation.
+    Fence(Peer),
+    /// It may release again: it was started.
+    Admit(Peer),
+}
+
+/// One failure and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failover {
+    /// Who failed.
+    pub dead: Peer,
+    /// Why.
+    pub cause: Cause,
+    /// When it was known, ns.
+    pub detected_at: u64,
+    /// When every runtime had reported.
+    pub recovered_at: Option<u64>,
+    /// Flows that it had, by its last report.
+    pub had: u64,
+    /// Flows recovered.
+    pub flows: u64,
+    waiting: Vec<Peer>,
+}
+
+/// A runtime as `status` shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimeStatus {
+    /// Node, incarnation, state.
+    pub member: Member,
+    /// Its last report.
+    pub report: Report,
+}
+
+/// Whether flows would survive a failure at this moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protected {
+    /// Every flow whose chain promises it.
+    Yes,
+    /// Not yet, or not yet again.
+    Resynchronising,
+    /// No: there is nowhere to put replicas, or no chain promises it.
+    No,
+}
+
+struct Runtime {
+    member: Member,
+    last_heard: u64,
+    started_at: u64,
+    failures: u32,
+    start_at: Option<u64>,
+    report: Report,
+}
+
+/// See the module.
+pub struct Coordinator {
+    config: CoordinatorConfig,
+    fabric: Fabric,
+    runtimes: Vec<Runtime>,
+    view: u64,
+    ledgers: Vec<Ledger>,
+    next_incarnation: u32,
+    failovers: Vec<Failover>,
+    wishes: Vec<Wish>,
+    drops: DropCounters,
+    last_turn: u64,
+    promises: bool,
+    flow_lists: Vec<(u32, Vec<FlowInfo>, usize)>,
+    next_request: u32,
+    /// Steps of traced packets.
+    pub traces: Vec<TraceStep>,
+}
+
+/// Failovers that are remembered for `status`.
+const FAILOVERS_KEPT: usize = 64;
+
+impl Coordinator {
+    /// A coordinator that wants its runtimes started. `promises`: some chain's protection promises that flows survive.
+    pub fn new(config: CoordinatorConfig, promises: bool, now: u64) -> Coordinator {
+        let ledgers = config.pools.iter().map(|(id, size)| Ledger::new(*id, *size)).collect();
+        let runtimes = (0..config.runtimes)
+            .map(|number| Runtime {
+                member: Member { node: FIRST_RUNTIME + number, incarnation: 0, state: MemberState::Failed },
+                last_heard: now,
+                started_at: now,
+                failures: 0,
+                start_at: Some(now),
+                report: Report::default(),
+            })
+            .collect();
+        Coordinator {
+            fabric: Fabric::new(config.me, config.fabric),
+            runtimes,
+            view: 0,
+            ledgers,
+            next_incarnation: config.first_incarnation.max(1),
+            failovers: Vec::new(),
+            wishes: Vec::new(),
+            drops: DropCounters::default(),
+            last_turn: now,
+            promises,
+            flow_lists: Vec::new(),
+            next_request: 1,
+            traces: Vec::new(),
+            config,
+        }
+    }
+
+    /// The endpoint, for the host that carries its frames.
+    pub fn fabric(&mut self) -> &mut Fabric {
+        &mut self.fabric
+    }
+
+    /// Drops by reason.
+    pub fn drops(&self) -> &DropCounters {
+        &self.drops
+    }
+
+    /// What the host is to do, in order.
+    pub fn poll_wishes(&mut self) -> impl Iterator<Item = Wish> + '_ {
+        self.wishes.drain(..)
+    }
+
+    /// Who is there.
+    pub fn status(&self) -> impl Iterator<Item = RuntimeStatus> + '_ {
+        self.runtimes.iter().map(|runtime| RuntimeStatus { member: runtime.member, report: runtime.report.clone() })
+    }
+
+    /// Failures so far, latest last.
+    pub fn failovers(&self) -> &[Failover] {
+        &self.failovers
+    }
+
+    /// The accounts of the pools.
+    pub fn ledgers(&self) -> &[Ledger] {
+        &self.ledgers
+    }
+
+    /// True once every runtime has started and knows the others.
+    pub fn is_ready(&self) -> bool {
+        self.runtimes.iter().all(|runtime| runtime.member.state == MemberState::Running && runtime.report.view == self.view)
+    }
+
+    /// Whether flows would survive a failure.
+    pub fn protected(&self) -> Protected {
+        let running = self.runtimes.iter().filter(|runtime| runtime.member.state == MemberState::Running);
+        if !self.promises || running.clone().count() < 2 {
+            return Protected::No;
+        }
+        let settled = |runtime: &Runtime| {
+            runtime.report.view == self.view && !runtime.report.resynchronising && runtime.report.unprotected == 0
+        };
+        let recovering = self.failovers.iter().any(|failover| failover.recovered_at.is_none());
+        if recovering || !running.clone().all(settled) { Protected::Resynchronising } else { Protected::Yes }
+    }
+
+    /// Asks every runtime for its flows; [`Coordinator::take_flows`] gives them when all have answered.
+    pub fn request_flows(&mut self, limit: u32) -> u32 {
+        let request = self.next_request;
+        self.next_request += 1;
+        let running: Vec<NodeId> = self.running().map(|peer| peer.node).collect();
+        for node in &running {
+            self.fabric.send_control(*node, &Control::ListFlows { request, limit });
+        }
+        self.flow_lists.push((request, Vec::new(), running.len()));
+        // Requests whose asker went away are not kept for ever.
+        if self.flow_lists.len() > 16 {
+            self.flow_lists.remove(0);
+        }
+        request
+    }
+
+    /// The answer to a request, once it is whole.
+    pub fn take_flows(&mut self, request: u32) -> Option<Vec<FlowInfo>> {
+        let at = self.flow_lists.iter().position(|(number, _, open)| *number == request && *open == 0)?;
+        Some(self.flow_lists.remove(at).1)
+    }
+
+    fn running(&self) -> impl Iterator<Item = Peer> + '_ {
+        self.runtimes.iter().filter(|runtime| runtime.member.state == MemberState::Running).map(|runtime| runtime.member.peer())
+    }
+
+    fn at(&mut self, peer: Peer) -> Option<&mut Runtime> {
+        self.runtimes.iter_mut().find(|runtime| runtime.member.peer() == peer)
+    }
+
+    /// The host started the process.
+    pub fn handle_started(&mut self, peer: Peer, now: u64) {
+        if let Some(runtime) = self.at(peer) {
+            runtime.started_at = now;
+            runtime.last_heard = now;
+        }
+    }
+
+    /// The process has ended, or could not be started.
+    pub fn handle_exited(&mut self, peer: Peer, now: u64) {
+        self.fail(peer, Cause::Exited, now);
+    }
+
+    fn fail(&mut self, peer: Peer, cause: Cause, now: u64) {
+        let Some(runtime) = self.at(peer) else { return };
+        if runtime.member.state == MemberState::Failed {
+            return;
+        }
+        let was_running = runtime.member.state == MemberState::Running || runtime.member.state == MemberState::Leaving;
+        let had = runtime.report.flows;
+        runtime.member.state = MemberState::Failed;
+        // A process that lives for a while is started again at once; one that keeps dying is given time.
+        let lived = now.saturating_sub(runtime.started_at);
+        runtime.failures = if lived > 10 * SECOND { 0 } else { runtime.failures + 1 };
+        let pause = if runtime.failures <= 2 { 0 } else { (SECOND / 10) << (runtime.failures - 3).min(7) };
+        runtime.start_at = Some(now + pause);
+        self.wishes.push(Wish::Fence(peer));
+        for ledger in &mut self.ledgers {
+            ledger.quarantine(peer);
+        }
+        for failover in &mut self.failovers {
+            failover.waiting.retain(|waiting| *waiting != peer);
+        }
+        self.push_view();
+        if was_running {
+            let waiting: Vec<Peer> = self.running().collect();
+            for other in &waiting {
+                self.fabric.send_control(other.node, &Control::Recover { node: peer.node, incarnation: peer.incarnation });
+            }
+            if self.failovers.len() == FAILOVERS_KEPT {
+                self.failovers.remove(0);
+            }
+            self.failovers.push(Failover { dead: peer, cause, detected_at: now, recovered_at: None, had, flows: 0, waiting });
+        } else {
+            for ledger in &mut self.ledgers {
+                ledger.release(peer);
+            }
+        }
+        self.finish_recoveries(now);
+    }
+
+    fn push_view(&mut self) {
+        self.view += 1;
+        let members: Vec<Member> = self.runtimes.iter().map(|runtime| runtime.member).collect();
+        let view = Control::View { version: self.view, members };
+        self.fabric.send_control(SWITCH, &view);
+        let there: Vec<Peer> = self.running().collect();
+        for peer in there {
+            self.fabric.send_control(peer.node, &view);
+        }
+    }
+
+    /// Acts on the messages that have arrived.
+    pub fn handle_records(&mut self, now: u64) {
+        let inbox = core::mem::take(&mut self.fabric.inbox);
+        for (record, body) in inbox.records() {
+            if record.kind != kind::CONTROL {
+                self.drops.count(DropReason::Malformed);
+                continue;
+            }
+            match Control::decode(body) {
+                Ok(message) => self.handle_control(record.from, message, now),
+                Err(reason) => self.drops.count(reason),
+            }
+        }
+        self.fabric.inbox = inbox;
+        self.fabric.inbox.clear();
+    }
+
+    fn handle_control(&mut self, from: Peer, message: Control, now: u64) {
+        let expected_layouts = self.config.layouts.clone();
+        let Some(runtime) = self.at(from) else {
+            self.drops.count(DropReason::StaleEpoch);
+            return;
+        };
+        runtime.last_heard = now;
+        if runtime.member.state == MemberState::Failed {
+            // It was given up and has not noticed yet.
+            self.drops.count(DropReason::Fenced);
+            return;
+        }
+        match message {
+            Control::Hello { layouts } => {
+                if layouts != expected_layouts {
+                    self.fail(from, Cause::NeverStarted, now);
+                    return;
+                }
+                if runtime.member.state == MemberState::Starting {
+                    runtime.member.state = MemberState::Running;
+                    self.push_view();
+                    self.grant_first_blocks(from);
+                }
+            }
+            Control::Report(report) => runtime.report = report,
+            Control::WantBlock { pool } => self.grant(from, pool, 2),
+            Control::Adopted { pool, numbers } => {
+                if let Some(ledger) = self.ledgers.iter_mut().find(|ledger| ledger.id == pool) {
+                    for number in numbers {
+                        ledger.adopted(from, number);
+                    }
+                }
+            }
+            Control::Returned { pool, numbers } => {
+                if let Some(ledger) = self.ledgers.iter_mut().find(|ledger| ledger.id == pool) {
+                    let tell: Vec<(Peer, u32)> =
+                        numbers.iter().filter_map(|number| ledger.returned(*number).map(|owner| (owner, *number))).collect();
+                    self.tell_returned(pool, &tell);
+                }
+            }
+            Control::Recovered { node, incarnation, flows } => {
+                let dead = Peer { node, incarnation };
+                if let Some(failover) = self.failovers.iter_mut().find(|failover| failover.dead == dead) {
+                    failover.waiting.retain(|waiting| *waiting != from);
+                    failover.flows += flows;
+                }
+                self.finish_recoveries(now);
+            }
+            Control::Flows { request, flows, last } => {
+                if let Some((_, all, open)) = self.flow_lists.iter_mut().find(|(number, _, _)| *number == request) {
+                    all.extend(flows);
+                    *open = open.saturating_sub(usize::from(last));
+                }
+            }
+            Control::Trace(steps) => self.traces.extend(steps),
+            _ => self.drops.count(DropReason::Malformed),
+        }
+    }
+
+    fn tell_returned(&mut self, pool: PoolId, tell: &[(Peer, u32)]) {
+        for owned in tell.chunk_by(|a, b| a.0 == b.0) {
+            let numbers = owned.iter().map(|(_, number)| *number).collect();
+            self.fabric.send_control(owned[0].0.node, &Control::Returned { pool, numbers });
+        }
+    }
+
+    fn finish_recoveries(&mut self, now: u64) {
+        let mut done = Vec::new();
+        for failover in &mut self.failovers {
+            if failover.recovered_at.is_none() && failover.waiting.is_empty() {
+                failover.recovered_at = Some(now);
+                done.push(failover.dead);
+            }
+        }
+        for dead in done {
+            self.fabric.send_control(SWITCH, &Control::Sweep { node: dead.node, incarnation: dead.incarnation });
+            for at in 0..self.ledgers.len() {
+                let lost = self.ledgers[at].release(dead);
+                let pool = self.ledgers[at].id;
+                self.tell_returned(pool, &lost);
+            }
+        }
+    }
+
+    fn grant_first_blocks(&mut self, to: Peer) {
+        let shares = usize::from(self.config.runtimes) * 4;
+        for at in 0..self.ledgers.len() {
+            let pool = self.ledgers[at].id;
+            let account = self.ledgers[at].account();
+            let all = account.free + account.granted + account.quarantined;
+            self.grant(to, pool, (all / shares).clamp(1, 16));
+        }
+    }
+
+    fn grant(&mut self, to: Peer, pool: PoolId, count: usize) {
+        let Some(ledger) = self.ledgers.iter_mut().find(|ledger| ledger.id == pool) else { return };
+        let blocks = ledger.grant(to, count);
+        let answer = if blocks.is_empty() { Control::Deny { pool } } else { Control::Grant { pool, blocks } };
+        self.fabric.send_control(to.node, &answer);
+    }
+
+    /// Looks for runtimes that are silent, and starts those that are due.
+    pub fn handle_timeout(&mut self, now: u64) {
+        // If this process itself was stopped, nobody could be heard: that says nothing about the others.
+        if now.saturating_sub(self.last_turn) > self.config.hang_timeout / 2 {
+            for runtime in &mut self.runtimes {
+                runtime.last_heard = now;
+            }
+        }
+        self.last_turn = now;
+        for at in 0..self.runtimes.len() {
+            let runtime = &self.runtimes[at];
+            let silent = now.saturating_sub(runtime.last_heard);
+            let peer = runtime.member.peer();
+            match runtime.member.state {
+                MemberState::Running | MemberState::Leaving if silent > self.config.hang_timeout => {
+                    self.fail(peer, Cause::Hung, now)
+                }
+                MemberState::Starting if silent > self.config.start_timeout => self.fail(peer, Cause::NeverStarted, now),
+                _ => {}
+            }
+            let runtime = &mut self.runtimes[at];
+            if runtime.member.state == MemberState::Failed && runtime.start_at.is_some_and(|due| due <= now) {
+                runtime.start_at = None;
+                runtime.member.incarnation = self.next_incarnation;
+                self.next_incarnation += 1;
+                runtime.member.state = MemberState::Starting;
+                runtime.report = Report::default();
+                runtime.started_at = now;
+                runtime.last_heard = now;
+                let peer = runtime.member.peer();
+                self.fabric.set_peer(peer);
+                self.wishes.push(Wish::Admit(peer));
+                self.wishes.push(Wish::Start(peer));
+                self.push_view();
+            }
+        }
+    }
+
+    /// When [`Coordinator::handle_timeout`] is due next.
+    pub fn poll_timeout(&self) -> u64 {
+        let due = |runtime: &Runtime| match runtime.member.state {
+            MemberState::Running | MemberState::Leaving => runtime.last_heard + self.config.hang_timeout + 1,
+            MemberState::Starting => runtime.last_heard + self.config.start_timeout + 1,
+            MemberState::Failed => runtime.start_at.unwrap_or(u64::MAX),
+        };
+        let soonest = self.runtimes.iter().map(due).min().unwrap_or(u64::MAX);
+        soonest.min(self.last_turn + self.config.hang_timeout / 4)
+    }
+}

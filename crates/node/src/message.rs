@@ -1,0 +1,286 @@
+//! What nodes tell each other besides what protections exchange.
+//!
+//! Rare messages are [`Control`] values in postcard encoding; those that come by the thousand (claims of routes, ends of flows) have a fixed
+//! layout of their own.
+
+use crate::address::NodeId;
+use holdfast_protection::Peer;
+use holdfast_wire::{DropReason, FlowKey};
+use serde::{Deserialize, Serialize};
+use zerocopy::byteorder::network_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Kinds of records; those up to [`holdfast_protection::kind::LAST`] are the protections'.
+pub mod kind {
+    /// A [`Control`](super::Control).
+    pub const CONTROL: u8 = 32;
+    /// Runtime to switch: [`Claim`](super::Claim)s, after a number (4) that the answer repeats.
+    pub const CLAIM: u8 = 33;
+    /// Switch to runtime: the number (4), then a new epoch (4) per claim, 0 for a refusal.
+    pub const CLAIMED: u8 = 34;
+    /// Runtime to switch: [`Ended`](super::Ended) flows.
+    pub const ENDED: u8 = 35;
+}
+
+/// A replica asks for its flow's route.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Claim {
+    /// Forward key.
+    pub key: KeyBytes,
+    /// Reply key; all zero if none is known.
+    pub reply: KeyBytes,
+    /// The epoch under which the replica has the flow.
+    pub epoch: U32,
+    /// The chain.
+    pub chain: U32,
+}
+
+/// A flow is no more, or never was.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Ended {
+    /// Forward key, or the key of the packet that found no flow.
+    pub key: KeyBytes,
+    /// Its epoch: a newer route under the same key stays.
+    pub epoch: U32,
+}
+
+/// A flow key as it lies in a message.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(transparent)]
+pub struct KeyBytes([u8; 40]);
+
+impl From<FlowKey> for KeyBytes {
+    fn from(key: FlowKey) -> KeyBytes {
+        let mut bytes = [0; 40];
+        bytes.copy_from_slice(key.as_bytes());
+        KeyBytes(bytes)
+    }
+}
+
+impl From<KeyBytes> for FlowKey {
+    fn from(bytes: KeyBytes) -> FlowKey {
+        zerocopy::transmute!(bytes.0)
+    }
+}
+
+/// What a runtime is doing, as the coordinator sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MemberState {
+    /// Its process was started; it has not spoken yet.
+    Starting,
+    /// It serves flows.
+    Running,
+    /// It serves what it has and gets nothing new.
+    Leaving,
+    /// It is gone, or no longer heard.
+    Failed,
+}
+
+/// A runtime in the view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Node id.
+    pub node: NodeId,
+    /// Incarnation.
+    pub incarnation: u32,
+    /// State.
+    pub state: MemberState,
+}
+
+impl Member {
+    /// Who it is.
+    pub fn peer(&self) -> Peer {
+        Peer { node: self.node, incarnation: self.incarnation }
+    }
+}
+
+/// A pool of the configuration: chain, function in the chain, field in the function's shared state, each counted from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PoolId {
+    /// Chain.
+    pub chain: u16,
+    /// Function.
+    pub function: u8,
+    /// Field.
+    pub field: u8,
+}
+
+/// What a runtime reports with every heartbeat. Counts are since its start.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Report {
+    /// Flows owned.
+    pub flows: u64,
+    /// Replicas of others' flows.
+    pub replicas: u64,
+    /// Packets that came from the switch.
+    pub packets: u64,
+    /// Packets waiting for state, leases or commits.
+    pub held: u64,
+    /// Share of turns that had work, in 1/1000.
+    pub busy_permille: u16,
+    /// Flows without a replica of their latest state, where the protection promises one.
+    pub unprotected: u64,
+    /// Replicas are being filled.
+    pub resynchronising: bool,
+    /// The newest view that it has acted upon.
+    pub view: u64,
+    /// Packets that left without a replica's knowing, because there was none.
+    pub released_unprotected: u64,
+    /// Drops by number of their reason.
+    pub drops: Vec<(u8, u64)>,
+}
+
+/// A flow as `holdfast flows` shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowInfo {
+    /// Forward tuple as it came in.
+    pub key: FlowKey,
+    /// Tuple of replies as they come in.
+    pub reply: FlowKey,
+    /// Chain.
+    pub chain: u16,
+    /// What the functions call its state.
+    pub state: String,
+    /// Owner.
+    pub owner: NodeId,
+    /// Replica, 0 if none.
+    pub replica: NodeId,
+    /// Epoch.
+    pub epoch: u32,
+    /// Age by stamped time, ns.
+    pub age: u64,
+    /// Packets forward and reverse.
+    pub packets: [u64; 2],
+    /// Bytes forward and reverse.
+    pub bytes: [u64; 2],
+}
+
+/// One step of a traced packet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceStep {
+    /// The packet: its stamp.
+    pub stamp: u64,
+    /// Where.
+    pub node: NodeId,
+    /// What happened, for people.
+    pub text: String,
+}
+
+/// A rare message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Control {
+    /// Runtime to coordinator: it lives, with chains of these layouts.
+    Hello {
+        /// Layout hash of each chain, in order.
+        layouts: Vec<u64>,
+    },
+    /// Runtime to coordinator: heartbeat and load.
+    Report(Report),
+    /// Coordinator to all: who is there.
+    View {
+        /// Counts views.
+        version: u64,
+        /// The runtimes.
+        members: Vec<Member>,
+    },
+    /// Coordinator to runtimes: this one has failed, recover what you have of it.
+    Recover {
+        /// Node.
+        node: NodeId,
+        /// Incarnation.
+        incarnation: u32,
+    },
+    /// Runtime to coordinator: done with that.
+    Recovered {
+        /// Node.
+        node: NodeId,
+        /// Incarnation.
+        incarnation: u32,
+        /// Flows taken over.
+        flows: u64,
+    },
+    /// Runtime to coordinator: flows recovered here hold these numbers of a pool. Comes before [`Control::Recovered`].
+    Adopted {
+        /// The pool.
+        pool: PoolId,
+        /// Numbers.
+        numbers: Vec<u32>,
+    },
+    /// Coordinator to switch: every replica has reported; routes that still lead to the failed runtime lead nowhere.
+    Sweep {
+        /// Node.
+        node: NodeId,
+        /// Incarnation.
+        incarnation: u32,
+    },
+    /// Runtime to coordinator: its part of a pool runs low.
+    WantBlock {
+        /// The pool.
+        pool: PoolId,
+    },
+    /// Coordinator to runtime: blocks of a pool.
+    Grant {
+        /// The pool.
+        pool: PoolId,
+        /// Block numbers, each with the numbers in it that flows elsewhere still hold.
+        blocks: Vec<(u32, [u64; 4])>,
+    },
+    /// Coordinator to runtime: the pool has no block left.
+    Deny {
+        /// The pool.
+        pool: PoolId,
+    },
+    /// A number is free again: runtime to coordinator, or coordinator to the runtime that has its block.
+    Returned {
+        /// The pool.
+        pool: PoolId,
+        /// Numbers.
+        numbers: Vec<u32>,
+    },
+    /// Coordinator to runtime: which flows have you? Answered by [`Control::Flows`].
+    ListFlows {
+        /// Repeated in the answer.
+        request: u32,
+        /// How many at most.
+        limit: u32,
+    },
+    /// Runtime to coordinator.
+    Flows {
+        /// Of the request.
+        request: u32,
+        /// Some of the flows.
+        flows: Vec<FlowInfo>,
+        /// Nothing follows.
+        last: bool,
+    },
+    /// Runtime to coordinator: steps of packets that are traced.
+    Trace(Vec<TraceStep>),
+}
+
+impl Control {
+    /// Appends the encoding.
+    pub fn encode(&self, into: &mut Vec<u8>) {
+        // Encoding into a vector fails only for types that postcard does not support, and these are none.
+        let bytes = postcard::to_stdvec(self).expect("control messages are plain data");
+        into.extend_from_slice(&bytes);
+    }
+
+    /// Reads it back.
+    ///
+    /// # Errors
+    /// [`DropReason::Malformed`] if the bytes are not an encoding.
+    pub fn decode(bytes: &[u8]) -> Result<Control, DropReason> {
+        postcard::from_bytes(bytes).map_err(|_| DropReason::Malformed)
+    }
+}
+
+impl crate::channel::Fabric {
+    /// Queues a control message. False if the queue is full.
+    pub fn send_control(&mut self, node: NodeId, message: &Control) -> bool {
+        let mut bytes = Vec::with_capacity(64);
+        message.encode(&mut bytes);
+        self.send(node, kind::CONTROL, &bytes).is_ok()
+    }
+}

@@ -1,0 +1,429 @@
+//! One chain in one runtime: its flow actors, its protection, and the way of a packet through both.
+
+use super::Shared;
+use super::parking::{Parked, Parking};
+use super::timers::Wheel;
+use holdfast_nf::{Chain, Context, Direction, Outcome, Position, SharedField};
+use holdfast_protection::flows::{Found, flag, role};
+use holdfast_protection::{Admission, Flows, Outbox, Protection, Slot};
+use holdfast_wire::header::{icmp, icmpv6};
+use holdfast_wire::nsh::Flags;
+use holdfast_wire::{DropReason, FlowKey, Network, Packet, PacketPool};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// How long a flow lives whose functions ask for nothing, ns.
+const DEFAULT_LIFETIME: u64 = 300_000_000_000;
+/// Flows that one turn may expire: the rest waits for the next.
+const EXPIRE_BUDGET: usize = 256;
+
+/// What is to be done with a packet after the chain has seen it.
+enum Step {
+    Commit(Slot),
+    Drop(DropReason),
+    Park(Slot, Position),
+}
+
+/// See the module.
+pub(crate) struct Lane {
+    pub(crate) index: u16,
+    pub(crate) name: String,
+    pub(crate) chain: Chain,
+    pub(crate) protection: Box<dyn Protection>,
+    pub(crate) flows: Flows,
+    pub(crate) outbox: Outbox,
+    pub(crate) wheel: Wheel,
+    pub(crate) parking: Parking,
+    /// Packets of this turn, in order of arrival.
+    pub(crate) work: Vec<Packet>,
+    /// Shared state has changed, or a flow came back: parked packets may go on.
+    pub(crate) retry: bool,
+    owned_limit: usize,
+    keys: Vec<FlowKey>,
+    hashes: Vec<u64>,
+    ready: Vec<Packet>,
+    undo: Vec<u8>,
+    running: Option<(Slot, bool)>,
+}
+
+impl Lane {
+    pub(crate) fn new(
+        index: u16,
+        name: String,
+        chain: Chain,
+        protection: Box<dyn Protection>,
+        owned_limit: usize,
+        seed: u64,
+    ) -> Lane {
+        let layout = chain.layout();
+        // Room for the flows that are owned here and as many replicas, if there can be any.
+        let capacity = if protection.safety(&Flows::new(0, 0, 0, 0)).promises { owned_limit * 2 } else { owned_limit };
+        let flows = Flows::new(capacity, layout.size, layout.hash, seed);
+        let undo = vec![0; layout.size];
+        Lane {
+            index,
+            name,
+            chain,
+            protection,
+            flows,
+            outbox: Outbox::default(),
+            wheel: Wheel::new(),
+            parking: Parking::new(),
+            work: Vec::with_capacity(256),
+            retry: false,
+            owned_limit,
+            keys: Vec::with_capacity(256),
+            hashes: Vec::with_capacity(256),
+            ready: Vec::with_capacity(256),
+            undo,
+            running: None,
+        }
+    }
+
+    /// Takes this turn's packets through the chain.
+    ///
+    /// The look-ups of a burst are done in stages, so that their cache misses overlap instead of following one another.
+    pub(crate) fn process(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        self.keys.clear();
+        self.hashes.clear();
+        let mut work = core::mem::take(&mut self.work);
+        for mut packet in work.drain(..) {
+            match shared.identify(&mut packet) {
+                Ok(key) => {
+                    self.hashes.push(self.flows.hash(&key));
+                    self.keys.push(key);
+                    self.ready.push(packet);
+                }
+                Err(reason) => shared.drop(packet, reason, pool),
+            }
+        }
+        self.work = work;
+        core::hint::black_box(self.flows.touch_buckets(&self.hashes));
+        core::hint::black_box(self.flows.touch_slots(&self.hashes));
+        // Taken from the end, so that a packet leaves the vector only when its fate is known: a panic loses none.
+        self.ready.reverse();
+        let total = self.ready.len();
+        while !self.ready.is_empty() {
+            let done = catch_unwind(AssertUnwindSafe(|| self.process_ready(total, shared, pool)));
+            if done.is_err() {
+                self.contain_panic(shared, pool);
+            }
+        }
+    }
+
+    fn process_ready(&mut self, total: usize, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        while let Some(mut packet) = self.ready.pop() {
+            let at = total - self.ready.len() - 1;
+            let (key, hash) = (self.keys[at], self.hashes[at]);
+            // The packet goes back while the chain has it: see `contain_panic`.
+            let step = {
+                self.ready.push(packet);
+                let step = self.step(key, hash, shared);
+                packet = match self.ready.pop() {
+                    Some(packet) => packet,
+                    None => return,
+                };
+                step
+            };
+            self.settle(step, packet, key, shared, pool);
+        }
+    }
+
+    /// Finds the packet's flow and runs the chain; the packet is the last of `ready`.
+    fn step(&mut self, key: FlowKey, hash: u64, shared: &mut Shared) -> Step {
+        let Some(packet) = self.ready.last() else { return Step::Drop(DropReason::NoFlow) };
+        let (epoch, is_new) = (packet.meta.commit, packet.meta.flags & Flags::NEW != 0);
+        match self.flows.find(&key, hash) {
+            Some(found) => {
+                let header = self.flows.header_mut(found.slot);
+                let is_newer = (epoch.wrapping_sub(header.epoch) as i32) > 0;
+                match header.role {
+                    role::OWNER => {
+                        if epoch != header.epoch {
+                            if !(is_new && is_newer) {
+                                return Step::Drop(DropReason::StaleEpoch);
+                            }
+                            // The switch had forgotten the route and gave it anew, to the same runtime.
+                            header.epoch = epoch;
+                            header.flags |= flag::UNCONFIRMED;
+                        }
+                        if header.parked > 0 {
+                            return Step::Park(found.slot, Position::START);
+                        }
+                        self.run(found, key, Position::START, shared)
+                    }
+                    role::OPENING | role::CLAIMING => Step::Park(found.slot, Position::START),
+                    _ if is_new && is_newer && !found.is_reply => {
+                        // The flow of which this was the replica has ended unheard, and its key lives again here.
+                        self.flows.remove(found.slot);
+                        self.open(key, hash, shared)
+                    }
+                    _ => Step::Drop(DropReason::StaleEpoch),
+                }
+            }
+            None if is_new => self.open(key, hash, shared),
+            None => {
+                shared.ended.push((key, epoch));
+                Step::Drop(DropReason::NoFlow)
+            }
+        }
+    }
+
+    fn open(&mut self, key: FlowKey, hash: u64, shared: &mut Shared) -> Step {
+        let Some(packet) = self.ready.last() else { return Step::Drop(DropReason::NoFlow) };
+        let meta = packet.meta;
+        let refused = if is_icmp_error(packet) {
+            Some(DropReason::StateInvalid)
+        } else if self.flows.owned() >= self.owned_limit {
+            Some(DropReason::FlowTableFull)
+        } else {
+            None
+        };
+        let slot = match refused {
+            Some(reason) => Err(reason),
+            None => self.flows.insert(key, hash, role::OPENING).map_err(|_| DropReason::FlowTableFull),
+        };
+        let slot = match slot {
+            Ok(slot) => slot,
+            Err(reason) => {
+                shared.ended.push((key, meta.commit));
+                return Step::Drop(reason);
+            }
+        };
+        let header = self.flows.header_mut(slot);
+        header.epoch = meta.commit;
+        header.switch = meta.switch;
+        header.ingress = meta.ingress;
+        header.chain = self.index;
+        header.opened_at = meta.stamp;
+        header.flags = flag::UNCONFIRMED;
+        self.run(Found { slot, is_reply: false }, key, Position::OPENING, shared)
+    }
+
+    /// Runs the chain from `position` on the last packet of `ready`.
+    fn run(&mut self, found: Found, key: FlowKey, position: Position, shared: &mut Shared) -> Step {
+        let slot = found.slot;
+        match self.protection.admit(&mut self.flows, slot) {
+            Admission::Ready => {}
+            Admission::Park => return Step::Park(slot, position),
+            Admission::Drop(reason) => return Step::Drop(reason),
+        }
+        let Some(packet) = self.ready.last_mut() else { return Step::Drop(DropReason::NoFlow) };
+        let (header, state) = self.flows.parts_mut(slot);
+        header.last_stamp = header.last_stamp.max(packet.meta.stamp);
+        let direction = if found.is_reply { Direction::Reverse } else { Direction::Forward };
+        shared.cx.begin(header.last_stamp, key, direction);
+        self.undo.copy_from_slice(state);
+        self.running = Some((slot, position.opening));
+        let outcome = self.chain.run(packet, state, position, &mut shared.cx);
+        self.running = None;
+        match outcome {
+            Outcome::Forward => {
+                account(header, direction, packet, &shared.cx);
+                if header.role == role::OPENING {
+                    return self.opened(slot, shared);
+                }
+                Step::Commit(slot)
+            }
+            Outcome::Drop(reason, function) => {
+                if packet.meta.flags & Flags::TRACE != 0 {
+                    shared.trace(packet, format!("dropped by {}: {reason}", self.chain.functions()[function as usize].name()));
+                }
+                if header.role == role::OPENING {
+                    let epoch = header.epoch;
+                    shared.ended.push((self.flows.header(slot).key, epoch));
+                    self.flows.remove(slot);
+                } else {
+                    account(header, direction, packet, &shared.cx);
+                    self.protection.changed(&mut self.flows, slot);
+                }
+                Step::Drop(reason)
+            }
+            Outcome::Wait(position) => Step::Park(slot, position),
+        }
+    }
+
+    /// The chain let a flow's first packet pass: the flow exists.
+    fn opened(&mut self, slot: Slot, shared: &mut Shared) -> Step {
+        let Some(packet) = self.ready.last() else { return Step::Drop(DropReason::NoFlow) };
+        let reply = FlowKey::of(packet).map(|key| key.reverse());
+        let placed = reply.is_some_and(|reply| self.flows.set_reply(slot, reply).is_ok());
+        if !placed {
+            let (header, state) = self.flows.parts_mut(slot);
+            shared.ended.push((header.key, header.epoch));
+            self.chain.expire(state);
+            self.flows.remove(slot);
+            return Step::Drop(DropReason::FlowTableFull);
+        }
+        self.flows.set_role(slot, role::OWNER);
+        let header = self.flows.header_mut(slot);
+        if header.expires_at == 0 {
+            header.expires_at = header.last_stamp + DEFAULT_LIFETIME;
+        }
+        self.wheel.file(&mut self.flows, slot);
+        shared.opened += 1;
+        Step::Commit(slot)
+    }
+
+    fn settle(&mut self, step: Step, mut packet: Packet, key: FlowKey, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        match step {
+            Step::Commit(slot) => {
+                if packet.meta.flags & Flags::TRACE != 0 {
+                    let now = FlowKey::of(&packet).map_or(String::new(), |key| key.to_string());
+                    shared.trace(&packet, format!("chain {}: {key} leaves as {now}", self.name));
+                }
+                let header = self.flows.header(slot);
+                let is_learning = header.flags & flag::UNCONFIRMED != 0;
+                packet.meta.flags = packet.meta.flags & Flags::TRACE | if is_learning { Flags::LEARN } else { 0 };
+                packet.meta.epoch = header.epoch as u16;
+                let nondeterministic = shared.cx.is_nondeterministic();
+                self.protection.commit(&mut self.flows, slot, packet, nondeterministic, &mut self.outbox);
+            }
+            Step::Drop(reason) => shared.drop(packet, reason, pool),
+            Step::Park(slot, position) => {
+                let generation = self.flows.header(slot).generation;
+                let parked = Parked { slot, generation, key, position, since: shared.now, packet };
+                let header = self.flows.header_mut(slot);
+                match self.parking.push(parked, header.parked) {
+                    Ok(()) => header.parked += 1,
+                    Err(packet) => shared.drop(packet, DropReason::ParkedOverflow, pool),
+                }
+            }
+        }
+    }
+
+    /// A function panicked on the last packet of `ready`: the flow is as before the packet, the packet is dropped, the others go on.
+    fn contain_panic(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        shared.panics += 1;
+        if let Some((slot, opening)) = self.running.take() {
+            if opening {
+                let header = self.flows.header(slot);
+                shared.ended.push((header.key, header.epoch));
+                self.flows.remove(slot);
+            } else {
+                self.flows.parts_mut(slot).1.copy_from_slice(&self.undo);
+            }
+        }
+        if let Some(packet) = self.ready.pop() {
+            shared.drop(packet, DropReason::FunctionPanicked, pool);
+        }
+    }
+
+    /// Tries the parked packets again, each flow's in order.
+    pub(crate) fn unpark(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        self.retry = false;
+        let mut blocked: Vec<Slot> = Vec::new();
+        for _ in 0..self.parking.len() {
+            let Some(parked) = self.parking.pop() else { break };
+            let header = self.flows.header_mut(parked.slot);
+            if header.generation != parked.generation || header.role == role::FREE {
+                shared.drop(parked.packet, DropReason::NoFlow, pool);
+                continue;
+            }
+            let is_opening_itself = header.role == role::OPENING && parked.position.opening;
+            let may_run = (header.role == role::OWNER || is_opening_itself) && !blocked.contains(&parked.slot);
+            if !may_run {
+                if header.role == role::REPLICA {
+                    header.parked -= 1;
+                    shared.drop(parked.packet, DropReason::StaleEpoch, pool);
+                } else {
+                    self.parking.put_back(parked);
+                }
+                continue;
+            }
+            header.parked -= 1;
+            // It may have been forwarded under the epoch before the flow came here.
+            let is_reply = header.reply == parked.key && header.key != parked.key;
+            self.ready.push(parked.packet);
+            let (slot, key) = (parked.slot, parked.key);
+            let step = catch_unwind(AssertUnwindSafe(|| self.run(Found { slot, is_reply }, key, parked.position, shared)));
+            let Ok(step) = step else {
+                self.contain_panic(shared, pool);
+                continue;
+            };
+            let Some(packet) = self.ready.pop() else { continue };
+            if let Step::Park(slot, position) = step {
+                blocked.push(slot);
+                let header = self.flows.header_mut(slot);
+                header.parked += 1;
+                self.parking.put_back(Parked { slot, position, packet, key, generation: parked.generation, since: parked.since });
+            } else {
+                self.settle(step, packet, key, shared, pool);
+            }
+        }
+    }
+
+    /// Drops what was parked too long.
+    pub(crate) fn expire_parked(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        while let Some(parked) = self.parking.pop_older_than(shared.now) {
+            let header = self.flows.header_mut(parked.slot);
+            if header.generation == parked.generation && header.role != role::FREE {
+                header.parked = header.parked.saturating_sub(1);
+                if header.role == role::OPENING && parked.position.opening {
+                    shared.ended.push((header.key, header.epoch));
+                    self.chain.abandon(self.flows.parts_mut(parked.slot).1, parked.position);
+                    self.flows.remove(parked.slot);
+                }
+            }
+            shared.drop(parked.packet, DropReason::ParkedTooLong, pool);
+        }
+    }
+
+    /// Ends flows whose time has come, by stamped time.
+    pub(crate) fn expire_flows(&mut self, shared: &mut Shared) {
+        let Lane { wheel, flows, chain, protection, outbox, .. } = self;
+        wheel.advance(flows, shared.now, EXPIRE_BUDGET, |flows, slot| {
+            protection.ended(flows, slot, outbox);
+            let (header, state) = flows.parts_mut(slot);
+            shared.ended.push((header.key, header.epoch));
+            chain.expire(state);
+            flows.remove(slot);
+            shared.expired += 1;
+        });
+    }
+
+    /// The flow's route was given to this runtime under `epoch`.
+    pub(crate) fn claimed(&mut self, slot: Slot, epoch: u32) {
+        self.flows.header_mut(slot).epoch = epoch;
+        self.protection.claimed(&mut self.flows, slot);
+        let (header, state) = self.flows.parts_mut(slot);
+        header.flags |= flag::UNCONFIRMED;
+        self.chain.recover(state);
+        self.wheel.file(&mut self.flows, slot);
+        self.retry = true;
+    }
+
+    /// Visits every pool of the chain's functions.
+    pub(crate) fn visit_pools(&mut self, mut visit: impl FnMut(u8, u8, &mut holdfast_nf::Pool)) {
+        for (function, holder) in self.chain.functions_mut().iter_mut().enumerate() {
+            let mut field = 0;
+            holder.shared().visit(&mut |_, shared_field| {
+                if let SharedField::Pool(pool) = shared_field {
+                    visit(function as u8, field, pool);
+                }
+                field += 1;
+            });
+        }
+    }
+}
+
+/// Books a processed packet on its flow: counters, deadline, whether the switch has shown that it knows the reply key.
+#[inline]
+fn account(header: &mut holdfast_protection::flows::ActorHeader, direction: Direction, packet: &Packet, cx: &Context) {
+    let way = direction as usize;
+    header.packets[way] += 1;
+    header.bytes[way] += packet.len() as u64;
+    if direction == Direction::Reverse {
+        header.flags &= !flag::UNCONFIRMED;
+    }
+    if cx.lifetime() > 0 {
+        let wish = header.last_stamp + cx.lifetime();
+        header.expires_at = if cx.is_ending() { wish } else { header.expires_at.max(wish) };
+    }
+}
+
+fn is_icmp_error(packet: &Packet) -> bool {
+    packet.icmp().is_some_and(|header| match packet.layers.network {
+        Network::V6 => icmpv6::is_error(header.kind),
+        _ => icmp::is_error(header.kind),
+    })
+}

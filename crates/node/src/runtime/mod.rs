@@ -1,0 +1,562 @@
+//! The runtime: a single-threaded worker that owns flow actors.
+//!
+//! Theory of operation. One [`Runtime::turn`] takes what has arrived through a fixed graph of modules: frames are sorted into packets
+//! per chain, hand-overs and messages; messages are acted upon; each chain's packets go through its functions in bursts; flows
+//! expire by stamped time; each protection commits its batch; frames leave. What may be lost when the process dies at any point is
+//! what the protection allows, because nothing leaves before it says so.
+//!
+//! In: frames from the fabric, the worker's clock (for retransmission and heartbeats only; functions never see it). Out: frames. Never:
+//! a system call, a lock, an allocation per packet, a second copy of a flow's truth.
+
+mod fragments;
+mod lane;
+mod parking;
+mod recovery;
+mod timers;
+
+use crate::address::{COORDINATOR, NodeId, SWITCH, mac_of, node_of};
+use crate::channel::{Fabric, FabricConfig};
+use crate::message::{Control, Ended, FlowInfo, MemberState, PoolId, Report, TraceStep, kind};
+use holdfast_nf::shared::PoolEffect;
+use holdfast_nf::{Chain, Context};
+use holdfast_protection::flows::{flag, role};
+use holdfast_protection::{Peer, Protection, Released, kind as protection_kind};
+use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH};
+use holdfast_wire::nsh::{self, Flags, Outer, index};
+use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
+use lane::Lane;
+use recovery::Recoveries;
+use zerocopy::IntoBytes;
+
+/// A chain as a runtime is given it.
+pub struct ChainSpec {
+    /// Its name in the configuration.
+    pub name: String,
+    /// The functions.
+    pub chain: Chain,
+    /// How its flows survive.
+    pub protection: Box<dyn Protection>,
+}
+
+/// What a runtime is told at its start.
+#[derive(Debug, Clone)]
+pub struct RuntimeConfig {
+    /// Who it is.
+    pub me: Peer,
+    /// Flows that it may own, per chain.
+    pub flows: usize,
+    /// The cluster's hash seed.
+    pub seed: u64,
+    /// Between two reports to the coordinator, ns.
+    pub report_interval: u64,
+    /// Its endpoint.
+    pub fabric: FabricConfig,
+}
+
+/// What the lanes share.
+pub(crate) struct Shared {
+    pub(crate) cx: Context,
+    pub(crate) now: u64,
+    pub(crate) drops: DropCounters,
+    /// Keys of flows that ended or never were, with their epochs: for the switch.
+    pub(crate) ended: Vec<(FlowKey, u32)>,
+    pub(crate) traces: Vec<TraceStep>,
+    pub(crate) opened: u64,
+    pub(crate) expired: u64,
+    pub(crate) panics: u64,
+    node: NodeId,
+    fragments: fragments::FragmentKeys,
+}
+
+impl Shared {
+    pub(crate) fn drop(&mut self, packet: Packet, reason: DropReason, pool: &mut dyn PacketPool) {
+        self.drops.count(reason);
+        if packet.meta.flags & Flags::TRACE != 0 {
+            self.trace(&packet, format!("dropped: {reason}"));
+        }
+        pool.put(packet);
+    }
+
+    pub(crate) fn trace(&mut self, packet: &Packet, text: String) {
+        // A tracing operator reads a few packets, not a flood.
+        if self.traces.len() < 64 {
+            self.traces.push(TraceStep { stamp: packet.meta.stamp, node: self.node, text });
+        }
+    }
+
+    /// The key of a packet: its own, or for a later fragment its datagram's.
+    #[inline]
+    pub(crate) fn identify(&mut self, packet: &mut Packet) -> Result<FlowKey, DropReason> {
+        packet.parse().map_err(DropReason::from)?;
+        if packet.layers.fragment {
+            return self.fragments.identify(packet, self.now).ok_or(DropReason::FragmentUnknown);
+        }
+        FlowKey::of(packet).ok_or(DropReason::UnknownEthertype)
+    }
+}
+
+/// Counters of a runtime, since its start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Packets from the switch.
+    pub packets: u64,
+    /// Packets released here.
+    pub released: u64,
+    /// Flows opened.
+    pub opened: u64,
+    /// Flows expired.
+    pub expired: u64,
+    /// Flows recovered.
+    pub recovered: u64,
+    /// Panics contained.
+    pub panics: u64,
+}
+
+/// See the module.
+pub struct Runtime {
+    config: RuntimeConfig,
+    fabric: Fabric,
+    lanes: Vec<Lane>,
+    shared: Shared,
+    recoveries: Recoveries,
+    members: Vec<Peer>,
+    view: u64,
+    next_report: u64,
+    busy_turns: u64,
+    turns: u64,
+    fenced: bool,
+    packets: u64,
+    released: u64,
+    released_unprotected: u64,
+}
+
+impl Runtime {
+    /// A runtime of these chains, in the order of the configuration.
+    pub fn new(config: RuntimeConfig, chains: Vec<ChainSpec>) -> Runtime {
+        let mut fabric = Fabric::new(config.me, config.fabric);
+        let lanes: Vec<Lane> = chains
+            .into_iter()
+            .enumerate()
+            .map(|(index, spec)| Lane::new(index as u16, spec.name, spec.chain, spec.protection, config.flows, config.seed))
+            .collect();
+        let layouts = lanes.iter().map(|lane| lane.flows.layout()).collect();
+        fabric.send_control(COORDINATOR, &Control::Hello { layouts });
+        let shared = Shared {
+            cx: Context::new(config.seed ^ u64::from(config.me.incarnation) << 16 ^ u64::from(config.me.node)),
+            now: 0,
+            drops: DropCounters::default(),
+            ended: Vec::with_capacity(256),
+            traces: Vec::new(),
+            opened: 0,
+            expired: 0,
+            panics: 0,
+            node: config.me.node,
+            fragments: fragments::FragmentKeys::new(),
+        };
+        Runtime {
+            config,
+            fabric,
+            lanes,
+            shared,
+            recoveries: Recoveries::default(),
+            members: Vec::new(),
+            view: 0,
+            next_report: 0,
+            busy_turns: 0,
+            turns: 0,
+            fenced: false,
+            packets: 0,
+            released: 0,
+            released_unprotected: 0,
+        }
+    }
+
+    /// Who this is.
+    pub fn me(&self) -> Peer {
+        self.config.me
+    }
+
+    /// Another incarnation has taken this one's place: the process has nothing left to do.
+    pub fn is_fenced(&self) -> bool {
+        self.fenced
+    }
+
+    /// Counters.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            packets: self.packets,
+            released: self.released,
+            opened: self.shared.opened,
+            expired: self.shared.expired,
+            recovered: self.recoveries.recovered,
+            panics: self.shared.panics,
+        }
+    }
+
+    /// Drops by reason.
+    pub fn drops(&self) -> &DropCounters {
+        &self.shared.drops
+    }
+
+    /// Flow actors of a chain, to look at.
+    pub fn flows(&self, chain: usize) -> Option<&holdfast_protection::Flows> {
+        self.lanes.get(chain).map(|lane| &lane.flows)
+    }
+
+    /// Calls `visit` with every pool of this runtime, to look at and, in benchmarks and tests, to grant blocks directly.
+    pub fn visit_pools(&mut self, mut visit: impl FnMut(PoolId, &mut holdfast_nf::Pool)) {
+        for lane in &mut self.lanes {
+            let chain = lane.index;
+            lane.visit_pools(|function, field, pool| visit(PoolId { chain, function, field }, pool));
+        }
+    }
+
+    /// One turn through the module graph: takes every frame of `rx`, appends the frames to send to `tx`. `clock` is the worker's time,
+    /// ns. True if there was anything to do.
+    pub fn turn(&mut self, rx: &mut Vec<Packet>, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) -> bool {
+        let had_input = !rx.is_empty();
+        let sent_before = tx.len();
+        self.sort(rx, pool, clock);
+        self.handle_records(pool, clock);
+        for at in 0..self.lanes.len() {
+            let lane = &mut self.lanes[at];
+            let fabric = &self.fabric;
+            lane.outbox.begin(lane.index, self.members.iter().map(|peer| (*peer, fabric.room(*peer))));
+            lane.process(&mut self.shared, pool);
+            if lane.retry {
+                lane.unpark(&mut self.shared, pool);
+            }
+            lane.expire_parked(&mut self.shared, pool);
+            lane.expire_flows(&mut self.shared);
+            lane.protection.flush(&mut lane.flows, &mut lane.outbox);
+            self.carry_out_records(at);
+        }
+        self.serve_pools();
+        self.recoveries.send_claims(&mut self.fabric, &self.lanes);
+        self.report_ended();
+        self.report(clock);
+        self.transmit_messages(tx, pool, clock);
+        for at in 0..self.lanes.len() {
+            self.carry_out_packets(at, tx, pool);
+        }
+        let is_busy = had_input || tx.len() > sent_before;
+        self.turns += 1;
+        self.busy_turns += u64::from(is_busy);
+        is_busy
+    }
+
+    /// When a turn is due without input, worker's time.
+    pub fn poll_timeout(&self) -> Option<u64> {
+        if self.lanes.iter().any(|lane| lane.protection.is_busy() || lane.retry) || self.recoveries.is_waiting() {
+            return Some(0);
+        }
+        let fabric = self.fabric.poll_timeout().unwrap_or(u64::MAX);
+        Some(self.next_report.min(fabric))
+    }
+
+    /// Sorts frames: packets to their chains, hand-overs to their protections, messages to the fabric.
+    fn sort(&mut self, rx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) {
+        for mut packet in rx.drain(..) {
+            let ethertype = packet.bytes().get(12..14).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
+            match ethertype {
+                ETHERTYPE_NSH => match nsh::decapsulate(&mut packet) {
+                    Some(outer) => self.sort_packet(packet, outer, pool),
+                    None => self.shared.drop(packet, DropReason::Malformed, pool),
+                },
+                ETHERTYPE_FABRIC => {
+                    if let Err(reason) = self.fabric.handle_frame(packet.bytes(), clock) {
+                        self.shared.drops.count(reason);
+                    }
+                    pool.put(packet);
+                }
+                _ => self.shared.drop(packet, DropReason::Malformed, pool),
+            }
+        }
+    }
+
+    #[inline]
+    fn sort_packet(&mut self, packet: Packet, outer: Outer, pool: &mut dyn PacketPool) {
+        if packet.meta.flags & Flags::OAM != 0 {
+            self.shared.now = self.shared.now.max(packet.meta.stamp);
+            pool.put(packet);
+            return;
+        }
+        let Some(lane) = self.lanes.get_mut(packet.meta.chain as usize) else {
+            self.shared.drop(packet, DropReason::Malformed, pool);
+            return;
+        };
+        match outer.index {
+            index::TO_RUNTIME => {
+                self.packets += 1;
+                self.shared.now = self.shared.now.max(packet.meta.stamp);
+                lane.work.push(packet);
+            }
+            index::TO_REPLICA => {
+                let from = node_of(&outer.source).and_then(|node| self.members.iter().find(|peer| peer.node == node));
+                match from {
+                    Some(&from) => lane.protection.handle_handed(&mut lane.flows, from, packet, &mut lane.outbox),
+                    None => self.shared.drop(packet, DropReason::Fenced, pool),
+                }
+            }
+            _ => self.shared.drop(packet, DropReason::Malformed, pool),
+        }
+    }
+
+    fn handle_records(&mut self, pool: &mut dyn PacketPool, clock: u64) {
+        let inbox = core::mem::take(&mut self.fabric.inbox);
+        for (record, body) in inbox.records() {
+            let result = match record.kind {
+                1..=protection_kind::LAST => self.handle_protection(record.from, record.kind, body),
+                kind::CONTROL => Control::decode(body).map(|message| self.handle_control(record.from, message, pool, clock)),
+                kind::CLAIMED => self.recoveries.handle_claimed(body, &mut self.lanes, &mut self.shared, &mut self.fabric),
+                _ => Err(DropReason::Malformed),
+            };
+            if let Err(reason) = result {
+                self.shared.drops.count(reason);
+            }
+        }
+        self.fabric.inbox = inbox;
+        self.fabric.inbox.clear();
+    }
+
+    fn handle_protection(&mut self, from: Peer, record: u8, body: &[u8]) -> Result<(), DropReason> {
+        let (chain, body) = body.split_first_chunk::<2>().ok_or(DropReason::Malformed)?;
+        let lane = self.lanes.get_mut(u16::from_be_bytes(*chain) as usize).ok_or(DropReason::Malformed)?;
+        lane.protection.handle_record(&mut lane.flows, from, record, body, &mut lane.outbox)
+    }
+
+    fn handle_control(&mut self, from: Peer, message: Control, pool: &mut dyn PacketPool, clock: u64) {
+        let _ = (pool, clock);
+        match message {
+            Control::View { version, members } if version > self.view => {
+                self.view = version;
+                let me = self.config.me;
+                self.fenced |= members.iter().any(|member| {
+                    member.node == me.node
+                        && (member.incarnation > me.incarnation || member.peer() == me && member.state == MemberState::Failed)
+                });
+                self.members.clear();
+                let others = members.iter().filter(|member| member.node != me.node);
+                self.members.extend(
+                    others
+                        .filter(|member| matches!(member.state, MemberState::Running | MemberState::Leaving))
+                        .map(|member| member.peer()),
+                );
+                for peer in &self.members {
+                    self.fabric.set_peer(*peer);
+                }
+                let replicas: Vec<Peer> = members
+                    .iter()
+                    .filter(|member| member.node != me.node && member.state == MemberState::Running)
+                    .map(|member| member.peer())
+                    .collect();
+                for lane in &mut self.lanes {
+                    lane.protection.set_peers(&mut lane.flows, &replicas, &mut lane.outbox);
+                }
+            }
+            Control::Recover { node, incarnation } => {
+                let dead = Peer { node, incarnation };
+                self.fabric.remove_peer(dead);
+                self.recoveries.begin(dead, &mut self.lanes, &mut self.fabric);
+            }
+            Control::Grant { pool, blocks } => {
+                self.with_pool(pool, |pool| blocks.iter().for_each(|(block, used)| pool.backend().grant_block(*block, used)));
+            }
+            Control::Deny { pool } => self.with_pool(pool, |pool| pool.backend().deny()),
+            Control::Returned { pool, numbers } => self.with_pool(pool, |pool| {
+                for number in &numbers {
+                    pool.backend().returned(*number);
+                }
+            }),
+            Control::ListFlows { request, limit } => self.list_flows(from.node, request, limit as usize),
+            _ => {}
+        }
+    }
+
+    fn with_pool(&mut self, id: PoolId, mut act: impl FnMut(&mut holdfast_nf::Pool)) {
+        if let Some(lane) = self.lanes.get_mut(id.chain as usize) {
+            lane.visit_pools(|function, field, pool| {
+                if (function, field) == (id.function, id.field) {
+                    act(pool);
+                }
+            });
+            lane.retry = lane.parking.len() > 0;
+        }
+    }
+
+    /// Carries what pools ask for to the coordinator.
+    fn serve_pools(&mut self) {
+        let fabric = &mut self.fabric;
+        let recoveries = &mut self.recoveries;
+        for lane in &mut self.lanes {
+            let chain = lane.index;
+            lane.visit_pools(|function, field, pool| {
+                let id = PoolId { chain, function, field };
+                let mut returned = Vec::new();
+                while let Some(effect) = pool.backend().poll_effect() {
+                    match effect {
+                        PoolEffect::WantBlock | PoolEffect::Request => {
+                            fabric.send_control(COORDINATOR, &Control::WantBlock { pool: id });
+                        }
+                        PoolEffect::Return(number) => returned.push(number),
+                        PoolEffect::Adopted(number) => recoveries.adopted.push((id, number)),
+                    }
+                }
+                for numbers in returned.chunks(256) {
+                    fabric.send_control(COORDINATOR, &Control::Returned { pool: id, numbers: numbers.to_vec() });
+                }
+            });
+        }
+        self.recoveries.report(&mut self.fabric);
+    }
+
+    fn list_flows(&mut self, to: NodeId, request: u32, limit: usize) {
+        let mut infos = Vec::new();
+        for lane in &self.lanes {
+            let owned = lane.flows.iter().filter(|(_, header)| header.role == role::OWNER);
+            infos.extend(owned.take(limit.saturating_sub(infos.len())).map(|(slot, header)| FlowInfo {
+                key: header.key,
+                reply: header.reply,
+                chain: lane.index,
+                state: lane.chain.describe(lane.flows.state(slot)).to_owned(),
+                owner: self.config.me.node,
+                replica: if header.flags & flag::UNPROTECTED == 0 { header.peer } else { 0 },
+                epoch: header.epoch,
+                age: self.shared.now.saturating_sub(header.opened_at),
+                packets: header.packets,
+                bytes: header.bytes,
+            }));
+        }
+        let chunks = infos.chunks(8).count();
+        for (at, flows) in infos.chunks(8).enumerate() {
+            self.fabric.send_control(to, &Control::Flows { request, flows: flows.to_vec(), last: at + 1 == chunks });
+        }
+        if chunks == 0 {
+            self.fabric.send_control(to, &Control::Flows { request, flows: Vec::new(), last: true });
+        }
+    }
+
+    /// Sends the protection's records.
+    fn carry_out_records(&mut self, at: usize) {
+        let lane = &mut self.lanes[at];
+        for (record, body) in lane.outbox.records() {
+            // The outbox knew how much room the channel had; what does not fit in spite of that is sent again by the protection's resynchronisation.
+            let _ = self.fabric.send(record.to.node, record.kind, body);
+        }
+        lane.outbox.clear_records();
+        for slot in lane.outbox.demoted.drain(..) {
+            let _ = slot;
+        }
+    }
+
+    /// Sends the protection's packets, after the messages that they must not overtake.
+    fn carry_out_packets(&mut self, at: usize, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool) {
+        let me = mac_of(self.config.me.node);
+        let lane = &mut self.lanes[at];
+        for (to, mut packet) in lane.outbox.handed.drain(..) {
+            let outer = Outer { destination: mac_of(to.node), source: me, index: index::TO_REPLICA };
+            if nsh::encapsulate(&mut packet, outer) {
+                tx.push(packet);
+            } else {
+                self.shared.drop(packet, DropReason::FrameTooLarge, pool);
+            }
+        }
+        self.released_unprotected += core::mem::take(&mut lane.outbox.released_unprotected);
+        for released in lane.outbox.released.drain(..) {
+            match encapsulate_released(released, &lane.flows, me) {
+                Ok(packet) => {
+                    self.released += 1;
+                    tx.push(packet);
+                }
+                Err(packet) => self.shared.drop(packet, DropReason::FrameTooLarge, pool),
+            }
+        }
+        for (packet, reason) in lane.outbox.dropped.drain(..) {
+            self.shared.drop(packet, reason, pool);
+        }
+    }
+
+    fn transmit_messages(&mut self, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) {
+        self.fabric.poll_transmit(clock, |frame| {
+            let Some(mut packet) = pool.take() else { return false };
+            if packet.copy_from(frame) {
+                tx.push(packet);
+                true
+            } else {
+                pool.put(packet);
+                false
+            }
+        });
+    }
+
+    /// Tells the switch which flows are no more.
+    fn report_ended(&mut self) {
+        if self.shared.ended.is_empty() {
+            return;
+        }
+        for chunk in self.shared.ended.chunks(32) {
+            let mut body = [0u8; 32 * size_of::<Ended>()];
+            let mut len = 0;
+            for (key, epoch) in chunk {
+                let ended = Ended { key: (*key).into(), epoch: (*epoch).into() };
+                body[len..len + size_of::<Ended>()].copy_from_slice(ended.as_bytes());
+                len += size_of::<Ended>();
+            }
+            // If the channel is full the switch keeps a route that leads to `no_flow`, which is then reported again.
+            let _ = self.fabric.send(SWITCH, kind::ENDED, &body[..len]);
+        }
+        self.shared.ended.clear();
+    }
+
+    fn report(&mut self, clock: u64) {
+        if clock < self.next_report {
+            return;
+        }
+        self.next_report = clock + self.config.report_interval;
+        let mut report = Report {
+            packets: self.packets,
+            view: self.view,
+            busy_permille: (self.busy_turns * 1000 / self.turns.max(1)) as u16,
+            released_unprotected: self.released_unprotected,
+            drops: self.shared.drops.iter().map(|(reason, count)| (reason as u8, count)).collect(),
+            ..Report::default()
+        };
+        (self.busy_turns, self.turns) = (0, 0);
+        for lane in &self.lanes {
+            let safety = lane.protection.safety(&lane.flows);
+            report.flows += lane.flows.owned() as u64;
+            report.replicas += (lane.flows.len() - lane.flows.owned()) as u64;
+            report.held += (lane.protection.held() + lane.parking.len()) as u64;
+            if safety.promises {
+                report.unprotected += safety.unprotected;
+                report.resynchronising |= safety.resynchronising;
+            }
+        }
+        self.fabric.send_control(COORDINATOR, &Control::Report(report));
+        if !self.shared.traces.is_empty() {
+            let steps = core::mem::take(&mut self.shared.traces);
+            for chunk in steps.chunks(8) {
+                self.fabric.send_control(COORDINATOR, &Control::Trace(chunk.to_vec()));
+            }
+        }
+    }
+}
+
+/// Puts a released packet into a frame for the switch's egress. Only here does a frame say that it is released.
+fn encapsulate_released(
+    released: Released<Packet>,
+    flows: &holdfast_protection::Flows,
+    me: holdfast_wire::header::Mac,
+) -> Result<Packet, Packet> {
+    let mut packet = released.into_inner();
+    if packet.meta.flags & Flags::LEARN != 0 {
+        // The switch knows the route by its epoch. At a replica the packet says only which flow it belongs to.
+        let key = packet.parse().ok().and_then(|()| FlowKey::of(&packet)).map(|key| key.reverse());
+        match key.and_then(|key| flows.find(&key, flows.hash(&key))) {
+            Some(found) => packet.meta.commit = flows.header(found.slot).epoch,
+            None => packet.meta.flags &= !Flags::LEARN,
+        }
+    }
+    let outer = Outer { destination: mac_of(SWITCH), source: me, index: index::RELEASED };
+    if nsh::encapsulate(&mut packet, outer) { Ok(packet) } else { Err(packet) }
+}

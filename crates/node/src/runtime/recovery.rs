@@ -1,0 +1,146 @@
+//! Taking over the flows of a runtime that failed.
+//!
+//! Theory of operation (NFVactor, section V-C). The coordinator names the dead; each protection lists the flows of which it holds
+//! replicas; their routes are claimed from the switch, many in one record, as fast as the channel takes them. A flow is served when its
+//! claim is granted, not when all are. When none is open the coordinator gets the account: first which shared resources the
+//! recovered flows hold, then that this runtime is done.
+
+use super::{Lane, Shared};
+use crate::address::{COORDINATOR, SWITCH};
+use crate::channel::Fabric;
+use crate::message::{Claim, Control, PoolId, kind};
+use holdfast_protection::flows::role;
+use holdfast_protection::{Peer, Slot};
+use holdfast_wire::DropReason;
+use std::collections::VecDeque;
+use zerocopy::IntoBytes;
+
+/// Claims in one record.
+const CLAIMS_PER_RECORD: usize = 20;
+
+struct Recovery {
+    dead: Peer,
+    open: usize,
+    flows: u64,
+}
+
+struct Asked {
+    number: u32,
+    dead: Peer,
+    slots: Vec<(u16, Slot)>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Recoveries {
+    running: Vec<Recovery>,
+    queue: VecDeque<(Peer, u16, Slot)>,
+    asked: VecDeque<Asked>,
+    next_number: u32,
+    /// Numbers of pools that recovered flows hold, not yet reported.
+    pub(crate) adopted: Vec<(PoolId, u32)>,
+    pub(crate) recovered: u64,
+}
+
+impl Recoveries {
+    /// True while claims wait to be sent.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    pub(crate) fn begin(&mut self, dead: Peer, lanes: &mut [Lane], _fabric: &mut Fabric) {
+        if self.running.iter().any(|recovery| recovery.dead == dead) {
+            return;
+        }
+        let mut open = 0;
+        for lane in lanes {
+            lane.protection.recover(&mut lane.flows, dead, &mut lane.outbox);
+            open += lane.outbox.claims.len();
+            self.queue.extend(lane.outbox.claims.drain(..).map(|slot| (dead, lane.index, slot)));
+        }
+        self.running.push(Recovery { dead, open, flows: 0 });
+    }
+
+    /// Sends as many claims as the channel to the switch takes.
+    pub(crate) fn send_claims(&mut self, fabric: &mut Fabric, lanes: &[Lane]) {
+        while let Some(&(dead, _, _)) = self.queue.front() {
+            let count = self.queue.iter().take(CLAIMS_PER_RECORD).take_while(|(other, _, _)| *other == dead).count();
+            let mut body = Vec::with_capacity(4 + count * size_of::<Claim>());
+            body.extend_from_slice(&self.next_number.to_be_bytes());
+            for (_, lane, slot) in self.queue.iter().take(count) {
+                let header = lanes[*lane as usize].flows.header(*slot);
+                let claim = Claim {
+                    key: header.key.into(),
+                    reply: header.reply.into(),
+                    epoch: header.epoch.into(),
+                    chain: u32::from(*lane).into(),
+                };
+                body.extend_from_slice(claim.as_bytes());
+            }
+            if fabric.send(SWITCH, kind::CLAIM, &body).is_err() {
+                return;
+            }
+            let slots = self.queue.drain(..count).map(|(_, lane, slot)| (lane, slot)).collect();
+            self.asked.push_back(Asked { number: self.next_number, dead, slots });
+            self.next_number = self.next_number.wrapping_add(1);
+        }
+    }
+
+    /// The switch's answer to one record of claims.
+    pub(crate) fn handle_claimed(
+        &mut self,
+        body: &[u8],
+        lanes: &mut [Lane],
+        shared: &mut Shared,
+        _fabric: &mut Fabric,
+    ) -> Result<(), DropReason> {
+        let (number, epochs) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
+        let number = u32::from_be_bytes(*number);
+        let at = self.asked.iter().position(|asked| asked.number == number).ok_or(DropReason::StaleDuplicate)?;
+        let Some(asked) = self.asked.remove(at) else { return Err(DropReason::StaleDuplicate) };
+        let mut granted = 0;
+        for (at, (lane, slot)) in asked.slots.iter().enumerate() {
+            let epoch =
+                epochs.get(at * 4..at * 4 + 4).map_or(0, |bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+            let lane = &mut lanes[*lane as usize];
+            if lane.flows.header(*slot).role != role::CLAIMING {
+                continue;
+            }
+            if epoch == 0 {
+                // The flow lives elsewhere under a newer epoch, or ended.
+                lane.flows.remove(*slot);
+                lane.retry = true;
+            } else {
+                lane.claimed(*slot, epoch);
+                granted += 1;
+            }
+        }
+        let _ = shared;
+        self.recovered += granted;
+        if let Some(recovery) = self.running.iter_mut().find(|recovery| recovery.dead == asked.dead) {
+            recovery.open = recovery.open.saturating_sub(asked.slots.len());
+            recovery.flows += granted;
+        }
+        Ok(())
+    }
+
+    /// Accounts for finished recoveries to the coordinator.
+    pub(crate) fn report(&mut self, fabric: &mut Fabric) {
+        self.adopted.sort_unstable();
+        for chunk in self.adopted.chunk_by(|a, b| a.0 == b.0) {
+            for numbers in chunk.chunks(256) {
+                let message =
+                    Control::Adopted { pool: numbers[0].0, numbers: numbers.iter().map(|(_, number)| *number).collect() };
+                fabric.send_control(COORDINATOR, &message);
+            }
+        }
+        self.adopted.clear();
+        self.running.retain(|recovery| {
+            if recovery.open > 0 {
+                return true;
+            }
+            let Peer { node, incarnation } = recovery.dead;
+            !fabric.send_control(COORDINATOR, &Control::Recovered { node, incarnation, flows: recovery.flows })
+        });
+    }
+}

@@ -1,0 +1,510 @@
+//! The virtual switch: a runtime whose flow actors only forward.
+//!
+//! Theory of operation (NFVactor, section IV-B). A packet's key leads to a route, the route to the runtime that owns the flow. A key
+//! without a route gets one: the service-chain rules name the chain, the least loaded runtime becomes the owner. The route's epoch
+//! travels with every packet, so that a runtime knows whether it is still meant. The reply key is learned from the first packet that
+//! the chain releases, before a reply can exist. When a runtime fails, packets of its flows wait here until a replica has
+//! claimed the route (a new epoch, which fences the old owner) or the coordinator says that nobody will. Every packet is
+//! stamped with a time that never repeats and never goes back.
+//!
+//! In: packets with their keys, messages, the time. Out: packets for runtimes, messages. Never: a look at a flow's state.
+
+mod routes;
+
+pub use routes::Route;
+
+use crate::address::{NodeId, mac_of};
+use crate::channel::{Fabric, FabricConfig};
+use crate::message::{Claim, Control, Ended, Member, MemberState, TraceStep, kind};
+use holdfast_protection::Peer;
+use holdfast_wire::nsh::{self, Flags, Outer, index};
+use holdfast_wire::selector::Selector;
+use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
+use routes::Routes;
+use std::collections::VecDeque;
+use zerocopy::FromBytes;
+
+/// Which chain a new flow takes.
+#[derive(Debug, Clone)]
+pub struct Rule {
+    /// What it matches.
+    pub selector: Selector,
+    /// The chain, counted from 0.
+    pub chain: u16,
+}
+
+/// What a switch is told at its start.
+#[derive(Debug, Clone)]
+pub struct SwitchConfig {
+    /// Who it is.
+    pub me: Peer,
+    /// Its number in packets' metadata.
+    pub number: u8,
+    /// Routes that it may have.
+    pub flows: usize,
+    /// The cluster's hash seed.
+    pub seed: u64,
+    /// Between two ticks to each runtime, ns.
+    pub tick_interval: u64,
+    /// How long a packet may wait for its flow's recovery, ns.
+    pub patience: u64,
+    /// Rules; the most specific match wins.
+    pub rules: Vec<Rule>,
+    /// Its endpoint.
+    pub fabric: FabricConfig,
+}
+
+/// Packets that may wait for recoveries.
+const HELD_LIMIT: usize = 16384;
+/// Routes looked at per tick for being idle.
+const SWEEP_PER_TICK: usize = 4096;
+/// A route that no packet takes for so long is forgotten: longer than any flow's own deadline.
+const IDLE: u64 = 3 * 3600 * 1_000_000_000;
+
+struct Held {
+    since: u64,
+    key: FlowKey,
+    packet: Packet,
+}
+
+struct Target {
+    peer: Peer,
+    state: MemberState,
+    routes: usize,
+}
+
+/// Faults that a checker must find. Nothing but tests of the checkers sets them.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Planted {
+    /// Every claim is granted, whatever its epoch.
+    pub no_epoch_check: bool,
+}
+
+/// See the module.
+pub struct Switch {
+    config: SwitchConfig,
+    fabric: Fabric,
+    routes: Routes,
+    targets: Vec<Target>,
+    view: u64,
+    last_stamp: u64,
+    next_epoch: u32,
+    next_tick: u64,
+    sweep_at: usize,
+    work: Vec<(FlowKey, u64, Packet)>,
+    hashes: Vec<u64>,
+    held: VecDeque<Held>,
+    trace: Option<(Selector, u32)>,
+    /// Steps of traced packets.
+    pub traces: Vec<TraceStep>,
+    drops: DropCounters,
+    packets: u64,
+    /// See [`Planted`].
+    #[doc(hidden)]
+    pub planted: Planted,
+}
+
+impl Switch {
+    /// A switch without routes.
+    pub fn new(mut config: SwitchConfig) -> Switch {
+        config.rules.sort_by_key(|rule| core::cmp::Reverse(rule.selector.specificity()));
+        let fabric = Fabric::new(config.me, config.fabric);
+        let routes = Routes::new(config.flows, config.seed);
+        Switch {
+            fabric,
+            routes,
+            targets: Vec::new(),
+            view: 0,
+            last_stamp: 0,
+            next_epoch: 1,
+            next_tick: 0,
+            sweep_at: 0,
+            work: Vec::with_capacity(256),
+            hashes: Vec::with_capacity(256),
+            held: VecDeque::with_capacity(256),
+            trace: None,
+            traces: Vec::new(),
+            drops: DropCounters::default(),
+            packets: 0,
+            planted: Planted::default(),
+            config,
+        }
+    }
+
+    /// The endpoint, for the host that carries its frames.
+    pub fn fabric(&mut self) -> &mut Fabric {
+        &mut self.fabric
+    }
+
+    /// Drops by reason.
+    pub fn drops(&self) -> &DropCounters {
+        &self.drops
+    }
+
+    /// Packets that came in for chains.
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// Routes now.
+    pub fn len(&self) -> usize {
+        self.routes.len()
+    }
+
+    /// True without a route.
+    pub fn is_empty(&self) -> bool {
+        self.routes.len() == 0
+    }
+
+    /// Packets waiting for a recovery.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// All routes, to look at.
+    pub fn routes(&self) -> impl Iterator<Item = &Route> + '_ {
+        self.routes.iter().map(|(_, route)| route)
+    }
+
+    /// Traces the next `count` packets that the selector matches; a count of 0 ends it.
+    pub fn set_trace(&mut self, selector: Selector, count: u32) {
+        self.trace = (count > 0).then_some((selector, count));
+    }
+
+    /// Takes a packet for a chain; [`Switch::forward`] sends it on with the others of its burst.
+    #[inline]
+    pub fn handle_packet(&mut self, key: FlowKey, packet: Packet) {
+        self.packets += 1;
+        let hash = self.routes.hash(&key);
+        self.hashes.push(hash);
+        self.work.push((key, hash, packet));
+    }
+
+    /// Sends the burst's packets to their runtimes, encapsulated.
+    pub fn forward(&mut self, now: u64, out: &mut Vec<(Peer, Packet)>, pool: &mut dyn PacketPool) {
+        core::hint::black_box(self.routes.touch(&self.hashes));
+        self.hashes.clear();
+        let mut work = core::mem::take(&mut self.work);
+        for (key, hash, mut packet) in work.drain(..) {
+            self.last_stamp = now.max(self.last_stamp + 1);
+            packet.meta.stamp = self.last_stamp;
+            packet.meta.switch = self.config.number;
+            packet.meta.flags = 0;
+            if self.trace.is_some() {
+                self.start_trace(&key, &mut packet);
+            }
+            self.route(key, hash, packet, now, out, pool);
+        }
+        self.work = work;
+    }
+
+    fn start_trace(&mut self, key: &FlowKey, packet: &mut Packet) {
+        if let Some((selector, left)) = &mut self.trace
+            && selector.matches(key)
+        {
+            *left -= 1;
+            packet.meta.flags |= Flags::TRACE;
+            let text = format!("in by port {}, {} bytes: {key}", packet.meta.ingress, packet.len());
+            self.traces.push(TraceStep { stamp: packet.meta.stamp, node: self.config.me.node, text });
+            if *left == 0 {
+                self.trace = None;
+            }
+        }
+    }
+
+    fn drop(&mut self, packet: Packet, reason: DropReason, pool: &mut dyn PacketPool) {
+        self.drops.count(reason);
+        if packet.meta.flags & Flags::TRACE != 0 {
+            self.traces.push(TraceStep {
+                stamp: packet.meta.stamp,
+                node: self.config.me.node,
+                text: format!("dropped by the switch: {reason}"),
+            });
+        }
+        pool.put(packet);
+    }
+
+    #[inline]
+    fn route(
+        &mut self,
+        key: FlowKey,
+        hash: u64,
+        packet: Packet,
+        now: u64,
+        out: &mut Vec<(Peer, Packet)>,
+        pool: &mut dyn PacketPool,
+    ) {
+        let id = match self.routes.find(&key, hash) {
+            Some(found) => found.slot,
+            None => match self.new_route(key, hash, now) {
+                Ok(id) => id,
+                Err(reason) => return self.drop(packet, reason, pool),
+            },
+        };
+        let Some(route) = self.routes.get_mut(id) else { return };
+        route.last_seen = now;
+        let route = *route;
+        // An owner that is not (or no longer) running: the packet waits for what the coordinator makes of it.
+        let is_served = self
+            .targets
+            .iter()
+            .any(|target| target.peer == route.owner && matches!(target.state, MemberState::Running | MemberState::Leaving));
+        if !is_served {
+            if self.held.len() == HELD_LIMIT {
+                self.drop(packet, DropReason::HeldOverflow, pool);
+            } else {
+                self.held.push_back(Held { since: now, key, packet });
+            }
+            return;
+        }
+        self.send(&route, packet, out, pool);
+    }
+
+    #[inline]
+    fn send(&mut self, route: &Route, mut packet: Packet, out: &mut Vec<(Peer, Packet)>, pool: &mut dyn PacketPool) {
+        packet.meta.chain = route.chain;
+        packet.meta.commit = route.epoch;
+        packet.meta.epoch = route.epoch as u16;
+        if route.reply.is_none() {
+            packet.meta.flags |= Flags::NEW;
+        }
+        let outer =
+            Outer { destination: mac_of(route.owner.node), source: mac_of(self.config.me.node), index: index::TO_RUNTIME };
+        if nsh::encapsulate(&mut packet, outer) {
+            out.push((route.owner, packet));
+        } else {
+            self.drop(packet, DropReason::FrameTooLarge, pool);
+        }
+    }
+
+    fn new_route(&mut self, key: FlowKey, hash: u64, now: u64) -> Result<routes::RouteId, DropReason> {
+        let rule = self.config.rules.iter().find(|rule| rule.selector.matches(&key)).ok_or(DropReason::NoRule)?;
+        let running = self.targets.iter_mut().filter(|target| target.state == MemberState::Running);
+        let target = running.min_by_key(|target| target.routes).ok_or(DropReason::NoRuntime)?;
+        let route = Route { key, reply: None, owner: target.peer, epoch: self.next_epoch, chain: rule.chain, last_seen: now };
+        let id = self.routes.insert(hash, route).ok_or(DropReason::RouteTableFull)?;
+        target.routes += 1;
+        self.next_epoch = self.next_epoch.wrapping_add(1).max(1);
+        Ok(id)
+    }
+
+    fn count_route(&mut self, owner: Peer, change: isize) {
+        if let Some(target) = self.targets.iter_mut().find(|target| target.peer == owner) {
+            target.routes = target.routes.saturating_add_signed(change);
+        }
+    }
+
+    fn remove_route(&mut self, id: routes::RouteId) {
+        if let Some(route) = self.routes.remove(id) {
+            self.count_route(route.owner, -1);
+        }
+    }
+
+    /// A released packet passes on its way out: learns the flow's reply key from it if it says so. The packet is parsed.
+    #[inline]
+    pub fn handle_released(&mut self, packet: &Packet) {
+        if packet.meta.flags & Flags::TRACE != 0 {
+            let key = FlowKey::of(packet).map_or(String::new(), |key| key.to_string());
+            self.traces.push(TraceStep { stamp: packet.meta.stamp, node: self.config.me.node, text: format!("released: {key}") });
+        }
+        if packet.meta.flags & Flags::LEARN == 0 {
+            return;
+        }
+        let Some(id) = self.routes.with_epoch(packet.meta.commit) else { return };
+        let Some(reply) = FlowKey::of(packet).map(|key| key.reverse()) else { return };
+        if self.routes.set_reply(id, reply) {
+            return;
+        }
+        // A stray packet may have come before and made a route of its own under that key: it never was a flow, so it gives way.
+        let hash = self.routes.hash(&reply);
+        let stray = self.routes.find(&reply, hash).filter(|found| !found.is_reply && found.slot != id);
+        if let Some(stray) = stray.filter(|stray| self.routes.get(stray.slot).is_some_and(|route| route.reply.is_none())) {
+            self.remove_route(stray.slot);
+            self.routes.set_reply(id, reply);
+        }
+    }
+
+    /// Acts on the messages that have arrived.
+    pub fn handle_records(&mut self, now: u64, out: &mut Vec<(Peer, Packet)>, pool: &mut dyn PacketPool) {
+        let inbox = core::mem::take(&mut self.fabric.inbox);
+        let mut changed = false;
+        for (record, body) in inbox.records() {
+            let result = match record.kind {
+                kind::CLAIM => {
+                    changed = true;
+                    self.handle_claims(record.from, body, now)
+                }
+                kind::ENDED => self.handle_ended(record.from, body),
+                kind::CONTROL => Control::decode(body).map(|message| changed |= self.handle_control(message)),
+                _ => Err(DropReason::Malformed),
+            };
+            if let Err(reason) = result {
+                self.drops.count(reason);
+            }
+        }
+        self.fabric.inbox = inbox;
+        self.fabric.inbox.clear();
+        if changed {
+            self.retry_held(now, out, pool);
+        }
+    }
+
+    fn handle_control(&mut self, message: Control) -> bool {
+        match message {
+            Control::View { version, members } if version > self.view => {
+                self.view = version;
+                self.set_members(&members);
+                true
+            }
+            Control::Sweep { node, incarnation } => {
+                let dead = Peer { node, incarnation };
+                let lost: Vec<_> = self.routes.iter().filter(|(_, route)| route.owner == dead).map(|(id, _)| id).collect();
+                for id in lost {
+                    self.remove_route(id);
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn set_members(&mut self, members: &[Member]) {
+        let old = core::mem::take(&mut self.targets);
+        self.targets = members
+            .iter()
+            .map(|member| {
+                let routes = old.iter().find(|target| target.peer == member.peer()).map_or(0, |target| target.routes);
+                Target { peer: member.peer(), state: member.state, routes }
+            })
+            .collect();
+        for member in members {
+            self.fabric.set_peer(member.peer());
+        }
+    }
+
+    /// Replicas ask for their flows' routes. Each gets it, under a new epoch, if nobody has got it since.
+    fn handle_claims(&mut self, from: Peer, body: &[u8], now: u64) -> Result<(), DropReason> {
+        let (number, claims) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
+        let claims = <[Claim]>::ref_from_bytes(claims).map_err(|_| DropReason::Malformed)?;
+        let mut answer = Vec::with_capacity(4 + claims.len() * 4);
+        answer.extend_from_slice(number);
+        for claim in claims {
+            let epoch = self.grant(from, claim, now).unwrap_or(0);
+            answer.extend_from_slice(&epoch.to_be_bytes());
+        }
+        // The claimant waits for every answer; if its channel is full it has stopped reading, and will be declared failed itself.
+        let _ = self.fabric.send(from.node, kind::CLAIMED, &answer);
+        Ok(())
+    }
+
+    fn grant(&mut self, to: Peer, claim: &Claim, now: u64) -> Option<u32> {
+        if !self.targets.iter().any(|target| target.peer == to && target.state != MemberState::Failed) {
+            return None;
+        }
+        let key = FlowKey::from(claim.key);
+        let hash = self.routes.hash(&key);
+        let epoch = self.next_epoch;
+        let id = match self.routes.find(&key, hash) {
+            Some(found) if found.is_reply => return None,
+            Some(found) => {
+                let route = self.routes.get(found.slot)?;
+                if route.epoch != claim.epoch.get() && !self.planted.no_epoch_check {
+                    return None;
+                }
+                let old = route.owner;
+                self.routes.give(found.slot, to, epoch);
+                self.count_route(old, -1);
+                found.slot
+            }
+            None => {
+                let route = Route { key, reply: None, owner: to, epoch, chain: claim.chain.get() as u16, last_seen: now };
+                self.routes.insert(hash, route)?
+            }
+        };
+        self.count_route(to, 1);
+        self.next_epoch = self.next_epoch.wrapping_add(1).max(1);
+        let reply = FlowKey::from(claim.reply);
+        if reply != FlowKey::default() {
+            self.routes.set_reply(id, reply);
+        }
+        Some(epoch)
+    }
+
+    fn handle_ended(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
+        let ended = <[Ended]>::ref_from_bytes(body).map_err(|_| DropReason::Malformed)?;
+        for ended in ended {
+            let key = FlowKey::from(ended.key);
+            if let Some(found) = self.routes.find(&key, self.routes.hash(&key))
+                && self.routes.get(found.slot).is_some_and(|route| route.epoch == ended.epoch.get() && route.owner == from)
+            {
+                self.remove_route(found.slot);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends on what waited and need not wait any more.
+    fn retry_held(&mut self, now: u64, out: &mut Vec<(Peer, Packet)>, pool: &mut dyn PacketPool) {
+        let held = core::mem::take(&mut self.held);
+        for Held { since, key, packet } in held {
+            let waiting = self.held.len();
+            let hash = self.routes.hash(&key);
+            self.route(key, hash, packet, now, out, pool);
+            if self.held.len() > waiting
+                && let Some(again) = self.held.back_mut()
+            {
+                again.since = since;
+            }
+        }
+    }
+
+    /// Ticks, timeouts, idle routes. `now` is the same clock that stamps packets.
+    pub fn handle_timeout(&mut self, now: u64, out: &mut Vec<(Peer, Packet)>, pool: &mut dyn PacketPool) {
+        while self.held.front().is_some_and(|held| now.saturating_sub(held.since) > self.config.patience) {
+            if let Some(held) = self.held.pop_front() {
+                self.drop(held.packet, DropReason::RecoveryTimeout, pool);
+            }
+        }
+        if now < self.next_tick {
+            return;
+        }
+        self.next_tick = now + self.config.tick_interval;
+        self.last_stamp = now.max(self.last_stamp + 1);
+        for at in 0..self.targets.len() {
+            let target = &self.targets[at];
+            if target.state == MemberState::Running || target.state == MemberState::Leaving {
+                let peer = target.peer;
+                let Some(mut tick) = pool.take() else { break };
+                tick.meta.stamp = self.last_stamp;
+                tick.meta.switch = self.config.number;
+                tick.meta.flags = Flags::OAM;
+                let outer =
+                    Outer { destination: mac_of(peer.node), source: mac_of(self.config.me.node), index: index::TO_RUNTIME };
+                if nsh::encapsulate(&mut tick, outer) {
+                    out.push((peer, tick));
+                } else {
+                    pool.put(tick);
+                }
+            }
+        }
+        for _ in 0..SWEEP_PER_TICK.min(self.routes.capacity()) {
+            self.sweep_at = (self.sweep_at + 1) % self.routes.capacity();
+            let id = self.sweep_at as routes::RouteId;
+            if self.routes.get(id).is_some_and(|route| now.saturating_sub(route.last_seen) > IDLE) {
+                self.remove_route(id);
+            }
+        }
+    }
+
+    /// When [`Switch::handle_timeout`] is due next.
+    pub fn poll_timeout(&self) -> u64 {
+        let held = self.held.front().map_or(u64::MAX, |held| held.since + self.config.patience + 1);
+        self.next_tick.min(held)
+    }
+
+    /// Node id.
+    pub fn node(&self) -> NodeId {
+        self.config.me.node
+    }
+}

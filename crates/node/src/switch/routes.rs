@@ -1,0 +1,153 @@
+//! Routes: which runtime has which flow.
+
+use holdfast_protection::Peer;
+use holdfast_protection::flows::{Found, KeyTable};
+use holdfast_wire::FlowKey;
+
+/// Index of a route.
+pub(crate) type RouteId = u32;
+
+/// Where a flow's packets go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    /// The initiator's tuple as it comes in.
+    pub key: FlowKey,
+    /// The tuple of replies as they come in, once it is known.
+    pub reply: Option<FlowKey>,
+    /// The runtime that owns the flow.
+    pub owner: Peer,
+    /// Given with the route; later is newer.
+    pub epoch: u32,
+    /// The flow's chain.
+    pub chain: u16,
+    /// When a packet last took the route, ns.
+    pub last_seen: u64,
+}
+
+/// All routes of a switch: bounded, made once.
+pub(crate) struct Routes {
+    slots: Vec<Option<Route>>,
+    free: Vec<RouteId>,
+    table: KeyTable,
+    /// Epoch to route, for replies that are learned. A ring: only recent epochs are asked for.
+    by_epoch: Vec<(u32, RouteId)>,
+    seed: u64,
+}
+
+impl Routes {
+    pub(crate) fn new(capacity: usize, seed: u64) -> Routes {
+        Routes {
+            slots: vec![None; capacity],
+            free: (0..capacity as u32).rev().collect(),
+            table: KeyTable::new(capacity * 2),
+            by_epoch: vec![(0, 0); (capacity * 2).next_power_of_two()],
+            seed,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    #[inline]
+    pub(crate) fn hash(&self, key: &FlowKey) -> u64 {
+        key.hash(self.seed)
+    }
+
+    #[inline]
+    pub(crate) fn touch(&self, hashes: &[u64]) -> u64 {
+        hashes.iter().fold(0, |sum, &hash| sum.wrapping_add(self.table.touch(hash)))
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, key: &FlowKey, hash: u64) -> Option<Found> {
+        self.table.find(hash, |found| match &self.slots[found.slot as usize] {
+            Some(route) if found.is_reply => route.reply.as_ref() == Some(key),
+            Some(route) => route.key == *key,
+            None => false,
+        })
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: RouteId) -> Option<&Route> {
+        self.slots.get(id as usize)?.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: RouteId) -> Option<&mut Route> {
+        self.slots.get_mut(id as usize)?.as_mut()
+    }
+
+    /// Adds a route without a reply key. `None` if there is no room.
+    pub(crate) fn insert(&mut self, hash: u64, route: Route) -> Option<RouteId> {
+        let id = *self.free.last()?;
+        if !self.table.insert(hash, Found { slot: id, is_reply: false }) {
+            return None;
+        }
+        self.free.pop();
+        self.slots[id as usize] = Some(Route { reply: None, ..route });
+        self.note_epoch(id, route.epoch);
+        Some(id)
+    }
+
+    /// Gives a route to another owner, under a new epoch.
+    pub(crate) fn give(&mut self, id: RouteId, owner: Peer, epoch: u32) {
+        if let Some(route) = self.get_mut(id) {
+            route.owner = owner;
+            route.epoch = epoch;
+            self.note_epoch(id, epoch);
+        }
+    }
+
+    fn note_epoch(&mut self, id: RouteId, epoch: u32) {
+        let at = epoch as usize & (self.by_epoch.len() - 1);
+        self.by_epoch[at] = (epoch, id);
+    }
+
+    /// The route with this epoch, if it was given recently and still has it.
+    pub(crate) fn with_epoch(&self, epoch: u32) -> Option<RouteId> {
+        let (noted, id) = self.by_epoch[epoch as usize & (self.by_epoch.len() - 1)];
+        (noted == epoch && self.get(id).is_some_and(|route| route.epoch == epoch)).then_some(id)
+    }
+
+    /// Gives a route its reply key. False if the table is full or another route has it.
+    pub(crate) fn set_reply(&mut self, id: RouteId, reply: FlowKey) -> bool {
+        let Some(route) = self.get(id) else { return false };
+        if route.reply == Some(reply) {
+            return true;
+        }
+        let old = route.reply;
+        let hash = self.hash(&reply);
+        if self.find(&reply, hash).is_some() || !self.table.insert(hash, Found { slot: id, is_reply: true }) {
+            return false;
+        }
+        if let Some(old) = old {
+            let hash = self.hash(&old);
+            self.table.remove(hash, Found { slot: id, is_reply: true });
+        }
+        if let Some(route) = self.get_mut(id) {
+            route.reply = Some(reply);
+        }
+        true
+    }
+
+    pub(crate) fn remove(&mut self, id: RouteId) -> Option<Route> {
+        let route = self.slots.get_mut(id as usize)?.take()?;
+        let hash = self.hash(&route.key);
+        self.table.remove(hash, Found { slot: id, is_reply: false });
+        if let Some(reply) = route.reply {
+            let hash = self.hash(&reply);
+            self.table.remove(hash, Found { slot: id, is_reply: true });
+        }
+        self.free.push(id);
+        Some(route)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (RouteId, &Route)> + '_ {
+        self.slots.iter().enumerate().filter_map(|(id, slot)| slot.as_ref().map(|route| (id as RouteId, route)))
+    }
+}
