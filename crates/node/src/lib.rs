@@ -7,6 +7,7 @@
 pub mod address;
 pub mod channel;
 pub mod coordinator;
+pub mod hub;
 pub mod message;
 pub mod runtime;
 pub mod switch;

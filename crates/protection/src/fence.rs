@@ -40,6 +40,18 @@ impl Fence {
         self.planted_open || self.open.contains(&peer)
     }
 
+    /// As [`Fence::is_open`], whatever is planted.
+    #[doc(hidden)]
+    pub fn is_open_for_check(&self, peer: Peer) -> bool {
+        self.open.contains(&peer)
+    }
+
+    /// The incarnation of this node that may release, if any.
+    #[inline]
+    pub fn peer(&self, node: u16) -> Option<Peer> {
+        self.open.iter().copied().find(|peer| peer.node == node)
+    }
+
     /// A packet that `from` released.
     ///
     /// # Errors

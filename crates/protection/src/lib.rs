@@ -7,7 +7,7 @@
 
 mod fence;
 pub mod flows;
-mod nfvactor;
+pub mod nfvactor;
 mod none;
 mod outbox;
 mod released;

@@ -1,1 +1,33 @@
-//! sim
+//! The deterministic simulator: the production state machines in a seeded world.
+//!
+//! In: a seed. Out: a report of what was done to the world and which invariants broke. Never: a real clock, a thread that could
+//! change the order of events, randomness from anywhere but the seed.
+#![forbid(unsafe_code)]
+
+mod checkers;
+mod frames;
+mod peers;
+mod random;
+mod scenario;
+mod stamper;
+mod world;
+
+pub use checkers::Violation;
+pub use random::Random;
+pub use scenario::{Planted, Preset, Scenario};
+pub use world::{Faults, Report, World};
+
+/// Runs one seed.
+pub fn run(scenario: Scenario) -> Report {
+    World::new(scenario, false).run()
+}
+
+/// Runs one seed and prints every event to standard output.
+pub fn run_traced(scenario: Scenario) -> Report {
+    World::new(scenario, true).run()
+}
+
+#[allow(clippy::print_stdout)]
+fn print_trace(line: core::fmt::Arguments<'_>) {
+    println!("{line}");
+}

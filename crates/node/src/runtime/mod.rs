@@ -211,6 +211,24 @@ impl Runtime {
         }
     }
 
+    /// Packets that wait here: for state, leases, commits.
+    pub fn held(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.parking.len() + lane.protection.held()).sum()
+    }
+
+    /// Gives back every packet that is held, as at the end of the process.
+    pub fn abandon(&mut self, pool: &mut dyn PacketPool) {
+        for lane in &mut self.lanes {
+            lane.protection.abandon(&mut lane.outbox);
+            while let Some(parked) = lane.parking.pop() {
+                self.shared.drop(parked.packet, DropReason::ShuttingDown, pool);
+            }
+            for (packet, reason) in lane.outbox.dropped.drain(..) {
+                self.shared.drop(packet, reason, pool);
+            }
+        }
+    }
+
     /// One turn through the module graph: takes every frame of `rx`, appends the frames to send to `tx`. `clock` is the worker's time,
     /// ns. True if there was anything to do.
     pub fn turn(&mut self, rx: &mut Vec<Packet>, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) -> bool {

@@ -503,6 +503,16 @@ impl Switch {
         self.next_tick.min(held)
     }
 
+    /// Gives back every packet that waits, as at the end of the process.
+    pub fn abandon(&mut self, pool: &mut dyn PacketPool) {
+        for held in core::mem::take(&mut self.held) {
+            self.drop(held.packet, DropReason::ShuttingDown, pool);
+        }
+        for (_, _, packet) in core::mem::take(&mut self.work) {
+            self.drop(packet, DropReason::ShuttingDown, pool);
+        }
+    }
+
     /// Node id.
     pub fn node(&self) -> NodeId {
         self.config.me.node

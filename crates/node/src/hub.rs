@@ -1,0 +1,219 @@
+//! The hub: switch, coordinator and fence of one host, joined by the fabric.
+//!
+//! Theory of operation. The hub stands where a host's manager forwards frames: whatever a runtime sends passes the fence first, then
+//! goes where its destination address says: to another runtime, to the switch, to the coordinator, or, if it is a released packet, out.
+//! Switch and coordinator keep fabric endpoints of their own although they share this process: nothing changes for them or the
+//! runtimes when they do not.
+//!
+//! In: packets with their keys from the edge, frames from runtimes, ends of processes, the time. Out: a [`HubOut`]. Never: I/O.
+
+use crate::address::{COORDINATOR, NodeId, SWITCH, mac_of, node_of};
+use crate::coordinator::{Coordinator, Wish};
+use crate::switch::Switch;
+use holdfast_protection::{Fence, Peer, Released};
+use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH, Mac};
+use holdfast_wire::nsh::{self, index};
+use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
+
+/// What the hub wants done.
+#[derive(Debug, Default)]
+pub struct HubOut {
+    /// Frames for runtimes.
+    pub to_runtime: Vec<(Peer, Packet)>,
+    /// Packets for the edge, parsed.
+    pub released: Vec<Released<Packet>>,
+    /// Processes to start and to fence.
+    pub wishes: Vec<Wish>,
+}
+
+/// See the module.
+pub struct Hub {
+    /// The switch.
+    pub switch: Switch,
+    /// The coordinator.
+    pub coordinator: Coordinator,
+    fence: Fence,
+    drops: DropCounters,
+    forwarded: u64,
+    local: Vec<Vec<u8>>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Hub {
+    /// A hub of these parts.
+    pub fn new(mut switch: Switch, mut coordinator: Coordinator) -> Hub {
+        let (switch_peer, coordinator_peer) = (switch.fabric().me(), coordinator.fabric().me());
+        switch.fabric().set_peer(coordinator_peer);
+        coordinator.fabric().set_peer(switch_peer);
+        Hub { switch, coordinator, fence: Fence::new(), drops: DropCounters::default(), forwarded: 0, local: Vec::new(), spare: Vec::new() }
+    }
+
+    /// The fence.
+    pub fn fence(&mut self) -> &mut Fence {
+        &mut self.fence
+    }
+
+    /// Drops by the hub itself; switch and coordinator have their own.
+    pub fn drops(&self) -> &DropCounters {
+        &self.drops
+    }
+
+    fn drop(&mut self, packet: Packet, reason: DropReason, pool: &mut dyn PacketPool) {
+        self.drops.count(reason);
+        pool.put(packet);
+    }
+
+    /// A packet for a chain, with its key. It is sent on by the next [`Hub::turn`] or [`Hub::forward`].
+    #[inline]
+    pub fn handle_packet(&mut self, key: FlowKey, packet: Packet) {
+        self.switch.handle_packet(key, packet);
+    }
+
+    /// Sends on the packets taken since.
+    pub fn forward(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
+        self.switch.forward(now, &mut out.to_runtime, pool);
+    }
+
+    /// Frames that the runtime `from` sent: the caller knows by which virtual port they came.
+    pub fn handle_frames(&mut self, from: Peer, frames: &mut Vec<Packet>, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
+        for packet in frames.drain(..) {
+            self.handle_frame(from, packet, now, out, pool);
+        }
+    }
+
+    fn handle_frame(&mut self, from: Peer, mut packet: Packet, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
+        if !self.fence.is_open(from) {
+            return self.drop(packet, DropReason::Fenced, pool);
+        }
+        let Some(header) = packet.bytes().get(..14) else { return self.drop(packet, DropReason::Malformed, pool) };
+        let destination: Option<Mac> = header[..6].try_into().ok();
+        let ethertype = u16::from_be_bytes([header[12], header[13]]);
+        // A runtime speaks only for itself.
+        if header[6..12] != mac_of(from.node) {
+            return self.drop(packet, DropReason::Malformed, pool);
+        }
+        let Some(node) = destination.as_ref().and_then(node_of) else { return self.drop(packet, DropReason::UnknownNode, pool) };
+        match (node, ethertype) {
+            (SWITCH, ETHERTYPE_NSH) => self.release(from, packet, out, pool),
+            (SWITCH, ETHERTYPE_FABRIC) => {
+                if let Err(reason) = self.switch.fabric().handle_frame(packet.bytes(), now) {
+                    self.drops.count(reason);
+                }
+                pool.put(packet);
+            }
+            (COORDINATOR, ETHERTYPE_FABRIC) => {
+                if let Err(reason) = self.coordinator.fabric().handle_frame(packet.bytes(), now) {
+                    self.drops.count(reason);
+                }
+                pool.put(packet);
+            }
+            (node, ETHERTYPE_NSH | ETHERTYPE_FABRIC) => match self.present(node) {
+                Some(peer) => {
+                    self.forwarded += 1;
+                    packet.layers = Default::default();
+                    out.to_runtime.push((peer, packet));
+                }
+                None => self.drop(packet, DropReason::UnknownNode, pool),
+            },
+            _ => self.drop(packet, DropReason::Malformed, pool),
+        }
+    }
+
+    /// The incarnation of a runtime that may speak.
+    fn present(&self, node: NodeId) -> Option<Peer> {
+        self.fence.peer(node)
+    }
+
+    fn release(&mut self, from: Peer, mut packet: Packet, out: &mut HubOut, pool: &mut dyn PacketPool) {
+        match nsh::decapsulate(&mut packet) {
+            Some(outer) if outer.index == index::RELEASED => {}
+            _ => return self.drop(packet, DropReason::Malformed, pool),
+        }
+        if let Err(malformed) = packet.parse() {
+            return self.drop(packet, malformed.into(), pool);
+        }
+        match self.fence.admit(from, packet) {
+            Ok(released) => {
+                self.switch.handle_released(released.get());
+                out.released.push(released);
+            }
+            Err(packet) => self.drop(packet, DropReason::Fenced, pool),
+        }
+    }
+
+    /// Messages, timeouts and what follows from them.
+    pub fn turn(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
+        // What switch and coordinator tell each other may call for an answer: a few rounds settle it, the rest waits for the next turn.
+        for _ in 0..4 {
+            self.coordinator.handle_records(now);
+            self.coordinator.handle_timeout(now);
+            for wish in self.coordinator.poll_wishes() {
+                match wish {
+                    Wish::Fence(peer) => self.fence.close(peer),
+                    Wish::Admit(peer) => self.fence.open(peer),
+                    Wish::Start(_) => {}
+                }
+                out.wishes.push(wish);
+            }
+            self.switch.handle_records(now, &mut out.to_runtime, pool);
+            self.switch.handle_timeout(now, &mut out.to_runtime, pool);
+            self.forward(now, out, pool);
+            if !self.carry(now, out, pool) {
+                break;
+            }
+        }
+    }
+
+    /// Carries the frames of switch and coordinator. True if one of them got some from the other.
+    fn carry(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) -> bool {
+        let Hub { switch, coordinator, fence, local, spare, drops, .. } = self;
+        for fabric in [switch.fabric(), coordinator.fabric()] {
+            fabric.poll_transmit(now, |frame| {
+                let node = frame[..6].try_into().ok().and_then(|mac: Mac| node_of(&mac));
+                match node {
+                    Some(SWITCH | COORDINATOR) => {
+                        let mut bytes = spare.pop().unwrap_or_default();
+                        bytes.clear();
+                        bytes.extend_from_slice(frame);
+                        local.push(bytes);
+                        true
+                    }
+                    Some(node) => {
+                        let Some(peer) = fence.peer(node) else { return true };
+                        let Some(mut packet) = pool.take() else { return false };
+                        if packet.copy_from(frame) {
+                            out.to_runtime.push((peer, packet));
+                        } else {
+                            drops.count(DropReason::FrameTooLarge);
+                            pool.put(packet);
+                        }
+                        true
+                    }
+                    None => true,
+                }
+            });
+        }
+        let carried = !local.is_empty();
+        for bytes in local.drain(..) {
+            let is_for_switch = bytes[..6] == mac_of(SWITCH);
+            let fabric = if is_for_switch { switch.fabric() } else { coordinator.fabric() };
+            if let Err(reason) = fabric.handle_frame(&bytes, now) {
+                drops.count(reason);
+            }
+            spare.push(bytes);
+        }
+        carried
+    }
+
+    /// Gives back every packet that is held, as at the end of the process.
+    pub fn abandon(&mut self, pool: &mut dyn PacketPool) {
+        self.switch.abandon(pool);
+    }
+
+    /// When [`Hub::turn`] is due without input.
+    pub fn poll_timeout(&mut self) -> u64 {
+        let fabric = |timeout: Option<u64>| timeout.unwrap_or(u64::MAX);
+        let fabrics = fabric(self.switch.fabric().poll_timeout()).min(fabric(self.coordinator.fabric().poll_timeout()));
+        fabrics.min(self.switch.poll_timeout()).min(self.coordinator.poll_timeout())
+    }
+}

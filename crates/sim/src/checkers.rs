@@ -1,0 +1,115 @@
+//! What must hold whatever happens, checked from outside the code that has to keep it.
+
+use crate::frames;
+use crate::peers::Client;
+use crate::stamper::{COUNT_AT, Stamps};
+use holdfast_nf::{ChainLayout, zerocopy::FromBytes};
+use holdfast_node::runtime::Runtime;
+use holdfast_protection::flows::role;
+use holdfast_wire::FlowKey;
+use holdfast_wire::header::proto;
+use std::collections::BTreeMap;
+
+/// A broken invariant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// Which.
+    pub invariant: &'static str,
+    /// How.
+    pub text: String,
+}
+
+/// See the module.
+pub(crate) struct Checkers {
+    pub(crate) violations: Vec<Violation>,
+    layout: ChainLayout,
+    promises: bool,
+    /// Per flow and direction: which datagram revealed which count.
+    revealed: BTreeMap<(u32, usize), BTreeMap<u64, u32>>,
+    /// Which connection was seen behind which translated source.
+    mappings: BTreeMap<frames::End, u32>,
+    mapped: BTreeMap<u32, frames::End>,
+}
+
+impl Checkers {
+    pub(crate) fn new(layout: ChainLayout, promises: bool) -> Checkers {
+        Checkers { violations: Vec::new(), layout, promises, revealed: BTreeMap::new(), mappings: BTreeMap::new(), mapped: BTreeMap::new() }
+    }
+
+    pub(crate) fn violate(&mut self, invariant: &'static str, text: String) {
+        self.violations.push(Violation { invariant, text });
+    }
+
+    /// A datagram leaves: what it reveals must be known to more than one runtime, and must never be revealed again by another.
+    pub(crate) fn check_released<'a>(&mut self, frame: &[u8], clients: &[Client], runtimes: impl Iterator<Item = &'a Runtime>, is_settled: bool) {
+        let Some(seen) = frames::read(frame) else {
+            self.violate("integrity", "a packet with a wrong checksum was released".to_owned());
+            return;
+        };
+        if seen.protocol != proto::UDP || seen.payload.len() < 24 {
+            return;
+        }
+        let number = |at: usize| seen.payload[at..at + 4].iter().fold(0u32, |value, &byte| value << 8 | u32::from(byte));
+        let (id, datagram) = (number(0), number(4));
+        let way = usize::from(seen.destination.0[0] == 10);
+        let count = seen.payload[COUNT_AT[way]..COUNT_AT[way] + 8].iter().fold(0u64, |value, &byte| value << 8 | u64::from(byte));
+        if way == 0 {
+            self.check_mapping(id, seen.source);
+        }
+        if !self.promises {
+            return;
+        }
+        let before = self.revealed.entry((id, way)).or_default().insert(count, datagram);
+        if before.is_some_and(|before| before != datagram) {
+            self.violate("output commit", format!("connection {id}: count {count} was revealed by datagram {before:?} and again by {datagram}: state was forgotten"));
+        }
+        let Some(client) = clients.iter().find(|client| client.id() == id) else { return };
+        let (local, remote, protocol) = client.ends();
+        let key = frames::key(local, remote, protocol);
+        let holders = runtimes.filter(|runtime| self.count_at(runtime, &key, way) >= count).count();
+        if holders == 0 || is_settled && holders < 2 {
+            self.violate("output commit", format!("connection {id}: count {count} left while {holders} runtimes knew it"));
+        }
+    }
+
+    /// How far a runtime knows a flow's state.
+    fn count_at(&self, runtime: &Runtime, key: &FlowKey, way: usize) -> u64 {
+        let Some(flows) = runtime.flows(0) else { return 0 };
+        let Some(found) = flows.find(key, flows.hash(key)) else { return 0 };
+        let Some(&(start, len)) = self.layout.states.first() else { return 0 };
+        Stamps::read_from_bytes(&flows.state(found.slot)[start..start + len]).map_or(0, |stamps| stamps.counts[way])
+    }
+
+    fn check_mapping(&mut self, id: u32, source: frames::End) {
+        if let Some(other) = self.mappings.insert(source, id).filter(|other| *other != id) {
+            self.violate("uniqueness", format!("connections {other} and {id} both leave as {source:?}"));
+        }
+        if let Some(old) = self.mapped.insert(id, source).filter(|old| *old != source)
+            && self.promises
+        {
+            self.violate("output commit", format!("connection {id} left as {old:?} and now leaves as {source:?}"));
+        }
+    }
+
+    /// At most one serving owner per flow; no two flows with one reply tuple.
+    pub(crate) fn check_owners(&mut self, serving: &[&Runtime]) {
+        let mut owners: BTreeMap<FlowKey, u16> = BTreeMap::new();
+        let mut replies: BTreeMap<FlowKey, FlowKey> = BTreeMap::new();
+        let mut found = Vec::new();
+        for runtime in serving {
+            let Some(flows) = runtime.flows(0) else { continue };
+            for (_, header) in flows.iter().filter(|(_, header)| header.role == role::OWNER) {
+                if let Some(other) = owners.insert(header.key, runtime.me().node) {
+                    found.push(("one owner", format!("{} is served by runtimes {other} and {}", header.key, runtime.me().node)));
+                }
+                let mapping = FlowKey { source: [0; 16], source_port: 0, ..header.reply };
+                if let Some(other) = replies.insert(mapping, header.key).filter(|other| *other != header.key) {
+                    found.push(("uniqueness", format!("{other} and {} share the mapping {mapping}", header.key)));
+                }
+            }
+        }
+        for (invariant, text) in found {
+            self.violate(invariant, text);
+        }
+    }
+}

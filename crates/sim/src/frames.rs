@@ -1,0 +1,162 @@
+//! Frames of the simulated peers, and what they read back.
+
+use holdfast_wire::header::{Ipv4, Tcp, Udp, proto};
+use holdfast_wire::{FlowKey, Packet, checksum, map_v4};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// The end of a connection, IPv4.
+pub(crate) type End = ([u8; 4], u16);
+
+fn ipv4(source: [u8; 4], destination: [u8; 4], protocol: u8, segment: &[u8]) -> Vec<u8> {
+    let mut header = Ipv4 {
+        version_ihl: 0x45,
+        tos: 0,
+        total_len: ((20 + segment.len()) as u16).into(),
+        id: 0.into(),
+        flags_fragment: 0x4000.into(),
+        ttl: 64,
+        protocol,
+        checksum: 0.into(),
+        source,
+        destination,
+    };
+    header.checksum = checksum::checksum(header.as_bytes()).into();
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    frame.extend_from_slice(header.as_bytes());
+    frame.extend_from_slice(segment);
+    frame
+}
+
+pub(crate) fn udp(source: End, destination: End, payload: &[u8]) -> Vec<u8> {
+    let len = (8 + payload.len()) as u16;
+    let header = Udp { source: source.1.into(), destination: destination.1.into(), len: len.into(), checksum: 0.into() };
+    let mut segment = header.as_bytes().to_vec();
+    segment.extend_from_slice(payload);
+    let sum = match checksum::transport(&source.0, &destination.0, proto::UDP, &segment) {
+        0 => 0xffff,
+        sum => sum,
+    };
+    segment[6..8].copy_from_slice(&sum.to_be_bytes());
+    ipv4(source.0, destination.0, proto::UDP, &segment)
+}
+
+pub(crate) fn tcp(source: End, destination: End, flags: u8, sequence: u32, acknowledgement: u32, payload: &[u8]) -> Vec<u8> {
+    let header = Tcp {
+        source: source.1.into(),
+        destination: destination.1.into(),
+        sequence: sequence.into(),
+        acknowledgement: acknowledgement.into(),
+        data_offset: 0x50,
+        flags,
+        window: 0xffff.into(),
+        checksum: 0.into(),
+        urgent: 0.into(),
+    };
+    let mut segment = header.as_bytes().to_vec();
+    segment.extend_from_slice(payload);
+    let sum = checksum::transport(&source.0, &destination.0, proto::TCP, &segment);
+    segment[16..18].copy_from_slice(&sum.to_be_bytes());
+    ipv4(source.0, destination.0, proto::TCP, &segment)
+}
+
+/// What a peer sees of a frame.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen<'a> {
+    pub(crate) source: End,
+    pub(crate) destination: End,
+    pub(crate) protocol: u8,
+    /// TCP only.
+    pub(crate) flags: u8,
+    pub(crate) sequence: u32,
+    pub(crate) acknowledgement: u32,
+    pub(crate) payload: &'a [u8],
+}
+
+/// Reads an IPv4 frame with TCP or UDP, checksums included. `None` if a peer's kernel would not deliver it.
+pub(crate) fn read(frame: &[u8]) -> Option<Seen<'_>> {
+    let (header, _) = Ipv4::ref_from_prefix(frame.get(14..)?).ok()?;
+    if checksum::checksum(header.as_bytes()) != 0 {
+        return None;
+    }
+    let segment = frame.get(34..14 + header.total_len.get() as usize)?;
+    if checksum::transport(&header.source, &header.destination, header.protocol, segment) != 0 {
+        return None;
+    }
+    let mut seen = Seen {
+        source: (header.source, 0),
+        destination: (header.destination, 0),
+        protocol: header.protocol,
+        flags: 0,
+        sequence: 0,
+        acknowledgement: 0,
+        payload: &[],
+    };
+    match header.protocol {
+        proto::UDP => {
+            let (udp, payload) = Udp::ref_from_prefix(segment).ok()?;
+            (seen.source.1, seen.destination.1, seen.payload) = (udp.source.get(), udp.destination.get(), payload);
+        }
+        proto::TCP => {
+            let (tcp, payload) = Tcp::ref_from_prefix(segment).ok()?;
+            (seen.source.1, seen.destination.1, seen.payload) = (tcp.source.get(), tcp.destination.get(), payload);
+            (seen.flags, seen.sequence, seen.acknowledgement) = (tcp.flags, tcp.sequence.get(), tcp.acknowledgement.get());
+        }
+        _ => return None,
+    }
+    Some(seen)
+}
+
+/// The key under which a frame's flow is found.
+pub(crate) fn key(source: End, destination: End, protocol: u8) -> FlowKey {
+    FlowKey {
+        source: map_v4(source.0),
+        destination: map_v4(destination.0),
+        source_port: source.1,
+        destination_port: destination.1,
+        protocol: u16::from(protocol),
+        scope: 0,
+    }
+}
+
+/// Writes `value` over 8 bytes of a UDP payload and keeps the checksum right.
+pub(crate) fn rewrite_udp(packet: &mut Packet, at: usize, value: u64) {
+    let segment = packet.l4_mut();
+    let place = 8 + at;
+    let Some(old) = segment.get(place..place + 8).and_then(|bytes| <[u8; 8]>::try_from(bytes).ok()) else { return };
+    let new = value.to_be_bytes();
+    segment[place..place + 8].copy_from_slice(&new);
+    let sum = u16::from_be_bytes([segment[6], segment[7]]);
+    let sum = checksum::Delta::new().bytes(&old, &new).apply_udp(sum);
+    segment[6..8].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// A frame in a few words, for traces.
+pub(crate) fn describe(frame: &[u8]) -> String {
+    let ethertype = frame.get(12..14).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
+    match ethertype {
+        0x894f => {
+            let inner = frame.get(38..).map_or(String::new(), describe);
+            let index = frame.get(21).copied().unwrap_or(0);
+            let commit = frame.get(34..38).map_or(0, |bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+            format!("nsh index {index} flags {:02x} commit {commit} [{inner}]", frame.get(18).copied().unwrap_or(0))
+        }
+        0x88b6 => {
+            let word = |at: usize| frame.get(at..at + 4).map_or(0, |bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+            format!("messages sequence {} acknowledges {} ({} bytes)", word(34), word(38), frame.len())
+        }
+        0x0800 => match read(frame) {
+            Some(seen) if seen.protocol == proto::TCP => format!(
+                "tcp {:?} > {:?} flags {:02x} seq {} ack {} len {}",
+                seen.source,
+                seen.destination,
+                seen.flags,
+                seen.sequence,
+                seen.acknowledgement,
+                seen.payload.len()
+            ),
+            Some(seen) => format!("udp {:?} > {:?} {:02x?}", seen.source, seen.destination, seen.payload),
+            None => "unreadable".to_owned(),
+        },
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,253 @@
+//! Clients and servers: scripts that behave as a kernel's TCP and UDP would.
+
+use crate::frames::{self, End, Seen};
+use holdfast_wire::header::{proto, tcp_flags};
+use std::collections::BTreeMap;
+
+const MILLISECOND: u64 = 1_000_000;
+
+/// Bytes in one segment or datagram.
+const CHUNK: usize = 200;
+
+/// The byte that a connection carries at an offset of its stream.
+fn content(connection: u32, offset: u32) -> u8 {
+    (offset.wrapping_mul(31) ^ connection.wrapping_mul(131)) as u8
+}
+
+fn chunk(connection: u32, offset: u32) -> Vec<u8> {
+    (0..CHUNK as u32).map(|at| content(connection, offset + at)).collect()
+}
+
+/// How a client's script ended, or not yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Under way.
+    Running,
+    /// Everything was sent and answered.
+    Done,
+    /// It was reset, or got what was never sent.
+    Broken(&'static str),
+}
+
+/// A connection of which one client has the one end and the server the other.
+pub(crate) enum Client {
+    Tcp(TcpClient),
+    Udp(UdpClient),
+}
+
+/// Opens a connection, sends `chunks` chunks one at a time, each echoed by the server, then closes.
+pub(crate) struct TcpClient {
+    pub(crate) id: u32,
+    pub(crate) local: End,
+    pub(crate) remote: End,
+    chunks: u32,
+    initial: u32,
+    sent: u32,
+    their_next: u32,
+    established: bool,
+    echoed: u32,
+    pause: u64,
+    pub(crate) due: u64,
+    retries: u32,
+    pub(crate) progress: Progress,
+}
+
+impl TcpClient {
+    pub(crate) fn new(id: u32, local: End, remote: End, chunks: u32, initial: u32, start: u64, pause: u64) -> TcpClient {
+        TcpClient { id, local, remote, chunks, initial, sent: 0, their_next: 0, established: false, echoed: 0, pause, due: start, retries: 0, progress: Progress::Running }
+    }
+
+    fn segment(&self, flags: u8, sequence: u32, payload: &[u8]) -> Vec<u8> {
+        frames::tcp(self.local, self.remote, flags, sequence, self.their_next, payload)
+    }
+
+    /// What to send when the timer is due; sets the timer again.
+    fn on_timer(&mut self, now: u64) -> Option<Vec<u8>> {
+        if self.progress != Progress::Running {
+            self.due = u64::MAX;
+            return None;
+        }
+        self.due = now + ((200 * MILLISECOND) << self.retries.min(3));
+        self.retries += 1;
+        if !self.established {
+            return Some(self.segment(tcp_flags::SYN, self.initial, &[]));
+        }
+        self.sent = self.sent.max(self.echoed + 1).min(self.chunks);
+        let offset = (self.sent - 1) * CHUNK as u32;
+        let sequence = self.initial.wrapping_add(1).wrapping_add(offset);
+        Some(self.segment(tcp_flags::ACK | tcp_flags::PSH, sequence, &chunk(self.id, offset)))
+    }
+
+    fn on_frame(&mut self, seen: Seen<'_>, now: u64) -> Option<Vec<u8>> {
+        if self.progress != Progress::Running {
+            return None;
+        }
+        if seen.flags & tcp_flags::RST != 0 {
+            self.progress = Progress::Broken("reset");
+            return None;
+        }
+        if seen.flags & tcp_flags::SYN != 0 {
+            if !self.established {
+                self.established = true;
+                self.their_next = seen.sequence.wrapping_add(1);
+                self.retries = 0;
+                self.due = now + self.pause;
+            }
+            return Some(self.segment(tcp_flags::ACK, self.initial.wrapping_add(1), &[]));
+        }
+        if seen.payload.is_empty() || seen.sequence != self.their_next {
+            return None;
+        }
+        if seen.payload != chunk(self.id, self.echoed * CHUNK as u32) {
+            self.progress = Progress::Broken("wrong bytes");
+            return None;
+        }
+        self.echoed += 1;
+        self.their_next = self.their_next.wrapping_add(seen.payload.len() as u32);
+        self.retries = 0;
+        self.due = now + self.pause;
+        let sequence = self.initial.wrapping_add(1).wrapping_add(self.echoed * CHUNK as u32);
+        if self.echoed == self.chunks {
+            self.progress = Progress::Done;
+        }
+        Some(self.segment(tcp_flags::ACK, sequence, &[]))
+    }
+}
+
+/// Sends numbered datagrams and collects the echoes.
+pub(crate) struct UdpClient {
+    pub(crate) id: u32,
+    pub(crate) local: End,
+    pub(crate) remote: End,
+    datagrams: u32,
+    sent: u32,
+    answered: u32,
+    pause: u64,
+    pub(crate) due: u64,
+    pub(crate) progress: Progress,
+}
+
+impl UdpClient {
+    pub(crate) fn new(id: u32, local: End, remote: End, datagrams: u32, start: u64, pause: u64) -> UdpClient {
+        UdpClient { id, local, remote, datagrams, sent: 0, answered: 0, pause, due: start, progress: Progress::Running }
+    }
+
+    fn on_timer(&mut self, now: u64) -> Option<Vec<u8>> {
+        if self.progress != Progress::Running {
+            self.due = u64::MAX;
+            return None;
+        }
+        self.due = now + self.pause;
+        self.sent += 1;
+        let mut payload = [0u8; 24];
+        payload[..4].copy_from_slice(&self.id.to_be_bytes());
+        payload[4..8].copy_from_slice(&self.sent.to_be_bytes());
+        Some(frames::udp(self.local, self.remote, &payload))
+    }
+
+    fn on_frame(&mut self, seen: Seen<'_>) {
+        if seen.payload.get(..4) != Some(&self.id.to_be_bytes()) {
+            self.progress = Progress::Broken("another client's datagram");
+            return;
+        }
+        self.answered += 1;
+        // Datagrams may be lost; the flow lives if, after all were sent once, answers still come.
+        if self.sent >= self.datagrams && self.progress == Progress::Running {
+            self.progress = Progress::Done;
+        }
+    }
+}
+
+impl Client {
+    pub(crate) fn due(&self) -> u64 {
+        match self {
+            Client::Tcp(client) => client.due,
+            Client::Udp(client) => client.due,
+        }
+    }
+
+    pub(crate) fn progress(&self) -> Progress {
+        match self {
+            Client::Tcp(client) => client.progress,
+            Client::Udp(client) => client.progress,
+        }
+    }
+
+    pub(crate) fn ends(&self) -> (End, End, u8) {
+        match self {
+            Client::Tcp(client) => (client.local, client.remote, proto::TCP),
+            Client::Udp(client) => (client.local, client.remote, proto::UDP),
+        }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        match self {
+            Client::Tcp(client) => client.id,
+            Client::Udp(client) => client.id,
+        }
+    }
+
+    pub(crate) fn on_timer(&mut self, now: u64) -> Option<Vec<u8>> {
+        match self {
+            Client::Tcp(client) => client.on_timer(now),
+            Client::Udp(client) => client.on_timer(now),
+        }
+    }
+
+    pub(crate) fn on_frame(&mut self, seen: Seen<'_>, now: u64) -> Option<Vec<u8>> {
+        match self {
+            Client::Tcp(client) => client.on_frame(seen, now),
+            Client::Udp(client) => {
+                client.on_frame(seen);
+                None
+            }
+        }
+    }
+}
+
+struct Served {
+    initial: u32,
+    next: u32,
+    their_next: u32,
+}
+
+/// All servers at once: echoes what it gets, per connection as it sees them (after translation).
+#[derive(Default)]
+pub(crate) struct Server {
+    connections: BTreeMap<(End, End), Served>,
+}
+
+impl Server {
+    pub(crate) fn on_frame(&mut self, seen: Seen<'_>, random: u32) -> Option<Vec<u8>> {
+        if seen.protocol == proto::UDP {
+            return Some(frames::udp(seen.destination, seen.source, seen.payload));
+        }
+        let ends = (seen.source, seen.destination);
+        let reply = |served: &Served, flags: u8, sequence: u32, payload: &[u8]| Some(frames::tcp(ends.1, ends.0, flags, sequence, served.their_next, payload));
+        if seen.flags & tcp_flags::SYN != 0 {
+            let served = self.connections.entry(ends).or_insert(Served { initial: random, next: random.wrapping_add(1), their_next: 0 });
+            // A SYN with another sequence number begins the connection anew.
+            if served.their_next != seen.sequence.wrapping_add(1) && served.next == served.initial.wrapping_add(1) {
+                served.their_next = seen.sequence.wrapping_add(1);
+            }
+            let initial = served.initial;
+            return reply(served, tcp_flags::SYN | tcp_flags::ACK, initial, &[]);
+        }
+        let Some(served) = self.connections.get_mut(&ends) else {
+            return Some(frames::tcp(ends.1, ends.0, tcp_flags::RST, seen.acknowledgement, 0, &[]));
+        };
+        if seen.payload.is_empty() {
+            return None;
+        }
+        if seen.sequence == served.their_next {
+            served.their_next = served.their_next.wrapping_add(seen.payload.len() as u32);
+            let sequence = served.next;
+            served.next = served.next.wrapping_add(seen.payload.len() as u32);
+            return reply(served, tcp_flags::ACK | tcp_flags::PSH, sequence, seen.payload);
+        }
+        // It has that chunk already: the echo was lost, so it is sent again.
+        let is_last = seen.sequence.wrapping_add(seen.payload.len() as u32) == served.their_next;
+        let sequence = served.next.wrapping_sub(seen.payload.len() as u32);
+        if is_last { reply(served, tcp_flags::ACK | tcp_flags::PSH, sequence, seen.payload) } else { None }
+    }
+}

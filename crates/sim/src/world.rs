@@ -1,0 +1,694 @@
+//! One simulated world: a host's hub, runtimes, clients and servers, and a network that does what the seed says.
+//!
+//! Theory of operation. Everything that happens is an event at a simulated time; events at one time happen in the order in which they were
+//! made. Nodes are the production state machines; the world carries their frames, with delay, loss, duplication and reordering, stops and
+//! kills their processes, and tells the coordinator of deaths as a host's manager would. After the faults it heals, and then
+//! every connection that the protection promises to save has to finish. Two runs of one seed give one hash.
+
+use crate::checkers::{Checkers, Violation};
+use crate::frames;
+use crate::peers::{Client, Progress, Server, TcpClient, UdpClient};
+use crate::random::Random;
+use crate::scenario::{Preset, Scenario};
+use holdfast_node::address::{COORDINATOR, SWITCH};
+use holdfast_node::channel::FabricConfig;
+use holdfast_node::coordinator::{Coordinator, CoordinatorConfig, Protected, Wish};
+use holdfast_node::hub::{Hub, HubOut};
+use holdfast_node::message::PoolId;
+use holdfast_node::runtime::Runtime;
+use holdfast_node::switch::{Rule, Switch, SwitchConfig};
+use holdfast_protection::Peer;
+use holdfast_wire::selector::Selector;
+use holdfast_wire::{FlowKey, MemoryPool, Packet, PacketPool};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+const MICROSECOND: u64 = 1_000;
+const MILLISECOND: u64 = 1_000_000;
+const SECOND: u64 = 1_000_000_000;
+/// Simulated time begins here: stamps are never zero.
+const BEGIN: u64 = 1000 * SECOND;
+const BUFFERS: usize = 1024;
+const RUNTIMES: u16 = 3;
+
+enum Event {
+    ToHub(Peer, Vec<u8>),
+    ToRuntime(Peer, Vec<u8>),
+    FromClient(Vec<u8>),
+    FromServer(Vec<u8>),
+    ToServer(Vec<u8>),
+    ToClient(Vec<u8>),
+    TurnHub,
+    TurnRuntime(Peer),
+    ClientTimer(usize),
+    Started(Peer),
+    ExitNoticed(Peer),
+    Resume(Peer),
+    Fault,
+    Heal,
+    Check,
+}
+
+/// What was done to a world.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Processes killed.
+    pub kills: u64,
+    /// Processes stopped for longer than the coordinator waits, then continued.
+    pub pauses: u64,
+    /// Frames lost.
+    pub lost: u64,
+    /// Frames delivered twice.
+    pub doubled: u64,
+    /// Frames delivered after a later one.
+    pub reordered: u64,
+}
+
+impl Faults {
+    /// Adds another world's.
+    pub fn add(&mut self, other: &Faults) {
+        self.kills += other.kills;
+        self.pauses += other.pauses;
+        self.lost += other.lost;
+        self.doubled += other.doubled;
+        self.reordered += other.reordered;
+    }
+}
+
+/// What a run of a world gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// Hash over all events, in order.
+    pub hash: u64,
+    /// Events.
+    pub events: u64,
+    /// Faults injected.
+    pub faults: Faults,
+    /// Invariants broken.
+    pub violations: Vec<Violation>,
+    /// Connections.
+    pub connections: usize,
+    /// Connections that finished.
+    pub finished: usize,
+}
+
+struct Process {
+    runtime: Runtime,
+    pool: MemoryPool,
+    rx: Vec<Packet>,
+    paused: bool,
+    turn_at: u64,
+}
+
+/// A link's habits, drawn per seed.
+#[derive(Debug, Clone, Copy)]
+struct Habits {
+    delay: (u64, u64),
+    loss: u64,
+    double: u64,
+    /// Permille of frames that take ten times as long, so that later ones overtake them.
+    stray: u64,
+}
+
+/// See the module.
+pub struct World {
+    scenario: Scenario,
+    random: Random,
+    now: u64,
+    next_number: u64,
+    events: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    bodies: Vec<Option<Event>>,
+    free_bodies: Vec<usize>,
+    hub: Hub,
+    hub_pool: MemoryPool,
+    hub_out: HubOut,
+    hub_turn_at: u64,
+    processes: BTreeMap<Peer, Process>,
+    clients: Vec<Client>,
+    server: Server,
+    inside: Habits,
+    outside: Habits,
+    healed: bool,
+    faults_left: u64,
+    faults: Faults,
+    checkers: Checkers,
+    hash: u64,
+    count: u64,
+    last_arrival: BTreeMap<(u8, Peer), u64>,
+    trace: bool,
+    deadline: u64,
+    quiet_since: Option<u64>,
+}
+
+impl World {
+    /// A world drawn from the scenario's seed.
+    pub fn new(scenario: Scenario, trace: bool) -> World {
+        let mut random = Random::new(scenario.seed);
+        let spec = scenario.chain();
+        let layout = spec.chain.layout().clone();
+        let promises = scenario.preset != Preset::None;
+        let fabric = FabricConfig { cluster: 7, min_timeout: 5 * MILLISECOND, max_timeout: 200 * MILLISECOND, ..FabricConfig::default() };
+        let switch = Switch::new(SwitchConfig {
+            me: Peer { node: SWITCH, incarnation: 1 },
+            number: 0,
+            flows: 128,
+            seed: scenario.seed,
+            tick_interval: 50 * MILLISECOND,
+            patience: 3 * SECOND,
+            rules: vec![Rule { selector: Selector::any(), chain: 0 }],
+            fabric,
+        });
+        let mut pools = Vec::new();
+        let mut probe = Runtime::new(scenario.runtime_config(Peer { node: 99, incarnation: 1 }, fabric), vec![scenario.chain()]);
+        probe.visit_pools(|id: PoolId, pool| pools.push((id, pool.size())));
+        let coordinator = Coordinator::new(
+            CoordinatorConfig {
+                me: Peer { node: COORDINATOR, incarnation: 1 },
+                runtimes: RUNTIMES,
+                hang_timeout: 300 * MILLISECOND,
+                start_timeout: 5 * SECOND,
+                first_incarnation: 1,
+                pools,
+                layouts: vec![layout.hash],
+                fabric,
+            },
+            promises,
+            BEGIN,
+        );
+        let mut hub = Hub::new(switch, coordinator);
+        hub.switch.planted.no_epoch_check = scenario.planted.no_epoch_check;
+        hub.fence().planted_open = scenario.planted.no_epoch_check;
+        let draw = |random: &mut Random| Habits {
+            delay: (MICROSECOND, MICROSECOND * random.range(2, 300)),
+            loss: if random.chance(500) { random.range(0, 40) } else { 0 },
+            double: if random.chance(500) { random.range(0, 30) } else { 0 },
+            stray: if random.chance(500) { random.range(0, 60) } else { 0 },
+        };
+        let (inside, outside) = (draw(&mut random), draw(&mut random));
+        let clients = draw_clients(&mut random);
+        let checkers = Checkers::new(layout, promises);
+        let faults_left = if scenario.quiet { 0 } else { random.range(1, 4) };
+        let mut world = World {
+            random,
+            now: BEGIN,
+            next_number: 0,
+            events: BinaryHeap::new(),
+            bodies: Vec::new(),
+            free_bodies: Vec::new(),
+            hub,
+            hub_pool: MemoryPool::new(BUFFERS),
+            hub_out: HubOut::default(),
+            hub_turn_at: u64::MAX,
+            processes: BTreeMap::new(),
+            clients,
+            server: Server::default(),
+            inside,
+            outside,
+            healed: false,
+            faults_left,
+            faults: Faults::default(),
+            checkers,
+            hash: 0xcbf2_9ce4_8422_2325,
+            count: 0,
+            last_arrival: BTreeMap::new(),
+            trace,
+            deadline: BEGIN + 60 * SECOND,
+            quiet_since: None,
+            scenario,
+        };
+        world.turn_hub_at(BEGIN);
+        for at in 0..world.clients.len() {
+            let due = world.clients[at].due();
+            world.at(due, Event::ClientTimer(at));
+        }
+        let first_fault = BEGIN + world.random.range(300, 1200) * MILLISECOND;
+        world.at(first_fault, if world.faults_left > 0 { Event::Fault } else { Event::Heal });
+        world.at(BEGIN + 50 * MILLISECOND, Event::Check);
+        world
+    }
+
+    /// Runs it to its end.
+    pub fn run(mut self) -> Report {
+        while let Some(Reverse((time, number, body))) = self.events.pop() {
+            let Some(event) = self.bodies[body].take() else { continue };
+            self.free_bodies.push(body);
+            if time > self.deadline || self.is_over(time) {
+                break;
+            }
+            self.now = time;
+            self.count += 1;
+            self.note(number, &event);
+            self.handle(event);
+            if !self.checkers.violations.is_empty() && self.checkers.violations.len() > 8 {
+                break;
+            }
+        }
+        self.finish()
+    }
+
+    fn is_over(&mut self, time: u64) -> bool {
+        let all_done = self.clients.iter().all(|client| client.progress() != Progress::Running);
+        if !(self.healed && all_done) {
+            return false;
+        }
+        // A second of silence, so that everything on its way arrives and every buffer is back.
+        time > *self.quiet_since.get_or_insert(time) + SECOND
+    }
+
+    fn finish(mut self) -> Report {
+        let connections = self.clients.len();
+        let finished = self.clients.iter().filter(|client| client.progress() == Progress::Done).count();
+        let mut stuck = Vec::new();
+        for client in &self.clients {
+            match client.progress() {
+                Progress::Done => {}
+                Progress::Running => stuck.push(format!("connection {} never finished", client.id())),
+                Progress::Broken(how) => stuck.push(format!("connection {} broke: {how}", client.id())),
+            }
+        }
+        if self.scenario.preset != Preset::None || self.faults.kills + self.faults.pauses == 0 {
+            for text in stuck {
+                self.checkers.violate("liveness", text);
+            }
+        }
+        if self.checkers.violations.is_empty() {
+            self.check_buffers();
+        }
+        for (_, process) in core::mem::take(&mut self.processes) {
+            reclaim(process);
+        }
+        self.hub.abandon(&mut self.hub_pool);
+        Report {
+            seed: self.scenario.seed,
+            hash: self.hash,
+            events: self.count,
+            faults: self.faults,
+            violations: self.checkers.violations,
+            connections,
+            finished,
+        }
+    }
+
+    /// No packet without an end: every buffer is free, or held for a reason.
+    fn check_buffers(&mut self) {
+        for (peer, process) in &self.processes {
+            let accounted = process.pool.free() + process.runtime.held() + process.rx.len();
+            if accounted != process.pool.total() {
+                let text = format!("runtime {} lost {} buffers", peer.node, process.pool.total() - accounted);
+                self.checkers.violate("no anonymous drop", text);
+            }
+        }
+        let accounted = self.hub_pool.free() + self.hub.switch.held();
+        if accounted != self.hub_pool.total() {
+            self.checkers.violate("no anonymous drop", format!("the hub lost {} buffers", self.hub_pool.total() - accounted));
+        }
+    }
+
+    fn at(&mut self, time: u64, event: Event) {
+        let number = self.next_number;
+        self.next_number += 1;
+        let body = match self.free_bodies.pop() {
+            Some(body) => {
+                self.bodies[body] = Some(event);
+                body
+            }
+            None => {
+                self.bodies.push(Some(event));
+                self.bodies.len() - 1
+            }
+        };
+        self.events.push(Reverse((time.max(self.now), number, body)));
+    }
+
+    fn note(&mut self, number: u64, event: &Event) {
+        let mut mix = |value: u64| self.hash = (self.hash ^ value).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(5);
+        mix(self.now);
+        mix(number);
+        let (name, peer, frame): (&str, Option<Peer>, &[u8]) = match event {
+            Event::ToHub(peer, frame) => ("frame to hub from", Some(*peer), frame),
+            Event::ToRuntime(peer, frame) => ("frame to runtime", Some(*peer), frame),
+            Event::FromClient(frame) => ("packet from client", None, frame),
+            Event::FromServer(frame) => ("packet from server", None, frame),
+            Event::ToServer(frame) => ("packet to server", None, frame),
+            Event::ToClient(frame) => ("packet to client", None, frame),
+            Event::TurnHub => ("hub turns", None, &[]),
+            Event::TurnRuntime(peer) => ("runtime turns", Some(*peer), &[]),
+            Event::ClientTimer(_) => ("client's timer", None, &[]),
+            Event::Started(peer) => ("process started", Some(*peer), &[]),
+            Event::ExitNoticed(peer) => ("exit noticed", Some(*peer), &[]),
+            Event::Resume(peer) => ("process continues", Some(*peer), &[]),
+            Event::Fault => ("fault", None, &[]),
+            Event::Heal => ("healing", None, &[]),
+            Event::Check => ("check", None, &[]),
+        };
+        mix(name.len() as u64);
+        for part in frame.chunks(8) {
+            mix(part.iter().fold(0, |word, &byte| word << 8 | u64::from(byte)));
+        }
+        if self.trace && !matches!(event, Event::TurnHub | Event::TurnRuntime(_) | Event::Check) {
+            let who = peer.map_or(String::new(), |peer| format!(" {}.{}", peer.node, peer.incarnation));
+            let what = frames::describe(frame);
+            crate::print_trace(format_args!("{:>12.6} ms  {name}{who}  {what}", (self.now - BEGIN) as f64 / 1e6));
+        }
+    }
+
+    fn say(&self, text: core::fmt::Arguments<'_>) {
+        if self.trace {
+            crate::print_trace(format_args!("{:>12.6} ms  ** {text}", (self.now - BEGIN) as f64 / 1e6));
+        }
+    }
+
+    fn turn_hub_at(&mut self, time: u64) {
+        if time < self.hub_turn_at {
+            self.hub_turn_at = time;
+            self.at(time, Event::TurnHub);
+        }
+    }
+
+    fn turn_runtime_at(&mut self, peer: Peer, time: u64) {
+        if let Some(process) = self.processes.get_mut(&peer)
+            && time < process.turn_at
+        {
+            process.turn_at = time;
+            self.at(time, Event::TurnRuntime(peer));
+        }
+    }
+
+    /// Sends a frame over a link with its habits.
+    fn carry(&mut self, habits: Habits, lane: (u8, Peer), frame: Vec<u8>, make: impl Fn(Vec<u8>) -> Event) {
+        if !self.healed && self.random.chance(habits.loss) {
+            self.faults.lost += 1;
+            return;
+        }
+        let copies = if !self.healed && self.random.chance(habits.double) { 2 } else { 1 };
+        self.faults.doubled += copies - 1;
+        for _ in 0..copies {
+            let mut delay = self.random.range(habits.delay.0, habits.delay.1);
+            let is_stray = !self.healed && self.random.chance(habits.stray);
+            if is_stray {
+                delay *= self.random.range(10, 100);
+            }
+            let mut time = self.now + delay;
+            let last = self.last_arrival.entry(lane).or_insert(0);
+            if is_stray {
+                self.faults.reordered += 1;
+            } else {
+                // A link delivers in order unless a frame strays.
+                time = time.max(*last + 1);
+                *last = time;
+            }
+            self.at(time, make(frame.clone()));
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::ToHub(peer, frame) => self.hub_receives(peer, &frame),
+            Event::ToRuntime(peer, frame) => self.runtime_receives(peer, &frame),
+            Event::FromClient(frame) => self.ingress(&frame, 0),
+            Event::FromServer(frame) => self.ingress(&frame, 1),
+            Event::ToServer(frame) => self.server_receives(&frame),
+            Event::ToClient(frame) => self.client_receives(&frame),
+            Event::TurnHub => {
+                if self.now >= self.hub_turn_at {
+                    self.turn_hub();
+                }
+            }
+            Event::TurnRuntime(peer) => self.turn_runtime(peer),
+            Event::ClientTimer(at) => self.client_timer(at),
+            Event::Started(peer) => self.started(peer),
+            Event::ExitNoticed(peer) => {
+                self.hub.coordinator.handle_exited(peer, self.now);
+                self.turn_hub();
+            }
+            Event::Resume(peer) => {
+                if let Some(process) = self.processes.get_mut(&peer) {
+                    process.paused = false;
+                    process.turn_at = u64::MAX;
+                }
+                self.turn_runtime_at(peer, self.now);
+            }
+            Event::Fault => self.fault(),
+            Event::Heal => {
+                self.healed = true;
+                self.deadline = self.now + 40 * SECOND;
+            }
+            Event::Check => {
+                self.check_owners();
+                self.at(self.now + 50 * MILLISECOND, Event::Check);
+            }
+        }
+    }
+
+    fn ingress(&mut self, frame: &[u8], port: u8) {
+        let Some(mut packet) = self.hub_pool.take() else { return };
+        let fits = packet.copy_from(frame);
+        packet.meta.ingress = port;
+        let key = if fits && packet.parse().is_ok() { FlowKey::of(&packet) } else { None };
+        match key {
+            Some(key) => self.hub.handle_packet(key, packet),
+            None => self.hub_pool.put(packet),
+        }
+        self.hub.forward(self.now, &mut self.hub_out, &mut self.hub_pool);
+        self.after_hub();
+    }
+
+    fn hub_receives(&mut self, peer: Peer, frame: &[u8]) {
+        let Some(mut packet) = self.hub_pool.take() else { return };
+        if packet.copy_from(frame) {
+            let mut frames = vec![packet];
+            self.hub.handle_frames(peer, &mut frames, self.now, &mut self.hub_out, &mut self.hub_pool);
+        } else {
+            self.hub_pool.put(packet);
+        }
+        self.turn_hub();
+    }
+
+    fn turn_hub(&mut self) {
+        self.hub_turn_at = u64::MAX;
+        self.hub.turn(self.now, &mut self.hub_out, &mut self.hub_pool);
+        self.after_hub();
+        let due = self.hub.poll_timeout().max(self.now + 10 * MICROSECOND);
+        self.turn_hub_at(due);
+    }
+
+    fn after_hub(&mut self) {
+        let mut out = core::mem::take(&mut self.hub_out);
+        for (peer, packet) in out.to_runtime.drain(..) {
+            let frame = packet.bytes().to_vec();
+            self.hub_pool.put(packet);
+            self.carry(self.inside, (0, peer), frame, |frame| Event::ToRuntime(peer, frame));
+        }
+        for released in out.released.drain(..) {
+            let packet = released.into_inner();
+            let frame = packet.bytes().to_vec();
+            self.hub_pool.put(packet);
+            self.check_released(&frame);
+            let to_client = frames::read(&frame).is_some_and(|seen| seen.destination.0[0] == 10);
+            let outside = Peer::default();
+            if to_client {
+                self.carry(self.outside, (2, outside), frame, Event::ToClient);
+            } else {
+                self.carry(self.outside, (3, outside), frame, Event::ToServer);
+            }
+        }
+        for wish in out.wishes.drain(..) {
+            match wish {
+                Wish::Start(peer) => {
+                    let delay = self.random.range(2, 60) * MILLISECOND;
+                    self.at(self.now + delay, Event::Started(peer));
+                }
+                Wish::Fence(_) | Wish::Admit(_) => {}
+            }
+        }
+        self.hub_out = out;
+    }
+
+    fn started(&mut self, peer: Peer) {
+        let fabric = self.hub_fabric();
+        let runtime = Runtime::new(self.scenario.runtime_config(peer, fabric), vec![self.scenario.chain()]);
+        let process = Process { runtime, pool: MemoryPool::new(BUFFERS), rx: Vec::new(), paused: false, turn_at: u64::MAX };
+        self.processes.insert(peer, process);
+        self.hub.coordinator.handle_started(peer, self.now);
+        self.turn_runtime_at(peer, self.now);
+    }
+
+    fn hub_fabric(&self) -> FabricConfig {
+        FabricConfig { cluster: 7, min_timeout: 5 * MILLISECOND, max_timeout: 200 * MILLISECOND, ..FabricConfig::default() }
+    }
+
+    fn runtime_receives(&mut self, peer: Peer, frame: &[u8]) {
+        let Some(process) = self.processes.get_mut(&peer) else { return };
+        // A stopped process's ring fills up; what does not fit is lost, as on a machine.
+        if process.pool.free() < BUFFERS / 4 {
+            return;
+        }
+        let Some(mut packet) = process.pool.take() else { return };
+        if packet.copy_from(frame) {
+            process.rx.push(packet);
+        } else {
+            process.pool.put(packet);
+        }
+        if !process.paused {
+            let delay = self.random.range(1, 20) * MICROSECOND;
+            self.turn_runtime_at(peer, self.now + delay);
+        }
+    }
+
+    fn turn_runtime(&mut self, peer: Peer) {
+        let Some(process) = self.processes.get_mut(&peer) else { return };
+        if process.paused || self.now < process.turn_at {
+            return;
+        }
+        process.turn_at = u64::MAX;
+        let mut tx = Vec::new();
+        process.runtime.turn(&mut process.rx, &mut tx, &mut process.pool, self.now);
+        let due = process.runtime.poll_timeout().unwrap_or(u64::MAX).max(self.now + 10 * MICROSECOND);
+        let frames: Vec<Vec<u8>> = tx
+            .into_iter()
+            .map(|packet| {
+                let frame = packet.bytes().to_vec();
+                process.pool.put(packet);
+                frame
+            })
+            .collect();
+        let is_fenced = process.runtime.is_fenced();
+        for frame in frames {
+            self.carry(self.inside, (1, peer), frame, |frame| Event::ToHub(peer, frame));
+        }
+        if is_fenced {
+            self.end_process(peer);
+            return;
+        }
+        self.turn_runtime_at(peer, due);
+    }
+
+    fn end_process(&mut self, peer: Peer) {
+        if let Some(process) = self.processes.remove(&peer) {
+            reclaim(process);
+        }
+    }
+
+    fn client_timer(&mut self, at: usize) {
+        if self.now < self.clients[at].due() {
+            return;
+        }
+        if let Some(frame) = self.clients[at].on_timer(self.now) {
+            self.carry(self.outside, (4, Peer::default()), frame, Event::FromClient);
+        }
+        let due = self.clients[at].due();
+        if due != u64::MAX {
+            self.at(due, Event::ClientTimer(at));
+        }
+    }
+
+    fn client_receives(&mut self, frame: &[u8]) {
+        let Some(seen) = frames::read(frame) else {
+            self.checkers.violate("integrity", "a client got a packet with a wrong checksum".to_owned());
+            return;
+        };
+        let Some(at) = self.clients.iter().position(|client| client.ends() == (seen.destination, seen.source, seen.protocol)) else {
+            self.checkers.violate("fail closed", format!("nobody's packet reached the clients: {:?} to {:?}", seen.source, seen.destination));
+            return;
+        };
+        let before = self.clients[at].due();
+        if let Some(reply) = self.clients[at].on_frame(seen, self.now) {
+            self.carry(self.outside, (4, Peer::default()), reply, Event::FromClient);
+        }
+        let due = self.clients[at].due();
+        if due != before && due != u64::MAX {
+            self.at(due, Event::ClientTimer(at));
+        }
+    }
+
+    fn server_receives(&mut self, frame: &[u8]) {
+        let Some(seen) = frames::read(frame) else {
+            self.checkers.violate("integrity", "a server got a packet with a wrong checksum".to_owned());
+            return;
+        };
+        if seen.source.0[0] == 10 && self.scenario.translates() {
+            self.checkers.violate("fail closed", format!("an untranslated packet left: {:?}", seen.source));
+        }
+        let random = self.random.next() as u32;
+        if let Some(reply) = self.server.on_frame(seen, random) {
+            self.carry(self.outside, (5, Peer::default()), reply, Event::FromServer);
+        }
+    }
+
+    /// Kills or stops a runtime, if the system is safe: the contract is one failure at a time.
+    fn fault(&mut self) {
+        let is_safe = match self.scenario.preset {
+            Preset::None => self.hub.coordinator.is_ready(),
+            _ => self.hub.coordinator.protected() == Protected::Yes && self.hub.coordinator.is_ready(),
+        };
+        let all_run = self.processes.len() == RUNTIMES as usize && self.processes.values().all(|process| !process.paused);
+        if !is_safe || !all_run {
+            self.at(self.now + 10 * MILLISECOND, Event::Fault);
+            return;
+        }
+        let number = self.random.range(0, self.processes.len() as u64) as usize;
+        let Some(peer) = self.processes.keys().nth(number).copied() else { return };
+        if self.random.chance(650) {
+            self.faults.kills += 1;
+            self.say(format_args!("kill runtime {}.{}", peer.node, peer.incarnation));
+            self.end_process(peer);
+            let noticed = self.random.range(20, 5000) * MICROSECOND;
+            self.at(self.now + noticed, Event::ExitNoticed(peer));
+        } else {
+            self.faults.pauses += 1;
+            let until = self.now + self.random.range(100, 1500) * MILLISECOND;
+            self.say(format_args!("stop runtime {}.{}", peer.node, peer.incarnation));
+            if let Some(process) = self.processes.get_mut(&peer) {
+                process.paused = true;
+            }
+            self.at(until, Event::Resume(peer));
+        }
+        self.faults_left -= 1;
+        let pause = self.random.range(50, 1500) * MILLISECOND;
+        self.at(self.now + pause, if self.faults_left > 0 { Event::Fault } else { Event::Heal });
+    }
+
+    fn check_released(&mut self, frame: &[u8]) {
+        let is_settled = self.hub.coordinator.protected() == Protected::Yes
+            && self.processes.len() == RUNTIMES as usize
+            && self.processes.values().all(|process| !process.paused);
+        let processes = self.processes.values().map(|process| &process.runtime);
+        self.checkers.check_released(frame, &self.clients, processes, is_settled);
+    }
+
+    fn check_owners(&mut self) {
+        let fence = self.hub.fence();
+        let serving: Vec<&Runtime> =
+            self.processes.iter().filter(|(peer, process)| fence.is_open_for_check(**peer) && !process.paused).map(|(_, process)| &process.runtime).collect();
+        self.checkers.check_owners(&serving);
+    }
+}
+
+/// What a host's manager does with a dead process's buffers.
+fn reclaim(mut process: Process) {
+    process.runtime.abandon(&mut process.pool);
+    for packet in process.rx.drain(..) {
+        process.pool.put(packet);
+    }
+}
+
+fn draw_clients(random: &mut Random) -> Vec<Client> {
+    let count = random.range(2, 10);
+    (0..count)
+        .map(|number| {
+            let id = number as u32 + 1;
+            let local = ([10, 0, 0, 2 + (number % 3) as u8], 1000 + number as u16);
+            let remote = ([203, 0, 113, 10], 80);
+            let start = BEGIN + random.range(100, 800) * MILLISECOND;
+            let pause = random.range(2, 80) * MILLISECOND;
+            if random.chance(500) {
+                let initial = random.next() as u32;
+                Client::Tcp(TcpClient::new(id, local, remote, random.range(5, 60) as u32, initial, start, pause))
+            } else {
+                Client::Udp(UdpClient::new(id, local, remote, random.range(10, 80) as u32, start, pause))
+            }
+        })
+        .collect()
+}

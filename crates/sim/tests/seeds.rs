@@ -1,0 +1,55 @@
+//! Worlds by the hundred, and the checkers checked.
+
+use holdfast_sim::{Planted, Preset, Report, Scenario, run};
+
+fn broken(report: &Report) -> String {
+    let lines: Vec<String> = report.violations.iter().map(|violation| format!("{}: {}", violation.invariant, violation.text)).collect();
+    format!("seed {}: {}", report.seed, lines.join("; "))
+}
+
+/// Runtimes die and hang, frames are lost, doubled and reordered; every connection lives and nothing that left is forgotten.
+#[test]
+fn nothing_breaks_under_faults() {
+    let mut kills = 0;
+    for seed in 0..300 {
+        let report = run(Scenario::of_seed(seed));
+        assert!(report.violations.is_empty(), "{}", broken(&report));
+        kills += report.faults.kills;
+    }
+    assert!(kills > 100, "the worlds were too peaceful: {kills} kills");
+}
+
+/// Without faults every connection finishes, under every protection.
+#[test]
+fn every_connection_finishes_in_peace() {
+    for seed in 0..30 {
+        for preset in [Preset::None, Preset::Replica, Preset::Source] {
+            let report = run(Scenario { seed, preset, planted: Planted::default(), quiet: true });
+            assert_eq!(report.finished, report.connections, "{preset:?}: {}", broken(&report));
+            assert!(report.violations.is_empty(), "{preset:?}: {}", broken(&report));
+        }
+    }
+}
+
+#[test]
+fn one_seed_gives_one_hash() {
+    for seed in 0..10 {
+        assert_eq!(run(Scenario::of_seed(seed)), run(Scenario::of_seed(seed)));
+    }
+    assert_ne!(run(Scenario::of_seed(0)).hash, run(Scenario::of_seed(1)).hash);
+}
+
+fn finds(planted: Planted) {
+    let found = (0..1000).find(|&seed| !run(Scenario { planted, ..Scenario::of_seed(seed) }).violations.is_empty());
+    assert!(found.is_some(), "{planted:?} was not noticed in 1000 seeds");
+}
+
+#[test]
+fn a_release_before_the_commit_is_noticed() {
+    finds(Planted { release_before_commit: true, ..Planted::default() });
+}
+
+#[test]
+fn missing_epoch_checks_are_noticed() {
+    finds(Planted { no_epoch_check: true, ..Planted::default() });
+}
