@@ -1,0 +1,74 @@
+//! veth pairs, addresses and routes.
+
+use super::namespace::{Namespace, run};
+use super::wait::{Interrupt, until};
+use anyhow::{Context, Result};
+use std::process::Command;
+use std::time::Duration;
+
+/// Offloads that make a veth carry what no wire would: unfilled checksums, frames of 64 KiB, tags beside the frame.
+const OFFLOADS: [&str; 6] = ["tx", "tso", "gso", "gro", "rxvlan", "txvlan"];
+
+/// Whether a veth pair behaves like a wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offloads {
+    /// All off, as on a wire.
+    Off,
+    /// As the kernel makes them: what an unsuspecting user has.
+    LeftOn,
+}
+
+/// Joins two namespaces by a veth pair that is up at both ends.
+pub fn veth(left: (&Namespace, &str), right: (&Namespace, &str), offloads: Offloads, interrupt: &Interrupt) -> Result<()> {
+    let line = format!("link add {} type veth peer name {} netns {}", left.1, right.1, right.0.name());
+    left.0.ip(&line).with_context(|| format!("joining {} and {}", left.0.name(), right.0.name()))?;
+    for (namespace, device) in [left, right] {
+        if offloads == Offloads::Off {
+            let switches: Vec<&str> = OFFLOADS.iter().flat_map(|offload| [*offload, "off"]).collect();
+            namespace.run(&format!("ethtool -K {device} {}", switches.join(" ")))?;
+        }
+        namespace.ip(&format!("link set {device} up"))?;
+    }
+    for (namespace, device) in [left, right] {
+        until(&format!("{device} in {} comes up", namespace.name()), Duration::from_secs(5), interrupt, || {
+            Ok((operational_state(namespace, device)? == "UP").then_some(()))
+        })?;
+    }
+    Ok(())
+}
+
+/// The kernel's word for the state of a device: `UP`, `DOWN`, `LOWERLAYERDOWN`, …
+pub fn operational_state(namespace: &Namespace, device: &str) -> Result<String> {
+    let text = run(Command::new("ip").args(["-n", namespace.name(), "-j", "link", "show", "dev", device]))?;
+    let links: serde_json::Value = serde_json::from_str(&text).context("reading the output of ip -j link")?;
+    Ok(links[0]["operstate"].as_str().unwrap_or("UNKNOWN").to_owned())
+}
+
+/// The MAC address of a device.
+pub fn mac(namespace: &Namespace, device: &str) -> Result<[u8; 6]> {
+    let text = run(Command::new("ip").args(["-n", namespace.name(), "-j", "link", "show", "dev", device]))?;
+    let links: serde_json::Value = serde_json::from_str(&text).context("reading the output of ip -j link")?;
+    let address = links[0]["address"].as_str().unwrap_or_default();
+    let bytes: Vec<u8> = address.split(':').filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+    bytes.try_into().ok().with_context(|| format!("{device} has no MAC address: {address:?}"))
+}
+
+/// Gives a device an address (`192.0.2.1/24`, `2001:db8::1/64`).
+pub fn address(namespace: &Namespace, device: &str, prefix: &str) -> Result<()> {
+    let nodad = if prefix.contains(':') { " nodad" } else { "" };
+    namespace.ip(&format!("address add {prefix} dev {device}{nodad}"))
+}
+
+/// Adds a route: `default`, `203.0.113.0/24`.
+pub fn route(namespace: &Namespace, destination: &str, via: &str) -> Result<()> {
+    namespace.ip(&format!("route add {destination} via {via}"))
+}
+
+/// Makes a namespace one in which the kernel is silent: no addresses, no forwarding, no IPv6. The box brings its own.
+pub fn silence(namespace: &Namespace) -> Result<()> {
+    namespace.sysctl("net/ipv4/ip_forward", "0")?;
+    for device in ["all", "default"] {
+        namespace.sysctl(&format!("net/ipv6/conf/{device}/disable_ipv6"), "1")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! Programs that run beside us: their output in scratch files, their end enforced.
+
+use super::wait::{Interrupt, until};
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+/// A running program. Dropping it kills its process group.
+///
+/// Output goes to files, not pipes: nothing blocks on a reader, and what a program said can still be read when it has ended.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    stdout: PathBuf,
+    stderr: PathBuf,
+    release: bool,
+}
+
+impl Process {
+    /// Starts `command` (its process group must be its own, as [`Namespace::command`](super::Namespace::command) makes it), with its output
+    /// in `NAME.out` and `NAME.err` under `scratch`.
+    pub fn start(mut command: Command, name: &str, scratch: &Path) -> Result<Process> {
+        let (stdout, stderr) = (scratch.join(format!("{name}.out")), scratch.join(format!("{name}.err")));
+        let file = |path: &Path| File::create(path).with_context(|| format!("making {}", path.display()));
+        command.stdin(Stdio::null()).stdout(file(&stdout)?).stderr(file(&stderr)?);
+        let child = command.spawn().with_context(|| format!("starting {name}"))?;
+        Ok(Process { name: name.to_owned(), child, stdout, stderr, release: false })
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has said so far on standard output.
+    pub fn stdout(&self) -> String {
+        read_lossy(&self.stdout)
+    }
+
+    /// What it has said so far on standard error.
+    pub fn stderr(&self) -> String {
+        read_lossy(&self.stderr)
+    }
+
+    /// Has it ended?
+    pub fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
+        self.child.try_wait().with_context(|| format!("watching {}", self.name))
+    }
+
+    /// Waits until it ends.
+    pub fn wait(&mut self, limit: Duration, interrupt: &Interrupt) -> Result<ExitStatus> {
+        let what = format!("{} ends", self.name);
+        until(&what, limit, interrupt, || self.try_wait())
+    }
+
+    /// Waits until it ends with success, and returns its standard output.
+    pub fn finish(&mut self, limit: Duration, interrupt: &Interrupt) -> Result<String> {
+        let status = self.wait(limit, interrupt)?;
+        if !status.success() {
+            bail!("{} failed: {status}\n{}", self.name, self.last_words());
+        }
+        Ok(self.stdout())
+    }
+
+    /// Waits until `probe` has an answer, and fails as soon as the program ends before that.
+    pub fn wait_while_running<T>(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        interrupt: &Interrupt,
+        mut probe: impl FnMut(&Process) -> Result<Option<T>>,
+    ) -> Result<T> {
+        let answer = until(what, limit, interrupt, || {
+            if let Some(answer) = probe(self)? {
+                return Ok(Some(answer));
+            }
+            if let Some(status) = self.try_wait()? {
+                bail!("{} ended instead ({status}): {what}", self.name);
+            }
+            Ok(None)
+        });
+        answer.with_context(|| self.last_words())
+    }
+
+    /// Sends it a signal. It is no error if it has ended.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        signal_pid(self.pid(), signal)
+    }
+
+    /// The end of its output, for an error message.
+    pub fn last_words(&self) -> String {
+        let mut text = String::new();
+        for (stream, content) in [("stdout", self.stdout()), ("stderr", self.stderr())] {
+            let lines: Vec<&str> = content.lines().collect();
+            if !lines.is_empty() {
+                let tail = &lines[lines.len().saturating_sub(15)..];
+                text += &format!("--- end of {} of {}\n{}\n", stream, self.name, tail.join("\n"));
+            }
+        }
+        if text.is_empty() { format!("{} said nothing", self.name) } else { text }
+    }
+
+    /// Lets it run on when dropped.
+    pub fn release(&mut self) {
+        self.release = true;
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.release || matches!(self.child.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        if let Some(group) = Pid::from_raw(self.child.id() as i32) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+fn read_lossy(path: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}
+
+/// Sends a signal to a process. It is no error if it has ended.
+pub fn signal_pid(pid: u32, signal: Signal) -> Result<()> {
+    let pid = Pid::from_raw(pid as i32).with_context(|| format!("{pid} is no process id"))?;
+    match kill_process(pid, signal) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("signalling process {pid}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::CommandExt;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).process_group(0);
+        command
+    }
+
+    fn scratch(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("holdfast-process-test-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn output_is_kept_and_failure_quotes_it() {
+        let scratch = scratch("output");
+        let limit = Duration::from_secs(10);
+        let interrupt = Interrupt::default();
+        let mut good = Process::start(shell("echo said"), "good", &scratch).unwrap();
+        assert_eq!(good.finish(limit, &interrupt).unwrap(), "said\n");
+        let mut bad = Process::start(shell("echo why >&2; exit 4"), "bad", &scratch).unwrap();
+        let error = bad.finish(limit, &interrupt).unwrap_err().to_string();
+        assert!(error.contains("bad failed") && error.contains("why"), "{error}");
+        let mut early = Process::start(shell("exit 0"), "early", &scratch).unwrap();
+        let error = early.wait_while_running::<()>("ready", limit, &interrupt, |_| Ok(None)).unwrap_err();
+        assert!(format!("{error:#}").contains("ended instead"), "{error:#}");
+        fs::remove_dir_all(scratch).unwrap();
+    }
+
+    #[test]
+    fn dropping_kills_the_whole_group() {
+        let scratch = scratch("group");
+        let process = Process::start(shell("sleep 1000 & echo $!; wait"), "parent", &scratch).unwrap();
+        let interrupt = Interrupt::default();
+        let child: u32 =
+            until("the child's pid", Duration::from_secs(10), &interrupt, || Ok(process.stdout().trim().parse().ok())).unwrap();
+        drop(process);
+        until("the child dies", Duration::from_secs(10), &interrupt, || {
+            // An orphan may stay a zombie where nobody reaps; it is dead all the same.
+            let stat = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+            Ok((stat.is_empty() || stat.contains(") Z ")).then_some(()))
+        })
+        .unwrap();
+        fs::remove_dir_all(scratch).unwrap();
+    }
+}

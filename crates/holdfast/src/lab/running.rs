@@ -1,0 +1,154 @@
+//! `holdfast run` in a namespace, and what one does to it: ask, kill, stop, stop for good.
+
+use super::process::{Process, signal_pid};
+use super::wait::{Interrupt, until};
+use super::{Lab, Namespace};
+use crate::status::{self, Protected, Status};
+use anyhow::{Context, Result, bail};
+use rustix::process::Signal;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// Longest time from the start to `ready`.
+const READY_LIMIT: Duration = Duration::from_secs(20);
+
+/// A running box. Dropping it kills it; [`RunningBox::stop`] stops it as an operator would.
+#[derive(Debug)]
+pub struct RunningBox {
+    process: Process,
+    binary: PathBuf,
+    control: PathBuf,
+}
+
+/// A runtime, as it was when it was chosen to fail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Victim {
+    /// Node id.
+    pub id: u16,
+    /// Its incarnation.
+    pub incarnation: u64,
+    /// Its process.
+    pub pid: u32,
+    /// Flows that it owned.
+    pub flows: u64,
+}
+
+/// How a failure was overcome.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recovery {
+    /// From the signal until a new incarnation served, as seen by polling.
+    pub back: Duration,
+    /// From the signal until the box called itself protected again, as seen by polling; `None` under a protection that never is.
+    pub protected: Option<Duration>,
+    /// What the box itself recorded.
+    pub failover: Option<status::Failover>,
+}
+
+impl RunningBox {
+    /// Starts `BINARY run CONFIGURATION --control …` inside `namespace`, and waits for its `ready` line.
+    pub fn start(lab: &Lab, namespace: &Namespace, binary: &Path, configuration: &str) -> Result<RunningBox> {
+        let mut running = RunningBox::launch(lab, namespace, binary, configuration)?;
+        let said_ready = |process: &Process| Ok(process.stdout().lines().any(|line| line.starts_with("ready")).then_some(()));
+        running.process.wait_while_running("holdfast run says ready", READY_LIMIT, lab.interrupt(), said_ready)?;
+        Ok(running)
+    }
+
+    /// Starts it without waiting for anything: for configurations that must be refused.
+    pub fn launch(lab: &Lab, namespace: &Namespace, binary: &Path, configuration: &str) -> Result<RunningBox> {
+        let file = lab.write("holdfast.yaml", configuration)?;
+        let control = lab.scratch().join("control.sock");
+        let mut command = namespace.command(binary);
+        command.arg("run").arg(&file).arg("--control").arg(&control);
+        let process = Process::start(command, "holdfast", lab.scratch())?;
+        Ok(RunningBox { process, binary: binary.to_owned(), control })
+    }
+
+    /// Its process.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// Path of its control socket.
+    pub fn control(&self) -> &Path {
+        &self.control
+    }
+
+    /// Asks `holdfast status --json`.
+    pub fn status(&self) -> Result<Status> {
+        let text = self.ask("status")?;
+        let status: Status = serde_json::from_str(&text).with_context(|| format!("reading the status:\n{text}"))?;
+        if status.version != status::VERSION {
+            bail!("the status has version {}, understood is {}", status.version, status::VERSION);
+        }
+        Ok(status)
+    }
+
+    /// Runs `holdfast COMMAND --control … --json` and returns what it prints.
+    pub fn ask(&self, command: &str) -> Result<String> {
+        let mut asking = Command::new(&self.binary);
+        asking.args([command, "--json", "--control"]).arg(&self.control);
+        super::namespace::run(&mut asking).with_context(|| self.process.last_words())
+    }
+
+    /// Waits until the status satisfies `wanted`; on failure the last status is in the error.
+    pub fn wait_for(
+        &self,
+        what: &str,
+        limit: Duration,
+        interrupt: &Interrupt,
+        mut wanted: impl FnMut(&Status) -> bool,
+    ) -> Result<Status> {
+        let mut last = None;
+        let answer = until(what, limit, interrupt, || {
+            let status = self.status()?;
+            let so = wanted(&status);
+            last = Some(status);
+            Ok(so.then(|| last.take()).flatten())
+        });
+        answer.with_context(|| match &last {
+            Some(status) => format!("the last status was {status:?}\n{}", self.process.last_words()),
+            None => self.process.last_words(),
+        })
+    }
+
+    /// The runtime that owns most flows, not counting `except`. Fails if none owns any: killing it would show nothing.
+    pub fn busiest(&self, except: Option<u16>) -> Result<Victim> {
+        let status = self.status()?;
+        let process = status.busiest_runtime(except).with_context(|| format!("no runtime serves: {status:?}"))?;
+        if process.flows == 0 {
+            bail!("no runtime owns a flow: {status:?}");
+        }
+        Ok(Victim { id: process.id, incarnation: process.incarnation, pid: process.pid, flows: process.flows })
+    }
+
+    /// Kills a runtime with SIGKILL and waits until a new incarnation of it serves and, where the protection promises it, everything is
+    /// protected again.
+    pub fn kill(&self, victim: &Victim, promised: bool, limit: Duration, interrupt: &Interrupt) -> Result<Recovery> {
+        let killed = Instant::now();
+        signal_pid(victim.pid, Signal::KILL)?;
+        let what = format!("runtime {} is back", victim.id);
+        let mut status = self.wait_for(&what, limit, interrupt, |status| {
+            let successor = status.runtime(victim.id);
+            successor.is_some_and(|process| process.incarnation > victim.incarnation && process.state == status::STATE_RUNNING)
+        })?;
+        let back = killed.elapsed();
+        let mut protected = None;
+        if promised {
+            let what = format!("everything is protected again after the failure of runtime {}", victim.id);
+            let recovered = |status: &Status| {
+                let failover = status.failover(victim.id, victim.incarnation);
+                status.protected == Protected::Yes && failover.is_some_and(|failover| failover.recovered_us.is_some())
+            };
+            status = self.wait_for(&what, limit, interrupt, recovered)?;
+            protected = Some(killed.elapsed());
+        }
+        Ok(Recovery { back, protected, failover: status.failover(victim.id, victim.incarnation).cloned() })
+    }
+
+    /// Stops it with SIGTERM and waits for its end.
+    pub fn stop(&mut self, limit: Duration, interrupt: &Interrupt) -> Result<ExitStatus> {
+        self.process.signal(Signal::TERM)?;
+        self.process.wait(limit, interrupt).with_context(|| self.process.last_words())
+    }
+}

@@ -1,0 +1,297 @@
+//! Numbered datagrams: a client that counts exactly what was lost, doubled, reordered or changed on the way to an echo and back.
+
+use super::namespace::Namespace;
+use anyhow::{Context, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Bytes of a datagram: magic, flow, sequence number, then a pattern derived from both.
+const DATAGRAM_BYTES: usize = 200;
+const MAGIC: u32 = 0x4846_5544;
+/// The pace of the sender: what is due is sent once per tick.
+const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+
+/// Sends every datagram back to where it came from, until dropped.
+#[derive(Debug)]
+pub struct Echo {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Echo {
+    /// Binds `address` inside `namespace`.
+    pub fn start(namespace: &Namespace, address: SocketAddr) -> Result<Echo> {
+        let socket = namespace.enter(|| UdpSocket::bind(address))?.with_context(|| format!("binding {address}"))?;
+        socket.set_read_timeout(Some(Duration::from_millis(50)))?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let theirs = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("udp-echo".into()).spawn(move || {
+            let mut block = [0_u8; 2048];
+            while !theirs.load(Ordering::Relaxed) {
+                // Errors are time-outs and the ICMP errors of clients that have gone.
+                if let Ok((length, from)) = socket.recv_from(&mut block) {
+                    let _ = socket.send_to(&block[..length], from);
+                }
+            }
+        })?;
+        Ok(Echo { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What to send.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// The echo.
+    pub server: SocketAddr,
+    /// Flows (source ports) to spread the datagrams over.
+    pub flows: usize,
+    /// Datagrams per second, all flows together.
+    pub per_second: u64,
+}
+
+/// What came back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Datagrams {
+    /// Sent.
+    pub sent: u64,
+    /// Echoed, each counted once.
+    pub returned: u64,
+    /// Sent and not (yet) returned.
+    pub lost: u64,
+    /// Returned more than once.
+    pub doubled: u64,
+    /// Returned after a later one of the same flow.
+    pub reordered: u64,
+    /// Not as they were sent.
+    pub changed: u64,
+    /// The longest time that a flow, sending at its pace, got nothing back; in microseconds.
+    pub longest_silence_us: u64,
+    /// Flows that got something back at the end.
+    pub flows_alive: usize,
+}
+
+/// A sender under way; ends when dropped.
+#[derive(Debug)]
+pub struct Stream {
+    stop: Arc<AtomicBool>,
+    counts: Arc<Mutex<Datagrams>>,
+    thread: Option<JoinHandle<Datagrams>>,
+}
+
+impl Stream {
+    /// Starts sending from inside `namespace`.
+    pub fn start(namespace: &Namespace, plan: Plan) -> Result<Stream> {
+        let sockets = namespace.enter(|| {
+            let open = || {
+                let socket = UdpSocket::bind("0.0.0.0:0")?;
+                socket.connect(plan.server)?;
+                socket.set_nonblocking(true)?;
+                Ok(socket)
+            };
+            (0..plan.flows).map(|_| open()).collect::<std::io::Result<Vec<UdpSocket>>>()
+        })?;
+        let sockets = sockets.context("opening the flows")?;
+        let (stop, counts) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Datagrams::default())));
+        let mut sender = Sender::new(sockets, plan.per_second);
+        let (their_stop, their_counts) = (Arc::clone(&stop), Arc::clone(&counts));
+        let thread =
+            std::thread::Builder::new().name("udp-stream".into()).spawn(move || sender.run(&their_stop, &their_counts))?;
+        Ok(Stream { stop, counts, thread: Some(thread) })
+    }
+
+    /// The counts so far; what is on its way counts as lost until it returns.
+    pub fn datagrams(&self) -> Datagrams {
+        *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stops sending, waits for what may still return, and counts.
+    pub fn finish(mut self) -> Datagrams {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().map(|thread| thread.join().expect("the sender does not panic")).unwrap_or_default()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Sender {
+    flows: Vec<Flow>,
+    per_second: u64,
+    counts: Datagrams,
+}
+
+struct Flow {
+    socket: UdpSocket,
+    next: u64,
+    highest: Option<u64>,
+    /// Returned already, by sequence number.
+    returned: Vec<bool>,
+    /// When the last one returned, and when the first was sent that has not been followed by a return.
+    waiting_since: Option<Instant>,
+    alive: bool,
+}
+
+impl Sender {
+    fn new(sockets: Vec<UdpSocket>, per_second: u64) -> Sender {
+        let flow = |socket| Flow { socket, next: 0, highest: None, returned: Vec::new(), waiting_since: None, alive: false };
+        Sender { flows: sockets.into_iter().map(flow).collect(), per_second, counts: Datagrams::default() }
+    }
+
+    fn run(&mut self, stop: &AtomicBool, counts: &Mutex<Datagrams>) -> Datagrams {
+        let start = Instant::now();
+        while !stop.load(Ordering::Relaxed) {
+            let due = start.elapsed().as_micros() as u64 * self.per_second / 1_000_000;
+            // After a stall of this thread the backlog is not sent in one burst, which would only measure queues.
+            for _ in 0..due.saturating_sub(self.counts.sent).min(64) {
+                self.send_next();
+            }
+            self.receive();
+            *counts.lock().unwrap_or_else(PoisonError::into_inner) = self.counted();
+        }
+        self.flows.iter_mut().for_each(|flow| flow.alive = false);
+        // One last datagram per flow tells which flows are alive; late ones come home meanwhile.
+        for _ in 0..self.flows.len() {
+            self.send_next();
+        }
+        let deadline = Instant::now() + Duration::from_secs(1);
+        while self.counts.returned < self.counts.sent && Instant::now() < deadline {
+            self.receive();
+        }
+        self.counted()
+    }
+
+    fn counted(&self) -> Datagrams {
+        let mut counts = self.counts;
+        counts.lost = counts.sent - counts.returned;
+        counts.flows_alive = self.flows.iter().filter(|flow| flow.alive).count();
+        let waiting =
+            self.flows.iter().filter_map(|flow| flow.waiting_since).map(|since| since.elapsed().as_micros() as u64).max();
+        counts.longest_silence_us = counts.longest_silence_us.max(waiting.unwrap_or(0));
+        counts
+    }
+
+    fn send_next(&mut self) {
+        let number = (self.counts.sent % self.flows.len() as u64) as usize;
+        let flow = &mut self.flows[number];
+        let datagram = datagram(number as u32, flow.next);
+        // What the socket refuses (buffer full, an ICMP error to report) is sent and lost all the same.
+        let _ = flow.socket.send(&datagram);
+        flow.waiting_since.get_or_insert_with(Instant::now);
+        flow.next += 1;
+        flow.returned.push(false);
+        self.counts.sent += 1;
+    }
+
+    fn receive(&mut self) {
+        let ready: Vec<usize> = {
+            let mut descriptors: Vec<PollFd<'_>> =
+                self.flows.iter().map(|flow| PollFd::from_borrowed_fd(flow.socket.as_fd(), PollFlags::IN)).collect();
+            let _ = poll(&mut descriptors, Some(&TICK));
+            let ready = descriptors.iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty());
+            ready.map(|(number, _)| number).collect()
+        };
+        let mut block = [0_u8; 2048];
+        for number in ready {
+            loop {
+                match self.flows[number].socket.recv(&mut block) {
+                    Ok(length) => self.returned(number, &block[..length]),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    // An ICMP error on the socket; reading it has cleared it.
+                    Err(_) => continue,
+                }
+            }
+        }
+    }
+
+    fn returned(&mut self, number: usize, bytes: &[u8]) {
+        let flow = &mut self.flows[number];
+        let sequence = bytes.get(8..16).map(|field| u64::from_be_bytes(field.try_into().expect("eight bytes")));
+        let Some(sequence) = sequence.filter(|&sequence| sequence < flow.next && bytes == datagram(number as u32, sequence))
+        else {
+            self.counts.changed += 1;
+            return;
+        };
+        if std::mem::replace(&mut flow.returned[sequence as usize], true) {
+            self.counts.doubled += 1;
+            return;
+        }
+        flow.alive = true;
+        self.counts.returned += 1;
+        if flow.highest.is_some_and(|highest| sequence < highest) {
+            self.counts.reordered += 1;
+        }
+        flow.highest = flow.highest.max(Some(sequence));
+        if let Some(since) = flow.waiting_since.take() {
+            self.counts.longest_silence_us = self.counts.longest_silence_us.max(since.elapsed().as_micros() as u64);
+        }
+    }
+}
+
+fn datagram(flow: u32, sequence: u64) -> [u8; DATAGRAM_BYTES] {
+    let mut bytes = [0_u8; DATAGRAM_BYTES];
+    bytes[..4].copy_from_slice(&MAGIC.to_be_bytes());
+    bytes[4..8].copy_from_slice(&flow.to_be_bytes());
+    bytes[8..16].copy_from_slice(&sequence.to_be_bytes());
+    for (index, byte) in bytes[16..].iter_mut().enumerate() {
+        *byte = (index as u64 + sequence.wrapping_mul(31) + u64::from(flow)) as u8;
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sender with two flows whose peer is this test, which answers as it likes.
+    #[test]
+    fn loss_doubling_reordering_and_change_are_told_apart() {
+        let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sockets = (0..2).map(|_| {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.connect(peer.local_addr().unwrap()).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            socket
+        });
+        let mut sender = Sender::new(sockets.collect(), 1000);
+        for _ in 0..6 {
+            sender.send_next();
+        }
+        let sent = |flow, sequence| datagram(flow, sequence).to_vec();
+        // Flow 0 gets 1, 0 (late), 0 (again); flow 1 gets 0 changed, and a number never sent.
+        sender.returned(0, &sent(0, 1));
+        sender.returned(0, &sent(0, 0));
+        sender.returned(0, &sent(0, 0));
+        let mut changed = sent(1, 0);
+        changed[100] ^= 1;
+        sender.returned(1, &changed);
+        sender.returned(1, &sent(1, 99));
+        sender.returned(1, &sent(0, 2));
+        sender.returned(1, b"short");
+        let counts = sender.counted();
+        assert_eq!((counts.sent, counts.returned, counts.lost), (6, 2, 4));
+        assert_eq!((counts.doubled, counts.reordered, counts.changed), (1, 1, 4));
+        assert_eq!(counts.flows_alive, 1);
+        assert!(counts.longest_silence_us > 0);
+    }
+}

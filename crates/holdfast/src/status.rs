@@ -1,0 +1,170 @@
+//! The status object: what `holdfast status --json` prints and the control socket answers.
+//!
+//! One definition for the process that fills it, the command that prints it, and whoever reads it (the demo, the tests). Fields are only
+//! ever added; a change of meaning increases [`VERSION`].
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Version of the object, in its field `version`.
+pub const VERSION: u32 = 1;
+
+/// The role of a worker that owns flow actors, in [`Process::role`].
+pub const ROLE_RUNTIME: &str = "runtime";
+
+/// The state of a process that serves, in [`Process::state`].
+pub const STATE_RUNNING: &str = "running";
+
+/// The whole object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Would every flow survive if one process failed now?
+    pub protected: Protected,
+    /// Every process of the cluster, the dead ones replaced by their successors.
+    pub processes: Vec<Process>,
+    /// Drops by reason (the names of `holdfast explain`), all parts together, since the start.
+    #[serde(default)]
+    pub drops: BTreeMap<String, u64>,
+    /// What failed since the start, oldest first.
+    #[serde(default)]
+    pub failovers: Vec<Failover>,
+}
+
+/// Whether a single failure now would be survived by every flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Protected {
+    /// Every flow has its replica.
+    #[serde(rename = "yes")]
+    Yes,
+    /// The protection does not promise it, or there is nobody left to hold a replica.
+    #[serde(rename = "no")]
+    No,
+    /// Some flows have no replica yet.
+    #[serde(rename = "re-synchronising")]
+    ReSynchronising,
+}
+
+/// One process, or one role of a process that has several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// `manager`, `switch`, `coordinator` or `runtime`.
+    pub role: String,
+    /// Node id on the fabric.
+    pub id: u16,
+    /// How often this node has been started; larger than that of its predecessor.
+    pub incarnation: u64,
+    /// Process id on its host.
+    pub pid: u32,
+    /// Host name.
+    pub host: String,
+    /// `starting`, `running`, `leaving` or `failed`.
+    pub state: String,
+    /// Flows that it owns (a runtime) or routes (a switch); replicas do not count.
+    pub flows: u64,
+    /// Packets handled since its start.
+    pub packets: u64,
+    /// Its own drops by reason.
+    #[serde(default)]
+    pub drops: BTreeMap<String, u64>,
+}
+
+/// One failure and what was done about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failover {
+    /// Node id of the runtime that failed.
+    pub runtime: u16,
+    /// The incarnation that failed.
+    pub incarnation: u64,
+    /// What was seen: `exited`, `killed by signal 9`, `no heartbeat`.
+    pub cause: String,
+    /// When it was seen, in nanoseconds of the box's clock.
+    pub detected_at_ns: u64,
+    /// Microseconds from the failure (the last sign of life, where the failure itself is not dated) to its detection.
+    #[serde(default)]
+    pub detection_us: Option<u64>,
+    /// Microseconds from the detection until every flow that survives was served again; absent while that is not so.
+    #[serde(default)]
+    pub recovered_us: Option<u64>,
+    /// Flows that the failed runtime owned.
+    pub flows: u64,
+}
+
+impl Status {
+    /// The runtimes, in the order of the list.
+    pub fn runtimes(&self) -> impl Iterator<Item = &Process> {
+        self.processes.iter().filter(|process| process.role == ROLE_RUNTIME)
+    }
+
+    /// The runtime with this node id.
+    pub fn runtime(&self, id: u16) -> Option<&Process> {
+        self.runtimes().find(|process| process.id == id)
+    }
+
+    /// The serving runtime that owns most flows, not counting `except`.
+    pub fn busiest_runtime(&self, except: Option<u16>) -> Option<&Process> {
+        self.runtimes()
+            .filter(|process| process.state == STATE_RUNNING && Some(process.id) != except)
+            .max_by_key(|process| process.flows)
+    }
+
+    /// The failure of this incarnation of this runtime, if it was seen.
+    pub fn failover(&self, runtime: u16, incarnation: u64) -> Option<&Failover> {
+        self.failovers.iter().find(|failover| failover.runtime == runtime && failover.incarnation == incarnation)
+    }
+
+    /// How many packets were dropped for this reason.
+    pub fn dropped(&self, reason: &str) -> u64 {
+        self.drops.get(reason).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runtime(id: u16, flows: u64, state: &str) -> Process {
+        Process {
+            role: ROLE_RUNTIME.into(),
+            id,
+            incarnation: 1,
+            pid: 1,
+            host: "h".into(),
+            state: state.into(),
+            flows,
+            packets: 0,
+            drops: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn reads_what_the_contract_says_and_ignores_what_later_versions_add() {
+        let text = r#"{"version":1,"protected":"re-synchronising","processes":[{"role":"runtime","id":16,"incarnation":2,"pid":7,"host":"h",
+            "state":"running","flows":3,"packets":9,"drops":{"no_flow":1},"colour":"red"}],"drops":{"no_flow":1},
+            "failovers":[{"runtime":16,"incarnation":1,"cause":"killed by signal 9","detected_at_ns":5,"detection_us":90,"flows":3}]}"#;
+        let status: Status = serde_json::from_str(text).unwrap();
+        assert_eq!(status.protected, Protected::ReSynchronising);
+        assert_eq!(status.dropped("no_flow"), 1);
+        assert_eq!(status.dropped("fenced"), 0);
+        assert_eq!(status.failover(16, 1).unwrap().recovered_us, None);
+        assert!(status.failover(16, 2).is_none());
+        assert_eq!(serde_json::to_value(Protected::Yes).unwrap(), "yes");
+        assert_eq!(serde_json::to_value(Protected::No).unwrap(), "no");
+    }
+
+    #[test]
+    fn the_busiest_runtime_is_one_that_serves() {
+        let mut status = Status {
+            version: VERSION,
+            protected: Protected::Yes,
+            processes: vec![runtime(16, 5, STATE_RUNNING), runtime(17, 9, "failed"), runtime(18, 2, STATE_RUNNING)],
+            drops: BTreeMap::new(),
+            failovers: Vec::new(),
+        };
+        assert_eq!(status.busiest_runtime(None).unwrap().id, 16);
+        assert_eq!(status.busiest_runtime(Some(16)).unwrap().id, 18);
+        status.processes[0].role = "switch".into();
+        assert_eq!(status.busiest_runtime(None).unwrap().id, 18);
+    }
+}
