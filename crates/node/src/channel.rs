@@ -50,7 +50,7 @@ const HEADER_LEN: usize = size_of::<Header>();
 const RECORD_HEADER_LEN: usize = 3;
 
 /// Frames in flight per peer.
-const WINDOW: u32 = 64;
+const WINDOW: u32 = 1024;
 /// Bytes of records that wait to be put into frames, per peer.
 const QUEUE_BYTES: usize = 4 << 20;
 const MILLISECOND: u64 = 1_000_000;
@@ -106,7 +106,7 @@ impl Channel {
         Channel {
             peer,
             next_sequence: 1,
-            flight: VecDeque::with_capacity(WINDOW as usize),
+            flight: VecDeque::with_capacity(64),
             queue: Vec::new(),
             queued_from: 0,
             expected: 1,

@@ -45,7 +45,15 @@ impl Hub {
         let (switch_peer, coordinator_peer) = (switch.fabric().me(), coordinator.fabric().me());
         switch.fabric().set_peer(coordinator_peer);
         coordinator.fabric().set_peer(switch_peer);
-        Hub { switch, coordinator, fence: Fence::new(), drops: DropCounters::default(), forwarded: 0, local: Vec::new(), spare: Vec::new() }
+        Hub {
+            switch,
+            coordinator,
+            fence: Fence::new(),
+            drops: DropCounters::default(),
+            forwarded: 0,
+            local: Vec::new(),
+            spare: Vec::new(),
+        }
     }
 
     /// The fence.

@@ -40,6 +40,7 @@ pub(crate) struct Lane {
     owned_limit: usize,
     keys: Vec<FlowKey>,
     hashes: Vec<u64>,
+    likely: Vec<Option<Found>>,
     ready: Vec<Packet>,
     undo: Vec<u8>,
     running: Option<(Slot, bool)>,
@@ -73,6 +74,7 @@ impl Lane {
             owned_limit,
             keys: Vec::with_capacity(256),
             hashes: Vec::with_capacity(256),
+            likely: Vec::with_capacity(256),
             ready: Vec::with_capacity(256),
             undo,
             running: None,
@@ -83,23 +85,29 @@ impl Lane {
     ///
     /// The look-ups of a burst are done in stages, so that their cache misses overlap instead of following one another.
     pub(crate) fn process(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        if self.work.is_empty() {
+            return;
+        }
         self.keys.clear();
         self.hashes.clear();
-        let mut work = core::mem::take(&mut self.work);
-        for mut packet in work.drain(..) {
-            match shared.identify(&mut packet) {
+        let mut at = 0;
+        while at < self.work.len() {
+            match shared.identify(&mut self.work[at]) {
                 Ok(key) => {
                     self.hashes.push(self.flows.hash(&key));
                     self.keys.push(key);
-                    self.ready.push(packet);
+                    at += 1;
                 }
-                Err(reason) => shared.drop(packet, reason, pool),
+                Err(reason) => {
+                    let packet = self.work.remove(at);
+                    shared.drop(packet, reason, pool);
+                }
             }
         }
-        self.work = work;
         core::hint::black_box(self.flows.touch_buckets(&self.hashes));
-        core::hint::black_box(self.flows.touch_slots(&self.hashes));
+        core::hint::black_box(self.flows.touch_slots(&self.hashes, &mut self.likely));
         // Taken from the end, so that a packet leaves the vector only when its fate is known: a panic loses none.
+        core::mem::swap(&mut self.work, &mut self.ready);
         self.ready.reverse();
         let total = self.ready.len();
         while !self.ready.is_empty() {
@@ -111,28 +119,21 @@ impl Lane {
     }
 
     fn process_ready(&mut self, total: usize, shared: &mut Shared, pool: &mut dyn PacketPool) {
-        while let Some(mut packet) = self.ready.pop() {
-            let at = total - self.ready.len() - 1;
+        while !self.ready.is_empty() {
+            let at = total - self.ready.len();
             let (key, hash) = (self.keys[at], self.hashes[at]);
-            // The packet goes back while the chain has it: see `contain_panic`.
-            let step = {
-                self.ready.push(packet);
-                let step = self.step(key, hash, shared);
-                packet = match self.ready.pop() {
-                    Some(packet) => packet,
-                    None => return,
-                };
-                step
-            };
+            let step = self.step(key, hash, self.likely[at], shared);
+            let Some(packet) = self.ready.pop() else { return };
             self.settle(step, packet, key, shared, pool);
         }
     }
 
     /// Finds the packet's flow and runs the chain; the packet is the last of `ready`.
-    fn step(&mut self, key: FlowKey, hash: u64, shared: &mut Shared) -> Step {
+    #[inline]
+    fn step(&mut self, key: FlowKey, hash: u64, likely: Option<Found>, shared: &mut Shared) -> Step {
         let Some(packet) = self.ready.last() else { return Step::Drop(DropReason::NoFlow) };
         let (epoch, is_new) = (packet.meta.commit, packet.meta.flags & Flags::NEW != 0);
-        match self.flows.find(&key, hash) {
+        match self.flows.find_likely(&key, hash, likely) {
             Some(found) => {
                 let header = self.flows.header_mut(found.slot);
                 let is_newer = (epoch.wrapping_sub(header.epoch) as i32) > 0;

@@ -163,19 +163,30 @@ impl Flows {
         hashes.iter().fold(0, |sum, &hash| sum.wrapping_add(self.table.touch(hash)))
     }
 
-    /// Second half: brings the likely slots' lines into the cache.
+    /// Second half: looks the keys up without comparing them, and brings the slots' lines into the cache. `into` gets one entry per
+    /// hash, for [`Flows::find_likely`]. The returned value means nothing; use it so that the loads stay.
     #[inline]
-    pub fn touch_slots(&self, hashes: &[u64]) -> u64 {
+    pub fn touch_slots(&self, hashes: &[u64], into: &mut Vec<Option<Found>>) -> u64 {
+        into.clear();
+        into.extend(hashes.iter().map(|&hash| self.table.candidate(hash)));
         let mut sum = 0u64;
-        for &hash in hashes {
-            if let Some(found) = self.table.candidate(hash) {
-                let start = found.slot as usize * self.stride;
-                for line in &self.lines[start..start + self.stride] {
-                    sum = sum.wrapping_add(u64::from(line.0[0]));
-                }
+        for found in into.iter().flatten() {
+            let start = found.slot as usize * self.stride;
+            for line in &self.lines[start..start + self.stride] {
+                sum = sum.wrapping_add(u64::from(line.0[0]));
             }
         }
         sum
+    }
+
+    /// As [`Flows::find`], with what [`Flows::touch_slots`] said.
+    #[inline]
+    pub fn find_likely(&self, key: &FlowKey, hash: u64, likely: Option<Found>) -> Option<Found> {
+        match likely {
+            Some(found) if self.header(found.slot).role != role::FREE && self.is_key(found, key) => Some(found),
+            // Another key with the same tag, or the flow was opened since, by an earlier packet of the burst.
+            _ => self.find(key, hash),
+        }
     }
 
     /// Takes a slot for a flow with this forward key; the caller made sure that there is none. Header and state are zero but for key,

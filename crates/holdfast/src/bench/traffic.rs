@@ -1,0 +1,95 @@
+//! The frames that a datapath benchmark plays: 64 bytes, both directions, in an order without locality.
+
+use holdfast_wire::header::{Ipv4, Udp, proto};
+use holdfast_wire::{Packet, PacketPool, checksum};
+use zerocopy::IntoBytes;
+
+/// Length of every frame, bytes, without the frame check sequence.
+pub(crate) const FRAME_LEN: usize = 60;
+
+/// Where the balancer's virtual address is.
+pub(crate) const VIRTUAL: ([u8; 4], u16) = ([203, 0, 113, 10], 80);
+
+/// A UDP frame of [`FRAME_LEN`] bytes.
+pub(crate) fn udp(source: ([u8; 4], u16), destination: ([u8; 4], u16)) -> [u8; FRAME_LEN] {
+    let mut frame = [0u8; FRAME_LEN];
+    frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0]);
+    let mut ip = Ipv4 {
+        version_ihl: 0x45,
+        tos: 0,
+        total_len: ((FRAME_LEN - 14) as u16).into(),
+        id: 1.into(),
+        flags_fragment: 0x4000.into(),
+        ttl: 64,
+        protocol: proto::UDP,
+        checksum: 0.into(),
+        source: source.0,
+        destination: destination.0,
+    };
+    ip.checksum = checksum::checksum(ip.as_bytes()).into();
+    frame[14..34].copy_from_slice(ip.as_bytes());
+    let udp = Udp {
+        source: source.1.into(),
+        destination: destination.1.into(),
+        len: ((FRAME_LEN - 34) as u16).into(),
+        checksum: 0.into(),
+    };
+    frame[34..42].copy_from_slice(udp.as_bytes());
+    let sum = checksum::transport(&source.0, &destination.0, proto::UDP, &frame[34..]);
+    frame[40..42].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
+
+/// The client of a flow.
+pub(crate) fn client(flow: usize) -> ([u8; 4], u16) {
+    let host = (flow / 50_000) as u32;
+    let address = (0x0a00_0000u32 + 2 + host).to_be_bytes();
+    (address, 10_000 + (flow % 50_000) as u16)
+}
+
+/// The reply to a frame that left: source and destination exchanged.
+pub(crate) fn reply_to(frame: &[u8]) -> [u8; FRAME_LEN] {
+    let end = |address: usize, port: usize| {
+        let address = [frame[address], frame[address + 1], frame[address + 2], frame[address + 3]];
+        (address, u16::from_be_bytes([frame[port], frame[port + 1]]))
+    };
+    udp(end(30, 36), end(26, 34))
+}
+
+/// True if the frame's IP header and UDP checksum are right.
+pub(crate) fn is_sound(frame: &[u8]) -> bool {
+    checksum::checksum(&frame[14..34]) == 0
+        && checksum::transport(&frame[26..30], &frame[30..34], proto::UDP, &frame[34..FRAME_LEN]) == 0
+}
+
+/// A port that plays frames from memory, one after the other, for ever.
+pub(crate) struct Player {
+    frames: Vec<[u8; FRAME_LEN]>,
+    at: usize,
+}
+
+impl Player {
+    /// Plays `frames` in a random order that is the same for every player of as many frames.
+    pub(crate) fn new(mut frames: Vec<[u8; FRAME_LEN]>) -> Player {
+        let mut random = holdfast_sim::Random::new(frames.len() as u64);
+        for at in (1..frames.len()).rev() {
+            frames.swap(at, random.range(0, at as u64 + 1) as usize);
+        }
+        Player { frames, at: 0 }
+    }
+
+    /// Receives a burst.
+    #[inline]
+    pub(crate) fn receive(&mut self, count: usize, pool: &mut dyn PacketPool, into: &mut Vec<Packet>) {
+        for _ in 0..count {
+            let Some(mut packet) = pool.take() else { return };
+            let fits = packet.copy_from(&self.frames[self.at]);
+            debug_assert!(fits);
+            self.at += 1;
+            if self.at == self.frames.len() {
+                self.at = 0;
+            }
+            into.push(packet);
+        }
+    }
+}
