@@ -1,0 +1,313 @@
+//! A runtime alone: functions that panic, functions that must wait, tables that are full.
+
+use holdfast_nf::shared::{Lease, Pool, RequestPool};
+use holdfast_nf::{Bound, Chain, ConfigError, Context, DropReason, Function, NetworkFunction, Open, Verdict};
+use holdfast_node::address::{COORDINATOR, SWITCH, mac_of};
+use holdfast_node::channel::{Fabric, FabricConfig};
+use holdfast_node::message::{Control, PoolId};
+use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
+use holdfast_protection::{Peer, Unprotected};
+use holdfast_wire::nsh::{self, Flags, Outer, index};
+use holdfast_wire::{MemoryPool, Packet, PacketPool};
+
+const NOTHING: [u8; 0] = [];
+const ME: Peer = Peer { node: 16, incarnation: 1 };
+
+/// A UDP datagram from port `flow`, with one byte of payload that tells the functions what to do.
+fn datagram(flow: u16, order: u8) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    frame.extend_from_slice(&[0x45, 0, 0, 29, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 2, 192, 0, 2, 1]);
+    frame.extend_from_slice(&flow.to_be_bytes());
+    frame.extend_from_slice(&[0, 53, 0, 9, 0, 0, order]);
+    frame
+}
+
+/// A runtime with its pool, and a clock that only moves when told.
+struct Bench {
+    runtime: Runtime,
+    pool: MemoryPool,
+    stamp: u64,
+    coordinator: Fabric,
+}
+
+impl Bench {
+    fn new(functions: Vec<Box<dyn Function>>, flows: usize) -> Bench {
+        let config = RuntimeConfig { me: ME, flows, seed: 1, report_interval: 1_000_000_000, fabric: FabricConfig::default() };
+        let spec = ChainSpec { name: "test".to_owned(), chain: Chain::new(functions), protection: Box::new(Unprotected) };
+        let coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
+        let mut bench = Bench { runtime: Runtime::new(config, vec![spec]), pool: MemoryPool::new(256), stamp: 1_000_000_000, coordinator };
+        bench.coordinator.set_peer(ME);
+        bench
+    }
+
+    fn packet(&mut self, frame: &[u8], epoch: u32) -> Packet {
+        let mut packet = self.pool.take().expect("the pool is large enough");
+        assert!(packet.copy_from(frame));
+        self.stamp += 1;
+        packet.meta.stamp = self.stamp;
+        packet.meta.commit = epoch;
+        packet.meta.flags = Flags::NEW;
+        assert!(nsh::encapsulate(&mut packet, Outer { destination: mac_of(ME.node), source: mac_of(SWITCH), index: index::TO_RUNTIME }));
+        packet
+    }
+
+    /// Sends frames in one burst; returns the payload bytes of what was released, in order.
+    fn send(&mut self, frames: &[Vec<u8>]) -> Vec<u8> {
+        let mut rx: Vec<Packet> = frames.iter().map(|frame| self.packet(frame, 1)).collect();
+        self.turn(&mut rx)
+    }
+
+    fn turn(&mut self, rx: &mut Vec<Packet>) -> Vec<u8> {
+        let mut tx = Vec::new();
+        self.runtime.turn(rx, &mut tx, &mut self.pool, self.stamp);
+        let mut out = Vec::new();
+        for packet in tx {
+            let bytes = packet.bytes();
+            if bytes[12..14] == [0x89, 0x4f] && bytes[21] == index::RELEASED {
+                out.extend(bytes.last());
+            } else if bytes[..6] == mac_of(COORDINATOR) {
+                let _ = self.coordinator.handle_frame(bytes, self.stamp);
+            }
+            self.pool.put(packet);
+        }
+        out
+    }
+
+    fn tell(&mut self, message: &Control) -> Vec<u8> {
+        self.coordinator.send_control(ME.node, message);
+        let mut rx = Vec::new();
+        let pool = &mut self.pool;
+        self.coordinator.poll_transmit(self.stamp, |frame| {
+            let mut packet = pool.take().expect("the pool is large enough");
+            rx.push({
+                assert!(packet.copy_from(frame));
+                packet
+            });
+            true
+        });
+        self.turn(&mut rx)
+    }
+
+    fn advance(&mut self, nanoseconds: u64) {
+        self.stamp += nanoseconds;
+        let mut tick = self.pool.take().expect("the pool is large enough");
+        tick.meta.stamp = self.stamp;
+        tick.meta.flags = Flags::OAM;
+        assert!(nsh::encapsulate(&mut tick, Outer { destination: mac_of(ME.node), source: mac_of(SWITCH), index: index::TO_RUNTIME }));
+        self.turn(&mut vec![tick]);
+        self.turn(&mut Vec::new());
+    }
+
+    fn flows(&self) -> usize {
+        self.runtime.flows(0).map_or(0, |flows| flows.len())
+    }
+
+    /// Every buffer is free, or held by a packet that waits.
+    fn assert_no_buffer_lost(&self) {
+        assert_eq!(self.pool.free() + self.runtime.held(), self.pool.total());
+    }
+}
+
+holdfast_nf::flow_state! {
+    struct Count {
+        packets: u64,
+    }
+}
+
+/// Counts, and panics on the order 0xff, after having counted.
+struct Bomb;
+
+impl NetworkFunction for Bomb {
+    const NAME: &'static str = "bomb";
+    type Config = ();
+    type Flow = Count;
+    type Shared = ();
+
+    fn new((): ()) -> Result<(Bomb, ()), ConfigError> {
+        Ok((Bomb, ()))
+    }
+
+    fn open(&self, _: &Packet, _: &mut (), _: &mut Context) -> Open<Count> {
+        Open::Accept(Count::default())
+    }
+
+    fn process(&self, packet: &mut Packet, flow: &mut Count, _: &mut (), _: &mut Context) -> Verdict {
+        flow.packets += 1;
+        let payload = packet.l4_mut();
+        assert_ne!(payload[8], 0xff, "boom");
+        payload[8] = flow.packets as u8;
+        Verdict::Forward
+    }
+}
+
+fn bomb() -> Box<dyn Function> {
+    Box::new(Bound::<Bomb>::new(()).expect("nothing to refuse"))
+}
+
+/// One packet of five makes the function panic: it is dropped with its reason, the flow's state is as before it, the others pass, no buffer is lost.
+#[test]
+fn a_panicking_function_costs_one_packet() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut bench = Bench::new(vec![bomb()], 16);
+    let out = bench.send(&[datagram(1, 0), datagram(1, 0), datagram(1, 0xff), datagram(1, 0), datagram(2, 0)]);
+    assert_eq!(out, [1, 2, 3, 1], "the third packet's count was rolled back");
+    assert_eq!(bench.runtime.counts().panics, 1);
+    assert_eq!(bench.runtime.drops().get(DropReason::FunctionPanicked), 1);
+    assert_eq!(bench.runtime.drops().total(), 1);
+    // A flow whose very first packet panics does not exist.
+    assert_eq!(bench.send(&[datagram(3, 0xff)]), NOTHING);
+    assert_eq!(bench.flows(), 2);
+    bench.assert_no_buffer_lost();
+}
+
+/// The table is full: new flows are refused with a reason, those that are there go on.
+#[test]
+fn a_full_table_refuses_new_flows_and_serves_the_others() {
+    let mut bench = Bench::new(vec![bomb()], 4);
+    let first: Vec<Vec<u8>> = (1..=4).map(|flow| datagram(flow, 0)).collect();
+    assert_eq!(bench.send(&first), [1, 1, 1, 1]);
+    assert_eq!(bench.send(&[datagram(5, 0), datagram(1, 0)]), [2]);
+    assert_eq!(bench.runtime.drops().get(DropReason::FlowTableFull), 1);
+    bench.assert_no_buffer_lost();
+}
+
+/// Flows end by stamped time, and their room is free again.
+#[test]
+fn flows_end_by_stamped_time() {
+    let mut bench = Bench::new(vec![bomb()], 4);
+    bench.send(&[datagram(1, 0)]);
+    bench.advance(299_000_000_000);
+    assert_eq!(bench.flows(), 1);
+    for _ in 0..40 {
+        bench.advance(1_000_000_000);
+    }
+    assert_eq!(bench.flows(), 0);
+    assert_eq!(bench.runtime.counts().expired, 1);
+}
+
+holdfast_nf::flow_state! {
+    struct Leased {
+        number: u32,
+        opened: u32,
+    }
+}
+
+holdfast_nf::shared_state! {
+    struct Numbers {
+        pool: Pool,
+    }
+}
+
+/// Needs a number for every flow, and writes it into the packets.
+struct Leaser;
+
+impl NetworkFunction for Leaser {
+    const NAME: &'static str = "leaser";
+    type Config = ();
+    type Flow = Leased;
+    type Shared = Numbers;
+
+    fn new((): ()) -> Result<(Leaser, Numbers), ConfigError> {
+        Ok((Leaser, Numbers { pool: Pool::new(200) }))
+    }
+
+    fn open(&self, _: &Packet, shared: &mut Numbers, cx: &mut Context) -> Open<Leased> {
+        match shared.pool.lease(cx) {
+            Lease::Granted(number) => Open::Accept(Leased { number, opened: 1 }),
+            Lease::Wait => Open::Wait,
+            Lease::Exhausted => Open::Drop(DropReason::PoolEmpty),
+        }
+    }
+
+    fn process(&self, packet: &mut Packet, flow: &mut Leased, _: &mut Numbers, _: &mut Context) -> Verdict {
+        packet.l4_mut()[8] += flow.number as u8;
+        Verdict::Forward
+    }
+
+    fn expire(&self, flow: &mut Leased, shared: &mut Numbers) {
+        shared.pool.give_back(flow.number);
+    }
+}
+
+fn leaser() -> Box<dyn Function> {
+    Box::new(Bound::<Leaser>::new(()).expect("nothing to refuse"))
+}
+
+const POOL: PoolId = PoolId { chain: 0, function: 1, field: 0 };
+
+/// The second function of a chain waits for a number. The first does not run again; later packets of the flow wait behind; when the grant
+/// comes, all leave in order.
+#[test]
+fn a_flow_that_waits_for_a_lease_goes_on_where_it_stopped() {
+    let mut bench = Bench::new(vec![bomb(), leaser()], 16);
+    assert_eq!(bench.send(&[datagram(1, 0), datagram(1, 0), datagram(2, 0)]), NOTHING);
+    assert_eq!(bench.runtime.held(), 3);
+    bench.assert_no_buffer_lost();
+    let out = bench.tell(&Control::Grant { pool: POOL, blocks: vec![(0, [0; 4])] });
+    // Flow 1 counts 1 and 2 with number 0; flow 2 counts 1 with number 1.
+    assert_eq!(out, [1, 2, 1 + 1]);
+    assert_eq!(bench.runtime.held(), 0);
+    bench.assert_no_buffer_lost();
+}
+
+/// The pool is empty everywhere: the flow is refused with a reason, and what the first function had opened is undone.
+#[test]
+fn a_denied_lease_ends_the_flow() {
+    let mut bench = Bench::new(vec![bomb(), leaser()], 16);
+    bench.send(&[datagram(1, 0)]);
+    bench.tell(&Control::Deny { pool: POOL });
+    assert_eq!(bench.runtime.drops().get(DropReason::PoolEmpty), 1);
+    assert_eq!(bench.flows(), 0);
+    bench.assert_no_buffer_lost();
+}
+
+/// No answer at all: the packets are dropped with a reason after a while.
+#[test]
+fn a_lease_that_never_comes_times_out() {
+    let mut bench = Bench::new(vec![bomb(), leaser()], 16);
+    bench.send(&[datagram(1, 0), datagram(1, 0)]);
+    bench.advance(5_000_000_000);
+    assert_eq!(bench.runtime.drops().get(DropReason::ParkedTooLong), 2);
+    assert_eq!(bench.flows(), 0);
+    bench.assert_no_buffer_lost();
+}
+
+/// The same function with every number assigned by a server: it cannot tell the difference.
+#[test]
+fn the_same_function_runs_on_a_pool_that_asks_a_server() {
+    let mut bench = Bench::new(vec![bomb(), leaser()], 16);
+    bench.runtime.visit_pools(|_, pool| pool.attach(Box::new(RequestPool::new(1))));
+    assert_eq!(bench.send(&[datagram(1, 0)]), NOTHING, "nothing was prefetched yet");
+    bench.runtime.visit_pools(|_, pool| pool.backend().assign(7));
+    // Any message about the pool makes the runtime look again.
+    let out = bench.tell(&Control::Returned { pool: POOL, numbers: vec![] });
+    assert_eq!(out, [1 + 7]);
+    bench.assert_no_buffer_lost();
+}
+
+/// Whatever arrives: a counted drop, never a panic, never a lost buffer.
+#[test]
+fn garbage_is_counted() {
+    let mut bench = Bench::new(vec![bomb()], 16);
+    let good = {
+        let packet = bench.packet(&datagram(1, 0), 1);
+        let bytes = packet.bytes().to_vec();
+        bench.pool.put(packet);
+        bytes
+    };
+    let mut sent = 0;
+    for len in 0..good.len() {
+        let mut packet = bench.pool.take().expect("the pool is large enough");
+        assert!(packet.copy_from(&good[..len]));
+        bench.turn(&mut vec![packet]);
+        sent += 1;
+    }
+    for at in 0..good.len() {
+        let mut packet = bench.pool.take().expect("the pool is large enough");
+        assert!(packet.copy_from(&good));
+        packet.bytes_mut()[at] ^= 0xa5;
+        bench.turn(&mut vec![packet]);
+    }
+    assert!(bench.runtime.drops().total() >= sent);
+    bench.assert_no_buffer_lost();
+}
