@@ -55,7 +55,7 @@ pub struct Chain {
 }
 
 /// Alignment of the block that a chain's state lives in, bytes.
-pub const BLOCK_ALIGN: usize = 16;
+pub(crate) const BLOCK_ALIGN: usize = 16;
 
 impl Chain {
     /// A chain of these functions.
@@ -100,7 +100,7 @@ impl Chain {
     }
 
     /// Takes a packet of an existing flow, or one that opens it, from `position` on. `block` is the chain's state:
-    /// `layout().size` bytes, aligned to [`BLOCK_ALIGN`].
+    /// `layout().size` bytes, aligned to 16 bytes.
     ///
     /// A function's panic passes through; the caller contains it and puts the block back as it was.
     #[inline]

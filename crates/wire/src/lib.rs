@@ -12,6 +12,7 @@ mod layers;
 pub mod nsh;
 mod packet;
 mod reason;
+pub mod selector;
 
 pub use key::{FlowKey, ip_addr, ip_bytes, map_v4, unmap_v4};
 pub use layers::{Layers, MAX_EXTENSION_HEADERS, Malformed, Network};

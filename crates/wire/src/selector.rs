@@ -1,0 +1,471 @@
+//! Which packets are meant: prefixes, ports, and whole 5-tuples, as an operator writes them.
+//!
+//! One language for firewall rules, service-chain rules and trace filters:
+//! `tcp from 10.0.0.0/24 to any port 80,443`.
+
+use crate::header::proto;
+use crate::key::{FlowKey, ip_addr, ip_bytes};
+use core::fmt;
+use core::net::IpAddr;
+use core::str::FromStr;
+use serde::{Deserialize, Serialize};
+
+/// Text that is not a selector: where, and what would be right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SelectorError {
+    /// Byte offset of the wrong word; the text's length if something is missing.
+    pub offset: usize,
+    /// What is wrong and what was expected.
+    pub message: String,
+}
+
+impl fmt::Display for SelectorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for SelectorError {}
+
+fn wrong(offset: usize, message: impl Into<String>) -> SelectorError {
+    SelectorError { offset, message: message.into() }
+}
+
+/// An address prefix, IPv4 or IPv6. Bits beyond its length are zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Prefix {
+    /// IPv4 as IPv4-mapped IPv6.
+    address: [u8; 16],
+    /// Length in those 128 bits.
+    len: u8,
+}
+
+impl Prefix {
+    /// A prefix of `len` bits of the address's own family. `None` if it is longer than an address, or has bits set beyond its length.
+    pub fn new(address: IpAddr, len: u8) -> Option<Prefix> {
+        let (max, offset) = if address.is_ipv4() { (32, 96) } else { (128, 0) };
+        let prefix = Prefix { address: ip_bytes(address), len: len.checked_add(offset)? };
+        (len <= max && prefix.masked() == prefix.address).then_some(prefix)
+    }
+
+    /// The prefix of exactly this address.
+    pub fn host(address: IpAddr) -> Prefix {
+        Prefix { address: ip_bytes(address), len: 128 }
+    }
+
+    /// The network that an interface with this address and length is in.
+    pub fn network_of(address: IpAddr, len: u8) -> Option<Prefix> {
+        let (max, offset) = if address.is_ipv4() { (32, 96) } else { (128, 0) };
+        if len > max {
+            return None;
+        }
+        let prefix = Prefix { address: ip_bytes(address), len: len + offset };
+        Some(Prefix { address: prefix.masked(), ..prefix })
+    }
+
+    fn masked(&self) -> [u8; 16] {
+        let mask = if self.len == 0 { 0 } else { u128::MAX << (128 - u32::from(self.len)) };
+        (u128::from_be_bytes(self.address) & mask).to_be_bytes()
+    }
+
+    /// True if the address (IPv4 as IPv4-mapped) is in it.
+    #[inline]
+    pub fn contains(&self, address: &[u8; 16]) -> bool {
+        let differs = u128::from_be_bytes(self.address) ^ u128::from_be_bytes(*address);
+        self.len == 0 || differs >> (128 - u32::from(self.len)) == 0
+    }
+
+    /// The first address.
+    pub fn first(&self) -> IpAddr {
+        ip_addr(&self.address)
+    }
+
+    /// Length in bits of its own family.
+    pub fn len(&self) -> u8 {
+        if self.is_ipv4() { self.len - 96 } else { self.len }
+    }
+
+    /// True for a prefix that everything is in.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// True for IPv4.
+    pub fn is_ipv4(&self) -> bool {
+        self.len >= 96 && self.first().is_ipv4()
+    }
+
+    /// Length in 128 bits: comparable between families.
+    pub fn specificity(&self) -> u8 {
+        self.len
+    }
+
+    /// How many addresses are in it, at most `u64::MAX`.
+    pub fn size(&self) -> u64 {
+        1u64.checked_shl(128 - u32::from(self.len)).unwrap_or(u64::MAX)
+    }
+
+    /// True if some address is in both.
+    pub fn overlaps(&self, other: &Prefix) -> bool {
+        if self.len <= other.len { self.contains(&other.address) } else { other.contains(&self.address) }
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.first(), self.len())
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = SelectorError;
+
+    fn from_str(text: &str) -> Result<Prefix, SelectorError> {
+        let (address_text, len_text) = match text.split_once('/') {
+            Some((address, len)) => (address, Some(len)),
+            None => (text, None),
+        };
+        let address: IpAddr = address_text.parse().map_err(|_| wrong(0, format!("`{address_text}` is not an IP address")))?;
+        let max = if address.is_ipv4() { 32 } else { 128 };
+        let at = address_text.len() + 1;
+        let len: u8 = match len_text {
+            None => max,
+            Some(len) => len.parse().ok().filter(|len| *len <= max).ok_or_else(|| wrong(at, format!("`{len}` is not a prefix length from 0 to {max}")))?,
+        };
+        Prefix::new(address, len).ok_or_else(|| {
+            let network = Prefix::network_of(address, len).map_or(String::new(), |network| format!("; did you mean `{network}`?"));
+            wrong(0, format!("`{text}` has bits set beyond its length{network}"))
+        })
+    }
+}
+
+impl TryFrom<String> for Prefix {
+    type Error = SelectorError;
+
+    fn try_from(text: String) -> Result<Prefix, SelectorError> {
+        text.parse()
+    }
+}
+
+impl Serialize for Prefix {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Prefix {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Prefix, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Ports and ranges of ports; without any, all ports.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Ports(Vec<(u16, u16)>);
+
+impl Ports {
+    /// All ports.
+    pub fn any() -> Ports {
+        Ports::default()
+    }
+
+    /// True if the port is one of them.
+    #[inline]
+    pub fn contains(&self, port: u16) -> bool {
+        self.0.is_empty() || self.0.iter().any(|&(low, high)| low <= port && port <= high)
+    }
+
+    /// True for all ports.
+    pub fn is_any(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The ranges, ends included.
+    pub fn ranges(&self) -> &[(u16, u16)] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (low, high)) in self.0.iter().enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            if low == high {
+                write!(f, "{comma}{low}")?;
+            } else {
+                write!(f, "{comma}{low}-{high}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Ports {
+    type Err = SelectorError;
+
+    fn from_str(text: &str) -> Result<Ports, SelectorError> {
+        let mut ranges = Vec::new();
+        let mut offset = 0;
+        for part in text.split(',') {
+            let (low, high) = part.split_once('-').unwrap_or((part, part));
+            let number = |text: &str| text.parse::<u16>().map_err(|_| wrong(offset, format!("`{text}` is not a port from 0 to 65535")));
+            let (low, high) = (number(low)?, number(high)?);
+            if low > high {
+                return Err(wrong(offset, format!("`{part}` ends before it begins; did you mean `{high}-{low}`?")));
+            }
+            ranges.push((low, high));
+            offset += part.len() + 1;
+        }
+        Ok(Ports(ranges))
+    }
+}
+
+impl Serialize for Ports {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Ports {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Ports, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Which transport protocol. `icmp` is ICMP over IPv4 and ICMPv6 over IPv6: an operator who allows ping means both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Protocol {
+    /// All.
+    #[default]
+    Any,
+    /// ICMP and ICMPv6.
+    Icmp,
+    /// This number.
+    Number(u8),
+}
+
+/// The words for protocols, for suggestions.
+const PROTOCOLS: &[&str] = &["any", "ip", "tcp", "udp", "icmp"];
+
+impl Protocol {
+    /// True if it is this protocol.
+    #[inline]
+    pub fn matches(&self, protocol: u16) -> bool {
+        match self {
+            Protocol::Any => true,
+            Protocol::Icmp => protocol == u16::from(proto::ICMP) || protocol == u16::from(proto::ICMPV6),
+            Protocol::Number(number) => protocol == u16::from(*number),
+        }
+    }
+
+    fn has_ports(&self) -> bool {
+        matches!(self, Protocol::Any | Protocol::Number(proto::TCP | proto::UDP))
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Protocol::Any => f.write_str("any"),
+            Protocol::Icmp => f.write_str("icmp"),
+            Protocol::Number(proto::TCP) => f.write_str("tcp"),
+            Protocol::Number(proto::UDP) => f.write_str("udp"),
+            Protocol::Number(number) => write!(f, "proto-{number}"),
+        }
+    }
+}
+
+impl FromStr for Protocol {
+    type Err = SelectorError;
+
+    fn from_str(text: &str) -> Result<Protocol, SelectorError> {
+        match text {
+            "any" | "ip" => Ok(Protocol::Any),
+            "tcp" => Ok(Protocol::Number(proto::TCP)),
+            "udp" => Ok(Protocol::Number(proto::UDP)),
+            "icmp" | "icmp6" => Ok(Protocol::Icmp),
+            _ => {
+                let number = text.strip_prefix("proto-").unwrap_or(text);
+                let unknown = || wrong(0, format!("`{text}` is not a protocol: one of {}, or a number", PROTOCOLS.join(", ")));
+                number.parse().map(Protocol::Number).map_err(|_| unknown())
+            }
+        }
+    }
+}
+
+/// A 5-tuple matcher.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Selector {
+    /// Protocol.
+    pub protocol: Protocol,
+    /// Source address; `None` is any.
+    pub from: Option<Prefix>,
+    /// Source ports.
+    pub from_ports: Ports,
+    /// Destination address; `None` is any.
+    pub to: Option<Prefix>,
+    /// Destination ports.
+    pub to_ports: Ports,
+}
+
+impl Selector {
+    /// Matches everything.
+    pub fn any() -> Selector {
+        Selector::default()
+    }
+
+    /// True if the key is meant.
+    #[inline]
+    pub fn matches(&self, key: &FlowKey) -> bool {
+        self.protocol.matches(key.protocol)
+            && self.from.is_none_or(|prefix| prefix.contains(&key.source))
+            && self.to.is_none_or(|prefix| prefix.contains(&key.destination))
+            && self.from_ports.contains(key.source_port)
+            && self.to_ports.contains(key.destination_port)
+    }
+
+    /// For the longest match: prefix lengths first, then protocol, then ports. Larger is more specific.
+    pub fn specificity(&self) -> u32 {
+        let len = |prefix: &Option<Prefix>| prefix.map_or(0, |prefix| u32::from(prefix.specificity()) + 1);
+        let ports = u32::from(!self.from_ports.is_any()) + u32::from(!self.to_ports.is_any());
+        (len(&self.from) + len(&self.to)) * 16 + u32::from(self.protocol != Protocol::Any) * 4 + ports
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.protocol)?;
+        for (word, prefix, ports) in [("from", &self.from, &self.from_ports), ("to", &self.to, &self.to_ports)] {
+            match prefix {
+                Some(prefix) => write!(f, " {word} {prefix}")?,
+                None => write!(f, " {word} any")?,
+            }
+            if !ports.is_any() {
+                write!(f, " port {ports}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `[PROTOCOL] [from ADDRESS [port PORTS]] [to ADDRESS [port PORTS]]`, where an address is a prefix, an address or `any`.
+impl FromStr for Selector {
+    type Err = SelectorError;
+
+    fn from_str(text: &str) -> Result<Selector, SelectorError> {
+        let mut words = Vec::new();
+        let mut at = 0;
+        for word in text.split_whitespace() {
+            let start = at + text[at..].find(word).unwrap_or(0);
+            words.push((start, word));
+            at = start + word.len();
+        }
+        let mut words = words.into_iter().peekable();
+        let mut selector = Selector::any();
+        if let Some((offset, word)) = words.next_if(|(_, word)| !matches!(*word, "from" | "to")) {
+            selector.protocol = word.parse().map_err(|error: SelectorError| wrong(offset, error.message))?;
+        }
+        let mut seen = [false; 2];
+        while let Some((offset, word)) = words.next() {
+            let side = match word {
+                "from" => 0,
+                "to" => 1,
+                _ => return Err(wrong(offset, format!("`{word}` was not expected here: `from ADDRESS`, `to ADDRESS` or the end"))),
+            };
+            if core::mem::replace(&mut seen[side], true) {
+                return Err(wrong(offset, format!("`{word}` comes twice")));
+            }
+            let (offset, address) = words.next().ok_or_else(|| wrong(text.len(), format!("an address is missing after `{word}`: a prefix like 10.0.0.0/24, or `any`")))?;
+            let prefix = match address {
+                "any" => None,
+                _ => Some(address.parse().map_err(|error: SelectorError| wrong(offset + error.offset, error.message))?),
+            };
+            let mut ports = Ports::any();
+            if let Some((port_offset, _)) = words.next_if(|(_, word)| matches!(*word, "port" | "ports")) {
+                if !selector.protocol.has_ports() {
+                    return Err(wrong(port_offset, format!("`{}` has no ports", selector.protocol)));
+                }
+                let (offset, list) = words.next().ok_or_else(|| wrong(text.len(), "ports are missing after `port`: like 80,443 or 1000-2000"))?;
+                ports = list.parse().map_err(|error: SelectorError| wrong(offset + error.offset, error.message))?;
+            }
+            if side == 0 {
+                (selector.from, selector.from_ports) = (prefix, ports);
+            } else {
+                (selector.to, selector.to_ports) = (prefix, ports);
+            }
+        }
+        if let (Some(from), Some(to)) = (&selector.from, &selector.to)
+            && from.is_ipv4() != to.is_ipv4()
+        {
+            return Err(wrong(0, "one address is IPv4 and the other IPv6: nothing would match"));
+        }
+        Ok(selector)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(text: &str) -> FlowKey {
+        let parts: Vec<&str> = text.split(' ').collect();
+        let ip = |text: &str| ip_bytes(text.parse().expect("a test's address"));
+        FlowKey {
+            source: ip(parts[1]),
+            source_port: parts[2].parse().expect("a test's port"),
+            destination: ip(parts[3]),
+            destination_port: parts[4].parse().expect("a test's port"),
+            protocol: parts[0].parse().expect("a test's protocol"),
+            scope: 0,
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_what_matches() {
+        let selector: Selector = "tcp from 10.0.0.0/24 to any port 80,443,1000-2000".parse().unwrap();
+        assert!(selector.matches(&key("6 10.0.0.9 5 192.0.2.1 443")));
+        assert!(selector.matches(&key("6 10.0.0.9 5 192.0.2.1 1500")));
+        assert!(!selector.matches(&key("6 10.0.1.9 5 192.0.2.1 443")));
+        assert!(!selector.matches(&key("17 10.0.0.9 5 192.0.2.1 443")));
+        assert!(!selector.matches(&key("6 10.0.0.9 5 192.0.2.1 444")));
+        assert!("icmp from any to any".parse::<Selector>().unwrap().matches(&key("58 2001:db8::1 0 2001:db8::2 0")));
+        assert!("from 2001:db8::/32".parse::<Selector>().unwrap().matches(&key("17 2001:db8::1 1 2001:db9::2 2")));
+        assert!(!"from 0.0.0.0/0".parse::<Selector>().unwrap().matches(&key("17 2001:db8::1 1 2001:db9::2 2")));
+        assert!(Selector::any().matches(&key("1 10.0.0.1 0 10.0.0.2 0")));
+    }
+
+    #[test]
+    fn display_parses_back() {
+        for text in ["tcp from 10.0.0.0/24 to any port 80,443", "any from any to any", "udp from any port 53 to 192.0.2.0/24", "proto-47 from ::/0 to any"] {
+            let selector: Selector = text.parse().unwrap();
+            assert_eq!(selector.to_string(), text);
+            assert_eq!(selector.to_string().parse(), Ok(selector));
+        }
+    }
+
+    #[test]
+    fn errors_point_at_the_word() {
+        let error = |text: &str| {
+            let error = text.parse::<Selector>().unwrap_err();
+            (error.offset, error.message)
+        };
+        assert_eq!(error("tcq from any").0, 0);
+        assert_eq!(error("tcp from 10.0.0.1/24"), (9, "`10.0.0.1/24` has bits set beyond its length; did you mean `10.0.0.0/24`?".to_owned()));
+        assert_eq!(error("tcp from 10.0.0.0/33").0, 18);
+        assert_eq!(error("tcp from").0, 8);
+        assert_eq!(error("tcp from any port 80,70000"), (21, "`70000` is not a port from 0 to 65535".to_owned()));
+        assert_eq!(error("icmp from any port 5"), (14, "`icmp` has no ports".to_owned()));
+        assert_eq!(error("tcp to any to any").0, 11);
+        assert_eq!(error("tcp from any too any").0, 13);
+        assert_eq!(error("tcp from any port 90-80").1, "`90-80` ends before it begins; did you mean `80-90`?");
+    }
+
+    #[test]
+    fn more_specific_comes_first() {
+        let specificity = |text: &str| text.parse::<Selector>().unwrap().specificity();
+        assert!(specificity("from 10.0.0.0/24") > specificity("from 10.0.0.0/16"));
+        assert!(specificity("from 10.0.0.0/16") > specificity("tcp from any to any port 80"));
+        assert!(specificity("tcp") > specificity("any"));
+        assert!(specificity("tcp to any port 80") > specificity("tcp"));
+    }
+}
