@@ -14,6 +14,7 @@ use anyhow::Context;
 use progress::Progress;
 use scenario::Scale;
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 pub use report::{Kill, Phase, Report, Transferred};
@@ -46,7 +47,10 @@ pub fn run(args: &DemoArgs) -> ExitCode {
     let result = requirements::require(&[requirements::IP, requirements::ETHTOOL, requirements::NGINX, requirements::CURL])
         .map_err(anyhow::Error::from)
         .and_then(|()| Interrupt::on_signals())
-        .and_then(|interrupt| play(args, &interrupt));
+        .and_then(|interrupt| {
+            let binary = std::env::current_exe().context("finding the program's own file")?;
+            play(args, &binary, &interrupt)
+        });
     let report = match result {
         Ok(report) => report,
         Err(error) => {
@@ -68,8 +72,8 @@ pub fn run(args: &DemoArgs) -> ExitCode {
     ExitCode::from(if report.ok && written.is_ok() { 0 } else { 1 })
 }
 
-fn play(args: &DemoArgs, interrupt: &Interrupt) -> anyhow::Result<Report> {
-    let binary = std::env::current_exe().context("finding the program's own file")?;
+/// Plays both halves with `binary` as the box, and reports.
+pub fn play(args: &DemoArgs, binary: &Path, interrupt: &Interrupt) -> anyhow::Result<Report> {
     let scale = if args.quick { Scale::QUICK } else { Scale::FULL };
     let mut progress = Progress::new();
     let protected = scenario::run(
@@ -77,7 +81,7 @@ fn play(args: &DemoArgs, interrupt: &Interrupt) -> anyhow::Result<Report> {
             protection: "nfvactor",
             promised: true,
             configuration: PROTECTED,
-            binary: &binary,
+            binary,
             scale,
             keep: args.keep,
             interrupt,
@@ -90,7 +94,7 @@ fn play(args: &DemoArgs, interrupt: &Interrupt) -> anyhow::Result<Report> {
             protection: "none",
             promised: false,
             configuration: UNPROTECTED,
-            binary: &binary,
+            binary,
             scale,
             keep: false,
             interrupt,

@@ -179,7 +179,7 @@ impl Report {
     }
 
     /// For people; with colours if `colour`.
-    pub(super) fn text(&self, colour: bool) -> String {
+    pub fn text(&self, colour: bool) -> String {
         let mut out = String::from("\nkill -9, twice, under a firewall, NAT and load balancer\n\n");
         let mut row = |label: &str, cell: &dyn Fn(&Phase) -> String| {
             let cells: String = self.phases.iter().map(|phase| format!("{:>20}", cell(phase))).collect();

@@ -16,9 +16,12 @@ use std::time::{Duration, Instant};
 /// How a download is done.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What to fetch.
+    /// What to fetch; without a query.
     pub url: String,
-    /// curl's `--limit-rate`, in bytes per second; `None` for as fast as it goes.
+    /// Pace of the server and curl's `--limit-rate`, in bytes per second; `None` for as fast as it goes.
+    ///
+    /// curl alone reads up to a hundred buffers before it looks at its limit, and what a fast server has sent already waits in the client's
+    /// socket: the server's pace is what keeps the bytes on the way.
     pub bytes_per_second: Option<u64>,
     /// Give up after this long without a byte.
     pub stalled_after: Duration,
@@ -54,10 +57,11 @@ impl Download {
         let stalled = plan.stalled_after.as_secs().max(1).to_string();
         command.args(["--silent", "--show-error", "--fail", "--no-buffer", "--connect-timeout", &stalled, "--max-time", "300"]);
         command.args(["--speed-limit", "1", "--speed-time", &stalled, "--noproxy", "*"]);
-        if let Some(rate) = plan.bytes_per_second {
-            command.args(["--limit-rate", &rate.to_string()]);
-        }
-        command.arg(&plan.url).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        match plan.bytes_per_second {
+            Some(rate) => command.args(["--limit-rate", &rate.to_string()]).arg(format!("{}?rate={rate}", plan.url)),
+            None => command.arg(&plan.url),
+        };
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let started = Instant::now();
         let mut child = command.spawn().context("starting curl")?;
         let received = Arc::new(AtomicU64::new(0));

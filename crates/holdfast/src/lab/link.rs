@@ -49,8 +49,7 @@ pub fn mac(namespace: &Namespace, device: &str) -> Result<[u8; 6]> {
     let text = run(Command::new("ip").args(["-n", namespace.name(), "-j", "link", "show", "dev", device]))?;
     let links: serde_json::Value = serde_json::from_str(&text).context("reading the output of ip -j link")?;
     let address = links[0]["address"].as_str().unwrap_or_default();
-    let bytes: Vec<u8> = address.split(':').filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
-    bytes.try_into().ok().with_context(|| format!("{device} has no MAC address: {address:?}"))
+    read_mac(address).with_context(|| format!("{device} has no MAC address: {address:?}"))
 }
 
 /// Gives a device an address (`192.0.2.1/24`, `2001:db8::1/64`).
@@ -71,4 +70,29 @@ pub fn silence(namespace: &Namespace) -> Result<()> {
         namespace.sysctl(&format!("net/ipv6/conf/{device}/disable_ipv6"), "1")?;
     }
     Ok(())
+}
+
+/// The MAC address that `namespace` has learnt for a neighbour.
+pub fn neighbour(namespace: &Namespace, address: &str) -> Result<[u8; 6]> {
+    let text = run(Command::new("ip").args(["-n", namespace.name(), "-j", "neighbour", "show", "to", address]))?;
+    let entries: serde_json::Value = serde_json::from_str(&text).context("reading the output of ip -j neighbour")?;
+    read_mac(entries[0]["lladdr"].as_str().unwrap_or_default()).with_context(|| format!("{address} is not resolved: {text}"))
+}
+
+fn read_mac(text: &str) -> Option<[u8; 6]> {
+    let bytes: Option<Vec<u8>> = text.split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+    bytes?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mac_address_is_six_bytes() {
+        assert_eq!(read_mac("02:48:46:00:00:10"), Some([0x02, 0x48, 0x46, 0, 0, 0x10]));
+        assert_eq!(read_mac("02:48:46:00:00"), None);
+        assert_eq!(read_mac(""), None);
+        assert_eq!(read_mac("02:48:46:00:00:zz"), None);
+    }
 }

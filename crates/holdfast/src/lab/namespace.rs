@@ -22,7 +22,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes it, with its loopback up and IPv6 duplicate address detection off.
+    /// Makes it, with its loopback up, IPv6 duplicate address detection off and ICMP errors unlimited.
     pub(super) fn create(name: &str) -> Result<Namespace> {
         run(Command::new("ip").args(["netns", "add", name]))?;
         let namespace = Namespace { name: name.to_owned() };
@@ -30,7 +30,9 @@ impl Namespace {
             for device in ["all", "default"] {
                 namespace.sysctl(&format!("net/ipv6/conf/{device}/accept_dad"), "0")?;
             }
-            Ok(())
+            // One ICMP error a second for each peer would make a second traceroute see nobody.
+            namespace.sysctl("net/ipv4/icmp_ratelimit", "0")?;
+            namespace.sysctl("net/ipv6/icmp/ratelimit", "0")
         });
         if let Err(error) = prepared {
             let _ = remove(name);
@@ -96,13 +98,19 @@ impl Namespace {
         self.socket_table("udp", move |address, _| ends_with_port(address, port))
     }
 
-    fn socket_table(&self, protocol: &str, matches: impl Fn(&str, &str) -> bool + Send) -> Result<bool> {
-        let path = format!("/proc/thread-self/net/{protocol}");
-        let table = self.enter(|| fs::read_to_string(&path))?.with_context(|| format!("reading {path}"))?;
-        Ok(table.lines().skip(1).any(|line| {
-            let columns: Vec<&str> = line.split_whitespace().collect();
-            columns.len() > 3 && matches(columns[1], columns[3])
-        }))
+    fn socket_table(&self, protocol: &str, matches: impl Fn(&str, &str) -> bool) -> Result<bool> {
+        // A server that listens for both families is in the second table only.
+        for path in [format!("/proc/thread-self/net/{protocol}"), format!("/proc/thread-self/net/{protocol}6")] {
+            let table = self.enter(|| fs::read_to_string(&path))?.with_context(|| format!("reading {path}"))?;
+            let found = table.lines().skip(1).any(|line| {
+                let columns: Vec<&str> = line.split_whitespace().collect();
+                columns.len() > 3 && matches(columns[1], columns[3])
+            });
+            if found {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The devices inside, loopback included.

@@ -118,6 +118,7 @@ fn configuration_text(home: &Path, address: SocketAddr, root: &Path) -> String {
          events {{ worker_connections 4096; }}\n\
          http {{\n    access_log off;\n{bodies}    default_type application/octet-stream;\n    sendfile on;\n    tcp_nodelay on;\n\
          \x20   keepalive_timeout 3600s;\n    keepalive_requests 100000000;\n    send_timeout 600s;\n    server_tokens off;\n\
+         \x20   limit_rate $arg_rate;\n\
          \x20   server {{ listen {address}; root {root}; }}\n}}\n",
         root = root.display()
     )

@@ -1,7 +1,7 @@
 //! Programs that run beside us: their output in scratch files, their end enforced.
 
-use super::wait::{Interrupt, until};
-use anyhow::{Context, Result, bail};
+use super::wait::{Interrupt, Interrupted, until};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -83,7 +83,7 @@ impl Process {
             }
             Ok(None)
         });
-        answer.with_context(|| self.last_words())
+        answer.map_err(|error| quoting(error, &self.last_words()))
     }
 
     /// Sends it a signal. It is no error if it has ended.
@@ -120,6 +120,11 @@ impl Drop for Process {
         }
         let _ = self.child.wait();
     }
+}
+
+/// The error with what a program said below it; an interrupt is passed on as it is, being nobody's fault.
+pub(super) fn quoting(error: Error, words: &str) -> Error {
+    if error.is::<Interrupted>() { error } else { anyhow!("{error:#}\n{words}") }
 }
 
 fn read_lossy(path: &Path) -> String {

@@ -28,7 +28,8 @@ pub fn ping(from: &Namespace, to: IpAddr, count: u32, bytes: u32, interval: Dura
     read_pings(&output_even_if_failed(&mut command)?)
 }
 
-fn read_pings(text: &str) -> Result<Pings> {
+/// Reads what ping printed at its end.
+pub fn read_pings(text: &str) -> Result<Pings> {
     let line = text.lines().find(|line| line.contains("packets transmitted")).ok_or_else(|| anyhow!("ping said:\n{text}"))?;
     let number_before = |word: &str| {
         let front = line.split(',').find(|part| part.contains(word))?;
@@ -53,10 +54,10 @@ fn read_hops(text: &str) -> Result<Vec<Option<IpAddr>>> {
     Ok(text.lines().skip(1).map(|line| line.split_whitespace().nth(1).and_then(|word| word.parse().ok())).collect())
 }
 
-/// `dig`: the addresses that a name has according to a server.
-pub fn dig(from: &Namespace, server: SocketAddr, name: &str) -> Result<Vec<IpAddr>> {
+/// `dig`: the addresses that a name has according to a server, asked over UDP up to `tries` times.
+pub fn dig(from: &Namespace, server: SocketAddr, name: &str, tries: u32) -> Result<Vec<IpAddr>> {
     let mut command = from.command("dig");
-    command.args(["+short", "+notcp", "+tries=1", "+time=3", "-p", &server.port().to_string()]);
+    command.args(["+short", "+notcp", &format!("+tries={tries}"), "+time=2", "-p", &server.port().to_string()]);
     command.arg(format!("@{}", server.ip())).args([name, "A"]);
     let text = output_even_if_failed(&mut command)?;
     text.lines().map(|line| line.trim().parse().with_context(|| format!("dig said:\n{text}"))).collect()

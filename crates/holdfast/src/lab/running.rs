@@ -1,6 +1,6 @@
 //! `holdfast run` in a namespace, and what one does to it: ask, kill, stop, stop for good.
 
-use super::process::{Process, signal_pid};
+use super::process::{Process, quoting, signal_pid};
 use super::wait::{Interrupt, until};
 use super::{Lab, Namespace};
 use crate::status::{self, Protected, Status};
@@ -88,7 +88,7 @@ impl RunningBox {
     pub fn ask(&self, command: &str) -> Result<String> {
         let mut asking = Command::new(&self.binary);
         asking.args([command, "--json", "--control"]).arg(&self.control);
-        super::namespace::run(&mut asking).with_context(|| self.process.last_words())
+        super::namespace::run(&mut asking).map_err(|error| quoting(error, &self.process.last_words()))
     }
 
     /// Waits until the status satisfies `wanted`; on failure the last status is in the error.
@@ -106,9 +106,9 @@ impl RunningBox {
             last = Some(status);
             Ok(so.then(|| last.take()).flatten())
         });
-        answer.with_context(|| match &last {
-            Some(status) => format!("the last status was {status:?}\n{}", self.process.last_words()),
-            None => self.process.last_words(),
+        answer.map_err(|error| match &last {
+            Some(status) => quoting(error, &format!("the last status was {status:?}\n{}", self.process.last_words())),
+            None => error,
         })
     }
 
@@ -149,6 +149,6 @@ impl RunningBox {
     /// Stops it with SIGTERM and waits for its end.
     pub fn stop(&mut self, limit: Duration, interrupt: &Interrupt) -> Result<ExitStatus> {
         self.process.signal(Signal::TERM)?;
-        self.process.wait(limit, interrupt).with_context(|| self.process.last_words())
+        self.process.wait(limit, interrupt).map_err(|error| quoting(error, &self.process.last_words()))
     }
 }

@@ -1,0 +1,192 @@
+//! The same programs while every runtime is killed with SIGKILL, one after the other: whichever owned a flow has failed under it.
+
+use anyhow::{Result, ensure};
+use holdfast::lab::download::{Download, Plan};
+use holdfast::lab::programs::{self, Iperf3};
+use holdfast::lab::requirements::*;
+use holdfast::lab::{Interrupt, until};
+use holdfast::status::Protected;
+use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, SERVER, VIRTUAL, ip, socket};
+use holdfast_tests::runner::{main as run, test};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Longest time for a transfer and three failovers.
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn main() -> ExitCode {
+    run(vec![
+        test("curl_fetches_100_mb", &[NGINX, CURL], curl_fetches_100_mb),
+        test("iperf3_tcp_both_directions", &[IPERF3], iperf3_tcp_both_directions),
+        test("iperf3_udp_both_directions", &[IPERF3], iperf3_udp_both_directions),
+        test("ping_goes_on", &[PING], ping_goes_on),
+        test("dig_and_traceroute_work_right_after", &[DIG, DNSMASQ, TRACEROUTE], dig_and_traceroute_work_right_after),
+        test("wrk_with_100_connections_sees_no_error", &[NGINX, WRK], wrk_with_100_connections_sees_no_error),
+        test("keep_alive_connections_live", &[NGINX], keep_alive_connections_live),
+        test("keep_alive_connections_break_under_none", &[NGINX], keep_alive_connections_break_under_none),
+        test("datagrams_are_lost_at_most_in_the_failure", &[], datagrams_are_lost_at_most_in_the_failure),
+        test("the_status_tells_the_story", &[], the_status_tells_the_story),
+    ])
+}
+
+fn curl_fetches_100_mb(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let sum = network.site.add_random("big", 100_000_000)?;
+    let plan = Plan { url: format!("http://{VIRTUAL}/big"), bytes_per_second: Some(8_000_000), stalled_after: GIVE_UP };
+    let mut download = Download::start(&network.topology.client, &plan)?;
+    until("the download is under way", LIMIT, interrupt, || Ok((download.received() > 1_000_000).then_some(())))?;
+    let mut seen = download.received();
+    network.kill_each_runtime(|| {
+        until("the download goes on", GIVE_UP, interrupt, || Ok((download.received() > seen).then_some(())))?;
+        seen = download.received();
+        Ok(())
+    })?;
+    ensure!(!download.is_over()?, "the download was over before the last kill: nothing was shown");
+    let outcome = download.finish(LIMIT, interrupt)?;
+    ensure!(outcome.error.is_none() && outcome.bytes == 100_000_000 && outcome.sum == sum, "{outcome:?}");
+    network.stop()
+}
+
+fn iperf3_tcp_both_directions(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    let _server = programs::iperf3_server(&network.lab, &network.topology.server, 5201)?;
+    for reverse in [false, true] {
+        let plan = Iperf3 { server: socket(&format!("{SERVER}:5201")), udp_bits_per_second: None, reverse, seconds: 10 };
+        let mut process = plan.start(&network.lab, &network.topology.client, "iperf3")?;
+        wait_for_flows(&network, 2, interrupt)?;
+        network.kill_each_runtime(|| Ok(()))?;
+        ensure!(process.try_wait()?.is_none(), "iperf3 ended before the last kill: {}", process.last_words());
+        let transfer = Iperf3::read(&process.finish(LIMIT, interrupt)?)?;
+        ensure!(transfer.bits_per_second > 1e6, "reverse {reverse}: {transfer:?}");
+    }
+    network.stop()
+}
+
+fn iperf3_udp_both_directions(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    let _server = programs::iperf3_server(&network.lab, &network.topology.server, 5201)?;
+    for reverse in [false, true] {
+        let plan =
+            Iperf3 { server: socket(&format!("{SERVER}:5201")), udp_bits_per_second: Some(5_000_000), reverse, seconds: 10 };
+        let mut process = plan.start(&network.lab, &network.topology.client, "iperf3")?;
+        wait_for_flows(&network, 2, interrupt)?;
+        network.kill_each_runtime(|| Ok(()))?;
+        ensure!(process.try_wait()?.is_none(), "iperf3 ended before the last kill: {}", process.last_words());
+        let transfer = Iperf3::read(&process.finish(LIMIT, interrupt)?)?;
+        // One flow of 520 packets a second, failed over once as the owner's: what was lost is far below a second's worth.
+        ensure!(transfer.datagrams > 3_000 && transfer.lost < 520, "reverse {reverse}: {transfer:?}");
+    }
+    network.stop()
+}
+
+fn wait_for_flows(network: &Network, count: u64, interrupt: &Interrupt) -> Result<()> {
+    network.running.wait_for("the flows are there", LIMIT, interrupt, |status| {
+        status.runtimes().map(|process| process.flows).sum::<u64>() >= count
+    })?;
+    Ok(())
+}
+
+fn ping_goes_on(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    let mut command = network.topology.client.command("ping");
+    command.args(["-n", "-q", "-i", "0.02", SERVER]);
+    let mut process = holdfast::lab::Process::start(command, "ping", network.lab.scratch())?;
+    wait_for_flows(&network, 1, interrupt)?;
+    network.kill_each_runtime(|| Ok(()))?;
+    // ping counts what it has when it is interrupted.
+    process.signal(rustix::process::Signal::INT)?;
+    let text = process.finish(LIMIT, interrupt)?;
+    let pings = programs::read_pings(&text)?;
+    ensure!(pings.sent > 20 && pings.sent - pings.received <= 50, "more than a second of replies is missing: {pings:?}");
+    network.stop()
+}
+
+fn dig_and_traceroute_work_right_after(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    let (server, answer) = (socket(&format!("{SERVER}:53")), ip("198.18.0.7"));
+    let _dns = programs::dns_server(&network.lab, &network.topology.server, server, "holdfast.test", answer)?;
+    ensure!(programs::dig(&network.topology.client, server, "holdfast.test", 3)? == [answer]);
+    network.kill_each_runtime(|| {
+        let found = programs::dig(&network.topology.client, server, "holdfast.test", 3)?;
+        ensure!(found == [answer], "{found:?}");
+        let hops = programs::traceroute(&network.topology.client, ip(SERVER), &[])?;
+        ensure!(hops.len() == 2 && hops[1] == Some(ip(SERVER)), "{hops:?}");
+        Ok(())
+    })?;
+    network.stop()
+}
+
+fn wrk_with_100_connections_sees_no_error(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let mut process = programs::wrk(&network.lab, &network.topology.client, &format!("http://{VIRTUAL}/held"), 100, 12)?;
+    wait_for_flows(&network, 100, interrupt)?;
+    network.kill_each_runtime(|| Ok(()))?;
+    ensure!(process.try_wait()?.is_none(), "wrk ended before the last kill: {}", process.last_words());
+    let load = programs::read_wrk(&process.finish(LIMIT, interrupt)?)?;
+    ensure!(load.requests > 500 && load.socket_errors + load.timeouts + load.bad_answers == 0, "{load:?}");
+    network.stop()
+}
+
+fn keep_alive_connections_live(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(VIRTUAL, 100)?;
+    network.kill_each_runtime(|| {
+        let connections = held.verify(interrupt)?;
+        ensure!(connections.broken == 0, "{connections:?}");
+        Ok(())
+    })?;
+    drop(held);
+    network.stop()
+}
+
+/// The contrast: if these lived too, the test above would show nothing.
+fn keep_alive_connections_break_under_none(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options { protection: "none", ..Options::protected(Chain::Balanced) }, interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(VIRTUAL, 30)?;
+    network.kill_each_runtime(|| Ok(()))?;
+    let connections = held.verify(interrupt)?;
+    ensure!(connections.alive == 0, "every runtime forgot its flows, and yet {connections:?}");
+    // New connections work: the box itself is well.
+    let again = network.hold(VIRTUAL, 10)?;
+    ensure!(again.verify(interrupt)?.alive == 10);
+    drop((held, again));
+    network.stop()
+}
+
+fn datagrams_are_lost_at_most_in_the_failure(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    let (_echo, stream) = network.stream(30, 1000)?;
+    network.kill_each_runtime(|| Ok(()))?;
+    let datagrams = stream.finish();
+    ensure!((datagrams.doubled, datagrams.changed) == (0, 0), "{datagrams:?}");
+    ensure!(datagrams.flows_alive == 30, "{datagrams:?}");
+    // Three failures, a third of 1,000 a second each: a second of silence in each would cost that much.
+    ensure!(datagrams.lost < 1_000, "{datagrams:?}");
+    network.stop()
+}
+
+fn the_status_tells_the_story(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    let (_echo, stream) = network.stream(12, 200)?;
+    network.wait_protected()?;
+    let before = network.running.status()?;
+    ensure!(["manager", "switch", "coordinator"].iter().all(|role| before.processes.iter().any(|process| process.role == *role)));
+    let victim = network.running.busiest(None)?;
+    let recovery = network.running.kill(&victim, true, GIVE_UP, interrupt)?;
+    let Some(failover) = recovery.failover else { anyhow::bail!("the failure is not in the status") };
+    ensure!((failover.runtime, failover.incarnation) == (victim.id, victim.incarnation), "{failover:?}");
+    ensure!(failover.flows > 0 && failover.recovered_us.is_some_and(|us| us > 0), "{failover:?}");
+    let after = network.running.status()?;
+    ensure!(after.protected == Protected::Yes, "{after:?}");
+    let untouched = |process: &&holdfast::status::Process| process.id != victim.id;
+    for old in before.runtimes().filter(untouched) {
+        let new = after.runtime(old.id);
+        ensure!(new.is_some_and(|new| (new.pid, new.incarnation) == (old.pid, old.incarnation)), "{old:?} became {new:?}");
+    }
+    drop(stream);
+    network.stop()
+}

@@ -1,0 +1,289 @@
+//! Bad input and bad circumstances: the box forwards correctly or drops with a reason, says what is wrong, and leaves nothing behind.
+
+use anyhow::{Context, Result, ensure};
+use holdfast::lab::download::{Download, Plan};
+use holdfast::lab::link::Offloads;
+use holdfast::lab::process::{Process, signal_pid};
+use holdfast::lab::programs;
+use holdfast::lab::requirements::*;
+use holdfast::lab::running::RunningBox;
+use holdfast::lab::{Interrupt, link, until};
+use holdfast_tests::network::{self, CLIENT, Chain, GIVE_UP, INSIDE, Network, Options, SERVER, VIRTUAL, ip, socket};
+use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::{PATIENCE, binary, frames};
+use rustix::process::Signal;
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::time::Duration;
+
+const SETPRIV: Program = ("setpriv", "util-linux");
+
+fn main() -> ExitCode {
+    run(vec![
+        test("offloads_left_on_do_not_corrupt", &[NGINX, CURL, PING], offloads_left_on_do_not_corrupt),
+        test("a_missing_device_is_69", &[], a_missing_device_is_69),
+        test("a_missing_privilege_is_77", &[SETPRIV], a_missing_privilege_is_77),
+        test("a_bad_configuration_is_78_and_names_the_line", &[], a_bad_configuration_is_78_and_names_the_line),
+        test("sigterm_leaves_nothing_behind", &[], sigterm_leaves_nothing_behind),
+        test("sigterm_right_after_a_kill_leaves_nothing_behind", &[], sigterm_right_after_a_kill_leaves_nothing_behind),
+        test("the_runtimes_end_with_a_killed_manager", &[], the_runtimes_end_with_a_killed_manager),
+        test("the_control_socket_is_private", &[], the_control_socket_is_private),
+        test("a_full_table_drops_and_keeps", &[NGINX], a_full_table_drops_and_keeps),
+        test("an_empty_pool_drops_and_keeps", &[NGINX], an_empty_pool_drops_and_keeps),
+        test("garbage_is_dropped_with_a_reason", &[NGINX, PING], garbage_is_dropped_with_a_reason),
+    ])
+}
+
+/// What a user has who has not read the manual: unfilled checksums and segments of 64 KiB.
+fn offloads_left_on_do_not_corrupt(interrupt: &Interrupt) -> Result<()> {
+    let options = Options { offloads: Offloads::LeftOn, ..Options::protected(Chain::Balanced) };
+    let mut network = Network::start(&options, interrupt)?;
+    network.serve_web()?;
+    let sum = network.site.add_random("some", 10_000_000)?;
+    let held = network.hold(VIRTUAL, 10)?;
+    let plan = Plan { url: format!("http://{VIRTUAL}/some"), bytes_per_second: None, stalled_after: GIVE_UP };
+    let outcome = Download::start(&network.topology.client, &plan)?.finish(Duration::from_secs(120), interrupt)?;
+    ensure!(outcome.error.is_none() && outcome.sum == sum, "{outcome:?}");
+    let (_echo, stream) = network.stream(5, 200)?;
+    until("200 datagrams return", PATIENCE, interrupt, || Ok((stream.datagrams().returned > 200).then_some(())))?;
+    let datagrams = stream.finish();
+    ensure!(datagrams.changed == 0 && datagrams.flows_alive == 5, "{datagrams:?}");
+    ensure!(held.verify(interrupt)?.broken == 0);
+    drop(held);
+    network.stop()
+}
+
+/// Starts a box that must refuse to run; its exit code and what it said.
+fn refused(configuration: &str, interrupt: &Interrupt) -> Result<(Option<i32>, String)> {
+    let (lab, topology) = network::cables(&Options::protected(Chain::Edge), interrupt)?;
+    let mut running = RunningBox::launch(&lab, &topology.router, &binary()?, configuration)?;
+    let status = running.process().wait(PATIENCE, interrupt)?;
+    Ok((status.code(), running.process().stderr()))
+}
+
+fn a_missing_device_is_69(interrupt: &Interrupt) -> Result<()> {
+    let configuration = Options::protected(Chain::Edge).configuration().replace("device: wan0", "device: wan7");
+    let (code, said) = refused(&configuration, interrupt)?;
+    ensure!(code == Some(69) && said.contains("wan7"), "{code:?}: {said}");
+    Ok(())
+}
+
+fn a_missing_privilege_is_77(interrupt: &Interrupt) -> Result<()> {
+    let (lab, topology) = network::cables(&Options::protected(Chain::Edge), interrupt)?;
+    let file = lab.write("holdfast.yaml", Options::protected(Chain::Edge).configuration())?;
+    let mut command = topology.router.command("setpriv");
+    command.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(binary()?);
+    command.arg("run").arg(file).arg("--control").arg(lab.scratch().join("control.sock"));
+    let mut process = Process::start(command, "holdfast", lab.scratch())?;
+    let status = process.wait(PATIENCE, interrupt)?;
+    let said = process.stderr();
+    ensure!(status.code() == Some(77), "{status}: {said}");
+    ensure!(said.contains("CAP_NET_") || said.contains("root") || said.contains("sudo"), "no remedy: {said}");
+    Ok(())
+}
+
+fn a_bad_configuration_is_78_and_names_the_line(interrupt: &Interrupt) -> Result<()> {
+    let good = Options::protected(Chain::Edge).configuration();
+    // What is replaced by what, and the word that the message must name.
+    let mistakes = [
+        ("cluster: branch", "clutser: branch", "clutser"),
+        ("address: 172.20.5.1/24", "address: 172.20.5.1/33", "172.20.5.1/33"),
+        ("- nat:", "- nta:", "nta"),
+        ("protection: nfvactor", "protection: nfvactro", "nfvactro"),
+        ("chain: office", "chain: offcie", "offcie"),
+        ("min: 3", "min: three", "three"),
+        ("default: deny", "default: deny\n          defualt: deny", "defualt"),
+        ("\"allow udp from 172.20.5.0/24 to any\"", "\"allow upd from 172.20.5.0/24 to any\"", "upd"),
+    ];
+    for (right, wrong, word) in mistakes {
+        let bad = good.replacen(right, wrong, 1);
+        ensure!(bad != good, "the test's own mistake {wrong:?} is not one");
+        let line = 1 + bad.lines().position(|text| text.contains(word)).context("the mistake is in the file")?;
+        let (code, said) = refused(&bad, interrupt)?;
+        ensure!(code == Some(78), "{wrong:?}: {code:?}: {said}");
+        let names_line = [format!(":{line}:"), format!("line {line}")].iter().any(|form| said.contains(form));
+        ensure!(names_line && said.contains(word), "{wrong:?} in line {line}: {said}");
+    }
+    Ok(())
+}
+
+/// What a stopped box could have left on the machine, outside of the laboratory.
+fn traces() -> Result<BTreeSet<String>> {
+    let mut traces = BTreeSet::new();
+    for directory in ["/dev/shm", "/run/netns", "/run", "/run/holdfast", "/dev/hugepages"] {
+        if let Ok(entries) = std::fs::read_dir(directory) {
+            for entry in entries {
+                let name = entry?.file_name().to_string_lossy().into_owned();
+                // Other laboratories come and go while this test runs.
+                if !name.starts_with("hf-") {
+                    traces.insert(format!("{directory}/{name}"));
+                }
+            }
+        }
+    }
+    let memory = std::fs::read_to_string("/proc/meminfo")?;
+    traces.extend(memory.lines().filter(|line| line.starts_with("HugePages_Total")).map(str::to_owned));
+    Ok(traces)
+}
+
+fn ensure_gone(network: &Network, before: &BTreeSet<String>, interrupt: &Interrupt) -> Result<()> {
+    // A process that has been killed takes a moment to vanish; memory files vanish with it.
+    until("no process of the box is left", PATIENCE, interrupt, || Ok(network.topology.router.pids()?.is_empty().then_some(())))?;
+    let devices = network.topology.router.devices()?;
+    ensure!(devices.iter().collect::<BTreeSet<_>>() == ["lo", "lan0", "wan0"].map(String::from).iter().collect(), "{devices:?}");
+    let left: Vec<String> = traces()?.difference(before).cloned().collect();
+    ensure!(left.is_empty(), "left behind: {left:?}");
+    Ok(())
+}
+
+fn sigterm_leaves_nothing_behind(interrupt: &Interrupt) -> Result<()> {
+    let before = traces()?;
+    let mut network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    let (_echo, stream) = network.stream(10, 500)?;
+    network.wait_protected()?;
+    ensure!(network.running.control().exists());
+    let status = network.running.stop(PATIENCE, interrupt)?;
+    ensure!(status.success(), "{status}");
+    ensure!(network.topology.router.pids()?.is_empty(), "processes are left when the box has ended");
+    ensure!(!network.running.control().exists(), "the control socket is left");
+    drop(stream);
+    ensure_gone(&network, &before, interrupt)?;
+
+    // And on the same devices it starts again.
+    let again =
+        RunningBox::start(&network.lab, &network.topology.router, &binary()?, &Options::protected(Chain::Edge).configuration())?;
+    let pings = programs::ping(&network.topology.client, ip(INSIDE), 5, 56, Duration::from_millis(10))?;
+    ensure!(pings.received >= 4, "{pings:?}");
+    drop(again);
+    Ok(())
+}
+
+fn sigterm_right_after_a_kill_leaves_nothing_behind(interrupt: &Interrupt) -> Result<()> {
+    let before = traces()?;
+    let mut network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    let (_echo, _stream) = network.stream(10, 500)?;
+    let victim = network.running.busiest(None)?;
+    signal_pid(victim.pid, Signal::KILL)?;
+    let status = network.running.stop(PATIENCE, interrupt)?;
+    ensure!(status.success(), "{status}");
+    ensure!(!network.running.control().exists(), "the control socket is left");
+    ensure_gone(&network, &before, interrupt)
+}
+
+/// Nobody stops runtimes whose manager was killed: they must notice.
+fn the_runtimes_end_with_a_killed_manager(interrupt: &Interrupt) -> Result<()> {
+    let before = traces()?;
+    let mut network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    let pids = network.topology.router.pids()?;
+    ensure!(pids.len() >= 4, "one box and three runtimes are expected: {pids:?}");
+    let manager = network.running.process().pid();
+    signal_pid(manager, Signal::KILL)?;
+    network.running.process().wait(PATIENCE, interrupt)?;
+    ensure_gone(&network, &before, interrupt)
+}
+
+fn the_control_socket_is_private(interrupt: &Interrupt) -> Result<()> {
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+    let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    let metadata = std::fs::metadata(network.running.control())?;
+    ensure!(metadata.file_type().is_socket() && metadata.permissions().mode() & 0o777 == 0o600, "{:?}", metadata.permissions());
+    network.stop()
+}
+
+fn a_full_table_drops_and_keeps(interrupt: &Interrupt) -> Result<()> {
+    let options = Options { more: "limits: { flows: 64 }\n", ..Options::protected(Chain::Balanced) };
+    let mut network = Network::start(&options, interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(VIRTUAL, 20)?;
+    flood(&network, 2_000)?;
+    let full = |status: &holdfast::status::Status| status.dropped("route_table_full") + status.dropped("flow_table_full") > 0;
+    network.running.wait_for("a full table is counted", PATIENCE, interrupt, full)?;
+    let connections = held.verify(interrupt)?;
+    ensure!(connections.broken == 0, "{connections:?}");
+    drop(held);
+    network.stop()
+}
+
+/// One address of which only its ports can be given out: more flows than that cannot be opened.
+fn an_empty_pool_drops_and_keeps(interrupt: &Interrupt) -> Result<()> {
+    let options = Options { pool: "192.0.2.32/32", more: "limits: { flows: 262144 }\n", ..Options::protected(Chain::Balanced) };
+    let mut network = Network::start(&options, interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(VIRTUAL, 20)?;
+    let empty = |status: &holdfast::status::Status| status.dropped("pool_empty") > 0;
+    // Each runtime has a third of the ports, and one of the three empties first.
+    until("an empty pool is counted", Duration::from_secs(60), interrupt, || {
+        flood(&network, 20_000)?;
+        Ok(empty(&network.running.status()?).then_some(()))
+    })?;
+    let connections = held.verify(interrupt)?;
+    ensure!(connections.broken == 0, "{connections:?}");
+    drop(held);
+    network.stop()
+}
+
+/// Opens UDP flows, one datagram each, from ports and hosts that differ from call to call.
+fn flood(network: &Network, flows: u32) -> Result<()> {
+    static OPENED: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let sender = frames::Sender::open(&network.topology.client, "eth0")?;
+    let from_mac = link::mac(&network.topology.client, "eth0")?;
+    let to_mac = gateway_mac(network)?;
+    let first = OPENED.fetch_add(flows, std::sync::atomic::Ordering::Relaxed);
+    for number in first..first + flows {
+        // Spread over hosts first, so that no limit per host is what is met.
+        let host = 20 + number % 200;
+        let ends = frames::Ends {
+            from_mac,
+            to_mac,
+            from: (std::net::Ipv4Addr::new(172, 20, 5, host as u8), 2_000 + (number / 200 % 50_000) as u16),
+            to: (SERVER.parse()?, 9),
+        };
+        // A full device queue (ENOBUFS) only slows this down.
+        let _ = sender.send(&ends.udp(b"x"));
+    }
+    Ok(())
+}
+
+/// The box's MAC address as its neighbour has learnt it: which one it uses is its own business.
+fn gateway_mac(network: &Network) -> Result<[u8; 6]> {
+    programs::ping(&network.topology.client, ip(INSIDE), 1, 56, Duration::from_millis(10))?;
+    link::neighbour(&network.topology.client, INSIDE)
+}
+
+fn garbage_is_dropped_with_a_reason(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(VIRTUAL, 20)?;
+    let before = network.running.status()?;
+    let from_mac = link::mac(&network.topology.client, "eth0")?;
+    let to_mac = gateway_mac(&network)?;
+    let ends = |to: std::net::SocketAddr| -> Result<frames::Ends> {
+        let std::net::IpAddr::V4(address) = to.ip() else { anyhow::bail!("IPv4 is expected") };
+        Ok(frames::Ends { from_mac, to_mac, from: (CLIENT.parse()?, 40_001), to: (address, to.port()) })
+    };
+    let good = vec![ends(socket(VIRTUAL))?.syn(), ends(socket(&format!("{SERVER}:7")))?.udp(&[0x5a; 60])];
+    let frames = frames::garbage(&good);
+    let sender = frames::Sender::open(&network.topology.client, "eth0")?;
+    let mut sent = 0_u64;
+    for frame in &frames {
+        sent += u64::from(sender.send(frame).is_ok());
+    }
+    let most = frames.len() as u64 * 9 / 10;
+    ensure!(sent >= most, "the kernel refused more than a tenth of the garbage: {sent} of {} were sent", frames.len());
+    // The last frames of the garbage are in when ping, sent behind them, is answered.
+    let pings = programs::ping(&network.topology.client, ip(INSIDE), 5, 56, Duration::from_millis(50))?;
+    ensure!(pings.received > 0, "{pings:?}");
+
+    let connections = held.verify(interrupt)?;
+    ensure!(connections.broken == 0, "{connections:?}");
+    let after = network.running.status()?;
+    for reason in ["truncated", "bad_version", "bad_length", "bad_checksum", "unknown_ethertype"] {
+        ensure!(after.dropped(reason) > before.dropped(reason), "no {reason} among {:?}", after.drops);
+    }
+    let names = |status: &holdfast::status::Status| -> Vec<(u16, u64, u32)> {
+        status.processes.iter().map(|process| (process.id, process.incarnation, process.pid)).collect()
+    };
+    ensure!(names(&before) == names(&after) && after.failovers.is_empty(), "a process failed: {after:?}");
+    drop(held);
+    network.stop()
+}

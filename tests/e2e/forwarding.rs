@@ -1,0 +1,221 @@
+//! Real programs through the box, nothing failing: the chain forwards, in both directions, what people try a network with.
+
+use anyhow::{Result, ensure};
+use holdfast::lab::download::{Download, Plan};
+use holdfast::lab::programs::{self, Iperf3};
+use holdfast::lab::requirements::*;
+use holdfast::lab::{Interrupt, link, until};
+use holdfast_tests::network::{Chain, GIVE_UP, INSIDE, Network, Options, SERVER, SERVER_2, SIX, VIRTUAL, ip, socket};
+use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::{PATIENCE, frames};
+use std::process::ExitCode;
+use std::time::Duration;
+
+fn main() -> ExitCode {
+    run(vec![
+        test("curl_fetches_100_mb", &[NGINX, CURL], curl_fetches_100_mb),
+        test("curl_fetches_under_protection_none", &[NGINX, CURL], curl_fetches_under_protection_none),
+        test("iperf3_tcp_both_directions", &[IPERF3], iperf3_tcp_both_directions),
+        test("iperf3_udp_both_directions", &[IPERF3], iperf3_udp_both_directions),
+        test("ping_is_answered_by_servers_and_by_the_box", &[PING], ping_is_answered_by_servers_and_by_the_box),
+        test("traceroute_sees_the_box_and_the_server", &[TRACEROUTE, NGINX], traceroute_sees_the_box_and_the_server),
+        test("dig_over_udp", &[DIG, DNSMASQ], dig_over_udp),
+        test("wrk_with_100_connections", &[NGINX, WRK], wrk_with_100_connections),
+        test("the_load_balancer_uses_both_servers", &[NGINX, CURL], the_load_balancer_uses_both_servers),
+        test("datagrams_arrive_once_in_order_and_unchanged", &[], datagrams_arrive_once_in_order_and_unchanged),
+        test("the_server_sees_the_pool_and_not_the_client", &[], the_server_sees_the_pool_and_not_the_client),
+        test("plain_forwarding_of_both_families", &[NGINX, CURL, PING], plain_forwarding_of_both_families),
+        test("a_bad_checksum_is_not_mended_on_the_way", &[], a_bad_checksum_is_not_mended_on_the_way),
+        test("what_the_firewall_denies_does_not_pass", &[CURL, NGINX], what_the_firewall_denies_does_not_pass),
+    ])
+}
+
+fn fetch(network: &Network, url: String, interrupt: &Interrupt) -> Result<holdfast::lab::download::Outcome> {
+    let plan = Plan { url, bytes_per_second: None, stalled_after: GIVE_UP };
+    Download::start(&network.topology.client, &plan)?.finish(Duration::from_secs(120), interrupt)
+}
+
+fn curl_fetches_100_mb(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let sum = network.site.add_random("big", 100_000_000)?;
+    let outcome = fetch(&network, format!("http://{VIRTUAL}/big"), interrupt)?;
+    ensure!(outcome.error.is_none() && outcome.bytes == 100_000_000 && outcome.sum == sum, "{outcome:?}");
+    network.stop()
+}
+
+fn curl_fetches_under_protection_none(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options { protection: "none", ..Options::protected(Chain::Balanced) }, interrupt)?;
+    network.serve_web()?;
+    let sum = network.site.add_random("some", 20_000_000)?;
+    let outcome = fetch(&network, format!("http://{VIRTUAL}/some"), interrupt)?;
+    ensure!(outcome.error.is_none() && outcome.sum == sum, "{outcome:?}");
+    network.stop()
+}
+
+fn iperf3_tcp_both_directions(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    let _server = programs::iperf3_server(&network.lab, &network.topology.server, 5201)?;
+    for reverse in [false, true] {
+        let plan = Iperf3 { server: socket(&format!("{SERVER}:5201")), udp_bits_per_second: None, reverse, seconds: 3 };
+        let transfer = plan.run(&network.lab, &network.topology.client, "iperf3")?;
+        ensure!(transfer.bits_per_second > 5e6, "reverse {reverse}: {transfer:?}");
+    }
+    network.stop()
+}
+
+fn iperf3_udp_both_directions(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    let _server = programs::iperf3_server(&network.lab, &network.topology.server, 5201)?;
+    for reverse in [false, true] {
+        let plan =
+            Iperf3 { server: socket(&format!("{SERVER}:5201")), udp_bits_per_second: Some(10_000_000), reverse, seconds: 3 };
+        let transfer = plan.run(&network.lab, &network.topology.client, "iperf3")?;
+        // Ten Mbit/s are 1,000 packets a second. A queue may overflow when this machine gives the box no core for a while.
+        ensure!(transfer.datagrams > 2_000, "reverse {reverse}: {transfer:?}");
+        ensure!(transfer.lost * 100 <= transfer.datagrams, "more than one in a hundred lost, reverse {reverse}: {transfer:?}");
+    }
+    network.stop()
+}
+
+fn ping_is_answered_by_servers_and_by_the_box(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    for target in [SERVER, SERVER_2, INSIDE] {
+        for bytes in [0, 56, 1400] {
+            let pings = programs::ping(&network.topology.client, ip(target), 20, bytes, Duration::from_millis(10))?;
+            // The first may wait for address resolution, which may drop it.
+            ensure!(pings.sent == 20 && pings.received >= 19, "{target} with {bytes} bytes: {pings:?}");
+        }
+    }
+    let pings = programs::ping(&network.topology.server, ip("192.0.2.2"), 5, 56, Duration::from_millis(10))?;
+    ensure!(pings.received >= 4, "the box's outer address: {pings:?}");
+    network.stop()
+}
+
+fn traceroute_sees_the_box_and_the_server(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    network.serve_web()?;
+    // UDP (answered by an ICMP error that quotes the translated packet), ICMP echo, TCP to a port that listens.
+    for options in [&[][..], &["-I"], &["-T", "-p", "80"]] {
+        let hops = programs::traceroute(&network.topology.client, ip(SERVER), options)?;
+        ensure!(hops == [Some(ip(INSIDE)), Some(ip(SERVER))], "traceroute {options:?}: {hops:?}");
+    }
+    network.stop()
+}
+
+fn dig_over_udp(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    let (server, answer) = (socket(&format!("{SERVER}:53")), ip("198.18.0.7"));
+    let _dns = programs::dns_server(&network.lab, &network.topology.server, server, "holdfast.test", answer)?;
+    for _ in 0..10 {
+        let found = programs::dig(&network.topology.client, server, "holdfast.test", 3)?;
+        ensure!(found == [answer], "{found:?}");
+    }
+    network.stop()
+}
+
+fn wrk_with_100_connections(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let mut process = programs::wrk(&network.lab, &network.topology.client, &format!("http://{VIRTUAL}/held"), 100, 5)?;
+    let load = programs::read_wrk(&process.finish(PATIENCE, interrupt)?)?;
+    ensure!(load.requests > 500 && load.socket_errors + load.timeouts + load.bad_answers == 0, "{load:?}");
+    network.stop()
+}
+
+/// Least load: of many connections opened one after the other and kept, each server gets about half.
+fn the_load_balancer_uses_both_servers(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(VIRTUAL, 60)?;
+    let table = network.topology.server.run("ss -Htn state established")?;
+    let connections_to = |address: &str| table.lines().filter(|line| line.contains(&format!(" {address}:80 "))).count();
+    let (first, second) = (connections_to(SERVER), connections_to(SERVER_2));
+    ensure!(first + second == 60 && first.abs_diff(second) <= 20, "{first} and {second} of 60 connections:\n{table}");
+    let connections = held.verify(interrupt)?;
+    ensure!(connections.broken == 0, "{connections:?}");
+    drop(held);
+    network.stop()
+}
+
+fn datagrams_arrive_once_in_order_and_unchanged(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    let (_echo, stream) = network.stream(20, 1000)?;
+    until("2,000 datagrams return", PATIENCE, interrupt, || Ok((stream.datagrams().returned > 2_000).then_some(())))?;
+    let datagrams = stream.finish();
+    ensure!((datagrams.doubled, datagrams.reordered, datagrams.changed) == (0, 0, 0), "{datagrams:?}");
+    ensure!(datagrams.flows_alive == 20 && datagrams.lost * 100 <= datagrams.sent, "{datagrams:?}");
+    network.stop()
+}
+
+fn the_server_sees_the_pool_and_not_the_client(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    let server = network.topology.server.enter(|| std::net::UdpSocket::bind(format!("{SERVER}:9009")))??;
+    server.set_read_timeout(Some(PATIENCE))?;
+    let client = network.topology.client.enter(|| std::net::UdpSocket::bind("0.0.0.0:0"))??;
+    client.send_to(b"who am I", format!("{SERVER}:9009"))?;
+    let (_, seen) = server.recv_from(&mut [0; 100])?;
+    let pool: Vec<std::net::IpAddr> = (32..40).map(|last| ip(&format!("192.0.2.{last}"))).collect();
+    ensure!(pool.contains(&seen.ip()), "the server sees {seen}");
+    network.stop()
+}
+
+fn plain_forwarding_of_both_families(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Plain), interrupt)?;
+    let sum = network.site.add_random("some", 5_000_000)?;
+    for address in [SERVER.to_owned(), format!("[{}]", SIX[3])] {
+        network.serve_web_on(socket(&format!("{address}:80")))?;
+        let outcome = fetch(&network, format!("http://{address}/some"), interrupt)?;
+        ensure!(outcome.error.is_none() && outcome.sum == sum, "from {address}: {outcome:?}");
+    }
+    for target in [SERVER, SIX[3], SIX[1]] {
+        let pings = programs::ping(&network.topology.client, ip(target), 10, 56, Duration::from_millis(10))?;
+        ensure!(pings.received >= 9, "{target}: {pings:?}");
+    }
+    network.stop()
+}
+
+/// NAT updates checksums incrementally: what was wrong must stay wrong, or be dropped, and never arrive as if it were right.
+fn a_bad_checksum_is_not_mended_on_the_way(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    let server = network.topology.server.enter(|| std::net::UdpSocket::bind(format!("{SERVER}:9009")))??;
+    server.set_read_timeout(Some(PATIENCE))?;
+    let sender = frames::Sender::open(&network.topology.client, "eth0")?;
+    let ends = frames::Ends {
+        from_mac: link::mac(&network.topology.client, "eth0")?,
+        to_mac: gateway_mac(&network)?,
+        from: ("172.20.5.10".parse()?, 40_000),
+        to: (SERVER.parse()?, 9009),
+    };
+    sender.send(&ends.udp(b"first"))?;
+    let mut bad = ends.udp(b"bad");
+    bad[40] ^= 0x55;
+    sender.send(&bad)?;
+    sender.send(&ends.udp(b"last"))?;
+    let mut heard = Vec::new();
+    while heard.last().is_none_or(|last| last != "last") {
+        let mut block = [0_u8; 100];
+        let (length, _) = server.recv_from(&mut block)?;
+        heard.push(String::from_utf8_lossy(&block[..length]).into_owned());
+    }
+    ensure!(heard == ["first", "last"], "{heard:?}");
+    network.stop()
+}
+
+/// The box's MAC address as its neighbour has learnt it: which one it uses is its own business.
+fn gateway_mac(network: &Network) -> Result<[u8; 6]> {
+    programs::ping(&network.topology.client, ip(INSIDE), 1, 56, Duration::from_millis(10))?;
+    link::neighbour(&network.topology.client, INSIDE)
+}
+
+fn what_the_firewall_denies_does_not_pass(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    network.serve_web_on(socket(&format!("{SERVER}:8080")))?;
+    network.site.add("held", "no")?;
+    let plan = Plan { url: format!("http://{SERVER}:8080/held"), bytes_per_second: None, stalled_after: Duration::from_secs(2) };
+    let outcome = Download::start(&network.topology.client, &plan)?.finish(PATIENCE, interrupt)?;
+    ensure!(outcome.error.is_some() && outcome.bytes == 0, "{outcome:?}");
+    let status = network.running.status()?;
+    ensure!(status.dropped("policy_denied") > 0, "the drops are {:?}", status.drops);
+    network.stop()
+}

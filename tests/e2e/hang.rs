@@ -1,0 +1,79 @@
+//! A runtime that stops answering is not dead: its flows move all the same, and when it wakes it may release nothing.
+
+use anyhow::{Result, ensure};
+use holdfast::lab::process::signal_pid;
+use holdfast::lab::requirements::*;
+use holdfast::lab::running::Victim;
+use holdfast::lab::{Interrupt, until};
+use holdfast_tests::PATIENCE;
+use holdfast_tests::network::{Chain, Network, Options, RECOVERY_LIMIT, VIRTUAL};
+use holdfast_tests::runner::{main as run, test};
+use rustix::process::Signal;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    run(vec![
+        test("a_stopped_runtime_loses_its_flows_to_others", &[NGINX], a_stopped_runtime_loses_its_flows_to_others),
+        test("a_woken_runtime_releases_nothing", &[], a_woken_runtime_releases_nothing),
+    ])
+}
+
+/// Stops the busiest runtime and waits until the box has replaced it.
+fn stop_busiest(network: &Network, interrupt: &Interrupt) -> Result<Victim> {
+    network.wait_protected()?;
+    let victim = network.running.busiest(None)?;
+    signal_pid(victim.pid, Signal::STOP)?;
+    network.running.wait_for("the stopped runtime's flows are served elsewhere", RECOVERY_LIMIT, interrupt, |status| {
+        status.failover(victim.id, victim.incarnation).is_some_and(|failover| failover.recovered_us.is_some())
+    })?;
+    Ok(victim)
+}
+
+fn wake(victim: &Victim) -> Result<()> {
+    // The box may have killed it meanwhile, to get its buffers back; that is no error.
+    signal_pid(victim.pid, Signal::CONT)
+}
+
+/// Its process is gone, or it is there and owns nothing: the process table of the box names another for its id, or none.
+fn is_deposed(network: &Network, victim: &Victim) -> Result<bool> {
+    let status = network.running.status()?;
+    let current = status.runtime(victim.id);
+    Ok(current.is_none_or(|process| process.incarnation > victim.incarnation && process.pid != victim.pid))
+}
+
+fn a_stopped_runtime_loses_its_flows_to_others(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(VIRTUAL, 60)?;
+    let victim = stop_busiest(&network, interrupt)?;
+    let connections = held.verify(interrupt)?;
+    ensure!(connections.broken == 0, "while it is stopped: {connections:?}");
+    wake(&victim)?;
+    let connections = held.verify(interrupt)?;
+    ensure!(connections.broken == 0, "after it woke: {connections:?}");
+    until("the woken runtime is deposed", PATIENCE, interrupt, || Ok(is_deposed(&network, &victim)?.then_some(())))?;
+    network.wait_protected()?;
+    let connections = held.verify(interrupt)?;
+    ensure!(connections.broken == 0, "protected again: {connections:?}");
+    drop(held);
+    network.stop()
+}
+
+/// What it had in its rings when it stopped it would send when it wakes. Each datagram has a number: one that came twice would be seen.
+fn a_woken_runtime_releases_nothing(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    let (_echo, stream) = network.stream(30, 1000)?;
+    let victim = stop_busiest(&network, interrupt)?;
+    let returned = stream.datagrams().returned;
+    until("datagrams return", PATIENCE, interrupt, || Ok((stream.datagrams().returned > returned + 300).then_some(())))?;
+    let before = stream.datagrams();
+    wake(&victim)?;
+    until("the woken runtime is deposed", PATIENCE, interrupt, || Ok(is_deposed(&network, &victim)?.then_some(())))?;
+    until("datagrams return", PATIENCE, interrupt, || Ok((stream.datagrams().returned > before.returned + 300).then_some(())))?;
+    let datagrams = stream.finish();
+    ensure!((datagrams.doubled, datagrams.changed) == (0, 0), "{datagrams:?}");
+    // A number from before the failover, returned only after the waking, would be one that the woken runtime released.
+    ensure!(datagrams.reordered == before.reordered, "before {before:?}, after {datagrams:?}");
+    ensure!(datagrams.flows_alive == 30, "{datagrams:?}");
+    network.stop()
+}

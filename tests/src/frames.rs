@@ -1,0 +1,114 @@
+//! Raw frames: a sender on a device, good frames to start from, and what can be done to them.
+
+use anyhow::{Context, Result};
+use holdfast::lab::Namespace;
+use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, sendto, socket};
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// Puts frames on the wire of one device exactly as they are.
+#[derive(Debug)]
+pub struct Sender {
+    socket: OwnedFd,
+    device: LinkAddr,
+}
+
+impl Sender {
+    /// On `device` inside `namespace`.
+    pub fn open(namespace: &Namespace, device: &str) -> Result<Sender> {
+        namespace.enter(|| {
+            let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)?;
+            // The address of the interface itself carries its index, which is all that a raw socket looks at.
+            let device = nix::ifaddrs::getifaddrs()?
+                .filter(|entry| entry.interface_name == device)
+                .find_map(|entry| entry.address.and_then(|address| address.as_link_addr().copied()))
+                .with_context(|| format!("{device} has no link address"))?;
+            Ok(Sender { socket, device })
+        })?
+    }
+
+    /// Sends one frame. Frames that the kernel itself refuses (shorter than an Ethernet header, longer than the MTU) are an error.
+    pub fn send(&self, frame: &[u8]) -> nix::Result<()> {
+        sendto(self.socket.as_raw_fd(), frame, &self.device, MsgFlags::empty()).map(drop)
+    }
+}
+
+/// Who sends a frame to whom.
+#[derive(Debug, Clone, Copy)]
+pub struct Ends {
+    /// Source MAC address.
+    pub from_mac: [u8; 6],
+    /// Destination MAC address.
+    pub to_mac: [u8; 6],
+    /// Source address and port.
+    pub from: (Ipv4Addr, u16),
+    /// Destination address and port.
+    pub to: (Ipv4Addr, u16),
+}
+
+impl Ends {
+    /// A UDP datagram with good checksums.
+    pub fn udp(&self, payload: &[u8]) -> Vec<u8> {
+        let builder = etherparse::PacketBuilder::ethernet2(self.from_mac, self.to_mac)
+            .ipv4(self.from.0.octets(), self.to.0.octets(), 64)
+            .udp(self.from.1, self.to.1);
+        let mut frame = Vec::with_capacity(builder.size(payload.len()));
+        builder.write(&mut frame, payload).expect("a small datagram has lengths that fit");
+        frame
+    }
+
+    /// A TCP SYN with good checksums.
+    pub fn syn(&self) -> Vec<u8> {
+        let builder = etherparse::PacketBuilder::ethernet2(self.from_mac, self.to_mac)
+            .ipv4(self.from.0.octets(), self.to.0.octets(), 64)
+            .tcp(self.from.1, self.to.1, 1, 64_000)
+            .syn();
+        let mut frame = Vec::with_capacity(builder.size(0));
+        builder.write(&mut frame, &[]).expect("a segment without payload has lengths that fit");
+        frame
+    }
+}
+
+/// The garbage: each good frame cut at every byte, with every byte of its headers changed, and noise. The same for the same input.
+pub fn garbage(good: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let mut random = 0x5eed_5eed_u64;
+    let mut next = move || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random
+    };
+    let mut frames = Vec::new();
+    for frame in good {
+        frames.extend((14..frame.len()).map(|length| frame[..length].to_vec()));
+        for index in 12..frame.len().min(64) {
+            for change in [0x01, 0x80, 0xff] {
+                let mut changed = frame.clone();
+                changed[index] ^= change;
+                frames.push(changed);
+            }
+        }
+        for _ in 0..500 {
+            // A real Ethernet header, then noise: behind it the parsers begin.
+            let mut noise = frame[..14].to_vec();
+            let length = next() % 1400;
+            noise.extend((0..length).map(|_| next() as u8));
+            frames.push(noise);
+        }
+        // An IPv4 header with every combination of version and header length.
+        for first in 0..=255_u8 {
+            let mut changed = frame.clone();
+            changed[14] = first;
+            frames.push(changed);
+        }
+    }
+    for ether_type in [0x0800_u16, 0x86dd, 0x0806, 0x8100, 0x88a8, 0x894f, 0x88b6, 0x88cc, 0x0000, 0x05dc, 0xffff] {
+        for length in [0, 1, 7, 19, 39, 64, 1000] {
+            let mut frame = good[0][..12].to_vec();
+            frame.extend(ether_type.to_be_bytes());
+            frame.extend((0..length).map(|_| next() as u8));
+            frames.push(frame);
+        }
+    }
+    frames
+}

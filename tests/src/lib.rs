@@ -1,0 +1,28 @@
+//! What the end-to-end tests share: the runner, the box under test, a network that is not the demo's, and a sender of raw frames.
+//!
+//! Each test makes namespaces of its own and runs while nothing else loads the machine. Without root they are not run and count as
+//! ignored, with the reason on standard error.
+#![forbid(unsafe_code)]
+
+pub mod frames;
+pub mod network;
+pub mod runner;
+
+use anyhow::{Result, ensure};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Long enough for everything that should take a moment on a busy machine of two cores.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The binary under test: `$HOLDFAST_BIN`, or `holdfast` of the profile that this test was built with.
+pub fn binary() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("HOLDFAST_BIN").filter(|path| !path.is_empty()) {
+        return Ok(path.into());
+    }
+    // target/PROFILE/deps/THIS
+    let own = std::env::current_exe()?;
+    let path = own.ancestors().nth(2).map(|profile| profile.join("holdfast")).unwrap_or_default();
+    ensure!(path.is_file(), "there is no {}: build it first (`cargo build -p holdfast`), or set HOLDFAST_BIN", path.display());
+    Ok(path)
+}

@@ -1,0 +1,226 @@
+//! A branch office: addresses, devices and rules other than the demo's, with the box between its LAN and its provider.
+
+use crate::binary;
+use anyhow::{Context, Result, ensure};
+use holdfast::lab::link::Offloads;
+use holdfast::lab::nginx::{Nginx, Site};
+use holdfast::lab::running::RunningBox;
+use holdfast::lab::topology::{Addresses, Topology};
+use holdfast::lab::{Interrupt, Lab, keepalive, udp};
+use holdfast::status::Protected;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// The client.
+pub const CLIENT: &str = "172.20.5.10";
+/// The box on the LAN.
+pub const INSIDE: &str = "172.20.5.1";
+/// The provider's host with all servers.
+pub const SERVER: &str = "192.0.2.1";
+/// A second address of the server.
+pub const SERVER_2: &str = "192.0.2.80";
+/// The load balancer's address.
+pub const VIRTUAL: &str = "100.64.0.80:80";
+/// First address of the NAT pool.
+pub const POOL: &str = "192.0.2.32/29";
+/// IPv6: client, box, box, server.
+pub const SIX: [&str; 4] = ["2001:db8:5::10", "2001:db8:5::1", "2001:db8:2::2", "2001:db8:2::1"];
+/// What keep-alive connections ask for.
+pub const HELD_BODY: &str = "a connection of the branch office\n";
+/// An answer or a datagram later than this is lost.
+pub const GIVE_UP: Duration = Duration::from_secs(10);
+/// Longest time a failover may take here, on a machine of two busy cores.
+pub const RECOVERY_LIMIT: Duration = Duration::from_secs(15);
+
+/// The chains that the tests use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Chain {
+    /// Firewall and NAT.
+    Edge,
+    /// Firewall, NAT, load balancer.
+    Balanced,
+    /// Only forwarding, IPv4 and IPv6, no address translated.
+    Plain,
+}
+
+/// What to build.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The chain in the box.
+    pub chain: Chain,
+    /// Its protection.
+    pub protection: &'static str,
+    /// Whether the links behave like wires.
+    pub offloads: Offloads,
+    /// More top-level lines of the configuration.
+    pub more: &'static str,
+    /// NAT pool.
+    pub pool: &'static str,
+}
+
+impl Options {
+    /// This chain under `nfvactor`.
+    pub fn protected(chain: Chain) -> Options {
+        Options { chain, protection: "nfvactor", offloads: Offloads::Off, more: "", pool: POOL }
+    }
+
+    /// The configuration of the box.
+    pub fn configuration(&self) -> String {
+        let firewall = "      - firewall:\n          rules:\n            - \"allow tcp from 172.20.5.0/24 to any port 80,5201\"\n\
+                        \x20           - \"allow udp from 172.20.5.0/24 to any\"\n            - \"allow icmp from any to any\"\n\
+                        \x20         default: deny\n";
+        let nat = format!("      - nat: {{ pool: [{}], inside: [172.20.5.0/24] }}\n", self.pool);
+        let balancer = format!(
+            "      - load_balancer: {{ virtual: \"{VIRTUAL}\", protocol: tcp, backends: [\"{SERVER}:80\", \"{SERVER_2}:80\"], policy: least_load }}\n"
+        );
+        let functions = match self.chain {
+            Chain::Edge => format!("    functions:\n{firewall}{nat}"),
+            Chain::Balanced => format!("    functions:\n{firewall}{nat}{balancer}"),
+            Chain::Plain => "    functions: [forward]\n".to_owned(),
+        };
+        let (inside, outside) = match self.chain {
+            Chain::Plain => (format!("[{INSIDE}/24, \"{}/64\"]", SIX[1]), format!("[192.0.2.2/24, \"{}/64\"]", SIX[2])),
+            _ => (format!("{INSIDE}/24"), "192.0.2.2/24".to_owned()),
+        };
+        format!(
+            "cluster: branch\nports:\n  lan: {{ device: lan0, address: {inside} }}\n  wan: {{ device: wan0, address: {outside}, gateway: {SERVER} }}\n\
+             chains:\n  office:\n{functions}    protection: {}\nrules:\n  - {{ chain: office }}\nruntimes: {{ min: 3, max: 3 }}\n{}",
+            self.protection, self.more
+        )
+    }
+}
+
+/// The office, with the box running. Fields are dropped in this order: box, servers, network.
+#[derive(Debug)]
+pub struct Network {
+    /// `holdfast run`.
+    pub running: RunningBox,
+    /// Its protection keeps every flow.
+    pub promised: bool,
+    servers: Vec<Nginx>,
+    /// What the web servers serve.
+    pub site: Site,
+    /// The namespaces.
+    pub topology: Topology,
+    /// Their owner.
+    pub lab: Lab,
+}
+
+impl Network {
+    /// Builds it and waits until the box is ready.
+    pub fn start(options: &Options, interrupt: &Interrupt) -> Result<Network> {
+        let binary = binary()?;
+        let (lab, topology) = cables(options, interrupt)?;
+        let site = Site::new(&lab, "site")?;
+        site.add("held", HELD_BODY)?;
+        let running = RunningBox::start(&lab, &topology.router, &binary, &options.configuration())?;
+        let promised = options.protection != "none";
+        Ok(Network { running, promised, servers: Vec::new(), site, topology, lab })
+    }
+
+    /// Starts both web servers.
+    pub fn serve_web(&mut self) -> Result<()> {
+        let addresses: Vec<SocketAddr> = vec![socket(&format!("{SERVER}:80")), socket(&format!("{SERVER_2}:80"))];
+        self.servers = holdfast::lab::nginx::start_all(&self.lab, &self.topology.server, &addresses, &self.site)?;
+        Ok(())
+    }
+
+    /// Starts one more web server.
+    pub fn serve_web_on(&mut self, address: SocketAddr) -> Result<()> {
+        let name = format!("nginx{}", self.servers.len() + 1);
+        self.servers.push(Nginx::start(&self.lab, &self.topology.server, &name, address, &self.site)?);
+        Ok(())
+    }
+
+    /// Opens keep-alive connections to a web server.
+    pub fn hold(&self, server: &str, count: usize) -> Result<keepalive::KeepAlive> {
+        let plan = keepalive::Plan {
+            server: socket(server),
+            path: "/held".into(),
+            body: HELD_BODY.into(),
+            count,
+            interval: Duration::from_millis(200),
+            answer_within: GIVE_UP,
+        };
+        keepalive::KeepAlive::open(&self.topology.client, &plan, self.lab.interrupt())
+    }
+
+    /// Starts an echo at the server and numbered datagrams to it.
+    pub fn stream(&self, flows: usize, per_second: u64) -> Result<(udp::Echo, udp::Stream)> {
+        let server = socket(&format!("{SERVER}:7007"));
+        let echo = udp::Echo::start(&self.topology.server, server)?;
+        let stream = udp::Stream::start(&self.topology.client, udp::Plan { server, flows, per_second })?;
+        holdfast::lab::until("datagrams return", crate::PATIENCE, self.lab.interrupt(), || {
+            Ok((stream.datagrams().returned > 0).then_some(()))
+        })?;
+        Ok((echo, stream))
+    }
+
+    /// Waits until every flow has its replica (at once under a protection that promises nothing).
+    pub fn wait_protected(&self) -> Result<()> {
+        if self.promised {
+            let what = "everything is protected";
+            self.running.wait_for(what, RECOVERY_LIMIT, self.lab.interrupt(), |status| status.protected == Protected::Yes)?;
+        }
+        Ok(())
+    }
+
+    /// Kills every runtime, one after the other, each when the one before is back and everything is protected again: whichever owned a
+    /// flow has failed then. `between` runs after each.
+    pub fn kill_each_runtime(&self, mut between: impl FnMut() -> Result<()>) -> Result<()> {
+        let runtimes: Vec<u16> = self.running.status()?.runtimes().map(|process| process.id).collect();
+        ensure!(runtimes.len() == 3, "three runtimes are configured, there are {runtimes:?}");
+        for id in runtimes {
+            self.wait_protected()?;
+            let status = self.running.status()?;
+            let process = status.runtime(id).with_context(|| format!("runtime {id} is not in {status:?}"))?;
+            let victim =
+                holdfast::lab::running::Victim { id, incarnation: process.incarnation, pid: process.pid, flows: process.flows };
+            self.running.kill(&victim, self.promised, RECOVERY_LIMIT, self.lab.interrupt())?;
+            between()?;
+        }
+        Ok(())
+    }
+
+    /// Stops the box and checks that it ends well.
+    pub fn stop(mut self) -> Result<()> {
+        let status = self.running.stop(crate::PATIENCE, self.lab.interrupt())?;
+        ensure!(status.success(), "SIGTERM ended the box with {status}");
+        Ok(())
+    }
+}
+
+/// The namespaces without a box.
+pub fn cables(options: &Options, interrupt: &Interrupt) -> Result<(Lab, Topology)> {
+    let mut lab = Lab::new(interrupt.clone())?;
+    let plain = options.chain == Chain::Plain;
+    let addresses = Addresses {
+        client: format!("{CLIENT}/24"),
+        inside_gateway: INSIDE.into(),
+        servers: vec![format!("{SERVER}/24"), format!("{SERVER_2}/24")],
+        behind_box: if plain { vec![("172.20.5.0/24".into(), "192.0.2.2".into())] } else { Vec::new() },
+        devices: ("lan0".into(), "wan0".into()),
+        offloads: options.offloads,
+    };
+    let topology = Topology::build(&mut lab, &addresses)?;
+    if plain {
+        use holdfast::lab::{link, topology::HOST_DEVICE};
+        for (namespace, address, network, gateway) in
+            [(&topology.client, SIX[0], "2001:db8:2::/64", SIX[1]), (&topology.server, SIX[3], "2001:db8:5::/64", SIX[2])]
+        {
+            link::address(namespace, HOST_DEVICE, &format!("{address}/64"))?;
+            namespace.ip(&format!("-6 route add {network} via {gateway}"))?;
+        }
+    }
+    Ok((lab, topology))
+}
+
+/// Parses an address that a test wrote.
+pub fn socket(text: &str) -> SocketAddr {
+    text.parse().expect("the test's own address is one")
+}
+
+/// Parses an address that a test wrote.
+pub fn ip(text: &str) -> std::net::IpAddr {
+    text.parse().expect("the test's own address is one")
+}
