@@ -1,1 +1,20 @@
-//! functions
+//! The network functions that ship, one module each.
+//!
+//! In: packets, one flow's state, shared state. Out: verdicts. Never: a line about surviving failures.
+#![forbid(unsafe_code)]
+
+pub mod catalog;
+mod firewall;
+mod forward;
+mod load_balancer;
+mod monitor;
+mod nat;
+mod packet_limit;
+mod rewrite;
+
+pub use firewall::{Firewall, FirewallConfig};
+pub use forward::{Forward, ForwardConfig};
+pub use load_balancer::{LoadBalancer, LoadBalancerConfig};
+pub use monitor::{Monitor, MonitorConfig};
+pub use nat::{Nat, NatConfig};
+pub use packet_limit::{PacketLimit, PacketLimitConfig};

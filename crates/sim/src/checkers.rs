@@ -33,7 +33,14 @@ pub(crate) struct Checkers {
 
 impl Checkers {
     pub(crate) fn new(layout: ChainLayout, promises: bool) -> Checkers {
-        Checkers { violations: Vec::new(), layout, promises, revealed: BTreeMap::new(), mappings: BTreeMap::new(), mapped: BTreeMap::new() }
+        Checkers {
+            violations: Vec::new(),
+            layout,
+            promises,
+            revealed: BTreeMap::new(),
+            mappings: BTreeMap::new(),
+            mapped: BTreeMap::new(),
+        }
     }
 
     pub(crate) fn violate(&mut self, invariant: &'static str, text: String) {
@@ -41,7 +48,13 @@ impl Checkers {
     }
 
     /// A datagram leaves: what it reveals must be known to more than one runtime, and must never be revealed again by another.
-    pub(crate) fn check_released<'a>(&mut self, frame: &[u8], clients: &[Client], runtimes: impl Iterator<Item = &'a Runtime>, is_settled: bool) {
+    pub(crate) fn check_released<'a>(
+        &mut self,
+        frame: &[u8],
+        clients: &[Client],
+        runtimes: impl Iterator<Item = &'a Runtime>,
+        is_settled: bool,
+    ) {
         let Some(seen) = frames::read(frame) else {
             self.violate("integrity", "a packet with a wrong checksum was released".to_owned());
             return;

@@ -141,7 +141,8 @@ pub(crate) fn describe(frame: &[u8]) -> String {
             format!("nsh index {index} flags {:02x} commit {commit} [{inner}]", frame.get(18).copied().unwrap_or(0))
         }
         0x88b6 => {
-            let word = |at: usize| frame.get(at..at + 4).map_or(0, |bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+            let word =
+                |at: usize| frame.get(at..at + 4).map_or(0, |bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
             format!("messages sequence {} acknowledges {} ({} bytes)", word(34), word(38), frame.len())
         }
         0x0800 => match read(frame) {

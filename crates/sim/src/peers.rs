@@ -54,7 +54,21 @@ pub(crate) struct TcpClient {
 
 impl TcpClient {
     pub(crate) fn new(id: u32, local: End, remote: End, chunks: u32, initial: u32, start: u64, pause: u64) -> TcpClient {
-        TcpClient { id, local, remote, chunks, initial, sent: 0, their_next: 0, established: false, echoed: 0, pause, due: start, retries: 0, progress: Progress::Running }
+        TcpClient {
+            id,
+            local,
+            remote,
+            chunks,
+            initial,
+            sent: 0,
+            their_next: 0,
+            established: false,
+            echoed: 0,
+            pause,
+            due: start,
+            retries: 0,
+            progress: Progress::Running,
+        }
     }
 
     fn segment(&self, flags: u8, sequence: u32, payload: &[u8]) -> Vec<u8> {
@@ -223,9 +237,12 @@ impl Server {
             return Some(frames::udp(seen.destination, seen.source, seen.payload));
         }
         let ends = (seen.source, seen.destination);
-        let reply = |served: &Served, flags: u8, sequence: u32, payload: &[u8]| Some(frames::tcp(ends.1, ends.0, flags, sequence, served.their_next, payload));
+        let reply = |served: &Served, flags: u8, sequence: u32, payload: &[u8]| {
+            Some(frames::tcp(ends.1, ends.0, flags, sequence, served.their_next, payload))
+        };
         if seen.flags & tcp_flags::SYN != 0 {
-            let served = self.connections.entry(ends).or_insert(Served { initial: random, next: random.wrapping_add(1), their_next: 0 });
+            let served =
+                self.connections.entry(ends).or_insert(Served { initial: random, next: random.wrapping_add(1), their_next: 0 });
             // A SYN with another sequence number begins the connection anew.
             if served.their_next != seen.sequence.wrapping_add(1) && served.next == served.initial.wrapping_add(1) {
                 served.their_next = seen.sequence.wrapping_add(1);

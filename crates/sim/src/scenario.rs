@@ -1,10 +1,12 @@
 //! What a world is made of: the seed, the protection, the chain, and faults planted to test the checkers.
 
 use crate::stamper::Stamper;
-use holdfast_nf::{Bound, Chain, Function};
+use holdfast_functions::{Firewall, FirewallConfig, LoadBalancer, LoadBalancerConfig, Nat, NatConfig};
+use holdfast_nf::{Bound, Chain, ConfigError, Function, NetworkFunction};
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::runtime::{ChainSpec, RuntimeConfig};
 use holdfast_protection::{NfvActor, Peer, Protection, ReleaseAt, Unprotected};
+use serde_json::json;
 
 /// Which protection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,15 +50,9 @@ impl Scenario {
         Scenario { seed, preset, planted: Planted::default(), quiet: false }
     }
 
-    /// True if the chain changes source addresses.
-    pub(crate) fn translates(&self) -> bool {
-        false
-    }
-
     /// A fresh chain with its protection.
     pub(crate) fn chain(&self) -> ChainSpec {
-        let stamper = Bound::<Stamper>::new(()).expect("the stamper has no configuration to refuse");
-        let functions: Vec<Box<dyn Function>> = vec![Box::new(stamper)];
+        let functions = self.functions().expect("the scenario's own configuration is right");
         let nfvactor = |release_at| {
             let planted = holdfast_protection::nfvactor::Planted {
                 release_before_commit: self.planted.release_before_commit,
@@ -70,6 +66,24 @@ impl Scenario {
             Preset::Source => nfvactor(ReleaseAt::Source),
         };
         ChainSpec { name: "simulated".to_owned(), chain: Chain::new(functions), protection }
+    }
+
+    /// Stamper, firewall, NAT, load balancer. The stamper comes first: the checkers look for its state there.
+    fn functions(&self) -> Result<Vec<Box<dyn Function>>, ConfigError> {
+        let read = |error: serde_json::Error| ConfigError::at("", error.to_string());
+        let firewall: FirewallConfig = serde_json::from_value(json!({ "rules": ["allow any from 10.0.0.0/8"] })).map_err(read)?;
+        let nat: NatConfig =
+            serde_json::from_value(json!({ "pool": ["198.51.100.4/31"], "ports": "1024-3071" })).map_err(read)?;
+        let backends = ["198.51.100.11:80", "198.51.100.12:80"];
+        let balancer: LoadBalancerConfig =
+            serde_json::from_value(json!({ "virtual": "203.0.113.10:80", "backends": backends })).map_err(read)?;
+        let (nat, shared) = if self.planted.reuse_live_port { Nat::with_planted_reuse(nat)? } else { Nat::new(nat)? };
+        Ok(vec![
+            Box::new(Bound::<Stamper>::new(())?),
+            Box::new(Bound::<Firewall>::new(firewall)?),
+            Box::new(Bound::from_parts(nat, shared)),
+            Box::new(Bound::<LoadBalancer>::new(balancer)?),
+        ])
     }
 
     pub(crate) fn runtime_config(&self, me: Peer, fabric: FabricConfig) -> RuntimeConfig {

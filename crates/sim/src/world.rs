@@ -149,7 +149,8 @@ impl World {
         let spec = scenario.chain();
         let layout = spec.chain.layout().clone();
         let promises = scenario.preset != Preset::None;
-        let fabric = FabricConfig { cluster: 7, min_timeout: 5 * MILLISECOND, max_timeout: 200 * MILLISECOND, ..FabricConfig::default() };
+        let fabric =
+            FabricConfig { cluster: 7, min_timeout: 5 * MILLISECOND, max_timeout: 200 * MILLISECOND, ..FabricConfig::default() };
         let switch = Switch::new(SwitchConfig {
             me: Peer { node: SWITCH, incarnation: 1 },
             number: 0,
@@ -589,8 +590,12 @@ impl World {
             self.checkers.violate("integrity", "a client got a packet with a wrong checksum".to_owned());
             return;
         };
-        let Some(at) = self.clients.iter().position(|client| client.ends() == (seen.destination, seen.source, seen.protocol)) else {
-            self.checkers.violate("fail closed", format!("nobody's packet reached the clients: {:?} to {:?}", seen.source, seen.destination));
+        let Some(at) = self.clients.iter().position(|client| client.ends() == (seen.destination, seen.source, seen.protocol))
+        else {
+            self.checkers.violate(
+                "fail closed",
+                format!("nobody's packet reached the clients: {:?} to {:?}", seen.source, seen.destination),
+            );
             return;
         };
         let before = self.clients[at].due();
@@ -608,7 +613,7 @@ impl World {
             self.checkers.violate("integrity", "a server got a packet with a wrong checksum".to_owned());
             return;
         };
-        if seen.source.0[0] == 10 && self.scenario.translates() {
+        if seen.source.0[0] == 10 {
             self.checkers.violate("fail closed", format!("an untranslated packet left: {:?}", seen.source));
         }
         let random = self.random.next() as u32;
@@ -660,8 +665,12 @@ impl World {
 
     fn check_owners(&mut self) {
         let fence = self.hub.fence();
-        let serving: Vec<&Runtime> =
-            self.processes.iter().filter(|(peer, process)| fence.is_open_for_check(**peer) && !process.paused).map(|(_, process)| &process.runtime).collect();
+        let serving: Vec<&Runtime> = self
+            .processes
+            .iter()
+            .filter(|(peer, process)| fence.is_open_for_check(**peer) && !process.paused)
+            .map(|(_, process)| &process.runtime)
+            .collect();
         self.checkers.check_owners(&serving);
     }
 }
@@ -680,14 +689,14 @@ fn draw_clients(random: &mut Random) -> Vec<Client> {
         .map(|number| {
             let id = number as u32 + 1;
             let local = ([10, 0, 0, 2 + (number % 3) as u8], 1000 + number as u16);
-            let remote = ([203, 0, 113, 10], 80);
             let start = BEGIN + random.range(100, 800) * MILLISECOND;
             let pause = random.range(2, 80) * MILLISECOND;
             if random.chance(500) {
                 let initial = random.next() as u32;
+                let remote = ([203, 0, 113, 10], 80);
                 Client::Tcp(TcpClient::new(id, local, remote, random.range(5, 60) as u32, initial, start, pause))
             } else {
-                Client::Udp(UdpClient::new(id, local, remote, random.range(10, 80) as u32, start, pause))
+                Client::Udp(UdpClient::new(id, local, ([192, 0, 2, 7], 53), random.range(10, 80) as u32, start, pause))
             }
         })
         .collect()

@@ -3,7 +3,8 @@
 use holdfast_sim::{Planted, Preset, Report, Scenario, run};
 
 fn broken(report: &Report) -> String {
-    let lines: Vec<String> = report.violations.iter().map(|violation| format!("{}: {}", violation.invariant, violation.text)).collect();
+    let lines: Vec<String> =
+        report.violations.iter().map(|violation| format!("{}: {}", violation.invariant, violation.text)).collect();
     format!("seed {}: {}", report.seed, lines.join("; "))
 }
 
@@ -52,4 +53,9 @@ fn a_release_before_the_commit_is_noticed() {
 #[test]
 fn missing_epoch_checks_are_noticed() {
     finds(Planted { no_epoch_check: true, ..Planted::default() });
+}
+
+#[test]
+fn a_port_given_twice_is_noticed() {
+    finds(Planted { reuse_live_port: true, ..Planted::default() });
 }

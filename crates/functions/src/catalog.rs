@@ -1,0 +1,59 @@
+//! The functions by name: for configuration files.
+
+use holdfast_nf::{Bound, Chain, ConfigError, Function, NetworkFunction};
+use schemars::Schema;
+use serde_json::Value;
+
+type Build = fn(&Value) -> Result<Box<dyn Function>, ConfigError>;
+
+fn build_as<N: NetworkFunction>(config: &Value) -> Result<Box<dyn Function>, ConfigError> {
+    // A function without a configuration of its own may be written as its bare name.
+    let config = if config.is_null() { Value::Object(serde_json::Map::new()) } else { config.clone() };
+    let config = serde_json::from_value(config).map_err(|error| ConfigError::at("", error.to_string()))?;
+    Ok(Box::new(Bound::<N>::new(config)?))
+}
+
+fn entry<N: NetworkFunction>() -> (&'static str, Build, fn() -> Schema) {
+    (N::NAME, build_as::<N>, || schemars::schema_for!(N::Config))
+}
+
+fn entries() -> [(&'static str, Build, fn() -> Schema); 6] {
+    [
+        entry::<crate::Firewall>(),
+        entry::<crate::Nat>(),
+        entry::<crate::LoadBalancer>(),
+        entry::<crate::Monitor>(),
+        entry::<crate::Forward>(),
+        entry::<crate::PacketLimit>(),
+    ]
+}
+
+/// The names of all functions.
+pub fn names() -> Vec<&'static str> {
+    entries().iter().map(|(name, _, _)| *name).collect()
+}
+
+/// The JSON Schema of a function's configuration.
+pub fn schema(name: &str) -> Option<Schema> {
+    entries().iter().find(|(other, _, _)| *other == name).map(|(_, _, schema)| schema())
+}
+
+/// Makes a function.
+///
+/// # Errors
+/// What is wrong with its name or configuration.
+pub fn build(name: &str, config: &Value) -> Result<Box<dyn Function>, ConfigError> {
+    let build = entries().into_iter().find(|(other, _, _)| *other == name).map(|(_, build, _)| build);
+    let build =
+        build.ok_or_else(|| ConfigError::at("", format!("there is no function `{name}`: one of {}", names().join(", "))))?;
+    build(config)
+}
+
+/// Makes a chain of functions with their configurations, in order.
+///
+/// # Errors
+/// As [`build`], with the index of the function in front of the path.
+pub fn chain(functions: &[(String, Value)]) -> Result<Chain, (usize, ConfigError)> {
+    let built = functions.iter().enumerate().map(|(at, (name, config))| build(name, config).map_err(|error| (at, error)));
+    Ok(Chain::new(built.collect::<Result<Vec<_>, _>>()?))
+}

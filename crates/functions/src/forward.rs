@@ -1,0 +1,33 @@
+//! `forward`: lets everything pass. A router with nothing but a router's checks.
+
+use holdfast_nf::{ConfigError, Context, NetworkFunction, Open, Packet, Verdict};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// Nothing to configure.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ForwardConfig {}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Forward;
+
+impl NetworkFunction for Forward {
+    const NAME: &'static str = "forward";
+    type Config = ForwardConfig;
+    type Flow = ();
+    type Shared = ();
+
+    fn new(_config: ForwardConfig) -> Result<(Forward, ()), ConfigError> {
+        Ok((Forward, ()))
+    }
+
+    fn open(&self, _packet: &Packet, _shared: &mut (), _cx: &mut Context) -> Open<()> {
+        Open::Accept(())
+    }
+
+    fn process(&self, _packet: &mut Packet, _flow: &mut (), _shared: &mut (), _cx: &mut Context) -> Verdict {
+        Verdict::Forward
+    }
+}

@@ -1,0 +1,220 @@
+//! `load_balancer`: connections to a virtual address go to one of several backends.
+//!
+//! Theory of operation. The destination of a new flow becomes a backend, and replies come from the virtual address again. `least_load` picks the
+//! backend with the fewest live flows, as this runtime counts them (NFVactor, section VI-A). `maglev` picks by the flow's key from a table that every runtime
+//! computes alike (Eisenbud et al.: Maglev, section 3.4), so that no load needs to be known. Traffic to other destinations passes.
+
+use crate::rewrite::{End, Side, translate};
+use holdfast_nf::{ConfigError, Context, Direction, DropReason, Gauge, NetworkFunction, Open, Packet, Verdict};
+use holdfast_wire::header::proto;
+use holdfast_wire::selector::Prefix;
+use holdfast_wire::{FlowKey, ip_addr, ip_bytes};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use std::net::SocketAddr;
+
+/// How a backend is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// The one with the fewest live flows.
+    #[default]
+    LeastLoad,
+    /// By the flow's key, alike on every runtime.
+    Maglev,
+}
+
+/// TCP or UDP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Protocol {
+    /// TCP.
+    #[default]
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// What the operator writes.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LoadBalancerConfig {
+    /// The address and port that clients connect to, as `203.0.113.10:80` or `[2001:db8::10]:80`.
+    #[serde(rename = "virtual")]
+    pub virtual_address: String,
+    /// The protocol; TCP without it.
+    #[serde(default)]
+    pub protocol: Protocol,
+    /// Addresses and ports of the backends, of the virtual address's family.
+    pub backends: Vec<String>,
+    /// How one is chosen; `least_load` without it.
+    #[serde(default)]
+    pub policy: Policy,
+}
+
+holdfast_nf::flow_state! {
+    /// Where a flow went.
+    pub struct Balanced {
+        /// The backend's address.
+        pub address: [u8; 16],
+        /// The backend's port.
+        pub port: u16,
+        /// Its index, or `PASSING` for a flow that is not for the virtual address.
+        pub backend: u16,
+    }
+}
+
+/// [`Balanced::backend`] of a flow that only passes.
+const PASSING: u16 = u16::MAX;
+
+holdfast_nf::shared_state! {
+    /// What flows share.
+    pub struct Load {
+        /// Live flows per backend.
+        pub flows: Gauge,
+    }
+}
+
+/// Entries of the Maglev table: a prime, a hundred times the usual number of backends.
+const MAGLEV_SIZE: usize = 65_537;
+
+/// See the module.
+#[derive(Debug)]
+pub struct LoadBalancer {
+    virtual_end: End,
+    protocol: u8,
+    backends: Vec<End>,
+    table: Vec<u16>,
+}
+
+fn end(text: &str, path: String) -> Result<End, ConfigError> {
+    let address: SocketAddr = text.parse().map_err(|_| {
+        ConfigError::at(path, format!("`{text}` is not an address with a port, like 192.0.2.1:80 or [2001:db8::1]:80"))
+    })?;
+    Ok(End { address: ip_bytes(address.ip()), port: address.port() })
+}
+
+/// Maglev's population: backends take turns in claiming the next free entry of their own permutation.
+fn maglev(backends: &[End]) -> Vec<u16> {
+    let permutation: Vec<(usize, usize)> = backends
+        .iter()
+        .map(|backend| {
+            let key = FlowKey { source: backend.address, source_port: backend.port, ..FlowKey::default() };
+            (key.hash(1) as usize % MAGLEV_SIZE, key.hash(2) as usize % (MAGLEV_SIZE - 1) + 1)
+        })
+        .collect();
+    let mut table = vec![PASSING; MAGLEV_SIZE];
+    let mut next = vec![0usize; backends.len()];
+    let mut filled = 0;
+    while filled < MAGLEV_SIZE {
+        for (backend, (offset, skip)) in permutation.iter().enumerate() {
+            loop {
+                let at = (offset + next[backend] * skip) % MAGLEV_SIZE;
+                next[backend] += 1;
+                if table[at] == PASSING {
+                    table[at] = backend as u16;
+                    filled += 1;
+                    break;
+                }
+            }
+            if filled == MAGLEV_SIZE {
+                break;
+            }
+        }
+    }
+    table
+}
+
+impl LoadBalancer {
+    fn choose(&self, load: &Gauge, cx: &mut Context) -> usize {
+        if !self.table.is_empty() {
+            return self.table[cx.key().hash(3) as usize % MAGLEV_SIZE] as usize;
+        }
+        let mut best = (0, i64::MAX);
+        for backend in 0..self.backends.len() {
+            let flows = load.read(backend, cx);
+            if flows < best.1 {
+                best = (backend, flows);
+            }
+        }
+        best.0
+    }
+}
+
+impl NetworkFunction for LoadBalancer {
+    const NAME: &'static str = "load_balancer";
+    type Config = LoadBalancerConfig;
+    type Flow = Balanced;
+    type Shared = Load;
+
+    fn new(config: LoadBalancerConfig) -> Result<(LoadBalancer, Load), ConfigError> {
+        let virtual_end = end(&config.virtual_address, "virtual".to_owned())?;
+        let backends = config
+            .backends
+            .iter()
+            .enumerate()
+            .map(|(at, text)| end(text, format!("backends[{at}]")))
+            .collect::<Result<Vec<End>, _>>()?;
+        if backends.is_empty() {
+            return Err(ConfigError::at("backends", "there must be at least one backend"));
+        }
+        if backends.len() >= PASSING as usize {
+            return Err(ConfigError::at("backends", "there are more backends than a balancer can have"));
+        }
+        let family = ip_addr(&virtual_end.address).is_ipv4();
+        if let Some(at) = backends.iter().position(|backend| ip_addr(&backend.address).is_ipv4() != family) {
+            return Err(ConfigError::at(format!("backends[{at}]"), "a backend must be of the virtual address's family"));
+        }
+        let table = if config.policy == Policy::Maglev { maglev(&backends) } else { Vec::new() };
+        let protocol = match config.protocol {
+            Protocol::Tcp => proto::TCP,
+            Protocol::Udp => proto::UDP,
+        };
+        let load = Load { flows: Gauge::new(backends.len()) };
+        Ok((LoadBalancer { virtual_end, protocol, backends, table }, load))
+    }
+
+    fn open(&self, packet: &Packet, shared: &mut Load, cx: &mut Context) -> Open<Balanced> {
+        let Some(key) = FlowKey::of(packet) else { return Open::Drop(DropReason::NotTranslatable) };
+        if key.destination != self.virtual_end.address {
+            return Open::Accept(Balanced { backend: PASSING, ..Balanced::default() });
+        }
+        if key.destination_port != self.virtual_end.port || key.protocol != u16::from(self.protocol) {
+            return Open::Drop(DropReason::NoBackend);
+        }
+        let chosen = self.choose(&shared.flows, cx);
+        let Some(backend) = self.backends.get(chosen) else { return Open::Drop(DropReason::NoBackend) };
+        shared.flows.add(chosen, 1);
+        Open::Accept(Balanced { address: backend.address, port: backend.port, backend: chosen as u16 })
+    }
+
+    #[inline]
+    fn process(&self, packet: &mut Packet, flow: &mut Balanced, _shared: &mut Load, cx: &mut Context) -> Verdict {
+        if flow.backend == PASSING {
+            return Verdict::Forward;
+        }
+        let backend = End { address: flow.address, port: flow.port };
+        let done = match cx.direction() {
+            Direction::Forward => translate(packet, Side::Destination, &self.virtual_end.address, backend, true),
+            // A router's error about a forward packet keeps the router's address; the backend's own becomes the virtual one.
+            Direction::Reverse => translate(packet, Side::Source, &backend.address, self.virtual_end, false),
+        };
+        if done { Verdict::Forward } else { Verdict::Drop(DropReason::NotTranslatable) }
+    }
+
+    fn expire(&self, flow: &mut Balanced, shared: &mut Load) {
+        shared.flows.add(flow.backend as usize, -1);
+    }
+
+    fn recover(&self, flow: &mut Balanced, shared: &mut Load) {
+        shared.flows.add(flow.backend as usize, 1);
+    }
+
+    fn migrate_out(&self, flow: &mut Balanced, shared: &mut Load) {
+        shared.flows.add(flow.backend as usize, -1);
+    }
+
+    fn owned_addresses(&self) -> Vec<Prefix> {
+        vec![Prefix::host(ip_addr(&self.virtual_end.address))]
+    }
+}

@@ -1,0 +1,302 @@
+//! `nat`: network address and port translation, IPv4 to IPv4 (NAPT44).
+//!
+//! Theory of operation (RFC 4787, RFC 5382, RFC 5508). The source of a flow from inside becomes an address and port of the pool; the number
+//! of that pair is leased from the shared pool when the flow opens and given back when it ends, so that no two live flows share one.
+//! An inside host keeps one outside address as long as there are ports on it (RFC 4787, REQ-2). ICMP echo translates its
+//! identifier, ICMP errors are translated with the packet that they quote. What cannot be translated is dropped.
+//! A mapping belongs to one flow: mapping and filtering are address and port dependent. RFC 4787, REQ-1 asks that a mapping not depend on the
+//! destination; that needs state shared by an endpoint's flows, which may be served by different runtimes, and is not offered yet.
+
+use crate::rewrite::{End, Side, translate};
+use holdfast_nf::{ConfigError, Context, Direction, DropReason, Lease, NetworkFunction, Open, Packet, Pool, Table, Verdict};
+use holdfast_wire::header::{icmp, proto, tcp_flags};
+use holdfast_wire::selector::Prefix;
+use holdfast_wire::{Network, map_v4};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use std::net::IpAddr;
+
+const SECOND: u64 = 1_000_000_000;
+/// RFC 5382, REQ-5: established connections at least 2 h 4 min, others 4 min.
+const TCP_ESTABLISHED: u64 = (2 * 3600 + 4 * 60) * SECOND;
+const TCP_TRANSITORY: u64 = 240 * SECOND;
+/// RFC 4787, REQ-5: 5 minutes are recommended.
+const UDP: u64 = 300 * SECOND;
+/// RFC 5508, REQ-2: 60 seconds.
+const ICMP: u64 = 60 * SECOND;
+
+/// What the operator writes.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NatConfig {
+    /// Outside addresses: prefixes, every address of which is used.
+    #[schemars(with = "Vec<String>")]
+    pub pool: Vec<String>,
+    /// Sources that are translated; without it, all that are not in the pool.
+    #[serde(default)]
+    #[schemars(with = "Vec<String>")]
+    pub inside: Vec<String>,
+    /// Ports used on every address, as `1024-65535`; rounded down to a multiple of 256.
+    #[serde(default)]
+    pub ports: Option<String>,
+    /// Flows that one inside host may have at a time, per runtime.
+    #[serde(default)]
+    pub limit_per_host: Option<u32>,
+}
+
+holdfast_nf::flow_state! {
+    /// One mapping.
+    pub struct Mapping {
+        /// Inside address.
+        pub inside: [u8; 4],
+        /// Outside address.
+        pub outside: [u8; 4],
+        /// Inside port or echo identifier.
+        pub inside_port: u16,
+        /// Outside port or echo identifier.
+        pub outside_port: u16,
+        /// The leased number.
+        pub number: u32,
+        /// TCP: bit 0 answered, bits 1 and 2 FIN seen forward and reverse, bit 3 reset.
+        pub tcp: u8,
+        /// Zero.
+        pub spare: [u8; 3],
+    }
+}
+
+holdfast_nf::shared_state! {
+    /// What flows share.
+    pub struct NatShared {
+        /// Address and port pairs.
+        pub ports: Pool,
+        /// Live flows per inside host, if they are limited.
+        pub hosts: Table<[u8; 4], u32>,
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Nat {
+    addresses: Vec<[u8; 4]>,
+    pool: Vec<Prefix>,
+    inside: Vec<Prefix>,
+    first_port: u16,
+    ports: u32,
+    limit: Option<u32>,
+    planted_reuse: bool,
+}
+
+/// Inside hosts that are counted, when flows per host are limited.
+const HOSTS: usize = 65_536;
+/// Addresses that one pool may have.
+const MAX_ADDRESSES: u64 = 4096;
+
+fn prefixes(texts: &[String], name: &str) -> Result<Vec<Prefix>, ConfigError> {
+    let parse = |(at, text): (usize, &String)| {
+        let error = |message: String, offset: usize| ConfigError { path: format!("{name}[{at}]"), message, offset: Some(offset) };
+        let prefix: Prefix =
+            text.parse().map_err(|wrong: holdfast_wire::selector::SelectorError| error(wrong.message, wrong.offset))?;
+        if prefix.is_ipv4() {
+            Ok(prefix)
+        } else {
+            Err(error(format!("`{text}` is not IPv4; this function translates IPv4 only"), 0))
+        }
+    };
+    texts.iter().enumerate().map(parse).collect()
+}
+
+impl Nat {
+    /// A translator that gives ports without asking whether a flow has them: a fault that the simulator's checkers must find.
+    #[doc(hidden)]
+    pub fn with_planted_reuse(config: NatConfig) -> Result<(Nat, NatShared), ConfigError> {
+        let (nat, shared) = Nat::new(config)?;
+        Ok((Nat { planted_reuse: true, ..nat }, shared))
+    }
+
+    fn is_inside(&self, address: &[u8; 16]) -> bool {
+        if self.inside.is_empty() {
+            !self.pool.iter().any(|prefix| prefix.contains(address))
+        } else {
+            self.inside.iter().any(|prefix| prefix.contains(address))
+        }
+    }
+
+    /// The numbers of the outside address that this inside host prefers.
+    fn preferred(&self, host: [u8; 4]) -> core::ops::Range<u32> {
+        let mixed = u32::from_be_bytes(host).wrapping_mul(0x9e37_79b1);
+        let address = (u64::from(mixed) * self.addresses.len() as u64 >> 32) as u32;
+        address * self.ports..(address + 1) * self.ports
+    }
+
+    fn keep(&self, packet: &Packet, flow: &mut Mapping, cx: &mut Context) {
+        match packet.layers.protocol {
+            proto::TCP => {
+                if let Some(tcp) = packet.tcp() {
+                    let is_reverse = cx.direction() == Direction::Reverse;
+                    flow.tcp |= u8::from(is_reverse);
+                    if tcp.flags & tcp_flags::FIN != 0 {
+                        flow.tcp |= if is_reverse { 4 } else { 2 };
+                    }
+                    if tcp.flags & tcp_flags::RST != 0 {
+                        flow.tcp |= 8;
+                    }
+                    if tcp.flags & (tcp_flags::SYN | tcp_flags::ACK) == tcp_flags::SYN && !is_reverse {
+                        // The port is used again by the same inside end.
+                        flow.tcp = 0;
+                    }
+                }
+                let is_closing = flow.tcp & 8 != 0 || flow.tcp & 6 == 6;
+                if is_closing {
+                    cx.ending();
+                }
+                cx.keep(if is_closing || flow.tcp & 1 == 0 { TCP_TRANSITORY } else { TCP_ESTABLISHED });
+            }
+            proto::UDP => cx.keep(UDP),
+            _ => cx.keep(ICMP),
+        }
+    }
+}
+
+impl NetworkFunction for Nat {
+    const NAME: &'static str = "nat";
+    type Config = NatConfig;
+    type Flow = Mapping;
+    type Shared = NatShared;
+
+    fn new(config: NatConfig) -> Result<(Nat, NatShared), ConfigError> {
+        let pool = prefixes(&config.pool, "pool")?;
+        let inside = prefixes(&config.inside, "inside")?;
+        if pool.is_empty() {
+            return Err(ConfigError::at("pool", "the pool needs at least one address, like [198.51.100.4/31]"));
+        }
+        for (at, prefix) in pool.iter().enumerate() {
+            if let Some(other) = pool[..at].iter().find(|other| other.overlaps(prefix)) {
+                return Err(ConfigError::at(format!("pool[{at}]"), format!("{prefix} overlaps {other}")));
+            }
+        }
+        let count: u64 = pool.iter().map(Prefix::size).sum();
+        if count > MAX_ADDRESSES {
+            return Err(ConfigError::at(
+                "pool",
+                format!("{count} addresses are more than the {MAX_ADDRESSES} that one pool may have"),
+            ));
+        }
+        let mut addresses = Vec::new();
+        for prefix in &pool {
+            if let IpAddr::V4(first) = prefix.first() {
+                let first = u32::from(first);
+                addresses.extend((0..prefix.size() as u32).map(|at| (first + at).to_be_bytes()));
+            }
+        }
+        let (low, high) = match &config.ports {
+            None => (1024u16, 65_535u16),
+            Some(text) => text
+                .split_once('-')
+                .and_then(|(low, high)| Some((low.parse().ok()?, high.parse().ok()?)))
+                .filter(|(low, high)| low <= high && *low > 0)
+                .ok_or_else(|| ConfigError::at("ports", format!("`{text}` is not a range of ports like 1024-65535")))?,
+        };
+        let ports = (u32::from(high) - u32::from(low) + 1) / 256 * 256;
+        if ports == 0 {
+            return Err(ConfigError::at("ports", "fewer than 256 ports cannot be shared between runtimes"));
+        }
+        let size = ports * addresses.len() as u32;
+        let hosts = if config.limit_per_host.is_some() { HOSTS } else { 0 };
+        let nat = Nat { addresses, pool, inside, first_port: low, ports, limit: config.limit_per_host, planted_reuse: false };
+        Ok((nat, NatShared { ports: Pool::new(size), hosts: Table::new(hosts) }))
+    }
+
+    fn open(&self, packet: &Packet, shared: &mut NatShared, cx: &mut Context) -> Open<Mapping> {
+        if packet.layers.network != Network::V4 {
+            return Open::Drop(DropReason::NotTranslatable);
+        }
+        let Some(header) = packet.ipv4() else { return Open::Drop(DropReason::NotTranslatable) };
+        let source = header.source;
+        if !self.is_inside(&map_v4(source)) {
+            return Open::Drop(DropReason::NoMapping);
+        }
+        // A host inside that asks for an outside address of ours would need another flow's mapping to answer.
+        if self.pool.iter().any(|prefix| prefix.contains(&map_v4(header.destination))) {
+            return Open::Drop(DropReason::NoMapping);
+        }
+        let inside_port = match packet.layers.protocol {
+            proto::TCP | proto::UDP => u16::from_be_bytes([packet.l4()[0], packet.l4()[1]]),
+            proto::ICMP if packet.icmp().is_some_and(|header| header.kind == icmp::ECHO) => {
+                u16::from_be_bytes([packet.l4()[4], packet.l4()[5]])
+            }
+            _ => return Open::Drop(DropReason::NotTranslatable),
+        };
+        if let Some(limit) = self.limit
+            && shared.hosts.get(&source, cx).unwrap_or(0) >= limit
+        {
+            return Open::Drop(DropReason::QuotaExceeded);
+        }
+        let number = match shared.ports.lease_within(self.preferred(source), cx) {
+            Lease::Granted(number) if self.planted_reuse => number / 4 * 4,
+            Lease::Granted(number) => number,
+            Lease::Wait => return Open::Wait,
+            Lease::Exhausted => return Open::Drop(DropReason::PoolEmpty),
+        };
+        if self.limit.is_some() && !shared.hosts.update(source, 0, |flows| *flows += 1) {
+            shared.ports.give_back(number);
+            return Open::Drop(DropReason::QuotaExceeded);
+        }
+        Open::Accept(Mapping {
+            inside: source,
+            outside: self.addresses[(number / self.ports) as usize],
+            inside_port,
+            outside_port: self.first_port + (number % self.ports) as u16,
+            number,
+            ..Mapping::default()
+        })
+    }
+
+    #[inline]
+    fn process(&self, packet: &mut Packet, flow: &mut Mapping, _shared: &mut NatShared, cx: &mut Context) -> Verdict {
+        let inside = End { address: map_v4(flow.inside), port: flow.inside_port };
+        let outside = End { address: map_v4(flow.outside), port: flow.outside_port };
+        let done = match cx.direction() {
+            Direction::Forward => translate(packet, Side::Source, &inside.address, outside, true),
+            Direction::Reverse => translate(packet, Side::Destination, &outside.address, inside, true),
+        };
+        if !done {
+            return Verdict::Drop(DropReason::NotTranslatable);
+        }
+        if !crate::rewrite::is_error(packet) {
+            self.keep(packet, flow, cx);
+        }
+        Verdict::Forward
+    }
+
+    fn expire(&self, flow: &mut Mapping, shared: &mut NatShared) {
+        shared.ports.give_back(flow.number);
+        if self.limit.is_some() {
+            shared.hosts.update_or_remove(&flow.inside, |flows| {
+                *flows -= 1;
+                *flows > 0
+            });
+        }
+    }
+
+    fn recover(&self, flow: &mut Mapping, shared: &mut NatShared) {
+        shared.ports.adopt(flow.number);
+        if self.limit.is_some() {
+            // A full table only means that this host is not limited here.
+            let _ = shared.hosts.update(flow.inside, 0, |flows| *flows += 1);
+        }
+    }
+
+    fn migrate_out(&self, flow: &mut Mapping, shared: &mut NatShared) {
+        shared.ports.forget(flow.number);
+        if self.limit.is_some() {
+            shared.hosts.update_or_remove(&flow.inside, |flows| {
+                *flows -= 1;
+                *flows > 0
+            });
+        }
+    }
+
+    fn owned_addresses(&self) -> Vec<Prefix> {
+        self.pool.clone()
+    }
+}

@@ -1,0 +1,53 @@
+//! `packet_limit`: so many packets per flow, both directions together, and no more. The guide's example.
+
+use holdfast_nf::{ConfigError, Context, DropReason, NetworkFunction, Open, Packet, Verdict};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// What the operator writes.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PacketLimitConfig {
+    /// Packets that a flow may have.
+    pub packets: u64,
+}
+
+holdfast_nf::flow_state! {
+    /// What is remembered of one flow.
+    pub struct Seen {
+        /// Packets so far, those that were dropped included.
+        pub packets: u64,
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct PacketLimit {
+    packets: u64,
+}
+
+impl NetworkFunction for PacketLimit {
+    const NAME: &'static str = "packet_limit";
+    type Config = PacketLimitConfig;
+    type Flow = Seen;
+    type Shared = ();
+
+    fn new(config: PacketLimitConfig) -> Result<(PacketLimit, ()), ConfigError> {
+        if config.packets == 0 {
+            return Err(ConfigError::at(
+                "packets",
+                "0 packets would let no flow open; leave the function out, or deny in a firewall",
+            ));
+        }
+        Ok((PacketLimit { packets: config.packets }, ()))
+    }
+
+    fn open(&self, _packet: &Packet, _shared: &mut (), _cx: &mut Context) -> Open<Seen> {
+        Open::Accept(Seen::default())
+    }
+
+    fn process(&self, _packet: &mut Packet, flow: &mut Seen, _shared: &mut (), _cx: &mut Context) -> Verdict {
+        flow.packets += 1;
+        if flow.packets > self.packets { Verdict::Drop(DropReason::QuotaExceeded) } else { Verdict::Forward }
+    }
+}
