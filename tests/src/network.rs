@@ -56,12 +56,14 @@ pub struct Options {
     pub more: &'static str,
     /// NAT pool.
     pub pool: &'static str,
+    /// Its ports; empty for the NAT's own choice.
+    pub ports: &'static str,
 }
 
 impl Options {
     /// This chain under `nfvactor`.
     pub fn protected(chain: Chain) -> Options {
-        Options { chain, protection: "nfvactor", offloads: Offloads::Off, more: "", pool: POOL }
+        Options { chain, protection: "nfvactor", offloads: Offloads::Off, more: "", pool: POOL, ports: "" }
     }
 
     /// The configuration of the box.
@@ -69,7 +71,8 @@ impl Options {
         let firewall = "      - firewall:\n          rules:\n            - \"allow tcp from 172.20.5.0/24 to any port 80,5201\"\n\
                         \x20           - \"allow udp from 172.20.5.0/24 to any\"\n            - \"allow icmp from any to any\"\n\
                         \x20         default: deny\n";
-        let nat = format!("      - nat: {{ pool: [{}], inside: [172.20.5.0/24] }}\n", self.pool);
+        let ports = if self.ports.is_empty() { String::new() } else { format!(", ports: \"{}\"", self.ports) };
+        let nat = format!("      - nat: {{ pool: [{}], inside: [172.20.5.0/24]{ports} }}\n", self.pool);
         let balancer = format!(
             "      - load_balancer: {{ virtual: \"{VIRTUAL}\", protocol: tcp, backends: [\"{SERVER}:80\", \"{SERVER_2}:80\"], policy: least_load }}\n"
         );
