@@ -51,6 +51,8 @@ const RECORD_HEADER_LEN: usize = 3;
 
 /// Frames in flight per peer.
 const WINDOW: u32 = 1024;
+/// Overdue frames that are repeated together, when the peer is known to hear.
+const OVERDUE_AT_ONCE: usize = 16;
 /// Bytes of records that wait to be put into frames, per peer.
 const QUEUE_BYTES: usize = 4 << 20;
 const MILLISECOND: u64 = 1_000_000;
@@ -374,8 +376,22 @@ impl Fabric {
             let timeout = channel.timeout(config);
             let mut timed_out = false;
             let (expected, selective) = (channel.expected, channel.selective());
+            // Against silence the oldest frame is enough: the rest would not tell more. Once the peer answers again, what is overdue follows.
+            let mut budget = if channel.backoff > 0 { 1 } else { OVERDUE_AT_ONCE };
             for sent in &mut channel.flight {
-                if sent.arrived || now < sent.at.saturating_add(timeout) && sent.at != 0 {
+                if budget == 0 {
+                    break;
+                }
+                if sent.arrived {
+                    continue;
+                }
+                let is_due = sent.at == 0 || now >= sent.at.saturating_add(timeout);
+                if !is_due {
+                    // Frames were sent in order; only those that a gap has marked are out of it.
+                    if sent.tries == 1 {
+                        continue;
+                    }
+                    budget -= 1;
                     continue;
                 }
                 timed_out |= sent.at != 0;
@@ -387,10 +403,7 @@ impl Fabric {
                 sent.tries += 1;
                 sent.repeated_for_gap = false;
                 channel.acknowledge = false;
-                if timed_out {
-                    // One frame shows whether the peer is back; a whole window would not tell more.
-                    break;
-                }
+                budget -= 1;
             }
             if timed_out {
                 channel.backoff += 1;

@@ -12,7 +12,7 @@ use crate::coordinator::{Coordinator, Wish};
 use crate::switch::Switch;
 use holdfast_protection::{Fence, Peer, Released};
 use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH, Mac};
-use holdfast_wire::nsh::{self, index};
+use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
 
 /// What the hub wants done.
@@ -91,7 +91,7 @@ impl Hub {
 
     fn handle_frame(&mut self, from: Peer, mut packet: Packet, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
         if !self.fence.is_open(from) {
-            return self.drop(packet, DropReason::Fenced, pool);
+            return self.refuse(from, packet, out, pool);
         }
         let Some(header) = packet.bytes().get(..14) else { return self.drop(packet, DropReason::Malformed, pool) };
         let destination: Option<Mac> = header[..6].try_into().ok();
@@ -124,6 +124,21 @@ impl Hub {
                 None => self.drop(packet, DropReason::UnknownNode, pool),
             },
             _ => self.drop(packet, DropReason::Malformed, pool),
+        }
+    }
+
+    /// Somebody woke up after its role had moved: its frame is dropped and its buffer tells it so.
+    fn refuse(&mut self, from: Peer, mut packet: Packet, out: &mut HubOut, pool: &mut dyn PacketPool) {
+        self.drops.count(DropReason::Fenced);
+        packet.clear();
+        packet.meta.flags = Flags::OAM;
+        packet.meta.commit = from.incarnation;
+        let outer = Outer { destination: mac_of(from.node), source: mac_of(SWITCH), index: index::FENCED };
+        // One notice in a while is enough; it may get lost like anything else.
+        if self.drops.get(DropReason::Fenced) % 16 == 1 && nsh::encapsulate(&mut packet, outer) {
+            out.to_runtime.push((from, packet));
+        } else {
+            pool.put(packet);
         }
     }
 

@@ -34,6 +34,8 @@ pub mod index {
     pub const TO_REPLICA: u8 = 254;
     /// Released: to the port.
     pub const RELEASED: u8 = 253;
+    /// In-band notice to a runtime: the incarnation in [`Meta::commit`](crate::Meta::commit) is fenced.
+    pub const FENCED: u8 = 251;
     /// A reply that a function made itself (a reset, say), released: back where the packet came from.
     pub const TURNED: u8 = 252;
 }

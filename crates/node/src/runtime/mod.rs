@@ -295,6 +295,7 @@ impl Runtime {
     #[inline]
     fn sort_packet(&mut self, packet: Packet, outer: Outer, pool: &mut dyn PacketPool) {
         if packet.meta.flags & Flags::OAM != 0 {
+            self.fenced |= outer.index == index::FENCED && packet.meta.commit == self.config.me.incarnation;
             self.shared.now = self.shared.now.max(packet.meta.stamp);
             pool.put(packet);
             return;
