@@ -1,0 +1,324 @@
+//! AF_PACKET: any Linux interface, no driver taken away from the kernel.
+//!
+//! Frames are received and sent in batches (recvmmsg, sendmmsg). The kernel says with each frame what an offload left undone, and
+//! this port does it: an unfilled transport checksum is completed, a VLAN tag that was moved out is put back (packet(7), PACKET_AUXDATA).
+
+use super::{Port, PortError};
+use holdfast_protection::Released;
+use holdfast_wire::header::Mac;
+use holdfast_wire::{DropCounters, DropReason, HEADROOM, Packet, PacketPool};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::io;
+use std::mem::{size_of, zeroed};
+
+/// Frames per system call.
+const BATCH: usize = 32;
+/// Bytes of control messages per frame: one tpacket_auxdata with its header.
+const CONTROL_LEN: usize = 64;
+const ETH_P_ALL: u16 = 0x0003;
+const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
+const TP_STATUS_CSUMNOTREADY: u32 = 1 << 3;
+const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
+const TP_STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
+
+/// See the module.
+pub struct AfPacket {
+    name: String,
+    fd: OwnedFd,
+    mac: Mac,
+    mtu: u16,
+    up: bool,
+    drops: DropCounters,
+    spare: Vec<Packet>,
+}
+
+fn permission(what: &str) -> PortError {
+    PortError::Permission(format!(
+        "{what} needs CAP_NET_RAW and CAP_NET_ADMIN: run as root, or give the binary these capabilities"
+    ))
+}
+
+fn refused(what: &str, error: &io::Error) -> PortError {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => permission(what),
+        _ => PortError::Unavailable(format!("{what}: {error}")),
+    }
+}
+
+fn read_sys(name: &str, file: &str) -> Option<String> {
+    std::fs::read_to_string(format!("/sys/class/net/{name}/{file}")).ok().map(|text| text.trim().to_owned())
+}
+
+fn parse_mac(text: &str) -> Option<Mac> {
+    let mut mac = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut mac {
+        *byte = u8::from_str_radix(parts.next()?, 16).ok()?;
+    }
+    Some(mac)
+}
+
+impl AfPacket {
+    /// Opens a Linux interface.
+    ///
+    /// # Errors
+    /// See [`PortError`].
+    pub fn open(name: &str) -> Result<AfPacket, PortError> {
+        let missing = || PortError::Unavailable(format!("there is no device `{name}`: `ip link` lists those that are there"));
+        let index: i32 = read_sys(name, "ifindex").and_then(|text| text.parse().ok()).ok_or_else(missing)?;
+        let mac = read_sys(name, "address").and_then(|text| parse_mac(&text)).ok_or_else(missing)?;
+        let mtu = read_sys(name, "mtu").and_then(|text| text.parse::<u32>().ok()).unwrap_or(1500).min(u32::from(u16::MAX)) as u16;
+        // SAFETY: no pointers.
+        let raw = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
+        if raw < 0 {
+            return Err(refused(&format!("opening `{name}`"), &io::Error::last_os_error()));
+        }
+        // SAFETY: the kernel has just given this descriptor to us.
+        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        let port = AfPacket {
+            name: name.to_owned(),
+            fd,
+            mac,
+            mtu,
+            up: true,
+            drops: DropCounters::default(),
+            spare: Vec::with_capacity(BATCH),
+        };
+        let what = format!("setting up `{name}`");
+        port.option(libc::SOL_PACKET, libc::PACKET_AUXDATA, &1i32).map_err(|error| refused(&what, &error))?;
+        port.option(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1i32).map_err(|error| refused(&what, &error))?;
+        // Larger buffers where that is allowed; the default works too, with more loss in bursts.
+        let _ = port.option(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &(8 << 20));
+        let _ = port.option(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &(8 << 20));
+        // SAFETY: all zero is a valid value of this plain structure.
+        let mut membership: libc::packet_mreq = unsafe { zeroed() };
+        membership.mr_ifindex = index;
+        membership.mr_type = libc::PACKET_MR_PROMISC as u16;
+        port.option(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership).map_err(|error| refused(&what, &error))?;
+        // SAFETY: as above.
+        let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = ETH_P_ALL.to_be();
+        address.sll_ifindex = index;
+        // SAFETY: the pointer is to a sockaddr_ll of the length given.
+        let bound =
+            unsafe { libc::bind(port.fd.as_raw_fd(), (&raw const address).cast(), size_of::<libc::sockaddr_ll>() as u32) };
+        if bound < 0 {
+            return Err(refused(&what, &io::Error::last_os_error()));
+        }
+        Ok(port)
+    }
+
+    fn option<T>(&self, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
+        // SAFETY: the pointer is to a value of the length given; the kernel copies it.
+        let result =
+            unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, name, (&raw const *value).cast(), size_of::<T>() as u32) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    fn finish(
+        &mut self,
+        mut packet: Packet,
+        len: usize,
+        truncated: bool,
+        aux: Option<libc::tpacket_auxdata>,
+        pool: &mut dyn PacketPool,
+        into: &mut Vec<Packet>,
+    ) {
+        if truncated || !packet.set_range(HEADROOM, len) {
+            self.drops.count(DropReason::FrameTooLarge);
+            pool.put(packet);
+            return;
+        }
+        if let Some(aux) = aux {
+            if aux.tp_status & TP_STATUS_VLAN_VALID != 0 {
+                let tpid = if aux.tp_status & TP_STATUS_VLAN_TPID_VALID != 0 { aux.tp_vlan_tpid } else { 0x8100 };
+                restore_vlan(&mut packet, tpid, aux.tp_vlan_tci);
+            }
+            if aux.tp_status & TP_STATUS_CSUMNOTREADY != 0 {
+                complete_checksum(&mut packet);
+            }
+        }
+        into.push(packet);
+    }
+
+    fn note_error(&mut self, error: &io::Error) {
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS) => {}
+            Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => self.up = false,
+            _ => {}
+        }
+    }
+}
+
+/// Puts a tag that the device has taken out back into the frame.
+fn restore_vlan(packet: &mut Packet, tpid: u16, tci: u16) {
+    if packet.len() < 14 || packet.push_front(4).is_none() {
+        return;
+    }
+    let bytes = packet.bytes_mut();
+    bytes.copy_within(4..16, 0);
+    bytes[12..14].copy_from_slice(&tpid.to_be_bytes());
+    bytes[14..16].copy_from_slice(&tci.to_be_bytes());
+}
+
+/// Fills in a transport checksum that an offload left as the pseudo-header's sum.
+fn complete_checksum(packet: &mut Packet) {
+    if packet.parse().is_err() || packet.layers.fragment {
+        return;
+    }
+    let at = match packet.layers.protocol {
+        holdfast_wire::header::proto::TCP => 16,
+        holdfast_wire::header::proto::UDP => 6,
+        _ => return,
+    };
+    let pseudo = match (packet.ipv4(), packet.ipv6()) {
+        (Some(ip), _) => holdfast_wire::checksum::sum(&ip.source) + holdfast_wire::checksum::sum(&ip.destination),
+        (_, Some(ip)) => holdfast_wire::checksum::sum(&ip.source) + holdfast_wire::checksum::sum(&ip.destination),
+        _ => return,
+    };
+    let protocol = u64::from(packet.layers.protocol);
+    let segment = packet.l4_mut();
+    if segment.len() < at + 2 {
+        return;
+    }
+    segment[at..at + 2].fill(0);
+    let total = pseudo + protocol + segment.len() as u64 + holdfast_wire::checksum::sum(segment);
+    let sum = match !holdfast_wire::checksum::fold(total) {
+        0 => 0xffff,
+        sum => sum,
+    };
+    segment[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+}
+
+impl Port for AfPacket {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn mac(&self) -> Mac {
+        self.mac
+    }
+
+    fn mtu(&self) -> u16 {
+        self.mtu
+    }
+
+    fn is_up(&self) -> bool {
+        self.up
+    }
+
+    fn receive(&mut self, max: usize, pool: &mut dyn PacketPool, into: &mut Vec<Packet>) {
+        let want = max.min(BATCH);
+        while self.spare.len() < want {
+            let Some(mut packet) = pool.take() else { break };
+            packet.clear();
+            self.spare.push(packet);
+        }
+        let want = want.min(self.spare.len());
+        if want == 0 {
+            return;
+        }
+        let mut control = [[0u64; CONTROL_LEN / 8]; BATCH];
+        // SAFETY: all zero is a valid value of these plain structures.
+        let (mut vectors, mut messages): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) = unsafe { (zeroed(), zeroed()) };
+        for at in 0..want {
+            let room = &mut self.spare[at].buffer_mut()[HEADROOM..];
+            vectors[at] = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
+            messages[at].msg_hdr.msg_iov = &raw mut vectors[at];
+            messages[at].msg_hdr.msg_iovlen = 1;
+            messages[at].msg_hdr.msg_control = control[at].as_mut_ptr().cast();
+            messages[at].msg_hdr.msg_controllen = CONTROL_LEN;
+        }
+        // SAFETY: every vector points into a buffer of a packet in `spare`, every control pointer into `control`; all of them outlive the call.
+        let got = unsafe {
+            libc::recvmmsg(self.fd.as_raw_fd(), messages.as_mut_ptr(), want as u32, libc::MSG_DONTWAIT, core::ptr::null_mut())
+        };
+        if got < 0 {
+            let error = io::Error::last_os_error();
+            self.note_error(&error);
+            return;
+        }
+        self.up = true;
+        let received: Vec<Packet> = self.spare.drain(..got as usize).collect();
+        for (at, packet) in received.into_iter().enumerate() {
+            let message = &messages[at];
+            let truncated = message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
+            let aux = auxdata(&message.msg_hdr);
+            self.finish(packet, message.msg_len as usize, truncated, aux, pool, into);
+        }
+    }
+
+    fn transmit(&mut self, frames: &mut Vec<Released<Packet>>, pool: &mut dyn PacketPool) {
+        for batch in frames.chunks_mut(BATCH) {
+            // SAFETY: all zero is a valid value of these plain structures.
+            let (mut vectors, mut messages): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) = unsafe { (zeroed(), zeroed()) };
+            for (at, frame) in batch.iter().enumerate() {
+                let bytes = frame.get().bytes();
+                vectors[at] = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+                messages[at].msg_hdr.msg_iov = &raw mut vectors[at];
+                messages[at].msg_hdr.msg_iovlen = 1;
+            }
+            let mut sent = 0;
+            let mut retries = 0;
+            while sent < batch.len() {
+                // SAFETY: every vector points to the bytes of a frame in `batch`, which outlives the call; the kernel only reads them.
+                let done = unsafe {
+                    libc::sendmmsg(
+                        self.fd.as_raw_fd(),
+                        messages[sent..].as_mut_ptr(),
+                        (batch.len() - sent) as u32,
+                        libc::MSG_DONTWAIT,
+                    )
+                };
+                if done > 0 {
+                    sent += done as usize;
+                    self.up = true;
+                    continue;
+                }
+                let error = io::Error::last_os_error();
+                self.note_error(&error);
+                // A full device queue is given a moment; a frame that it does not take then, or ever, is dropped.
+                if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS)) && retries < 16 {
+                    retries += 1;
+                    std::thread::yield_now();
+                    continue;
+                }
+                let reason = match error.raw_os_error() {
+                    Some(libc::EMSGSIZE) => DropReason::FrameTooLarge,
+                    Some(libc::EAGAIN | libc::ENOBUFS) => DropReason::QueueFull,
+                    _ => DropReason::PortDown,
+                };
+                self.drops.count(reason);
+                sent += 1;
+            }
+        }
+        for frame in frames.drain(..) {
+            pool.put(frame.into_inner());
+        }
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
+    }
+
+    fn drops(&self) -> &DropCounters {
+        &self.drops
+    }
+}
+
+fn auxdata(message: &libc::msghdr) -> Option<libc::tpacket_auxdata> {
+    // SAFETY: the kernel has filled the control buffer and its length; the macros stay inside them, and the data is copied out of a
+    // message that is long enough, without assuming an alignment.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while !header.is_null() {
+            let is_aux = (*header).cmsg_level == libc::SOL_PACKET && (*header).cmsg_type == libc::PACKET_AUXDATA;
+            if is_aux && (*header).cmsg_len >= libc::CMSG_LEN(size_of::<libc::tpacket_auxdata>() as u32) as usize {
+                return Some(core::ptr::read_unaligned(libc::CMSG_DATA(header).cast()));
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+    None
+}

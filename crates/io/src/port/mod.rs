@@ -1,0 +1,61 @@
+//! Ports: where packets come in and go out.
+
+mod afpacket;
+
+pub use afpacket::AfPacket;
+
+use holdfast_protection::Released;
+use holdfast_wire::header::Mac;
+use holdfast_wire::{DropCounters, Packet, PacketPool};
+use rustix::fd::BorrowedFd;
+
+/// Why a port cannot be opened, with the remedy.
+#[derive(Debug)]
+pub enum PortError {
+    /// There is no such device, or it is not usable.
+    Unavailable(String),
+    /// The process lacks a privilege.
+    Permission(String),
+}
+
+impl core::fmt::Display for PortError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            PortError::Unavailable(text) | PortError::Permission(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for PortError {}
+
+/// A port. It transmits only what was released.
+pub trait Port: Send {
+    /// The name, for people.
+    fn name(&self) -> &str;
+    /// Its MAC address.
+    fn mac(&self) -> Mac;
+    /// Largest IP packet, bytes.
+    fn mtu(&self) -> u16;
+    /// False once the device is down or gone.
+    fn is_up(&self) -> bool;
+    /// Takes up to `max` frames that have come.
+    fn receive(&mut self, max: usize, pool: &mut dyn PacketPool, into: &mut Vec<Packet>);
+    /// Sends frames; all buffers return to the pool, those that could not be sent are counted.
+    fn transmit(&mut self, frames: &mut Vec<Released<Packet>>, pool: &mut dyn PacketPool);
+    /// Readable when a frame has come.
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
+    /// Drops by reason.
+    fn drops(&self) -> &DropCounters;
+}
+
+/// Opens the port that a configuration's `device` names: a Linux interface, with or without `afpacket:` in front.
+///
+/// # Errors
+/// See [`PortError`].
+pub fn open(device: &str) -> Result<Box<dyn Port>, PortError> {
+    let (driver, name) = device.split_once(':').unwrap_or(("afpacket", device));
+    match driver {
+        "afpacket" => Ok(Box::new(AfPacket::open(name)?)),
+        _ => Err(PortError::Unavailable(format!("there is no port driver `{driver}`: name a Linux interface"))),
+    }
+}

@@ -1,0 +1,129 @@
+//! Starting and watching processes, and the clock.
+
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitIdOptions};
+use std::io;
+use std::process::{Child, Command};
+use std::time::Instant;
+
+/// A child with a descriptor that becomes readable when it ends.
+pub struct Watched {
+    child: Child,
+    pidfd: OwnedFd,
+}
+
+impl Watched {
+    /// Starts `command`; the child inherits `fds`, in order, as descriptors whose numbers it finds in the environment
+    /// variable `HOLDFAST_FDS`, separated by commas.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn start(command: &mut Command, fds: &[BorrowedFd<'_>]) -> io::Result<Watched> {
+        // Copies without close-on-exec live from here to the end of this function: only this child inherits them.
+        let mut copies = Vec::with_capacity(fds.len());
+        for fd in fds {
+            copies.push(rustix::io::dup(fd)?);
+        }
+        let numbers: Vec<String> = copies.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
+        command.env("HOLDFAST_FDS", numbers.join(","));
+        let child = command.spawn()?;
+        let pid = Pid::from_child(&child);
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+        Ok(Watched { child, pidfd })
+    }
+
+    /// Process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Readable once the process has ended.
+    pub fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Ends it at once.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+    }
+
+    /// Asks it to end.
+    pub fn terminate(&self) {
+        let _ = rustix::process::kill_process(Pid::from_child(&self.child), Signal::TERM);
+    }
+
+    /// Ends it and waits until it has.
+    pub fn finish(mut self) {
+        self.kill();
+        let _ = self.child.wait();
+        let _ = WaitIdOptions::EXITED;
+    }
+}
+
+/// The descriptors that [`Watched::start`] passed, taken out of the environment.
+///
+/// # Errors
+/// `InvalidData` if there are not exactly `count`.
+pub fn inherited(count: usize) -> io::Result<Vec<OwnedFd>> {
+    let invalid = || io::Error::new(io::ErrorKind::InvalidData, "this role is started by `holdfast run`, not by hand");
+    let text = std::env::var("HOLDFAST_FDS").map_err(|_| invalid())?;
+    let numbers: Vec<i32> = text.split(',').filter_map(|number| number.parse().ok()).collect();
+    if numbers.len() != count || numbers.iter().any(|number| *number < 3) {
+        return Err(invalid());
+    }
+    let mut fds = Vec::with_capacity(count);
+    for number in numbers {
+        // SAFETY: fcntl on a number tells whether it is open, without touching memory.
+        if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
+            return Err(invalid());
+        }
+        // SAFETY: the descriptor is open, was passed to this process for this purpose, and is taken once: the variable names each once, and
+        // this is called once, at the start.
+        fds.push(unsafe { <OwnedFd as rustix::fd::FromRawFd>::from_raw_fd(number) });
+    }
+    Ok(fds)
+}
+
+/// Asks the kernel to end this process when its parent ends, and checks that the parent has not ended already.
+///
+/// # Errors
+/// What the kernel says; `NotConnected` if the parent is gone.
+pub fn die_with_parent(parent: u32) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    match rustix::process::getppid() {
+        Some(pid) if pid.as_raw_nonzero().get() as u32 == parent => Ok(()),
+        _ => Err(io::Error::new(io::ErrorKind::NotConnected, "the parent has ended")),
+    }
+}
+
+/// Monotonic time, ns; never 0.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    start: Instant,
+    offset: u64,
+}
+
+impl Clock {
+    /// A clock that all processes of this host agree about: CLOCK_MONOTONIC.
+    pub fn new() -> Clock {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        Clock { start: Instant::now(), offset: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64 + 1 }
+    }
+
+    /// Now.
+    #[inline]
+    pub fn now(&self) -> u64 {
+        self.offset + self.start.elapsed().as_nanos() as u64
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Clock {
+        Clock::new()
+    }
+}

@@ -1,0 +1,154 @@
+//! A ring between two processes: one puts descriptors in, one takes them out.
+//!
+//! Theory of operation. Two counters that only grow, each written by one side, and a power of two of 64-bit entries. The producer writes
+//! entries, then moves `tail` (release); the consumer reads `tail` (acquire), takes the entries, then moves `head` (release). Either side may
+//! die between any two instructions: a descriptor is in the ring or it is not. Counters of a peer gone mad are noticed, because
+//! they can never be further apart than the ring is long.
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// A buffer on its way: which, and where in it the frame lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Index of the buffer in the arena.
+    pub buffer: u32,
+    /// Where the frame starts, bytes.
+    pub offset: u16,
+    /// The frame's length, bytes.
+    pub len: u16,
+}
+
+impl Descriptor {
+    fn pack(self) -> u64 {
+        u64::from(self.buffer) << 32 | u64::from(self.offset) << 16 | u64::from(self.len)
+    }
+
+    fn unpack(word: u64) -> Descriptor {
+        Descriptor { buffer: (word >> 32) as u32, offset: (word >> 16) as u16, len: word as u16 }
+    }
+}
+
+/// The peer's counter is impossible: it is broken or hostile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Corrupt;
+
+/// The memory of a ring, wherever it is.
+#[derive(Clone, Copy)]
+pub struct Memory<'a> {
+    /// Entries put in, ever.
+    pub tail: &'a AtomicU32,
+    /// Entries taken out, ever.
+    pub head: &'a AtomicU32,
+    /// A power of two of them.
+    pub entries: &'a [AtomicU64],
+}
+
+/// The side that puts descriptors in.
+pub struct Producer<'a> {
+    memory: Memory<'a>,
+    tail: u32,
+    head: u32,
+}
+
+impl<'a> Producer<'a> {
+    /// The only producer of this ring.
+    ///
+    /// # Panics
+    /// If the number of entries is not a power of two.
+    pub fn new(memory: Memory<'a>) -> Producer<'a> {
+        assert!(memory.entries.len().is_power_of_two());
+        let tail = memory.tail.load(Ordering::Relaxed);
+        let head = memory.head.load(Ordering::Acquire);
+        Producer { memory, tail, head }
+    }
+
+    /// How many descriptors fit now.
+    ///
+    /// # Errors
+    /// [`Corrupt`].
+    #[inline]
+    pub fn room(&mut self) -> Result<usize, Corrupt> {
+        let len = self.memory.entries.len() as u32;
+        if self.tail.wrapping_sub(self.head) >= len {
+            self.head = self.memory.head.load(Ordering::Acquire);
+        }
+        let used = self.tail.wrapping_sub(self.head);
+        if used > len { Err(Corrupt) } else { Ok((len - used) as usize) }
+    }
+
+    /// Puts one in; the consumer sees it after [`Producer::publish`]. False if the ring is full or corrupt.
+    #[inline]
+    #[must_use]
+    pub fn push(&mut self, descriptor: Descriptor) -> bool {
+        if !matches!(self.room(), Ok(1..)) {
+            return false;
+        }
+        let at = self.tail as usize & (self.memory.entries.len() - 1);
+        self.memory.entries[at].store(descriptor.pack(), Ordering::Relaxed);
+        self.tail = self.tail.wrapping_add(1);
+        true
+    }
+
+    /// Shows the consumer everything that was put in.
+    #[inline]
+    pub fn publish(&mut self) {
+        self.memory.tail.store(self.tail, Ordering::Release);
+    }
+}
+
+/// The side that takes descriptors out.
+pub struct Consumer<'a> {
+    memory: Memory<'a>,
+    head: u32,
+    tail: u32,
+}
+
+impl<'a> Consumer<'a> {
+    /// The only consumer of this ring.
+    ///
+    /// # Panics
+    /// If the number of entries is not a power of two.
+    pub fn new(memory: Memory<'a>) -> Consumer<'a> {
+        assert!(memory.entries.len().is_power_of_two());
+        let head = memory.head.load(Ordering::Relaxed);
+        let tail = memory.tail.load(Ordering::Acquire);
+        Consumer { memory, head, tail }
+    }
+
+    /// The next descriptor, `None` if there is none.
+    ///
+    /// # Errors
+    /// [`Corrupt`].
+    #[inline]
+    pub fn pop(&mut self) -> Result<Option<Descriptor>, Corrupt> {
+        if self.head == self.tail {
+            self.tail = self.memory.tail.load(Ordering::Acquire);
+            if self.head == self.tail {
+                return Ok(None);
+            }
+        }
+        if self.tail.wrapping_sub(self.head) > self.memory.entries.len() as u32 {
+            return Err(Corrupt);
+        }
+        let at = self.head as usize & (self.memory.entries.len() - 1);
+        let word = self.memory.entries[at].load(Ordering::Relaxed);
+        self.head = self.head.wrapping_add(1);
+        Ok(Some(Descriptor::unpack(word)))
+    }
+
+    /// Gives the producer the room of everything that was taken out.
+    #[inline]
+    pub fn release(&mut self) {
+        self.memory.head.store(self.head, Ordering::Release);
+    }
+
+    /// True if nothing is there, asked of the memory itself.
+    #[inline]
+    pub fn is_empty(&mut self) -> bool {
+        self.tail = self.memory.tail.load(Ordering::Acquire);
+        self.head == self.tail
+    }
+}

@@ -1,0 +1,106 @@
+//! A memfd mapped into this process for as long as the process lives.
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// See the module. The mapping is never undone: buffers handed out of it are `'static`.
+pub(crate) struct SharedMemory {
+    fd: OwnedFd,
+    base: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the pointer is to a mapping that stays for the life of the process, not to anything of one thread; what is done through it is
+// argued where it is done.
+unsafe impl Send for SharedMemory {}
+// SAFETY: as above; shared references give only atomics out.
+unsafe impl Sync for SharedMemory {}
+
+impl SharedMemory {
+    /// New memory of `len` bytes, all zero, whose size nobody can change any more.
+    pub(crate) fn create(name: &str, len: usize) -> io::Result<SharedMemory> {
+        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&fd, len as u64)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        SharedMemory::map(fd, len)
+    }
+
+    /// Memory that another process created and passed on.
+    ///
+    /// # Errors
+    /// `InvalidData` if the descriptor is not memory whose size is sealed: it could be cut short under us.
+    pub(crate) fn open(fd: OwnedFd) -> io::Result<SharedMemory> {
+        let seals = rustix::fs::fcntl_get_seals(&fd)?;
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the shared memory's size is not sealed"));
+        }
+        let len = rustix::fs::fstat(&fd)?.st_size as usize;
+        SharedMemory::map(fd, len)
+    }
+
+    fn map(fd: OwnedFd, len: usize) -> io::Result<SharedMemory> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing; the file's size is sealed, so every page of it
+        // stays readable and writable.
+        let base = unsafe {
+            rustix::mm::mmap(core::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0)?
+        };
+        Ok(SharedMemory { fd, base: base.cast(), len })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// A 64-bit word at a byte offset.
+    ///
+    /// # Panics
+    /// If it is not aligned or not inside.
+    pub(crate) fn word64(&self, at: usize) -> &'static AtomicU64 {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.len);
+        // SAFETY: inside the mapping and aligned (the mapping is aligned to a page), for the life of the process. Other processes access
+        // the word as an atomic too.
+        unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }
+    }
+
+    /// A 32-bit word at a byte offset.
+    ///
+    /// # Panics
+    /// If it is not aligned or not inside.
+    pub(crate) fn word32(&self, at: usize) -> &'static AtomicU32 {
+        assert!(at.is_multiple_of(4) && at + 4 <= self.len);
+        // SAFETY: as in `word64`.
+        unsafe { AtomicU32::from_ptr(self.base.add(at).cast()) }
+    }
+
+    /// Consecutive 64-bit words from a byte offset.
+    ///
+    /// # Panics
+    /// If they are not aligned or not all inside.
+    pub(crate) fn words64(&self, at: usize, count: usize) -> &'static [AtomicU64] {
+        assert!(
+            at.is_multiple_of(8) && count.checked_mul(8).and_then(|len| len.checked_add(at)).is_some_and(|end| end <= self.len)
+        );
+        // SAFETY: as in `word64`, for `count` words one after the other.
+        unsafe { core::slice::from_raw_parts(self.base.add(at).cast::<AtomicU64>(), count) }
+    }
+
+    /// Plain bytes.
+    ///
+    /// # Safety
+    /// Until the returned reference is last used, nobody else, in this process or another, may read or write these bytes.
+    ///
+    /// # Panics
+    /// If they are not all inside.
+    pub(crate) unsafe fn bytes(&self, at: usize, len: usize) -> &'static mut [u8] {
+        assert!(at.checked_add(len).is_some_and(|end| end <= self.len));
+        // SAFETY: inside the mapping, which stays for the life of the process; that nobody else uses them is the caller's promise.
+        unsafe { core::slice::from_raw_parts_mut(self.base.add(at), len) }
+    }
+}
