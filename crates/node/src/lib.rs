@@ -7,6 +7,9 @@
 pub mod address;
 pub mod channel;
 pub mod coordinator;
+pub mod edge;
+mod fragments;
+pub mod host;
 pub mod hub;
 pub mod message;
 pub mod runtime;

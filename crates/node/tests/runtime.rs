@@ -35,7 +35,8 @@ impl Bench {
         let config = RuntimeConfig { me: ME, flows, seed: 1, report_interval: 1_000_000_000, fabric: FabricConfig::default() };
         let spec = ChainSpec { name: "test".to_owned(), chain: Chain::new(functions), protection: Box::new(Unprotected) };
         let coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
-        let mut bench = Bench { runtime: Runtime::new(config, vec![spec]), pool: MemoryPool::new(256), stamp: 1_000_000_000, coordinator };
+        let mut bench =
+            Bench { runtime: Runtime::new(config, vec![spec]), pool: MemoryPool::new(256), stamp: 1_000_000_000, coordinator };
         bench.coordinator.set_peer(ME);
         bench
     }
@@ -47,7 +48,10 @@ impl Bench {
         packet.meta.stamp = self.stamp;
         packet.meta.commit = epoch;
         packet.meta.flags = Flags::NEW;
-        assert!(nsh::encapsulate(&mut packet, Outer { destination: mac_of(ME.node), source: mac_of(SWITCH), index: index::TO_RUNTIME }));
+        assert!(nsh::encapsulate(
+            &mut packet,
+            Outer { destination: mac_of(ME.node), source: mac_of(SWITCH), index: index::TO_RUNTIME }
+        ));
         packet
     }
 
@@ -93,7 +97,10 @@ impl Bench {
         let mut tick = self.pool.take().expect("the pool is large enough");
         tick.meta.stamp = self.stamp;
         tick.meta.flags = Flags::OAM;
-        assert!(nsh::encapsulate(&mut tick, Outer { destination: mac_of(ME.node), source: mac_of(SWITCH), index: index::TO_RUNTIME }));
+        assert!(nsh::encapsulate(
+            &mut tick,
+            Outer { destination: mac_of(ME.node), source: mac_of(SWITCH), index: index::TO_RUNTIME }
+        ));
         self.turn(&mut vec![tick]);
         self.turn(&mut Vec::new());
     }

@@ -1,5 +1,9 @@
 //! Output commit as a type: what a port may transmit.
 
+use holdfast_wire::Packet;
+use holdfast_wire::checksum::Delta;
+use holdfast_wire::header::Mac;
+
 /// Something that may leave the system: every state change that it reveals survives a failure, as far
 /// as its protection promises, or it reveals none.
 ///
@@ -29,5 +33,29 @@ impl<T> Released<T> {
     /// Takes it out, for the port that transmits it or the pool that its buffer returns to.
     pub fn into_inner(self) -> T {
         self.0
+    }
+}
+
+/// What the last hop does to a packet: none of it reveals or changes what a function decided.
+impl Released<Packet> {
+    /// Addresses the frame.
+    #[inline]
+    pub fn set_macs(&mut self, destination: Mac, source: Mac) {
+        if let Some(header) = self.0.ethernet_mut() {
+            header.destination = destination;
+            header.source = source;
+        }
+    }
+
+    /// Takes one hop off the TTL or hop limit, which is not 0.
+    #[inline]
+    pub fn decrement_ttl(&mut self) {
+        if let Some(ip) = self.0.ipv4_mut() {
+            let (old, new) = (ip.ttl, ip.ttl.saturating_sub(1));
+            ip.ttl = new;
+            ip.checksum = Delta::new().word(u16::from(old) << 8, u16::from(new) << 8).apply(ip.checksum.get()).into();
+        } else if let Some(ip) = self.0.ipv6_mut() {
+            ip.hop_limit = ip.hop_limit.saturating_sub(1);
+        }
     }
 }

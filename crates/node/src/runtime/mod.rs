@@ -8,7 +8,6 @@
 //! In: frames from the fabric, the worker's clock (for retransmission and heartbeats only; functions never see it). Out: frames. Never:
 //! a system call, a lock, an allocation per packet, a second copy of a flow's truth.
 
-mod fragments;
 mod lane;
 mod parking;
 mod recovery;
@@ -65,7 +64,7 @@ pub(crate) struct Shared {
     pub(crate) expired: u64,
     pub(crate) panics: u64,
     node: NodeId,
-    fragments: fragments::FragmentKeys,
+    fragments: crate::fragments::FragmentKeys,
 }
 
 impl Shared {
@@ -151,7 +150,7 @@ impl Runtime {
             expired: 0,
             panics: 0,
             node: config.me.node,
-            fragments: fragments::FragmentKeys::new(),
+            fragments: crate::fragments::FragmentKeys::new(),
         };
         Runtime {
             config,
