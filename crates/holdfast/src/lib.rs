@@ -2,6 +2,12 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod cli;
+pub mod config;
+pub mod control;
 pub mod demo;
+pub mod exit;
+pub mod explain;
 pub mod lab;
+pub mod run;
 pub mod status;

@@ -1,7 +1,7 @@
 //! Starting and watching processes, and the clock.
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitIdOptions};
+use rustix::process::{Pid, PidfdFlags, Signal};
 use std::io;
 use std::process::{Child, Command};
 use std::time::Instant;
@@ -47,6 +47,11 @@ impl Watched {
         self.child.try_wait().ok().flatten()
     }
 
+    /// Its standard input, if it was started with a pipe; once.
+    pub fn take_stdin(&mut self) -> Option<std::process::ChildStdin> {
+        self.child.stdin.take()
+    }
+
     /// Ends it at once.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
@@ -61,7 +66,6 @@ impl Watched {
     pub fn finish(mut self) {
         self.kill();
         let _ = self.child.wait();
-        let _ = WaitIdOptions::EXITED;
     }
 }
 

@@ -92,6 +92,12 @@ impl<'a> Producer<'a> {
         true
     }
 
+    /// Descriptors that the consumer has not taken yet, at most as many as the ring has room for.
+    pub fn unread(&mut self) -> usize {
+        self.head = self.memory.head.load(Ordering::Acquire);
+        (self.tail.wrapping_sub(self.head) as usize).min(self.memory.entries.len())
+    }
+
     /// Shows the consumer everything that was put in.
     #[inline]
     pub fn publish(&mut self) {

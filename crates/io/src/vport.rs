@@ -233,6 +233,12 @@ impl VportHost {
         self.fill.publish();
     }
 
+    /// Frames that the runtime has not taken yet.
+    pub fn unread(&mut self) -> usize {
+        self.rx.publish();
+        self.rx.unread()
+    }
+
     /// The manager is about to sleep. False if something has come in the meantime: then it must not.
     pub fn prepare_sleep(&mut self) -> bool {
         self.host_sleeps.store(1, Ordering::Relaxed);

@@ -1,0 +1,48 @@
+//! How the command ends: exit codes and the errors that lead to them.
+
+use std::fmt;
+
+/// A negative answer.
+pub const NEGATIVE: u8 = 1;
+/// Something that is needed is not there.
+pub const UNAVAILABLE: u8 = 69;
+/// It took too long.
+pub const TIMEOUT: u8 = 75;
+/// A privilege is missing.
+pub const PERMISSION: u8 = 77;
+/// The configuration is wrong.
+pub const CONFIGURATION: u8 = 78;
+
+/// Why a command ends otherwise than well: what to tell the user, and the exit code.
+#[derive(Debug)]
+pub struct Failure {
+    /// The exit code.
+    pub code: u8,
+    /// What to say, remedy included.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure with this code.
+    pub fn new(code: u8, message: impl Into<String>) -> Failure {
+        Failure { code, message: message.into() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<holdfast_io::port::PortError> for Failure {
+    fn from(error: holdfast_io::port::PortError) -> Failure {
+        let code = match error {
+            holdfast_io::port::PortError::Unavailable(_) => UNAVAILABLE,
+            holdfast_io::port::PortError::Permission(_) => PERMISSION,
+        };
+        Failure::new(code, error.to_string())
+    }
+}

@@ -1,0 +1,489 @@
+//! `holdfast run`: one box. This process is manager, switch, router and coordinator; every runtime is a process of its own.
+//!
+//! In: frames from ports and virtual ports, ends of processes, requests from the control socket, signals. Out: the same, the other way. One
+//! thread turns the state machines; a second one listens at the control socket. Never: a decision of a protocol.
+
+mod reports;
+mod runtime;
+
+pub use runtime::main as runtime_main;
+
+use crate::config::{self, Checked};
+use crate::control::{self, Asked, Request};
+use crate::exit::{self, Failure};
+use holdfast_io::port::{self, Port};
+use holdfast_io::process::{Clock, Watched};
+use holdfast_io::wait::{Patience, sleep};
+use holdfast_io::{Arena, VportHost};
+use holdfast_node::address::{COORDINATOR, SWITCH};
+use holdfast_node::channel::FabricConfig;
+use holdfast_node::coordinator::{Coordinator, CoordinatorConfig, Wish};
+use holdfast_node::edge::Edge;
+use holdfast_node::host::{Host, HostOut};
+use holdfast_node::hub::Hub;
+use holdfast_node::message::TraceStep;
+use holdfast_node::switch::{Switch, SwitchConfig};
+use holdfast_protection::{Peer, Released};
+use holdfast_wire::{DropCounters, DropReason, Packet, PacketPool};
+use runtime::Assignment;
+use rustix::event::EventfdFlags;
+use rustix::fd::{AsFd, BorrowedFd};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// Frames per port and turn.
+const BURST: usize = 64;
+/// Turns without work before the manager sleeps.
+const SPINS: u32 = 50;
+/// Longest sleep, ns.
+const MAX_SLEEP: u64 = 50_000_000;
+/// Between two looks at whether processes have ended, while there is no time to sleep, ns.
+const LOOK_INTERVAL: u64 = 100_000;
+const MILLISECOND: u64 = 1_000_000;
+/// A process that was fenced and neither ends nor wakes up is killed after so long, ns.
+const ZOMBIE_PATIENCE: u64 = 60_000 * MILLISECOND;
+
+/// A runtime's process with its virtual port.
+struct Worker {
+    peer: Peer,
+    id: u16,
+    process: Watched,
+    port: VportHost,
+    /// Turns of its loop when last looked at, and when that changed.
+    beats: u64,
+    alive_at: u64,
+    fenced_at: Option<u64>,
+    /// Why it ended, once it has.
+    cause: Option<String>,
+}
+
+/// How a failure was noticed, besides what the coordinator knows.
+struct Noticed {
+    peer: Peer,
+    cause: String,
+    detection: u64,
+}
+
+/// The box.
+struct Manager {
+    file: String,
+    text: String,
+    binary: PathBuf,
+    cluster: u32,
+    seed: u64,
+    clock: Clock,
+    arena: Arena,
+    ports: Vec<Box<dyn Port>>,
+    workers: Vec<Worker>,
+    next_id: u16,
+    host: Host,
+    out: HostOut,
+    outgoing: Vec<Vec<Released<Packet>>>,
+    rx: Vec<Packet>,
+    drops: DropCounters,
+    noticed: Vec<Noticed>,
+    traces: Vec<TraceStep>,
+    waiting_flows: Vec<(u32, Sender<serde_json::Value>)>,
+    last_look: u64,
+    chain_names: Vec<String>,
+}
+
+/// Runs a box until SIGTERM or SIGINT.
+///
+/// # Errors
+/// What keeps it from starting.
+pub fn main(file: &Path, control: Option<&Path>) -> Result<(), Failure> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Failure::new(exit::CONFIGURATION, format!("{}: {error}", file.display())))?;
+    let name = file.display().to_string();
+    let checked = config::read(&name, &text).map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        signal_hook::flag::register(signal, stop.clone())
+            .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
+    }
+    let mut manager = Manager::new(name, text, &checked)?;
+    let path = control.map_or_else(|| control::default_path(&checked.config.cluster), Path::to_owned);
+    let (requests, asked) = channel();
+    let eventfd = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+    let eventfd = Arc::new(eventfd.map_err(|error| Failure::new(exit::UNAVAILABLE, format!("eventfd: {error}")))?);
+    let waker = eventfd.clone();
+    let wake = Arc::new(move || {
+        let _ = rustix::io::write(&*waker, &1u64.to_ne_bytes());
+    });
+    let server = control::listen(&path, requests, wake)?;
+    manager.serve(&stop, &asked, eventfd.as_fd(), &path);
+    drop(server);
+    manager.finish();
+    Ok(())
+}
+
+fn cluster_number(name: &str) -> u32 {
+    holdfast_nf_hash(name) as u32
+}
+
+fn holdfast_nf_hash(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+fn random_seed() -> u64 {
+    let mut bytes = [0u8; 8];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(8) => u64::from_ne_bytes(bytes),
+        _ => std::process::id().into(),
+    }
+}
+
+impl Manager {
+    fn new(file: String, text: String, checked: &Checked) -> Result<Manager, Failure> {
+        let clock = Clock::new();
+        let now = clock.now();
+        let mut ports: Vec<Box<dyn Port>> = Vec::new();
+        for (_, device) in &checked.ports {
+            ports.push(port::open(device)?);
+        }
+        let macs: Vec<_> = ports.iter().map(|port| (port.mac(), port.mtu())).collect();
+        let edge = Edge::new(checked.edge(&macs));
+        let arena = Arena::create(checked.config.limits.buffers).map_err(|error| {
+            Failure::new(
+                exit::UNAVAILABLE,
+                format!("{} packet buffers: {error}; lower limits.buffers", checked.config.limits.buffers),
+            )
+        })?;
+        let mut chains = config::chains(&file, &text, &checked.config)
+            .map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
+        let cluster = cluster_number(&checked.config.cluster);
+        let seed = random_seed();
+        let fabric = FabricConfig { cluster, ..FabricConfig::default() };
+        let detection = &checked.config.detection;
+        let switch = Switch::new(SwitchConfig {
+            me: Peer { node: SWITCH, incarnation: 1 },
+            number: 0,
+            flows: checked.config.limits.flows,
+            seed,
+            tick_interval: 50 * MILLISECOND,
+            patience: 3000 * MILLISECOND,
+            rules: checked.rules.clone(),
+            fabric,
+        });
+        let empty = holdfast_protection::Flows::new(0, 0, 0, 0);
+        let promises = chains.iter().any(|built| built.protection.safety(&empty).promises);
+        let coordinator = Coordinator::new(
+            CoordinatorConfig {
+                me: Peer { node: COORDINATOR, incarnation: 1 },
+                runtimes: checked.runtimes,
+                hang_timeout: detection.hang_ms * MILLISECOND,
+                start_timeout: 10_000 * MILLISECOND,
+                first_incarnation: 1,
+                layouts: chains.iter().map(|built| built.chain.layout().hash).collect(),
+                pools: config::pools(&mut chains),
+                fabric,
+            },
+            promises,
+            now,
+        );
+        let binary = std::env::current_exe()
+            .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("finding the program's own file: {error}")))?;
+        Ok(Manager {
+            file,
+            text,
+            binary,
+            cluster,
+            seed,
+            clock,
+            arena,
+            outgoing: ports.iter().map(|_| Vec::with_capacity(BURST)).collect(),
+            ports,
+            workers: Vec::new(),
+            next_id: 1,
+            host: Host::new(edge, Hub::new(switch, coordinator)),
+            out: HostOut::default(),
+            rx: Vec::with_capacity(BURST),
+            drops: DropCounters::default(),
+            noticed: Vec::new(),
+            traces: Vec::new(),
+            waiting_flows: Vec::new(),
+            last_look: 0,
+            chain_names: chains.into_iter().map(|built| built.name).collect(),
+        })
+    }
+
+    fn serve(&mut self, stop: &AtomicBool, asked: &Receiver<Asked>, wake: BorrowedFd<'_>, control: &Path) {
+        let mut patience = Patience::new(SPINS);
+        let mut is_ready = false;
+        while !stop.load(Ordering::Relaxed) {
+            let mut had_work = self.turn();
+            while let Ok(asked) = asked.try_recv() {
+                self.answer(asked);
+                had_work = true;
+            }
+            self.answer_flows();
+            if !is_ready && self.host.hub.coordinator.is_ready() {
+                is_ready = true;
+                let now = self.clock.now();
+                self.host.announce(now, &mut self.out, &mut self.arena);
+                self.carry_out(now);
+                let mut stdout = std::io::stdout();
+                let _ = writeln!(
+                    stdout,
+                    "ready: {} ports, {} runtimes, control socket {}",
+                    self.ports.len(),
+                    self.workers.len(),
+                    control.display()
+                );
+                let _ = stdout.flush();
+                reports::notify_systemd("READY=1");
+            }
+            if patience.is_over(had_work) {
+                self.wait(wake);
+            }
+        }
+        reports::notify_systemd("STOPPING=1");
+    }
+
+    /// One turn. True if there was something to do.
+    fn turn(&mut self) -> bool {
+        let now = self.clock.now();
+        let mut had_work = false;
+        for at in 0..self.ports.len() {
+            self.ports[at].receive(BURST, &mut self.arena, &mut self.rx);
+            if !self.rx.is_empty() {
+                had_work = true;
+                self.host.handle_port(at as u8, &mut self.rx, now, &mut self.out, &mut self.arena);
+                self.carry_out(now);
+            }
+        }
+        for at in 0..self.workers.len() {
+            let worker = &mut self.workers[at];
+            worker.port.receive(BURST, &mut self.rx, &mut self.arena);
+            let beats = worker.port.heartbeat();
+            if beats != worker.beats {
+                (worker.beats, worker.alive_at) = (beats, now);
+            }
+            if !self.rx.is_empty() {
+                had_work = true;
+                let peer = worker.peer;
+                self.host.handle_runtime(peer, &mut self.rx, now, &mut self.out, &mut self.arena);
+                self.carry_out(now);
+            }
+        }
+        if now.saturating_sub(self.last_look) > LOOK_INTERVAL {
+            self.last_look = now;
+            self.look_after_processes(now);
+        }
+        if had_work || self.host.poll_timeout() <= now {
+            self.host.turn(now, &mut self.out, &mut self.arena);
+            self.carry_out(now);
+        }
+        had_work
+    }
+
+    fn carry_out(&mut self, now: u64) {
+        for (peer, packet) in self.out.hub.to_runtime.drain(..) {
+            let refused = match self.workers.iter_mut().find(|worker| worker.peer == peer && worker.cause.is_none()) {
+                Some(worker) => worker.port.send(packet, &mut self.arena).err().map(|packet| (packet, DropReason::QueueFull)),
+                None => Some((packet, DropReason::LostInFailure)),
+            };
+            if let Some((packet, reason)) = refused {
+                self.drops.count(reason);
+                self.arena.put(packet);
+            }
+        }
+        for worker in &mut self.workers {
+            worker.port.flush();
+        }
+        for (port, packet) in self.out.transmit.drain(..) {
+            self.outgoing[port as usize].push(packet);
+        }
+        for (port, frames) in self.ports.iter_mut().zip(&mut self.outgoing) {
+            if !frames.is_empty() {
+                port.transmit(frames, &mut self.arena);
+            }
+        }
+        let wishes: Vec<Wish> = self.out.hub.wishes.drain(..).collect();
+        for wish in wishes {
+            match wish {
+                Wish::Start(peer) => self.start(peer, now),
+                Wish::Fence(peer) => self.note_fenced(peer, now),
+                Wish::Admit(_) => {}
+            }
+        }
+    }
+
+    /// The coordinator gave a runtime up. If its process is still there it was silent, and is told when it speaks again.
+    fn note_fenced(&mut self, peer: Peer, now: u64) {
+        if let Some(worker) = self.workers.iter_mut().find(|worker| worker.peer == peer)
+            && worker.fenced_at.is_none()
+        {
+            worker.fenced_at = Some(now);
+            let cause = worker.cause.clone().unwrap_or_else(|| "no heartbeat".to_owned());
+            self.noticed.push(Noticed { peer, cause, detection: now.saturating_sub(worker.alive_at) });
+        }
+    }
+
+    fn start(&mut self, peer: Peer, now: u64) {
+        match self.start_process(peer, now) {
+            Ok(worker) => {
+                self.workers.push(worker);
+                self.host.hub.coordinator.handle_started(peer, now);
+            }
+            Err(error) => {
+                let _ = writeln!(std::io::stderr(), "holdfast: runtime {} cannot be started: {error}", peer.node);
+                self.host.hub.coordinator.handle_exited(peer, now);
+            }
+        }
+    }
+
+    fn start_process(&mut self, peer: Peer, now: u64) -> std::io::Result<Worker> {
+        while self.next_id == 0 || self.workers.iter().any(|worker| worker.id == self.next_id) {
+            self.next_id = self.next_id.wrapping_add(1);
+        }
+        let id = self.next_id;
+        self.next_id = self.next_id.wrapping_add(1);
+        let port = VportHost::create(id, &mut self.arena)?;
+        let mut command = Command::new(&self.binary);
+        command.arg("runtime").stdin(Stdio::piped()).stdout(Stdio::null());
+        let [rings, wake_host, wake_guest] = port.fds();
+        let mut process = match Watched::start(&mut command, &[self.arena.fd(), rings, wake_host, wake_guest]) {
+            Ok(process) => process,
+            Err(error) => {
+                port.reclaim(&mut self.arena);
+                return Err(error);
+            }
+        };
+        let assignment = Assignment {
+            node: peer.node,
+            incarnation: peer.incarnation,
+            cluster: self.cluster,
+            seed: self.seed,
+            parent: std::process::id(),
+            file: self.file.clone(),
+            text: self.text.clone(),
+        };
+        let line = serde_json::to_vec(&assignment)?;
+        // A child that died at once shows in its descriptor; that it did not read is no news.
+        if let Some(mut stdin) = process.take_stdin() {
+            let _ = stdin.write_all(&line);
+        }
+        Ok(Worker { peer, id, process, port, beats: 0, alive_at: now, fenced_at: None, cause: None })
+    }
+
+    fn look_after_processes(&mut self, now: u64) {
+        let mut at = 0;
+        while at < self.workers.len() {
+            let worker = &mut self.workers[at];
+            if let Some(status) = worker.process.ended() {
+                worker.cause = Some(reports::cause(status));
+                self.bury(at, now);
+                continue;
+            }
+            if worker.fenced_at.is_some_and(|fenced| now.saturating_sub(fenced) > ZOMBIE_PATIENCE) {
+                worker.process.kill();
+            }
+            at += 1;
+        }
+    }
+
+    /// A runtime's process has ended: what it had sent is carried on, then its role is given up, then its buffers are free.
+    fn bury(&mut self, at: usize, now: u64) {
+        let peer = self.workers[at].peer;
+        loop {
+            self.workers[at].port.receive(BURST, &mut self.rx, &mut self.arena);
+            if self.rx.is_empty() {
+                break;
+            }
+            self.host.handle_runtime(peer, &mut self.rx, now, &mut self.out, &mut self.arena);
+            self.carry_out(now);
+        }
+        for _ in 0..self.workers[at].port.unread() {
+            self.drops.count(DropReason::LostInFailure);
+        }
+        self.host.hub.coordinator.handle_exited(peer, now);
+        self.host.turn(now, &mut self.out, &mut self.arena);
+        // The turn's wishes mark the worker as fenced: it must still be in the list.
+        self.carry_out(now);
+        let worker = self.workers.swap_remove(self.workers.iter().position(|worker| worker.peer == peer).unwrap_or(at));
+        worker.port.reclaim(&mut self.arena);
+        worker.process.finish();
+    }
+
+    fn wait(&mut self, wake: BorrowedFd<'_>) {
+        let due = self.host.poll_timeout().saturating_sub(self.clock.now()).min(MAX_SLEEP);
+        if due < 1_000 {
+            return;
+        }
+        let may_sleep = self.workers.iter_mut().all(|worker| worker.port.prepare_sleep());
+        if may_sleep {
+            let mut fds: Vec<BorrowedFd<'_>> = vec![wake];
+            fds.extend(self.ports.iter().filter_map(|port| port.wait_fd()));
+            for worker in &self.workers {
+                fds.push(worker.port.wait_fd());
+                fds.push(worker.process.wait_fd());
+            }
+            sleep(&fds, due);
+            let mut count = [0u8; 8];
+            let _ = rustix::io::read(wake, &mut count);
+            self.last_look = 0;
+        }
+        for worker in &mut self.workers {
+            worker.port.awake();
+        }
+    }
+
+    fn answer(&mut self, asked: Asked) {
+        let answer = match asked.request {
+            Request::Status => serde_json::to_value(self.status()).unwrap_or_default(),
+            Request::Flows { limit } => {
+                let request = self.host.hub.coordinator.request_flows(limit);
+                self.waiting_flows.push((request, asked.answer));
+                return;
+            }
+            Request::Trace { selector, count } => match selector.parse() {
+                Ok(selector) => {
+                    self.host.hub.switch.set_trace(selector, count.min(10_000));
+                    serde_json::json!({ "version": control::VERSION })
+                }
+                Err(error) => serde_json::json!({ "version": control::VERSION, "error": format!("{error}") }),
+            },
+            Request::Traces => {
+                self.traces.append(&mut self.host.hub.switch.traces);
+                self.traces.append(&mut self.host.hub.coordinator.traces);
+                self.traces.sort_by_key(|step| step.stamp);
+                let steps: Vec<_> = self
+                    .traces
+                    .drain(..)
+                    .map(|step| serde_json::json!({ "packet": step.stamp, "node": step.node, "text": step.text }))
+                    .collect();
+                serde_json::json!({ "version": control::VERSION, "steps": steps })
+            }
+        };
+        // The client may have gone.
+        let _ = asked.answer.send(answer);
+    }
+
+    fn answer_flows(&mut self) {
+        let coordinator = &mut self.host.hub.coordinator;
+        let chains = &self.chain_names;
+        self.waiting_flows.retain(|(request, answer)| match coordinator.take_flows(*request) {
+            Some(flows) => {
+                let _ = answer.send(reports::flows(&flows, chains));
+                false
+            }
+            None => true,
+        });
+        if self.waiting_flows.len() > 64 {
+            self.waiting_flows.remove(0);
+        }
+    }
+
+    fn finish(mut self) {
+        self.host.hub.abandon(&mut self.arena);
+        for worker in self.workers {
+            worker.process.finish();
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What a running box says about itself.
+
+use super::Manager;
+use crate::status::{self, Failover, Process, Protected, Status};
+use holdfast_node::address::{COORDINATOR, SWITCH};
+use holdfast_node::coordinator;
+use holdfast_node::message::{FlowInfo, MemberState};
+use holdfast_wire::{DropCounters, DropReason};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
+
+fn named(drops: &DropCounters) -> BTreeMap<String, u64> {
+    drops.iter().map(|(reason, count)| (reason.name().to_owned(), count)).collect()
+}
+
+/// How a process ended, in words.
+pub(super) fn cause(status: std::process::ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => format!("killed by signal {signal}"),
+        (None, Some(code)) => format!("exited with code {code}"),
+        (None, None) => "exited".to_owned(),
+    }
+}
+
+/// Tells systemd, if it listens (sd_notify(3)).
+pub(super) fn notify_systemd(state: &str) {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    if let Ok(socket) = std::os::unix::net::UnixDatagram::unbound() {
+        // Nobody listening is no failure of ours.
+        let _ = socket.send_to(state.as_bytes(), path);
+    }
+}
+
+pub(super) fn flows(flows: &[FlowInfo], chains: &[String]) -> Value {
+    let end = |ip: std::net::IpAddr, port: u16| std::net::SocketAddr::new(ip, port).to_string();
+    let list: Vec<Value> = flows
+        .iter()
+        .map(|flow| {
+            json!({
+                "protocol": flow.key.protocol,
+                "source": end(flow.key.source_ip(), flow.key.source_port),
+                "destination": end(flow.key.destination_ip(), flow.key.destination_port),
+                "translated_source": end(flow.reply.destination_ip(), flow.reply.destination_port),
+                "translated_destination": end(flow.reply.source_ip(), flow.reply.source_port),
+                "chain": chains.get(flow.chain as usize),
+                "state": flow.state,
+                "owner": flow.owner,
+                "replica": (flow.replica != 0).then_some(flow.replica),
+                "epoch": flow.epoch,
+                "age_ms": flow.age / 1_000_000,
+                "packets": flow.packets,
+                "bytes": flow.bytes,
+            })
+        })
+        .collect();
+    json!({ "version": crate::control::VERSION, "flows": list })
+}
+
+impl Manager {
+    /// Everything that `holdfast status` shows.
+    pub(super) fn status(&self) -> Status {
+        let coordinator = &self.host.hub.coordinator;
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let pid = std::process::id();
+        let mut own = self.host.edge.drops().clone();
+        own.add(self.host.hub.drops());
+        own.add(&self.drops);
+        for port in &self.ports {
+            own.add(port.drops());
+        }
+        let switch = &self.host.hub.switch;
+        let role = |role: &str, id: u16, flows: u64, packets: u64, drops: &DropCounters| Process {
+            role: role.to_owned(),
+            id,
+            incarnation: 1,
+            pid,
+            host: host.clone(),
+            state: status::STATE_RUNNING.to_owned(),
+            flows,
+            packets,
+            drops: named(drops),
+        };
+        let mut all = self.host.drops();
+        all.add(&self.drops);
+        for port in &self.ports {
+            all.add(port.drops());
+        }
+        let mut processes = vec![
+            role("manager", 0, 0, 0, &own),
+            role("switch", SWITCH, switch.len() as u64, switch.packets(), switch.drops()),
+            role("coordinator", COORDINATOR, 0, 0, coordinator.drops()),
+        ];
+        for runtime in coordinator.status() {
+            let mut drops = DropCounters::default();
+            for (number, count) in &runtime.report.drops {
+                if let Some(reason) = DropReason::from_index(*number as usize) {
+                    drops.add_count(reason, *count);
+                }
+            }
+            all.add(&drops);
+            let worker = self.workers.iter().find(|worker| worker.peer == runtime.member.peer());
+            processes.push(Process {
+                role: status::ROLE_RUNTIME.to_owned(),
+                id: runtime.member.node,
+                incarnation: runtime.member.incarnation.into(),
+                pid: worker.map_or(0, |worker| worker.process.pid()),
+                host: host.clone(),
+                state: match runtime.member.state {
+                    MemberState::Starting => "starting",
+                    MemberState::Running => status::STATE_RUNNING,
+                    MemberState::Leaving => "leaving",
+                    MemberState::Failed => "failed",
+                }
+                .to_owned(),
+                flows: runtime.report.flows,
+                packets: runtime.report.packets,
+                drops: named(&drops),
+            });
+        }
+        let failovers = coordinator.failovers().iter().map(|failover| {
+            let noticed = self.noticed.iter().find(|noticed| noticed.peer == failover.dead);
+            Failover {
+                runtime: failover.dead.node,
+                incarnation: failover.dead.incarnation.into(),
+                cause: noticed.map_or_else(|| "failed".to_owned(), |noticed| noticed.cause.clone()),
+                detected_at_ns: failover.detected_at,
+                detection_us: noticed.map(|noticed| noticed.detection / 1000),
+                recovered_us: failover.recovered_at.map(|at| (at - failover.detected_at) / 1000),
+                flows: failover.had,
+            }
+        });
+        Status {
+            version: status::VERSION,
+            protected: match coordinator.protected() {
+                coordinator::Protected::Yes => Protected::Yes,
+                coordinator::Protected::Resynchronising => Protected::ReSynchronising,
+                coordinator::Protected::No => Protected::No,
+            },
+            failovers: failovers.collect(),
+            processes,
+            drops: named(&all),
+        }
+    }
+}
