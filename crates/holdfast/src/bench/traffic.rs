@@ -35,7 +35,11 @@ pub(crate) fn udp(source: ([u8; 4], u16), destination: ([u8; 4], u16)) -> [u8; F
         checksum: 0.into(),
     };
     frame[34..42].copy_from_slice(udp.as_bytes());
-    let sum = checksum::transport(&source.0, &destination.0, proto::UDP, &frame[34..]);
+    // A computed 0 is sent as 0xffff (RFC 768): 0 would mean that there is none.
+    let sum = match checksum::transport(&source.0, &destination.0, proto::UDP, &frame[34..]) {
+        0 => 0xffff,
+        sum => sum,
+    };
     frame[40..42].copy_from_slice(&sum.to_be_bytes());
     frame
 }
