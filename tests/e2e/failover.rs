@@ -90,7 +90,7 @@ fn wait_for_flows(network: &Network, count: u64, interrupt: &Interrupt) -> Resul
 fn ping_goes_on(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
     let mut command = network.topology.client.command("ping");
-    command.args(["-n", "-q", "-i", "0.02", SERVER]);
+    command.args(["-n", "-q", "-i", "0.005", SERVER]);
     let mut process = holdfast::lab::Process::start(command, "ping", network.lab.scratch())?;
     wait_for_flows(&network, 1, interrupt)?;
     network.kill_each_runtime(|| Ok(()))?;
@@ -98,7 +98,7 @@ fn ping_goes_on(interrupt: &Interrupt) -> Result<()> {
     process.signal(rustix::process::Signal::INT)?;
     let text = process.finish(LIMIT, interrupt)?;
     let pings = programs::read_pings(&text)?;
-    ensure!(pings.sent > 20 && pings.sent - pings.received <= 50, "more than a second of replies is missing: {pings:?}");
+    ensure!(pings.sent > 20 && pings.sent - pings.received <= 200, "more than a second of replies is missing: {pings:?}");
     network.stop()
 }
 

@@ -113,7 +113,8 @@ impl Manager {
                     MemberState::Failed => "failed",
                 }
                 .to_owned(),
-                flows: runtime.report.flows,
+                // The switch knows now what a runtime reports with its next heartbeat.
+                flows: switch.routes_to(runtime.member.peer()) as u64,
                 packets: runtime.report.packets,
                 drops: named(&drops),
             });

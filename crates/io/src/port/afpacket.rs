@@ -1,8 +1,10 @@
 //! AF_PACKET: any Linux interface, no driver taken away from the kernel.
 //!
-//! Frames are received and sent in batches (recvmmsg, sendmmsg). The kernel says with each frame what an offload left undone, and
-//! this port does it: an unfilled transport checksum is completed, a VLAN tag that was moved out is put back (packet(7), PACKET_AUXDATA).
+//! Frames are received and sent in batches (recvmmsg, sendmmsg). The kernel says with each frame what an offload left undone
+//! (packet(7), PACKET_VNET_HDR and PACKET_AUXDATA), and this port does it: an unfilled transport checksum is completed, a packet of up to
+//! 64 KiB that was never cut into segments is cut, a VLAN tag that was moved out is put back.
 
+use super::segments::{self, VirtioHeader};
 use super::{Port, PortError};
 use holdfast_protection::Released;
 use holdfast_wire::header::Mac;
@@ -17,7 +19,9 @@ const BATCH: usize = 32;
 const CONTROL_LEN: usize = 64;
 const ETH_P_ALL: u16 = 0x0003;
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
-const TP_STATUS_CSUMNOTREADY: u32 = 1 << 3;
+const PACKET_VNET_HDR: libc::c_int = 15;
+/// Room for the part of an uncut packet that a buffer does not hold.
+const OVERFLOW_LEN: usize = 1 << 16;
 const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
 const TP_STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
 
@@ -30,6 +34,9 @@ pub struct AfPacket {
     up: bool,
     drops: DropCounters,
     spare: Vec<Packet>,
+    received: Vec<Packet>,
+    overflow: Vec<u8>,
+    headers: Vec<VirtioHeader>,
 }
 
 fn permission(what: &str) -> PortError {
@@ -83,9 +90,13 @@ impl AfPacket {
             up: true,
             drops: DropCounters::default(),
             spare: Vec::with_capacity(BATCH),
+            received: Vec::with_capacity(BATCH),
+            overflow: vec![0; BATCH * OVERFLOW_LEN],
+            headers: vec![VirtioHeader::default(); BATCH],
         };
         let what = format!("setting up `{name}`");
         port.option(libc::SOL_PACKET, libc::PACKET_AUXDATA, &1i32).map_err(|error| refused(&what, &error))?;
+        port.option(libc::SOL_PACKET, PACKET_VNET_HDR, &1i32).map_err(|error| refused(&what, &error))?;
         port.option(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1i32).map_err(|error| refused(&what, &error))?;
         // Larger buffers where that is allowed; the default works too, with more loss in bursts.
         let _ = port.option(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &(8 << 20));
@@ -116,30 +127,46 @@ impl AfPacket {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
+    /// Makes packets of a received frame. `len` is the frame's whole length; what does not fit into the buffer is in `overflow`.
     fn finish(
         &mut self,
+        at: usize,
         mut packet: Packet,
         len: usize,
-        truncated: bool,
-        aux: Option<libc::tpacket_auxdata>,
+        tag: Option<(u16, u16)>,
         pool: &mut dyn PacketPool,
         into: &mut Vec<Packet>,
     ) {
-        if truncated || !packet.set_range(HEADROOM, len) {
+        let header = self.headers[at];
+        let room = packet.buffer_mut().len() - HEADROOM;
+        if len > room + OVERFLOW_LEN || !packet.set_range(HEADROOM, len.min(room)) {
             self.drops.count(DropReason::FrameTooLarge);
             pool.put(packet);
             return;
         }
-        if let Some(aux) = aux {
-            if aux.tp_status & TP_STATUS_VLAN_VALID != 0 {
-                let tpid = if aux.tp_status & TP_STATUS_VLAN_TPID_VALID != 0 { aux.tp_vlan_tpid } else { 0x8100 };
-                restore_vlan(&mut packet, tpid, aux.tp_vlan_tci);
+        let before = into.len();
+        if header.is_uncut() {
+            let mut whole = Vec::with_capacity(len);
+            whole.extend_from_slice(packet.bytes());
+            whole.extend_from_slice(&self.overflow[at * OVERFLOW_LEN..at * OVERFLOW_LEN + (len - len.min(room))]);
+            pool.put(packet);
+            if let Err(reason) = segments::cut(&whole, header, pool, into) {
+                self.drops.count(reason);
             }
-            if aux.tp_status & TP_STATUS_CSUMNOTREADY != 0 {
-                complete_checksum(&mut packet);
+        } else if len > room {
+            self.drops.count(DropReason::FrameTooLarge);
+            pool.put(packet);
+        } else {
+            if header.is_checksum_missing() {
+                segments::complete_checksum(&mut packet);
+            }
+            into.push(packet);
+        }
+        if let Some((tpid, tci)) = tag {
+            for packet in &mut into[before..] {
+                restore_vlan(packet, tpid, tci);
             }
         }
-        into.push(packet);
     }
 
     fn note_error(&mut self, error: &io::Error) {
@@ -160,35 +187,6 @@ fn restore_vlan(packet: &mut Packet, tpid: u16, tci: u16) {
     bytes.copy_within(4..16, 0);
     bytes[12..14].copy_from_slice(&tpid.to_be_bytes());
     bytes[14..16].copy_from_slice(&tci.to_be_bytes());
-}
-
-/// Fills in a transport checksum that an offload left as the pseudo-header's sum.
-fn complete_checksum(packet: &mut Packet) {
-    if packet.parse().is_err() || packet.layers.fragment {
-        return;
-    }
-    let at = match packet.layers.protocol {
-        holdfast_wire::header::proto::TCP => 16,
-        holdfast_wire::header::proto::UDP => 6,
-        _ => return,
-    };
-    let pseudo = match (packet.ipv4(), packet.ipv6()) {
-        (Some(ip), _) => holdfast_wire::checksum::sum(&ip.source) + holdfast_wire::checksum::sum(&ip.destination),
-        (_, Some(ip)) => holdfast_wire::checksum::sum(&ip.source) + holdfast_wire::checksum::sum(&ip.destination),
-        _ => return,
-    };
-    let protocol = u64::from(packet.layers.protocol);
-    let segment = packet.l4_mut();
-    if segment.len() < at + 2 {
-        return;
-    }
-    segment[at..at + 2].fill(0);
-    let total = pseudo + protocol + segment.len() as u64 + holdfast_wire::checksum::sum(segment);
-    let sum = match !holdfast_wire::checksum::fold(total) {
-        0 => 0xffff,
-        sum => sum,
-    };
-    segment[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
 impl Port for AfPacket {
@@ -221,16 +219,23 @@ impl Port for AfPacket {
         }
         let mut control = [[0u64; CONTROL_LEN / 8]; BATCH];
         // SAFETY: all zero is a valid value of these plain structures.
-        let (mut vectors, mut messages): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) = unsafe { (zeroed(), zeroed()) };
-        for at in 0..want {
-            let room = &mut self.spare[at].buffer_mut()[HEADROOM..];
-            vectors[at] = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
-            messages[at].msg_hdr.msg_iov = &raw mut vectors[at];
-            messages[at].msg_hdr.msg_iovlen = 1;
+        let (mut vectors, mut messages): ([[libc::iovec; 3]; BATCH], [libc::mmsghdr; BATCH]) = unsafe { (zeroed(), zeroed()) };
+        let parts = self.headers.iter_mut().zip(self.overflow.chunks_exact_mut(OVERFLOW_LEN)).zip(&mut self.spare);
+        for (at, ((header, overflow), packet)) in parts.take(want).enumerate() {
+            let room = &mut packet.buffer_mut()[HEADROOM..];
+            let vector = |bytes: *mut u8, len: usize| libc::iovec { iov_base: bytes.cast(), iov_len: len };
+            vectors[at] = [
+                vector((&raw mut *header).cast(), size_of::<VirtioHeader>()),
+                vector(room.as_mut_ptr(), room.len()),
+                vector(overflow.as_mut_ptr(), overflow.len()),
+            ];
+            messages[at].msg_hdr.msg_iov = vectors[at].as_mut_ptr();
+            messages[at].msg_hdr.msg_iovlen = 3;
             messages[at].msg_hdr.msg_control = control[at].as_mut_ptr().cast();
             messages[at].msg_hdr.msg_controllen = CONTROL_LEN;
         }
-        // SAFETY: every vector points into a buffer of a packet in `spare`, every control pointer into `control`; all of them outlive the call.
+        // SAFETY: every vector points into a header, a buffer or an overflow of its own, every control pointer into `control`; all of them
+        // outlive the call, and any bytes are a valid header.
         let got = unsafe {
             libc::recvmmsg(self.fd.as_raw_fd(), messages.as_mut_ptr(), want as u32, libc::MSG_DONTWAIT, core::ptr::null_mut())
         };
@@ -240,29 +245,46 @@ impl Port for AfPacket {
             return;
         }
         self.up = true;
-        let received: Vec<Packet> = self.spare.drain(..got as usize).collect();
-        for (at, packet) in received.into_iter().enumerate() {
+        let mut received = core::mem::take(&mut self.received);
+        received.extend(self.spare.drain(..got as usize));
+        for (at, packet) in received.drain(..).enumerate() {
             let message = &messages[at];
             let truncated = message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
-            let aux = auxdata(&message.msg_hdr);
-            self.finish(packet, message.msg_len as usize, truncated, aux, pool, into);
+            let len = (message.msg_len as usize).checked_sub(size_of::<VirtioHeader>()).filter(|_| !truncated);
+            let tag = auxdata(&message.msg_hdr).filter(|aux| aux.tp_status & TP_STATUS_VLAN_VALID != 0).map(|aux| {
+                let tpid = if aux.tp_status & TP_STATUS_VLAN_TPID_VALID != 0 { aux.tp_vlan_tpid } else { 0x8100 };
+                (tpid, aux.tp_vlan_tci)
+            });
+            match len {
+                Some(len) => self.finish(at, packet, len, tag, pool, into),
+                None => {
+                    self.drops.count(DropReason::FrameTooLarge);
+                    pool.put(packet);
+                }
+            }
         }
+        self.received = received;
     }
 
     fn transmit(&mut self, frames: &mut Vec<Released<Packet>>, pool: &mut dyn PacketPool) {
         for batch in frames.chunks_mut(BATCH) {
             // SAFETY: all zero is a valid value of these plain structures.
-            let (mut vectors, mut messages): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) = unsafe { (zeroed(), zeroed()) };
+            let (mut vectors, mut messages): ([[libc::iovec; 2]; BATCH], [libc::mmsghdr; BATCH]) =
+                unsafe { (zeroed(), zeroed()) };
+            let header = VirtioHeader::default();
             for (at, frame) in batch.iter().enumerate() {
                 let bytes = frame.get().bytes();
-                vectors[at] = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-                messages[at].msg_hdr.msg_iov = &raw mut vectors[at];
-                messages[at].msg_hdr.msg_iovlen = 1;
+                vectors[at] = [
+                    libc::iovec { iov_base: (&raw const header).cast_mut().cast(), iov_len: size_of::<VirtioHeader>() },
+                    libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() },
+                ];
+                messages[at].msg_hdr.msg_iov = vectors[at].as_mut_ptr();
+                messages[at].msg_hdr.msg_iovlen = 2;
             }
             let mut sent = 0;
             let mut retries = 0;
             while sent < batch.len() {
-                // SAFETY: every vector points to the bytes of a frame in `batch`, which outlives the call; the kernel only reads them.
+                // SAFETY: every vector points to `header` or the bytes of a frame in `batch`, both of which outlive the call; the kernel only reads them.
                 let done = unsafe {
                     libc::sendmmsg(
                         self.fd.as_raw_fd(),

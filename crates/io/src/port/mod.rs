@@ -1,6 +1,7 @@
 //! Ports: where packets come in and go out.
 
 mod afpacket;
+mod segments;
 
 pub use afpacket::AfPacket;
 

@@ -152,6 +152,11 @@ impl Switch {
         self.routes.len()
     }
 
+    /// Routes that lead to this runtime.
+    pub fn routes_to(&self, peer: Peer) -> usize {
+        self.targets.iter().find(|target| target.peer == peer).map_or(0, |target| target.routes)
+    }
+
     /// True without a route.
     pub fn is_empty(&self) -> bool {
         self.routes.len() == 0

@@ -1,0 +1,349 @@
+//! The file as it is written: types for serde and for the JSON Schema.
+//!
+//! Texts are kept as texts here. Whether they are addresses, prefixes or known names is found out afterwards, where the places are known.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer};
+use serde::{Deserialize, de};
+use serde_json::Value;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The whole file.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(title = "Holdfast configuration")]
+pub struct Config {
+    /// The cluster's name.
+    pub cluster: String,
+    /// Ports by name.
+    pub ports: BTreeMap<String, PortConfig>,
+    /// Routes besides those to the ports' own networks and the gateways.
+    #[serde(default)]
+    pub routes: Vec<RouteConfig>,
+    /// Chains by name.
+    pub chains: BTreeMap<String, ChainConfig>,
+    /// Which packets go to which chain: the longest prefixes win, then the protocol, then the ports.
+    pub rules: Vec<RuleConfig>,
+    /// Runtimes; three without it.
+    #[serde(default)]
+    pub runtimes: Option<RuntimesConfig>,
+    /// Limits.
+    #[serde(default)]
+    pub limits: LimitsConfig,
+    /// Failure detection.
+    #[serde(default)]
+    pub detection: DetectionConfig,
+}
+
+/// A port of the box.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PortConfig {
+    /// A Linux interface without kernel addresses.
+    pub device: String,
+    /// The box's addresses there with their prefix lengths, like 10.0.0.1/24.
+    pub address: OneOrMany,
+    /// Where everything goes that no other route leads to: one per address family.
+    #[serde(default)]
+    pub gateway: Option<OneOrMany>,
+    /// Largest IP packet, bytes; the device's own without it.
+    #[serde(default)]
+    pub mtu: Option<u16>,
+}
+
+/// A route.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RouteConfig {
+    /// Destinations: a prefix like 192.0.2.0/24.
+    pub to: String,
+    /// The next router, in a port's network.
+    pub via: String,
+}
+
+/// A service chain.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChainConfig {
+    /// Functions in the order in which a flow's first packet meets them.
+    pub functions: Vec<FunctionConfig>,
+    /// How its flows survive; `none` without it.
+    #[serde(default)]
+    pub protection: Option<ProtectionConfig>,
+}
+
+/// A service-chain rule.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RuleConfig {
+    /// Source prefix.
+    #[serde(default)]
+    pub from: Option<String>,
+    /// Destination prefix.
+    #[serde(default)]
+    pub to: Option<String>,
+    /// `tcp`, `udp`, `icmp`, `any`, or a number.
+    #[serde(default)]
+    pub proto: Option<Word>,
+    /// Destination ports, like 80,443 or 1000-2000.
+    #[serde(default, alias = "port")]
+    pub ports: Option<Word>,
+    /// The chain.
+    pub chain: String,
+}
+
+/// Limits.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsConfig {
+    /// Flows that the switch has routes for, and that one runtime may own per chain.
+    pub flows: usize,
+    /// Packet buffers of the host.
+    pub buffers: u32,
+}
+
+impl Default for LimitsConfig {
+    fn default() -> LimitsConfig {
+        LimitsConfig { flows: 65_536, buffers: 32_768 }
+    }
+}
+
+/// How failures are noticed.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DetectionConfig {
+    /// Between two heartbeats of a runtime, milliseconds.
+    pub heartbeat_ms: u64,
+    /// A runtime that is not heard for so long has failed, milliseconds. Processes that end are noticed at once.
+    pub hang_ms: u64,
+}
+
+impl Default for DetectionConfig {
+    fn default() -> DetectionConfig {
+        DetectionConfig { heartbeat_ms: 20, hang_ms: 500 }
+    }
+}
+
+/// One text, or a list of texts.
+#[derive(Debug, Clone, JsonSchema)]
+#[schemars(untagged)]
+pub enum OneOrMany {
+    /// One.
+    One(String),
+    /// Several.
+    Many(Vec<String>),
+}
+
+impl OneOrMany {
+    /// All of them, in order.
+    pub fn all(&self) -> Vec<&str> {
+        match self {
+            OneOrMany::One(text) => vec![text],
+            OneOrMany::Many(texts) => texts.iter().map(String::as_str).collect(),
+        }
+    }
+}
+
+// Written out instead of `untagged`, which would say of every mistake only that no variant matched.
+impl<'de> Deserialize<'de> for OneOrMany {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<OneOrMany, D::Error> {
+        struct Form;
+        impl<'de> Visitor<'de> for Form {
+            type Value = OneOrMany;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an address, or a list of addresses")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<OneOrMany, E> {
+                Ok(OneOrMany::One(text.to_owned()))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<OneOrMany, A::Error> {
+                let mut texts = Vec::new();
+                while let Some(text) = list.next_element()? {
+                    texts.push(text);
+                }
+                Ok(OneOrMany::Many(texts))
+            }
+        }
+        deserializer.deserialize_any(Form)
+    }
+}
+
+/// A text that may look like a number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Word(pub String);
+
+impl<'de> Deserialize<'de> for Word {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Word, D::Error> {
+        struct Form;
+        impl Visitor<'_> for Form {
+            type Value = Word;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a word or a number")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Word, E> {
+                Ok(Word(text.to_owned()))
+            }
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Word, E> {
+                Ok(Word(number.to_string()))
+            }
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Word, E> {
+                Ok(Word(number.to_string()))
+            }
+        }
+        deserializer.deserialize_any(Form)
+    }
+}
+
+impl JsonSchema for Word {
+    fn schema_name() -> Cow<'static, str> {
+        "Word".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        schemars::json_schema!({ "type": ["string", "integer"] })
+    }
+}
+
+/// A function of a chain: a name, or a name with its configuration.
+#[derive(Debug, Clone)]
+pub struct FunctionConfig {
+    /// What was written; exactly one entry if it is right.
+    pub entries: Vec<(String, Value)>,
+}
+
+impl<'de> Deserialize<'de> for FunctionConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<FunctionConfig, D::Error> {
+        struct Form;
+        impl<'de> Visitor<'de> for Form {
+            type Value = FunctionConfig;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a function's name, or its name with its configuration below it")
+            }
+            fn visit_str<E: Error>(self, name: &str) -> Result<FunctionConfig, E> {
+                Ok(FunctionConfig { entries: vec![(name.to_owned(), Value::Null)] })
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FunctionConfig, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(FunctionConfig { entries })
+            }
+        }
+        deserializer.deserialize_any(Form)
+    }
+}
+
+impl JsonSchema for FunctionConfig {
+    fn schema_name() -> Cow<'static, str> {
+        "FunctionConfig".into()
+    }
+
+    // The functions' own schemas are put in by `config::schema`.
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        schemars::json_schema!({ "type": ["string", "object"] })
+    }
+}
+
+/// How the flows of a chain survive.
+#[derive(Debug, Clone, JsonSchema)]
+#[schemars(untagged)]
+pub enum ProtectionConfig {
+    /// A preset.
+    Preset(String),
+    /// A preset with options, or an answer to each question.
+    Options(ProtectionOptions),
+}
+
+impl<'de> Deserialize<'de> for ProtectionConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ProtectionConfig, D::Error> {
+        struct Form;
+        impl<'de> Visitor<'de> for Form {
+            type Value = ProtectionConfig;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a protection's name, or a map with `preset`")
+            }
+            fn visit_str<E: Error>(self, name: &str) -> Result<ProtectionConfig, E> {
+                Ok(ProtectionConfig::Preset(name.to_owned()))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ProtectionConfig, A::Error> {
+                ProtectionOptions::deserialize(MapAccessDeserializer::new(map)).map(ProtectionConfig::Options)
+            }
+        }
+        deserializer.deserialize_any(Form)
+    }
+}
+
+/// A preset with options, or an answer to each of the three questions: where state lives, when a packet may leave, how what was lost is rebuilt.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ProtectionOptions {
+    /// `none` or `nfvactor`.
+    pub preset: Option<String>,
+    /// Where a flow's state lives: `memory`, or also on a `replica`.
+    pub flow: Option<String>,
+    /// Where shared state lives: `memory` or `partitioned`.
+    pub shared: Option<String>,
+    /// When a packet leaves: `at-once`, from the `replica` or from the `source` once the replica has saved the state.
+    pub release: Option<String>,
+    /// Where lost state comes back from: `nothing` or the `replica`.
+    pub rebuild: Option<String>,
+}
+
+/// How many runtimes: a number, `{ count: 3 }` or `{ min: 2, max: 4 }`.
+#[derive(Debug, Clone, Copy, JsonSchema)]
+#[schemars(untagged)]
+pub enum RuntimesConfig {
+    /// Exactly so many.
+    Count(u16),
+    /// A number, or a range.
+    Range(RuntimesRange),
+}
+
+/// How many runtimes, in words.
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RuntimesRange {
+    /// Exactly so many.
+    pub count: Option<u16>,
+    /// At least; so many are started.
+    pub min: Option<u16>,
+    /// At most.
+    pub max: Option<u16>,
+}
+
+impl RuntimesConfig {
+    /// As `count`, `min`, `max`.
+    pub fn range(&self) -> RuntimesRange {
+        match *self {
+            RuntimesConfig::Count(count) => RuntimesRange { count: Some(count), ..RuntimesRange::default() },
+            RuntimesConfig::Range(range) => range,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for RuntimesConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<RuntimesConfig, D::Error> {
+        struct Form;
+        impl<'de> Visitor<'de> for Form {
+            type Value = RuntimesConfig;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number of runtimes, or a map with `min` and `max`")
+            }
+            fn visit_u64<E: Error>(self, number: u64) -> Result<RuntimesConfig, E> {
+                let count = u16::try_from(number).map_err(|_| E::invalid_value(de::Unexpected::Unsigned(number), &self))?;
+                Ok(RuntimesConfig::Count(count))
+            }
+            fn visit_i64<E: Error>(self, number: i64) -> Result<RuntimesConfig, E> {
+                let count = u16::try_from(number).map_err(|_| E::invalid_value(de::Unexpected::Signed(number), &self))?;
+                Ok(RuntimesConfig::Count(count))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RuntimesConfig, A::Error> {
+                RuntimesRange::deserialize(MapAccessDeserializer::new(map)).map(RuntimesConfig::Range)
+            }
+        }
+        deserializer.deserialize_any(Form)
+    }
+}

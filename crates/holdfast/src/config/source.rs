@@ -1,0 +1,278 @@
+//! Where in the file everything stands: the same text parsed once more for positions only.
+//!
+//! serde reads values and forgets where they stood; a mistake that shows only when two values are put side by side, or that a function
+//! finds in its own configuration, still has to be pointed at. So the events of the parser that serde-saphyr itself is built on are kept as a
+//! tree, and a [`Spot`] walks it by the same keys and indexes that lead to the value.
+
+use super::mistake::Mistake;
+use granit_parser::{Event, Parser, ScalarStyle, Span};
+use std::collections::{HashMap, HashSet};
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Range {
+    line: usize,
+    /// From 1, in characters.
+    column: usize,
+    /// In characters; 1 for what goes on over several lines.
+    width: usize,
+}
+
+impl From<Span> for Range {
+    fn from(span: Span) -> Range {
+        let one_line = span.start.line() == span.end.line();
+        let width = if one_line { span.end.col().saturating_sub(span.start.col()).max(1) } else { 1 };
+        Range { line: span.start.line(), column: span.start.col() + 1, width }
+    }
+}
+
+#[derive(Debug)]
+enum Kind {
+    Scalar { text: String, is_plain: bool },
+    List(Vec<usize>),
+    Map(Vec<(usize, usize)>),
+}
+
+#[derive(Debug)]
+struct Node {
+    range: Range,
+    kind: Kind,
+}
+
+/// A file's name and text, and the places of its values.
+pub(super) struct Source<'a> {
+    file: &'a str,
+    text: &'a str,
+    /// The first is the root, if there is any.
+    nodes: Vec<Node>,
+}
+
+impl<'a> Source<'a> {
+    /// `text` as it was read. What the parser refuses ends the tree early: mistakes are then shown at what there is.
+    pub(super) fn new(file: &'a str, text: &'a str) -> Source<'a> {
+        let mut nodes: Vec<Node> = Vec::new();
+        let mut anchors: HashMap<usize, usize> = HashMap::new();
+        // Open collections, and of maps the key that waits for its value.
+        let mut open: Vec<(usize, Option<usize>)> = Vec::new();
+        for event in Parser::new_from_str(text) {
+            let Ok((event, span)) = event else { break };
+            let anchor = event.anchor_id();
+            let kind = match event {
+                Event::Scalar(text, style, _, _) => {
+                    Some(Kind::Scalar { text: text.into_owned(), is_plain: style == ScalarStyle::Plain })
+                }
+                Event::SequenceStart(..) => Some(Kind::List(Vec::new())),
+                Event::MappingStart(..) => Some(Kind::Map(Vec::new())),
+                Event::SequenceEnd | Event::MappingEnd => {
+                    open.pop();
+                    continue;
+                }
+                Event::Alias(_) => None,
+                Event::DocumentEnd => break,
+                _ => continue,
+            };
+            let is_collection = matches!(kind, Some(Kind::List(_) | Kind::Map(_)));
+            let number = match (kind, anchor) {
+                (Some(kind), anchor) => {
+                    nodes.push(Node { range: span.into(), kind });
+                    let number = nodes.len() - 1;
+                    anchor.map(|anchor| anchors.insert(anchor, number));
+                    number
+                }
+                // What stands where an anchor is used is the text that the anchor names.
+                (None, _) => match event_target(&event, &anchors) {
+                    Some(number) => number,
+                    None => continue,
+                },
+            };
+            if let Some((parent, key)) = open.last_mut() {
+                match &mut nodes[*parent].kind {
+                    Kind::List(items) => items.push(number),
+                    Kind::Map(entries) => match key.take() {
+                        Some(key) => entries.push((key, number)),
+                        None => *key = Some(number),
+                    },
+                    Kind::Scalar { .. } => {}
+                }
+            }
+            if is_collection {
+                open.push((number, None));
+            }
+        }
+        Source { file, text, nodes }
+    }
+
+    /// The file's name.
+    pub(super) fn file(&self) -> &str {
+        self.file
+    }
+
+    /// The whole.
+    pub(super) fn root(&self) -> Spot<'_> {
+        Spot { source: self, node: 0 }
+    }
+
+    /// A mistake at a place that is known otherwise: line and column from 1.
+    pub(super) fn mistake(&self, line: usize, column: usize, width: usize, message: impl Into<String>) -> Mistake {
+        let text = self.text.lines().nth(line.saturating_sub(1)).unwrap_or("").trim_end_matches('\r').to_owned();
+        Mistake { file: self.file.to_owned(), line, column: column.max(1), width: width.max(1), text, message: message.into() }
+    }
+
+    /// Where the word stands that a parser's message about line `line` names.
+    pub(super) fn word_in_line(&self, line: usize, word: &str) -> Option<(usize, usize)> {
+        let is_part = |character: char| character.is_alphanumeric() || character == '_';
+        let text = self.text.lines().nth(line.checked_sub(1)?)?;
+        let (at, _) = text.match_indices(word).find(|(at, _)| {
+            !text[..*at].chars().next_back().is_some_and(is_part) && !text[at + word.len()..].chars().next().is_some_and(is_part)
+        })?;
+        Some((text[..at].chars().count() + 1, word.chars().count()))
+    }
+}
+
+fn event_target(event: &Event<'_>, anchors: &HashMap<usize, usize>) -> Option<usize> {
+    match event {
+        Event::Alias(anchor) => anchors.get(anchor).copied(),
+        _ => None,
+    }
+}
+
+/// A place in the file. A step to what is not there stays where it is: better a mistake shown one level too high than not at all.
+#[derive(Clone, Copy)]
+pub(super) struct Spot<'s> {
+    source: &'s Source<'s>,
+    node: usize,
+}
+
+impl<'s> Spot<'s> {
+    fn at(self, node: usize) -> Spot<'s> {
+        Spot { node, ..self }
+    }
+
+    fn entry(self, key: &str) -> Option<(usize, usize)> {
+        let Kind::Map(entries) = &self.source.nodes.get(self.node)?.kind else { return None };
+        let is_key = |node: usize| matches!(&self.source.nodes[node].kind, Kind::Scalar { text, .. } if text == key);
+        entries.iter().copied().find(|(name, _)| is_key(*name))
+    }
+
+    /// The value of a key.
+    pub(super) fn key(self, key: &str) -> Spot<'s> {
+        // What a merge key brings in stands where it was written.
+        let merged = || self.entry("<<").and_then(|(_, value)| self.at(value).entry(key));
+        self.entry(key).or_else(merged).map_or(self, |(_, value)| self.at(value))
+    }
+
+    /// A key itself.
+    pub(super) fn name(self, key: &str) -> Spot<'s> {
+        self.entry(key).map_or(self, |(name, _)| self.at(name))
+    }
+
+    /// An item of a list. A value that stands alone where a list may is its own first item.
+    pub(super) fn index(self, index: usize) -> Spot<'s> {
+        match self.source.nodes.get(self.node).map(|node| &node.kind) {
+            Some(Kind::List(items)) => items.get(index).map_or(self, |item| self.at(*item)),
+            _ => self,
+        }
+    }
+
+    /// Follows a path like `rules[2]` or `timeouts.udp`.
+    pub(super) fn path(self, path: &str) -> Spot<'s> {
+        let mut spot = self;
+        for part in path.split('.').filter(|part| !part.is_empty()) {
+            let (name, indexes) = part.split_once('[').unwrap_or((part, ""));
+            if !name.is_empty() {
+                spot = spot.key(name);
+            }
+            for index in indexes.split('[').filter_map(|index| index.trim_end_matches(']').parse().ok()) {
+                spot = spot.index(index);
+            }
+        }
+        spot
+    }
+
+    /// The first key or value at or below this place that reads exactly so.
+    pub(super) fn find(self, word: &str) -> Option<Spot<'s>> {
+        let mut seen = HashSet::new();
+        let mut todo = vec![self.node];
+        while let Some(node) = todo.pop() {
+            // An anchor that is used a thousand times is looked at once.
+            if !seen.insert(node) {
+                continue;
+            }
+            match &self.source.nodes.get(node)?.kind {
+                Kind::Scalar { text, .. } if text == word => return Some(self.at(node)),
+                Kind::Scalar { .. } => {}
+                Kind::List(items) => todo.extend(items.iter().rev()),
+                Kind::Map(entries) => todo.extend(entries.iter().rev().flat_map(|(key, value)| [*value, *key])),
+            }
+        }
+        None
+    }
+
+    /// A mistake in what stands here.
+    pub(super) fn mistake(self, message: impl Into<String>) -> Mistake {
+        match self.source.nodes.get(self.node) {
+            Some(node) => self.source.mistake(node.range.line, node.range.column, node.range.width, message),
+            None => Mistake::of_file(self.source.file, message),
+        }
+    }
+
+    /// A mistake in the text that stands here, from its byte `offset` to the end of that word.
+    pub(super) fn mistake_at(self, offset: usize, message: impl Into<String>) -> Mistake {
+        let mut mistake = self.mistake(message);
+        let Some(Node { kind: Kind::Scalar { text, is_plain }, .. }) = self.source.nodes.get(self.node) else { return mistake };
+        let Some(rest) = text.get(offset..) else { return mistake };
+        let quote = usize::from(!*is_plain);
+        let line = mistake.text.chars().skip(mistake.column - 1 + quote);
+        // Escapes and folded lines move what follows: then the whole text is pointed at.
+        if line.take(text.chars().count()).eq(text.chars()) {
+            mistake.column += quote + text[..offset].chars().count();
+            mistake.width = rest.chars().take_while(|character| !character.is_whitespace()).count().max(1);
+        }
+        mistake
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "a:\n  - b: {c: \"x y z\"}\n  - &n [1, 2]\nd: *n\ne.f: { <<: {g: 7} }\n";
+
+    fn place(spot: Spot<'_>) -> (usize, usize, usize) {
+        let mistake = spot.mistake("");
+        (mistake.line, mistake.column, mistake.width)
+    }
+
+    #[test]
+    fn keys_indexes_aliases_and_merges_lead_to_where_it_is_written() {
+        let source = Source::new("f", TEXT);
+        let root = source.root();
+        assert_eq!(place(root.key("a").index(0).key("b").key("c")), (2, 12, 7));
+        assert_eq!(place(root.path("a[0].b.c")), (2, 12, 7));
+        assert_eq!(place(root.path("a[1][1]")), (3, 12, 1));
+        assert_eq!(place(root.key("d").index(0)), (3, 9, 1), "an alias is where its anchor is");
+        assert_eq!(place(root.name("e.f")), (5, 1, 3));
+        assert_eq!(place(root.key("e.f").key("g")), (5, 16, 1));
+        assert_eq!(place(root.key("a").key("nothing")), place(root.key("a")), "what is not there is shown one level up");
+        assert_eq!(place(root.key("d").find("2").unwrap()), (3, 12, 1));
+        assert!(root.find("nothing").is_none());
+    }
+
+    #[test]
+    fn an_offset_points_into_quoted_text() {
+        let source = Source::new("f", TEXT);
+        let mistake = source.root().path("a[0].b.c").mistake_at(2, "");
+        assert_eq!((mistake.line, mistake.column, mistake.width), (2, 15, 1));
+        let source = Source::new("f", "a: \"x\\ty z\"\n");
+        let mistake = source.root().key("a").mistake_at(3, "");
+        assert_eq!(mistake.column, 4, "escapes move what follows, so the whole is meant");
+    }
+
+    #[test]
+    fn what_is_no_yaml_has_no_places_and_does_no_harm() {
+        for text in ["", "[", "a: [b", "&a [*a]", "\u{feff}a: 1", "? [a]\n: b", "{{{", "--- a\n--- b"] {
+            let source = Source::new("f", text);
+            let _ = source.root().path("a[0].b").mistake_at(usize::MAX, "").to_string();
+            let _ = source.root().find("zzz").is_some();
+        }
+    }
+}
