@@ -5,6 +5,7 @@ use schemars::Schema;
 use serde_json::Value;
 
 type Build = fn(&Value) -> Result<Box<dyn Function>, ConfigError>;
+type Entry = (&'static str, Build, fn() -> Schema);
 
 fn build_as<N: NetworkFunction>(config: &Value) -> Result<Box<dyn Function>, ConfigError> {
     // A function without a configuration of its own may be written as its bare name.
@@ -13,11 +14,11 @@ fn build_as<N: NetworkFunction>(config: &Value) -> Result<Box<dyn Function>, Con
     Ok(Box::new(Bound::<N>::new(config)?))
 }
 
-fn entry<N: NetworkFunction>() -> (&'static str, Build, fn() -> Schema) {
+fn entry<N: NetworkFunction>() -> Entry {
     (N::NAME, build_as::<N>, || schemars::schema_for!(N::Config))
 }
 
-fn entries() -> [(&'static str, Build, fn() -> Schema); 6] {
+fn entries() -> [Entry; 6] {
     [
         entry::<crate::Firewall>(),
         entry::<crate::Nat>(),

@@ -124,7 +124,7 @@ impl Nat {
     /// The numbers of the outside address that this inside host prefers.
     fn preferred(&self, host: [u8; 4]) -> core::ops::Range<u32> {
         let mixed = u32::from_be_bytes(host).wrapping_mul(0x9e37_79b1);
-        let address = (u64::from(mixed) * self.addresses.len() as u64 >> 32) as u32;
+        let address = ((u64::from(mixed) * self.addresses.len() as u64) >> 32) as u32;
         address * self.ports..(address + 1) * self.ports
     }
 

@@ -3,15 +3,27 @@
 //! In: state machines' effects. Out: what the machine says. All unsafe code of the project is here, each block with the reason why it is
 //! sound. Never: a decision that belongs to a protocol.
 
+// What threads and processes share is in `ring` and `doorbell`; only these are built for loom, which explores every interleaving of them.
+#[cfg(not(loom))]
 mod allocation;
+#[cfg(not(loom))]
 mod arena;
+pub mod doorbell;
+#[cfg(not(loom))]
 pub mod port;
+#[cfg(not(loom))]
 pub mod process;
 pub mod ring;
+#[cfg(not(loom))]
 mod shared_memory;
+#[cfg(not(loom))]
 mod vport;
+#[cfg(not(loom))]
 pub mod wait;
 
+#[cfg(not(loom))]
 pub use allocation::{CountingAllocator, allocations};
+#[cfg(not(loom))]
 pub use arena::Arena;
+#[cfg(not(loom))]
 pub use vport::{VportCounters, VportGuest, VportHost};

@@ -6,13 +6,14 @@
 //! set, writes to an eventfd. Whatever comes out of the runtime's rings is checked against the manager's own record.
 
 use crate::arena::{Arena, ArenaMemory};
+use crate::doorbell;
 use crate::ring::{Consumer, Descriptor, Memory, Producer};
 use crate::shared_memory::SharedMemory;
 use holdfast_wire::{Packet, PacketPool};
 use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const MAGIC: u64 = 0x686f_6c64_6661_7374;
 /// Changes with the layout below.
@@ -45,11 +46,9 @@ fn ring(memory: &SharedMemory, which: usize) -> Memory<'static> {
     Memory { tail: memory.word32(at), head: memory.word32(at + 64), entries: memory.words64(at + 128, ENTRIES) }
 }
 
-/// Wakes the other side if it sleeps. The fence orders what was put into the ring before the look at its word; the other side sets
-/// the word before it looks at the ring once more: one of the two sees the other.
+/// Wakes the other side if it sleeps.
 fn wake(sleeps: &AtomicU32, fd: &OwnedFd) {
-    fence(Ordering::SeqCst);
-    if sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0 {
+    if doorbell::must_ring(sleeps) {
         // A full counter means that it is being woken already.
         let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
     }
@@ -241,13 +240,7 @@ impl VportHost {
 
     /// The manager is about to sleep. False if something has come in the meantime: then it must not.
     pub fn prepare_sleep(&mut self) -> bool {
-        self.host_sleeps.store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        if self.tx.is_empty() {
-            return true;
-        }
-        self.host_sleeps.store(0, Ordering::Relaxed);
-        false
+        doorbell::may_sleep(self.host_sleeps, || self.tx.is_empty())
     }
 
     /// The manager is awake again.
@@ -369,13 +362,7 @@ impl VportGuest {
 
     /// The runtime is about to sleep. False if something has come in the meantime: then it must not.
     pub fn prepare_sleep(&mut self) -> bool {
-        self.guest_sleeps.store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        if self.rx.is_empty() {
-            return true;
-        }
-        self.guest_sleeps.store(0, Ordering::Relaxed);
-        false
+        doorbell::may_sleep(self.guest_sleeps, || self.rx.is_empty())
     }
 
     /// The runtime is awake again.

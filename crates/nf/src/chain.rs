@@ -185,7 +185,11 @@ impl Chain {
 
     /// What the functions call the flow's state; the first that has a word for it.
     pub fn describe(&self, block: &[u8]) -> &'static str {
-        let mut words = self.functions.iter().zip(&self.layout.states).map(|(function, &(start, len))| function.describe(&block[start..start + len]));
+        let mut words = self
+            .functions
+            .iter()
+            .zip(&self.layout.states)
+            .map(|(function, &(start, len))| function.describe(&block[start..start + len]));
         words.find(|word| !word.is_empty()).unwrap_or("")
     }
 }

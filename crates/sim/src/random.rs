@@ -11,7 +11,7 @@ impl Random {
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -21,11 +21,11 @@ impl Random {
 
     /// A number in `low..high`; `low` if the range is empty.
     pub fn range(&mut self, low: u64, high: u64) -> u64 {
-        if high <= low { low } else { low + self.next() % (high - low) }
+        if high <= low { low } else { low + self.draw() % (high - low) }
     }
 
     /// True with a probability of `permille` in a thousand.
     pub fn chance(&mut self, permille: u64) -> bool {
-        self.next() % 1000 < permille
+        self.draw() % 1000 < permille
     }
 }

@@ -616,7 +616,7 @@ impl World {
         if seen.source.0[0] == 10 {
             self.checkers.violate("fail closed", format!("an untranslated packet left: {:?}", seen.source));
         }
-        let random = self.random.next() as u32;
+        let random = self.random.draw() as u32;
         if let Some(reply) = self.server.on_frame(seen, random) {
             self.carry(self.outside, (5, Peer::default()), reply, Event::FromServer);
         }
@@ -692,7 +692,7 @@ fn draw_clients(random: &mut Random) -> Vec<Client> {
             let start = BEGIN + random.range(100, 800) * MILLISECOND;
             let pause = random.range(2, 80) * MILLISECOND;
             if random.chance(500) {
-                let initial = random.next() as u32;
+                let initial = random.draw() as u32;
                 let remote = ([203, 0, 113, 10], 80);
                 Client::Tcp(TcpClient::new(id, local, remote, random.range(5, 60) as u32, initial, start, pause))
             } else {

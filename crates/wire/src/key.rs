@@ -12,6 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 ///
 /// For ICMP echo both ports hold the identifier, so that a reply is the reverse of its request.
 /// `scope` tells apart what a 5-tuple alone does not (0 unless a deployment uses it).
+#[allow(clippy::derived_hash_with_manual_eq, reason = "equal by words is equal by fields")]
 #[derive(
     Clone, Copy, Eq, Hash, PartialOrd, Ord, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Serialize, Deserialize,
 )]

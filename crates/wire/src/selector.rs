@@ -130,10 +130,15 @@ impl FromStr for Prefix {
         let at = address_text.len() + 1;
         let len: u8 = match len_text {
             None => max,
-            Some(len) => len.parse().ok().filter(|len| *len <= max).ok_or_else(|| wrong(at, format!("`{len}` is not a prefix length from 0 to {max}")))?,
+            Some(len) => len
+                .parse()
+                .ok()
+                .filter(|len| *len <= max)
+                .ok_or_else(|| wrong(at, format!("`{len}` is not a prefix length from 0 to {max}")))?,
         };
         Prefix::new(address, len).ok_or_else(|| {
-            let network = Prefix::network_of(address, len).map_or(String::new(), |network| format!("; did you mean `{network}`?"));
+            let network =
+                Prefix::network_of(address, len).map_or(String::new(), |network| format!("; did you mean `{network}`?"));
             wrong(0, format!("`{text}` has bits set beyond its length{network}"))
         })
     }
@@ -208,7 +213,8 @@ impl FromStr for Ports {
         let mut offset = 0;
         for part in text.split(',') {
             let (low, high) = part.split_once('-').unwrap_or((part, part));
-            let number = |text: &str| text.parse::<u16>().map_err(|_| wrong(offset, format!("`{text}` is not a port from 0 to 65535")));
+            let number =
+                |text: &str| text.parse::<u16>().map_err(|_| wrong(offset, format!("`{text}` is not a port from 0 to 65535")));
             let (low, high) = (number(low)?, number(high)?);
             if low > high {
                 return Err(wrong(offset, format!("`{part}` ends before it begins; did you mean `{high}-{low}`?")));
@@ -370,12 +376,16 @@ impl FromStr for Selector {
             let side = match word {
                 "from" => 0,
                 "to" => 1,
-                _ => return Err(wrong(offset, format!("`{word}` was not expected here: `from ADDRESS`, `to ADDRESS` or the end"))),
+                _ => {
+                    return Err(wrong(offset, format!("`{word}` was not expected here: `from ADDRESS`, `to ADDRESS` or the end")));
+                }
             };
             if core::mem::replace(&mut seen[side], true) {
                 return Err(wrong(offset, format!("`{word}` comes twice")));
             }
-            let (offset, address) = words.next().ok_or_else(|| wrong(text.len(), format!("an address is missing after `{word}`: a prefix like 10.0.0.0/24, or `any`")))?;
+            let (offset, address) = words.next().ok_or_else(|| {
+                wrong(text.len(), format!("an address is missing after `{word}`: a prefix like 10.0.0.0/24, or `any`"))
+            })?;
             let prefix = match address {
                 "any" => None,
                 _ => Some(address.parse().map_err(|error: SelectorError| wrong(offset + error.offset, error.message))?),
@@ -385,7 +395,8 @@ impl FromStr for Selector {
                 if !selector.protocol.has_ports() {
                     return Err(wrong(port_offset, format!("`{}` has no ports", selector.protocol)));
                 }
-                let (offset, list) = words.next().ok_or_else(|| wrong(text.len(), "ports are missing after `port`: like 80,443 or 1000-2000"))?;
+                let (offset, list) =
+                    words.next().ok_or_else(|| wrong(text.len(), "ports are missing after `port`: like 80,443 or 1000-2000"))?;
                 ports = list.parse().map_err(|error: SelectorError| wrong(offset + error.offset, error.message))?;
             }
             if side == 0 {
@@ -436,7 +447,12 @@ mod tests {
 
     #[test]
     fn display_parses_back() {
-        for text in ["tcp from 10.0.0.0/24 to any port 80,443", "any from any to any", "udp from any port 53 to 192.0.2.0/24", "proto-47 from ::/0 to any"] {
+        for text in [
+            "tcp from 10.0.0.0/24 to any port 80,443",
+            "any from any to any",
+            "udp from any port 53 to 192.0.2.0/24",
+            "proto-47 from ::/0 to any",
+        ] {
             let selector: Selector = text.parse().unwrap();
             assert_eq!(selector.to_string(), text);
             assert_eq!(selector.to_string().parse(), Ok(selector));
@@ -450,7 +466,10 @@ mod tests {
             (error.offset, error.message)
         };
         assert_eq!(error("tcq from any").0, 0);
-        assert_eq!(error("tcp from 10.0.0.1/24"), (9, "`10.0.0.1/24` has bits set beyond its length; did you mean `10.0.0.0/24`?".to_owned()));
+        assert_eq!(
+            error("tcp from 10.0.0.1/24"),
+            (9, "`10.0.0.1/24` has bits set beyond its length; did you mean `10.0.0.0/24`?".to_owned())
+        );
         assert_eq!(error("tcp from 10.0.0.0/33").0, 18);
         assert_eq!(error("tcp from").0, 8);
         assert_eq!(error("tcp from any port 80,70000"), (21, "`70000` is not a port from 0 to 65535".to_owned()));

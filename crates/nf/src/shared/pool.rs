@@ -494,7 +494,10 @@ mod tests {
     #[test]
     fn the_request_pool_waits_for_its_server_and_keeps_a_credit() {
         let mut pool = RequestPool::new(2);
-        assert_eq!((pool.poll_effect(), pool.poll_effect(), pool.poll_effect()), (Some(PoolEffect::Request), Some(PoolEffect::Request), None));
+        assert_eq!(
+            (pool.poll_effect(), pool.poll_effect(), pool.poll_effect()),
+            (Some(PoolEffect::Request), Some(PoolEffect::Request), None)
+        );
         assert_eq!(pool.lease(&(0..9)), Lease::Wait);
         pool.assign(7);
         assert_eq!(pool.lease(&(0..9)), Lease::Granted(7));
