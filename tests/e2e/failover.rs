@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         test("iperf3_tcp_both_directions", &[IPERF3], iperf3_tcp_both_directions),
         test("iperf3_udp_both_directions", &[IPERF3], iperf3_udp_both_directions),
         test("ping_goes_on", &[PING], ping_goes_on),
+        test("a_packet_limit_goes_on_counting", &[PING], a_packet_limit_goes_on_counting),
         test("dig_and_traceroute_work_right_after", &[DIG, DNSMASQ, TRACEROUTE], dig_and_traceroute_work_right_after),
         test("wrk_with_100_connections_sees_no_error", &[NGINX, WRK], wrk_with_100_connections_sees_no_error),
         test("keep_alive_connections_live", &[NGINX], keep_alive_connections_live),
@@ -99,6 +100,21 @@ fn ping_goes_on(interrupt: &Interrupt) -> Result<()> {
     let text = process.finish(LIMIT, interrupt)?;
     let pings = programs::read_pings(&text)?;
     ensure!(pings.sent > 20 && pings.sent - pings.received <= 200, "more than a second of replies is missing: {pings:?}");
+    network.stop()
+}
+
+/// The guide's function lets a flow have 100 packets, so 50 pings are answered. Its runtime is killed half-way: had the count been forgotten, more
+/// would be; what was inside the runtime when it died, a packet or two, may be missing.
+fn a_packet_limit_goes_on_counting(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&Options::protected(Chain::Limited), interrupt)?;
+    let mut command = network.topology.client.command("ping");
+    command.args(["-n", "-q", "-c", "100", "-i", "0.02", "-W", "1", SERVER]);
+    let mut process = holdfast::lab::Process::start(command, "ping", network.lab.scratch())?;
+    wait_for_flows(&network, 1, interrupt)?;
+    network.kill_each_runtime(|| Ok(()))?;
+    let text = process.finish(LIMIT, interrupt)?;
+    let pings = programs::read_pings(&text)?;
+    ensure!(pings.sent == 100 && (48..=50).contains(&pings.received), "{pings:?}");
     network.stop()
 }
 

@@ -39,6 +39,8 @@ pub enum Chain {
     Edge,
     /// Firewall, NAT, load balancer.
     Balanced,
+    /// The guide's function, 100 packets per flow, and nothing else.
+    Limited,
     /// Only forwarding, IPv4 and IPv6, no address translated.
     Plain,
 }
@@ -79,6 +81,7 @@ impl Options {
         let functions = match self.chain {
             Chain::Edge => format!("    functions:\n{firewall}{nat}"),
             Chain::Balanced => format!("    functions:\n{firewall}{nat}{balancer}"),
+            Chain::Limited => "    functions:\n      - packet_limit: { packets: 100 }\n".to_owned(),
             Chain::Plain => "    functions: [forward]\n".to_owned(),
         };
         let (inside, outside) = match self.chain {

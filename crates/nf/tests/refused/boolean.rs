@@ -1,0 +1,7 @@
+holdfast_nf::flow_state! {
+    pub struct Refused {
+        pub open: bool,
+    }
+}
+
+fn main() {}

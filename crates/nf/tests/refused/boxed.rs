@@ -1,0 +1,7 @@
+holdfast_nf::flow_state! {
+    pub struct Refused {
+        pub count: Box<u64>,
+    }
+}
+
+fn main() {}

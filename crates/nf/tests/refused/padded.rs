@@ -1,0 +1,8 @@
+holdfast_nf::flow_state! {
+    pub struct Refused {
+        pub flag: u8,
+        pub count: u64,
+    }
+}
+
+fn main() {}
