@@ -36,7 +36,7 @@ impl fmt::Display for Mistake {
         }
         writeln!(f, "{}:{}:{}: {}", self.file, self.line, self.column, self.message)?;
         let before = self.column.saturating_sub(1);
-        let skipped = if before > SHOWN { before - SHOWN / 2 } else { 0 };
+        let skipped = if before + self.width > SHOWN { before.saturating_sub(SHOWN / 2) } else { 0 };
         // A file is not trusted to leave the terminal alone: what moves the cursor is replaced, tabs are one column.
         let visible = |character: char| match character {
             '\t' => ' ',

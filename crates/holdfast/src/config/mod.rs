@@ -1,190 +1,46 @@
 //! The configuration file: what an operator writes, and what is made of it.
 //!
-//! YAML or JSON, read by serde-saphyr, which keeps the place of every value and refuses the traps of YAML (duplicate keys, `no` as a
-//! boolean where text is meant). A mistake is an error with file, line, column, the line itself, and what would be right.
+//! YAML or JSON. In: text. Out: a [`Checked`] configuration and its [`BuiltChain`]s, or the first [`Mistake`] with line, column, the line
+//! itself, and what would be right. Never: a look at the machine (that is `host_check`'s), a panic, or a value that was guessed.
+//!
+//! The parser is serde-saphyr. serde_yaml and serde_yml are no longer maintained and tell a line only for some mistakes; the marked trees of
+//! saphyr and marked-yaml keep places but leave typing to their user; serde-saphyr is maintained, has places in every error, limits the
+//! depth and size of what it expands (a "billion laughs" is an error), refuses duplicate keys, and reads YAML 1.2, where `no` is a word.
+//! What its `Spanned` cannot do is look inside the configuration of a function, which is any value at all: so places come from a second pass
+//! over the events of its parser (`source.rs`), for typed values and functions alike.
 
-mod place;
+mod chains;
+mod file;
+mod mistake;
+mod network;
+mod parser;
+mod protection;
+mod source;
 
-pub use place::Mistake;
+pub use file::{
+    ChainConfig, Config, DetectionConfig, FunctionConfig, LimitsConfig, OneOrMany, PortConfig, ProtectionConfig,
+    ProtectionOptions, RouteConfig, RuleConfig, RuntimesConfig, RuntimesRange, Word,
+};
+pub use mistake::Mistake;
 
-use holdfast_nf::Chain;
+use holdfast_nf::{Chain, SharedField};
 use holdfast_node::edge::{EdgeConfig, EdgePort, EdgeRoute};
 use holdfast_node::message::PoolId;
 use holdfast_node::switch::Rule;
-use holdfast_protection::{NfvActor, Protection, ReleaseAt, Unprotected};
-use holdfast_wire::selector::{Prefix, Selector};
-use place::Place;
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::Value;
-use std::collections::BTreeMap;
+use holdfast_protection::Protection;
+use holdfast_wire::selector::{Prefix, Selector, SelectorError};
+use mistake::{listed, suggestion};
+use serde_json::{Value, json};
+use source::{Source, Spot};
 use std::net::IpAddr;
 
-/// One or several.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub enum OneOrMany {
-    /// One.
-    One(String),
-    /// Several.
-    Many(Vec<String>),
-}
-
-impl OneOrMany {
-    fn all(&self) -> Vec<&str> {
-        match self {
-            OneOrMany::One(text) => vec![text],
-            OneOrMany::Many(texts) => texts.iter().map(String::as_str).collect(),
-        }
-    }
-}
-
-/// A port of the box.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct PortConfig {
-    /// A Linux interface without kernel addresses.
-    pub device: String,
-    /// The box's addresses there with their prefix lengths, like 10.0.0.1/24.
-    pub address: OneOrMany,
-    /// Where everything goes that no other route leads to: one per address family.
-    #[serde(default)]
-    pub gateway: Option<OneOrMany>,
-    /// Largest IP packet, bytes; the device's own without it.
-    #[serde(default)]
-    pub mtu: Option<u16>,
-}
-
-/// A route besides those to the ports' own networks.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RouteConfig {
-    /// Destinations.
-    pub to: String,
-    /// The next router, in a port's network.
-    pub via: String,
-}
-
-/// How the flows of a chain survive.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub enum ProtectionConfig {
-    /// A preset: `none` or `nfvactor`.
-    Preset(String),
-    /// A preset with options.
-    Options(ProtectionOptions),
-}
-
-/// A preset with options.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ProtectionOptions {
-    /// `none` or `nfvactor`.
-    pub preset: String,
-    /// Who releases packets: `replica` or `source`.
-    #[serde(default)]
-    pub release: Option<String>,
-}
-
-/// A service chain.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ChainConfig {
-    /// Functions in the order in which a flow's first packet meets them: a name, or a name with a configuration.
-    pub functions: Vec<Value>,
-    /// How its flows survive; `none` without it.
-    #[serde(default)]
-    pub protection: Option<ProtectionConfig>,
-}
-
-/// A service-chain rule; the most specific match wins.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RuleConfig {
-    /// Source prefix.
-    #[serde(default)]
-    pub from: Option<String>,
-    /// Destination prefix.
-    #[serde(default)]
-    pub to: Option<String>,
-    /// `tcp`, `udp`, `icmp`, or a number.
-    #[serde(default)]
-    pub proto: Option<String>,
-    /// Destination ports, like 80,443 or 1000-2000.
-    #[serde(default)]
-    pub port: Option<Value>,
-    /// The chain.
-    pub chain: String,
-}
-
-/// How many runtimes.
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RuntimesConfig {
-    /// At least; so many are started.
-    pub min: u16,
-    /// At most.
-    #[serde(default)]
-    pub max: Option<u16>,
-}
-
-/// Limits.
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct LimitsConfig {
-    /// Flows that the switch has routes for, and that one runtime may own per chain.
-    pub flows: usize,
-    /// Packet buffers of the host.
-    pub buffers: u32,
-}
-
-impl Default for LimitsConfig {
-    fn default() -> LimitsConfig {
-        LimitsConfig { flows: 65_536, buffers: 32_768 }
-    }
-}
-
-/// How failures are noticed.
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct DetectionConfig {
-    /// Between two heartbeats of a runtime, milliseconds.
-    pub heartbeat_ms: u64,
-    /// A runtime that is not heard for so long has failed, milliseconds. Processes that end are noticed at once.
-    pub hang_ms: u64,
-}
-
-impl Default for DetectionConfig {
-    fn default() -> DetectionConfig {
-        DetectionConfig { heartbeat_ms: 20, hang_ms: 500 }
-    }
-}
-
-/// The whole file.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Config {
-    /// The cluster's name.
-    pub cluster: String,
-    /// Ports by name.
-    pub ports: BTreeMap<String, PortConfig>,
-    /// Routes.
-    #[serde(default)]
-    pub routes: Vec<RouteConfig>,
-    /// Chains by name.
-    pub chains: BTreeMap<String, ChainConfig>,
-    /// Rules.
-    pub rules: Vec<RuleConfig>,
-    /// Runtimes; three without it.
-    #[serde(default)]
-    pub runtimes: Option<RuntimesConfig>,
-    /// Limits.
-    #[serde(default)]
-    pub limits: LimitsConfig,
-    /// Failure detection.
-    #[serde(default)]
-    pub detection: DetectionConfig,
-}
+/// Longest file, bytes.
+pub const MAX_FILE: usize = 4 << 20;
+/// Runtimes on one host.
+const MAX_RUNTIMES: u16 = 64;
+const DEFAULT_RUNTIMES: u16 = 3;
+/// A hung runtime must have had so many chances to be heard.
+const LEAST_HEARTBEATS: u64 = 4;
 
 /// What is made of a chain.
 pub struct BuiltChain {
@@ -219,233 +75,158 @@ pub struct Checked {
 /// # Errors
 /// The first mistake.
 pub fn read(file: &str, text: &str) -> Result<Checked, Mistake> {
-    let place = Place::new(file, text);
-    let config: Config = serde_saphyr::from_str(text).map_err(|error| place.of_parser(&error))?;
-    check(config, &place)
+    if text.len() > MAX_FILE {
+        return Err(Mistake::of_file(file, format!("longer than {} MiB: this is no configuration", MAX_FILE >> 20)));
+    }
+    // Editors on other systems begin a file with it.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let source = Source::new(file, text);
+    let config: Config = serde_saphyr::from_str(text).map_err(|error| parser::mistake(&error, &source))?;
+    check(config, source.root())
 }
 
-/// The JSON Schema of the file, the functions' configurations included.
-pub fn schema() -> Value {
-    let mut schema = serde_json::to_value(schemars::schema_for!(Config)).unwrap_or_default();
-    let functions = holdfast_functions::catalog::names().into_iter().map(|name| {
-        let schema = holdfast_functions::catalog::schema(name).map(|schema| serde_json::to_value(schema).unwrap_or_default());
-        (name.to_owned(), schema.unwrap_or_default())
-    });
-    schema["x-functions"] = Value::Object(functions.collect());
-    schema
-}
-
-fn check(config: Config, place: &Place<'_>) -> Result<Checked, Mistake> {
-    let mut ports = Vec::new();
-    let mut addresses = Vec::new();
-    let mut networks: Vec<(Prefix, u8, String)> = Vec::new();
-    if config.ports.is_empty() || config.ports.len() > 64 {
-        return Err(place.of_word("ports", "between 1 and 64 ports are needed"));
-    }
-    for (number, (name, port)) in config.ports.iter().enumerate() {
-        if let Some((other, _)) = ports.iter().find(|(_, device): &&(String, String)| *device == port.device) {
-            return Err(place.of_word(name, format!("port `{name}` uses the device of port `{other}`")));
-        }
-        ports.push((name.clone(), port.device.clone()));
-        let mut own = Vec::new();
-        for text in port.address.all() {
-            let (address, len) = interface_address(text).map_err(|message| place.of_word(text, message))?;
-            let Some(network) = Prefix::network_of(address, len) else { return Err(place.of_word(text, "this is no network")) };
-            if let Some((other, _, owner)) = networks.iter().find(|(other, _, _)| other.overlaps(&network)) {
-                return Err(place.of_word(text, format!("`{text}` overlaps {other} of port `{owner}`")));
-            }
-            networks.push((network, number as u8, name.clone()));
-            own.push((address, len));
-        }
-        if own.is_empty() {
-            return Err(place.of_word(name, format!("port `{name}` needs an address")));
-        }
-        addresses.push(own);
-    }
-    let via = |text: &str| -> Result<(IpAddr, u8), Mistake> {
-        let address: IpAddr = text.parse().map_err(|_| place.of_word(text, format!("`{text}` is not an IP address")))?;
-        let bytes = holdfast_wire::ip_bytes(address);
-        let network = networks.iter().find(|(network, _, _)| network.contains(&bytes));
-        network
-            .map(|(_, port, _)| (address, *port))
-            .ok_or_else(|| place.of_word(text, format!("no port's network contains the router {text}")))
-    };
-    let mut routes = Vec::new();
-    for (number, (name, port)) in config.ports.iter().enumerate() {
-        for text in port.gateway.iter().flat_map(OneOrMany::all) {
-            let (gateway, at) = via(text)?;
-            if at as usize != number {
-                return Err(place.of_word(text, format!("the gateway {text} is not in a network of port `{name}`")));
-            }
-            let everything = if gateway.is_ipv4() { "0.0.0.0/0" } else { "::/0" };
-            let prefix: Prefix = everything.parse().map_err(|_| place.of_word(text, "no default route"))?;
-            if routes.iter().any(|route: &EdgeRoute| route.prefix == prefix) {
-                return Err(place.of_word(text, "there is another gateway of this address family; use `routes` for all but one"));
-            }
-            routes.push(EdgeRoute { prefix, port: at, gateway: Some(gateway) });
-        }
-    }
-    for route in &config.routes {
-        let prefix: Prefix =
-            route.to.parse().map_err(|error: holdfast_wire::selector::SelectorError| place.of_word(&route.to, error.message))?;
-        let (gateway, port) = via(&route.via)?;
-        routes.push(EdgeRoute { prefix, port, gateway: Some(gateway) });
-    }
-    if config.chains.is_empty() || config.chains.len() > 256 {
-        return Err(place.of_word("chains", "between 1 and 256 chains are needed"));
-    }
-    let chains = build_chains(&config, place)?;
-    let owned = chains.iter().flat_map(|built| built.chain.owned_addresses()).collect();
-    let names: Vec<&str> = config.chains.keys().map(String::as_str).collect();
-    let mut rules = Vec::new();
-    for rule in &config.rules {
-        rules.push(build_rule(rule, &names, place)?);
-    }
-    if rules.is_empty() {
-        return Err(place.of_word("rules", "without a rule no packet has a chain; `- { chain: NAME }` catches all"));
-    }
-    let runtimes = match config.runtimes {
-        None => 3,
-        Some(RuntimesConfig { min, max }) => {
-            if min == 0 || min > 64 {
-                return Err(place.of_word("min", "between 1 and 64 runtimes are possible"));
-            }
-            if max.is_some_and(|max| max < min) {
-                return Err(place.of_word("max", "`max` is less than `min`"));
-            }
-            min
-        }
-    };
-    if config.limits.flows == 0 || config.limits.flows > 16_000_000 {
-        return Err(place.of_word("flows", "between 1 and 16000000 flows are possible"));
-    }
-    if config.limits.buffers < 8192 || config.limits.buffers > 1 << 20 {
-        return Err(place.of_word("buffers", "between 8192 and 1048576 buffers are possible"));
-    }
-    if config.detection.heartbeat_ms == 0 || config.detection.hang_ms < 4 * config.detection.heartbeat_ms {
-        return Err(place.of_word("hang_ms", "a runtime must have at least four heartbeats' time to be heard"));
-    }
-    Ok(Checked { config, ports, addresses, routes, rules, runtimes, owned })
-}
-
-fn interface_address(text: &str) -> Result<(IpAddr, u8), String> {
-    let (address, len) = text.split_once('/').ok_or_else(|| format!("`{text}` has no prefix length, like 10.0.0.1/24"))?;
-    let address: IpAddr =
-        address.parse().map_err(|_| format!("`{text}` is not an address with a prefix length, like 10.0.0.1/24"))?;
-    let max = if address.is_ipv4() { 32 } else { 128 };
-    let len: u8 = len
-        .parse()
-        .ok()
-        .filter(|len| *len <= max)
-        .ok_or_else(|| format!("`{text}`: the prefix length is not between 0 and {max}"))?;
-    Ok((address, len))
-}
-
-fn suggestion<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
-    let near = candidates.into_iter().map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate)).min();
-    match near {
-        Some((distance, candidate)) if distance <= 1 + word.len() / 3 => format!("; did you mean `{candidate}`?"),
-        _ => String::new(),
-    }
-}
-
-fn build_rule(rule: &RuleConfig, chains: &[&str], place: &Place<'_>) -> Result<Rule, Mistake> {
-    let chain = chains.iter().position(|name| *name == rule.chain).ok_or_else(|| {
-        let known = chains.join("`, `");
-        place.of_word(
-            &rule.chain,
-            format!("there is no chain `{}`: `{known}`{}", rule.chain, suggestion(&rule.chain, chains.iter().copied())),
-        )
-    })?;
-    let mut selector = Selector::any();
-    let wrong = |text: &str, error: holdfast_wire::selector::SelectorError| place.of_word(text, error.message);
-    if let Some(text) = &rule.proto {
-        selector.protocol = text.parse().map_err(|error| wrong(text, error))?;
-    }
-    if let Some(text) = &rule.from {
-        selector.from = Some(text.parse().map_err(|error| wrong(text, error))?);
-    }
-    if let Some(text) = &rule.to {
-        selector.to = Some(text.parse().map_err(|error| wrong(text, error))?);
-    }
-    if let Some(value) = &rule.port {
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        selector.to_ports = text.parse().map_err(|error| wrong(&text, error))?;
-    }
-    Ok(Rule { selector, chain: chain as u16 })
-}
-
-/// Builds the chains of a configuration, in the order of their numbers.
+/// Builds the chains of a configuration that has been read from this text, in the order of their numbers.
 ///
 /// # Errors
 /// The first mistake.
 pub fn chains(file: &str, text: &str, config: &Config) -> Result<Vec<BuiltChain>, Mistake> {
-    build_chains(config, &Place::new(file, text))
+    chains::build(config, Source::new(file, text).root())
 }
 
-fn build_chains(config: &Config, place: &Place<'_>) -> Result<Vec<BuiltChain>, Mistake> {
-    config
-        .chains
-        .iter()
-        .map(|(name, chain)| {
-            let functions = chain.functions.iter().map(|value| named(value, place)).collect::<Result<Vec<_>, _>>()?;
-            if functions.is_empty() {
-                return Err(place.of_word(name, format!("chain `{name}` has no function; `forward` lets everything pass")));
-            }
-            for (function, _) in &functions {
-                let known = holdfast_functions::catalog::names();
-                if !known.contains(&function.as_str()) {
-                    let message = format!(
-                        "there is no function `{function}`: `{}`{}",
-                        known.join("`, `"),
-                        suggestion(function, known.iter().copied())
-                    );
-                    return Err(place.of_word(function, message));
-                }
-            }
-            let built = holdfast_functions::catalog::chain(&functions)
-                .map_err(|(at, error)| place.of_function(&functions[at].0, &functions[at].1, &error))?;
-            Ok(BuiltChain { name: name.clone(), chain: built, protection: protection(chain.protection.as_ref(), place)? })
-        })
-        .collect()
-}
-
-fn named(value: &Value, place: &Place<'_>) -> Result<(String, Value), Mistake> {
-    match value {
-        Value::String(name) => Ok((name.clone(), Value::Null)),
-        Value::Object(map) if map.len() == 1 => match map.iter().next() {
-            Some((name, config)) => Ok((name.clone(), config.clone())),
-            None => Err(place.of_word("functions", "a function has a name")),
-        },
-        _ => Err(place.of_word("functions", "a function is written as its name, or as its name with its configuration below it")),
+/// Bytes in, no panic out: the entry for fuzzing.
+pub fn fuzz(bytes: &[u8]) {
+    if let Err(mistake) = read("fuzz", &String::from_utf8_lossy(bytes)) {
+        assert!(!mistake.message.is_empty(), "a mistake says what it is");
+        let _ = mistake.to_string();
     }
 }
 
-const PRESETS: &[&str] = &["none", "nfvactor"];
-const LATER: &[&str] = &["nfactor", "reinforce", "dal", "rescue"];
+fn check(config: Config, root: Spot<'_>) -> Result<Checked, Mistake> {
+    cluster(&config.cluster).map_err(|message| root.key("cluster").mistake(message))?;
+    let networks = network::check(&config, root)?;
+    let mut built = chains::build(&config, root)?;
+    let owned = chains::owned(&config, &mut built, &networks, root)?;
+    let rules = rules(&config, root)?;
+    let runtimes = runtimes(&config, root)?;
+    for name in config.chains.keys() {
+        let least = chains::preset(&config, name, root)?.least_runtimes();
+        if runtimes < least {
+            return Err(root.key("chains").key(name).key("protection").mistake(format!(
+                "this protection keeps each flow's replica on another runtime, so at least {least} are needed: `runtimes: {{ min: {least} }}`"
+            )));
+        }
+    }
+    limits(&config, root)?;
+    let network::Networks { ports, addresses, routes, .. } = networks;
+    Ok(Checked { config, ports, addresses, routes, rules, runtimes, owned })
+}
 
-fn protection(config: Option<&ProtectionConfig>, place: &Place<'_>) -> Result<Box<dyn Protection>, Mistake> {
-    let (preset, release) = match config {
-        None => ("none", None),
-        Some(ProtectionConfig::Preset(preset)) => (preset.as_str(), None),
-        Some(ProtectionConfig::Options(options)) => (options.preset.as_str(), options.release.as_deref()),
+/// The name becomes part of a path.
+fn cluster(name: &str) -> Result<(), String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > 48 || name.starts_with('.') || !name.chars().all(is_plain) {
+        return Err("a cluster's name is 1 to 48 letters, digits, `-`, `_` or `.`, and does not begin with `.`".to_owned());
+    }
+    Ok(())
+}
+
+fn rules(config: &Config, root: Spot<'_>) -> Result<Vec<Rule>, Mistake> {
+    if config.rules.is_empty() {
+        return Err(root.name("rules").mistake("without a rule no packet has a chain: `- { chain: NAME }` catches all"));
+    }
+    let mut rules: Vec<Rule> = Vec::new();
+    for (at, rule) in config.rules.iter().enumerate() {
+        let spot = root.key("rules").index(at);
+        let selector = selector(rule, spot)?;
+        let names = || config.chains.keys().map(String::as_str);
+        let Some(chain) = names().position(|name| name == rule.chain) else {
+            let near = suggestion(&rule.chain, names());
+            return Err(spot.key("chain").mistake(format!("there is no chain `{}`: {}{near}", rule.chain, listed(names()))));
+        };
+        if let Some(first) = rules.iter().position(|other| other.selector == selector) {
+            return Err(
+                spot.mistake(format!("rule {} matches exactly the same packets ({selector}): this one never would", first + 1))
+            );
+        }
+        rules.push(Rule { selector, chain: chain as u16 });
+    }
+    Ok(rules)
+}
+
+fn selector(rule: &RuleConfig, spot: Spot<'_>) -> Result<Selector, Mistake> {
+    let wrong = |key: &str, error: SelectorError| spot.key(key).mistake_at(error.offset, error.message);
+    let mut selector = Selector::any();
+    if let Some(Word(text)) = &rule.proto {
+        let near = || suggestion(text, ["any", "tcp", "udp", "icmp"]);
+        selector.protocol =
+            text.parse().map_err(|error: SelectorError| spot.key("proto").mistake(format!("{}{}", error.message, near())))?;
+    }
+    if let Some(text) = &rule.from {
+        selector.from = Some(text.parse().map_err(|error| wrong("from", error))?);
+    }
+    if let Some(text) = &rule.to {
+        selector.to = Some(text.parse().map_err(|error| wrong("to", error))?);
+    }
+    if let Some(Word(text)) = &rule.ports {
+        // Both spellings are understood; the mistake stands where one of them is.
+        let written = spot.key("ports").key("port");
+        selector.to_ports = text.parse().map_err(|error: SelectorError| written.mistake_at(error.offset, error.message))?;
+        // What has no ports is said by the one parser that knows which protocols have them.
+        let whole = format!("{} from any to any port {}", selector.protocol, selector.to_ports);
+        whole.parse::<Selector>().map_err(|error| written.mistake(error.message))?;
+    }
+    if let (Some(from), Some(to)) = (&selector.from, &selector.to)
+        && from.is_ipv4() != to.is_ipv4()
+    {
+        return Err(spot.key("to").mistake(format!("{from} and {to} are of different address families: nothing would match")));
+    }
+    Ok(selector)
+}
+
+fn runtimes(config: &Config, root: Spot<'_>) -> Result<u16, Mistake> {
+    let Some(written) = config.runtimes else { return Ok(DEFAULT_RUNTIMES) };
+    let spot = root.key("runtimes");
+    let range = written.range();
+    if range.count.is_some() && (range.min.is_some() || range.max.is_some()) {
+        return Err(spot.name("count").mistake("`count` says exactly how many: leave out `min` and `max`"));
+    }
+    let (key, min) = match (range.count, range.min) {
+        (Some(count), _) => ("count", count),
+        (None, Some(min)) => ("min", min),
+        (None, None) => return Err(spot.mistake("how many runtimes? `runtimes: 3`, or `runtimes: { min: 2, max: 4 }`")),
     };
-    match (preset, release) {
-        ("none", None) => Ok(Box::new(Unprotected)),
-        ("none", Some(_)) => Err(place.of_word("release", "`none` has nothing to wait for: leave `release` out")),
-        ("nfvactor", None | Some("replica")) => Ok(Box::new(NfvActor::new(ReleaseAt::Replica))),
-        ("nfvactor", Some("source")) => Ok(Box::new(NfvActor::new(ReleaseAt::Source))),
-        ("nfvactor", Some(other)) => {
-            Err(place.of_word(other, format!("`{other}` is not who can release packets: `replica` or `source`")))
-        }
-        (later, _) if LATER.contains(&later) => {
-            Err(place.of_word(later, format!("the protection `{later}` is not in this version: `none` or `nfvactor`")))
-        }
-        (unknown, _) => Err(place.of_word(
-            unknown,
-            format!("there is no protection `{unknown}`: `none` or `nfvactor`{}", suggestion(unknown, PRESETS.iter().copied())),
-        )),
+    if min == 0 || min > MAX_RUNTIMES {
+        return Err(spot.key(key).mistake(format!("between 1 and {MAX_RUNTIMES} runtimes are possible, not {min}")));
     }
+    match range.max {
+        Some(max) if max < min => Err(spot.key("max").mistake(format!("`max` is {max}, less than `min`, which is {min}"))),
+        Some(max) if max > MAX_RUNTIMES => {
+            Err(spot.key("max").mistake(format!("between 1 and {MAX_RUNTIMES} runtimes are possible, not {max}")))
+        }
+        _ => Ok(min),
+    }
+}
+
+fn limits(config: &Config, root: Spot<'_>) -> Result<(), Mistake> {
+    let between = |section: &str, key: &str, value: u64, least: u64, most: u64| {
+        if (least..=most).contains(&value) {
+            return Ok(());
+        }
+        Err(root.key(section).key(key).mistake(format!("`{key}` is between {least} and {most}, not {value}")))
+    };
+    between("limits", "flows", config.limits.flows as u64, 1, 16_000_000)?;
+    between("limits", "buffers", config.limits.buffers.into(), 8192, 1 << 20)?;
+    let detection = &config.detection;
+    between("detection", "heartbeat_ms", detection.heartbeat_ms, 1, 60_000)?;
+    between("detection", "hang_ms", detection.hang_ms, LEAST_HEARTBEATS, 600_000)?;
+    let least = LEAST_HEARTBEATS * detection.heartbeat_ms;
+    if detection.hang_ms < least {
+        return Err(root.key("detection").key("hang_ms").mistake(format!(
+            "a runtime must have {LEAST_HEARTBEATS} heartbeats' time to be heard: `hang_ms` is at least {least} with `heartbeat_ms` {}, not {}",
+            detection.heartbeat_ms, detection.hang_ms
+        )));
+    }
+    Ok(())
 }
 
 /// The pools of chains, with their sizes: for the coordinator.
@@ -455,7 +236,7 @@ pub fn pools(chains: &mut [BuiltChain]) -> Vec<(PoolId, u32)> {
         for (function, holder) in built.chain.functions_mut().iter_mut().enumerate() {
             let mut field = 0;
             holder.shared().visit(&mut |_, shared| {
-                if let holdfast_nf::SharedField::Pool(pool) = shared {
+                if let SharedField::Pool(pool) = shared {
                     pools.push((PoolId { chain: number as u16, function: function as u8, field }, pool.size()));
                 }
                 field += 1;
@@ -472,5 +253,51 @@ impl Checked {
             EdgePort { mac: *mac, mtu: port.mtu.unwrap_or(*mtu).min(*mtu), addresses: addresses.clone() }
         });
         EdgeConfig { ports: ports.collect(), routes: self.routes.clone(), owned: self.owned.clone() }
+    }
+}
+
+/// The JSON Schema of the file, the functions' own configurations included.
+pub fn schema() -> Value {
+    let mut schema = serde_json::to_value(schemars::schema_for!(Config)).unwrap_or_default();
+    let names = holdfast_functions::catalog::names();
+    let mut below = serde_json::Map::new();
+    for name in &names {
+        let function = holdfast_functions::catalog::schema(name).and_then(|schema| serde_json::to_value(schema).ok());
+        let Some(mut function) = function else { continue };
+        // Each function's definitions move to the file's, under names that cannot meet.
+        let definitions = function.as_object_mut().and_then(|map| map.remove("$defs"));
+        function.as_object_mut().and_then(|map| map.remove("$schema"));
+        rename_references(&mut function, name);
+        schema["$defs"][*name] = function;
+        for (key, mut definition) in definitions.as_ref().and_then(Value::as_object).cloned().unwrap_or_default() {
+            rename_references(&mut definition, name);
+            schema["$defs"][format!("{name}.{key}")] = definition;
+        }
+        below.insert((*name).to_owned(), json!({ "anyOf": [{ "$ref": format!("#/$defs/{name}") }, { "type": "null" }] }));
+    }
+    schema["$defs"]["FunctionConfig"] = json!({
+        "description": "A function: its name, or its name with its configuration below it.",
+        "anyOf": [
+            { "enum": names },
+            { "type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": false, "properties": below },
+        ],
+    });
+    schema
+}
+
+fn rename_references(value: &mut Value, function: &str) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map.iter_mut() {
+                match value {
+                    Value::String(target) if key == "$ref" => {
+                        *target = target.replace("#/$defs/", &format!("#/$defs/{function}."))
+                    }
+                    _ => rename_references(value, function),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| rename_references(item, function)),
+        _ => {}
     }
 }

@@ -56,6 +56,7 @@ impl<'a> Source<'a> {
         for event in Parser::new_from_str(text) {
             let Ok((event, span)) = event else { break };
             let anchor = event.anchor_id();
+            let mut target = None;
             let kind = match event {
                 Event::Scalar(text, style, _, _) => {
                     Some(Kind::Scalar { text: text.into_owned(), is_plain: style == ScalarStyle::Plain })
@@ -66,24 +67,23 @@ impl<'a> Source<'a> {
                     open.pop();
                     continue;
                 }
-                Event::Alias(_) => None,
+                // What stands where an anchor is used is the text that the anchor names.
+                Event::Alias(anchor) => {
+                    target = anchors.get(&anchor).copied();
+                    None
+                }
                 Event::DocumentEnd => break,
                 _ => continue,
             };
             let is_collection = matches!(kind, Some(Kind::List(_) | Kind::Map(_)));
-            let number = match (kind, anchor) {
-                (Some(kind), anchor) => {
-                    nodes.push(Node { range: span.into(), kind });
-                    let number = nodes.len() - 1;
-                    anchor.map(|anchor| anchors.insert(anchor, number));
-                    number
-                }
-                // What stands where an anchor is used is the text that the anchor names.
-                (None, _) => match event_target(&event, &anchors) {
-                    Some(number) => number,
-                    None => continue,
-                },
-            };
+            if let Some(kind) = kind {
+                nodes.push(Node { range: span.into(), kind });
+                target = Some(nodes.len() - 1);
+            }
+            let Some(number) = target else { continue };
+            if let Some(anchor) = anchor {
+                anchors.insert(anchor, number);
+            }
             if let Some((parent, key)) = open.last_mut() {
                 match &mut nodes[*parent].kind {
                     Kind::List(items) => items.push(number),
@@ -117,21 +117,74 @@ impl<'a> Source<'a> {
         Mistake { file: self.file.to_owned(), line, column: column.max(1), width: width.max(1), text, message: message.into() }
     }
 
-    /// Where the word stands that a parser's message about line `line` names.
-    pub(super) fn word_in_line(&self, line: usize, word: &str) -> Option<(usize, usize)> {
-        let is_part = |character: char| character.is_alphanumeric() || character == '_';
-        let text = self.text.lines().nth(line.checked_sub(1)?)?;
-        let (at, _) = text.match_indices(word).find(|(at, _)| {
-            !text[..*at].chars().next_back().is_some_and(is_part) && !text[at + word.len()..].chars().next().is_some_and(is_part)
-        })?;
-        Some((text[..at].chars().count() + 1, word.chars().count()))
+    /// What begins at a line and column (from 1), the innermost; the whole if the parser means a place between values.
+    pub(super) fn place_at(&self, line: usize, column: usize) -> Place<'_> {
+        let begins_here = |node: &Node| node.range.line == line && node.range.column == column;
+        let node = self.nodes.iter().rposition(begins_here);
+        Place { source: self, node, line, column }
+    }
+
+    /// The map that has an entry, or itself begins, at this place, as the file calls it: its name, and where that stands. None for the whole.
+    pub(super) fn owner_of(&self, line: usize, column: usize) -> Option<(String, Spot<'_>)> {
+        let begins_here = |node: usize| self.nodes[node].range.line == line && self.nodes[node].range.column == column;
+        let is_it = |(number, node): &(usize, &Node)| match &node.kind {
+            Kind::Map(entries) => {
+                entries.iter().any(|(key, value)| begins_here(*key) || begins_here(*value)) || begins_here(*number)
+            }
+            _ => false,
+        };
+        let (map, _) = self.nodes.iter().enumerate().rfind(is_it).filter(|(map, _)| *map != 0)?;
+        let named = |node: &Node| match &node.kind {
+            Kind::Map(entries) => entries.iter().find(|(_, value)| *value == map).map(|(key, _)| *key),
+            _ => None,
+        };
+        let key = self.nodes.iter().find_map(named);
+        let name = match key.map(|key| &self.nodes[key].kind) {
+            Some(Kind::Scalar { text, .. }) => text.clone(),
+            _ => "this".to_owned(),
+        };
+        Some((name, self.root().at(key.unwrap_or(map))))
     }
 }
 
-fn event_target(event: &Event<'_>, anchors: &HashMap<usize, usize>) -> Option<usize> {
-    match event {
-        Event::Alias(anchor) => anchors.get(anchor).copied(),
-        _ => None,
+/// Where the parser found a mistake: a value if one begins there, else a bare position.
+pub(super) struct Place<'s> {
+    source: &'s Source<'s>,
+    node: Option<usize>,
+    line: usize,
+    column: usize,
+}
+
+impl<'s> Place<'s> {
+    fn spot(&self) -> Option<Spot<'s>> {
+        self.node.map(|node| Spot { source: self.source, node })
+    }
+
+    /// What stands here, if it is neither a list nor a map.
+    pub(super) fn scalar(&self) -> Option<&'s str> {
+        match &self.source.nodes[self.node?].kind {
+            Kind::Scalar { text, .. } => Some(text),
+            _ => None,
+        }
+    }
+
+    /// If a key stands here, its value.
+    pub(super) fn value_of_key(&self) -> Option<Place<'s>> {
+        let here = self.node?;
+        let value = self.source.nodes.iter().find_map(|node| match &node.kind {
+            Kind::Map(entries) => entries.iter().find(|(key, _)| *key == here).map(|(_, value)| *value),
+            _ => None,
+        })?;
+        let range = self.source.nodes[value].range;
+        Some(Place { source: self.source, node: Some(value), line: range.line, column: range.column })
+    }
+
+    /// A mistake here.
+    pub(super) fn mistake(&self, message: impl Into<String>) -> Mistake {
+        match self.spot() {
+            Some(spot) => spot.mistake(message),
+            None => self.source.mistake(self.line, self.column, 1, message),
+        }
     }
 }
 

@@ -11,6 +11,10 @@ pub(crate) enum Problem {
     TimeExceeded,
     /// No route.
     NoRoute,
+    /// The next hop does not answer.
+    HostUnreachable,
+    /// Nobody listens at this port.
+    PortUnreachable,
     /// Longer than this MTU, and not to be fragmented.
     TooBig(u16),
 }
@@ -29,6 +33,20 @@ pub(crate) fn may_report(packet: &Packet) -> bool {
         None => true,
         Some(header) if packet.layers.network == Network::V6 => header.kind >= icmpv6::ECHO,
         Some(header) => matches!(header.kind, icmp::ECHO | icmp::ECHO_REPLY),
+    }
+}
+
+/// Whether a local packet is ping's question, whole.
+pub(crate) fn is_echo_request(packet: &Packet) -> bool {
+    let wanted = if packet.layers.network == Network::V6 { icmpv6::ECHO } else { icmp::ECHO };
+    !packet.layers.fragment && packet.icmp().is_some_and(|header| header.kind == wanted)
+}
+
+/// Whether an ICMP message's own checksum is right.
+pub(crate) fn is_intact(packet: &Packet) -> bool {
+    match packet.ipv6() {
+        Some(ip) => checksum::transport(&ip.source, &ip.destination, proto::ICMPV6, packet.l4()) == 0,
+        None => checksum::checksum(packet.l4()) == 0,
     }
 }
 
@@ -69,6 +87,8 @@ pub(crate) fn report(packet: &mut Packet, problem: Problem, from: &[u8; 16]) -> 
             let (kind, code, rest) = match problem {
                 Problem::TimeExceeded => (icmp::TIME_EXCEEDED, 0, 0),
                 Problem::NoRoute => (icmp::UNREACHABLE, 0, 0),
+                Problem::HostUnreachable => (icmp::UNREACHABLE, 1, 0),
+                Problem::PortUnreachable => (icmp::UNREACHABLE, 3, 0),
                 Problem::TooBig(mtu) => (icmp::UNREACHABLE, 4, mtu),
             };
             let header = Icmp { kind, code, checksum: 0.into(), id: 0.into(), sequence: rest.into() };
@@ -101,6 +121,8 @@ pub(crate) fn report(packet: &mut Packet, problem: Problem, from: &[u8; 16]) -> 
             let (kind, code, mtu) = match problem {
                 Problem::TimeExceeded => (icmpv6::TIME_EXCEEDED, 0, 0),
                 Problem::NoRoute => (icmpv6::UNREACHABLE, 0, 0),
+                Problem::HostUnreachable => (icmpv6::UNREACHABLE, 3, 0),
+                Problem::PortUnreachable => (icmpv6::UNREACHABLE, 4, 0),
                 Problem::TooBig(mtu) => (icmpv6::PACKET_TOO_BIG, 0, mtu),
             };
             let header = Icmp { kind, code, checksum: 0.into(), id: 0.into(), sequence: mtu.into() };

@@ -8,17 +8,27 @@
 //! In: frames from ports, released packets, the time. Out: [`EdgeOut`]. Never: a flow's state; an answer to broadcast; a frame that is not
 //! accounted for.
 
+mod addresses;
+mod egress;
+pub mod fragment;
 mod icmp;
 mod neighbors;
+mod rate;
 mod resolution;
+mod routes;
+#[cfg(test)]
+mod tests;
 
-use crate::fragments::FragmentKeys;
+use addresses::{is_link_local, is_multicast, is_nowhere};
+use fragment::{FragmentLimits, Fragmented, Fragments};
 use holdfast_protection::Released;
-use holdfast_wire::header::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Mac, icmp as icmp_kind, icmpv6 as icmpv6_kind};
+use holdfast_wire::header::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Mac, proto};
 use holdfast_wire::selector::Prefix;
-use holdfast_wire::{DropCounters, DropReason, FlowKey, Network, Packet, PacketPool, checksum, ip_bytes, map_v4};
+use holdfast_wire::{DropCounters, DropReason, FlowKey, Network, Packet, PacketPool, checksum, ip_bytes, map_v4, unmap_v4};
 use icmp::Problem;
-use neighbors::{Lookup, Neighbors};
+use neighbors::Neighbors;
+use rate::RateLimit;
+use routes::Routes;
 use std::net::IpAddr;
 
 /// A port as the edge knows it.
@@ -59,43 +69,75 @@ pub struct EdgeConfig {
 pub struct EdgeOut {
     /// Frames to send, by port.
     pub transmit: Vec<(u8, Released<Packet>)>,
-    /// Packets that come in again by a port.
+    /// Packets that come in again by a port, through [`Edge::handle_reinjected`]: errors about what a chain has changed, and
+    /// fragments that waited for the first one.
     pub reinject: Vec<(u8, Packet)>,
 }
 
-/// ICMP errors and echo replies per second that the box makes by itself (RFC 1812, section 4.3.2.8).
+/// ICMP errors, and echo replies, per second that the box makes by itself, and how many at once.
 const ICMP_PER_SECOND: u64 = 1000;
-const SECOND: u64 = 1_000_000_000;
+
+/// An address of the box.
+struct Own {
+    port: u8,
+    address: [u8; 16],
+    network: Prefix,
+    /// The network's first and last addresses, which belong to all (RFC 1812, section 5.3.5). `None` for IPv6 and for links of two.
+    broadcast: Option<[[u8; 16]; 2]>,
+}
+
+impl Own {
+    fn new(port: u8, address: IpAddr, len: u8) -> Option<Own> {
+        let network = Prefix::network_of(address, len)?;
+        let broadcast = match network.first() {
+            IpAddr::V4(first) if len < 31 => {
+                let last = u32::from(first) | (u32::MAX >> len);
+                Some([map_v4(first.octets()), map_v4(last.to_be_bytes())])
+            }
+            _ => None,
+        };
+        Some(Own { port, address: ip_bytes(address), network, broadcast })
+    }
+}
 
 /// See the module.
 pub struct Edge {
     config: EdgeConfig,
-    /// Longest first.
-    routes: Vec<EdgeRoute>,
+    own: Vec<Own>,
+    routes: Routes,
     neighbors: Neighbors,
-    fragments: FragmentKeys,
+    fragments: Fragments,
     drops: DropCounters,
-    tokens: u64,
-    tokens_at: u64,
+    errors: RateLimit,
+    echoes: RateLimit,
 }
 
 impl Edge {
     /// An edge that knows no neighbour yet.
+    ///
+    /// # Panics
+    /// If a route leads to a port that is not there.
     pub fn new(config: EdgeConfig) -> Edge {
-        let mut routes: Vec<EdgeRoute> = config.routes.clone();
-        for (port, at) in config.ports.iter().zip(0u8..) {
-            let networks = port.addresses.iter().filter_map(|(address, len)| Prefix::network_of(*address, *len));
-            routes.extend(networks.map(|prefix| EdgeRoute { prefix, port: at, gateway: None }));
-        }
-        routes.sort_by_key(|route| core::cmp::Reverse(route.prefix.specificity()));
+        assert!(
+            config.ports.len() <= usize::from(u8::MAX)
+                && config.routes.iter().all(|route| usize::from(route.port) < config.ports.len())
+        );
+        let addresses = config.ports.iter().zip(0u8..).flat_map(|(port, at)| port.addresses.iter().map(move |own| (at, own)));
+        let own: Vec<Own> = addresses.filter_map(|(port, &(address, len))| Own::new(port, address, len)).collect();
+        let connected = own.iter().map(|own| EdgeRoute { prefix: own.network, port: own.port, gateway: None });
+        let routes: Vec<EdgeRoute> = config.routes.iter().copied().chain(connected).collect();
+        // Different on every box, the same on every start of it.
+        let macs = config.ports.iter().flat_map(|port| port.mac);
+        let seed = macs.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
         Edge {
-            config,
-            routes,
+            own,
+            routes: Routes::new(&routes),
             neighbors: Neighbors::new(),
-            fragments: FragmentKeys::new(),
+            fragments: Fragments::new(FragmentLimits::default(), seed),
             drops: DropCounters::default(),
-            tokens: ICMP_PER_SECOND,
-            tokens_at: 0,
+            errors: RateLimit::new(ICMP_PER_SECOND, ICMP_PER_SECOND),
+            echoes: RateLimit::new(ICMP_PER_SECOND, ICMP_PER_SECOND),
+            config,
         }
     }
 
@@ -104,9 +146,9 @@ impl Edge {
         &self.drops
     }
 
-    /// Packets waiting for a neighbour's address.
+    /// Packets inside: waiting for a neighbour's address, or for a first fragment.
     pub fn held(&self) -> usize {
-        self.neighbors.held()
+        self.neighbors.held() + self.fragments.held()
     }
 
     fn drop(&mut self, packet: Packet, reason: DropReason, pool: &mut dyn PacketPool) {
@@ -114,35 +156,55 @@ impl Edge {
         pool.put(packet);
     }
 
-    fn owns(&self, address: &[u8; 16]) -> bool {
-        self.is_own(address) || self.config.owned.iter().any(|prefix| prefix.contains(address))
+    /// An address that the chains use.
+    fn is_owned(&self, address: &[u8; 16]) -> bool {
+        self.config.owned.iter().any(|prefix| prefix.contains(address))
     }
 
+    /// An address of the box itself.
     fn is_own(&self, address: &[u8; 16]) -> bool {
-        self.config.ports.iter().any(|port| port.addresses.iter().any(|(own, _)| ip_bytes(*own) == *address))
+        self.own.iter().any(|own| own.address == *address)
     }
 
-    /// The box's address on a port, of the family of `like`.
-    fn own_address(&self, port: u8, like: &[u8; 16]) -> Option<[u8; 16]> {
-        let is_v4 = holdfast_wire::unmap_v4(like).is_some();
-        let addresses = &self.config.ports.get(port as usize)?.addresses;
-        addresses.iter().find(|(address, _)| address.is_ipv4() == is_v4).map(|(address, _)| ip_bytes(*address))
+    fn owns(&self, address: &[u8; 16]) -> bool {
+        self.is_own(address) || self.is_owned(address)
     }
 
-    fn may_send_icmp(&mut self, now: u64) -> bool {
-        let earned = now.saturating_sub(self.tokens_at) * ICMP_PER_SECOND / SECOND;
-        if earned > 0 {
-            self.tokens = (self.tokens + earned).min(ICMP_PER_SECOND);
-            self.tokens_at = now;
-        }
-        if self.tokens == 0 {
-            return false;
-        }
-        self.tokens -= 1;
-        true
+    /// True if a neighbour at this port that asks for the address is told that it is here.
+    fn answers_for(&self, port: u8, address: &[u8; 16]) -> bool {
+        self.own.iter().any(|own| own.port == port && own.address == *address) || self.is_owned(address)
     }
 
-    /// A frame from a port. Gives it back with its flow's key if it is for a chain; otherwise it was answered, queued or dropped.
+    fn is_broadcast(&self, address: &[u8; 16]) -> bool {
+        self.own.iter().any(|own| own.broadcast.is_some_and(|both| both.contains(address)))
+    }
+
+    /// True if a host may have the address, or it is the unspecified one.
+    fn is_host_or_unset(&self, address: &[u8; 16]) -> bool {
+        let is_unset = *address == [0; 16] || unmap_v4(address) == Some([0; 4]);
+        is_unset || !(is_multicast(address) || is_nowhere(address) || self.is_broadcast(address))
+    }
+
+    /// True if the address belongs on the port's link: in a network of the port, link-local, or a router that a route names.
+    fn is_on_link(&self, port: u8, address: &[u8; 16]) -> bool {
+        is_link_local(address)
+            || self.own.iter().any(|own| own.port == port && own.network.contains(address))
+            || self
+                .config
+                .routes
+                .iter()
+                .any(|route| route.port == port && route.gateway.is_some_and(|ip| ip_bytes(ip) == *address))
+    }
+
+    /// The box's address on a port towards another address: in the same network if there is one, in any case of the same family.
+    fn own_address(&self, port: u8, towards: &[u8; 16]) -> Option<[u8; 16]> {
+        let is_v4 = unmap_v4(towards).is_some();
+        let candidates = self.own.iter().filter(|own| own.port == port && unmap_v4(&own.address).is_some() == is_v4);
+        let best = candidates.min_by_key(|own| (!own.network.contains(towards), is_link_local(&own.address)))?;
+        Some(best.address)
+    }
+
+    /// A frame from a port. Gives it back with its flow's key if it is for a chain; otherwise it was answered, held or dropped.
     pub fn handle_ingress(
         &mut self,
         port: u8,
@@ -151,20 +213,30 @@ impl Edge {
         out: &mut EdgeOut,
         pool: &mut dyn PacketPool,
     ) -> Option<(FlowKey, Packet)> {
+        let Some(own_mac) = self.config.ports.get(port as usize).map(|port| port.mac) else {
+            self.drop(packet, DropReason::PortDown, pool);
+            return None;
+        };
         packet.meta = Default::default();
         packet.meta.ingress = port;
         if let Err(malformed) = packet.parse() {
             self.drop(packet, malformed.into(), pool);
             return None;
         }
-        let own_mac = self.config.ports.get(port as usize)?.mac;
-        let is_unicast = packet.bytes()[0] & 1 == 0;
-        if is_unicast && packet.bytes()[..6] != own_mac {
-            self.drop(packet, DropReason::NotForUs, pool);
-            return None;
-        }
-        if packet.layers.vlan_tags > 0 {
-            self.drop(packet, DropReason::UnknownEthertype, pool);
+        let bytes = packet.bytes();
+        let is_unicast = bytes[0] & 1 == 0;
+        let reason = if is_unicast && bytes[..6] != own_mac {
+            Some(DropReason::NotForUs)
+        } else if bytes[6] & 1 != 0 || bytes[6..12] == own_mac {
+            // From many, or what this port has sent itself.
+            Some(DropReason::BadSource)
+        } else if packet.layers.vlan_tags > 0 {
+            Some(DropReason::UnknownEthertype)
+        } else {
+            None
+        };
+        if let Some(reason) = reason {
+            self.drop(packet, reason, pool);
             return None;
         }
         match packet.layers.ethertype {
@@ -189,7 +261,15 @@ impl Edge {
         out: &mut EdgeOut,
         pool: &mut dyn PacketPool,
     ) -> Option<(FlowKey, Packet)> {
-        let (source, destination) = addresses(&packet)?;
+        let Some((source, destination)) = addresses(&packet) else {
+            self.drop(packet, DropReason::Truncated, pool);
+            return None;
+        };
+        // An IPv4-mapped address in an IPv6 header would pass for the IPv4 host (RFC 4942, section 2.2).
+        if packet.layers.network == Network::V6 && (unmap_v4(&source).is_some() || unmap_v4(&destination).is_some()) {
+            self.drop(packet, DropReason::BadSource, pool);
+            return None;
+        }
         if self.is_neighbor_discovery(&packet) {
             self.handle_nd(port, packet, now, out, pool);
             return None;
@@ -198,7 +278,8 @@ impl Edge {
             self.drop(packet, reason, pool);
             return None;
         }
-        if self.is_own(&destination) {
+        // A chain may use an address of the box itself, as masquerading does: then only ping is for the box.
+        if self.is_own(&destination) && (!self.is_owned(&destination) || icmp::is_echo_request(&packet)) {
             self.handle_local(port, packet, now, out, pool);
             return None;
         }
@@ -207,14 +288,45 @@ impl Edge {
             self.answer_problem(port, packet, Problem::TimeExceeded, now, out, pool);
             return None;
         }
-        let key = if packet.layers.fragment { self.fragments.identify(&packet, now) } else { FlowKey::of(&packet) };
-        match key {
+        if packet.layers.fragment {
+            return self.handle_fragment(port, packet, now, out, pool);
+        }
+        match FlowKey::of(&packet) {
             Some(key) => Some((key, packet)),
             None => {
-                let reason = if packet.layers.fragment { DropReason::FragmentUnknown } else { DropReason::StateInvalid };
+                self.drop(packet, DropReason::StateInvalid, pool);
+                None
+            }
+        }
+    }
+
+    /// Finds a fragment's flow. What waited for it comes in again behind it.
+    fn handle_fragment(
+        &mut self,
+        port: u8,
+        packet: Packet,
+        now: u64,
+        out: &mut EdgeOut,
+        pool: &mut dyn PacketPool,
+    ) -> Option<(FlowKey, Packet)> {
+        let fragmented = self.fragments.handle(packet, now);
+        while let Some((_, waited)) = self.fragments.poll_ready() {
+            out.reinject.push((port, waited));
+        }
+        self.drop_fragments(pool);
+        match fragmented {
+            Fragmented::Ready(key, packet) => Some((key, packet)),
+            Fragmented::Held => None,
+            Fragmented::Dropped(packet, reason) => {
                 self.drop(packet, reason, pool);
                 None
             }
+        }
+    }
+
+    fn drop_fragments(&mut self, pool: &mut dyn PacketPool) {
+        while let Some((packet, reason)) = self.fragments.poll_dropped() {
+            self.drop(packet, reason, pool);
         }
     }
 
@@ -230,11 +342,15 @@ impl Edge {
         if packet.layers.source_route {
             return Some(DropReason::SourceRoute);
         }
-        if !is_unicast || is_multicast(destination) {
+        if !is_unicast || is_multicast(destination) || self.is_broadcast(destination) {
             return Some(DropReason::Multicast);
         }
-        if is_multicast(source) || is_nowhere(source) || is_nowhere(destination) || source == destination || self.is_own(source) {
+        if is_multicast(source) || is_nowhere(source) || self.is_broadcast(source) || source == destination || self.is_own(source)
+        {
             return Some(DropReason::BadSource);
+        }
+        if is_nowhere(destination) {
+            return Some(DropReason::NoRouteToHost);
         }
         if is_link_local(source) || is_link_local(destination) {
             return Some(DropReason::LinkLocal);
@@ -242,153 +358,69 @@ impl Edge {
         None
     }
 
-    /// For the box itself: only ping is answered.
-    fn handle_local(&mut self, port: u8, packet: Packet, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
-        let is_echo = packet.icmp().is_some_and(|header| match packet.layers.network {
-            Network::V6 => header.kind == icmpv6_kind::ECHO,
-            _ => header.kind == icmp_kind::ECHO,
-        });
-        if !is_echo || packet.layers.fragment || !self.may_send_icmp(now) {
-            self.drop(packet, DropReason::Local, pool);
-            return;
+    /// For the box itself: ping is answered, and who looks for the end of a path with UDP is told that it is here.
+    fn handle_local(&mut self, port: u8, mut packet: Packet, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
+        if icmp::is_echo_request(&packet) {
+            if !icmp::is_intact(&packet) {
+                return self.drop(packet, DropReason::BadChecksum, pool);
+            }
+            if self.echoes.admit(now) {
+                icmp::turn_echo(&mut packet);
+                return self.send_back(port, packet, out, pool);
+            }
         }
-        let mut packet = packet;
-        icmp::turn_echo(&mut packet);
-        self.send_own(port, packet, now, out, pool);
+        self.drops.count(DropReason::Local);
+        if packet.layers.protocol == proto::UDP {
+            return self.answer_problem(port, packet, Problem::PortUnreachable, now, out, pool);
+        }
+        pool.put(packet);
+    }
+
+    /// Makes the packet an error about itself, as far as that is allowed; otherwise its buffer is free again.
+    fn make_error(
+        &mut self,
+        port: u8,
+        mut packet: Packet,
+        problem: Problem,
+        now: u64,
+        pool: &mut dyn PacketPool,
+    ) -> Option<Packet> {
+        let from = addresses(&packet).and_then(|(source, _)| self.own_address(port, &source));
+        if let Some(from) = from
+            && icmp::may_report(&packet)
+            && self.errors.admit(now)
+            && icmp::report(&mut packet, problem, &from)
+        {
+            return Some(packet);
+        }
+        pool.put(packet);
+        None
     }
 
     /// Tells the sender of a packet that came in by `port` what is wrong with it. Consumes the packet.
     fn answer_problem(
         &mut self,
         port: u8,
-        mut packet: Packet,
+        packet: Packet,
         problem: Problem,
         now: u64,
         out: &mut EdgeOut,
         pool: &mut dyn PacketPool,
     ) {
-        let from = addresses(&packet).and_then(|(source, _)| self.own_address(port, &source));
-        if let Some(from) = from
-            && icmp::may_report(&packet)
-            && self.may_send_icmp(now)
-            && icmp::report(&mut packet, problem, &from)
-        {
-            self.send_own(port, packet, now, out, pool);
-        } else {
-            pool.put(packet);
+        if let Some(packet) = self.make_error(port, packet, problem, now, pool) {
+            self.send_back(port, packet, out, pool);
         }
     }
 
-    /// Sends a packet of the box's own, back by the port that its cause came from. Its destination MAC address is known: the frame's source.
-    fn send_own(&mut self, port: u8, mut packet: Packet, _now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
+    /// Sends a packet of the box's own by the port that its cause came from, to the station that sent that.
+    fn send_back(&mut self, port: u8, mut packet: Packet, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
         let Some(mac) = self.config.ports.get(port as usize).map(|port| port.mac) else {
-            pool.put(packet);
-            return;
+            return self.drop(packet, DropReason::PortDown, pool);
         };
         let bytes = packet.bytes_mut();
         bytes.copy_within(6..12, 0);
         bytes[6..12].copy_from_slice(&mac);
         out.transmit.push((port, Released::stateless(packet)));
-    }
-
-    fn route(&self, destination: &[u8; 16]) -> Option<EdgeRoute> {
-        self.routes.iter().find(|route| route.prefix.contains(destination)).copied()
-    }
-
-    /// A packet that a chain has released, parsed: routes it and sends it.
-    pub fn handle_egress(&mut self, released: Released<Packet>, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
-        let Some((_, destination)) = addresses(released.get()) else {
-            return self.drop(released.into_inner(), DropReason::UnknownEthertype, pool);
-        };
-        let Some(route) = self.route(&destination) else {
-            self.drops.count(DropReason::NoRouteToHost);
-            let ingress = released.get().meta.ingress;
-            return self.report_back(ingress, released.into_inner(), Problem::NoRoute, now, out, pool);
-        };
-        let mtu = self.config.ports[route.port as usize].mtu;
-        let len = released.get().layers.end.saturating_sub(released.get().layers.l3);
-        if len > mtu {
-            self.drops.count(DropReason::FrameTooLarge);
-            return self.report_back(route.port, released.into_inner(), Problem::TooBig(mtu), now, out, pool);
-        }
-        let mut packet = released;
-        decrement_ttl(&mut packet);
-        let next_hop = route.gateway.map_or(destination, ip_bytes);
-        match self.neighbors.lookup(route.port, &next_hop, now) {
-            Lookup::Known(mac) => {
-                self.address_frame(route.port, mac, &mut packet);
-                out.transmit.push((route.port, packet));
-            }
-            Lookup::Unknown { ask } => {
-                if let Err(packet) = self.neighbors.hold(route.port, &next_hop, packet) {
-                    self.drop(packet.into_inner(), DropReason::NeighborUnresolved, pool);
-                }
-                if ask {
-                    self.ask_for(route.port, &next_hop, None, out, pool);
-                }
-            }
-            Lookup::Stale(mac) => {
-                self.address_frame(route.port, mac, &mut packet);
-                out.transmit.push((route.port, packet));
-                self.ask_for(route.port, &next_hop, Some(mac), out, pool);
-            }
-        }
-    }
-
-    fn address_frame(&self, port: u8, to: Mac, packet: &mut Released<Packet>) {
-        let from = self.config.ports[port as usize].mac;
-        packet.set_macs(to, from);
-    }
-
-    /// An error about a packet that a chain may have changed: it comes in again by the port that it concerns, and the chain translates it back.
-    fn report_back(
-        &mut self,
-        port: u8,
-        mut packet: Packet,
-        problem: Problem,
-        now: u64,
-        out: &mut EdgeOut,
-        pool: &mut dyn PacketPool,
-    ) {
-        let from = addresses(&packet).and_then(|(source, _)| self.own_address(port, &source));
-        if let Some(from) = from
-            && icmp::may_report(&packet)
-            && self.may_send_icmp(now)
-            && icmp::report(&mut packet, problem, &from)
-        {
-            out.reinject.push((port, packet));
-        } else {
-            pool.put(packet);
-        }
-    }
-
-    /// A packet of [`EdgeOut::reinject`]: goes to its chain without the checks that a stranger's packet gets.
-    pub fn handle_reinjected(&mut self, port: u8, mut packet: Packet, pool: &mut dyn PacketPool) -> Option<(FlowKey, Packet)> {
-        packet.meta = Default::default();
-        packet.meta.ingress = port;
-        let key = packet.parse().ok().and_then(|()| FlowKey::of(&packet));
-        match key {
-            Some(key) => Some((key, packet)),
-            None => {
-                self.drop(packet, DropReason::StateInvalid, pool);
-                None
-            }
-        }
-    }
-
-    /// Timeouts of neighbours.
-    pub fn handle_timeout(&mut self, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
-        for (port, address) in self.neighbors.due(now) {
-            self.ask_for(port, &address, None, out, pool);
-        }
-        for packet in self.neighbors.given_up(now) {
-            self.drop(packet.into_inner(), DropReason::NeighborUnresolved, pool);
-        }
-    }
-
-    /// When [`Edge::handle_timeout`] is due next.
-    pub fn poll_timeout(&self) -> u64 {
-        self.neighbors.poll_timeout()
     }
 }
 
@@ -398,30 +430,4 @@ fn addresses(packet: &Packet) -> Option<([u8; 16], [u8; 16])> {
         return Some((map_v4(header.source), map_v4(header.destination)));
     }
     packet.ipv6().map(|header| (header.source, header.destination))
-}
-
-fn is_multicast(address: &[u8; 16]) -> bool {
-    match holdfast_wire::unmap_v4(address) {
-        Some(v4) => v4[0] >= 224,
-        None => address[0] == 0xff,
-    }
-}
-
-/// Addresses that nobody on a network has: unspecified, loopback, "this network".
-fn is_nowhere(address: &[u8; 16]) -> bool {
-    match holdfast_wire::unmap_v4(address) {
-        Some(v4) => v4[0] == 0 || v4[0] == 127,
-        None => address[..15] == [0; 15] && address[15] <= 1,
-    }
-}
-
-fn is_link_local(address: &[u8; 16]) -> bool {
-    match holdfast_wire::unmap_v4(address) {
-        Some(v4) => v4[0] == 169 && v4[1] == 254,
-        None => address[0] == 0xfe && address[1] & 0xc0 == 0x80,
-    }
-}
-
-fn decrement_ttl(packet: &mut Released<Packet>) {
-    packet.decrement_ttl();
 }

@@ -1,4 +1,9 @@
-//! Who is behind which address on a link (RFC 826, RFC 4861), and packets that wait to know it.
+//! Who is behind which address on a link (RFC 826, RFC 4861 section 7.3), and packets that wait to know it.
+//!
+//! Theory of operation. A neighbour is unknown until the first packet for it asks: three questions to all, a second apart, while packets wait.
+//! An answer to a question is believed for half a minute. What is older, or was not asked for, serves too, but its first use asks the
+//! neighbour itself; if three such questions stay without an answer, all are asked again, because the address may have moved.
+//! Everything is bounded: addresses that are asked for (a scan of a large network makes thousands), neighbours, packets that wait.
 
 use holdfast_protection::Released;
 use holdfast_wire::Packet;
@@ -6,137 +11,306 @@ use holdfast_wire::header::Mac;
 use std::collections::{BTreeMap, VecDeque};
 
 const SECOND: u64 = 1_000_000_000;
-/// How long an answer is believed without being asked again.
+/// How long an answer is believed without being asked again (RFC 4861, section 10).
 const REACHABLE: u64 = 30 * SECOND;
-/// Between two questions, and how many (RFC 4861, section 10).
+/// Between two questions, and how many.
 const RETRANSMIT: u64 = SECOND;
 const TRIES: u32 = 3;
-/// Neighbours that are remembered, packets that wait for one of them, and for all.
+/// Neighbours that are remembered; the longest unused make room.
 const LIMIT: usize = 16_384;
-const HELD_PER_NEIGHBOR: usize = 32;
+/// Addresses that all are asked for at one time (RFC 6583, section 6).
+const ASKING: usize = 1024;
+/// Packets that wait for one neighbour, and for all.
+pub(super) const HELD_PER_NEIGHBOR: usize = 32;
 const HELD: usize = 2048;
 
+type Name = (u8, [u8; 16]);
+
 enum State {
+    /// Nobody has answered yet.
     Asking { tries: u32, next: u64, held: VecDeque<Released<Packet>> },
-    Known { mac: Mac, until: u64, asked: u64 },
+    /// It answered.
+    Reachable { mac: Mac, until: u64 },
+    /// Once it was so, or so somebody said.
+    Stale { mac: Mac },
+    /// Used, and asked whether it is still so.
+    Probing { mac: Mac, tries: u32, next: u64 },
+}
+
+struct Entry {
+    state: State,
+    used: u64,
+}
+
+/// Why a MAC address is believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Evidence {
+    /// It answered a question.
+    Answer,
+    /// It said so by itself.
+    Claim,
+    /// It asked for us, so it will be answered: worth remembering.
+    Question,
 }
 
 /// The answer to a look-up.
-pub(crate) enum Lookup {
+pub(super) enum Lookup {
     /// Send.
     Known(Mac),
-    /// Send, and ask whether it is still so.
+    /// Send, and ask it whether it is still so.
     Stale(Mac),
-    /// Hold the packet; ask if this is the first.
+    /// Hold the packet; ask all if this is the first.
     Unknown {
         /// Nobody has asked yet.
         ask: bool,
     },
+    /// Too many are asked for already.
+    Refused,
+}
+
+/// What a timeout calls for.
+#[derive(Debug)]
+pub(super) enum Due {
+    /// Ask for this address at this port: all, or the one that had it.
+    Ask(u8, [u8; 16], Option<Mac>),
+    /// Nobody answered; this packet waited for it.
+    Unreachable(u8, Released<Packet>),
 }
 
 /// See the module.
-pub(crate) struct Neighbors {
-    entries: BTreeMap<(u8, [u8; 16]), State>,
+pub(super) struct Neighbors {
+    entries: BTreeMap<Name, Entry>,
+    asking: usize,
     held: usize,
+    /// No entry is due earlier.
+    next: u64,
 }
 
 impl Neighbors {
-    pub(crate) fn new() -> Neighbors {
-        Neighbors { entries: BTreeMap::new(), held: 0 }
+    pub(super) fn new() -> Neighbors {
+        Neighbors { entries: BTreeMap::new(), asking: 0, held: 0, next: u64::MAX }
     }
 
-    pub(crate) fn held(&self) -> usize {
+    pub(super) fn held(&self) -> usize {
         self.held
     }
 
-    pub(crate) fn lookup(&mut self, port: u8, address: &[u8; 16], now: u64) -> Lookup {
-        match self.entries.get_mut(&(port, *address)) {
-            Some(State::Known { mac, until, asked }) => {
-                if now > *until && now.saturating_sub(*asked) > RETRANSMIT {
-                    *asked = now;
-                    return Lookup::Stale(*mac);
-                }
-                Lookup::Known(*mac)
-            }
-            Some(State::Asking { .. }) => Lookup::Unknown { ask: false },
-            None => {
-                if self.entries.len() < LIMIT {
-                    self.entries
-                        .insert((port, *address), State::Asking { tries: 1, next: now + RETRANSMIT, held: VecDeque::new() });
-                }
-                Lookup::Unknown { ask: true }
-            }
+    pub(super) fn lookup(&mut self, port: u8, address: &[u8; 16], now: u64) -> Lookup {
+        let next = now + RETRANSMIT;
+        if let Some(entry) = self.entries.get_mut(&(port, *address)) {
+            entry.used = now;
+            let mac = match entry.state {
+                State::Asking { .. } => return Lookup::Unknown { ask: false },
+                State::Reachable { mac, until } if now <= until => return Lookup::Known(mac),
+                State::Probing { mac, .. } => return Lookup::Known(mac),
+                State::Reachable { mac, .. } | State::Stale { mac } => mac,
+            };
+            entry.state = State::Probing { mac, tries: 1, next };
+            self.next = self.next.min(next);
+            return Lookup::Stale(mac);
         }
+        if self.asking >= ASKING {
+            return Lookup::Refused;
+        }
+        self.make_room();
+        let state = State::Asking { tries: 1, next, held: VecDeque::new() };
+        self.entries.insert((port, *address), Entry { state, used: now });
+        self.asking += 1;
+        self.next = self.next.min(next);
+        Lookup::Unknown { ask: true }
     }
 
-    /// Holds a packet until the neighbour is known; the oldest one makes room. Gives a packet back that is not held.
-    pub(crate) fn hold(&mut self, port: u8, address: &[u8; 16], packet: Released<Packet>) -> Result<(), Released<Packet>> {
-        match self.entries.get_mut(&(port, *address)) {
-            Some(State::Asking { held, .. }) if held.len() < HELD_PER_NEIGHBOR && self.held < HELD => {
-                held.push_back(packet);
-                self.held += 1;
-                Ok(())
-            }
-            _ => Err(packet),
+    /// In a full table the eighth that is unused for longest makes room, so that one insertion in many pays for the search.
+    fn make_room(&mut self) {
+        if self.entries.len() < LIMIT {
+            return;
         }
-    }
-
-    /// A neighbour has spoken. `create`: it is worth remembering even if nobody asked. Returns what waited for it.
-    pub(crate) fn learn(&mut self, port: u8, address: &[u8; 16], mac: Mac, now: u64, create: bool) -> VecDeque<Released<Packet>> {
-        let room = self.entries.len() < LIMIT;
-        let known = State::Known { mac, until: now + REACHABLE, asked: now };
-        match self.entries.get_mut(&(port, *address)) {
-            Some(entry) => match core::mem::replace(entry, known) {
-                State::Asking { held, .. } => {
-                    self.held -= held.len();
-                    held
-                }
-                State::Known { .. } => VecDeque::new(),
-            },
-            None => {
-                if create && room {
-                    self.entries.insert((port, *address), known);
-                }
-                VecDeque::new()
-            }
-        }
-    }
-
-    /// Whom to ask again.
-    pub(crate) fn due(&mut self, now: u64) -> Vec<(u8, [u8; 16])> {
-        let mut due = Vec::new();
-        for ((port, address), state) in &mut self.entries {
-            if let State::Asking { tries, next, .. } = state
-                && *next <= now
-                && *tries < TRIES
-            {
-                *tries += 1;
-                *next = now + RETRANSMIT;
-                due.push((*port, *address));
-            }
-        }
-        due
-    }
-
-    /// Packets for neighbours that have not answered.
-    pub(crate) fn given_up(&mut self, now: u64) -> Vec<Released<Packet>> {
-        let mut packets = Vec::new();
-        self.entries.retain(|_, state| match state {
-            State::Asking { tries, next, held } if *tries >= TRIES && *next <= now => {
-                packets.extend(held.drain(..));
-                false
-            }
-            _ => true,
+        let is_idle = |entry: &Entry| !matches!(entry.state, State::Asking { .. });
+        let mut ages: Vec<u64> = self.entries.values().filter(|entry| is_idle(entry)).map(|entry| entry.used).collect();
+        let mut to_go = LIMIT / 8;
+        let (_, &mut oldest, _) = ages.select_nth_unstable(to_go - 1);
+        self.entries.retain(|_, entry| {
+            let goes = to_go > 0 && is_idle(entry) && entry.used <= oldest;
+            to_go -= usize::from(goes);
+            !goes
         });
-        self.held -= packets.len();
+    }
+
+    /// Holds a packet until the neighbour is known. Gives back a packet that is not held: this one, or the one that waited longest
+    /// for the same neighbour.
+    pub(super) fn hold(&mut self, port: u8, address: &[u8; 16], packet: Released<Packet>) -> Option<Released<Packet>> {
+        let Some(Entry { state: State::Asking { held, .. }, .. }) = self.entries.get_mut(&(port, *address)) else {
+            return Some(packet);
+        };
+        if held.len() >= HELD_PER_NEIGHBOR {
+            held.push_back(packet);
+            return held.pop_front();
+        }
+        if self.held >= HELD {
+            return Some(packet);
+        }
+        held.push_back(packet);
+        self.held += 1;
+        None
+    }
+
+    /// Somebody says that a neighbour has this MAC address. Returns what waited for it.
+    pub(super) fn learn(&mut self, name: Name, mac: Mac, evidence: Evidence, now: u64) -> VecDeque<Released<Packet>> {
+        if !self.entries.contains_key(&name) {
+            if evidence == Evidence::Question {
+                self.make_room();
+                self.entries.insert(name, Entry { state: State::Stale { mac }, used: now });
+            }
+            return VecDeque::new();
+        }
+        let Some(entry) = self.entries.get_mut(&name) else { return VecDeque::new() };
+        let reachable = State::Reachable { mac, until: now + REACHABLE };
+        match (&mut entry.state, evidence) {
+            (State::Asking { held, .. }, _) => {
+                let held = core::mem::take(held);
+                self.asking -= 1;
+                self.held -= held.len();
+                entry.state = if evidence == Evidence::Answer { reachable } else { State::Stale { mac } };
+                return held;
+            }
+            (_, Evidence::Answer) => entry.state = reachable,
+            (State::Reachable { mac: old, .. } | State::Stale { mac: old } | State::Probing { mac: old, .. }, _) => {
+                if *old != mac {
+                    entry.state = State::Stale { mac };
+                }
+            }
+        }
+        VecDeque::new()
+    }
+
+    /// What is known of a neighbour now.
+    pub(super) fn known(&self, name: &Name) -> Option<Mac> {
+        match self.entries.get(name)?.state {
+            State::Asking { .. } => None,
+            State::Reachable { mac, .. } | State::Stale { mac } | State::Probing { mac, .. } => Some(mac),
+        }
+    }
+
+    /// Something speaks against what is known: it is asked again at its next use (RFC 4861, section 7.2.5).
+    pub(super) fn doubt(&mut self, name: &Name) {
+        if let Some(entry) = self.entries.get_mut(name)
+            && let State::Reachable { mac, .. } = entry.state
+        {
+            entry.state = State::Stale { mac };
+        }
+    }
+
+    /// Whom to ask again, and packets for those who have not answered.
+    pub(super) fn due(&mut self, now: u64, due: &mut Vec<Due>) {
+        if now < self.next {
+            return;
+        }
+        self.next = u64::MAX;
+        let Neighbors { entries, asking, held: all_held, next: earliest } = self;
+        entries.retain(|&(port, address), entry| {
+            match &mut entry.state {
+                State::Asking { tries, next, held } if *next <= now => {
+                    if *tries >= TRIES {
+                        *asking -= 1;
+                        *all_held -= held.len();
+                        due.extend(held.drain(..).map(|packet| Due::Unreachable(port, packet)));
+                        return false;
+                    }
+                    *tries += 1;
+                    *next = now + RETRANSMIT;
+                    due.push(Due::Ask(port, address, None));
+                }
+                State::Probing { mac, tries, next } if *next <= now => {
+                    if *tries >= TRIES {
+                        if *asking >= ASKING {
+                            return false;
+                        }
+                        *asking += 1;
+                        due.push(Due::Ask(port, address, None));
+                        entry.state = State::Asking { tries: 1, next: now + RETRANSMIT, held: VecDeque::new() };
+                    } else {
+                        *tries += 1;
+                        *next = now + RETRANSMIT;
+                        due.push(Due::Ask(port, address, Some(*mac)));
+                    }
+                }
+                _ => {}
+            }
+            if let State::Asking { next, .. } | State::Probing { next, .. } = &entry.state {
+                *earliest = (*earliest).min(*next);
+            }
+            true
+        });
+    }
+
+    /// When [`Neighbors::due`] may have something to say, at the earliest.
+    pub(super) fn poll_timeout(&self) -> u64 {
+        self.next
+    }
+
+    /// Every packet that waits, as at the end of the process.
+    pub(super) fn abandon(&mut self) -> Vec<Released<Packet>> {
+        let mut packets = Vec::new();
+        for entry in self.entries.values_mut() {
+            if let State::Asking { held, .. } = &mut entry.state {
+                packets.extend(held.drain(..));
+            }
+        }
+        self.held = 0;
         packets
     }
+}
 
-    pub(crate) fn poll_timeout(&self) -> u64 {
-        let next = |state: &State| match state {
-            State::Asking { next, .. } => *next,
-            State::Known { .. } => u64::MAX,
-        };
-        self.entries.values().map(next).min().unwrap_or(u64::MAX)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_wire::{MemoryPool, PacketPool};
+
+    fn address(at: u32) -> [u8; 16] {
+        let mut address = [0x20; 16];
+        address[12..].copy_from_slice(&at.to_be_bytes());
+        address
+    }
+
+    #[test]
+    fn a_scan_of_a_large_network_is_bounded_and_known_neighbours_stay() {
+        let mut neighbors = Neighbors::new();
+        neighbors.learn((0, address(0)), [2; 6], Evidence::Question, 0);
+        let asked = (1..5000).filter(|&at| matches!(neighbors.lookup(0, &address(at), 1), Lookup::Unknown { ask: true })).count();
+        assert_eq!(asked, ASKING);
+        assert!(matches!(neighbors.lookup(0, &address(4000), 1), Lookup::Refused));
+        assert!(matches!(neighbors.lookup(0, &address(0), 1), Lookup::Stale(_)));
+    }
+
+    #[test]
+    fn in_a_full_table_the_longest_unused_make_room() {
+        let mut neighbors = Neighbors::new();
+        for at in 0..LIMIT as u32 {
+            neighbors.learn((0, address(at)), [2; 6], Evidence::Question, 1000 + u64::from(at));
+        }
+        // The first one is in use.
+        assert!(matches!(neighbors.lookup(0, &address(0), 1_000_000), Lookup::Stale(_)));
+        neighbors.learn((0, address(1 << 20)), [2; 6], Evidence::Question, 1_000_001);
+        assert_eq!(neighbors.entries.len(), LIMIT - LIMIT / 8 + 1);
+        assert_eq!(neighbors.known(&(0, address(0))), Some([2; 6]));
+        assert_eq!(neighbors.known(&(0, address(1))), None);
+        assert_eq!(neighbors.known(&(0, address(LIMIT as u32 - 1))), Some([2; 6]));
+    }
+
+    #[test]
+    fn packets_for_all_neighbours_together_are_bounded() {
+        let mut neighbors = Neighbors::new();
+        let mut pool = MemoryPool::new(HELD + 64);
+        let mut refused = Vec::new();
+        while let Some(packet) = pool.take() {
+            let to = address((HELD + 64 - pool.free()) as u32 % 500);
+            neighbors.lookup(0, &to, 0);
+            refused.extend(neighbors.hold(0, &to, Released::stateless(packet)));
+        }
+        assert_eq!((neighbors.held(), refused.len()), (HELD, 64));
+        for packet in neighbors.abandon().into_iter().chain(refused) {
+            pool.put(packet.into_inner());
+        }
+        assert_eq!(pool.free(), pool.total());
     }
 }

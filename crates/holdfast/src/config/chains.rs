@@ -1,0 +1,138 @@
+//! Chains: functions by name, each with a configuration that the function itself checks, and a protection.
+
+use super::BuiltChain;
+use super::file::{Config, FunctionConfig};
+use super::mistake::{Mistake, listed, suggestion, with_suggestion};
+use super::network::Networks;
+use super::protection::{self, Preset};
+use super::source::Spot;
+use holdfast_functions::catalog;
+use holdfast_nf::{Chain, ConfigError, Function, SharedField};
+use holdfast_wire::selector::Prefix;
+use serde_json::Value;
+
+/// Chains that a box may have.
+const MAX_CHAINS: usize = 256;
+/// Functions that a chain may have.
+const MAX_FUNCTIONS: usize = 32;
+
+/// Builds the chains of a configuration, in the order of their numbers.
+pub(super) fn build(config: &Config, root: Spot<'_>) -> Result<Vec<BuiltChain>, Mistake> {
+    if config.chains.is_empty() || config.chains.len() > MAX_CHAINS {
+        return Err(root.name("chains").mistake(format!("between 1 and {MAX_CHAINS} chains are needed")));
+    }
+    let mut built = Vec::new();
+    for (name, chain) in &config.chains {
+        let spot = root.key("chains").key(name);
+        if chain.functions.is_empty() {
+            return Err(spot
+                .name("functions")
+                .mistake(format!("chain `{name}` has no function: `forward` lets everything pass")));
+        }
+        if chain.functions.len() > MAX_FUNCTIONS {
+            return Err(spot.name("functions").mistake(format!("chain `{name}` has more than {MAX_FUNCTIONS} functions")));
+        }
+        let functions = chain.functions.iter().enumerate();
+        let functions = functions.map(|(at, function)| function_of(function, spot.key("functions").index(at)));
+        let functions = functions.collect::<Result<Vec<_>, _>>()?;
+        built.push(BuiltChain {
+            name: name.clone(),
+            chain: Chain::new(functions),
+            protection: preset(config, name, root)?.build(),
+        });
+    }
+    Ok(built)
+}
+
+/// The protection of a chain.
+pub(super) fn preset(config: &Config, chain: &str, root: Spot<'_>) -> Result<Preset, Mistake> {
+    let written = config.chains.get(chain).and_then(|chain| chain.protection.as_ref());
+    protection::read(written, root.key("chains").key(chain).key("protection"))
+}
+
+fn function_of(config: &FunctionConfig, spot: Spot<'_>) -> Result<Box<dyn Function>, Mistake> {
+    let known = catalog::names();
+    let (name, value) = match config.entries.as_slice() {
+        [(name, value)] => (name, value),
+        [] => return Err(spot.mistake("a function has a name")),
+        [(first, Value::Null), (second, _), ..] if known.contains(&first.as_str()) && !known.contains(&second.as_str()) => {
+            return Err(spot.name(second).mistake(format!(
+                "`{second}` stands beside `{first}`, not below it: indent it further, or write `{first}: {{ … }}`"
+            )));
+        }
+        [(first, _), (second, _), ..] => {
+            return Err(spot
+                .name(second)
+                .mistake(format!("`{second}` stands in the same item as `{first}`: begin it with `- `")));
+        }
+    };
+    let here = spot.name(name);
+    if !known.contains(&name.as_str()) {
+        let near = suggestion(name, known.iter().copied());
+        return Err(here.mistake(format!("there is no function `{name}`: {}{near}", listed(known.iter().copied()))));
+    }
+    catalog::build(name, value).map_err(|error| of_function(name, &error, here, spot.key(name)))
+}
+
+/// A function's mistake in its own configuration: `here` is its name, `below` what is written below that.
+fn of_function(name: &str, error: &ConfigError, here: Spot<'_>, below: Spot<'_>) -> Mistake {
+    let message = format!("{name}: {}", with_suggestion(&error.message));
+    if !error.path.is_empty() {
+        let spot = below.path(&error.path);
+        return match error.offset {
+            Some(offset) => spot.mistake_at(offset, message),
+            None => spot.mistake(message),
+        };
+    }
+    // serde names the word, not its place; it stands somewhere below.
+    let is_missing = error.message.starts_with("missing field");
+    let word = error.message.split(['`', '"']).nth(1).filter(|_| !is_missing);
+    word.and_then(|word| below.find(word)).unwrap_or(here).mistake(message)
+}
+
+/// What several functions must not have in common, and what the box itself has already. The addresses that chains own.
+pub(super) fn owned(
+    config: &Config,
+    built: &mut [BuiltChain],
+    networks: &Networks,
+    root: Spot<'_>,
+) -> Result<Vec<Prefix>, Mistake> {
+    let mut owned: Vec<Prefix> = Vec::new();
+    let mut pools: Vec<(Prefix, String, String)> = Vec::new();
+    for chain in built {
+        for (at, function) in chain.chain.functions_mut().iter_mut().enumerate() {
+            let name = function.name().to_owned();
+            let spot = root.key("chains").key(&chain.name).key("functions").index(at);
+            let written =
+                config.chains.get(&chain.name).and_then(|chain| chain.functions.get(at)).and_then(|f| f.entries.first());
+            let addresses = function.owned_addresses();
+            let place = |prefix: &Prefix| match written {
+                Some((key, _)) => {
+                    let below = spot.key(key);
+                    let as_address = || below.find(&prefix.first().to_string());
+                    below.find(&prefix.to_string()).or_else(as_address).unwrap_or(spot.name(key))
+                }
+                None => spot,
+            };
+            let mut has_pool = false;
+            function.shared().visit(&mut |_, field| has_pool |= matches!(field, SharedField::Pool(_)));
+            for prefix in addresses {
+                if let Some((port, address)) = networks.own_address_in(&prefix) {
+                    return Err(place(&prefix).mistake(format!(
+                        "{name}: {prefix} contains {address}, the box's own address on port `{port}`: what is sent there never reaches a chain"
+                    )));
+                }
+                // Two pools know nothing of each other: both would give the same address and port to different flows.
+                if has_pool {
+                    if let Some((other, function, whose)) = pools.iter().find(|(other, ..)| other.overlaps(&prefix)) {
+                        return Err(place(&prefix)
+                            .mistake(format!("{name}: {prefix} overlaps {other} of `{function}` in chain `{whose}`")));
+                    }
+                    pools.push((prefix, name.clone(), chain.name.clone()));
+                }
+                owned.push(prefix);
+            }
+        }
+    }
+    Ok(owned)
+}

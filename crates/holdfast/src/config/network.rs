@@ -1,0 +1,226 @@
+//! Ports, addresses, gateways and routes: what the operator wrote about the networks, checked against each other.
+
+use super::file::{Config, OneOrMany, PortConfig};
+use super::mistake::{Mistake, listed, suggestion};
+use super::source::Spot;
+use holdfast_node::edge::EdgeRoute;
+use holdfast_wire::ip_bytes;
+use holdfast_wire::selector::{Prefix, SelectorError};
+use std::net::IpAddr;
+
+/// Ports that a box may have.
+const MAX_PORTS: usize = 64;
+/// Longest name of a Linux interface (IFNAMSIZ without its zero).
+const MAX_DEVICE: usize = 15;
+/// Drivers that a device may name, and those that it may name one day.
+const DRIVERS: &[&str] = &["afpacket"];
+const LATER_DRIVERS: &[&str] = &["dpdk", "pcap", "xdp"];
+/// RFC 791 and RFC 8200, section 5.
+const MIN_MTU: [u16; 2] = [68, 1280];
+
+/// What is made of ports and routes.
+pub(super) struct Networks {
+    /// Name and device, in the order of the ports' numbers.
+    pub(super) ports: Vec<(String, String)>,
+    /// Addresses with prefix lengths, of each port.
+    pub(super) addresses: Vec<Vec<(IpAddr, u8)>>,
+    /// Gateways and routes.
+    pub(super) routes: Vec<EdgeRoute>,
+    connected: Vec<(Prefix, u8)>,
+}
+
+impl Networks {
+    /// The name of the port that has this address as its own, and the address, if it is in `prefix`.
+    pub(super) fn own_address_in(&self, prefix: &Prefix) -> Option<(&str, IpAddr)> {
+        let own = self.ports.iter().zip(&self.addresses);
+        let mut all = own.flat_map(|((name, _), addresses)| addresses.iter().map(move |(address, _)| (name.as_str(), *address)));
+        all.find(|(_, address)| prefix.contains(&ip_bytes(*address)))
+    }
+
+    fn is_own(&self, address: IpAddr) -> bool {
+        self.addresses.iter().flatten().any(|(own, _)| *own == address)
+    }
+
+    fn port_name(&self, port: u8) -> &str {
+        &self.ports[port as usize].0
+    }
+}
+
+pub(super) fn check(config: &Config, root: Spot<'_>) -> Result<Networks, Mistake> {
+    if config.ports.is_empty() || config.ports.len() > MAX_PORTS {
+        return Err(root.name("ports").mistake(format!("between 1 and {MAX_PORTS} ports are needed")));
+    }
+    let mut networks = Networks { ports: Vec::new(), addresses: Vec::new(), routes: Vec::new(), connected: Vec::new() };
+    for (name, port) in &config.ports {
+        let spot = root.key("ports").key(name);
+        let device = device(&port.device).map_err(|message| spot.key("device").mistake(message))?;
+        if let Some((other, _)) = networks.ports.iter().find(|(_, other)| plain(other) == plain(device)) {
+            return Err(spot.key("device").mistake(format!("port `{other}` has this device already")));
+        }
+        networks.ports.push((name.clone(), device.to_owned()));
+        networks.addresses.push(Vec::new());
+        addresses(port, root.key("ports"), name, &mut networks)?;
+        mtu(port, networks.addresses.last().map_or(&[], Vec::as_slice), spot)?;
+    }
+    for (number, (name, port)) in config.ports.iter().enumerate() {
+        for (at, text) in port.gateway.iter().flat_map(OneOrMany::all).enumerate() {
+            gateway(text, number as u8, root.key("ports").key(name).key("gateway").index(at), &mut networks)?;
+        }
+    }
+    for (at, route) in config.routes.iter().enumerate() {
+        let spot = root.key("routes").index(at);
+        let to: Prefix =
+            route.to.parse().map_err(|error: SelectorError| spot.key("to").mistake_at(error.offset, error.message))?;
+        let (via, port) = next_hop(&route.via, spot.key("via"), &networks)?;
+        if via.is_ipv4() != to.is_ipv4() {
+            return Err(spot.key("via").mistake(format!("{to} and its next router {via} are of different address families")));
+        }
+        if let Some((network, port)) = networks.connected.iter().find(|(network, _)| *network == to) {
+            let name = networks.port_name(*port);
+            return Err(spot.key("to").mistake(format!("{network} is connected to port `{name}` itself: it needs no route")));
+        }
+        if networks.routes.iter().any(|other| other.prefix == to) {
+            let what = if to.is_empty() { "there is a default route or gateway already" } else { "there is a route already" };
+            return Err(spot.key("to").mistake(format!("{what} to {to}")));
+        }
+        networks.routes.push(EdgeRoute { prefix: to, port, gateway: Some(via) });
+    }
+    Ok(networks)
+}
+
+fn plain(device: &str) -> &str {
+    device.strip_prefix("afpacket:").unwrap_or(device)
+}
+
+fn device(text: &str) -> Result<&str, String> {
+    if let Some((driver, _)) = text.split_once(':')
+        && !DRIVERS.contains(&driver)
+    {
+        return Err(if LATER_DRIVERS.contains(&driver) {
+            format!("the port driver `{driver}` is not available in this version: name a Linux interface")
+        } else {
+            format!("there is no port driver `{driver}`: name a Linux interface{}", suggestion(driver, DRIVERS.iter().copied()))
+        });
+    }
+    let name = plain(text);
+    if name.is_empty() || name.len() > MAX_DEVICE || name.chars().any(|c| c.is_whitespace() || c.is_control() || c == '/') {
+        return Err(format!(
+            "`{}` is not the name of a Linux interface: 1 to {MAX_DEVICE} characters, as `ip link` lists them",
+            name.escape_debug()
+        ));
+    }
+    Ok(text)
+}
+
+fn addresses(port: &PortConfig, ports: Spot<'_>, name: &str, networks: &mut Networks) -> Result<(), Mistake> {
+    let number = (networks.ports.len() - 1) as u8;
+    let written = port.address.all();
+    if written.is_empty() {
+        return Err(ports.name(name).mistake(format!("port `{name}` needs an address, like `address: 10.0.0.1/24`")));
+    }
+    for (at, text) in written.into_iter().enumerate() {
+        let spot = ports.key(name).key("address").index(at);
+        let (address, len) = interface_address(text).map_err(|(offset, message)| spot.mistake_at(offset, message))?;
+        let Some(network) = Prefix::network_of(address, len) else { return Err(spot.mistake("this is no network")) };
+        if networks.is_own(address) {
+            return Err(spot.mistake(format!("the box has the address {address} already")));
+        }
+        // A port may have several addresses in one network; anything else that overlaps leaves it open where a packet goes.
+        let other =
+            networks.connected.iter().find(|(other, at)| other.overlaps(&network) && (*other != network || *at != number));
+        if let Some((other, at)) = other {
+            let whose = networks.port_name(*at);
+            return Err(spot.mistake(format!("the network of {text} overlaps {other} of port `{whose}`")));
+        }
+        networks.connected.push((network, number));
+        networks.addresses[number as usize].push((address, len));
+    }
+    Ok(())
+}
+
+/// An address with its prefix length, as an interface has it; a mistake with its offset.
+fn interface_address(text: &str) -> Result<(IpAddr, u8), (usize, String)> {
+    let whole = |message: String| (0, message);
+    let Some((address_text, len_text)) = text.split_once('/') else {
+        let like = if text.contains(':') { "2001:db8::1/64" } else { "10.0.0.1/24" };
+        return Err(whole(format!("`{text}` has no prefix length: an address is written like {like}")));
+    };
+    let address: IpAddr = address_text
+        .parse()
+        .map_err(|_| whole(format!("`{address_text}` is not an IP address: one is written like 10.0.0.1/24")))?;
+    let max = if address.is_ipv4() { 32 } else { 128 };
+    let len: u8 = len_text
+        .parse()
+        .ok()
+        .filter(|len| *len <= max)
+        .ok_or_else(|| (address_text.len() + 1, format!("the prefix length of `{text}` is not between 0 and {max}")))?;
+    is_host(address, len).map_err(|why| whole(format!("`{text}` cannot be a port's address: {why}")))?;
+    Ok((address, len))
+}
+
+/// True if one station can have this address in a network of this prefix length; else why not.
+fn is_host(address: IpAddr, len: u8) -> Result<(), &'static str> {
+    if address.is_unspecified() || address.is_multicast() || address.is_loopback() {
+        return Err("it is unspecified, loopback or multicast");
+    }
+    let IpAddr::V4(v4) = address else { return Ok(()) };
+    if v4.is_broadcast() || v4.octets()[0] == 0 {
+        return Err("it is broadcast or nowhere");
+    }
+    // RFC 3021: in a network of two addresses both are stations.
+    if (1..=30).contains(&len) {
+        let host_bits = u32::MAX >> len;
+        match u32::from(v4) & host_bits {
+            0 => return Err("it is the network's own address"),
+            bits if bits == host_bits => return Err("it is the network's broadcast address"),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn mtu(port: &PortConfig, addresses: &[(IpAddr, u8)], spot: Spot<'_>) -> Result<(), Mistake> {
+    let has_v6 = addresses.iter().any(|(address, _)| address.is_ipv6());
+    let least = MIN_MTU[usize::from(has_v6)];
+    match port.mtu {
+        Some(mtu) if mtu < least => {
+            let why = if has_v6 { " with an IPv6 address" } else { "" };
+            Err(spot.key("mtu").mistake(format!("an MTU of {mtu} is too small: at least {least} is needed{why}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// An address in a port's network, and that port.
+fn next_hop(text: &str, spot: Spot<'_>, networks: &Networks) -> Result<(IpAddr, u8), Mistake> {
+    let address: IpAddr = text.parse().map_err(|_| spot.mistake(format!("`{text}` is not an IP address")))?;
+    let bytes = ip_bytes(address);
+    let Some((network, port)) = networks.connected.iter().find(|(network, _)| network.contains(&bytes)) else {
+        let known = listed(
+            networks.connected.iter().map(|(network, _)| network.to_string()).collect::<Vec<_>>().iter().map(String::as_str),
+        );
+        return Err(spot.mistake(format!("no port's network contains {address}: {known}")));
+    };
+    if networks.is_own(address) {
+        return Err(spot.mistake(format!("{address} is the box's own address, not another router's")));
+    }
+    is_host(address, network.len()).map_err(|why| spot.mistake(format!("{address} cannot be a router: {why}")))?;
+    Ok((address, *port))
+}
+
+fn gateway(text: &str, port: u8, spot: Spot<'_>, networks: &mut Networks) -> Result<(), Mistake> {
+    let (gateway, at) = next_hop(text, spot, networks)?;
+    if at != port {
+        let (mine, theirs) = (networks.port_name(port), networks.port_name(at));
+        return Err(spot.mistake(format!("the gateway {gateway} is in a network of port `{theirs}`, not of port `{mine}`")));
+    }
+    let any: IpAddr = if gateway.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+    let Some(prefix) = Prefix::new(any, 0) else { return Err(spot.mistake("no default route")) };
+    if let Some(other) = networks.routes.iter().find(|route| route.prefix == prefix) {
+        let family = if gateway.is_ipv4() { "IPv4" } else { "IPv6" };
+        let whose = networks.port_name(other.port);
+        return Err(spot.mistake(format!("port `{whose}` has an {family} gateway already: use `routes` for all but one")));
+    }
+    networks.routes.push(EdgeRoute { prefix, port, gateway: Some(gateway) });
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! From the operator's words for a protection to the protection.
+
+use super::file::{ProtectionConfig, ProtectionOptions};
+use super::mistake::{Mistake, listed, suggestion};
+use super::source::Spot;
+use holdfast_protection::{NfvActor, Protection, ReleaseAt, Unprotected};
+
+/// A protection of this version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Preset {
+    None,
+    NfvActor(ReleaseAt),
+}
+
+const PRESETS: &[&str] = &["none", "nfvactor"];
+const LATER: &[&str] = &["nfactor", "reinforce", "dal", "rescue", "pico", "ftmb", "stateless"];
+
+impl Preset {
+    pub(super) fn build(self) -> Box<dyn Protection> {
+        match self {
+            Preset::None => Box::new(Unprotected),
+            Preset::NfvActor(release) => Box::new(NfvActor::new(release)),
+        }
+    }
+
+    /// Runtimes without which it cannot keep its promise.
+    pub(super) fn least_runtimes(self) -> u16 {
+        match self {
+            Preset::None => 1,
+            Preset::NfvActor(_) => 2,
+        }
+    }
+}
+
+/// One question: its key, the answers of this version, and answers that other protections give.
+struct Question {
+    key: &'static str,
+    now: &'static [&'static str],
+    later: &'static [&'static str],
+}
+
+const FLOW: Question = Question { key: "flow", now: &["memory", "replica"], later: &["snapshot", "standby", "dal", "paged"] };
+const SHARED: Question =
+    Question { key: "shared", now: &["memory", "partitioned"], later: &["checkpoint", "dal", "state-server"] };
+const RELEASE: Question =
+    Question { key: "release", now: &["at-once", "replica", "source"], later: &["standby", "stable", "write-back"] };
+const REBUILD: Question =
+    Question { key: "rebuild", now: &["nothing", "replica"], later: &["snapshots", "standby", "replay", "dal", "page-faults"] };
+
+impl Question {
+    fn answer<'a>(&self, given: Option<&'a str>, spot: Spot<'_>) -> Result<Option<&'a str>, Mistake> {
+        let Some(word) = given else { return Ok(None) };
+        if self.now.contains(&word) {
+            return Ok(Some(word));
+        }
+        let known = listed(self.now.iter().copied());
+        let message = if self.later.contains(&word) {
+            format!("`{}: {word}` is not available in this version: {known}", self.key)
+        } else {
+            let near = suggestion(word, self.now.iter().copied());
+            format!("`{word}` is no answer to `{}`: {known}{near}", self.key)
+        };
+        Err(spot.key(self.key).mistake(message))
+    }
+}
+
+/// `spot` is the value of `protection`.
+pub(super) fn read(config: Option<&ProtectionConfig>, spot: Spot<'_>) -> Result<Preset, Mistake> {
+    match config {
+        None => Ok(Preset::None),
+        Some(ProtectionConfig::Preset(name)) => preset(name, None, spot, spot),
+        Some(ProtectionConfig::Options(options)) => match &options.preset {
+            Some(name) => {
+                let given = [("flow", &options.flow), ("shared", &options.shared), ("rebuild", &options.rebuild)];
+                if let Some((key, _)) = given.iter().find(|(_, answer)| answer.is_some()) {
+                    return Err(spot
+                        .name(key)
+                        .mistake(format!("the preset `{name}` answers `{key}` already: leave one of them out")));
+                }
+                preset(name, options.release.as_deref(), spot.key("preset"), spot)
+            }
+            None => answers(options, spot),
+        },
+    }
+}
+
+fn preset(name: &str, release: Option<&str>, spot: Spot<'_>, options: Spot<'_>) -> Result<Preset, Mistake> {
+    let release = RELEASE.answer(release, options)?;
+    match (name, release) {
+        ("none", None | Some("at-once")) => Ok(Preset::None),
+        ("none", Some(_)) => Err(options.key("release").mistake("`none` has nothing to wait for: leave `release` out")),
+        ("nfvactor", None | Some("replica")) => Ok(Preset::NfvActor(ReleaseAt::Replica)),
+        ("nfvactor", Some("source")) => Ok(Preset::NfvActor(ReleaseAt::Source)),
+        ("nfvactor", Some(_)) => Err(options
+            .key("release")
+            .mistake("`nfvactor` lets a packet leave only once its state is saved: `release` is `replica` or `source`")),
+        (later, _) if LATER.contains(&later) => Err(spot
+            .mistake(format!("the protection `{later}` is not available in this version: {}", listed(PRESETS.iter().copied())))),
+        (unknown, _) => {
+            let near = suggestion(unknown, PRESETS.iter().copied());
+            Err(spot.mistake(format!("there is no protection `{unknown}`: {}{near}", listed(PRESETS.iter().copied()))))
+        }
+    }
+}
+
+/// An answer to each question; what is not answered follows from where flow state lives.
+fn answers(options: &ProtectionOptions, spot: Spot<'_>) -> Result<Preset, Mistake> {
+    let flow = FLOW.answer(options.flow.as_deref(), spot)?;
+    let shared = SHARED.answer(options.shared.as_deref(), spot)?;
+    let release = RELEASE.answer(options.release.as_deref(), spot)?;
+    let rebuild = REBUILD.answer(options.rebuild.as_deref(), spot)?;
+    let contradiction = |key: &str, message: &str| Err(spot.key(key).mistake(message));
+    match flow {
+        None => {
+            Err(spot.mistake("a protection has a `preset`, or says at least where `flow` state lives: `memory` or `replica`"))
+        }
+        Some("memory") => match (release, rebuild) {
+            (Some("replica" | "source"), _) => contradiction(
+                "release",
+                "without a replica nobody says that the state is saved: `flow: replica`, or `release: at-once`",
+            ),
+            (_, Some("replica")) => {
+                contradiction("rebuild", "there is no replica to rebuild from: `flow: replica`, or `rebuild: nothing`")
+            }
+            _ => Ok(Preset::None),
+        },
+        Some(_) => match (shared, release, rebuild) {
+            (Some("memory"), _, _) => contradiction(
+                "shared",
+                "flows that move to their replicas need `shared: partitioned`: what is left in a dead runtime's memory may be given twice",
+            ),
+            (_, Some("at-once"), _) => contradiction(
+                "release",
+                "a replica with `release: at-once` is not available in this version: `replica`, `source`",
+            ),
+            (_, _, Some("nothing")) => {
+                contradiction("rebuild", "a replica from which nothing is rebuilt is of no use: `rebuild: replica`")
+            }
+            (_, Some("source"), _) => Ok(Preset::NfvActor(ReleaseAt::Source)),
+            _ => Ok(Preset::NfvActor(ReleaseAt::Replica)),
+        },
+    }
+}

@@ -1,0 +1,128 @@
+//! Where a destination leads: longest prefix match, IPv4 and IPv6 apart.
+//!
+//! Built once. One sorted table per prefix length, longest first: a look-up is one binary search per length that occurs,
+//! which is a handful in any configuration written by hand.
+
+use super::EdgeRoute;
+use holdfast_wire::unmap_v4;
+use holdfast_wire::{ip_bytes, selector::Prefix};
+
+struct Level {
+    /// Bits, of 128.
+    len: u8,
+    /// The first `len` bits, and the route. Sorted.
+    routes: Vec<(u128, EdgeRoute)>,
+}
+
+/// See the module.
+pub(super) struct Routes {
+    v4: Vec<Level>,
+    v6: Vec<Level>,
+}
+
+/// The first `len` bits of an address.
+fn head(address: &[u8; 16], len: u8) -> u128 {
+    u128::from_be_bytes(*address).checked_shr(128 - u32::from(len)).unwrap_or(0)
+}
+
+fn levels(routes: impl Iterator<Item = EdgeRoute>) -> Vec<Level> {
+    let mut levels: Vec<Level> = Vec::new();
+    for route in routes {
+        let len = route.prefix.specificity();
+        let entry = (head(&ip_bytes(route.prefix.first()), len), route);
+        match levels.iter_mut().find(|level| level.len == len) {
+            Some(level) => level.routes.push(entry),
+            None => levels.push(Level { len, routes: vec![entry] }),
+        }
+    }
+    levels.sort_by_key(|level| core::cmp::Reverse(level.len));
+    for level in &mut levels {
+        // Stable: of two routes for one prefix the first one given stays.
+        level.routes.sort_by_key(|(head, _)| *head);
+        level.routes.dedup_by_key(|(head, _)| *head);
+    }
+    levels
+}
+
+impl Routes {
+    /// A table of these routes.
+    pub(super) fn new(routes: &[EdgeRoute]) -> Routes {
+        let is_v4 = |prefix: &Prefix| prefix.is_ipv4();
+        Routes {
+            v4: levels(routes.iter().copied().filter(|route| is_v4(&route.prefix))),
+            v6: levels(routes.iter().copied().filter(|route| !is_v4(&route.prefix))),
+        }
+    }
+
+    /// The route of a destination.
+    #[inline]
+    pub(super) fn find(&self, destination: &[u8; 16]) -> Option<&EdgeRoute> {
+        let levels = if unmap_v4(destination).is_some() { &self.v4 } else { &self.v6 };
+        levels.iter().find_map(|level| {
+            let wanted = head(destination, level.len);
+            let at = level.routes.binary_search_by_key(&wanted, |(head, _)| *head).ok()?;
+            Some(&level.routes[at].1)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::net::IpAddr;
+
+    fn route(prefix: &str, port: u8) -> EdgeRoute {
+        EdgeRoute { prefix: prefix.parse().expect("a test's prefix"), port, gateway: None }
+    }
+
+    fn port(routes: &Routes, address: &str) -> Option<u8> {
+        routes.find(&ip_bytes(address.parse().expect("a test's address"))).map(|route| route.port)
+    }
+
+    #[test]
+    fn the_longest_prefix_wins_and_families_do_not_mix() {
+        let routes = Routes::new(&[
+            route("::/0", 6),
+            route("10.0.0.0/8", 1),
+            route("10.1.0.0/16", 2),
+            route("10.1.2.0/24", 3),
+            route("10.1.2.3/32", 4),
+            route("10.1.2.0/24", 9),
+            route("2001:db8::/32", 5),
+        ]);
+        assert_eq!(port(&routes, "10.9.9.9"), Some(1));
+        assert_eq!(port(&routes, "10.1.9.9"), Some(2));
+        assert_eq!(port(&routes, "10.1.2.9"), Some(3), "the first of two equal routes");
+        assert_eq!(port(&routes, "10.1.2.3"), Some(4));
+        assert_eq!(port(&routes, "2001:db8::1"), Some(5));
+        assert_eq!(port(&routes, "2001:db9::1"), Some(6));
+        // An IPv6 default route leads no IPv4 packet anywhere.
+        assert_eq!(port(&routes, "11.0.0.1"), None);
+        assert_eq!(port(&Routes::new(&[route("0.0.0.0/0", 1)]), "2001:db8::1"), None);
+    }
+
+    proptest! {
+        /// The table answers as a search through all routes does.
+        #[test]
+        fn as_a_linear_search(
+            given in prop::collection::vec((any::<u32>(), 0u8..=32, any::<u8>()), 0..40),
+            asked in prop::collection::vec(any::<u32>(), 0..40),
+        ) {
+            let routes: Vec<EdgeRoute> = given
+                .iter()
+                .filter_map(|&(address, len, port)| {
+                    let prefix = Prefix::network_of(IpAddr::V4((address & 0xc3c3_c3c3).into()), len)?;
+                    Some(EdgeRoute { prefix, port, gateway: None })
+                })
+                .collect();
+            let table = Routes::new(&routes);
+            for asked in asked {
+                let address = ip_bytes(IpAddr::V4((asked & 0xc3c3_c3c3).into()));
+                // `max_by_key` keeps the last of equals, so the search goes backwards.
+                let expected = routes.iter().rev().filter(|route| route.prefix.contains(&address)).max_by_key(|route| route.prefix.specificity());
+                prop_assert_eq!(table.find(&address).map(|route| route.port), expected.map(|route| route.port));
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Whatever comes, nothing panics and every buffer is in exactly one place. [`Bench`] checks the pool after every step.
+
+use super::frames::frame;
+use super::{Bench, SECOND};
+use holdfast_wire::PacketPool;
+use proptest::prelude::*;
+
+/// What may happen to an edge.
+#[derive(Debug, Clone)]
+enum Step {
+    Port(u8, Vec<u8>),
+    Released(u8, Vec<u8>),
+    Wait(u64),
+}
+
+const WORDS: &[&str] = &[
+    "udp 10.0.0.9:1000 > 192.0.2.7:53",
+    "tcp 10.0.0.9:1000 > 203.0.113.9:80 ttl=2",
+    "ping 10.0.0.9 > 10.0.0.1",
+    "ping 2001:db8:a::9 > 2001:db8:a::1",
+    "udp 10.0.0.9:5 > 10.0.0.1:33434 ttl=1",
+    "udp 10.0.0.9:5 > 192.0.2.7:33434 ttl=1",
+    "udp 10.0.0.9:5 > 198.51.100.4:7 df len=1380",
+    "udp 10.0.0.9:5 > 192.0.2.7:7 df len=1380",
+    "udp 10.0.0.9:5 > 172.16.0.1:7",
+    "udp 10.0.0.9:1000 > 192.0.2.7:53 more id=7 len=24",
+    "udp 10.0.0.9:0 > 192.0.2.7:0 at=32 more id=7 len=32",
+    "udp 10.0.0.9:0 > 192.0.2.7:0 at=64 id=7 len=5",
+    "udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 more id=5 len=24",
+    "udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 at=32 id=5",
+    "udp [2001:db8:a::9]:1 > [2001:db8:b::9]:2 rh0",
+    "udp 10.0.0.9:1 > 192.0.2.7:2 lsrr",
+    "arp who-has 10.0.0.1 tell 10.0.0.9",
+    "arp 203.0.113.9 is-at 02:00:00:00:01:09 to=box1",
+    "arp 203.0.113.254 is-at 02:00:00:00:01:fe to=box1",
+    "ns 2001:db8:a::1 from 2001:db8:a::9",
+    "na 2001:db8:b::fe",
+    "na 2001:db8:b::9 bare flags=0",
+    "rs",
+];
+
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    let word = 0..WORDS.len();
+    prop_oneof![
+        // Anything, mostly behind a plausible beginning.
+        1 => prop::collection::vec(any::<u8>(), 0..200),
+        1 => (0..4usize, prop::collection::vec(any::<u8>(), 0..120)).prop_map(|(kind, rest)| {
+            let ethertype = [[8, 0], [8, 6], [0x86, 0xdd], [0x81, 0]][kind];
+            [&super::BOX[0][..], &[2, 0, 0, 0, 1, 9], &ethertype, &[[0x45], [0], [0x60], [0]][kind], &rest].concat()
+        }),
+        // What is right, as it is, cut, or with a byte changed.
+        3 => word.clone().prop_map(|at| frame(0, WORDS[at])),
+        1 => (word.clone(), any::<prop::sample::Index>()).prop_map(|(at, end)| {
+            let bytes = frame(0, WORDS[at]);
+            bytes[..end.index(bytes.len())].to_vec()
+        }),
+        2 => (word, any::<prop::sample::Index>(), any::<u8>()).prop_map(|(at, place, byte)| {
+            let mut bytes = frame(0, WORDS[at]);
+            let place = place.index(bytes.len());
+            bytes[place] = byte;
+            if bytes[12..14] == [8, 0] && bytes[14] == 0x45 {
+                // With its checksum right again it gets further.
+                bytes[24..26].fill(0);
+                let sum = holdfast_wire::checksum::checksum(&bytes[14..34]);
+                bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+            }
+            bytes
+        }),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0u8..3, bytes()).prop_map(|(port, bytes)| Step::Port(port, bytes)),
+        3 => (0u8..3, bytes()).prop_map(|(port, bytes)| Step::Released(port, bytes)),
+        1 => (0..40 * SECOND).prop_map(Step::Wait),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn every_packet_comes_out_in_exactly_one_way(steps in prop::collection::vec(step(), 1..40), buffers in 2usize..40) {
+        let mut bench = Bench::with_buffers(buffers);
+        for step in steps {
+            // With everything waiting inside there is no buffer to receive into.
+            let has_room = bench.pool.free() > 0;
+            match step {
+                Step::Port(port, bytes) if has_room => {
+                    let mut bytes = bytes;
+                    if port == 1 && bytes.len() >= 6 && bytes[..6] == super::BOX[0] {
+                        bytes[..6].copy_from_slice(&super::BOX[1]);
+                    }
+                    bench.port_quietly(port, &bytes);
+                }
+                Step::Released(port, bytes) if has_room => bench.release_quietly(port, &bytes),
+                Step::Wait(ns) => bench.wait_quietly(ns),
+                Step::Port(..) | Step::Released(..) => {}
+            }
+        }
+        bench.edge.abandon(&mut bench.pool);
+        prop_assert_eq!(bench.pool.free(), bench.pool.total());
+    }
+}
+
+/// As the methods they are named after, without putting anything into words: frames here need not be describable.
+impl Bench {
+    fn port_quietly(&mut self, port: u8, bytes: &[u8]) {
+        let packet = self.packet(bytes);
+        let before = (self.edge.drops().total(), self.edge.held());
+        let forwarded = self.edge.handle_ingress(port, packet, self.now, &mut self.out, &mut self.pool);
+        let is_discovery = bytes.get(12..14).is_some_and(|kind| kind == [8, 6] || kind == [0x86, 0xdd]);
+        let happened = usize::from(forwarded.is_some()) + self.out.transmit.len() + self.out.reinject.len();
+        let counted = self.edge.drops().total() > before.0 || self.edge.held() > before.1;
+        // Only ARP and neighbour discovery may be understood and call for nothing.
+        assert!(happened > 0 || counted || is_discovery, "a frame vanished: {bytes:02x?}");
+        if let Some((_, packet)) = forwarded {
+            self.pool.put(packet);
+        }
+        self.collect();
+    }
+
+    fn release_quietly(&mut self, ingress: u8, bytes: &[u8]) {
+        let mut packet = self.packet(bytes);
+        packet.meta.ingress = ingress;
+        if packet.parse().is_err() {
+            return self.pool.put(packet);
+        }
+        self.edge.handle_egress(super::Released::stateless(packet), self.now, &mut self.out, &mut self.pool);
+        self.collect();
+    }
+
+    fn wait_quietly(&mut self, ns: u64) {
+        let end = self.now + ns;
+        while self.edge.poll_timeout() <= end {
+            let due = self.edge.poll_timeout();
+            self.now = self.now.max(due);
+            self.edge.handle_timeout(self.now, &mut self.out, &mut self.pool);
+            assert!(self.edge.poll_timeout() > due, "a timeout that does not pass");
+            self.collect();
+        }
+        self.now = end;
+    }
+
+    fn collect(&mut self) {
+        for (_, released) in self.out.transmit.drain(..) {
+            self.pool.put(released.into_inner());
+        }
+        for (port, packet) in core::mem::take(&mut self.out.reinject) {
+            if let Some((_, packet)) = self.edge.handle_reinjected(port, packet, &mut self.pool) {
+                self.pool.put(packet);
+            }
+        }
+        assert_eq!(self.pool.free() + self.edge.held(), self.pool.total(), "a buffer is lost, or there twice");
+    }
+}

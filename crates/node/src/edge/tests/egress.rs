@@ -1,0 +1,117 @@
+//! What chains have released: routes, hops, sizes, and what is told about packets that cannot leave.
+
+use super::frames::frame;
+use super::{Bench, Released};
+use holdfast_wire::{DropReason, PacketPool};
+
+/// Everybody who is needed has asked for the box, and has answered its question.
+fn known() -> Bench {
+    Bench::knowing(&[
+        (1, "arp who-has 203.0.113.1 tell 203.0.113.254"),
+        (1, "arp who-has 203.0.113.1 tell 203.0.113.9"),
+        (0, "arp who-has 10.0.0.1 tell 10.0.0.9"),
+        (1, "ns 2001:db8:b::1 from 2001:db8:b::fe"),
+        (0, "ns 2001:db8:a::1 from 2001:db8:a::9"),
+    ])
+}
+
+fn first(bench: &mut Bench, ingress: u8, words: &str) -> String {
+    bench.released(ingress, words).into_iter().next().unwrap_or_default()
+}
+
+#[test]
+fn routes_and_hops() {
+    let mut bench = known();
+    assert_eq!(
+        first(&mut bench, 0, "udp 198.51.100.4:1 > 203.0.113.9:2"),
+        "1< box1>host9 udp 198.51.100.4:1 > 203.0.113.9:2 ttl=63"
+    );
+    assert_eq!(
+        first(&mut bench, 0, "udp 198.51.100.4:1 > 192.0.2.7:2"),
+        "1< box1>host254 udp 198.51.100.4:1 > 192.0.2.7:2 ttl=63"
+    );
+    assert_eq!(first(&mut bench, 1, "udp 192.0.2.7:2 > 10.0.0.9:1 ttl=2"), "0< box0>host9 udp 192.0.2.7:2 > 10.0.0.9:1 ttl=1");
+    assert_eq!(
+        first(&mut bench, 0, "tcp [2001:db8:a::9]:1 > [2001:db8:f::7]:2"),
+        "1< box1>host254 tcp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 ttl=63"
+    );
+    assert_eq!(first(&mut bench, 1, "udp 192.0.2.7:2 > 10.0.0.9:1 ttl=1"), "drop ttl_exceeded");
+}
+
+#[test]
+fn no_route_is_told_through_the_chain() {
+    assert_eq!(
+        known().released(0, "udp 198.51.100.4:1 > 172.16.0.1:2"),
+        [
+            "again 0> host4>box0 net 10.0.0.1 > 198.51.100.4 ttl=64 about [udp 198.51.100.4:1 > 172.16.0.1:2 ttl=64] \
+             as udp 172.16.0.1:2 > 198.51.100.4:1",
+            "drop no_route"
+        ]
+    );
+    // An IPv6 route is none for IPv4, and the other way round.
+    let effects = known().released(0, "udp [2001:db8:a::9]:1 > [2001:db8:dead::1]:2");
+    assert!(effects[0].starts_with("again 0> host9>box0 net 2001:db8:a::1 > 2001:db8:a::9"), "{effects:?}");
+}
+
+#[test]
+fn a_packet_that_does_not_fit_is_told_the_size_through_the_chain() {
+    let mut bench = known();
+    assert_eq!(
+        first(&mut bench, 0, "udp 198.51.100.4:1 > 192.0.2.7:2 df len=1372"),
+        "1< box1>host254 udp 198.51.100.4:1 > 192.0.2.7:2 ttl=63"
+    );
+    assert_eq!(
+        bench.released(0, "udp 198.51.100.4:1 > 192.0.2.7:2 df len=1373"),
+        [
+            "again 1> host4>box0 too-big mtu=1400 203.0.113.1 > 198.51.100.4 ttl=64 about [udp 198.51.100.4:1 > 192.0.2.7:2 ttl=64] \
+             as udp 192.0.2.7:2 > 198.51.100.4:1",
+            "drop frame_too_large"
+        ]
+    );
+    let effects = bench.released(0, "tcp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 len=1400");
+    assert!(effects[0].starts_with("again 1> host9>box0 too-big mtu=1400 2001:db8:b::1 > 2001:db8:a::9"), "{effects:?}");
+}
+
+#[test]
+fn the_quote_is_as_long_as_the_rfcs_allow() {
+    let mut bench = known();
+    let mut reported = |words: &str| {
+        let mut packet = bench.packet(&frame(0, words));
+        packet.parse().expect("well formed");
+        bench.edge.handle_egress(Released::stateless(packet), bench.now, &mut bench.out, &mut bench.pool);
+        let (_, packet) = bench.out.reinject.pop().expect("told");
+        let len = packet.len() - 14;
+        bench.pool.put(packet);
+        len
+    };
+    assert_eq!(reported("udp 198.51.100.4:1 > 172.16.0.1:2 len=1400"), 576);
+    assert_eq!(reported("udp [2001:db8:a::9]:1 > [2001:db8:dead::1]:2 len=1400"), 1280);
+    assert_eq!(reported("udp 198.51.100.4:1 > 172.16.0.1:2 len=16"), 20 + 8 + 20 + 8 + 16);
+}
+
+#[test]
+fn what_goes_to_all_does_not_leave() {
+    let mut bench = known();
+    assert_eq!(bench.released(0, "udp 198.51.100.4:1 > 203.0.113.255:2"), ["drop multicast"]);
+    assert_eq!(bench.released(0, "udp 198.51.100.4:1 > 224.0.0.1:2"), ["drop multicast"]);
+}
+
+#[test]
+fn what_a_chain_did_not_lead_away_from_the_box_goes_nowhere() {
+    assert_eq!(known().released(0, "udp 198.51.100.4:1 > 10.0.0.1:2"), ["drop local"]);
+    // Least of all round and round.
+    assert_eq!(known().released(1, "udp 192.0.2.7:1 > 198.51.100.5:2"), ["drop no_mapping"]);
+    assert_eq!(known().released(1, "udp 192.0.2.7:1 > 203.0.113.2:2"), ["drop no_mapping"]);
+}
+
+#[test]
+fn at_the_end_nothing_stays_inside() {
+    let mut bench = Bench::new();
+    bench.released(0, "udp 198.51.100.4:1 > 203.0.113.9:2");
+    bench.port(0, "udp 10.0.0.9:1 > 192.0.2.7:2 at=1480 id=5");
+    assert_eq!(bench.edge.held(), 2);
+    bench.edge.abandon(&mut bench.pool);
+    assert_eq!(bench.edge.held(), 0);
+    assert_eq!(bench.edge.drops().get(DropReason::ShuttingDown), 2);
+    assert_eq!(bench.pool.free(), bench.pool.total());
+}

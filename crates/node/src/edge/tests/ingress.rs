@@ -1,0 +1,306 @@
+//! What comes in: every item of bad input has a test by its name, beside what is right.
+
+use super::frames::frame;
+use super::{Bench, SECOND};
+use holdfast_wire::DropReason;
+
+/// One frame into a fresh edge: the only thing that happens.
+fn only(port: u8, words: &str) -> String {
+    let effects = Bench::new().port(port, words);
+    assert_eq!(effects.len(), 1, "{words}: {effects:?}");
+    effects.into_iter().next().unwrap_or_default()
+}
+
+#[test]
+fn what_is_right_goes_to_a_chain() {
+    assert_eq!(only(0, "udp 10.0.0.9:1000 > 192.0.2.7:53"), "forward udp 10.0.0.9:1000 > 192.0.2.7:53");
+    assert_eq!(only(0, "tcp 10.0.0.9:1000 > 192.0.2.7:80"), "forward tcp 10.0.0.9:1000 > 192.0.2.7:80");
+    assert_eq!(only(0, "ping 10.0.0.9 > 192.0.2.7"), "forward icmp 10.0.0.9:7 > 192.0.2.7:7");
+    assert_eq!(only(0, "proto 10.0.0.9 > 192.0.2.7"), "forward proto-253 10.0.0.9:0 > 192.0.2.7:0");
+    assert_eq!(only(0, "udp [2001:db8:a::9]:1000 > [2001:db8:f::7]:53"), "forward udp [2001:db8:a::9]:1000 > [2001:db8:f::7]:53");
+}
+
+#[test]
+fn zero_length_udp_and_tcp_with_all_flags_or_none_are_a_chains_business() {
+    assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 len=0"), "forward udp 10.0.0.9:1 > 192.0.2.7:2");
+    assert_eq!(only(0, "tcp 10.0.0.9:1 > 192.0.2.7:2 flags=0"), "forward tcp 10.0.0.9:1 > 192.0.2.7:2");
+    assert_eq!(only(0, "tcp 10.0.0.9:1 > 192.0.2.7:2 flags=255"), "forward tcp 10.0.0.9:1 > 192.0.2.7:2");
+}
+
+#[test]
+fn what_chains_own_is_not_local() {
+    assert_eq!(only(1, "udp 192.0.2.7:53 > 198.51.100.4:1000"), "forward udp 192.0.2.7:53 > 198.51.100.4:1000");
+    assert_eq!(only(1, "ping 192.0.2.7 > 198.51.100.5"), "forward icmp 192.0.2.7:7 > 198.51.100.5:7");
+    assert_eq!(only(0, "tcp 10.0.0.9:5 > 10.0.0.100:80"), "forward tcp 10.0.0.9:5 > 10.0.0.100:80");
+    assert_eq!(only(0, "tcp [2001:db8:a::9]:5 > [2001:db8:a::100]:80"), "forward tcp [2001:db8:a::9]:5 > [2001:db8:a::100]:80");
+}
+
+#[test]
+fn of_an_own_address_that_chains_use_only_ping_is_local() {
+    assert_eq!(only(1, "tcp 192.0.2.7:53 > 203.0.113.2:1000"), "forward tcp 192.0.2.7:53 > 203.0.113.2:1000");
+    assert_eq!(only(1, "pong 192.0.2.7 > 203.0.113.2"), "forward icmp 192.0.2.7:7 > 203.0.113.2:7");
+    assert_eq!(only(1, "ping 192.0.2.7 > 203.0.113.2"), "1< box1>host7 pong 203.0.113.2 > 192.0.2.7 ttl=64");
+}
+
+#[test]
+fn ping_is_answered() {
+    assert_eq!(only(0, "ping 10.0.0.9 > 10.0.0.1"), "0< box0>host9 pong 10.0.0.1 > 10.0.0.9 ttl=64");
+    assert_eq!(only(0, "ping 2001:db8:a::9 > 2001:db8:a::1"), "0< box0>host9 pong 2001:db8:a::1 > 2001:db8:a::9 ttl=64");
+    // Any address of the box, with any TTL, from far away.
+    assert_eq!(only(0, "ping 10.9.9.9 > 203.0.113.1 ttl=1"), "0< box0>host9 pong 203.0.113.1 > 10.9.9.9 ttl=64");
+    assert_eq!(only(0, "ping 10.0.0.9 > 10.0.0.1 badl4"), "drop bad_checksum");
+    assert_eq!(only(0, "ping 2001:db8:a::9 > 2001:db8:a::1 badl4"), "drop bad_checksum");
+    assert_eq!(only(0, "pong 10.0.0.9 > 10.0.0.1"), "drop local");
+}
+
+#[test]
+fn ping_has_a_rate_limit_of_its_own() {
+    let mut bench = Bench::new();
+    let mut answered = 0;
+    for _ in 0..3000 {
+        answered += usize::from(bench.port(0, "ping 10.0.0.9 > 10.0.0.1")[0].starts_with("0<"));
+    }
+    assert_eq!(answered, 1000);
+    assert_eq!(bench.edge.drops().get(DropReason::Local), 2000);
+    // A flood of ping leaves traceroute its errors.
+    assert_eq!(bench.port(0, "udp 10.0.0.9:1 > 192.0.2.7:2 ttl=1").len(), 2);
+    bench.wait(SECOND / 100);
+    let answered = (0..100).filter(|_| bench.port(0, "ping 10.0.0.9 > 10.0.0.1")[0].starts_with("0<")).count();
+    assert_eq!(answered, 10);
+}
+
+#[test]
+fn what_else_is_local_is_dropped_and_udp_is_told_so() {
+    assert_eq!(only(0, "tcp 10.0.0.9:5 > 10.0.0.1:22"), "drop local");
+    assert_eq!(
+        Bench::new().port(0, "udp 10.0.0.9:5 > 10.0.0.1:33434 ttl=1"),
+        ["0< box0>host9 port 10.0.0.1 > 10.0.0.9 ttl=64 about [udp 10.0.0.9:5 > 10.0.0.1:33434 ttl=1]", "drop local"]
+    );
+    assert_eq!(
+        Bench::new().port(0, "udp [2001:db8:a::9]:5 > [2001:db8:a::1]:33434"),
+        [
+            "0< box0>host9 port 2001:db8:a::1 > 2001:db8:a::9 ttl=64 about [udp [2001:db8:a::9]:5 > [2001:db8:a::1]:33434 ttl=64]",
+            "drop local"
+        ]
+    );
+}
+
+#[test]
+fn traceroute_sees_the_box() {
+    for ttl in [0, 1] {
+        assert_eq!(
+            Bench::new().port(0, &format!("udp 10.0.0.9:5 > 192.0.2.7:33434 ttl={ttl} len=1000")),
+            [
+                format!(
+                    "0< box0>host9 time-exceeded 10.0.0.1 > 10.0.0.9 ttl=64 about [udp 10.0.0.9:5 > 192.0.2.7:33434 ttl={ttl}]"
+                ),
+                "drop ttl_exceeded".to_owned()
+            ]
+        );
+    }
+    // The answer comes from the address of the port, in the sender's family.
+    assert_eq!(
+        Bench::new().port(1, "ping 2001:db8:b::fe > 2001:db8:a::9 ttl=1"),
+        [
+            "1< box1>host254 time-exceeded 2001:db8:b::1 > 2001:db8:b::fe ttl=64 about [ping 2001:db8:b::fe > 2001:db8:a::9 ttl=1]",
+            "drop ttl_exceeded"
+        ]
+    );
+    assert_eq!(only(0, "udp 10.0.0.9:5 > 192.0.2.7:33434 ttl=2"), "forward udp 10.0.0.9:5 > 192.0.2.7:33434");
+}
+
+#[test]
+fn errors_have_a_rate_limit() {
+    let mut bench = Bench::new();
+    let told = (0..2500).filter(|_| bench.port(0, "udp 10.0.0.9:5 > 192.0.2.7:9 ttl=1").len() == 2).count();
+    assert_eq!(told, 1000);
+    bench.wait(SECOND / 10);
+    let told = (0..2500).filter(|_| bench.port(0, "udp 10.0.0.9:5 > 192.0.2.7:9 ttl=1").len() == 2).count();
+    assert_eq!(told, 100);
+}
+
+#[test]
+fn no_error_about_an_error_or_a_later_fragment() {
+    let mut bench = Bench::new();
+    let mut error = frame(0, "ping 10.0.0.9 > 192.0.2.7 ttl=1");
+    // Destination unreachable.
+    error[34] = 3;
+    assert_eq!(bench.port_bytes(0, &error), ["drop ttl_exceeded"]);
+    assert_eq!(bench.port(0, "udp 10.0.0.9:5 > 192.0.2.7:9 ttl=1 at=1480"), ["drop ttl_exceeded"]);
+}
+
+#[test]
+fn a_dry_pool_makes_no_answer_and_says_so() {
+    let mut bench = Bench::with_buffers(1);
+    // The question's own buffer is free by the time of the answer. A packet that waits keeps its buffer, so nobody can be asked.
+    assert_eq!(bench.port(0, "arp who-has 10.0.0.1 tell 10.0.0.9").len(), 1);
+    assert_eq!(bench.released(0, "udp 10.0.0.9:5 > 192.0.2.7:9"), ["drop arena_empty"]);
+    assert_eq!(bench.edge.held(), 1);
+}
+
+#[test]
+fn other_stations_frames() {
+    assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 to=02:00:00:00:01:07"), "drop not_for_us");
+    assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 to=box1"), "drop not_for_us");
+    assert_eq!(only(0, "arp who-has 10.0.0.1 tell 10.0.0.9 to=02:00:00:00:01:07"), "drop not_for_us");
+    assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 from=03:00:00:00:00:01"), "drop bad_source");
+    assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 from=box0"), "drop bad_source");
+}
+
+#[test]
+fn truncated_at_every_byte() {
+    for words in [
+        "udp 10.0.0.9:1 > 192.0.2.7:2",
+        "tcp 10.0.0.9:1 > 192.0.2.7:2",
+        "ping 10.0.0.9 > 192.0.2.7",
+        "udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2",
+        "udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 more id=5",
+        "arp who-has 10.0.0.1 tell 10.0.0.9",
+        "ns 2001:db8:a::1 from 2001:db8:a::9",
+    ] {
+        let whole = frame(0, words);
+        for len in 0..whole.len() {
+            let effects = Bench::new().port_bytes(0, &whole[..len]);
+            assert_eq!(effects.len(), 1, "{words} cut to {len}: {effects:?}");
+            assert!(effects[0].starts_with("drop "), "{words} cut to {len}: {effects:?}");
+        }
+    }
+}
+
+#[test]
+fn bad_lengths_and_versions() {
+    let with = |at: usize, value: u8| {
+        let mut bytes = frame(0, "udp 10.0.0.9:1 > 192.0.2.7:2");
+        bytes[at] = value;
+        Bench::new().port_bytes(0, &bytes)
+    };
+    assert_eq!(with(14, 0x44), ["drop bad_length"]);
+    assert_eq!(with(17, 10), ["drop bad_length"]);
+    assert_eq!(with(16, 9), ["drop truncated"]);
+    assert_eq!(with(14, 0x65), ["drop bad_version"]);
+    assert_eq!(with(39, 3), ["drop bad_transport"]);
+}
+
+#[test]
+fn bad_checksums() {
+    assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 badsum"), "drop bad_checksum");
+    // A transport checksum is the receiver's business, and stays wrong.
+    assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 badl4"), "forward udp 10.0.0.9:1 > 192.0.2.7:2");
+}
+
+#[test]
+fn land() {
+    assert_eq!(only(0, "tcp 192.0.2.7:1 > 192.0.2.7:1"), "drop bad_source");
+    assert_eq!(only(0, "tcp 10.0.0.1:1 > 10.0.0.1:1"), "drop bad_source");
+    assert_eq!(only(0, "tcp [2001:db8:a::9]:1 > [2001:db8:a::9]:1"), "drop bad_source");
+}
+
+#[test]
+fn sources_that_cannot_be() {
+    for source in [
+        "224.0.0.1",
+        "255.255.255.255",
+        "240.0.0.1",
+        "127.0.0.1",
+        "0.0.0.0",
+        "0.1.2.3",
+        "10.0.0.255",
+        "10.0.0.0",
+        "203.0.113.255",
+    ] {
+        assert_eq!(only(0, &format!("udp {source}:1 > 192.0.2.7:2")), "drop bad_source", "{source}");
+    }
+    for source in ["ff02::1", "::", "::1"] {
+        assert_eq!(only(0, &format!("udp [{source}]:1 > [2001:db8:f::7]:2")), "drop bad_source", "{source}");
+    }
+}
+
+#[test]
+fn our_own_address_as_source() {
+    assert_eq!(only(0, "udp 10.0.0.1:1 > 192.0.2.7:2"), "drop bad_source");
+    assert_eq!(only(1, "udp 10.0.0.1:1 > 192.0.2.7:2"), "drop bad_source");
+    assert_eq!(only(0, "udp [2001:db8:b::1]:1 > [2001:db8:f::7]:2"), "drop bad_source");
+}
+
+#[test]
+fn ipv4_mapped_addresses_in_ipv6() {
+    assert_eq!(only(0, "udp [::ffff:10.0.0.9]:1 > [2001:db8:f::7]:2"), "drop bad_source");
+    assert_eq!(only(0, "udp [2001:db8:a::9]:1 > [::ffff:192.0.2.7]:2"), "drop bad_source");
+    // Nor does one get into the neighbours.
+    assert_eq!(only(0, "ns 2001:db8:a::1 from ::ffff:10.0.0.9"), "drop bad_source");
+    assert_eq!(only(0, "na ::ffff:10.0.0.9"), "drop bad_source");
+}
+
+#[test]
+fn source_routes() {
+    assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 lsrr"), "drop source_route");
+    assert_eq!(only(0, "udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 rh0"), "drop source_route");
+    // Not even for ping to the box.
+    assert_eq!(only(0, "ping 10.0.0.9 > 10.0.0.1 lsrr"), "drop source_route");
+}
+
+#[test]
+fn multicast_and_broadcast() {
+    for destination in ["224.0.0.251", "239.1.2.3", "255.255.255.255", "10.0.0.255", "10.0.0.0", "203.0.113.255"] {
+        assert_eq!(only(0, &format!("udp 10.0.0.9:1 > {destination}:2")), "drop multicast", "{destination}");
+    }
+    assert_eq!(only(0, "udp [2001:db8:a::9]:1 > [ff02::fb]:2 to=33:33:00:00:00:fb"), "drop multicast");
+    // To one by address but to all by frame, not even ping.
+    assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 to=all"), "drop multicast");
+    assert_eq!(only(0, "ping 10.0.0.9 > 10.0.0.1 to=all"), "drop multicast");
+    assert_eq!(only(0, "ping 10.0.0.9 > 10.0.0.255 to=all"), "drop multicast");
+}
+
+#[test]
+fn link_local() {
+    assert_eq!(only(0, "udp 169.254.1.1:1 > 192.0.2.7:2"), "drop link_local");
+    assert_eq!(only(0, "udp 10.0.0.9:1 > 169.254.1.1:2"), "drop link_local");
+    assert_eq!(only(0, "udp [fe80::9]:1 > [2001:db8:f::7]:2"), "drop link_local");
+}
+
+#[test]
+fn destinations_that_are_nowhere() {
+    assert_eq!(only(0, "udp 10.0.0.9:1 > 127.0.0.1:2"), "drop no_route");
+    assert_eq!(only(0, "udp 10.0.0.9:1 > 0.0.0.0:2"), "drop no_route");
+    assert_eq!(only(0, "udp [2001:db8:a::9]:1 > [::1]:2"), "drop no_route");
+}
+
+#[test]
+fn vlan_and_qinq() {
+    assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 vlan=5"), "drop unknown_ethertype");
+    assert_eq!(only(0, "arp who-has 10.0.0.1 tell 10.0.0.9 vlan=5"), "drop unknown_ethertype");
+    let tag = |bytes: &[u8], count: usize| [&bytes[..12], &[0x88, 0xa8, 0, 5].repeat(count), &bytes[12..]].concat();
+    let plain = frame(0, "udp 10.0.0.9:1 > 192.0.2.7:2");
+    assert_eq!(Bench::new().port_bytes(0, &tag(&plain, 2)), ["drop unknown_ethertype"]);
+    assert_eq!(Bench::new().port_bytes(0, &tag(&plain, 3)), ["drop headers_too_deep"]);
+}
+
+#[test]
+fn unknown_ethertypes() {
+    for ethertype in [[0x88, 0xcc], [0, 46], [0x89, 0x4f], [0x88, 0xb6]] {
+        let mut bytes = frame(0, "udp 10.0.0.9:1 > 192.0.2.7:2");
+        bytes[12..14].copy_from_slice(&ethertype);
+        assert_eq!(Bench::new().port_bytes(0, &bytes), ["drop unknown_ethertype"]);
+    }
+}
+
+#[test]
+fn icmp_errors_that_quote_anything() {
+    let mut bench = Bench::new();
+    let quote = |inner: &[u8]| {
+        let mut bytes = frame(1, &format!("ping 192.0.2.7 > 198.51.100.4 len={}", inner.len()));
+        bytes[34] = 3;
+        bytes[42..].copy_from_slice(inner);
+        bytes
+    };
+    let inner = &frame(1, "udp 198.51.100.4:1000 > 192.0.2.7:53")[14..];
+    assert_eq!(bench.port_bytes(1, &quote(inner)), ["forward udp 192.0.2.7:53 > 198.51.100.4:1000"]);
+    assert_eq!(bench.port_bytes(1, &quote(&[])), ["drop state_invalid"]);
+    assert_eq!(bench.port_bytes(1, &quote(&[0xff; 60])), ["drop state_invalid"]);
+    assert_eq!(bench.port_bytes(1, &quote(&inner[..20])), ["drop state_invalid"]);
+}
+
+#[test]
+fn a_port_that_is_not_there() {
+    assert_eq!(Bench::new().port_bytes(7, &frame(0, "udp 10.0.0.9:1 > 192.0.2.7:2")), ["drop port_down"]);
+}
