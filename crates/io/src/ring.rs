@@ -92,10 +92,15 @@ impl<'a> Producer<'a> {
         true
     }
 
-    /// Descriptors that the consumer has not taken yet, at most as many as the ring has room for.
-    pub fn unread(&mut self) -> usize {
+    /// Descriptors that the consumer has not taken yet, asked of the memory itself: what [`Producer::room`] remembers is only a lower bound
+    /// of the room, refreshed when that is used up.
+    ///
+    /// # Errors
+    /// [`Corrupt`].
+    pub fn unread(&mut self) -> Result<usize, Corrupt> {
         self.head = self.memory.head.load(Ordering::Acquire);
-        (self.tail.wrapping_sub(self.head) as usize).min(self.memory.entries.len())
+        let used = self.tail.wrapping_sub(self.head) as usize;
+        if used > self.memory.entries.len() { Err(Corrupt) } else { Ok(used) }
     }
 
     /// Shows the consumer everything that was put in.

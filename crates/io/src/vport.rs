@@ -210,12 +210,11 @@ impl VportHost {
 
     /// Keeps the runtime supplied with free buffers.
     fn supply(&mut self, arena: &mut Arena) {
-        let Ok(room) = self.fill.room() else {
+        let Ok(waiting) = self.fill.unread() else {
             self.broken = true;
             return;
         };
-        let waiting = (ENTRIES - room) as u32;
-        let mut missing = FILL_TARGET.saturating_sub(waiting).min(ENTRIES as u32 - self.outstanding.min(ENTRIES as u32));
+        let mut missing = FILL_TARGET.saturating_sub(waiting as u32).min(ENTRIES as u32 - self.outstanding.min(ENTRIES as u32));
         if missing < FILL_TARGET / 4 {
             return;
         }
@@ -235,7 +234,7 @@ impl VportHost {
     /// Frames that the runtime has not taken yet.
     pub fn unread(&mut self) -> usize {
         self.rx.publish();
-        self.rx.unread()
+        self.rx.unread().unwrap_or(0)
     }
 
     /// The manager is about to sleep. False if something has come in the meantime: then it must not.

@@ -112,3 +112,25 @@ fn a_buffer_that_was_given_up_cannot_be_sent_again() {
         arena.put(packet);
     }
 }
+
+/// A runtime that sends more than it receives (messages, say) is supplied with free buffers for as long as the arena has some.
+#[test]
+fn a_runtime_that_only_sends_does_not_run_dry() {
+    let mut arena = Arena::create(4096).unwrap();
+    let mut host = VportHost::create(1, &mut arena).unwrap();
+    let mut guest = attach(&arena, &host);
+    let (mut out, mut back) = (Vec::new(), Vec::new());
+    for turn in 0..1000 {
+        for _ in 0..32 {
+            out.push(guest.take().unwrap_or_else(|| panic!("dry in turn {turn}")));
+        }
+        guest.transmit(&mut out);
+        host.receive(64, &mut back, &mut arena);
+        assert_eq!(back.len(), 32);
+        for packet in back.drain(..) {
+            arena.put(packet);
+        }
+    }
+    host.reclaim(&mut arena);
+    assert_eq!(arena.free(), arena.total());
+}
