@@ -3,46 +3,65 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
+# Tests are timed and share two cores: their steps come one after the other, whatever -j says.
+.NOTPARALLEL:
 
 CARGO ?= cargo
+# Worlds that the simulator runs, and how long each fuzzer runs.
 SEEDS ?= 10000
-export HOLDFAST_BIN := $(CURDIR)/target/release/holdfast
+FUZZ_SECONDS ?= 60
 
-.PHONY: help setup build demo test lint unit loom fuzz sim e2e bench clean
+CACHE := $(or $(XDG_CACHE_HOME),$(or $(HOME),/root)/.cache)
+export HOLDFAST_TOOLS ?= $(CACHE)/holdfast/tools
+export HOLDFAST_BIN := $(CURDIR)/target/release/holdfast
+export PATH := $(HOLDFAST_TOOLS)/bin:$(PATH)
+export FUZZ_SECONDS
+
+STEPS := lint unit loom fuzz sim e2e
+
+.PHONY: help setup packages build demo test bench clean $(STEPS)
 
 help: ## Say what there is
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
+	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
-setup: ## Install what is missing
+setup: ## Install what is missing: Debian packages, cargo's tools
 	@packaging/setup.sh
 
-build: setup ## Build the binary
-	$(CARGO) build --release -p holdfast
+packages:
+	@packaging/setup.sh packages
+
+build: packages ## Build the binary, target/release/holdfast
+	$(CARGO) build --locked --release -p holdfast
 
 demo: build ## Show connections surviving kill -9 (root)
 	$(HOLDFAST_BIN) demo
 
-lint: setup ## Formatting, clippy
+test: setup build ## Everything that gates, with a count of it all at the end (root)
+	@tests/all.sh $(STEPS)
+
+lint: setup ## Formatting, clippy, licences and sources of dependencies
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	tests/deny.sh
 
-unit: setup ## Unit, property, scenario and compile-fail tests
-	$(CARGO) test --workspace --exclude holdfast-tests
+unit: setup ## Unit, property, scenario, documentation and compile-fail tests
+	$(CARGO) test --locked --workspace --exclude holdfast-tests --no-fail-fast
 
-loom: setup ## The rings between processes under every interleaving
-	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p holdfast-io --release --test rings_loom
+loom: setup ## What processes share, under every interleaving
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test --locked -p holdfast-io --release --test rings_loom
 
-sim: build ## The deterministic simulator
+fuzz: setup ## Every fuzzer for FUZZ_SECONDS
+	tests/fuzz.sh
+
+sim: build ## SEEDS worlds of the deterministic simulator
 	$(HOLDFAST_BIN) sim --seeds $(SEEDS)
 
 e2e: build ## Real clients and servers in network namespaces (root)
-	$(CARGO) test -p holdfast-tests
-
-test: lint unit loom sim e2e ## Everything that gates
+	$(CARGO) test --locked -p holdfast-tests --no-fail-fast
 
 bench: build ## What the machinery costs per packet
 	$(HOLDFAST_BIN) bench datapath
 	for flows in 10000 1000000; do $(HOLDFAST_BIN) bench datapath --flows $$flows; done
 
 clean: ## Remove what was built
-	$(CARGO) clean
+	rm -rf target

@@ -81,7 +81,7 @@ impl Options {
         let functions = match self.chain {
             Chain::Edge => format!("    functions:\n{firewall}{nat}"),
             Chain::Balanced => format!("    functions:\n{firewall}{nat}{balancer}"),
-            Chain::Limited => "    functions:\n      - packet_limit: { packets: 100 }\n".to_owned(),
+            Chain::Limited => format!("    functions:\n      - packet_limit: {{ packets: 100 }}\n{nat}"),
             Chain::Plain => "    functions: [forward]\n".to_owned(),
         };
         let (inside, outside) = match self.chain {

@@ -4,6 +4,8 @@ use std::fmt;
 
 /// A negative answer.
 pub const NEGATIVE: u8 = 1;
+/// The command line is wrong.
+pub const USAGE: u8 = 2;
 /// Something that is needed is not there.
 pub const UNAVAILABLE: u8 = 69;
 /// It took too long.

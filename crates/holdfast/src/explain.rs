@@ -3,37 +3,131 @@
 use crate::exit::{self, Failure};
 use holdfast_wire::DropReason;
 
-const WORDS: &[(&str, &str)] = &[
-    (
-        "protected",
-        "yes: every flow whose chain promises it would survive the failure of one runtime now. re-synchronising: some flow has no replica yet, wait before you stop anything. no: there is nowhere to put replicas, or no chain promises anything.",
-    ),
-    ("exit-1", "A negative answer: the command did what was asked, and the answer is no."),
-    ("exit-2", "The command line is wrong."),
-    ("exit-69", "Something that is needed is not there: a device, a running box, a program."),
-    ("exit-75", "It took too long."),
-    ("exit-77", "A privilege is missing: run as root, or give the binary CAP_NET_RAW and CAP_NET_ADMIN."),
-    ("exit-78", "The configuration is wrong; the message names the line."),
-];
+/// A word and what it means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Word {
+    /// As it stands in the output.
+    pub word: &'static str,
+    /// What it is: a reason to drop a packet, a state, …
+    pub kind: &'static str,
+    /// What it means and what to do about it.
+    pub meaning: &'static str,
+}
 
-/// The explanation of a word.
+const DROP: &str = "drop reason";
+const EXIT: &str = "exit code";
+const PROTECTED: &str = "answer of `status` to `protected`";
+const STATE: &str = "state of a process";
+const ROLE: &str = "role of a process";
+const CAUSE: &str = "cause of a failover";
+const FIELD: &str = "field of `status` or `flows`";
+const PROTECTION: &str = "protection";
+
+macro_rules! words {
+    ($($kind:ident $word:literal $meaning:literal;)+) => {
+        const WORDS: &[Word] = &[$(Word { word: $word, kind: $kind, meaning: $meaning },)+];
+    };
+}
+
+words! {
+    PROTECTED "yes" "Every flow whose chain promises it would survive the failure of one process now.";
+    PROTECTED "re-synchronising" "Some flow has no replica yet, most likely after a failure: wait for `yes` before you stop anything.";
+    PROTECTED "no" "No chain promises anything (protection `none`), or there is no second runtime to hold replicas.";
+    STATE "starting" "The process has been started and has not said that it serves.";
+    STATE "running" "It serves.";
+    STATE "leaving" "It gives its flows to others and then ends.";
+    STATE "failed" "It ended, or was silent for longer than detection.hang_ms; its flows belong to their replicas, and a successor is started.";
+    ROLE "manager" "Owns the host's ports, forwards frames between them and the local processes, starts and watches those.";
+    ROLE "switch" "Picks the runtime of a new flow, keeps the route, changes it when the flow has a new owner.";
+    ROLE "coordinator" "Knows who is there, starts recovery, has what died started again. Traffic flows without it.";
+    ROLE "runtime" "A process of its own that owns flows and runs the chain on their packets.";
+    CAUSE "no heartbeat" "The process was there but did not turn for detection.hang_ms: stopped, hung, or starved of processor time. Until it ends it is fenced.";
+    CAUSE "killed by signal" "The process was killed: 9 by somebody, or by the kernel for want of memory (see `dmesg`); 6 or 11 by a fault of its own.";
+    CAUSE "exited with code" "The process ended by itself; what it said on standard error is the reason.";
+    FIELD "protected" "Would every flow survive if one process failed now? `yes`, `no` or `re-synchronising`.";
+    FIELD "incarnation" "How often a node has been started. What an older one still sends is refused.";
+    FIELD "epoch" "Grows with every change of a flow's owner; what carries an older one is refused.";
+    FIELD "owner" "The runtime that processes the flow's packets.";
+    FIELD "replica" "The runtime that would take the flow over; `-` if there is none.";
+    FIELD "detection_us" "Microseconds from the failure, or the last sign of life, to its detection.";
+    FIELD "recovered_us" "Microseconds from the detection until every flow that survives was served again.";
+    PROTECTION "none" "State lives in one runtime's memory and dies with it. Packets leave at once.";
+    PROTECTION "nfvactor" "After every packet the flow's state goes to a replica on another runtime; the packet leaves once that has saved it.";
+    EXIT "0" "Well, or yes.";
+    EXIT "1" "A negative answer: the command did what was asked, and the answer is no.";
+    EXIT "2" "The command line is wrong; --help says how it goes.";
+    EXIT "69" "Something that is needed is not there: a device, a running box, a program.";
+    EXIT "70" "A fault of this program: please report it.";
+    EXIT "75" "It took too long.";
+    EXIT "77" "A privilege is missing: run as root, or give the binary CAP_NET_RAW and CAP_NET_ADMIN (setcap cap_net_raw,cap_net_admin+ep).";
+    EXIT "78" "The configuration is wrong; the message names the line.";
+}
+
+/// All words: drop reasons first, then the rest.
+pub fn all() -> Vec<Word> {
+    let reasons = DropReason::ALL.iter().map(|reason| Word { word: reason.name(), kind: DROP, meaning: reason.explain() });
+    reasons.chain(WORDS.iter().copied()).collect()
+}
+
+/// The meanings of a word: more than one if it is used for several things.
 ///
 /// # Errors
 /// If there is none; with a suggestion.
-pub fn explain(word: &str) -> Result<String, Failure> {
-    if let Some(reason) = DropReason::from_name(word) {
-        return Ok(format!("{word} (a reason to drop a packet): {}", reason.explain()));
+pub fn explain(word: &str) -> Result<Vec<Word>, Failure> {
+    let folded = word.trim().to_lowercase();
+    // As it is written about: `exit-78`, `exit code 78`; and a cause with its number.
+    let code = folded.strip_prefix("exit").map(|rest| rest.trim_start_matches(" code").trim_start_matches(['-', ' ', '_']));
+    let wanted = code.unwrap_or(&folded);
+    let normal = |text: &str| text.replace(['-', ' '], "_");
+    let is_it = |known: &Word| {
+        normal(known.word) == normal(wanted) || (known.kind == CAUSE && wanted.starts_with(known.word) && code.is_none())
+    };
+    let found: Vec<Word> = all().into_iter().filter(is_it).collect();
+    if !found.is_empty() {
+        return Ok(found);
     }
-    if let Some((_, text)) = WORDS.iter().find(|(known, _)| *known == word) {
-        return Ok(format!("{word}: {text}"));
-    }
-    let near = all().into_iter().min_by_key(|(known, _)| strsim::damerau_levenshtein(word, known));
-    let hint = near.map_or(String::new(), |(known, _)| format!("; did you mean `{known}`?"));
-    Err(Failure::new(exit::NEGATIVE, format!("there is nothing to explain about `{word}`{hint}")))
+    let near = all()
+        .into_iter()
+        .map(|known| (strsim::damerau_levenshtein(&normal(wanted), &normal(known.word)), known.word))
+        .filter(|(distance, _)| word.len() <= 64 && *distance <= 2 + word.len() / 4)
+        .min();
+    let hint =
+        near.map_or("; `holdfast explain` lists what there is".to_owned(), |(_, known)| format!("; did you mean `{known}`?"));
+    Err(Failure::new(exit::NEGATIVE, format!("there is nothing to explain about `{}`{hint}", word.escape_debug())))
 }
 
-/// All words with their explanations.
-pub fn all() -> Vec<(&'static str, &'static str)> {
-    let reasons = DropReason::ALL.iter().map(|reason| (reason.name(), reason.explain()));
-    reasons.chain(WORDS.iter().copied()).collect()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_drop_reason_and_every_exit_code_is_explained() {
+        for reason in DropReason::ALL {
+            let found = explain(reason.name()).unwrap();
+            assert!(found.iter().any(|word| word.kind == DROP && word.meaning == reason.explain()), "{reason}");
+        }
+        for code in [exit::NEGATIVE, exit::USAGE, exit::UNAVAILABLE, exit::TIMEOUT, exit::PERMISSION, exit::CONFIGURATION] {
+            for word in [code.to_string(), format!("exit-{code}"), format!("exit code {code}")] {
+                assert_eq!(explain(&word).unwrap()[0].kind, EXIT, "{word}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_word_is_there_twice_for_the_same_thing() {
+        let words: Vec<(&str, &str)> = all().iter().map(|word| (word.kind, word.word)).collect();
+        let distinct: std::collections::BTreeSet<_> = words.iter().collect();
+        assert_eq!(distinct.len(), words.len());
+    }
+
+    #[test]
+    fn what_is_written_a_little_otherwise_is_found_or_suggested() {
+        assert_eq!(explain("No-Route").unwrap()[0].word, "no_route");
+        assert_eq!(explain("killed by signal 9").unwrap()[0].word, "killed by signal");
+        assert_eq!(explain("re_synchronising").unwrap()[0].kind, PROTECTED);
+        let hint = |word: &str| explain(word).unwrap_err().message;
+        assert!(hint("no_roote").contains("did you mean `no_route`"), "{}", hint("no_roote"));
+        assert!(hint("elephants and more").contains("lists what there is"));
+        assert!(hint(&"x".repeat(100_000)).contains("lists what there is"));
+    }
 }

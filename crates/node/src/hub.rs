@@ -167,16 +167,24 @@ impl Hub {
     /// Messages, timeouts and what follows from them.
     pub fn turn(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
         // What switch and coordinator tell each other may call for an answer: a few rounds settle it, the rest waits for the next turn.
+        let mut fenced = Vec::new();
         for _ in 0..4 {
             self.coordinator.handle_records(now);
             self.coordinator.handle_timeout(now);
             for wish in self.coordinator.poll_wishes() {
                 match wish {
-                    Wish::Fence(peer) => self.fence.close(peer),
+                    Wish::Fence(peer) => {
+                        self.fence.close(peer);
+                        fenced.push(peer);
+                    }
                     Wish::Admit(peer) => self.fence.open(peer),
                     Wish::Start(_) => {}
                 }
                 out.wishes.push(wish);
+            }
+            for peer in fenced.drain(..) {
+                // What the switch sent there until now: fresher than the last report.
+                self.coordinator.set_flows_lost(peer, self.switch.routes_to(peer) as u64);
             }
             self.switch.handle_records(now, &mut out.to_runtime, pool);
             self.switch.handle_timeout(now, &mut out.to_runtime, pool);

@@ -348,15 +348,21 @@ impl NfvActor {
         let mut kept = VecDeque::with_capacity(link.latch.len());
         for latched in link.latch.drain(..) {
             if latched.commit == commit {
-                if flows.header(latched.slot).generation == latched.generation {
-                    flows.header_mut(latched.slot).flags |= flag::UNPROTECTED;
-                }
                 out.dropped.push((latched.packet, reason));
             } else {
                 kept.push_back(latched);
             }
         }
         link.latch = kept;
+        // Rare, so the flow is looked for. If it has changed since, its newer state was refused too, and is found then.
+        for slot in 0..flows.capacity() as u32 {
+            let header = flows.header_mut(slot);
+            if header.role == role::OWNER && header.commit == commit && header.peer == from.node {
+                // The next one to be asked may have room.
+                (header.peer, header.peer_incarnation, header.commit) = (0, 0, 0);
+                header.flags |= flag::UNPROTECTED;
+            }
+        }
         self.resync_again = true;
     }
 

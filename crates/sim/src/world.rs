@@ -630,7 +630,7 @@ impl World {
         };
         let all_run = self.processes.len() == RUNTIMES as usize && self.processes.values().all(|process| !process.paused);
         if !is_safe || !all_run {
-            self.at(self.now + 10 * MILLISECOND, Event::Fault);
+            self.at(self.now + 500 * MICROSECOND, Event::Fault);
             return;
         }
         let number = self.random.range(0, self.processes.len() as u64) as usize;
@@ -651,7 +651,8 @@ impl World {
             self.at(until, Event::Resume(peer));
         }
         self.faults_left -= 1;
-        let pause = self.random.range(50, 1500) * MILLISECOND;
+        // The contract is one failure at a time with re-protection between; how soon after it is the seed's business.
+        let pause = self.random.range(0, 900) * self.random.range(0, 2) * MILLISECOND;
         self.at(self.now + pause, if self.faults_left > 0 { Event::Fault } else { Event::Heal });
     }
 

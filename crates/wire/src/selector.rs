@@ -377,7 +377,10 @@ impl FromStr for Selector {
                 "from" => 0,
                 "to" => 1,
                 _ => {
-                    return Err(wrong(offset, format!("`{word}` was not expected here: `from ADDRESS`, `to ADDRESS` or the end")));
+                    return Err(wrong(
+                        offset,
+                        format!("`{word}` was not expected here: `from ADDRESS`, `to ADDRESS` or the end"),
+                    ));
                 }
             };
             if core::mem::replace(&mut seen[side], true) {

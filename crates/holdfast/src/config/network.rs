@@ -103,7 +103,10 @@ fn device(text: &str) -> Result<&str, String> {
         });
     }
     let name = plain(text);
-    if name.is_empty() || name.len() > MAX_DEVICE || name.chars().any(|c| c.is_whitespace() || c.is_control() || c == '/') {
+    if matches!(name, "" | "." | "..")
+        || name.len() > MAX_DEVICE
+        || name.chars().any(|c| c.is_whitespace() || c.is_control() || c == '/')
+    {
         return Err(format!(
             "`{}` is not the name of a Linux interface: 1 to {MAX_DEVICE} characters, as `ip link` lists them",
             name.escape_debug()

@@ -74,7 +74,7 @@ pub struct Failover {
     pub detected_at: u64,
     /// When every runtime had reported.
     pub recovered_at: Option<u64>,
-    /// Flows that it had, by its last report.
+    /// Flows that it had: what the switch sent there, or by its last report.
     pub had: u64,
     /// Flows recovered.
     pub flows: u64,
@@ -189,6 +189,13 @@ impl Coordinator {
         &self.failovers
     }
 
+    /// How many flows a failed runtime had, from who knows better than its last report.
+    pub fn set_flows_lost(&mut self, dead: Peer, flows: u64) {
+        if let Some(failover) = self.failovers.iter_mut().rev().find(|failover| failover.dead == dead) {
+            failover.had = flows;
+        }
+    }
+
     /// The accounts of the pools.
     pub fn ledgers(&self) -> &[Ledger] {
         &self.ledgers
@@ -205,8 +212,12 @@ impl Coordinator {
         if !self.promises || running.clone().count() < 2 {
             return Protected::No;
         }
+        // One that has been silent for a while may have failed already: another failure now would be the second.
         let settled = |runtime: &Runtime| {
-            runtime.report.view == self.view && !runtime.report.resynchronising && runtime.report.unprotected == 0
+            runtime.report.view == self.view
+                && !runtime.report.resynchronising
+                && runtime.report.unprotected == 0
+                && self.last_turn.saturating_sub(runtime.last_heard) <= self.config.hang_timeout / 2
         };
         let recovering = self.failovers.iter().any(|failover| failover.recovered_at.is_none());
         if recovering || !running.clone().all(settled) { Protected::Resynchronising } else { Protected::Yes }

@@ -124,6 +124,7 @@ pub struct Runtime {
     busy_turns: u64,
     turns: u64,
     fenced: bool,
+    was_settled: bool,
     packets: u64,
     released: u64,
     released_unprotected: u64,
@@ -164,6 +165,7 @@ impl Runtime {
             busy_turns: 0,
             turns: 0,
             fenced: false,
+            was_settled: false,
             packets: 0,
             released: 0,
             released_unprotected: 0,
@@ -252,6 +254,8 @@ impl Runtime {
         self.recoveries.send_claims(&mut self.fabric, &self.lanes);
         self.report_ended();
         self.report(clock);
+        // After the report: a recovery is over for the coordinator only when it knows that the recovered flows want new replicas.
+        self.recoveries.report(&mut self.fabric);
         self.transmit_messages(tx, pool, clock);
         for at in 0..self.lanes.len() {
             self.carry_out_packets(at, tx, pool);
@@ -425,7 +429,6 @@ impl Runtime {
                 }
             });
         }
-        self.recoveries.report(&mut self.fabric);
     }
 
     fn list_flows(&mut self, to: NodeId, request: u32, limit: usize) {
@@ -526,10 +529,16 @@ impl Runtime {
         self.shared.ended.clear();
     }
 
+    /// Reports when it is time, and at once when the flows' safety has changed: nobody may call them safe meanwhile.
     fn report(&mut self, clock: u64) {
-        if clock < self.next_report {
+        let is_settled = self.lanes.iter().all(|lane| {
+            let safety = lane.protection.safety(&lane.flows);
+            !safety.promises || safety.unprotected == 0 && !safety.resynchronising
+        });
+        if clock < self.next_report && is_settled == self.was_settled {
             return;
         }
+        self.was_settled = is_settled;
         self.next_report = clock + self.config.report_interval;
         let mut report = Report {
             packets: self.packets,

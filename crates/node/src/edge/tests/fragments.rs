@@ -237,6 +237,20 @@ fn no_more_are_held_than_there_is_room_for() {
     assert_eq!(pool.free(), 128);
 }
 
+#[test]
+fn room_is_used_again() {
+    let mut bench = Bench::new();
+    // More than may be held at one time, one after the other; half of them are released and half time out.
+    for id in 0..1200 {
+        assert!(bench.port(0, &LAST.replace("id=7", &format!("id={id}"))).is_empty());
+        if id % 2 == 0 {
+            assert_eq!(bench.port(0, &FIRST.replace("id=7", &format!("id={id}"))).len(), 2);
+        } else {
+            assert_eq!(bench.wait(3 * SECOND), ["2s drop fragment_unknown"]);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -1,0 +1,183 @@
+//! Commands that ask a running box: `status`, `flows`, `trace`.
+
+use super::print;
+use crate::control::{Call, Client};
+use crate::exit::{self, Failure};
+use crate::flows::{Flow, Flows};
+use crate::status::{Protected, Status};
+use crate::table::{Style, Table, Tone};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::path::Path;
+use std::time::Duration;
+
+fn read<T: DeserializeOwned>(answer: Value) -> Result<T, Failure> {
+    serde_json::from_value(answer)
+        .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the box's answer is of another version: {error}")))
+}
+
+fn or_dash<T: ToString>(value: Option<T>) -> String {
+    value.map_or("-".to_owned(), |value| value.to_string())
+}
+
+pub(super) fn status(control: Option<&Path>, json: bool) -> Result<(), Failure> {
+    let answer = Client::new(control)?.ask(Call::Status)?;
+    if json {
+        return print(&format!("{answer}\n"));
+    }
+    print(&status_text(&read(answer)?, Style::of_stdout()))
+}
+
+fn status_text(status: &Status, style: Style) -> String {
+    let protected = match status.protected {
+        Protected::Yes => style.paint("yes", Tone::Good),
+        Protected::ReSynchronising => style.paint("re-synchronising", Tone::Caution),
+        Protected::No => style.paint("no", Tone::Bad),
+    };
+    let mut text = format!("protected: {protected}\n\n");
+    let processes = status.processes.iter().map(|process| {
+        let dropped: u64 = process.drops.values().sum();
+        vec![
+            process.role.clone(),
+            process.id.to_string(),
+            process.incarnation.to_string(),
+            process.pid.to_string(),
+            process.host.clone(),
+            process.state.clone(),
+            process.flows.to_string(),
+            process.packets.to_string(),
+            dropped.to_string(),
+        ]
+    });
+    let head = ["role", "id", "incarnation", "pid", "host", "state", "flows", "packets", "dropped"];
+    text += &Table::of(&head, processes).text(style);
+    let drops = Table::of(
+        &["dropped for", "packets"],
+        status.drops.iter().map(|(reason, count)| vec![reason.clone(), count.to_string()]),
+    );
+    if !drops.is_empty() {
+        text += &format!("\n{}", drops.text(style));
+    }
+    let failovers = status.failovers.iter().map(|failover| {
+        vec![
+            failover.runtime.to_string(),
+            failover.incarnation.to_string(),
+            failover.cause.clone(),
+            or_dash(failover.detection_us),
+            or_dash(failover.recovered_us),
+            failover.flows.to_string(),
+        ]
+    });
+    let failovers = Table::of(&["failed", "incarnation", "cause", "detection_us", "recovered_us", "flows"], failovers);
+    if !failovers.is_empty() {
+        text += &format!("\n{}", failovers.text(style));
+    }
+    text
+}
+
+pub(super) fn flows(control: Option<&Path>, selector: &str, limit: u32, json: bool) -> Result<(), Failure> {
+    let answer = Client::new(control)?.ask(Call::Flows { filter: selector.to_owned(), limit })?;
+    if json {
+        return print(&format!("{answer}\n"));
+    }
+    print(&flows_text(&read(answer)?, Style::of_stdout()))
+}
+
+/// A time as people say it: two digits and a unit.
+fn age(ms: u64) -> String {
+    match ms {
+        0..1_000 => format!("{ms} ms"),
+        1_000..60_000 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
+        60_000..3_600_000 => format!("{} min {} s", ms / 60_000, ms % 60_000 / 1000),
+        _ => format!("{} h {} min", ms / 3_600_000, ms % 3_600_000 / 60_000),
+    }
+}
+
+fn flows_text(list: &Flows, style: Style) -> String {
+    let row = |flow: &Flow| {
+        vec![
+            flow.protocol_name(),
+            format!("{} > {}", flow.source, flow.destination),
+            format!("{} > {}", flow.translated_source, flow.translated_destination),
+            flow.state.clone(),
+            flow.owner.to_string(),
+            or_dash(flow.replica),
+            age(flow.age_ms),
+            flow.packets[0].to_string(),
+            flow.packets[1].to_string(),
+            flow.bytes[0].to_string(),
+            flow.bytes[1].to_string(),
+        ]
+    };
+    let head =
+        ["proto", "flow", "after NAT", "state", "owner", "replica", "age", "packets", "packets back", "bytes", "bytes back"];
+    let mut text = Table::of(&head, list.flows.iter().map(row)).text(style);
+    if list.truncated {
+        text += "There may be more: --limit N shows more, a selector shows fewer.\n";
+    }
+    text
+}
+
+pub(super) fn trace(control: Option<&Path>, selector: &str, count: u32, wait: Duration, json: bool) -> Result<(), Failure> {
+    let client = Client::new(control)?;
+    let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let seen = client.trace(selector.to_owned(), count, wait, |step| {
+        let line = match json {
+            true => {
+                let mut step = step.clone();
+                step["version"] = crate::control::VERSION.into();
+                format!("{step}\n")
+            }
+            false => format!("packet {}  node {}  {}\n", word(&step["packet"]), word(&step["node"]), word(&step["text"])),
+        };
+        print(&line)
+    })?;
+    if seen == 0 && count > 0 {
+        return Err(Failure::new(exit::TIMEOUT, "no packet matched in time"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_is_a_table_with_what_happened_below() {
+        let status: Status = serde_json::from_str(
+            r#"{"version":1,"protected":"re-synchronising","processes":[{"role":"runtime","id":16,"incarnation":2,"pid":7,"host":"h",
+                "state":"running","flows":3,"packets":12345,"drops":{"no_flow":1,"fenced":2}}],"drops":{"no_flow":1},
+                "failovers":[{"runtime":16,"incarnation":1,"cause":"killed by signal 9","detected_at_ns":5,"detection_us":90,"flows":3}]}"#,
+        )
+        .unwrap();
+        let expected = "protected: re-synchronising\n\n\
+                        role     id  incarnation  pid  host  state    flows  packets  dropped\n\
+                        runtime  16            2    7  h     running      3    12345        3\n\n\
+                        dropped for  packets\n\
+                        no_flow            1\n\n\
+                        failed  incarnation  cause               detection_us  recovered_us  flows\n    \
+                        16            1  killed by signal 9            90             -      3\n";
+        assert_eq!(status_text(&status, Style::PLAIN), expected);
+    }
+
+    #[test]
+    fn a_flow_is_a_line_with_both_tuples() {
+        let list: Flows = serde_json::from_str(
+            r#"{"version":1,"truncated":true,"flows":[{"protocol":6,"source":"10.0.0.2:4000","destination":"203.0.113.10:80","translated_source":"198.51.100.4:1024",
+                "translated_destination":"198.51.100.11:80","chain":"web","state":"established","owner":16,"replica":17,"epoch":1,"age_ms":61500,
+                "packets":[5,4],"bytes":[500,40000]}]}"#,
+        )
+        .unwrap();
+        let text = flows_text(&list, Style::PLAIN);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3);
+        let words = "tcp    10.0.0.2:4000 > 203.0.113.10:80  198.51.100.4:1024 > 198.51.100.11:80  established     16       17  1 min 1 s        5             4    500       40000";
+        assert_eq!(lines[1], words);
+        assert!(lines[2].starts_with("There may be more"));
+    }
+
+    #[test]
+    fn ages_are_as_people_say_them() {
+        assert_eq!([5, 1_250, 61_000, 7_260_000].map(age), ["5 ms", "1.2 s", "1 min 1 s", "2 h 1 min"]);
+    }
+}

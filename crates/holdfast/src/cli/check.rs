@@ -1,0 +1,109 @@
+//! `holdfast check`: this machine, and a configuration file.
+
+use super::print;
+use crate::config::{self, Checked};
+use crate::exit::{self, Failure};
+use crate::host_check::{self, Check, Outcome};
+use crate::table::{Style, Table, Tone};
+use serde_json::{Value, json};
+use std::io::Read;
+use std::path::Path;
+
+const VERSION: u32 = 1;
+
+pub(super) fn check(file: Option<&Path>, with_host: bool, json: bool) -> Result<(), Failure> {
+    let read = file.map(|file| text_of(file).map(|text| (name_of(file), config::read(&name_of(file), &text)))).transpose()?;
+    let mut checks = if with_host { host_check::host() } else { Vec::new() };
+    if let Some((_, Ok(checked))) = read.as_ref().filter(|_| with_host) {
+        checks.extend(host_check::devices(checked));
+    }
+    let mistake = match &read {
+        Some((_, Err(mistake))) => Some(mistake),
+        _ => None,
+    };
+    let code = if mistake.is_some() { exit::CONFIGURATION } else { host_check::code(&checks) };
+    if json {
+        let file = read.as_ref().map(|(name, result)| match result {
+            Ok(checked) => right(name, checked),
+            Err(mistake) => json!({ "path": name, "ok": false, "line": mistake.line, "column": mistake.column,
+                "width": mistake.width, "message": mistake.message }),
+        });
+        print(&format!("{}\n", json!({ "version": VERSION, "ok": code == 0, "checks": checks, "file": file })))?;
+    } else {
+        let mut text = host_text(&checks, Style::of_stdout());
+        if let Some((name, Ok(checked))) = &read {
+            text += &format!("{name}: right: {}\n", counted(checked));
+        }
+        print(&text)?;
+    }
+    match (mistake, code) {
+        (Some(mistake), _) => Err(Failure::new(code, mistake.to_string())),
+        (None, 0) => Ok(()),
+        (None, _) => {
+            let failed: Vec<&str> =
+                checks.iter().filter(|check| check.outcome == Outcome::Fail).map(|check| check.name.as_str()).collect();
+            Err(Failure::new(code, format!("a box cannot run here: {}", failed.join(", "))))
+        }
+    }
+}
+
+fn name_of(file: &Path) -> String {
+    if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() }
+}
+
+/// The text of a file of a sensible size.
+fn text_of(file: &Path) -> Result<String, Failure> {
+    let failed = |error: std::io::Error| Failure::new(exit::CONFIGURATION, format!("{}: {error}", name_of(file)));
+    let source: Box<dyn Read> = match file == Path::new("-") {
+        true => Box::new(std::io::stdin()),
+        false => Box::new(std::fs::File::open(file).map_err(failed)?),
+    };
+    let mut bytes = Vec::new();
+    // One more than may be: the reader of the configuration says that it is too long.
+    source.take(config::MAX_FILE as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(text),
+        Err(error) => {
+            let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+            let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+            Err(Failure::new(exit::CONFIGURATION, format!("{}:{line}: this is not UTF-8", name_of(file))))
+        }
+    }
+}
+
+fn right(name: &str, checked: &Checked) -> Value {
+    json!({ "path": name, "ok": true, "cluster": checked.config.cluster, "ports": checked.ports.len(),
+        "chains": checked.config.chains.len(), "rules": checked.rules.len(), "runtimes": checked.runtimes })
+}
+
+fn counted(checked: &Checked) -> String {
+    let some = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    [
+        some(checked.ports.len(), "port"),
+        some(checked.config.chains.len(), "chain"),
+        some(checked.rules.len(), "rule"),
+        some(checked.runtimes.into(), "runtime"),
+    ]
+    .join(", ")
+}
+
+fn host_text(checks: &[Check], style: Style) -> String {
+    if checks.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&["check", "result", "found"]);
+    let mut remedies = String::new();
+    for check in checks {
+        let (word, tone) = match check.outcome {
+            Outcome::Ok => ("ok", Tone::Good),
+            Outcome::Warn => ("warn", Tone::Caution),
+            Outcome::Fail => ("FAIL", Tone::Bad),
+        };
+        table.row(vec![(check.name.clone(), Tone::Plain), (word.to_owned(), tone), (check.found.clone(), Tone::Plain)]);
+        if let Some(remedy) = &check.remedy {
+            remedies += &format!("{}: {remedy}\n", style.paint(&check.name, tone));
+        }
+    }
+    let gap = if remedies.is_empty() { "" } else { "\n" };
+    format!("{}{gap}{remedies}\n", table.text(style))
+}

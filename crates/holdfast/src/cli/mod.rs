@@ -1,0 +1,215 @@
+//! The command line: what can be asked for, and which part does it.
+//!
+//! Out: answers on standard output, as tables for people or, with `--json`, as JSON with a `version`; mistakes on standard error; one of the exit
+//! codes of [`exit`]. Never: anything else on standard output.
+
+mod asking;
+mod bench;
+mod check;
+mod reference;
+mod simulate;
+
+use crate::exit::{self, Failure};
+use crate::{demo, run};
+use clap::{CommandFactory, Parser, Subcommand};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+const EXIT_CODES: &str = "Exit codes: 0 well, 1 a negative answer, 2 wrong usage, 69 something needed is not there, 75 it took too long, \
+                          77 a privilege is missing, 78 the configuration is wrong. `holdfast explain CODE` says more.";
+
+/// Chains of stateful network functions whose flows survive.
+#[derive(Debug, Parser)]
+#[command(name = "holdfast", version, arg_required_else_help = true, after_help = EXIT_CODES)]
+struct Arguments {
+    /// Print JSON, with a `version`
+    #[arg(long, global = true)]
+    json: bool,
+    /// The control socket; without it, that of the only box on this machine
+    #[arg(long, global = true, value_name = "PATH")]
+    control: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show connections surviving kill -9
+    Demo(demo::DemoArgs),
+    /// Check this machine, and a configuration file
+    Check {
+        /// The file; `-` is standard input
+        file: Option<PathBuf>,
+        /// Print the JSON Schema of configuration files
+        #[arg(long)]
+        schema: bool,
+        /// Check the file only, for another machine
+        #[arg(long, requires = "file")]
+        no_host: bool,
+    },
+    /// Run a box until SIGTERM
+    Run {
+        /// The configuration file
+        file: PathBuf,
+    },
+    /// Show processes, drops, failovers, and whether it is safe now
+    Status,
+    /// List flows
+    Flows {
+        /// Which, like `tcp from 10.0.0.0/24 to any port 80`, before or after NAT; all without it
+        selector: Vec<String>,
+        /// At most so many
+        #[arg(long, default_value_t = 1000)]
+        limit: u32,
+    },
+    /// Follow packets through the box
+    Trace {
+        /// Which, like `tcp from 10.0.0.0/24 to any port 80`; all without it
+        selector: Vec<String>,
+        /// How many packets
+        #[arg(long, default_value_t = 10)]
+        count: u32,
+        /// How long to wait for them, seconds
+        #[arg(long, default_value_t = 10)]
+        wait: u64,
+    },
+    /// Explain a drop reason, a state, an exit code
+    Explain {
+        /// The word; all without it
+        word: Vec<String>,
+    },
+    /// Run the deterministic simulator
+    Sim {
+        /// How many seeds
+        #[arg(long, default_value_t = 100)]
+        seeds: u64,
+        /// The first
+        #[arg(long, default_value_t = 0)]
+        from: u64,
+        /// Only this one
+        #[arg(long)]
+        seed: Option<u64>,
+        /// Print every event of it
+        #[arg(long, requires = "seed")]
+        trace: bool,
+    },
+    /// Measure
+    Bench {
+        #[command(subcommand)]
+        plan: Plan,
+    },
+    /// List network functions, or show the configuration of one
+    Nf {
+        /// The function
+        name: Option<String>,
+    },
+    /// Print completions for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    Man {
+        /// Write the pages of all commands into this directory
+        #[arg(long)]
+        directory: Option<PathBuf>,
+    },
+    /// The role of a runtime; started by `run`
+    #[command(hide = true)]
+    Runtime,
+}
+
+#[derive(Debug, Subcommand)]
+enum Plan {
+    /// What the machinery costs per packet
+    Datapath {
+        /// Flows
+        #[arg(long, default_value_t = 100_000)]
+        flows: usize,
+        /// Rounds; the median counts
+        #[arg(long, default_value_t = 7)]
+        rounds: usize,
+    },
+}
+
+/// Runs the command; its exit code is the process's.
+pub fn main() -> ExitCode {
+    let Arguments { json, control, command } = Arguments::parse();
+    if let Command::Demo(args) = command {
+        return demo::run(&demo::DemoArgs { json: json || args.json, ..args });
+    }
+    match dispatch(command, json, control) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            let _ = writeln!(std::io::stderr(), "holdfast: {failure}");
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn dispatch(command: Command, json: bool, control: Option<PathBuf>) -> Result<(), Failure> {
+    let control = control.as_deref();
+    match command {
+        Command::Demo(_) => Ok(()),
+        Command::Check { schema: true, .. } => print(&format!("{:#}\n", crate::config::schema())),
+        Command::Check { file, no_host, .. } => check::check(file.as_deref(), !no_host, json),
+        Command::Run { file } => run::main(&file, control),
+        Command::Status => asking::status(control, json),
+        Command::Flows { selector, limit } => asking::flows(control, &selector.join(" "), limit, json),
+        Command::Trace { selector, count, wait } => {
+            asking::trace(control, &selector.join(" "), count, Duration::from_secs(wait), json)
+        }
+        Command::Explain { word } => reference::explain(&word.join(" "), json),
+        Command::Sim { seeds, from, seed, trace } => simulate::simulate(seeds, from, seed, trace, json),
+        Command::Bench { plan: Plan::Datapath { flows, rounds } } => bench::bench(flows, rounds, json),
+        Command::Nf { name } => reference::functions(name.as_deref(), json),
+        Command::Completions { shell } => reference::completions(Arguments::command(), shell),
+        Command::Man { directory } => reference::manual(Arguments::command(), directory.as_deref()),
+        Command::Runtime => run::runtime_main(),
+    }
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        // A reader that has had enough (`| head`) is no failure.
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(exit::UNAVAILABLE, format!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_contradicts_itself_nowhere() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn json_and_control_are_understood_before_and_after_the_command() {
+        for line in
+            ["holdfast --json --control /c status", "holdfast status --json --control /c", "holdfast --json status --control /c"]
+        {
+            let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
+            assert!(arguments.json && arguments.control == Some(PathBuf::from("/c")), "{line}");
+        }
+        for line in ["holdfast --json demo --quick", "holdfast demo --quick --json"] {
+            let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
+            let Command::Demo(args) = arguments.command else { panic!("{line}") };
+            assert!((arguments.json || args.json) && args.quick, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_selector_is_written_without_quotes() {
+        let arguments = Arguments::try_parse_from("holdfast trace tcp from 10.0.0.0/24 --count 3".split(' ')).unwrap();
+        let Command::Trace { selector, count: 3, .. } = arguments.command else { panic!("{arguments:?}") };
+        assert_eq!(selector.join(" "), "tcp from 10.0.0.0/24");
+    }
+}

@@ -1,0 +1,164 @@
+//! The control socket: lines of JSON.
+//!
+//! In: clients' lines, each `{"version":1,"request":…}` with a [`Call`]. Out: one line each, a JSON object with `version`; of a trace one line
+//! per step, and a last one with `done`. What goes wrong is an object with `error`. The packet loop sees [`Request`]s only, and answers when
+//! it comes to them: nothing that a client does or fails to do reaches it.
+
+mod client;
+mod server;
+
+pub use client::Client;
+pub use server::{Server, listen, listen_and_stop};
+
+use crate::exit::{self, Failure};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+/// Version of the protocol.
+pub const VERSION: u32 = 1;
+/// Longest request, bytes.
+pub const MAX_REQUEST: usize = 64 * 1024;
+/// Longest answer, bytes.
+pub const MAX_ANSWER: usize = 64 << 20;
+/// Clients at a time.
+pub const MAX_CLIENTS: usize = 32;
+/// Flows that a runtime is asked for at most: the list shares its way with the state that replicas wait for.
+pub const MAX_FLOWS: u32 = 10_000;
+/// Packets and time of one trace at most.
+const MAX_TRACE: u32 = 10_000;
+const MAX_TRACE_WAIT: Duration = Duration::from_secs(3600);
+/// How long a client may take to ask or to take an answer, and the loop to give it.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest path of a Unix socket: `sun_path` without its final zero (unix(7)).
+const MAX_PATH: usize = 107;
+
+/// What a client can ask for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Call {
+    /// Is the packet loop alive?
+    Ping,
+    /// [`crate::status::Status`].
+    Status,
+    /// [`crate::flows::Flows`].
+    Flows {
+        /// A selector that the tuple before or after NAT must match; empty for all.
+        #[serde(default)]
+        filter: String,
+        /// At most so many.
+        limit: u32,
+    },
+    /// The steps of the next packets.
+    Trace {
+        /// Which packets; empty for all.
+        #[serde(default)]
+        selector: String,
+        /// How many.
+        count: u32,
+        /// For how long at most, milliseconds.
+        wait_ms: u64,
+    },
+    /// End as on SIGTERM.
+    Stop,
+}
+
+/// What the packet loop is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// [`crate::status::Status`].
+    Status,
+    /// The flows.
+    Flows {
+        /// At most so many per runtime.
+        limit: u32,
+    },
+    /// Trace the next packets that match; a count of 0 ends it.
+    Trace {
+        /// Which.
+        selector: String,
+        /// How many.
+        count: u32,
+    },
+    /// The steps traced since the last such request.
+    Traces,
+}
+
+/// A request with the place for its answer.
+pub struct Asked {
+    /// What is asked.
+    pub request: Request,
+    /// Where the answer goes: a JSON object.
+    pub answer: Sender<serde_json::Value>,
+}
+
+/// A line of a client.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    version: u32,
+    request: Call,
+}
+
+/// The default place of a cluster's socket.
+pub fn default_path(cluster: &str) -> PathBuf {
+    let base = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| !rustix::process::geteuid().is_root());
+    base.map_or_else(|| PathBuf::from("/run"), PathBuf::from).join("holdfast").join(format!("{cluster}.sock"))
+}
+
+/// The socket of the only box on this machine, for commands that are not told which.
+///
+/// # Errors
+/// If there is none, or more than one.
+pub fn find() -> Result<PathBuf, Failure> {
+    let directory = default_path("x").parent().map(Path::to_owned).unwrap_or_default();
+    find_in(&directory)
+}
+
+fn find_in(directory: &Path) -> Result<PathBuf, Failure> {
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            return Err(Failure::new(
+                exit::PERMISSION,
+                format!("{}: only the user who started the box may ask it: use sudo", directory.display()),
+            ));
+        }
+        Err(_) => return Err(none_in(directory)),
+    };
+    let mut sockets: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
+        .collect();
+    // A box that was killed leaves its socket; it is not one of several boxes that are running.
+    if sockets.len() > 1 {
+        sockets.retain(|path| std::os::unix::net::UnixStream::connect(path).is_ok());
+    }
+    match sockets.as_slice() {
+        [one] => Ok(one.clone()),
+        [] => Err(none_in(directory)),
+        _ => {
+            sockets.sort();
+            let known: Vec<String> = sockets.iter().map(|path| path.display().to_string()).collect();
+            let message = format!("several boxes are running here: name one with --control PATH: {}", known.join(", "));
+            Err(Failure::new(exit::UNAVAILABLE, message))
+        }
+    }
+}
+
+fn none_in(directory: &Path) -> Failure {
+    let message = format!("no box is running here: no socket in {}; name one with --control PATH", directory.display());
+    Failure::new(exit::UNAVAILABLE, message)
+}
+
+/// A path that a Unix socket can have.
+fn check_path(path: &Path) -> Result<(), Failure> {
+    let len = path.as_os_str().len();
+    if len > MAX_PATH {
+        let message = format!("{}: the path of a socket has at most {MAX_PATH} bytes, this one {len}", path.display());
+        return Err(Failure::new(exit::UNAVAILABLE, message));
+    }
+    Ok(())
+}

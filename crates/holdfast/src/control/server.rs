@@ -1,0 +1,353 @@
+//! The box's half of the control socket.
+//!
+//! One thread accepts; each client has a thread of its own for as long as one request takes, and there is a limit to both. A client that sends
+//! garbage, too much, nothing, or does not read its answer costs that thread for some seconds and nothing else.
+
+use super::{Asked, Call, Line, MAX_CLIENTS, MAX_FLOWS, MAX_REQUEST, MAX_TRACE, MAX_TRACE_WAIT, PATIENCE, Request, VERSION};
+use crate::exit::{self, Failure};
+use crate::flows::Flows;
+use holdfast_wire::selector::{Selector, SelectorError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs::DirBuilder;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Between two looks for steps of a trace.
+const TRACE_INTERVAL: Duration = Duration::from_millis(50);
+/// Looks without a step after which the last packet is out of the box.
+const TRACE_QUIET: u32 = 4;
+/// After a failed accept, most likely for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+type Act = Arc<dyn Fn() + Send + Sync>;
+
+/// The listening socket. When it is dropped nobody listens any more, and the socket is gone.
+pub struct Server {
+    path: PathBuf,
+    /// Of the socket: another box may have taken the path.
+    inode: u64,
+    made_directory: Option<PathBuf>,
+    end: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end.store(true, Ordering::Release);
+        let is_ours = std::fs::symlink_metadata(&self.path).is_ok_and(|metadata| metadata.ino() == self.inode);
+        // The thread sleeps in accept. If it cannot be reached it ends with the process.
+        let woken = is_ours && UnixStream::connect(&self.path).is_ok();
+        if let Some(thread) = self.thread.take().filter(|_| woken) {
+            let _ = thread.join();
+        }
+        if is_ours {
+            let _ = std::fs::remove_file(&self.path);
+        }
+        if let Some(directory) = &self.made_directory {
+            // Not if another box's socket is there.
+            let _ = std::fs::remove_dir(directory);
+        }
+    }
+}
+
+struct Shared {
+    requests: Sender<Asked>,
+    wake: Act,
+    stop: Act,
+    clients: AtomicUsize,
+    tracing: Mutex<()>,
+}
+
+/// Listens at `path`; every request goes to `requests`, then `wake` is called. [`Call::Stop`] sends SIGTERM to this process.
+///
+/// # Errors
+/// If somebody listens there already, or the path cannot be used.
+pub fn listen(path: &Path, requests: Sender<Asked>, wake: Arc<dyn Fn() + Send + Sync>) -> Result<Server, Failure> {
+    let stop = || {
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
+    };
+    listen_and_stop(path, requests, wake, Arc::new(stop))
+}
+
+/// As [`listen`], with what [`Call::Stop`] does.
+///
+/// # Errors
+/// As [`listen`].
+pub fn listen_and_stop(
+    path: &Path,
+    requests: Sender<Asked>,
+    wake: Arc<dyn Fn() + Send + Sync>,
+    stop: Arc<dyn Fn() + Send + Sync>,
+) -> Result<Server, Failure> {
+    super::check_path(path)?;
+    let failed = |error: std::io::Error| {
+        let code = if error.kind() == ErrorKind::PermissionDenied { exit::PERMISSION } else { exit::UNAVAILABLE };
+        Failure::new(code, format!("the control socket {}: {error}; --control PATH puts it elsewhere", path.display()))
+    };
+    let made_directory = make_directory(path).map_err(failed)?;
+    let metadata = std::fs::symlink_metadata(path);
+    if metadata.is_ok() {
+        clear(path)?;
+    }
+    // Nobody but the owner may connect, not even in the moment between making a socket and giving it its mode: it is made under a name that nobody
+    // knows, and moved.
+    let temporary = path.with_extension(format!("{}", std::process::id()));
+    super::check_path(&temporary)?;
+    let listener = UnixListener::bind(&temporary).map_err(failed)?;
+    let placed = std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o600))
+        .and_then(|()| std::fs::rename(&temporary, path))
+        .and_then(|()| std::fs::symlink_metadata(path));
+    let inode = match placed {
+        Ok(metadata) => metadata.ino(),
+        Err(error) => {
+            let _ = std::fs::remove_file(&temporary);
+            return Err(failed(error));
+        }
+    };
+    let end = Arc::new(AtomicBool::new(false));
+    let shared = Arc::new(Shared { requests, wake, stop, clients: AtomicUsize::new(0), tracing: Mutex::new(()) });
+    let is_over = end.clone();
+    let thread = std::thread::Builder::new().name("control".to_owned()).spawn(move || accept(&listener, &shared, &is_over));
+    let thread = match thread {
+        Ok(thread) => thread,
+        Err(error) => {
+            let _ = std::fs::remove_file(path);
+            return Err(failed(error));
+        }
+    };
+    Ok(Server { path: path.to_owned(), inode, made_directory, end, thread: Some(thread) })
+}
+
+/// The directory of the socket, for its owner only, if it had to be made.
+fn make_directory(path: &Path) -> std::io::Result<Option<PathBuf>> {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() && !parent.exists() => {
+            DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+            Ok(Some(parent.to_owned()))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Removes a socket that nobody listens at, and nothing else.
+fn clear(path: &Path) -> Result<(), Failure> {
+    let unavailable = |what: &str| Failure::new(exit::UNAVAILABLE, format!("{}: {what}", path.display()));
+    match UnixStream::connect(path) {
+        Ok(_) => Err(unavailable("a box is running already with this control socket")),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            use std::os::unix::fs::FileTypeExt;
+            let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
+            if !is_socket {
+                return Err(unavailable("this is not a socket; --control PATH puts the control socket elsewhere"));
+            }
+            std::fs::remove_file(path).map_err(|error| unavailable(&format!("left by a box that was killed, and {error}")))
+        }
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            Err(Failure::new(exit::PERMISSION, format!("{}: another user's box has this control socket", path.display())))
+        }
+        Err(error) => Err(unavailable(&error.to_string())),
+    }
+}
+
+/// One place of [`MAX_CLIENTS`], free again when this is dropped.
+struct Seat(Arc<Shared>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.clients.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn accept(listener: &UnixListener, shared: &Arc<Shared>, is_over: &AtomicBool) {
+    for stream in listener.incoming() {
+        if is_over.load(Ordering::Acquire) {
+            return;
+        }
+        let Ok(stream) = stream else {
+            std::thread::sleep(ACCEPT_PAUSE);
+            continue;
+        };
+        let seat = Seat(shared.clone());
+        if shared.clients.fetch_add(1, Ordering::AcqRel) >= MAX_CLIENTS {
+            // A full socket buffer must not stop others from being accepted.
+            let _ = stream.set_nonblocking(true);
+            let _ = respond(&stream, &problem("too many clients at a time: try again"));
+            continue;
+        }
+        let serving = std::thread::Builder::new().name("control".to_owned()).spawn(move || {
+            let _ = serve(&stream, &seat.0);
+        });
+        // Without a thread the client sees its connection closed, and the seat is free.
+        drop(serving);
+    }
+}
+
+fn problem(text: &str) -> Value {
+    json!({ "version": VERSION, "error": text })
+}
+
+fn respond(mut stream: &UnixStream, answer: &Value) -> std::io::Result<()> {
+    let mut line = answer.to_string();
+    line.push('\n');
+    stream.write_all(line.as_bytes())
+}
+
+/// A line of at most [`MAX_REQUEST`] bytes within [`PATIENCE`], however slowly its bytes come.
+fn read_line(mut stream: &UnixStream) -> std::io::Result<Vec<u8>> {
+    let started = Instant::now();
+    let mut line = Vec::new();
+    let mut piece = [0u8; 4096];
+    loop {
+        let left = PATIENCE.checked_sub(started.elapsed()).filter(|left| !left.is_zero()).ok_or(ErrorKind::TimedOut)?;
+        stream.set_read_timeout(Some(left))?;
+        let count = match stream.read(&mut piece) {
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        let end = piece[..count].iter().position(|byte| *byte == b'\n');
+        line.extend_from_slice(&piece[..end.unwrap_or(count)]);
+        if line.len() > MAX_REQUEST {
+            return Err(ErrorKind::FileTooLarge.into());
+        }
+        if end.is_some() || count == 0 {
+            return Ok(line);
+        }
+    }
+}
+
+fn serve(stream: &UnixStream, shared: &Shared) -> std::io::Result<()> {
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let line = match read_line(stream) {
+        Ok(line) => line,
+        Err(error) if error.kind() == ErrorKind::FileTooLarge => {
+            return respond(stream, &problem(&format!("a request has at most {MAX_REQUEST} bytes")));
+        }
+        Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => {
+            return respond(stream, &problem("no request came in time"));
+        }
+        Err(error) => return Err(error),
+    };
+    match parse(&line) {
+        Ok(Call::Trace { selector, count, wait_ms }) => trace(stream, shared, &selector, count, Duration::from_millis(wait_ms)),
+        Ok(Call::Stop) => {
+            let answered = respond(stream, &json!({ "version": VERSION, "stopping": true, "pid": std::process::id() }));
+            (shared.stop)();
+            (shared.wake)();
+            answered
+        }
+        Ok(call) => respond(stream, &answer(shared, &call).unwrap_or_else(|text| problem(&text))),
+        Err(text) => respond(stream, &problem(&text)),
+    }
+}
+
+fn parse(line: &[u8]) -> Result<Call, String> {
+    // The version first: what another version asks may not be understood at all.
+    let value: Value = serde_json::from_slice(line).map_err(|error| format!("not a request: {error}"))?;
+    match value.get("version").and_then(Value::as_u64) {
+        Some(version) if version == u64::from(VERSION) => {}
+        Some(version) => return Err(format!("version {version} is not understood, {VERSION} is")),
+        None => return Err("not a request: it has no `version`".to_owned()),
+    }
+    serde_json::from_value::<Line>(value).map(|line| line.request).map_err(|error| format!("not a request: {error}"))
+}
+
+/// Asks the packet loop.
+fn ask(shared: &Shared, request: Request) -> Result<Value, String> {
+    let (answer, answered) = channel();
+    shared.requests.send(Asked { request, answer }).map_err(|_| "the box is stopping".to_owned())?;
+    (shared.wake)();
+    answered.recv_timeout(PATIENCE).map_err(|_| "the box did not answer in time".to_owned())
+}
+
+fn selector(text: &str) -> Result<Selector, String> {
+    text.parse().map_err(|error: SelectorError| format!("`{text}`, at character {}: {}", error.offset + 1, error.message))
+}
+
+fn answer(shared: &Shared, call: &Call) -> Result<Value, String> {
+    match call {
+        Call::Ping => {
+            let asked = Instant::now();
+            ask(shared, Request::Status)?;
+            let micros = asked.elapsed().as_micros() as u64;
+            Ok(json!({ "version": VERSION, "pid": std::process::id(), "answered_us": micros }))
+        }
+        Call::Status => ask(shared, Request::Status),
+        Call::Flows { filter, limit } => {
+            let filter = selector(filter)?;
+            let limit = (*limit).min(MAX_FLOWS);
+            // What the filter leaves out must not count.
+            let asked_for = if filter == Selector::any() { limit.saturating_add(1) } else { MAX_FLOWS };
+            let all = ask(shared, Request::Flows { limit: asked_for })?;
+            if all.get("error").is_some() {
+                return Ok(all);
+            }
+            let flows: Flows = serde_json::from_value(all).map_err(|error| format!("the list of flows: {error}"))?;
+            serde_json::to_value(flows.select(&filter, limit as usize, asked_for as usize)).map_err(|error| error.to_string())
+        }
+        Call::Trace { .. } | Call::Stop => Err("not a request with one answer".to_owned()),
+    }
+}
+
+fn trace(stream: &UnixStream, shared: &Shared, text: &str, count: u32, wait: Duration) -> std::io::Result<()> {
+    let count = count.min(MAX_TRACE);
+    // The loop has one trace at a time; a second one would take the first one's steps.
+    let Ok(_alone) = shared.tracing.try_lock() else {
+        return respond(stream, &problem("another trace is under way: try again when it has ended"));
+    };
+    let begun = selector(text)
+        .and_then(|_| ask(shared, Request::Traces))
+        .and_then(|_| ask(shared, Request::Trace { selector: text.to_owned(), count }));
+    match begun {
+        Ok(answer) if answer.get("error").is_some() => return respond(stream, &answer),
+        Ok(_) => {}
+        Err(text) => return respond(stream, &problem(&text)),
+    }
+    let result = follow(stream, shared, count, wait.min(MAX_TRACE_WAIT));
+    // Nobody takes the steps any more, whatever happened.
+    let _ = ask(shared, Request::Trace { selector: String::new(), count: 0 });
+    match result? {
+        Ok(packets) => respond(stream, &json!({ "version": VERSION, "done": true, "packets": packets })),
+        Err(text) => respond(stream, &problem(&text)),
+    }
+}
+
+/// Sends steps until `count` packets have left, the time is over, or the client has gone. How many packets were seen.
+fn follow(stream: &UnixStream, shared: &Shared, count: u32, wait: Duration) -> std::io::Result<Result<usize, String>> {
+    let started = Instant::now();
+    let mut packets = BTreeSet::new();
+    let mut quiet = 0;
+    while started.elapsed() < wait && (packets.len() < count as usize || quiet < TRACE_QUIET) {
+        if has_gone(stream, TRACE_INTERVAL.min(wait)) {
+            return Err(ErrorKind::BrokenPipe.into());
+        }
+        let answer = match ask(shared, Request::Traces) {
+            Ok(answer) => answer,
+            Err(text) => return Ok(Err(text)),
+        };
+        let steps = answer["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
+        quiet = if steps.is_empty() { quiet + 1 } else { 0 };
+        for step in steps {
+            packets.insert(step["packet"].as_u64());
+            respond(stream, &json!({ "version": VERSION, "step": step }))?;
+        }
+    }
+    Ok(Ok(packets.len()))
+}
+
+/// True if the client closes its connection within this time.
+fn has_gone(stream: &UnixStream, wait: Duration) -> bool {
+    // Hanging up is always reported. A client that only has nothing more to say (a pipe into a socket tool) is still there.
+    let mut fds = [PollFd::new(stream, PollFlags::empty())];
+    let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
+    poll(&mut fds, Some(&timeout)).is_ok_and(|count| count > 0) && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}

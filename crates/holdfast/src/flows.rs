@@ -1,0 +1,153 @@
+//! The list of flows: what `holdfast flows --json` prints and the control socket answers.
+//!
+//! Fields are only ever added; a change of meaning increases [`VERSION`].
+
+use holdfast_wire::selector::Selector;
+use holdfast_wire::{FlowKey, ip_bytes};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// Version of the object, in its field `version`.
+pub const VERSION: u32 = 1;
+
+/// The whole object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flows {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The flows, in no order.
+    pub flows: Vec<Flow>,
+    /// There are, or may be, more than were asked for.
+    #[serde(default)]
+    pub truncated: bool,
+}
+
+/// One flow. For ICMP the ports are the echo identifier.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flow {
+    /// IP protocol number.
+    pub protocol: u16,
+    /// Who began it.
+    pub source: SocketAddr,
+    /// Whom it asked for.
+    pub destination: SocketAddr,
+    /// Source after the chain.
+    pub translated_source: SocketAddr,
+    /// Destination after the chain.
+    pub translated_destination: SocketAddr,
+    /// Name of its chain.
+    #[serde(default)]
+    pub chain: Option<String>,
+    /// What the functions say of it.
+    pub state: String,
+    /// Node id of the runtime that owns it.
+    pub owner: u16,
+    /// Node id of the runtime that has its replica.
+    #[serde(default)]
+    pub replica: Option<u16>,
+    /// How often it has changed its owner.
+    pub epoch: u32,
+    /// Since its first packet, by the switch's stamps.
+    pub age_ms: u64,
+    /// Packets forward and back.
+    pub packets: [u64; 2],
+    /// Bytes forward and back.
+    pub bytes: [u64; 2],
+}
+
+fn key(protocol: u16, source: SocketAddr, destination: SocketAddr) -> FlowKey {
+    FlowKey {
+        source: ip_bytes(source.ip()),
+        destination: ip_bytes(destination.ip()),
+        source_port: source.port(),
+        destination_port: destination.port(),
+        protocol,
+        scope: 0,
+    }
+}
+
+impl Flow {
+    /// True if its tuple before or after the chain is meant.
+    pub fn matches(&self, selector: &Selector) -> bool {
+        selector.matches(&key(self.protocol, self.source, self.destination))
+            || selector.matches(&key(self.protocol, self.translated_source, self.translated_destination))
+    }
+
+    /// The protocol's name, or its number.
+    pub fn protocol_name(&self) -> String {
+        match self.protocol {
+            1 => "icmp".to_owned(),
+            6 => "tcp".to_owned(),
+            17 => "udp".to_owned(),
+            58 => "icmpv6".to_owned(),
+            other => other.to_string(),
+        }
+    }
+}
+
+impl Flows {
+    /// At most `limit` flows that the filter means, out of a list for which every runtime was asked for at most `asked_for`.
+    pub fn select(mut self, filter: &Selector, limit: usize, asked_for: usize) -> Flows {
+        let mut listed: BTreeMap<u16, usize> = BTreeMap::new();
+        for flow in &self.flows {
+            *listed.entry(flow.owner).or_default() += 1;
+        }
+        self.truncated |= listed.values().any(|count| *count >= asked_for);
+        self.flows.retain(|flow| flow.matches(filter));
+        self.truncated |= self.flows.len() > limit;
+        self.flows.truncate(limit);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(owner: u16, port: u16) -> Flow {
+        Flow {
+            protocol: 6,
+            source: SocketAddr::from(([10, 0, 0, 2], port)),
+            destination: "203.0.113.10:80".parse().unwrap(),
+            translated_source: "198.51.100.4:1024".parse().unwrap(),
+            translated_destination: "198.51.100.11:80".parse().unwrap(),
+            chain: Some("web".into()),
+            state: "established".into(),
+            owner,
+            replica: None,
+            epoch: 1,
+            age_ms: 5,
+            packets: [1, 2],
+            bytes: [3, 4],
+        }
+    }
+
+    #[test]
+    fn a_filter_means_the_tuple_before_or_after_the_chain() {
+        for (filter, expected) in [
+            ("", true),
+            ("tcp from 10.0.0.0/8", true),
+            ("to 203.0.113.10 port 80", true),
+            ("from 198.51.100.4 port 1024", true),
+            ("to 198.51.100.11", true),
+            ("udp", false),
+            ("from 10.0.0.0/8 to 198.51.100.11", false),
+            ("to 10.0.0.2", false),
+        ] {
+            assert_eq!(flow(16, 5).matches(&filter.parse().unwrap()), expected, "{filter:?}");
+        }
+    }
+
+    #[test]
+    fn a_list_says_when_it_is_not_all() {
+        let list =
+            |count: u16| Flows { version: VERSION, flows: (0..count).map(|port| flow(16, port)).collect(), truncated: false };
+        let any = Selector::any();
+        assert!(!list(3).select(&any, 3, 4).truncated);
+        let cut = list(4).select(&any, 3, 4);
+        assert!(cut.truncated && cut.flows.len() == 3);
+        let filtered = list(4).select(&"from 10.0.0.2 port 1".parse().unwrap(), 3, 4);
+        assert!(filtered.truncated && filtered.flows.len() == 1, "the runtime may have had more of them");
+    }
+}

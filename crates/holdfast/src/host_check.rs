@@ -1,0 +1,319 @@
+//! `holdfast check`, the host's half: what a box needs of this machine, and what to do where it is missing.
+//!
+//! Only looks; changes nothing. What cannot be found out is a warning, not a failure.
+
+use crate::config::Checked;
+use crate::exit;
+use rustix::fs::MemfdFlags;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::{PidfdFlags, getpid};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+/// How a check ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// As it should be.
+    Ok,
+    /// A box runs, but look at it.
+    Warn,
+    /// A box cannot run.
+    Fail,
+}
+
+/// One check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What was looked at.
+    pub name: String,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What was found.
+    pub found: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+    /// Exit code if it failed.
+    #[serde(skip)]
+    pub code: u8,
+}
+
+impl Check {
+    fn ok(name: impl Into<String>, found: impl Into<String>) -> Check {
+        Check { name: name.into(), outcome: Outcome::Ok, found: found.into(), remedy: None, code: 0 }
+    }
+
+    fn warn(name: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Check {
+        Check { outcome: Outcome::Warn, remedy: Some(remedy.into()), ..Check::ok(name, found) }
+    }
+
+    fn fail(code: u8, name: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Check {
+        Check { outcome: Outcome::Fail, remedy: Some(remedy.into()), code, ..Check::ok(name, found) }
+    }
+}
+
+/// Capabilities: bit in `CapEff`, name, whether a box cannot run without it, and what for.
+const CAPABILITIES: &[(u32, &str, bool, &str)] = &[
+    (12, "CAP_NET_ADMIN", true, "setting a port promiscuous"),
+    (13, "CAP_NET_RAW", true, "sending and receiving frames"),
+    (39, "CAP_BPF", false, "AF_XDP only"),
+];
+/// Bit of CAP_SYS_ADMIN, which includes CAP_BPF (capabilities(7)).
+const CAP_SYS_ADMIN: u32 = 21;
+const ROOT: &str = "run as root, or `setcap cap_net_raw,cap_net_admin+ep` on the binary";
+
+/// Checks of the machine itself.
+pub fn host() -> Vec<Check> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut checks = capabilities(&status);
+    checks.push(kernel());
+    checks.push(feature("pidfd", "noticing the end of a process", rustix::process::pidfd_open(getpid(), PidfdFlags::empty())));
+    checks.push(feature("memfd", "memory shared with runtimes", rustix::fs::memfd_create("holdfast-check", MemfdFlags::CLOEXEC)));
+    checks.push(socket("AF_PACKET", AddressFamily::PACKET, true));
+    checks.push(socket("AF_XDP", AddressFamily::XDP, false));
+    checks.push(huge_pages(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default()));
+    checks
+}
+
+/// Checks of the devices that a configuration names.
+pub fn devices(checked: &Checked) -> Vec<Check> {
+    let addresses = kernel_addresses();
+    let mut checks = Vec::new();
+    for (port, device) in &checked.ports {
+        let device = device.strip_prefix("afpacket:").unwrap_or(device);
+        let name = |what: &str| format!("port {port} ({device}): {what}");
+        let path = Path::new("/sys/class/net").join(device);
+        if !path.exists() {
+            checks.push(Check::fail(
+                exit::UNAVAILABLE,
+                name("device"),
+                "not there",
+                "`ip link` lists the devices that are there",
+            ));
+            continue;
+        }
+        checks.push(link(name("device"), device, &path));
+        checks.push(match addresses.get(device).map(Vec::as_slice).unwrap_or_default() {
+            [] => Check::ok(name("kernel addresses"), "none"),
+            found => Check::warn(
+                name("kernel addresses"),
+                found.join(", "),
+                format!("the kernel answers there as well as the box: `ip address flush dev {device}`"),
+            ),
+        });
+        checks.push(offloads(name("offloads"), device));
+    }
+    checks
+}
+
+/// The exit code for these checks: 0 if a box can run.
+pub fn code(checks: &[Check]) -> u8 {
+    let failed = || checks.iter().filter(|check| check.outcome == Outcome::Fail).map(|check| check.code);
+    // Without privileges other things cannot even be looked at: that first.
+    failed().find(|code| *code == exit::PERMISSION).or_else(|| failed().next()).unwrap_or(0)
+}
+
+fn capabilities(status: &str) -> Vec<Check> {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0);
+    let has = |bit: u32| bits & (1 << bit) != 0;
+    let one = |(bit, name, is_needed, what): &(u32, &str, bool, &str)| {
+        if has(*bit) || (!is_needed && has(CAP_SYS_ADMIN)) {
+            Check::ok(*name, "there")
+        } else if *is_needed {
+            Check::fail(exit::PERMISSION, *name, format!("missing: {what} needs it"), ROOT)
+        } else {
+            Check::warn(*name, format!("missing: {what}"), "nothing to do as long as ports are AF_PACKET")
+        }
+    };
+    CAPABILITIES.iter().map(one).collect()
+}
+
+fn kernel() -> Check {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy().into_owned();
+    let mut numbers = release.split(|character: char| !character.is_ascii_digit()).map_while(|text| text.parse::<u32>().ok());
+    // pidfd_open came with 5.3, and is the youngest thing that a box cannot do without.
+    match (numbers.next(), numbers.next()) {
+        (Some(major), Some(minor)) if (major, minor) < (5, 3) => {
+            Check::fail(exit::UNAVAILABLE, "kernel", release, "Linux 5.3 or later is needed")
+        }
+        _ => Check::ok("kernel", release),
+    }
+}
+
+fn feature<T>(name: &str, what: &str, result: Result<T, Errno>) -> Check {
+    match result {
+        Ok(_) => Check::ok(name, "works"),
+        Err(error) => Check::fail(
+            exit::UNAVAILABLE,
+            name,
+            format!("{error}: {what} needs it"),
+            "a newer kernel, or a container that allows it",
+        ),
+    }
+}
+
+fn socket(name: &str, family: AddressFamily, is_needed: bool) -> Check {
+    match rustix::net::socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, None) {
+        Ok(_) => Check::ok(name, "works"),
+        Err(Errno::PERM | Errno::ACCESS) if is_needed => Check::fail(exit::PERMISSION, name, "not permitted", ROOT),
+        Err(Errno::PERM | Errno::ACCESS) => Check::warn(name, "not permitted", ROOT),
+        Err(error) if is_needed => Check::fail(exit::UNAVAILABLE, name, error.to_string(), "a kernel with CONFIG_PACKET"),
+        Err(error) => Check::warn(name, error.to_string(), "nothing to do as long as ports are AF_PACKET"),
+    }
+}
+
+fn huge_pages(meminfo: &str) -> Check {
+    let field = |name: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|rest| rest.trim_start_matches(':').split_whitespace().next()?.parse::<u64>().ok())
+    };
+    match (field("HugePages_Total"), field("HugePages_Free"), field("Hugepagesize")) {
+        (Some(0), _, _) => Check::ok("huge pages", "none; not needed with AF_PACKET"),
+        (Some(total), Some(free), Some(size)) => Check::ok("huge pages", format!("{free} of {total} free, {size} KiB each")),
+        _ => Check::warn("huge pages", "unknown", "nothing to do: they are not needed with AF_PACKET"),
+    }
+}
+
+fn link(name: String, device: &str, path: &Path) -> Check {
+    let read = |file: &str| std::fs::read_to_string(path.join(file)).map(|text| text.trim().to_owned()).unwrap_or_default();
+    // ARPHRD_ETHER.
+    if read("type") != "1" {
+        return Check::fail(exit::UNAVAILABLE, name, "not Ethernet", "name an Ethernet interface");
+    }
+    let flags = u32::from_str_radix(read("flags").trim_start_matches("0x"), 16).unwrap_or(0);
+    // IFF_UP.
+    if flags & 1 == 0 {
+        return Check::warn(name, "down", format!("`ip link set {device} up`"));
+    }
+    match read("operstate").as_str() {
+        state @ ("down" | "lowerlayerdown") => Check::warn(name, state, "it has no carrier: look at the cable, or the other end"),
+        state => Check::ok(name, format!("{state}, MTU {}", read("mtu"))),
+    }
+}
+
+/// Addresses that the kernel has, by device. IPv6 link-local ones count: the kernel answers for them.
+fn kernel_addresses() -> BTreeMap<String, Vec<String>> {
+    let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for address in nix::ifaddrs::getifaddrs().into_iter().flatten() {
+        let Some(storage) = address.address else { continue };
+        let text = match (storage.as_sockaddr_in(), storage.as_sockaddr_in6()) {
+            (Some(v4), _) => v4.ip().to_string(),
+            (_, Some(v6)) => v6.ip().to_string(),
+            _ => continue,
+        };
+        all.entry(address.interface_name).or_default().push(text);
+    }
+    all
+}
+
+/// Offloads that make what a reader of the device sees differ from what is on the wire.
+const OFFLOADS: &[(&str, &str)] = &[
+    ("tx-checksumming", "tx"),
+    ("tcp-segmentation-offload", "tso"),
+    ("generic-segmentation-offload", "gso"),
+    ("generic-receive-offload", "gro"),
+    ("large-receive-offload", "lro"),
+    ("rx-vlan-offload", "rxvlan"),
+    ("tx-vlan-offload", "txvlan"),
+];
+
+fn offloads(name: String, device: &str) -> Check {
+    // The device's name comes from a checked configuration; a name that begins with `-` would still be taken for an option.
+    if device.starts_with('-') {
+        return Check::warn(name, "unknown", "ethtool cannot be asked about a device of this name");
+    }
+    let command = |path: &str| Command::new(path).args(["-k", device]).output();
+    match command("ethtool").or_else(|_| command("/usr/sbin/ethtool")) {
+        Ok(output) if output.status.success() => {
+            let on = offloads_on(&String::from_utf8_lossy(&output.stdout));
+            if on.is_empty() {
+                return Check::ok(name, "off");
+            }
+            let switches: Vec<String> = on.iter().map(|switch| format!("{switch} off")).collect();
+            Check::warn(
+                name,
+                format!("on: {}", on.join(", ")),
+                format!(
+                    "the box undoes them in software, which costs; if nobody needs them: `ethtool -K {device} {}`",
+                    switches.join(" ")
+                ),
+            )
+        }
+        Ok(_) => Check::warn(name, "unknown", format!("`ethtool -k {device}` says why")),
+        Err(_) => Check::warn(name, "unknown: ethtool is not installed", "`apt-get install ethtool`"),
+    }
+}
+
+/// The switches that are on and may be changed, in `ethtool -k`'s output.
+fn offloads_on(text: &str) -> Vec<&'static str> {
+    let is_on = |feature: &str| {
+        text.lines().filter_map(|line| line.trim().split_once(':')).any(|(name, value)| name == feature && value.trim() == "on")
+    };
+    OFFLOADS.iter().filter(|(feature, _)| is_on(feature)).map(|(_, switch)| *switch).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_capabilities_are_named_with_a_remedy() {
+        let outcomes = |line: &str| capabilities(line).iter().map(|check| check.outcome).collect::<Vec<_>>();
+        assert_eq!(outcomes("CapEff:\t000001ffffffffff\n"), [Outcome::Ok; 3]);
+        assert_eq!(outcomes("CapEff:\t00000000a80425fb\n"), [Outcome::Fail, Outcome::Ok, Outcome::Warn], "a plain container");
+        assert_eq!(outcomes("CapEff:\t0000000000203000\n"), [Outcome::Ok; 3], "CAP_SYS_ADMIN includes CAP_BPF");
+        let checks = capabilities("");
+        assert_eq!(code(&checks), exit::PERMISSION);
+        assert!(checks.iter().all(|check| check.outcome == Outcome::Ok || check.remedy.is_some()));
+    }
+
+    #[test]
+    fn the_exit_code_is_the_privileges_first() {
+        let missing = Check::fail(exit::UNAVAILABLE, "a", "b", "c");
+        let refused = Check::fail(exit::PERMISSION, "a", "b", "c");
+        assert_eq!(code(&[Check::ok("a", "b"), Check::warn("a", "b", "c")]), 0);
+        assert_eq!(code(std::slice::from_ref(&missing)), exit::UNAVAILABLE);
+        assert_eq!(code(&[missing, refused]), exit::PERMISSION);
+    }
+
+    #[test]
+    fn ethtools_output_is_read() {
+        let text = "Features for veth-in:\nrx-checksumming: on\ntx-checksumming: on\n\ttx-checksum-ip-generic: on\ngeneric-receive-offload: off\n\
+                    rx-vlan-offload: on [fixed]\ntcp-segmentation-offload: on\n";
+        assert_eq!(offloads_on(text), ["tx", "tso"]);
+        assert!(offloads_on("").is_empty());
+    }
+
+    #[test]
+    fn huge_pages_are_information_only() {
+        assert!(huge_pages("HugePages_Total:       0\nHugePages_Free: 0\nHugepagesize: 2048 kB\n").found.starts_with("none"));
+        let some = huge_pages("HugePages_Total:     512\nHugePages_Free:      500\nHugepagesize:       2048 kB\n");
+        assert_eq!((some.outcome, some.found.as_str()), (Outcome::Ok, "500 of 512 free, 2048 KiB each"));
+        assert_eq!(huge_pages("").outcome, Outcome::Warn);
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_fails_and_others_are_looked_at() {
+        let text = "cluster: a\nports:\n  x: { device: no-such-dev, address: 10.0.0.1/24 }\n  y: { device: lo, address: 10.0.1.1/24 }\n\
+                    chains: { c: { functions: [forward] } }\nrules: [{ chain: c }]\n";
+        let checked = crate::config::read("f", text).unwrap_or_else(|mistake| panic!("{mistake}"));
+        let checks = devices(&checked);
+        assert_eq!((checks[0].outcome, checks[0].name.as_str()), (Outcome::Fail, "port x (no-such-dev): device"));
+        assert_eq!((checks[1].outcome, checks[1].found.as_str()), (Outcome::Fail, "not Ethernet"), "loopback is no port");
+        assert_eq!(code(&checks), exit::UNAVAILABLE);
+    }
+
+    #[test]
+    fn every_check_of_this_machine_has_a_finding_and_a_remedy_if_it_is_not_ok() {
+        for check in host() {
+            assert!(!check.found.is_empty(), "{check:?}");
+            assert!(check.outcome == Outcome::Ok || check.remedy.is_some(), "{check:?}");
+        }
+    }
+}

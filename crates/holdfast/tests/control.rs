@@ -1,0 +1,356 @@
+//! The control socket against clients that behave and clients that do not. The packet loop is a thread that answers from a script.
+
+use holdfast::control::{self, Asked, Call, Client, MAX_CLIENTS, MAX_REQUEST, Request, Server};
+use holdfast::exit;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A directory of the test's own, gone with it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Scratch {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("hf-control-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).expect("a fresh directory");
+        Scratch(path)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.join("run").join("box.sock")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A box: the socket, and a loop behind it.
+struct Box {
+    server: Option<Server>,
+    wakes: Arc<AtomicU32>,
+    stops: Arc<AtomicU32>,
+    /// Counts of the traces that the loop was asked for.
+    traces: Receiver<u32>,
+    path: PathBuf,
+    // Dropped last.
+    _scratch: Scratch,
+}
+
+fn flow(port: u16) -> Value {
+    json!({ "protocol": 6, "source": format!("10.0.0.2:{port}"), "destination": "203.0.113.10:80",
+        "translated_source": format!("198.51.100.4:{port}"), "translated_destination": "198.51.100.11:80", "chain": "web",
+        "state": "established", "owner": 16, "replica": 17, "epoch": 1, "age_ms": 5, "packets": [1, 2], "bytes": [3, 4] })
+}
+
+impl Box {
+    /// `steps` is what each trace yields, once.
+    fn start(steps: usize) -> Box {
+        let scratch = Scratch::new();
+        let path = scratch.socket();
+        let (requests, asked) = channel::<Asked>();
+        let (wakes, stops) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let (traced, traces) = channel();
+        let count = |counter: &Arc<AtomicU32>| {
+            let counter = counter.clone();
+            Arc::new(move || {
+                counter.fetch_add(1, Ordering::SeqCst);
+            })
+        };
+        let server = control::listen_and_stop(&path, requests, count(&wakes), count(&stops));
+        let server = server.unwrap_or_else(|failure| panic!("{failure}"));
+        // Ends when the server and its clients' threads have.
+        std::thread::spawn(move || {
+            let mut pending = Vec::new();
+            for asked in asked {
+                let answer = match asked.request {
+                    Request::Status => json!({ "version": 1, "protected": "yes", "processes": [] }),
+                    Request::Flows { limit } => {
+                        json!({ "version": 1, "flows": (1..=5u16.min(limit as u16)).map(flow).collect::<Vec<_>>() })
+                    }
+                    Request::Trace { count, .. } => {
+                        let _ = traced.send(count);
+                        let packets = steps.min(count as usize);
+                        pending = (0..packets).map(|packet| json!({ "packet": packet, "node": 1, "text": "seen" })).collect();
+                        json!({ "version": 1 })
+                    }
+                    Request::Traces => json!({ "version": 1, "steps": std::mem::take(&mut pending) }),
+                };
+                let _ = asked.answer.send(answer);
+            }
+        });
+        Box { server: Some(server), wakes, stops, traces, path, _scratch: scratch }
+    }
+
+    fn client(&self) -> Client {
+        Client::new(Some(&self.path)).unwrap_or_else(|failure| panic!("{failure}"))
+    }
+
+    fn connect(&self) -> UnixStream {
+        let stream = UnixStream::connect(&self.path).expect("the box listens");
+        stream.set_read_timeout(Some(LIMIT)).expect("a timeout can be set");
+        stream
+    }
+
+    /// What the box answers to these bytes.
+    fn raw(&self, bytes: &[u8]) -> Value {
+        let mut stream = self.connect();
+        // A box that has read enough may close while more is written.
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(Shutdown::Write);
+        line(&mut BufReader::new(stream))
+    }
+}
+
+fn line(reader: &mut BufReader<UnixStream>) -> Value {
+    let mut line = String::new();
+    reader.read_line(&mut line).expect("the box answers");
+    serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
+}
+
+fn error(value: &Value) -> &str {
+    assert_eq!(value["version"], 1);
+    value["error"].as_str().unwrap_or_else(|| panic!("no error: {value}"))
+}
+
+/// Asks again until it is so.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < LIMIT, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+fn refusal<T>(result: Result<T, exit::Failure>) -> exit::Failure {
+    match result {
+        Ok(_) => panic!("this should have been refused"),
+        Err(failure) => failure,
+    }
+}
+
+#[test]
+fn what_is_asked_is_answered_and_the_loop_is_woken_for_it() {
+    let running = Box::start(0);
+    assert_eq!(running.client().ask(Call::Status).unwrap()["protected"], "yes");
+    assert_eq!(running.wakes.load(Ordering::SeqCst), 1);
+    let pong = running.client().ask(Call::Ping).unwrap();
+    assert_eq!(pong["pid"], std::process::id());
+    assert!(pong["answered_us"].is_u64());
+
+    let flows = |filter: &str, limit| running.client().ask(Call::Flows { filter: filter.to_owned(), limit });
+    let all = flows("", 100).unwrap();
+    assert_eq!((all["flows"].as_array().unwrap().len(), &all["truncated"]), (5, &json!(false)));
+    assert_eq!(all["flows"][0], flow(1), "what the loop says is passed on as it is");
+    let some = flows("tcp from 10.0.0.2 port 2-3", 100).unwrap();
+    assert_eq!(some["flows"].as_array().unwrap().len(), 2);
+    let cut = flows("", 3).unwrap();
+    assert_eq!((cut["flows"].as_array().unwrap().len(), &cut["truncated"]), (3, &json!(true)));
+    let wrong = refusal(flows("tcp form any", 1));
+    assert_eq!(wrong.code, exit::NEGATIVE);
+    assert!(wrong.message.contains("`form`") && wrong.message.contains("character 5"), "{wrong}");
+}
+
+#[test]
+fn the_socket_is_its_owners_only_and_goes_with_the_box() {
+    let mut running = Box::start(0);
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let directory = running.path.parent().unwrap().to_owned();
+    assert_eq!((mode(&running.path), mode(&directory)), (0o600, 0o700));
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1, "nothing else is there");
+    let client = running.client();
+    drop(running.server.take());
+    assert!(!directory.exists(), "what it made is gone");
+    let gone = refusal(client.ask(Call::Ping));
+    assert_eq!(gone.code, exit::UNAVAILABLE);
+}
+
+#[test]
+fn a_box_does_not_remove_another_ones_socket() {
+    let mut running = Box::start(0);
+    std::fs::remove_file(&running.path).unwrap();
+    let other = UnixListener::bind(&running.path).unwrap();
+    drop(running.server.take());
+    assert!(running.path.exists());
+    drop(other);
+}
+
+#[test]
+fn a_socket_that_a_killed_box_left_is_replaced_and_one_in_use_is_not() {
+    let scratch = Scratch::new();
+    let path = scratch.0.join("box.sock");
+    let listen = || control::listen_and_stop(&path, channel().0, Arc::new(|| {}), Arc::new(|| {}));
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(path.exists(), "nobody listens there");
+    let first = listen().unwrap_or_else(|failure| panic!("{failure}"));
+    let second = refusal(listen());
+    assert_eq!(second.code, exit::UNAVAILABLE);
+    assert!(second.message.contains("running already"), "{second}");
+    drop(first);
+
+    std::fs::write(&path, "somebody's file").unwrap();
+    let refused = refusal(listen());
+    assert!(refused.message.contains("not a socket"), "{refused}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "somebody's file");
+
+    let long = scratch.0.join("x".repeat(120));
+    let refused = refusal(control::listen_and_stop(&long, channel().0, Arc::new(|| {}), Arc::new(|| {})));
+    assert!(refused.message.contains("at most 107 bytes"), "{refused}");
+}
+
+#[test]
+fn garbage_is_refused_with_what_is_wrong() {
+    let running = Box::start(0);
+    for (bytes, expected) in [
+        (&b""[..], "not a request"),
+        (b"\n", "not a request"),
+        (b"hello\n", "not a request"),
+        (b"\xff\xfe\x00\n", "not a request"),
+        (b"[1,2]\n", "no `version`"),
+        (b"{\"request\":\"status\"}\n", "no `version`"),
+        (b"{\"version\":99,\"request\":{\"dance\":{}}}\n", "version 99 is not understood"),
+        (b"{\"version\":1,\"request\":\"dance\"}\n", "dance"),
+        (b"{\"version\":1,\"request\":\"status\",\"more\":1}\n", "more"),
+        (b"{\"version\":1,\"request\":{\"flows\":{\"limit\":-1}}}\n", "-1"),
+        (b"{\"version\":1,\"request\":{\"trace\":{\"selector\":\"tpc\",\"count\":1,\"wait_ms\":1}}}\n", "tpc"),
+    ] {
+        let answer = running.raw(bytes);
+        assert!(error(&answer).contains(expected), "{:?}: {answer}", String::from_utf8_lossy(bytes));
+    }
+    assert_eq!(running.wakes.load(Ordering::SeqCst), 0, "nothing of it reached the loop");
+    let deep = format!("{}\n", "[".repeat(MAX_REQUEST - 1));
+    assert!(error(&running.raw(deep.as_bytes())).contains("not a request"));
+    // The end of what is sent ends a line too.
+    assert_eq!(running.raw(br#"{"version":1,"request":"status"}"#)["protected"], "yes");
+}
+
+#[test]
+fn a_request_without_end_is_cut_off() {
+    let running = Box::start(0);
+    let mut stream = running.connect();
+    let piece = [b'x'; 4096];
+    // It stops reading at its limit, so that writing fails sooner or later.
+    let written = (0..1 << 14).take_while(|_| stream.write_all(&piece).is_ok()).count();
+    assert!(written < 1 << 14, "{} MiB were taken", written >> 8);
+    let mut left = Vec::new();
+    let _ = stream.read_to_end(&mut left);
+    assert_eq!(running.client().ask(Call::Status).unwrap()["protected"], "yes");
+}
+
+#[test]
+fn clients_that_say_nothing_take_their_seats_and_no_more() {
+    let running = Box::start(0);
+    let idle: Vec<UnixStream> = (0..MAX_CLIENTS).map(|_| running.connect()).collect();
+    let refused = line(&mut BufReader::new(running.connect()));
+    assert!(error(&refused).contains("too many clients"));
+    let refused = refusal(running.client().ask(Call::Status));
+    assert!(refused.message.contains("too many clients"), "{refused}");
+    drop(idle);
+    until("the seats are free again", || running.client().ask(Call::Status).is_ok());
+}
+
+#[test]
+fn a_client_that_stops_in_the_middle_of_a_line_keeps_nobody_waiting() {
+    let running = Box::start(0);
+    let mut half = running.connect();
+    half.write_all(b"{\"version\":1,").unwrap();
+    assert_eq!(running.client().ask(Call::Status).unwrap()["protected"], "yes");
+    half.write_all(b"\"request\":\"status\"}\n").unwrap();
+    assert_eq!(line(&mut BufReader::new(half))["protected"], "yes");
+}
+
+#[test]
+fn many_clients_at_a_time_get_each_its_own_answer() {
+    let running = Box::start(0);
+    std::thread::scope(|scope| {
+        for number in 0..8u32 {
+            let client = running.client();
+            scope.spawn(move || {
+                for turn in 0..25 {
+                    let limit = 1 + (number + turn) % 5;
+                    let answer = client.ask(Call::Flows { filter: String::new(), limit });
+                    let flows = answer.unwrap_or_else(|failure| panic!("{failure}"));
+                    assert_eq!(flows["flows"].as_array().unwrap().len(), limit as usize);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_trace_comes_step_by_step_and_says_when_it_is_over() {
+    let running = Box::start(3);
+    let mut steps = Vec::new();
+    let take = |step: &Value| {
+        steps.push(step["packet"].as_u64());
+        Ok(())
+    };
+    let seen = running.client().trace("tcp".to_owned(), 3, LIMIT, take).unwrap();
+    assert_eq!((seen, steps), (3, vec![Some(0), Some(1), Some(2)]));
+    assert_eq!(running.traces.try_iter().collect::<Vec<_>>(), [3, 0], "the loop is told when nobody looks any more");
+    let none = Box::start(0).client().trace(String::new(), 1, Duration::from_millis(10), |_| Ok(()));
+    assert_eq!(none.unwrap(), 0, "without packets the time ends it");
+}
+
+#[test]
+fn one_trace_at_a_time_and_it_ends_with_its_client() {
+    let running = Box::start(0);
+    let mut first = running.connect();
+    first.write_all(b"{\"version\":1,\"request\":{\"trace\":{\"count\":5,\"wait_ms\":60000}}}\n").unwrap();
+    assert_eq!(running.traces.recv_timeout(LIMIT), Ok(5));
+    let second = || running.client().trace(String::new(), 1, Duration::from_millis(1), |_| Ok(()));
+    assert!(refusal(second()).message.contains("another trace"));
+    drop(first);
+    assert_eq!(running.traces.recv_timeout(LIMIT), Ok(0));
+    until("the next trace may begin", || second().is_ok());
+}
+
+#[test]
+fn stop_is_answered_then_done() {
+    let running = Box::start(0);
+    let answer = running.client().ask(Call::Stop).unwrap();
+    assert_eq!((&answer["stopping"], &answer["pid"]), (&json!(true), &json!(std::process::id())));
+    until("the box is told", || running.stops.load(Ordering::SeqCst) == 1 && running.wakes.load(Ordering::SeqCst) == 1);
+}
+
+#[test]
+fn a_box_whose_loop_has_ended_says_so() {
+    let scratch = Scratch::new();
+    let path = scratch.socket();
+    let (requests, asked) = channel();
+    let _server = control::listen_and_stop(&path, requests, Arc::new(|| {}), Arc::new(|| {})).unwrap_or_else(|f| panic!("{f}"));
+    drop(asked);
+    let refused = refusal(Client::new(Some(&path)).unwrap_or_else(|f| panic!("{f}")).ask(Call::Status));
+    assert!(refused.message.contains("stopping"), "{refused}");
+}
+
+#[test]
+fn a_box_that_does_not_speak_the_protocol_is_unavailable() {
+    let scratch = Scratch::new();
+    let path = scratch.0.join("odd.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let odd = std::thread::spawn(move || {
+        for said in ["no JSON\n", ""] {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(said.as_bytes()).unwrap();
+        }
+    });
+    for _ in 0..2 {
+        let failure = refusal(Client::new(Some(&path)).unwrap_or_else(|f| panic!("{f}")).ask(Call::Status));
+        assert_eq!(failure.code, exit::UNAVAILABLE, "{failure}");
+    }
+    odd.join().unwrap();
+}
