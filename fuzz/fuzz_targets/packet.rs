@@ -1,0 +1,68 @@
+//! Any bytes as a frame: nothing panics, every view stays inside, and where a frame is understood it is understood as another parser
+//! understands it.
+
+#![no_main]
+
+use holdfast_wire::header::ETHERTYPE_NSH;
+use holdfast_wire::{FlowKey, MemoryPool, PacketPool, checksum, nsh};
+use libfuzzer_sys::fuzz_target;
+use std::cell::RefCell;
+
+thread_local!(static POOL: RefCell<MemoryPool> = RefCell::new(MemoryPool::new(1)));
+
+fuzz_target!(|bytes: &[u8]| {
+    POOL.with_borrow_mut(|pool| {
+        let mut packet = pool.take().expect("every packet comes back");
+        if packet.copy_from(bytes) {
+            let understood = packet.parse().is_ok();
+            if understood {
+                let layers = packet.layers;
+                let key = FlowKey::of(&packet);
+                let _ = (packet.ipv4(), packet.ipv6(), packet.tcp(), packet.udp(), packet.icmp(), packet.ttl());
+                assert!(packet.l4().len() <= bytes.len());
+                checksum::checksum(packet.l4());
+                if let Some(key) = key {
+                    assert_eq!(key.reverse().reverse(), key);
+                    same_as_etherparse(bytes, &key, layers.fragment);
+                }
+            }
+            FlowKey::quoted(bytes);
+            if bytes.get(12..14) == Some(&ETHERTYPE_NSH.to_be_bytes()) && nsh::decapsulate(&mut packet).is_some() {
+                assert!(packet.len() < bytes.len());
+                let _ = packet.parse();
+            }
+        }
+        packet.clear();
+        pool.put(packet);
+    });
+});
+
+fn same_as_etherparse(bytes: &[u8], key: &FlowKey, is_later_fragment: bool) {
+    use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+    use holdfast_wire::header::proto;
+    // It is stricter in places (it checks lengths that a router passes on); where it understands, both must agree. What is not compared:
+    // ICMP errors, whose key is that of the packet they quote, and what hides behind an authentication header, which is the flow's end to us.
+    let Ok(theirs) = SlicedPacket::from_ethernet(bytes) else { return };
+    let (source, destination): (std::net::IpAddr, std::net::IpAddr) = match &theirs.net {
+        Some(NetSlice::Ipv4(ip)) => (ip.header().source_addr().into(), ip.header().destination_addr().into()),
+        Some(NetSlice::Ipv6(ip)) => (ip.header().source_addr().into(), ip.header().destination_addr().into()),
+        _ => return,
+    };
+    if matches!(theirs.transport, Some(TransportSlice::Icmpv4(_) | TransportSlice::Icmpv6(_))) {
+        return;
+    }
+    assert_eq!((key.source_ip(), key.destination_ip()), (canonical(source), canonical(destination)));
+    let ports = match &theirs.transport {
+        Some(TransportSlice::Tcp(tcp)) if key.protocol == u16::from(proto::TCP) => (tcp.source_port(), tcp.destination_port()),
+        Some(TransportSlice::Udp(udp)) if key.protocol == u16::from(proto::UDP) => (udp.source_port(), udp.destination_port()),
+        _ => return,
+    };
+    if !is_later_fragment {
+        assert_eq!((key.source_port, key.destination_port), ports);
+    }
+}
+
+/// Keys hold IPv4 addresses as mapped ones: one and the same in both forms.
+fn canonical(address: std::net::IpAddr) -> std::net::IpAddr {
+    address.to_canonical()
+}

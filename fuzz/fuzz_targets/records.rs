@@ -1,0 +1,79 @@
+//! Any records from a peer whose frames are in order: a runtime that errs, a coordinator of another version. A runtime counts what makes no sense.
+
+#![no_main]
+
+use arbitrary::Arbitrary;
+use holdfast_fuzz::CONFIGURATION;
+use holdfast_node::address::{COORDINATOR, SWITCH};
+use holdfast_node::channel::{Fabric, FabricConfig};
+use holdfast_node::message::{Control, Member, MemberState};
+use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
+use holdfast_protection::Peer;
+use holdfast_wire::{MemoryPool, PacketPool};
+use libfuzzer_sys::fuzz_target;
+
+const ME: Peer = Peer { node: 16, incarnation: 2 };
+const BUFFERS: usize = 128;
+
+#[derive(Debug, Arbitrary)]
+struct Step {
+    from: u8,
+    kind: u8,
+    body: Vec<u8>,
+}
+
+fuzz_target!(|steps: Vec<Step>| {
+    let checked = holdfast::config::read("fuzz", CONFIGURATION).unwrap_or_else(|mistake| panic!("{mistake}"));
+    let chains = holdfast::config::chains("fuzz", CONFIGURATION, &checked.config).unwrap_or_else(|mistake| panic!("{mistake}"));
+    let specs = chains
+        .into_iter()
+        .map(|built| ChainSpec { name: built.name, chain: built.chain, protection: built.protection })
+        .collect();
+    let fabric = FabricConfig::default();
+    let config = RuntimeConfig { me: ME, flows: 64, seed: 1, report_interval: 1_000_000, fabric };
+    let mut runtime = Runtime::new(config, specs);
+    let mut pool = MemoryPool::new(BUFFERS);
+    let mut peers: Vec<Fabric> = [COORDINATOR, SWITCH, 17, 18]
+        .map(|node| Fabric::new(Peer { node, incarnation: 1 }, fabric))
+        .into_iter()
+        .map(|mut peer| {
+            peer.set_peer(ME);
+            peer
+        })
+        .collect();
+    let member = |node, incarnation| Member { node, incarnation, state: MemberState::Running };
+    peers[0].send_control(ME.node, &Control::View { version: 1, members: vec![member(16, 2), member(17, 1), member(18, 1)] });
+    let mut now = 1_000_000_000;
+    for step in steps.iter().take(64) {
+        let at = usize::from(step.from) % peers.len();
+        let _ = peers[at].send(ME.node, step.kind, &step.body);
+        now += 100_000;
+        let (mut rx, mut tx) = (Vec::new(), Vec::new());
+        for peer in &mut peers {
+            peer.poll_transmit(now, |frame| {
+                let Some(mut packet) = pool.take() else { return false };
+                packet.clear();
+                let fits = packet.copy_from(frame);
+                assert!(fits, "a fabric frame fits a buffer");
+                rx.push(packet);
+                true
+            });
+        }
+        runtime.turn(&mut rx, &mut tx, &mut pool, now);
+        for packet in tx {
+            for peer in &mut peers {
+                let _ = peer.handle_frame(packet.bytes(), now);
+            }
+            pool.put(packet);
+        }
+        for peer in &mut peers {
+            peer.inbox.clear();
+        }
+        if runtime.is_fenced() {
+            break;
+        }
+    }
+    runtime.abandon(&mut pool);
+    assert_eq!(runtime.counts().panics, 0);
+    assert_eq!(pool.free(), BUFFERS, "buffers were lost");
+});
