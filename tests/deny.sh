@@ -11,4 +11,4 @@ if [ -e "${databases[0]}" ]; then
 else
   echo "deny: advisories are NOT checked: their database is not on this machine (\`cargo deny fetch db\` brings it)"
 fi
-cargo deny --locked --workspace check --disable-fetch --hide-inclusion-graph "${checks[@]}"
+cargo deny --locked --offline --workspace check --hide-inclusion-graph "${checks[@]}"
