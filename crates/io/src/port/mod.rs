@@ -1,9 +1,11 @@
 //! Ports: where packets come in and go out.
 
 mod afpacket;
+mod dpdk;
 mod segments;
 
 pub use afpacket::AfPacket;
+pub use dpdk::Dpdk;
 
 use holdfast_protection::Released;
 use holdfast_wire::header::Mac;
@@ -45,6 +47,10 @@ pub trait Port: Send {
     fn transmit(&mut self, frames: &mut Vec<Released<Packet>>, pool: &mut dyn PacketPool);
     /// Readable when a frame has come.
     fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
+    /// How long one may sleep, at most, before looking for frames again, ns: for a port that has nothing to wait for.
+    fn poll_interval(&self) -> Option<u64> {
+        None
+    }
     /// Drops by reason.
     fn drops(&self) -> &DropCounters;
 }
@@ -57,6 +63,7 @@ pub fn open(device: &str) -> Result<Box<dyn Port>, PortError> {
     let (driver, name) = device.split_once(':').unwrap_or(("afpacket", device));
     match driver {
         "afpacket" => Ok(Box::new(AfPacket::open(name)?)),
+        "dpdk" => Ok(Box::new(Dpdk::open(name)?)),
         _ => Err(PortError::Unavailable(format!("there is no port driver `{driver}`: name a Linux interface"))),
     }
 }
