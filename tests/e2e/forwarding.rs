@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         test("the_server_sees_the_pool_and_not_the_client", &[], the_server_sees_the_pool_and_not_the_client),
         test("plain_forwarding_of_both_families", &[NGINX, CURL, PING], plain_forwarding_of_both_families),
         test("a_bad_checksum_is_not_mended_on_the_way", &[], a_bad_checksum_is_not_mended_on_the_way),
+        test("every_driver_carries_the_same", &[NGINX, CURL, IPERF3], every_driver_carries_the_same),
         test("what_the_firewall_denies_does_not_pass", &[CURL, NGINX], what_the_firewall_denies_does_not_pass),
     ])
 }
@@ -51,6 +52,27 @@ fn curl_fetches_under_protection_none(interrupt: &Interrupt) -> Result<()> {
     let outcome = fetch(&network, format!("http://{VIRTUAL}/some"), interrupt)?;
     ensure!(outcome.error.is_none() && outcome.sum == sum, "{outcome:?}");
     network.stop()
+}
+
+/// A name alone is AF_XDP where the driver can; each driver that is asked for is the one that is used, with offloads as a user leaves them.
+fn every_driver_carries_the_same(interrupt: &Interrupt) -> Result<()> {
+    for (driver, used) in [("", "afxdp"), ("afxdp:", "afxdp"), ("afpacket:", "afpacket")] {
+        for offloads in [link::Offloads::Off, link::Offloads::LeftOn] {
+            let options = Options { driver, offloads, ..Options::protected(Chain::Balanced) };
+            let mut network = Network::start(&options, interrupt)?;
+            network.serve_web()?;
+            let sum = network.site.add_random("some", 10_000_000)?;
+            let outcome = fetch(&network, format!("http://{VIRTUAL}/some"), interrupt)?;
+            ensure!(outcome.error.is_none() && outcome.sum == sum, "{driver:?} {offloads:?}: {outcome:?}");
+            let status = network.running.status()?;
+            ensure!(status.ports.len() == 2, "{status:?}");
+            for port in &status.ports {
+                ensure!(port.driver == used && port.up && port.received > 100 && port.transmitted > 100, "{driver:?}: {port:?}");
+            }
+            network.stop()?;
+        }
+    }
+    Ok(())
 }
 
 fn iperf3_tcp_both_directions(interrupt: &Interrupt) -> Result<()> {

@@ -60,12 +60,14 @@ pub struct Options {
     pub pool: &'static str,
     /// Its ports; empty for the NAT's own choice.
     pub ports: &'static str,
+    /// In front of each device: `afpacket:`, or empty for the box's own choice.
+    pub driver: &'static str,
 }
 
 impl Options {
     /// This chain under `nfvactor`.
     pub fn protected(chain: Chain) -> Options {
-        Options { chain, protection: "nfvactor", offloads: Offloads::Off, more: "", pool: POOL, ports: "" }
+        Options { chain, protection: "nfvactor", offloads: Offloads::Off, more: "", pool: POOL, ports: "", driver: "" }
     }
 
     /// The configuration of the box.
@@ -88,8 +90,9 @@ impl Options {
             Chain::Plain => (format!("[{INSIDE}/24, \"{}/64\"]", SIX[1]), format!("[192.0.2.2/24, \"{}/64\"]", SIX[2])),
             _ => (format!("{INSIDE}/24"), "192.0.2.2/24".to_owned()),
         };
+        let driver = self.driver;
         format!(
-            "cluster: branch\nports:\n  lan: {{ device: lan0, address: {inside} }}\n  wan: {{ device: wan0, address: {outside}, gateway: {SERVER} }}\n\
+            "cluster: branch\nports:\n  lan: {{ device: \"{driver}lan0\", address: {inside} }}\n  wan: {{ device: \"{driver}wan0\", address: {outside}, gateway: {SERVER} }}\n\
              chains:\n  office:\n{functions}    protection: {}\nrules:\n  - {{ chain: office }}\nruntimes: {{ min: 3, max: 3 }}\n{}",
             self.protection, self.more
         )

@@ -22,6 +22,9 @@ pub struct Status {
     pub version: u32,
     /// Would every flow survive if one process failed now?
     pub protected: Protected,
+    /// The ports, in the order of the configuration.
+    #[serde(default)]
+    pub ports: Vec<Port>,
     /// Every process of the cluster, the dead ones replaced by their successors.
     pub processes: Vec<Process>,
     /// Drops by reason (the names of `holdfast explain`), all parts together, since the start.
@@ -44,6 +47,30 @@ pub enum Protected {
     /// Some flows have no replica yet.
     #[serde(rename = "re-synchronising")]
     ReSynchronising,
+}
+
+/// A port of the box.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Port {
+    /// Its name in the configuration.
+    pub name: String,
+    /// The device.
+    pub device: String,
+    /// How the device is reached: `afxdp`, `afpacket`, …
+    pub driver: String,
+    /// Its MAC address.
+    pub mac: String,
+    /// Largest IP packet, bytes.
+    pub mtu: u16,
+    /// False while the device is down or gone.
+    pub up: bool,
+    /// Frames that came in.
+    pub received: u64,
+    /// Frames that went out.
+    pub transmitted: u64,
+    /// Drops by reason.
+    #[serde(default)]
+    pub drops: BTreeMap<String, u64>,
 }
 
 /// One process, or one role of a process that has several.
@@ -158,6 +185,7 @@ mod tests {
         let mut status = Status {
             version: VERSION,
             protected: Protected::Yes,
+            ports: Vec::new(),
             processes: vec![runtime(16, 5, STATE_RUNNING), runtime(17, 9, "failed"), runtime(18, 2, STATE_RUNNING)],
             drops: BTreeMap::new(),
             failovers: Vec::new(),

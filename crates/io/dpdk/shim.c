@@ -70,24 +70,17 @@ static void keep_errors(void)
 	pthread_mutex_unlock(&errors.lock);
 }
 
-/* What was kept, as one line. */
+/* What was kept, cut to `why_len` with its final zero byte. */
 static void give_errors(char *why, size_t why_len)
 {
-	size_t at, out = 0;
+	size_t take;
 
 	pthread_mutex_lock(&errors.lock);
 	errors.is_kept = 0;
-	for (at = 0; why != NULL && at < errors.len && out + 2 < why_len; at++) {
-		if (errors.text[at] != '\n') {
-			why[out++] = errors.text[at];
-		} else if (at + 1 < errors.len) {
-			why[out++] = ';';
-			why[out++] = ' ';
-		}
-	}
+	take = RTE_MIN(errors.len, why_len - 1);
+	memcpy(why, errors.text, take);
+	why[take] = 0;
 	pthread_mutex_unlock(&errors.lock);
-	if (why != NULL && why_len > 0)
-		why[out] = 0;
 }
 
 /* Threads that DPDK starts take no signals away from the program's own; those that an instruction causes cannot be put off. */

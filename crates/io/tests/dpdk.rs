@@ -4,7 +4,7 @@
 use holdfast_io::port::{self, Port, PortError};
 use holdfast_protection::Released;
 use holdfast_wire::{BUFFER_LEN, DropReason, HEADROOM, MemoryPool, Packet, PacketPool};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The largest frame that a buffer holds behind its headroom.
 const LARGEST: usize = BUFFER_LEN - HEADROOM;
@@ -39,23 +39,6 @@ fn receive_all(port: &mut dyn Port, pool: &mut MemoryPool) -> Vec<Vec<u8>> {
         }
     }
     all
-}
-
-/// A directory of its own, removed at the end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("holdfast-dpdk-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// A pcap file (the classic format, little endian, Ethernet).
@@ -98,7 +81,7 @@ fn error(device: &str) -> String {
 fn what_is_sent_into_a_ring_comes_back() {
     let mut pool = MemoryPool::new(1024);
     let mut port = port::open("dpdk:net_ring0").unwrap();
-    assert_eq!(port.name(), "dpdk:net_ring0");
+    assert_eq!((port.name(), port.driver()), ("dpdk:net_ring0", "dpdk"));
     assert_eq!(port.mtu(), 1500);
     assert!(port.is_up());
     assert!(port.wait_fd().is_none() && port.poll_interval().is_some());
@@ -158,8 +141,8 @@ fn frames_wait_in_the_device_while_there_are_no_buffers() {
 #[test]
 #[cfg_attr(not(holdfast_dpdk), ignore = "libdpdk was not there at build time")]
 fn a_capture_is_read_and_another_written() {
-    let scratch = Scratch::new("capture");
-    let (input, output) = (scratch.0.join("in.pcap"), scratch.0.join("out.pcap"));
+    let scratch = tempfile::tempdir().unwrap();
+    let (input, output) = (scratch.path().join("in.pcap"), scratch.path().join("out.pcap"));
     // The 5000 bytes are more than one of DPDK's buffers holds, too: it hands such a frame over in pieces.
     let lengths = [60, 1514, LARGEST, LARGEST + 1, 5000, 61, 9];
     let came: Vec<Vec<u8>> = lengths.iter().enumerate().map(|(number, len)| frame(number, *len)).collect();
@@ -214,15 +197,17 @@ fn a_closed_port_leaves_nothing() {
 #[cfg_attr(not(holdfast_dpdk), ignore = "libdpdk was not there at build time")]
 fn what_cannot_be_opened_says_why() {
     for (device, expected) in [
-        ("dpdk:eth0", "name a PCI address or one of DPDK's virtual devices"),
-        ("dpdk:net_nonsense0", "name a PCI address or one of DPDK's virtual devices"),
-        ("dpdk:", "name a PCI address or one of DPDK's virtual devices"),
-        ("dpdk:net_pcap1,rx_pcap=/nowhere/at/all.pcap", "/nowhere/at/all.pcap"),
-        ("dpdk:ffff:ff:1f.6", "dpdk-devbind.py"),
+        ("dpdk:eth0", "DPDK has no such device"),
+        ("dpdk:net_nonsense0", "DPDK has no such device"),
+        ("dpdk:net_pcap1,rx_pcap=/nowhere/at/all.pcap", "/nowhere/at/all.pcap: No such file or directory"),
+        ("dpdk:net_pcap1,nonsense=1", "DPDK's guide"),
+        ("dpdk:ffff:ff:1f.6", "there is no such network card"),
     ] {
         let text = error(device);
         assert!(text.contains(expected) && text.contains(device), "{device}: {text}");
+        assert!(!text.contains("Failed to attach"), "{device}: {text}");
     }
+    assert!(error("dpdk:").contains("names a network card"));
 }
 
 /// A program that was built without DPDK is asked for a DPDK port: it says how to get one.

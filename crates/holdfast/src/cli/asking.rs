@@ -35,6 +35,23 @@ fn status_text(status: &Status, style: Style) -> String {
         Protected::No => style.paint("no", Tone::Bad),
     };
     let mut text = format!("protected: {protected}\n\n");
+    let ports = status.ports.iter().map(|port| {
+        vec![
+            port.name.clone(),
+            port.device.clone(),
+            port.driver.clone(),
+            port.mac.clone(),
+            port.mtu.to_string(),
+            if port.up { "up" } else { "down" }.to_owned(),
+            port.received.to_string(),
+            port.transmitted.to_string(),
+            port.drops.values().sum::<u64>().to_string(),
+        ]
+    });
+    let ports = Table::of(&["port", "device", "driver", "mac", "mtu", "state", "received", "transmitted", "dropped"], ports);
+    if !ports.is_empty() {
+        text += &format!("{}\n", ports.text(style));
+    }
     let processes = status.processes.iter().map(|process| {
         let dropped: u64 = process.drops.values().sum();
         vec![

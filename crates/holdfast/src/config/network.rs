@@ -13,8 +13,9 @@ const MAX_PORTS: usize = 64;
 /// Longest name of a Linux interface (IFNAMSIZ without its zero).
 const MAX_DEVICE: usize = 15;
 /// Drivers that a device may name, and those that it may name one day.
-const DRIVERS: &[&str] = &["afpacket"];
-const LATER_DRIVERS: &[&str] = &["dpdk", "pcap", "xdp"];
+/// What a device may begin with; `holdfast_io::port::open` opens them.
+const DRIVERS: &[&str] = &["afxdp", "afpacket", "pcap"];
+const LATER_DRIVERS: &[&str] = &["dpdk"];
 /// RFC 791 and RFC 8200, section 5.
 const MIN_MTU: [u16; 2] = [68, 1280];
 
@@ -88,14 +89,14 @@ pub(super) fn check(config: &Config, root: Spot<'_>) -> Result<Networks, Mistake
     Ok(networks)
 }
 
+/// The device without its driver.
 fn plain(device: &str) -> &str {
-    device.strip_prefix("afpacket:").unwrap_or(device)
+    device.split_once(':').map_or(device, |(_, name)| name)
 }
 
 fn device(text: &str) -> Result<&str, String> {
-    if let Some((driver, _)) = text.split_once(':')
-        && !DRIVERS.contains(&driver)
-    {
+    let driver = text.split_once(':').map(|(driver, _)| driver);
+    if let Some(driver) = driver.filter(|driver| !DRIVERS.contains(driver)) {
         return Err(if LATER_DRIVERS.contains(&driver) {
             format!("the port driver `{driver}` is not available in this version: name a Linux interface")
         } else {
@@ -103,6 +104,12 @@ fn device(text: &str) -> Result<&str, String> {
         });
     }
     let name = plain(text);
+    if driver == Some("pcap") {
+        return match name.trim_matches(',') {
+            "" => Err("`pcap:IN,OUT` names a file to read, one to write, or both".to_owned()),
+            _ => Ok(text),
+        };
+    }
     if matches!(name, "" | "." | "..")
         || name.len() > MAX_DEVICE
         || name.chars().any(|c| c.is_whitespace() || c.is_control() || c == '/')

@@ -90,6 +90,10 @@ struct Manager {
     waiting_flows: Vec<(u32, Sender<serde_json::Value>)>,
     last_look: u64,
     chain_names: Vec<String>,
+    /// Name and device of each port.
+    port_names: Vec<(String, String)>,
+    /// Frames in and out by each port.
+    traffic: Vec<(u64, u64)>,
 }
 
 /// Runs a box until SIGTERM or SIGINT.
@@ -208,6 +212,8 @@ impl Manager {
             traces: Vec::new(),
             waiting_flows: Vec::new(),
             last_look: 0,
+            port_names: checked.ports.clone(),
+            traffic: vec![(0, 0); checked.ports.len()],
             chain_names: chains.into_iter().map(|built| built.name).collect(),
         })
     }
@@ -253,6 +259,7 @@ impl Manager {
             self.ports[at].receive(BURST, &mut self.arena, &mut self.rx);
             if !self.rx.is_empty() {
                 had_work = true;
+                self.traffic[at].0 += self.rx.len() as u64;
                 self.host.handle_port(at as u8, &mut self.rx, now, &mut self.out, &mut self.arena);
                 self.carry_out(now);
             }
@@ -299,8 +306,9 @@ impl Manager {
         for (port, packet) in self.out.transmit.drain(..) {
             self.outgoing[port as usize].push(packet);
         }
-        for (port, frames) in self.ports.iter_mut().zip(&mut self.outgoing) {
+        for ((port, frames), traffic) in self.ports.iter_mut().zip(&mut self.outgoing).zip(&mut self.traffic) {
             if !frames.is_empty() {
+                traffic.1 += frames.len() as u64;
                 port.transmit(frames, &mut self.arena);
             }
         }

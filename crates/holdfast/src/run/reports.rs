@@ -1,7 +1,7 @@
 //! What a running box says about itself.
 
 use super::Manager;
-use crate::status::{self, Failover, Process, Protected, Status};
+use crate::status::{self, Failover, Port, Process, Protected, Status};
 use holdfast_node::address::{COORDINATOR, SWITCH};
 use holdfast_node::coordinator;
 use holdfast_node::message::{FlowInfo, MemberState};
@@ -131,6 +131,20 @@ impl Manager {
                 flows: failover.had,
             }
         });
+        let ports = self.ports.iter().zip(&self.traffic).zip(&self.port_names).map(|((port, traffic), (name, device))| {
+            let mac = port.mac().map(|byte| format!("{byte:02x}")).join(":");
+            Port {
+                name: name.clone(),
+                device: device.clone(),
+                driver: port.driver().to_owned(),
+                mac,
+                mtu: port.mtu(),
+                up: port.is_up(),
+                received: traffic.0,
+                transmitted: traffic.1,
+                drops: named(port.drops()),
+            }
+        });
         Status {
             version: status::VERSION,
             protected: match coordinator.protected() {
@@ -138,6 +152,7 @@ impl Manager {
                 coordinator::Protected::Resynchronising => Protected::ReSynchronising,
                 coordinator::Protected::No => Protected::No,
             },
+            ports: ports.collect(),
             failovers: failovers.collect(),
             processes,
             drops: named(&all),

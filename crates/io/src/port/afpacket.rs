@@ -5,11 +5,11 @@
 //! 64 KiB that was never cut into segments is cut, a VLAN tag that was moved out is put back.
 
 use super::segments::{self, VirtioHeader};
-use super::{Port, PortError};
+use super::{Port, PortError, device};
 use holdfast_protection::Released;
 use holdfast_wire::header::Mac;
 use holdfast_wire::{DropCounters, DropReason, HEADROOM, Packet, PacketPool};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::io;
 use std::mem::{size_of, zeroed};
 
@@ -39,54 +39,19 @@ pub struct AfPacket {
     headers: Vec<VirtioHeader>,
 }
 
-fn permission(what: &str) -> PortError {
-    PortError::Permission(format!(
-        "{what} needs CAP_NET_RAW and CAP_NET_ADMIN: run as root, or give the binary these capabilities"
-    ))
-}
-
-fn refused(what: &str, error: &io::Error) -> PortError {
-    match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => permission(what),
-        _ => PortError::Unavailable(format!("{what}: {error}")),
-    }
-}
-
-fn read_sys(name: &str, file: &str) -> Option<String> {
-    std::fs::read_to_string(format!("/sys/class/net/{name}/{file}")).ok().map(|text| text.trim().to_owned())
-}
-
-fn parse_mac(text: &str) -> Option<Mac> {
-    let mut mac = [0; 6];
-    let mut parts = text.split(':');
-    for byte in &mut mac {
-        *byte = u8::from_str_radix(parts.next()?, 16).ok()?;
-    }
-    Some(mac)
-}
-
 impl AfPacket {
     /// Opens a Linux interface.
     ///
     /// # Errors
     /// See [`PortError`].
     pub fn open(name: &str) -> Result<AfPacket, PortError> {
-        let missing = || PortError::Unavailable(format!("there is no device `{name}`: `ip link` lists those that are there"));
-        let index: i32 = read_sys(name, "ifindex").and_then(|text| text.parse().ok()).ok_or_else(missing)?;
-        let mac = read_sys(name, "address").and_then(|text| parse_mac(&text)).ok_or_else(missing)?;
-        let mtu = read_sys(name, "mtu").and_then(|text| text.parse::<u32>().ok()).unwrap_or(1500).min(u32::from(u16::MAX)) as u16;
-        // SAFETY: no pointers.
-        let raw = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
-        if raw < 0 {
-            return Err(refused(&format!("opening `{name}`"), &io::Error::last_os_error()));
-        }
-        // SAFETY: the kernel has just given this descriptor to us.
-        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        let device = device::find(name)?;
+        let fd = device::packet_socket().map_err(|error| device::refused(&format!("opening `{name}`"), &error))?;
         let port = AfPacket {
             name: name.to_owned(),
             fd,
-            mac,
-            mtu,
+            mac: device.mac,
+            mtu: device.mtu,
             up: true,
             drops: DropCounters::default(),
             spare: Vec::with_capacity(BATCH),
@@ -95,36 +60,29 @@ impl AfPacket {
             headers: vec![VirtioHeader::default(); BATCH],
         };
         let what = format!("setting up `{name}`");
-        port.option(libc::SOL_PACKET, libc::PACKET_AUXDATA, &1i32).map_err(|error| refused(&what, &error))?;
-        port.option(libc::SOL_PACKET, PACKET_VNET_HDR, &1i32).map_err(|error| refused(&what, &error))?;
-        port.option(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1i32).map_err(|error| refused(&what, &error))?;
+        port.option(libc::SOL_PACKET, libc::PACKET_AUXDATA, &1i32).map_err(|error| device::refused(&what, &error))?;
+        port.option(libc::SOL_PACKET, PACKET_VNET_HDR, &1i32).map_err(|error| device::refused(&what, &error))?;
+        port.option(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1i32).map_err(|error| device::refused(&what, &error))?;
         // Larger buffers where that is allowed; the default works too, with more loss in bursts.
         let _ = port.option(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &(8 << 20));
         let _ = port.option(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &(8 << 20));
+        device::join_promiscuous(port.fd.as_fd(), &device).map_err(|error| device::refused(&what, &error))?;
         // SAFETY: all zero is a valid value of this plain structure.
-        let mut membership: libc::packet_mreq = unsafe { zeroed() };
-        membership.mr_ifindex = index;
-        membership.mr_type = libc::PACKET_MR_PROMISC as u16;
-        port.option(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership).map_err(|error| refused(&what, &error))?;
-        // SAFETY: as above.
         let mut address: libc::sockaddr_ll = unsafe { zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = ETH_P_ALL.to_be();
-        address.sll_ifindex = index;
+        address.sll_ifindex = device.index as i32;
         // SAFETY: the pointer is to a sockaddr_ll of the length given.
         let bound =
             unsafe { libc::bind(port.fd.as_raw_fd(), (&raw const address).cast(), size_of::<libc::sockaddr_ll>() as u32) };
         if bound < 0 {
-            return Err(refused(&what, &io::Error::last_os_error()));
+            return Err(device::refused(&what, &io::Error::last_os_error()));
         }
         Ok(port)
     }
 
     fn option<T>(&self, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
-        // SAFETY: the pointer is to a value of the length given; the kernel copies it.
-        let result =
-            unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, name, (&raw const *value).cast(), size_of::<T>() as u32) };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        device::option(self.fd.as_fd(), level, name, value)
     }
 
     /// Makes packets of a received frame. `len` is the frame's whole length; what does not fit into the buffer is in `overflow`.
@@ -192,6 +150,10 @@ fn restore_vlan(packet: &mut Packet, tpid: u16, tci: u16) {
 impl Port for AfPacket {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn driver(&self) -> &'static str {
+        "afpacket"
     }
 
     fn mac(&self) -> Mac {

@@ -86,6 +86,9 @@ static SHIM: OnceLock<Result<Shim, String>> = OnceLock::new();
 /// Devices are opened and closed one after the other.
 static CONTROL: Mutex<()> = Mutex::new(());
 
+/// What DPDK adds to every error of a device.
+const ECHOES: [&str; 2] = ["EAL: Failed to attach device", "EAL: Driver cannot attach the device"];
+
 /// Room for what DPDK said.
 struct Why([u8; 512]);
 
@@ -98,12 +101,19 @@ impl Why {
         (self.0.as_mut_ptr().cast(), self.0.len())
     }
 
-    /// What DPDK said, or else the error's number in words: drivers say more than their numbers, which are often just -1.
+    /// What DPDK said, each line once, or else the error's number in words: drivers say more than their numbers, which are often just -1.
     fn explain(&self, errno: c_int) -> String {
-        let said = self.0.split(|byte| *byte == 0).next().unwrap_or_default();
-        match String::from_utf8_lossy(said).trim() {
-            "" => io::Error::from_raw_os_error(errno).to_string(),
-            said => format!("DPDK says [{errno}]: {said}"),
+        let said = String::from_utf8_lossy(self.0.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned();
+        let mut lines: Vec<&str> = Vec::new();
+        for line in said.lines().map(str::trim) {
+            if !line.is_empty() && !ECHOES.iter().any(|echo| line.starts_with(echo)) && !lines.contains(&line) {
+                lines.push(line);
+            }
+        }
+        match errno {
+            _ if !lines.is_empty() => lines.join("; "),
+            libc::EPERM => "the driver refuses it".to_owned(),
+            _ => io::Error::from_raw_os_error(errno).to_string(),
         }
     }
 }
@@ -213,8 +223,9 @@ impl Dpdk {
     /// See [`PortError`].
     pub fn open(device: &str) -> Result<Dpdk, PortError> {
         let unavailable = |text: String| Err(PortError::Unavailable(text));
-        let Ok(arguments) = CString::new(device) else {
-            return unavailable("a device's name has no zero byte in it".to_owned());
+        let arguments = match CString::new(device) {
+            Ok(arguments) if !device.is_empty() => arguments,
+            _ => return unavailable("`dpdk:DEVICE` names a network card's address or a virtual device".to_owned()),
         };
         let _one_at_a_time = CONTROL.lock().unwrap_or_else(PoisonError::into_inner);
         let shim = match SHIM.get_or_init(|| without_inheritance(load)) {
@@ -256,21 +267,27 @@ impl Dpdk {
 }
 
 fn refused(device: &str, errno: c_int, why: &Why) -> PortError {
-    let is_virtual = !device.starts_with(|first: char| first.is_ascii_hexdigit() && device.contains(':'));
-    let what = format!("opening `dpdk:{device}`: {}", why.explain(errno));
-    match errno {
-        libc::EPERM | libc::EACCES if !rustix::process::geteuid().is_root() => PortError::Permission(format!("{what}: run as root")),
-        libc::EEXIST => PortError::Unavailable(format!("{what}: another port has this device")),
-        libc::ENOMEM => PortError::Unavailable(format!(
-            "{what}: DPDK has no memory left for it: reserve more huge pages, `sysctl vm.nr_hugepages=512`"
-        )),
-        _ if is_virtual => PortError::Unavailable(format!(
-            "{what}: name a PCI address or one of DPDK's virtual devices, like `dpdk:net_af_packet0,iface=eth1`"
-        )),
-        _ => PortError::Unavailable(format!(
-            "{what}: `dpdk-devbind.py --status` lists the network cards; `dpdk-devbind.py --bind=vfio-pci {device}` gives one to DPDK"
-        )),
-    }
+    let is_pci = is_pci(device);
+    let remedy = match errno {
+        libc::EPERM | libc::EACCES if !rustix::process::geteuid().is_root() => {
+            return PortError::Permission(format!("opening `dpdk:{device}`: {}: run as root", why.explain(errno)));
+        }
+        libc::EEXIST => "another port has this device".to_owned(),
+        libc::ENOMEM => "DPDK has no memory left for it: reserve more huge pages, `sysctl vm.nr_hugepages=512`".to_owned(),
+        libc::ENODEV if is_pci => "there is no such network card: `dpdk-devbind.py --status` lists them".to_owned(),
+        _ if is_pci => format!("give the card to DPDK: `dpdk-devbind.py --bind=vfio-pci {device}`"),
+        libc::EFAULT | libc::ENODEV => "DPDK has no such device: name the address of a network card or one of DPDK's virtual devices, like \
+                                        `dpdk:net_af_packet0,iface=eth1`"
+            .to_owned(),
+        _ => "DPDK's guide to its drivers has the arguments of each".to_owned(),
+    };
+    PortError::Unavailable(format!("opening `dpdk:{device}`: {}: {remedy}", why.explain(errno)))
+}
+
+/// `0000:01:00.0` or `01:00.0`, with or without arguments.
+fn is_pci(device: &str) -> bool {
+    let name = device.split(',').next().unwrap_or_default();
+    name.contains(':') && name.chars().all(|c| c.is_ascii_hexdigit() || matches!(c, ':' | '.'))
 }
 
 /// A locally administered address for a virtual device that has none: the same one each time.
@@ -291,6 +308,10 @@ impl Drop for Dpdk {
 impl Port for Dpdk {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn driver(&self) -> &'static str {
+        "dpdk"
     }
 
     fn mac(&self) -> Mac {

@@ -1,11 +1,18 @@
 //! Ports: where packets come in and go out.
 
 mod afpacket;
+mod afxdp;
+mod device;
 mod dpdk;
+mod memory;
+mod pcap;
 mod segments;
 
 pub use afpacket::AfPacket;
+pub use afxdp::AfXdp;
 pub use dpdk::Dpdk;
+pub use memory::{MemoryLink, MemoryPort};
+pub use pcap::Pcap;
 
 use holdfast_protection::Released;
 use holdfast_wire::header::Mac;
@@ -35,6 +42,8 @@ impl std::error::Error for PortError {}
 pub trait Port: Send {
     /// The name, for people.
     fn name(&self) -> &str;
+    /// How it reaches the device: `afxdp`, `afpacket`, …
+    fn driver(&self) -> &'static str;
     /// Its MAC address.
     fn mac(&self) -> Mac;
     /// Largest IP packet, bytes.
@@ -55,15 +64,29 @@ pub trait Port: Send {
     fn drops(&self) -> &DropCounters;
 }
 
-/// Opens the port that a configuration's `device` names: a Linux interface, with or without `afpacket:` in front.
+/// What a `device` may begin with, for messages.
+pub const DRIVERS: &str = "`afxdp:NAME`, `afpacket:NAME`, `dpdk:DEVICE`, `pcap:IN,OUT`, or a Linux interface's name alone";
+
+/// Opens the port that a configuration's `device` names.
+///
+/// A name alone is a Linux interface: AF_XDP if its driver can, otherwise AF_PACKET. With a driver in front (`afxdp:eth0`, `afpacket:eth0`) there
+/// is no other way.
 ///
 /// # Errors
 /// See [`PortError`].
 pub fn open(device: &str) -> Result<Box<dyn Port>, PortError> {
-    let (driver, name) = device.split_once(':').unwrap_or(("afpacket", device));
+    let Some((driver, name)) = device.split_once(':') else {
+        return match AfXdp::open(device) {
+            Ok(port) => Ok(Box::new(port)),
+            // The other driver says what is wrong, if it is not just this one.
+            Err(_) => Ok(Box::new(AfPacket::open(device)?)),
+        };
+    };
     match driver {
+        "afxdp" => Ok(Box::new(AfXdp::open(name)?)),
         "afpacket" => Ok(Box::new(AfPacket::open(name)?)),
         "dpdk" => Ok(Box::new(Dpdk::open(name)?)),
-        _ => Err(PortError::Unavailable(format!("there is no port driver `{driver}`: name a Linux interface"))),
+        "pcap" => Ok(Box::new(Pcap::open(name)?)),
+        _ => Err(PortError::Unavailable(format!("there is no port driver `{driver}`: {DRIVERS}"))),
     }
 }

@@ -46,15 +46,43 @@ pub(super) fn complete_checksum(packet: &mut Packet) {
     fill_checksum(bytes, &layers);
 }
 
-fn fill_checksum(frame: &mut [u8], layers: &Layers) {
-    let (l3, l4, end) = (layers.l3 as usize, layers.l4 as usize, layers.end as usize);
-    let at = match layers.protocol {
-        proto::TCP => 16,
-        proto::UDP => 6,
-        _ => return,
-    };
+/// The same where nothing says whether it was left: a packet that has the pseudo-header's sum in place of its checksum is completed. If the two happen
+/// to be equal, nothing changes.
+pub(super) fn complete_partial_checksum(packet: &mut Packet) {
+    if packet.parse().is_err() || packet.layers.fragment {
+        return;
+    }
+    let layers = packet.layers;
+    let bytes = packet.bytes_mut();
+    let Some(at) = checksum_offset(&layers) else { return };
+    let at = layers.l4 as usize + at;
+    let Some(&[high, low]) = bytes.get(at..at + 2) else { return };
+    let partial = checksum::fold(pseudo_sum(bytes, &layers) + layers.l4_len() as u64);
+    if u16::from_be_bytes([high, low]) == partial {
+        fill_checksum(bytes, &layers);
+    }
+}
+
+/// Where the checksum is in the transport header.
+fn checksum_offset(layers: &Layers) -> Option<usize> {
+    match layers.protocol {
+        proto::TCP => Some(16),
+        proto::UDP => Some(6),
+        _ => None,
+    }
+}
+
+/// The sum of the pseudo-header without its length (RFC 9293, section 3.1; RFC 8200, section 8.1).
+fn pseudo_sum(frame: &[u8], layers: &Layers) -> u64 {
+    let l3 = layers.l3 as usize;
     let addresses = if layers.network == Network::V4 { l3 + 12..l3 + 20 } else { l3 + 8..l3 + 40 };
-    let pseudo = checksum::sum(&frame[addresses]) + u64::from(layers.protocol);
+    checksum::sum(&frame[addresses]) + u64::from(layers.protocol)
+}
+
+fn fill_checksum(frame: &mut [u8], layers: &Layers) {
+    let (l4, end) = (layers.l4 as usize, layers.end as usize);
+    let Some(at) = checksum_offset(layers) else { return };
+    let pseudo = pseudo_sum(frame, layers);
     let Some(segment) = frame.get_mut(l4..end).filter(|segment| segment.len() >= at + 2) else { return };
     segment[at..at + 2].fill(0);
     let sum = match !checksum::fold(pseudo + segment.len() as u64 + checksum::sum(segment)) {
