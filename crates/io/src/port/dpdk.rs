@@ -29,8 +29,6 @@ const BATCH: usize = 64;
 const POLL_INTERVAL: u64 = 20_000;
 /// Receive calls between two looks at the device's own counters, which some devices take long to answer.
 const STATS_INTERVAL: u32 = 4096;
-/// Free huge pages from which they are used, bytes.
-const ENOUGH_HUGE: u64 = 64 << 20;
 
 /// `struct hf_frame`.
 #[repr(C)]
@@ -142,7 +140,7 @@ fn without_inheritance<T>(open: impl FnOnce() -> T) -> T {
 }
 
 /// Bytes of huge pages that nobody uses.
-fn free_huge_pages() -> u64 {
+pub fn free_huge_pages() -> u64 {
     let sizes = std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten();
     let free = |directory: std::fs::DirEntry| -> Option<u64> {
         let name = directory.file_name();
@@ -191,7 +189,7 @@ fn load() -> Result<Shim, String> {
     }
     let mut why = Why::new();
     let (text, len) = why.parts();
-    let use_huge = free_huge_pages() >= ENOUGH_HUGE;
+    let use_huge = free_huge_pages() >= Dpdk::ENOUGH_HUGE;
     // SAFETY: `text` is `len` bytes to write to; this is called once, under SHIM's lock.
     let result = unsafe { start(c_int::from(use_huge), text, len) };
     if result < 0 {
@@ -217,6 +215,14 @@ pub struct Dpdk {
 unsafe impl Send for Dpdk {}
 
 impl Dpdk {
+    /// Free huge pages from which they are used, bytes.
+    pub const ENOUGH_HUGE: u64 = 64 << 20;
+
+    /// Why this program has no DPDK, and what to do about it; `None` if it has.
+    pub fn absent() -> Option<&'static str> {
+        IMAGE.is_none().then_some(ABSENT)
+    }
+
     /// Opens a PCI device, or a virtual device with its arguments: `0000:01:00.0`, `net_pcap0,rx_pcap=in.pcap,tx_pcap=out.pcap`.
     ///
     /// # Errors
@@ -276,9 +282,11 @@ fn refused(device: &str, errno: c_int, why: &Why) -> PortError {
         libc::ENOMEM => "DPDK has no memory left for it: reserve more huge pages, `sysctl vm.nr_hugepages=512`".to_owned(),
         libc::ENODEV if is_pci => "there is no such network card: `dpdk-devbind.py --status` lists them".to_owned(),
         _ if is_pci => format!("give the card to DPDK: `dpdk-devbind.py --bind=vfio-pci {device}`"),
-        libc::EFAULT | libc::ENODEV => "DPDK has no such device: name the address of a network card or one of DPDK's virtual devices, like \
+        libc::EFAULT | libc::ENODEV => {
+            "DPDK has no such device: name the address of a network card or one of DPDK's virtual devices, like \
                                         `dpdk:net_af_packet0,iface=eth1`"
-            .to_owned(),
+                .to_owned()
+        }
         _ => "DPDK's guide to its drivers has the arguments of each".to_owned(),
     };
     PortError::Unavailable(format!("opening `dpdk:{device}`: {}: {remedy}", why.explain(errno)))
@@ -292,7 +300,8 @@ fn is_pci(device: &str) -> bool {
 
 /// A locally administered address for a virtual device that has none: the same one each time.
 fn made_up_mac(device: &str) -> Mac {
-    let hash = device.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    let hash =
+        device.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
     let [a, b, c, d, e, ..] = hash.to_be_bytes();
     [0x02, a, b, c, d, e]
 }

@@ -10,7 +10,7 @@ mod segments;
 
 pub use afpacket::AfPacket;
 pub use afxdp::AfXdp;
-pub use dpdk::Dpdk;
+pub use dpdk::{Dpdk, free_huge_pages};
 pub use memory::{MemoryLink, MemoryPort};
 pub use pcap::Pcap;
 
