@@ -277,6 +277,11 @@ impl Fabric {
         }
     }
 
+    /// Who lives at a node, as far as its own messages or [`Fabric::set_peer`] have told.
+    pub fn peer(&self, node: NodeId) -> Option<Peer> {
+        self.channels.iter().map(|channel| channel.peer).find(|peer| peer.node == node && peer.incarnation != 0)
+    }
+
     /// Forgets a node: nothing more is sent to it.
     pub fn remove_peer(&mut self, peer: Peer) {
         self.channels.retain(|channel| channel.peer != peer);

@@ -314,9 +314,12 @@ impl Runtime {
                 lane.work.push(packet);
             }
             index::TO_REPLICA => {
-                let from = node_of(&outer.source).and_then(|node| self.members.iter().find(|peer| peer.node == node));
+                // Its messages may have come before the view that names it: who was just started is told last.
+                let members = &self.members;
+                let from = node_of(&outer.source)
+                    .and_then(|node| members.iter().find(|peer| peer.node == node).copied().or_else(|| self.fabric.peer(node)));
                 match from {
-                    Some(&from) => lane.protection.handle_handed(&mut lane.flows, from, packet, &mut lane.outbox),
+                    Some(from) => lane.protection.handle_handed(&mut lane.flows, from, packet, &mut lane.outbox),
                     None => self.shared.drop(packet, DropReason::Fenced, pool),
                 }
             }
