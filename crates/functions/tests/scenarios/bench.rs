@@ -59,7 +59,8 @@ fn is_icmp_error(packet: &Packet) -> bool {
 impl Bench {
     /// A chain of functions with their configurations.
     pub(crate) fn new(functions: &[(&str, Value)]) -> Bench {
-        let functions: Vec<(String, Value)> = functions.iter().map(|(name, config)| ((*name).to_owned(), config.clone())).collect();
+        let functions: Vec<(String, Value)> =
+            functions.iter().map(|(name, config)| ((*name).to_owned(), config.clone())).collect();
         let chain = catalog::chain(&functions).unwrap_or_else(|(at, error)| panic!("function {at}: {error}"));
         assert!(chain.layout().size <= size_of::<Block>());
         Bench {
@@ -208,7 +209,10 @@ impl Bench {
         let out = self.send(packet).unwrap_or_else(|reason| panic!("`{packet}` was dropped: {reason}"));
         let wanted = words::frame(expected);
         if out != wanted {
-            panic!("`{packet}` should become `{expected}`\n  is     {out:02x?}\n  should {wanted:02x?}\n  {:?}", reading::ends(&out));
+            panic!(
+                "`{packet}` should become `{expected}`\n  is     {out:02x?}\n  should {wanted:02x?}\n  {:?}",
+                reading::ends(&out)
+            );
         }
     }
 

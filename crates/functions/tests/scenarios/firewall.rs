@@ -49,7 +49,8 @@ fn a_range_of_ports_includes_its_ends() {
 /// An exception before a rule wins, one after it does not.
 #[test]
 fn the_first_rule_that_matches_decides() {
-    let mut bench = rules(&["deny tcp from 10.0.0.66 to any", "allow tcp from 10.0.0.0/24 to any", "deny tcp from 10.0.0.77 to any"]);
+    let mut bench =
+        rules(&["deny tcp from 10.0.0.66 to any", "allow tcp from 10.0.0.0/24 to any", "deny tcp from 10.0.0.77 to any"]);
     bench.drops("tcp 10.0.0.66:1000 > 203.0.113.1:80 SYN", PolicyDenied);
     bench.unchanged("tcp 10.0.0.77:1000 > 203.0.113.1:80 SYN");
 }
@@ -149,10 +150,8 @@ fn icmp_errors_pass_with_the_flow_that_they_quote() {
     bench.unchanged("tcp 10.0.0.2:1000 > 203.0.113.1:80 SYN seq 1");
     bench.unchanged("icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 28 tcp 10.0.0.2:1000 > 203.0.113.1:80 SYN seq 1");
     assert_eq!(bench.state(), "opening");
-    bench.drops(
-        "icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 28 tcp 10.0.0.2:1001 > 203.0.113.1:80 SYN seq 1",
-        StateInvalid,
-    );
+    bench
+        .drops("icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 28 tcp 10.0.0.2:1001 > 203.0.113.1:80 SYN seq 1", StateInvalid);
     bench.drops("icmp 192.0.2.9 > 10.0.0.2 unreachable quoting udp 10.0.0.2:1000 > 203.0.113.1:80", StateInvalid);
     // Quoted the wrong way round, it belongs to the other side.
     bench.unchanged("icmp 10.0.0.2 > 203.0.113.1 unreachable quoting cut 28 tcp 203.0.113.1:80 > 10.0.0.2:1000 SYN ACK");
@@ -203,7 +202,9 @@ fn land_packets_open_no_flow() {
 /// A mistake in a rule is shown with its place.
 #[test]
 fn a_wrong_rule_is_named_with_its_place() {
-    let build = |rule: &str| holdfast_functions::catalog::build("firewall", &json!({ "rules": ["allow udp from any to any", rule] })).err();
+    let build = |rule: &str| {
+        holdfast_functions::catalog::build("firewall", &json!({ "rules": ["allow udp from any to any", rule] })).err()
+    };
     let error = build("permit tcp from any to any").expect("no such action");
     assert_eq!((error.path.as_str(), error.offset), ("rules[1]", Some(0)));
     let error = build("allow tcp from 10.0.0.1/24 to any").expect("bits beyond the prefix");

@@ -72,7 +72,9 @@ fn a_connection_from_its_first_segment_to_its_last() {
 #[test]
 fn only_a_syn_opens() {
     let mut talk = Conversation::new();
-    for flags in ["", "ACK", "FIN", "RST", "PSH", "URG", "SYN ACK", "SYN FIN", "SYN RST", "FIN PSH URG", "SYN ACK FIN RST PSH URG"] {
+    for flags in
+        ["", "ACK", "FIN", "RST", "PSH", "URG", "SYN ACK", "SYN FIN", "SYN RST", "FIN PSH URG", "SYN ACK FIN RST PSH URG"]
+    {
         talk.client_drops(flags);
     }
     assert_eq!(talk.0.flows(), 0);
@@ -83,7 +85,9 @@ fn only_a_syn_opens() {
 #[test]
 fn impossible_flags_are_refused_inside_a_connection() {
     let mut talk = Conversation::established();
-    for flags in ["", "PSH", "URG", "FIN", "FIN PSH URG", "SYN FIN", "SYN RST", "SYN ACK FIN RST PSH URG", "SYN FIN ACK", "SYN RST ACK"] {
+    for flags in
+        ["", "PSH", "URG", "FIN", "FIN PSH URG", "SYN FIN", "SYN RST", "SYN ACK FIN RST PSH URG", "SYN FIN ACK", "SYN RST ACK"]
+    {
         talk.client_drops(&format!("{flags} seq 101 ack 501"));
         talk.server_drops(&format!("{flags} seq 501 ack 101"));
     }

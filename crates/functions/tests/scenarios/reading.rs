@@ -118,9 +118,7 @@ pub(crate) fn check(frame: &[u8]) -> Result<(), String> {
                 return Err(format!("ICMPv6 checksum {:04x} is wrong", icmp.checksum()));
             }
             match icmp.type_u8() {
-                icmpv6::TYPE_DST_UNREACH | icmpv6::TYPE_PACKET_TOO_BIG | icmpv6::TYPE_TIME_EXCEEDED => {
-                    quoted(icmp.payload())
-                }
+                icmpv6::TYPE_DST_UNREACH | icmpv6::TYPE_PACKET_TOO_BIG | icmpv6::TYPE_TIME_EXCEEDED => quoted(icmp.payload()),
                 _ => Ok(()),
             }
         }

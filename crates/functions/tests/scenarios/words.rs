@@ -69,8 +69,8 @@ fn ip(source: IpAddr, destination: IpAddr, protocol: u8, fragment: Fragment, seg
     let mut packet = Vec::new();
     match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let mut header =
-                Ipv4Header::new(segment.len() as u16, 64, IpNumber(protocol), source.octets(), destination.octets()).expect("fits");
+            let mut header = Ipv4Header::new(segment.len() as u16, 64, IpNumber(protocol), source.octets(), destination.octets())
+                .expect("fits");
             header.dont_fragment = !is_fragment;
             header.more_fragments = fragment.more;
             header.fragment_offset = offset;
