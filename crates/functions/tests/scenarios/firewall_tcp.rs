@@ -152,6 +152,7 @@ fn a_handshake_is_sent_again() {
     talk.client("SYN seq 100");
     talk.client("SYN seq 100");
     talk.client_drops("SYN seq 200");
+    talk.client_drops("SYN seq 100 len 10");
     talk.server_drops("SYN ACK seq 500 ack 201");
     talk.server("SYN ACK seq 500 ack 101");
     talk.server("SYN ACK seq 500 ack 101");
@@ -227,6 +228,8 @@ fn segments_must_fit_both_windows() {
     talk.server("ACK seq 501 ack 1101 win 1000 len 500");
     talk.server_drops("ACK seq 4294967290 ack 1101 win 1000 len 1");
     talk.client("ACK seq 1101 ack 1001 win 1000 len 1000");
+    // An acknowledgement as old as this can only be a blind attacker's (RFC 5961, section 5).
+    talk.server_drops("ACK seq 1001 ack 4294900000 win 1000 len 1");
 }
 
 /// Windows are scaled only if both sides offered it (RFC 7323, section 2.2).
@@ -237,8 +240,9 @@ fn windows_are_scaled_if_both_sides_scale() {
         talk.client("SYN seq 100 win 1000 scale 4");
         talk.server(&format!("SYN ACK seq 500 ack 101 win 1000 {answer}"));
         talk.client("ACK seq 101 ack 501 win 1000");
-        let far = "ACK seq 9000 ack 101 win 1000 len 1";
-        if fits { talk.server(far) } else { talk.server_drops(far) }
+        let limit = if fits { 501 + 16 * 1000 } else { 501 + 1000 };
+        talk.server(&format!("ACK seq {limit} ack 101 win 1000 len 1"));
+        talk.server_drops(&format!("ACK seq {} ack 101 win 1000 len 1", limit + 1));
     }
 }
 
