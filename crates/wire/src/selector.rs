@@ -4,7 +4,7 @@
 //! `tcp from 10.0.0.0/24 to any port 80,443`.
 
 use crate::header::proto;
-use crate::key::{FlowKey, ip_addr, ip_bytes};
+use crate::key::{FlowKey, ip_addr, ip_bytes, unmap_v4};
 use core::fmt;
 use core::net::IpAddr;
 use core::str::FromStr;
@@ -68,9 +68,12 @@ impl Prefix {
         (u128::from_be_bytes(self.address) & mask).to_be_bytes()
     }
 
-    /// True if the address (IPv4 as IPv4-mapped) is in it.
+    /// True if the address (IPv4 as IPv4-mapped) is in it. An IPv6 prefix as short as `::/0` still holds no IPv4 address.
     #[inline]
     pub fn contains(&self, address: &[u8; 16]) -> bool {
+        if self.len < 96 && unmap_v4(address).is_some() {
+            return false;
+        }
         let differs = u128::from_be_bytes(self.address) ^ u128::from_be_bytes(*address);
         self.len == 0 || differs >> (128 - u32::from(self.len)) == 0
     }
