@@ -36,7 +36,7 @@ proptest! {
     /// Scenario: any bytes come from the fabric, most of them almost right. What is refused is left as it was; what is not loses exactly the encapsulation.
     #[test]
     fn what_is_not_ours_is_left_alone(
-        meta in meta(), index: u8, damage in prop::collection::vec((12usize..18, any::<u8>()), 0..3), cut in 0usize..=60,
+        meta in meta(), index: u8, damage in prop::collection::vec((12usize..22, any::<u8>()), 0..3), cut in 0usize..=60,
     ) {
         let mut pool = MemoryPool::new(1);
         let mut packet = packet(&mut pool, &[0xee; 22], 0xa5);
@@ -56,6 +56,8 @@ proptest! {
                 prop_assert_eq!(&before[12..14], &[0x89, 0x4f]);
                 prop_assert_eq!((before[14] >> 6, before[15] & 0x3f, before[16], before[17]), (0, 6, 1, 3));
                 prop_assert_eq!(packet.bytes(), &before[nsh::ENCAPSULATION_LEN..]);
+                // Whether it is traffic, only the O bit says.
+                prop_assert_eq!(packet.meta.flags & nsh::Flags::OAM != 0, before[14] & 0x20 != 0);
             }
         }
         pool.put(packet);

@@ -1,7 +1,7 @@
 //! Frames that are not whole.
 
-use crate::frames::{Kind, kinds, packet};
-use holdfast_wire::header::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use crate::frames::{ENDS4, ENDS6, Kind, chain, ethernet, kinds, packet, tcp, udp, v4, v6};
+use holdfast_wire::header::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, proto};
 use holdfast_wire::{FlowKey, Layers, Malformed, MemoryPool, Network, Packet, PacketPool};
 use proptest::prelude::*;
 
@@ -36,6 +36,8 @@ fn look(packet: &mut Packet, what: &str) -> Seen {
     inside(packet.icmp().map(|header| (header as *const _ as usize, 8)), layers.l4);
     if layers.network != Network::Other {
         inside(Some((packet.l4().as_ptr() as usize, packet.l4().len())), layers.l4);
+        let written = (packet.l4_mut().as_ptr() as usize, packet.l4_mut().len());
+        assert_eq!(written, (packet.l4().as_ptr() as usize, packet.l4().len()), "{what}: what is written is not what is read");
     }
     let views = [view(packet.ipv4()), view(packet.ipv6()), view(packet.tcp()), view(packet.udp()), view(packet.icmp())];
     (parsed, layers, FlowKey::of(packet), views, packet.l4().to_vec(), packet.ttl())
@@ -141,8 +143,6 @@ fn padding_is_not_looked_at() {
 #[test]
 fn tags_and_extensions_beyond_the_limit_are_too_deep() {
     // Scenario: three tags, or one extension header more than allowed. Both are refused; one less is not.
-    use crate::frames::{ENDS6, chain, ethernet, udp, v6};
-    use holdfast_wire::header::{ETHERTYPE_VLAN, proto};
     let with = |tags: usize, extensions: usize| {
         let (next, body) = chain(&vec![(proto::DESTINATION_OPTIONS, &[0; 6][..]); extensions], proto::UDP, &udp(&ENDS6, b""));
         Layers::parse(&ethernet(ETHERTYPE_IPV6, &vec![ETHERTYPE_VLAN; tags], &v6(next, &body))).map(|layers| layers.protocol)
@@ -155,8 +155,6 @@ fn tags_and_extensions_beyond_the_limit_are_too_deep() {
 #[test]
 fn what_no_offset_can_say_is_refused() {
     // Scenario: a slice longer than offsets can count, with an IP packet in front. It is refused rather than described wrongly.
-    use crate::frames::{ENDS4, ethernet, udp, v4};
-    use holdfast_wire::header::proto;
     let mut frame = ethernet(ETHERTYPE_IPV4, &[], &v4(proto::UDP, &udp(&ENDS4, b"payload")));
     let whole = Layers::parse(&frame).expect("it is whole");
     frame.resize(65_535, 0);
@@ -166,6 +164,52 @@ fn what_no_offset_can_say_is_refused() {
     assert_eq!(Layers::parse_quoted(&frame[14..]).map(|layers| layers.end), Ok(whole.end - 14));
     frame.resize(65_536 + 14, 0);
     assert_eq!(Layers::parse_quoted(&frame[14..]), Err(Malformed::BadLength));
+}
+
+#[test]
+fn transport_lengths_that_contradict_the_packet_are_refused() {
+    // Scenario: TCP's data offset and UDP's length take every value. Those that leave out a part of the header or reach beyond the packet are refused.
+    let tcp = ethernet(ETHERTYPE_IPV4, &[], &v4(proto::TCP, &tcp(&ENDS4, &[1; 8], b"four")));
+    for words in 0..16u8 {
+        let mut frame = tcp.clone();
+        frame[34 + 12] = words << 4;
+        let is_right = (5..=8).contains(&words);
+        assert_eq!(
+            Layers::parse(&frame).map(|_| ()),
+            if is_right { Ok(()) } else { Err(Malformed::BadTransport) },
+            "{words} words"
+        );
+    }
+    let udp = ethernet(ETHERTYPE_IPV4, &[], &v4(proto::UDP, &udp(&ENDS4, b"four")));
+    for len in 0..40u16 {
+        let mut frame = udp.clone();
+        frame[34 + 4..34 + 6].copy_from_slice(&len.to_be_bytes());
+        let is_right = (8..=12).contains(&len);
+        assert_eq!(
+            Layers::parse(&frame).map(|_| ()),
+            if is_right { Ok(()) } else { Err(Malformed::BadTransport) },
+            "{len} bytes"
+        );
+        // A first fragment says the whole datagram's length.
+        frame[14 + 6] = 0x20;
+        let expected = if len < 8 { Err(Malformed::BadTransport) } else { Ok(()) };
+        // 12 bytes are no multiple of 8: 4 of padding are made the packet's.
+        frame.extend_from_slice(&[0; 4]);
+        assert!(claim_whole(&mut frame, 14));
+        assert_eq!(Layers::parse(&frame).map(|_| ()), expected, "{len} bytes of a fragment");
+    }
+}
+
+#[test]
+fn bytes_of_a_later_fragment_are_no_headers() {
+    // Scenario: a later fragment of a datagram that begins with destination options. Its bytes look like a further extension header, or a
+    // header that does not end; they are data.
+    for data in [[17, 0, 0, 0, 0, 0, 0, 0], [17, 255, 0, 0, 0, 0, 0, 0]] {
+        let (next, body) = chain(&[(proto::FRAGMENT, &[0, 24, 0, 0, 0, 9])], proto::DESTINATION_OPTIONS, &data);
+        let layers = Layers::parse(&ethernet(ETHERTYPE_IPV6, &[], &v6(next, &body))).expect("it is whole");
+        assert_eq!((layers.l4, layers.protocol, layers.fragment_offset), (62, proto::DESTINATION_OPTIONS, 24));
+        assert!(!layers.has_transport());
+    }
 }
 
 proptest! {
