@@ -353,3 +353,39 @@ fn packets_handed_over_before_the_first_view_are_released() {
     fresh.turn(&mut rx, &mut tx, &mut pool, 1);
     assert_eq!((fresh.counts().released, fresh.drops().total()), (1, 0));
 }
+
+/// A traced packet tells every function that it passes, and where it was dropped; others tell nothing.
+#[test]
+fn a_traced_packet_tells_its_way() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut bench = Bench::new(vec![bomb(), bomb()], 4);
+    let mut rx = vec![bench.packet(&datagram(1, 0), 1)];
+    for order in [0, 0xff] {
+        let mut packet = bench.pool.take().expect("the pool is large enough");
+        assert!(packet.copy_from(&datagram(1, order)));
+        bench.stamp += 1;
+        (packet.meta.stamp, packet.meta.commit, packet.meta.flags) = (bench.stamp, 1, Flags::TRACE);
+        let outer = Outer { destination: mac_of(ME.node), source: mac_of(SWITCH), index: index::TO_RUNTIME };
+        assert!(nsh::encapsulate(&mut packet, outer));
+        rx.push(packet);
+    }
+    bench.turn(&mut rx);
+    // Traces leave with the report.
+    bench.stamp += 2_000_000_000;
+    bench.turn(&mut Vec::new());
+    let mut told = Vec::new();
+    for (record, body) in bench.coordinator.inbox.records() {
+        if let Ok(Control::Trace(steps)) = Control::decode(body) {
+            assert_eq!(record.from, ME);
+            told.extend(steps.into_iter().map(|step| (step.stamp, step.text)));
+        }
+    }
+    let key = "udp 10.0.0.2:1 > 192.0.2.1:53";
+    let expected = [
+        (1_000_000_002, format!("bomb passes it as {key}")),
+        (1_000_000_002, format!("bomb passes it as {key}")),
+        (1_000_000_002, format!("chain test: {key} leaves as {key}")),
+        (1_000_000_003, "dropped: function_panicked".to_owned()),
+    ];
+    assert_eq!(told, expected);
+}
