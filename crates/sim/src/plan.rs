@@ -128,6 +128,8 @@ pub struct Outcome {
     pub drops: DropCounters,
     /// Failures that happened.
     pub failures: usize,
+    /// Events until every connection had finished; all of them if one never did.
+    pub quiet_from: u64,
     /// Events after which the coordinator said that every flow would survive a failure.
     pub settled: u64,
     /// Packets that left while no replica could be had.

@@ -48,6 +48,7 @@ impl World {
             released: self.released,
             drops,
             failures: self.failures,
+            quiet_from: self.quiet_from.unwrap_or(self.count),
             settled: self.settled,
             unprotected: self.unprotected,
         }

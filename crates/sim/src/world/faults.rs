@@ -89,7 +89,7 @@ impl World {
         self.failures += 1;
         self.settled_since = 0;
         // What follows from it is waited for.
-        self.quiet_since = None;
+        (self.quiet_since, self.quiet_from) = (None, None);
     }
 
     /// A packet leaves.

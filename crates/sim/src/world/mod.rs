@@ -94,6 +94,7 @@ pub struct World {
     trace: bool,
     deadline: u64,
     quiet_since: Option<u64>,
+    quiet_from: Option<u64>,
     plan: Option<Plan>,
     /// Of the plan: how many have happened, and at how many boundaries since then the system called itself safe.
     failures: usize,
@@ -190,6 +191,7 @@ impl World {
             trace,
             deadline: BEGIN + plan.as_ref().map_or(60 * SECOND, |plan| plan.lasts),
             quiet_since: None,
+            quiet_from: None,
             failures: 0,
             settled_since: 0,
             settled: 0,
@@ -241,6 +243,7 @@ impl World {
         if !(self.healed && all_done) {
             return false;
         }
+        self.quiet_from.get_or_insert(self.count);
         // A second of silence, so that everything on its way arrives and every buffer is back.
         time > *self.quiet_since.get_or_insert(time) + SECOND
     }
