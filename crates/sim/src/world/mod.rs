@@ -231,7 +231,8 @@ impl World {
             self.note(number, &event);
             self.handle(event);
             self.follow_plan();
-            if !self.checkers.violations.is_empty() && self.checkers.violations.len() > 8 {
+            // One that was drawn has shown enough; one that was planned is wanted whole.
+            if self.plan.is_none() && self.checkers.violations.len() > 8 {
                 break;
             }
         }
