@@ -144,6 +144,8 @@ impl NfvActor {
         let at = match self.inbound.iter().position(|inbound| inbound.peer == peer) {
             Some(at) => at,
             None => {
+                // Of a node's lives the present one and the last are remembered: whatever is older is known to be.
+                self.inbound.retain(|inbound| !(inbound.closed && inbound.peer.node == peer.node));
                 self.inbound.push(Inbound {
                     peer,
                     saved: 0,
@@ -157,6 +159,27 @@ impl NfvActor {
             }
         };
         &mut self.inbound[at]
+    }
+
+    /// Takes the number of a record that an owner sent: the living count upwards, and the dead have nothing to say.
+    fn take_commit(&mut self, from: Peer, commit: u32) -> Result<(), DropReason> {
+        let is_newer = |peer: &Peer| {
+            peer.node == from.node && peer.incarnation != from.incarnation && reached(peer.incarnation, from.incarnation)
+        };
+        let is_known = self.inbound.iter().any(|inbound| inbound.peer == from);
+        if !is_known && self.inbound.iter().map(|inbound| &inbound.peer).chain(&self.peers).any(is_newer) {
+            return Err(DropReason::Fenced);
+        }
+        let inbound = self.inbound_from(from);
+        if inbound.closed {
+            return Err(DropReason::Fenced);
+        }
+        if commit == inbound.saved || !reached(commit, inbound.saved) {
+            return Err(DropReason::StaleDuplicate);
+        }
+        inbound.saved = commit;
+        inbound.acknowledge = true;
+        Ok(())
     }
 
     fn mark_dirty(&mut self, flows: &mut Flows, slot: Slot) {
@@ -285,15 +308,10 @@ impl NfvActor {
         if u64::from_be_bytes(*layout) != flows.layout() || block.len() != flows.block_len() {
             return Err(DropReason::Malformed);
         }
-        let saved = self.save(flows, from, block, out);
-        let inbound = self.inbound_from(from);
-        if !reached(commit, inbound.saved) {
-            return Err(DropReason::StaleDuplicate);
-        }
-        inbound.saved = commit;
-        inbound.acknowledge = true;
-        if let Err(reason) = saved {
-            inbound.refuse(commit, reason);
+        // First the number: what came late or twice must not write over what is newer, or bring back a flow that has ended since.
+        self.take_commit(from, commit)?;
+        if let Err(reason) = self.save(flows, from, block, out) {
+            self.inbound_from(from).refuse(commit, reason);
             // A full channel only delays the news: the owner is told again with its next refused state.
             let _ = out.send(from, kind::REFUSED, &[&commit.to_be_bytes(), &[reason as u8]]);
             return Err(reason);
@@ -330,10 +348,13 @@ impl NfvActor {
         written.map_err(|_| DropReason::FlowTableFull)
     }
 
-    fn handle_saved(&mut self, from: Peer, commit: u32, out: &mut Outbox) {
-        let Some(link) = self.links.iter_mut().find(|link| link.peer == from) else { return };
-        if !reached(commit, link.saved) || !reached(link.sent, commit) {
-            return;
+    fn handle_saved(&mut self, from: Peer, commit: u32, out: &mut Outbox) -> Result<(), DropReason> {
+        let link = self.links.iter_mut().find(|link| link.peer == from).ok_or(DropReason::Fenced)?;
+        if commit == link.saved || !reached(commit, link.saved) {
+            return Err(DropReason::StaleDuplicate);
+        }
+        if !reached(link.sent, commit) {
+            return Err(DropReason::Malformed);
         }
         link.saved = commit;
         while link.latch.front().is_some_and(|latched| reached(commit, latched.commit)) {
@@ -341,13 +362,26 @@ impl NfvActor {
                 out.release(latched.packet);
             }
         }
+        Ok(())
     }
 
-    fn handle_refused(&mut self, flows: &mut Flows, from: Peer, commit: u32, reason: DropReason, out: &mut Outbox) {
-        let Some(link) = self.links.iter_mut().find(|link| link.peer == from) else { return };
+    fn handle_refused(
+        &mut self,
+        flows: &mut Flows,
+        from: Peer,
+        commit: u32,
+        reason: DropReason,
+        out: &mut Outbox,
+    ) -> Result<(), DropReason> {
+        let link = self.links.iter_mut().find(|link| link.peer == from).ok_or(DropReason::Fenced)?;
+        if !reached(link.sent, commit) {
+            return Err(DropReason::Malformed);
+        }
+        let mut is_news = false;
         let mut kept = VecDeque::with_capacity(link.latch.len());
         for latched in link.latch.drain(..) {
             if latched.commit == commit {
+                is_news = true;
                 out.dropped.push((latched.packet, reason));
             } else {
                 kept.push_back(latched);
@@ -358,12 +392,14 @@ impl NfvActor {
         for slot in 0..flows.capacity() as u32 {
             let header = flows.header_mut(slot);
             if header.role == role::OWNER && header.commit == commit && header.peer == from.node {
+                is_news = true;
                 // The next one to be asked may have room.
                 (header.peer, header.peer_incarnation, header.commit) = (0, 0, 0);
                 header.flags |= flag::UNPROTECTED;
             }
         }
-        self.resync_again = true;
+        self.resync_again |= is_news;
+        if is_news { Ok(()) } else { Err(DropReason::StaleDuplicate) }
     }
 
     fn release_handed(inbound: &mut Inbound, out: &mut Outbox) {
@@ -476,35 +512,33 @@ impl Protection for NfvActor {
         match record {
             kind::STATE => {
                 let result = self.handle_state(flows, from, body, out);
-                NfvActor::release_handed(self.inbound_from(from), out);
+                if let Some(inbound) = self.inbound.iter_mut().find(|inbound| inbound.peer == from) {
+                    NfvActor::release_handed(inbound, out);
+                }
                 result
             }
             kind::SAVED => {
-                let (commit, _) = split_u32(body)?;
-                self.handle_saved(from, commit, out);
-                Ok(())
+                let commit = <[u8; 4]>::try_from(body).map_err(|_| DropReason::Malformed)?;
+                self.handle_saved(from, u32::from_be_bytes(commit), out)
             }
             kind::END => {
                 let (commit, rest) = split_u32(body)?;
                 let (epoch, rest) = split_u32(rest)?;
                 let key = FlowKey::read_from_bytes(rest).map_err(|_| DropReason::Malformed)?;
+                self.take_commit(from, commit)?;
                 if let Some(found) = flows.find(&key, flows.hash(&key)) {
                     let header = flows.header(found.slot);
                     if header.role == role::REPLICA && header.epoch == epoch && !found.is_reply {
                         flows.remove(found.slot);
                     }
                 }
-                let inbound = self.inbound_from(from);
-                inbound.saved = commit;
-                inbound.acknowledge = true;
                 Ok(())
             }
             kind::REFUSED => {
                 let (commit, rest) = split_u32(body)?;
-                let reason =
-                    rest.first().and_then(|&number| DropReason::from_index(number as usize)).ok_or(DropReason::Malformed)?;
-                self.handle_refused(flows, from, commit, reason, out);
-                Ok(())
+                let &[number] = rest else { return Err(DropReason::Malformed) };
+                let reason = DropReason::from_index(number as usize).ok_or(DropReason::Malformed)?;
+                self.handle_refused(flows, from, commit, reason, out)
             }
             _ => Err(DropReason::Malformed),
         }
@@ -531,6 +565,8 @@ impl Protection for NfvActor {
                 out.claims.push(slot);
             }
         }
+        // Also if nothing has come from it yet: it may be on its way.
+        self.inbound_from(dead);
         for inbound in &mut self.inbound {
             if is_dead(inbound.peer.node, inbound.peer.incarnation) {
                 inbound.closed = true;

@@ -3,6 +3,8 @@
 //! A new protection becomes a row by becoming a [`Preset`]. One that promises nothing (`none`) is held to what does not depend on a
 //! promise, and where a promise is checked it shows that the check can fail: with it the same faults must be seen to lose something.
 
+#[path = "conformance/pair.rs"]
+mod pair;
 #[path = "conformance/records.rs"]
 mod records;
 
