@@ -53,6 +53,8 @@ struct Link {
     peer: Peer,
     sent: u32,
     saved: u32,
+    /// The last commit that was refused.
+    refused: u32,
     /// Commits up to here belong to the last re-synchronisation.
     resync_mark: u32,
     latch: VecDeque<Latched>,
@@ -67,6 +69,8 @@ struct Inbound {
     handed: VecDeque<Packet>,
     refused: VecDeque<(u32, DropReason)>,
     refused_up_to: Option<u32>,
+    /// Refusals that the owner does not know of yet. No longer than what its channel has under way: it hears of nothing else meanwhile.
+    untold: VecDeque<(u32, DropReason)>,
 }
 
 impl Inbound {
@@ -80,7 +84,21 @@ impl Inbound {
         self.refused.iter().find(|(refused, _)| *refused == commit).map(|&(_, reason)| reason)
     }
 
+    /// Tells the owner what was refused, and then, because that covers everything before it, what was saved.
+    fn answer(&mut self, out: &mut Outbox) {
+        while let Some(&(commit, reason)) = self.untold.front() {
+            if !out.send(self.peer, kind::REFUSED, &[&commit.to_be_bytes(), &[reason as u8]]) {
+                return;
+            }
+            self.untold.pop_front();
+        }
+        if self.acknowledge {
+            self.acknowledge = !out.send(self.peer, kind::SAVED, &[&self.saved.to_be_bytes()]);
+        }
+    }
+
     fn refuse(&mut self, commit: u32, reason: DropReason) {
+        self.untold.push_back((commit, reason));
         if self.refused.len() == REFUSED_LIMIT {
             self.refused_up_to = self.refused.pop_front().map(|(commit, _)| commit);
         }
@@ -154,6 +172,7 @@ impl NfvActor {
                     handed: VecDeque::with_capacity(256),
                     refused: VecDeque::new(),
                     refused_up_to: None,
+                    untold: VecDeque::new(),
                 });
                 self.inbound.len() - 1
             }
@@ -312,8 +331,6 @@ impl NfvActor {
         self.take_commit(from, commit)?;
         if let Err(reason) = self.save(flows, from, block, out) {
             self.inbound_from(from).refuse(commit, reason);
-            // A full channel only delays the news: the owner is told again with its next refused state.
-            let _ = out.send(from, kind::REFUSED, &[&commit.to_be_bytes(), &[reason as u8]]);
             return Err(reason);
         }
         Ok(())
@@ -374,14 +391,16 @@ impl NfvActor {
         out: &mut Outbox,
     ) -> Result<(), DropReason> {
         let link = self.links.iter_mut().find(|link| link.peer == from).ok_or(DropReason::Fenced)?;
+        if commit == link.refused || !reached(commit, link.refused) {
+            return Err(DropReason::StaleDuplicate);
+        }
         if !reached(link.sent, commit) {
             return Err(DropReason::Malformed);
         }
-        let mut is_news = false;
+        link.refused = commit;
         let mut kept = VecDeque::with_capacity(link.latch.len());
         for latched in link.latch.drain(..) {
             if latched.commit == commit {
-                is_news = true;
                 out.dropped.push((latched.packet, reason));
             } else {
                 kept.push_back(latched);
@@ -392,14 +411,13 @@ impl NfvActor {
         for slot in 0..flows.capacity() as u32 {
             let header = flows.header_mut(slot);
             if header.role == role::OWNER && header.commit == commit && header.peer == from.node {
-                is_news = true;
                 // The next one to be asked may have room.
                 (header.peer, header.peer_incarnation, header.commit) = (0, 0, 0);
                 header.flags |= flag::UNPROTECTED;
             }
         }
-        self.resync_again |= is_news;
-        if is_news { Ok(()) } else { Err(DropReason::StaleDuplicate) }
+        self.resync_again = true;
+        Ok(())
     }
 
     fn release_handed(inbound: &mut Inbound, out: &mut Outbox) {
@@ -469,8 +487,8 @@ impl Protection for NfvActor {
             self.resynchronise(flows, out);
         }
         for inbound in &mut self.inbound {
-            if inbound.acknowledge && !inbound.closed {
-                inbound.acknowledge = !out.send(inbound.peer, kind::SAVED, &[&inbound.saved.to_be_bytes()]);
+            if !inbound.closed {
+                inbound.answer(out);
             }
         }
     }
@@ -484,7 +502,14 @@ impl Protection for NfvActor {
         self.links = kept;
         for peer in peers {
             if !self.links.iter().any(|link| link.peer == *peer) {
-                self.links.push(Link { peer: *peer, sent: 0, saved: 0, resync_mark: 0, latch: VecDeque::with_capacity(256) });
+                self.links.push(Link {
+                    peer: *peer,
+                    sent: 0,
+                    saved: 0,
+                    refused: 0,
+                    resync_mark: 0,
+                    latch: VecDeque::with_capacity(256),
+                });
             }
         }
         if !lost.is_empty() || had_none {

@@ -12,7 +12,7 @@ use holdfast_sim::{Connection, Exit, Failure, How, Outcome, Plan, Planted, Prese
 use holdfast_wire::DropReason;
 use libtest_mimic::{Arguments, Failed, Trial};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
@@ -33,6 +33,7 @@ const REQUIREMENTS: &[(&str, Check)] = &[
     ("settled_is_safe", settled_is_safe),
     ("records_are_checked", records::are_checked),
     ("records_from_strangers", records::from_strangers),
+    ("refusals_are_told", records::refusals_are_told),
     ("records_in_any_state", records::in_any_state),
 ];
 
@@ -59,6 +60,12 @@ pub(crate) use require;
 
 fn scenario(seed: u64, preset: Preset) -> Scenario {
     Scenario { seed, preset, planted: Planted::default(), quiet: true }
+}
+
+/// The same cases in every run: a failure is there again when it is looked for.
+fn runner(cases: u32) -> TestRunner {
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha))
 }
 
 fn lines(violations: &[Violation]) -> String {
@@ -117,8 +124,7 @@ fn transparent(preset: Preset) -> Result<(), String> {
         Connection { tcp, packets, start: READY + start * MICROSECOND, pause: pause * MICROSECOND }
     });
     let workload = prop::collection::vec(connection, 1..16);
-    let mut runner = TestRunner::new(Config { cases: 48, failure_persistence: None, ..Config::default() });
-    runner
+    runner(48)
         .run(&(workload, any::<u64>()), |(connections, seed)| {
             let plan = Plan { connections, calm: true, ..Plan::default() };
             let plain = play(scenario(seed, Preset::None), plan.clone());

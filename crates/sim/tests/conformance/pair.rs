@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub(crate) const LAYOUT: u64 = 0x1111_2222_3333_4444;
 const STATE_LEN: usize = 40;
-const FLOWS: usize = 16;
+/// Room for all flows of a test as owned ones and replicas, or for less.
+pub(crate) const ROOMY: usize = 16;
+pub(crate) const CROWDED: usize = 6;
 
 /// A record without the chain's number, as a runtime hands it to a protection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +38,7 @@ pub(crate) struct Side {
     pub(crate) flows: Flows,
     pub(crate) out: Outbox,
     pool: MemoryPool,
+    peers: Vec<Peer>,
     /// Records on their way here.
     pub(crate) records: VecDeque<Message>,
     /// Packets handed over to here: number of the commit, contents.
@@ -43,26 +46,27 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    pub(crate) fn new(preset: Preset, me: Peer, layout: u64) -> Side {
-        let mut side = Side {
+    pub(crate) fn new(preset: Preset, planted: Planted, me: Peer, layout: u64, flows: usize) -> Side {
+        Side {
             me,
-            protection: preset.protection(Planted::default()),
-            flows: Flows::new(FLOWS, STATE_LEN, layout, 5),
+            protection: preset.protection(planted),
+            flows: Flows::new(flows, STATE_LEN, layout, 5),
             out: Outbox::default(),
             pool: MemoryPool::new(256),
+            peers: Vec::new(),
             records: VecDeque::new(),
             handed: VecDeque::new(),
-        };
-        side.open_channels(&[]);
-        side
+        }
     }
 
-    fn open_channels(&mut self, peers: &[Peer]) {
-        self.out.begin(0, peers.iter().map(|peer| (*peer, 1 << 20)));
+    /// So many bytes of records fit into each channel from now on.
+    pub(crate) fn set_room(&mut self, room: usize) {
+        self.out.begin(0, self.peers.iter().map(|peer| (*peer, room)));
     }
 
     pub(crate) fn set_peers(&mut self, peers: &[Peer]) {
-        self.open_channels(peers);
+        self.peers = peers.to_vec();
+        self.set_room(1 << 20);
         self.protection.set_peers(&mut self.flows, peers, &mut self.out);
     }
 
@@ -227,7 +231,9 @@ pub(crate) fn read(contents: &[u8]) -> (u16, u64) {
 
 /// See the module. What leaves is compared with what either side knows.
 pub(crate) struct Pair {
-    pub(crate) preset: Preset,
+    preset: Preset,
+    planted: Planted,
+    room: usize,
     pub(crate) sides: [Side; 2],
     /// All records ever sent: material for duplicates.
     pub(crate) history: Vec<Sent>,
@@ -243,12 +249,19 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn new(preset: Preset) -> Pair {
+        Pair::with(preset, Planted::default(), ROOMY)
+    }
+
+    /// With `flows` slots on each side.
+    pub(crate) fn with(preset: Preset, planted: Planted, flows: usize) -> Pair {
         let peer = |at: u16| Peer { node: 16 + at, incarnation: 1 + u32::from(at) };
-        let mut sides = [Side::new(preset, peer(0), LAYOUT), Side::new(preset, peer(1), LAYOUT)];
+        let mut sides = [0, 1].map(|at| Side::new(preset, planted, peer(at), LAYOUT, flows));
         sides[0].set_peers(&[peer(1)]);
         sides[1].set_peers(&[peer(0)]);
         Pair {
             preset,
+            planted,
+            room: flows,
             sides,
             history: Vec::new(),
             revealed: BTreeMap::new(),
@@ -339,19 +352,26 @@ impl Pair {
         self.settle(at).map(|_| ())
     }
 
-    /// Everything that is under way arrives.
+    /// One turn of each side, to which everything arrives.
+    pub(crate) fn talk(&mut self) -> Result<(), String> {
+        for at in 0..2 {
+            self.sides[at].flush();
+            self.settle(at)?;
+            while !self.sides[at].records.is_empty() {
+                self.deliver(at)?;
+            }
+            while !self.sides[at].handed.is_empty() {
+                self.deliver_handed(at)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// They talk until there is nothing more to say.
     pub(crate) fn drain(&mut self) -> Result<(), String> {
         for _ in 0..200 {
-            for at in 0..2 {
-                self.sides[at].flush();
-                self.settle(at)?;
-                while !self.sides[at].records.is_empty() {
-                    self.deliver(at)?;
-                }
-                while !self.sides[at].handed.is_empty() {
-                    self.deliver_handed(at)?;
-                }
-            }
+            self.sides.iter_mut().for_each(|side| side.set_room(1 << 20));
+            self.talk()?;
             let is_quiet = self.sides.iter().all(|side| side.records.is_empty() && !side.protection.is_busy());
             if is_quiet {
                 return Ok(());
@@ -372,7 +392,7 @@ impl Pair {
         let reborn = Peer { incarnation: self.incarnations, ..dead };
         let late = core::mem::take(&mut self.sides[other].records);
         self.sides[other].handed.clear();
-        let old = core::mem::replace(&mut self.sides[at], Side::new(self.preset, reborn, LAYOUT));
+        let old = core::mem::replace(&mut self.sides[at], Side::new(self.preset, self.planted, reborn, LAYOUT, self.room));
         old.take_apart()?;
         self.epoch += 1;
         let epoch = self.epoch;

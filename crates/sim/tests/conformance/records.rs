@@ -1,17 +1,13 @@
 //! A protection's own records: good, broken, and from those who should not send any.
 
-use crate::pair::{LAYOUT, Message, Pair, Sent, Side};
-use crate::require;
+use crate::pair::{CROWDED, LAYOUT, Message, Pair, ROOMY, Sent, Side};
+use crate::{require, runner};
 use holdfast_protection::{Peer, kind};
-use holdfast_sim::Preset;
+use holdfast_sim::{Planted, Preset};
 use holdfast_wire::DropReason;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use proptest::test_runner::{Config, TestRunner};
-
-fn runner(cases: u32) -> TestRunner {
-    TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() })
-}
+use std::cell::Cell;
 
 /// Two sides that have talked about six flows, one of which has ended; nothing is under way.
 fn after_a_talk(preset: Preset) -> Result<Pair, String> {
@@ -58,7 +54,7 @@ pub(crate) fn are_checked(preset: Preset) -> Result<(), String> {
         let _ = second.take_apart();
         first
     });
-    let mut other = Side::new(preset, sides[0].me, LAYOUT ^ 1);
+    let mut other = Side::new(preset, Planted::default(), sides[0].me, LAYOUT ^ 1, ROOMY);
     let (left, right) = (pair.sides[0].me, pair.sides[1].me);
     // Both listen to what the second side said; one of them is of another layout.
     sides[0].set_peers(&[right]);
@@ -139,6 +135,33 @@ pub(crate) fn from_strangers(preset: Preset) -> Result<(), String> {
     second.take_apart()
 }
 
+/// A replica without room refuses a flow's state while the channel back to the owner is full: when there is room in the channel again the
+/// owner learns of the refusal before anything that covers it. The packet does not leave, and nobody calls the flow safe.
+pub(crate) fn refusals_are_told(preset: Preset) -> Result<(), String> {
+    let mut pair = Pair::with(preset, Planted::default(), CROWDED);
+    // As many as there is room for, at the second side; then one more at the first, which has room itself.
+    for flow in 0..CROWDED as u16 {
+        pair.process(flow * 2 + 1);
+    }
+    pair.sides[1].flush();
+    pair.sides[1].carry_out();
+    pair.sides[1].set_room(0);
+    let before = pair.released;
+    pair.process(0);
+    pair.talk()?;
+    pair.sides[1].set_room(1 << 20);
+    for _ in 0..3 {
+        pair.talk()?;
+    }
+    require!(!pair.sides[0].is_settled(), "a flow without a replica was called safe");
+    if preset.promises() {
+        require!(pair.released == before, "a packet left although its state was refused");
+    }
+    let [first, second] = pair.sides;
+    first.take_apart()?;
+    second.take_apart()
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Packet(u16),
@@ -149,6 +172,8 @@ enum Step {
     End(u16),
     Fail(usize),
     Again(Index),
+    Room(usize, usize),
+    Talk,
     Forge(Index, usize, Index, u8),
     Garble(Index, usize, Vec<u8>),
     Shuffle(usize, Index, Index),
@@ -157,6 +182,8 @@ enum Step {
 fn step(with_forgeries: bool) -> BoxedStrategy<Step> {
     let side = || 0usize..2;
     let honest = prop_oneof![
+        2 => Just(Step::Talk),
+        2 => (side(), prop::sample::select(vec![0, 8, 20, 300, 1 << 20, 1 << 20])).prop_map(|(at, room)| Step::Room(at, room)),
         8 => (0u16..8).prop_map(Step::Packet),
         4 => side().prop_map(Step::Flush),
         6 => side().prop_map(Step::Record),
@@ -187,6 +214,8 @@ fn take(pair: &mut Pair, step: &Step) -> Result<(), String> {
         }
         Step::Record(at) => pair.deliver(*at)?,
         Step::Handed(at) => pair.deliver_handed(*at)?,
+        Step::Room(at, room) => pair.sides[*at].set_room(*room),
+        Step::Talk => pair.talk()?,
         Step::LoseHanded(at) => drop(pair.sides[*at].handed.pop_front()),
         Step::End(flow) => pair.end(*flow),
         Step::Fail(at) if pair.may_fail(*at) => {
@@ -239,25 +268,43 @@ fn take(pair: &mut Pair, step: &Step) -> Result<(), String> {
     Ok(())
 }
 
-/// Packets, records, hand-overs, ends and failures in any order: what leaves is known to both sides, and to the survivor; what came
-/// before is refused; no buffer is lost. With forged, garbled and exchanged records among them nothing is promised but that it goes on.
+/// Plays random steps. The number of packets released and of failures survived in all cases, or the case that went wrong.
+fn play(preset: Preset, planted: Planted, flows: usize, with_forgeries: bool) -> Result<(usize, usize), String> {
+    let released = Cell::new(0);
+    let failures = Cell::new(0);
+    runner(700)
+        .run(&prop::collection::vec(step(with_forgeries), 1..150), |steps| {
+            let mut pair = Pair::with(preset, planted, flows);
+            for step in &steps {
+                let fails = matches!(step, Step::Fail(at) if pair.may_fail(*at));
+                take(&mut pair, step).map_err(TestCaseError::fail)?;
+                failures.set(failures.get() + usize::from(fails));
+            }
+            if !with_forgeries && flows == ROOMY {
+                pair.drain().map_err(TestCaseError::fail)?;
+            }
+            released.set(released.get() + pair.released);
+            for side in pair.sides {
+                side.take_apart().map_err(TestCaseError::fail)?;
+            }
+            Ok(())
+        })
+        .map_err(|error| error.to_string())?;
+    Ok((released.get(), failures.get()))
+}
+
+/// Packets, records, hand-overs, ends and failures in any order, with room in tables and channels or without: what leaves is known to
+/// both sides, and to the survivor of a failure that the protection said it would survive; what came before is refused; no buffer is
+/// lost. With forged, garbled and exchanged records among them nothing is promised but that it goes on.
 pub(crate) fn in_any_state(preset: Preset) -> Result<(), String> {
-    for with_forgeries in [false, true] {
-        runner(600)
-            .run(&prop::collection::vec(step(with_forgeries), 1..150), |steps| {
-                let mut pair = Pair::new(preset);
-                for step in &steps {
-                    take(&mut pair, step).map_err(TestCaseError::fail)?;
-                }
-                if !with_forgeries {
-                    pair.drain().map_err(TestCaseError::fail)?;
-                }
-                for side in pair.sides {
-                    side.take_apart().map_err(TestCaseError::fail)?;
-                }
-                Ok(())
-            })
-            .map_err(|error| error.to_string())?;
+    for flows in [ROOMY, CROWDED] {
+        for with_forgeries in [false, true] {
+            let (released, failures) = play(preset, Planted::default(), flows, with_forgeries)?;
+            require!(released > 1500 && failures > 250, "only {released} packets were released in {failures} failures");
+        }
     }
+    let planted = Planted { release_before_commit: true, ..Planted::default() };
+    let found = play(preset, planted, ROOMY, false).is_err();
+    require!(found == preset.promises(), "a packet released before its state was saved was not noticed");
     Ok(())
 }
