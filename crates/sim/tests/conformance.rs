@@ -208,10 +208,10 @@ fn output_commit(preset: Preset) -> Result<(), String> {
 /// A runtime is stopped between any two events, given up, and continued: it releases nothing any more, whatever it had in hand. The
 /// same sweep without fence and epochs must see it release something.
 fn single_owner(preset: Preset) -> Result<(), String> {
-    let plan = Plan { connections: few_connections(), ..Plan::default() };
+    let plan = Plan { connections: few_connections(), lasts: 8_000 * MILLISECOND, ..Plan::default() };
     let how = How::Pause(450 * MILLISECOND);
     let mut fenced = 0;
-    for (seed, calm, step) in [(11, true, 29), (12, false, 37), (13, false, 37)] {
+    for (seed, calm, step) in [(11, true, 41), (12, false, 43), (13, false, 47)] {
         let plan = Plan { calm, ..plan.clone() };
         sweep(scenario(seed, preset), &plan, how, step, |plan, outcome| {
             fenced += outcome.drops.get(DropReason::Fenced);
@@ -222,7 +222,8 @@ fn single_owner(preset: Preset) -> Result<(), String> {
     require!(fenced > 100, "the woken runtimes tried to send only {fenced} frames");
     let mut released = 0;
     let planted = Planted { no_epoch_check: true, ..Planted::default() };
-    sweep(Scenario { planted, ..scenario(11, preset) }, &Plan { calm: true, ..plan.clone() }, how, 41, |_, outcome| {
+    let plan = Plan { calm: true, lasts: 2_500 * MILLISECOND, ..plan };
+    sweep(Scenario { planted, ..scenario(11, preset) }, &plan, how, 47, |_, outcome| {
         released += usize::from(outcome.report.violations.iter().any(|violation| violation.invariant == "one owner"));
         Ok(())
     })?;
