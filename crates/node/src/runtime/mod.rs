@@ -109,6 +109,8 @@ pub struct Counts {
     pub recovered: u64,
     /// Panics contained.
     pub panics: u64,
+    /// Packets released although no replica had their state, because there was none to have it.
+    pub unprotected: u64,
 }
 
 /// See the module.
@@ -191,6 +193,7 @@ impl Runtime {
             expired: self.shared.expired,
             recovered: self.recoveries.recovered,
             panics: self.shared.panics,
+            unprotected: self.released_unprotected,
         }
     }
 
