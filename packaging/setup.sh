@@ -6,9 +6,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# To build, and for the fuzzers' C++ half; to make networks, and the programs that talk through them.
+# To build, and for the fuzzers' C++ half; for DPDK ports (libdpdk-dev brings DPDK's drivers, all of them); to make networks, and the programs that talk through them.
 packages=(
   build-essential ca-certificates git
+  libdpdk-dev pkg-config
   iproute2 ethtool util-linux
   nginx-light curl iperf3 wrk bind9-dnsutils dnsmasq-base traceroute iputils-ping tcpdump
 )

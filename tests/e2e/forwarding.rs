@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         test("plain_forwarding_of_both_families", &[NGINX, CURL, PING], plain_forwarding_of_both_families),
         test("a_bad_checksum_is_not_mended_on_the_way", &[], a_bad_checksum_is_not_mended_on_the_way),
         test("every_driver_carries_the_same", &[NGINX, CURL, IPERF3], every_driver_carries_the_same),
+        test("dpdk_carries_the_same", &[NGINX, CURL], dpdk_carries_the_same),
         test("what_the_firewall_denies_does_not_pass", &[CURL, NGINX], what_the_firewall_denies_does_not_pass),
     ])
 }
@@ -73,6 +74,25 @@ fn every_driver_carries_the_same(interrupt: &Interrupt) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Both ports are DPDK's, over its own packet-socket driver: nothing wakes the box up when a frame comes, and what passes is whole. Runtimes
+/// start as with any port.
+fn dpdk_carries_the_same(interrupt: &Interrupt) -> Result<()> {
+    if let Some(why) = holdfast_io::port::Dpdk::absent() {
+        eprintln!("dpdk_carries_the_same: skipped: {why}");
+        return Ok(());
+    }
+    let options = Options { driver: "dpdk:net_af_packet-@,iface=@", ..Options::protected(Chain::Balanced) };
+    let mut network = Network::start(&options, interrupt)?;
+    network.serve_web()?;
+    let sum = network.site.add_random("some", 10_000_000)?;
+    let outcome = fetch(&network, format!("http://{VIRTUAL}/some"), interrupt)?;
+    ensure!(outcome.error.is_none() && outcome.sum == sum, "{outcome:?}");
+    for port in &network.running.status()?.ports {
+        ensure!(port.driver == "dpdk" && port.up && port.received > 100 && port.transmitted > 100, "{port:?}");
+    }
+    network.stop()
 }
 
 fn iperf3_tcp_both_directions(interrupt: &Interrupt) -> Result<()> {

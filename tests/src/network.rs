@@ -60,7 +60,7 @@ pub struct Options {
     pub pool: &'static str,
     /// Its ports; empty for the NAT's own choice.
     pub ports: &'static str,
-    /// In front of each device: `afpacket:`, or empty for the box's own choice.
+    /// In front of each device: `afpacket:`, or empty for the box's own choice. With an `@`, the device takes its places.
     pub driver: &'static str,
 }
 
@@ -90,9 +90,13 @@ impl Options {
             Chain::Plain => (format!("[{INSIDE}/24, \"{}/64\"]", SIX[1]), format!("[192.0.2.2/24, \"{}/64\"]", SIX[2])),
             _ => (format!("{INSIDE}/24"), "192.0.2.2/24".to_owned()),
         };
-        let driver = self.driver;
+        let device = |name: &str| match self.driver {
+            with_place if with_place.contains('@') => with_place.replace('@', name),
+            driver => format!("{driver}{name}"),
+        };
+        let (lan, wan) = (device("lan0"), device("wan0"));
         format!(
-            "cluster: branch\nports:\n  lan: {{ device: \"{driver}lan0\", address: {inside} }}\n  wan: {{ device: \"{driver}wan0\", address: {outside}, gateway: {SERVER} }}\n\
+            "cluster: branch\nports:\n  lan: {{ device: \"{lan}\", address: {inside} }}\n  wan: {{ device: \"{wan}\", address: {outside}, gateway: {SERVER} }}\n\
              chains:\n  office:\n{functions}    protection: {}\nrules:\n  - {{ chain: office }}\nruntimes: {{ min: 3, max: 3 }}\n{}",
             self.protection, self.more
         )

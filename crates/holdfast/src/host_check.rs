@@ -4,6 +4,7 @@
 
 use crate::config::Checked;
 use crate::exit;
+use holdfast_io::port::{Dpdk, free_huge_pages};
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -84,8 +85,17 @@ pub fn devices(checked: &Checked) -> Vec<Check> {
     let addresses = kernel_addresses();
     let mut checks = Vec::new();
     for (port, device) in &checked.ports {
-        let device = device.strip_prefix("afpacket:").unwrap_or(device);
+        let (driver, device) = device.split_once(':').unwrap_or(("", device));
         let name = |what: &str| format!("port {port} ({device}): {what}");
+        match driver {
+            "dpdk" => {
+                checks.push(dpdk(name("DPDK"), Dpdk::absent(), free_huge_pages()));
+                continue;
+            }
+            // Files: `run` says at once which of them cannot be opened.
+            "pcap" => continue,
+            _ => {}
+        }
         let path = Path::new("/sys/class/net").join(device);
         if !path.exists() {
             checks.push(Check::fail(
@@ -177,6 +187,19 @@ fn huge_pages(meminfo: &str) -> Check {
         (Some(0), _, _) => Check::ok("huge pages", "none; not needed with AF_PACKET"),
         (Some(total), Some(free), Some(size)) => Check::ok("huge pages", format!("{free} of {total} free, {size} KiB each")),
         _ => Check::warn("huge pages", "unknown", "nothing to do: they are not needed with AF_PACKET"),
+    }
+}
+
+/// What DPDK needs. Its devices are looked for when they are opened: to start it takes a part of the machine.
+fn dpdk(name: String, absent: Option<&str>, free_huge: u64) -> Check {
+    match (absent, free_huge) {
+        (Some(why), _) => Check::fail(exit::UNAVAILABLE, name, "not there", why),
+        (None, free) if free < Dpdk::ENOUGH_HUGE => Check::warn(
+            name,
+            "there, but not enough huge pages are free: it works, at half the speed",
+            "`sysctl vm.nr_hugepages=512`",
+        ),
+        (None, _) => Check::ok(name, "there, with huge pages"),
     }
 }
 
@@ -296,6 +319,25 @@ mod tests {
         let some = huge_pages("HugePages_Total:     512\nHugePages_Free:      500\nHugepagesize:       2048 kB\n");
         assert_eq!((some.outcome, some.found.as_str()), (Outcome::Ok, "500 of 512 free, 2048 KiB each"));
         assert_eq!(huge_pages("").outcome, Outcome::Warn);
+    }
+
+    #[test]
+    fn dpdk_that_was_not_built_in_fails_and_small_pages_are_a_warning() {
+        let check = |absent, free| dpdk("x".to_owned(), absent, free);
+        let absent = check(Some("install libdpdk-dev"), 1 << 30);
+        assert_eq!((absent.outcome, absent.code), (Outcome::Fail, exit::UNAVAILABLE));
+        assert_eq!(absent.remedy.as_deref(), Some("install libdpdk-dev"));
+        assert_eq!(check(None, 0).outcome, Outcome::Warn);
+        assert_eq!(check(None, 1 << 30).outcome, Outcome::Ok);
+    }
+
+    /// Ports that are no Linux interfaces: none is looked for among those.
+    #[test]
+    fn what_is_no_linux_interface_is_not_looked_for_among_them() {
+        let text = "cluster: a\nports:\n  x: { device: \"dpdk:net_ring0\", address: 10.0.0.1/24 }\n  y: { device: \"pcap:a,b\", address: 10.0.1.1/24 }\n\
+                    chains: { c: { functions: [forward] } }\nrules: [{ chain: c }]\n";
+        let checks = devices(&crate::config::read("f", text).unwrap_or_else(|mistake| panic!("{mistake}")));
+        assert_eq!(checks.iter().map(|check| check.name.as_str()).collect::<Vec<_>>(), ["port x (net_ring0): DPDK"]);
     }
 
     #[test]

@@ -132,10 +132,10 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     (
         "device: veth-out",
-        "device: \"dpdk:0000:01:00.0\"",
-        r#"edge.yaml:4:22: the port driver `dpdk` is not available in this version: name a Linux interface
-4 |   outside: { device: "dpdk:0000:01:00.0", address: 198.51.100.1/24, gateway: 198.51.100.254 }
-  |                      ^^^^^^^^^^^^^^^^^^^"#,
+        "device: \"dpdk:\"",
+        r#"edge.yaml:4:22: `dpdk:DEVICE` names a network card, like `dpdk:0000:01:00.0`, or one of DPDK's virtual devices
+4 |   outside: { device: "dpdk:", address: 198.51.100.1/24, gateway: 198.51.100.254 }
+  |                      ^^^^^^^"#,
     ),
     (
         "device: veth-out",
@@ -519,6 +519,8 @@ fn other_ways_to_say_the_same_are_understood() {
         ("[ forward ]", "[ forward: {} ]"),
         ("gateway: 198.51.100.254", "gateway: [198.51.100.254], mtu: 1400"),
         ("device: veth-out", "device: \"afpacket:veth-out\""),
+        ("device: veth-out", "device: \"dpdk:0000:01:00.0\""),
+        ("device: veth-out", "device: \"dpdk:net_pcap0,rx_pcap=in.pcap,tx_pcap=out.pcap\""),
         ("cluster: edge", "\u{feff}cluster: edge"),
     ];
     for (one, other) in same {

@@ -12,10 +12,8 @@ use std::net::IpAddr;
 const MAX_PORTS: usize = 64;
 /// Longest name of a Linux interface (IFNAMSIZ without its zero).
 const MAX_DEVICE: usize = 15;
-/// Drivers that a device may name, and those that it may name one day.
 /// What a device may begin with; `holdfast_io::port::open` opens them.
-const DRIVERS: &[&str] = &["afxdp", "afpacket", "pcap"];
-const LATER_DRIVERS: &[&str] = &["dpdk"];
+const DRIVERS: &[&str] = &["afxdp", "afpacket", "dpdk", "pcap"];
 /// RFC 791 and RFC 8200, section 5.
 const MIN_MTU: [u16; 2] = [68, 1280];
 
@@ -97,16 +95,21 @@ fn plain(device: &str) -> &str {
 fn device(text: &str) -> Result<&str, String> {
     let driver = text.split_once(':').map(|(driver, _)| driver);
     if let Some(driver) = driver.filter(|driver| !DRIVERS.contains(driver)) {
-        return Err(if LATER_DRIVERS.contains(&driver) {
-            format!("the port driver `{driver}` is not available in this version: name a Linux interface")
-        } else {
-            format!("there is no port driver `{driver}`: name a Linux interface{}", suggestion(driver, DRIVERS.iter().copied()))
-        });
+        let guess = suggestion(driver, DRIVERS.iter().copied());
+        return Err(format!("there is no port driver `{driver}`: name a Linux interface{guess}"));
     }
     let name = plain(text);
     if driver == Some("pcap") {
         return match name.trim_matches(',') {
             "" => Err("`pcap:IN,OUT` names a file to read, one to write, or both".to_owned()),
+            _ => Ok(text),
+        };
+    }
+    if driver == Some("dpdk") {
+        return match name {
+            "" => {
+                Err("`dpdk:DEVICE` names a network card, like `dpdk:0000:01:00.0`, or one of DPDK's virtual devices".to_owned())
+            }
             _ => Ok(text),
         };
     }

@@ -420,7 +420,8 @@ impl Manager {
     }
 
     fn wait(&mut self, wake: BorrowedFd<'_>) {
-        let due = self.host.poll_timeout().saturating_sub(self.clock.now()).min(MAX_SLEEP);
+        let longest = self.ports.iter().filter_map(|port| port.poll_interval()).fold(MAX_SLEEP, u64::min);
+        let due = self.host.poll_timeout().saturating_sub(self.clock.now()).min(longest);
         if due < 1_000 {
             return;
         }

@@ -3,12 +3,14 @@
 mod afpacket;
 mod afxdp;
 mod device;
+mod dpdk;
 mod memory;
 mod pcap;
 mod segments;
 
 pub use afpacket::AfPacket;
 pub use afxdp::AfXdp;
+pub use dpdk::{Dpdk, free_huge_pages};
 pub use memory::{MemoryLink, MemoryPort};
 pub use pcap::Pcap;
 
@@ -54,12 +56,16 @@ pub trait Port: Send {
     fn transmit(&mut self, frames: &mut Vec<Released<Packet>>, pool: &mut dyn PacketPool);
     /// Readable when a frame has come.
     fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
+    /// How long one may sleep, at most, before looking for frames again, ns: for a port that has nothing to wait for.
+    fn poll_interval(&self) -> Option<u64> {
+        None
+    }
     /// Drops by reason.
     fn drops(&self) -> &DropCounters;
 }
 
 /// What a `device` may begin with, for messages.
-pub const DRIVERS: &str = "`afxdp:NAME`, `afpacket:NAME`, `pcap:IN,OUT`, or a Linux interface's name alone";
+pub const DRIVERS: &str = "`afxdp:NAME`, `afpacket:NAME`, `dpdk:DEVICE`, `pcap:IN,OUT`, or a Linux interface's name alone";
 
 /// Opens the port that a configuration's `device` names.
 ///
@@ -79,6 +85,7 @@ pub fn open(device: &str) -> Result<Box<dyn Port>, PortError> {
     match driver {
         "afxdp" => Ok(Box::new(AfXdp::open(name)?)),
         "afpacket" => Ok(Box::new(AfPacket::open(name)?)),
+        "dpdk" => Ok(Box::new(Dpdk::open(name)?)),
         "pcap" => Ok(Box::new(Pcap::open(name)?)),
         _ => Err(PortError::Unavailable(format!("there is no port driver `{driver}`: {DRIVERS}"))),
     }
