@@ -126,18 +126,14 @@ fn maglev(backends: &[End]) -> Vec<u16> {
 }
 
 impl LoadBalancer {
-    fn choose(&self, load: &Gauge, cx: &mut Context) -> usize {
+    /// A backend for a client: not itself, which would see its own address come from outside and drop it.
+    fn choose(&self, client: &[u8; 16], load: &Gauge, cx: &mut Context) -> Option<usize> {
+        let is_other = |backend: &usize| self.backends[*backend].address != *client;
         if !self.table.is_empty() {
-            return self.table[cx.key().hash(3) as usize % MAGLEV_SIZE] as usize;
+            let at = cx.key().hash(3) as usize % MAGLEV_SIZE;
+            return (at..at + MAGLEV_SIZE).map(|entry| self.table[entry % MAGLEV_SIZE] as usize).find(is_other);
         }
-        let mut best = (0, i64::MAX);
-        for backend in 0..self.backends.len() {
-            let flows = load.read(backend, cx);
-            if flows < best.1 {
-                best = (backend, flows);
-            }
-        }
-        best.0
+        (0..self.backends.len()).filter(is_other).min_by_key(|backend| load.read(*backend, cx))
     }
 }
 
@@ -182,8 +178,8 @@ impl NetworkFunction for LoadBalancer {
         if key.destination_port != self.virtual_end.port || key.protocol != u16::from(self.protocol) {
             return Open::Drop(DropReason::NoBackend);
         }
-        let chosen = self.choose(&shared.flows, cx);
-        let Some(backend) = self.backends.get(chosen) else { return Open::Drop(DropReason::NoBackend) };
+        let Some(chosen) = self.choose(&key.source, &shared.flows, cx) else { return Open::Drop(DropReason::NoBackend) };
+        let backend = self.backends[chosen];
         shared.flows.add(chosen, 1);
         Open::Accept(Balanced { address: backend.address, port: backend.port, backend: chosen as u16 })
     }

@@ -207,7 +207,8 @@ impl NetworkFunction for Nat {
     }
 
     fn open(&self, packet: &Packet, shared: &mut NatShared, cx: &mut Context) -> Open<Mapping> {
-        if packet.layers.network != Network::V4 {
+        // A later fragment has no ports: what lies in their place is data.
+        if packet.layers.network != Network::V4 || packet.layers.fragment_offset != 0 {
             return Open::Drop(DropReason::NotTranslatable);
         }
         let Some(header) = packet.ipv4() else { return Open::Drop(DropReason::NotTranslatable) };

@@ -108,11 +108,10 @@ fn adjust_transport(bytes: &mut [u8], layers: &Layers, address: Delta, port: Del
     let l4 = layers.l4 as usize;
     match layers.protocol {
         proto::TCP => adjust(bytes, l4 + 16, address.and(port)),
+        // 0 is no checksum: over IPv6, too, where tunnels may go without (RFC 6935).
         proto::UDP => {
             if let Some(old) = word(bytes, l4 + 6) {
-                let new =
-                    if layers.network == Network::V4 { address.and(port).apply_udp(old) } else { address.and(port).apply(old) };
-                set_word(bytes, l4 + 6, if new == 0 && old != 0 { 0xffff } else { new });
+                set_word(bytes, l4 + 6, address.and(port).apply_udp(old));
             }
         }
         // ICMP's checksum leaves the addresses out, ICMPv6's does not.

@@ -105,6 +105,21 @@ impl Chain {
     /// A function's panic passes through; the caller contains it and puts the block back as it was.
     #[inline]
     pub fn run(&mut self, packet: &mut Packet, block: &mut [u8], position: Position, cx: &mut Context) -> Outcome {
+        self.run_observed(packet, block, position, cx, |_, _| {})
+    }
+
+    /// The same, telling `observe` the name of each function that let the packet pass, and how the packet is behind it.
+    ///
+    /// A function's panic passes through, as with [`Chain::run`].
+    #[inline]
+    pub fn run_observed(
+        &mut self,
+        packet: &mut Packet,
+        block: &mut [u8],
+        position: Position,
+        cx: &mut Context,
+        mut observe: impl FnMut(&'static str, &Packet),
+    ) -> Outcome {
         let count = self.functions.len();
         let mut opened = position.opened;
         for passed in position.passed as usize..count {
@@ -127,7 +142,7 @@ impl Chain {
             }
             opened = false;
             match function.process(packet, state, cx) {
-                Verdict::Forward => {}
+                Verdict::Forward => observe(function.name(), packet),
                 Verdict::Drop(reason) => {
                     if position.opening {
                         self.close(block, index + 1);

@@ -277,6 +277,11 @@ impl Fabric {
         }
     }
 
+    /// Who lives at a node, as far as its own messages or [`Fabric::set_peer`] have told.
+    pub fn peer(&self, node: NodeId) -> Option<Peer> {
+        self.channels.iter().map(|channel| channel.peer).find(|peer| peer.node == node && peer.incarnation != 0)
+    }
+
     /// Forgets a node: nothing more is sent to it.
     pub fn remove_peer(&mut self, peer: Peer) {
         self.channels.retain(|channel| channel.peer != peer);
@@ -463,12 +468,16 @@ impl Fabric {
                 return Some(0);
             }
             let timeout = channel.timeout(&self.config);
-            channel
-                .flight
-                .iter()
-                .filter(|sent| !sent.arrived)
-                .map(|sent| if sent.at == 0 { 0 } else { sent.at.saturating_add(timeout) })
-                .min()
+            let mut soonest = None::<u64>;
+            for sent in channel.flight.iter().filter(|sent| !sent.arrived) {
+                let due = if sent.at == 0 { 0 } else { sent.at.saturating_add(timeout) };
+                soonest = Some(soonest.map_or(due, |soonest| soonest.min(due)));
+                // Against silence nothing goes out behind a frame that was repeated, however overdue it is: nobody needs to wake up for it.
+                if channel.backoff > 0 && sent.tries > 1 {
+                    break;
+                }
+            }
+            soonest
         };
         self.channels.iter().filter_map(due).min()
     }
@@ -623,6 +632,22 @@ mod tests {
             assert!(b.handle_frame(&frame[..len], 1).is_err(), "{len} bytes");
         }
         assert!(b.handle_frame(&frame, 1).is_ok());
+    }
+
+    /// A peer falls silent with many frames under way: what is overdue is repeated now and then, and in between there is nothing to do.
+    #[test]
+    fn a_silent_peer_keeps_nobody_awake() {
+        let mut a = Fabric::new(A, FabricConfig::default());
+        for _ in 0..5 {
+            a.send(B.node, 40, &[0; 1000]).unwrap();
+        }
+        let (mut now, mut wakes) = (1, 0);
+        while now < 2_000 * MILLISECOND && wakes < 1000 {
+            frames(&mut a, now);
+            now = a.poll_timeout().unwrap().max(now + 1);
+            wakes += 1;
+        }
+        assert!((5..100).contains(&wakes), "woken {wakes} times in two seconds");
     }
 
     #[test]

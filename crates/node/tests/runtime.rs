@@ -4,7 +4,7 @@ use holdfast_nf::shared::{Lease, Pool, RequestPool};
 use holdfast_nf::{Bound, Chain, ConfigError, Context, DropReason, Function, NetworkFunction, Open, Verdict};
 use holdfast_node::address::{COORDINATOR, SWITCH, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::message::{Control, PoolId};
+use holdfast_node::message::{Control, Member, MemberState, PoolId};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::{Peer, Unprotected};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
@@ -317,4 +317,75 @@ fn garbage_is_counted() {
     }
     assert!(bench.runtime.drops().total() >= sent);
     bench.assert_no_buffer_lost();
+}
+
+/// A runtime that was just started gets a peer's state and packets before the view that names this peer: it saves, and releases.
+#[test]
+fn packets_handed_over_before_the_first_view_are_released() {
+    let peers = [Peer { node: 16, incarnation: 1 }, Peer { node: 17, incarnation: 2 }];
+    let mut pool = MemoryPool::new(64);
+    let [mut owner, mut fresh] = peers.map(|me| {
+        let config = RuntimeConfig { me, flows: 8, seed: 1, report_interval: 1_000_000_000, fabric: FabricConfig::default() };
+        let chain = Chain::new(vec![bomb()]);
+        let protection = Box::new(holdfast_protection::NfvActor::new(holdfast_protection::ReleaseAt::Replica));
+        Runtime::new(config, vec![ChainSpec { name: "test".to_owned(), chain, protection }])
+    });
+    let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
+    coordinator.set_peer(peers[0]);
+    let member = |peer: Peer| Member { node: peer.node, incarnation: peer.incarnation, state: MemberState::Running };
+    coordinator.send_control(16, &Control::View { version: 1, members: peers.map(member).to_vec() });
+    let mut rx = Vec::new();
+    coordinator.poll_transmit(1, |frame| {
+        let mut packet = pool.take().unwrap();
+        assert!(packet.copy_from(frame));
+        rx.push(packet);
+        true
+    });
+    let mut packet = pool.take().unwrap();
+    assert!(packet.copy_from(&datagram(5, 0)));
+    (packet.meta.stamp, packet.meta.commit, packet.meta.flags) = (1, 1, Flags::NEW);
+    assert!(nsh::encapsulate(&mut packet, Outer { destination: mac_of(16), source: mac_of(SWITCH), index: index::TO_RUNTIME }));
+    rx.push(packet);
+    let mut tx = Vec::new();
+    owner.turn(&mut rx, &mut tx, &mut pool, 1);
+    rx.extend(tx.drain(..).filter(|packet| packet.bytes()[..6] == mac_of(17)));
+    assert_eq!(rx.len(), 2, "the state, and the packet behind it");
+    fresh.turn(&mut rx, &mut tx, &mut pool, 1);
+    assert_eq!((fresh.counts().released, fresh.drops().total()), (1, 0));
+}
+
+/// A traced packet tells every function that it passes, and where it was dropped; others tell nothing.
+#[test]
+fn a_traced_packet_tells_its_way() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut bench = Bench::new(vec![bomb(), bomb()], 4);
+    let mut rx = vec![bench.packet(&datagram(1, 0), 1)];
+    for order in [0, 0xff] {
+        let mut packet = bench.pool.take().expect("the pool is large enough");
+        assert!(packet.copy_from(&datagram(1, order)));
+        bench.stamp += 1;
+        (packet.meta.stamp, packet.meta.commit, packet.meta.flags) = (bench.stamp, 1, Flags::TRACE);
+        let outer = Outer { destination: mac_of(ME.node), source: mac_of(SWITCH), index: index::TO_RUNTIME };
+        assert!(nsh::encapsulate(&mut packet, outer));
+        rx.push(packet);
+    }
+    bench.turn(&mut rx);
+    // Traces leave with the report.
+    bench.stamp += 2_000_000_000;
+    bench.turn(&mut Vec::new());
+    let mut told = Vec::new();
+    for (record, body) in bench.coordinator.inbox.records() {
+        if let Ok(Control::Trace(steps)) = Control::decode(body) {
+            assert_eq!(record.from, ME);
+            told.extend(steps.into_iter().map(|step| (step.stamp, step.text)));
+        }
+    }
+    let key = "udp 10.0.0.2:1 > 192.0.2.1:53";
+    let expected = [
+        (1_000_000_002, format!("bomb passes it as {key}")),
+        (1_000_000_002, format!("bomb passes it as {key}")),
+        (1_000_000_002, format!("chain test: {key} leaves as {key}")),
+        (1_000_000_003, "dropped: function_panicked".to_owned()),
+    ];
+    assert_eq!(told, expected);
 }

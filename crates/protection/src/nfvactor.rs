@@ -53,6 +53,8 @@ struct Link {
     peer: Peer,
     sent: u32,
     saved: u32,
+    /// The last commit that was refused.
+    refused: u32,
     /// Commits up to here belong to the last re-synchronisation.
     resync_mark: u32,
     latch: VecDeque<Latched>,
@@ -67,6 +69,8 @@ struct Inbound {
     handed: VecDeque<Packet>,
     refused: VecDeque<(u32, DropReason)>,
     refused_up_to: Option<u32>,
+    /// Refusals that the owner does not know of yet. No longer than what its channel has under way: it hears of nothing else meanwhile.
+    untold: VecDeque<(u32, DropReason)>,
 }
 
 impl Inbound {
@@ -80,7 +84,21 @@ impl Inbound {
         self.refused.iter().find(|(refused, _)| *refused == commit).map(|&(_, reason)| reason)
     }
 
+    /// Tells the owner what was refused, and then, because that covers everything before it, what was saved.
+    fn answer(&mut self, out: &mut Outbox) {
+        while let Some(&(commit, reason)) = self.untold.front() {
+            if !out.send(self.peer, kind::REFUSED, &[&commit.to_be_bytes(), &[reason as u8]]) {
+                return;
+            }
+            self.untold.pop_front();
+        }
+        if self.acknowledge {
+            self.acknowledge = !out.send(self.peer, kind::SAVED, &[&self.saved.to_be_bytes()]);
+        }
+    }
+
     fn refuse(&mut self, commit: u32, reason: DropReason) {
+        self.untold.push_back((commit, reason));
         if self.refused.len() == REFUSED_LIMIT {
             self.refused_up_to = self.refused.pop_front().map(|(commit, _)| commit);
         }
@@ -144,6 +162,8 @@ impl NfvActor {
         let at = match self.inbound.iter().position(|inbound| inbound.peer == peer) {
             Some(at) => at,
             None => {
+                // Of a node's lives the present one and the last are remembered: whatever is older is known to be.
+                self.inbound.retain(|inbound| !(inbound.closed && inbound.peer.node == peer.node));
                 self.inbound.push(Inbound {
                     peer,
                     saved: 0,
@@ -152,11 +172,33 @@ impl NfvActor {
                     handed: VecDeque::with_capacity(256),
                     refused: VecDeque::new(),
                     refused_up_to: None,
+                    untold: VecDeque::new(),
                 });
                 self.inbound.len() - 1
             }
         };
         &mut self.inbound[at]
+    }
+
+    /// Takes the number of a record that an owner sent: the living count upwards, and the dead have nothing to say.
+    fn take_commit(&mut self, from: Peer, commit: u32) -> Result<(), DropReason> {
+        let is_newer = |peer: &Peer| {
+            peer.node == from.node && peer.incarnation != from.incarnation && reached(peer.incarnation, from.incarnation)
+        };
+        let is_known = self.inbound.iter().any(|inbound| inbound.peer == from);
+        if !is_known && self.inbound.iter().map(|inbound| &inbound.peer).chain(&self.peers).any(is_newer) {
+            return Err(DropReason::Fenced);
+        }
+        let inbound = self.inbound_from(from);
+        if inbound.closed {
+            return Err(DropReason::Fenced);
+        }
+        if commit == inbound.saved || !reached(commit, inbound.saved) {
+            return Err(DropReason::StaleDuplicate);
+        }
+        inbound.saved = commit;
+        inbound.acknowledge = true;
+        Ok(())
     }
 
     fn mark_dirty(&mut self, flows: &mut Flows, slot: Slot) {
@@ -285,17 +327,10 @@ impl NfvActor {
         if u64::from_be_bytes(*layout) != flows.layout() || block.len() != flows.block_len() {
             return Err(DropReason::Malformed);
         }
-        let saved = self.save(flows, from, block, out);
-        let inbound = self.inbound_from(from);
-        if !reached(commit, inbound.saved) {
-            return Err(DropReason::StaleDuplicate);
-        }
-        inbound.saved = commit;
-        inbound.acknowledge = true;
-        if let Err(reason) = saved {
-            inbound.refuse(commit, reason);
-            // A full channel only delays the news: the owner is told again with its next refused state.
-            let _ = out.send(from, kind::REFUSED, &[&commit.to_be_bytes(), &[reason as u8]]);
+        // First the number: what came late or twice must not write over what is newer, or bring back a flow that has ended since.
+        self.take_commit(from, commit)?;
+        if let Err(reason) = self.save(flows, from, block, out) {
+            self.inbound_from(from).refuse(commit, reason);
             return Err(reason);
         }
         Ok(())
@@ -330,10 +365,13 @@ impl NfvActor {
         written.map_err(|_| DropReason::FlowTableFull)
     }
 
-    fn handle_saved(&mut self, from: Peer, commit: u32, out: &mut Outbox) {
-        let Some(link) = self.links.iter_mut().find(|link| link.peer == from) else { return };
-        if !reached(commit, link.saved) || !reached(link.sent, commit) {
-            return;
+    fn handle_saved(&mut self, from: Peer, commit: u32, out: &mut Outbox) -> Result<(), DropReason> {
+        let link = self.links.iter_mut().find(|link| link.peer == from).ok_or(DropReason::Fenced)?;
+        if commit == link.saved || !reached(commit, link.saved) {
+            return Err(DropReason::StaleDuplicate);
+        }
+        if !reached(link.sent, commit) {
+            return Err(DropReason::Malformed);
         }
         link.saved = commit;
         while link.latch.front().is_some_and(|latched| reached(commit, latched.commit)) {
@@ -341,10 +379,25 @@ impl NfvActor {
                 out.release(latched.packet);
             }
         }
+        Ok(())
     }
 
-    fn handle_refused(&mut self, flows: &mut Flows, from: Peer, commit: u32, reason: DropReason, out: &mut Outbox) {
-        let Some(link) = self.links.iter_mut().find(|link| link.peer == from) else { return };
+    fn handle_refused(
+        &mut self,
+        flows: &mut Flows,
+        from: Peer,
+        commit: u32,
+        reason: DropReason,
+        out: &mut Outbox,
+    ) -> Result<(), DropReason> {
+        let link = self.links.iter_mut().find(|link| link.peer == from).ok_or(DropReason::Fenced)?;
+        if commit == link.refused || !reached(commit, link.refused) {
+            return Err(DropReason::StaleDuplicate);
+        }
+        if !reached(link.sent, commit) {
+            return Err(DropReason::Malformed);
+        }
+        link.refused = commit;
         let mut kept = VecDeque::with_capacity(link.latch.len());
         for latched in link.latch.drain(..) {
             if latched.commit == commit {
@@ -364,6 +417,7 @@ impl NfvActor {
             }
         }
         self.resync_again = true;
+        Ok(())
     }
 
     fn release_handed(inbound: &mut Inbound, out: &mut Outbox) {
@@ -433,8 +487,8 @@ impl Protection for NfvActor {
             self.resynchronise(flows, out);
         }
         for inbound in &mut self.inbound {
-            if inbound.acknowledge && !inbound.closed {
-                inbound.acknowledge = !out.send(inbound.peer, kind::SAVED, &[&inbound.saved.to_be_bytes()]);
+            if !inbound.closed {
+                inbound.answer(out);
             }
         }
     }
@@ -448,7 +502,14 @@ impl Protection for NfvActor {
         self.links = kept;
         for peer in peers {
             if !self.links.iter().any(|link| link.peer == *peer) {
-                self.links.push(Link { peer: *peer, sent: 0, saved: 0, resync_mark: 0, latch: VecDeque::with_capacity(256) });
+                self.links.push(Link {
+                    peer: *peer,
+                    sent: 0,
+                    saved: 0,
+                    refused: 0,
+                    resync_mark: 0,
+                    latch: VecDeque::with_capacity(256),
+                });
             }
         }
         if !lost.is_empty() || had_none {
@@ -476,35 +537,33 @@ impl Protection for NfvActor {
         match record {
             kind::STATE => {
                 let result = self.handle_state(flows, from, body, out);
-                NfvActor::release_handed(self.inbound_from(from), out);
+                if let Some(inbound) = self.inbound.iter_mut().find(|inbound| inbound.peer == from) {
+                    NfvActor::release_handed(inbound, out);
+                }
                 result
             }
             kind::SAVED => {
-                let (commit, _) = split_u32(body)?;
-                self.handle_saved(from, commit, out);
-                Ok(())
+                let commit = <[u8; 4]>::try_from(body).map_err(|_| DropReason::Malformed)?;
+                self.handle_saved(from, u32::from_be_bytes(commit), out)
             }
             kind::END => {
                 let (commit, rest) = split_u32(body)?;
                 let (epoch, rest) = split_u32(rest)?;
                 let key = FlowKey::read_from_bytes(rest).map_err(|_| DropReason::Malformed)?;
+                self.take_commit(from, commit)?;
                 if let Some(found) = flows.find(&key, flows.hash(&key)) {
                     let header = flows.header(found.slot);
                     if header.role == role::REPLICA && header.epoch == epoch && !found.is_reply {
                         flows.remove(found.slot);
                     }
                 }
-                let inbound = self.inbound_from(from);
-                inbound.saved = commit;
-                inbound.acknowledge = true;
                 Ok(())
             }
             kind::REFUSED => {
                 let (commit, rest) = split_u32(body)?;
-                let reason =
-                    rest.first().and_then(|&number| DropReason::from_index(number as usize)).ok_or(DropReason::Malformed)?;
-                self.handle_refused(flows, from, commit, reason, out);
-                Ok(())
+                let &[number] = rest else { return Err(DropReason::Malformed) };
+                let reason = DropReason::from_index(number as usize).ok_or(DropReason::Malformed)?;
+                self.handle_refused(flows, from, commit, reason, out)
             }
             _ => Err(DropReason::Malformed),
         }
@@ -531,6 +590,8 @@ impl Protection for NfvActor {
                 out.claims.push(slot);
             }
         }
+        // Also if nothing has come from it yet: it may be on its way.
+        self.inbound_from(dead);
         for inbound in &mut self.inbound {
             if is_dead(inbound.peer.node, inbound.peer.incarnation) {
                 inbound.closed = true;

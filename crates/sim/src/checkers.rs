@@ -85,6 +85,29 @@ impl Checkers {
         }
     }
 
+    /// In the end: what was ever revealed of a flow is known to the runtime that serves it.
+    pub(crate) fn check_remembered(&mut self, clients: &[Client], serving: &[&Runtime]) {
+        if !self.promises {
+            return;
+        }
+        let mut forgotten = Vec::new();
+        for ((id, way), counts) in &self.revealed {
+            let Some(client) = clients.iter().find(|client| client.id() == *id) else { continue };
+            let Some((&count, _)) = counts.last_key_value() else { continue };
+            let (local, remote, protocol) = client.ends();
+            let key = frames::key(local, remote, protocol);
+            let known =
+                serving.iter().filter(|runtime| is_owner(runtime, &key)).map(|runtime| self.count_at(runtime, &key, *way));
+            let known = known.max().unwrap_or(0);
+            if known < count {
+                forgotten.push(format!("connection {id}: count {count} left, and in the end its owner knows {known}"));
+            }
+        }
+        for text in forgotten {
+            self.violate("output commit", text);
+        }
+    }
+
     /// How far a runtime knows a flow's state.
     fn count_at(&self, runtime: &Runtime, key: &FlowKey, way: usize) -> u64 {
         let Some(flows) = runtime.flows(0) else { return 0 };
@@ -125,4 +148,9 @@ impl Checkers {
             self.violate(invariant, text);
         }
     }
+}
+
+fn is_owner(runtime: &Runtime, key: &FlowKey) -> bool {
+    let Some(flows) = runtime.flows(0) else { return false };
+    flows.find(key, flows.hash(key)).is_some_and(|found| flows.header(found.slot).role == role::OWNER)
 }

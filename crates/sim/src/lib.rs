@@ -7,12 +7,14 @@
 mod checkers;
 mod frames;
 mod peers;
+mod plan;
 mod random;
 mod scenario;
 mod stamper;
 mod world;
 
 pub use checkers::Violation;
+pub use plan::{Connection, Exit, Failure, How, Outcome, Plan, When, Whom};
 pub use random::Random;
 pub use scenario::{Planted, Preset, Scenario};
 pub use world::{Faults, Report, World};
@@ -20,6 +22,11 @@ pub use world::{Faults, Report, World};
 /// Runs one seed.
 pub fn run(scenario: Scenario) -> Report {
     World::new(scenario, false).run()
+}
+
+/// Runs what a plan says.
+pub fn play(scenario: Scenario, plan: Plan) -> Outcome {
+    World::planned(scenario, plan, false).play()
 }
 
 /// Runs one seed and prints every event to standard output.

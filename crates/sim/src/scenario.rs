@@ -5,7 +5,7 @@ use holdfast_functions::{Firewall, FirewallConfig, LoadBalancer, LoadBalancerCon
 use holdfast_nf::{Bound, Chain, ConfigError, Function, NetworkFunction};
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::runtime::{ChainSpec, RuntimeConfig};
-use holdfast_protection::{NfvActor, Peer, Protection, ReleaseAt, Unprotected};
+use holdfast_protection::{Flows, NfvActor, Peer, Protection, ReleaseAt, Unprotected};
 use serde_json::json;
 
 /// Which protection.
@@ -17,6 +17,41 @@ pub enum Preset {
     Replica,
     /// `nfvactor`, released at the source.
     Source,
+}
+
+impl Preset {
+    /// Every protection. The conformance suite runs for each of them.
+    pub const ALL: [Preset; 3] = [Preset::None, Preset::Replica, Preset::Source];
+
+    /// Its name in tests and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Preset::None => "none",
+            Preset::Replica => "nfvactor_at_replica",
+            Preset::Source => "nfvactor_at_source",
+        }
+    }
+
+    /// Flows survive the failure of a runtime.
+    pub fn promises(self) -> bool {
+        self.protection(Planted::default()).safety(&Flows::new(0, 0, 0, 0)).promises
+    }
+
+    /// A fresh one.
+    pub fn protection(self, planted: Planted) -> Box<dyn Protection> {
+        let nfvactor = |release_at| {
+            let planted = holdfast_protection::nfvactor::Planted {
+                release_before_commit: planted.release_before_commit,
+                no_epoch_check: planted.no_epoch_check,
+            };
+            Box::new(NfvActor::new(release_at).plant(planted))
+        };
+        match self {
+            Preset::None => Box::new(Unprotected),
+            Preset::Replica => nfvactor(ReleaseAt::Replica),
+            Preset::Source => nfvactor(ReleaseAt::Source),
+        }
+    }
 }
 
 /// Bugs that the checkers must find. Only tests of the checkers plant any.
@@ -53,18 +88,7 @@ impl Scenario {
     /// A fresh chain with its protection.
     pub(crate) fn chain(&self) -> ChainSpec {
         let functions = self.functions().expect("the scenario's own configuration is right");
-        let nfvactor = |release_at| {
-            let planted = holdfast_protection::nfvactor::Planted {
-                release_before_commit: self.planted.release_before_commit,
-                no_epoch_check: self.planted.no_epoch_check,
-            };
-            Box::new(NfvActor::new(release_at).plant(planted))
-        };
-        let protection: Box<dyn Protection> = match self.preset {
-            Preset::None => Box::new(Unprotected),
-            Preset::Replica => nfvactor(ReleaseAt::Replica),
-            Preset::Source => nfvactor(ReleaseAt::Source),
-        };
+        let protection = self.preset.protection(self.planted);
         ChainSpec { name: "simulated".to_owned(), chain: Chain::new(functions), protection }
     }
 
@@ -86,7 +110,7 @@ impl Scenario {
         ])
     }
 
-    pub(crate) fn runtime_config(&self, me: Peer, fabric: FabricConfig) -> RuntimeConfig {
-        RuntimeConfig { me, flows: 64, seed: self.seed, report_interval: 20_000_000, fabric }
+    pub(crate) fn runtime_config(&self, me: Peer, flows: usize, fabric: FabricConfig) -> RuntimeConfig {
+        RuntimeConfig { me, flows, seed: self.seed, report_interval: 20_000_000, fabric }
     }
 }

@@ -79,7 +79,7 @@ impl Delta {
         !fold(self.0 + (!checksum) as u64)
     }
 
-    /// The UDP checksum after the changes: 0 (none) stays 0 over IPv4, and a computed 0 becomes 0xffff.
+    /// The UDP checksum after the changes: 0 (none) stays 0, and a computed 0 becomes 0xffff.
     #[inline]
     pub fn apply_udp(self, checksum: u16) -> u16 {
         match checksum {

@@ -123,6 +123,8 @@ impl FlowKey {
         }
         let l3 = layers.l3 as usize;
         let l4 = layers.l4 as usize;
+        // Behind the packet's end come padding and an ICMP error's extensions, which are no ports.
+        let bytes = bytes.get(..layers.end as usize)?;
         let (source, destination) = match layers.network {
             Network::V4 => {
                 let header: &[u8; 20] = bytes.get(l3..l3 + 20)?.try_into().ok()?;
@@ -148,7 +150,7 @@ impl FlowKey {
             proto::ICMP if layers.network == Network::V4 => {
                 let header: &[u8; 8] = bytes.get(l4..l4 + 8)?.try_into().ok()?;
                 if icmp::is_error(header[0]) {
-                    return if follow_errors { FlowKey::quoted(bytes.get(l4 + 8..layers.end as usize)?) } else { None };
+                    return if follow_errors { FlowKey::quoted(bytes.get(l4 + 8..)?) } else { None };
                 }
                 let id = u16::from_be_bytes([header[4], header[5]]);
                 (key.source_port, key.destination_port) = (id, id);
@@ -156,7 +158,7 @@ impl FlowKey {
             proto::ICMPV6 if layers.network == Network::V6 => {
                 let header: &[u8; 8] = bytes.get(l4..l4 + 8)?.try_into().ok()?;
                 if icmpv6::is_error(header[0]) {
-                    return if follow_errors { FlowKey::quoted(bytes.get(l4 + 8..layers.end as usize)?) } else { None };
+                    return if follow_errors { FlowKey::quoted(bytes.get(l4 + 8..)?) } else { None };
                 }
                 let id = u16::from_be_bytes([header[4], header[5]]);
                 (key.source_port, key.destination_port) = (id, id);
@@ -185,11 +187,11 @@ impl FlowKey {
 
 impl fmt::Display for FlowKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self.protocol as u8 {
-            proto::TCP => "tcp",
-            proto::UDP => "udp",
-            proto::ICMP => "icmp",
-            proto::ICMPV6 => "icmp6",
+        let name = match u8::try_from(self.protocol) {
+            Ok(proto::TCP) => "tcp",
+            Ok(proto::UDP) => "udp",
+            Ok(proto::ICMP) => "icmp",
+            Ok(proto::ICMPV6) => "icmp6",
             _ => "",
         };
         if name.is_empty() {

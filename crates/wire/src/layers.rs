@@ -10,7 +10,7 @@ use crate::header::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VL
 pub enum Malformed {
     /// Shorter than a header that it announces.
     Truncated,
-    /// An IP version, header length or total length that contradicts itself or the frame.
+    /// An IP header length or total length that contradicts itself or the frame; a frame beyond 65,535 bytes.
     BadLength,
     /// An IP version other than the EtherType's.
     BadVersion,
@@ -70,6 +70,11 @@ fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }
 
+/// No buffer is longer than an offset can say, and no IP packet.
+fn offset(len: usize) -> Result<u16, Malformed> {
+    u16::try_from(len).map_err(|_| Malformed::BadLength)
+}
+
 impl Layers {
     /// The offsets of an Ethernet frame.
     ///
@@ -77,7 +82,7 @@ impl Layers {
     /// What contradicts itself. A frame that is not IP parses, with [`Network::Other`].
     #[inline]
     pub fn parse(frame: &[u8]) -> Result<Layers, Malformed> {
-        let mut layers = Layers::default();
+        let mut layers = Layers { end: offset(frame.len())?, ..Layers::default() };
         let mut at = 12;
         let mut ethertype = be16(frame, at).ok_or(Malformed::Truncated)?;
         while ethertype == ETHERTYPE_VLAN || ethertype == ETHERTYPE_QINQ {
@@ -91,7 +96,6 @@ impl Layers {
         layers.ethertype = ethertype;
         layers.l3 = (at + 2) as u16;
         layers.l4 = layers.l3;
-        layers.end = frame.len() as u16;
         match ethertype {
             ETHERTYPE_IPV4 => layers.ipv4(frame)?,
             ETHERTYPE_IPV6 => layers.ipv6(frame)?,
@@ -106,7 +110,7 @@ impl Layers {
     /// # Errors
     /// As [`Layers::parse`], except that a cut payload is none.
     pub fn parse_quoted(packet: &[u8]) -> Result<Layers, Malformed> {
-        let mut layers = Layers { end: packet.len() as u16, ..Layers::default() };
+        let mut layers = Layers { end: offset(packet.len())?, ..Layers::default() };
         match packet.first().ok_or(Malformed::Truncated)? >> 4 {
             4 => {
                 layers.ethertype = ETHERTYPE_IPV4;

@@ -1,10 +1,11 @@
 //! Every byte that leaves a process: packets and their headers, flow keys, checksums, the fabric's
 //! encapsulation, messages.
 //!
-//! In: bytes from anywhere. Out: typed views of them, or a closed reason why not. Nothing here
+//! In: bytes from anywhere. Out: typed views of them, or a closed reason why not; and headers, built in place. Nothing here
 //! allocates per packet, panics on foreign bytes, reads a clock or knows a protocol's state.
 #![forbid(unsafe_code)]
 
+pub mod build;
 pub mod checksum;
 pub mod header;
 mod key;

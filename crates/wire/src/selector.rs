@@ -4,7 +4,7 @@
 //! `tcp from 10.0.0.0/24 to any port 80,443`.
 
 use crate::header::proto;
-use crate::key::{FlowKey, ip_addr, ip_bytes};
+use crate::key::{FlowKey, ip_addr, ip_bytes, unmap_v4};
 use core::fmt;
 use core::net::IpAddr;
 use core::str::FromStr;
@@ -68,11 +68,15 @@ impl Prefix {
         (u128::from_be_bytes(self.address) & mask).to_be_bytes()
     }
 
-    /// True if the address (IPv4 as IPv4-mapped) is in it.
+    /// True if the address (IPv4 as IPv4-mapped) is in it. No IPv4 address is in an IPv6 prefix, however short that is.
     #[inline]
     pub fn contains(&self, address: &[u8; 16]) -> bool {
         let differs = u128::from_be_bytes(self.address) ^ u128::from_be_bytes(*address);
-        self.len == 0 || differs >> (128 - u32::from(self.len)) == 0
+        match self.len {
+            // Of 96 bits and more, those of the address itself tell the families apart.
+            96.. => differs >> (128 - u32::from(self.len)) == 0,
+            len => differs.checked_shr(128 - u32::from(len)).unwrap_or(0) == 0 && unmap_v4(address).is_none(),
+        }
     }
 
     /// The first address.
@@ -320,14 +324,17 @@ impl Selector {
         Selector::default()
     }
 
-    /// True if the key is meant.
+    /// True if the key is meant. Only TCP and UDP have ports: what a key of another protocol has in their place, as an echo's identifier,
+    /// is none that was written here.
     #[inline]
     pub fn matches(&self, key: &FlowKey) -> bool {
+        let has_ports = key.protocol == u16::from(proto::TCP) || key.protocol == u16::from(proto::UDP);
+        let ports_match = |ports: &Ports, port: u16| ports.is_any() || (has_ports && ports.contains(port));
         self.protocol.matches(key.protocol)
             && self.from.is_none_or(|prefix| prefix.contains(&key.source))
             && self.to.is_none_or(|prefix| prefix.contains(&key.destination))
-            && self.from_ports.contains(key.source_port)
-            && self.to_ports.contains(key.destination_port)
+            && ports_match(&self.from_ports, key.source_port)
+            && ports_match(&self.to_ports, key.destination_port)
     }
 
     /// For the longest match: prefix lengths first, then protocol, then ports. Larger is more specific.

@@ -60,6 +60,8 @@ pub struct Connection {
     pub state: u8,
     /// Zero.
     pub spare: [u8; 3],
+    /// Bytes of data in each side's SYN (RFC 7413), which the other side need not accept.
+    pub early: [u16; 2],
 }
 
 /// The least window to reckon with for old acknowledgements: an end may have sent them before its window grew.
@@ -130,6 +132,8 @@ impl Connection {
         let window = if both_scale { window << self.halves[us].scale } else { window };
         let sender = &mut self.halves[us];
         sender.window = sender.window.max(window);
+        // The rest of a segment follows in fragments without a header: it may be as long as the other side allows.
+        let end = if packet.layers.more_fragments && after(sender.limit, end) { sender.limit } else { end };
         if after(end, sender.end) {
             sender.end = end;
         }
@@ -147,6 +151,12 @@ impl Connection {
             _ => state::ESTABLISHED,
         };
         true
+    }
+
+    /// True if the number acknowledges this side's SYN: with the data in it, a part of that, or none.
+    fn answers(&self, side: usize, acknowledgement: u32) -> bool {
+        let end = self.halves[side].end;
+        !after(acknowledgement, end) && !after(end.wrapping_sub(u32::from(self.early[side])), acknowledgement)
     }
 
     fn fits(&self, us: usize, them: usize, sequence: u32, end: u32, acknowledgement: u32) -> bool {
@@ -177,16 +187,20 @@ impl Connection {
             *self = Connection::default();
         }
         let first = Half { end, limit: end, window: window.max(1), scale, synchronised: 1, finished: 0, spare: 0 };
+        let early = end.wrapping_sub(sequence).wrapping_sub(1) as u16;
         let sender = self.halves[us];
         match self.state {
             state::NONE if !is_reverse => {
                 self.halves[us] = first;
+                self.early[us] = early;
                 self.state = state::OPENING;
                 true
             }
             state::OPENING | state::ANSWERED if sender.synchronised != 0 => {
-                // Sent again; anything but the same SYN is somebody else's, except that after a simultaneous open it also acknowledges.
-                if end != sender.end || flags & ACK != 0 && acknowledgement != self.halves[them].end {
+                // Sent again, perhaps without its data; anything but the same SYN is somebody else's, except that after a simultaneous
+                // open it also acknowledges.
+                let is_same = sender.end.wrapping_sub(end) == u32::from(self.early[us]).wrapping_sub(u32::from(early));
+                if !is_same || early > self.early[us] || flags & ACK != 0 && !self.answers(them, acknowledgement) {
                     return false;
                 }
                 if flags & ACK != 0 {
@@ -194,12 +208,14 @@ impl Connection {
                 }
                 true
             }
-            state::OPENING if flags & ACK != 0 && acknowledgement != self.halves[them].end => false,
+            state::OPENING if flags & ACK != 0 && !self.answers(them, acknowledgement) => false,
             state::OPENING => {
                 self.halves[us] = first;
+                self.early[us] = early;
+                // SYNs that cross acknowledge nothing, but their windows count all the same.
+                let from = if flags & ACK != 0 { acknowledgement } else { self.halves[them].end };
+                self.halves[them].limit = from.wrapping_add(window.max(1));
                 if flags & ACK != 0 {
-                    self.halves[us].limit = end;
-                    self.halves[them].limit = acknowledgement.wrapping_add(window.max(1));
                     self.state = state::ANSWERED;
                 }
                 // Until the other side announces its window for data, its SYN's window counts.
@@ -218,7 +234,7 @@ impl Connection {
     fn reset(&mut self, us: usize, them: usize, flags: u8, sequence: u32, acknowledgement: u32) -> bool {
         let (sender, receiver) = (&self.halves[us], &self.halves[them]);
         let is_expected = if sender.synchronised == 0 {
-            flags & ACK != 0 && acknowledgement == receiver.end
+            flags & ACK != 0 && self.answers(them, acknowledgement)
         } else {
             !after(sequence, sender.limit) && !after(sender.end.wrapping_sub(receiver.window.max(1)), sequence)
         };

@@ -1,8 +1,9 @@
 //! ICMP that the box makes: echo replies and errors (RFC 792, RFC 4443, RFC 1812 section 4.3).
 
-use holdfast_wire::header::{Icmp, Ipv4, Ipv6, icmp, icmpv6, proto};
+use holdfast_wire::build::{self, Ethernet, IcmpError, Icmpv6Error};
+use holdfast_wire::header::{Icmp, icmp, icmpv6, proto};
 use holdfast_wire::{Network, Packet, checksum, unmap_v4};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
 /// What is wrong with a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,11 +19,6 @@ pub(crate) enum Problem {
     /// Longer than this MTU, and not to be fragmented.
     TooBig(u16),
 }
-
-/// Bytes of the quoted packet: IPv4 errors carry at most 576 bytes altogether (RFC 1812, section 4.3.2.3).
-const QUOTE_V4: usize = 576 - 28;
-/// IPv6 errors fit into the minimum MTU (RFC 4443, section 3.1).
-const QUOTE_V6: usize = 1280 - 48;
 
 /// True if an error about this packet may be sent: not about errors, later fragments, or packets to many (RFC 1122, section 3.2.2).
 pub(crate) fn may_report(packet: &Packet) -> bool {
@@ -73,84 +69,54 @@ pub(crate) fn turn_echo(packet: &mut Packet) {
 
 /// Makes the packet into an error about itself, from `from` to its source. False, and the packet spoiled, if that is not possible.
 pub(crate) fn report(packet: &mut Packet, problem: Problem, from: &[u8; 16]) -> bool {
-    let (l3, end) = (packet.layers.l3 as usize, packet.layers.end as usize);
-    let Some(frame_header) = packet.bytes().get(..14).and_then(|bytes| <[u8; 14]>::try_from(bytes).ok()) else { return false };
-    packet.truncate(end);
+    let Some(ethernet) = packet.bytes().first_chunk::<{ Ethernet::LEN }>().copied() else { return false };
     match packet.layers.network {
         Network::V4 => {
             let (Some(from), Some(to)) = (unmap_v4(from), packet.ipv4().map(|ip| ip.source)) else { return false };
-            if !packet.pull_front(l3) {
-                return false;
-            }
-            packet.truncate(QUOTE_V4);
-            let quoted = packet.len();
             let (kind, code, rest) = match problem {
                 Problem::TimeExceeded => (icmp::TIME_EXCEEDED, 0, 0),
                 Problem::NoRoute => (icmp::UNREACHABLE, 0, 0),
                 Problem::HostUnreachable => (icmp::UNREACHABLE, 1, 0),
                 Problem::PortUnreachable => (icmp::UNREACHABLE, 3, 0),
-                Problem::TooBig(mtu) => (icmp::UNREACHABLE, 4, mtu),
+                Problem::TooBig(mtu) => (icmp::UNREACHABLE, 4, mtu.into()),
             };
-            let header = Icmp { kind, code, checksum: 0.into(), id: 0.into(), sequence: rest.into() };
-            if !put_front(packet, header.as_bytes()) {
-                return false;
-            }
-            let sum = checksum::checksum(packet.bytes());
-            packet.bytes_mut()[2..4].copy_from_slice(&sum.to_be_bytes());
-            let mut ip = Ipv4 {
-                version_ihl: 0x45,
-                tos: 0xc0,
-                total_len: ((28 + quoted) as u16).into(),
-                id: 0.into(),
-                flags_fragment: 0.into(),
-                ttl: 64,
-                protocol: proto::ICMP,
-                checksum: 0.into(),
-                source: from,
-                destination: to,
-            };
-            ip.checksum = checksum::checksum(ip.as_bytes()).into();
-            put_front(packet, ip.as_bytes()) && put_front(packet, &frame_header)
+            // RFC 1812, section 4.3.2.5: errors have precedence 6 or 7.
+            let ip = build::Ipv4 { tos: 0xc0, ..build::Ipv4::new(from, to, proto::ICMP) };
+            const IP: usize = Ethernet::LEN;
+            const MESSAGE: usize = IP + build::Ipv4::LEN;
+            let Some(frame) = around_quote(packet, MESSAGE + IcmpError::LEN, IcmpError::MAX_QUOTE) else { return false };
+            frame[..IP].copy_from_slice(&ethernet);
+            let written = IcmpError { kind, code, rest }.write(&mut frame[MESSAGE..]);
+            written.and_then(|()| ip.write(&mut frame[IP..])).is_ok()
         }
         Network::V6 => {
             let Some(to) = packet.ipv6().map(|ip| ip.source) else { return false };
-            if !packet.pull_front(l3) {
-                return false;
-            }
-            packet.truncate(QUOTE_V6);
-            let (kind, code, mtu) = match problem {
+            let (kind, code, rest) = match problem {
                 Problem::TimeExceeded => (icmpv6::TIME_EXCEEDED, 0, 0),
                 Problem::NoRoute => (icmpv6::UNREACHABLE, 0, 0),
                 Problem::HostUnreachable => (icmpv6::UNREACHABLE, 3, 0),
                 Problem::PortUnreachable => (icmpv6::UNREACHABLE, 4, 0),
-                Problem::TooBig(mtu) => (icmpv6::PACKET_TOO_BIG, 0, mtu),
+                Problem::TooBig(mtu) => (icmpv6::PACKET_TOO_BIG, 0, mtu.into()),
             };
-            let header = Icmp { kind, code, checksum: 0.into(), id: 0.into(), sequence: mtu.into() };
-            if !put_front(packet, header.as_bytes()) {
-                return false;
-            }
-            let sum = checksum::transport(from, &to, proto::ICMPV6, packet.bytes());
-            packet.bytes_mut()[2..4].copy_from_slice(&sum.to_be_bytes());
-            let ip = Ipv6 {
-                version_class_flow: 0x6000_0000.into(),
-                payload_len: (packet.len() as u16).into(),
-                next_header: proto::ICMPV6,
-                hop_limit: 64,
-                source: *from,
-                destination: to,
-            };
-            put_front(packet, ip.as_bytes()) && put_front(packet, &frame_header)
+            let ip = build::Ipv6::new(*from, to, proto::ICMPV6);
+            const IP: usize = Ethernet::LEN;
+            const MESSAGE: usize = IP + build::Ipv6::LEN;
+            let Some(frame) = around_quote(packet, MESSAGE + Icmpv6Error::LEN, Icmpv6Error::MAX_QUOTE) else { return false };
+            frame[..IP].copy_from_slice(&ethernet);
+            let written = Icmpv6Error { kind, code, rest }.write(&mut frame[MESSAGE..], from, &to);
+            written.and_then(|()| ip.write(&mut frame[IP..])).is_ok()
         }
         Network::Other => false,
     }
 }
 
-fn put_front(packet: &mut Packet, bytes: &[u8]) -> bool {
-    match packet.push_front(bytes.len()) {
-        Some(place) => {
-            place.copy_from_slice(bytes);
-            true
-        }
-        None => false,
+/// Cuts the frame to its IP packet, and that to `quote` bytes, with `headers` bytes to be written in front.
+fn around_quote(packet: &mut Packet, headers: usize, quote: usize) -> Option<&mut [u8]> {
+    let (l3, end) = (packet.layers.l3 as usize, packet.layers.end as usize);
+    packet.truncate(end.min(l3 + quote));
+    if !packet.pull_front(l3) {
+        return None;
     }
+    packet.push_front(headers)?;
+    Some(packet.bytes_mut())
 }

@@ -3,74 +3,25 @@
 use super::neighbors::Evidence;
 use super::{Edge, EdgeOut};
 use holdfast_protection::Released;
-use holdfast_wire::header::{ETHERTYPE_ARP, ETHERTYPE_IPV6, Ipv6, MAC_BROADCAST, Mac, icmpv6, proto};
+use holdfast_wire::build::{
+    ALL_NODES, Arp, ArpOperation, DoesNotFit, Ethernet, Ipv6, Neighbor, NeighborKind, multicast_mac, solicited_node,
+};
+use holdfast_wire::header::{ETHERTYPE_ARP, ETHERTYPE_IPV6, MAC_BROADCAST, Mac, icmpv6, proto};
 use holdfast_wire::{DropReason, Network, Packet, PacketPool, checksum, ip_bytes, map_v4, unmap_v4};
 use std::net::IpAddr;
-use zerocopy::IntoBytes;
 
-const REQUEST: u16 = 1;
-const REPLY: u16 = 2;
-/// Ethernet and IPv4, lengths 6 and 4.
-const ARP_PREFIX: [u8; 6] = [0, 1, 8, 0, 6, 4];
-const ARP_LEN: usize = 28;
-/// To all nodes of a link (RFC 4291, section 2.7.1).
-const ALL_NODES: [u8; 16] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
-const ALL_NODES_MAC: Mac = [0x33, 0x33, 0, 0, 0, 1];
+const REQUEST: u16 = ArpOperation::Request as u16;
+const REPLY: u16 = ArpOperation::Reply as u16;
 /// Flags of a neighbour advertisement (RFC 4861, section 4.4).
-const ROUTER: u8 = 0x80;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
+
 /// Addresses of one range that are announced. Of a larger one, the neighbours ask when they need one.
 const ANNOUNCED: u64 = 256;
 
-fn arp_frame(operation: u16, sender: (Mac, [u8; 4]), target: (Mac, [u8; 4]), to: Mac) -> [u8; 14 + ARP_LEN] {
-    let mut frame = [0; 14 + ARP_LEN];
-    frame[..6].copy_from_slice(&to);
-    frame[6..12].copy_from_slice(&sender.0);
-    frame[12..14].copy_from_slice(&ETHERTYPE_ARP.to_be_bytes());
-    frame[14..20].copy_from_slice(&ARP_PREFIX);
-    frame[20..22].copy_from_slice(&operation.to_be_bytes());
-    frame[22..28].copy_from_slice(&sender.0);
-    frame[28..32].copy_from_slice(&sender.1);
-    frame[32..38].copy_from_slice(&target.0);
-    frame[38..42].copy_from_slice(&target.1);
-    frame
-}
-
-/// The multicast address that a neighbour with this address listens to (RFC 4291, section 2.7.1), and its MAC address.
-fn solicited_node(address: &[u8; 16]) -> ([u8; 16], Mac) {
-    let mut group = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0, 0, 0];
-    group[13..].copy_from_slice(&address[13..]);
-    (group, [0x33, 0x33, 0xff, address[13], address[14], address[15]])
-}
-
-/// A neighbour solicitation or advertisement with its link-layer address option.
-fn nd_frame(kind: u8, flags: u8, target: &[u8; 16], own: Mac, ends: (&[u8; 16], &[u8; 16]), to: Mac) -> [u8; 14 + 40 + 32] {
-    let (source, destination) = ends;
-    let mut message = [0u8; 32];
-    message[0] = kind;
-    message[4] = flags;
-    message[8..24].copy_from_slice(target);
-    message[24] = if kind == icmpv6::NEIGHBOR_SOLICITATION { 1 } else { 2 };
-    message[25] = 1;
-    message[26..32].copy_from_slice(&own);
-    let sum = checksum::transport(source, destination, proto::ICMPV6, &message);
-    message[2..4].copy_from_slice(&sum.to_be_bytes());
-    let ip = Ipv6 {
-        version_class_flow: 0x6000_0000.into(),
-        payload_len: 32.into(),
-        next_header: proto::ICMPV6,
-        hop_limit: 255,
-        source: *source,
-        destination: *destination,
-    };
-    let mut frame = [0; 14 + 40 + 32];
-    frame[..6].copy_from_slice(&to);
-    frame[6..12].copy_from_slice(&own);
-    frame[12..14].copy_from_slice(&ETHERTYPE_IPV6.to_be_bytes());
-    frame[14..54].copy_from_slice(ip.as_bytes());
-    frame[54..].copy_from_slice(&message);
-    frame
+/// What the box says of its addresses.
+fn advertisement(is_solicited: bool) -> NeighborKind {
+    NeighborKind::Advertisement { is_router: true, is_solicited, is_override: true }
 }
 
 /// Who solicits a neighbour.
@@ -83,17 +34,55 @@ struct Asker {
 }
 
 impl Edge {
-    fn emit(&mut self, port: u8, frame: &[u8], out: &mut EdgeOut, pool: &mut dyn PacketPool) {
+    /// Sends a frame of the box's own, of `len` bytes.
+    fn emit(
+        &mut self,
+        port: u8,
+        len: usize,
+        write: impl FnOnce(&mut [u8]) -> Result<(), DoesNotFit>,
+        out: &mut EdgeOut,
+        pool: &mut dyn PacketPool,
+    ) {
         let Some(mut packet) = pool.take() else {
             self.drops.count(DropReason::ArenaEmpty);
             return;
         };
         packet.clear();
-        if packet.copy_from(frame) {
-            out.transmit.push((port, Released::stateless(packet)));
-        } else {
-            pool.put(packet);
+        match packet.extend_back(len).map(write) {
+            Some(Ok(())) => out.transmit.push((port, Released::stateless(packet))),
+            _ => pool.put(packet),
         }
+    }
+
+    fn emit_arp(&mut self, port: u8, arp: Arp, to: Mac, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
+        let ethernet = Ethernet { destination: to, source: arp.sender.0, ethertype: ETHERTYPE_ARP };
+        let write = |frame: &mut [u8]| {
+            arp.write(&mut frame[Ethernet::LEN..])?;
+            ethernet.write(frame)
+        };
+        self.emit(port, Ethernet::LEN + Arp::LEN, write, out, pool);
+    }
+
+    /// Neighbour discovery about `target` from `source` to `destination`, which has the MAC address `to`.
+    fn emit_nd(
+        &mut self,
+        port: u8,
+        (kind, target): (NeighborKind, &[u8; 16]),
+        (source, destination): (&[u8; 16], &[u8; 16]),
+        to: Mac,
+        out: &mut EdgeOut,
+        pool: &mut dyn PacketPool,
+    ) {
+        let own = self.config.ports[port as usize].mac;
+        let ethernet = Ethernet { destination: to, source: own, ethertype: ETHERTYPE_IPV6 };
+        let ip = Ipv6 { hop_limit: 255, ..Ipv6::new(*source, *destination, proto::ICMPV6) };
+        let write = |frame: &mut [u8]| {
+            let message = &mut frame[Ethernet::LEN + Ipv6::LEN..];
+            Neighbor { kind, target: *target, link: Some(own) }.write(message, source, destination)?;
+            ip.write(&mut frame[Ethernet::LEN..])?;
+            ethernet.write(frame)
+        };
+        self.emit(port, Ethernet::LEN + Ipv6::LEN + Neighbor::LEN_WITH_LINK, write, out, pool);
     }
 
     /// Notes what a neighbour said, and sends what waited for it.
@@ -110,14 +99,14 @@ impl Edge {
     }
 
     pub(super) fn handle_arp(&mut self, port: u8, packet: Packet, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
-        let Some(arp) = packet.bytes().get(14..14 + ARP_LEN).and_then(|bytes| <[u8; ARP_LEN]>::try_from(bytes).ok()) else {
+        let Some(arp) = packet.bytes().get(14..14 + Arp::LEN).and_then(|bytes| <[u8; Arp::LEN]>::try_from(bytes).ok()) else {
             return self.drop(packet, DropReason::Truncated, pool);
         };
         let field = |at: usize| [arp[at], arp[at + 1], arp[at + 2], arp[at + 3]];
         let mac: Mac = [arp[8], arp[9], arp[10], arp[11], arp[12], arp[13]];
         let (sender, target) = (field(14), field(24));
         let operation = u16::from_be_bytes([arp[6], arp[7]]);
-        let is_sane = arp[..6] == ARP_PREFIX && matches!(operation, REQUEST | REPLY) && packet.bytes()[6..12] == mac;
+        let is_sane = arp[..6] == Arp::PREFIX && matches!(operation, REQUEST | REPLY) && packet.bytes()[6..12] == mac;
         // Nobody else has our addresses.
         if !is_sane || self.owns(&map_v4(sender)) || !self.is_host_or_unset(&map_v4(sender)) {
             return self.drop(packet, DropReason::BadSource, pool);
@@ -135,7 +124,7 @@ impl Edge {
         }
         if operation == REQUEST && is_for_us {
             let own = self.config.ports[port as usize].mac;
-            self.emit(port, &arp_frame(REPLY, (own, target), (mac, sender), mac), out, pool);
+            self.emit_arp(port, Arp::reply((own, target), (mac, sender)), mac, out, pool);
         }
     }
 
@@ -178,7 +167,7 @@ impl Edge {
         let is_sane = is_sane
             && if kind == icmpv6::NEIGHBOR_SOLICITATION {
                 // Somebody without an address yet asks whether it is taken, and has nothing to teach.
-                ip.source != [0; 16] || (link.is_none() && ip.destination == solicited_node(&target).0)
+                ip.source != [0; 16] || (link.is_none() && ip.destination == solicited_node(&target))
             } else {
                 // Nobody else has our addresses; an answer to all is not an answer to a question.
                 !self.owns(&target) && (ip.destination[0] != 0xff || flags & SOLICITED == 0)
@@ -211,14 +200,12 @@ impl Edge {
             self.learned(port, &asker.address, mac, Evidence::Question, now, out);
         }
         // The answer to a probe for duplicates goes to all nodes: who asks has no address yet.
-        let (flags, to_ip, to_mac) = if asker.address == [0; 16] {
-            (ROUTER | OVERRIDE, ALL_NODES, ALL_NODES_MAC)
+        let (is_solicited, to_ip, to) = if asker.address == [0; 16] {
+            (false, ALL_NODES, multicast_mac(&ALL_NODES))
         } else {
-            (ROUTER | SOLICITED | OVERRIDE, asker.address, asker.mac)
+            (true, asker.address, asker.mac)
         };
-        let own = self.config.ports[port as usize].mac;
-        let frame = nd_frame(icmpv6::NEIGHBOR_ADVERTISEMENT, flags, target, own, (target, &to_ip), to_mac);
-        self.emit(port, &frame, out, pool);
+        self.emit_nd(port, (advertisement(is_solicited), target), (target, &to_ip), to, out, pool);
     }
 
     /// RFC 4861, section 7.2.5.
@@ -247,13 +234,13 @@ impl Edge {
         match (unmap_v4(&own), unmap_v4(address)) {
             (Some(own), Some(target)) => {
                 let to = known.unwrap_or(MAC_BROADCAST);
-                self.emit(port, &arp_frame(REQUEST, (mac, own), ([0; 6], target), to), out, pool);
+                self.emit_arp(port, Arp::request((mac, own), target), to, out, pool);
             }
             (Some(_), None) | (None, Some(_)) => {}
             (None, None) => {
-                let (group, group_mac) = solicited_node(address);
-                let (to_ip, to) = known.map_or((group, group_mac), |mac| (*address, mac));
-                self.emit(port, &nd_frame(icmpv6::NEIGHBOR_SOLICITATION, 0, address, mac, (&own, &to_ip), to), out, pool);
+                let group = solicited_node(address);
+                let (to_ip, to) = known.map_or((group, multicast_mac(&group)), |mac| (*address, mac));
+                self.emit_nd(port, (NeighborKind::Solicitation, address), (&own, &to_ip), to, out, pool);
             }
         }
     }
@@ -272,11 +259,10 @@ impl Edge {
             for address in own.chain(chains).collect::<Vec<IpAddr>>() {
                 let bytes = ip_bytes(address);
                 match unmap_v4(&bytes) {
-                    Some(v4) => self.emit(port, &arp_frame(REQUEST, (mac, v4), ([0; 6], v4), MAC_BROADCAST), out, pool),
+                    Some(v4) => self.emit_arp(port, Arp::request((mac, v4), v4), MAC_BROADCAST, out, pool),
                     None => {
-                        let (kind, flags) = (icmpv6::NEIGHBOR_ADVERTISEMENT, ROUTER | OVERRIDE);
-                        let frame = nd_frame(kind, flags, &bytes, mac, (&bytes, &ALL_NODES), ALL_NODES_MAC);
-                        self.emit(port, &frame, out, pool);
+                        let to = multicast_mac(&ALL_NODES);
+                        self.emit_nd(port, (advertisement(false), &bytes), (&bytes, &ALL_NODES), to, out, pool);
                     }
                 }
             }

@@ -215,7 +215,19 @@ impl Lane {
         shared.cx.begin(header.last_stamp, key, direction);
         self.undo.copy_from_slice(state);
         self.running = Some((slot, position.opening));
-        let outcome = self.chain.run(packet, state, position, &mut shared.cx);
+        let outcome = if packet.meta.flags & Flags::TRACE == 0 {
+            self.chain.run(packet, state, position, &mut shared.cx)
+        } else {
+            let mut steps = Vec::new();
+            let outcome = self.chain.run_observed(packet, state, position, &mut shared.cx, |name, packet| {
+                steps.push(match FlowKey::of(packet) {
+                    Some(key) => format!("{name} passes it as {key}"),
+                    None => format!("{name} passes it"),
+                });
+            });
+            steps.into_iter().for_each(|step| shared.trace(packet, step));
+            outcome
+        };
         self.running = None;
         match outcome {
             Outcome::Forward => {
@@ -281,6 +293,9 @@ impl Lane {
             }
             Step::Drop(reason) => shared.drop(packet, reason, pool),
             Step::Park(slot, position) => {
+                if packet.meta.flags & Flags::TRACE != 0 {
+                    shared.trace(&packet, format!("chain {}: {key} waits", self.name));
+                }
                 let generation = self.flows.header(slot).generation;
                 let parked = Parked { slot, generation, key, position, since: shared.now, packet };
                 let header = self.flows.header_mut(slot);

@@ -109,6 +109,8 @@ pub struct Counts {
     pub recovered: u64,
     /// Panics contained.
     pub panics: u64,
+    /// Packets released although no replica had their state, because there was none to have it.
+    pub unprotected: u64,
 }
 
 /// See the module.
@@ -191,6 +193,7 @@ impl Runtime {
             expired: self.shared.expired,
             recovered: self.recoveries.recovered,
             panics: self.shared.panics,
+            unprotected: self.released_unprotected,
         }
     }
 
@@ -314,9 +317,12 @@ impl Runtime {
                 lane.work.push(packet);
             }
             index::TO_REPLICA => {
-                let from = node_of(&outer.source).and_then(|node| self.members.iter().find(|peer| peer.node == node));
+                // Its messages may have come before the view that names it: who was just started is told last.
+                let members = &self.members;
+                let from = node_of(&outer.source)
+                    .and_then(|node| members.iter().find(|peer| peer.node == node).copied().or_else(|| self.fabric.peer(node)));
                 match from {
-                    Some(&from) => lane.protection.handle_handed(&mut lane.flows, from, packet, &mut lane.outbox),
+                    Some(from) => lane.protection.handle_handed(&mut lane.flows, from, packet, &mut lane.outbox),
                     None => self.shared.drop(packet, DropReason::Fenced, pool),
                 }
             }

@@ -5,21 +5,30 @@
 //! kills their processes, and tells the coordinator of deaths as a host's manager would. After the faults it heals, and then
 //! every connection that the protection promises to save has to finish. Two runs of one seed give one hash.
 
-use crate::checkers::{Checkers, Violation};
+mod draw;
+mod end;
+mod faults;
+mod report;
+
+pub use report::{Faults, Report};
+
+use self::draw::Habits;
+use crate::checkers::Checkers;
 use crate::frames;
-use crate::peers::{Client, Progress, Server, TcpClient, UdpClient};
+use crate::peers::{Client, Progress, Server};
+use crate::plan::{Exit, Outcome, Plan};
 use crate::random::Random;
-use crate::scenario::{Preset, Scenario};
+use crate::scenario::Scenario;
 use holdfast_node::address::{COORDINATOR, SWITCH};
 use holdfast_node::channel::FabricConfig;
-use holdfast_node::coordinator::{Coordinator, CoordinatorConfig, Protected, Wish};
+use holdfast_node::coordinator::{Coordinator, CoordinatorConfig, Wish};
 use holdfast_node::hub::{Hub, HubOut};
 use holdfast_node::message::PoolId;
 use holdfast_node::runtime::Runtime;
 use holdfast_node::switch::{Rule, Switch, SwitchConfig};
 use holdfast_protection::Peer;
 use holdfast_wire::selector::Selector;
-use holdfast_wire::{FlowKey, MemoryPool, Packet, PacketPool};
+use holdfast_wire::{DropCounters, FlowKey, MemoryPool, Packet, PacketPool};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -49,67 +58,12 @@ enum Event {
     Check,
 }
 
-/// What was done to a world.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Faults {
-    /// Processes killed.
-    pub kills: u64,
-    /// Processes stopped for longer than the coordinator waits, then continued.
-    pub pauses: u64,
-    /// Frames lost.
-    pub lost: u64,
-    /// Frames delivered twice.
-    pub doubled: u64,
-    /// Frames delivered after a later one.
-    pub reordered: u64,
-}
-
-impl Faults {
-    /// Adds another world's.
-    pub fn add(&mut self, other: &Faults) {
-        self.kills += other.kills;
-        self.pauses += other.pauses;
-        self.lost += other.lost;
-        self.doubled += other.doubled;
-        self.reordered += other.reordered;
-    }
-}
-
-/// What a run of a world gave.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
-    /// The seed.
-    pub seed: u64,
-    /// Hash over all events, in order.
-    pub hash: u64,
-    /// Events.
-    pub events: u64,
-    /// Faults injected.
-    pub faults: Faults,
-    /// Invariants broken.
-    pub violations: Vec<Violation>,
-    /// Connections.
-    pub connections: usize,
-    /// Connections that finished.
-    pub finished: usize,
-}
-
 struct Process {
     runtime: Runtime,
     pool: MemoryPool,
     rx: Vec<Packet>,
     paused: bool,
     turn_at: u64,
-}
-
-/// A link's habits, drawn per seed.
-#[derive(Debug, Clone, Copy)]
-struct Habits {
-    delay: (u64, u64),
-    loss: u64,
-    double: u64,
-    /// Permille of frames that take ten times as long, so that later ones overtake them.
-    stray: u64,
 }
 
 /// See the module.
@@ -140,15 +94,33 @@ pub struct World {
     trace: bool,
     deadline: u64,
     quiet_since: Option<u64>,
+    quiet_from: Option<u64>,
+    plan: Option<Plan>,
+    /// Of the plan: how many have happened, and at how many boundaries since then the system called itself safe.
+    failures: usize,
+    settled_since: u64,
+    settled: u64,
+    released: Vec<Exit>,
+    drops: DropCounters,
+    unprotected: u64,
 }
 
 impl World {
     /// A world drawn from the scenario's seed.
     pub fn new(scenario: Scenario, trace: bool) -> World {
+        World::of(scenario, None, trace)
+    }
+
+    /// A world with the scenario's protection, chain and network, in which happens what the plan says.
+    pub fn planned(scenario: Scenario, plan: Plan, trace: bool) -> World {
+        World::of(Scenario { quiet: true, ..scenario }, Some(plan), trace)
+    }
+
+    fn of(scenario: Scenario, plan: Option<Plan>, trace: bool) -> World {
         let mut random = Random::new(scenario.seed);
         let spec = scenario.chain();
         let layout = spec.chain.layout().clone();
-        let promises = scenario.preset != Preset::None;
+        let promises = scenario.preset.promises();
         let fabric =
             FabricConfig { cluster: 7, min_timeout: 5 * MILLISECOND, max_timeout: 200 * MILLISECOND, ..FabricConfig::default() };
         let switch = Switch::new(SwitchConfig {
@@ -162,7 +134,8 @@ impl World {
             fabric,
         });
         let mut pools = Vec::new();
-        let mut probe = Runtime::new(scenario.runtime_config(Peer { node: 99, incarnation: 1 }, fabric), vec![scenario.chain()]);
+        let mut probe =
+            Runtime::new(scenario.runtime_config(Peer { node: 99, incarnation: 1 }, 64, fabric), vec![scenario.chain()]);
         probe.visit_pools(|id: PoolId, pool| pools.push((id, pool.size())));
         let coordinator = Coordinator::new(
             CoordinatorConfig {
@@ -181,15 +154,16 @@ impl World {
         let mut hub = Hub::new(switch, coordinator);
         hub.switch.planted.no_epoch_check = scenario.planted.no_epoch_check;
         hub.fence().planted_open = scenario.planted.no_epoch_check;
-        let draw = |random: &mut Random| Habits {
-            delay: (MICROSECOND, MICROSECOND * random.range(2, 300)),
-            loss: if random.chance(500) { random.range(0, 40) } else { 0 },
-            double: if random.chance(500) { random.range(0, 30) } else { 0 },
-            stray: if random.chance(500) { random.range(0, 60) } else { 0 },
+        let is_calm = plan.as_ref().is_some_and(|plan| plan.calm);
+        let (inside, outside) = match is_calm {
+            true => (Habits::CALM, Habits::CALM),
+            false => (draw::habits(&mut random), draw::habits(&mut random)),
         };
-        let (inside, outside) = (draw(&mut random), draw(&mut random));
-        let clients = draw_clients(&mut random);
-        let checkers = Checkers::new(layout, promises);
+        let clients = match &plan {
+            Some(plan) => draw::planned(&plan.connections),
+            None => draw::clients(&mut random),
+        };
+        let checkers = Checkers::new(layout, promises || plan.as_ref().is_some_and(|plan| plan.strict));
         let faults_left = if scenario.quiet { 0 } else { random.range(1, 4) };
         let mut world = World {
             random,
@@ -215,8 +189,16 @@ impl World {
             count: 0,
             last_arrival: BTreeMap::new(),
             trace,
-            deadline: BEGIN + 60 * SECOND,
+            deadline: BEGIN + plan.as_ref().map_or(60 * SECOND, |plan| plan.lasts),
             quiet_since: None,
+            quiet_from: None,
+            failures: 0,
+            settled_since: 0,
+            settled: 0,
+            released: Vec::new(),
+            drops: DropCounters::default(),
+            unprotected: 0,
+            plan,
             scenario,
         };
         world.turn_hub_at(BEGIN);
@@ -225,13 +207,19 @@ impl World {
             world.at(due, Event::ClientTimer(at));
         }
         let first_fault = BEGIN + world.random.range(300, 1200) * MILLISECOND;
-        world.at(first_fault, if world.faults_left > 0 { Event::Fault } else { Event::Heal });
+        let is_peaceful = world.faults_left == 0;
+        world.at(if is_calm { BEGIN } else { first_fault }, if is_peaceful { Event::Heal } else { Event::Fault });
         world.at(BEGIN + 50 * MILLISECOND, Event::Check);
         world
     }
 
     /// Runs it to its end.
-    pub fn run(mut self) -> Report {
+    pub fn run(self) -> Report {
+        self.play().report
+    }
+
+    /// Runs it to its end, and tells everything.
+    pub fn play(mut self) -> Outcome {
         while let Some(Reverse((time, number, body))) = self.events.pop() {
             let Some(event) = self.bodies[body].take() else { continue };
             self.free_bodies.push(body);
@@ -242,7 +230,9 @@ impl World {
             self.count += 1;
             self.note(number, &event);
             self.handle(event);
-            if !self.checkers.violations.is_empty() && self.checkers.violations.len() > 8 {
+            self.follow_plan();
+            // One that was drawn has shown enough; one that was planned is wanted whole.
+            if self.plan.is_none() && self.checkers.violations.len() > 8 {
                 break;
             }
         }
@@ -254,57 +244,9 @@ impl World {
         if !(self.healed && all_done) {
             return false;
         }
+        self.quiet_from.get_or_insert(self.count);
         // A second of silence, so that everything on its way arrives and every buffer is back.
         time > *self.quiet_since.get_or_insert(time) + SECOND
-    }
-
-    fn finish(mut self) -> Report {
-        let connections = self.clients.len();
-        let finished = self.clients.iter().filter(|client| client.progress() == Progress::Done).count();
-        let mut stuck = Vec::new();
-        for client in &self.clients {
-            match client.progress() {
-                Progress::Done => {}
-                Progress::Running => stuck.push(format!("connection {} never finished", client.id())),
-                Progress::Broken(how) => stuck.push(format!("connection {} broke: {how}", client.id())),
-            }
-        }
-        if self.scenario.preset != Preset::None || self.faults.kills + self.faults.pauses == 0 {
-            for text in stuck {
-                self.checkers.violate("liveness", text);
-            }
-        }
-        if self.checkers.violations.is_empty() {
-            self.check_buffers();
-        }
-        for (_, process) in core::mem::take(&mut self.processes) {
-            reclaim(process);
-        }
-        self.hub.abandon(&mut self.hub_pool);
-        Report {
-            seed: self.scenario.seed,
-            hash: self.hash,
-            events: self.count,
-            faults: self.faults,
-            violations: self.checkers.violations,
-            connections,
-            finished,
-        }
-    }
-
-    /// No packet without an end: every buffer is free, or held for a reason.
-    fn check_buffers(&mut self) {
-        for (peer, process) in &self.processes {
-            let accounted = process.pool.free() + process.runtime.held() + process.rx.len();
-            if accounted != process.pool.total() {
-                let text = format!("runtime {} lost {} buffers", peer.node, process.pool.total() - accounted);
-                self.checkers.violate("no anonymous drop", text);
-            }
-        }
-        let accounted = self.hub_pool.free() + self.hub.switch.held();
-        if accounted != self.hub_pool.total() {
-            self.checkers.violate("no anonymous drop", format!("the hub lost {} buffers", self.hub_pool.total() - accounted));
-        }
     }
 
     fn at(&mut self, time: u64, event: Event) {
@@ -434,7 +376,9 @@ impl World {
             Event::Fault => self.fault(),
             Event::Heal => {
                 self.healed = true;
-                self.deadline = self.now + 40 * SECOND;
+                if self.plan.is_none() {
+                    self.deadline = self.now + 40 * SECOND;
+                }
             }
             Event::Check => {
                 self.check_owners();
@@ -460,7 +404,9 @@ impl World {
         let Some(mut packet) = self.hub_pool.take() else { return };
         if packet.copy_from(frame) {
             let mut frames = vec![packet];
+            let before = self.hub_out.released.len();
             self.hub.handle_frames(peer, &mut frames, self.now, &mut self.hub_out, &mut self.hub_pool);
+            self.check_fenced(peer, self.hub_out.released.len() - before);
         } else {
             self.hub_pool.put(packet);
         }
@@ -498,7 +444,17 @@ impl World {
         for wish in out.wishes.drain(..) {
             match wish {
                 Wish::Start(peer) => {
-                    let delay = self.random.range(2, 60) * MILLISECOND;
+                    let delay = match self.plan.as_ref().map_or(0, |plan| plan.restart) {
+                        0 => self.random.range(2, 60) * MILLISECOND,
+                        // The first start is none after a failure.
+                        delay => {
+                            if self.failures == 0 {
+                                MILLISECOND
+                            } else {
+                                delay
+                            }
+                        }
+                    };
                     self.at(self.now + delay, Event::Started(peer));
                 }
                 Wish::Fence(_) | Wish::Admit(_) => {}
@@ -509,7 +465,8 @@ impl World {
 
     fn started(&mut self, peer: Peer) {
         let fabric = self.hub_fabric();
-        let runtime = Runtime::new(self.scenario.runtime_config(peer, fabric), vec![self.scenario.chain()]);
+        let flows = self.plan.as_ref().map_or(64, |plan| plan.flows);
+        let runtime = Runtime::new(self.scenario.runtime_config(peer, flows, fabric), vec![self.scenario.chain()]);
         let process = Process { runtime, pool: MemoryPool::new(BUFFERS), rx: Vec::new(), paused: false, turn_at: u64::MAX };
         self.processes.insert(peer, process);
         self.hub.coordinator.handle_started(peer, self.now);
@@ -566,12 +523,6 @@ impl World {
         self.turn_runtime_at(peer, due);
     }
 
-    fn end_process(&mut self, peer: Peer) {
-        if let Some(process) = self.processes.remove(&peer) {
-            reclaim(process);
-        }
-    }
-
     fn client_timer(&mut self, at: usize) {
         if self.now < self.clients[at].due() {
             return;
@@ -616,89 +567,11 @@ impl World {
         if seen.source.0[0] == 10 {
             self.checkers.violate("fail closed", format!("an untranslated packet left: {:?}", seen.source));
         }
-        let random = self.random.draw() as u32;
+        let drawn = self.random.draw() as u32;
+        // In a calm world only what the chain does may tell two runs apart.
+        let random = if self.plan.as_ref().is_some_and(|plan| plan.calm) { 7 } else { drawn };
         if let Some(reply) = self.server.on_frame(seen, random) {
             self.carry(self.outside, (5, Peer::default()), reply, Event::FromServer);
         }
     }
-
-    /// Kills or stops a runtime, if the system is safe: the contract is one failure at a time.
-    fn fault(&mut self) {
-        let is_safe = match self.scenario.preset {
-            Preset::None => self.hub.coordinator.is_ready(),
-            _ => self.hub.coordinator.protected() == Protected::Yes && self.hub.coordinator.is_ready(),
-        };
-        let all_run = self.processes.len() == RUNTIMES as usize && self.processes.values().all(|process| !process.paused);
-        if !is_safe || !all_run {
-            self.at(self.now + 500 * MICROSECOND, Event::Fault);
-            return;
-        }
-        let number = self.random.range(0, self.processes.len() as u64) as usize;
-        let Some(peer) = self.processes.keys().nth(number).copied() else { return };
-        if self.random.chance(650) {
-            self.faults.kills += 1;
-            self.say(format_args!("kill runtime {}.{}", peer.node, peer.incarnation));
-            self.end_process(peer);
-            let noticed = self.random.range(20, 5000) * MICROSECOND;
-            self.at(self.now + noticed, Event::ExitNoticed(peer));
-        } else {
-            self.faults.pauses += 1;
-            let until = self.now + self.random.range(100, 1500) * MILLISECOND;
-            self.say(format_args!("stop runtime {}.{}", peer.node, peer.incarnation));
-            if let Some(process) = self.processes.get_mut(&peer) {
-                process.paused = true;
-            }
-            self.at(until, Event::Resume(peer));
-        }
-        self.faults_left -= 1;
-        // The contract is one failure at a time with re-protection between; how soon after it is the seed's business.
-        let pause = self.random.range(0, 900) * self.random.range(0, 2) * MILLISECOND;
-        self.at(self.now + pause, if self.faults_left > 0 { Event::Fault } else { Event::Heal });
-    }
-
-    fn check_released(&mut self, frame: &[u8]) {
-        let is_settled = self.hub.coordinator.protected() == Protected::Yes
-            && self.processes.len() == RUNTIMES as usize
-            && self.processes.values().all(|process| !process.paused);
-        let processes = self.processes.values().map(|process| &process.runtime);
-        self.checkers.check_released(frame, &self.clients, processes, is_settled);
-    }
-
-    fn check_owners(&mut self) {
-        let fence = self.hub.fence();
-        let serving: Vec<&Runtime> = self
-            .processes
-            .iter()
-            .filter(|(peer, process)| fence.is_open_for_check(**peer) && !process.paused)
-            .map(|(_, process)| &process.runtime)
-            .collect();
-        self.checkers.check_owners(&serving);
-    }
-}
-
-/// What a host's manager does with a dead process's buffers.
-fn reclaim(mut process: Process) {
-    process.runtime.abandon(&mut process.pool);
-    for packet in process.rx.drain(..) {
-        process.pool.put(packet);
-    }
-}
-
-fn draw_clients(random: &mut Random) -> Vec<Client> {
-    let count = random.range(2, 10);
-    (0..count)
-        .map(|number| {
-            let id = number as u32 + 1;
-            let local = ([10, 0, 0, 2 + (number % 3) as u8], 1000 + number as u16);
-            let start = BEGIN + random.range(100, 800) * MILLISECOND;
-            let pause = random.range(2, 80) * MILLISECOND;
-            if random.chance(500) {
-                let initial = random.draw() as u32;
-                let remote = ([203, 0, 113, 10], 80);
-                Client::Tcp(TcpClient::new(id, local, remote, random.range(5, 60) as u32, initial, start, pause))
-            } else {
-                Client::Udp(UdpClient::new(id, local, ([192, 0, 2, 7], 53), random.range(10, 80) as u32, start, pause))
-            }
-        })
-        .collect()
 }

@@ -1,0 +1,298 @@
+//! A chain on a bench: flows in a list, shared state granted on request, time by hand. It does with a chain what a runtime's lane does, and no more.
+
+use crate::{reading, words};
+use holdfast_functions::catalog;
+use holdfast_nf::shared::{PoolEffect, SharedField};
+use holdfast_nf::{Chain, Context, Direction, Outcome, Position};
+use holdfast_wire::header::{icmp, icmpv6};
+use holdfast_wire::{DropReason, FlowKey, MemoryPool, Network, Packet, PacketPool};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+const SECOND: u64 = 1_000_000_000;
+/// As long as a flow lives of which no function says how long.
+const DEFAULT_LIFETIME: u64 = 300 * SECOND;
+
+/// A chain's block is aligned to 16 bytes.
+#[derive(Clone)]
+#[repr(align(16))]
+struct Block([u8; 1024]);
+
+#[derive(Clone)]
+struct Flow {
+    key: FlowKey,
+    reply: FlowKey,
+    block: Block,
+    expires_at: u64,
+}
+
+/// See the module.
+pub(crate) struct Bench {
+    chain: Chain,
+    packets: MemoryPool,
+    cx: Context,
+    flows: Vec<Flow>,
+    /// The keys of first fragments by who sends them to whom.
+    fragments: HashMap<(Vec<u8>, u8), FlowKey>,
+    next_block: u32,
+    /// Stamped time, ns.
+    pub(crate) now: u64,
+    /// The latest packet would come out differently if it were processed again.
+    pub(crate) nondeterministic: bool,
+}
+
+/// The addresses in a frame and its protocol: what a datagram's fragments have in common.
+fn datagram(packet: &Packet) -> (Vec<u8>, u8) {
+    let l3 = packet.layers.l3 as usize;
+    let range = if packet.layers.network == Network::V4 { l3 + 12..l3 + 20 } else { l3 + 8..l3 + 40 };
+    (packet.bytes()[range].to_vec(), packet.layers.protocol)
+}
+
+fn is_icmp_error(packet: &Packet) -> bool {
+    packet.icmp().is_some_and(|header| match packet.layers.network {
+        Network::V6 => icmpv6::is_error(header.kind),
+        _ => icmp::is_error(header.kind),
+    })
+}
+
+impl Bench {
+    /// A chain of functions with their configurations.
+    pub(crate) fn new(functions: &[(&str, Value)]) -> Bench {
+        let functions: Vec<(String, Value)> =
+            functions.iter().map(|(name, config)| ((*name).to_owned(), config.clone())).collect();
+        let chain = catalog::chain(&functions).unwrap_or_else(|(at, error)| panic!("function {at}: {error}"));
+        assert!(chain.layout().size <= size_of::<Block>());
+        Bench {
+            chain,
+            packets: MemoryPool::new(1),
+            cx: Context::new(1),
+            flows: Vec::new(),
+            fragments: HashMap::new(),
+            next_block: 0,
+            now: SECOND,
+            nondeterministic: false,
+        }
+    }
+
+    /// Grants every block of every pool that is asked for, until there are no more.
+    fn serve_pools(&mut self) {
+        let next_block = &mut self.next_block;
+        for function in self.chain.functions_mut() {
+            function.shared().visit(&mut |_, field| {
+                let SharedField::Pool(pool) = field else { return };
+                let blocks = pool.size().div_ceil(holdfast_nf::shared::BLOCK_LEN);
+                while let Some(effect) = pool.backend().poll_effect() {
+                    match effect {
+                        PoolEffect::WantBlock if *next_block < blocks => {
+                            pool.backend().grant_block(*next_block, &[0; 4]);
+                            *next_block += 1;
+                        }
+                        PoolEffect::WantBlock => pool.backend().deny(),
+                        other => panic!("nobody else has a number of this pool: {other:?}"),
+                    }
+                }
+            });
+        }
+    }
+
+    fn find(&self, key: &FlowKey) -> Option<(usize, Direction)> {
+        self.flows.iter().enumerate().find_map(|(at, flow)| match key {
+            key if flow.key == *key => Some((at, Direction::Forward)),
+            key if flow.reply == *key => Some((at, Direction::Reverse)),
+            _ => None,
+        })
+    }
+
+    /// Runs the chain, and goes on where it had to wait for shared state.
+    fn run(&mut self, packet: &mut Packet, block: &mut Block, opening: bool) -> Outcome {
+        let size = self.chain.layout().size;
+        let mut position = if opening { Position::OPENING } else { Position::START };
+        for _ in 0..4 {
+            match self.chain.run(packet, &mut block.0[..size], position, &mut self.cx) {
+                Outcome::Wait(at) => position = at,
+                done => return done,
+            }
+            self.serve_pools();
+        }
+        panic!("the chain waits for what it has been given");
+    }
+
+    fn process(&mut self, packet: &mut Packet) -> Result<(), DropReason> {
+        packet.parse().map_err(DropReason::from)?;
+        let is_later = packet.layers.fragment_offset != 0;
+        let key = if is_later {
+            self.fragments.get(&datagram(packet)).copied().ok_or(DropReason::FragmentUnknown)?
+        } else {
+            FlowKey::of(packet).ok_or(DropReason::StateInvalid)?
+        };
+        if packet.layers.fragment && !is_later {
+            self.fragments.insert(datagram(packet), key);
+        }
+        self.now += 1;
+        let found = self.find(&key);
+        let (at, direction) = match found {
+            Some(found) => found,
+            None if is_icmp_error(packet) => return Err(DropReason::StateInvalid),
+            None => (self.flows.len(), Direction::Forward),
+        };
+        let mut flow = match found {
+            Some(_) => self.flows[at].clone(),
+            None => Flow { key, reply: FlowKey::default(), block: Block([0; 1024]), expires_at: self.now + DEFAULT_LIFETIME },
+        };
+        self.cx.begin(self.now, key, direction);
+        let outcome = self.run(packet, &mut flow.block, found.is_none());
+        self.nondeterministic = self.cx.is_nondeterministic();
+        if self.cx.lifetime() > 0 {
+            let wish = self.now + self.cx.lifetime();
+            let is_first_wish = found.is_none();
+            flow.expires_at = if self.cx.is_ending() || is_first_wish { wish } else { flow.expires_at.max(wish) };
+        }
+        let result = match outcome {
+            Outcome::Forward => Ok(()),
+            Outcome::Drop(reason, _) => Err(reason),
+            Outcome::Wait(_) => unreachable!("run goes on"),
+        };
+        match found {
+            Some(_) => self.flows[at] = flow,
+            None if result.is_err() => return result,
+            None => {
+                let reply = FlowKey::of(packet).expect("what opened a flow has a key when it leaves").reverse();
+                if reply == key || self.find(&reply).is_some() {
+                    let size = self.chain.layout().size;
+                    self.chain.expire(&mut flow.block.0[..size]);
+                    return Err(DropReason::FlowTableFull);
+                }
+                flow.reply = reply;
+                self.flows.push(flow);
+            }
+        }
+        result
+    }
+
+    /// Sends a frame into the chain: what comes out, or why nothing does. All that comes out is read by an independent parser,
+    /// and its checksums are right.
+    pub(crate) fn send_frame(&mut self, frame: &[u8]) -> Result<Vec<u8>, DropReason> {
+        let out = self.send_unchecked(frame)?;
+        if let Err(wrong) = reading::check(&out) {
+            panic!("{:?} left with a wrong checksum: {wrong}", reading::ends(&out));
+        }
+        Ok(out)
+    }
+
+    /// As [`Bench::send_frame`], for frames that are wrong when they come.
+    pub(crate) fn send_unchecked(&mut self, frame: &[u8]) -> Result<Vec<u8>, DropReason> {
+        let mut packet = self.packets.take().expect("the one buffer is back");
+        assert!(packet.copy_from(frame), "the frame fits a buffer");
+        let result = self.process(&mut packet).map(|()| packet.bytes().to_vec());
+        self.packets.put(packet);
+        result
+    }
+
+    /// Sends a packet in words.
+    pub(crate) fn send(&mut self, packet: &str) -> Result<Vec<u8>, DropReason> {
+        self.send_frame(&words::frame(packet))
+    }
+
+    /// Sends a packet that must come out, and says between whom it then travels.
+    #[track_caller]
+    pub(crate) fn passes(&mut self, packet: &str) -> (SocketAddr, SocketAddr) {
+        match self.send(packet) {
+            Ok(frame) => reading::ends(&frame),
+            Err(reason) => panic!("`{packet}` was dropped: {reason}"),
+        }
+    }
+
+    /// Sends a packet that must come out as another, byte for byte.
+    #[track_caller]
+    pub(crate) fn becomes(&mut self, packet: &str, expected: &str) {
+        let out = self.send(packet).unwrap_or_else(|reason| panic!("`{packet}` was dropped: {reason}"));
+        let wanted = words::frame(expected);
+        if out != wanted {
+            panic!(
+                "`{packet}` should become `{expected}`\n  is     {out:02x?}\n  should {wanted:02x?}\n  {:?}",
+                reading::ends(&out)
+            );
+        }
+    }
+
+    /// Sends a packet that must come out as it came.
+    #[track_caller]
+    pub(crate) fn unchanged(&mut self, packet: &str) {
+        self.becomes(packet, packet);
+    }
+
+    /// Sends a packet that must be dropped for this reason.
+    #[track_caller]
+    pub(crate) fn drops(&mut self, packet: &str, reason: DropReason) {
+        match self.send(packet) {
+            Ok(out) => panic!("`{packet}` came out as {:?}, and should have been dropped: {reason}", reading::ends(&out)),
+            Err(other) => assert_eq!(other, reason, "`{packet}`"),
+        }
+    }
+
+    /// Lets time pass, and flows end whose time has come.
+    pub(crate) fn wait(&mut self, seconds: u64) {
+        self.now += seconds * SECOND;
+        let size = self.chain.layout().size;
+        let mut at = 0;
+        while at < self.flows.len() {
+            if self.flows[at].expires_at <= self.now {
+                let mut flow = self.flows.remove(at);
+                self.chain.expire(&mut flow.block.0[..size]);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Flows that live.
+    pub(crate) fn flows(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// The word for the latest flow's state.
+    pub(crate) fn state(&self) -> &'static str {
+        let flow = self.flows.last().expect("a flow");
+        self.chain.describe(&flow.block.0[..self.chain.layout().size])
+    }
+
+    /// Numbers that pools could lease now, over all functions.
+    pub(crate) fn free_ports(&mut self) -> u32 {
+        let mut free = 0;
+        for function in self.chain.functions_mut() {
+            function.shared().visit(&mut |_, field| {
+                if let SharedField::Pool(pool) = field {
+                    free += pool.backend().available();
+                }
+            });
+        }
+        free
+    }
+
+    /// Values of the first gauge.
+    pub(crate) fn gauge(&mut self) -> Vec<i64> {
+        let mut values = Vec::new();
+        for function in self.chain.functions_mut() {
+            function.shared().visit(&mut |_, field| {
+                if let SharedField::Gauge(gauge) = field {
+                    values = gauge.report().to_vec();
+                }
+            });
+        }
+        values
+    }
+
+    /// Counters by name.
+    pub(crate) fn counter(&mut self, name: &str) -> u64 {
+        let mut value = None;
+        for function in self.chain.functions_mut() {
+            function.shared().visit(&mut |_, field| {
+                if let SharedField::Counters(counters) = field {
+                    value = counters.report().find(|(other, _)| *other == name).map(|(_, value)| value).or(value);
+                }
+            });
+        }
+        value.unwrap_or_else(|| panic!("there is no counter `{name}`"))
+    }
+}

@@ -1,0 +1,212 @@
+//! The firewall's access list, and what is not TCP.
+
+use crate::bench::Bench;
+use holdfast_wire::DropReason::{PolicyDenied, StateInvalid};
+use serde_json::json;
+
+fn rules(rules: &[&str]) -> Bench {
+    Bench::new(&[("firewall", json!({ "rules": rules }))])
+}
+
+/// Without a rule nothing opens a flow, whatever its protocol.
+#[test]
+fn without_rules_everything_is_denied() {
+    let mut bench = Bench::new(&[("firewall", json!({}))]);
+    bench.drops("tcp 10.0.0.2:1000 > 203.0.113.10:80 SYN seq 1", PolicyDenied);
+    bench.drops("udp 10.0.0.2:1000 > 203.0.113.10:53", PolicyDenied);
+    bench.drops("icmp 10.0.0.2 > 203.0.113.10 echo id 1", PolicyDenied);
+    bench.drops("gre 10.0.0.2 > 203.0.113.10", PolicyDenied);
+    bench.drops("tcp [2001:db8::2]:1000 > [2001:db8:1::1]:80 SYN", PolicyDenied);
+    assert_eq!(bench.flows(), 0);
+}
+
+/// A rule for a prefix and two ports lets in the first and last address of the prefix and both ports, and nothing next to them.
+#[test]
+fn prefixes_and_ports_end_where_they_say() {
+    let mut bench = rules(&["allow tcp from 10.0.0.128/25 to 203.0.113.0/28 port 80,443"]);
+    bench.unchanged("tcp 10.0.0.128:1000 > 203.0.113.0:80 SYN");
+    bench.unchanged("tcp 10.0.0.255:1000 > 203.0.113.15:443 SYN");
+    bench.drops("tcp 10.0.0.127:1000 > 203.0.113.1:80 SYN", PolicyDenied);
+    bench.drops("tcp 10.0.1.0:1000 > 203.0.113.1:80 SYN", PolicyDenied);
+    bench.drops("tcp 10.0.0.128:1000 > 203.0.113.16:80 SYN", PolicyDenied);
+    for port in [79, 81, 442, 444] {
+        bench.drops(&format!("tcp 10.0.0.128:1000 > 203.0.113.1:{port} SYN"), PolicyDenied);
+    }
+    bench.drops("udp 10.0.0.128:1000 > 203.0.113.1:80", PolicyDenied);
+}
+
+/// A range of ports includes both of its ends.
+#[test]
+fn a_range_of_ports_includes_its_ends() {
+    let mut bench = rules(&["allow udp from any to any port 5000-5002"]);
+    for port in 5000..=5002 {
+        bench.unchanged(&format!("udp 10.0.0.2:1000 > 203.0.113.1:{port} len 1"));
+    }
+    bench.drops("udp 10.0.0.2:1000 > 203.0.113.1:4999 len 1", PolicyDenied);
+    bench.drops("udp 10.0.0.2:1000 > 203.0.113.1:5003 len 1", PolicyDenied);
+}
+
+/// An exception before a rule wins, one after it does not.
+#[test]
+fn the_first_rule_that_matches_decides() {
+    let mut bench =
+        rules(&["deny tcp from 10.0.0.66 to any", "allow tcp from 10.0.0.0/24 to any", "deny tcp from 10.0.0.77 to any"]);
+    bench.drops("tcp 10.0.0.66:1000 > 203.0.113.1:80 SYN", PolicyDenied);
+    bench.unchanged("tcp 10.0.0.77:1000 > 203.0.113.1:80 SYN");
+}
+
+/// `default: allow` turns the list around: what a rule denies is denied, the rest passes.
+#[test]
+fn a_default_of_allow_lets_the_rest_pass() {
+    let mut bench = Bench::new(&[("firewall", json!({ "rules": ["deny udp from any to any port 53"], "default": "allow" }))]);
+    bench.drops("udp 10.0.0.2:1000 > 203.0.113.1:53", PolicyDenied);
+    bench.unchanged("udp 10.0.0.2:1000 > 203.0.113.1:54");
+}
+
+/// An IPv6 rule lets in its prefix, both directions of the flow, and no IPv4.
+#[test]
+fn ipv6_rules_mean_ipv6() {
+    let mut bench = rules(&["allow tcp from 2001:db8:1::/48 to 2001:db8:2::/64 port 80"]);
+    bench.unchanged("tcp [2001:db8:1:ffff::9]:1000 > [2001:db8:2::1]:80 SYN seq 10");
+    bench.unchanged("tcp [2001:db8:2::1]:80 > [2001:db8:1:ffff::9]:1000 SYN ACK seq 500 ack 11");
+    bench.drops("tcp [2001:db8:2::1]:81 > [2001:db8:1:ffff::9]:1000 SYN ACK seq 500 ack 11", PolicyDenied);
+    bench.drops("tcp [2001:db8:3::9]:1000 > [2001:db8:2::1]:80 SYN", PolicyDenied);
+    bench.drops("tcp [2001:db8:1::9]:1000 > [2001:db8:2:1::1]:80 SYN", PolicyDenied);
+    bench.drops("tcp 10.0.0.2:1000 > 203.0.113.1:80 SYN", PolicyDenied);
+}
+
+/// `::/0` names every IPv6 packet and `0.0.0.0/0` every IPv4 packet: neither means the other family.
+#[test]
+fn the_whole_of_one_family_is_not_the_other() {
+    let mut bench = rules(&["allow udp from 0.0.0.0/0 to any"]);
+    bench.unchanged("udp 10.0.0.2:1000 > 203.0.113.1:53");
+    bench.drops("udp [2001:db8::1]:1000 > [2001:db8::2]:53", PolicyDenied);
+    let mut bench = rules(&["allow udp from ::/0 to any"]);
+    bench.unchanged("udp [2001:db8::1]:1000 > [2001:db8::2]:53");
+    bench.drops("udp 10.0.0.2:1000 > 203.0.113.1:53", PolicyDenied);
+}
+
+/// The answer to a UDP datagram needs no rule, but only from the asked port to the asking port, and only while the flow lives.
+#[test]
+fn udp_answers_pass_as_long_as_the_flow_lives() {
+    let mut bench = rules(&["allow udp from 10.0.0.0/8 to any"]);
+    bench.unchanged("udp 10.0.0.2:1000 > 203.0.113.1:53 len 20");
+    assert_eq!(bench.state(), "unanswered");
+    bench.unchanged("udp 203.0.113.1:53 > 10.0.0.2:1000 len 200");
+    assert_eq!(bench.state(), "answered");
+    bench.drops("udp 203.0.113.1:54 > 10.0.0.2:1000 len 200", PolicyDenied);
+    bench.drops("udp 203.0.113.2:53 > 10.0.0.2:1000 len 200", PolicyDenied);
+    bench.wait(299);
+    bench.unchanged("udp 203.0.113.1:53 > 10.0.0.2:1000 len 200");
+    bench.wait(301);
+    bench.drops("udp 203.0.113.1:53 > 10.0.0.2:1000 len 200", PolicyDenied);
+}
+
+/// A datagram without data is a datagram: it opens a flow and is answered by another.
+#[test]
+fn empty_udp_datagrams_are_datagrams() {
+    let mut bench = rules(&["allow udp from 10.0.0.0/8 to any"]);
+    bench.unchanged("udp 10.0.0.2:1000 > 203.0.113.1:53 len 0");
+    bench.unchanged("udp 203.0.113.1:53 > 10.0.0.2:1000 len 0");
+}
+
+/// An unanswered UDP flow is given up earlier than an answered one.
+#[test]
+fn unanswered_udp_lives_shorter() {
+    let mut bench = Bench::new(&[("firewall", json!({ "default": "allow", "timeouts": { "udp": 100, "udp_unanswered": 10 } }))]);
+    bench.unchanged("udp 10.0.0.2:1000 > 203.0.113.1:53");
+    bench.unchanged("udp 10.0.0.2:1001 > 203.0.113.1:53");
+    bench.unchanged("udp 203.0.113.1:53 > 10.0.0.2:1001");
+    bench.wait(11);
+    assert_eq!(bench.flows(), 1);
+    bench.wait(90);
+    assert_eq!(bench.flows(), 0);
+}
+
+/// Ping passes and is answered; a reply that nobody asked for, and one under another identifier, is not let in.
+#[test]
+fn echo_replies_need_a_request() {
+    let mut bench = rules(&["allow icmp from any to any"]);
+    bench.drops("icmp 203.0.113.1 > 10.0.0.2 reply id 7", StateInvalid);
+    bench.unchanged("icmp 10.0.0.2 > 203.0.113.1 echo id 7 seq 1 len 56");
+    bench.unchanged("icmp 203.0.113.1 > 10.0.0.2 reply id 7 seq 1 len 56");
+    bench.drops("icmp 203.0.113.1 > 10.0.0.2 reply id 8 seq 1 len 56", StateInvalid);
+    bench.drops("icmp 10.0.0.2 > 203.0.113.1 timestamp id 9", StateInvalid);
+}
+
+/// The same over IPv6.
+#[test]
+fn ipv6_echo_replies_need_a_request() {
+    let mut bench = Bench::new(&[("firewall", json!({ "default": "allow" }))]);
+    bench.drops("icmp 2001:db8::2 > 2001:db8::1 reply id 7", StateInvalid);
+    bench.unchanged("icmp 2001:db8::1 > 2001:db8::2 echo id 7 seq 1 len 56");
+    bench.unchanged("icmp 2001:db8::2 > 2001:db8::1 reply id 7 seq 1 len 56");
+}
+
+/// An ICMP error passes if it quotes a packet of a flow, comes from whatever router, and does not keep the flow alive or change its state.
+#[test]
+fn icmp_errors_pass_with_the_flow_that_they_quote() {
+    let mut bench = rules(&["allow tcp from 10.0.0.0/8 to any"]);
+    bench.unchanged("tcp 10.0.0.2:1000 > 203.0.113.1:80 SYN seq 1");
+    bench.unchanged("icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 28 tcp 10.0.0.2:1000 > 203.0.113.1:80 SYN seq 1");
+    assert_eq!(bench.state(), "opening");
+    bench
+        .drops("icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 28 tcp 10.0.0.2:1001 > 203.0.113.1:80 SYN seq 1", StateInvalid);
+    bench.drops("icmp 192.0.2.9 > 10.0.0.2 unreachable quoting udp 10.0.0.2:1000 > 203.0.113.1:80", StateInvalid);
+    // Quoted the wrong way round, it belongs to the other side.
+    bench.unchanged("icmp 10.0.0.2 > 203.0.113.1 unreachable quoting cut 28 tcp 203.0.113.1:80 > 10.0.0.2:1000 SYN ACK");
+    bench.wait(119);
+    bench.unchanged("icmp 192.0.2.9 > 10.0.0.2 exceeded quoting cut 28 tcp 10.0.0.2:1000 > 203.0.113.1:80 SYN seq 1");
+    bench.wait(2);
+    assert_eq!(bench.flows(), 0, "an error keeps nothing alive");
+}
+
+/// Errors that quote nothing readable, too little, or another error belong to no flow.
+#[test]
+fn icmp_errors_that_quote_garbage_are_dropped() {
+    let mut bench = Bench::new(&[("firewall", json!({ "default": "allow" }))]);
+    bench.unchanged("udp 10.0.0.2:1000 > 203.0.113.1:53");
+    let drops = [
+        "quoting garbage len 64",
+        "quoting garbage len 0",
+        "quoting cut 19 udp 10.0.0.2:1000 > 203.0.113.1:53",
+        "quoting cut 23 udp 10.0.0.2:1000 > 203.0.113.1:53",
+        "quoting fragment 10.0.0.2 > 203.0.113.1 udp offset 8 len 8",
+        "quoting icmp 203.0.113.1 > 10.0.0.2 unreachable quoting udp 10.0.0.2:1000 > 203.0.113.1:53",
+    ];
+    for quoted in drops {
+        bench.drops(&format!("icmp 192.0.2.9 > 10.0.0.2 unreachable {quoted}"), StateInvalid);
+    }
+    bench.unchanged("icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 24 udp 10.0.0.2:1000 > 203.0.113.1:53");
+}
+
+/// Fragments follow their first one: they pass if it passed, and are not let in after one that was denied.
+#[test]
+fn later_fragments_share_the_fate_of_the_first() {
+    let mut bench = rules(&["allow udp from 10.0.0.2 to any"]);
+    bench.unchanged("udp 10.0.0.2:1000 > 203.0.113.1:53 len 16 more");
+    bench.unchanged("fragment 10.0.0.2 > 203.0.113.1 udp offset 24 len 5");
+    bench.drops("udp 10.0.0.3:1000 > 203.0.113.1:53 len 16 more", PolicyDenied);
+    bench.drops("fragment 10.0.0.3 > 203.0.113.1 udp offset 24 len 5", StateInvalid);
+}
+
+/// A packet from a host to itself is the edge's to refuse; here it at least opens no flow and frees what it took.
+#[test]
+fn land_packets_open_no_flow() {
+    let mut bench = Bench::new(&[("firewall", json!({ "default": "allow" }))]);
+    assert!(bench.send("tcp 10.0.0.2:139 > 10.0.0.2:139 SYN").is_err());
+    assert!(bench.send("udp [2001:db8::1]:7 > [2001:db8::1]:7").is_err());
+    assert_eq!(bench.flows(), 0);
+}
+
+/// A mistake in a rule is shown with its place.
+#[test]
+fn a_wrong_rule_is_named_with_its_place() {
+    let build = |rule: &str| {
+        holdfast_functions::catalog::build("firewall", &json!({ "rules": ["allow udp from any to any", rule] })).err()
+    };
+    let error = build("permit tcp from any to any").expect("no such action");
+    assert_eq!((error.path.as_str(), error.offset), ("rules[1]", Some(0)));
+    let error = build("allow tcp from 10.0.0.1/24 to any").expect("bits beyond the prefix");
+    assert_eq!((error.path.as_str(), error.offset), ("rules[1]", Some(15)));
+}

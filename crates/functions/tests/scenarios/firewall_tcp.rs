@@ -1,0 +1,323 @@
+//! The firewall's view of TCP connections.
+
+use crate::bench::Bench;
+use holdfast_wire::DropReason::StateInvalid;
+use serde_json::json;
+
+const CLIENT: &str = "10.0.0.2:1000 > 203.0.113.10:80";
+const SERVER: &str = "203.0.113.10:80 > 10.0.0.2:1000";
+
+/// A bench whose packets are given by the side that sends them.
+struct Conversation(Bench);
+
+impl Conversation {
+    fn new() -> Conversation {
+        Conversation(Bench::new(&[("firewall", json!({ "default": "allow" }))]))
+    }
+
+    /// After a handshake: the client's next byte is 101, the server's 501.
+    fn established() -> Conversation {
+        let mut talk = Conversation::new();
+        talk.client("SYN seq 100");
+        talk.server("SYN ACK seq 500 ack 101");
+        talk.client("ACK seq 101 ack 501");
+        assert_eq!(talk.0.state(), "established");
+        talk
+    }
+
+    #[track_caller]
+    fn client(&mut self, segment: &str) {
+        self.0.unchanged(&format!("tcp {CLIENT} {segment}"));
+    }
+
+    #[track_caller]
+    fn server(&mut self, segment: &str) {
+        self.0.unchanged(&format!("tcp {SERVER} {segment}"));
+    }
+
+    #[track_caller]
+    fn client_drops(&mut self, segment: &str) {
+        self.0.drops(&format!("tcp {CLIENT} {segment}"), StateInvalid);
+    }
+
+    #[track_caller]
+    fn server_drops(&mut self, segment: &str) {
+        self.0.drops(&format!("tcp {SERVER} {segment}"), StateInvalid);
+    }
+}
+
+/// A whole connection: handshake, data both ways, both sides close; each step has its state.
+#[test]
+fn a_connection_from_its_first_segment_to_its_last() {
+    let mut talk = Conversation::new();
+    talk.client("SYN seq 100 scale 7");
+    assert_eq!(talk.0.state(), "opening");
+    talk.server("SYN ACK seq 500 ack 101 scale 7");
+    assert_eq!(talk.0.state(), "answered");
+    talk.client("ACK seq 101 ack 501");
+    assert_eq!(talk.0.state(), "established");
+    talk.client("ACK PSH seq 101 ack 501 len 300");
+    talk.server("ACK PSH seq 501 ack 401 len 1000");
+    talk.client("FIN ACK seq 401 ack 1501");
+    assert_eq!(talk.0.state(), "half-closed");
+    talk.server("FIN ACK seq 1501 ack 402");
+    assert_eq!(talk.0.state(), "closed");
+    talk.client("ACK seq 402 ack 1502");
+    assert_eq!(talk.0.state(), "closed");
+    talk.0.wait(121);
+    assert_eq!(talk.0.flows(), 0);
+}
+
+/// Only a SYN by itself opens a connection; every other combination of flags from nowhere is refused and leaves nothing behind.
+#[test]
+fn only_a_syn_opens() {
+    let mut talk = Conversation::new();
+    for flags in
+        ["", "ACK", "FIN", "RST", "PSH", "URG", "SYN ACK", "SYN FIN", "SYN RST", "FIN PSH URG", "SYN ACK FIN RST PSH URG"]
+    {
+        talk.client_drops(flags);
+    }
+    assert_eq!(talk.0.flows(), 0);
+    talk.client("SYN PSH URG seq 9");
+}
+
+/// Segments with no flags, all flags or flags that exclude each other are refused inside an established connection, which goes on unharmed.
+#[test]
+fn impossible_flags_are_refused_inside_a_connection() {
+    let mut talk = Conversation::established();
+    for flags in
+        ["", "PSH", "URG", "FIN", "FIN PSH URG", "SYN FIN", "SYN RST", "SYN ACK FIN RST PSH URG", "SYN FIN ACK", "SYN RST ACK"]
+    {
+        talk.client_drops(&format!("{flags} seq 101 ack 501"));
+        talk.server_drops(&format!("{flags} seq 501 ack 101"));
+    }
+    assert_eq!(talk.0.state(), "established");
+    talk.client("ACK seq 101 ack 501 len 10");
+    talk.server("ACK seq 501 ack 111 len 10");
+}
+
+/// A reset from outside the window, as an attacker guesses it, is refused; one from where the next byte is expected ends the connection.
+#[test]
+fn resets_must_lie_in_the_window() {
+    let mut talk = Conversation::established();
+    talk.server_drops("RST seq 70000");
+    talk.server_drops("RST seq 4000000000");
+    talk.client_drops("RST seq 66000");
+    assert_eq!(talk.0.state(), "established");
+    talk.server("RST seq 501");
+    assert_eq!(talk.0.state(), "reset");
+}
+
+/// A refused connection: the reset that acknowledges the SYN passes, one that does not is somebody else's.
+#[test]
+fn a_syn_is_refused_by_a_reset_that_acknowledges_it() {
+    let mut talk = Conversation::new();
+    talk.client("SYN seq 100");
+    talk.server_drops("RST ACK seq 0 ack 102");
+    talk.server_drops("RST seq 0");
+    assert_eq!(talk.0.state(), "opening");
+    talk.server("RST ACK seq 0 ack 101");
+    assert_eq!(talk.0.state(), "reset");
+}
+
+/// After a reset the client tries again from the same port at once, with a sequence number below the old one.
+#[test]
+fn a_port_is_used_again_after_a_reset() {
+    let mut talk = Conversation::new();
+    talk.client("SYN seq 5000");
+    talk.server("RST ACK seq 0 ack 5001");
+    talk.client("SYN seq 100");
+    assert_eq!(talk.0.state(), "opening");
+    talk.server("SYN ACK seq 500 ack 101");
+    talk.client("ACK seq 101 ack 501");
+    assert_eq!(talk.0.state(), "established");
+}
+
+/// A SYN into an established connection, from either side, is refused unless it is the handshake's own sent again.
+#[test]
+fn foreign_syns_are_refused_inside_a_connection() {
+    let mut talk = Conversation::established();
+    talk.client_drops("SYN seq 90000");
+    talk.client_drops("SYN seq 4000000000");
+    talk.server_drops("SYN ACK seq 90000 ack 101");
+    talk.server("SYN ACK seq 500 ack 101");
+    talk.client("SYN seq 100");
+    assert_eq!(talk.0.state(), "established");
+}
+
+/// SYNs and their answers are sent again as often as they are lost; another SYN from the same port in between is refused.
+#[test]
+fn a_handshake_is_sent_again() {
+    let mut talk = Conversation::new();
+    talk.client("SYN seq 100");
+    talk.client("SYN seq 100");
+    talk.client_drops("SYN seq 200");
+    talk.client_drops("SYN seq 100 len 10");
+    talk.server_drops("SYN ACK seq 500 ack 201");
+    talk.server("SYN ACK seq 500 ack 101");
+    talk.server("SYN ACK seq 500 ack 101");
+    talk.client("SYN seq 100");
+    talk.client("ACK seq 101 ack 501");
+    talk.server("SYN ACK seq 500 ack 101");
+    assert_eq!(talk.0.state(), "established");
+}
+
+/// Both sides send a SYN before either has the other's (RFC 9293, figure 7); both then send a burst as large as the window allows.
+#[test]
+fn a_simultaneous_open_is_an_open() {
+    let mut talk = Conversation::new();
+    talk.client("SYN seq 100");
+    talk.server("SYN seq 500");
+    assert_eq!(talk.0.state(), "opening");
+    talk.client("SYN ACK seq 100 ack 501");
+    talk.server("SYN ACK seq 500 ack 101");
+    assert_eq!(talk.0.state(), "answered");
+    talk.client("ACK seq 101 ack 501 len 1000");
+    assert_eq!(talk.0.state(), "established");
+    talk.client("ACK seq 1101 ack 501 len 1000");
+    talk.server("ACK seq 501 ack 101 len 1000");
+    talk.server("ACK seq 1501 ack 2101 len 1000");
+}
+
+/// One side finishes and the other goes on sending for hours (RFC 9293, section 3.6): the flow lives as an established one.
+#[test]
+fn a_half_closed_connection_carries_data_and_lives_long() {
+    let mut talk = Conversation::established();
+    talk.client("FIN ACK seq 101 ack 501");
+    talk.0.wait(7000);
+    talk.server("ACK seq 501 ack 102 len 1000");
+    talk.client("ACK seq 102 ack 1501");
+    talk.client("FIN ACK seq 101 ack 1501");
+    assert_eq!(talk.0.state(), "half-closed");
+    talk.0.wait(7000);
+    talk.server("FIN ACK seq 1501 ack 102");
+    talk.client("ACK seq 102 ack 1502");
+    assert_eq!(talk.0.state(), "closed");
+}
+
+/// A port in TIME_WAIT is used again: a SYN above what was sent opens anew (RFC 9293, section 3.6.1), an old one does not, and neither does the server's.
+#[test]
+fn a_port_in_time_wait_is_used_again_by_a_newer_syn() {
+    let mut talk = Conversation::established();
+    talk.client("FIN ACK seq 101 ack 501");
+    talk.server("FIN ACK seq 501 ack 102");
+    talk.client("ACK seq 102 ack 502");
+    talk.client_drops("SYN seq 100");
+    talk.client_drops("SYN seq 50");
+    talk.server_drops("SYN seq 90000");
+    assert_eq!(talk.0.state(), "closed");
+    talk.client("SYN seq 90000");
+    assert_eq!(talk.0.state(), "opening");
+    talk.server_drops("ACK seq 502 ack 102");
+    talk.server("SYN ACK seq 7 ack 90001");
+    talk.client("ACK seq 90001 ack 8");
+    talk.0.wait(7400);
+    assert_eq!(talk.0.state(), "established", "the new connection lives as long as any");
+}
+
+/// Data beyond the window, acknowledgements of what was never sent and segments from long ago are refused.
+#[test]
+fn segments_must_fit_both_windows() {
+    let mut talk = Conversation::new();
+    talk.client("SYN seq 100 win 1000");
+    talk.server("SYN ACK seq 500 ack 101 win 1000");
+    talk.client("ACK seq 101 ack 501 win 1000");
+    talk.client("ACK seq 101 ack 501 win 1000 len 1000");
+    talk.client_drops("ACK seq 1102 ack 501 win 1000 len 1");
+    talk.server_drops("ACK seq 501 ack 1102 win 1000");
+    talk.server("ACK seq 501 ack 1101 win 1000 len 500");
+    talk.server_drops("ACK seq 4294967290 ack 1101 win 1000 len 1");
+    talk.client("ACK seq 1101 ack 1001 win 1000 len 1000");
+    // An acknowledgement as old as this can only be a blind attacker's (RFC 5961, section 5).
+    talk.server_drops("ACK seq 1001 ack 4294900000 win 1000 len 1");
+}
+
+/// Windows are scaled only if both sides offered it (RFC 7323, section 2.2).
+#[test]
+fn windows_are_scaled_if_both_sides_scale() {
+    for (answer, fits) in [("scale 4", true), ("", false)] {
+        let mut talk = Conversation::new();
+        talk.client("SYN seq 100 win 1000 scale 4");
+        talk.server(&format!("SYN ACK seq 500 ack 101 win 1000 {answer}"));
+        talk.client("ACK seq 101 ack 501 win 1000");
+        let limit = if fits { 501 + 16 * 1000 } else { 501 + 1000 };
+        talk.server(&format!("ACK seq {limit} ack 101 win 1000 len 1"));
+        talk.server_drops(&format!("ACK seq {} ack 101 win 1000 len 1", limit + 1));
+    }
+}
+
+/// Sequence numbers run over their end in the middle of a connection.
+#[test]
+fn sequence_numbers_wrap() {
+    let mut talk = Conversation::new();
+    talk.client("SYN seq 4294967290");
+    talk.server("SYN ACK seq 4294967295 ack 4294967291");
+    talk.client("ACK seq 4294967291 ack 0");
+    talk.client("ACK seq 4294967291 ack 0 len 1000");
+    talk.server("ACK seq 0 ack 995 len 1000");
+    talk.client("ACK seq 995 ack 1000 len 10");
+    talk.server_drops("RST seq 4294900000");
+    talk.server("RST seq 1000");
+}
+
+/// A keep-alive repeats the byte before the next one, a zero window is probed with the byte behind it: both pass.
+#[test]
+fn keep_alives_and_window_probes_pass() {
+    let mut talk = Conversation::established();
+    talk.server("ACK seq 501 ack 101 win 0");
+    talk.client("ACK seq 100 ack 501");
+    talk.client("ACK seq 101 ack 501 len 1");
+    talk.server("ACK seq 500 ack 101 win 0");
+}
+
+/// TCP Fast Open (RFC 7413): the data in the SYN is not accepted. The answer acknowledges the SYN alone, or nothing comes and the
+/// client sends the SYN again without data.
+#[test]
+fn data_in_a_syn_may_be_refused_by_the_server() {
+    let mut talk = Conversation::new();
+    talk.client("SYN seq 100 len 200");
+    talk.client("SYN seq 100");
+    talk.server_drops("SYN ACK seq 500 ack 100");
+    talk.server_drops("SYN ACK seq 500 ack 302");
+    talk.server("SYN ACK seq 500 ack 101");
+    talk.client("ACK seq 101 ack 501 len 200");
+    talk.server("ACK seq 501 ack 301");
+    let mut talk = Conversation::new();
+    talk.client("SYN seq 100 len 200");
+    talk.server("SYN ACK seq 500 ack 301");
+    talk.client("SYN seq 100 len 200");
+    talk.client("ACK seq 301 ack 501");
+    assert_eq!(talk.0.state(), "established");
+}
+
+/// A server refuses a connection whose SYN carried data: its reset may acknowledge the SYN alone.
+#[test]
+fn a_reset_may_leave_out_the_data_of_a_syn() {
+    let mut talk = Conversation::new();
+    talk.client("SYN seq 100 len 200");
+    talk.server("RST ACK seq 0 ack 101");
+    assert_eq!(talk.0.state(), "reset");
+}
+
+/// A segment travels in fragments, of which only the first has a header: the acknowledgement of all of it passes.
+#[test]
+fn a_fragmented_segment_is_acknowledged() {
+    let mut talk = Conversation::established();
+    talk.client("ACK seq 101 ack 501 len 1004 more");
+    talk.0.unchanged("fragment 10.0.0.2 > 203.0.113.10 tcp offset 1024 len 500");
+    talk.server("ACK seq 501 ack 1605");
+    talk.client("ACK seq 1605 ack 501 len 10");
+    talk.server_drops("ACK seq 501 ack 90000");
+}
+
+/// A middle that missed everything but the SYN lets no data through before the other side has answered.
+#[test]
+fn nothing_but_the_handshake_passes_before_it_is_complete() {
+    let mut talk = Conversation::new();
+    talk.client("SYN seq 100");
+    talk.client_drops("ACK seq 101 ack 501");
+    talk.client_drops("ACK PSH seq 101 ack 0 len 10");
+    talk.server_drops("ACK seq 500 ack 101");
+    talk.server_drops("FIN ACK seq 500 ack 101");
+    assert_eq!(talk.0.state(), "opening");
+}

@@ -1,0 +1,15 @@
+//! Scenarios for the functions that ship: packets in words go in, packets come out or a reason why not.
+//!
+//! What is sent and what is expected is made by etherparse ([`words`]), what comes out is read by it ([`reading`]); [`bench`] runs the chain.
+
+mod bench;
+mod chain;
+mod firewall;
+mod firewall_tcp;
+mod load_balancer;
+mod nat;
+mod nat_pool;
+mod reading;
+mod round_trip;
+mod small;
+mod words;

@@ -1,0 +1,267 @@
+//! Translation: what becomes of packets, replies and errors, and that nothing leaves untranslated.
+
+use crate::bench::Bench;
+use crate::{reading, words};
+use holdfast_wire::DropReason::{self, NoMapping, NotTranslatable, StateInvalid};
+use serde_json::json;
+
+fn nat() -> Bench {
+    Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/32"], "inside": ["10.0.0.0/8"] }))])
+}
+
+/// Opens a flow from 10.0.0.2:1000 and says what it is outside.
+fn open(bench: &mut Bench, protocol: &str) -> u16 {
+    let flags = if protocol == "tcp" { "SYN seq 1" } else { "len 3" };
+    let (source, destination) = bench.passes(&format!("{protocol} 10.0.0.2:1000 > 203.0.113.10:80 {flags}"));
+    assert_eq!((source.ip().to_string(), destination.to_string()), ("198.51.100.4".to_owned(), "203.0.113.10:80".to_owned()));
+    source.port()
+}
+
+/// A connection through the translator: every segment is the same but for the inside end, in both directions.
+#[test]
+fn tcp_is_translated_both_ways() {
+    let mut bench = nat();
+    let port = open(&mut bench, "tcp");
+    bench.becomes(
+        &format!("tcp 203.0.113.10:80 > 198.51.100.4:{port} SYN ACK seq 7 ack 2 scale 3"),
+        "tcp 203.0.113.10:80 > 10.0.0.2:1000 SYN ACK seq 7 ack 2 scale 3",
+    );
+    for len in [0, 1, 2, 1000, 1459] {
+        bench.becomes(
+            &format!("tcp 10.0.0.2:1000 > 203.0.113.10:80 ACK PSH seq 2 ack 8 len {len}"),
+            &format!("tcp 198.51.100.4:{port} > 203.0.113.10:80 ACK PSH seq 2 ack 8 len {len}"),
+        );
+        bench.becomes(
+            &format!("tcp 203.0.113.10:80 > 198.51.100.4:{port} ACK URG seq 8 ack 2 len {len}"),
+            &format!("tcp 203.0.113.10:80 > 10.0.0.2:1000 ACK URG seq 8 ack 2 len {len}"),
+        );
+    }
+}
+
+/// UDP without a checksum stays without one, both ways; an empty datagram is translated like any other.
+#[test]
+fn udp_without_a_checksum_stays_without() {
+    let mut bench = nat();
+    let port = open(&mut bench, "udp");
+    for rest in ["len 8 nosum", "len 0 nosum", "len 0", "len 7"] {
+        bench.becomes(
+            &format!("udp 10.0.0.2:1000 > 203.0.113.10:80 {rest}"),
+            &format!("udp 198.51.100.4:{port} > 203.0.113.10:80 {rest}"),
+        );
+        bench.becomes(
+            &format!("udp 203.0.113.10:80 > 198.51.100.4:{port} {rest}"),
+            &format!("udp 203.0.113.10:80 > 10.0.0.2:1000 {rest}"),
+        );
+    }
+}
+
+/// Over all values that two bytes of data can have, no datagram with a checksum leaves without one: a sum of 0 is sent as ffff.
+#[test]
+fn a_udp_checksum_never_turns_into_none() {
+    let mut bench = nat();
+    let mut frame = words::frame("udp 10.0.0.2:1000 > 203.0.113.10:80 len 2");
+    let mut all_ones = 0;
+    for data in 0..=u16::MAX {
+        frame[42..44].copy_from_slice(&data.to_be_bytes());
+        // The checksum without the data is a constant; etherparse does it right, so ask it once per value.
+        let header = etherparse::UdpHeader::with_ipv4_checksum(
+            1000,
+            80,
+            &etherparse::Ipv4Header::new(10, 64, etherparse::IpNumber::UDP, [10, 0, 0, 2], [203, 0, 113, 10]).expect("fits"),
+            &data.to_be_bytes(),
+        );
+        frame[40..42].copy_from_slice(&header.expect("fits").checksum.to_be_bytes());
+        let out = bench.send_frame(&frame).expect("translated");
+        assert_ne!(reading::udp_checksum(&out), 0, "data {data:04x}");
+        all_ones += u32::from(reading::udp_checksum(&out) == 0xffff);
+    }
+    assert!(all_ones > 0, "the case that this test is about has occurred");
+}
+
+/// A packet whose checksum is wrong when it comes is wrong when it leaves: the translator hides no damage.
+#[test]
+fn damage_stays_visible() {
+    let mut bench = nat();
+    open(&mut bench, "tcp");
+    let mut frame = words::frame("tcp 10.0.0.2:1000 > 203.0.113.10:80 ACK seq 2 ack 8 len 40");
+    let last = frame.len() - 1;
+    frame[last] ^= 0x10;
+    let out = bench.send_unchecked(&frame).expect("translated");
+    assert!(reading::check(&out).is_err_and(|wrong| wrong.starts_with("TCP")));
+}
+
+/// Ping from inside: the identifier is translated and comes back; the same identifier from two hosts does not collide.
+#[test]
+fn echo_is_translated_with_its_identifier() {
+    let mut bench = nat();
+    let first = bench.passes("icmp 10.0.0.2 > 203.0.113.10 echo id 7 seq 1 len 56").0;
+    let second = bench.passes("icmp 10.0.0.3 > 203.0.113.10 echo id 7 seq 1 len 56").0;
+    assert_eq!(first.ip(), second.ip());
+    assert_ne!(first.port(), second.port());
+    for (host, id) in [("10.0.0.2", first.port()), ("10.0.0.3", second.port())] {
+        bench.becomes(
+            &format!("icmp 203.0.113.10 > 198.51.100.4 reply id {id} seq 1 len 56"),
+            &format!("icmp 203.0.113.10 > {host} reply id 7 seq 1 len 56"),
+        );
+        bench.becomes(
+            &format!("icmp {host} > 203.0.113.10 echo id 7 seq 2 len 1"),
+            &format!("icmp 198.51.100.4 > 203.0.113.10 echo id {id} seq 2 len 1"),
+        );
+    }
+}
+
+/// A router outside complains about a packet of the flow: the error reaches the host inside, which finds its own packet quoted, whole or cut.
+#[test]
+fn errors_from_outside_are_translated_with_what_they_quote() {
+    for protocol in ["tcp", "udp"] {
+        for (kind, cut) in [("exceeded", "cut 28"), ("too-big", "cut 40"), ("unreachable", "cut 31"), ("too-big", "")] {
+            let mut bench = nat();
+            let port = open(&mut bench, protocol);
+            let quoted = |source: String| format!("quoting {cut} {protocol} {source} > 203.0.113.10:80 len 100");
+            bench.becomes(
+                &format!("icmp 192.0.2.9 > 198.51.100.4 {kind} {}", quoted(format!("198.51.100.4:{port}"))),
+                &format!("icmp 192.0.2.9 > 10.0.0.2 {kind} {}", quoted("10.0.0.2:1000".to_owned())),
+            );
+        }
+    }
+}
+
+/// A host inside complains about a reply: outside it is the translator that complains, about the reply as it was sent.
+#[test]
+fn errors_from_inside_are_translated_with_what_they_quote() {
+    let mut bench = nat();
+    let port = open(&mut bench, "udp");
+    for cut in ["cut 28", ""] {
+        bench.becomes(
+            &format!("icmp 10.0.0.2 > 203.0.113.10 unreachable quoting {cut} udp 203.0.113.10:80 > 10.0.0.2:1000 len 9"),
+            &format!(
+                "icmp 198.51.100.4 > 203.0.113.10 unreachable quoting {cut} udp 203.0.113.10:80 > 198.51.100.4:{port} len 9"
+            ),
+        );
+        // A router on the way inside is not to be seen outside either.
+        bench.becomes(
+            &format!("icmp 10.9.9.9 > 203.0.113.10 unreachable quoting {cut} udp 203.0.113.10:80 > 10.0.0.2:1000 len 9"),
+            &format!(
+                "icmp 198.51.100.4 > 203.0.113.10 unreachable quoting {cut} udp 203.0.113.10:80 > 198.51.100.4:{port} len 9"
+            ),
+        );
+    }
+}
+
+/// A quoted datagram without a checksum, and a quoted ping, are translated back.
+#[test]
+fn quoted_pings_and_datagrams_without_a_checksum_are_translated() {
+    let mut bench = nat();
+    let port = open(&mut bench, "udp");
+    bench.becomes(
+        &format!("icmp 192.0.2.9 > 198.51.100.4 exceeded quoting udp 198.51.100.4:{port} > 203.0.113.10:80 len 9 nosum"),
+        "icmp 192.0.2.9 > 10.0.0.2 exceeded quoting udp 10.0.0.2:1000 > 203.0.113.10:80 len 9 nosum",
+    );
+    let id = bench.passes("icmp 10.0.0.2 > 203.0.113.10 echo id 7").0.port();
+    for cut in ["cut 28", ""] {
+        bench.becomes(
+            &format!("icmp 192.0.2.9 > 198.51.100.4 exceeded quoting {cut} icmp 198.51.100.4 > 203.0.113.10 echo id {id} len 20"),
+            &format!("icmp 192.0.2.9 > 10.0.0.2 exceeded quoting {cut} icmp 10.0.0.2 > 203.0.113.10 echo id 7 len 20"),
+        );
+    }
+}
+
+/// Errors that quote no flow of the translator's go nowhere, in either direction.
+#[test]
+fn errors_about_nothing_known_are_dropped() {
+    let mut bench = nat();
+    let port = open(&mut bench, "udp");
+    let other = port.wrapping_add(1);
+    for quoted in [
+        format!("udp 198.51.100.4:{other} > 203.0.113.10:80"),
+        format!("tcp 198.51.100.4:{port} > 203.0.113.10:80"),
+        format!("udp 203.0.113.10:80 > 198.51.100.4:{port}"),
+        "garbage len 64".to_owned(),
+        "garbage len 3".to_owned(),
+        format!("cut 22 udp 198.51.100.4:{port} > 203.0.113.10:80"),
+    ] {
+        bench.drops(&format!("icmp 192.0.2.9 > 198.51.100.4 unreachable quoting {quoted}"), StateInvalid);
+    }
+    for quoted in ["udp 203.0.113.10:80 > 10.0.0.2:1001", "udp 10.0.0.2:1000 > 203.0.113.10:80", "garbage len 40"] {
+        bench.drops(&format!("icmp 10.0.0.2 > 203.0.113.10 unreachable quoting {quoted}"), StateInvalid);
+    }
+}
+
+/// Whatever the translator does not know stays inside: other protocols, IPv6, foreign sources, replies without a request, strange ICMP.
+#[test]
+fn nothing_leaves_untranslated() {
+    let mut bench = nat();
+    let drops: &[(&str, DropReason)] = &[
+        ("gre 10.0.0.2 > 203.0.113.10", NotTranslatable),
+        ("icmp 10.0.0.2 > 203.0.113.10 reply id 3", NotTranslatable),
+        ("icmp 10.0.0.2 > 203.0.113.10 timestamp id 3", NotTranslatable),
+        ("tcp [2001:db8::2]:1000 > [2001:db8:1::1]:80 SYN", NotTranslatable),
+        ("icmp 2001:db8::2 > 2001:db8:1::1 echo id 3", NotTranslatable),
+        ("tcp 11.0.0.2:1000 > 203.0.113.10:80 SYN", NoMapping),
+        ("tcp 203.0.113.10:80 > 198.51.100.4:1024 SYN", NoMapping),
+        ("udp 198.51.100.4:1024 > 203.0.113.10:80", NoMapping),
+        ("udp 198.51.100.4:1024 > 198.51.100.4:1024", NoMapping),
+        ("udp 10.0.0.2:1000 > 198.51.100.4:1024", NoMapping),
+        ("icmp 203.0.113.10 > 198.51.100.4 echo id 3", NoMapping),
+    ];
+    for (packet, reason) in drops {
+        bench.drops(packet, *reason);
+    }
+    assert_eq!(bench.flows(), 0);
+}
+
+/// Only the peer and port that a flow was opened to may answer it (address and port dependent filtering).
+#[test]
+fn strangers_cannot_use_a_mapping() {
+    let mut bench = nat();
+    let port = open(&mut bench, "udp");
+    bench.drops(&format!("udp 203.0.113.11:80 > 198.51.100.4:{port}"), NoMapping);
+    bench.drops(&format!("udp 203.0.113.10:81 > 198.51.100.4:{port}"), NoMapping);
+    bench.drops(&format!("tcp 203.0.113.10:80 > 198.51.100.4:{port} SYN"), NoMapping);
+}
+
+/// Without `inside` everything but the pool is inside.
+#[test]
+fn without_inside_all_but_the_pool_is_translated() {
+    let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/31"] }))]);
+    let source = bench.passes("udp 192.168.7.7:5 > 203.0.113.10:53").0;
+    assert!(["198.51.100.4", "198.51.100.5"].contains(&source.ip().to_string().as_str()));
+    bench.drops("udp 198.51.100.5:5 > 203.0.113.10:53", NoMapping);
+}
+
+/// Fragments after the first have no ports: their address is translated and they are otherwise as they were, both ways.
+#[test]
+fn later_fragments_get_the_address_alone() {
+    let mut bench = nat();
+    let port = open(&mut bench, "udp");
+    bench.becomes(
+        "udp 10.0.0.2:1000 > 203.0.113.10:80 len 24 more",
+        &format!("udp 198.51.100.4:{port} > 203.0.113.10:80 len 24 more"),
+    );
+    bench.becomes(
+        "fragment 10.0.0.2 > 203.0.113.10 udp offset 32 len 11",
+        "fragment 198.51.100.4 > 203.0.113.10 udp offset 32 len 11",
+    );
+    bench.becomes(
+        &format!("udp 203.0.113.10:80 > 198.51.100.4:{port} len 24 more"),
+        "udp 203.0.113.10:80 > 10.0.0.2:1000 len 24 more",
+    );
+    bench.becomes(
+        "fragment 203.0.113.10 > 198.51.100.4 udp offset 32 len 1",
+        "fragment 203.0.113.10 > 10.0.0.2 udp offset 32 len 1",
+    );
+}
+
+/// The first fragment found no port. A later one, which has no header, must not open a flow under whatever its data begins with.
+#[test]
+fn a_later_fragment_opens_no_mapping() {
+    let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/32"], "ports": "1024-1279" }))]);
+    for port in 0..256 {
+        bench.passes(&format!("udp 10.0.0.2:{} > 203.0.113.10:80", 2000 + port));
+    }
+    bench.drops("udp 10.0.0.2:1000 > 203.0.113.10:80 len 24 more", DropReason::PoolEmpty);
+    bench.wait(301);
+    assert_eq!(bench.flows(), 0);
+    bench.drops("fragment 10.0.0.2 > 203.0.113.10 udp offset 32 len 1", NotTranslatable);
+    bench.drops("fragment 10.0.0.2 > 203.0.113.10 udp offset 40 len 16", NotTranslatable);
+}

@@ -1,0 +1,63 @@
+//! The small functions: the monitor, the packet limit, the one that only forwards.
+
+use crate::bench::Bench;
+use crate::words;
+use holdfast_wire::DropReason::QuotaExceeded;
+use serde_json::json;
+
+/// The monitor changes nothing and counts every packet, byte and flow, whatever it is.
+#[test]
+fn the_monitor_counts_and_changes_nothing() {
+    let mut bench = Bench::new(&[("monitor", json!({}))]);
+    let packets = [
+        "tcp 10.0.0.2:1000 > 203.0.113.10:80 SYN FIN RST",
+        "tcp 203.0.113.10:80 > 10.0.0.2:1000",
+        "udp [2001:db8::1]:5 > [2001:db8::2]:53 len 0",
+        "icmp 10.0.0.2 > 203.0.113.10 reply id 4",
+        "icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 28 tcp 10.0.0.2:1000 > 203.0.113.10:80",
+        "gre 10.0.0.2 > 203.0.113.10",
+    ];
+    let mut bytes = 0;
+    for packet in packets {
+        bench.unchanged(packet);
+        bytes += words::frame(packet).len() as u64;
+    }
+    assert_eq!((bench.counter("flows"), bench.counter("packets"), bench.counter("bytes")), (4, 6, bytes));
+}
+
+/// A flow may have so many packets, both directions together; the next is dropped, other flows are not affected.
+#[test]
+fn a_flow_has_its_packets_and_no_more() {
+    let mut bench = Bench::new(&[("packet_limit", json!({ "packets": 3 }))]);
+    bench.unchanged("udp 10.0.0.2:1 > 203.0.113.10:53");
+    bench.unchanged("udp 203.0.113.10:53 > 10.0.0.2:1");
+    bench.unchanged("udp 10.0.0.2:1 > 203.0.113.10:53");
+    bench.drops("udp 10.0.0.2:1 > 203.0.113.10:53", QuotaExceeded);
+    bench.drops("udp 203.0.113.10:53 > 10.0.0.2:1", QuotaExceeded);
+    bench.unchanged("udp 10.0.0.2:2 > 203.0.113.10:53");
+}
+
+/// A limit of no packets is a mistake, and said to be one.
+#[test]
+fn a_limit_of_nothing_is_refused() {
+    let error = holdfast_functions::catalog::build("packet_limit", &json!({ "packets": 0 })).err().expect("refused");
+    assert_eq!(error.path, "packets");
+}
+
+/// `forward` lets pass what no other function would.
+#[test]
+fn forward_forwards() {
+    let mut bench = Bench::new(&[("forward", json!({}))]);
+    bench.unchanged("tcp 10.0.0.2:1000 > 203.0.113.10:80 SYN FIN RST ACK PSH URG");
+    bench.unchanged("gre 10.0.0.2 > 203.0.113.10");
+}
+
+/// Every function has a name and a schema, and one that is not there is answered with those that are.
+#[test]
+fn the_catalog_knows_its_functions() {
+    for name in holdfast_functions::catalog::names() {
+        assert!(holdfast_functions::catalog::schema(name).is_some(), "{name}");
+    }
+    let error = holdfast_functions::catalog::build("firewal", &json!({})).err().expect("no such function");
+    assert!(error.message.contains("firewall") && error.message.contains("nat"), "{}", error.message);
+}

@@ -1,0 +1,247 @@
+//! Packets in words, made by etherparse, so that nothing of the product has a hand in what it is tested with.
+//!
+//! `tcp 10.0.0.2:1000 > 203.0.113.10:80 SYN seq 1`, `udp [2001:db8::1]:5 > [2001:db8::2]:53 len 4`, `icmp 10.0.0.2 > 192.0.2.1 echo id 7`,
+//! `icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 28 udp 10.0.0.2:5 > 192.0.2.1:53`. Numbers that are left out are 0, a window 65535, TTLs 64.
+//! `more` makes a first fragment, `fragment 10.0.0.2 > 192.0.2.1 udp offset 16 len 8` one that follows, `nosum` leaves a UDP checksum out.
+
+use etherparse::{
+    EtherType, Icmpv4Header, Icmpv4Type, Icmpv6Header, Icmpv6Type, IpFragOffset, IpNumber, Ipv4Header, Ipv6FragmentHeader,
+    Ipv6Header, TcpHeader, TcpOptionElement, UdpHeader,
+};
+use std::net::{IpAddr, SocketAddr};
+
+/// The words that are left.
+struct Words<'a> {
+    text: &'a str,
+    left: Vec<&'a str>,
+}
+
+impl<'a> Words<'a> {
+    fn next(&mut self) -> &'a str {
+        assert!(!self.left.is_empty(), "`{}` ends too early", self.text);
+        self.left.remove(0)
+    }
+
+    /// True if the word is there; it is then gone.
+    fn flag(&mut self, word: &str) -> bool {
+        let at = self.left.iter().position(|other| *other == word);
+        at.map(|at| self.left.remove(at)).is_some()
+    }
+
+    /// The number after a word.
+    fn number(&mut self, word: &str) -> Option<u64> {
+        let at = self.left.iter().position(|other| *other == word)?;
+        self.left.remove(at);
+        let number = self.left.remove(at);
+        Some(number.parse().unwrap_or_else(|_| panic!("`{}`: `{number}` is not a number", self.text)))
+    }
+
+    fn address(&mut self) -> IpAddr {
+        let word = self.next();
+        word.parse().unwrap_or_else(|_| panic!("`{}`: `{word}` is not an address", self.text))
+    }
+
+    fn end(&mut self) -> SocketAddr {
+        let word = self.next();
+        word.parse().unwrap_or_else(|_| panic!("`{}`: `{word}` is not an address with a port", self.text))
+    }
+
+    fn arrow(&mut self) {
+        assert_eq!(self.next(), ">", "`{}`: an arrow was expected", self.text);
+    }
+}
+
+/// A payload whose bytes differ, so that one in the wrong place is seen.
+fn payload(len: u64) -> Vec<u8> {
+    (0..len).map(|at| at as u8 ^ 0x5a).collect()
+}
+
+/// Where a fragment lies: offset in bytes, and whether more follow.
+#[derive(Clone, Copy)]
+struct Fragment {
+    offset: u64,
+    more: bool,
+}
+
+fn ip(source: IpAddr, destination: IpAddr, protocol: u8, fragment: Fragment, segment: &[u8]) -> Vec<u8> {
+    let offset = IpFragOffset::try_new((fragment.offset / 8) as u16).expect("an offset that fits");
+    let is_fragment = fragment.more || fragment.offset > 0;
+    let mut packet = Vec::new();
+    match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let mut header = Ipv4Header::new(segment.len() as u16, 64, IpNumber(protocol), source.octets(), destination.octets())
+                .expect("fits");
+            header.dont_fragment = !is_fragment;
+            header.more_fragments = fragment.more;
+            header.fragment_offset = offset;
+            header.header_checksum = header.calc_header_checksum();
+            packet.extend_from_slice(&header.to_bytes());
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let extension = if is_fragment { Ipv6FragmentHeader::LEN } else { 0 };
+            let header = Ipv6Header {
+                payload_length: (segment.len() + extension) as u16,
+                next_header: if is_fragment { IpNumber::IPV6_FRAGMENTATION_HEADER } else { IpNumber(protocol) },
+                hop_limit: 64,
+                source: source.octets(),
+                destination: destination.octets(),
+                ..Ipv6Header::default()
+            };
+            packet.extend_from_slice(&header.to_bytes());
+            if is_fragment {
+                packet.extend_from_slice(&Ipv6FragmentHeader::new(IpNumber(protocol), offset, fragment.more, 1).to_bytes());
+            }
+        }
+        _ => panic!("both addresses are of one family"),
+    }
+    packet.extend_from_slice(segment);
+    packet
+}
+
+fn tcp(words: &mut Words<'_>) -> Vec<u8> {
+    let source = words.end();
+    words.arrow();
+    let destination = words.end();
+    let mut header = TcpHeader::new(source.port(), destination.port(), 0, 65_535);
+    header.sequence_number = words.number("seq").unwrap_or(0) as u32;
+    header.acknowledgment_number = words.number("ack").unwrap_or(0) as u32;
+    header.window_size = words.number("win").unwrap_or(65_535) as u16;
+    if let Some(scale) = words.number("scale") {
+        header.set_options(&[TcpOptionElement::Noop, TcpOptionElement::WindowScale(scale as u8)]).expect("room for an option");
+    }
+    let data = payload(words.number("len").unwrap_or(0));
+    let fragment = Fragment { offset: 0, more: words.flag("more") };
+    (header.syn, header.ack, header.fin) = (words.flag("SYN"), words.flag("ACK"), words.flag("FIN"));
+    (header.rst, header.psh, header.urg) = (words.flag("RST"), words.flag("PSH"), words.flag("URG"));
+    header.checksum = match (source.ip(), destination.ip()) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            header.calc_checksum_ipv4_raw(source.octets(), destination.octets(), &data).expect("fits")
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            header.calc_checksum_ipv6_raw(source.octets(), destination.octets(), &data).expect("fits")
+        }
+        _ => panic!("both addresses are of one family"),
+    };
+    let segment = [&header.to_bytes()[..], &data].concat();
+    ip(source.ip(), destination.ip(), 6, fragment, &segment)
+}
+
+fn udp(words: &mut Words<'_>) -> Vec<u8> {
+    let source = words.end();
+    words.arrow();
+    let destination = words.end();
+    let data = payload(words.number("len").unwrap_or(0));
+    let fragment = Fragment { offset: 0, more: words.flag("more") };
+    let length = (8 + data.len()) as u16;
+    let mut header = UdpHeader { source_port: source.port(), destination_port: destination.port(), length, checksum: 0 };
+    if !words.flag("nosum") {
+        header.checksum = match (source.ip(), destination.ip()) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                header.calc_checksum_ipv4_raw(source.octets(), destination.octets(), &data).expect("fits")
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                header.calc_checksum_ipv6_raw(source.octets(), destination.octets(), &data).expect("fits")
+            }
+            _ => panic!("both addresses are of one family"),
+        };
+    }
+    let segment = [&header.to_bytes()[..], &data].concat();
+    ip(source.ip(), destination.ip(), 17, fragment, &segment)
+}
+
+/// Type, code, and the four bytes after the checksum.
+fn icmp_kind(words: &mut Words<'_>, is_v6: bool) -> (u8, u8, [u8; 4]) {
+    let word = words.next();
+    match word {
+        "echo" | "reply" | "timestamp" => {
+            let id = (words.number("id").unwrap_or(0) as u16).to_be_bytes();
+            let sequence = (words.number("seq").unwrap_or(0) as u16).to_be_bytes();
+            let kind = match (word, is_v6) {
+                ("echo", false) => 8,
+                ("reply", false) => 0,
+                ("timestamp", false) => 13,
+                ("echo", true) => 128,
+                ("reply", true) => 129,
+                _ => panic!("`{}`: ICMPv6 has no timestamp", words.text),
+            };
+            (kind, 0, [id[0], id[1], sequence[0], sequence[1]])
+        }
+        "unreachable" => (if is_v6 { 1 } else { 3 }, if is_v6 { 4 } else { 3 }, [0; 4]),
+        "exceeded" => (if is_v6 { 3 } else { 11 }, 0, [0; 4]),
+        "too-big" if is_v6 => (2, 0, 1280u32.to_be_bytes()),
+        "too-big" => (3, 4, 1280u32.to_be_bytes()),
+        _ => panic!("`{}`: `{word}` is no ICMP message", words.text),
+    }
+}
+
+fn icmp(words: &mut Words<'_>) -> Vec<u8> {
+    let source = words.address();
+    words.arrow();
+    let destination = words.address();
+    let mut data = match words.left.iter().position(|word| *word == "quoting") {
+        None => payload(words.number("len").unwrap_or(0)),
+        Some(at) => {
+            let mut left = words.left.split_off(at);
+            left.remove(0);
+            let mut inner = Words { text: words.text, left };
+            let cut = inner.number("cut");
+            let mut quoted = if inner.flag("garbage") { payload(inner.number("len").unwrap_or(64)) } else { packet(inner) };
+            quoted.truncate(cut.unwrap_or(u64::MAX) as usize);
+            quoted
+        }
+    };
+    let (kind, code, rest) = icmp_kind(words, source.is_ipv6());
+    let (protocol, header) = match (source, destination) {
+        (IpAddr::V4(_), IpAddr::V4(_)) => {
+            let unknown = Icmpv4Type::Unknown { type_u8: kind, code_u8: code, bytes5to8: rest };
+            (1, Icmpv4Header::with_checksum(unknown, &data).to_bytes().to_vec())
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let unknown = Icmpv6Type::Unknown { type_u8: kind, code_u8: code, bytes5to8: rest };
+            let header = Icmpv6Header::with_checksum(unknown, source.octets(), destination.octets(), &data).expect("fits");
+            (58, header.to_bytes().to_vec())
+        }
+        _ => panic!("both addresses are of one family"),
+    };
+    let mut segment = header;
+    segment.append(&mut data);
+    ip(source, destination, protocol, Fragment { offset: 0, more: false }, &segment)
+}
+
+fn fragment(words: &mut Words<'_>) -> Vec<u8> {
+    let source = words.address();
+    words.arrow();
+    let destination = words.address();
+    let protocol = if words.next() == "tcp" { 6 } else { 17 };
+    let place = Fragment { offset: words.number("offset").expect("an offset"), more: words.flag("more") };
+    let data = payload(words.number("len").unwrap_or(0));
+    ip(source, destination, protocol, place, &data)
+}
+
+fn packet(mut words: Words<'_>) -> Vec<u8> {
+    let packet = match words.next() {
+        "tcp" => tcp(&mut words),
+        "udp" => udp(&mut words),
+        "icmp" => icmp(&mut words),
+        "fragment" => fragment(&mut words),
+        "gre" => {
+            let source = words.address();
+            words.arrow();
+            let destination = words.address();
+            ip(source, destination, 47, Fragment { offset: 0, more: false }, &payload(16))
+        }
+        other => panic!("`{}`: `{other}` is no protocol", words.text),
+    };
+    assert!(words.left.is_empty(), "`{}`: {:?} mean nothing there", words.text, words.left);
+    packet
+}
+
+/// The Ethernet frame that the words describe.
+pub(crate) fn frame(text: &str) -> Vec<u8> {
+    let packet = packet(Words { text, left: text.split_whitespace().collect() });
+    let ethertype = if packet[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 };
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    frame.extend_from_slice(&ethertype.0.to_be_bytes());
+    frame.extend_from_slice(&packet);
+    frame
+}

@@ -1,0 +1,117 @@
+//! How a world ends: connections, buffers and memories are counted.
+
+use super::{Process, World};
+use crate::peers::Progress;
+use crate::plan::Outcome;
+use crate::scenario::Preset;
+use crate::world::Report;
+use holdfast_node::runtime::Runtime;
+use holdfast_protection::Peer;
+use holdfast_wire::PacketPool;
+
+impl World {
+    /// Counts everything, then takes it apart and counts again.
+    pub(super) fn finish(mut self) -> Outcome {
+        let finished: Vec<bool> = self.clients.iter().map(|client| client.progress() == Progress::Done).collect();
+        let must_finish = self.scenario.preset != Preset::None || self.faults.kills + self.faults.pauses == 0;
+        if must_finish && self.plan.is_none() {
+            self.check_liveness();
+        }
+        if self.checkers.violations.is_empty() {
+            self.check_remembered();
+            self.check_buffers();
+        }
+        for (peer, process) in core::mem::take(&mut self.processes) {
+            self.take_apart(peer, process);
+        }
+        self.hub.abandon(&mut self.hub_pool);
+        if self.hub_pool.free() != self.hub_pool.total() {
+            let lost = self.hub_pool.total() - self.hub_pool.free();
+            self.checkers.violate("no anonymous drop", format!("the hub died with {lost} buffers"));
+        }
+        let mut drops = self.drops;
+        drops.add(self.hub.drops());
+        drops.add(self.hub.switch.drops());
+        drops.add(self.hub.coordinator.drops());
+        let report = Report {
+            seed: self.scenario.seed,
+            hash: self.hash,
+            events: self.count,
+            faults: self.faults,
+            violations: self.checkers.violations,
+            connections: finished.len(),
+            finished: finished.iter().filter(|done| **done).count(),
+        };
+        Outcome {
+            report,
+            finished,
+            released: self.released,
+            drops,
+            failures: self.failures,
+            quiet_from: self.quiet_from.unwrap_or(self.count),
+            settled: self.settled,
+            unprotected: self.unprotected,
+        }
+    }
+
+    fn check_liveness(&mut self) {
+        let mut stuck = Vec::new();
+        for client in &self.clients {
+            match client.progress() {
+                Progress::Done => {}
+                Progress::Running => stuck.push(format!("connection {} never finished", client.id())),
+                Progress::Broken(how) => stuck.push(format!("connection {} broke: {how}", client.id())),
+            }
+        }
+        for text in stuck {
+            self.checkers.violate("liveness", text);
+        }
+    }
+
+    /// What was ever revealed is known to the runtimes that serve now.
+    fn check_remembered(&mut self) {
+        let fence = self.hub.fence();
+        let serving: Vec<&Runtime> = self
+            .processes
+            .iter()
+            .filter(|(peer, process)| fence.is_open_for_check(**peer) && !process.paused)
+            .map(|(_, process)| &process.runtime)
+            .collect();
+        self.checkers.check_remembered(&self.clients, &serving);
+    }
+
+    /// No packet without an end: every buffer is free, or held for a reason.
+    fn check_buffers(&mut self) {
+        for (peer, process) in &self.processes {
+            let accounted = process.pool.free() + process.runtime.held() + process.rx.len();
+            if accounted != process.pool.total() {
+                let text = format!("runtime {} lost {} buffers", peer.node, process.pool.total() - accounted);
+                self.checkers.violate("no anonymous drop", text);
+            }
+        }
+        let accounted = self.hub_pool.free() + self.hub.switch.held();
+        if accounted != self.hub_pool.total() {
+            self.checkers.violate("no anonymous drop", format!("the hub lost {} buffers", self.hub_pool.total() - accounted));
+        }
+    }
+
+    pub(super) fn end_process(&mut self, peer: Peer) {
+        if let Some(process) = self.processes.remove(&peer) {
+            self.take_apart(peer, process);
+        }
+    }
+
+    /// What a host's manager does with a dead process's buffers.
+    fn take_apart(&mut self, peer: Peer, mut process: Process) {
+        process.runtime.abandon(&mut process.pool);
+        for packet in process.rx.drain(..) {
+            process.pool.put(packet);
+        }
+        if process.pool.free() != process.pool.total() {
+            let lost = process.pool.total() - process.pool.free();
+            self.checkers.violate("no anonymous drop", format!("runtime {} died with {lost} buffers", peer.node));
+        }
+        self.drops.add(process.runtime.drops());
+        self.unprotected += process.runtime.counts().unprotected;
+    }
+}

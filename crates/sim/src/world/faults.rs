@@ -1,0 +1,135 @@
+//! What is done to the processes of a world, by chance or by plan, and what is looked at meanwhile.
+
+use super::{BEGIN, Event, MICROSECOND, MILLISECOND, RUNTIMES, World};
+use crate::frames;
+use crate::plan::{Exit, Failure, How, When, Whom};
+use crate::scenario::Preset;
+use holdfast_node::coordinator::Protected;
+use holdfast_node::runtime::Runtime;
+use holdfast_protection::Peer;
+
+impl World {
+    /// Kills or stops a runtime, if the system is safe: the contract is one failure at a time.
+    pub(super) fn fault(&mut self) {
+        let is_safe = match self.scenario.preset {
+            Preset::None => self.hub.coordinator.is_ready(),
+            _ => self.hub.coordinator.protected() == Protected::Yes && self.hub.coordinator.is_ready(),
+        };
+        let all_run = self.processes.len() == RUNTIMES as usize && self.processes.values().all(|process| !process.paused);
+        if !is_safe || !all_run {
+            self.at(self.now + 500 * MICROSECOND, Event::Fault);
+            return;
+        }
+        let number = self.random.range(0, self.processes.len() as u64) as usize;
+        let Some(peer) = self.processes.keys().nth(number).copied() else { return };
+        if self.random.chance(650) {
+            self.kill(peer);
+        } else {
+            let pause = self.random.range(100, 1500) * MILLISECOND;
+            self.stop(peer, pause);
+        }
+        self.faults_left -= 1;
+        // The contract is one failure at a time with re-protection between; how soon after it is the seed's business.
+        let pause = self.random.range(0, 900) * self.random.range(0, 2) * MILLISECOND;
+        self.at(self.now + pause, if self.faults_left > 0 { Event::Fault } else { Event::Heal });
+    }
+
+    fn kill(&mut self, peer: Peer) {
+        self.faults.kills += 1;
+        self.say(format_args!("kill runtime {}.{}", peer.node, peer.incarnation));
+        self.end_process(peer);
+        let noticed = self.random.range(20, 5000) * MICROSECOND;
+        self.at(self.now + noticed, Event::ExitNoticed(peer));
+    }
+
+    fn stop(&mut self, peer: Peer, pause: u64) {
+        self.faults.pauses += 1;
+        self.say(format_args!("stop runtime {}.{}", peer.node, peer.incarnation));
+        if let Some(process) = self.processes.get_mut(&peer) {
+            process.paused = true;
+        }
+        self.at(self.now + pause, Event::Resume(peer));
+    }
+
+    /// Between two events: the plan's next failure, if it is time for it.
+    pub(super) fn follow_plan(&mut self) {
+        let Some(plan) = &self.plan else { return };
+        let next = plan.failures.get(self.failures).copied();
+        // What was done before is known: only then does the system's word count.
+        let noticed = self.hub.coordinator.failovers().len() >= self.failures;
+        let is_settled = noticed && self.hub.coordinator.protected() == Protected::Yes;
+        self.settled += u64::from(is_settled);
+        let Some(Failure { when, whom, how }) = next else { return };
+        let is_time = match when {
+            When::Event(number) => self.count >= number,
+            When::Time(time) => self.now >= BEGIN + time,
+            When::Settled(number) => is_settled && self.settled_since >= number,
+        };
+        self.settled_since += u64::from(is_settled);
+        if !is_time {
+            return;
+        }
+        let there: Vec<(Peer, usize)> = self
+            .processes
+            .iter()
+            .filter(|(_, process)| !process.paused)
+            .map(|(peer, process)| (*peer, process.runtime.flows(0).map_or(0, |flows| flows.owned())))
+            .collect();
+        if there.is_empty() {
+            return;
+        }
+        let peer = match whom {
+            Whom::Owner => there.iter().max_by_key(|(_, owned)| *owned).map_or(there[0].0, |(peer, _)| *peer),
+            Whom::Number(number) => there[number % there.len()].0,
+        };
+        match how {
+            How::Kill => self.kill(peer),
+            How::Pause(pause) => self.stop(peer, pause),
+        }
+        self.failures += 1;
+        self.settled_since = 0;
+        // What follows from it is waited for.
+        (self.quiet_since, self.quiet_from) = (None, None);
+    }
+
+    /// A packet leaves.
+    pub(super) fn check_released(&mut self, frame: &[u8]) {
+        self.keep_released(frame);
+        let is_settled = self.hub.coordinator.protected() == Protected::Yes
+            && self.processes.len() == RUNTIMES as usize
+            && self.processes.values().all(|process| !process.paused);
+        let processes = self.processes.values().map(|process| &process.runtime);
+        self.checkers.check_released(frame, &self.clients, processes, is_settled);
+    }
+
+    pub(super) fn check_owners(&mut self) {
+        let fence = self.hub.fence();
+        let serving: Vec<&Runtime> = self
+            .processes
+            .iter()
+            .filter(|(peer, process)| fence.is_open_for_check(**peer) && !process.paused)
+            .map(|(_, process)| &process.runtime)
+            .collect();
+        self.checkers.check_owners(&serving);
+    }
+
+    fn keep_released(&mut self, frame: &[u8]) {
+        if self.plan.is_none() {
+            return;
+        }
+        if let Some(seen) = frames::read(frame) {
+            let ends = [seen.source, seen.destination];
+            self.released.push(Exit { at: self.now - BEGIN, ends, protocol: seen.protocol, frame: frame.to_vec() });
+        }
+    }
+
+    /// What the hub let out of a frame that came from `peer`: nothing, if that one has been given up.
+    pub(super) fn check_fenced(&mut self, peer: Peer, let_out: usize) {
+        if let_out > 0 && self.hub.coordinator.failovers().iter().any(|failover| failover.dead == peer) {
+            self.checkers.violate(
+                "one owner",
+                format!("runtime {}.{} released a packet after it had been given up", peer.node, peer.incarnation),
+            );
+        }
+    }
+}

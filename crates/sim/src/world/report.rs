@@ -1,0 +1,48 @@
+//! What a world tells about itself.
+
+use crate::checkers::Violation;
+
+/// What was done to a world.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Processes killed.
+    pub kills: u64,
+    /// Processes stopped for longer than the coordinator waits, then continued.
+    pub pauses: u64,
+    /// Frames lost.
+    pub lost: u64,
+    /// Frames delivered twice.
+    pub doubled: u64,
+    /// Frames delivered after a later one.
+    pub reordered: u64,
+}
+
+impl Faults {
+    /// Adds another world's.
+    pub fn add(&mut self, other: &Faults) {
+        self.kills += other.kills;
+        self.pauses += other.pauses;
+        self.lost += other.lost;
+        self.doubled += other.doubled;
+        self.reordered += other.reordered;
+    }
+}
+
+/// What a run of a world gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// Hash over all events, in order.
+    pub hash: u64,
+    /// Events.
+    pub events: u64,
+    /// Faults injected.
+    pub faults: Faults,
+    /// Invariants broken.
+    pub violations: Vec<Violation>,
+    /// Connections.
+    pub connections: usize,
+    /// Connections that finished.
+    pub finished: usize,
+}

@@ -1,0 +1,339 @@
+//! What every protection has to keep, run for every protection there is: one test per requirement and protection, `requirement/protection`.
+//!
+//! A new protection becomes a row by becoming a [`Preset`]. One that promises nothing (`none`) is held to what does not depend on a
+//! promise, and where a promise is checked it shows that the check can fail: with it the same faults must be seen to lose something.
+
+#[path = "conformance/pair.rs"]
+mod pair;
+#[path = "conformance/records.rs"]
+mod records;
+
+use holdfast_sim::{Connection, Exit, Failure, How, Outcome, Plan, Planted, Preset, Scenario, Violation, When, Whom, play};
+use holdfast_wire::DropReason;
+use libtest_mimic::{Arguments, Failed, Trial};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+const MICROSECOND: u64 = 1_000;
+const MILLISECOND: u64 = 1_000_000;
+/// By now every runtime has started and knows the others, whatever the network did.
+const READY: u64 = 600 * MILLISECOND;
+
+type Check = fn(Preset) -> Result<(), String>;
+
+const REQUIREMENTS: &[(&str, Check)] = &[
+    ("transparent", transparent),
+    ("output_commit", output_commit),
+    ("single_owner", single_owner),
+    ("no_buffer_lost", no_buffer_lost),
+    ("full_table", full_table),
+    ("full_of_replicas", full_of_replicas),
+    ("settled_is_safe", settled_is_safe),
+    ("records_are_checked", records::are_checked),
+    ("records_from_strangers", records::from_strangers),
+    ("refusals_are_told", records::refusals_are_told),
+    ("records_in_any_state", records::in_any_state),
+];
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let trial = |requirement: &str, check: Check, preset: Preset| {
+        Trial::test(format!("{requirement}/{}", preset.name()), move || check(preset).map_err(Failed::from))
+    };
+    let trials = REQUIREMENTS
+        .iter()
+        .flat_map(|&(requirement, check)| Preset::ALL.map(|preset| trial(requirement, check, preset)))
+        .collect();
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+macro_rules! require {
+    ($condition:expr, $($text:tt)+) => {
+        if !$condition {
+            return Err(format!($($text)+));
+        }
+    };
+}
+pub(crate) use require;
+
+fn scenario(seed: u64, preset: Preset) -> Scenario {
+    Scenario { seed, preset, planted: Planted::default(), quiet: true }
+}
+
+/// The same cases in every run: a failure is there again when it is looked for.
+fn runner(cases: u32) -> TestRunner {
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha))
+}
+
+fn lines(violations: &[Violation]) -> String {
+    violations.iter().map(|violation| format!("{}: {}", violation.invariant, violation.text)).collect::<Vec<_>>().join("; ")
+}
+
+/// Some of each kind, overlapping, of some tens of packets altogether.
+fn few_connections() -> Vec<Connection> {
+    (0..7)
+        .map(|number| Connection {
+            tcp: number % 4 == 3,
+            packets: 6 + number as u32,
+            start: READY + number * 3 * MILLISECOND,
+            pause: (4 + number) * MILLISECOND,
+        })
+        .collect()
+}
+
+/// Checks that need no promise.
+fn check_basics(preset: Preset, plan: &Plan, outcome: &Outcome) -> Result<(), String> {
+    require!(
+        outcome.report.violations.is_empty(),
+        "seed {}, {:?}, {:?}: {}",
+        outcome.report.seed,
+        preset,
+        plan.failures,
+        lines(&outcome.report.violations)
+    );
+    Ok(())
+}
+
+fn check_finished(preset: Preset, plan: &Plan, outcome: &Outcome) -> Result<(), String> {
+    let stuck: Vec<usize> = (0..outcome.finished.len()).filter(|&at| !outcome.finished[at]).collect();
+    require!(
+        stuck.is_empty(),
+        "seed {}, {preset:?}, {:?}: connections {stuck:?} did not finish",
+        outcome.report.seed,
+        plan.failures
+    );
+    Ok(())
+}
+
+type Flow = ([([u8; 4], u16); 2], u8);
+
+fn by_flow(released: &[Exit]) -> BTreeMap<Flow, Vec<&[u8]>> {
+    let mut flows: BTreeMap<Flow, Vec<&[u8]>> = BTreeMap::new();
+    for exit in released {
+        flows.entry((exit.ends, exit.protocol)).or_default().push(&exit.frame);
+    }
+    flows
+}
+
+/// Clients talk to servers, nothing fails: every flow's packets leave as they do without protection, byte for byte and in order.
+fn transparent(preset: Preset) -> Result<(), String> {
+    let connection = (any::<bool>(), 1u32..30, 0u64..40_000, 1_000u64..9_000).prop_map(|(tcp, packets, start, pause)| {
+        Connection { tcp, packets, start: READY + start * MICROSECOND, pause: pause * MICROSECOND }
+    });
+    let workload = prop::collection::vec(connection, 1..16);
+    runner(48)
+        .run(&(workload, any::<u64>()), |(connections, seed)| {
+            let plan = Plan { connections, calm: true, ..Plan::default() };
+            let plain = play(scenario(seed, Preset::None), plan.clone());
+            let here = play(scenario(seed, preset), plan.clone());
+            for outcome in [&plain, &here] {
+                check_basics(preset, &plan, outcome)
+                    .and_then(|()| check_finished(preset, &plan, outcome))
+                    .map_err(TestCaseError::fail)?;
+            }
+            let (expected, got) = (by_flow(&plain.released), by_flow(&here.released));
+            prop_assert_eq!(expected.keys().collect::<Vec<_>>(), got.keys().collect::<Vec<_>>());
+            for (flow, packets) in &expected {
+                prop_assert!(packets == &got[flow], "{:?} left otherwise than without protection", flow);
+            }
+            prop_assert!(plain.released.len() >= plan.connections.iter().map(|one| one.packets as usize).sum::<usize>());
+            Ok(())
+        })
+        .map_err(|error| error.to_string())
+}
+
+/// Plays a plan with one failure after every `step`-th event of the run without it, from the first connection on until all have
+/// finished. The runtimes take turns in failing; every one owns flows.
+fn sweep(
+    scenario: Scenario,
+    plan: &Plan,
+    how: How,
+    step: u64,
+    mut look: impl FnMut(&Plan, Outcome) -> Result<(), String>,
+) -> Result<(), String> {
+    let undisturbed = play(scenario, plan.clone());
+    if scenario.planted == Planted::default() {
+        check_basics(scenario.preset, plan, &undisturbed)?;
+    }
+    check_finished(scenario.preset, plan, &undisturbed)?;
+    let count = |outcome: &Outcome| outcome.report.events;
+    let first =
+        count(&play(scenario, Plan { lasts: plan.connections.iter().map(|one| one.start).min().unwrap_or(0), ..plan.clone() }));
+    let last = undisturbed.quiet_from;
+    let mut runs = 0;
+    for event in (first..last).step_by(step as usize) {
+        let failures = vec![Failure { when: When::Event(event), whom: Whom::Number(runs), how }];
+        let plan = Plan { failures, ..plan.clone() };
+        let outcome = play(scenario, plan.clone());
+        require!(outcome.failures == 1, "the failure after event {event} of seed {} never happened", scenario.seed);
+        look(&plan, outcome)?;
+        runs += 1;
+    }
+    require!(runs > 20, "only {runs} boundaries between events {first} and {last}");
+    Ok(())
+}
+
+/// A runtime is killed between any two events: whatever had left is remembered by whoever serves the flow afterwards, and every
+/// connection finishes. Without a promise, or when packets leave before their state is saved, the same sweep must see something forgotten.
+fn output_commit(preset: Preset) -> Result<(), String> {
+    let worlds = [(1, true, 5), (2, false, 11), (3, false, 11), (4, false, 11), (5, false, 11)];
+    let plan = |calm| Plan { connections: few_connections(), calm, strict: true, ..Plan::default() };
+    if preset.promises() {
+        for (seed, calm, step) in worlds {
+            sweep(scenario(seed, preset), &plan(calm), How::Kill, step, |plan, outcome| {
+                check_basics(preset, plan, &outcome)?;
+                check_finished(preset, plan, &outcome)
+            })?;
+        }
+    }
+    let mut forgotten = 0;
+    let planted = Planted { release_before_commit: preset.promises(), ..Planted::default() };
+    for (seed, calm, step) in worlds.into_iter().take(3) {
+        let scenario = Scenario { planted, ..scenario(seed, preset) };
+        sweep(scenario, &plan(calm), How::Kill, step * 4, |plan, outcome| {
+            let (lost, others): (Vec<Violation>, Vec<Violation>) =
+                outcome.report.violations.into_iter().partition(|violation| violation.invariant == "output commit");
+            forgotten += usize::from(!lost.is_empty());
+            require!(others.is_empty(), "seed {seed}, {:?}: {}", plan.failures, lines(&others));
+            Ok(())
+        })?;
+    }
+    require!(forgotten > 50, "only {forgotten} kills were seen to lose anything");
+    Ok(())
+}
+
+/// A runtime is stopped between any two events, given up, and continued: it releases nothing any more, whatever it had in hand. The
+/// same sweep without fence and epochs must see it release something.
+fn single_owner(preset: Preset) -> Result<(), String> {
+    let plan = Plan { connections: few_connections(), lasts: 8_000 * MILLISECOND, ..Plan::default() };
+    let how = How::Pause(450 * MILLISECOND);
+    let mut fenced = 0;
+    for (seed, calm, step) in [(11, true, 41), (12, false, 43), (13, false, 47)] {
+        let plan = Plan { calm, ..plan.clone() };
+        sweep(scenario(seed, preset), &plan, how, step, |plan, outcome| {
+            fenced += outcome.drops.get(DropReason::Fenced);
+            check_basics(preset, plan, &outcome)?;
+            if preset.promises() { check_finished(preset, plan, &outcome) } else { Ok(()) }
+        })?;
+    }
+    require!(fenced > 100, "the woken runtimes tried to send only {fenced} frames");
+    let mut released = 0;
+    let planted = Planted { no_epoch_check: true, ..Planted::default() };
+    let plan = Plan { calm: true, lasts: 2_500 * MILLISECOND, ..plan };
+    sweep(Scenario { planted, ..scenario(11, preset) }, &plan, how, 47, |_, outcome| {
+        released += usize::from(outcome.report.violations.iter().any(|violation| violation.invariant == "one owner"));
+        Ok(())
+    })?;
+    require!(released > 0, "without a fence nobody released anything either");
+    Ok(())
+}
+
+/// Runtimes die and hang, frames are lost, doubled and reordered: in the end every buffer of the living and of the dead is back.
+fn no_buffer_lost(preset: Preset) -> Result<(), String> {
+    let (mut kills, mut drops) = (0, 0);
+    for seed in 0..60 {
+        let outcome = holdfast_sim::World::new(Scenario { quiet: false, ..scenario(seed, preset) }, false).play();
+        kills += outcome.report.faults.kills;
+        drops += outcome.drops.total();
+        let lost: Vec<Violation> =
+            outcome.report.violations.into_iter().filter(|violation| violation.invariant == "no anonymous drop").collect();
+        require!(lost.is_empty(), "seed {seed}: {}", lines(&lost));
+    }
+    require!(kills > 20 && drops > 0, "the worlds were too peaceful: {kills} kills, {drops} drops");
+    Ok(())
+}
+
+/// Flows per runtime where tables are meant to be full: twelve in all.
+const SMALL: usize = 4;
+
+fn crowd(count: u64) -> Vec<Connection> {
+    (0..count)
+        .map(|number| Connection { tcp: false, packets: 60, start: READY + number * MILLISECOND, pause: 10 * MILLISECOND })
+        .collect()
+}
+
+/// More connections come than there is room for: those that came first go on as if nothing were, the others' packets are dropped
+/// with a reason.
+fn full_table(preset: Preset) -> Result<(), String> {
+    let plan = Plan { connections: crowd(15), flows: SMALL, calm: true, lasts: 4_000 * MILLISECOND, ..Plan::default() };
+    let outcome = play(scenario(21, preset), plan.clone());
+    check_basics(preset, &plan, &outcome)?;
+    let done = outcome.finished.iter().filter(|done| **done).count();
+    require!(done == 12 && outcome.finished[..12].iter().all(|done| *done), "finished: {:?}", outcome.finished);
+    require!(outcome.drops.get(DropReason::FlowTableFull) > 100, "drops: {:?}", outcome.drops.iter().collect::<Vec<_>>());
+    require!(outcome.unprotected == 0, "{} packets left unprotected", outcome.unprotected);
+    Ok(())
+}
+
+/// A runtime dies while every table is full, and is away for a while: the others cannot hold all its flows and their replicas. What
+/// finds no place is dropped with a reason; flows that have one go on; when the runtime is back, all do.
+fn full_of_replicas(preset: Preset) -> Result<(), String> {
+    let (killed, back) = (READY + 200 * MILLISECOND, READY + 700 * MILLISECOND);
+    let kill = Failure { when: When::Time(killed), whom: Whom::Owner, how: How::Kill };
+    let mut connections = crowd(12);
+    connections.iter_mut().for_each(|one| one.packets = 120);
+    let plan = Plan { connections, failures: vec![kill], flows: SMALL, calm: true, restart: back - killed, ..Plan::default() };
+    let outcome = play(scenario(22, preset), plan.clone());
+    check_basics(preset, &plan, &outcome)?;
+    check_finished(preset, &plan, &outcome)?;
+    require!(outcome.failures == 1, "nobody was killed");
+    let served = |from: u64, to: u64| -> std::collections::BTreeSet<usize> {
+        outcome.released.iter().filter(|exit| (from..to).contains(&exit.at)).filter_map(Exit::connection).collect()
+    };
+    let (before, meanwhile, after) =
+        (served(READY, killed), served(killed + 50 * MILLISECOND, back), served(back + 200 * MILLISECOND, u64::MAX));
+    require!(before.len() == 12 && after.len() == 12, "served before: {before:?}, after: {after:?}");
+    require!((SMALL..12).contains(&meanwhile.len()), "with full tables were served: {meanwhile:?}");
+    require!(outcome.drops.get(DropReason::FlowTableFull) > 100, "drops: {:?}", outcome.drops.iter().collect::<Vec<_>>());
+    require!(outcome.unprotected == 0, "{} packets left unprotected", outcome.unprotected);
+    Ok(())
+}
+
+/// Whenever the system says that its flows are safe, at first or again after a failure, any of the runtimes may be killed: nothing that
+/// left is forgotten. What promises nothing never says so.
+fn settled_is_safe(preset: Preset) -> Result<(), String> {
+    let mut connections = few_connections();
+    connections.iter_mut().for_each(|one| one.packets *= 4);
+    let mut kills = 0;
+    for seed in 31..37 {
+        for first in [0, 40, 95] {
+            for number in 0..3 {
+                for boundary in [0, 1, 2, 5, 12, 40, 150] {
+                    let begin = Failure {
+                        when: When::Time(READY + first * MILLISECOND),
+                        whom: Whom::Number(seed as usize % 3),
+                        how: How::Kill,
+                    };
+                    let again = Failure { when: When::Settled(boundary), whom: Whom::Number(number), how: How::Kill };
+                    let plan =
+                        Plan { connections: connections.clone(), failures: vec![begin, again], strict: true, ..Plan::default() };
+                    let outcome = play(scenario(seed, preset), plan.clone());
+                    if !preset.promises() {
+                        require!(outcome.settled == 0, "seed {seed}: it called itself safe");
+                        return Ok(());
+                    }
+                    kills += outcome.failures;
+                    check_basics(preset, &plan, &outcome)?;
+                    check_finished(preset, &plan, &outcome)?;
+                }
+            }
+        }
+    }
+    require!(kills > 600, "only {kills} kills");
+    // The same without waiting for its word does lose something, so the word is worth something.
+    let mut lost = 0;
+    for seed in 31..37 {
+        for pause in [0, 1, 2, 4] {
+            let kill = |time, number| Failure { when: When::Time(time), whom: Whom::Number(number), how: How::Kill };
+            let begin = READY + 40 * MILLISECOND;
+            let failures = vec![kill(begin, seed as usize % 3), kill(begin + pause * MILLISECOND, seed as usize)];
+            let plan = Plan { connections: connections.clone(), failures, strict: true, ..Plan::default() };
+            lost += usize::from(!play(scenario(seed, preset), plan).report.violations.is_empty());
+        }
+    }
+    require!(lost > 0, "two kills at once lost nothing either");
+    Ok(())
+}

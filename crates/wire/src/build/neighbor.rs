@@ -1,0 +1,85 @@
+//! Neighbour discovery: who has this IPv6 address?
+
+use super::icmp::finish_v6;
+use super::{DoesNotFit, length, put};
+use crate::header::{Mac, icmpv6};
+
+/// To all nodes of a link (RFC 4291, section 2.7.1).
+pub const ALL_NODES: [u8; 16] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+
+/// The MAC address of an IPv6 multicast address (RFC 2464, section 7).
+pub fn multicast_mac(group: &[u8; 16]) -> Mac {
+    [0x33, 0x33, group[12], group[13], group[14], group[15]]
+}
+
+/// The multicast address that a neighbour with this address listens to (RFC 4291, section 2.7.1).
+pub fn solicited_node(address: &[u8; 16]) -> [u8; 16] {
+    let mut group = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0, 0, 0];
+    group[13..].copy_from_slice(&address[13..]);
+    group
+}
+
+/// Question or answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NeighborKind {
+    /// Who has this address (RFC 4861, section 4.3)?
+    Solicitation,
+    /// I have (RFC 4861, section 4.4).
+    Advertisement {
+        /// The sender is a router.
+        is_router: bool,
+        /// It answers a question that was put to it.
+        is_solicited: bool,
+        /// What was known before is replaced.
+        is_override: bool,
+    },
+}
+
+/// A neighbour solicitation or advertisement (RFC 4861, sections 4.3 and 4.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Neighbor {
+    /// Which.
+    pub kind: NeighborKind,
+    /// The address that it is about.
+    pub target: [u8; 16],
+    /// The sender's MAC address, in an option (RFC 4861, section 4.6.1). `None` from one without an IP address, who looks for
+    /// duplicates (RFC 4862, section 5.4.2).
+    pub link: Option<Mac>,
+}
+
+impl Neighbor {
+    /// Bytes without the option.
+    pub const LEN: usize = 24;
+    /// Bytes with it.
+    pub const LEN_WITH_LINK: usize = 32;
+
+    /// The message, with its checksum over the pseudo-header too, at the front of `message`; behind it may lie further options. Its IPv6
+    /// header's hop limit must be 255: the receiver sees by that that no router has forwarded it (RFC 4861, section 7.1).
+    ///
+    /// # Errors
+    /// If `message` is shorter, or longer than 65,535 bytes.
+    pub fn write(&self, message: &mut [u8], source: &[u8; 16], destination: &[u8; 16]) -> Result<(), DoesNotFit> {
+        length(message.len())?;
+        let (kind, flags, option) = match self.kind {
+            NeighborKind::Solicitation => (icmpv6::NEIGHBOR_SOLICITATION, 0, 1),
+            NeighborKind::Advertisement { is_router, is_solicited, is_override } => {
+                let flags = u8::from(is_router) << 7 | u8::from(is_solicited) << 6 | u8::from(is_override) << 5;
+                (icmpv6::NEIGHBOR_ADVERTISEMENT, flags, 2)
+            }
+        };
+        let mut bytes = [0; Neighbor::LEN_WITH_LINK];
+        bytes[0] = kind;
+        bytes[4] = flags;
+        bytes[8..24].copy_from_slice(&self.target);
+        let mut len = Neighbor::LEN;
+        if let Some(link) = self.link {
+            len = Neighbor::LEN_WITH_LINK;
+            bytes[24] = option;
+            bytes[25] = 1;
+            bytes[26..].copy_from_slice(&link);
+        }
+        put(message, &bytes[..len])?;
+        finish_v6(message, source, destination);
+        Ok(())
+    }
+}

@@ -1,0 +1,167 @@
+//! Flow keys: directions, and errors that travel with replies.
+
+use crate::frames::{A4, A6, B4, B6, echo4, echo6, error4, error6, ethernet, packets, v4, v6};
+use holdfast_wire::build;
+use holdfast_wire::header::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, icmp, icmpv6, proto};
+use holdfast_wire::{FlowKey, Layers, MemoryPool, PacketPool, ip_addr, ip_bytes, map_v4, unmap_v4};
+use proptest::prelude::*;
+
+fn key() -> impl Strategy<Value = FlowKey> {
+    // Few values, so that keys that differ in one field only come up.
+    let address = || prop_oneof![Just(A6), Just(B6), Just(map_v4(A4)), any::<[u8; 16]>()];
+    let number = || prop_oneof![Just(0u16), Just(443), any::<u16>()];
+    (address(), address(), number(), number(), number(), number()).prop_map(
+        |(source, destination, source_port, destination_port, protocol, scope)| FlowKey {
+            source,
+            destination,
+            source_port,
+            destination_port,
+            protocol,
+            scope,
+        },
+    )
+}
+
+fn key_of(frame: &[u8]) -> Option<FlowKey> {
+    let mut pool = MemoryPool::new(1);
+    let mut packet = crate::frames::packet(&mut pool, frame, 0xa5);
+    let key = packet.parse().ok().and_then(|()| FlowKey::of(&packet));
+    pool.put(packet);
+    key
+}
+
+/// The error about this packet, from somebody on its way, with so much of it as a quote.
+fn error_about(ethertype: u16, packet: &[u8], len: usize) -> Vec<u8> {
+    let quote = &packet[..len.min(packet.len())];
+    match ethertype {
+        ETHERTYPE_IPV4 => ethernet(ethertype, &[], &v4(proto::ICMP, &error4(icmp::TIME_EXCEEDED, quote))),
+        _ => ethernet(ethertype, &[], &v6(proto::ICMPV6, &error6(icmpv6::TIME_EXCEEDED, quote))),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1024))]
+
+    /// Scenario: any key. The reply to the reply is the packet itself; ends change places and nothing else.
+    #[test]
+    fn reverse_twice_is_identity(key in key()) {
+        let back = key.reverse();
+        prop_assert_eq!(back.reverse(), key);
+        prop_assert_eq!((back.source, back.source_port), (key.destination, key.destination_port));
+        prop_assert_eq!((back.destination, back.destination_port), (key.source, key.source_port));
+        prop_assert_eq!((back.protocol, back.scope), (key.protocol, key.scope));
+    }
+
+    /// Scenario: any two keys. Compared by words they are equal when all fields are, and then they have one hash.
+    #[test]
+    fn equal_is_equal_by_fields(a in key(), b in key(), seed: u64) {
+        let fields = |key: &FlowKey| (key.source, key.destination, key.source_port, key.destination_port, key.protocol, key.scope);
+        prop_assert_eq!(a == b, fields(&a) == fields(&b));
+        prop_assert_eq!(a.cmp(&b).is_eq(), fields(&a) == fields(&b));
+        // 64 bits: that two different ones meet here is not going to happen.
+        prop_assert_eq!(a.hash(seed) == b.hash(seed), a == b);
+    }
+
+    /// Scenario: any address, as 16 bytes and back.
+    #[test]
+    fn addresses_survive_16_bytes(v4: [u8; 4], v6: [u8; 16]) {
+        prop_assert_eq!(unmap_v4(&map_v4(v4)), Some(v4));
+        prop_assert_eq!(ip_addr(&map_v4(v4)), std::net::IpAddr::from(v4));
+        prop_assert_eq!(ip_bytes(ip_addr(&v6)), v6);
+    }
+
+    /// Scenario: a packet of any kind is quoted in an error, whole or cut anywhere. Once the ports are in it, the error's key is the reverse of the packet's.
+    #[test]
+    fn an_errors_key_is_the_reverse_of_what_it_quotes(which in any::<prop::sample::Index>(), len in 0usize..200) {
+        thread_local! { static PACKETS: Vec<(String, u16, Vec<u8>, usize, u8)> = packets(); }
+        let (name, ethertype, packet, header, protocol) = PACKETS.with(|packets| packets[which.index(packets.len())].clone());
+        let own = key_of(&ethernet(ethertype, &[], &packet));
+        let needed = header + match protocol {
+            proto::TCP | proto::UDP => 4,
+            proto::ICMP | proto::ICMPV6 => 8,
+            _ => 0,
+        };
+        let expected = own.filter(|_| len >= needed).map(|key| key.reverse());
+        prop_assert_eq!(key_of(&error_about(ethertype, &packet, len)), expected, "{} cut to {}", name, len);
+    }
+}
+
+#[test]
+fn every_kind_of_first_packet_has_a_key_and_no_later_fragment_has() {
+    // Scenario: packets of every kind. All but later fragments say whose they are.
+    let mut keyless = Vec::new();
+    for (name, ethertype, packet, _, protocol) in packets() {
+        match key_of(&ethernet(ethertype, &[], &packet)) {
+            Some(key) => assert_eq!(
+                (key.source, key.destination, key.protocol),
+                match ethertype {
+                    ETHERTYPE_IPV4 => (map_v4(A4), map_v4(B4), protocol.into()),
+                    _ => (A6, B6, protocol.into()),
+                },
+                "{name}"
+            ),
+            None => keyless.push(name),
+        }
+    }
+    assert_eq!(keyless, ["ipv4/later", "ipv6/later"]);
+}
+
+#[test]
+fn an_error_about_an_error_has_no_key() {
+    // Scenario: an error quotes an error, which nobody may send. It belongs to no flow.
+    let inner4 = v4(proto::ICMP, &error4(icmp::UNREACHABLE, &v4(proto::ICMP, &echo4(1))));
+    assert!(key_of(&ethernet(ETHERTYPE_IPV4, &[], &inner4)).is_some());
+    assert_eq!(key_of(&error_about(ETHERTYPE_IPV4, &inner4, 500)), None);
+    let inner6 = v6(proto::ICMPV6, &error6(icmpv6::UNREACHABLE, &v6(proto::ICMPV6, &echo6(1))));
+    assert!(key_of(&ethernet(ETHERTYPE_IPV6, &[], &inner6)).is_some());
+    assert_eq!(key_of(&error_about(ETHERTYPE_IPV6, &inner6, 500)), None);
+}
+
+#[test]
+fn an_echo_and_its_reply_are_one_flow() {
+    // Scenario: ping, over IPv4 and IPv6. The reply's key is the reverse of the question's.
+    let mut reply4 = vec![0; 16];
+    build::IcmpEcho { is_reply: true, id: 600, sequence: 2 }.write(&mut reply4).expect("it fits");
+    let mut back4 = vec![0; 36];
+    back4[20..].copy_from_slice(&reply4);
+    build::Ipv4::new(B4, A4, proto::ICMP).write(&mut back4).expect("it fits");
+    let question = key_of(&ethernet(ETHERTYPE_IPV4, &[], &v4(proto::ICMP, &echo4(600)))).expect("it has a key");
+    assert_eq!(key_of(&ethernet(ETHERTYPE_IPV4, &[], &back4)), Some(question.reverse()));
+    let mut back6 = vec![0; 56];
+    build::Icmpv6Echo { is_reply: true, id: 600, sequence: 2 }.write(&mut back6[40..], &B6, &A6).expect("it fits");
+    build::Ipv6::new(B6, A6, proto::ICMPV6).write(&mut back6).expect("it fits");
+    let question = key_of(&ethernet(ETHERTYPE_IPV6, &[], &v6(proto::ICMPV6, &echo6(600)))).expect("it has a key");
+    assert_eq!(key_of(&ethernet(ETHERTYPE_IPV6, &[], &back6)), Some(question.reverse()));
+}
+
+#[test]
+fn ports_are_not_read_behind_the_end_of_the_quoted_packet() {
+    // Scenario: an error quotes an IP packet that ends with its header or in its ports; extensions of the error (RFC 4884) follow.
+    // What follows is not the packet's: there are no ports, and so no key.
+    for (ethertype, packet) in [
+        (ETHERTYPE_IPV4, v4(proto::UDP, &[])),
+        (ETHERTYPE_IPV4, v4(proto::TCP, &[0x01, 0xbb])),
+        (ETHERTYPE_IPV4, v4(proto::ICMP, &[8, 0, 0, 0])),
+        (ETHERTYPE_IPV6, v6(proto::UDP, &[])),
+        (ETHERTYPE_IPV6, v6(proto::TCP, &[0x01, 0xbb])),
+        (ETHERTYPE_IPV6, v6(proto::ICMPV6, &[128, 0, 0, 0])),
+    ] {
+        let extended = [&packet[..], &[0x20, 0, 0, 0, 0, 8, 1, 1]].concat();
+        assert!(Layers::parse_quoted(&extended).is_ok_and(|layers| usize::from(layers.end) == packet.len()));
+        assert_eq!(FlowKey::quoted(&extended), None, "{packet:?}");
+        assert_eq!(key_of(&error_about(ethertype, &extended, 500)), None, "{packet:?}");
+    }
+}
+
+#[test]
+fn keys_are_printed_as_an_operator_reads_them() {
+    // Scenario: keys in a log.
+    let print = |protocol: u16, source: [u8; 16]| {
+        FlowKey { source, source_port: 1, destination: B6, destination_port: 2, protocol, scope: 0 }.to_string()
+    };
+    assert_eq!(print(6, map_v4(A4)), "tcp 192.0.2.1:1 > [2001:db8:2::2]:2");
+    assert_eq!(print(17, A6), "udp [2001:db8:1::1]:1 > [2001:db8:2::2]:2");
+    assert_eq!(print(132, A6), "proto-132 [2001:db8:1::1]:1 > [2001:db8:2::2]:2");
+    // A number that is no protocol's is not taken for one.
+    assert_eq!(print(256 + 6, A6), "proto-262 [2001:db8:1::1]:1 > [2001:db8:2::2]:2");
+}
