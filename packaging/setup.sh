@@ -6,7 +6,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# To build, and for the fuzzers' C++ half; for DPDK ports (libdpdk-dev brings DPDK's drivers, all of them); to make networks, and the programs that talk through them.
+# To build, and for the fuzzers' C++ half; for DPDK ports, with all of DPDK's drivers; to make networks, and the programs that talk through
+# them.
 packages=(
   build-essential ca-certificates git
   libdpdk-dev pkg-config
