@@ -62,7 +62,7 @@ fn refused(configuration: &str, interrupt: &Interrupt) -> Result<(Option<i32>, S
 }
 
 fn a_missing_device_is_69(interrupt: &Interrupt) -> Result<()> {
-    let configuration = Options::protected(Chain::Edge).configuration().replace("device: wan0", "device: wan7");
+    let configuration = Options::protected(Chain::Edge).configuration().replace("wan0\"", "wan7\"");
     let (code, said) = refused(&configuration, interrupt)?;
     ensure!(code == Some(69) && said.contains("wan7"), "{code:?}: {said}");
     Ok(())
