@@ -243,7 +243,7 @@ impl Runtime {
         for at in 0..self.lanes.len() {
             let lane = &mut self.lanes[at];
             let fabric = &self.fabric;
-            lane.outbox.begin(lane.index, self.members.iter().map(|peer| (*peer, fabric.room(*peer))));
+            lane.outbox.begin(lane.index, self.shared.now, self.members.iter().map(|peer| (*peer, fabric.room(*peer))));
             lane.process(&mut self.shared, pool);
             if lane.retry {
                 lane.unpark(&mut self.shared, pool);
