@@ -81,9 +81,15 @@ impl Default for FabricConfig {
 struct Sent {
     sequence: u32,
     bytes: Vec<u8>,
+    /// When it last went out.
     at: u64,
+    /// How often it did.
     tries: u32,
-    repeated_for_gap: bool,
+    /// Something later has arrived without it. Stays until the frame is overdue all the same: answers that were under way while it was
+    /// repeated tell of the same gap.
+    missed: bool,
+    /// For that reason it is to go out now.
+    is_due: bool,
     arrived: bool,
 }
 
@@ -131,6 +137,12 @@ impl Channel {
         (base << self.backoff.min(6)).min(config.max_timeout)
     }
 
+    /// Repeated frames that may be under way together. Against silence the oldest is enough: the rest would not tell more. Once the peer
+    /// answers again, what is overdue follows.
+    fn budget(&self) -> usize {
+        if self.backoff > 0 { 1 } else { OVERDUE_AT_ONCE }
+    }
+
     fn selective(&self) -> u64 {
         let mut bits = 0;
         for (sequence, _) in &self.early {
@@ -149,9 +161,8 @@ impl Channel {
                 break;
             }
             if let Some(done) = self.flight.pop_front() {
-                if done.tries == 1 {
-                    let sample = now.saturating_sub(done.at).max(1);
-                    self.smoothed_rtt = if self.smoothed_rtt == 0 { sample } else { (self.smoothed_rtt * 7 + sample) / 8 };
+                if !done.arrived {
+                    measure(&mut self.smoothed_rtt, &done, now);
                 }
                 self.backoff = 0;
                 spare.push(done.bytes);
@@ -162,18 +173,27 @@ impl Channel {
         }
         for sent in &mut self.flight {
             let distance = sent.sequence.wrapping_sub(acknowledgement).wrapping_sub(1);
-            if distance < 64 && selective & 1 << distance != 0 {
+            if distance < 64 && selective & 1 << distance != 0 && !sent.arrived {
                 sent.arrived = true;
+                measure(&mut self.smoothed_rtt, sent, now);
             }
         }
         // Something later has arrived: what is missing before it was lost, or is late by so much that repeating it costs less.
         let last_arrived = self.flight.iter().rposition(|sent| sent.arrived).unwrap_or(0);
         for sent in self.flight.iter_mut().take(last_arrived) {
-            if !sent.arrived && !sent.repeated_for_gap {
-                sent.repeated_for_gap = true;
-                sent.at = 0;
+            if !sent.arrived && !sent.missed {
+                (sent.missed, sent.is_due) = (true, true);
             }
         }
+    }
+}
+
+/// Takes the round trip of a frame that is known to have arrived just now, if it tells anything: of one that went out twice nobody knows
+/// which copy is answered (Karn), and one that was missed is late by more than the way.
+fn measure(smoothed_rtt: &mut u64, sent: &Sent, now: u64) {
+    if sent.tries == 1 && !sent.missed {
+        let sample = now.saturating_sub(sent.at).max(1);
+        *smoothed_rtt = if *smoothed_rtt == 0 { sample } else { (*smoothed_rtt * 7 + sample) / 8 };
     }
 }
 
@@ -383,8 +403,7 @@ impl Fabric {
             let timeout = channel.timeout(config);
             let mut timed_out = false;
             let (expected, selective) = (channel.expected, channel.selective());
-            // Against silence the oldest frame is enough: the rest would not tell more. Once the peer answers again, what is overdue follows.
-            let mut budget = if channel.backoff > 0 { 1 } else { OVERDUE_AT_ONCE };
+            let mut budget = channel.budget();
             for sent in &mut channel.flight {
                 if budget == 0 {
                     break;
@@ -392,23 +411,21 @@ impl Fabric {
                 if sent.arrived {
                     continue;
                 }
-                let is_due = sent.at == 0 || now >= sent.at.saturating_add(timeout);
-                if !is_due {
-                    // Frames were sent in order; only those that a gap has marked are out of it.
-                    if sent.tries == 1 {
-                        continue;
-                    }
-                    budget -= 1;
+                let is_overdue = now >= sent.at.saturating_add(timeout);
+                if !sent.is_due && !is_overdue {
+                    // One that was repeated and is not answered yet counts: what follows it waits for the answer.
+                    budget -= usize::from(sent.tries > 1);
                     continue;
                 }
-                timed_out |= sent.at != 0;
+                let is_for_gap = sent.is_due && !is_overdue;
+                timed_out |= !is_for_gap;
                 refresh(&mut sent.bytes, channel.peer, expected, selective);
                 if !transmit(&sent.bytes) {
                     return;
                 }
-                sent.at = now.max(1);
+                sent.at = now;
                 sent.tries += 1;
-                sent.repeated_for_gap = false;
+                (sent.missed, sent.is_due) = (is_for_gap, false);
                 channel.acknowledge = false;
                 budget -= 1;
             }
@@ -422,22 +439,22 @@ impl Fabric {
                 let records = &channel.queue[channel.queued_from..end];
                 frame(&mut bytes, *me, channel.peer, config.cluster, Some(channel.next_sequence), records);
                 refresh(&mut bytes, channel.peer, expected, selective);
-                let accepted = transmit(&bytes);
-                let at = if accepted { now.max(1) } else { 0 };
+                if !transmit(&bytes) {
+                    spare.push(bytes);
+                    return;
+                }
                 channel.queued_from = end;
                 channel.flight.push_back(Sent {
                     sequence: channel.next_sequence,
                     bytes,
-                    at,
+                    at: now,
                     tries: 1,
-                    repeated_for_gap: false,
+                    missed: false,
+                    is_due: false,
                     arrived: false,
                 });
                 channel.next_sequence = channel.next_sequence.wrapping_add(1);
                 channel.acknowledge = false;
-                if !accepted {
-                    return;
-                }
             }
             if channel.queued_from == channel.queue.len() {
                 channel.queue.clear();
@@ -465,11 +482,13 @@ impl Fabric {
             }
             let timeout = channel.timeout(&self.config);
             let mut soonest = None::<u64>;
+            let mut budget = channel.budget();
             for sent in channel.flight.iter().filter(|sent| !sent.arrived) {
-                let due = if sent.at == 0 { 0 } else { sent.at.saturating_add(timeout) };
+                let due = if sent.is_due { 0 } else { sent.at.saturating_add(timeout) };
                 soonest = Some(soonest.map_or(due, |soonest| soonest.min(due)));
-                // Against silence nothing goes out behind a frame that was repeated, however overdue it is: nobody needs to wake up for it.
-                if channel.backoff > 0 && sent.tries > 1 {
+                // Behind as many repeated frames as may be under way nothing goes out, however overdue it is: nobody needs to wake up for it.
+                budget -= usize::from(sent.tries > 1);
+                if budget == 0 {
                     break;
                 }
             }

@@ -87,6 +87,126 @@ fn a_channel_outlives_its_numbers() {
     }
 }
 
+/// A frame is overtaken, and acknowledged before it was repeated: what was measured of others still says how far away the peer is.
+#[test]
+fn a_frame_that_was_only_late_does_not_spoil_the_estimate() {
+    let (mut a, mut b) = (Fabric::new(A, FabricConfig::default()), Fabric::new(B, FabricConfig::default()));
+    let mut now = 5_000_000 * MILLISECOND;
+    let mut sent = Vec::new();
+    for _ in 0..2 {
+        a.send(B.node, 40, &[0; 2000]).unwrap();
+        sent.extend(frames(&mut a, now));
+    }
+    now += MILLISECOND;
+    // The second comes first. Both answers are there before the sender gets to repeat anything.
+    for at in [1, 0] {
+        b.handle_frame(&sent[at], now).unwrap();
+        for answer in frames(&mut b, now) {
+            a.handle_frame(&answer, now).unwrap();
+        }
+    }
+    assert!(a.is_settled(B.node));
+    a.send(B.node, 40, b"another").unwrap();
+    frames(&mut a, now);
+    assert_eq!(a.poll_timeout(), Some(now + 20 * MILLISECOND));
+}
+
+/// A frame is lost, and it takes a while until the peer has it again: those behind it were not under way for so long.
+#[test]
+fn a_loss_does_not_spoil_the_estimate_of_those_that_arrived() {
+    let (mut a, mut b) = (Fabric::new(A, FabricConfig::default()), Fabric::new(B, FabricConfig::default()));
+    let mut now = 5_000_000 * MILLISECOND;
+    let mut sent = Vec::new();
+    for _ in 0..3 {
+        a.send(B.node, 40, &[0; 2000]).unwrap();
+        sent.extend(frames(&mut a, now));
+    }
+    now += MILLISECOND;
+    for frame in &sent[1..] {
+        b.handle_frame(frame, now).unwrap();
+    }
+    for answer in frames(&mut b, now) {
+        a.handle_frame(&answer, now).unwrap();
+    }
+    let repeated = frames(&mut a, now);
+    assert_eq!(repeated.len(), 1);
+    now += 300 * MILLISECOND;
+    b.handle_frame(&repeated[0], now).unwrap();
+    for answer in frames(&mut b, now) {
+        a.handle_frame(&answer, now).unwrap();
+    }
+    assert!(a.is_settled(B.node));
+    a.send(B.node, 40, b"another").unwrap();
+    frames(&mut a, now);
+    assert_eq!(a.poll_timeout(), Some(now + 20 * MILLISECOND));
+}
+
+/// The first of many frames is lost, and each of the others is acknowledged by itself: the lost one is repeated once, then only when it is overdue.
+#[test]
+fn a_gap_is_filled_once_however_many_answers_tell_of_it() {
+    let (mut a, mut b) = (Fabric::new(A, FabricConfig::default()), Fabric::new(B, FabricConfig::default()));
+    let mut now = 5_000_000 * MILLISECOND;
+    let mut sent = Vec::new();
+    for _ in 0..10 {
+        a.send(B.node, 40, &[0; 2000]).unwrap();
+        sent.extend(frames(&mut a, now));
+    }
+    let mut repeated = Vec::new();
+    for frame in &sent[1..] {
+        now += MILLISECOND;
+        b.handle_frame(frame, now).unwrap();
+        for answer in frames(&mut b, now) {
+            a.handle_frame(&answer, now).unwrap();
+        }
+        repeated.extend(frames(&mut a, now));
+    }
+    assert_eq!(repeated.len(), 1);
+    // The repeated one is lost as well.
+    now = a.poll_timeout().unwrap();
+    assert_eq!(frames(&mut a, now).len(), 1);
+    // The next answer tells of the gap again: that one may have been lost too.
+    a.send(B.node, 40, &[0; 2000]).unwrap();
+    for frame in frames(&mut a, now) {
+        b.handle_frame(&frame, now).unwrap();
+    }
+    for answer in frames(&mut b, now) {
+        a.handle_frame(&answer, now).unwrap();
+    }
+    assert_eq!(frames(&mut a, now).len(), 1);
+}
+
+/// More frames than are repeated together are missing, and the first of them are under way again: there is nothing to do until an answer comes.
+#[test]
+fn a_gap_longer_than_what_is_repeated_together_keeps_nobody_awake() {
+    let (mut a, mut b) = (Fabric::new(A, FabricConfig::default()), Fabric::new(B, FabricConfig::default()));
+    let now = 5_000_000 * MILLISECOND;
+    let mut sent = Vec::new();
+    for _ in 0..40 {
+        a.send(B.node, 40, &[0; 2000]).unwrap();
+        sent.extend(frames(&mut a, now));
+    }
+    b.handle_frame(&sent[39], now).unwrap();
+    for answer in frames(&mut b, now) {
+        a.handle_frame(&answer, now).unwrap();
+    }
+    assert_eq!(frames(&mut a, now).len(), OVERDUE_AT_ONCE);
+    assert!(frames(&mut a, now).is_empty());
+    assert_eq!(a.poll_timeout(), Some(now + 20 * MILLISECOND));
+}
+
+/// The way out is blocked: nothing is lost, and nothing counts as under way.
+#[test]
+fn what_the_network_does_not_take_is_offered_again() {
+    let (mut a, mut b) = (Fabric::new(A, FabricConfig::default()), Fabric::new(B, FabricConfig::default()));
+    a.send(B.node, 40, b"record").unwrap();
+    a.poll_transmit(1, |_| false);
+    assert_eq!(a.poll_timeout(), Some(0));
+    for frame in frames(&mut a, 2) {
+        b.handle_frame(&frame, 3).unwrap();
+    }
+    assert_eq!(drain(&mut b), [b"record"]);
+}
+
 #[test]
 fn a_peer_that_starts_again_gets_nothing_of_what_its_old_life_was_sent() {
     let (mut a, mut b) = (Fabric::new(A, FabricConfig::default()), Fabric::new(B, FabricConfig::default()));
