@@ -30,7 +30,7 @@ struct Header {
     source_incarnation: U32,
     /// 0: the sender does not know it yet.
     destination_incarnation: U32,
-    /// Number of this frame, from 1; 0 for a frame that only acknowledges.
+    /// Number of this frame, from 1, and after 2^32 of them from 0. Without meaning if the frame [only acknowledges](ONLY_ACKNOWLEDGES).
     sequence: U32,
     /// The next number that the sender expects from its peer.
     acknowledgement: U32,
@@ -45,6 +45,8 @@ struct Header {
 
 const MAGIC: u16 = 0x4846;
 const VERSION: u8 = 1;
+/// Flag: the frame has no number and no records. Every number is some frame's, so none can say it.
+const ONLY_ACKNOWLEDGES: u8 = 1;
 const ETHERNET_LEN: usize = 14;
 const HEADER_LEN: usize = size_of::<Header>();
 const RECORD_HEADER_LEN: usize = 3;
@@ -79,9 +81,15 @@ impl Default for FabricConfig {
 struct Sent {
     sequence: u32,
     bytes: Vec<u8>,
+    /// When it last went out.
     at: u64,
+    /// How often it did.
     tries: u32,
-    repeated_for_gap: bool,
+    /// Something later has arrived without it. Stays until the frame is overdue all the same: answers that were under way while it was
+    /// repeated tell of the same gap.
+    missed: bool,
+    /// For that reason it is to go out now.
+    is_due: bool,
     arrived: bool,
 }
 
@@ -129,6 +137,12 @@ impl Channel {
         (base << self.backoff.min(6)).min(config.max_timeout)
     }
 
+    /// Repeated frames that may be under way together. Against silence the oldest is enough: the rest would not tell more. Once the peer
+    /// answers again, what is overdue follows.
+    fn budget(&self) -> usize {
+        if self.backoff > 0 { 1 } else { OVERDUE_AT_ONCE }
+    }
+
     fn selective(&self) -> u64 {
         let mut bits = 0;
         for (sequence, _) in &self.early {
@@ -147,9 +161,8 @@ impl Channel {
                 break;
             }
             if let Some(done) = self.flight.pop_front() {
-                if done.tries == 1 {
-                    let sample = now.saturating_sub(done.at).max(1);
-                    self.smoothed_rtt = if self.smoothed_rtt == 0 { sample } else { (self.smoothed_rtt * 7 + sample) / 8 };
+                if !done.arrived {
+                    measure(&mut self.smoothed_rtt, &done, now);
                 }
                 self.backoff = 0;
                 spare.push(done.bytes);
@@ -160,18 +173,27 @@ impl Channel {
         }
         for sent in &mut self.flight {
             let distance = sent.sequence.wrapping_sub(acknowledgement).wrapping_sub(1);
-            if distance < 64 && selective & 1 << distance != 0 {
+            if distance < 64 && selective & 1 << distance != 0 && !sent.arrived {
                 sent.arrived = true;
+                measure(&mut self.smoothed_rtt, sent, now);
             }
         }
         // Something later has arrived: what is missing before it was lost, or is late by so much that repeating it costs less.
         let last_arrived = self.flight.iter().rposition(|sent| sent.arrived).unwrap_or(0);
         for sent in self.flight.iter_mut().take(last_arrived) {
-            if !sent.arrived && !sent.repeated_for_gap {
-                sent.repeated_for_gap = true;
-                sent.at = 0;
+            if !sent.arrived && !sent.missed {
+                (sent.missed, sent.is_due) = (true, true);
             }
         }
+    }
+}
+
+/// Takes the round trip of a frame that is known to have arrived just now, if it tells anything: of one that went out twice nobody knows
+/// which copy is answered (Karn), and one that was missed is late by more than the way.
+fn measure(smoothed_rtt: &mut u64, sent: &Sent, now: u64) {
+    if sent.tries == 1 && !sent.missed {
+        let sample = now.saturating_sub(sent.at).max(1);
+        *smoothed_rtt = if *smoothed_rtt == 0 { sample } else { (*smoothed_rtt * 7 + sample) / 8 };
     }
 }
 
@@ -345,10 +367,10 @@ impl Fabric {
         if for_life != 0 && !after(header.acknowledgement.get(), channel.next_sequence) {
             channel.handle_acknowledgement(header.acknowledgement.get(), header.selective.get(), now, spare);
         }
-        let sequence = header.sequence.get();
-        if sequence == 0 {
+        if header.flags & ONLY_ACKNOWLEDGES != 0 {
             return Ok(());
         }
+        let sequence = header.sequence.get();
         channel.acknowledge = true;
         if sequence == channel.expected {
             inbox.take(from, records);
@@ -381,8 +403,7 @@ impl Fabric {
             let timeout = channel.timeout(config);
             let mut timed_out = false;
             let (expected, selective) = (channel.expected, channel.selective());
-            // Against silence the oldest frame is enough: the rest would not tell more. Once the peer answers again, what is overdue follows.
-            let mut budget = if channel.backoff > 0 { 1 } else { OVERDUE_AT_ONCE };
+            let mut budget = channel.budget();
             for sent in &mut channel.flight {
                 if budget == 0 {
                     break;
@@ -390,23 +411,21 @@ impl Fabric {
                 if sent.arrived {
                     continue;
                 }
-                let is_due = sent.at == 0 || now >= sent.at.saturating_add(timeout);
-                if !is_due {
-                    // Frames were sent in order; only those that a gap has marked are out of it.
-                    if sent.tries == 1 {
-                        continue;
-                    }
-                    budget -= 1;
+                let is_overdue = now >= sent.at.saturating_add(timeout);
+                if !sent.is_due && !is_overdue {
+                    // One that was repeated and is not answered yet counts: what follows it waits for the answer.
+                    budget -= usize::from(sent.tries > 1);
                     continue;
                 }
-                timed_out |= sent.at != 0;
+                let is_for_gap = sent.is_due && !is_overdue;
+                timed_out |= !is_for_gap;
                 refresh(&mut sent.bytes, channel.peer, expected, selective);
                 if !transmit(&sent.bytes) {
                     return;
                 }
-                sent.at = now.max(1);
+                sent.at = now;
                 sent.tries += 1;
-                sent.repeated_for_gap = false;
+                (sent.missed, sent.is_due) = (is_for_gap, false);
                 channel.acknowledge = false;
                 budget -= 1;
             }
@@ -417,31 +436,25 @@ impl Fabric {
                 let mut bytes = spare.pop().unwrap_or_default();
                 bytes.clear();
                 let end = gather(&channel.queue, channel.queued_from, config.mtu - ETHERNET_LEN - HEADER_LEN);
-                frame(
-                    &mut bytes,
-                    *me,
-                    channel.peer,
-                    config.cluster,
-                    channel.next_sequence,
-                    &channel.queue[channel.queued_from..end],
-                );
+                let records = &channel.queue[channel.queued_from..end];
+                frame(&mut bytes, *me, channel.peer, config.cluster, Some(channel.next_sequence), records);
                 refresh(&mut bytes, channel.peer, expected, selective);
-                let accepted = transmit(&bytes);
-                let at = if accepted { now.max(1) } else { 0 };
+                if !transmit(&bytes) {
+                    spare.push(bytes);
+                    return;
+                }
                 channel.queued_from = end;
                 channel.flight.push_back(Sent {
                     sequence: channel.next_sequence,
                     bytes,
-                    at,
+                    at: now,
                     tries: 1,
-                    repeated_for_gap: false,
+                    missed: false,
+                    is_due: false,
                     arrived: false,
                 });
                 channel.next_sequence = channel.next_sequence.wrapping_add(1);
                 channel.acknowledge = false;
-                if !accepted {
-                    return;
-                }
             }
             if channel.queued_from == channel.queue.len() {
                 channel.queue.clear();
@@ -453,7 +466,7 @@ impl Fabric {
             if channel.acknowledge {
                 let mut bytes = spare.pop().unwrap_or_default();
                 bytes.clear();
-                frame(&mut bytes, *me, channel.peer, config.cluster, 0, &[]);
+                frame(&mut bytes, *me, channel.peer, config.cluster, None, &[]);
                 refresh(&mut bytes, channel.peer, expected, selective);
                 channel.acknowledge = !transmit(&bytes);
                 spare.push(bytes);
@@ -469,11 +482,13 @@ impl Fabric {
             }
             let timeout = channel.timeout(&self.config);
             let mut soonest = None::<u64>;
+            let mut budget = channel.budget();
             for sent in channel.flight.iter().filter(|sent| !sent.arrived) {
-                let due = if sent.at == 0 { 0 } else { sent.at.saturating_add(timeout) };
+                let due = if sent.is_due { 0 } else { sent.at.saturating_add(timeout) };
                 soonest = Some(soonest.map_or(due, |soonest| soonest.min(due)));
-                // Against silence nothing goes out behind a frame that was repeated, however overdue it is: nobody needs to wake up for it.
-                if channel.backoff > 0 && sent.tries > 1 {
+                // Behind as many repeated frames as may be under way nothing goes out, however overdue it is: nobody needs to wake up for it.
+                budget -= usize::from(sent.tries > 1);
+                if budget == 0 {
                     break;
                 }
             }
@@ -504,20 +519,21 @@ fn gather(queue: &[u8], from: usize, limit: usize) -> usize {
     end
 }
 
-fn frame(bytes: &mut Vec<u8>, me: Peer, peer: Peer, cluster: u32, sequence: u32, records: &[u8]) {
+/// Writes a frame, without a number if it only acknowledges.
+fn frame(bytes: &mut Vec<u8>, me: Peer, peer: Peer, cluster: u32, sequence: Option<u32>, records: &[u8]) {
     bytes.extend_from_slice(&mac_of(peer.node));
     bytes.extend_from_slice(&mac_of(me.node));
     bytes.extend_from_slice(&ETHERTYPE_FABRIC.to_be_bytes());
     let header = Header {
         magic: MAGIC.into(),
         version: VERSION,
-        flags: 0,
+        flags: if sequence.is_none() { ONLY_ACKNOWLEDGES } else { 0 },
         cluster: cluster.into(),
         source: me.node.into(),
         destination: peer.node.into(),
         source_incarnation: me.incarnation.into(),
         destination_incarnation: 0.into(),
-        sequence: sequence.into(),
+        sequence: sequence.unwrap_or(0).into(),
         acknowledgement: 0.into(),
         selective: 0.into(),
         length: (records.len() as u16).into(),
@@ -538,126 +554,4 @@ fn refresh(bytes: &mut [u8], peer: Peer, expected: u32, selective: u64) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const A: Peer = Peer { node: 16, incarnation: 1 };
-    const B: Peer = Peer { node: 17, incarnation: 1 };
-
-    fn frames(fabric: &mut Fabric, now: u64) -> Vec<Vec<u8>> {
-        let mut frames = Vec::new();
-        fabric.poll_transmit(now, |frame| {
-            frames.push(frame.to_vec());
-            true
-        });
-        frames
-    }
-
-    fn drain(fabric: &mut Fabric) -> Vec<Vec<u8>> {
-        let records = fabric.inbox.records().map(|(_, body)| body.to_vec()).collect();
-        fabric.inbox.clear();
-        records
-    }
-
-    /// Ten thousand records cross a network that loses, doubles and reorders, and arrive once each, in order.
-    #[test]
-    fn records_arrive_once_and_in_order_whatever_the_network_does() {
-        for seed in 0..20u64 {
-            let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-            let mut next = move || {
-                random ^= random << 13;
-                random ^= random >> 7;
-                random ^= random << 17;
-                random
-            };
-            let (mut a, mut b) = (Fabric::new(A, FabricConfig::default()), Fabric::new(B, FabricConfig::default()));
-            let mut wire: Vec<(bool, Vec<u8>)> = Vec::new();
-            let (mut sent, mut got, mut now) = (0u32, 0u32, 1u64);
-            while got < 500 {
-                now += MILLISECOND;
-                for _ in 0..next() % 20 {
-                    if sent < 500 {
-                        a.send(B.node, 40, &[sent.to_be_bytes().as_slice(), &vec![7; (next() % 900) as usize]].concat()).unwrap();
-                        sent += 1;
-                    }
-                }
-                wire.extend(frames(&mut a, now).into_iter().map(|frame| (true, frame)));
-                wire.extend(frames(&mut b, now).into_iter().map(|frame| (false, frame)));
-                for _ in 0..wire.len().div_ceil(2) {
-                    let at = (next() % wire.len() as u64) as usize;
-                    let (to_b, frame) = wire.swap_remove(at);
-                    let copies = [0, 1, 1, 1, 2][(next() % 5) as usize];
-                    for _ in 0..copies {
-                        let _ = if to_b { b.handle_frame(&frame, now) } else { a.handle_frame(&frame, now) };
-                    }
-                    if wire.is_empty() {
-                        break;
-                    }
-                }
-                for record in drain(&mut b) {
-                    assert_eq!(record[..4], got.to_be_bytes(), "seed {seed}");
-                    got += 1;
-                }
-                assert!(now < 1_000_000 * MILLISECOND, "seed {seed}: it never finished");
-            }
-        }
-    }
-
-    #[test]
-    fn a_peer_that_starts_again_gets_nothing_of_what_its_old_life_was_sent() {
-        let (mut a, mut b) = (Fabric::new(A, FabricConfig::default()), Fabric::new(B, FabricConfig::default()));
-        a.set_peer(B);
-        a.send(B.node, 40, b"for the first life").unwrap();
-        let late = frames(&mut a, 1);
-        let mut again = Fabric::new(Peer { incarnation: 2, ..B }, FabricConfig::default());
-        assert_eq!(again.handle_frame(&late[0], 2), Err(DropReason::StaleEpoch));
-        again.send(A.node, 40, b"hello").unwrap();
-        for frame in frames(&mut again, 3) {
-            a.handle_frame(&frame, 3).unwrap();
-        }
-        assert_eq!(a.inbox.restarted, [Peer { incarnation: 2, ..B }]);
-        assert_eq!(drain(&mut a), [b"hello"]);
-        // And the old life is not heard any more.
-        b.send(A.node, 40, b"ghost").unwrap();
-        let ghost = frames(&mut b, 4);
-        assert_eq!(a.handle_frame(&ghost[0], 4), Err(DropReason::StaleEpoch));
-    }
-
-    #[test]
-    fn frames_cut_anywhere_are_refused() {
-        let (mut a, mut b) = (Fabric::new(A, FabricConfig::default()), Fabric::new(B, FabricConfig::default()));
-        a.send(B.node, 40, b"record").unwrap();
-        let frame = frames(&mut a, 1).remove(0);
-        for len in 0..frame.len() {
-            assert!(b.handle_frame(&frame[..len], 1).is_err(), "{len} bytes");
-        }
-        assert!(b.handle_frame(&frame, 1).is_ok());
-    }
-
-    /// A peer falls silent with many frames under way: what is overdue is repeated now and then, and in between there is nothing to do.
-    #[test]
-    fn a_silent_peer_keeps_nobody_awake() {
-        let mut a = Fabric::new(A, FabricConfig::default());
-        for _ in 0..5 {
-            a.send(B.node, 40, &[0; 1000]).unwrap();
-        }
-        let (mut now, mut wakes) = (1, 0);
-        while now < 2_000 * MILLISECOND && wakes < 1000 {
-            frames(&mut a, now);
-            now = a.poll_timeout().unwrap().max(now + 1);
-            wakes += 1;
-        }
-        assert!((5..100).contains(&wakes), "woken {wakes} times in two seconds");
-    }
-
-    #[test]
-    fn a_full_queue_refuses_and_a_record_that_fits_no_frame_too() {
-        let mut a = Fabric::new(A, FabricConfig::default());
-        assert_eq!(a.send(B.node, 40, &vec![0; 5000]), Err(SendError::TooLong));
-        let mut taken = 0;
-        while a.send(B.node, 40, &[0; 1000]).is_ok() {
-            taken += 1;
-        }
-        assert!((4000..4300).contains(&taken), "{taken}");
-    }
-}
+mod tests;

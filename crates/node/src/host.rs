@@ -55,6 +55,11 @@ impl Host {
         self.settle(now, out, pool);
     }
 
+    /// A frame for a runtime that could not be put into its ring, and is to be dropped.
+    pub fn handle_undelivered(&mut self, frame: &mut Packet) {
+        self.hub.handle_undelivered(frame);
+    }
+
     /// Messages, timeouts, and what follows from them.
     pub fn turn(&mut self, now: u64, out: &mut HostOut, pool: &mut dyn PacketPool) {
         self.hub.turn(now, &mut out.hub, pool);

@@ -82,6 +82,11 @@ impl Hub {
         self.switch.forward(now, &mut out.to_runtime, pool);
     }
 
+    /// A frame for a runtime that could not be put into its ring, and is to be dropped.
+    pub fn handle_undelivered(&mut self, frame: &mut Packet) {
+        self.switch.handle_undelivered(frame);
+    }
+
     /// Frames that the runtime `from` sent: the caller knows by which virtual port they came.
     pub fn handle_frames(&mut self, from: Peer, frames: &mut Vec<Packet>, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
         for packet in frames.drain(..) {

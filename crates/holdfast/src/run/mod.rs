@@ -311,8 +311,9 @@ impl Manager {
                 Some(worker) => worker.port.send(packet, &mut self.arena).err().map(|packet| (packet, DropReason::QueueFull)),
                 None => Some((packet, DropReason::LostInFailure)),
             };
-            if let Some((packet, reason)) = refused {
+            if let Some((mut packet, reason)) = refused {
                 self.drops.count(reason);
+                self.host.handle_undelivered(&mut packet);
                 self.arena.put(packet);
             }
         }

@@ -60,6 +60,9 @@ const HELD_LIMIT: usize = 16384;
 const SWEEP_PER_TICK: usize = 4096;
 /// A route that no packet takes for so long is forgotten: longer than any flow's own deadline.
 const IDLE: u64 = 3 * 3600 * 1_000_000_000;
+/// A route over which nothing was ever released is forgotten when no packet has taken it for so long beyond the switch's patience: its
+/// packets may wait here, and after that at the runtime.
+const UNREAL_IDLE: u64 = 5 * 1_000_000_000;
 
 struct Held {
     since: u64,
@@ -264,6 +267,11 @@ impl Switch {
             }
             return;
         }
+        if !route.is_real
+            && let Some(route) = self.routes.get_mut(id)
+        {
+            route.sent = route.sent.saturating_add(1);
+        }
         self.send(&route, packet, out, pool);
     }
 
@@ -288,7 +296,7 @@ impl Switch {
         let rule = self.config.rules.iter().find(|rule| rule.selector.matches(&key)).ok_or(DropReason::NoRule)?;
         let running = self.targets.iter_mut().filter(|target| target.state == MemberState::Running);
         let target = running.min_by_key(|target| target.routes).ok_or(DropReason::NoRuntime)?;
-        let route = Route { key, reply: None, owner: target.peer, epoch: self.next_epoch, chain: rule.chain, last_seen: now };
+        let route = Route::new(key, target.peer, self.next_epoch, rule.chain, now);
         let id = self.routes.insert(hash, route).ok_or(DropReason::RouteTableFull)?;
         target.routes += 1;
         self.next_epoch = self.next_epoch.wrapping_add(1).max(1);
@@ -304,6 +312,29 @@ impl Switch {
     fn remove_route(&mut self, id: routes::RouteId) {
         if let Some(route) = self.routes.remove(id) {
             self.count_route(route.owner, -1);
+        }
+    }
+
+    /// Removes the route of a flow that is no more: nobody may claim it.
+    fn end_route(&mut self, id: routes::RouteId) {
+        if let Some(route) = self.routes.end(id) {
+            self.count_route(route.owner, -1);
+        }
+    }
+
+    /// A frame for a runtime could not be delivered, and is to be dropped. If it is one of this switch's packets, and no packet that took its
+    /// route was delivered, then there is no flow, and the route goes. Takes the encapsulation off.
+    pub fn handle_undelivered(&mut self, frame: &mut Packet) {
+        let Some(outer) = nsh::decapsulate(frame) else { return };
+        let is_packet = outer.index == index::TO_RUNTIME && outer.source == mac_of(self.config.me.node);
+        if !is_packet || frame.meta.flags & Flags::OAM != 0 || frame.meta.flags & Flags::NEW == 0 {
+            return;
+        }
+        let Some(id) = self.routes.with_epoch(frame.meta.commit) else { return };
+        let Some(route) = self.routes.get_mut(id).filter(|route| !route.is_real) else { return };
+        route.sent = route.sent.saturating_sub(1);
+        if route.sent == 0 {
+            self.remove_route(id);
         }
     }
 
@@ -323,6 +354,9 @@ impl Switch {
             return;
         }
         let Some(id) = self.routes.with_epoch(packet.meta.commit) else { return };
+        if let Some(route) = self.routes.get_mut(id) {
+            route.is_real = true;
+        }
         let Some(reply) = FlowKey::of(packet).map(|key| key.reverse()) else { return };
         if self.routes.set_reply(id, reply) {
             return;
@@ -331,7 +365,7 @@ impl Switch {
         let hash = self.routes.hash(&reply);
         let stray = self.routes.find(&reply, hash).filter(|found| !found.is_reply && found.slot != id);
         if let Some(stray) = stray.filter(|stray| self.routes.get(stray.slot).is_some_and(|route| route.reply.is_none())) {
-            self.remove_route(stray.slot);
+            self.end_route(stray.slot);
             self.routes.set_reply(id, reply);
         }
     }
@@ -394,7 +428,8 @@ impl Switch {
         }
     }
 
-    /// Replicas ask for their flows' routes. Each gets it, under a new epoch, if nobody has got it since.
+    /// Replicas ask for their flows' routes. Each gets it, under a new epoch, if nobody has got it since and the flow has not ended. A flow
+    /// that the switch does not know may live all the same: its route may have been forgotten or swept.
     fn handle_claims(&mut self, from: Peer, body: &[u8], now: u64) -> Result<(), DropReason> {
         let (number, claims) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
         let claims = <[Claim]>::ref_from_bytes(claims).map_err(|_| DropReason::Malformed)?;
@@ -428,8 +463,9 @@ impl Switch {
                 self.count_route(old, -1);
                 found.slot
             }
+            None if self.routes.has_ended(hash, claim.epoch.get()) && !self.planted.no_epoch_check => return None,
             None => {
-                let route = Route { key, reply: None, owner: to, epoch, chain: claim.chain.get() as u16, last_seen: now };
+                let route = Route { is_real: true, ..Route::new(key, to, epoch, claim.chain.get() as u16, now) };
                 self.routes.insert(hash, route)?
             }
         };
@@ -449,7 +485,7 @@ impl Switch {
             if let Some(found) = self.routes.find(&key, self.routes.hash(&key))
                 && self.routes.get(found.slot).is_some_and(|route| route.epoch == ended.epoch.get() && route.owner == from)
             {
-                self.remove_route(found.slot);
+                self.end_route(found.slot);
             }
         }
         Ok(())
@@ -502,7 +538,8 @@ impl Switch {
         for _ in 0..SWEEP_PER_TICK.min(self.routes.capacity()) {
             self.sweep_at = (self.sweep_at + 1) % self.routes.capacity();
             let id = self.sweep_at as routes::RouteId;
-            if self.routes.get(id).is_some_and(|route| now.saturating_sub(route.last_seen) > IDLE) {
+            let limit = |route: &Route| if route.is_real { IDLE } else { self.config.patience.saturating_add(UNREAL_IDLE) };
+            if self.routes.get(id).is_some_and(|route| now.saturating_sub(route.last_seen) > limit(route)) {
                 self.remove_route(id);
             }
         }

@@ -22,6 +22,17 @@ pub struct Route {
     pub chain: u16,
     /// When a packet last took the route, ns.
     pub last_seen: u64,
+    /// Something of the flow has been released, or is known to a replica: it is a flow.
+    pub is_real: bool,
+    /// Until it is: packets sent to the owner, without those that could not be delivered.
+    pub sent: u32,
+}
+
+impl Route {
+    /// A route over which nothing has gone yet.
+    pub(crate) fn new(key: FlowKey, owner: Peer, epoch: u32, chain: u16, now: u64) -> Route {
+        Route { key, reply: None, owner, epoch, chain, last_seen: now, is_real: false, sent: 0 }
+    }
 }
 
 /// All routes of a switch: bounded, made once.
@@ -31,6 +42,8 @@ pub(crate) struct Routes {
     table: KeyTable,
     /// Epoch to route, for replies that are learned. A ring: only recent epochs are asked for.
     by_epoch: Vec<(u32, RouteId)>,
+    /// Keys of flows that ended lately, by their hashes, with their last epochs; 0 for none. A later key takes the place of an older one.
+    ended: Vec<(u64, u32)>,
     seed: u64,
 }
 
@@ -41,6 +54,7 @@ impl Routes {
             free: (0..capacity as u32).rev().collect(),
             table: KeyTable::new(capacity * 2),
             by_epoch: vec![(0, 0); (capacity * 2).next_power_of_two()],
+            ended: vec![(0, 0); capacity.next_power_of_two()],
             seed,
         }
     }
@@ -99,6 +113,7 @@ impl Routes {
         if let Some(route) = self.get_mut(id) {
             route.owner = owner;
             route.epoch = epoch;
+            route.is_real = true;
             self.note_epoch(id, epoch);
         }
     }
@@ -145,6 +160,21 @@ impl Routes {
         }
         self.free.push(id);
         Some(route)
+    }
+
+    /// Removes the route of a flow that ended, and remembers that it did.
+    pub(crate) fn end(&mut self, id: RouteId) -> Option<Route> {
+        let route = self.remove(id)?;
+        let hash = self.hash(&route.key);
+        let at = hash as usize & (self.ended.len() - 1);
+        self.ended[at] = (hash, route.epoch);
+        Some(route)
+    }
+
+    /// True if the flow that had this key under this epoch is known to have ended, or a later one is.
+    pub(crate) fn has_ended(&self, hash: u64, epoch: u32) -> bool {
+        let (ended, last) = self.ended[hash as usize & (self.ended.len() - 1)];
+        ended == hash && last != 0 && epoch.wrapping_sub(last) as i32 <= 0
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (RouteId, &Route)> + '_ {
