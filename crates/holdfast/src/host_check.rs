@@ -216,6 +216,12 @@ fn link(name: String, device: &str, path: &Path) -> Check {
     }
     match read("operstate").as_str() {
         state @ ("down" | "lowerlayerdown") => Check::warn(name, state, "it has no carrier: look at the cable, or the other end"),
+        _ if read("mtu").parse().is_ok_and(|mtu: usize| mtu > holdfast_wire::MAX_MTU) => Check::fail(
+            exit::UNAVAILABLE,
+            name,
+            format!("an MTU of {}, more than a packet buffer holds", read("mtu")),
+            format!("`ip link set {device} mtu {}`, or less", holdfast_wire::MAX_MTU),
+        ),
         state => Check::ok(name, format!("{state}, MTU {}", read("mtu"))),
     }
 }

@@ -116,6 +116,12 @@ pub struct Failover {
     pub recovered_us: Option<u64>,
     /// Flows that the failed runtime owned.
     pub flows: u64,
+    /// Those of them that other runtimes serve now.
+    #[serde(default)]
+    pub recovered: u64,
+    /// Those that nobody had a replica of, known when the recovery is over.
+    #[serde(default)]
+    pub lost: u64,
 }
 
 impl Status {

@@ -78,7 +78,7 @@ impl Box {
             for asked in asked {
                 let answer = match asked.request {
                     Request::Status => json!({ "version": 1, "protected": "yes", "processes": [] }),
-                    Request::Flows { limit } => {
+                    Request::Flows { limit, .. } => {
                         json!({ "version": 1, "flows": (1..=5u16.min(limit as u16)).map(flow).collect::<Vec<_>>() })
                     }
                     Request::Trace { count, .. } => {
@@ -159,6 +159,8 @@ fn what_is_asked_is_answered_and_the_loop_is_woken_for_it() {
     assert_eq!(some["flows"].as_array().unwrap().len(), 2);
     let cut = flows("", 3).unwrap();
     assert_eq!((cut["flows"].as_array().unwrap().len(), &cut["truncated"]), (3, &json!(true)));
+    let greedy = refusal(flows("", 1_000_000));
+    assert!(greedy.code == exit::NEGATIVE && greedy.message.contains("at a time"), "{greedy}");
     let wrong = refusal(flows("tcp form any", 1));
     assert_eq!(wrong.code, exit::NEGATIVE);
     assert!(wrong.message.contains("`form`") && wrong.message.contains("character 5"), "{wrong}");

@@ -142,7 +142,7 @@ fn captures_that_are_none_are_refused_or_counted() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |device: String| match open(&device) {
         Err(PortError::Unavailable(text)) => text,
-        Err(PortError::Permission(text)) => panic!("{text}"),
+        Err(error) => panic!("{error}"),
         Ok(_) => panic!("{device} was opened"),
     };
     let path = |name: &str| folder.path().join(name).display().to_string();

@@ -164,6 +164,8 @@ pub struct TraceStep {
     pub stamp: u64,
     /// Where.
     pub node: NodeId,
+    /// 0 on the way in, 1 at a runtime, 2 on the way out.
+    pub stage: u8,
     /// What happened, for people.
     pub text: String,
 }
@@ -245,6 +247,8 @@ pub enum Control {
         request: u32,
         /// How many at most.
         limit: u32,
+        /// Only these: a selector of the tuple before or after the chain, in words.
+        selector: String,
     },
     /// Runtime to coordinator.
     Flows {

@@ -34,6 +34,10 @@ const RESYNC_SCAN: u32 = 2048;
 const RESYNC_SEND: usize = 64;
 /// Refused commits remembered one by one; older ones refuse everything before them.
 const REFUSED_LIMIT: usize = 256;
+/// A refusal is forgotten when so many commits have been saved since: no packet is under way for so long.
+const REFUSED_MEMORY: u32 = 1 << 20;
+/// Before a refused state is sent again, ns: a full table does not empty at once.
+const REFUSED_PAUSE: u64 = 100_000_000;
 
 /// `a` is at or after `b` in a sequence that wraps.
 #[inline]
@@ -53,11 +57,37 @@ struct Link {
     peer: Peer,
     sent: u32,
     saved: u32,
-    /// The last commit that was refused.
-    refused: u32,
-    /// Commits up to here belong to the last re-synchronisation.
-    resync_mark: u32,
+    /// The last commit that was refused, until a later one has been saved.
+    refused: Option<u32>,
+    /// Commits up to here belong to a re-synchronisation that is not saved yet.
+    resync_mark: Option<u32>,
+    /// Commits that are not saved yet, with the flow whose state each carries.
+    under_way: VecDeque<(u32, Slot)>,
     latch: VecDeque<Latched>,
+}
+
+impl Link {
+    fn new(peer: Peer) -> Link {
+        Link {
+            peer,
+            sent: 0,
+            saved: 0,
+            refused: None,
+            resync_mark: None,
+            under_way: VecDeque::with_capacity(1024),
+            latch: VecDeque::with_capacity(256),
+        }
+    }
+
+    /// The number of the next commit. 0 stands for "not sent", so the count leaves it out when it wraps.
+    fn next(&self) -> u32 {
+        self.sent.checked_add(1).unwrap_or(1)
+    }
+
+    fn note_sent(&mut self, commit: u32, slot: Slot) {
+        self.sent = commit;
+        self.under_way.push_back((commit, slot));
+    }
 }
 
 /// From a runtime of whose flows replicas are here.
@@ -104,6 +134,17 @@ impl Inbound {
         }
         self.refused.push_back((commit, reason));
     }
+
+    /// Forgets refusals that no packet can ask for any more.
+    fn forget_refusals(&mut self) {
+        let is_old = |commit: u32| reached(self.saved.wrapping_sub(REFUSED_MEMORY), commit);
+        while self.refused.front().is_some_and(|&(commit, _)| is_old(commit)) {
+            self.refused.pop_front();
+        }
+        if self.refused_up_to.is_some_and(is_old) {
+            self.refused_up_to = None;
+        }
+    }
 }
 
 /// Faults that a checker must find. Nothing but tests of the checkers sets them.
@@ -127,6 +168,12 @@ pub struct NfvActor {
     pending: Vec<(Slot, Packet)>,
     resync: Option<Slot>,
     resync_again: bool,
+    /// No re-synchronisation before this time, ns.
+    resync_not_before: u64,
+    /// A channel is full: there is nothing to be done until something comes in.
+    blocked: bool,
+    /// The latest time known, ns.
+    now: u64,
     planted: Planted,
 }
 
@@ -143,6 +190,9 @@ impl NfvActor {
             pending: Vec::with_capacity(256),
             resync: None,
             resync_again: false,
+            resync_not_before: 0,
+            blocked: false,
+            now: 0,
             planted: Planted::default(),
         }
     }
@@ -198,6 +248,9 @@ impl NfvActor {
         }
         inbound.saved = commit;
         inbound.acknowledge = true;
+        if !inbound.refused.is_empty() || inbound.refused_up_to.is_some() {
+            inbound.forget_refusals();
+        }
         Ok(())
     }
 
@@ -226,8 +279,7 @@ impl NfvActor {
             (header.peer, header.peer_incarnation) = (peer.node, peer.incarnation);
         }
         let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) else { return false };
-        // 0 stands for "not sent", so the count leaves it out when it wraps.
-        let commit = link.sent.checked_add(1).unwrap_or(1);
+        let commit = link.next();
         let header = flows.header_mut(slot);
         let before = *header;
         header.version = header.version.wrapping_add(1);
@@ -235,13 +287,14 @@ impl NfvActor {
         header.flags &= !flag::UNPROTECTED;
         let sent = out.send(peer, kind::STATE, &[&commit.to_be_bytes(), &flows.layout().to_be_bytes(), flows.block(slot)]);
         if sent {
-            link.sent = commit;
+            link.note_sent(commit, slot);
         } else {
             let header = flows.header_mut(slot);
             header.version = before.version;
             header.commit = 0;
             header.flags |= flag::UNPROTECTED;
             self.resync_again = true;
+            self.blocked = true;
         }
         sent
     }
@@ -288,7 +341,7 @@ impl NfvActor {
     /// Sends states of flows without a replica, a few at a time.
     fn resynchronise(&mut self, flows: &mut Flows, out: &mut Outbox) {
         let Some(from) = self.resync else {
-            if self.resync_again && !self.peers.is_empty() {
+            if self.resync_again && !self.peers.is_empty() && self.now >= self.resync_not_before {
                 self.resync_again = false;
                 self.resync = Some(0);
             }
@@ -316,7 +369,7 @@ impl NfvActor {
         self.resync = if at >= flows.capacity() as u32 { None } else { Some(at) };
         if self.resync.is_none() {
             for link in &mut self.links {
-                link.resync_mark = link.sent;
+                link.resync_mark = (link.sent != link.saved).then_some(link.sent);
             }
         }
     }
@@ -352,17 +405,28 @@ impl NfvActor {
                 if !acceptable {
                     return Err(DropReason::StaleEpoch);
                 }
+                let role = ours.role;
                 if is_ours {
                     out.demoted.push(found.slot);
+                }
+                if role != role::REPLICA {
+                    // Also while its route is being asked for: who sends newer state has it.
                     flows.set_role(found.slot, role::REPLICA);
                 }
                 found.slot
             }
         };
-        let written = flows.overwrite(slot, block);
+        if flows.overwrite(slot, block).is_err() {
+            // What is refused must not be found here later, older than what its owner has revealed.
+            match out.demoted.contains(&slot) {
+                true => flows.header_mut(slot).peer = 0,
+                false => flows.remove(slot),
+            }
+            return Err(DropReason::FlowTableFull);
+        }
         let header = flows.header_mut(slot);
         (header.peer, header.peer_incarnation) = (from.node, from.incarnation);
-        written.map_err(|_| DropReason::FlowTableFull)
+        Ok(())
     }
 
     fn handle_saved(&mut self, from: Peer, commit: u32, out: &mut Outbox) -> Result<(), DropReason> {
@@ -374,6 +438,15 @@ impl NfvActor {
             return Err(DropReason::Malformed);
         }
         link.saved = commit;
+        while link.under_way.front().is_some_and(|&(sent, _)| reached(commit, sent)) {
+            link.under_way.pop_front();
+        }
+        if link.resync_mark.is_some_and(|mark| reached(commit, mark)) {
+            link.resync_mark = None;
+        }
+        if link.refused.is_some_and(|refused| reached(commit, refused)) {
+            link.refused = None;
+        }
         while link.latch.front().is_some_and(|latched| reached(commit, latched.commit)) {
             if let Some(latched) = link.latch.pop_front() {
                 out.release(latched.packet);
@@ -391,13 +464,15 @@ impl NfvActor {
         out: &mut Outbox,
     ) -> Result<(), DropReason> {
         let link = self.links.iter_mut().find(|link| link.peer == from).ok_or(DropReason::Fenced)?;
-        if commit == link.refused || !reached(commit, link.refused) {
+        // A refusal comes before the word that everything up to it has been seen to.
+        let is_late = commit == link.saved || !reached(commit, link.saved);
+        if is_late || link.refused.is_some_and(|refused| reached(refused, commit)) {
             return Err(DropReason::StaleDuplicate);
         }
         if !reached(link.sent, commit) {
             return Err(DropReason::Malformed);
         }
-        link.refused = commit;
+        link.refused = Some(commit);
         let mut kept = VecDeque::with_capacity(link.latch.len());
         for latched in link.latch.drain(..) {
             if latched.commit == commit {
@@ -407,29 +482,32 @@ impl NfvActor {
             }
         }
         link.latch = kept;
-        // Rare, so the flow is looked for. If it has changed since, its newer state was refused too, and is found then.
-        for slot in 0..flows.capacity() as u32 {
+        if let Some(&(_, slot)) = link.under_way.iter().find(|&&(sent, _)| sent == commit) {
             let header = flows.header_mut(slot);
+            // If the flow has changed since, its newer state was refused too, and comes here then.
             if header.role == role::OWNER && header.commit == commit && header.peer == from.node {
                 // The next one to be asked may have room.
                 (header.peer, header.peer_incarnation, header.commit) = (0, 0, 0);
                 header.flags |= flag::UNPROTECTED;
             }
         }
+        self.resync_not_before = self.now + REFUSED_PAUSE;
         self.resync_again = true;
         Ok(())
     }
 
+    /// Releases what was handed over and waited for a state that is saved now. Packets come behind their states, in the order of their
+    /// commits: the first that must wait ends the search.
     fn release_handed(inbound: &mut Inbound, out: &mut Outbox) {
-        for _ in 0..inbound.handed.len() {
-            let Some(packet) = inbound.handed.pop_front() else { break };
+        while let Some(packet) = inbound.handed.pop_front() {
             let commit = packet.meta.commit;
             if !reached(inbound.saved, commit) {
-                inbound.handed.push_back(packet);
-            } else if let Some(reason) = inbound.refusal(commit) {
-                out.dropped.push((packet, reason));
-            } else {
-                out.release(packet);
+                inbound.handed.push_front(packet);
+                return;
+            }
+            match inbound.refusal(commit) {
+                Some(reason) => out.dropped.push((packet, reason)),
+                None => out.release(packet),
             }
         }
     }
@@ -460,15 +538,17 @@ impl Protection for NfvActor {
         let header = *flows.header(slot);
         let peer = Peer { node: header.peer, incarnation: header.peer_incarnation };
         if let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) {
-            let commit = link.sent.checked_add(1).unwrap_or(1);
+            let commit = link.next();
             // Without room the replica keeps a flow that has ended until its own owner is recovered from; the switch then refuses it.
             if out.send(peer, kind::END, &[&commit.to_be_bytes(), &header.epoch.to_be_bytes(), header.key.as_bytes()]) {
-                link.sent = commit;
+                link.note_sent(commit, slot);
             }
         }
     }
 
     fn flush(&mut self, flows: &mut Flows, out: &mut Outbox) {
+        self.now = self.now.max(out.now());
+        self.blocked = false;
         let mut dirty = core::mem::take(&mut self.dirty);
         for slot in dirty.drain(..) {
             let header = flows.header_mut(slot);
@@ -488,6 +568,7 @@ impl Protection for NfvActor {
         }
         for inbound in &mut self.inbound {
             if !inbound.closed {
+                NfvActor::release_handed(inbound, out);
                 inbound.answer(out);
             }
         }
@@ -502,14 +583,7 @@ impl Protection for NfvActor {
         self.links = kept;
         for peer in peers {
             if !self.links.iter().any(|link| link.peer == *peer) {
-                self.links.push(Link {
-                    peer: *peer,
-                    sent: 0,
-                    saved: 0,
-                    refused: 0,
-                    resync_mark: 0,
-                    latch: VecDeque::with_capacity(256),
-                });
+                self.links.push(Link::new(*peer));
             }
         }
         if !lost.is_empty() || had_none {
@@ -535,13 +609,7 @@ impl Protection for NfvActor {
         out: &mut Outbox,
     ) -> Result<(), DropReason> {
         match record {
-            kind::STATE => {
-                let result = self.handle_state(flows, from, body, out);
-                if let Some(inbound) = self.inbound.iter_mut().find(|inbound| inbound.peer == from) {
-                    NfvActor::release_handed(inbound, out);
-                }
-                result
-            }
+            kind::STATE => self.handle_state(flows, from, body, out),
             kind::SAVED => {
                 let commit = <[u8; 4]>::try_from(body).map_err(|_| DropReason::Malformed)?;
                 self.handle_saved(from, u32::from_be_bytes(commit), out)
@@ -577,7 +645,6 @@ impl Protection for NfvActor {
             out.dropped.push((packet, DropReason::HeldOverflow));
         } else {
             inbound.handed.push_back(packet);
-            NfvActor::release_handed(inbound, out);
         }
     }
 
@@ -610,15 +677,13 @@ impl Protection for NfvActor {
     }
 
     fn is_busy(&self) -> bool {
-        (self.resync.is_some() || self.resync_again) && !self.peers.is_empty()
-            || !self.pending.is_empty()
-            || self.inbound.iter().any(|inbound| inbound.acknowledge && !inbound.closed)
+        let may_resync = self.resync.is_some() || self.resync_again && self.now >= self.resync_not_before;
+        may_resync && !self.blocked && !self.peers.is_empty() || !self.pending.is_empty()
     }
 
     fn safety(&self, flows: &Flows) -> Safety {
         let unprotected = if self.peers.is_empty() { flows.owned() as u64 } else { 0 };
-        let filling =
-            self.resync.is_some() || self.resync_again || self.links.iter().any(|link| !reached(link.saved, link.resync_mark));
+        let filling = self.resync.is_some() || self.resync_again || self.links.iter().any(|link| link.resync_mark.is_some());
         Safety { promises: true, unprotected, resynchronising: filling && !self.peers.is_empty() }
     }
 

@@ -31,16 +31,23 @@ pub struct Outbox {
     bytes: Vec<u8>,
     rooms: Vec<(Peer, usize)>,
     chain: u16,
+    now: u64,
     /// Packets released although no replica had their state, because there was none to have it.
     pub released_unprotected: u64,
 }
 
 impl Outbox {
-    /// Starts a batch for a chain: `rooms` says how many bytes of records each peer's channel takes now.
-    pub fn begin(&mut self, chain: u16, rooms: impl Iterator<Item = (Peer, usize)>) {
+    /// Starts a batch for a chain at a stamped time, ns: `rooms` says how many bytes of records each peer's channel takes now.
+    pub fn begin(&mut self, chain: u16, now: u64, rooms: impl Iterator<Item = (Peer, usize)>) {
         self.chain = chain;
+        self.now = now;
         self.rooms.clear();
         self.rooms.extend(rooms);
+    }
+
+    /// The batch's stamped time, ns.
+    pub fn now(&self) -> u64 {
+        self.now
     }
 
     /// Sends a record if the channel has room. False, and nothing sent, if it has not.

@@ -13,6 +13,9 @@ pub const HEADROOM: usize = 128;
 /// number of cache lines, so that consecutive buffers do not compete for the same cache sets.
 pub const BUFFER_LEN: usize = 43 * 64;
 
+/// The largest IP packet that fits into a buffer, behind an Ethernet header with two VLAN tags.
+pub const MAX_MTU: usize = BUFFER_LEN - HEADROOM - 22;
+
 /// What travels with a packet inside a process, and in the NSH context between processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Meta {

@@ -83,9 +83,12 @@ fn status_text(status: &Status, style: Style) -> String {
             or_dash(failover.detection_us),
             or_dash(failover.recovered_us),
             failover.flows.to_string(),
+            failover.recovered.to_string(),
+            failover.lost.to_string(),
         ]
     });
-    let failovers = Table::of(&["failed", "incarnation", "cause", "detection_us", "recovered_us", "flows"], failovers);
+    let head = ["failed", "incarnation", "cause", "detection_us", "recovered_us", "flows", "recovered", "lost"];
+    let failovers = Table::of(&head, failovers);
     if !failovers.is_empty() {
         text += &format!("\n{}", failovers.text(style));
     }

@@ -73,6 +73,8 @@ pub enum Request {
     Flows {
         /// At most so many per runtime.
         limit: u32,
+        /// Only these: a selector that has been read once already.
+        filter: String,
     },
     /// Trace the next packets that match; a count of 0 ends it.
     Trace {

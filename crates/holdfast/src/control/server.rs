@@ -283,16 +283,20 @@ fn answer(shared: &Shared, call: &Call) -> Result<Value, String> {
         }
         Call::Status => ask(shared, Request::Status),
         Call::Flows { filter, limit } => {
-            let filter = selector(filter)?;
-            let limit = (*limit).min(MAX_FLOWS);
-            // What the filter leaves out must not count.
-            let asked_for = if filter == Selector::any() { limit.saturating_add(1) } else { MAX_FLOWS };
-            let all = ask(shared, Request::Flows { limit: asked_for })?;
+            let (words, filter) = (filter.clone(), selector(filter)?);
+            if *limit > MAX_FLOWS {
+                return Err(format!(
+                    "at most {MAX_FLOWS} flows are listed at a time: a selector shows fewer, `status` counts them all"
+                ));
+            }
+            // One more than is shown tells that there are more.
+            let asked_for = limit.saturating_add(1);
+            let all = ask(shared, Request::Flows { limit: asked_for, filter: words })?;
             if all.get("error").is_some() {
                 return Ok(all);
             }
             let flows: Flows = serde_json::from_value(all).map_err(|error| format!("the list of flows: {error}"))?;
-            serde_json::to_value(flows.select(&filter, limit as usize, asked_for as usize)).map_err(|error| error.to_string())
+            serde_json::to_value(flows.select(&filter, *limit as usize, asked_for as usize)).map_err(|error| error.to_string())
         }
         Call::Trace { .. } | Call::Stop => Err("not a request with one answer".to_owned()),
     }

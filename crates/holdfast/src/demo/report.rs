@@ -116,7 +116,7 @@ impl Kill {
             flows: victim.flows,
             downloads_under_way,
             cause: failover.map(|failover| failover.cause.clone()),
-            detection_us: failover.and_then(|failover| failover.detection_us),
+            detection_us: recovery.detected.map(|time| time.as_micros() as u64),
             recovered_us: failover.and_then(|failover| failover.recovered_us),
             back_ms: milliseconds(recovery.back),
             protected_ms: recovery.protected.map(milliseconds),

@@ -39,6 +39,8 @@ pub struct Victim {
 pub struct Recovery {
     /// From the signal until a new incarnation served, as seen by polling.
     pub back: Duration,
+    /// From the signal until the box knew.
+    pub detected: Option<Duration>,
     /// From the signal until the box called itself protected again, as seen by polling; `None` under a protection that never is.
     pub protected: Option<Duration>,
     /// What the box itself recorded.
@@ -126,6 +128,8 @@ impl RunningBox {
     /// protected again.
     pub fn kill(&self, victim: &Victim, promised: bool, limit: Duration, interrupt: &Interrupt) -> Result<Recovery> {
         let killed = Instant::now();
+        // The box's clock is the host's: when it noticed can be compared with when it was done.
+        let killed_at = holdfast_io::process::Clock::new().now();
         signal_pid(victim.pid, Signal::KILL)?;
         let what = format!("runtime {} is back", victim.id);
         let mut status = self.wait_for(&what, limit, interrupt, |status| {
@@ -143,7 +147,9 @@ impl RunningBox {
             status = self.wait_for(&what, limit, interrupt, recovered)?;
             protected = Some(killed.elapsed());
         }
-        Ok(Recovery { back, protected, failover: status.failover(victim.id, victim.incarnation).cloned() })
+        let failover = status.failover(victim.id, victim.incarnation).cloned();
+        let detected = failover.as_ref().map(|failover| Duration::from_nanos(failover.detected_at_ns.saturating_sub(killed_at)));
+        Ok(Recovery { back, detected, protected, failover })
     }
 
     /// Stops it with SIGTERM and waits for its end.

@@ -24,7 +24,7 @@ use holdfast_node::hub::Hub;
 use holdfast_node::message::TraceStep;
 use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::{Peer, Released};
-use holdfast_wire::{DropCounters, DropReason, Packet, PacketPool};
+use holdfast_wire::{DropCounters, DropReason, MAX_MTU, Packet, PacketPool};
 use runtime::Assignment;
 use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -87,6 +87,8 @@ struct Manager {
     drops: DropCounters,
     noticed: Vec<Noticed>,
     traces: Vec<TraceStep>,
+    /// How long a runtime's part of a trace may take to come, ns.
+    trace_delay: u64,
     waiting_flows: Vec<(u32, Sender<serde_json::Value>)>,
     last_look: u64,
     chain_names: Vec<String>,
@@ -150,6 +152,19 @@ impl Manager {
         for (_, device) in &checked.ports {
             ports.push(port::open(device)?);
         }
+        for ((port, (_, device)), config) in ports.iter().zip(&checked.ports).zip(checked.config.ports.values()) {
+            let refused = |text| Failure::new(exit::UNAVAILABLE, text);
+            let mtu = port.mtu();
+            if usize::from(mtu) > MAX_MTU {
+                return Err(refused(format!(
+                    "`{device}` has an MTU of {mtu}, and a packet buffer holds {MAX_MTU}: `ip link set {} mtu {MAX_MTU}`, or less",
+                    port.name()
+                )));
+            }
+            if let Some(wanted) = config.mtu.filter(|wanted| *wanted > mtu) {
+                return Err(refused(format!("`mtu: {wanted}` is more than the {mtu} of `{device}`")));
+            }
+        }
         let macs: Vec<_> = ports.iter().map(|port| (port.mac(), port.mtu())).collect();
         let edge = Edge::new(checked.edge(&macs));
         let arena = Arena::create(checked.config.limits.buffers).map_err(|error| {
@@ -210,6 +225,7 @@ impl Manager {
             drops: DropCounters::default(),
             noticed: Vec::new(),
             traces: Vec::new(),
+            trace_delay: detection.heartbeat_ms * 3 * MILLISECOND,
             waiting_flows: Vec::new(),
             last_look: 0,
             port_names: checked.ports.clone(),
@@ -446,8 +462,8 @@ impl Manager {
     fn answer(&mut self, asked: Asked) {
         let answer = match asked.request {
             Request::Status => serde_json::to_value(self.status()).unwrap_or_default(),
-            Request::Flows { limit } => {
-                let request = self.host.hub.coordinator.request_flows(limit);
+            Request::Flows { limit, filter } => {
+                let request = self.host.hub.coordinator.request_flows(limit, &filter);
                 self.waiting_flows.push((request, asked.answer));
                 return;
             }
@@ -461,10 +477,13 @@ impl Manager {
             Request::Traces => {
                 self.traces.append(&mut self.host.hub.switch.traces);
                 self.traces.append(&mut self.host.hub.coordinator.traces);
-                self.traces.sort_by_key(|step| step.stamp);
+                self.traces.sort_by_key(|step| (step.stamp, step.stage));
+                // What happened at a runtime comes with its next report: a packet's way is shown when it is whole.
+                let whole = self.clock.now().saturating_sub(self.trace_delay);
+                let count = self.traces.partition_point(|step| step.stamp <= whole);
                 let steps: Vec<_> = self
                     .traces
-                    .drain(..)
+                    .drain(..count)
                     .map(|step| serde_json::json!({ "packet": step.stamp, "node": step.node, "text": step.text }))
                     .collect();
                 serde_json::json!({ "version": control::VERSION, "steps": steps })

@@ -126,9 +126,18 @@ impl Manager {
                 incarnation: failover.dead.incarnation.into(),
                 cause: noticed.map_or_else(|| "failed".to_owned(), |noticed| noticed.cause.clone()),
                 detected_at_ns: failover.detected_at,
-                detection_us: noticed.map(|noticed| noticed.detection / 1000),
-                recovered_us: failover.recovered_at.map(|at| (at - failover.detected_at) / 1000),
+                // The end of a process is told at once; a silence has a length.
+                detection_us: noticed
+                    .filter(|_| failover.cause != coordinator::Cause::Exited)
+                    .map(|noticed| noticed.detection / 1000),
+                recovered_us: failover
+                    .recovered_at
+                    .filter(|_| failover.had == 0 || failover.flows > 0)
+                    .map(|at| (at - failover.detected_at) / 1000),
                 flows: failover.had,
+                recovered: failover.flows,
+                // What ended or began meanwhile makes the two counts differ a little: never below nothing.
+                lost: if failover.recovered_at.is_some() { failover.had.saturating_sub(failover.flows) } else { 0 },
             }
         });
         let ports = self.ports.iter().zip(&self.traffic).zip(&self.port_names).map(|((port, traffic), (name, device))| {

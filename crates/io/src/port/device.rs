@@ -47,6 +47,9 @@ pub(super) fn refused(what: &str, error: &io::Error) -> PortError {
         Some(libc::EPERM | libc::EACCES) => PortError::Permission(format!(
             "{what} needs CAP_NET_RAW, CAP_NET_ADMIN and, for AF_XDP, CAP_BPF: run as root, or give the binary these capabilities"
         )),
+        Some(libc::EBUSY) => PortError::Busy(format!(
+            "{what}: another program has this device (an XDP program or socket; `ip link show` names the program)"
+        )),
         _ => PortError::Unavailable(format!("{what}: {error}")),
     }
 }

@@ -24,6 +24,8 @@ use rustix::fd::BorrowedFd;
 pub enum PortError {
     /// There is no such device, or it is not usable.
     Unavailable(String),
+    /// Another program has it.
+    Busy(String),
     /// The process lacks a privilege.
     Permission(String),
 }
@@ -31,7 +33,7 @@ pub enum PortError {
 impl core::fmt::Display for PortError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            PortError::Unavailable(text) | PortError::Permission(text) => f.write_str(text),
+            PortError::Unavailable(text) | PortError::Busy(text) | PortError::Permission(text) => f.write_str(text),
         }
     }
 }
@@ -78,6 +80,7 @@ pub fn open(device: &str) -> Result<Box<dyn Port>, PortError> {
     let Some((driver, name)) = device.split_once(':') else {
         return match AfXdp::open(device) {
             Ok(port) => Ok(Box::new(port)),
+            Err(PortError::Busy(text)) => Err(PortError::Busy(text)),
             // The other driver says what is wrong, if it is not just this one.
             Err(_) => Ok(Box::new(AfPacket::open(device)?)),
         };

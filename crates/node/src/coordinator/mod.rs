@@ -223,13 +223,13 @@ impl Coordinator {
         if recovering || !running.clone().all(settled) { Protected::Resynchronising } else { Protected::Yes }
     }
 
-    /// Asks every runtime for its flows; [`Coordinator::take_flows`] gives them when all have answered.
-    pub fn request_flows(&mut self, limit: u32) -> u32 {
+    /// Asks every runtime for its flows, or those that a selector means; [`Coordinator::take_flows`] gives them when all have answered.
+    pub fn request_flows(&mut self, limit: u32, selector: &str) -> u32 {
         let request = self.next_request;
         self.next_request += 1;
         let running: Vec<NodeId> = self.running().map(|peer| peer.node).collect();
         for node in &running {
-            self.fabric.send_control(*node, &Control::ListFlows { request, limit });
+            self.fabric.send_control(*node, &Control::ListFlows { request, limit, selector: selector.to_owned() });
         }
         self.flow_lists.push((request, Vec::new(), running.len()));
         // Requests whose asker went away are not kept for ever.

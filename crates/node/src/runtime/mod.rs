@@ -18,10 +18,11 @@ use crate::channel::{Fabric, FabricConfig};
 use crate::message::{Control, Ended, FlowInfo, MemberState, PoolId, Report, TraceStep, kind};
 use holdfast_nf::shared::PoolEffect;
 use holdfast_nf::{Chain, Context};
-use holdfast_protection::flows::{flag, role};
+use holdfast_protection::flows::{ActorHeader, flag, role};
 use holdfast_protection::{Peer, Protection, Released, kind as protection_kind};
 use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
+use holdfast_wire::selector::Selector;
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
 use lane::Lane;
 use recovery::Recoveries;
@@ -79,7 +80,7 @@ impl Shared {
     pub(crate) fn trace(&mut self, packet: &Packet, text: String) {
         // A tracing operator reads a few packets, not a flood.
         if self.traces.len() < 64 {
-            self.traces.push(TraceStep { stamp: packet.meta.stamp, node: self.node, text });
+            self.traces.push(TraceStep { stamp: packet.meta.stamp, node: self.node, stage: 1, text });
         }
     }
 
@@ -243,7 +244,7 @@ impl Runtime {
         for at in 0..self.lanes.len() {
             let lane = &mut self.lanes[at];
             let fabric = &self.fabric;
-            lane.outbox.begin(lane.index, self.members.iter().map(|peer| (*peer, fabric.room(*peer))));
+            lane.outbox.begin(lane.index, self.shared.now, self.members.iter().map(|peer| (*peer, fabric.room(*peer))));
             lane.process(&mut self.shared, pool);
             if lane.retry {
                 lane.unpark(&mut self.shared, pool);
@@ -396,7 +397,7 @@ impl Runtime {
                     pool.backend().returned(*number);
                 }
             }),
-            Control::ListFlows { request, limit } => self.list_flows(from.node, request, limit as usize),
+            Control::ListFlows { request, limit, selector } => self.list_flows(from.node, request, limit as usize, &selector),
             _ => {}
         }
     }
@@ -437,10 +438,15 @@ impl Runtime {
         }
     }
 
-    fn list_flows(&mut self, to: NodeId, request: u32, limit: usize) {
+    fn list_flows(&mut self, to: NodeId, request: u32, limit: usize, selector: &str) {
         let mut infos = Vec::new();
+        // Who asked has read it before; of a selector that nobody can read there are no flows.
+        let selector = selector.parse::<Selector>().ok();
+        let is_meant = |header: &ActorHeader| {
+            selector.as_ref().is_some_and(|selector| selector.matches(&header.key) || selector.matches(&header.reply.reverse()))
+        };
         for lane in &self.lanes {
-            let owned = lane.flows.iter().filter(|(_, header)| header.role == role::OWNER);
+            let owned = lane.flows.iter().filter(|(_, header)| header.role == role::OWNER && is_meant(header));
             infos.extend(owned.take(limit.saturating_sub(infos.len())).map(|(slot, header)| FlowInfo {
                 key: header.key,
                 reply: header.reply,

@@ -211,7 +211,7 @@ impl Switch {
             *left -= 1;
             packet.meta.flags |= Flags::TRACE;
             let text = format!("in by port {}, {} bytes: {key}", packet.meta.ingress, packet.len());
-            self.traces.push(TraceStep { stamp: packet.meta.stamp, node: self.config.me.node, text });
+            self.traces.push(TraceStep { stamp: packet.meta.stamp, node: self.config.me.node, stage: 0, text });
             if *left == 0 {
                 self.trace = None;
             }
@@ -224,6 +224,7 @@ impl Switch {
             self.traces.push(TraceStep {
                 stamp: packet.meta.stamp,
                 node: self.config.me.node,
+                stage: 0,
                 text: format!("dropped by the switch: {reason}"),
             });
         }
@@ -311,7 +312,12 @@ impl Switch {
     pub fn handle_released(&mut self, packet: &Packet) {
         if packet.meta.flags & Flags::TRACE != 0 {
             let key = FlowKey::of(packet).map_or(String::new(), |key| key.to_string());
-            self.traces.push(TraceStep { stamp: packet.meta.stamp, node: self.config.me.node, text: format!("released: {key}") });
+            self.traces.push(TraceStep {
+                stamp: packet.meta.stamp,
+                node: self.config.me.node,
+                stage: 2,
+                text: format!("released: {key}"),
+            });
         }
         if packet.meta.flags & Flags::LEARN == 0 {
             return;

@@ -39,6 +39,8 @@ pub(crate) struct Side {
     pub(crate) out: Outbox,
     pool: MemoryPool,
     peers: Vec<Peer>,
+    /// Stamped time, ns: a second later each time that room is given.
+    now: u64,
     /// Records on their way here.
     pub(crate) records: VecDeque<Message>,
     /// Packets handed over to here: number of the commit, contents.
@@ -54,6 +56,7 @@ impl Side {
             out: Outbox::default(),
             pool: MemoryPool::new(256),
             peers: Vec::new(),
+            now: 0,
             records: VecDeque::new(),
             handed: VecDeque::new(),
         }
@@ -61,7 +64,8 @@ impl Side {
 
     /// So many bytes of records fit into each channel from now on.
     pub(crate) fn set_room(&mut self, room: usize) {
-        self.out.begin(0, self.peers.iter().map(|peer| (*peer, room)));
+        self.now += 1_000_000_000;
+        self.out.begin(0, self.now, self.peers.iter().map(|peer| (*peer, room)));
     }
 
     pub(crate) fn set_peers(&mut self, peers: &[Peer]) {
