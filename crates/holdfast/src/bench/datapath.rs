@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
-/// Packets in one burst.
-const BURST: usize = 32;
+/// Packets in one burst: as many as a runtime's process takes.
+const BURST: usize = 64;
 
 /// What to measure.
 #[derive(Debug, Clone)]

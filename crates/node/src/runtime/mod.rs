@@ -315,7 +315,7 @@ impl Runtime {
             index::TO_RUNTIME => {
                 self.packets += 1;
                 self.shared.now = self.shared.now.max(packet.meta.stamp);
-                lane.work.push(packet);
+                lane.work.push_back(packet);
             }
             index::TO_REPLICA => {
                 // Its messages may have come before the view that names it: who was just started is told last.
