@@ -213,7 +213,8 @@ impl Bare {
     #[inline]
     fn is_key(&self, found: Found, key: &FlowKey) -> bool {
         let at = if found.is_reply { size_of::<FlowKey>() } else { 0 };
-        let stored = self.flow(found.slot).get(at..).and_then(|bytes| <FlowKey as zerocopy::FromBytes>::ref_from_prefix(bytes).ok());
+        let stored =
+            self.flow(found.slot).get(at..).and_then(|bytes| <FlowKey as zerocopy::FromBytes>::ref_from_prefix(bytes).ok());
         stored.is_some_and(|(stored, _)| stored == key)
     }
 

@@ -424,8 +424,7 @@ impl Lane {
 #[inline]
 fn account(header: &mut holdfast_protection::flows::ActorHeader, direction: Direction, packet: &Packet, cx: &Context) {
     let way = direction as usize;
-    header.packets[way] += 1;
-    header.bytes[way] += packet.len() as u64;
+    header.count(way, packet.len() as u16);
     if direction == Direction::Reverse {
         header.flags &= !flag::UNCONFIRMED;
     }

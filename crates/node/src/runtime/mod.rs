@@ -456,8 +456,8 @@ impl Runtime {
                 replica: if header.flags & flag::UNPROTECTED == 0 { header.peer } else { 0 },
                 epoch: header.epoch,
                 age: self.shared.now.saturating_sub(header.opened_at),
-                packets: header.packets,
-                bytes: header.bytes,
+                packets: header.packets(),
+                bytes: header.bytes(),
             }));
         }
         let chunks = infos.chunks(8).count();
