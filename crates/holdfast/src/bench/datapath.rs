@@ -10,6 +10,7 @@ use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, SWITCH, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
+use holdfast_protection::flows::{Found, KeyTable};
 use holdfast_protection::{NfvActor, Peer, Protection, ReleaseAt, Unprotected};
 use holdfast_wire::nsh::{self, ENCAPSULATION_LEN, Flags, Outer, index};
 use holdfast_wire::{FlowKey, MemoryPool, Packet, PacketPool};
@@ -18,8 +19,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
-/// Packets in one burst.
-const BURST: usize = 32;
+/// Packets in one burst: as many as a runtime's process takes.
+const BURST: usize = 64;
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -144,18 +145,28 @@ fn grant_all(pool: &mut holdfast_nf::Pool) {
     }
 }
 
-/// A plain hash table from both keys to the flow's state, and a loop.
+/// A cache line.
+#[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// Where a flow's state begins, behind its two keys.
+const STATE_AT: usize = 2 * size_of::<FlowKey>();
+
+/// A plain hash table from both keys to the flow's state, and a loop: each key is hashed once, and a burst's look-ups are done in stages, so that their cache
+/// misses overlap.
 struct Bare {
     chain: Chain,
-    table: std::collections::HashMap<FlowKey, (u32, bool), foldhash::fast::FixedState>,
-    states: Vec<u128>,
-    words: usize,
+    table: KeyTable,
+    flows: Vec<Line>,
+    stride: usize,
     used: usize,
     cx: Context,
     pool: MemoryPool,
     player: Player,
     packets: Vec<Packet>,
-    found: Vec<Option<(u32, bool)>>,
+    keys: Vec<(FlowKey, u64)>,
+    found: Vec<Option<Found>>,
     now: u64,
 }
 
@@ -168,16 +179,17 @@ impl Bare {
                 }
             });
         }
-        let words = chain.layout().size.div_ceil(16).max(1);
+        let stride = (STATE_AT + chain.layout().size).div_ceil(size_of::<Line>());
         Bare {
-            table: std::collections::HashMap::with_capacity_and_hasher(flows * 2, foldhash::fast::FixedState::with_seed(7)),
-            states: vec![0; flows * words],
-            words,
+            table: KeyTable::new(flows * 2),
+            flows: vec![Line([0; 64]); flows * stride],
+            stride,
             used: 0,
             cx: Context::new(7),
             pool: MemoryPool::new(1024),
             player: Player::new(Vec::new()),
             packets: Vec::with_capacity(BURST),
+            keys: Vec::with_capacity(BURST),
             found: Vec::with_capacity(BURST),
             now: 1,
             chain,
@@ -185,9 +197,47 @@ impl Bare {
     }
 
     fn bytes_per_flow(&self) -> usize {
-        // A hash table of this library holds one entry and one control byte per slot, at most 7/8 full.
-        let entry = size_of::<(FlowKey, (u32, bool))>() + 1;
-        self.words * 16 + entry * self.table.capacity().max(1) * 8 / 7 / (self.used.max(1))
+        self.stride * size_of::<Line>() + self.table.memory() / self.used.max(1)
+    }
+
+    fn flow(&self, slot: u32) -> &[u8] {
+        let start = slot as usize * self.stride;
+        zerocopy::IntoBytes::as_bytes(&self.flows[start..start + self.stride])
+    }
+
+    fn flow_mut(&mut self, slot: u32) -> &mut [u8] {
+        let start = slot as usize * self.stride;
+        zerocopy::IntoBytes::as_mut_bytes(&mut self.flows[start..start + self.stride])
+    }
+
+    #[inline]
+    fn is_key(&self, found: Found, key: &FlowKey) -> bool {
+        let at = if found.is_reply { size_of::<FlowKey>() } else { 0 };
+        let stored =
+            self.flow(found.slot).get(at..).and_then(|bytes| <FlowKey as zerocopy::FromBytes>::ref_from_prefix(bytes).ok());
+        stored.is_some_and(|(stored, _)| stored == key)
+    }
+
+    fn look_up(&mut self, packets: &mut [Packet]) {
+        self.keys.clear();
+        for packet in packets {
+            let key = if packet.parse().is_ok() { FlowKey::of(packet) } else { None };
+            let key = key.unwrap_or_default();
+            self.keys.push((key, key.hash(7)));
+        }
+        let mut sum = 0u64;
+        for (_, hash) in &self.keys {
+            sum = sum.wrapping_add(self.table.touch(*hash));
+        }
+        self.found.clear();
+        self.found.extend(self.keys.iter().map(|(_, hash)| self.table.candidate(*hash)));
+        for found in self.found.iter().flatten() {
+            let start = found.slot as usize * self.stride;
+            for line in &self.flows[start..start + self.stride] {
+                sum = sum.wrapping_add(line.0[0].into());
+            }
+        }
+        core::hint::black_box(sum);
     }
 
     fn burst(&mut self) -> u64 {
@@ -200,54 +250,48 @@ impl Bare {
     }
 
     fn process(&mut self, packets: &mut Vec<Packet>, mut out: impl FnMut(&Packet, bool)) {
-        self.found.clear();
-        // Look-ups first, then the states' lines, then the work: misses overlap, as a good hand-written loop would have it.
-        for packet in packets.iter_mut() {
-            let key = if packet.parse().is_ok() { FlowKey::of(packet) } else { None };
-            self.found.push(key.and_then(|key| self.table.get(&key).copied()));
-        }
-        let mut sum = 0u128;
-        for (slot, _) in self.found.iter().flatten() {
-            let start = *slot as usize * self.words;
-            for at in (start..start + self.words).step_by(4) {
-                sum ^= self.states[at];
-            }
-        }
-        core::hint::black_box(sum);
+        self.look_up(packets);
+        let len = self.chain.layout().size;
         for (at, mut packet) in packets.drain(..).enumerate() {
             self.now += 1;
-            let passed = match self.found[at] {
-                Some((slot, is_reply)) => {
-                    let key = FlowKey::of(&packet).unwrap_or_default();
-                    let start = slot as usize * self.words;
-                    let state = zerocopy::IntoBytes::as_mut_bytes(&mut self.states[start..start + self.words]);
-                    let direction = if is_reply { Direction::Reverse } else { Direction::Forward };
+            let (key, hash) = self.keys[at];
+            let likely = self.found[at].filter(|found| self.is_key(*found, &key));
+            let passed = match likely.or_else(|| self.table.find(hash, |found| self.is_key(found, &key))) {
+                Some(found) => {
+                    let direction = if found.is_reply { Direction::Reverse } else { Direction::Forward };
                     self.cx.begin(self.now, key, direction);
-                    let len = self.chain.layout().size;
-                    self.chain.run(&mut packet, &mut state[..len], Position::START, &mut self.cx) == Outcome::Forward
+                    let start = found.slot as usize * self.stride;
+                    let flow = zerocopy::IntoBytes::as_mut_bytes(&mut self.flows[start..start + self.stride]);
+                    let state = &mut flow[STATE_AT..STATE_AT + len];
+                    self.chain.run(&mut packet, state, Position::START, &mut self.cx) == Outcome::Forward
                 }
-                None => self.open_flow(&mut packet),
+                None => self.open_flow(&mut packet, key, hash),
             };
             out(&packet, passed);
             self.pool.put(packet);
         }
     }
 
-    fn open_flow(&mut self, packet: &mut Packet) -> bool {
-        let Some(key) = FlowKey::of(packet) else { return false };
-        let start = self.used * self.words;
-        let Some(state) = self.states.get_mut(start..start + self.words) else { return false };
-        let state = zerocopy::IntoBytes::as_mut_bytes(state);
-        self.cx.begin(self.now, key, Direction::Forward);
+    fn open_flow(&mut self, packet: &mut Packet, key: FlowKey, hash: u64) -> bool {
+        let slot = self.used as u32;
+        if (self.used + 1) * self.stride > self.flows.len() {
+            return false;
+        }
         let len = self.chain.layout().size;
-        if self.chain.run(packet, &mut state[..len], Position::OPENING, &mut self.cx) != Outcome::Forward {
+        self.cx.begin(self.now, key, Direction::Forward);
+        let start = self.used * self.stride;
+        let flow = zerocopy::IntoBytes::as_mut_bytes(&mut self.flows[start..start + self.stride]);
+        let state = &mut flow[STATE_AT..STATE_AT + len];
+        if self.chain.run(packet, state, Position::OPENING, &mut self.cx) != Outcome::Forward {
             return false;
         }
         let Some(reply) = FlowKey::of(packet).map(|key| key.reverse()) else { return false };
-        self.table.insert(key, (self.used as u32, false));
-        self.table.insert(reply, (self.used as u32, true));
+        let keys = &mut self.flow_mut(slot)[..STATE_AT];
+        keys[..STATE_AT / 2].copy_from_slice(zerocopy::IntoBytes::as_bytes(&key));
+        keys[STATE_AT / 2..].copy_from_slice(zerocopy::IntoBytes::as_bytes(&reply));
         self.used += 1;
-        true
+        self.table.insert(hash, Found { slot, is_reply: false })
+            && self.table.insert(reply.hash(7), Found { slot, is_reply: true })
     }
 
     /// Plays frames once, in order, and returns what came out.

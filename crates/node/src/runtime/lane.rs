@@ -9,6 +9,7 @@ use holdfast_protection::{Admission, Flows, Outbox, Protection, Slot};
 use holdfast_wire::header::{icmp, icmpv6};
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{DropReason, FlowKey, Network, Packet, PacketPool};
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// How long a flow lives whose functions ask for nothing, ns.
@@ -34,14 +35,13 @@ pub(crate) struct Lane {
     pub(crate) wheel: Wheel,
     pub(crate) parking: Parking,
     /// Packets of this turn, in order of arrival.
-    pub(crate) work: Vec<Packet>,
+    pub(crate) work: VecDeque<Packet>,
     /// Shared state has changed, or a flow came back: parked packets may go on.
     pub(crate) retry: bool,
     owned_limit: usize,
     keys: Vec<FlowKey>,
     hashes: Vec<u64>,
     likely: Vec<Option<Found>>,
-    ready: Vec<Packet>,
     undo: Vec<u8>,
     running: Option<(Slot, bool)>,
 }
@@ -69,13 +69,12 @@ impl Lane {
             outbox: Outbox::default(),
             wheel: Wheel::new(),
             parking: Parking::new(),
-            work: Vec::with_capacity(256),
+            work: VecDeque::with_capacity(256),
             retry: false,
             owned_limit,
             keys: Vec::with_capacity(256),
             hashes: Vec::with_capacity(256),
             likely: Vec::with_capacity(256),
-            ready: Vec::with_capacity(256),
             undo,
             running: None,
         }
@@ -99,18 +98,17 @@ impl Lane {
                     at += 1;
                 }
                 Err(reason) => {
-                    let packet = self.work.remove(at);
-                    shared.drop(packet, reason, pool);
+                    if let Some(packet) = self.work.remove(at) {
+                        shared.drop(packet, reason, pool);
+                    }
                 }
             }
         }
         core::hint::black_box(self.flows.touch_buckets(&self.hashes));
         core::hint::black_box(self.flows.touch_slots(&self.hashes, &mut self.likely));
-        // Taken from the end, so that a packet leaves the vector only when its fate is known: a panic loses none.
-        core::mem::swap(&mut self.work, &mut self.ready);
-        self.ready.reverse();
-        let total = self.ready.len();
-        while !self.ready.is_empty() {
+        // A packet leaves the queue only when its fate is known: a panic loses none.
+        let total = self.work.len();
+        while !self.work.is_empty() {
             let done = catch_unwind(AssertUnwindSafe(|| self.process_ready(total, shared, pool)));
             if done.is_err() {
                 self.contain_panic(shared, pool);
@@ -119,19 +117,19 @@ impl Lane {
     }
 
     fn process_ready(&mut self, total: usize, shared: &mut Shared, pool: &mut dyn PacketPool) {
-        while !self.ready.is_empty() {
-            let at = total - self.ready.len();
+        while !self.work.is_empty() {
+            let at = total - self.work.len();
             let (key, hash) = (self.keys[at], self.hashes[at]);
             let step = self.step(key, hash, self.likely[at], shared);
-            let Some(packet) = self.ready.pop() else { return };
+            let Some(packet) = self.work.pop_front() else { return };
             self.settle(step, packet, key, shared, pool);
         }
     }
 
-    /// Finds the packet's flow and runs the chain; the packet is the last of `ready`.
+    /// Finds the packet's flow and runs the chain; the packet is the first of `work`.
     #[inline]
     fn step(&mut self, key: FlowKey, hash: u64, likely: Option<Found>, shared: &mut Shared) -> Step {
-        let Some(packet) = self.ready.last() else { return Step::Drop(DropReason::NoFlow) };
+        let Some(packet) = self.work.front() else { return Step::Drop(DropReason::NoFlow) };
         let (epoch, is_new) = (packet.meta.commit, packet.meta.flags & Flags::NEW != 0);
         match self.flows.find_likely(&key, hash, likely) {
             Some(found) => {
@@ -170,7 +168,7 @@ impl Lane {
     }
 
     fn open(&mut self, key: FlowKey, hash: u64, shared: &mut Shared) -> Step {
-        let Some(packet) = self.ready.last() else { return Step::Drop(DropReason::NoFlow) };
+        let Some(packet) = self.work.front() else { return Step::Drop(DropReason::NoFlow) };
         let meta = packet.meta;
         let refused = if is_icmp_error(packet) {
             Some(DropReason::StateInvalid)
@@ -200,7 +198,7 @@ impl Lane {
         self.run(Found { slot, is_reply: false }, key, Position::OPENING, shared)
     }
 
-    /// Runs the chain from `position` on the last packet of `ready`.
+    /// Runs the chain from `position` on the first packet of `work`.
     fn run(&mut self, found: Found, key: FlowKey, position: Position, shared: &mut Shared) -> Step {
         let slot = found.slot;
         match self.protection.admit(&mut self.flows, slot) {
@@ -208,7 +206,7 @@ impl Lane {
             Admission::Park => return Step::Park(slot, position),
             Admission::Drop(reason) => return Step::Drop(reason),
         }
-        let Some(packet) = self.ready.last_mut() else { return Step::Drop(DropReason::NoFlow) };
+        let Some(packet) = self.work.front_mut() else { return Step::Drop(DropReason::NoFlow) };
         let (header, state) = self.flows.parts_mut(slot);
         header.last_stamp = header.last_stamp.max(packet.meta.stamp);
         let direction = if found.is_reply { Direction::Reverse } else { Direction::Forward };
@@ -257,7 +255,7 @@ impl Lane {
 
     /// The chain let a flow's first packet pass: the flow exists.
     fn opened(&mut self, slot: Slot, shared: &mut Shared) -> Step {
-        let Some(packet) = self.ready.last() else { return Step::Drop(DropReason::NoFlow) };
+        let Some(packet) = self.work.front() else { return Step::Drop(DropReason::NoFlow) };
         let reply = FlowKey::of(packet).map(|key| key.reverse());
         let placed = reply.is_some_and(|reply| self.flows.set_reply(slot, reply).is_ok());
         if !placed {
@@ -307,7 +305,7 @@ impl Lane {
         }
     }
 
-    /// A function panicked on the last packet of `ready`: the flow is as before the packet, the packet is dropped, the others go on.
+    /// A function panicked on the first packet of `work`: the flow is as before the packet, the packet is dropped, the others go on.
     fn contain_panic(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
         shared.panics += 1;
         if let Some((slot, opening)) = self.running.take() {
@@ -319,7 +317,7 @@ impl Lane {
                 self.flows.parts_mut(slot).1.copy_from_slice(&self.undo);
             }
         }
-        if let Some(packet) = self.ready.pop() {
+        if let Some(packet) = self.work.pop_front() {
             shared.drop(packet, DropReason::FunctionPanicked, pool);
         }
     }
@@ -349,14 +347,14 @@ impl Lane {
             header.parked -= 1;
             // It may have been forwarded under the epoch before the flow came here.
             let is_reply = header.reply == parked.key && header.key != parked.key;
-            self.ready.push(parked.packet);
+            self.work.push_front(parked.packet);
             let (slot, key) = (parked.slot, parked.key);
             let step = catch_unwind(AssertUnwindSafe(|| self.run(Found { slot, is_reply }, key, parked.position, shared)));
             let Ok(step) = step else {
                 self.contain_panic(shared, pool);
                 continue;
             };
-            let Some(packet) = self.ready.pop() else { continue };
+            let Some(packet) = self.work.pop_front() else { continue };
             if let Step::Park(slot, position) = step {
                 blocked.push(slot);
                 let header = self.flows.header_mut(slot);
@@ -426,8 +424,7 @@ impl Lane {
 #[inline]
 fn account(header: &mut holdfast_protection::flows::ActorHeader, direction: Direction, packet: &Packet, cx: &Context) {
     let way = direction as usize;
-    header.packets[way] += 1;
-    header.bytes[way] += packet.len() as u64;
+    header.count(way, packet.len() as u16);
     if direction == Direction::Reverse {
         header.flags &= !flag::UNCONFIRMED;
     }

@@ -315,7 +315,7 @@ impl Runtime {
             index::TO_RUNTIME => {
                 self.packets += 1;
                 self.shared.now = self.shared.now.max(packet.meta.stamp);
-                lane.work.push(packet);
+                lane.work.push_back(packet);
             }
             index::TO_REPLICA => {
                 // Its messages may have come before the view that names it: who was just started is told last.
@@ -456,8 +456,8 @@ impl Runtime {
                 replica: if header.flags & flag::UNPROTECTED == 0 { header.peer } else { 0 },
                 epoch: header.epoch,
                 age: self.shared.now.saturating_sub(header.opened_at),
-                packets: header.packets,
-                bytes: header.bytes,
+                packets: header.packets(),
+                bytes: header.bytes(),
             }));
         }
         let chunks = infos.chunks(8).count();

@@ -21,6 +21,8 @@ struct Line([u8; 64]);
 
 const HEADER_LEN: usize = size_of::<ActorHeader>();
 const LINE: usize = 64;
+/// The line of the header that a packet does not touch.
+const COLD_LINE: usize = core::mem::offset_of!(ActorHeader, opened_at) / LINE;
 
 /// Why a flow got no slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,8 +174,10 @@ impl Flows {
         let mut sum = 0u64;
         for found in into.iter().flatten() {
             let start = found.slot as usize * self.stride;
-            for line in &self.lines[start..start + self.stride] {
-                sum = sum.wrapping_add(u64::from(line.0[0]));
+            for (at, line) in self.lines[start..start + self.stride].iter().enumerate() {
+                if at != COLD_LINE {
+                    sum = sum.wrapping_add(u64::from(line.0[0]));
+                }
             }
         }
         sum

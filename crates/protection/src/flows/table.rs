@@ -1,8 +1,9 @@
 //! Keys to slots: a bounded table that is made once and never grows.
 //!
 //! Buckets of one cache line hold eight entries of 8 bytes: 32 bits of the key's hash, one bit for which of the two keys of
-//! a flow this is, and the slot. A key has two buckets to choose from and goes to the emptier one; at the load for which the
-//! table is made (half full) both being full is rarer than one in millions, and is an error that the caller counts.
+//! a flow this is, and the slot. A key has two buckets to choose from. It goes to the first, which a look-up reads first, until that has
+//! become crowded, then to the emptier one; at the load for which the table is made (half full) both being full is rarer than one in
+//! millions, and is an error that the caller counts.
 //! The key itself lies in the slot, which the caller will touch anyway, so the table compares through a closure.
 
 /// A slot, and which of its keys was found.
@@ -15,6 +16,8 @@ pub struct Found {
 }
 
 const ENTRIES: usize = 8;
+/// Entries in a bucket from which on the other one may be the better.
+const CROWDED: usize = 6;
 const REPLY: u32 = 1 << 31;
 const EMPTY: u64 = u64::MAX;
 
@@ -110,7 +113,8 @@ impl KeyTable {
     pub fn insert(&mut self, hash: u64, found: Found) -> bool {
         let (first, second) = (self.first(hash), self.second(hash));
         let used = |table: &KeyTable, bucket: usize| table.buckets[bucket].0.iter().filter(|&&entry| entry != EMPTY).count();
-        let bucket = if used(self, first) <= used(self, second) { first } else { second };
+        let in_first = used(self, first);
+        let bucket = if in_first < CROWDED || in_first <= used(self, second) { first } else { second };
         let entry =
             u64::from(KeyTable::tag(hash)) << 32 | u64::from(found.slot) | if found.is_reply { u64::from(REPLY) } else { 0 };
         match self.buckets[bucket].0.iter_mut().find(|entry| **entry == EMPTY) {
