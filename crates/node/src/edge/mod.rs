@@ -2,8 +2,9 @@
 //!
 //! Theory of operation. What comes in by a port is checked (who sent it, to whom, is it whole), answered if it is for the box itself (ARP,
 //! neighbour discovery, ping), and otherwise goes to a chain. What a chain has released is routed by its destination as it is then, loses a hop,
-//! gets its neighbour's address and leaves. Errors about packets are ICMP messages: about one that came in, they go back by its port;
-//! about one that a chain has changed, they come in again at the port where it should have left, so that the chain translates them back.
+//! gets its neighbour's address and leaves, in fragments if it is longer than the port allows and IPv4 lets it be cut. Errors about
+//! packets are ICMP messages: about one that came in, they go back by its port; about one that a chain has changed, they come in again at the
+//! port where it should have left, so that the chain translates them back.
 //!
 //! In: frames from ports, released packets, the time. Out: [`EdgeOut`]. Never: a flow's state; an answer to broadcast; a frame that is not
 //! accounted for.
@@ -144,6 +145,13 @@ impl Edge {
     /// Drops by reason.
     pub fn drops(&self) -> &DropCounters {
         &self.drops
+    }
+
+    /// A port has another MTU now, in bytes of an IP packet. It holds for packets that wait inside, too. A port that is not there has none.
+    pub fn set_mtu(&mut self, port: u8, mtu: u16) {
+        if let Some(port) = self.config.ports.get_mut(usize::from(port)) {
+            port.mtu = mtu;
+        }
     }
 
     /// Packets inside: waiting for a neighbour's address, or for a first fragment.
@@ -420,7 +428,13 @@ impl Edge {
         let bytes = packet.bytes_mut();
         bytes.copy_within(6..12, 0);
         bytes[6..12].copy_from_slice(&mac);
-        out.transmit.push((port, Released::stateless(packet)));
+        // An error has other layers than the packet that it was made of.
+        if let Err(malformed) = packet.parse() {
+            return self.drop(packet, malformed.into(), pool);
+        }
+        if let Err(packet) = self.push_cut(port, Released::stateless(packet), out, pool) {
+            self.drop(packet.into_inner(), DropReason::FrameTooLarge, pool);
+        }
     }
 }
 
