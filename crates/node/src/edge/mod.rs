@@ -23,7 +23,7 @@ mod tests;
 use addresses::{is_link_local, is_multicast, is_nowhere};
 use fragment::{FragmentLimits, Fragmented, Fragments};
 use holdfast_protection::Released;
-use holdfast_wire::header::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Mac, proto};
+use holdfast_wire::header::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Mac, proto};
 use holdfast_wire::selector::Prefix;
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Network, Packet, PacketPool, checksum, ip_bytes, map_v4, unmap_v4};
 use icmp::Problem;
@@ -227,6 +227,7 @@ impl Edge {
         };
         packet.meta = Default::default();
         packet.meta.ingress = port;
+        take_off_priority_tag(&mut packet);
         if let Err(malformed) = packet.parse() {
             self.drop(packet, malformed.into(), pool);
             return None;
@@ -239,7 +240,7 @@ impl Edge {
             // From many, or what this port has sent itself.
             Some(DropReason::BadSource)
         } else if packet.layers.vlan_tags > 0 {
-            Some(DropReason::UnknownEthertype)
+            Some(DropReason::VlanTagged)
         } else {
             None
         };
@@ -436,6 +437,18 @@ impl Edge {
             self.drop(packet.into_inner(), DropReason::FrameTooLarge, pool);
         }
     }
+}
+
+/// A frame with an 802.1Q tag of VLAN 0 has a priority and belongs to no VLAN (IEEE 802.1Q, section 6.9): every station takes it, and
+/// routing loses the priority as it loses the rest of the link's header.
+fn take_off_priority_tag(packet: &mut Packet) {
+    let Some(&[first, second, control, id]) = packet.bytes().get(12..16) else { return };
+    if u16::from_be_bytes([first, second]) != ETHERTYPE_VLAN || u16::from_be_bytes([control & 0x0f, id]) != 0 {
+        return;
+    }
+    packet.bytes_mut().copy_within(..12, 4);
+    // There are 16 bytes.
+    let _ = packet.pull_front(4);
 }
 
 /// Source and destination of an IP packet, IPv4 as IPv4-mapped.
