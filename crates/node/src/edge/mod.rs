@@ -398,7 +398,7 @@ impl Edge {
         if let Some(from) = from
             && icmp::may_report(&packet)
             && self.errors.admit(now)
-            && icmp::report(&mut packet, problem, &from)
+            && icmp::report(&mut packet, problem, &from, self.config.ports[port as usize].mtu)
         {
             return Some(packet);
         }
