@@ -236,6 +236,20 @@ const MISTAKES: &[(&str, &str, &str)] = &[
   |                        ^^^^^^^^^^^^^^^",
     ),
     (
+        "- nat: { pool: [ 198.51.100.4/31 ] }",
+        "- nat: { pool: [ 198.51.100.254 ] }",
+        r"edge.yaml:9:24: nat: 198.51.100.254/32 contains 198.51.100.254, a router on port `outside`: the box would take that address for its own and never reach the router
+9 |       - nat: { pool: [ 198.51.100.254 ] }
+  |                        ^^^^^^^^^^^^^^",
+    ),
+    (
+        "chains:\n  web:",
+        "routes:\n  - { to: 203.0.113.0/24, via: 198.51.100.5 }\nchains:\n  web:",
+        r"edge.yaml:11:24: nat: 198.51.100.4/31 contains 198.51.100.5, a router on port `outside`: the box would take that address for its own and never reach the router
+11 |       - nat: { pool: [ 198.51.100.4/31 ] }
+   |                        ^^^^^^^^^^^^^^^",
+    ),
+    (
         "[ forward ]",
         "[ nat: { pool: [ 198.51.100.5 ] } ]",
         r"edge.yaml:9:24: nat: 198.51.100.4/31 overlaps 198.51.100.5/32 of `nat` in chain `rest`

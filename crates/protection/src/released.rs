@@ -2,6 +2,7 @@
 
 use holdfast_wire::Packet;
 use holdfast_wire::checksum::Delta;
+use holdfast_wire::fragment::Cut;
 use holdfast_wire::header::Mac;
 
 /// Something that may leave the system: every state change that it reveals survives a failure, as far
@@ -57,5 +58,18 @@ impl Released<Packet> {
         } else if let Some(ip) = self.0.ipv6_mut() {
             ip.hop_limit = ip.hop_limit.saturating_sub(1);
         }
+    }
+
+    /// Writes one of the fragments behind the first into an empty packet: what holds for the whole holds for its parts.
+    ///
+    /// # Errors
+    /// Gives the empty packet back if the fragment does not fit into it.
+    pub fn later_fragment(&self, cut: &Cut, number: usize, mut empty: Packet) -> Result<Released<Packet>, Packet> {
+        if cut.write_later(&self.0, number, &mut empty) { Ok(Released(empty)) } else { Err(empty) }
+    }
+
+    /// Becomes the first of its fragments, once the others are written.
+    pub fn first_fragment(&mut self, cut: &Cut) {
+        cut.keep_first(&mut self.0);
     }
 }

@@ -7,6 +7,7 @@
 
 pub mod build;
 pub mod checksum;
+pub mod fragment;
 pub mod header;
 mod key;
 mod layers;

@@ -122,6 +122,11 @@ pub(super) fn owned(
                         "{name}: {prefix} contains {address}, the box's own address on port `{port}`: what is sent there never reaches a chain"
                     )));
                 }
+                if let Some((port, router)) = networks.router_in(&prefix) {
+                    return Err(place(&prefix).mistake(format!(
+                        "{name}: {prefix} contains {router}, a router on port `{port}`: the box would take that address for its own and never reach the router"
+                    )));
+                }
                 // Two pools know nothing of each other: both would give the same address and port to different flows.
                 if has_pool {
                     if let Some((other, function, whose)) = pools.iter().find(|(other, ..)| other.overlaps(&prefix)) {

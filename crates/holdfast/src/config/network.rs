@@ -36,6 +36,12 @@ impl Networks {
         all.find(|(_, address)| prefix.contains(&ip_bytes(*address)))
     }
 
+    /// The name of the port on which a gateway or route names this router, and the router, if it is in `prefix`.
+    pub(super) fn router_in(&self, prefix: &Prefix) -> Option<(&str, IpAddr)> {
+        let mut all = self.routes.iter().filter_map(|route| Some((self.port_name(route.port), route.gateway?)));
+        all.find(|(_, router)| prefix.contains(&ip_bytes(*router)))
+    }
+
     fn is_own(&self, address: IpAddr) -> bool {
         self.addresses.iter().flatten().any(|(own, _)| *own == address)
     }

@@ -5,6 +5,7 @@ use super::icmp::Problem;
 use super::neighbors::{Due, Lookup};
 use super::{Edge, EdgeOut, addresses};
 use holdfast_protection::Released;
+use holdfast_wire::fragment::{Cut, may_cut};
 use holdfast_wire::header::Mac;
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool, ip_bytes};
 
@@ -34,21 +35,17 @@ impl Edge {
             return self.report_back(ingress, packet.into_inner(), Problem::NoRoute, now, out, pool);
         };
         let mtu = self.config.ports[route.port as usize].mtu;
-        let layers = &packet.get().layers;
-        if layers.end.saturating_sub(layers.l3) > mtu {
-            self.drops.count(DropReason::FrameTooLarge);
-            return self.report_back(route.port, packet.into_inner(), Problem::TooBig(mtu), now, out, pool);
+        if is_longer(packet.get(), mtu) && Cut::new(packet.get(), mtu).is_none() {
+            return self.refuse_too_long(route.port, packet.into_inner(), now, out, pool);
         }
         packet.decrement_ttl();
         let next_hop = route.gateway.map_or(destination, ip_bytes);
         match self.neighbors.lookup(route.port, &next_hop, now) {
             Lookup::Known(mac) => {
-                self.address_frame(route.port, mac, &mut packet);
-                out.transmit.push((route.port, packet));
+                self.transmit(route.port, mac, packet, now, out, pool);
             }
             Lookup::Stale(mac) => {
-                self.address_frame(route.port, mac, &mut packet);
-                out.transmit.push((route.port, packet));
+                self.transmit(route.port, mac, packet, now, out, pool);
                 self.ask_for(route.port, &next_hop, Some(mac), out, pool);
             }
             Lookup::Unknown { ask } => {
@@ -63,9 +60,70 @@ impl Edge {
         }
     }
 
-    pub(super) fn address_frame(&self, port: u8, to: Mac, packet: &mut Released<Packet>) {
-        let from = self.config.ports[port as usize].mac;
-        packet.set_macs(to, from);
+    /// Sends a routed packet to a station, in fragments if it is longer than the port allows.
+    pub(super) fn transmit(
+        &mut self,
+        port: u8,
+        to: Mac,
+        mut packet: Released<Packet>,
+        now: u64,
+        out: &mut EdgeOut,
+        pool: &mut dyn PacketPool,
+    ) {
+        packet.set_macs(to, self.config.ports[port as usize].mac);
+        // The MTU may have shrunk while the packet waited.
+        if let Err(packet) = self.push_cut(port, packet, out, pool) {
+            self.refuse_too_long(port, packet.into_inner(), now, out, pool);
+        }
+    }
+
+    /// Queues an addressed packet for its port, all of its fragments or none. Gives it back if it is too long and cannot be cut.
+    pub(super) fn push_cut(
+        &mut self,
+        port: u8,
+        mut packet: Released<Packet>,
+        out: &mut EdgeOut,
+        pool: &mut dyn PacketPool,
+    ) -> Result<(), Released<Packet>> {
+        let mtu = self.config.ports[port as usize].mtu;
+        if !is_longer(packet.get(), mtu) {
+            out.transmit.push((port, packet));
+            return Ok(());
+        }
+        let Some(cut) = Cut::new(packet.get(), mtu) else { return Err(packet) };
+        let at = out.transmit.len();
+        for number in 0..cut.later() {
+            let fragment = match pool.take().map(|empty| packet.later_fragment(&cut, number, empty)) {
+                Some(Ok(fragment)) => fragment,
+                failed => {
+                    // The others are of no use to anybody.
+                    out.transmit.drain(at..).for_each(|(_, fragment)| pool.put(fragment.into_inner()));
+                    let reason = match failed {
+                        Some(Err(empty)) => {
+                            pool.put(empty);
+                            DropReason::FrameTooLarge
+                        }
+                        _ => DropReason::ArenaEmpty,
+                    };
+                    self.drop(packet.into_inner(), reason, pool);
+                    return Ok(());
+                }
+            };
+            out.transmit.push((port, fragment));
+        }
+        packet.first_fragment(&cut);
+        out.transmit.insert(at, (port, packet));
+        Ok(())
+    }
+
+    /// Longer than the port's MTU, and not cut: who forbade that is told the size (RFC 1191, RFC 8200); a sender that allows it would not listen.
+    fn refuse_too_long(&mut self, port: u8, packet: Packet, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
+        if may_cut(&packet) {
+            return self.drop(packet, DropReason::FrameTooLarge, pool);
+        }
+        self.drops.count(DropReason::FrameTooLarge);
+        let mtu = self.config.ports[port as usize].mtu;
+        self.report_back(port, packet, Problem::TooBig(mtu), now, out, pool);
     }
 
     /// An error about a packet that a chain may have changed: it comes in again by the port that it concerns, and the chain translates it back.
@@ -135,4 +193,8 @@ impl Edge {
         self.fragments.abandon();
         self.drop_fragments(pool);
     }
+}
+
+fn is_longer(packet: &Packet, mtu: u16) -> bool {
+    packet.layers.end.saturating_sub(packet.layers.l3) > mtu
 }

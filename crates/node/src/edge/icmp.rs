@@ -67,8 +67,8 @@ pub(crate) fn turn_echo(packet: &mut Packet) {
     }
 }
 
-/// Makes the packet into an error about itself, from `from` to its source. False, and the packet spoiled, if that is not possible.
-pub(crate) fn report(packet: &mut Packet, problem: Problem, from: &[u8; 16]) -> bool {
+/// Makes the packet into an error about itself, from `from` to its source, short enough for the MTU of its port. False, and the packet spoiled, if that is not possible.
+pub(crate) fn report(packet: &mut Packet, problem: Problem, from: &[u8; 16], mtu: u16) -> bool {
     let Some(ethernet) = packet.bytes().first_chunk::<{ Ethernet::LEN }>().copied() else { return false };
     match packet.layers.network {
         Network::V4 => {
@@ -84,7 +84,10 @@ pub(crate) fn report(packet: &mut Packet, problem: Problem, from: &[u8; 16]) -> 
             let ip = build::Ipv4 { tos: 0xc0, ..build::Ipv4::new(from, to, proto::ICMP) };
             const IP: usize = Ethernet::LEN;
             const MESSAGE: usize = IP + build::Ipv4::LEN;
-            let Some(frame) = around_quote(packet, MESSAGE + IcmpError::LEN, IcmpError::MAX_QUOTE) else { return false };
+            // RFC 792: at least the header and 8 bytes. IPv6 has no links that are too small for its errors.
+            let room = usize::from(mtu).saturating_sub(build::Ipv4::LEN + IcmpError::LEN).max(28);
+            let quote = IcmpError::MAX_QUOTE.min(room);
+            let Some(frame) = around_quote(packet, MESSAGE + IcmpError::LEN, quote) else { return false };
             frame[..IP].copy_from_slice(&ethernet);
             let written = IcmpError { kind, code, rest }.write(&mut frame[MESSAGE..]);
             written.and_then(|()| ip.write(&mut frame[IP..])).is_ok()

@@ -2,8 +2,9 @@
 //!
 //! Theory of operation. What comes in by a port is checked (who sent it, to whom, is it whole), answered if it is for the box itself (ARP,
 //! neighbour discovery, ping), and otherwise goes to a chain. What a chain has released is routed by its destination as it is then, loses a hop,
-//! gets its neighbour's address and leaves. Errors about packets are ICMP messages: about one that came in, they go back by its port;
-//! about one that a chain has changed, they come in again at the port where it should have left, so that the chain translates them back.
+//! gets its neighbour's address and leaves, in fragments if it is longer than the port allows and IPv4 lets it be cut. Errors about
+//! packets are ICMP messages: about one that came in, they go back by its port; about one that a chain has changed, they come in again at the
+//! port where it should have left, so that the chain translates them back.
 //!
 //! In: frames from ports, released packets, the time. Out: [`EdgeOut`]. Never: a flow's state; an answer to broadcast; a frame that is not
 //! accounted for.
@@ -22,7 +23,7 @@ mod tests;
 use addresses::{is_link_local, is_multicast, is_nowhere};
 use fragment::{FragmentLimits, Fragmented, Fragments};
 use holdfast_protection::Released;
-use holdfast_wire::header::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Mac, proto};
+use holdfast_wire::header::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Mac, proto};
 use holdfast_wire::selector::Prefix;
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Network, Packet, PacketPool, checksum, ip_bytes, map_v4, unmap_v4};
 use icmp::Problem;
@@ -146,6 +147,13 @@ impl Edge {
         &self.drops
     }
 
+    /// A port has another MTU now, in bytes of an IP packet. It holds for packets that wait inside, too. A port that is not there has none.
+    pub fn set_mtu(&mut self, port: u8, mtu: u16) {
+        if let Some(port) = self.config.ports.get_mut(usize::from(port)) {
+            port.mtu = mtu;
+        }
+    }
+
     /// Packets inside: waiting for a neighbour's address, or for a first fragment.
     pub fn held(&self) -> usize {
         self.neighbors.held() + self.fragments.held()
@@ -219,6 +227,7 @@ impl Edge {
         };
         packet.meta = Default::default();
         packet.meta.ingress = port;
+        take_off_priority_tag(&mut packet);
         if let Err(malformed) = packet.parse() {
             self.drop(packet, malformed.into(), pool);
             return None;
@@ -231,7 +240,7 @@ impl Edge {
             // From many, or what this port has sent itself.
             Some(DropReason::BadSource)
         } else if packet.layers.vlan_tags > 0 {
-            Some(DropReason::UnknownEthertype)
+            Some(DropReason::VlanTagged)
         } else {
             None
         };
@@ -389,7 +398,7 @@ impl Edge {
         if let Some(from) = from
             && icmp::may_report(&packet)
             && self.errors.admit(now)
-            && icmp::report(&mut packet, problem, &from)
+            && icmp::report(&mut packet, problem, &from, self.config.ports[port as usize].mtu)
         {
             return Some(packet);
         }
@@ -420,8 +429,26 @@ impl Edge {
         let bytes = packet.bytes_mut();
         bytes.copy_within(6..12, 0);
         bytes[6..12].copy_from_slice(&mac);
-        out.transmit.push((port, Released::stateless(packet)));
+        // An error has other layers than the packet that it was made of.
+        if let Err(malformed) = packet.parse() {
+            return self.drop(packet, malformed.into(), pool);
+        }
+        if let Err(packet) = self.push_cut(port, Released::stateless(packet), out, pool) {
+            self.drop(packet.into_inner(), DropReason::FrameTooLarge, pool);
+        }
     }
+}
+
+/// A frame with an 802.1Q tag of VLAN 0 has a priority and belongs to no VLAN (IEEE 802.1Q, section 6.9): every station takes it, and
+/// routing loses the priority as it loses the rest of the link's header.
+fn take_off_priority_tag(packet: &mut Packet) {
+    let Some(&[first, second, control, id]) = packet.bytes().get(12..16) else { return };
+    if u16::from_be_bytes([first, second]) != ETHERTYPE_VLAN || u16::from_be_bytes([control & 0x0f, id]) != 0 {
+        return;
+    }
+    packet.bytes_mut().copy_within(..12, 4);
+    // There are 16 bytes.
+    let _ = packet.pull_front(4);
 }
 
 /// Source and destination of an IP packet, IPv4 as IPv4-mapped.

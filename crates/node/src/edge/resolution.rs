@@ -86,15 +86,22 @@ impl Edge {
     }
 
     /// Notes what a neighbour said, and sends what waited for it.
-    fn learned(&mut self, port: u8, address: &[u8; 16], mac: Mac, evidence: Evidence, now: u64, out: &mut EdgeOut) {
+    fn learned(
+        &mut self,
+        (port, address): (u8, &[u8; 16]),
+        mac: Mac,
+        evidence: Evidence,
+        now: u64,
+        out: &mut EdgeOut,
+        pool: &mut dyn PacketPool,
+    ) {
         // Who is not on the link has no neighbour entry here, whatever it asks.
         let evidence = match evidence {
             Evidence::Question if !self.is_on_link(port, address) => Evidence::Claim,
             other => other,
         };
-        for mut packet in self.neighbors.learn((port, *address), mac, evidence, now) {
-            self.address_frame(port, mac, &mut packet);
-            out.transmit.push((port, packet));
+        for packet in self.neighbors.learn((port, *address), mac, evidence, now) {
+            self.transmit(port, mac, packet, now, out, pool);
         }
     }
 
@@ -120,7 +127,7 @@ impl Edge {
                 REQUEST if is_for_us => Evidence::Question,
                 _ => Evidence::Claim,
             };
-            self.learned(port, &map_v4(sender), mac, evidence, now, out);
+            self.learned((port, &map_v4(sender)), mac, evidence, now, out, pool);
         }
         if operation == REQUEST && is_for_us {
             let own = self.config.ports[port as usize].mac;
@@ -180,7 +187,7 @@ impl Edge {
             let asker = Asker { address: ip.source, link, mac: link.unwrap_or(frame_source) };
             self.handle_solicitation(port, &target, asker, now, out, pool);
         } else {
-            self.handle_advertisement(port, &target, flags, link, now, out);
+            self.handle_advertisement((port, &target), flags, link, now, out, pool);
         }
     }
 
@@ -197,7 +204,7 @@ impl Edge {
             return;
         }
         if let Some(mac) = asker.link {
-            self.learned(port, &asker.address, mac, Evidence::Question, now, out);
+            self.learned((port, &asker.address), mac, Evidence::Question, now, out, pool);
         }
         // The answer to a probe for duplicates goes to all nodes: who asks has no address yet.
         let (is_solicited, to_ip, to) = if asker.address == [0; 16] {
@@ -209,7 +216,15 @@ impl Edge {
     }
 
     /// RFC 4861, section 7.2.5.
-    fn handle_advertisement(&mut self, port: u8, target: &[u8; 16], flags: u8, link: Option<Mac>, now: u64, out: &mut EdgeOut) {
+    fn handle_advertisement(
+        &mut self,
+        (port, target): (u8, &[u8; 16]),
+        flags: u8,
+        link: Option<Mac>,
+        now: u64,
+        out: &mut EdgeOut,
+        pool: &mut dyn PacketPool,
+    ) {
         let known = self.neighbors.known(&(port, *target));
         let Some(mac) = link.or(known) else { return };
         if flags & OVERRIDE == 0 && known.is_some_and(|known| known != mac) {
@@ -217,7 +232,7 @@ impl Edge {
             return;
         }
         let evidence = if flags & SOLICITED != 0 { Evidence::Answer } else { Evidence::Claim };
-        self.learned(port, target, mac, evidence, now, out);
+        self.learned((port, target), mac, evidence, now, out, pool);
     }
 
     /// Asks for a neighbour's address; of one that is known already, by unicast.

@@ -11,6 +11,7 @@ enum Step {
     Port(u8, Vec<u8>),
     Released(u8, Vec<u8>),
     Wait(u64),
+    Mtu(u8, u16),
 }
 
 const WORDS: &[&str] = &[
@@ -22,6 +23,11 @@ const WORDS: &[&str] = &[
     "udp 10.0.0.9:5 > 192.0.2.7:33434 ttl=1",
     "udp 10.0.0.9:5 > 198.51.100.4:7 df len=1380",
     "udp 10.0.0.9:5 > 192.0.2.7:7 df len=1380",
+    "udp 10.0.0.9:5 > 192.0.2.7:7 len=1472 id=6",
+    "udp 10.0.0.9:5 > 203.0.113.9:7 len=2000 id=7",
+    "ping 10.0.0.9 > 10.0.0.1 len=1400 id=8",
+    "udp 10.0.0.9:0 > 192.0.2.7:0 at=1480 more id=6 len=1480",
+    "udp 10.0.0.9:5 > 192.0.2.7:7 vlan=0",
     "udp 10.0.0.9:5 > 172.16.0.1:7",
     "udp 10.0.0.9:1000 > 192.0.2.7:53 more id=7 len=24",
     "udp 10.0.0.9:0 > 192.0.2.7:0 at=32 more id=7 len=32",
@@ -74,6 +80,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (0u8..3, bytes()).prop_map(|(port, bytes)| Step::Port(port, bytes)),
         3 => (0u8..3, bytes()).prop_map(|(port, bytes)| Step::Released(port, bytes)),
         1 => (0..40 * SECOND).prop_map(Step::Wait),
+        1 => (0u8..3, prop_oneof![0u16..100, 100u16..3000]).prop_map(|(port, mtu)| Step::Mtu(port, mtu)),
     ]
 }
 
@@ -96,6 +103,7 @@ proptest! {
                 }
                 Step::Released(port, bytes) if has_room => bench.release_quietly(port, &bytes),
                 Step::Wait(ns) => bench.wait_quietly(ns),
+                Step::Mtu(port, mtu) => bench.edge.set_mtu(port, mtu),
                 Step::Port(..) | Step::Released(..) => {}
             }
         }

@@ -89,6 +89,22 @@ fn the_quote_is_as_long_as_the_rfcs_allow() {
     assert_eq!(reported("udp 198.51.100.4:1 > 172.16.0.1:2 len=16"), 20 + 8 + 20 + 8 + 16);
 }
 
+/// On a link with an MTU below 576 the box's own errors are short enough not to be cut: they have no identification of their own.
+#[test]
+fn the_quote_is_short_where_the_mtu_is_small() {
+    let mut bench = Bench::new();
+    for (mtu, told) in [(1000, 576), (300, 300), (68, 68), (10, 0)] {
+        bench.edge.set_mtu(0, mtu);
+        let packet = bench.packet(&frame(0, "udp 10.0.0.9:1 > 192.0.2.7:2 ttl=1 len=1000"));
+        assert!(bench.edge.handle_ingress(0, packet, bench.now, &mut bench.out, &mut bench.pool).is_none());
+        let lens: Vec<usize> = bench.out.transmit.iter().map(|(_, error)| error.get().len() - 14).collect();
+        bench.out.transmit.drain(..).for_each(|(_, error)| bench.pool.put(error.into_inner()));
+        // Where not even a header and 8 bytes go in, nothing leaves.
+        assert_eq!(lens, if mtu < 56 { vec![] } else { vec![told] });
+        assert_eq!(bench.pool.free(), bench.pool.total());
+    }
+}
+
 #[test]
 fn what_goes_to_all_does_not_leave() {
     let mut bench = known();

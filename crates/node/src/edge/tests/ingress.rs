@@ -2,7 +2,7 @@
 
 use super::frames::frame;
 use super::{Bench, SECOND};
-use holdfast_wire::DropReason;
+use holdfast_wire::{DropReason, PacketPool};
 
 /// One frame into a fresh edge: the only thing that happens.
 fn only(port: u8, words: &str) -> String {
@@ -265,14 +265,42 @@ fn destinations_that_are_nowhere() {
     assert_eq!(only(0, "udp [2001:db8:a::9]:1 > [::1]:2"), "drop no_route");
 }
 
+/// A switch port that is not set up as one of a VLAN sends priority tags (802.1Q, VLAN 0): a station takes the frame as if it had none.
 #[test]
-fn vlan_and_qinq() {
-    assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 vlan=5"), "drop unknown_ethertype");
-    assert_eq!(only(0, "arp who-has 10.0.0.1 tell 10.0.0.9 vlan=5"), "drop unknown_ethertype");
-    let tag = |bytes: &[u8], count: usize| [&bytes[..12], &[0x88, 0xa8, 0, 5].repeat(count), &bytes[12..]].concat();
+fn a_priority_tag_is_taken_off() {
+    let words = "udp 10.0.0.9:1 > 192.0.2.7:2";
+    for vlan in [0, 0xe000, 0x1000] {
+        assert_eq!(only(0, &format!("{words} vlan={vlan}")), only(0, words));
+        assert_eq!(
+            only(0, &format!("arp who-has 10.0.0.1 tell 10.0.0.9 vlan={vlan}")),
+            "0< box0>host9 arp 10.0.0.1 is-at box0 for 10.0.0.9"
+        );
+    }
+    let mut bench = Bench::new();
+    let packet = bench.packet(&frame(0, &format!("{words} vlan=24576")));
+    let forwarded = bench.edge.handle_ingress(0, packet, bench.now, &mut bench.out, &mut bench.pool);
+    let (_, packet) = forwarded.expect("for a chain");
+    assert_eq!(packet.bytes(), frame(0, words));
+    assert_eq!((packet.layers.l3, packet.layers.vlan_tags, packet.meta.ingress), (14, 0, 0));
+    bench.pool.put(packet);
+}
+
+/// Frames of a VLAN, and priority tags around another tag: there is no interface for them.
+#[test]
+fn frames_of_a_vlan_have_a_reason_of_their_own() {
+    assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 vlan=5"), "drop vlan_tagged");
+    assert_eq!(only(0, "arp who-has 10.0.0.1 tell 10.0.0.9 vlan=5"), "drop vlan_tagged");
     let plain = frame(0, "udp 10.0.0.9:1 > 192.0.2.7:2");
-    assert_eq!(Bench::new().port_bytes(0, &tag(&plain, 2)), ["drop unknown_ethertype"]);
-    assert_eq!(Bench::new().port_bytes(0, &tag(&plain, 3)), ["drop headers_too_deep"]);
+    let tagged = |tags: &[u8]| Bench::new().port_bytes(0, &[&plain[..12], tags, &plain[12..]].concat());
+    assert_eq!(tagged(&[0x88, 0xa8, 0, 5]), ["drop vlan_tagged"]);
+    // A service tag is no priority tag, whatever its number.
+    assert_eq!(tagged(&[0x88, 0xa8, 0, 0]), ["drop vlan_tagged"]);
+    assert_eq!(tagged(&[0x81, 0, 0, 0, 0x81, 0, 0, 5]), ["drop vlan_tagged"]);
+    assert_eq!(tagged(&[0x81, 0, 0, 0, 0x81, 0, 0, 0]), ["drop vlan_tagged"]);
+    assert_eq!(tagged(&[0x88, 0xa8, 0, 5].repeat(3)), ["drop headers_too_deep"]);
+    // What ends inside its tag.
+    assert_eq!(Bench::new().port_bytes(0, &[&plain[..12], &[0x81, 0, 0]].concat()), ["drop truncated"]);
+    assert_eq!(Bench::new().port_bytes(0, &[&plain[..12], &[0x81, 0, 0, 0, 8]].concat()), ["drop truncated"]);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 mod conservation;
 mod egress;
+mod fragmentation;
 mod fragments;
 mod frames;
 mod ingress;
