@@ -41,7 +41,7 @@ impl Lock {
                 Ok(()) => {}
                 Err(std::fs::TryLockError::WouldBlock) => {
                     let mut text = String::new();
-                    let _ = file.take(32).read_to_string(&mut text);
+                    let _ = (&file).take(32).read_to_string(&mut text);
                     return Err(Refusal::Held(text.trim().parse().ok()));
                 }
                 Err(std::fs::TryLockError::Error(error)) => return Err(Refusal::Failed(error)),
