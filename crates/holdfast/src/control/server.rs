@@ -39,54 +39,56 @@ pub struct Server {
     lock: Option<Lock>,
     made_directory: Option<PathBuf>,
     shared: Arc<Shared>,
-    /// What was last said of it.
-    said: Option<String>,
+    /// What is wrong with it, as it was last said.
+    wrong: Option<String>,
 }
 
 impl Server {
-    /// Looks whether the socket is still where clients look for it, and makes it again if it was removed. What there is to say to the operator: each
-    /// thing once.
+    /// Looks whether the socket is still where clients look for it, and makes it again if it was removed. What there is to say to the operator: what
+    /// happened whenever it did, what is wrong once.
     pub fn look(&mut self) -> Option<String> {
-        let news = self.keep();
-        if news == self.said {
-            return None;
+        match self.keep() {
+            Ok(news) => {
+                self.wrong = None;
+                news
+            }
+            Err(wrong) => {
+                let is_new = self.wrong.as_ref() != Some(&wrong);
+                self.wrong = Some(wrong.clone());
+                is_new.then_some(wrong)
+            }
         }
-        self.said.clone_from(&news);
-        news
     }
 
-    fn keep(&mut self) -> Option<String> {
+    /// What happened, or what is wrong.
+    fn keep(&mut self) -> Result<Option<String>, String> {
         let path = self.path.display();
         if !self.lock.as_ref().is_some_and(Lock::is_held) {
             // Removed with its directory, perhaps.
-            match make_directory(&self.path) {
-                Ok(made) => self.made_directory = self.made_directory.take().or(made),
-                Err(error) => return Some(format!("the control socket {path} was removed and cannot be made again: {error}")),
-            }
-            match Lock::take(&self.path) {
-                Ok(lock) => self.lock = Some(lock),
-                Err(Refusal::Held(pid)) => return Some(format!("the control socket {path} was taken by {}", another(pid))),
-                Err(Refusal::Failed(error)) => return Some(format!("the lock of the control socket {path}: {error}")),
-            }
+            let made = make_directory(&self.path)
+                .map_err(|error| format!("the control socket {path} was removed and cannot be made again: {error}"))?;
+            self.made_directory = self.made_directory.take().or(made);
+            self.lock = Some(Lock::take(&self.path).map_err(|refusal| match refusal {
+                Refusal::Held(Some(pid)) => format!("the control socket {path} was taken by another box, process {pid}"),
+                Refusal::Held(None) => format!("the control socket {path} was taken by another box"),
+                Refusal::Failed(error) => format!("the lock of the control socket {path}: {error}"),
+            })?);
         }
         match std::fs::symlink_metadata(&self.path) {
-            Ok(there) if self.listening.as_ref().is_some_and(|listening| listening.id == id(&there)) => None,
-            Ok(_) => Some(format!(
+            Ok(there) if self.listening.as_ref().is_some_and(|listening| listening.id == id(&there)) => Ok(None),
+            Ok(_) => Err(format!(
                 "the control socket {path} was replaced by another file: nobody can ask this box until that is removed"
             )),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 // What listened at the removed socket ends first.
                 self.listening = None;
-                match Listening::begin(&self.path, &self.shared) {
-                    Ok(listening) => {
-                        self.listening = Some(listening);
-                        Some(format!("the control socket {path} was removed: it is there again"))
-                    }
-                    Err(failure) => Some(format!("the control socket was removed and cannot be made again: {failure}")),
-                }
+                let listening = Listening::begin(&self.path, &self.shared)
+                    .map_err(|failure| format!("the control socket was removed and cannot be made again: {failure}"))?;
+                self.listening = Some(listening);
+                Ok(Some(format!("the control socket {path} was removed: it is there again")))
             }
             // What cannot be found out has not changed.
-            Err(_) => None,
+            Err(_) => Ok(None),
         }
     }
 }
@@ -157,10 +159,6 @@ fn id(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-fn another(pid: Option<u32>) -> String {
-    pid.map_or_else(|| "another box".to_owned(), |pid| format!("another box, process {pid}"))
-}
-
 fn failed(path: &Path, error: &std::io::Error) -> Failure {
     let code = if error.kind() == ErrorKind::PermissionDenied { exit::PERMISSION } else { exit::UNAVAILABLE };
     Failure::new(code, format!("the control socket {}: {error}; --control PATH puts it elsewhere", path.display()))
@@ -209,7 +207,7 @@ pub fn listen_and_stop(
     };
     let shared = Arc::new(Shared { requests, wake, stop, clients: AtomicUsize::new(0), tracing: Mutex::new(()) });
     let mut server =
-        Server { path: path.to_owned(), listening: None, lock: Some(lock), made_directory, shared: shared.clone(), said: None };
+        Server { path: path.to_owned(), listening: None, lock: Some(lock), made_directory, shared: shared.clone(), wrong: None };
     if std::fs::symlink_metadata(path).is_ok() {
         clear(path)?;
     }

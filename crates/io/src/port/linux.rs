@@ -224,3 +224,43 @@ impl Port for Linux {
         self.driver.as_ref().map_or(&self.drops, |driver| driver.port().drops())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_wire::MemoryPool;
+
+    /// A device goes, and the buffers for its next frames with it: the pool gets them back, and frames for it are counted, on top of what was
+    /// counted before; a look finds that the device is there after all, and goes on counting.
+    #[test]
+    fn a_closed_device_keeps_no_buffers_and_no_counts() {
+        let mut port = match Linux::open(Wanted::Packet, "lo") {
+            Ok(port) => port,
+            Err(PortError::Permission(why)) => return eprintln!("SKIPPED: {why}"),
+            Err(error) => panic!("{error}"),
+        };
+        let mut pool = MemoryPool::new(64);
+        let mut frames = Vec::new();
+        let into = |port: &mut Linux, pool: &mut MemoryPool| {
+            let mut received = Vec::new();
+            port.receive(64, pool, &mut received);
+            received.into_iter().for_each(|packet| pool.put(packet));
+        };
+        into(&mut port, &mut pool);
+        assert!(pool.free() < 64, "the driver keeps buffers ready");
+        port.close();
+        assert!(!port.is_up() && port.wait_fd().is_none());
+        into(&mut port, &mut pool);
+        assert_eq!(pool.free(), 64);
+        for count in 1..=2 {
+            frames.push(Released::stateless(pool.take().expect("the pool is full")));
+            port.transmit(&mut frames, &mut pool);
+            assert_eq!((port.drops().get(DropReason::PortDown), pool.free()), (count, 64));
+        }
+        let found = port.look();
+        assert!(matches!(found, Look::Back), "{found:?}");
+        assert!(port.is_up() && port.wait_fd().is_some());
+        assert_eq!(port.drops().get(DropReason::PortDown), 2);
+        assert!(matches!(port.look(), Look::Same));
+    }
+}
