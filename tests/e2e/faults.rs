@@ -7,6 +7,7 @@ use holdfast::lab::process::{Process, signal_pid};
 use holdfast::lab::programs;
 use holdfast::lab::requirements::*;
 use holdfast::lab::running::RunningBox;
+use holdfast::lab::topology::HOST_DEVICE;
 use holdfast::lab::{Interrupt, link, until};
 use holdfast_tests::network::{self, CLIENT, Chain, GIVE_UP, INSIDE, Network, Options, SERVER, VIRTUAL, ip, socket};
 use holdfast_tests::runner::{main as run, test};
@@ -17,11 +18,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const SETPRIV: Program = ("setpriv", "util-linux");
+const PRLIMIT: Program = ("prlimit", "util-linux");
 
 fn main() -> ExitCode {
     run(vec![
         test("offloads_left_on_do_not_corrupt", &[NGINX, CURL, PING], offloads_left_on_do_not_corrupt),
         test("a_missing_device_is_69", &[], a_missing_device_is_69),
+        test("too_few_descriptors_are_no_missing_device", &[PRLIMIT], too_few_descriptors_are_no_missing_device),
+        test("a_deleted_device_is_used_again_when_it_is_back", &[PING], a_deleted_device_is_used_again_when_it_is_back),
+        test("a_removed_control_socket_stays_the_boxs", &[], a_removed_control_socket_stays_the_boxs),
+        test("warnings_come_before_ready_and_sighup_is_answered", &[], warnings_come_before_ready_and_sighup_is_answered),
         test("a_missing_privilege_is_77", &[SETPRIV], a_missing_privilege_is_77),
         test("a_bad_configuration_is_78_and_names_the_line", &[], a_bad_configuration_is_78_and_names_the_line),
         test("sigterm_leaves_nothing_behind", &[], sigterm_leaves_nothing_behind),
@@ -66,6 +72,134 @@ fn a_missing_device_is_69(interrupt: &Interrupt) -> Result<()> {
     let (code, said) = refused(&configuration, interrupt)?;
     ensure!(code == Some(69) && said.contains("wan7"), "{code:?}: {said}");
     Ok(())
+}
+
+/// A box that may open next to no files must not blame a device that is there.
+fn too_few_descriptors_are_no_missing_device(interrupt: &Interrupt) -> Result<()> {
+    let (lab, topology) = network::cables(&Options::protected(Chain::Edge), interrupt)?;
+    let file = lab.write("holdfast.yaml", Options { driver: "afpacket:", ..Options::protected(Chain::Edge) }.configuration())?;
+    let mut command = topology.router.command("prlimit");
+    // Standard input, output and error, the first port's socket, and nothing more.
+    command.arg("--nofile=4").arg(binary()?).arg("run").arg(file).arg("--control").arg(lab.scratch().join("control.sock"));
+    let mut process = Process::start(command, "holdfast", lab.scratch())?;
+    let status = process.wait(PATIENCE, interrupt)?;
+    let said = process.stderr();
+    ensure!(status.code() == Some(69) && said.contains("Too many open files"), "{status}: {said}");
+    ensure!(!said.contains("there is no device"), "{said}");
+    Ok(())
+}
+
+/// The operator deletes the LAN's device under a running box, makes it again with another index and MAC address, changes its MTU, and takes it down
+/// and up: the status says so at once each time, and the LAN works whenever there is one.
+fn a_deleted_device_is_used_again_when_it_is_back(interrupt: &Interrupt) -> Result<()> {
+    for driver in ["", "afpacket:"] {
+        let options = Options { driver, ..Options::protected(Chain::Edge) };
+        let mut network = Network::start(&options, interrupt)?;
+        let (client, router) = (network.topology.client.clone(), network.topology.router.clone());
+        let ping = || programs::ping(&client, ip(INSIDE), 10, 56, Duration::from_millis(50));
+        let lan = |network: &Network| -> Result<holdfast::status::Port> {
+            network.running.status()?.ports.into_iter().find(|port| port.name == "lan").context("the status has the port lan")
+        };
+        let before_pings = ping()?;
+        ensure!(before_pings.received > 5, "{before_pings:?}");
+        let before = lan(&network)?;
+        ensure!(before.up && before.mtu == 1500 && before.received > 5, "{before:?}");
+
+        router.ip("link del lan0")?;
+        let gone = lan(&network)?;
+        ensure!(!gone.up && gone.received >= before.received, "{gone:?}");
+
+        let ends = ((&router, "lan0"), (&client, HOST_DEVICE));
+        link::veth(ends.0, ends.1, options.offloads, interrupt)?;
+        link::address(&client, HOST_DEVICE, &format!("{CLIENT}/24"))?;
+        link::route(&client, "default", INSIDE)?;
+        let back = lan(&network)?;
+        ensure!(back.up && back.mac == before.mac && back.received >= gone.received, "{back:?} after {before:?}");
+        ensure!(back.driver == before.driver, "{back:?} after {before:?}");
+        for (reason, count) in &gone.drops {
+            ensure!(back.drops.get(reason) >= Some(count), "{reason} is forgotten: {back:?} after {gone:?}");
+        }
+        let pings = ping()?;
+        ensure!(pings.received > 5, "{driver:?}: {pings:?}");
+        let (_echo, stream) = network.stream(5, 200)?;
+        drop(stream);
+        let after = lan(&network)?;
+        ensure!(after.received > back.received && after.transmitted > back.transmitted, "{after:?} after {back:?}");
+
+        router.ip("link set lan0 mtu 1400")?;
+        ensure!(lan(&network)?.mtu == 1400);
+        router.ip("link set lan0 mtu 2000")?;
+        ensure!(lan(&network)?.mtu == 2000);
+        let pings = ping()?;
+        ensure!(pings.received > 5, "{driver:?}: {pings:?}");
+        router.ip("link set lan0 down")?;
+        ensure!(!lan(&network)?.up);
+        router.ip("link set lan0 up")?;
+        network
+            .running
+            .wait_for("the port is up again", PATIENCE, interrupt, |status| status.ports.iter().all(|port| port.up))?;
+
+        let said = network.running.process().stderr();
+        let count = |text: &str| said.lines().filter(|line| line.contains(text)).count();
+        ensure!((count("lan0 is gone"), count("lan0 is back")) == (1, 1), "{driver:?}: {said}");
+        ensure!(count("is 1400 now, it was 1500") == 1, "{driver:?}: {said}");
+        network.stop()?;
+    }
+    Ok(())
+}
+
+/// Somebody tidies up and removes the control socket, later the lock beside it: a second box never takes the name, and the first one can be asked
+/// again soon.
+fn a_removed_control_socket_stays_the_boxs(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    let control = network.running.control().to_owned();
+    let lock = control.with_extension("sock.lock");
+    ensure!(lock.is_file(), "the lock is beside the socket");
+    let pid = network.running.process().pid();
+    let second = || -> Result<()> {
+        let mut command = network.topology.router.command(binary()?);
+        command.arg("run").arg(network.lab.scratch().join("holdfast.yaml")).arg("--control").arg(&control);
+        let mut process = Process::start(command, "second", network.lab.scratch())?;
+        let status = process.wait(PATIENCE, interrupt)?;
+        let said = process.stderr();
+        ensure!(status.code() == Some(69) && said.contains(&format!("process {pid}")), "{status}: {said}");
+        Ok(())
+    };
+    second()?;
+    std::fs::remove_file(&control)?;
+    second()?;
+    let answers = || Ok((control.exists() && network.running.ask("status").is_ok()).then_some(()));
+    until("the box can be asked again", PATIENCE, interrupt, answers)?;
+    second()?;
+    std::fs::remove_file(&control)?;
+    std::fs::remove_file(&lock)?;
+    until("the lock is there again", PATIENCE, interrupt, || Ok(lock.exists().then_some(())))?;
+    second()?;
+    until("the box can be asked again", PATIENCE, interrupt, answers)?;
+    let status = network.running.stop(PATIENCE, interrupt)?;
+    ensure!(status.success() && !control.exists() && !lock.exists(), "{status}: something is left");
+    let said = network.running.process().stderr();
+    ensure!(said.lines().filter(|line| line.contains("was removed: it is there again")).count() == 2, "{said}");
+    Ok(())
+}
+
+/// An operator who has not run `check` starts a box on devices with offloads, then sends SIGHUP as to other daemons.
+fn warnings_come_before_ready_and_sighup_is_answered(interrupt: &Interrupt) -> Result<()> {
+    let options = Options { offloads: Offloads::LeftOn, ..Options::protected(Chain::Edge) };
+    let mut network = Network::start(&options, interrupt)?;
+    let said = network.running.process().stderr();
+    for port in ["port lan (lan0): offloads: on", "port wan (wan0): offloads: on"] {
+        ensure!(said.lines().filter(|line| line.contains("warning:") && line.contains(port)).count() == 1, "{said}");
+    }
+    // To every process, as a closing terminal does.
+    for pid in network.topology.router.pids()? {
+        signal_pid(pid, Signal::HUP)?;
+    }
+    let answers = |process: &Process| Ok(process.stderr().contains("SIGHUP: a running box does not reload").then_some(()));
+    network.running.process().wait_while_running("SIGHUP is answered", PATIENCE, interrupt, answers)?;
+    let status = network.running.status()?;
+    ensure!(status.failovers.is_empty(), "a runtime ended: {:?}", status.failovers);
+    network.stop()
 }
 
 fn a_missing_privilege_is_77(interrupt: &Interrupt) -> Result<()> {

@@ -275,7 +275,12 @@ fn offloads(name: String, device: &str) -> Check {
             )
         }
         Ok(_) => Check::warn(name, "unknown", format!("`ethtool -k {device}` says why")),
-        Err(_) => Check::warn(name, "unknown: ethtool is not installed", "`apt-get install ethtool`"),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Check::warn(name, "unknown: ethtool is not installed", "`apt-get install ethtool`")
+        }
+        Err(error) => {
+            Check::warn(name, format!("unknown: ethtool cannot be started: {error}"), format!("`ethtool -k {device}` shows them"))
+        }
     }
 }
 

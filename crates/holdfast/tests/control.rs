@@ -172,12 +172,63 @@ fn the_socket_is_its_owners_only_and_goes_with_the_box() {
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     let directory = running.path.parent().unwrap().to_owned();
     assert_eq!((mode(&running.path), mode(&directory)), (0o600, 0o700));
-    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1, "nothing else is there");
+    let mut there: Vec<_> = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    there.sort();
+    assert_eq!(there, ["box.sock", "box.sock.lock"], "nothing else is there");
+    assert_eq!(mode(&directory.join("box.sock.lock")), 0o600);
     let client = running.client();
     drop(running.server.take());
     assert!(!directory.exists(), "what it made is gone");
     let gone = refusal(client.ask(Call::Ping));
     assert_eq!(gone.code, exit::UNAVAILABLE);
+}
+
+/// The socket's whole directory is removed under a box: at the next look it is there again, said once; a second box is refused before and after. A
+/// file in its place is left alone, said once.
+#[test]
+fn a_removed_socket_is_made_again_and_its_name_stays_taken() {
+    let mut running = Box::start(0);
+    let directory = running.path.parent().unwrap().to_owned();
+    let path = running.path.clone();
+    let second = || refusal(control::listen_and_stop(&path, channel().0, Arc::new(|| {}), Arc::new(|| {})));
+    let look = |running: &mut Box| running.server.as_mut().unwrap().look();
+    assert_eq!(look(&mut running), None);
+    std::fs::remove_file(&path).unwrap();
+    assert!(second().message.contains("running already"), "without its socket");
+    assert!(look(&mut running).unwrap().contains("it is there again"));
+    assert_eq!(look(&mut running), None);
+    assert_eq!(running.client().ask(Call::Status).unwrap()["protected"], "yes");
+
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert!(look(&mut running).unwrap().contains("it is there again"));
+    assert_eq!(running.client().ask(Call::Status).unwrap()["protected"], "yes");
+    assert!(second().message.contains("running already"), "with a new lock");
+
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "somebody's file").unwrap();
+    assert!(look(&mut running).unwrap().contains("another file"));
+    assert_eq!(look(&mut running), None);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "somebody's file");
+    std::fs::remove_file(&path).unwrap();
+    assert!(look(&mut running).unwrap().contains("it is there again"));
+    drop(running.server.take());
+    assert!(!directory.exists(), "what it made is gone");
+}
+
+/// Another box gets the lock while nobody looks: the first one says who it is, and does not take the socket back.
+#[test]
+fn a_name_that_another_box_has_got_is_left_to_it() {
+    let mut running = Box::start(0);
+    let path = running.path.clone();
+    std::fs::remove_file(&path).unwrap();
+    std::fs::remove_file(path.with_extension("sock.lock")).unwrap();
+    let other = control::listen_and_stop(&path, channel().0, Arc::new(|| {}), Arc::new(|| {}));
+    let other = other.unwrap_or_else(|failure| panic!("{failure}"));
+    let news = running.server.as_mut().unwrap().look().unwrap();
+    assert!(news.contains(&format!("taken by another box, process {}", std::process::id())), "{news}");
+    drop(running.server.take());
+    assert!(path.exists() && path.with_extension("sock.lock").exists(), "they are the other one's");
+    drop(other);
 }
 
 #[test]
@@ -200,7 +251,8 @@ fn a_socket_that_a_killed_box_left_is_replaced_and_one_in_use_is_not() {
     let first = listen().unwrap_or_else(|failure| panic!("{failure}"));
     let second = refusal(listen());
     assert_eq!(second.code, exit::UNAVAILABLE);
-    assert!(second.message.contains("running already"), "{second}");
+    let holder = format!("running already with this control socket: process {}", std::process::id());
+    assert!(second.message.contains(&holder), "{second}");
     drop(first);
 
     std::fs::write(&path, "somebody's file").unwrap();

@@ -5,6 +5,7 @@
 //! it comes to them: nothing that a client does or fails to do reaches it.
 
 mod client;
+mod lock;
 mod server;
 
 pub use client::Client;

@@ -3,6 +3,7 @@
 //! One thread accepts; each client has a thread of its own for as long as one request takes, and there is a limit to both. A client that sends
 //! garbage, too much, nothing, or does not read its answer costs that thread for some seconds and nothing else.
 
+use super::lock::{Lock, Refusal};
 use super::{Asked, Call, Line, MAX_CLIENTS, MAX_FLOWS, MAX_REQUEST, MAX_TRACE, MAX_TRACE_WAIT, PATIENCE, Request, VERSION};
 use crate::exit::{self, Failure};
 use crate::flows::Flows;
@@ -10,7 +11,7 @@ use holdfast_wire::selector::{Selector, SelectorError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, Metadata};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -33,30 +34,134 @@ type Act = Arc<dyn Fn() + Send + Sync>;
 /// The listening socket. When it is dropped nobody listens any more, and the socket is gone.
 pub struct Server {
     path: PathBuf,
-    /// Of the socket: another box may have taken the path.
-    inode: u64,
+    // Removed in this order: whoever takes the lock next finds no socket, and the directory is empty.
+    listening: Option<Listening>,
+    lock: Option<Lock>,
     made_directory: Option<PathBuf>,
-    end: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    shared: Arc<Shared>,
+    /// What is wrong with it, as it was last said.
+    wrong: Option<String>,
+}
+
+impl Server {
+    /// Looks whether the socket is still where clients look for it, and makes it again if it was removed. What there is to say to the operator: what
+    /// happened whenever it did, what is wrong once.
+    pub fn look(&mut self) -> Option<String> {
+        match self.keep() {
+            Ok(news) => {
+                self.wrong = None;
+                news
+            }
+            Err(wrong) => {
+                let is_new = self.wrong.as_ref() != Some(&wrong);
+                self.wrong = Some(wrong.clone());
+                is_new.then_some(wrong)
+            }
+        }
+    }
+
+    /// What happened, or what is wrong.
+    fn keep(&mut self) -> Result<Option<String>, String> {
+        let path = self.path.display();
+        if !self.lock.as_ref().is_some_and(Lock::is_held) {
+            // Removed with its directory, perhaps.
+            let made = make_directory(&self.path)
+                .map_err(|error| format!("the control socket {path} was removed and cannot be made again: {error}"))?;
+            self.made_directory = self.made_directory.take().or(made);
+            self.lock = Some(Lock::take(&self.path).map_err(|refusal| match refusal {
+                Refusal::Held(Some(pid)) => format!("the control socket {path} was taken by another box, process {pid}"),
+                Refusal::Held(None) => format!("the control socket {path} was taken by another box"),
+                Refusal::Failed(error) => format!("the lock of the control socket {path}: {error}"),
+            })?);
+        }
+        match std::fs::symlink_metadata(&self.path) {
+            Ok(there) if self.listening.as_ref().is_some_and(|listening| listening.id == id(&there)) => Ok(None),
+            Ok(_) => Err(format!(
+                "the control socket {path} was replaced by another file: nobody can ask this box until that is removed"
+            )),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                // What listened at the removed socket ends first.
+                self.listening = None;
+                let listening = Listening::begin(&self.path, &self.shared)
+                    .map_err(|failure| format!("the control socket was removed and cannot be made again: {failure}"))?;
+                self.listening = Some(listening);
+                Ok(Some(format!("the control socket {path} was removed: it is there again")))
+            }
+            // What cannot be found out has not changed.
+            Err(_) => Ok(None),
+        }
+    }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.end.store(true, Ordering::Release);
-        let is_ours = std::fs::symlink_metadata(&self.path).is_ok_and(|metadata| metadata.ino() == self.inode);
-        // The thread sleeps in accept. If it cannot be reached it ends with the process.
-        let woken = is_ours && UnixStream::connect(&self.path).is_ok();
-        if let Some(thread) = self.thread.take().filter(|_| woken) {
-            let _ = thread.join();
-        }
-        if is_ours {
-            let _ = std::fs::remove_file(&self.path);
-        }
+        drop(self.listening.take());
+        drop(self.lock.take());
         if let Some(directory) = &self.made_directory {
             // Not if another box's socket is there.
             let _ = std::fs::remove_dir(directory);
         }
     }
+}
+
+/// A socket at the path, and the thread that accepts from it.
+struct Listening {
+    path: PathBuf,
+    /// Of the socket: another box may have taken the path.
+    id: (u64, u64),
+    listener: Arc<UnixListener>,
+    end: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Listening {
+    fn begin(path: &Path, shared: &Arc<Shared>) -> Result<Listening, Failure> {
+        let failed = |error| failed(path, &error);
+        // Nobody but the owner may connect, not even in the moment between making a socket and giving it its mode: it is made under a name that nobody
+        // knows, and moved.
+        let temporary = path.with_extension(format!("{}", std::process::id()));
+        super::check_path(&temporary)?;
+        let listener = Arc::new(UnixListener::bind(&temporary).map_err(failed)?);
+        let placed = std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o600))
+            .and_then(|()| std::fs::rename(&temporary, path))
+            .and_then(|()| std::fs::symlink_metadata(path));
+        let id = match placed {
+            Ok(metadata) => id(&metadata),
+            Err(error) => {
+                let _ = std::fs::remove_file(&temporary);
+                return Err(failed(error));
+            }
+        };
+        let end = Arc::new(AtomicBool::new(false));
+        let mut listening = Listening { path: path.to_owned(), id, listener: listener.clone(), end: end.clone(), thread: None };
+        let shared = shared.clone();
+        let accepting = move || accept(&listener, &shared, &end);
+        listening.thread = Some(std::thread::Builder::new().name("control".to_owned()).spawn(accepting).map_err(failed)?);
+        Ok(listening)
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.end.store(true, Ordering::Release);
+        // The thread sleeps in accept, which ends with this.
+        let woken = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both).is_ok();
+        if let Some(thread) = self.thread.take().filter(|_| woken) {
+            let _ = thread.join();
+        }
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|there| id(&there) == self.id) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn id(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+fn failed(path: &Path, error: &std::io::Error) -> Failure {
+    let code = if error.kind() == ErrorKind::PermissionDenied { exit::PERMISSION } else { exit::UNAVAILABLE };
+    Failure::new(code, format!("the control socket {}: {error}; --control PATH puts it elsewhere", path.display()))
 }
 
 struct Shared {
@@ -89,42 +194,25 @@ pub fn listen_and_stop(
     stop: Arc<dyn Fn() + Send + Sync>,
 ) -> Result<Server, Failure> {
     super::check_path(path)?;
-    let failed = |error: std::io::Error| {
-        let code = if error.kind() == ErrorKind::PermissionDenied { exit::PERMISSION } else { exit::UNAVAILABLE };
-        Failure::new(code, format!("the control socket {}: {error}; --control PATH puts it elsewhere", path.display()))
-    };
+    let failed = |error| failed(path, &error);
     let made_directory = make_directory(path).map_err(failed)?;
-    let metadata = std::fs::symlink_metadata(path);
-    if metadata.is_ok() {
+    let lock = match Lock::take(path) {
+        Ok(lock) => lock,
+        Err(Refusal::Held(pid)) => {
+            let holder = pid.map_or_else(String::new, |pid| format!(": process {pid}"));
+            let message = format!("{}: a box is running already with this control socket{holder}", path.display());
+            return Err(Failure::new(exit::UNAVAILABLE, message));
+        }
+        Err(Refusal::Failed(error)) => return Err(failed(error)),
+    };
+    let shared = Arc::new(Shared { requests, wake, stop, clients: AtomicUsize::new(0), tracing: Mutex::new(()) });
+    let mut server =
+        Server { path: path.to_owned(), listening: None, lock: Some(lock), made_directory, shared: shared.clone(), wrong: None };
+    if std::fs::symlink_metadata(path).is_ok() {
         clear(path)?;
     }
-    // Nobody but the owner may connect, not even in the moment between making a socket and giving it its mode: it is made under a name that nobody
-    // knows, and moved.
-    let temporary = path.with_extension(format!("{}", std::process::id()));
-    super::check_path(&temporary)?;
-    let listener = UnixListener::bind(&temporary).map_err(failed)?;
-    let placed = std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o600))
-        .and_then(|()| std::fs::rename(&temporary, path))
-        .and_then(|()| std::fs::symlink_metadata(path));
-    let inode = match placed {
-        Ok(metadata) => metadata.ino(),
-        Err(error) => {
-            let _ = std::fs::remove_file(&temporary);
-            return Err(failed(error));
-        }
-    };
-    let end = Arc::new(AtomicBool::new(false));
-    let shared = Arc::new(Shared { requests, wake, stop, clients: AtomicUsize::new(0), tracing: Mutex::new(()) });
-    let is_over = end.clone();
-    let thread = std::thread::Builder::new().name("control".to_owned()).spawn(move || accept(&listener, &shared, &is_over));
-    let thread = match thread {
-        Ok(thread) => thread,
-        Err(error) => {
-            let _ = std::fs::remove_file(path);
-            return Err(failed(error));
-        }
-    };
-    Ok(Server { path: path.to_owned(), inode, made_directory, end, thread: Some(thread) })
+    server.listening = Some(Listening::begin(path, &shared)?);
+    Ok(server)
 }
 
 /// The directory of the socket, for its owner only, if it had to be made.

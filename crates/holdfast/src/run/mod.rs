@@ -3,13 +3,14 @@
 //! In: frames from ports and virtual ports, ends of processes, requests from the control socket, signals. Out: the same, the other way. One
 //! thread turns the state machines; a second one listens at the control socket. Never: a decision of a protocol.
 
+mod devices;
 mod reports;
 mod runtime;
 
 pub use runtime::main as runtime_main;
 
 use crate::config::{self, Checked};
-use crate::control::{self, Asked, Request};
+use crate::control::{self, Asked, Request, Server};
 use crate::exit::{self, Failure};
 use holdfast_io::port::{self, Port};
 use holdfast_io::process::{Clock, Watched};
@@ -43,6 +44,8 @@ const SPINS: u32 = 50;
 const MAX_SLEEP: u64 = 50_000_000;
 /// Between two looks at whether processes have ended, while there is no time to sleep, ns.
 const LOOK_INTERVAL: u64 = 100_000;
+/// Between two looks at whether devices and the control socket are still there, ns.
+const SURROUNDINGS_INTERVAL: u64 = 1_000 * MILLISECOND;
 const MILLISECOND: u64 = 1_000_000;
 /// A process that was fenced and neither ends nor wakes up is killed after so long, ns.
 const ZOMBIE_PATIENCE: u64 = 60_000 * MILLISECOND;
@@ -91,11 +94,23 @@ struct Manager {
     trace_delay: u64,
     waiting_flows: Vec<(u32, Sender<serde_json::Value>)>,
     last_look: u64,
+    last_device_look: u64,
+    is_ready: bool,
+    /// Whether each port is up, and its MTU, when last looked at.
+    device_states: Vec<(bool, u16)>,
     chain_names: Vec<String>,
     /// Name and device of each port.
     port_names: Vec<(String, String)>,
+    /// What the configuration allows each port, bytes.
+    mtu_limits: Vec<u16>,
     /// Frames in and out by each port.
     traffic: Vec<(u64, u64)>,
+}
+
+/// Signals that have come.
+struct Signals<'a> {
+    stop: &'a AtomicBool,
+    hangup: &'a AtomicBool,
 }
 
 /// Runs a box until SIGTERM or SIGINT.
@@ -112,6 +127,11 @@ pub fn main(file: &Path, control: Option<&Path>) -> Result<(), Failure> {
         signal_hook::flag::register(signal, stop.clone())
             .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
     }
+    let hangup = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGHUP, hangup.clone())
+        .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
+    // As an operator finds the machine: ports change what is there to be warned of.
+    let warnings = devices::warnings(&checked);
     let mut manager = Manager::new(name, text, &checked)?;
     let path = control.map_or_else(|| control::default_path(&checked.config.cluster), Path::to_owned);
     let (requests, asked) = channel();
@@ -121,8 +141,9 @@ pub fn main(file: &Path, control: Option<&Path>) -> Result<(), Failure> {
     let wake = Arc::new(move || {
         let _ = rustix::io::write(&*waker, &1u64.to_ne_bytes());
     });
-    let server = control::listen(&path, requests, wake)?;
-    manager.serve(&stop, &asked, eventfd.as_fd(), &path);
+    let mut server = control::listen(&path, requests, wake)?;
+    warnings.iter().for_each(|warning| devices::say(warning));
+    manager.serve(&Signals { stop: &stop, hangup: &hangup }, &asked, eventfd.as_fd(), &path, &mut server);
     drop(server);
     manager.finish();
     Ok(())
@@ -167,6 +188,7 @@ impl Manager {
         }
         let macs: Vec<_> = ports.iter().map(|port| (port.mac(), port.mtu())).collect();
         let edge = Edge::new(checked.edge(&macs));
+        let device_states = ports.iter().map(|port| (port.is_up(), port.mtu())).collect();
         let arena = Arena::create(checked.config.limits.buffers).map_err(|error| {
             Failure::new(
                 exit::UNAVAILABLE,
@@ -228,24 +250,47 @@ impl Manager {
             trace_delay: detection.heartbeat_ms * 3 * MILLISECOND,
             waiting_flows: Vec::new(),
             last_look: 0,
+            last_device_look: now,
+            is_ready: false,
+            device_states,
             port_names: checked.ports.clone(),
+            mtu_limits: checked.config.ports.values().map(|port| port.mtu.unwrap_or(u16::MAX)).collect(),
             traffic: vec![(0, 0); checked.ports.len()],
             chain_names: chains.into_iter().map(|built| built.name).collect(),
         })
     }
 
-    fn serve(&mut self, stop: &AtomicBool, asked: &Receiver<Asked>, wake: BorrowedFd<'_>, control: &Path) {
+    fn serve(
+        &mut self,
+        signals: &Signals<'_>,
+        asked: &Receiver<Asked>,
+        wake: BorrowedFd<'_>,
+        control: &Path,
+        server: &mut Server,
+    ) {
         let mut patience = Patience::new(SPINS);
-        let mut is_ready = false;
-        while !stop.load(Ordering::Relaxed) {
+        let mut was_hangup_answered = false;
+        let mut last_server_look = self.clock.now();
+        while !signals.stop.load(Ordering::Relaxed) {
             let mut had_work = self.turn();
+            let now = self.clock.now();
+            if now.saturating_sub(last_server_look) > SURROUNDINGS_INTERVAL {
+                last_server_look = now;
+                if let Some(news) = server.look() {
+                    devices::say(&news);
+                }
+                if !was_hangup_answered && signals.hangup.load(Ordering::Relaxed) {
+                    was_hangup_answered = true;
+                    devices::say("SIGHUP: a running box does not reload its configuration yet; stop it and start it again");
+                }
+            }
             while let Ok(asked) = asked.try_recv() {
                 self.answer(asked);
                 had_work = true;
             }
             self.answer_flows();
-            if !is_ready && self.host.hub.coordinator.is_ready() {
-                is_ready = true;
+            if !self.is_ready && self.host.hub.coordinator.is_ready() {
+                self.is_ready = true;
                 let now = self.clock.now();
                 self.host.announce(now, &mut self.out, &mut self.arena);
                 self.carry_out(now);
@@ -297,6 +342,9 @@ impl Manager {
         if now.saturating_sub(self.last_look) > LOOK_INTERVAL {
             self.last_look = now;
             self.look_after_processes(now);
+        }
+        if now.saturating_sub(self.last_device_look) > SURROUNDINGS_INTERVAL {
+            self.look_at_devices(now);
         }
         if had_work || self.host.poll_timeout() <= now {
             self.host.turn(now, &mut self.out, &mut self.arena);
@@ -462,7 +510,11 @@ impl Manager {
 
     fn answer(&mut self, asked: Asked) {
         let answer = match asked.request {
-            Request::Status => serde_json::to_value(self.status()).unwrap_or_default(),
+            Request::Status => {
+                // A device that went a moment ago is not up.
+                self.look_at_devices(self.clock.now());
+                serde_json::to_value(self.status()).unwrap_or_default()
+            }
             Request::Flows { limit, filter } => {
                 let request = self.host.hub.coordinator.request_flows(limit, &filter);
                 self.waiting_flows.push((request, asked.answer));

@@ -10,6 +10,8 @@ use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::Peer;
 use serde::{Deserialize, Serialize};
 use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// What the manager writes to the runtime's standard input.
 #[derive(Debug, Serialize, Deserialize)]
@@ -36,6 +38,9 @@ const MAX_SLEEP: u64 = 10_000_000;
 /// If it was not started by a manager.
 pub fn main() -> Result<(), Failure> {
     let refused = |error: std::io::Error| Failure::new(exit::UNAVAILABLE, error.to_string());
+    // A terminal that closes, or a signal to the whole service, reaches every process. The manager lives on, and so must its runtimes: all flows
+    // would be lost at once.
+    signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::new(AtomicBool::new(false))).map_err(refused)?;
     let mut fds = inherited(4).map_err(refused)?.into_iter();
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text).map_err(refused)?;

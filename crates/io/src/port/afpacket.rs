@@ -28,6 +28,7 @@ const TP_STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
 /// See the module.
 pub struct AfPacket {
     name: String,
+    index: u32,
     fd: OwnedFd,
     mac: Mac,
     mtu: u16,
@@ -49,6 +50,7 @@ impl AfPacket {
         let fd = device::packet_socket().map_err(|error| device::refused(&format!("opening `{name}`"), &error))?;
         let port = AfPacket {
             name: name.to_owned(),
+            index: device.index,
             fd,
             mac: device.mac,
             mtu: device.mtu,
@@ -79,6 +81,20 @@ impl AfPacket {
             return Err(device::refused(&what, &io::Error::last_os_error()));
         }
         Ok(port)
+    }
+
+    pub(super) fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Goes on from what was counted before.
+    pub(super) fn adopt(&mut self, drops: &DropCounters) {
+        self.drops.add(drops);
+    }
+
+    /// Leaves the device. What was counted, and the buffers that the next frames would have come into.
+    pub(super) fn close(self) -> (DropCounters, Vec<Packet>) {
+        (self.drops, self.spare)
     }
 
     fn option<T>(&self, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {

@@ -13,23 +13,62 @@ pub(super) struct Device {
     pub(super) mtu: u16,
 }
 
+/// What may change about an interface while it is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct State {
+    /// Another one: another device of the same name.
+    pub(super) index: u32,
+    pub(super) mtu: u16,
+    pub(super) is_up: bool,
+}
+
 /// Looks for an interface by its name.
 ///
 /// # Errors
-/// There is none.
+/// There is none, or it cannot be found out.
 pub(super) fn find(name: &str) -> Result<Device, PortError> {
     let missing = || PortError::Unavailable(format!("there is no device `{name}`: `ip link` lists those that are there"));
-    if name.is_empty() || name.contains('/') {
-        return Err(missing());
-    }
-    let index: u32 = read_sys(name, "ifindex").and_then(|text| text.parse().ok()).ok_or_else(missing)?;
-    let mac = read_sys(name, "address").and_then(|text| parse_mac(&text)).ok_or_else(missing)?;
-    let mtu = read_sys(name, "mtu").and_then(|text| text.parse::<u32>().ok()).unwrap_or(1500).min(u32::from(u16::MAX)) as u16;
+    let State { index, mtu, .. } = state(name)
+        .map_err(|error| PortError::Unavailable(format!("looking for device `{name}`: {error}")))?
+        .ok_or_else(missing)?;
+    let mac = match read_sys(name, "address") {
+        Ok(Some(text)) => parse_mac(&text),
+        Ok(None) => return Err(missing()),
+        Err(error) => return Err(PortError::Unavailable(format!("looking for the address of device `{name}`: {error}"))),
+    };
+    let mac = mac.ok_or_else(|| PortError::Unavailable(format!("device `{name}` has no Ethernet address")))?;
     Ok(Device { index, mac, mtu })
 }
 
-fn read_sys(name: &str, file: &str) -> Option<String> {
-    std::fs::read_to_string(format!("/sys/class/net/{name}/{file}")).ok().map(|text| text.trim().to_owned())
+/// An interface as it is now; `None` if there is none of this name.
+///
+/// # Errors
+/// It cannot be found out.
+pub(super) fn state(name: &str) -> io::Result<Option<State>> {
+    if name.is_empty() || name.contains('/') {
+        return Ok(None);
+    }
+    let (Some(index), Some(mtu), Some(operational)) =
+        (read_sys(name, "ifindex")?, read_sys(name, "mtu")?, read_sys(name, "operstate")?)
+    else {
+        return Ok(None);
+    };
+    let Ok(index) = index.parse() else { return Ok(None) };
+    let mtu = mtu.parse::<u32>().unwrap_or(1500).min(u32::from(u16::MAX)) as u16;
+    // `unknown` is what a driver says that does not report its carrier.
+    let is_up = !matches!(operational.as_str(), "down" | "lowerlayerdown" | "notpresent");
+    Ok(Some(State { index, mtu, is_up }))
+}
+
+/// `None` if the device is not there, or goes at this moment.
+fn read_sys(name: &str, file: &str) -> io::Result<Option<String>> {
+    match std::fs::read_to_string(format!("/sys/class/net/{name}/{file}")) {
+        Ok(text) => Ok(Some(text.trim().to_owned())),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENOTDIR)) => Ok(None),
+        // What sysfs says of a device that is being deleted.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn parse_mac(text: &str) -> Option<Mac> {

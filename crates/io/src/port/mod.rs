@@ -4,6 +4,7 @@ mod afpacket;
 mod afxdp;
 mod device;
 mod dpdk;
+mod linux;
 mod memory;
 mod pcap;
 mod segments;
@@ -17,6 +18,7 @@ pub use pcap::Pcap;
 use holdfast_protection::Released;
 use holdfast_wire::header::Mac;
 use holdfast_wire::{DropCounters, Packet, PacketPool};
+use linux::{Linux, Wanted};
 use rustix::fd::BorrowedFd;
 
 /// Why a port cannot be opened, with the remedy.
@@ -40,6 +42,19 @@ impl core::fmt::Display for PortError {
 
 impl std::error::Error for PortError {}
 
+/// What a look at a port's device has found.
+#[derive(Debug)]
+pub enum Look {
+    /// It is there, or gone, as before.
+    Same,
+    /// It is gone. The port drops what it is given until the device is there again.
+    Gone,
+    /// It is there again, or another one of its name is in its place; the port uses it.
+    Back,
+    /// It is there again and cannot be used for this reason, which is said once. Every further look tries again.
+    Refused(PortError),
+}
+
 /// A port. It transmits only what was released.
 pub trait Port: Send {
     /// The name, for people.
@@ -52,6 +67,11 @@ pub trait Port: Send {
     fn mtu(&self) -> u16;
     /// False once the device is down or gone.
     fn is_up(&self) -> bool;
+    /// Looks at its device: [`Port::mtu`] and [`Port::is_up`] are as of now; a device that went and came back is opened again. Cheap, but not for
+    /// every packet. A port without a device has nothing to look at.
+    fn look(&mut self) -> Look {
+        Look::Same
+    }
     /// Takes up to `max` frames that have come.
     fn receive(&mut self, max: usize, pool: &mut dyn PacketPool, into: &mut Vec<Packet>);
     /// Sends frames; all buffers return to the pool, those that could not be sent are counted.
@@ -78,16 +98,11 @@ pub const DRIVERS: &str = "`afxdp:NAME`, `afpacket:NAME`, `dpdk:DEVICE`, `pcap:I
 /// See [`PortError`].
 pub fn open(device: &str) -> Result<Box<dyn Port>, PortError> {
     let Some((driver, name)) = device.split_once(':') else {
-        return match AfXdp::open(device) {
-            Ok(port) => Ok(Box::new(port)),
-            Err(PortError::Busy(text)) => Err(PortError::Busy(text)),
-            // The other driver says what is wrong, if it is not just this one.
-            Err(_) => Ok(Box::new(AfPacket::open(device)?)),
-        };
+        return Ok(Box::new(Linux::open(Wanted::Any, device)?));
     };
     match driver {
-        "afxdp" => Ok(Box::new(AfXdp::open(name)?)),
-        "afpacket" => Ok(Box::new(AfPacket::open(name)?)),
+        "afxdp" => Ok(Box::new(Linux::open(Wanted::Xdp, name)?)),
+        "afpacket" => Ok(Box::new(Linux::open(Wanted::Packet, name)?)),
         "dpdk" => Ok(Box::new(Dpdk::open(name)?)),
         "pcap" => Ok(Box::new(Pcap::open(name)?)),
         _ => Err(PortError::Unavailable(format!("there is no port driver `{driver}`: {DRIVERS}"))),

@@ -27,6 +27,7 @@ const MAX_QUEUES: u32 = 64;
 /// See the module.
 pub struct AfXdp {
     name: String,
+    index: u32,
     mac: Mac,
     mtu: u16,
     up: bool,
@@ -65,6 +66,7 @@ impl AfXdp {
         }
         Ok(AfXdp {
             name: name.to_owned(),
+            index: device.index,
             mac: device.mac,
             mtu: device.mtu,
             up: true,
@@ -75,6 +77,15 @@ impl AfXdp {
             _promiscuous: device::promiscuous(&device).map_err(refused)?,
             drops: DropCounters::default(),
         })
+    }
+
+    pub(super) fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Goes on from what was counted before.
+    pub(super) fn adopt(&mut self, drops: &DropCounters) {
+        self.drops.add(drops);
     }
 }
 

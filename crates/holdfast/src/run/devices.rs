@@ -1,0 +1,60 @@
+//! What the box notices about its devices while it runs, and what it tells the operator about its surroundings.
+
+use super::Manager;
+use crate::config::Checked;
+use crate::host_check::{self, Check, Outcome};
+use holdfast_io::port::Look;
+use holdfast_wire::MAX_MTU;
+use std::io::Write;
+
+/// A line for the operator.
+pub(super) fn say(text: &str) {
+    // Nobody listening is no failure of ours.
+    let _ = writeln!(std::io::stderr(), "holdfast: {text}");
+}
+
+/// What `holdfast check` warns of, a line each.
+pub(super) fn warnings(checked: &Checked) -> Vec<String> {
+    let line = |check: Check| match check.remedy {
+        Some(remedy) => format!("warning: {}: {}; {remedy}", check.name, check.found),
+        None => format!("warning: {}: {}", check.name, check.found),
+    };
+    let checks = host_check::host().into_iter().chain(host_check::devices(checked));
+    checks.filter(|check| check.outcome == Outcome::Warn).map(line).collect()
+}
+
+impl Manager {
+    /// Looks at the ports' devices: which of them went, came back, or changed.
+    pub(super) fn look_at_devices(&mut self, now: u64) {
+        self.last_device_look = now;
+        let mut is_any_up_again = false;
+        for at in 0..self.ports.len() {
+            let found = self.ports[at].look();
+            let (name, device) = &self.port_names[at];
+            match found {
+                Look::Same => {}
+                Look::Gone => say(&format!("port {name}: device {device} is gone; it is used again when it is back")),
+                Look::Back => say(&format!("port {name}: device {device} is back")),
+                Look::Refused(error) => say(&format!("port {name}: device {device} is back and cannot be used: {error}")),
+            }
+            let (is_up, mtu) = (self.ports[at].is_up(), self.ports[at].mtu());
+            let (was_up, old_mtu) = std::mem::replace(&mut self.device_states[at], (is_up, mtu));
+            is_any_up_again |= is_up && !was_up;
+            if mtu != old_mtu {
+                say(&format!("port {name}: the MTU of device {device} is {mtu} now, it was {old_mtu}"));
+                self.set_mtu(at as u8, mtu);
+            }
+        }
+        // Who is at the other end now may never have heard of the box.
+        if is_any_up_again && self.is_ready {
+            self.host.announce(now, &mut self.out, &mut self.arena);
+            self.carry_out(now);
+        }
+    }
+
+    /// The edge cuts, or refuses, for the new MTU from now on.
+    fn set_mtu(&mut self, port: u8, mtu: u16) {
+        let limit = self.mtu_limits.get(usize::from(port)).copied().unwrap_or(u16::MAX);
+        self.host.edge.set_mtu(port, mtu.min(limit).min(MAX_MTU as u16));
+    }
+}

@@ -1,0 +1,270 @@
+//! A Linux interface that may go and come back: AF_XDP or AF_PACKET, opened again by name.
+//!
+//! A driver's sockets belong to one device; when that is deleted they are of no use, and a new device of the same name is another one. Names are
+//! what a configuration has. The port keeps the MAC address that it began with: it is the address that the neighbours know.
+
+use super::device::{self, State};
+use super::{AfPacket, AfXdp, Look, Port, PortError};
+use holdfast_protection::Released;
+use holdfast_wire::header::Mac;
+use holdfast_wire::{DropCounters, DropReason, Packet, PacketPool};
+use rustix::fd::BorrowedFd;
+
+/// Which driver a configuration wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// AF_XDP if the device can, otherwise AF_PACKET.
+    Any,
+    Xdp,
+    Packet,
+}
+
+/// An open device.
+enum Driver {
+    Xdp(Box<AfXdp>),
+    Packet(Box<AfPacket>),
+}
+
+impl Driver {
+    fn open(wanted: Wanted, name: &str) -> Result<Driver, PortError> {
+        let xdp = || AfXdp::open(name).map(|port| Driver::Xdp(Box::new(port)));
+        let packet = || AfPacket::open(name).map(|port| Driver::Packet(Box::new(port)));
+        match wanted {
+            // AF_PACKET says what is wrong, if it is not just AF_XDP.
+            Wanted::Any => xdp().or_else(|error| match error {
+                // Beside another program that takes every frame there would be nothing to receive.
+                PortError::Busy(_) => Err(error),
+                _ => packet(),
+            }),
+            Wanted::Xdp => xdp(),
+            Wanted::Packet => packet(),
+        }
+    }
+
+    fn port(&self) -> &dyn Port {
+        match self {
+            Driver::Xdp(port) => port.as_ref(),
+            Driver::Packet(port) => port.as_ref(),
+        }
+    }
+
+    fn port_mut(&mut self) -> &mut dyn Port {
+        match self {
+            Driver::Xdp(port) => port.as_mut(),
+            Driver::Packet(port) => port.as_mut(),
+        }
+    }
+
+    /// The device's, for as long as it is the same one.
+    fn index(&self) -> u32 {
+        match self {
+            Driver::Xdp(port) => port.index(),
+            Driver::Packet(port) => port.index(),
+        }
+    }
+
+    /// Goes on from what was counted before.
+    fn adopt(&mut self, drops: &DropCounters) {
+        match self {
+            Driver::Xdp(port) => port.adopt(drops),
+            Driver::Packet(port) => port.adopt(drops),
+        }
+    }
+
+    /// Leaves the device. What was counted, and the buffers that it had.
+    fn close(self) -> (DropCounters, Vec<Packet>) {
+        match self {
+            Driver::Xdp(port) => (port.drops().clone(), Vec::new()),
+            Driver::Packet(port) => port.close(),
+        }
+    }
+}
+
+/// See the module.
+pub(super) struct Linux {
+    name: String,
+    wanted: Wanted,
+    driver: Option<Driver>,
+    driver_name: &'static str,
+    mac: Mac,
+    state: State,
+    /// What was counted, while there is no driver that counts.
+    drops: DropCounters,
+    /// Buffers of a driver that was closed, for the pool when it is at hand.
+    stranded: Vec<Packet>,
+    /// Why it could not be opened again, as far as it was said.
+    refusal: Option<String>,
+}
+
+impl Linux {
+    pub(super) fn open(wanted: Wanted, name: &str) -> Result<Linux, PortError> {
+        let driver = Driver::open(wanted, name)?;
+        let (driver_name, mac, mtu) = (driver.port().driver(), driver.port().mac(), driver.port().mtu());
+        let mut port = Linux {
+            name: name.to_owned(),
+            wanted,
+            driver_name,
+            mac,
+            state: State { index: driver.index(), mtu, is_up: true },
+            driver: Some(driver),
+            drops: DropCounters::default(),
+            stranded: Vec::new(),
+            refusal: None,
+        };
+        // Whether it is up.
+        port.look();
+        Ok(port)
+    }
+
+    fn close(&mut self) {
+        if let Some(driver) = self.driver.take() {
+            let (drops, buffers) = driver.close();
+            self.drops = drops;
+            self.stranded.extend(buffers);
+        }
+    }
+
+    /// AF_XDP's frames are as long as the MTU needed when it was opened.
+    fn is_outgrown(&self, state: State) -> bool {
+        matches!(&self.driver, Some(Driver::Xdp(port)) if state.mtu > port.mtu())
+    }
+
+    fn reopen(&mut self, state: State) -> Look {
+        match Driver::open(self.wanted, &self.name) {
+            Ok(mut driver) => {
+                driver.adopt(&self.drops);
+                self.driver_name = driver.port().driver();
+                // Should it have been replaced since, the next look finds that.
+                self.state = State { index: driver.index(), ..state };
+                self.driver = Some(driver);
+                self.refusal = None;
+                Look::Back
+            }
+            Err(error) => {
+                self.state.is_up = false;
+                let text = error.to_string();
+                if self.refusal.as_ref() == Some(&text) {
+                    return Look::Same;
+                }
+                self.refusal = Some(text);
+                Look::Refused(error)
+            }
+        }
+    }
+}
+
+impl Port for Linux {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn driver(&self) -> &'static str {
+        self.driver_name
+    }
+
+    fn mac(&self) -> Mac {
+        self.mac
+    }
+
+    fn mtu(&self) -> u16 {
+        self.state.mtu
+    }
+
+    fn is_up(&self) -> bool {
+        self.driver.is_some() && self.state.is_up
+    }
+
+    fn look(&mut self) -> Look {
+        let state = match device::state(&self.name) {
+            Ok(Some(state)) => state,
+            Ok(None) => {
+                self.state.is_up = false;
+                let was_there = self.driver.is_some();
+                self.close();
+                return if was_there { Look::Gone } else { Look::Same };
+            }
+            // What cannot be found out (no descriptor is free) has not changed.
+            Err(_) => return Look::Same,
+        };
+        let is_same = self.driver.is_some() && state.index == self.state.index;
+        if is_same && !self.is_outgrown(state) {
+            self.state = state;
+            return Look::Same;
+        }
+        // The old sockets and the old program first: a device has one program.
+        self.close();
+        match self.reopen(state) {
+            Look::Back if is_same => Look::Same,
+            found => found,
+        }
+    }
+
+    fn receive(&mut self, max: usize, pool: &mut dyn PacketPool, into: &mut Vec<Packet>) {
+        for packet in self.stranded.drain(..) {
+            pool.put(packet);
+        }
+        if let Some(driver) = &mut self.driver {
+            driver.port_mut().receive(max, pool, into);
+        }
+    }
+
+    fn transmit(&mut self, frames: &mut Vec<Released<Packet>>, pool: &mut dyn PacketPool) {
+        match &mut self.driver {
+            Some(driver) => driver.port_mut().transmit(frames, pool),
+            None => {
+                for frame in frames.drain(..) {
+                    self.drops.count(DropReason::PortDown);
+                    pool.put(frame.into_inner());
+                }
+            }
+        }
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.driver.as_ref().and_then(|driver| driver.port().wait_fd())
+    }
+
+    fn drops(&self) -> &DropCounters {
+        self.driver.as_ref().map_or(&self.drops, |driver| driver.port().drops())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_wire::MemoryPool;
+
+    /// A device goes, and the buffers for its next frames with it: the pool gets them back, and frames for it are counted, on top of what was
+    /// counted before; a look finds that the device is there after all, and goes on counting.
+    #[test]
+    fn a_closed_device_keeps_no_buffers_and_no_counts() {
+        let mut port = match Linux::open(Wanted::Packet, "lo") {
+            Ok(port) => port,
+            Err(PortError::Permission(why)) => return eprintln!("SKIPPED: {why}"),
+            Err(error) => panic!("{error}"),
+        };
+        let mut pool = MemoryPool::new(64);
+        let mut frames = Vec::new();
+        let into = |port: &mut Linux, pool: &mut MemoryPool| {
+            let mut received = Vec::new();
+            port.receive(64, pool, &mut received);
+            received.into_iter().for_each(|packet| pool.put(packet));
+        };
+        into(&mut port, &mut pool);
+        assert!(pool.free() < 64, "the driver keeps buffers ready");
+        port.close();
+        assert!(!port.is_up() && port.wait_fd().is_none());
+        into(&mut port, &mut pool);
+        assert_eq!(pool.free(), 64);
+        for count in 1..=2 {
+            frames.push(Released::stateless(pool.take().expect("the pool is full")));
+            port.transmit(&mut frames, &mut pool);
+            assert_eq!((port.drops().get(DropReason::PortDown), pool.free()), (count, 64));
+        }
+        let found = port.look();
+        assert!(matches!(found, Look::Back), "{found:?}");
+        assert!(port.is_up() && port.wait_fd().is_some());
+        assert_eq!(port.drops().get(DropReason::PortDown), 2);
+        assert!(matches!(port.look(), Look::Same));
+    }
+}
