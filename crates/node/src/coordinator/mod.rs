@@ -367,8 +367,10 @@ impl Coordinator {
             }
             Control::Returned { pool, numbers } => {
                 if let Some(ledger) = self.ledgers.iter_mut().find(|ledger| ledger.id == pool) {
-                    let tell: Vec<(Peer, u32)> =
-                        numbers.iter().filter_map(|number| ledger.returned(*number).map(|owner| (owner, *number))).collect();
+                    let tell: Vec<(Peer, u32)> = numbers
+                        .iter()
+                        .filter_map(|number| ledger.returned(from, *number).map(|owner| (owner, *number)))
+                        .collect();
                     self.tell_returned(pool, &tell);
                 }
             }
