@@ -42,6 +42,10 @@ pub enum PoolEffect {
     Return(u32),
     /// A flow that came here by recovery or migration holds the number.
     Adopted(u32),
+    /// The block is not needed here.
+    Spare(u32),
+    /// These were all the blocks that can be spared.
+    SparedAll,
 }
 
 /// Where a pool's numbers come from.
@@ -62,6 +66,10 @@ pub trait PoolBackend: Send {
     fn deny(&mut self);
     /// A number of one of this partition's blocks, leased by a flow that lived elsewhere, is free again. False if the block is not held here.
     fn returned(&mut self, number: u32) -> bool;
+    /// A flow elsewhere holds a number of one of this partition's blocks. Ignored by backends without blocks.
+    fn taken(&mut self, number: u32);
+    /// Others need blocks: gives back those of which no number is held, as effects, the last of which is [`PoolEffect::SparedAll`].
+    fn spare(&mut self);
     /// The next wish, `None` when there is none.
     fn poll_effect(&mut self) -> Option<PoolEffect>;
     /// Numbers that could be leased now without asking anyone.
@@ -366,6 +374,34 @@ impl PoolBackend for PartitionPool {
         self.change(number, |block, bit| set(&mut block.foreign, bit, false))
     }
 
+    fn taken(&mut self, number: u32) {
+        self.change(number, |block, bit| set(&mut block.foreign, bit, true));
+    }
+
+    fn spare(&mut self) {
+        let mut at = 0;
+        while at < self.blocks.len() {
+            let block = &self.blocks[at];
+            let is_empty = block.leased == self.beyond(block.number) && block.foreign == [0; 4];
+            // One is kept, and as many numbers as would make this partition ask for more.
+            let is_needed = self.blocks.len() == 1 || self.free - block.free < LOW_WATER;
+            // The end of its last flow may not be known everywhere yet: it rests until the next time.
+            if !is_empty || is_needed || core::mem::take(&mut self.blocks[at].is_fresh) {
+                at += 1;
+                continue;
+            }
+            let block = self.blocks.swap_remove(at);
+            self.held[block.number as usize] = NOT_HELD;
+            if let Some(moved) = self.blocks.get(at) {
+                self.held[moved.number as usize] = at as u32;
+            }
+            self.cursor = 0;
+            self.free -= block.free;
+            self.effects.push_back(PoolEffect::Spare(block.number));
+        }
+        self.effects.push_back(PoolEffect::SparedAll);
+    }
+
     fn poll_effect(&mut self) -> Option<PoolEffect> {
         self.effects.pop_front()
     }
@@ -467,6 +503,12 @@ impl PoolBackend for RequestPool {
         false
     }
 
+    fn taken(&mut self, _number: u32) {}
+
+    fn spare(&mut self) {
+        self.effects.push_back(PoolEffect::SparedAll);
+    }
+
     fn poll_effect(&mut self) -> Option<PoolEffect> {
         self.effects.pop_front()
     }
@@ -551,6 +593,42 @@ mod tests {
             pool.give_back(5);
             assert_eq!((pool.is_free(5), pool.available(), pool.poll_effect()), (true, 256, None));
         }
+    }
+
+    /// Others need blocks. Those of which no number is held go back, but not the last free numbers, and not a block whose flows have ended
+    /// only just; what has gone is not leased.
+    #[test]
+    fn blocks_that_nobody_uses_are_spared_and_enough_is_kept() {
+        let mut pool = PartitionPool::new(4 * 256);
+        (0..4).for_each(|block| pool.grant_block(block, &[0; 4]));
+        assert_eq!(pool.lease(&(256..512)), Lease::Granted(256));
+        assert_eq!(pool.lease(&(512..768)), Lease::Granted(512));
+        pool.give_back(512);
+        let spared = |pool: &mut PartitionPool| {
+            pool.spare();
+            std::iter::from_fn(|| pool.poll_effect()).collect::<Vec<_>>()
+        };
+        assert_eq!(spared(&mut pool), [PoolEffect::Spare(0), PoolEffect::Spare(3), PoolEffect::SparedAll]);
+        assert_eq!(spared(&mut pool), [PoolEffect::Spare(2), PoolEffect::SparedAll], "it has rested");
+        pool.give_back(256);
+        assert_eq!(spared(&mut pool), [PoolEffect::SparedAll]);
+        assert_eq!(spared(&mut pool), [PoolEffect::SparedAll], "one is kept");
+        for _ in 0..256 {
+            assert!(matches!(pool.lease(&(0..1024)), Lease::Granted(256..512)));
+        }
+        pool.grant_block(2, &[0; 4]);
+        assert_eq!(spared(&mut pool), [PoolEffect::WantBlock, PoolEffect::SparedAll], "it is all that is free");
+    }
+
+    /// A number of a block here turns out to be held elsewhere.
+    #[test]
+    fn a_number_that_is_taken_after_all_is_not_leased() {
+        let mut pool = PartitionPool::new(256);
+        pool.grant_block(0, &[0; 4]);
+        pool.taken(0);
+        assert_eq!(pool.lease(&(0..256)), Lease::Granted(1));
+        pool.returned(0);
+        assert!(pool.is_free(0));
     }
 
     /// A flow leaves with its number: it is free again when whoever has the flow returns it.

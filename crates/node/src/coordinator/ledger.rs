@@ -84,6 +84,15 @@ impl Ledger {
         granted
     }
 
+    /// The runtime gives back a block of which it has no number in use. What flows elsewhere hold of it stays taken.
+    pub fn give_back(&mut self, from: Peer, block: u32) {
+        if let Some(block) = self.blocks.get_mut(block as usize)
+            && block.owner == Owner::Runtime(from)
+        {
+            block.owner = Owner::Nobody;
+        }
+    }
+
     /// The runtime died: what it had rests until [`Ledger::release`].
     pub fn quarantine(&mut self, dead: Peer) {
         for block in &mut self.blocks {

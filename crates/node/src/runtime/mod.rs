@@ -10,13 +10,13 @@
 
 mod lane;
 mod parking;
+mod pools;
 mod recovery;
 mod timers;
 
 use crate::address::{COORDINATOR, NodeId, SWITCH, mac_of, node_of};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{Control, Ended, FlowInfo, MemberState, PoolId, Report, TraceStep, kind};
-use holdfast_nf::shared::PoolEffect;
 use holdfast_nf::{Chain, Context};
 use holdfast_protection::flows::{flag, role};
 use holdfast_protection::{Peer, Protection, Released, kind as protection_kind};
@@ -24,6 +24,7 @@ use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
 use lane::Lane;
+use pools::PoolErrands;
 use recovery::Recoveries;
 use zerocopy::IntoBytes;
 
@@ -120,6 +121,7 @@ pub struct Runtime {
     lanes: Vec<Lane>,
     shared: Shared,
     recoveries: Recoveries,
+    errands: PoolErrands,
     members: Vec<Peer>,
     view: u64,
     next_report: u64,
@@ -161,6 +163,7 @@ impl Runtime {
             lanes,
             shared,
             recoveries: Recoveries::default(),
+            errands: PoolErrands::default(),
             members: Vec::new(),
             view: 0,
             next_report: 0,
@@ -258,7 +261,9 @@ impl Runtime {
         self.report_ended();
         self.report(clock);
         // After the report: a recovery is over for the coordinator only when it knows that the recovered flows want new replicas.
-        self.recoveries.report(&mut self.fabric);
+        if self.errands.is_empty() {
+            self.recoveries.report(&mut self.fabric);
+        }
         self.transmit_messages(tx, pool, clock);
         for at in 0..self.lanes.len() {
             self.carry_out_packets(at, tx, pool);
@@ -396,6 +401,12 @@ impl Runtime {
                     pool.backend().returned(*number);
                 }
             }),
+            Control::Taken { pool, numbers } => self.with_pool(pool, |pool| {
+                for number in &numbers {
+                    pool.backend().taken(*number);
+                }
+            }),
+            Control::SpareBlocks { pool } => self.with_pool(pool, |pool| pool.backend().spare()),
             Control::ListFlows { request, limit } => self.list_flows(from.node, request, limit as usize),
             _ => {}
         }
@@ -414,27 +425,16 @@ impl Runtime {
 
     /// Carries what pools ask for to the coordinator.
     fn serve_pools(&mut self) {
-        let fabric = &mut self.fabric;
-        let recoveries = &mut self.recoveries;
+        let errands = &mut self.errands;
         for lane in &mut self.lanes {
             let chain = lane.index;
             lane.visit_pools(|function, field, pool| {
-                let id = PoolId { chain, function, field };
-                let mut returned = Vec::new();
                 while let Some(effect) = pool.backend().poll_effect() {
-                    match effect {
-                        PoolEffect::WantBlock | PoolEffect::Request => {
-                            fabric.send_control(COORDINATOR, &Control::WantBlock { pool: id });
-                        }
-                        PoolEffect::Return(number) => returned.push(number),
-                        PoolEffect::Adopted(number) => recoveries.adopted.push((id, number)),
-                    }
-                }
-                for numbers in returned.chunks(256) {
-                    fabric.send_control(COORDINATOR, &Control::Returned { pool: id, numbers: numbers.to_vec() });
+                    errands.push(PoolId { chain, function, field }, effect);
                 }
             });
         }
+        errands.send(&mut self.fabric);
     }
 
     fn list_flows(&mut self, to: NodeId, request: u32, limit: usize) {
