@@ -263,7 +263,7 @@ impl Lane {
         if !placed {
             let (header, state) = self.flows.parts_mut(slot);
             shared.ended.push((header.key, header.epoch));
-            self.chain.expire(state);
+            contain(&mut self.chain, state, shared, Chain::expire);
             self.flows.remove(slot);
             return Step::Drop(DropReason::FlowTableFull);
         }
@@ -308,12 +308,14 @@ impl Lane {
     }
 
     /// A function panicked on the last packet of `ready`: the flow is as before the packet, the packet is dropped, the others go on.
+    /// A flow that was being opened does not exist; what the functions before had opened is closed, so that nothing it leased is lost.
     fn contain_panic(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
         shared.panics += 1;
         if let Some((slot, opening)) = self.running.take() {
             if opening {
-                let header = self.flows.header(slot);
+                let (header, state) = self.flows.parts_mut(slot);
                 shared.ended.push((header.key, header.epoch));
+                contain(&mut self.chain, state, shared, Chain::close_rest);
                 self.flows.remove(slot);
             } else {
                 self.flows.parts_mut(slot).1.copy_from_slice(&self.undo);
@@ -376,7 +378,8 @@ impl Lane {
                 header.parked = header.parked.saturating_sub(1);
                 if header.role == role::OPENING && parked.position.opening {
                     shared.ended.push((header.key, header.epoch));
-                    self.chain.abandon(self.flows.parts_mut(parked.slot).1, parked.position);
+                    let state = self.flows.parts_mut(parked.slot).1;
+                    contain(&mut self.chain, state, shared, |chain, state| chain.abandon(state, parked.position));
                     self.flows.remove(parked.slot);
                 }
             }
@@ -391,7 +394,7 @@ impl Lane {
             protection.ended(flows, slot, outbox);
             let (header, state) = flows.parts_mut(slot);
             shared.ended.push((header.key, header.epoch));
-            chain.expire(state);
+            contain(chain, state, shared, Chain::expire);
             flows.remove(slot);
             shared.expired += 1;
         });
@@ -419,6 +422,15 @@ impl Lane {
                 field += 1;
             });
         }
+    }
+}
+
+/// Ends a flow in its functions. One that panics costs nothing of what the others have to do.
+fn contain(chain: &mut Chain, state: &mut [u8], shared: &mut Shared, end: impl FnOnce(&mut Chain, &mut [u8])) {
+    let mut result = catch_unwind(AssertUnwindSafe(|| end(chain, state)));
+    while result.is_err() {
+        shared.panics += 1;
+        result = catch_unwind(AssertUnwindSafe(|| chain.close_rest(state)));
     }
 }
 
