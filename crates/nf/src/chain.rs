@@ -200,6 +200,8 @@ impl Chain {
 
     /// The flow leaves for another runtime.
     pub fn migrate_out(&mut self, block: &mut [u8]) {
+        // Should one panic, there is nothing to close.
+        self.open = 0..0;
         for (function, &(start, len)) in self.functions.iter_mut().zip(&self.layout.states) {
             function.migrate_out(&mut block[start..start + len]);
         }

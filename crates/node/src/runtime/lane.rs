@@ -400,6 +400,36 @@ impl Lane {
         });
     }
 
+    /// Ends here the flows that another runtime owns by a newer epoch. At once, before their slots are used for anything else.
+    pub(crate) fn demote(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        if self.outbox.demoted.is_empty() {
+            return;
+        }
+        self.outbox.demoted.clear();
+        let mut demoted = self.flows.take_demoted();
+        let mut filed = Vec::new();
+        for left in &mut demoted {
+            let slot = left.slot;
+            let (was, state) = left.parts_mut();
+            let waiting = self.parking.take_all(slot, was.generation);
+            let now = self.flows.header_mut(slot);
+            now.parked = 0;
+            let is_same = now.opened_at == was.opened_at;
+            if was.role == role::OPENING {
+                let opening = waiting.iter().map(|parked| parked.position).find(|position| position.opening);
+                contain(&mut self.chain, state, shared, |chain, state| chain.abandon(state, opening.unwrap_or_default()));
+            } else {
+                filed.push(slot);
+                // A flow that moved keeps what it leased; one whose key lives again elsewhere, as another flow, has ended.
+                contain(&mut self.chain, state, shared, if is_same { Chain::migrate_out } else { Chain::expire });
+            }
+            for parked in waiting {
+                shared.drop(parked.packet, DropReason::StaleEpoch, pool);
+            }
+        }
+        self.wheel.unlink(&mut self.flows, &filed);
+    }
+
     /// The flow's route was given to this runtime under `epoch`.
     pub(crate) fn claimed(&mut self, slot: Slot, epoch: u32) {
         self.flows.header_mut(slot).epoch = epoch;

@@ -339,7 +339,7 @@ impl Runtime {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         for (record, body) in inbox.records() {
             let result = match record.kind {
-                1..=protection_kind::LAST => self.handle_protection(record.from, record.kind, body),
+                1..=protection_kind::LAST => self.handle_protection(record.from, record.kind, body, pool),
                 kind::CONTROL => Control::decode(body).map(|message| self.handle_control(record.from, message, pool, clock)),
                 kind::CLAIMED => self.recoveries.handle_claimed(body, &mut self.lanes, &mut self.shared, &mut self.fabric),
                 _ => Err(DropReason::Malformed),
@@ -352,10 +352,12 @@ impl Runtime {
         self.fabric.inbox.clear();
     }
 
-    fn handle_protection(&mut self, from: Peer, record: u8, body: &[u8]) -> Result<(), DropReason> {
+    fn handle_protection(&mut self, from: Peer, record: u8, body: &[u8], pool: &mut dyn PacketPool) -> Result<(), DropReason> {
         let (chain, body) = body.split_first_chunk::<2>().ok_or(DropReason::Malformed)?;
         let lane = self.lanes.get_mut(u16::from_be_bytes(*chain) as usize).ok_or(DropReason::Malformed)?;
-        lane.protection.handle_record(&mut lane.flows, from, record, body, &mut lane.outbox)
+        let result = lane.protection.handle_record(&mut lane.flows, from, record, body, &mut lane.outbox);
+        lane.demote(&mut self.shared, pool);
+        result
     }
 
     fn handle_control(&mut self, from: Peer, message: Control, pool: &mut dyn PacketPool, clock: u64) {
@@ -471,9 +473,6 @@ impl Runtime {
             let _ = self.fabric.send(record.to.node, record.kind, body);
         }
         lane.outbox.clear_records();
-        for slot in lane.outbox.demoted.drain(..) {
-            let _ = slot;
-        }
     }
 
     /// Sends the protection's packets, after the messages that they must not overtake.
