@@ -5,6 +5,7 @@
 
 use crate::function::{Function, Open, Verdict};
 use crate::{Context, Direction};
+use core::ops::Range;
 use holdfast_wire::selector::Prefix;
 use holdfast_wire::{DropReason, Packet};
 
@@ -52,6 +53,8 @@ pub struct ChainLayout {
 pub struct Chain {
     functions: Vec<Box<dyn Function>>,
     layout: ChainLayout,
+    /// Functions that have the flow open that is being opened or ended: what there is to close if one of them panics.
+    open: Range<usize>,
 }
 
 /// Alignment of the block that a chain's state lives in, bytes.
@@ -76,7 +79,7 @@ impl Chain {
             hash = (hash ^ layout.hash ^ layout.size as u64).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
         }
         let layout = ChainLayout { size: size.next_multiple_of(8), states, hash };
-        Chain { functions, layout }
+        Chain { functions, layout, open: 0..0 }
     }
 
     /// Where the functions' states lie.
@@ -102,7 +105,8 @@ impl Chain {
     /// Takes a packet of an existing flow, or one that opens it, from `position` on. `block` is the chain's state:
     /// `layout().size` bytes, aligned to 16 bytes.
     ///
-    /// A function's panic passes through; the caller contains it and puts the block back as it was.
+    /// A function's panic passes through; the caller contains it and puts the block back as it was, or, if the packet was opening the
+    /// flow, calls [`Chain::close_rest`].
     #[inline]
     pub fn run(&mut self, packet: &mut Packet, block: &mut [u8], position: Position, cx: &mut Context) -> Outcome {
         self.run_observed(packet, block, position, cx, |_, _| {})
@@ -122,6 +126,9 @@ impl Chain {
     ) -> Outcome {
         let count = self.functions.len();
         let mut opened = position.opened;
+        if position.opening {
+            self.open = 0..position.passed as usize + usize::from(opened);
+        }
         for passed in position.passed as usize..count {
             let index = match cx.direction() {
                 Direction::Forward => passed,
@@ -132,7 +139,7 @@ impl Chain {
             let state = &mut block[start..start + len];
             if position.opening && !opened {
                 match function.open(packet, state, cx) {
-                    Open::Accept(()) => {}
+                    Open::Accept(()) => self.open.end = index + 1,
                     Open::Drop(reason) => {
                         self.close(block, index);
                         return Outcome::Drop(reason, index as u8);
@@ -159,7 +166,14 @@ impl Chain {
 
     /// Ends the flow in the first `count` functions.
     fn close(&mut self, block: &mut [u8], count: usize) {
-        for index in 0..count {
+        self.open = 0..count;
+        self.close_rest(block);
+    }
+
+    /// After a panic while a flow was opened or ended: ends it in the functions that have it open still. One that panics while it does so
+    /// has been told, and is not told again: call this until it returns.
+    pub fn close_rest(&mut self, block: &mut [u8]) {
+        while let Some(index) = self.open.next() {
             let (start, len) = self.layout.states[index];
             self.functions[index].expire(&mut block[start..start + len]);
         }
@@ -186,6 +200,8 @@ impl Chain {
 
     /// The flow leaves for another runtime.
     pub fn migrate_out(&mut self, block: &mut [u8]) {
+        // Should one panic, there is nothing to close.
+        self.open = 0..0;
         for (function, &(start, len)) in self.functions.iter_mut().zip(&self.layout.states) {
             function.migrate_out(&mut block[start..start + len]);
         }

@@ -241,6 +241,27 @@ pub enum Control {
         /// Numbers.
         numbers: Vec<u32>,
     },
+    /// Coordinator to runtime: flows elsewhere hold these numbers of its blocks.
+    Taken {
+        /// The pool.
+        pool: PoolId,
+        /// Numbers.
+        numbers: Vec<u32>,
+    },
+    /// Coordinator to runtime: others need blocks. Answered by [`Control::Spared`].
+    SpareBlocks {
+        /// The pool.
+        pool: PoolId,
+    },
+    /// Runtime to coordinator: blocks that it gives back, of which no number is held; they may be none.
+    Spared {
+        /// The pool.
+        pool: PoolId,
+        /// Block numbers.
+        blocks: Vec<u32>,
+        /// The answer is complete.
+        last: bool,
+    },
     /// Coordinator to runtime: which flows have you? Answered by [`Control::Flows`].
     ListFlows {
         /// Repeated in the answer.

@@ -292,6 +292,84 @@ fn the_same_function_runs_on_a_pool_that_asks_a_server() {
     bench.assert_no_buffer_lost();
 }
 
+/// Panics when it opens a flow to port 1, when it processes a packet to port 2 or 3, and when a flow to port 3 or 4 ends.
+struct Tripwire;
+
+impl NetworkFunction for Tripwire {
+    const NAME: &'static str = "tripwire";
+    type Config = ();
+    type Flow = Count;
+    type Shared = ();
+
+    fn new((): ()) -> Result<(Tripwire, ()), ConfigError> {
+        Ok((Tripwire, ()))
+    }
+
+    fn open(&self, packet: &Packet, _: &mut (), _: &mut Context) -> Open<Count> {
+        let port = packet.l4()[3];
+        assert_ne!(port, 1, "boom");
+        Open::Accept(Count { packets: u64::from(port) })
+    }
+
+    fn process(&self, packet: &mut Packet, _: &mut Count, _: &mut (), _: &mut Context) -> Verdict {
+        assert!(!matches!(packet.l4()[3], 2 | 3), "boom");
+        Verdict::Forward
+    }
+
+    fn expire(&self, flow: &mut Count, _: &mut ()) {
+        assert!(!matches!(flow.packets, 3 | 4), "boom");
+    }
+}
+
+fn tripwire() -> Box<dyn Function> {
+    Box::new(Bound::<Tripwire>::new(()).expect("nothing to refuse"))
+}
+
+fn datagram_to(flow: u16, port: u8, order: u8) -> Vec<u8> {
+    let mut frame = datagram(flow, order);
+    frame[37] = port;
+    frame
+}
+
+fn available(bench: &mut Bench) -> u32 {
+    let mut available = 0;
+    bench.runtime.visit_pools(|_, pool| available += pool.backend().available());
+    available
+}
+
+/// A function behind the one that leases panics on the packet that opens a flow: while it opens, while it processes, and then again while
+/// the flow is closed. The flows do not exist, and their numbers are free again.
+#[test]
+fn a_panic_while_a_flow_opens_loses_no_lease() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut bench = Bench::new(vec![bomb(), leaser(), tripwire()], 16);
+    bench.tell(&Control::Grant { pool: POOL, blocks: vec![(0, [0; 4])] });
+    for (flow, (port, panics)) in [(1, 1), (2, 2), (3, 4)].into_iter().enumerate() {
+        assert_eq!(bench.send(&[datagram_to(flow as u16, port, 0)]), NOTHING);
+        assert_eq!((available(&mut bench), bench.flows(), bench.runtime.counts().panics), (200, 0, panics), "port {port}");
+    }
+    assert_eq!(bench.runtime.drops().get(DropReason::FunctionPanicked), 3);
+    bench.assert_no_buffer_lost();
+}
+
+/// A function in front panics when its flows end: because the one behind it panicked, because their time has come. Each time the functions
+/// behind it are told too.
+#[test]
+fn a_panic_while_a_flow_ends_loses_no_lease() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut bench = Bench::new(vec![tripwire(), leaser(), bomb()], 16);
+    bench.tell(&Control::Grant { pool: POOL, blocks: vec![(0, [0; 4])] });
+    assert_eq!(bench.send(&[datagram_to(1, 4, 0xff)]), NOTHING);
+    assert_eq!((available(&mut bench), bench.flows()), (200, 0));
+    assert_eq!(bench.send(&[datagram_to(2, 4, 0)]), [1]);
+    assert_eq!(available(&mut bench), 199);
+    for _ in 0..400 {
+        bench.advance(1_000_000_000);
+    }
+    assert_eq!((available(&mut bench), bench.flows(), bench.runtime.counts().panics), (200, 0, 3));
+    bench.assert_no_buffer_lost();
+}
+
 /// Whatever arrives: a counted drop, never a panic, never a lost buffer.
 #[test]
 fn garbage_is_counted() {

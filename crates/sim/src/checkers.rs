@@ -148,6 +148,16 @@ impl Checkers {
             self.violate(invariant, text);
         }
     }
+
+    /// A number that a live flow holds is nobody's to lease: neither a runtime's nor, in a free block, the coordinator's.
+    pub(crate) fn check_number(&mut self, key: &FlowKey, number: u32, free_at: Option<u16>, free_in_ledger: bool) {
+        if let Some(node) = free_at {
+            self.violate("leases", format!("{key} holds number {number}, which runtime {node} would lease"));
+        }
+        if free_in_ledger {
+            self.violate("leases", format!("{key} holds number {number}, which the coordinator would grant as free"));
+        }
+    }
 }
 
 fn is_owner(runtime: &Runtime, key: &FlowKey) -> bool {

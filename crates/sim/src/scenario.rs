@@ -76,13 +76,30 @@ pub struct Scenario {
     pub planted: Planted,
     /// Neither kills nor stops.
     pub quiet: bool,
+    /// A NAT pool of one block more than there are runtimes: what a dead one had is soon another's.
+    pub tight: bool,
 }
+
+/// The first outside address and port of the NAT, and its last port in a wide and in a tight world.
+const OUTSIDE: ([u8; 4], u16) = ([198, 51, 100, 4], 1024);
+const LAST_PORT: [u16; 2] = [3071, 1535];
 
 impl Scenario {
     /// The scenario that a seed stands for in a run of many.
     pub fn of_seed(seed: u64) -> Scenario {
         let preset = if seed.is_multiple_of(2) { Preset::Replica } else { Preset::Source };
-        Scenario { seed, preset, planted: Planted::default(), quiet: false }
+        Scenario { seed, preset, planted: Planted::default(), quiet: false, tight: seed / 2 % 2 == 1 }
+    }
+
+    fn ports(&self) -> (u16, u16) {
+        (OUTSIDE.1, LAST_PORT[usize::from(self.tight)])
+    }
+
+    /// The number in the NAT's pool of an outside address and port.
+    pub(crate) fn number(&self, (address, port): ([u8; 4], u16)) -> u32 {
+        let (first, last) = self.ports();
+        let address = u32::from_be_bytes(address).wrapping_sub(u32::from_be_bytes(OUTSIDE.0));
+        address.wrapping_mul(u32::from(last - first) + 1).wrapping_add(u32::from(port.wrapping_sub(first)))
     }
 
     /// A fresh chain with its protection.
@@ -96,8 +113,9 @@ impl Scenario {
     fn functions(&self) -> Result<Vec<Box<dyn Function>>, ConfigError> {
         let read = |error: serde_json::Error| ConfigError::at("", error.to_string());
         let firewall: FirewallConfig = serde_json::from_value(json!({ "rules": ["allow any from 10.0.0.0/8"] })).map_err(read)?;
+        let (first, last) = self.ports();
         let nat: NatConfig =
-            serde_json::from_value(json!({ "pool": ["198.51.100.4/31"], "ports": "1024-3071" })).map_err(read)?;
+            serde_json::from_value(json!({ "pool": ["198.51.100.4/31"], "ports": format!("{first}-{last}") })).map_err(read)?;
         let backends = ["198.51.100.11:80", "198.51.100.12:80"];
         let balancer: LoadBalancerConfig =
             serde_json::from_value(json!({ "virtual": "203.0.113.10:80", "backends": backends })).map_err(read)?;

@@ -5,12 +5,14 @@
 //! - [`PartitionPool`]: the coordinator grants blocks of [`BLOCK_LEN`] numbers to one runtime and incarnation, which then leases
 //!   without asking anyone. When the runtime dies its blocks are quarantined; flows that survive elsewhere keep their numbers
 //!   (reported by [`PoolEffect::Adopted`]), and give them back through [`PoolEffect::Return`].
+//!   Effects are carried out in order: who learns of a flow's end must have learned of the flow.
 //! - [`RequestPool`]: every number comes from a server; a small credit fetched in advance makes most leases immediate, and a flow
 //!   that finds the credit used up waits without stopping the worker.
 
 use super::{Shareable, SharedField};
 use crate::Context;
 use core::ops::Range;
+use std::collections::{BTreeSet, VecDeque};
 
 /// Numbers in one block.
 pub const BLOCK_LEN: u32 = 256;
@@ -40,6 +42,10 @@ pub enum PoolEffect {
     Return(u32),
     /// A flow that came here by recovery or migration holds the number.
     Adopted(u32),
+    /// The block is not needed here.
+    Spare(u32),
+    /// These were all the blocks that can be spared.
+    SparedAll,
 }
 
 /// Where a pool's numbers come from.
@@ -60,10 +66,16 @@ pub trait PoolBackend: Send {
     fn deny(&mut self);
     /// A number of one of this partition's blocks, leased by a flow that lived elsewhere, is free again. False if the block is not held here.
     fn returned(&mut self, number: u32) -> bool;
+    /// A flow elsewhere holds a number of one of this partition's blocks. Ignored by backends without blocks.
+    fn taken(&mut self, number: u32);
+    /// Others need blocks: gives back those of which no number is held, as effects, the last of which is [`PoolEffect::SparedAll`].
+    fn spare(&mut self);
     /// The next wish, `None` when there is none.
     fn poll_effect(&mut self) -> Option<PoolEffect>;
     /// Numbers that could be leased now without asking anyone.
     fn available(&self) -> u32;
+    /// Whether the number is one of them.
+    fn is_free(&self, number: u32) -> bool;
     /// Numbers granted to this runtime, leased or not.
     fn granted(&self) -> u32;
 }
@@ -141,17 +153,24 @@ impl core::fmt::Debug for Pool {
     }
 }
 
-/// Free numbers below which a partition asks for another block.
+/// Free numbers below which a partition asks for another block, and which it keeps when it is asked for blocks.
 const LOW_WATER: u32 = BLOCK_LEN / 2;
 
 const NOT_HELD: u32 = u32::MAX;
 
+/// A number is free if neither a flow here nor one elsewhere has it. The two are kept apart, so that news of a flow elsewhere never
+/// frees the number of one that lives here.
 struct Block {
     number: u32,
-    used: BlockMask,
+    /// Leased by flows here, and what lies beyond the end of the pool.
+    leased: BlockMask,
+    /// Held by flows that live elsewhere.
+    foreign: BlockMask,
     free: u32,
     /// Where the next search starts, so that a port rests as long as possible before it is leased again.
     next: u32,
+    /// A number was given back since the coordinator last asked for blocks: it has not rested.
+    is_fresh: bool,
 }
 
 impl Block {
@@ -161,13 +180,13 @@ impl Block {
         }
         for step in 0..=4 {
             let word = (self.next / 64 + step) % 4;
-            let mut candidates = !self.used[word as usize];
+            let mut candidates = !(self.leased[word as usize] | self.foreign[word as usize]);
             if step == 0 {
                 candidates &= u64::MAX << (self.next % 64);
             }
             if candidates != 0 {
                 let bit = word * 64 + candidates.trailing_zeros();
-                self.used[word as usize] |= 1 << (bit % 64);
+                self.leased[word as usize] |= 1 << (bit % 64);
                 self.free -= 1;
                 self.next = (bit + 1) % BLOCK_LEN;
                 return Some(bit);
@@ -176,15 +195,22 @@ impl Block {
         None
     }
 
-    fn clear(&mut self, bit: u32) -> bool {
-        let mask = 1u64 << (bit % 64);
-        let word = &mut self.used[(bit / 64) as usize];
-        if *word & mask == 0 {
-            return false;
-        }
-        *word &= !mask;
-        self.free += 1;
-        true
+    fn is_free(&self, bit: u32) -> bool {
+        (self.leased[(bit / 64) as usize] | self.foreign[(bit / 64) as usize]) >> (bit % 64) & 1 == 0
+    }
+
+    fn count(&mut self) {
+        let taken: u32 = self.leased.iter().zip(&self.foreign).map(|(leased, foreign)| (leased | foreign).count_ones()).sum();
+        self.free = BLOCK_LEN - taken;
+    }
+}
+
+fn set(mask: &mut BlockMask, bit: u32, value: bool) {
+    let word = &mut mask[(bit / 64) as usize];
+    if value {
+        *word |= 1 << (bit % 64);
+    } else {
+        *word &= !(1 << (bit % 64));
     }
 }
 
@@ -194,11 +220,13 @@ pub struct PartitionPool {
     blocks: Vec<Block>,
     /// Block number to index in `blocks`.
     held: Vec<u32>,
+    /// Numbers of flows here whose blocks are not: should such a block come, they are leased in it.
+    visitors: BTreeSet<u32>,
     cursor: usize,
     free: u32,
     wanted: bool,
     denied: bool,
-    effects: std::collections::VecDeque<PoolEffect>,
+    effects: VecDeque<PoolEffect>,
 }
 
 impl PartitionPool {
@@ -209,11 +237,12 @@ impl PartitionPool {
             size,
             blocks: Vec::with_capacity(count),
             held: vec![NOT_HELD; count],
+            visitors: BTreeSet::new(),
             cursor: 0,
             free: 0,
             wanted: false,
             denied: false,
-            effects: std::collections::VecDeque::with_capacity(64),
+            effects: VecDeque::with_capacity(64),
         }
     }
 
@@ -234,6 +263,25 @@ impl PartitionPool {
         let bit = block.take()?;
         self.free -= 1;
         Some(block.number * BLOCK_LEN + bit)
+    }
+
+    /// Changes the number's block and counts again. False if the block is not held here.
+    fn change(&mut self, number: u32, act: impl FnOnce(&mut Block, u32)) -> bool {
+        let Some(block) = self.held_block(number) else { return false };
+        let before = block.free;
+        act(block, number % BLOCK_LEN);
+        block.count();
+        let after = block.free;
+        self.free = self.free - before + after;
+        self.denied &= after <= before;
+        true
+    }
+
+    /// What of a block lies beyond the pool: never free. The last block may be shorter than the others.
+    fn beyond(&self, block: u32) -> BlockMask {
+        let mut mask = [0; 4];
+        (0..BLOCK_LEN).filter(|bit| block * BLOCK_LEN + bit >= self.size).for_each(|bit| set(&mut mask, bit, true));
+        mask
     }
 }
 
@@ -263,41 +311,56 @@ impl PoolBackend for PartitionPool {
     }
 
     fn give_back(&mut self, number: u32) {
-        if !self.returned(number) {
+        let is_here = self.change(number, |block, bit| {
+            set(&mut block.leased, bit, false);
+            block.is_fresh = true;
+        });
+        if !is_here {
+            self.visitors.remove(&number);
             self.effects.push_back(PoolEffect::Return(number));
         }
     }
 
     fn adopt(&mut self, number: u32) {
-        match self.held_block(number) {
-            // The block came here first, with the number marked as used.
-            Some(_) => {}
-            None => self.effects.push_back(PoolEffect::Adopted(number)),
+        let is_here = self.change(number, |block, bit| {
+            set(&mut block.leased, bit, true);
+            set(&mut block.foreign, bit, false);
+        });
+        if !is_here {
+            self.visitors.insert(number);
         }
+        // Also for a number of a block that is here: whoever had the flow before has it no more.
+        self.effects.push_back(PoolEffect::Adopted(number));
     }
 
-    fn forget(&mut self, _number: u32) {
-        // The number stays marked as used in its block until whoever has the flow returns it.
+    fn forget(&mut self, number: u32) {
+        // The number stays taken in its block until whoever has the flow returns it.
+        let is_here = self.change(number, |block, bit| {
+            set(&mut block.leased, bit, false);
+            set(&mut block.foreign, bit, true);
+        });
+        if !is_here {
+            self.visitors.remove(&number);
+        }
     }
 
     fn grant_block(&mut self, block: u32, used: &BlockMask) {
         self.wanted = false;
         self.denied = false;
-        let Some(held) = self.held.get_mut(block as usize) else { return };
-        if *held != NOT_HELD {
+        if self.held.get(block as usize) != Some(&NOT_HELD) {
             return;
         }
-        let mut used = *used;
-        // The last block may be shorter than the others: what lies beyond the pool is never free.
-        for bit in 0..BLOCK_LEN {
-            if block * BLOCK_LEN + bit >= self.size {
-                used[(bit / 64) as usize] |= 1 << (bit % 64);
-            }
+        let mut granted = Block { number: block, leased: self.beyond(block), foreign: *used, free: 0, next: 0, is_fresh: false };
+        let numbers = block * BLOCK_LEN..(block + 1) * BLOCK_LEN;
+        for number in self.visitors.range(numbers.clone()) {
+            set(&mut granted.leased, number % BLOCK_LEN, true);
+            set(&mut granted.foreign, number % BLOCK_LEN, false);
         }
-        let free = BLOCK_LEN - used.iter().map(|word| word.count_ones()).sum::<u32>();
-        *held = self.blocks.len() as u32;
-        self.blocks.push(Block { number: block, used, free, next: 0 });
-        self.free += free;
+        self.visitors.retain(|number| !numbers.contains(number));
+        granted.count();
+        self.held[block as usize] = self.blocks.len() as u32;
+        self.free += granted.free;
+        self.blocks.push(granted);
     }
 
     fn assign(&mut self, _number: u32) {}
@@ -308,13 +371,35 @@ impl PoolBackend for PartitionPool {
     }
 
     fn returned(&mut self, number: u32) -> bool {
-        let bit = number % BLOCK_LEN;
-        let Some(block) = self.held_block(number) else { return false };
-        if block.clear(bit) {
-            self.free += 1;
-            self.denied = false;
+        self.change(number, |block, bit| set(&mut block.foreign, bit, false))
+    }
+
+    fn taken(&mut self, number: u32) {
+        self.change(number, |block, bit| set(&mut block.foreign, bit, true));
+    }
+
+    fn spare(&mut self) {
+        let mut at = 0;
+        while at < self.blocks.len() {
+            let block = &self.blocks[at];
+            let is_empty = block.leased == self.beyond(block.number) && block.foreign == [0; 4];
+            // One is kept, and as many numbers as would make this partition ask for more.
+            let is_needed = self.blocks.len() == 1 || self.free - block.free < LOW_WATER;
+            // The end of its last flow may not be known everywhere yet: it rests until the next time.
+            if !is_empty || is_needed || core::mem::take(&mut self.blocks[at].is_fresh) {
+                at += 1;
+                continue;
+            }
+            let block = self.blocks.swap_remove(at);
+            self.held[block.number as usize] = NOT_HELD;
+            if let Some(moved) = self.blocks.get(at) {
+                self.held[moved.number as usize] = at as u32;
+            }
+            self.cursor = 0;
+            self.free -= block.free;
+            self.effects.push_back(PoolEffect::Spare(block.number));
         }
-        true
+        self.effects.push_back(PoolEffect::SparedAll);
     }
 
     fn poll_effect(&mut self) -> Option<PoolEffect> {
@@ -325,6 +410,11 @@ impl PoolBackend for PartitionPool {
         self.free
     }
 
+    fn is_free(&self, number: u32) -> bool {
+        let index = self.held.get((number / BLOCK_LEN) as usize).copied().unwrap_or(NOT_HELD);
+        self.blocks.get(index as usize).is_some_and(|block| block.is_free(number % BLOCK_LEN))
+    }
+
     fn granted(&self) -> u32 {
         self.blocks.iter().map(|block| (self.size - block.number * BLOCK_LEN).min(BLOCK_LEN)).sum()
     }
@@ -332,12 +422,12 @@ impl PoolBackend for PartitionPool {
 
 /// A pool whose every number is assigned by a server; this side holds a credit of numbers fetched in advance.
 pub struct RequestPool {
-    credit: std::collections::VecDeque<u32>,
+    credit: VecDeque<u32>,
     target: usize,
     asked: usize,
     waiting: bool,
     leased: u32,
-    effects: std::collections::VecDeque<PoolEffect>,
+    effects: VecDeque<PoolEffect>,
 }
 
 impl RequestPool {
@@ -345,12 +435,12 @@ impl RequestPool {
     pub fn new(credit: usize) -> RequestPool {
         let target = credit.max(1);
         let mut pool = RequestPool {
-            credit: std::collections::VecDeque::with_capacity(target),
+            credit: VecDeque::with_capacity(target),
             target,
             asked: 0,
             waiting: false,
             leased: 0,
-            effects: std::collections::VecDeque::with_capacity(64),
+            effects: VecDeque::with_capacity(64),
         };
         pool.refill();
         pool
@@ -413,12 +503,22 @@ impl PoolBackend for RequestPool {
         false
     }
 
+    fn taken(&mut self, _number: u32) {}
+
+    fn spare(&mut self) {
+        self.effects.push_back(PoolEffect::SparedAll);
+    }
+
     fn poll_effect(&mut self) -> Option<PoolEffect> {
         self.effects.pop_front()
     }
 
     fn available(&self) -> u32 {
         self.credit.len() as u32
+    }
+
+    fn is_free(&self, number: u32) -> bool {
+        self.credit.contains(&number)
     }
 
     fn granted(&self) -> u32 {
@@ -429,7 +529,6 @@ impl PoolBackend for RequestPool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
 
     #[test]
     fn a_partition_leases_every_number_of_its_blocks_once() {
@@ -466,6 +565,82 @@ mod tests {
         pool.give_back(700);
         assert_eq!(pool.poll_effect(), Some(PoolEffect::Return(700)));
         assert_eq!(pool.poll_effect(), None);
+    }
+
+    /// The block came first, with the number of a flow elsewhere; then the flow came too. The coordinator must hear of it, or it would
+    /// take the number for lost with the runtime that had the flow before; and if it did, the flow keeps its number.
+    #[test]
+    fn a_number_of_a_held_block_is_reported_when_adopted_and_not_freed_from_outside() {
+        let mut pool = PartitionPool::new(256);
+        pool.grant_block(0, &[1 << 5, 0, 0, 0]);
+        pool.adopt(5);
+        assert_eq!(pool.poll_effect(), Some(PoolEffect::Adopted(5)));
+        assert!(pool.returned(5));
+        assert!(!pool.is_free(5));
+        pool.give_back(5);
+        assert_eq!((pool.is_free(5), pool.available(), pool.poll_effect()), (true, 256, None));
+    }
+
+    /// The flow came first, then the block with its number.
+    #[test]
+    fn a_flow_keeps_its_number_when_the_block_comes_after_it() {
+        for used in [[0; 4], [1 << 5, 0, 0, 0]] {
+            let mut pool = PartitionPool::new(256);
+            pool.adopt(5);
+            pool.grant_block(0, &used);
+            assert!(!pool.is_free(5));
+            assert_eq!((pool.poll_effect(), pool.available()), (Some(PoolEffect::Adopted(5)), 255));
+            pool.give_back(5);
+            assert_eq!((pool.is_free(5), pool.available(), pool.poll_effect()), (true, 256, None));
+        }
+    }
+
+    /// Others need blocks. Those of which no number is held go back, but not the last free numbers, and not a block whose flows have ended
+    /// only just; what has gone is not leased.
+    #[test]
+    fn blocks_that_nobody_uses_are_spared_and_enough_is_kept() {
+        let mut pool = PartitionPool::new(4 * 256);
+        (0..4).for_each(|block| pool.grant_block(block, &[0; 4]));
+        assert_eq!(pool.lease(&(256..512)), Lease::Granted(256));
+        assert_eq!(pool.lease(&(512..768)), Lease::Granted(512));
+        pool.give_back(512);
+        let spared = |pool: &mut PartitionPool| {
+            pool.spare();
+            std::iter::from_fn(|| pool.poll_effect()).collect::<Vec<_>>()
+        };
+        assert_eq!(spared(&mut pool), [PoolEffect::Spare(0), PoolEffect::Spare(3), PoolEffect::SparedAll]);
+        assert_eq!(spared(&mut pool), [PoolEffect::Spare(2), PoolEffect::SparedAll], "it has rested");
+        pool.give_back(256);
+        assert_eq!(spared(&mut pool), [PoolEffect::SparedAll]);
+        assert_eq!(spared(&mut pool), [PoolEffect::SparedAll], "one is kept");
+        for _ in 0..256 {
+            assert!(matches!(pool.lease(&(0..1024)), Lease::Granted(256..512)));
+        }
+        pool.grant_block(2, &[0; 4]);
+        assert_eq!(spared(&mut pool), [PoolEffect::WantBlock, PoolEffect::SparedAll], "it is all that is free");
+    }
+
+    /// A number of a block here turns out to be held elsewhere.
+    #[test]
+    fn a_number_that_is_taken_after_all_is_not_leased() {
+        let mut pool = PartitionPool::new(256);
+        pool.grant_block(0, &[0; 4]);
+        pool.taken(0);
+        assert_eq!(pool.lease(&(0..256)), Lease::Granted(1));
+        pool.returned(0);
+        assert!(pool.is_free(0));
+    }
+
+    /// A flow leaves with its number: it is free again when whoever has the flow returns it.
+    #[test]
+    fn the_number_of_a_flow_that_left_is_taken_until_it_is_returned() {
+        let mut pool = PartitionPool::new(256);
+        pool.grant_block(0, &[0; 4]);
+        assert_eq!(pool.lease(&(0..256)), Lease::Granted(0));
+        pool.forget(0);
+        assert!(!pool.is_free(0));
+        pool.returned(0);
+        assert!(pool.is_free(0));
     }
 
     #[test]

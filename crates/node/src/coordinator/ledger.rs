@@ -4,7 +4,7 @@
 //! runtime, or quarantined because that incarnation died. While it is quarantined the recovering runtimes report which of its
 //! numbers their flows hold; when all have reported, the block can be granted again, without those. A number that a flow holds outside the
 //! block's owner is *foreign*: the ledger knows who has the flow, so that the number becomes free when the flow ends there, or
-//! is lost with that runtime.
+//! is lost with that runtime. When flow and block are at one runtime the number is that runtime's own affair.
 
 use crate::message::PoolId;
 use holdfast_nf::shared::{BLOCK_LEN, BlockMask};
@@ -72,9 +72,25 @@ impl Ledger {
             if block.owner == Owner::Nobody {
                 block.owner = Owner::Runtime(to);
                 granted.push((at as u32, block.foreign));
+                // Of the numbers in it that its own flows hold it has reported, and keeps account from now on.
+                let numbers = at as u32 * BLOCK_LEN..(at as u32 + 1) * BLOCK_LEN;
+                let own = self.holders.range(numbers).filter(|(_, holder)| **holder == to).map(|(number, _)| *number);
+                for number in own.collect::<Vec<_>>() {
+                    self.holders.remove(&number);
+                    set(&mut block.foreign, number % BLOCK_LEN, false);
+                }
             }
         }
         granted
+    }
+
+    /// The runtime gives back a block of which it has no number in use. What flows elsewhere hold of it stays taken.
+    pub fn give_back(&mut self, from: Peer, block: u32) {
+        if let Some(block) = self.blocks.get_mut(block as usize)
+            && block.owner == Owner::Runtime(from)
+        {
+            block.owner = Owner::Nobody;
+        }
     }
 
     /// The runtime died: what it had rests until [`Ledger::release`].
@@ -86,11 +102,21 @@ impl Ledger {
         }
     }
 
-    /// A recovered flow at `holder` holds this number.
-    pub fn adopted(&mut self, holder: Peer, number: u32) {
-        if let Some(block) = self.blocks.get_mut((number / BLOCK_LEN) as usize) {
-            set(&mut block.foreign, number % BLOCK_LEN, true);
-            self.holders.insert(number, holder);
+    /// A recovered flow at `holder` holds this number. Returns the runtime that has its block and must be told that it is taken.
+    pub fn adopted(&mut self, holder: Peer, number: u32) -> Option<Peer> {
+        let block = self.blocks.get_mut((number / BLOCK_LEN) as usize)?;
+        let bit = number % BLOCK_LEN;
+        if block.owner == Owner::Runtime(holder) {
+            self.holders.remove(&number);
+            set(&mut block.foreign, bit, false);
+            return None;
+        }
+        let was_known = is_set(&block.foreign, bit);
+        set(&mut block.foreign, bit, true);
+        self.holders.insert(number, holder);
+        match block.owner {
+            Owner::Runtime(owner) if !was_known => Some(owner),
+            _ => None,
         }
     }
 
@@ -103,18 +129,33 @@ impl Ledger {
             }
         }
         let lost: Vec<u32> = self.holders.iter().filter(|(_, holder)| **holder == dead).map(|(number, _)| *number).collect();
-        lost.into_iter().filter_map(|number| self.returned(number).map(|owner| (owner, number))).collect()
+        lost.into_iter().filter_map(|number| self.returned(dead, number).map(|owner| (owner, number))).collect()
     }
 
-    /// A foreign number is free again. Returns the runtime that has its block and must be told.
-    pub fn returned(&mut self, number: u32) -> Option<Peer> {
-        self.holders.remove(&number)?;
+    /// A flow at `from` gave a foreign number back. Returns the runtime that has its block and must be told.
+    pub fn returned(&mut self, from: Peer, number: u32) -> Option<Peer> {
         let block = self.blocks.get_mut((number / BLOCK_LEN) as usize)?;
+        match self.holders.get(&number) {
+            Some(holder) if *holder == from => {}
+            // The block was on its way to where the flow was, with this number marked as taken.
+            None if block.owner == Owner::Runtime(from) => return Some(from),
+            // Another has the flow now.
+            _ => return None,
+        }
+        self.holders.remove(&number);
         set(&mut block.foreign, number % BLOCK_LEN, false);
         match block.owner {
             Owner::Runtime(owner) => Some(owner),
             Owner::Nobody | Owner::Quarantined(_) => None,
         }
+    }
+
+    /// Whether the number lies in a free block and would be granted as free.
+    pub fn is_free(&self, number: u32) -> bool {
+        let bit = number % BLOCK_LEN;
+        self.blocks
+            .get((number / BLOCK_LEN) as usize)
+            .is_some_and(|block| block.owner == Owner::Nobody && !is_set(&block.foreign, bit))
     }
 
     /// How the numbers are spread.
@@ -129,6 +170,10 @@ impl Ledger {
         }
         account
     }
+}
+
+fn is_set(mask: &BlockMask, bit: u32) -> bool {
+    mask[(bit / 64) as usize] >> (bit % 64) & 1 == 1
 }
 
 fn set(mask: &mut BlockMask, bit: u32, value: bool) {
@@ -178,8 +223,9 @@ mod tests {
         ledger.adopted(B, 3);
         assert_eq!(ledger.release(A), []);
         assert_eq!(ledger.grant(C, 1), [(0, [8, 0, 0, 0])]);
-        assert_eq!(ledger.returned(3), Some(C));
-        assert_eq!(ledger.returned(3), None, "once is enough");
+        assert_eq!(ledger.returned(A, 3), None, "it is not A's to return");
+        assert_eq!(ledger.returned(B, 3), Some(C));
+        assert_eq!(ledger.returned(B, 3), None, "once is enough");
     }
 
     #[test]
@@ -192,5 +238,46 @@ mod tests {
         ledger.grant(C, 1);
         ledger.quarantine(B);
         assert_eq!(ledger.release(B), [(C, 7)]);
+    }
+
+    /// A dies and B recovers a flow with number 7; A's block goes to C. B dies and C recovers the flow: number and block are at one
+    /// runtime, and nothing of the number is lost with B.
+    #[test]
+    fn a_number_that_comes_to_its_blocks_owner_is_not_lost_with_who_had_it_before() {
+        let mut ledger = Ledger::new(ID, BLOCK_LEN);
+        ledger.grant(A, 1);
+        ledger.quarantine(A);
+        ledger.adopted(B, 7);
+        ledger.release(A);
+        assert_eq!(ledger.grant(C, 1), [(0, [1 << 7, 0, 0, 0])]);
+        ledger.quarantine(B);
+        assert_eq!(ledger.adopted(C, 7), None);
+        assert_eq!(ledger.release(B), []);
+        assert_eq!(ledger.account().foreign, 0);
+    }
+
+    /// B's flow has a number of A's block when the block comes to B. The flow may have ended meanwhile: then B, which was granted the
+    /// block with the number taken, hears that it is not.
+    #[test]
+    fn a_number_that_meets_its_block_is_its_owners_affair() {
+        let mut ledger = Ledger::new(ID, BLOCK_LEN);
+        ledger.grant(A, 1);
+        ledger.quarantine(A);
+        ledger.adopted(B, 7);
+        ledger.release(A);
+        assert_eq!(ledger.grant(B, 1), [(0, [1 << 7, 0, 0, 0])]);
+        assert_eq!(ledger.account().foreign, 0);
+        assert_eq!(ledger.returned(B, 7), Some(B));
+    }
+
+    /// A flow is recovered whose number lies in a block that another runtime was granted as if it were free: that one is told, once.
+    #[test]
+    fn an_owner_is_told_of_numbers_that_are_taken_after_all() {
+        let mut ledger = Ledger::new(ID, BLOCK_LEN);
+        ledger.grant(A, 1);
+        assert_eq!(ledger.adopted(B, 7), Some(A));
+        assert_eq!(ledger.adopted(C, 7), None);
+        assert_eq!(ledger.returned(B, 7), None, "C has the flow now");
+        assert_eq!(ledger.returned(C, 7), Some(A));
     }
 }

@@ -9,6 +9,7 @@
 //! In: messages, ends of processes, the time. Out: messages, wishes to start, fence and kill. Never: a packet.
 
 mod ledger;
+mod pools;
 
 pub use ledger::{Account, Ledger};
 
@@ -17,6 +18,7 @@ use crate::channel::{Fabric, FabricConfig};
 use crate::message::{Control, FlowInfo, Member, MemberState, PoolId, Report, TraceStep, kind};
 use holdfast_protection::Peer;
 use holdfast_wire::{DropCounters, DropReason};
+use pools::Demand;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -79,6 +81,8 @@ pub struct Failover {
     /// Flows recovered.
     pub flows: u64,
     waiting: Vec<Peer>,
+    /// Those that died before they reported: what they had recovered is known when they have been recovered from.
+    after: Vec<Peer>,
 }
 
 /// A runtime as `status` shows it.
@@ -117,6 +121,8 @@ pub struct Coordinator {
     runtimes: Vec<Runtime>,
     view: u64,
     ledgers: Vec<Ledger>,
+    /// Per ledger.
+    demands: Vec<Demand>,
     next_incarnation: u32,
     failovers: Vec<Failover>,
     wishes: Vec<Wish>,
@@ -135,7 +141,7 @@ const FAILOVERS_KEPT: usize = 64;
 impl Coordinator {
     /// A coordinator that wants its runtimes started. `promises`: some chain's protection promises that flows survive.
     pub fn new(config: CoordinatorConfig, promises: bool, now: u64) -> Coordinator {
-        let ledgers = config.pools.iter().map(|(id, size)| Ledger::new(*id, *size)).collect();
+        let ledgers: Vec<Ledger> = config.pools.iter().map(|(id, size)| Ledger::new(*id, *size)).collect();
         let runtimes = (0..config.runtimes)
             .map(|number| Runtime {
                 member: Member { node: FIRST_RUNTIME + number, incarnation: 0, state: MemberState::Failed },
@@ -150,6 +156,7 @@ impl Coordinator {
             fabric: Fabric::new(config.me, config.fabric),
             runtimes,
             view: 0,
+            demands: Coordinator::demands(&ledgers),
             ledgers,
             next_incarnation: config.first_incarnation.max(1),
             failovers: Vec::new(),
@@ -280,11 +287,12 @@ impl Coordinator {
         let pause = if runtime.failures <= 2 { 0 } else { (SECOND / 10) << (runtime.failures - 3).min(7) };
         runtime.start_at = Some(now + pause);
         self.wishes.push(Wish::Fence(peer));
-        for ledger in &mut self.ledgers {
-            ledger.quarantine(peer);
-        }
+        self.quarantine(peer);
         for failover in &mut self.failovers {
-            failover.waiting.retain(|waiting| *waiting != peer);
+            if failover.waiting.contains(&peer) {
+                failover.waiting.retain(|waiting| *waiting != peer);
+                failover.after.push(peer);
+            }
         }
         self.push_view();
         if was_running {
@@ -292,14 +300,16 @@ impl Coordinator {
             for other in &waiting {
                 self.fabric.send_control(other.node, &Control::Recover { node: peer.node, incarnation: peer.incarnation });
             }
-            if self.failovers.len() == FAILOVERS_KEPT {
-                self.failovers.remove(0);
+            if self.failovers.len() >= FAILOVERS_KEPT
+                && let Some(done) = self.failovers.iter().position(|failover| failover.recovered_at.is_some())
+            {
+                self.failovers.remove(done);
             }
-            self.failovers.push(Failover { dead: peer, cause, detected_at: now, recovered_at: None, had, flows: 0, waiting });
+            let failover =
+                Failover { dead: peer, cause, detected_at: now, recovered_at: None, had, flows: 0, waiting, after: Vec::new() };
+            self.failovers.push(failover);
         } else {
-            for ledger in &mut self.ledgers {
-                ledger.release(peer);
-            }
+            self.release(peer);
         }
         self.finish_recoveries(now);
     }
@@ -353,25 +363,14 @@ impl Coordinator {
                 if runtime.member.state == MemberState::Starting {
                     runtime.member.state = MemberState::Running;
                     self.push_view();
-                    self.grant_first_blocks(from);
+                    self.grant_first_blocks(from, now);
                 }
             }
             Control::Report(report) => runtime.report = report,
-            Control::WantBlock { pool } => self.grant(from, pool, 2),
-            Control::Adopted { pool, numbers } => {
-                if let Some(ledger) = self.ledgers.iter_mut().find(|ledger| ledger.id == pool) {
-                    for number in numbers {
-                        ledger.adopted(from, number);
-                    }
-                }
-            }
-            Control::Returned { pool, numbers } => {
-                if let Some(ledger) = self.ledgers.iter_mut().find(|ledger| ledger.id == pool) {
-                    let tell: Vec<(Peer, u32)> =
-                        numbers.iter().filter_map(|number| ledger.returned(*number).map(|owner| (owner, *number))).collect();
-                    self.tell_returned(pool, &tell);
-                }
-            }
+            Control::WantBlock { pool } => self.want(from, pool, 2, now),
+            Control::Spared { pool, blocks, last } => self.spared(from, pool, &blocks, last),
+            Control::Adopted { pool, numbers } => self.adopted(from, pool, &numbers),
+            Control::Returned { pool, numbers } => self.returned(from, pool, &numbers),
             Control::Recovered { node, incarnation, flows } => {
                 let dead = Peer { node, incarnation };
                 if let Some(failover) = self.failovers.iter_mut().find(|failover| failover.dead == dead) {
@@ -391,46 +390,21 @@ impl Coordinator {
         }
     }
 
-    fn tell_returned(&mut self, pool: PoolId, tell: &[(Peer, u32)]) {
-        for owned in tell.chunk_by(|a, b| a.0 == b.0) {
-            let numbers = owned.iter().map(|(_, number)| *number).collect();
-            self.fabric.send_control(owned[0].0.node, &Control::Returned { pool, numbers });
-        }
-    }
-
+    /// Ends the failovers of which everything is known. If one that should have reported died, that includes its own: what it had recovered
+    /// is with its replicas, and they report it.
     fn finish_recoveries(&mut self, now: u64) {
-        let mut done = Vec::new();
-        for failover in &mut self.failovers {
-            if failover.recovered_at.is_none() && failover.waiting.is_empty() {
-                failover.recovered_at = Some(now);
-                done.push(failover.dead);
-            }
-        }
-        for dead in done {
+        loop {
+            let is_open = |peer: &Peer| self.failovers.iter().any(|other| other.dead == *peer && other.recovered_at.is_none());
+            let done = self.failovers.iter().position(|failover| {
+                failover.recovered_at.is_none() && failover.waiting.is_empty() && !failover.after.iter().any(is_open)
+            });
+            let Some(done) = done else { break };
+            self.failovers[done].recovered_at = Some(now);
+            let dead = self.failovers[done].dead;
             self.fabric.send_control(SWITCH, &Control::Sweep { node: dead.node, incarnation: dead.incarnation });
-            for at in 0..self.ledgers.len() {
-                let lost = self.ledgers[at].release(dead);
-                let pool = self.ledgers[at].id;
-                self.tell_returned(pool, &lost);
-            }
+            self.release(dead);
         }
-    }
-
-    fn grant_first_blocks(&mut self, to: Peer) {
-        let shares = usize::from(self.config.runtimes) * 4;
-        for at in 0..self.ledgers.len() {
-            let pool = self.ledgers[at].id;
-            let account = self.ledgers[at].account();
-            let all = account.free + account.granted + account.quarantined;
-            self.grant(to, pool, (all / shares).clamp(1, 16));
-        }
-    }
-
-    fn grant(&mut self, to: Peer, pool: PoolId, count: usize) {
-        let Some(ledger) = self.ledgers.iter_mut().find(|ledger| ledger.id == pool) else { return };
-        let blocks = ledger.grant(to, count);
-        let answer = if blocks.is_empty() { Control::Deny { pool } } else { Control::Grant { pool, blocks } };
-        self.fabric.send_control(to.node, &answer);
+        self.serve_all();
     }
 
     /// Looks for runtimes that are silent, and starts those that are due.
@@ -442,6 +416,7 @@ impl Coordinator {
             }
         }
         self.last_turn = now;
+        self.ask_again(now);
         for at in 0..self.runtimes.len() {
             let runtime = &self.runtimes[at];
             let silent = now.saturating_sub(runtime.last_heard);

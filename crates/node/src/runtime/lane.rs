@@ -261,7 +261,7 @@ impl Lane {
         if !placed {
             let (header, state) = self.flows.parts_mut(slot);
             shared.ended.push((header.key, header.epoch));
-            self.chain.expire(state);
+            contain(&mut self.chain, state, shared, Chain::expire);
             self.flows.remove(slot);
             return Step::Drop(DropReason::FlowTableFull);
         }
@@ -306,12 +306,14 @@ impl Lane {
     }
 
     /// A function panicked on the first packet of `work`: the flow is as before the packet, the packet is dropped, the others go on.
+    /// A flow that was being opened does not exist; what the functions before had opened is closed, so that nothing it leased is lost.
     fn contain_panic(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
         shared.panics += 1;
         if let Some((slot, opening)) = self.running.take() {
             if opening {
-                let header = self.flows.header(slot);
+                let (header, state) = self.flows.parts_mut(slot);
                 shared.ended.push((header.key, header.epoch));
+                contain(&mut self.chain, state, shared, Chain::close_rest);
                 self.flows.remove(slot);
             } else {
                 self.flows.parts_mut(slot).1.copy_from_slice(&self.undo);
@@ -374,7 +376,8 @@ impl Lane {
                 header.parked = header.parked.saturating_sub(1);
                 if header.role == role::OPENING && parked.position.opening {
                     shared.ended.push((header.key, header.epoch));
-                    self.chain.abandon(self.flows.parts_mut(parked.slot).1, parked.position);
+                    let state = self.flows.parts_mut(parked.slot).1;
+                    contain(&mut self.chain, state, shared, |chain, state| chain.abandon(state, parked.position));
                     self.flows.remove(parked.slot);
                 }
             }
@@ -389,10 +392,40 @@ impl Lane {
             protection.ended(flows, slot, outbox);
             let (header, state) = flows.parts_mut(slot);
             shared.ended.push((header.key, header.epoch));
-            chain.expire(state);
+            contain(chain, state, shared, Chain::expire);
             flows.remove(slot);
             shared.expired += 1;
         });
+    }
+
+    /// Ends here the flows that another runtime owns by a newer epoch. At once, before their slots are used for anything else.
+    pub(crate) fn demote(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        if self.outbox.demoted.is_empty() {
+            return;
+        }
+        self.outbox.demoted.clear();
+        let mut demoted = self.flows.take_demoted();
+        let mut filed = Vec::new();
+        for left in &mut demoted {
+            let slot = left.slot;
+            let (was, state) = left.parts_mut();
+            let waiting = self.parking.take_all(slot, was.generation);
+            let now = self.flows.header_mut(slot);
+            now.parked = 0;
+            let is_same = now.opened_at == was.opened_at;
+            if was.role == role::OPENING {
+                let opening = waiting.iter().map(|parked| parked.position).find(|position| position.opening);
+                contain(&mut self.chain, state, shared, |chain, state| chain.abandon(state, opening.unwrap_or_default()));
+            } else {
+                filed.push(slot);
+                // A flow that moved keeps what it leased; one whose key lives again elsewhere, as another flow, has ended.
+                contain(&mut self.chain, state, shared, if is_same { Chain::migrate_out } else { Chain::expire });
+            }
+            for parked in waiting {
+                shared.drop(parked.packet, DropReason::StaleEpoch, pool);
+            }
+        }
+        self.wheel.unlink(&mut self.flows, &filed);
     }
 
     /// The flow's route was given to this runtime under `epoch`.
@@ -417,6 +450,15 @@ impl Lane {
                 field += 1;
             });
         }
+    }
+}
+
+/// Ends a flow in its functions. One that panics costs nothing of what the others have to do.
+fn contain(chain: &mut Chain, state: &mut [u8], shared: &mut Shared, end: impl FnOnce(&mut Chain, &mut [u8])) {
+    let mut result = catch_unwind(AssertUnwindSafe(|| end(chain, state)));
+    while result.is_err() {
+        shared.panics += 1;
+        result = catch_unwind(AssertUnwindSafe(|| chain.close_rest(state)));
     }
 }
 

@@ -10,13 +10,13 @@
 
 mod lane;
 mod parking;
+mod pools;
 mod recovery;
 mod timers;
 
 use crate::address::{COORDINATOR, NodeId, SWITCH, mac_of, node_of};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{Control, Ended, FlowInfo, MemberState, PoolId, Report, TraceStep, kind};
-use holdfast_nf::shared::PoolEffect;
 use holdfast_nf::{Chain, Context};
 use holdfast_protection::flows::{ActorHeader, flag, role};
 use holdfast_protection::{Peer, Protection, Released, kind as protection_kind};
@@ -25,6 +25,7 @@ use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
 use lane::Lane;
+use pools::PoolErrands;
 use recovery::Recoveries;
 use zerocopy::IntoBytes;
 
@@ -121,6 +122,7 @@ pub struct Runtime {
     lanes: Vec<Lane>,
     shared: Shared,
     recoveries: Recoveries,
+    errands: PoolErrands,
     members: Vec<Peer>,
     view: u64,
     next_report: u64,
@@ -162,6 +164,7 @@ impl Runtime {
             lanes,
             shared,
             recoveries: Recoveries::default(),
+            errands: PoolErrands::default(),
             members: Vec::new(),
             view: 0,
             next_report: 0,
@@ -259,7 +262,9 @@ impl Runtime {
         self.report_ended();
         self.report(clock);
         // After the report: a recovery is over for the coordinator only when it knows that the recovered flows want new replicas.
-        self.recoveries.report(&mut self.fabric);
+        if self.errands.is_empty() {
+            self.recoveries.report(&mut self.fabric);
+        }
         self.transmit_messages(tx, pool, clock);
         for at in 0..self.lanes.len() {
             self.carry_out_packets(at, tx, pool);
@@ -335,7 +340,7 @@ impl Runtime {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         for (record, body) in inbox.records() {
             let result = match record.kind {
-                1..=protection_kind::LAST => self.handle_protection(record.from, record.kind, body),
+                1..=protection_kind::LAST => self.handle_protection(record.from, record.kind, body, pool),
                 kind::CONTROL => Control::decode(body).map(|message| self.handle_control(record.from, message, pool, clock)),
                 kind::CLAIMED => self.recoveries.handle_claimed(body, &mut self.lanes, &mut self.shared, &mut self.fabric),
                 _ => Err(DropReason::Malformed),
@@ -348,10 +353,12 @@ impl Runtime {
         self.fabric.inbox.clear();
     }
 
-    fn handle_protection(&mut self, from: Peer, record: u8, body: &[u8]) -> Result<(), DropReason> {
+    fn handle_protection(&mut self, from: Peer, record: u8, body: &[u8], pool: &mut dyn PacketPool) -> Result<(), DropReason> {
         let (chain, body) = body.split_first_chunk::<2>().ok_or(DropReason::Malformed)?;
         let lane = self.lanes.get_mut(u16::from_be_bytes(*chain) as usize).ok_or(DropReason::Malformed)?;
-        lane.protection.handle_record(&mut lane.flows, from, record, body, &mut lane.outbox)
+        let result = lane.protection.handle_record(&mut lane.flows, from, record, body, &mut lane.outbox);
+        lane.demote(&mut self.shared, pool);
+        result
     }
 
     fn handle_control(&mut self, from: Peer, message: Control, pool: &mut dyn PacketPool, clock: u64) {
@@ -397,6 +404,12 @@ impl Runtime {
                     pool.backend().returned(*number);
                 }
             }),
+            Control::Taken { pool, numbers } => self.with_pool(pool, |pool| {
+                for number in &numbers {
+                    pool.backend().taken(*number);
+                }
+            }),
+            Control::SpareBlocks { pool } => self.with_pool(pool, |pool| pool.backend().spare()),
             Control::ListFlows { request, limit, selector } => self.list_flows(from.node, request, limit as usize, &selector),
             _ => {}
         }
@@ -415,27 +428,16 @@ impl Runtime {
 
     /// Carries what pools ask for to the coordinator.
     fn serve_pools(&mut self) {
-        let fabric = &mut self.fabric;
-        let recoveries = &mut self.recoveries;
+        let errands = &mut self.errands;
         for lane in &mut self.lanes {
             let chain = lane.index;
             lane.visit_pools(|function, field, pool| {
-                let id = PoolId { chain, function, field };
-                let mut returned = Vec::new();
                 while let Some(effect) = pool.backend().poll_effect() {
-                    match effect {
-                        PoolEffect::WantBlock | PoolEffect::Request => {
-                            fabric.send_control(COORDINATOR, &Control::WantBlock { pool: id });
-                        }
-                        PoolEffect::Return(number) => returned.push(number),
-                        PoolEffect::Adopted(number) => recoveries.adopted.push((id, number)),
-                    }
-                }
-                for numbers in returned.chunks(256) {
-                    fabric.send_control(COORDINATOR, &Control::Returned { pool: id, numbers: numbers.to_vec() });
+                    errands.push(PoolId { chain, function, field }, effect);
                 }
             });
         }
+        errands.send(&mut self.fabric);
     }
 
     fn list_flows(&mut self, to: NodeId, request: u32, limit: usize, selector: &str) {
@@ -477,9 +479,6 @@ impl Runtime {
             let _ = self.fabric.send(record.to.node, record.kind, body);
         }
         lane.outbox.clear_records();
-        for slot in lane.outbox.demoted.drain(..) {
-            let _ = slot;
-        }
     }
 
     /// Sends the protection's packets, after the messages that they must not overtake.

@@ -52,6 +52,14 @@ impl Parking {
         self.packets.push_back(parked);
     }
 
+    /// The packets of one flow, in order.
+    pub(crate) fn take_all(&mut self, slot: Slot, generation: u32) -> Vec<Parked> {
+        let is_its = |parked: &Parked| parked.slot == slot && parked.generation == generation;
+        let (taken, kept) = core::mem::take(&mut self.packets).into_iter().partition(is_its);
+        self.packets = kept;
+        Vec::from(taken)
+    }
+
     /// The first packet, if it has waited too long.
     pub(crate) fn pop_older_than(&mut self, now: u64) -> Option<Parked> {
         let is_late = |parked: &Parked| now.saturating_sub(parked.since) > PATIENCE;

@@ -8,7 +8,7 @@
 use super::{Lane, Shared};
 use crate::address::{COORDINATOR, SWITCH};
 use crate::channel::Fabric;
-use crate::message::{Claim, Control, PoolId, kind};
+use crate::message::{Claim, Control, kind};
 use holdfast_protection::flows::role;
 use holdfast_protection::{Peer, Slot};
 use holdfast_wire::DropReason;
@@ -37,8 +37,6 @@ pub(crate) struct Recoveries {
     queue: VecDeque<(Peer, u16, Slot)>,
     asked: VecDeque<Asked>,
     next_number: u32,
-    /// Numbers of pools that recovered flows hold, not yet reported.
-    pub(crate) adopted: Vec<(PoolId, u32)>,
     pub(crate) recovered: u64,
 }
 
@@ -124,17 +122,8 @@ impl Recoveries {
         Ok(())
     }
 
-    /// Accounts for finished recoveries to the coordinator.
+    /// Accounts for finished recoveries to the coordinator, which has heard of every number that their flows hold.
     pub(crate) fn report(&mut self, fabric: &mut Fabric) {
-        self.adopted.sort_unstable();
-        for chunk in self.adopted.chunk_by(|a, b| a.0 == b.0) {
-            for numbers in chunk.chunks(256) {
-                let message =
-                    Control::Adopted { pool: numbers[0].0, numbers: numbers.iter().map(|(_, number)| *number).collect() };
-                fabric.send_control(COORDINATOR, &message);
-            }
-        }
-        self.adopted.clear();
         self.running.retain(|recovery| {
             if recovery.open > 0 {
                 return true;

@@ -29,6 +29,32 @@ impl Wheel {
         *list = slot;
     }
 
+    /// Takes flows out that are owned no more before their time: their slots may be used again, and those filed behind them must stay
+    /// in their lists. Rare, so the lists are searched.
+    pub(crate) fn unlink(&mut self, flows: &mut Flows, gone: &[Slot]) {
+        let mut open = gone.len();
+        for list in &mut self.lists {
+            if open == 0 {
+                return;
+            }
+            let (mut before, mut slot) = (NO_SLOT, *list);
+            while slot != NO_SLOT {
+                let next = flows.header(slot).timer_next;
+                if gone.contains(&slot) {
+                    flows.header_mut(slot).timer_next = NO_SLOT;
+                    match before {
+                        NO_SLOT => *list = next,
+                        before => flows.header_mut(before).timer_next = next,
+                    }
+                    open -= 1;
+                } else {
+                    before = slot;
+                }
+                slot = next;
+            }
+        }
+    }
+
     /// Moves to `now` and calls `expired` for flows whose deadline has come, at most about `limit` of them.
     /// What is left over comes with the next call.
     pub(crate) fn advance(&mut self, flows: &mut Flows, now: u64, limit: usize, mut expired: impl FnMut(&mut Flows, Slot)) {

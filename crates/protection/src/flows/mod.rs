@@ -28,6 +28,24 @@ const COLD_LINE: usize = core::mem::offset_of!(ActorHeader, opened_at) / LINE;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
 
+/// A flow that another runtime owns by a newer epoch, as it was when it was owned here: what arrives is written over it.
+pub struct Demoted {
+    /// Where the flow is, as a replica.
+    pub slot: Slot,
+    lines: Vec<Line>,
+    state_len: usize,
+}
+
+impl Demoted {
+    /// The header, and the chain's state, to end the flow here.
+    pub fn parts_mut(&mut self) -> (&ActorHeader, &mut [u8]) {
+        match ActorHeader::mut_from_prefix(self.lines.as_mut_bytes()) {
+            Ok((header, rest)) => (header, &mut rest[..self.state_len]),
+            Err(_) => unreachable!("it is a copy of a slot"),
+        }
+    }
+}
+
 /// See the module.
 pub struct Flows {
     lines: Vec<Line>,
@@ -39,6 +57,7 @@ pub struct Flows {
     capacity: usize,
     owned: usize,
     layout: u64,
+    demoted: Vec<Demoted>,
 }
 
 impl Flows {
@@ -57,6 +76,7 @@ impl Flows {
             capacity,
             owned: 0,
             layout,
+            demoted: Vec::new(),
         }
     }
 
@@ -246,8 +266,18 @@ impl Flows {
     /// Changes the role.
     pub fn set_role(&mut self, slot: Slot, role: u8) {
         let old = self.header(slot).role;
+        if role == role::REPLICA && (old == role::OWNER || old == role::OPENING) {
+            let start = slot as usize * self.stride;
+            let lines = self.lines[start..start + self.stride].to_vec();
+            self.demoted.push(Demoted { slot, lines, state_len: self.state_len });
+        }
         self.count_owned(old, role);
         self.header_mut(slot).role = role;
+    }
+
+    /// Flows that were owned here and are replicas since the last call.
+    pub fn take_demoted(&mut self) -> Vec<Demoted> {
+        core::mem::take(&mut self.demoted)
     }
 
     fn count_owned(&mut self, old: u8, new: u8) {

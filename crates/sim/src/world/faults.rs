@@ -7,6 +7,9 @@ use crate::scenario::Preset;
 use holdfast_node::coordinator::Protected;
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::Peer;
+use holdfast_protection::flows::role;
+use holdfast_wire::FlowKey;
+use std::collections::BTreeMap;
 
 impl World {
     /// Kills or stops a runtime, if the system is safe: the contract is one failure at a time.
@@ -111,6 +114,35 @@ impl World {
             .map(|(_, process)| &process.runtime)
             .collect();
         self.checkers.check_owners(&serving);
+        self.check_numbers();
+    }
+
+    /// Of every flow that is served, whether the number behind its outside port could be leased to another now.
+    fn check_numbers(&mut self) {
+        let (mut held, mut leasable) = (Vec::new(), Vec::new());
+        let fence = self.hub.fence();
+        for (peer, process) in &mut self.processes {
+            if !fence.is_open_for_check(*peer) || process.paused {
+                continue;
+            }
+            if let Some(flows) = process.runtime.flows(0) {
+                let owned = flows.iter().filter(|(_, header)| header.role == role::OWNER);
+                let outside = |reply: &FlowKey| {
+                    let [.., a, b, c, d] = reply.destination;
+                    ([a, b, c, d], reply.destination_port)
+                };
+                held.extend(owned.map(|(_, header)| (header.key, self.scenario.number(outside(&header.reply)))));
+            }
+            process.runtime.visit_pools(|_, pool| {
+                leasable
+                    .extend((0..pool.size()).filter(|&number| pool.backend().is_free(number)).map(|number| (number, peer.node)));
+            });
+        }
+        let leasable: BTreeMap<u32, u16> = leasable.into_iter().collect();
+        for (key, number) in held {
+            let in_ledger = self.hub.coordinator.ledgers().iter().any(|ledger| ledger.is_free(number));
+            self.checkers.check_number(&key, number, leasable.get(&number).copied(), in_ledger);
+        }
     }
 
     fn keep_released(&mut self, frame: &[u8]) {

@@ -1,0 +1,69 @@
+//! What the pools of a runtime ask of the coordinator.
+//!
+//! Everything goes in the order in which it happened, and waits where the channel has no room: a number that is returned before
+//! the coordinator has heard that a flow here adopted it would stay taken for ever, and a recovery is over only when every number
+//! that its flows hold is known.
+
+use crate::address::COORDINATOR;
+use crate::channel::Fabric;
+use crate::message::{Control, PoolId};
+use holdfast_nf::shared::PoolEffect;
+use std::collections::VecDeque;
+
+/// Numbers in one message: it fits a record however large they are.
+const NUMBERS: usize = 200;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct PoolErrands {
+    queue: VecDeque<(PoolId, PoolEffect)>,
+}
+
+impl PoolErrands {
+    pub(super) fn push(&mut self, pool: PoolId, effect: PoolEffect) {
+        self.queue.push_back((pool, effect));
+    }
+
+    /// Nothing waits to be told.
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Sends as much as the channel takes: what is alike and in succession in one message.
+    pub(super) fn send(&mut self, fabric: &mut Fabric) {
+        while let Some((message, count)) = self.next() {
+            if !fabric.send_control(COORDINATOR, &message) {
+                return;
+            }
+            self.queue.drain(..count);
+        }
+    }
+
+    fn next(&self) -> Option<(Control, usize)> {
+        let &(pool, first) = self.queue.front()?;
+        let alike = |number: fn(PoolEffect) -> Option<u32>| -> Vec<u32> {
+            let same_pool = self.queue.iter().take(NUMBERS).take_while(|(other, _)| *other == pool);
+            same_pool.map_while(|(_, effect)| number(*effect)).collect()
+        };
+        Some(match first {
+            PoolEffect::WantBlock | PoolEffect::Request => (Control::WantBlock { pool }, 1),
+            PoolEffect::Return(_) => {
+                let numbers = alike(|effect| if let PoolEffect::Return(number) = effect { Some(number) } else { None });
+                let count = numbers.len();
+                (Control::Returned { pool, numbers }, count)
+            }
+            PoolEffect::Adopted(_) => {
+                let numbers = alike(|effect| if let PoolEffect::Adopted(number) = effect { Some(number) } else { None });
+                let count = numbers.len();
+                (Control::Adopted { pool, numbers }, count)
+            }
+            PoolEffect::Spare(_) | PoolEffect::SparedAll => {
+                let blocks = alike(|effect| if let PoolEffect::Spare(block) = effect { Some(block) } else { None });
+                let count = blocks.len();
+                // The last message of an answer ends with its end.
+                let is_last = matches!(self.queue.get(count), Some((other, PoolEffect::SparedAll)) if *other == pool);
+                (Control::Spared { pool, blocks, last: is_last }, count + usize::from(is_last))
+            }
+        })
+    }
+}

@@ -1,0 +1,189 @@
+//! A coordinator alone: who may lease what while runtimes fail, and who waits for whom.
+
+use holdfast_node::address::{COORDINATOR, SWITCH};
+use holdfast_node::channel::{Fabric, FabricConfig};
+use holdfast_node::coordinator::{Account, Coordinator, CoordinatorConfig};
+use holdfast_node::message::{Control, PoolId};
+use holdfast_protection::Peer;
+
+const POOL: PoolId = PoolId { chain: 0, function: 0, field: 0 };
+const MILLISECOND: u64 = 1_000_000;
+
+/// A coordinator, and what speaks for its runtimes.
+struct Bench {
+    coordinator: Coordinator,
+    runtimes: Vec<(Peer, Fabric)>,
+    now: u64,
+}
+
+impl Bench {
+    /// Runtimes 16, 17 and so on, all of them started, and one pool of so many blocks.
+    fn new(runtimes: u16, blocks: u32) -> Bench {
+        let config = CoordinatorConfig {
+            me: Peer { node: COORDINATOR, incarnation: 1 },
+            runtimes,
+            hang_timeout: 1000 * MILLISECOND,
+            start_timeout: 1000 * MILLISECOND,
+            first_incarnation: 1,
+            pools: vec![(POOL, blocks * 256)],
+            layouts: vec![],
+            fabric: FabricConfig::default(),
+        };
+        let mut bench = Bench { coordinator: Coordinator::new(config, true, 1), runtimes: Vec::new(), now: 1 };
+        bench.coordinator.fabric().set_peer(Peer { node: SWITCH, incarnation: 1 });
+        bench.start();
+        bench
+    }
+
+    /// Those that are to be started say hello.
+    fn start(&mut self) {
+        self.coordinator.handle_timeout(self.now);
+        let starting: Vec<Peer> = self.coordinator.status().map(|status| status.member.peer()).collect();
+        for peer in starting {
+            if !self.runtimes.iter().any(|(there, _)| *there == peer) {
+                let mut fabric = Fabric::new(peer, FabricConfig::default());
+                fabric.set_peer(Peer { node: COORDINATOR, incarnation: 1 });
+                self.runtimes.push((peer, fabric));
+                self.tell(peer, &Control::Hello { layouts: vec![] });
+            }
+        }
+    }
+
+    fn peer(&self, node: u16) -> Peer {
+        self.runtimes.iter().map(|(peer, _)| *peer).find(|peer| peer.node == node).expect("it was started")
+    }
+
+    fn tell(&mut self, from: Peer, message: &Control) {
+        let (_, fabric) = self.runtimes.iter_mut().find(|(peer, _)| *peer == from).expect("it was started");
+        fabric.send_control(COORDINATOR, message);
+        let mut frames = Vec::new();
+        fabric.poll_transmit(self.now, |frame| {
+            frames.push(frame.to_vec());
+            true
+        });
+        for frame in frames {
+            self.coordinator.fabric().handle_frame(&frame, self.now).expect("nothing is wrong with the frame");
+        }
+        self.coordinator.handle_records(self.now);
+    }
+
+    /// What the coordinator has told a runtime about the pool since the last call.
+    fn told(&mut self, to: Peer) -> Vec<Control> {
+        let mut frames = Vec::new();
+        self.coordinator.fabric().poll_transmit(self.now, |frame| {
+            frames.push(frame.to_vec());
+            true
+        });
+        for frame in frames {
+            for (_, fabric) in &mut self.runtimes {
+                // Frames for others are refused.
+                let _ = fabric.handle_frame(&frame, self.now);
+            }
+        }
+        let Some((_, fabric)) = self.runtimes.iter_mut().find(|(peer, _)| *peer == to) else { return Vec::new() };
+        let messages = fabric.inbox.records().filter_map(|(_, body)| Control::decode(body).ok());
+        let about_pool = messages.filter(|message| !matches!(message, Control::View { .. } | Control::Recover { .. })).collect();
+        fabric.inbox.clear();
+        about_pool
+    }
+
+    /// The process ends; it is not started again before the clock moves on.
+    fn kill(&mut self, peer: Peer) {
+        self.runtimes.retain(|(there, _)| *there != peer);
+        self.coordinator.handle_exited(peer, self.now);
+    }
+
+    fn recovered(&mut self, by: Peer, dead: Peer) {
+        self.tell(by, &Control::Recovered { node: dead.node, incarnation: dead.incarnation, flows: 0 });
+    }
+
+    fn account(&self) -> Account {
+        self.coordinator.ledgers()[0].account()
+    }
+
+    /// Answers the question for spare blocks.
+    fn spare(&mut self, from: Peer, blocks: &[u32]) {
+        self.tell(from, &Control::Spared { pool: POOL, blocks: blocks.to_vec(), last: true });
+    }
+}
+
+fn granted(messages: &[Control]) -> Vec<(u32, [u64; 4])> {
+    let blocks =
+        messages.iter().filter_map(|message| if let Control::Grant { blocks, .. } = message { Some(blocks) } else { None });
+    blocks.flatten().copied().collect()
+}
+
+/// A dies. B has recovered a flow of A's and dies before it has said so; C has the flow's replica. A's blocks rest until C has reported
+/// what it recovered of B, and are then granted without the flow's number.
+#[test]
+fn a_second_failure_during_recovery_does_not_free_what_is_held() {
+    let mut bench = Bench::new(3, 4);
+    let [a, b, c] = [16, 17, 18].map(|node| bench.peer(node));
+    let block = granted(&bench.told(a))[0].0;
+    bench.kill(a);
+    bench.recovered(c, a);
+    bench.kill(b);
+    assert_eq!(bench.account().quarantined, 2, "B may have had A's flows");
+    bench.tell(c, &Control::Adopted { pool: POOL, numbers: vec![block * 256 + 3] });
+    bench.recovered(c, b);
+    assert_eq!(bench.account(), Account { free: 3, granted: 1, quarantined: 0, foreign: 1 });
+    for _ in 0..2 {
+        bench.tell(c, &Control::WantBlock { pool: POOL });
+    }
+    // The number is C's own, so that C has it in its block without the coordinator's account.
+    let blocks = granted(&bench.told(c));
+    assert!(blocks.contains(&(block, [8, 0, 0, 0])), "{blocks:?}");
+    assert!(bench.coordinator.failovers().iter().all(|failover| failover.recovered_at.is_some()));
+}
+
+/// B recovers a flow whose number lies in a block that C was granted: C is told before it can lease the number.
+#[test]
+fn an_owner_hears_of_numbers_that_others_hold_after_all() {
+    let mut bench = Bench::new(3, 4);
+    let [b, c] = [17, 18].map(|node| bench.peer(node));
+    let number = granted(&bench.told(c))[0].0 * 256 + 9;
+    bench.tell(b, &Control::Adopted { pool: POOL, numbers: vec![number] });
+    assert_eq!(bench.told(c), [Control::Taken { pool: POOL, numbers: vec![number] }]);
+    bench.tell(b, &Control::Returned { pool: POOL, numbers: vec![number] });
+    assert_eq!(bench.told(c), [Control::Returned { pool: POOL, numbers: vec![number] }]);
+}
+
+/// No block is free. The others are asked for spare ones, and who wanted one waits for their answers; the first that comes is its.
+#[test]
+fn who_finds_no_block_gets_one_that_another_can_spare() {
+    let mut bench = Bench::new(2, 4);
+    let [a, b] = [16, 17].map(|node| bench.peer(node));
+    bench.tell(a, &Control::WantBlock { pool: POOL });
+    let first = granted(&bench.told(a));
+    assert_eq!(first.len(), 3);
+    bench.told(b);
+    bench.tell(b, &Control::WantBlock { pool: POOL });
+    assert_eq!(bench.told(b), [], "it waits");
+    assert_eq!(bench.told(a), [Control::SpareBlocks { pool: POOL }]);
+    bench.spare(a, &[first[1].0]);
+    assert_eq!(granted(&bench.told(b)), [first[1]]);
+}
+
+/// Nobody can spare a block: who wanted one is told, and remembered. The others are asked again later, not with every wish; when a block
+/// becomes free, it comes unasked.
+#[test]
+fn who_was_told_that_there_is_no_block_gets_the_next_that_is_free() {
+    let mut bench = Bench::new(2, 2);
+    let [a, b] = [16, 17].map(|node| bench.peer(node));
+    let [had, _] = [a, b].map(|peer| granted(&bench.told(peer))[0]);
+    bench.tell(b, &Control::WantBlock { pool: POOL });
+    assert_eq!(bench.told(a), [Control::SpareBlocks { pool: POOL }]);
+    bench.spare(a, &[]);
+    assert_eq!(bench.told(b), [Control::Deny { pool: POOL }]);
+    bench.tell(b, &Control::WantBlock { pool: POOL });
+    assert_eq!(bench.told(b), [Control::Deny { pool: POOL }]);
+    assert_eq!(bench.told(a), [], "it has only just answered");
+    bench.now += 600 * MILLISECOND;
+    bench.coordinator.handle_timeout(bench.now);
+    assert_eq!(bench.told(a), [Control::SpareBlocks { pool: POOL }]);
+    // It dies instead of answering. What it had rests until B has reported, and is then B's.
+    bench.kill(a);
+    assert_eq!(bench.told(b), []);
+    bench.recovered(b, a);
+    assert_eq!(granted(&bench.told(b)), [had]);
+}

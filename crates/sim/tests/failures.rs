@@ -1,0 +1,39 @@
+//! Failure after failure in a world with few numbers.
+
+use holdfast_sim::{Connection, Failure, How, Plan, Planted, Preset, Scenario, When, Whom, play};
+
+const MILLISECOND: u64 = 1_000_000;
+
+/// Whoever owns most flows dies, again and again, each time as soon as the system calls itself safe; what it had of the pool is granted
+/// to those that were started since, and flows come to runtimes that have their numbers' blocks. No number of a live flow is ever free.
+#[test]
+fn numbers_stay_with_their_flows_through_failure_after_failure() {
+    let mut failures = 0;
+    for seed in 0..24 {
+        for preset in [Preset::Replica, Preset::Source] {
+            // New connections make the partitions ask for blocks between the failures.
+            let connection = |number: u64| Connection {
+                tcp: number % 4 == 3,
+                packets: 110 - 6 * number as u32,
+                start: (600 + number * 300) * MILLISECOND,
+                pause: 50 * MILLISECOND,
+            };
+            let failure = |number: u64| Failure {
+                when: When::Settled(1 + (seed * 7 + number * 13) % 40),
+                whom: if number == 0 { Whom::Number(seed as usize) } else { Whom::Owner },
+                how: How::Kill,
+            };
+            let first = Failure { when: When::Time(900 * MILLISECOND), ..failure(0) };
+            let plan = Plan {
+                connections: (0..12).map(connection).collect(),
+                failures: std::iter::once(first).chain((1..9).map(failure)).collect(),
+                ..Plan::default()
+            };
+            let outcome = play(Scenario { seed, preset, planted: Planted::default(), quiet: true, tight: true }, plan);
+            let broken = outcome.report.violations.first();
+            assert!(broken.is_none(), "seed {seed}, {preset:?}: {broken:?}");
+            failures += outcome.failures;
+        }
+    }
+    assert!(failures > 200, "the worlds were too peaceful: {failures} failures");
+}
