@@ -173,7 +173,7 @@ impl Chain {
     /// After a panic while a flow was opened or ended: ends it in the functions that have it open still. One that panics while it does so
     /// has been told, and is not told again: call this until it returns.
     pub fn close_rest(&mut self, block: &mut [u8]) {
-        while let Some(index) = self.open.next() {
+        for index in self.open.by_ref() {
             let (start, len) = self.layout.states[index];
             self.functions[index].expire(&mut block[start..start + len]);
         }

@@ -140,10 +140,10 @@ impl Pair {
     fn advance(&mut self, seconds: u64) {
         for _ in 0..seconds {
             self.now += SECOND;
-            for at in 0..2 {
+            for (at, peer) in PEERS.iter().enumerate() {
                 let mut tick = self.packet(&[]);
                 (tick.meta.stamp, tick.meta.flags) = (self.now, Flags::OAM);
-                let outer = Outer { destination: mac_of(PEERS[at].node), source: mac_of(SWITCH), index: index::TO_RUNTIME };
+                let outer = Outer { destination: mac_of(peer.node), source: mac_of(SWITCH), index: index::TO_RUNTIME };
                 assert!(nsh::encapsulate(&mut tick, outer));
                 self.turn(at, vec![tick]);
             }

@@ -38,6 +38,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// Frames per port and turn.
 const BURST: usize = 64;
+/// Runtimes that may end before the box is ready.
+const MAX_FAILED_STARTS: u32 = 12;
 /// Turns without work before the manager sleeps.
 const SPINS: u32 = 50;
 /// Longest sleep, ns.
@@ -95,6 +97,9 @@ struct Manager {
     waiting_flows: Vec<(u32, Sender<serde_json::Value>)>,
     last_look: u64,
     last_device_look: u64,
+    /// Runtimes that ended before the box was ready, and how the last of them did.
+    failed_starts: u32,
+    last_cause: String,
     is_ready: bool,
     /// Whether each port is up, and its MTU, when last looked at.
     device_states: Vec<(bool, u16)>,
@@ -143,10 +148,10 @@ pub fn main(file: &Path, control: Option<&Path>) -> Result<(), Failure> {
     });
     let mut server = control::listen(&path, requests, wake)?;
     warnings.iter().for_each(|warning| devices::say(warning));
-    manager.serve(&Signals { stop: &stop, hangup: &hangup }, &asked, eventfd.as_fd(), &path, &mut server);
+    let served = manager.serve(&Signals { stop: &stop, hangup: &hangup }, &asked, eventfd.as_fd(), &path, &mut server);
     drop(server);
     manager.finish();
-    Ok(())
+    served
 }
 
 fn cluster_number(name: &str) -> u32 {
@@ -251,6 +256,8 @@ impl Manager {
             waiting_flows: Vec::new(),
             last_look: 0,
             last_device_look: now,
+            failed_starts: 0,
+            last_cause: String::new(),
             is_ready: false,
             device_states,
             port_names: checked.ports.clone(),
@@ -267,7 +274,7 @@ impl Manager {
         wake: BorrowedFd<'_>,
         control: &Path,
         server: &mut Server,
-    ) {
+    ) -> Result<(), Failure> {
         let mut patience = Patience::new(SPINS);
         let mut was_hangup_answered = false;
         let mut last_server_look = self.clock.now();
@@ -289,6 +296,14 @@ impl Manager {
                 had_work = true;
             }
             self.answer_flows();
+            if let Some(cause) = self.hopeless_start() {
+                return Err(Failure::new(
+                    exit::UNAVAILABLE,
+                    format!(
+                        "runtimes end as soon as they start ({cause}): if memory is short, lower limits.flows and limits.buffers"
+                    ),
+                ));
+            }
             if !self.is_ready && self.host.hub.coordinator.is_ready() {
                 self.is_ready = true;
                 let now = self.clock.now();
@@ -310,6 +325,7 @@ impl Manager {
             }
         }
         reports::notify_systemd("STOPPING=1");
+        Ok(())
     }
 
     /// One turn. True if there was something to do.
@@ -406,6 +422,8 @@ impl Manager {
             }
             Err(error) => {
                 let _ = writeln!(std::io::stderr(), "holdfast: runtime {} cannot be started: {error}", peer.node);
+                self.failed_starts += 1;
+                self.last_cause = error.to_string();
                 self.host.hub.coordinator.handle_exited(peer, now);
             }
         }
@@ -462,8 +480,17 @@ impl Manager {
     }
 
     /// A runtime's process has ended: what it had sent is carried on, then its role is given up, then its buffers are free.
+    /// How the runtimes end, if they cannot even begin to serve.
+    fn hopeless_start(&self) -> Option<&str> {
+        (!self.is_ready && self.failed_starts >= MAX_FAILED_STARTS).then_some(self.last_cause.as_str())
+    }
+
     fn bury(&mut self, at: usize, now: u64) {
         let peer = self.workers[at].peer;
+        if !self.is_ready {
+            self.failed_starts += 1;
+            self.last_cause = self.workers[at].cause.clone().unwrap_or_default();
+        }
         loop {
             self.workers[at].port.receive(BURST, &mut self.rx, &mut self.arena);
             if self.rx.is_empty() {

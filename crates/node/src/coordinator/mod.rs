@@ -135,6 +135,8 @@ pub struct Coordinator {
     pub traces: Vec<TraceStep>,
 }
 
+/// Hang timeouts after which a runtime is given up although nobody could take over.
+const HOPELESS: u64 = 20;
 /// Failovers that are remembered for `status`.
 const FAILOVERS_KEPT: usize = 64;
 
@@ -285,7 +287,17 @@ impl Coordinator {
         let lived = now.saturating_sub(runtime.started_at);
         runtime.failures = if lived > 10 * SECOND { 0 } else { runtime.failures + 1 };
         let pause = if runtime.failures <= 2 { 0 } else { (SECOND / 10) << (runtime.failures - 3).min(7) };
-        runtime.start_at = Some(now + pause);
+        let serves = |runtime: &Runtime| matches!(runtime.member.state, MemberState::Running | MemberState::Leaving);
+        let is_anybody_left = self.runtimes.iter().any(serves);
+        if let Some(runtime) = self.at(peer) {
+            runtime.start_at = Some(now + pause);
+        }
+        if !is_anybody_left {
+            // Patience is for who can be done without.
+            for start_at in self.runtimes.iter_mut().filter_map(|runtime| runtime.start_at.as_mut()) {
+                *start_at = (*start_at).min(now + SECOND / 10);
+            }
+        }
         self.wishes.push(Wish::Fence(peer));
         self.quarantine(peer);
         for failover in &mut self.failovers {
@@ -422,7 +434,7 @@ impl Coordinator {
             let silent = now.saturating_sub(runtime.last_heard);
             let peer = runtime.member.peer();
             match runtime.member.state {
-                MemberState::Running | MemberState::Leaving if silent > self.config.hang_timeout => {
+                MemberState::Running | MemberState::Leaving if self.has_failed(at, silent, now) => {
                     self.fail(peer, Cause::Hung, now)
                 }
                 MemberState::Starting if silent > self.config.start_timeout => self.fail(peer, Cause::NeverStarted, now),
@@ -446,10 +458,24 @@ impl Coordinator {
         }
     }
 
+    /// Silence is a failure while somebody else could take over. When nobody is heard it is the machine that stands still: to give up the last ones
+    /// would lose every flow for nothing. Only who stays silent for long is given up all the same, so that a new one may serve.
+    fn has_failed(&self, at: usize, silent: u64, now: u64) -> bool {
+        let timeout = self.config.hang_timeout;
+        let mut others = self.runtimes.iter().enumerate().filter(|(other, _)| *other != at);
+        let is_heard =
+            |runtime: &Runtime| runtime.member.state == MemberState::Running && now.saturating_sub(runtime.last_heard) <= timeout;
+        silent > timeout && (others.any(|(_, other)| is_heard(other)) || silent > timeout.saturating_mul(HOPELESS))
+    }
+
     /// When [`Coordinator::handle_timeout`] is due next.
     pub fn poll_timeout(&self) -> u64 {
         let due = |runtime: &Runtime| match runtime.member.state {
-            MemberState::Running | MemberState::Leaving => runtime.last_heard + self.config.hang_timeout + 1,
+            MemberState::Running | MemberState::Leaving => {
+                let due = runtime.last_heard + self.config.hang_timeout + 1;
+                // Overdue already, and not given up: whether that changes is seen at the next regular look.
+                if due <= self.last_turn { u64::MAX } else { due }
+            }
             MemberState::Starting => runtime.last_heard + self.config.start_timeout + 1,
             MemberState::Failed => runtime.start_at.unwrap_or(u64::MAX),
         };
