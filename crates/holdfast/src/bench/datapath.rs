@@ -84,8 +84,8 @@ pub fn run(plan: &Plan, make: MakeChain<'_>, allocations: &dyn Fn() -> u64) -> R
 
     let both: Vec<[u8; FRAME_LEN]> = forward.iter().zip(&reverse).flat_map(|(forward, reverse)| [*forward, *reverse]).collect();
     bare.player = Player::new(both.clone());
-    none.play(both.clone());
-    pair.play(both);
+    none.play(&both);
+    pair.play(&both);
 
     let mut times: [Vec<f64>; 3] = [Vec::new(), Vec::new(), Vec::new()];
     let mut allocated = [0u64; 3];
@@ -378,20 +378,43 @@ fn runtime(me: Peer, flows: usize, chain: Chain, protection: Box<dyn Protection>
     runtime
 }
 
-/// Plays encapsulated frames, as the switch sends them, to a runtime.
+/// A frame as the switch sends it.
+const ENCAPSULATED_LEN: usize = ENCAPSULATION_LEN + FRAME_LEN;
+/// Where the stamp is in it.
+const STAMP_AT: usize = 22;
+
+/// Plays frames to a runtime as the switch sends them: encapsulated beforehand, because that is the switch's work; only the stamp is new each time.
 struct ToRuntime {
-    player: Player,
+    player: Player<ENCAPSULATED_LEN>,
     stamp: u64,
     epoch: u32,
 }
 
 impl ToRuntime {
+    fn new() -> ToRuntime {
+        ToRuntime { player: Player::new(Vec::new()), stamp: 1, epoch: 1 }
+    }
+
+    fn play(&mut self, frames: &[[u8; FRAME_LEN]], pool: &mut dyn PacketPool) {
+        let mut encapsulated = Vec::with_capacity(frames.len());
+        for frame in frames {
+            let Some(mut packet) = pool.take() else { return };
+            if packet.copy_from(frame) {
+                encapsulate(&mut packet, 0, self.epoch, 0);
+                encapsulated.extend(<[u8; ENCAPSULATED_LEN]>::try_from(packet.bytes()));
+            }
+            packet.clear();
+            pool.put(packet);
+        }
+        self.player = Player::new(encapsulated);
+    }
+
     fn receive(&mut self, count: usize, pool: &mut dyn PacketPool, into: &mut Vec<Packet>) {
         let before = into.len();
         self.player.receive(count, pool, into);
         for packet in &mut into[before..] {
             self.stamp += 1;
-            encapsulate(packet, self.stamp, self.epoch, 0);
+            packet.bytes_mut()[STAMP_AT..STAMP_AT + 8].copy_from_slice(&self.stamp.to_be_bytes());
         }
     }
 }
@@ -428,7 +451,7 @@ impl Alone {
         Alone {
             runtime: runtime(ME, flows, chain, Box::new(Unprotected)),
             pool: MemoryPool::new(1024),
-            input: ToRuntime { player: Player::new(Vec::new()), stamp: 1, epoch: 1 },
+            input: ToRuntime::new(),
             rx: Vec::with_capacity(BURST),
             tx: Vec::with_capacity(BURST),
             clock: 1,
@@ -439,8 +462,8 @@ impl Alone {
         self.runtime.flows(0).map_or(0, |flows| flows.memory_per_flow())
     }
 
-    fn play(&mut self, frames: Vec<[u8; FRAME_LEN]>) {
-        self.input.player = Player::new(frames);
+    fn play(&mut self, frames: &[[u8; FRAME_LEN]]) {
+        self.input.play(frames, &mut self.pool);
     }
 
     fn burst(&mut self) -> u64 {
@@ -532,7 +555,7 @@ impl Pair {
         Pair {
             primary,
             pool,
-            input: ToRuntime { player: Player::new(Vec::new()), stamp: 1, epoch: 1 },
+            input: ToRuntime::new(),
             rx: Vec::with_capacity(BURST),
             tx: Vec::with_capacity(BURST * 4),
             clock: 1,
@@ -547,8 +570,8 @@ impl Pair {
         }
     }
 
-    fn play(&mut self, frames: Vec<[u8; FRAME_LEN]>) {
-        self.input.player = Player::new(frames);
+    fn play(&mut self, frames: &[[u8; FRAME_LEN]]) {
+        self.input.play(frames, &mut self.pool);
     }
 
     /// One burst in; what the replica released since comes back. Waits while too much is under way.

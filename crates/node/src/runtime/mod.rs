@@ -19,7 +19,7 @@ use crate::channel::{Fabric, FabricConfig};
 use crate::message::{Control, Ended, FlowInfo, MemberState, PoolId, Report, TraceStep, kind};
 use holdfast_nf::{Chain, Context};
 use holdfast_protection::flows::{ActorHeader, flag, role};
-use holdfast_protection::{Peer, Protection, Released, kind as protection_kind};
+use holdfast_protection::{Peer, Protection, kind as protection_kind};
 use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::selector::Selector;
@@ -495,12 +495,12 @@ impl Runtime {
         }
         self.released_unprotected += core::mem::take(&mut lane.outbox.released_unprotected);
         for released in lane.outbox.released.drain(..) {
-            match encapsulate_released(released, &lane.flows, me) {
-                Ok(packet) => {
-                    self.released += 1;
-                    tx.push(packet);
-                }
-                Err(packet) => self.shared.drop(packet, DropReason::FrameTooLarge, pool),
+            let mut packet = released.into_inner();
+            if encapsulate_released(&mut packet, &lane.flows, me) {
+                self.released += 1;
+                tx.push(packet);
+            } else {
+                self.shared.drop(packet, DropReason::FrameTooLarge, pool);
             }
         }
         for (packet, reason) in lane.outbox.dropped.drain(..) {
@@ -580,21 +580,16 @@ impl Runtime {
     }
 }
 
-/// Puts a released packet into a frame for the switch's egress. Only here does a frame say that it is released.
-fn encapsulate_released(
-    released: Released<Packet>,
-    flows: &holdfast_protection::Flows,
-    me: holdfast_wire::header::Mac,
-) -> Result<Packet, Packet> {
-    let mut packet = released.into_inner();
+/// Puts a released packet into a frame for the switch's egress. Only here does a frame say that it is released. False if there is no room.
+#[inline]
+fn encapsulate_released(packet: &mut Packet, flows: &holdfast_protection::Flows, me: holdfast_wire::header::Mac) -> bool {
     if packet.meta.flags & Flags::LEARN != 0 {
         // The switch knows the route by its epoch. At a replica the packet says only which flow it belongs to.
-        let key = packet.parse().ok().and_then(|()| FlowKey::of(&packet)).map(|key| key.reverse());
+        let key = packet.parse().ok().and_then(|()| FlowKey::of(packet)).map(|key| key.reverse());
         match key.and_then(|key| flows.find(&key, flows.hash(&key))) {
             Some(found) => packet.meta.commit = flows.header(found.slot).epoch,
             None => packet.meta.flags &= !Flags::LEARN,
         }
     }
-    let outer = Outer { destination: mac_of(SWITCH), source: me, index: index::RELEASED };
-    if nsh::encapsulate(&mut packet, outer) { Ok(packet) } else { Err(packet) }
+    nsh::encapsulate(packet, Outer { destination: mac_of(SWITCH), source: me, index: index::RELEASED })
 }
