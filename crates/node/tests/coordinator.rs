@@ -3,7 +3,7 @@
 use holdfast_node::address::{COORDINATOR, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::coordinator::{Account, Coordinator, CoordinatorConfig};
-use holdfast_node::message::{Control, PoolId};
+use holdfast_node::message::{Control, MemberState, PoolId, Report};
 use holdfast_protection::Peer;
 
 const POOL: PoolId = PoolId { chain: 0, function: 0, field: 0 };
@@ -186,4 +186,58 @@ fn who_was_told_that_there_is_no_block_gets_the_next_that_is_free() {
     assert_eq!(bench.told(b), []);
     bench.recovered(b, a);
     assert_eq!(granted(&bench.told(b)), [had]);
+}
+
+impl Bench {
+    /// Time passes in small steps, while those named report. Who is there at the end?
+    fn pass(&mut self, milliseconds: u64, heard: &[u16]) -> Vec<(u16, MemberState)> {
+        for _ in 0..milliseconds / 10 {
+            self.now += 10 * MILLISECOND;
+            for node in heard {
+                let peer = self.peer(*node);
+                self.tell(peer, &Control::Report(Report::default()));
+                // It hears that this has arrived.
+                self.told(peer);
+            }
+            self.coordinator.handle_timeout(self.now);
+        }
+        self.coordinator.status().map(|status| (status.member.node, status.member.state)).collect()
+    }
+}
+
+/// All runtimes are silent, as on a machine that stands still: nobody is given up, because nobody could take over. One is heard again: the other
+/// is given up. The last one is given up when it has been silent for very long.
+#[test]
+fn silence_is_a_failure_only_while_somebody_is_heard() {
+    let both = vec![(16, MemberState::Running), (17, MemberState::Running)];
+    let mut bench = Bench::new(2, 4);
+    assert_eq!(bench.pass(500, &[16, 17]), both);
+    assert_eq!(bench.pass(5_000, &[]), both, "nobody is heard, and nobody is given up");
+    assert!(bench.coordinator.poll_timeout() > bench.now, "and nobody is kept awake by what is overdue");
+    let after = bench.pass(20, &[17]);
+    assert_eq!(after[1], (17, MemberState::Running));
+    assert_ne!(after[0], (16, MemberState::Running), "17 could take over");
+    let mut alone = Bench::new(1, 4);
+    assert_eq!(alone.pass(15_000, &[]), vec![(16, MemberState::Running)]);
+    assert_ne!(alone.pass(10_000, &[]), vec![(16, MemberState::Running)], "somebody must serve in the end");
+}
+
+/// A runtime that keeps dying is given time while another one serves, but not when nobody does.
+#[test]
+fn nobody_is_waited_for_while_nobody_serves() {
+    let mut bench = Bench::new(2, 4);
+    let mut deaths = 0;
+    while deaths < 7 {
+        bench.pass(10, &[17]);
+        let first = bench.coordinator.status().next().expect("it is listed").member;
+        if first.state != MemberState::Failed {
+            bench.coordinator.handle_exited(first.peer(), bench.now);
+            deaths += 1;
+        }
+    }
+    assert_eq!(bench.pass(200, &[17])[0], (16, MemberState::Failed), "it is given time");
+    let last = bench.peer(17);
+    bench.coordinator.handle_exited(last, bench.now);
+    let after = bench.pass(200, &[]);
+    assert!(after.iter().any(|(node, state)| *node == 16 && *state == MemberState::Starting), "{after:?}");
 }

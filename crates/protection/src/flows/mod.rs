@@ -194,10 +194,12 @@ impl Flows {
         let mut sum = 0u64;
         for found in into.iter().flatten() {
             let start = found.slot as usize * self.stride;
-            for (at, line) in self.lines[start..start + self.stride].iter().enumerate() {
-                if at != COLD_LINE {
-                    sum = sum.wrapping_add(u64::from(line.0[0]));
-                }
+            let lines = &self.lines[start..start + self.stride];
+            for line in &lines[..COLD_LINE] {
+                sum = sum.wrapping_add(u64::from(line.0[0]));
+            }
+            for line in &lines[COLD_LINE + 1..] {
+                sum = sum.wrapping_add(u64::from(line.0[0]));
             }
         }
         sum
