@@ -137,7 +137,6 @@ pub fn main(file: &Path, control: Option<&Path>) -> Result<(), Failure> {
         .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
     // As an operator finds the machine: ports change what is there to be warned of.
     let warnings = devices::warnings(&checked);
-    let mut manager = Manager::new(name, text, &checked)?;
     let path = control.map_or_else(|| control::default_path(&checked.config.cluster), Path::to_owned);
     let (requests, asked) = channel();
     let eventfd = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
@@ -146,7 +145,9 @@ pub fn main(file: &Path, control: Option<&Path>) -> Result<(), Failure> {
     let wake = Arc::new(move || {
         let _ = rustix::io::write(&*waker, &1u64.to_ne_bytes());
     });
+    // Before the devices: who starts a box a second time is told of the first one, not of devices that it has.
     let mut server = control::listen(&path, requests, wake)?;
+    let mut manager = Manager::new(name, text, &checked)?;
     warnings.iter().for_each(|warning| devices::say(warning));
     let served = manager.serve(&Signals { stop: &stop, hangup: &hangup }, &asked, eventfd.as_fd(), &path, &mut server);
     drop(server);
