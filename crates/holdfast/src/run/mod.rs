@@ -333,7 +333,9 @@ impl Manager {
     fn turn(&mut self) -> bool {
         let now = self.clock.now();
         let mut had_work = false;
-        for at in 0..self.ports.len() {
+        // What comes before the box is ready waits in the ports: there is nobody yet who could serve it.
+        let open = if self.is_ready { self.ports.len() } else { 0 };
+        for at in 0..open {
             self.ports[at].receive(BURST, &mut self.arena, &mut self.rx);
             if !self.rx.is_empty() {
                 had_work = true;
@@ -521,7 +523,9 @@ impl Manager {
         let may_sleep = self.workers.iter_mut().all(|worker| worker.port.prepare_sleep());
         if may_sleep {
             let mut fds: Vec<BorrowedFd<'_>> = vec![wake];
-            fds.extend(self.ports.iter().filter_map(|port| port.wait_fd()));
+            if self.is_ready {
+                fds.extend(self.ports.iter().filter_map(|port| port.wait_fd()));
+            }
             for worker in &self.workers {
                 fds.push(worker.port.wait_fd());
                 fds.push(worker.process.wait_fd());

@@ -21,7 +21,7 @@ const LIMIT: usize = 16_384;
 /// Addresses that all are asked for at one time (RFC 6583, section 6).
 const ASKING: usize = 1024;
 /// Packets that wait for one neighbour, and for all.
-pub(super) const HELD_PER_NEIGHBOR: usize = 32;
+pub(super) const HELD_PER_NEIGHBOR: usize = 256;
 const HELD: usize = 2048;
 
 type Name = (u8, [u8; 16]);

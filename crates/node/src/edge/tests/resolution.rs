@@ -87,15 +87,16 @@ fn a_neighbour_that_does_not_answer_in_ipv6() {
 
 #[test]
 fn the_queue_for_one_neighbour_is_bounded_and_the_oldest_makes_room() {
-    let mut bench = Bench::new();
-    for port in 1..=40 {
+    let limit = super::super::neighbors::HELD_PER_NEIGHBOR;
+    let mut bench = Bench::with_buffers(2 * limit);
+    for port in 1..=limit + 8 {
         let effects = bench.released(0, &format!("udp 198.51.100.4:{port} > 203.0.113.9:2"));
-        assert_eq!(effects.last().is_some_and(|effect| effect == "drop neighbor_unresolved"), port > 32, "{effects:?}");
+        assert_eq!(effects.last().is_some_and(|effect| effect == "drop neighbor_unresolved"), port > limit, "{effects:?}");
     }
     let sent = bench.port(1, "arp 203.0.113.9 is-at 02:00:00:00:01:09 to=box1");
-    assert_eq!(sent.len(), 32);
+    assert_eq!(sent.len(), limit);
     assert_eq!(sent[0], "1< box1>host9 udp 198.51.100.4:9 > 203.0.113.9:2 ttl=63");
-    assert_eq!(sent[31], "1< box1>host9 udp 198.51.100.4:40 > 203.0.113.9:2 ttl=63");
+    assert_eq!(sent[limit - 1], format!("1< box1>host9 udp 198.51.100.4:{} > 203.0.113.9:2 ttl=63", limit + 8));
 }
 
 #[test]
