@@ -167,7 +167,8 @@ mod tests {
         let status: Status = serde_json::from_str(
             r#"{"version":1,"protected":"re-synchronising","processes":[{"role":"runtime","id":16,"incarnation":2,"pid":7,"host":"h",
                 "state":"running","flows":3,"packets":12345,"drops":{"no_flow":1,"fenced":2}}],"drops":{"no_flow":1},
-                "failovers":[{"runtime":16,"incarnation":1,"cause":"killed by signal 9","detected_at_ns":5,"detection_us":90,"flows":3}]}"#,
+                "failovers":[{"runtime":16,"incarnation":1,"cause":"killed by signal 9","detected_at_ns":5,"detection_us":90,"flows":3,
+                "recovered":2,"lost":1}]}"#,
         )
         .unwrap();
         let expected = "protected: re-synchronising\n\n\
@@ -175,8 +176,8 @@ mod tests {
                         runtime  16            2    7  h     running      3    12345        3\n\n\
                         dropped for  packets\n\
                         no_flow            1\n\n\
-                        failed  incarnation  cause               detection_us  recovered_us  flows\n    \
-                        16            1  killed by signal 9            90             -      3\n";
+                        failed  incarnation  cause               detection_us  recovered_us  flows  recovered  lost\n    \
+                        16            1  killed by signal 9            90             -      3          2     1\n";
         assert_eq!(status_text(&status, Style::PLAIN), expected);
     }
 
