@@ -92,6 +92,79 @@ fn descriptors_arrive_once_and_in_order() {
     });
 }
 
+/// A buffer of the arena: whoever has it reads and writes it, and nobody else does. Loom fails if two do at a time, or without an order.
+#[cfg(loom)]
+struct Buffer(loom::cell::UnsafeCell<u64>);
+#[cfg(not(loom))]
+struct Buffer(std::cell::UnsafeCell<u64>);
+
+// SAFETY: the rings give it to one thread at a time: that is what the test is about.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    fn new() -> Buffer {
+        #[cfg(loom)]
+        return Buffer(loom::cell::UnsafeCell::new(0));
+        #[cfg(not(loom))]
+        Buffer(std::cell::UnsafeCell::new(0))
+    }
+
+    fn add(&self, number: u64) -> u64 {
+        let act = |bytes: *mut u64| {
+            // SAFETY: the caller has the buffer.
+            unsafe {
+                *bytes += number;
+                *bytes
+            }
+        };
+        #[cfg(loom)]
+        return self.0.with_mut(act);
+        #[cfg(not(loom))]
+        act(self.0.get())
+    }
+}
+
+fn take(consumer: &mut Consumer<'_>) -> Descriptor {
+    loop {
+        match consumer.pop() {
+            Ok(Some(got)) => {
+                consumer.release();
+                return got;
+            }
+            Ok(None) => thread::yield_now(),
+            Err(corrupt) => panic!("{corrupt:?}"),
+        }
+    }
+}
+
+/// A buffer of the arena goes to the other side, is changed there, comes back, and goes again: each side sees all that the other wrote.
+#[test]
+fn a_buffer_belongs_to_one_side_at_a_time() {
+    model(|| {
+        let (there, back) = (Ring::new(), Ring::new());
+        let buffer = Arc::new(Buffer::new());
+        let (other_there, other_back, other_buffer) = (there.clone(), back.clone(), buffer.clone());
+        let guest = thread::spawn(move || {
+            let (mut rx, mut tx) = (Consumer::new(other_there.memory()), Producer::new(other_back.memory()));
+            for round in 0..2 {
+                assert_eq!(take(&mut rx), descriptor(round));
+                assert_eq!(other_buffer.add(10), u64::from(round) * 11 + 11);
+                assert!(tx.push(descriptor(round)));
+                tx.publish();
+            }
+        });
+        let (mut tx, mut rx) = (Producer::new(there.memory()), Consumer::new(back.memory()));
+        for round in 0..2 {
+            assert_eq!(buffer.add(1), u64::from(round) * 11 + 1);
+            assert!(tx.push(descriptor(round)));
+            tx.publish();
+            assert_eq!(take(&mut rx), descriptor(round));
+        }
+        guest.join().unwrap();
+        assert_eq!(buffer.add(0), 22);
+    });
+}
+
 /// One puts something in and rings if it must, the other goes to sleep if it may: it never sleeps on a full ring without having been rung for.
 #[test]
 fn no_wake_up_is_lost() {
