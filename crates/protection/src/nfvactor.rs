@@ -94,6 +94,8 @@ impl Link {
 struct Inbound {
     peer: Peer,
     saved: u32,
+    /// What waited for commits up to here has been released.
+    released_to: u32,
     acknowledge: bool,
     closed: bool,
     handed: VecDeque<Packet>,
@@ -217,6 +219,7 @@ impl NfvActor {
                 self.inbound.push(Inbound {
                     peer,
                     saved: 0,
+                    released_to: 0,
                     acknowledge: false,
                     closed: false,
                     handed: VecDeque::with_capacity(256),
@@ -496,19 +499,27 @@ impl NfvActor {
         Ok(())
     }
 
-    /// Releases what was handed over and waited for a state that is saved now. Packets come behind their states, in the order of their
-    /// commits: the first that must wait ends the search.
+    /// Releases what waited for states that were saved since. One pass over what waits, however many states came.
     fn release_handed(inbound: &mut Inbound, out: &mut Outbox) {
-        while let Some(packet) = inbound.handed.pop_front() {
-            let commit = packet.meta.commit;
-            if !reached(inbound.saved, commit) {
-                inbound.handed.push_front(packet);
-                return;
+        if inbound.released_to == inbound.saved {
+            return;
+        }
+        inbound.released_to = inbound.saved;
+        for _ in 0..inbound.handed.len() {
+            let Some(packet) = inbound.handed.pop_front() else { return };
+            if reached(inbound.saved, packet.meta.commit) {
+                NfvActor::settle_handed(inbound, packet, out);
+            } else {
+                inbound.handed.push_back(packet);
             }
-            match inbound.refusal(commit) {
-                Some(reason) => out.dropped.push((packet, reason)),
-                None => out.release(packet),
-            }
+        }
+    }
+
+    /// The state behind the packet has been seen to: saved, or refused.
+    fn settle_handed(inbound: &Inbound, packet: Packet, out: &mut Outbox) {
+        match inbound.refusal(packet.meta.commit) {
+            Some(reason) => out.dropped.push((packet, reason)),
+            None => out.release(packet),
         }
     }
 }
@@ -641,6 +652,9 @@ impl Protection for NfvActor {
         let inbound = self.inbound_from(from);
         if inbound.closed {
             out.dropped.push((packet, DropReason::Fenced));
+        } else if inbound.released_to == inbound.saved && reached(inbound.saved, packet.meta.commit) {
+            // Nothing of its flow waits: that would be older, and has been released.
+            NfvActor::settle_handed(inbound, packet, out);
         } else if inbound.handed.len() == HELD_LIMIT {
             out.dropped.push((packet, DropReason::HeldOverflow));
         } else {
