@@ -162,6 +162,31 @@ pub(crate) fn refusals_are_told(preset: Preset) -> Result<(), String> {
     second.take_apart()
 }
 
+/// A packet is handed over whose state will not come for long, if ever: it waits alone. The packets of others leave as without it.
+pub(crate) fn strays_hold_up_nobody(preset: Preset) -> Result<(), String> {
+    let mut released = Vec::new();
+    for with_strays in [false, true] {
+        let mut pair = after_a_talk(preset)?;
+        let before = pair.released;
+        for flow in 0..6 {
+            if with_strays {
+                for at in 0..2 {
+                    let from = pair.sides[1 - at].me;
+                    pair.sides[at].take_handed(from, 1 << 30, b"a stray that nobody waits for");
+                }
+            }
+            pair.process(flow);
+            pair.drain()?;
+        }
+        released.push(pair.released - before);
+        let [first, second] = pair.sides;
+        first.take_apart()?;
+        second.take_apart()?;
+    }
+    require!(released[0] > 3 && released[0] == released[1], "{released:?} packets left, without strays and with them");
+    Ok(())
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Packet(u16),
