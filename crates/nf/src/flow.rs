@@ -15,16 +15,9 @@ impl FlowState for () {
     const LAYOUT: u64 = layout_hash("()");
 }
 
-/// FNV-1a over a declaration's text.
+/// The hash of a declaration's text.
 pub const fn layout_hash(declaration: &str) -> u64 {
-    let bytes = declaration.as_bytes();
-    let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    let mut at = 0;
-    while at < bytes.len() {
-        hash = (hash ^ bytes[at] as u64).wrapping_mul(0x0000_0100_0000_01b3);
-        at += 1;
-    }
-    hash
+    holdfast_wire::fnv1a(declaration.as_bytes())
 }
 
 /// Declares a [`FlowState`](crate::FlowState): the struct, its derives and its layout hash.

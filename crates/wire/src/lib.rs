@@ -8,6 +8,7 @@
 pub mod build;
 pub mod checksum;
 pub mod fragment;
+mod hash;
 pub mod header;
 mod key;
 mod layers;
@@ -16,6 +17,7 @@ mod packet;
 mod reason;
 pub mod selector;
 
+pub use hash::fnv1a;
 pub use key::{FlowKey, ip_addr, ip_bytes, map_v4, unmap_v4};
 pub use layers::{Layers, MAX_EXTENSION_HEADERS, Malformed, Network};
 pub use packet::{BUFFER_LEN, HEADROOM, MAX_MTU, MemoryPool, Meta, Packet, PacketPool};

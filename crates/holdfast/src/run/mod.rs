@@ -25,7 +25,7 @@ use holdfast_node::hub::Hub;
 use holdfast_node::message::TraceStep;
 use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::{Peer, Released};
-use holdfast_wire::{DropCounters, DropReason, MAX_MTU, Packet, PacketPool};
+use holdfast_wire::{DropCounters, DropReason, MAX_MTU, Packet, PacketPool, fnv1a};
 use runtime::Assignment;
 use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -155,14 +155,6 @@ pub fn main(file: &Path, control: Option<&Path>) -> Result<(), Failure> {
     served
 }
 
-fn cluster_number(name: &str) -> u32 {
-    holdfast_nf_hash(name) as u32
-}
-
-fn holdfast_nf_hash(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
-}
-
 fn random_seed() -> u64 {
     let mut bytes = [0u8; 8];
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
@@ -203,7 +195,7 @@ impl Manager {
         })?;
         let mut chains = config::chains(&file, &text, &checked.config)
             .map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
-        let cluster = cluster_number(&checked.config.cluster);
+        let cluster = fnv1a(checked.config.cluster.as_bytes()) as u32;
         let seed = random_seed();
         let fabric = FabricConfig { cluster, ..FabricConfig::default() };
         let detection = &checked.config.detection;

@@ -300,8 +300,7 @@ fn is_pci(device: &str) -> bool {
 
 /// A locally administered address for a virtual device that has none: the same one each time.
 fn made_up_mac(device: &str) -> Mac {
-    let hash =
-        device.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    let hash = holdfast_wire::fnv1a(device.as_bytes());
     let [a, b, c, d, e, ..] = hash.to_be_bytes();
     [0x02, a, b, c, d, e]
 }

@@ -128,8 +128,8 @@ impl Edge {
         let connected = own.iter().map(|own| EdgeRoute { prefix: own.network, port: own.port, gateway: None });
         let routes: Vec<EdgeRoute> = config.routes.iter().copied().chain(connected).collect();
         // Different on every box, the same on every start of it.
-        let macs = config.ports.iter().flat_map(|port| port.mac);
-        let seed = macs.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        let macs: Vec<u8> = config.ports.iter().flat_map(|port| port.mac).collect();
+        let seed = holdfast_wire::fnv1a(&macs);
         Edge {
             own,
             routes: Routes::new(&routes),
