@@ -243,7 +243,7 @@ impl Runtime {
         let had_input = !rx.is_empty();
         let sent_before = tx.len();
         self.sort(rx, pool, clock);
-        self.handle_records(pool, clock);
+        self.handle_records(pool);
         for at in 0..self.lanes.len() {
             let lane = &mut self.lanes[at];
             let fabric = &self.fabric;
@@ -336,13 +336,13 @@ impl Runtime {
         }
     }
 
-    fn handle_records(&mut self, pool: &mut dyn PacketPool, clock: u64) {
+    fn handle_records(&mut self, pool: &mut dyn PacketPool) {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         for (record, body) in inbox.records() {
             let result = match record.kind {
                 1..=protection_kind::LAST => self.handle_protection(record.from, record.kind, body, pool),
-                kind::CONTROL => Control::decode(body).map(|message| self.handle_control(record.from, message, pool, clock)),
-                kind::CLAIMED => self.recoveries.handle_claimed(body, &mut self.lanes, &mut self.shared, &mut self.fabric),
+                kind::CONTROL => Control::decode(body).map(|message| self.handle_control(record.from, message)),
+                kind::CLAIMED => self.recoveries.handle_claimed(body, &mut self.lanes),
                 _ => Err(DropReason::Malformed),
             };
             if let Err(reason) = result {
@@ -361,8 +361,7 @@ impl Runtime {
         result
     }
 
-    fn handle_control(&mut self, from: Peer, message: Control, pool: &mut dyn PacketPool, clock: u64) {
-        let _ = (pool, clock);
+    fn handle_control(&mut self, from: Peer, message: Control) {
         match message {
             Control::View { version, members } if version > self.view => {
                 self.view = version;
@@ -393,7 +392,7 @@ impl Runtime {
             Control::Recover { node, incarnation } => {
                 let dead = Peer { node, incarnation };
                 self.fabric.remove_peer(dead);
-                self.recoveries.begin(dead, &mut self.lanes, &mut self.fabric);
+                self.recoveries.begin(dead, &mut self.lanes);
             }
             Control::Grant { pool, blocks } => {
                 self.with_pool(pool, |pool| blocks.iter().for_each(|(block, used)| pool.backend().grant_block(*block, used)));

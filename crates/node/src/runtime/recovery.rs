@@ -5,7 +5,7 @@
 //! claim is granted, not when all are. When none is open the coordinator gets the account: first which shared resources the
 //! recovered flows hold, then that this runtime is done.
 
-use super::{Lane, Shared};
+use super::Lane;
 use crate::address::{COORDINATOR, SWITCH};
 use crate::channel::Fabric;
 use crate::message::{Claim, Control, kind};
@@ -46,7 +46,7 @@ impl Recoveries {
         !self.queue.is_empty()
     }
 
-    pub(crate) fn begin(&mut self, dead: Peer, lanes: &mut [Lane], _fabric: &mut Fabric) {
+    pub(crate) fn begin(&mut self, dead: Peer, lanes: &mut [Lane]) {
         if self.running.iter().any(|recovery| recovery.dead == dead) {
             return;
         }
@@ -85,13 +85,7 @@ impl Recoveries {
     }
 
     /// The switch's answer to one record of claims.
-    pub(crate) fn handle_claimed(
-        &mut self,
-        body: &[u8],
-        lanes: &mut [Lane],
-        shared: &mut Shared,
-        _fabric: &mut Fabric,
-    ) -> Result<(), DropReason> {
+    pub(crate) fn handle_claimed(&mut self, body: &[u8], lanes: &mut [Lane]) -> Result<(), DropReason> {
         let (number, epochs) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
         let number = u32::from_be_bytes(*number);
         let at = self.asked.iter().position(|asked| asked.number == number).ok_or(DropReason::StaleDuplicate)?;
@@ -113,7 +107,6 @@ impl Recoveries {
                 granted += 1;
             }
         }
-        let _ = shared;
         self.recovered += granted;
         if let Some(recovery) = self.running.iter_mut().find(|recovery| recovery.dead == asked.dead) {
             recovery.open = recovery.open.saturating_sub(asked.slots.len());
