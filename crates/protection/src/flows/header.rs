@@ -21,8 +21,6 @@ pub mod role {
 pub mod flag {
     /// The switch has not shown yet that it knows the reply key.
     pub const UNCONFIRMED: u8 = 1;
-    /// Packets of the flow wait in the parking lot.
-    pub const PARKED: u8 = 2;
     /// The flow's state changed in this batch.
     pub const DIRTY: u8 = 4;
     /// The flow's latest state was never sent to a replica.
@@ -69,8 +67,6 @@ pub struct ActorHeader {
     pub opened_at: u64,
     old_packets: [u64; 2],
     old_bytes: [u64; 2],
-    /// Where the switch keeps the route.
-    pub route: u32,
     /// Incarnation of `peer`.
     pub peer_incarnation: u32,
     /// Number of the commit that carried the latest state.
@@ -80,7 +76,7 @@ pub struct ActorHeader {
     /// Counts the uses of the slot. Local to the runtime.
     pub generation: u32,
     /// Zero.
-    pub spare: u32,
+    pub spare: [u32; 2],
 }
 
 impl ActorHeader {
