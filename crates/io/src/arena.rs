@@ -5,7 +5,7 @@
 //! the accesses. A process may die at any instruction: what the manager has recorded for its port comes back when it is dead.
 
 use crate::shared_memory::SharedMemory;
-use holdfast_wire::{BUFFER_LEN, HEADROOM, Packet, PacketPool};
+use holdfast_wire::{BUFFER_LEN, HEADROOM, Handle, Handles, Packet, PacketPool};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::io;
 use std::sync::Arc;
@@ -31,10 +31,11 @@ impl ArenaMemory {
     ///
     /// # Safety
     /// The caller has the buffer: no other packet in any process is in it until this one's buffer is given up.
-    pub(crate) unsafe fn packet(&self, id: u32) -> Packet {
+    #[inline]
+    pub(crate) unsafe fn packet(&self, id: u32, handle: Handle) -> Packet {
         // SAFETY: the buffer's bytes belong to whoever has the buffer, and that is the caller.
-        let buffer = unsafe { self.memory.bytes(id as usize * BUFFER_LEN, BUFFER_LEN) };
-        Packet::new(buffer, id)
+        let buffer = unsafe { self.memory.bytes(id as usize * BUFFER_LEN) };
+        handle.with_buffer(buffer, id)
     }
 }
 
@@ -45,6 +46,7 @@ pub(crate) const MANAGER: u16 = 0;
 pub struct Arena {
     memory: Arc<ArenaMemory>,
     free: Vec<u32>,
+    handles: Handles,
     owners: Vec<u16>,
 }
 
@@ -56,7 +58,7 @@ impl Arena {
     pub fn create(count: u32) -> io::Result<Arena> {
         let memory = SharedMemory::create("holdfast-arena", count as usize * BUFFER_LEN)?;
         let memory = Arc::new(ArenaMemory { memory, count });
-        Ok(Arena { memory, free: (0..count).rev().collect(), owners: vec![MANAGER; count as usize] })
+        Ok(Arena { memory, free: (0..count).rev().collect(), handles: Handles::new(count as usize), owners: vec![MANAGER; count as usize] })
     }
 
     /// The memory, to pass to another process.
@@ -71,7 +73,8 @@ impl Arena {
 
     /// Gives a buffer of the manager's to a port. The packet is consumed: its bytes are the port's from now on.
     pub(crate) fn give(&mut self, packet: Packet, to: u16) -> u32 {
-        let (_, id) = packet.into_buffer();
+        let (id, handle) = packet.into_id();
+        self.handles.put(handle);
         self.owners[id as usize] = to;
         id
     }
@@ -91,7 +94,7 @@ impl Arena {
         self.owners[id as usize] = MANAGER;
         // SAFETY: the record says that the port had the buffer, and it has just given it up through its ring; it is on no free list. A guest that
         // goes on writing into a buffer that it gave up can spoil that packet's bytes, no more: they are checked like any bytes from outside.
-        let mut packet = unsafe { self.memory.packet(id) };
+        let mut packet = unsafe { self.memory.packet(id, self.handles.take()) };
         if packet.set_range(offset, len) {
             Some(packet)
         } else {
@@ -135,12 +138,13 @@ impl PacketPool for Arena {
         let id = self.free.pop()?;
         debug_assert_eq!(self.owners[id as usize], MANAGER);
         // SAFETY: a buffer on the free list is in nobody's hands, and it has just left the list.
-        Some(unsafe { self.memory.packet(id) })
+        Some(unsafe { self.memory.packet(id, self.handles.take()) })
     }
 
     #[inline]
     fn put(&mut self, packet: Packet) {
-        let (_, id) = packet.into_buffer();
+        let (id, handle) = packet.into_id();
+        self.handles.put(handle);
         self.free.push(id);
     }
 

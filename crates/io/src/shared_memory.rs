@@ -98,9 +98,10 @@ impl SharedMemory {
     ///
     /// # Panics
     /// If they are not all inside.
-    pub(crate) unsafe fn bytes(&self, at: usize, len: usize) -> &'static mut [u8] {
-        assert!(at.checked_add(len).is_some_and(|end| end <= self.len));
-        // SAFETY: inside the mapping, which stays for the life of the process; that nobody else uses them is the caller's promise.
-        unsafe { core::slice::from_raw_parts_mut(self.base.add(at), len) }
+    pub(crate) unsafe fn bytes<const LEN: usize>(&self, at: usize) -> &'static mut [u8; LEN] {
+        assert!(at.checked_add(LEN).is_some_and(|end| end <= self.len));
+        // SAFETY: inside the mapping, which stays for the life of the process; that nobody else uses them is the caller's promise. An array of
+        // bytes may lie anywhere.
+        unsafe { &mut *self.base.add(at).cast::<[u8; LEN]>() }
     }
 }

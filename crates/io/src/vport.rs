@@ -9,7 +9,7 @@ use crate::arena::{Arena, ArenaMemory};
 use crate::doorbell;
 use crate::ring::{Consumer, Descriptor, Memory, Producer};
 use crate::shared_memory::SharedMemory;
-use holdfast_wire::{Packet, PacketPool};
+use holdfast_wire::{Handles, Packet, PacketPool};
 use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
@@ -262,6 +262,7 @@ pub struct VportGuest {
     fill: Consumer<'static>,
     done: Producer<'static>,
     cache: Vec<u32>,
+    handles: Handles,
     host_sleeps: &'static AtomicU32,
     guest_sleeps: &'static AtomicU32,
     heartbeat: &'static AtomicU64,
@@ -295,6 +296,7 @@ impl VportGuest {
             fill: Consumer::new(ring(&memory, FILL)),
             done: Producer::new(ring(&memory, DONE)),
             cache: Vec::with_capacity(CACHE * 2),
+            handles: Handles::new(CACHE * 2),
             host_sleeps: memory.word32(AT_HOST_SLEEPS),
             guest_sleeps: memory.word32(AT_GUEST_SLEEPS),
             heartbeat: memory.word64(AT_HEARTBEAT),
@@ -324,7 +326,7 @@ impl VportGuest {
                 continue;
             }
             // SAFETY: the manager recorded this buffer as the port's before it put the descriptor into the ring, so nobody else has it.
-            let mut packet = unsafe { self.arena.packet(descriptor.buffer) };
+            let mut packet = unsafe { self.arena.packet(descriptor.buffer, self.handles.take()) };
             if packet.set_range(descriptor.offset as usize, descriptor.len as usize) {
                 into.push(packet);
             } else {
@@ -341,7 +343,8 @@ impl VportGuest {
         let has_frames = !frames.is_empty();
         for packet in frames.drain(..) {
             let descriptor = Descriptor { offset: packet.offset() as u16, len: packet.len() as u16, buffer: packet.id() };
-            let (_, id) = packet.into_buffer();
+            let (id, handle) = packet.into_id();
+            self.handles.put(handle);
             // The ring has room for every buffer that the manager ever hands out; if it does not, the manager is gone.
             if !self.tx.push(descriptor) {
                 self.cache.push(id);
@@ -388,12 +391,13 @@ impl PacketPool for VportGuest {
             }
         };
         // SAFETY: a buffer of the cache came from the manager through `fill` or `rx`, is recorded as this port's, and has just left the cache.
-        Some(unsafe { self.arena.packet(id) })
+        Some(unsafe { self.arena.packet(id, self.handles.take()) })
     }
 
     #[inline]
     fn put(&mut self, packet: Packet) {
-        let (_, id) = packet.into_buffer();
+        let (id, handle) = packet.into_id();
+        self.handles.put(handle);
         if self.cache.len() < CACHE || !self.done.push(Descriptor { buffer: id, offset: 0, len: 0 }) {
             self.cache.push(id);
         } else {

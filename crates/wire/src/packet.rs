@@ -35,34 +35,111 @@ pub struct Meta {
     pub commit: u32,
 }
 
-/// A frame in an arena buffer.
+/// Bytes of an arena.
+pub type Buffer = [u8; BUFFER_LEN];
+
+/// What is known of a packet besides its bytes.
+///
+/// It is one cache line, stays where it is while the packet goes from hand to hand, and is used again for the next packet.
 #[derive(Debug)]
-#[must_use = "a packet that is forgotten leaks its buffer; give it to a pool or a port"]
-pub struct Packet {
-    buffer: &'static mut [u8],
-    start: u16,
-    end: u16,
-    id: u32,
+#[repr(align(64))]
+pub struct Parts {
     /// Offsets found by [`Packet::parse`].
     pub layers: Layers,
     /// See [`Meta`].
     pub meta: Meta,
+    /// None only in a [`Handle`].
+    buffer: Option<&'static mut Buffer>,
+    start: u16,
+    end: u16,
+    id: u32,
+}
+
+const _: () = assert!(size_of::<Parts>() == 64);
+
+/// A frame in an arena buffer. The handle is one pointer, so that passing a packet on costs nothing.
+#[derive(Debug)]
+#[must_use = "a packet that is forgotten leaks its buffer; give it to a pool or a port"]
+pub struct Packet(&'static mut Parts);
+
+/// A handle without a buffer: what is left of a packet whose buffer went elsewhere. Pools keep them for their next packets.
+#[derive(Debug)]
+pub struct Handle(&'static mut Parts);
+
+impl Handle {
+    /// A new handle. It lives as long as the process.
+    #[expect(clippy::new_without_default, reason = "it allocates for ever; nobody shall get one by accident")]
+    pub fn new() -> Handle {
+        let parts = Parts {
+            layers: Layers::default(),
+            meta: Meta::default(),
+            buffer: None,
+            start: HEADROOM as u16,
+            end: HEADROOM as u16,
+            id: 0,
+        };
+        Handle(Box::leak(Box::new(parts)))
+    }
+
+    /// A packet in this buffer of an arena. `id` is the buffer's index there; the frame is empty and starts after [`HEADROOM`].
+    #[inline]
+    pub fn with_buffer(self, buffer: &'static mut Buffer, id: u32) -> Packet {
+        let parts = self.0;
+        parts.buffer = Some(buffer);
+        parts.id = id;
+        let mut packet = Packet(parts);
+        packet.clear();
+        packet
+    }
+}
+
+/// Handles for the packets of one worker. There are as many as it ever had packets at once.
+#[derive(Debug)]
+pub struct Handles(Vec<Handle>);
+
+impl Handles {
+    /// Room for the handles of `count` packets; a tenth of them exist already.
+    pub fn new(count: usize) -> Handles {
+        let mut free = Vec::with_capacity(count);
+        free.resize_with(count / 10, Handle::new);
+        Handles(free)
+    }
+
+    /// A handle.
+    #[inline]
+    pub fn take(&mut self) -> Handle {
+        self.0.pop().unwrap_or_else(Handle::new)
+    }
+
+    /// Takes it back.
+    #[inline]
+    pub fn put(&mut self, handle: Handle) {
+        self.0.push(handle);
+    }
+}
+
+impl core::ops::Deref for Packet {
+    type Target = Parts;
+
+    #[inline]
+    fn deref(&self) -> &Parts {
+        self.0
+    }
+}
+
+impl core::ops::DerefMut for Packet {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Parts {
+        self.0
+    }
 }
 
 impl Packet {
-    /// Wraps a buffer of an arena. `id` is the buffer's index there; the frame is empty and starts
-    /// after [`HEADROOM`].
-    ///
-    /// # Panics
-    /// If the buffer is shorter than [`HEADROOM`] or longer than 65,535 bytes.
-    pub fn new(buffer: &'static mut [u8], id: u32) -> Packet {
-        assert!(buffer.len() > HEADROOM && buffer.len() <= u16::MAX as usize);
-        Packet { buffer, start: HEADROOM as u16, end: HEADROOM as u16, id, layers: Layers::default(), meta: Meta::default() }
-    }
-
-    /// Takes the handle apart: the buffer and its id.
-    pub fn into_buffer(self) -> (&'static mut [u8], u32) {
-        (self.buffer, self.id)
+    /// Takes the packet apart: the buffer's id, and the handle for another packet.
+    #[inline]
+    pub fn into_id(self) -> (u32, Handle) {
+        self.0.buffer = None;
+        (self.0.id, Handle(self.0))
     }
 
     /// The buffer's index in its arena.
@@ -88,25 +165,32 @@ impl Packet {
     /// The frame.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        &self.buffer[self.start as usize..self.end as usize]
+        &self.buffer()[self.start as usize..self.end as usize]
+    }
+
+    #[inline]
+    fn buffer(&self) -> &[u8] {
+        self.buffer.as_ref().map_or(&[], |buffer| &buffer[..])
     }
 
     /// The frame, to write.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.buffer[self.start as usize..self.end as usize]
+        let (start, end) = (self.start as usize, self.end as usize);
+        &mut self.buffer_mut()[start..end]
     }
 
     /// The whole buffer: for a port that receives into it. Follow with [`Packet::set_range`].
+    #[inline]
     pub fn buffer_mut(&mut self) -> &mut [u8] {
-        self.buffer
+        self.0.buffer.as_mut().map_or(&mut [], |buffer| &mut buffer[..])
     }
 
     /// Says where in the buffer the frame lies. False, and nothing changed, if that is outside.
     #[must_use]
     pub fn set_range(&mut self, start: usize, len: usize) -> bool {
         let Some(end) = start.checked_add(len) else { return false };
-        if end > self.buffer.len() {
+        if end > BUFFER_LEN {
             return false;
         }
         self.start = start as u16;
@@ -127,10 +211,10 @@ impl Packet {
     #[must_use]
     pub fn copy_from(&mut self, frame: &[u8]) -> bool {
         let end = HEADROOM + frame.len();
-        if end > self.buffer.len() {
+        if end > BUFFER_LEN {
             return false;
         }
-        self.buffer[HEADROOM..end].copy_from_slice(frame);
+        self.buffer_mut()[HEADROOM..end].copy_from_slice(frame);
         self.start = HEADROOM as u16;
         self.end = end as u16;
         true
@@ -144,7 +228,7 @@ impl Packet {
         }
         self.start -= n as u16;
         let start = self.start as usize;
-        Some(&mut self.buffer[start..start + n])
+        Some(&mut self.buffer_mut()[start..start + n])
     }
 
     /// Removes `n` bytes in front. False, and nothing changed, if the frame is shorter.
@@ -168,12 +252,12 @@ impl Packet {
     /// Appends `n` bytes (their content is whatever the buffer held). `None` if there is no room.
     pub fn extend_back(&mut self, n: usize) -> Option<&mut [u8]> {
         let end = self.end as usize + n;
-        if end > self.buffer.len() {
+        if end > BUFFER_LEN {
             return None;
         }
         let old = self.end as usize;
         self.end = end as u16;
-        Some(&mut self.buffer[old..end])
+        Some(&mut self.buffer_mut()[old..end])
     }
 
     /// Finds the layers of the frame and keeps their offsets in [`Packet::layers`].
@@ -206,11 +290,11 @@ pub trait PacketPool {
 /// gave back, so that making worlds by the thousand does not grow memory.
 #[derive(Debug)]
 pub struct MemoryPool {
-    free: Vec<(&'static mut [u8], u32)>,
+    free: Vec<Packet>,
     total: usize,
 }
 
-static RETIRED: std::sync::Mutex<Vec<&'static mut [u8]>> = std::sync::Mutex::new(Vec::new());
+static RETIRED: std::sync::Mutex<Vec<Packet>> = std::sync::Mutex::new(Vec::new());
 
 impl MemoryPool {
     /// A pool of `count` buffers.
@@ -219,15 +303,16 @@ impl MemoryPool {
         {
             let mut retired = RETIRED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             while free.len() < count {
-                let Some(buffer) = retired.pop() else { break };
-                free.push((buffer, free.len() as u32));
+                let Some(mut packet) = retired.pop() else { break };
+                packet.id = free.len() as u32;
+                free.push(packet);
             }
         }
         let missing = count - free.len();
-        let slab: &'static mut [u8] = Vec::leak(vec![0u8; missing * BUFFER_LEN]);
-        for buffer in slab.chunks_exact_mut(BUFFER_LEN) {
+        let slab: &'static mut [Buffer] = Vec::leak(vec![[0u8; BUFFER_LEN]; missing]);
+        for buffer in slab {
             let id = free.len() as u32;
-            free.push((buffer, id));
+            free.push(Handle::new().with_buffer(buffer, id));
         }
         MemoryPool { free, total: count }
     }
@@ -239,13 +324,16 @@ impl MemoryPool {
 }
 
 impl PacketPool for MemoryPool {
+    #[inline]
     fn take(&mut self) -> Option<Packet> {
-        let (buffer, id) = self.free.pop()?;
-        Some(Packet::new(buffer, id))
+        let mut packet = self.free.pop()?;
+        packet.clear();
+        Some(packet)
     }
 
+    #[inline]
     fn put(&mut self, packet: Packet) {
-        self.free.push(packet.into_buffer());
+        self.free.push(packet);
     }
 
     fn free(&self) -> usize {
@@ -256,6 +344,6 @@ impl PacketPool for MemoryPool {
 impl Drop for MemoryPool {
     fn drop(&mut self) {
         let mut retired = RETIRED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        retired.extend(self.free.drain(..).map(|(buffer, _)| buffer));
+        retired.append(&mut self.free);
     }
 }

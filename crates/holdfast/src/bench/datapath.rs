@@ -16,7 +16,7 @@ use holdfast_wire::nsh::{self, ENCAPSULATION_LEN, Flags, Outer, index};
 use holdfast_wire::{FlowKey, MemoryPool, Packet, PacketPool};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
 /// Packets in one burst: as many as a runtime's process takes.
@@ -696,15 +696,27 @@ fn serve_replica(
     let mut borrowed = Borrowed { pool, theirs: Vec::with_capacity(IN_FLIGHT) };
     let (mut rx, mut tx) = (Vec::with_capacity(BURST * 4), Vec::with_capacity(BURST * 4));
     let mut clock = 1u64;
+    let mut idle = 0u32;
     while !stop.load(Ordering::Relaxed) {
-        let mut bundle = match inbox.try_recv() {
+        // Spins while its owner works, and sleeps while another case is timed.
+        let next = if idle < 1000 {
+            inbox.try_recv()
+        } else {
+            inbox.recv_timeout(Duration::from_millis(10)).map_err(|error| match error {
+                RecvTimeoutError::Timeout => TryRecvError::Empty,
+                RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+            })
+        };
+        let mut bundle = match next {
             Ok(bundle) => bundle,
             Err(TryRecvError::Empty) => {
+                idle = idle.saturating_add(1);
                 std::thread::yield_now();
                 continue;
             }
             Err(TryRecvError::Disconnected) => return,
         };
+        idle = 0;
         rx.append(&mut bundle);
         clock += 1000;
         replica.turn(&mut rx, &mut tx, &mut borrowed, clock);
