@@ -112,7 +112,7 @@ impl Chain {
         self.run_observed(packet, block, position, cx, |_, _| {})
     }
 
-    /// The same, telling `observe` the name of each function that let the packet pass, and how the packet is behind it.
+    /// The same, telling `observe` each function that let the packet pass, and how the packet is behind it.
     ///
     /// A function's panic passes through, as with [`Chain::run`].
     #[inline]
@@ -122,7 +122,7 @@ impl Chain {
         block: &mut [u8],
         position: Position,
         cx: &mut Context,
-        mut observe: impl FnMut(&'static str, &Packet),
+        mut observe: impl FnMut(&dyn Function, &Packet),
     ) -> Outcome {
         let count = self.functions.len();
         let mut opened = position.opened;
@@ -149,7 +149,7 @@ impl Chain {
             }
             opened = false;
             match function.process(packet, state, cx) {
-                Verdict::Forward => observe(function.name(), packet),
+                Verdict::Forward => observe(&**function, packet),
                 Verdict::Drop(reason) => {
                     if position.opening {
                         self.close(block, index + 1);

@@ -45,11 +45,7 @@ impl PartialEq for FlowKey {
 /// An IPv4 address as IPv4-mapped IPv6.
 #[inline]
 pub fn map_v4(address: [u8; 4]) -> [u8; 16] {
-    let mut mapped = [0u8; 16];
-    mapped[10] = 0xff;
-    mapped[11] = 0xff;
-    mapped[12..].copy_from_slice(&address);
-    mapped
+    (0xffff_0000_0000 | u128::from(u32::from_be_bytes(address))).to_be_bytes()
 }
 
 /// The IPv4 address in an IPv4-mapped one.
@@ -114,7 +110,33 @@ impl FlowKey {
     /// fragment after the first. ICMP errors give the key of the packet that they quote, reversed: they travel with the replies.
     #[inline]
     pub fn of(packet: &Packet) -> Option<FlowKey> {
-        FlowKey::of_bytes(packet.bytes(), &packet.layers, true)
+        let layers = &packet.layers;
+        // Most packets, without a call: what is at once hashed should not take the way through memory.
+        if matches!(layers.protocol, proto::TCP | proto::UDP) && layers.has_transport() {
+            let bytes = packet.bytes().get(..layers.end as usize)?;
+            let header = bytes.get(layers.l3 as usize..)?;
+            let (source, destination) = match layers.network {
+                Network::V4 => {
+                    let addresses: &[[u8; 4]; 2] = zerocopy::transmute_ref!(header.get(12..20)?.first_chunk::<8>()?);
+                    (map_v4(addresses[0]), map_v4(addresses[1]))
+                }
+                Network::V6 => {
+                    let addresses: &[[u8; 16]; 2] = zerocopy::transmute_ref!(header.get(8..40)?.first_chunk::<32>()?);
+                    (addresses[0], addresses[1])
+                }
+                Network::Other => return None,
+            };
+            let ports: &[u8; 4] = bytes.get(layers.l4 as usize..)?.first_chunk()?;
+            return Some(FlowKey {
+                source,
+                destination,
+                source_port: u16::from_be_bytes([ports[0], ports[1]]),
+                destination_port: u16::from_be_bytes([ports[2], ports[3]]),
+                protocol: u16::from(layers.protocol),
+                scope: 0,
+            });
+        }
+        FlowKey::of_bytes(packet.bytes(), layers, true)
     }
 
     fn of_bytes(bytes: &[u8], layers: &Layers, follow_errors: bool) -> Option<FlowKey> {

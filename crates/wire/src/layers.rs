@@ -82,7 +82,16 @@ impl Layers {
     /// What contradicts itself. A frame that is not IP parses, with [`Network::Other`].
     #[inline]
     pub fn parse(frame: &[u8]) -> Result<Layers, Malformed> {
-        let mut layers = Layers { end: offset(frame.len())?, ..Layers::default() };
+        let mut layers = Layers::default();
+        layers.fill(frame)?;
+        Ok(layers)
+    }
+
+    /// The same in place: many small fields that are written and at once copied as a whole would make the copy wait for them.
+    #[inline]
+    pub(crate) fn fill(&mut self, frame: &[u8]) -> Result<(), Malformed> {
+        let layers = self;
+        *layers = Layers { end: offset(frame.len())?, ..Layers::default() };
         let mut at = 12;
         let mut ethertype = be16(frame, at).ok_or(Malformed::Truncated)?;
         while ethertype == ETHERTYPE_VLAN || ethertype == ETHERTYPE_QINQ {
@@ -101,7 +110,7 @@ impl Layers {
             ETHERTYPE_IPV6 => layers.ipv6(frame)?,
             _ => {}
         }
-        Ok(layers)
+        Ok(())
     }
 
     /// The offsets of an IP packet without a frame around it (what an ICMP error quotes), which may
@@ -135,11 +144,13 @@ impl Layers {
         self.network != Network::Other && self.fragment_offset == 0
     }
 
+    #[inline]
     fn ipv4(&mut self, frame: &[u8]) -> Result<(), Malformed> {
         self.ipv4_header(frame, false)?;
         self.transport(frame)
     }
 
+    #[inline]
     fn ipv4_header(&mut self, frame: &[u8], quoted: bool) -> Result<(), Malformed> {
         let l3 = self.l3 as usize;
         let header = frame.get(l3..l3 + 20).ok_or(Malformed::Truncated)?;
@@ -258,6 +269,7 @@ impl Layers {
     }
 
     /// Checks that the transport header of a first (or only) fragment is whole.
+    #[inline]
     fn transport(&mut self, frame: &[u8]) -> Result<(), Malformed> {
         if self.fragment_offset != 0 {
             return Ok(());

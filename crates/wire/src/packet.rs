@@ -266,9 +266,13 @@ impl Packet {
     /// What is wrong with the frame. The offsets are then those of an unparsed packet.
     #[inline]
     pub fn parse(&mut self) -> Result<(), Malformed> {
-        self.layers = Layers::default();
-        self.layers = Layers::parse(self.bytes())?;
-        Ok(())
+        let Parts { layers, buffer, start, end, .. } = &mut *self.0;
+        let frame = buffer.as_ref().map_or(&[][..], |buffer| &buffer[*start as usize..*end as usize]);
+        let result = layers.fill(frame);
+        if result.is_err() {
+            *layers = Layers::default();
+        }
+        result
     }
 }
 

@@ -4,12 +4,11 @@ use super::Shared;
 use super::parking::{Parked, Parking};
 use super::timers::Wheel;
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position, SharedField};
-use holdfast_protection::flows::{Found, flag, role};
+use holdfast_protection::flows::{ActorHeader, Found, flag, role};
 use holdfast_protection::{Admission, Flows, Outbox, Protection, Slot};
 use holdfast_wire::header::{icmp, icmpv6};
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{DropReason, FlowKey, Network, Packet, PacketPool};
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// How long a flow lives whose functions ask for nothing, ns.
@@ -24,6 +23,14 @@ enum Step {
     Park(Slot, Position),
 }
 
+/// A packet that came in, and which flow it says it belongs to.
+pub(crate) struct Arrival {
+    /// None when its fate is decided.
+    packet: Option<Packet>,
+    key: FlowKey,
+    hash: u64,
+}
+
 /// See the module.
 pub(crate) struct Lane {
     pub(crate) index: u16,
@@ -35,12 +42,10 @@ pub(crate) struct Lane {
     pub(crate) wheel: Wheel,
     pub(crate) parking: Parking,
     /// Packets of this turn, in order of arrival.
-    pub(crate) work: VecDeque<Packet>,
+    pub(crate) work: Vec<Arrival>,
     /// Shared state has changed, or a flow came back: parked packets may go on.
     pub(crate) retry: bool,
     owned_limit: usize,
-    keys: Vec<FlowKey>,
-    hashes: Vec<u64>,
     likely: Vec<Option<Found>>,
     undo: Vec<u8>,
     running: Option<(Slot, bool)>,
@@ -69,15 +74,19 @@ impl Lane {
             outbox: Outbox::default(),
             wheel: Wheel::new(),
             parking: Parking::new(),
-            work: VecDeque::with_capacity(256),
+            work: Vec::with_capacity(256),
             retry: false,
             owned_limit,
-            keys: Vec::with_capacity(256),
-            hashes: Vec::with_capacity(256),
             likely: Vec::with_capacity(256),
             undo,
             running: None,
         }
+    }
+
+    /// A packet for this turn.
+    #[inline]
+    pub(crate) fn arrive(&mut self, packet: Packet, key: FlowKey) {
+        self.work.push(Arrival { packet: Some(packet), hash: self.flows.hash(&key), key });
     }
 
     /// Takes this turn's packets through the chain.
@@ -87,51 +96,38 @@ impl Lane {
         if self.work.is_empty() {
             return;
         }
-        self.keys.clear();
-        self.hashes.clear();
+        let mut work = core::mem::take(&mut self.work);
+        core::hint::black_box(self.flows.touch_buckets(work.iter().map(|arrival| arrival.hash)));
+        core::hint::black_box(self.flows.touch_slots(work.iter().map(|arrival| arrival.hash), &mut self.likely));
+        // A packet leaves its place only when its fate is known: a panic loses none.
         let mut at = 0;
-        while at < self.work.len() {
-            match shared.identify(&mut self.work[at]) {
-                Ok(key) => {
-                    self.hashes.push(self.flows.hash(&key));
-                    self.keys.push(key);
+        while at < work.len() {
+            let done = catch_unwind(AssertUnwindSafe(|| {
+                while let Some(arrival) = work.get_mut(at) {
+                    let likely = self.likely[at];
+                    if let Some(packet) = &mut arrival.packet {
+                        let step = self.step(packet, &arrival.key, arrival.hash, likely, shared);
+                        if let Some(packet) = arrival.packet.take() {
+                            self.settle(step, packet, &arrival.key, shared, pool);
+                        }
+                    }
                     at += 1;
                 }
-                Err(reason) => {
-                    if let Some(packet) = self.work.remove(at) {
-                        shared.drop(packet, reason, pool);
-                    }
-                }
-            }
-        }
-        core::hint::black_box(self.flows.touch_buckets(&self.hashes));
-        core::hint::black_box(self.flows.touch_slots(&self.hashes, &mut self.likely));
-        // A packet leaves the queue only when its fate is known: a panic loses none.
-        let total = self.work.len();
-        while !self.work.is_empty() {
-            let done = catch_unwind(AssertUnwindSafe(|| self.process_ready(total, shared, pool)));
+            }));
             if done.is_err() {
-                self.contain_panic(shared, pool);
+                self.contain_panic(work[at].packet.take(), shared, pool);
+                at += 1;
             }
         }
+        work.clear();
+        self.work = work;
     }
 
-    fn process_ready(&mut self, total: usize, shared: &mut Shared, pool: &mut dyn PacketPool) {
-        while !self.work.is_empty() {
-            let at = total - self.work.len();
-            let (key, hash) = (self.keys[at], self.hashes[at]);
-            let step = self.step(key, hash, self.likely[at], shared);
-            let Some(packet) = self.work.pop_front() else { return };
-            self.settle(step, packet, key, shared, pool);
-        }
-    }
-
-    /// Finds the packet's flow and runs the chain; the packet is the first of `work`.
+    /// Finds the packet's flow and runs the chain.
     #[inline]
-    fn step(&mut self, key: FlowKey, hash: u64, likely: Option<Found>, shared: &mut Shared) -> Step {
-        let Some(packet) = self.work.front() else { return Step::Drop(DropReason::NoFlow) };
+    fn step(&mut self, packet: &mut Packet, key: &FlowKey, hash: u64, likely: Option<Found>, shared: &mut Shared) -> Step {
         let (epoch, is_new) = (packet.meta.commit, packet.meta.flags & Flags::NEW != 0);
-        match self.flows.find_likely(&key, hash, likely) {
+        match self.flows.find_likely(key, hash, likely) {
             Some(found) => {
                 let header = self.flows.header_mut(found.slot);
                 let is_newer = (epoch.wrapping_sub(header.epoch) as i32) > 0;
@@ -148,27 +144,26 @@ impl Lane {
                         if header.parked > 0 {
                             return Step::Park(found.slot, Position::START);
                         }
-                        self.run(found, key, Position::START, shared)
+                        self.run(packet, found, key, Position::START, shared)
                     }
                     role::OPENING | role::CLAIMING => Step::Park(found.slot, Position::START),
                     _ if is_new && is_newer && !found.is_reply => {
                         // The flow of which this was the replica has ended unheard, and its key lives again here.
                         self.flows.remove(found.slot);
-                        self.open(key, hash, shared)
+                        self.open(packet, key, hash, shared)
                     }
                     _ => Step::Drop(DropReason::StaleEpoch),
                 }
             }
-            None if is_new => self.open(key, hash, shared),
+            None if is_new => self.open(packet, key, hash, shared),
             None => {
-                shared.ended.push((key, epoch));
+                shared.ended.push((*key, epoch));
                 Step::Drop(DropReason::NoFlow)
             }
         }
     }
 
-    fn open(&mut self, key: FlowKey, hash: u64, shared: &mut Shared) -> Step {
-        let Some(packet) = self.work.front() else { return Step::Drop(DropReason::NoFlow) };
+    fn open(&mut self, packet: &mut Packet, key: &FlowKey, hash: u64, shared: &mut Shared) -> Step {
         let meta = packet.meta;
         let refused = if is_icmp_error(packet) {
             Some(DropReason::StateInvalid)
@@ -179,12 +174,12 @@ impl Lane {
         };
         let slot = match refused {
             Some(reason) => Err(reason),
-            None => self.flows.insert(key, hash, role::OPENING).map_err(|_| DropReason::FlowTableFull),
+            None => self.flows.insert(*key, hash, role::OPENING).map_err(|_| DropReason::FlowTableFull),
         };
         let slot = match slot {
             Ok(slot) => slot,
             Err(reason) => {
-                shared.ended.push((key, meta.commit));
+                shared.ended.push((*key, meta.commit));
                 return Step::Drop(reason);
             }
         };
@@ -195,29 +190,29 @@ impl Lane {
         header.chain = self.index;
         header.opened_at = meta.stamp;
         header.flags = flag::UNCONFIRMED;
-        self.run(Found { slot, is_reply: false }, key, Position::OPENING, shared)
+        self.run(packet, Found { slot, is_reply: false }, key, Position::OPENING, shared)
     }
 
-    /// Runs the chain from `position` on the first packet of `work`.
-    fn run(&mut self, found: Found, key: FlowKey, position: Position, shared: &mut Shared) -> Step {
+    /// Runs the chain from `position` on.
+    fn run(&mut self, packet: &mut Packet, found: Found, key: &FlowKey, position: Position, shared: &mut Shared) -> Step {
         let slot = found.slot;
         match self.protection.admit(&mut self.flows, slot) {
             Admission::Ready => {}
             Admission::Park => return Step::Park(slot, position),
             Admission::Drop(reason) => return Step::Drop(reason),
         }
-        let Some(packet) = self.work.front_mut() else { return Step::Drop(DropReason::NoFlow) };
         let (header, state) = self.flows.parts_mut(slot);
         header.last_stamp = header.last_stamp.max(packet.meta.stamp);
         let direction = if found.is_reply { Direction::Reverse } else { Direction::Forward };
-        shared.cx.begin(header.last_stamp, key, direction);
+        shared.cx.begin(header.last_stamp, *key, direction);
         self.undo.copy_from_slice(state);
         self.running = Some((slot, position.opening));
         let outcome = if packet.meta.flags & Flags::TRACE == 0 {
             self.chain.run(packet, state, position, &mut shared.cx)
         } else {
             let mut steps = Vec::new();
-            let outcome = self.chain.run_observed(packet, state, position, &mut shared.cx, |name, packet| {
+            let outcome = self.chain.run_observed(packet, state, position, &mut shared.cx, |function, packet| {
+                let name = function.name();
                 steps.push(match FlowKey::of(packet) {
                     Some(key) => format!("{name} passes it as {key}"),
                     None => format!("{name} passes it"),
@@ -231,8 +226,9 @@ impl Lane {
             Outcome::Forward => {
                 account(header, direction, packet, &shared.cx);
                 if header.role == role::OPENING {
-                    return self.opened(slot, shared);
+                    return self.opened(packet, slot, shared);
                 }
+                mark(header, packet);
                 Step::Commit(slot)
             }
             Outcome::Drop(reason, function) => {
@@ -254,8 +250,7 @@ impl Lane {
     }
 
     /// The chain let a flow's first packet pass: the flow exists.
-    fn opened(&mut self, slot: Slot, shared: &mut Shared) -> Step {
-        let Some(packet) = self.work.front() else { return Step::Drop(DropReason::NoFlow) };
+    fn opened(&mut self, packet: &mut Packet, slot: Slot, shared: &mut Shared) -> Step {
         let reply = FlowKey::of(packet).map(|key| key.reverse());
         let placed = reply.is_some_and(|reply| self.flows.set_reply(slot, reply).is_ok());
         if !placed {
@@ -270,22 +265,20 @@ impl Lane {
         if header.expires_at == 0 {
             header.expires_at = header.last_stamp + DEFAULT_LIFETIME;
         }
+        mark(header, packet);
         self.wheel.file(&mut self.flows, slot);
         shared.opened += 1;
         Step::Commit(slot)
     }
 
-    fn settle(&mut self, step: Step, mut packet: Packet, key: FlowKey, shared: &mut Shared, pool: &mut dyn PacketPool) {
+    #[inline]
+    fn settle(&mut self, step: Step, packet: Packet, key: &FlowKey, shared: &mut Shared, pool: &mut dyn PacketPool) {
         match step {
             Step::Commit(slot) => {
                 if packet.meta.flags & Flags::TRACE != 0 {
                     let now = FlowKey::of(&packet).map_or(String::new(), |key| key.to_string());
                     shared.trace(&packet, format!("chain {}: {key} leaves as {now}", self.name));
                 }
-                let header = self.flows.header(slot);
-                let is_learning = header.flags & flag::UNCONFIRMED != 0;
-                packet.meta.flags = packet.meta.flags & Flags::TRACE | if is_learning { Flags::LEARN } else { 0 };
-                packet.meta.epoch = header.epoch as u16;
                 let nondeterministic = shared.cx.is_nondeterministic();
                 self.protection.commit(&mut self.flows, slot, packet, nondeterministic, &mut self.outbox);
             }
@@ -295,7 +288,7 @@ impl Lane {
                     shared.trace(&packet, format!("chain {}: {key} waits", self.name));
                 }
                 let generation = self.flows.header(slot).generation;
-                let parked = Parked { slot, generation, key, position, since: shared.now, packet };
+                let parked = Parked { slot, generation, key: *key, position, since: shared.now, packet };
                 let header = self.flows.header_mut(slot);
                 match self.parking.push(parked, header.parked) {
                     Ok(()) => header.parked += 1,
@@ -305,9 +298,9 @@ impl Lane {
         }
     }
 
-    /// A function panicked on the first packet of `work`: the flow is as before the packet, the packet is dropped, the others go on.
+    /// A function panicked on this packet: the flow is as before the packet, the packet is dropped, the others go on.
     /// A flow that was being opened does not exist; what the functions before had opened is closed, so that nothing it leased is lost.
-    fn contain_panic(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
+    fn contain_panic(&mut self, packet: Option<Packet>, shared: &mut Shared, pool: &mut dyn PacketPool) {
         shared.panics += 1;
         if let Some((slot, opening)) = self.running.take() {
             if opening {
@@ -319,7 +312,7 @@ impl Lane {
                 self.flows.parts_mut(slot).1.copy_from_slice(&self.undo);
             }
         }
-        if let Some(packet) = self.work.pop_front() {
+        if let Some(packet) = packet {
             shared.drop(packet, DropReason::FunctionPanicked, pool);
         }
     }
@@ -349,21 +342,21 @@ impl Lane {
             header.parked -= 1;
             // It may have been forwarded under the epoch before the flow came here.
             let is_reply = header.reply == parked.key && header.key != parked.key;
-            self.work.push_front(parked.packet);
-            let (slot, key) = (parked.slot, parked.key);
-            let step = catch_unwind(AssertUnwindSafe(|| self.run(Found { slot, is_reply }, key, parked.position, shared)));
+            let (slot, key, mut packet) = (parked.slot, parked.key, parked.packet);
+            let step = catch_unwind(AssertUnwindSafe(|| {
+                self.run(&mut packet, Found { slot, is_reply }, &key, parked.position, shared)
+            }));
             let Ok(step) = step else {
-                self.contain_panic(shared, pool);
+                self.contain_panic(Some(packet), shared, pool);
                 continue;
             };
-            let Some(packet) = self.work.pop_front() else { continue };
             if let Step::Park(slot, position) = step {
                 blocked.push(slot);
                 let header = self.flows.header_mut(slot);
                 header.parked += 1;
                 self.parking.put_back(Parked { slot, position, packet, key, generation: parked.generation, since: parked.since });
             } else {
-                self.settle(step, packet, key, shared, pool);
+                self.settle(step, packet, &key, shared, pool);
             }
         }
     }
@@ -464,7 +457,7 @@ fn contain(chain: &mut Chain, state: &mut [u8], shared: &mut Shared, end: impl F
 
 /// Books a processed packet on its flow: counters, deadline, whether the switch has shown that it knows the reply key.
 #[inline]
-fn account(header: &mut holdfast_protection::flows::ActorHeader, direction: Direction, packet: &Packet, cx: &Context) {
+fn account(header: &mut ActorHeader, direction: Direction, packet: &Packet, cx: &Context) {
     let way = direction as usize;
     header.count(way, packet.len() as u16);
     if direction == Direction::Reverse {
@@ -474,6 +467,14 @@ fn account(header: &mut holdfast_protection::flows::ActorHeader, direction: Dire
         let wish = header.last_stamp + cx.lifetime();
         header.expires_at = if cx.is_ending() { wish } else { header.expires_at.max(wish) };
     }
+}
+
+/// Writes on a packet that the chain let pass what its release needs: the epoch, and whether the switch must learn the reply key.
+#[inline]
+fn mark(header: &ActorHeader, packet: &mut Packet) {
+    let is_learning = header.flags & flag::UNCONFIRMED != 0;
+    packet.meta.flags = packet.meta.flags & Flags::TRACE | if is_learning { Flags::LEARN } else { 0 };
+    packet.meta.epoch = header.epoch as u16;
 }
 
 fn is_icmp_error(packet: &Packet) -> bool {

@@ -305,7 +305,7 @@ impl Runtime {
     }
 
     #[inline]
-    fn sort_packet(&mut self, packet: Packet, outer: Outer, pool: &mut dyn PacketPool) {
+    fn sort_packet(&mut self, mut packet: Packet, outer: Outer, pool: &mut dyn PacketPool) {
         if packet.meta.flags & Flags::OAM != 0 {
             self.fenced |= outer.index == index::FENCED && packet.meta.commit == self.config.me.incarnation;
             self.shared.now = self.shared.now.max(packet.meta.stamp);
@@ -320,7 +320,10 @@ impl Runtime {
             index::TO_RUNTIME => {
                 self.packets += 1;
                 self.shared.now = self.shared.now.max(packet.meta.stamp);
-                lane.work.push_back(packet);
+                match self.shared.identify(&mut packet) {
+                    Ok(key) => lane.arrive(packet, key),
+                    Err(reason) => self.shared.drop(packet, reason, pool),
+                }
             }
             index::TO_REPLICA => {
                 // Its messages may have come before the view that names it: who was just started is told last.

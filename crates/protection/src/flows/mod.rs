@@ -181,16 +181,16 @@ impl Flows {
 
     /// First half of a burst look-up: brings the keys' buckets into the cache.
     #[inline]
-    pub fn touch_buckets(&self, hashes: &[u64]) -> u64 {
-        hashes.iter().fold(0, |sum, &hash| sum.wrapping_add(self.table.touch(hash)))
+    pub fn touch_buckets(&self, hashes: impl Iterator<Item = u64>) -> u64 {
+        hashes.fold(0, |sum, hash| sum.wrapping_add(self.table.touch(hash)))
     }
 
     /// Second half: looks the keys up without comparing them, and brings the slots' lines into the cache. `into` gets one entry per
     /// hash, for [`Flows::find_likely`]. The returned value means nothing; use it so that the loads stay.
     #[inline]
-    pub fn touch_slots(&self, hashes: &[u64], into: &mut Vec<Option<Found>>) -> u64 {
+    pub fn touch_slots(&self, hashes: impl Iterator<Item = u64>, into: &mut Vec<Option<Found>>) -> u64 {
         into.clear();
-        into.extend(hashes.iter().map(|&hash| self.table.candidate(hash)));
+        into.extend(hashes.map(|hash| self.table.candidate(hash)));
         let mut sum = 0u64;
         for found in into.iter().flatten() {
             let start = found.slot as usize * self.stride;
