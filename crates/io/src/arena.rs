@@ -58,7 +58,12 @@ impl Arena {
     pub fn create(count: u32) -> io::Result<Arena> {
         let memory = SharedMemory::create("holdfast-arena", count as usize * BUFFER_LEN)?;
         let memory = Arc::new(ArenaMemory { memory, count });
-        Ok(Arena { memory, free: (0..count).rev().collect(), handles: Handles::new(count as usize), owners: vec![MANAGER; count as usize] })
+        Ok(Arena {
+            memory,
+            free: (0..count).rev().collect(),
+            handles: Handles::new(count as usize),
+            owners: vec![MANAGER; count as usize],
+        })
     }
 
     /// The memory, to pass to another process.

@@ -264,7 +264,7 @@ impl Packet {
     ///
     /// # Errors
     /// What is wrong with the frame. The offsets are then those of an unparsed packet.
-    #[inline]
+    #[inline(always)]
     pub fn parse(&mut self) -> Result<(), Malformed> {
         let Parts { layers, buffer, start, end, .. } = &mut *self.0;
         let frame = buffer.as_ref().map_or(&[][..], |buffer| &buffer[*start as usize..*end as usize]);

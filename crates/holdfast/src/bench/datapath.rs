@@ -378,35 +378,29 @@ fn runtime(me: Peer, flows: usize, chain: Chain, protection: Box<dyn Protection>
     runtime
 }
 
-/// A frame as the switch sends it.
-const ENCAPSULATED_LEN: usize = ENCAPSULATION_LEN + FRAME_LEN;
-/// Where the stamp is in it.
+/// Where the stamp is in the encapsulation.
 const STAMP_AT: usize = 22;
 
-/// Plays frames to a runtime as the switch sends them: encapsulated beforehand, because that is the switch's work; only the stamp is new each time.
+/// Plays frames to a runtime as the switch sends them. All flows have one epoch, so all have one encapsulation but for the stamp: it is made beforehand,
+/// because that is the switch's work.
 struct ToRuntime {
-    player: Player<ENCAPSULATED_LEN>,
+    player: Player,
+    encapsulation: [u8; ENCAPSULATION_LEN],
     stamp: u64,
     epoch: u32,
 }
 
 impl ToRuntime {
     fn new() -> ToRuntime {
-        ToRuntime { player: Player::new(Vec::new()), stamp: 1, epoch: 1 }
+        ToRuntime { player: Player::new(Vec::new()), encapsulation: [0; ENCAPSULATION_LEN], stamp: 1, epoch: 1 }
     }
 
     fn play(&mut self, frames: &[[u8; FRAME_LEN]], pool: &mut dyn PacketPool) {
-        let mut encapsulated = Vec::with_capacity(frames.len());
-        for frame in frames {
-            let Some(mut packet) = pool.take() else { return };
-            if packet.copy_from(frame) {
-                encapsulate(&mut packet, 0, self.epoch, 0);
-                encapsulated.extend(<[u8; ENCAPSULATED_LEN]>::try_from(packet.bytes()));
-            }
-            packet.clear();
-            pool.put(packet);
-        }
-        self.player = Player::new(encapsulated);
+        self.player = Player::new(frames.to_vec());
+        let Some(mut packet) = pool.take() else { return };
+        encapsulate(&mut packet, 0, self.epoch, 0);
+        self.encapsulation.copy_from_slice(packet.bytes());
+        pool.put(packet);
     }
 
     fn receive(&mut self, count: usize, pool: &mut dyn PacketPool, into: &mut Vec<Packet>) {
@@ -414,7 +408,10 @@ impl ToRuntime {
         self.player.receive(count, pool, into);
         for packet in &mut into[before..] {
             self.stamp += 1;
-            packet.bytes_mut()[STAMP_AT..STAMP_AT + 8].copy_from_slice(&self.stamp.to_be_bytes());
+            if let Some(room) = packet.push_front(ENCAPSULATION_LEN) {
+                room.copy_from_slice(&self.encapsulation);
+                room[STAMP_AT..STAMP_AT + 8].copy_from_slice(&self.stamp.to_be_bytes());
+            }
         }
     }
 }

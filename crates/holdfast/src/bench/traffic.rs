@@ -67,14 +67,14 @@ pub(crate) fn is_sound(frame: &[u8]) -> bool {
 }
 
 /// A port that plays frames from memory, one after the other, for ever.
-pub(crate) struct Player<const LEN: usize = FRAME_LEN> {
-    frames: Vec<[u8; LEN]>,
+pub(crate) struct Player {
+    frames: Vec<[u8; FRAME_LEN]>,
     at: usize,
 }
 
-impl<const LEN: usize> Player<LEN> {
+impl Player {
     /// Plays `frames` in a random order that is the same for every player of as many frames.
-    pub(crate) fn new(mut frames: Vec<[u8; LEN]>) -> Player<LEN> {
+    pub(crate) fn new(mut frames: Vec<[u8; FRAME_LEN]>) -> Player {
         let mut random = holdfast_sim::Random::new(frames.len() as u64);
         for at in (1..frames.len()).rev() {
             frames.swap(at, random.range(0, at as u64 + 1) as usize);

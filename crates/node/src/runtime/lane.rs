@@ -163,6 +163,7 @@ impl Lane {
         }
     }
 
+    #[inline(never)]
     fn open(&mut self, packet: &mut Packet, key: &FlowKey, hash: u64, shared: &mut Shared) -> Step {
         let meta = packet.meta;
         let refused = if is_icmp_error(packet) {
@@ -194,6 +195,7 @@ impl Lane {
     }
 
     /// Runs the chain from `position` on.
+    #[inline(always)]
     fn run(&mut self, packet: &mut Packet, found: Found, key: &FlowKey, position: Position, shared: &mut Shared) -> Step {
         let slot = found.slot;
         match self.protection.admit(&mut self.flows, slot) {
@@ -271,7 +273,7 @@ impl Lane {
         Step::Commit(slot)
     }
 
-    #[inline]
+    #[inline(always)]
     fn settle(&mut self, step: Step, packet: Packet, key: &FlowKey, shared: &mut Shared, pool: &mut dyn PacketPool) {
         match step {
             Step::Commit(slot) => {
@@ -343,9 +345,8 @@ impl Lane {
             // It may have been forwarded under the epoch before the flow came here.
             let is_reply = header.reply == parked.key && header.key != parked.key;
             let (slot, key, mut packet) = (parked.slot, parked.key, parked.packet);
-            let step = catch_unwind(AssertUnwindSafe(|| {
-                self.run(&mut packet, Found { slot, is_reply }, &key, parked.position, shared)
-            }));
+            let step =
+                catch_unwind(AssertUnwindSafe(|| self.run(&mut packet, Found { slot, is_reply }, &key, parked.position, shared)));
             let Ok(step) = step else {
                 self.contain_panic(Some(packet), shared, pool);
                 continue;
