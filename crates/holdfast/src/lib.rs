@@ -11,6 +11,7 @@ pub mod explain;
 pub mod flows;
 pub mod host_check;
 pub mod lab;
+pub mod moves;
 pub mod run;
 pub mod status;
 pub mod table;

@@ -77,6 +77,7 @@ impl Box {
             let mut pending = Vec::new();
             for asked in asked {
                 let answer = match asked.request {
+                    Request::Change(call) => serde_json::json!({ "version": 1, "asked": call }),
                     Request::Status => json!({ "version": 1, "protected": "yes", "processes": [] }),
                     Request::Flows { limit, .. } => {
                         json!({ "version": 1, "flows": (1..=5u16.min(limit as u16)).map(flow).collect::<Vec<_>>() })

@@ -183,7 +183,7 @@ impl Hub {
                         fenced.push(peer);
                     }
                     Wish::Admit(peer) => self.fence.open(peer),
-                    Wish::Start(_) => {}
+                    Wish::Start(_) | Wish::Stop(_) => {}
                 }
                 out.wishes.push(wish);
             }

@@ -16,11 +16,36 @@ pub mod kind {
     pub const CONTROL: u8 = 32;
     /// Runtime to switch: [`Claim`](super::Claim)s, after a number (4) that the answer repeats.
     pub const CLAIM: u8 = 33;
-    /// Switch to runtime: the number (4), then a new epoch (4) per claim, 0 for a refusal.
+    /// Switch to runtime: the number (4), then a new epoch (4) per claim, 0 for a refusal, [`AGAIN`] if that is not known yet.
     pub const CLAIMED: u8 = 34;
     /// Runtime to switch: [`Ended`](super::Ended) flows.
     pub const ENDED: u8 = 35;
+    /// Runtime to switch: these routes ([`Claim`](super::Claim)s) are to lead to another runtime, after the batch's number (4), that runtime's node (2)
+    /// and incarnation (4).
+    pub const MOVE: u8 = 36;
+    /// Switch to runtime: the batch's number (4), then a new epoch (4) per route, 0 for a refusal. In band follows a mark with the number.
+    pub const MOVED: u8 = 37;
+    /// Runtime to switch: the mark of this batch (4) has not come.
+    pub const MARK: u8 = 38;
+    /// Runtime to switch: [`Ended`](super::Ended) used for flows that have arrived under these epochs.
+    pub const SETTLED: u8 = 39;
+    /// Runtime to runtime: flows ([`Claim`](super::Claim)s) that are about to come, after the batch's number (4) and the chain's layout hash (8).
+    pub const PREPARE: u8 = 40;
+    /// The answer: the batch's number (4), and which of the flows are welcome (4, a bit each).
+    pub const PREPARED: u8 = 41;
+    /// Runtime to runtime: the batch's number (4), which flow of it (1), and the flow actor.
+    pub const FLOW: u8 = 42;
+    /// The answer: the batch's number (4), and which flows are served now (4).
+    pub const ARRIVED: u8 = 43;
+    /// Runtime to runtime: of this batch (4) these (4) will not come.
+    pub const CANCEL: u8 = 44;
 }
+
+/// In [`kind::CLAIMED`]: the runtime to which the flow was moving has not said yet whether it has it.
+pub const AGAIN: u32 = u32::MAX;
+
+/// In [`Claim::chain`]: the flow was to come here, and never did. Whoever had it before may claim it.
+pub const RENOUNCED: u32 = 1 << 31;
 
 /// A replica asks for its flow's route.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -277,6 +302,28 @@ pub enum Control {
         request: u32,
         /// Some of the flows.
         flows: Vec<FlowInfo>,
+        /// Nothing follows.
+        last: bool,
+    },
+    /// Coordinator to runtime: move flows away. Answered by [`Control::Migrated`], now and then while it goes on and when it is done.
+    Migrate {
+        /// Repeated in the answers.
+        request: u32,
+        /// Runtimes that may have them, by turns.
+        targets: Vec<(NodeId, u32)>,
+        /// How many at most.
+        limit: u64,
+        /// Only these: a selector of the tuple before or after the chain, in words.
+        selector: String,
+    },
+    /// Runtime to coordinator: how far a request is.
+    Migrated {
+        /// Of the request.
+        request: u32,
+        /// Flows that another runtime serves now.
+        moved: u64,
+        /// Flows that nobody would have.
+        refused: u64,
         /// Nothing follows.
         last: bool,
     },

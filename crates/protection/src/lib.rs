@@ -40,6 +40,8 @@ pub mod kind {
     pub const END: u8 = 3;
     /// To the owner: this commit (4) was not saved; reason (1): a [`DropReason`](holdfast_wire::DropReason) number.
     pub const REFUSED: u8 = 4;
+    /// Replica to owner: everything handed over up to this commit (4) has left.
+    pub const PASSED: u8 = 5;
     /// The highest kind that belongs to protections.
     pub const LAST: u8 = 31;
 }
@@ -111,6 +113,28 @@ pub trait Protection: Send {
 
     /// The switch gave this runtime the flow's route, under the epoch now in its header.
     fn claimed(&mut self, flows: &mut Flows, slot: Slot);
+
+    /// Has every packet of this flow that was processed here left for good? The chain processes no further one. Asked again and again until it has.
+    fn has_drained(&mut self, flows: &Flows, slot: Slot, out: &mut Outbox) -> bool {
+        let _ = (flows, slot, out);
+        true
+    }
+
+    /// Everything that `from` handed over before has arrived: see [`Outbox::marks`].
+    fn handle_mark(&mut self, from: Peer, commit: u32) {
+        let _ = (from, commit);
+    }
+
+    /// The flow is served by `to` now, under the epoch in its header; here it had `old_epoch`. True if it stays here as a replica.
+    fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: u32, out: &mut Outbox) -> bool {
+        let _ = (flows, slot, to, old_epoch, out);
+        false
+    }
+
+    /// The flow came from `from`, which keeps a copy until it knows. It is owned here.
+    fn arrived(&mut self, flows: &mut Flows, slot: Slot, from: Peer) {
+        let _ = (flows, slot, from);
+    }
 
     /// Work goes on without input: call [`flush`](Protection::flush) again soon.
     fn is_busy(&self) -> bool {

@@ -36,6 +36,8 @@ const RESYNC_SEND: usize = 64;
 const REFUSED_LIMIT: usize = 256;
 /// A refusal is forgotten when so many commits have been saved since: no packet is under way for so long.
 const REFUSED_MEMORY: u32 = 1 << 20;
+/// Before a mark is sent again whose answer has not come, ns: it may be lost, as any frame.
+const MARK_PATIENCE: u64 = 10_000_000;
 /// Before a refused state is sent again, ns: a full table does not empty at once.
 const REFUSED_PAUSE: u64 = 100_000_000;
 
@@ -61,6 +63,10 @@ struct Link {
     refused: Option<u32>,
     /// Commits up to here belong to a re-synchronisation that is not saved yet.
     resync_mark: Option<u32>,
+    /// What was handed over up to this commit has left.
+    passed: u32,
+    /// The commit and the time of a mark that is not answered yet.
+    marked: Option<(u32, u64)>,
     /// Commits that are not saved yet, with the flow whose state each carries.
     under_way: VecDeque<(u32, Slot)>,
     latch: VecDeque<Latched>,
@@ -74,6 +80,8 @@ impl Link {
             saved: 0,
             refused: None,
             resync_mark: None,
+            passed: 0,
+            marked: None,
             under_way: VecDeque::with_capacity(1024),
             latch: VecDeque::with_capacity(256),
         }
@@ -99,6 +107,10 @@ struct Inbound {
     acknowledge: bool,
     closed: bool,
     handed: VecDeque<Packet>,
+    /// Marks whose commits are not saved yet.
+    marks: VecDeque<u32>,
+    /// The owner is to be told in the next turn: what was released in this one goes out behind the messages.
+    passed: Option<u32>,
     refused: VecDeque<(u32, DropReason)>,
     refused_up_to: Option<u32>,
     /// Refusals that the owner does not know of yet. No longer than what its channel has under way: it hears of nothing else meanwhile.
@@ -117,12 +129,21 @@ impl Inbound {
     }
 
     /// Tells the owner what was refused, and then, because that covers everything before it, what was saved.
-    fn answer(&mut self, out: &mut Outbox) {
+    /// What it handed over up to `passed` had left before this turn.
+    fn answer(&mut self, passed: Option<u32>, out: &mut Outbox) {
         while let Some(&(commit, reason)) = self.untold.front() {
             if !out.send(self.peer, kind::REFUSED, &[&commit.to_be_bytes(), &[reason as u8]]) {
                 return;
             }
             self.untold.pop_front();
+        }
+        if let Some(commit) = passed
+            && !out.send(self.peer, kind::PASSED, &[&commit.to_be_bytes()])
+        {
+            self.passed = passed;
+        }
+        while self.marks.front().is_some_and(|&commit| reached(self.saved, commit)) {
+            self.passed = self.marks.pop_front();
         }
         if self.acknowledge {
             self.acknowledge = !out.send(self.peer, kind::SAVED, &[&self.saved.to_be_bytes()]);
@@ -172,6 +193,8 @@ pub struct NfvActor {
     resync_again: bool,
     /// No re-synchronisation before this time, ns.
     resync_not_before: u64,
+    /// Somebody is to be told in the next turn what has left in this one.
+    has_passed: bool,
     /// A channel is full: there is nothing to be done until something comes in.
     blocked: bool,
     /// The latest time known, ns.
@@ -193,6 +216,7 @@ impl NfvActor {
             resync: None,
             resync_again: false,
             resync_not_before: 0,
+            has_passed: false,
             blocked: false,
             now: 0,
             planted: Planted::default(),
@@ -223,6 +247,8 @@ impl NfvActor {
                     acknowledge: false,
                     closed: false,
                     handed: VecDeque::with_capacity(256),
+                    marks: VecDeque::new(),
+                    passed: None,
                     refused: VecDeque::new(),
                     refused_up_to: None,
                     untold: VecDeque::new(),
@@ -401,6 +427,7 @@ impl NfvActor {
             Some(found) => {
                 let ours = flows.header(found.slot);
                 let is_ours = matches!(ours.role, role::OWNER | role::OPENING);
+                let is_arriving = ours.role == role::ARRIVING;
                 let newer = ours.epoch != theirs.epoch && reached(theirs.epoch, ours.epoch);
                 let same = ours.epoch == theirs.epoch;
                 let acceptable =
@@ -412,7 +439,7 @@ impl NfvActor {
                 if is_ours {
                     out.demoted.push(found.slot);
                 }
-                if role != role::REPLICA {
+                if role != role::REPLICA && !is_arriving {
                     // Also while its route is being asked for: who sends newer state has it.
                     flows.set_role(found.slot, role::REPLICA);
                 }
@@ -577,10 +604,13 @@ impl Protection for NfvActor {
         if self.resync.is_some() || self.resync_again {
             self.resynchronise(flows, out);
         }
+        self.has_passed = false;
         for inbound in &mut self.inbound {
             if !inbound.closed {
                 NfvActor::release_handed(inbound, out);
-                inbound.answer(out);
+                let before = inbound.passed.take();
+                inbound.answer(before, out);
+                self.has_passed |= inbound.passed.is_some() && inbound.passed != before;
             }
         }
     }
@@ -625,6 +655,20 @@ impl Protection for NfvActor {
                 let commit = <[u8; 4]>::try_from(body).map_err(|_| DropReason::Malformed)?;
                 self.handle_saved(from, u32::from_be_bytes(commit), out)
             }
+            kind::PASSED => {
+                let commit = u32::from_be_bytes(<[u8; 4]>::try_from(body).map_err(|_| DropReason::Malformed)?);
+                let link = self.links.iter_mut().find(|link| link.peer == from).ok_or(DropReason::Fenced)?;
+                if !reached(link.sent, commit) {
+                    return Err(DropReason::Malformed);
+                }
+                if link.passed == 0 || reached(commit, link.passed) {
+                    link.passed = commit;
+                }
+                if link.marked.is_some_and(|(marked, _)| reached(commit, marked)) {
+                    link.marked = None;
+                }
+                Ok(())
+            }
             kind::END => {
                 let (commit, rest) = split_u32(body)?;
                 let (epoch, rest) = split_u32(rest)?;
@@ -666,7 +710,8 @@ impl Protection for NfvActor {
         let is_dead = |node: u16, incarnation: u32| node == dead.node && reached(dead.incarnation, incarnation);
         for slot in 0..flows.capacity() as u32 {
             let header = flows.header(slot);
-            if header.role == role::REPLICA && is_dead(header.peer, header.peer_incarnation) {
+            let is_copy = matches!(header.role, role::REPLICA | role::ARRIVING);
+            if is_copy && is_dead(header.peer, header.peer_incarnation) {
                 flows.set_role(slot, role::CLAIMING);
                 out.claims.push(slot);
             }
@@ -678,6 +723,7 @@ impl Protection for NfvActor {
                 inbound.closed = true;
                 // Their state never came: it died with the owner, and so do they.
                 out.dropped.extend(inbound.handed.drain(..).map(|packet| (packet, DropReason::LostInFailure)));
+                inbound.marks.clear();
             }
         }
     }
@@ -690,9 +736,76 @@ impl Protection for NfvActor {
         self.resync_again = true;
     }
 
+    fn has_drained(&mut self, flows: &Flows, slot: Slot, out: &mut Outbox) -> bool {
+        let header = flows.header(slot);
+        if header.flags & flag::DIRTY != 0 {
+            return false;
+        }
+        let now = self.now;
+        let release_at = self.release_at;
+        let Some(link) = self.link(header.peer, header.peer_incarnation) else { return true };
+        // A state that could not be sent has no packets behind it.
+        if header.commit == 0 {
+            return true;
+        }
+        if release_at == ReleaseAt::Source {
+            return reached(link.saved, header.commit);
+        }
+        if link.passed != 0 && reached(link.passed, header.commit) {
+            return true;
+        }
+        if link.marked.is_none_or(|(_, at)| now.saturating_sub(at) > MARK_PATIENCE) {
+            link.marked = Some((link.sent, now));
+            out.marks.push((link.peer, link.sent));
+        }
+        false
+    }
+
+    fn handle_mark(&mut self, from: Peer, commit: u32) {
+        let inbound = self.inbound_from(from);
+        // More than one is under way only if an answer is late.
+        if !inbound.closed && inbound.marks.len() < 16 {
+            inbound.marks.push_back(commit);
+        }
+    }
+
+    fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: u32, out: &mut Outbox) -> bool {
+        let header = *flows.header(slot);
+        let old = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        if old != to
+            && let Some(link) = self.links.iter_mut().find(|link| link.peer == old)
+        {
+            let commit = link.next();
+            // Without room the replica keeps it until its owner is recovered from; the switch then refuses it.
+            if out.send(old, kind::END, &[&commit.to_be_bytes(), &old_epoch.to_be_bytes(), header.key.as_bytes()]) {
+                link.note_sent(commit, slot);
+            }
+        }
+        flows.set_role(slot, role::REPLICA);
+        let header = flows.header_mut(slot);
+        (header.peer, header.peer_incarnation, header.commit) = (to.node, to.incarnation, 0);
+        header.flags &= !(flag::UNPROTECTED | flag::DIRTY);
+        true
+    }
+
+    fn arrived(&mut self, flows: &mut Flows, slot: Slot, from: Peer) {
+        let is_lasting = self.link(from.node, from.incarnation).is_some();
+        let header = flows.header_mut(slot);
+        header.commit = 0;
+        if is_lasting {
+            // Where it was, it is the same: that is its replica.
+            (header.peer, header.peer_incarnation) = (from.node, from.incarnation);
+            header.flags &= !flag::UNPROTECTED;
+        } else {
+            (header.peer, header.peer_incarnation) = (0, 0);
+            header.flags |= flag::UNPROTECTED;
+            self.resync_again = true;
+        }
+    }
+
     fn is_busy(&self) -> bool {
         let may_resync = self.resync.is_some() || self.resync_again && self.now >= self.resync_not_before;
-        may_resync && !self.blocked && !self.peers.is_empty() || !self.pending.is_empty()
+        may_resync && !self.blocked && !self.peers.is_empty() || !self.pending.is_empty() || self.has_passed
     }
 
     fn safety(&self, flows: &Flows) -> Safety {

@@ -21,6 +21,8 @@ pub struct Outbox {
     pub released: Vec<Released<Packet>>,
     /// To be released by a replica: the packet travels to that runtime, behind the records sent before.
     pub handed: Vec<(Peer, Packet)>,
+    /// To follow everything handed over to that runtime so far: the highest commit of it.
+    pub marks: Vec<(Peer, u32)>,
     /// Ended here.
     pub dropped: Vec<(Packet, DropReason)>,
     /// Flows whose route is to be asked for.
@@ -89,6 +91,7 @@ impl Outbox {
     pub fn is_empty(&self) -> bool {
         self.released.is_empty()
             && self.handed.is_empty()
+            && self.marks.is_empty()
             && self.dropped.is_empty()
             && self.claims.is_empty()
             && self.demoted.is_empty()

@@ -34,6 +34,9 @@ pub mod index {
     pub const TO_REPLICA: u8 = 254;
     /// Released: to the port.
     pub const RELEASED: u8 = 253;
+    /// In-band mark, numbered by [`Meta::commit`](crate::Meta::commit): from the switch, nothing more follows on an old route; from a flow's runtime to a
+    /// replica, nothing more that was handed over before.
+    pub const MARK: u8 = 250;
     /// In-band notice to a runtime: the incarnation in [`Meta::commit`](crate::Meta::commit) is fenced.
     pub const FENCED: u8 = 251;
     /// A reply that a function made itself (a reset, say), released: back where the packet came from.

@@ -6,6 +6,7 @@
 mod asking;
 mod bench;
 mod check;
+mod moving;
 mod reference;
 mod simulate;
 
@@ -74,6 +75,30 @@ enum Command {
         /// How long to wait for them, seconds
         #[arg(long, default_value_t = 10)]
         wait: u64,
+    },
+    /// Move flows from one runtime to another; no packet is lost or reordered
+    Migrate {
+        /// The runtime that has them: a node id as in `holdfast status`
+        #[arg(long, value_name = "RUNTIME")]
+        from: u16,
+        /// The runtime that is to have them; without it, all others by turns
+        #[arg(long, value_name = "RUNTIME")]
+        to: Option<u16>,
+        /// At most so many
+        #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
+        flows: u64,
+        /// Which, like `tcp from 10.0.0.0/24 to any port 80`, before or after NAT; all without it
+        selector: Vec<String>,
+    },
+    /// Take a runtime out of service: its flows move, its replicas are made elsewhere, and it ends
+    Drain {
+        /// A node id as in `holdfast status`
+        runtime: u16,
+    },
+    /// Bring a drained runtime back into service
+    Restore {
+        /// A node id as in `holdfast status`
+        runtime: u16,
     },
     /// Explain a drop reason, a state, an exit code
     Explain {
@@ -161,6 +186,9 @@ fn dispatch(command: Command, json: bool, control: Option<PathBuf>) -> Result<()
         Command::Trace { selector, count, wait } => {
             asking::trace(control, &selector.join(" "), count, Duration::from_secs(wait), json)
         }
+        Command::Migrate { from, to, flows, selector } => moving::migrate(control, from, to, flows, &selector.join(" "), json),
+        Command::Drain { runtime } => moving::drain(control, runtime, json),
+        Command::Restore { runtime } => moving::restore(control, runtime, json),
         Command::Explain { word } => reference::explain(&word.join(" "), json),
         Command::Sim { seeds, from, seed, trace } => simulate::simulate(seeds, from, seed, trace, json),
         Command::Bench { plan: Plan::Datapath { flows, rounds } } => bench::bench(flows, rounds, json),

@@ -61,6 +61,39 @@ pub enum Call {
         /// For how long at most, milliseconds.
         wait_ms: u64,
     },
+    /// Move flows from one runtime to another: answered with the number of the order, for [`Call::Moving`].
+    Move {
+        /// Whose.
+        from: u16,
+        /// To which; without it, to all others by turns.
+        #[serde(default)]
+        to: Option<u16>,
+        /// At most so many.
+        limit: u64,
+        /// A selector that the tuple before or after NAT must match; empty for all.
+        #[serde(default)]
+        filter: String,
+    },
+    /// How far an order is: [`crate::moves::Progress`].
+    Moving {
+        /// Its number.
+        order: u32,
+    },
+    /// Take a runtime out of service: its flows move, and it ends.
+    Drain {
+        /// Which.
+        runtime: u16,
+    },
+    /// How far that is: [`crate::moves::Progress`].
+    Draining {
+        /// Which.
+        runtime: u16,
+    },
+    /// Bring a drained runtime back.
+    Restore {
+        /// Which.
+        runtime: u16,
+    },
     /// End as on SIGTERM.
     Stop,
 }
@@ -86,6 +119,8 @@ pub enum Request {
     },
     /// The steps traced since the last such request.
     Traces,
+    /// A [`Call`] that is answered at once: to move, drain, restore, or how far that is. Its selector has been read once already.
+    Change(Call),
 }
 
 /// A request with the place for its answer.

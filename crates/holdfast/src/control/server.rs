@@ -386,6 +386,13 @@ fn answer(shared: &Shared, call: &Call) -> Result<Value, String> {
             let flows: Flows = serde_json::from_value(all).map_err(|error| format!("the list of flows: {error}"))?;
             serde_json::to_value(flows.select(&filter, *limit as usize, asked_for as usize)).map_err(|error| error.to_string())
         }
+        Call::Move { from, to, limit, filter } => {
+            selector(filter)?;
+            ask(shared, Request::Change(Call::Move { from: *from, to: *to, limit: *limit, filter: filter.clone() }))
+        }
+        Call::Moving { .. } | Call::Drain { .. } | Call::Draining { .. } | Call::Restore { .. } => {
+            ask(shared, Request::Change(call.clone()))
+        }
         Call::Trace { .. } | Call::Stop => Err("not a request with one answer".to_owned()),
     }
 }

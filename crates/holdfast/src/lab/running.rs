@@ -86,11 +86,16 @@ impl RunningBox {
         Ok(status)
     }
 
+    /// `holdfast COMMAND --control … --json`, not started yet.
+    pub fn command(&self, command: &str) -> Command {
+        let mut asking = Command::new(&self.binary);
+        asking.args(command.split(' ')).args(["--json", "--control"]).arg(&self.control);
+        asking
+    }
+
     /// Runs `holdfast COMMAND --control … --json` and returns what it prints.
     pub fn ask(&self, command: &str) -> Result<String> {
-        let mut asking = Command::new(&self.binary);
-        asking.args([command, "--json", "--control"]).arg(&self.control);
-        super::namespace::run(&mut asking).map_err(|error| quoting(error, &self.process.last_words()))
+        super::namespace::run(&mut self.command(command)).map_err(|error| quoting(error, &self.process.last_words()))
     }
 
     /// Waits until the status satisfies `wanted`; on failure the last status is in the error.

@@ -393,6 +393,7 @@ impl Manager {
             match wish {
                 Wish::Start(peer) => self.start(peer, now),
                 Wish::Fence(peer) => self.note_fenced(peer, now),
+                Wish::Stop(peer) => self.stop(peer),
                 Wish::Admit(_) => {}
             }
         }
@@ -406,6 +407,13 @@ impl Manager {
             worker.fenced_at = Some(now);
             let cause = worker.cause.clone().unwrap_or_else(|| "no heartbeat".to_owned());
             self.noticed.push(Noticed { peer, cause, detection: now.saturating_sub(worker.alive_at) });
+        }
+    }
+
+    /// The runtime has nothing left to do. Its death is noticed as any other.
+    fn stop(&mut self, peer: Peer) {
+        if let Some(worker) = self.workers.iter().find(|worker| worker.peer == peer) {
+            worker.process.terminate();
         }
     }
 
@@ -550,6 +558,10 @@ impl Manager {
                     serde_json::json!({ "version": control::VERSION })
                 }
                 Err(error) => serde_json::json!({ "version": control::VERSION, "error": format!("{error}") }),
+            },
+            Request::Change(call) => match reports::change(&mut self.host.hub.coordinator, &call, self.clock.now()) {
+                Ok(answer) => answer,
+                Err(error) => serde_json::json!({ "version": control::VERSION, "error": error }),
             },
             Request::Traces => {
                 self.traces.append(&mut self.host.hub.switch.traces);

@@ -1,6 +1,8 @@
 //! What a running box says about itself.
 
 use super::Manager;
+use crate::control::{self, Call};
+use crate::moves::Progress;
 use crate::status::{self, Failover, Port, Process, Protected, Status};
 use holdfast_node::address::{COORDINATOR, SWITCH};
 use holdfast_node::coordinator;
@@ -110,6 +112,7 @@ impl Manager {
                     MemberState::Starting => "starting",
                     MemberState::Running => status::STATE_RUNNING,
                     MemberState::Leaving => "leaving",
+                    MemberState::Failed if runtime.is_drained => "drained",
                     MemberState::Failed => "failed",
                 }
                 .to_owned(),
@@ -119,7 +122,8 @@ impl Manager {
                 drops: named(&drops),
             });
         }
-        let failovers = coordinator.failovers().iter().map(|failover| {
+        let is_failure = |failover: &&coordinator::Failover| failover.cause != coordinator::Cause::Drained;
+        let failovers = coordinator.failovers().iter().filter(is_failure).map(|failover| {
             let noticed = self.noticed.iter().find(|noticed| noticed.peer == failover.dead);
             Failover {
                 runtime: failover.dead.node,
@@ -167,4 +171,66 @@ impl Manager {
             drops: named(&all),
         }
     }
+}
+
+/// Begins what a client wants changed, or tells how far it is.
+///
+/// # Errors
+/// Why it cannot be, for people.
+pub(super) fn change(coordinator: &mut coordinator::Coordinator, call: &Call, now: u64) -> Result<serde_json::Value, String> {
+    let refused = |refusal: coordinator::Refusal| match refusal {
+        coordinator::Refusal::NotServing(node) => {
+            format!("runtime {node} serves no flows: `holdfast status` lists those that do")
+        }
+        coordinator::Refusal::Same => "the flows are there already: name two runtimes".to_owned(),
+        coordinator::Refusal::NobodyElse => "there is no other runtime that could have the flows".to_owned(),
+        coordinator::Refusal::Leaving => "it is being drained already".to_owned(),
+    };
+    let answer = match call {
+        Call::Move { from, to, limit, filter } => {
+            let order = coordinator.request_move(*from, *to, *limit, filter, now).map_err(refused)?;
+            serde_json::json!({ "version": control::VERSION, "order": order })
+        }
+        Call::Moving { order } => {
+            let order = coordinator.moving(*order).ok_or("the box does not remember that order")?;
+            serde_json::to_value(Progress {
+                version: control::VERSION,
+                runtime: order.from.node,
+                moved: order.moved,
+                refused: order.refused,
+                had: None,
+                done: order.ended_at.is_some(),
+                failed: order.failed,
+                took_us: order.ended_at.unwrap_or(now).saturating_sub(order.began_at) / 1000,
+            })
+            .unwrap_or_default()
+        }
+        Call::Drain { runtime } => {
+            coordinator.drain(*runtime, now).map_err(refused)?;
+            serde_json::json!({ "version": control::VERSION })
+        }
+        Call::Draining { runtime } => {
+            let drain = coordinator.drains().iter().rev().find(|drain| drain.peer.node == *runtime);
+            let drain = drain.ok_or("nobody has drained that runtime")?;
+            serde_json::to_value(Progress {
+                version: control::VERSION,
+                runtime: *runtime,
+                moved: drain.moved,
+                refused: 0,
+                had: Some(drain.had),
+                done: drain.ended_at.is_some(),
+                failed: drain.failed,
+                took_us: drain.ended_at.unwrap_or(now).saturating_sub(drain.began_at) / 1000,
+            })
+            .unwrap_or_default()
+        }
+        Call::Restore { runtime } => {
+            coordinator
+                .restore(*runtime, now)
+                .map_err(|_| format!("runtime {runtime} is not drained: `holdfast status` says what it is"))?;
+            serde_json::json!({ "version": control::VERSION })
+        }
+        _ => return Err("not a request that changes something".to_owned()),
+    };
+    Ok(answer)
 }

@@ -9,9 +9,11 @@
 //! In: messages, ends of processes, the time. Out: messages, wishes to start, fence and kill. Never: a packet.
 
 mod ledger;
+mod moves;
 mod pools;
 
 pub use ledger::{Account, Ledger};
+pub use moves::{Drain, Move, Refusal};
 
 use crate::address::{FIRST_RUNTIME, NodeId, SWITCH};
 use crate::channel::{Fabric, FabricConfig};
@@ -52,6 +54,8 @@ pub enum Cause {
     Hung,
     /// It never spoke.
     NeverStarted,
+    /// It was drained: it had nothing left.
+    Drained,
 }
 
 /// What the host is to do.
@@ -63,6 +67,8 @@ pub enum Wish {
     Fence(Peer),
     /// It may release again: it was started.
     Admit(Peer),
+    /// It has nothing left to do: end its process.
+    Stop(Peer),
 }
 
 /// One failure and what became of it.
@@ -81,6 +87,8 @@ pub struct Failover {
     /// Flows recovered.
     pub flows: u64,
     waiting: Vec<Peer>,
+    /// Those that are leaving are asked when the others have reported: what they have may be older.
+    later: Vec<Peer>,
     /// Those that died before they reported: what they had recovered is known when they have been recovered from.
     after: Vec<Peer>,
 }
@@ -92,6 +100,8 @@ pub struct RuntimeStatus {
     pub member: Member,
     /// Its last report.
     pub report: Report,
+    /// It is out of service, or about to be.
+    pub is_drained: bool,
 }
 
 /// Whether flows would survive a failure at this moment.
@@ -112,6 +122,8 @@ struct Runtime {
     failures: u32,
     start_at: Option<u64>,
     report: Report,
+    /// It was drained: it is not started again.
+    is_drained: bool,
 }
 
 /// See the module.
@@ -131,6 +143,8 @@ pub struct Coordinator {
     promises: bool,
     flow_lists: Vec<(u32, Vec<FlowInfo>, usize)>,
     next_request: u32,
+    moves: Vec<Move>,
+    drains: Vec<Drain>,
     /// Steps of traced packets.
     pub traces: Vec<TraceStep>,
 }
@@ -152,6 +166,7 @@ impl Coordinator {
                 failures: 0,
                 start_at: Some(now),
                 report: Report::default(),
+                is_drained: false,
             })
             .collect();
         Coordinator {
@@ -168,6 +183,8 @@ impl Coordinator {
             promises,
             flow_lists: Vec::new(),
             next_request: 1,
+            moves: Vec::new(),
+            drains: Vec::new(),
             traces: Vec::new(),
             config,
         }
@@ -190,7 +207,11 @@ impl Coordinator {
 
     /// Who is there.
     pub fn status(&self) -> impl Iterator<Item = RuntimeStatus> + '_ {
-        self.runtimes.iter().map(|runtime| RuntimeStatus { member: runtime.member, report: runtime.report.clone() })
+        self.runtimes.iter().map(|runtime| RuntimeStatus {
+            member: runtime.member,
+            report: runtime.report.clone(),
+            is_drained: runtime.is_drained,
+        })
     }
 
     /// Failures so far, latest last.
@@ -212,7 +233,10 @@ impl Coordinator {
 
     /// True once every runtime has started and knows the others.
     pub fn is_ready(&self) -> bool {
-        self.runtimes.iter().all(|runtime| runtime.member.state == MemberState::Running && runtime.report.view == self.view)
+        let is_there = |runtime: &Runtime| runtime.member.state == MemberState::Running && runtime.report.view == self.view;
+        self.runtimes
+            .iter()
+            .all(|runtime| is_there(runtime) || runtime.is_drained || runtime.member.state == MemberState::Leaving)
     }
 
     /// Whether flows would survive a failure.
@@ -280,6 +304,9 @@ impl Coordinator {
         if runtime.member.state == MemberState::Failed {
             return;
         }
+        let cause =
+            if self.drains.iter().any(|drain| drain.peer == peer && drain.ended_at.is_some()) { Cause::Drained } else { cause };
+        let Some(runtime) = self.at(peer) else { return };
         let was_running = runtime.member.state == MemberState::Running || runtime.member.state == MemberState::Leaving;
         let had = runtime.report.flows;
         runtime.member.state = MemberState::Failed;
@@ -290,7 +317,7 @@ impl Coordinator {
         let serves = |runtime: &Runtime| matches!(runtime.member.state, MemberState::Running | MemberState::Leaving);
         let is_anybody_left = self.runtimes.iter().any(serves);
         if let Some(runtime) = self.at(peer) {
-            runtime.start_at = Some(now + pause);
+            runtime.start_at = if runtime.is_drained { None } else { Some(now + pause) };
         }
         if !is_anybody_left {
             // Patience is for who can be done without.
@@ -300,11 +327,13 @@ impl Coordinator {
         }
         self.wishes.push(Wish::Fence(peer));
         self.quarantine(peer);
+        self.forget_moves(peer, now);
         for failover in &mut self.failovers {
             if failover.waiting.contains(&peer) {
                 failover.waiting.retain(|waiting| *waiting != peer);
                 failover.after.push(peer);
             }
+            failover.later.retain(|later| *later != peer);
         }
         self.push_view();
         if was_running {
@@ -317,8 +346,19 @@ impl Coordinator {
             {
                 self.failovers.remove(done);
             }
-            let failover =
-                Failover { dead: peer, cause, detected_at: now, recovered_at: None, had, flows: 0, waiting, after: Vec::new() };
+            let leaving = self.runtimes.iter().filter(|runtime| runtime.member.state == MemberState::Leaving);
+            let later = leaving.map(|runtime| runtime.member.peer()).collect();
+            let failover = Failover {
+                dead: peer,
+                cause,
+                detected_at: now,
+                recovered_at: None,
+                had,
+                flows: 0,
+                waiting,
+                later,
+                after: Vec::new(),
+            };
             self.failovers.push(failover);
         } else {
             self.release(peer);
@@ -331,9 +371,10 @@ impl Coordinator {
         let members: Vec<Member> = self.runtimes.iter().map(|runtime| runtime.member).collect();
         let view = Control::View { version: self.view, members };
         self.fabric.send_control(SWITCH, &view);
-        let there: Vec<Peer> = self.running().collect();
-        for peer in there {
-            self.fabric.send_control(peer.node, &view);
+        let is_there = |state| matches!(state, MemberState::Running | MemberState::Leaving);
+        let there = self.runtimes.iter().filter(|runtime| is_there(runtime.member.state));
+        for node in there.map(|runtime| runtime.member.node).collect::<Vec<_>>() {
+            self.fabric.send_control(node, &view);
         }
     }
 
@@ -397,6 +438,9 @@ impl Coordinator {
                     *open = open.saturating_sub(usize::from(last));
                 }
             }
+            Control::Migrated { request, moved, refused, last } => {
+                self.handle_migrated(from, request, [moved, refused], last, now)
+            }
             Control::Trace(steps) => self.traces.extend(steps),
             _ => self.drops.count(DropReason::Malformed),
         }
@@ -405,6 +449,15 @@ impl Coordinator {
     /// Ends the failovers of which everything is known. If one that should have reported died, that includes its own: what it had recovered
     /// is with its replicas, and they report it.
     fn finish_recoveries(&mut self, now: u64) {
+        for failover in &mut self.failovers {
+            if failover.recovered_at.is_none() && failover.waiting.is_empty() {
+                failover.waiting.append(&mut failover.later);
+                for peer in &failover.waiting {
+                    let Peer { node, incarnation } = failover.dead;
+                    self.fabric.send_control(peer.node, &Control::Recover { node, incarnation });
+                }
+            }
+        }
         loop {
             let is_open = |peer: &Peer| self.failovers.iter().any(|other| other.dead == *peer && other.recovered_at.is_none());
             let done = self.failovers.iter().position(|failover| {
@@ -429,6 +482,7 @@ impl Coordinator {
         }
         self.last_turn = now;
         self.ask_again(now);
+        self.go_on_draining(now);
         for at in 0..self.runtimes.len() {
             let runtime = &self.runtimes[at];
             let silent = now.saturating_sub(runtime.last_heard);

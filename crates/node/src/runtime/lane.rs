@@ -3,6 +3,9 @@
 use super::Shared;
 use super::parking::{Parked, Parking};
 use super::timers::Wheel;
+use crate::address::SWITCH;
+use crate::channel::Fabric;
+use crate::message::Ended;
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position, SharedField};
 use holdfast_protection::flows::{ActorHeader, Found, flag, role};
 use holdfast_protection::{Admission, Flows, Outbox, Protection, Slot};
@@ -10,6 +13,7 @@ use holdfast_wire::header::{icmp, icmpv6};
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{DropReason, FlowKey, Network, Packet, PacketPool};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use zerocopy::IntoBytes;
 
 /// How long a flow lives whose functions ask for nothing, ns.
 const DEFAULT_LIFETIME: u64 = 300_000_000_000;
@@ -45,7 +49,7 @@ pub(crate) struct Lane {
     pub(crate) work: Vec<Arrival>,
     /// Shared state has changed, or a flow came back: parked packets may go on.
     pub(crate) retry: bool,
-    owned_limit: usize,
+    pub(crate) owned_limit: usize,
     likely: Vec<Option<Found>>,
     undo: Vec<u8>,
     running: Option<(Slot, bool)>,
@@ -146,7 +150,7 @@ impl Lane {
                         }
                         self.run(packet, found, key, Position::START, shared)
                     }
-                    role::OPENING | role::CLAIMING => Step::Park(found.slot, Position::START),
+                    role::OPENING | role::CLAIMING | role::ARRIVING => Step::Park(found.slot, Position::START),
                     _ if is_new && is_newer && !found.is_reply => {
                         // The flow of which this was the replica has ended unheard, and its key lives again here.
                         self.flows.remove(found.slot);
@@ -399,7 +403,6 @@ impl Lane {
         }
         self.outbox.demoted.clear();
         let mut demoted = self.flows.take_demoted();
-        let mut filed = Vec::new();
         for left in &mut demoted {
             let slot = left.slot;
             let (was, state) = left.parts_mut();
@@ -411,7 +414,7 @@ impl Lane {
                 let opening = waiting.iter().map(|parked| parked.position).find(|position| position.opening);
                 contain(&mut self.chain, state, shared, |chain, state| chain.abandon(state, opening.unwrap_or_default()));
             } else {
-                filed.push(slot);
+                self.wheel.remove(&mut self.flows, slot);
                 // A flow that moved keeps what it leased; one whose key lives again elsewhere, as another flow, has ended.
                 contain(&mut self.chain, state, shared, if is_same { Chain::migrate_out } else { Chain::expire });
             }
@@ -419,7 +422,6 @@ impl Lane {
                 shared.drop(parked.packet, DropReason::StaleEpoch, pool);
             }
         }
-        self.wheel.unlink(&mut self.flows, &filed);
     }
 
     /// The flow's route was given to this runtime under `epoch`.
@@ -429,6 +431,7 @@ impl Lane {
         let (header, state) = self.flows.parts_mut(slot);
         header.flags |= flag::UNCONFIRMED;
         self.chain.recover(state);
+        self.wheel.remove(&mut self.flows, slot);
         self.wheel.file(&mut self.flows, slot);
         self.retry = true;
     }
@@ -448,12 +451,31 @@ impl Lane {
 }
 
 /// Ends a flow in its functions. One that panics costs nothing of what the others have to do.
-fn contain(chain: &mut Chain, state: &mut [u8], shared: &mut Shared, end: impl FnOnce(&mut Chain, &mut [u8])) {
+pub(crate) fn contain(chain: &mut Chain, state: &mut [u8], shared: &mut Shared, end: impl FnOnce(&mut Chain, &mut [u8])) {
     let mut result = catch_unwind(AssertUnwindSafe(|| end(chain, state)));
     while result.is_err() {
         shared.panics += 1;
         result = catch_unwind(AssertUnwindSafe(|| chain.close_rest(state)));
     }
+}
+
+/// Tells the switch of flows, with their epochs, many in one record. Returns how many the channel took.
+pub(crate) fn send_ended(fabric: &mut Fabric, kind: u8, flows: &[(FlowKey, u32)]) -> usize {
+    let mut told = 0;
+    for chunk in flows.chunks(32) {
+        let mut body = [0u8; 32 * size_of::<Ended>()];
+        let mut len = 0;
+        for (key, epoch) in chunk {
+            let ended = Ended { key: (*key).into(), epoch: (*epoch).into() };
+            body[len..len + size_of::<Ended>()].copy_from_slice(ended.as_bytes());
+            len += size_of::<Ended>();
+        }
+        if fabric.send(SWITCH, kind, &body[..len]).is_err() {
+            break;
+        }
+        told += chunk.len();
+    }
+    told
 }
 
 /// Books a processed packet on its flow: counters, deadline, whether the switch has shown that it knows the reply key.

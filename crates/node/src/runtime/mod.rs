@@ -9,6 +9,7 @@
 //! a system call, a lock, an allocation per packet, a second copy of a flow's truth.
 
 mod lane;
+mod migration;
 mod parking;
 mod pools;
 mod recovery;
@@ -16,7 +17,7 @@ mod timers;
 
 use crate::address::{COORDINATOR, NodeId, SWITCH, mac_of, node_of};
 use crate::channel::{Fabric, FabricConfig};
-use crate::message::{Control, Ended, FlowInfo, MemberState, PoolId, Report, TraceStep, kind};
+use crate::message::{Control, FlowInfo, MemberState, PoolId, Report, TraceStep, kind};
 use holdfast_nf::{Chain, Context};
 use holdfast_protection::flows::{ActorHeader, flag, role};
 use holdfast_protection::{Peer, Protection, kind as protection_kind};
@@ -25,9 +26,9 @@ use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
 use lane::Lane;
+use migration::{Migrations, Parts};
 use pools::PoolErrands;
 use recovery::Recoveries;
-use zerocopy::IntoBytes;
 
 /// A chain as a runtime is given it.
 pub struct ChainSpec {
@@ -122,6 +123,8 @@ pub struct Runtime {
     lanes: Vec<Lane>,
     shared: Shared,
     recoveries: Recoveries,
+    migrations: Migrations,
+    clock: u64,
     errands: PoolErrands,
     members: Vec<Peer>,
     view: u64,
@@ -164,6 +167,8 @@ impl Runtime {
             lanes,
             shared,
             recoveries: Recoveries::default(),
+            migrations: Migrations::default(),
+            clock: 0,
             errands: PoolErrands::default(),
             members: Vec::new(),
             view: 0,
@@ -240,8 +245,12 @@ impl Runtime {
     /// One turn through the module graph: takes every frame of `rx`, appends the frames to send to `tx`. `clock` is the worker's time,
     /// ns. True if there was anything to do.
     pub fn turn(&mut self, rx: &mut Vec<Packet>, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) -> bool {
+        self.clock = clock;
         let had_input = !rx.is_empty();
         let sent_before = tx.len();
+        if !self.migrations.is_idle() {
+            self.migrations.depart(&mut self.lanes, &mut self.shared, &mut self.fabric);
+        }
         self.sort(rx, pool, clock);
         self.handle_records(pool);
         for at in 0..self.lanes.len() {
@@ -258,6 +267,7 @@ impl Runtime {
             self.carry_out_records(at);
         }
         self.serve_pools();
+        self.migrations.advance(&mut self.lanes, &mut self.fabric, &self.members, clock);
         self.recoveries.send_claims(&mut self.fabric, &self.lanes);
         self.report_ended();
         self.report(clock);
@@ -281,7 +291,12 @@ impl Runtime {
             return Some(0);
         }
         let fabric = self.fabric.poll_timeout().unwrap_or(u64::MAX);
-        Some(self.next_report.min(fabric))
+        let migrations = match self.migrations.patience() {
+            Some(0) => return Some(0),
+            Some(patience) => self.clock.saturating_add(patience),
+            None => u64::MAX,
+        };
+        Some(self.next_report.min(fabric).min(migrations))
     }
 
     /// Sorts frames: packets to their chains, hand-overs to their protections, messages to the fabric.
@@ -307,6 +322,9 @@ impl Runtime {
     #[inline]
     fn sort_packet(&mut self, mut packet: Packet, outer: Outer, pool: &mut dyn PacketPool) {
         if packet.meta.flags & Flags::OAM != 0 {
+            if outer.index == index::MARK {
+                self.handle_mark(&packet, outer.source);
+            }
             self.fenced |= outer.index == index::FENCED && packet.meta.commit == self.config.me.incarnation;
             self.shared.now = self.shared.now.max(packet.meta.stamp);
             pool.put(packet);
@@ -346,6 +364,10 @@ impl Runtime {
                 1..=protection_kind::LAST => self.handle_protection(record.from, record.kind, body, pool),
                 kind::CONTROL => Control::decode(body).map(|message| self.handle_control(record.from, message)),
                 kind::CLAIMED => self.recoveries.handle_claimed(body, &mut self.lanes),
+                kind::PREPARE..=kind::CANCEL | kind::MOVED => {
+                    let (migrations, mut parts) = self.migration();
+                    migrations.handle_record(record.from, record.kind, body, &mut parts)
+                }
                 _ => Err(DropReason::Malformed),
             };
             if let Err(reason) = result {
@@ -354,6 +376,25 @@ impl Runtime {
         }
         self.fabric.inbox = inbox;
         self.fabric.inbox.clear();
+    }
+
+    fn migration(&mut self) -> (&mut Migrations, Parts<'_>) {
+        let Runtime { migrations, lanes, shared, fabric, recoveries, .. } = self;
+        (migrations, Parts { lanes, shared, fabric, recoveries })
+    }
+
+    /// Something came behind everything that was sent to this runtime before: from the switch on an old route, or handed over by an owner.
+    fn handle_mark(&mut self, mark: &Packet, source: holdfast_wire::header::Mac) {
+        if source == mac_of(SWITCH) {
+            self.migrations.handle_mark(mark.meta.commit);
+            return;
+        }
+        let from = node_of(&source).and_then(|node| self.fabric.peer(node));
+        if let Some(from) = from
+            && let Some(lane) = self.lanes.get_mut(mark.meta.chain as usize)
+        {
+            lane.protection.handle_mark(from, mark.meta.commit);
+        }
     }
 
     fn handle_protection(&mut self, from: Peer, record: u8, body: &[u8], pool: &mut dyn PacketPool) -> Result<(), DropReason> {
@@ -395,7 +436,14 @@ impl Runtime {
             Control::Recover { node, incarnation } => {
                 let dead = Peer { node, incarnation };
                 self.fabric.remove_peer(dead);
-                self.recoveries.begin(dead, &mut self.lanes);
+                if self.recoveries.begin(dead, &mut self.lanes) {
+                    let (migrations, mut parts) = self.migration();
+                    migrations.handle_dead(dead, &mut parts);
+                }
+            }
+            Control::Migrate { request, targets, limit, selector } => {
+                let targets = targets.into_iter().map(|(node, incarnation)| Peer { node, incarnation }).collect();
+                self.migrations.order(request, targets, limit, &selector, &mut self.fabric);
             }
             Control::Grant { pool, blocks } => {
                 self.with_pool(pool, |pool| blocks.iter().for_each(|(block, used)| pool.backend().grant_block(*block, used)));
@@ -495,6 +543,19 @@ impl Runtime {
                 self.shared.drop(packet, DropReason::FrameTooLarge, pool);
             }
         }
+        for (to, commit) in lane.outbox.marks.drain(..) {
+            // Without a buffer there is none; the protection asks again.
+            let Some(mut mark) = pool.take() else { break };
+            mark.meta.flags = Flags::OAM;
+            mark.meta.chain = lane.index;
+            mark.meta.commit = commit;
+            let outer = Outer { destination: mac_of(to.node), source: me, index: index::MARK };
+            if nsh::encapsulate(&mut mark, outer) {
+                tx.push(mark);
+            } else {
+                pool.put(mark);
+            }
+        }
         self.released_unprotected += core::mem::take(&mut lane.outbox.released_unprotected);
         for released in lane.outbox.released.drain(..) {
             let mut packet = released.into_inner();
@@ -528,17 +589,8 @@ impl Runtime {
         if self.shared.ended.is_empty() {
             return;
         }
-        for chunk in self.shared.ended.chunks(32) {
-            let mut body = [0u8; 32 * size_of::<Ended>()];
-            let mut len = 0;
-            for (key, epoch) in chunk {
-                let ended = Ended { key: (*key).into(), epoch: (*epoch).into() };
-                body[len..len + size_of::<Ended>()].copy_from_slice(ended.as_bytes());
-                len += size_of::<Ended>();
-            }
-            // If the channel is full the switch keeps a route that leads to `no_flow`, which is then reported again.
-            let _ = self.fabric.send(SWITCH, kind::ENDED, &body[..len]);
-        }
+        // If the channel is full the switch keeps a route that leads to `no_flow`, which is then reported again.
+        lane::send_ended(&mut self.fabric, kind::ENDED, &self.shared.ended);
         self.shared.ended.clear();
     }
 

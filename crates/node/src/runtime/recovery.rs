@@ -8,8 +8,8 @@
 use super::Lane;
 use crate::address::{COORDINATOR, SWITCH};
 use crate::channel::Fabric;
-use crate::message::{Claim, Control, kind};
-use holdfast_protection::flows::role;
+use crate::message::{AGAIN, Claim, Control, RENOUNCED, kind};
+use holdfast_protection::flows::{flag, role};
 use holdfast_protection::{Peer, Slot};
 use holdfast_wire::DropReason;
 use std::collections::VecDeque;
@@ -46,9 +46,10 @@ impl Recoveries {
         !self.queue.is_empty()
     }
 
-    pub(crate) fn begin(&mut self, dead: Peer, lanes: &mut [Lane]) {
+    /// True if it was not under way.
+    pub(crate) fn begin(&mut self, dead: Peer, lanes: &mut [Lane]) -> bool {
         if self.running.iter().any(|recovery| recovery.dead == dead) {
-            return;
+            return false;
         }
         let mut open = 0;
         for lane in lanes {
@@ -57,28 +58,60 @@ impl Recoveries {
             self.queue.extend(lane.outbox.claims.drain(..).map(|slot| (dead, lane.index, slot)));
         }
         self.running.push(Recovery { dead, open, flows: 0 });
+        true
+    }
+
+    /// One more flow whose route is to be claimed because of that death; its role says so already.
+    pub(crate) fn add(&mut self, dead: Peer, lane: u16, slot: Slot) {
+        self.queue.push_back((dead, lane, slot));
+        self.hold(dead);
+    }
+
+    /// The recovery is not over before as many calls of [`Recoveries::unhold`].
+    pub(crate) fn hold(&mut self, dead: Peer) {
+        if let Some(recovery) = self.running.iter_mut().find(|recovery| recovery.dead == dead) {
+            recovery.open += 1;
+        }
+    }
+
+    pub(crate) fn unhold(&mut self, dead: Peer) {
+        if let Some(recovery) = self.running.iter_mut().find(|recovery| recovery.dead == dead) {
+            recovery.open = recovery.open.saturating_sub(1);
+        }
     }
 
     /// Sends as many claims as the channel to the switch takes.
     pub(crate) fn send_claims(&mut self, fabric: &mut Fabric, lanes: &[Lane]) {
         while let Some(&(dead, _, _)) = self.queue.front() {
-            let count = self.queue.iter().take(CLAIMS_PER_RECORD).take_while(|(other, _, _)| *other == dead).count();
-            let mut body = Vec::with_capacity(4 + count * size_of::<Claim>());
+            let mut slots = Vec::with_capacity(CLAIMS_PER_RECORD);
+            let mut body = Vec::with_capacity(4 + CLAIMS_PER_RECORD * size_of::<Claim>());
             body.extend_from_slice(&self.next_number.to_be_bytes());
-            for (_, lane, slot) in self.queue.iter().take(count) {
-                let header = lanes[*lane as usize].flows.header(*slot);
+            while slots.len() < CLAIMS_PER_RECORD
+                && let Some((_, lane, slot)) = self.queue.pop_front_if(|(other, _, _)| *other == dead)
+            {
+                let header = lanes[lane as usize].flows.header(slot);
+                if header.role != role::CLAIMING {
+                    // Newer state of it has come meanwhile: somebody has it.
+                    self.unhold(dead);
+                    continue;
+                }
+                let renounced = if header.flags & flag::EMPTY == 0 { 0 } else { RENOUNCED };
                 let claim = Claim {
                     key: header.key.into(),
                     reply: header.reply.into(),
                     epoch: header.epoch.into(),
-                    chain: u32::from(*lane).into(),
+                    chain: (u32::from(lane) | renounced).into(),
                 };
                 body.extend_from_slice(claim.as_bytes());
+                slots.push((lane, slot));
+            }
+            if slots.is_empty() {
+                continue;
             }
             if fabric.send(SWITCH, kind::CLAIM, &body).is_err() {
+                slots.into_iter().rev().for_each(|(lane, slot)| self.queue.push_front((dead, lane, slot)));
                 return;
             }
-            let slots = self.queue.drain(..count).map(|(_, lane, slot)| (lane, slot)).collect();
             self.asked.push_back(Asked { number: self.next_number, dead, slots });
             self.next_number = self.next_number.wrapping_add(1);
         }
@@ -90,10 +123,15 @@ impl Recoveries {
         let number = u32::from_be_bytes(*number);
         let at = self.asked.iter().position(|asked| asked.number == number).ok_or(DropReason::StaleDuplicate)?;
         let Some(asked) = self.asked.remove(at) else { return Err(DropReason::StaleDuplicate) };
-        let mut granted = 0;
+        let (mut granted, mut again) = (0, 0);
         for (at, (lane, slot)) in asked.slots.iter().enumerate() {
             let epoch =
                 epochs.get(at * 4..at * 4 + 4).map_or(0, |bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+            if epoch == AGAIN {
+                self.queue.push_back((asked.dead, *lane, *slot));
+                again += 1;
+                continue;
+            }
             let lane = &mut lanes[*lane as usize];
             if lane.flows.header(*slot).role != role::CLAIMING {
                 continue;
@@ -109,7 +147,7 @@ impl Recoveries {
         }
         self.recovered += granted;
         if let Some(recovery) = self.running.iter_mut().find(|recovery| recovery.dead == asked.dead) {
-            recovery.open = recovery.open.saturating_sub(asked.slots.len());
+            recovery.open = recovery.open.saturating_sub(asked.slots.len() - again);
             recovery.flows += granted;
         }
         Ok(())

@@ -3,7 +3,7 @@
 //! A packet only writes its flow's deadline. The wheel looks at a flow when the deadline that it was filed under has come, and files
 //! it again if a packet has moved it meanwhile. Time is the stamped time of packets and ticks, never a clock.
 
-use holdfast_protection::flows::{Flows, NO_SLOT, Slot, role};
+use holdfast_protection::flows::{Flows, NO_SLOT, Slot, flag, role};
 
 /// Stamped time per step of the wheel: 2^27 ns, about 134 ms.
 const STEP_SHIFT: u32 = 27;
@@ -20,38 +20,32 @@ impl Wheel {
         Wheel { lists: vec![NO_SLOT; STEPS], at: 0 }
     }
 
-    /// Files a flow under its deadline. A flow is filed once, from when it is owned until it ends.
+    /// Files a flow under its deadline. A flow is filed once, from when it is owned until it ends or leaves.
     pub(crate) fn file(&mut self, flows: &mut Flows, slot: Slot) {
+        let due = (flows.header(slot).expires_at >> STEP_SHIFT).max(self.at + 1).min(self.at + STEPS as u64 - 1);
+        let list = due as usize % STEPS;
+        let next = core::mem::replace(&mut self.lists[list], slot);
         let header = flows.header_mut(slot);
-        let due = (header.expires_at >> STEP_SHIFT).max(self.at + 1).min(self.at + STEPS as u64 - 1);
-        let list = &mut self.lists[due as usize % STEPS];
-        header.timer_next = *list;
-        *list = slot;
+        (header.timer_next, header.timer_before, header.timer_list) = (next, NO_SLOT, list as u32);
+        if next != NO_SLOT {
+            flows.header_mut(next).timer_before = slot;
+        }
     }
 
-    /// Takes flows out that are owned no more before their time: their slots may be used again, and those filed behind them must stay
-    /// in their lists. Rare, so the lists are searched.
-    pub(crate) fn unlink(&mut self, flows: &mut Flows, gone: &[Slot]) {
-        let mut open = gone.len();
-        for list in &mut self.lists {
-            if open == 0 {
-                return;
-            }
-            let (mut before, mut slot) = (NO_SLOT, *list);
-            while slot != NO_SLOT {
-                let next = flows.header(slot).timer_next;
-                if gone.contains(&slot) {
-                    flows.header_mut(slot).timer_next = NO_SLOT;
-                    match before {
-                        NO_SLOT => *list = next,
-                        before => flows.header_mut(before).timer_next = next,
-                    }
-                    open -= 1;
-                } else {
-                    before = slot;
-                }
-                slot = next;
-            }
+    /// Takes a flow out that is owned no more before its time: its slot may be used again. One that is not filed stays so.
+    pub(crate) fn remove(&mut self, flows: &mut Flows, slot: Slot) {
+        let header = flows.header_mut(slot);
+        let (next, before, list) = (header.timer_next, header.timer_before, header.timer_list);
+        if list == NO_SLOT {
+            return;
+        }
+        (header.timer_next, header.timer_before, header.timer_list) = (NO_SLOT, NO_SLOT, NO_SLOT);
+        match before {
+            NO_SLOT => self.lists[list as usize] = next,
+            before => flows.header_mut(before).timer_next = next,
+        }
+        if next != NO_SLOT {
+            flows.header_mut(next).timer_before = before;
         }
     }
 
@@ -69,8 +63,9 @@ impl Wheel {
             let mut slot = core::mem::replace(&mut self.lists[self.at as usize % STEPS], NO_SLOT);
             while slot != NO_SLOT {
                 let header = flows.header_mut(slot);
-                let next = core::mem::replace(&mut header.timer_next, NO_SLOT);
-                if header.role == role::OWNER && header.expires_at <= now {
+                let next = header.timer_next;
+                (header.timer_next, header.timer_before, header.timer_list) = (NO_SLOT, NO_SLOT, NO_SLOT);
+                if header.role == role::OWNER && header.expires_at <= now && header.flags & flag::MOVING == 0 {
                     budget = budget.saturating_sub(1);
                     expired(flows, slot);
                 } else if header.role == role::OWNER {

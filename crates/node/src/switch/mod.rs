@@ -15,7 +15,7 @@ pub use routes::Route;
 
 use crate::address::{NodeId, mac_of};
 use crate::channel::{Fabric, FabricConfig};
-use crate::message::{Claim, Control, Ended, Member, MemberState, TraceStep, kind};
+use crate::message::{AGAIN, Claim, Control, Ended, Member, MemberState, RENOUNCED, TraceStep, kind};
 use holdfast_protection::Peer;
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::selector::Selector;
@@ -381,6 +381,15 @@ impl Switch {
                     self.handle_claims(record.from, body, now)
                 }
                 kind::ENDED => self.handle_ended(record.from, body),
+                kind::MOVE => self.handle_move(record.from, body, out, pool),
+                kind::MARK => match <[u8; 4]>::try_from(body) {
+                    Ok(number) => {
+                        self.mark(record.from, u32::from_be_bytes(number), out, pool);
+                        Ok(())
+                    }
+                    Err(_) => Err(DropReason::Malformed),
+                },
+                kind::SETTLED => self.handle_settled(record.from, body),
                 kind::CONTROL => Control::decode(body).map(|message| changed |= self.handle_control(message)),
                 _ => Err(DropReason::Malformed),
             };
@@ -451,18 +460,38 @@ impl Switch {
         let key = FlowKey::from(claim.key);
         let hash = self.routes.hash(&key);
         let epoch = self.next_epoch;
+        let is_renounced = claim.chain.get() & RENOUNCED != 0;
         let id = match self.routes.find(&key, hash) {
             Some(found) if found.is_reply => return None,
             Some(found) => {
                 let route = self.routes.get(found.slot)?;
-                if route.epoch != claim.epoch.get() && !self.planted.no_epoch_check {
+                let came_from = route.moved_from.filter(|(_, old)| *old == claim.epoch.get());
+                if is_renounced {
+                    // It is as if the flow had never moved: its old owner's replica may have it.
+                    if let Some((before, old)) = came_from
+                        && route.owner == to
+                    {
+                        self.routes.give(found.slot, before, old);
+                        self.count_route(to, -1);
+                        self.count_route(before, 1);
+                    }
                     return None;
+                }
+                if route.epoch != claim.epoch.get() && !self.planted.no_epoch_check {
+                    match came_from {
+                        // The old owner is gone. It may have been done with the move: the new one knows, and will say.
+                        Some(_) if route.owner != to => return Some(AGAIN),
+                        // It was the replica and the target both.
+                        Some(_) => {}
+                        None => return None,
+                    }
                 }
                 let old = route.owner;
                 self.routes.give(found.slot, to, epoch);
                 self.count_route(old, -1);
                 found.slot
             }
+            None if is_renounced => return None,
             None if self.routes.has_ended(hash, claim.epoch.get()) && !self.planted.no_epoch_check => return None,
             None => {
                 let route = Route { is_real: true, ..Route::new(key, to, epoch, claim.chain.get() as u16, now) };
@@ -476,6 +505,90 @@ impl Switch {
             self.routes.set_reply(id, reply);
         }
         Some(epoch)
+    }
+
+    /// A runtime gives routes of its flows to another. What follows the mark that it gets in band came before the new routes.
+    fn handle_move(
+        &mut self,
+        from: Peer,
+        body: &[u8],
+        out: &mut Vec<(Peer, Packet)>,
+        pool: &mut dyn PacketPool,
+    ) -> Result<(), DropReason> {
+        let (number, rest) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
+        let (node, rest) = rest.split_first_chunk::<2>().ok_or(DropReason::Malformed)?;
+        let (incarnation, claims) = rest.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
+        let to = Peer { node: u16::from_be_bytes(*node), incarnation: u32::from_be_bytes(*incarnation) };
+        let claims = <[Claim]>::ref_from_bytes(claims).map_err(|_| DropReason::Malformed)?;
+        let serves = |peer: Peer, targets: &[Target]| {
+            let is_there = |state| matches!(state, MemberState::Running | MemberState::Leaving);
+            targets.iter().any(|target| target.peer == peer && is_there(target.state))
+        };
+        let is_possible = to != from && serves(from, &self.targets) && serves(to, &self.targets);
+        let mut answer = Vec::with_capacity(4 + claims.len() * 4);
+        answer.extend_from_slice(number);
+        for claim in claims {
+            let epoch = if is_possible { self.move_route(from, to, claim).unwrap_or(0) } else { 0 };
+            answer.extend_from_slice(&epoch.to_be_bytes());
+        }
+        let _ = self.fabric.send(from.node, kind::MOVED, &answer);
+        self.mark(from, u32::from_be_bytes(*number), out, pool);
+        Ok(())
+    }
+
+    fn move_route(&mut self, from: Peer, to: Peer, claim: &Claim) -> Option<u32> {
+        let key = FlowKey::from(claim.key);
+        let found = self.routes.find(&key, self.routes.hash(&key)).filter(|found| !found.is_reply)?;
+        let route = self.routes.get(found.slot)?;
+        let old = route.epoch;
+        if route.owner != from || old != claim.epoch.get() || route.moved_from.is_some() {
+            return None;
+        }
+        let epoch = self.next_epoch;
+        self.next_epoch = self.next_epoch.wrapping_add(1).max(1);
+        self.routes.give(found.slot, to, epoch);
+        if let Some(route) = self.routes.get_mut(found.slot) {
+            route.moved_from = Some((from, old));
+        }
+        self.count_route(from, -1);
+        self.count_route(to, 1);
+        let reply = FlowKey::from(claim.reply);
+        if reply != FlowKey::default() {
+            // A packet on its way out that would have taught it says an epoch that is over.
+            self.routes.set_reply(found.slot, reply);
+        }
+        Some(epoch)
+    }
+
+    /// Sends a mark behind every packet that was sent to this runtime before. Without a buffer there is none; the runtime asks again.
+    fn mark(&mut self, to: Peer, number: u32, out: &mut Vec<(Peer, Packet)>, pool: &mut dyn PacketPool) {
+        let Some(mut mark) = pool.take() else { return };
+        mark.meta.stamp = self.last_stamp;
+        mark.meta.switch = self.config.number;
+        mark.meta.flags = Flags::OAM;
+        mark.meta.commit = number;
+        let outer = Outer { destination: mac_of(to.node), source: mac_of(self.config.me.node), index: index::MARK };
+        if nsh::encapsulate(&mut mark, outer) {
+            out.push((to, mark));
+        } else {
+            pool.put(mark);
+        }
+    }
+
+    /// Flows have arrived where their routes lead.
+    fn handle_settled(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
+        let settled = <[Ended]>::ref_from_bytes(body).map_err(|_| DropReason::Malformed)?;
+        for settled in settled {
+            let key = FlowKey::from(settled.key);
+            if let Some(found) = self.routes.find(&key, self.routes.hash(&key))
+                && let Some(route) = self.routes.get_mut(found.slot)
+                && route.owner == from
+                && route.epoch == settled.epoch.get()
+            {
+                route.moved_from = None;
+            }
+        }
+        Ok(())
     }
 
     fn handle_ended(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {

@@ -26,12 +26,14 @@ pub struct Route {
     pub is_real: bool,
     /// Until it is: packets sent to the owner, without those that could not be delivered.
     pub sent: u32,
+    /// Who had it before, under which epoch, until the flow has arrived at its new owner.
+    pub moved_from: Option<(Peer, u32)>,
 }
 
 impl Route {
     /// A route over which nothing has gone yet.
     pub(crate) fn new(key: FlowKey, owner: Peer, epoch: u32, chain: u16, now: u64) -> Route {
-        Route { key, reply: None, owner, epoch, chain, last_seen: now, is_real: false, sent: 0 }
+        Route { key, reply: None, owner, epoch, chain, last_seen: now, is_real: false, sent: 0, moved_from: None }
     }
 }
 
@@ -114,6 +116,7 @@ impl Routes {
             route.owner = owner;
             route.epoch = epoch;
             route.is_real = true;
+            route.moved_from = None;
             self.note_epoch(id, epoch);
         }
     }

@@ -15,6 +15,10 @@ pub mod role {
     pub const CLAIMING: u8 = 3;
     /// A flow whose first packet waits in the middle of the chain: no other packet has passed yet.
     pub const OPENING: u8 = 4;
+    /// A flow that its owner is about to send here: its packets wait for it.
+    pub const ARRIVING: u8 = 5;
+    /// A flow that was sent to another runtime, which has not said yet that it serves it.
+    pub const DEPARTED: u8 = 6;
 }
 
 /// Bits of [`ActorHeader::flags`].
@@ -25,6 +29,10 @@ pub mod flag {
     pub const DIRTY: u8 = 4;
     /// The flow's latest state was never sent to a replica.
     pub const UNPROTECTED: u8 = 8;
+    /// The flow is on its way to another runtime: it is not chosen again, and does not expire here. Local to the runtime.
+    pub const MOVING: u8 = 16;
+    /// There is no state yet behind this key. Local to the runtime.
+    pub const EMPTY: u8 = 32;
 }
 
 /// The first three cache lines of a flow actor; the chain's state follows. Plain old data: it travels in messages as it is.
@@ -73,10 +81,12 @@ pub struct ActorHeader {
     pub commit: u32,
     /// Next in the timer wheel's list; [`NO_SLOT`] ends it. Local to the runtime.
     pub timer_next: u32,
+    /// The one before in that list; [`NO_SLOT`] for the first. Local to the runtime.
+    pub timer_before: u32,
+    /// The wheel's list, [`NO_SLOT`] for none. Local to the runtime.
+    pub timer_list: u32,
     /// Counts the uses of the slot. Local to the runtime.
     pub generation: u32,
-    /// Zero.
-    pub spare: [u32; 2],
 }
 
 impl ActorHeader {

@@ -232,7 +232,7 @@ impl Flows {
         header.key = key;
         header.role = role;
         header.generation = generation;
-        header.timer_next = NO_SLOT;
+        (header.timer_next, header.timer_before, header.timer_list) = (NO_SLOT, NO_SLOT, NO_SLOT);
         self.count_owned(0, role);
         Ok(slot)
     }
@@ -319,7 +319,7 @@ impl Flows {
         header.key = local.key;
         header.reply = local.reply;
         header.role = local.role;
-        header.timer_next = local.timer_next;
+        (header.timer_next, header.timer_before, header.timer_list) = (local.timer_next, local.timer_before, local.timer_list);
         header.generation = local.generation;
         header.parked = local.parked;
         header.flags = header.flags & flag::UNCONFIRMED | local.flags & !flag::UNCONFIRMED;

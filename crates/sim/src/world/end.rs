@@ -12,6 +12,7 @@ use holdfast_wire::PacketPool;
 impl World {
     /// Counts everything, then takes it apart and counts again.
     pub(super) fn finish(mut self) -> Outcome {
+        self.faults.moved = self.hub.coordinator.moves().map(|order| order.moved).sum();
         let finished: Vec<bool> = self.clients.iter().map(|client| client.progress() == Progress::Done).collect();
         let must_finish = self.scenario.preset != Preset::None || self.faults.kills + self.faults.pauses == 0;
         if must_finish && self.plan.is_none() {

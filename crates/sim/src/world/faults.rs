@@ -4,6 +4,7 @@ use super::{BEGIN, Event, MICROSECOND, MILLISECOND, RUNTIMES, World};
 use crate::frames;
 use crate::plan::{Exit, Failure, How, When, Whom};
 use crate::scenario::Preset;
+use holdfast_node::address::{FIRST_RUNTIME, NodeId};
 use holdfast_node::coordinator::Protected;
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::Peer;
@@ -35,6 +36,52 @@ impl World {
         // The contract is one failure at a time with re-protection between; how soon after it is the seed's business.
         let pause = self.random.range(0, 900) * self.random.range(0, 2) * MILLISECOND;
         self.at(self.now + pause, if self.faults_left > 0 { Event::Fault } else { Event::Heal });
+    }
+
+    /// Somebody wants flows elsewhere; now, or in the middle of what goes on.
+    pub(super) fn order_move(&mut self) {
+        if self.moves_left == 0 {
+            return;
+        }
+        self.moves_left -= 1;
+        let from = FIRST_RUNTIME + self.random.range(0, u64::from(RUNTIMES)) as u16;
+        let to = FIRST_RUNTIME + self.random.range(0, u64::from(RUNTIMES)) as u16;
+        let to = (!self.random.chance(300)).then_some(to);
+        let limit = self.random.range(1, 64);
+        if self.hub.coordinator.request_move(from, to, limit, "any", self.now).is_ok() {
+            self.faults.moves += 1;
+            self.say(format_args!("move {limit} flows from runtime {from} to {to:?}"));
+            self.turn_hub();
+        }
+        let pause = self.random.range(1, 40) * self.random.range(1, 10) * MILLISECOND;
+        self.at(self.now + pause, Event::Move);
+    }
+
+    /// A runtime is taken out of service, and comes back after a while.
+    pub(super) fn order_drain(&mut self) {
+        let node = FIRST_RUNTIME + self.random.range(0, u64::from(RUNTIMES)) as u16;
+        if !self.hub.coordinator.is_ready() || self.hub.coordinator.drain(node, self.now).is_err() {
+            self.at(self.now + 10 * MILLISECOND, Event::Drain);
+            return;
+        }
+        self.faults.drains += 1;
+        self.say(format_args!("drain runtime {node}"));
+        self.turn_hub();
+        let pause = self.random.range(100, 4000) * MILLISECOND;
+        self.at(self.now + pause, Event::Restore(node));
+    }
+
+    pub(super) fn restore(&mut self, node: NodeId) {
+        let is_over = self.hub.coordinator.drains().iter().all(|drain| drain.ended_at.is_some());
+        if !is_over || self.hub.coordinator.restore(node, self.now).is_err() {
+            // It failed before it was done, and was started again; or it is not done yet.
+            if !is_over {
+                self.at(self.now + 50 * MILLISECOND, Event::Restore(node));
+            }
+            return;
+        }
+        self.say(format_args!("runtime {node} comes back into service"));
+        self.turn_hub();
     }
 
     fn kill(&mut self, peer: Peer) {

@@ -19,7 +19,7 @@ use crate::peers::{Client, Progress, Server};
 use crate::plan::{Exit, Outcome, Plan};
 use crate::random::Random;
 use crate::scenario::Scenario;
-use holdfast_node::address::{COORDINATOR, SWITCH};
+use holdfast_node::address::{COORDINATOR, NodeId, SWITCH};
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::coordinator::{Coordinator, CoordinatorConfig, Wish};
 use holdfast_node::hub::{Hub, HubOut};
@@ -54,6 +54,9 @@ enum Event {
     ExitNoticed(Peer),
     Resume(Peer),
     Fault,
+    Move,
+    Drain,
+    Restore(NodeId),
     Heal,
     Check,
 }
@@ -86,6 +89,7 @@ pub struct World {
     outside: Habits,
     healed: bool,
     faults_left: u64,
+    moves_left: u64,
     faults: Faults,
     checkers: Checkers,
     hash: u64,
@@ -183,6 +187,7 @@ impl World {
             outside,
             healed: false,
             faults_left,
+            moves_left: 0,
             faults: Faults::default(),
             checkers,
             hash: 0xcbf2_9ce4_8422_2325,
@@ -210,6 +215,15 @@ impl World {
         let is_peaceful = world.faults_left == 0;
         world.at(if is_calm { BEGIN } else { first_fault }, if is_peaceful { Event::Heal } else { Event::Fault });
         world.at(BEGIN + 50 * MILLISECOND, Event::Check);
+        if world.plan.is_none() {
+            world.moves_left = world.random.range(0, 40);
+            let first_move = first_fault - world.random.range(0, 200) * MILLISECOND;
+            world.at(first_move, Event::Move);
+            if world.random.chance(200) {
+                let due = first_fault + world.random.range(0, 1500) * MILLISECOND;
+                world.at(due, Event::Drain);
+            }
+        }
         world
     }
 
@@ -283,6 +297,9 @@ impl World {
             Event::ExitNoticed(peer) => ("exit noticed", Some(*peer), &[]),
             Event::Resume(peer) => ("process continues", Some(*peer), &[]),
             Event::Fault => ("fault", None, &[]),
+            Event::Move => ("order to move", None, &[]),
+            Event::Drain => ("order to drain", None, &[]),
+            Event::Restore(_) => ("back into service", None, &[]),
             Event::Heal => ("healing", None, &[]),
             Event::Check => ("check", None, &[]),
         };
@@ -374,6 +391,9 @@ impl World {
                 self.turn_runtime_at(peer, self.now);
             }
             Event::Fault => self.fault(),
+            Event::Move => self.order_move(),
+            Event::Drain => self.order_drain(),
+            Event::Restore(node) => self.restore(node),
             Event::Heal => {
                 self.healed = true;
                 if self.plan.is_none() {
@@ -456,6 +476,10 @@ impl World {
                         }
                     };
                     self.at(self.now + delay, Event::Started(peer));
+                }
+                Wish::Stop(peer) => {
+                    self.end_process(peer);
+                    self.at(self.now + MILLISECOND, Event::ExitNoticed(peer));
                 }
                 Wish::Fence(_) | Wish::Admit(_) => {}
             }

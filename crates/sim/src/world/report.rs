@@ -9,6 +9,12 @@ pub struct Faults {
     pub kills: u64,
     /// Processes stopped for longer than the coordinator waits, then continued.
     pub pauses: u64,
+    /// Orders to move flows.
+    pub moves: u64,
+    /// Flows that moved.
+    pub moved: u64,
+    /// Runtimes taken out of service.
+    pub drains: u64,
     /// Frames lost.
     pub lost: u64,
     /// Frames delivered twice.
@@ -22,6 +28,9 @@ impl Faults {
     pub fn add(&mut self, other: &Faults) {
         self.kills += other.kills;
         self.pauses += other.pauses;
+        self.moves += other.moves;
+        self.moved += other.moved;
+        self.drains += other.drains;
         self.lost += other.lost;
         self.doubled += other.doubled;
         self.reordered += other.reordered;

@@ -1,0 +1,183 @@
+//! Flows move between living runtimes under load: nothing is lost, nothing is reordered, no connection notices; also when one of the two dies meanwhile.
+
+use anyhow::{Context, Result, ensure};
+use holdfast::lab::download::{Download, Plan};
+use holdfast::lab::process::signal_pid;
+use holdfast::lab::requirements::*;
+use holdfast::lab::{Interrupt, until};
+use holdfast::moves::Progress;
+use holdfast::status::Status;
+use holdfast_tests::PATIENCE;
+use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, RECOVERY_LIMIT, VIRTUAL};
+use holdfast_tests::runner::{main as run, test};
+use rustix::process::Signal;
+use std::process::{ExitCode, Stdio};
+use std::time::Duration;
+
+/// Longest time for a transfer.
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn main() -> ExitCode {
+    run(vec![
+        test("flows_move_and_nothing_is_lost", &[NGINX], flows_move_and_nothing_is_lost),
+        test("flows_move_without_a_protection", &[], flows_move_without_a_protection),
+        test("a_download_goes_round_all_runtimes", &[NGINX, CURL], a_download_goes_round_all_runtimes),
+        test("a_drained_runtime_ends_and_comes_back", &[NGINX], a_drained_runtime_ends_and_comes_back),
+        test("the_target_dies_meanwhile", &[NGINX], the_target_dies_meanwhile),
+        test("the_source_dies_meanwhile", &[NGINX], the_source_dies_meanwhile),
+        test("what_cannot_be_moved_is_said", &[], what_cannot_be_moved_is_said),
+    ])
+}
+
+fn ids(status: &Status) -> Vec<u16> {
+    status.runtimes().map(|process| process.id).collect()
+}
+
+fn migrate(network: &Network, words: &str) -> Result<Progress> {
+    let text = network.running.ask(&format!("migrate {words}"))?;
+    serde_json::from_str(&text).with_context(|| format!("the answer {text}"))
+}
+
+/// Every runtime's flows go to the next one, twice round.
+fn go_round(network: &Network) -> Result<u64> {
+    let ids = ids(&network.running.status()?);
+    let mut moved = 0;
+    for turn in 0..ids.len() * 2 {
+        let (from, to) = (ids[turn % ids.len()], ids[(turn + 1) % ids.len()]);
+        let progress = migrate(network, &format!("--from {from} --to {to}"))?;
+        ensure!(progress.done && !progress.failed && progress.refused == 0, "{progress:?}");
+        moved += progress.moved;
+        let left = network.running.status()?.runtime(from).map_or(0, |process| process.flows);
+        ensure!(left == 0, "{left} flows are still at runtime {from}, where new ones do not begin");
+    }
+    Ok(moved)
+}
+
+fn flows_move_and_nothing_is_lost(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(VIRTUAL, 1000)?;
+    let (_echo, stream) = network.stream(100, 1000)?;
+    network.wait_protected()?;
+    let moved = go_round(&network)?;
+    ensure!(moved >= 2 * 1100, "of 1,100 flows that went round twice only {moved} moved");
+    let connections = held.verify(interrupt)?;
+    ensure!(connections.broken == 0, "{connections:?}");
+    let datagrams = stream.finish();
+    ensure!((datagrams.lost, datagrams.reordered, datagrams.doubled, datagrams.changed) == (0, 0, 0, 0), "{datagrams:?}");
+    ensure!(datagrams.flows_alive == 100, "{datagrams:?}");
+    network.wait_protected()?;
+    drop(held);
+    network.stop()
+}
+
+fn flows_move_without_a_protection(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&Options { protection: "none", ..Options::protected(Chain::Edge) }, interrupt)?;
+    let (_echo, stream) = network.stream(100, 1000)?;
+    let moved = go_round(&network)?;
+    ensure!(moved >= 200, "{moved}");
+    let datagrams = stream.finish();
+    ensure!((datagrams.lost, datagrams.reordered, datagrams.doubled) == (0, 0, 0), "{datagrams:?}");
+    network.stop()
+}
+
+fn a_download_goes_round_all_runtimes(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let sum = network.site.add_random("big", 40_000_000)?;
+    let plan = Plan { url: format!("http://{VIRTUAL}/big"), bytes_per_second: Some(8_000_000), stalled_after: GIVE_UP };
+    let mut download = Download::start(&network.topology.client, &plan)?;
+    until("the download is under way", LIMIT, interrupt, || Ok((download.received() > 1_000_000).then_some(())))?;
+    go_round(&network)?;
+    ensure!(!download.is_over()?, "the download was over before it had gone round: nothing was shown");
+    let outcome = download.finish(LIMIT, interrupt)?;
+    ensure!(outcome.error.is_none() && outcome.bytes == 40_000_000 && outcome.sum == sum, "{outcome:?}");
+    network.stop()
+}
+
+fn a_drained_runtime_ends_and_comes_back(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(VIRTUAL, 300)?;
+    let (_echo, stream) = network.stream(60, 600)?;
+    network.wait_protected()?;
+    let victim = network.running.busiest(None)?;
+    let text = network.running.ask(&format!("drain {}", victim.id))?;
+    let progress: Progress = serde_json::from_str(&text)?;
+    ensure!(progress.done && !progress.failed && progress.moved >= victim.flows, "{progress:?}, it had {}", victim.flows);
+    let is_drained = |status: &Status| status.runtime(victim.id).is_some_and(|process| process.state == "drained");
+    network.running.wait_for("it is drained", PATIENCE, interrupt, is_drained)?;
+    let status = network.running.status()?;
+    ensure!(status.failovers.is_empty(), "to be drained is no failure: {:?}", status.failovers);
+    network.wait_protected()?;
+    let connections = held.verify(interrupt)?;
+    ensure!(connections.broken == 0, "{connections:?}");
+    let datagrams = stream.finish();
+    ensure!((datagrams.lost, datagrams.reordered, datagrams.doubled) == (0, 0, 0), "{datagrams:?}");
+    network.running.ask(&format!("restore {}", victim.id))?;
+    network.running.wait_for("it is back", RECOVERY_LIMIT, interrupt, |status| {
+        status.runtime(victim.id).is_some_and(|process| process.state == "running")
+    })?;
+    network.wait_protected()?;
+    let connections = held.verify(interrupt)?;
+    ensure!(connections.broken == 0, "{connections:?}");
+    drop(held);
+    network.stop()
+}
+
+/// Many orders, and in the middle of one of them `victim` dies.
+fn dies_meanwhile(interrupt: &Interrupt, is_target: bool) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(VIRTUAL, 500)?;
+    for round in 0..3 {
+        network.wait_protected()?;
+        let source = network.running.busiest(None)?;
+        let status = network.running.status()?;
+        let target = status.busiest_runtime(Some(source.id)).context("there is another runtime")?.clone();
+        let victim = if is_target { target.pid } else { source.pid };
+        let mut command = network.running.command(&format!("migrate --from {} --to {}", source.id, target.id));
+        let mut order = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        // At another moment each time: the moments themselves are the simulator's business.
+        std::thread::yield_now();
+        if round > 0 {
+            let from = |status: &Status| status.runtime(source.id).is_none_or(|process| process.flows < source.flows);
+            network.running.wait_for("the first flows have moved", LIMIT, interrupt, from)?;
+        }
+        signal_pid(victim, Signal::KILL)?;
+        order.wait()?;
+        network.running.wait_for("the failure is seen to", RECOVERY_LIMIT, interrupt, |status| {
+            status.failovers.len() > round
+                && status.failovers.iter().all(|failover| failover.recovered_us.is_some() || failover.flows == 0)
+        })?;
+        let connections = held.verify(interrupt)?;
+        ensure!(connections.broken == 0, "round {round}: {connections:?}");
+    }
+    network.wait_protected()?;
+    drop(held);
+    network.stop()
+}
+
+fn the_target_dies_meanwhile(interrupt: &Interrupt) -> Result<()> {
+    dies_meanwhile(interrupt, true)
+}
+
+fn the_source_dies_meanwhile(interrupt: &Interrupt) -> Result<()> {
+    dies_meanwhile(interrupt, false)
+}
+
+fn what_cannot_be_moved_is_said(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    for (words, remedy) in [
+        ("migrate --from 99", "`holdfast status` lists"),
+        ("migrate --from 16 --to 16", "name two runtimes"),
+        ("migrate --from 16 tcp form 10.0.0.0/8", "character"),
+        ("drain 99", "`holdfast status` lists"),
+        ("restore 16", "is not drained"),
+    ] {
+        let output = network.running.command(words).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(!output.status.success() && said.contains(remedy), "{words}: {said}");
+    }
+    network.stop()
+}
