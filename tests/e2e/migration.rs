@@ -33,6 +33,14 @@ fn ids(status: &Status) -> Vec<u16> {
     status.runtimes().map(|process| process.id).collect()
 }
 
+/// Waits until no flow is missing: later ones would begin where others have just left.
+fn wait_for_flows(network: &Network, count: u64) -> Result<()> {
+    network.running.wait_for("all flows are there", LIMIT, network.lab.interrupt(), |status| {
+        status.runtimes().map(|process| process.flows).sum::<u64>() >= count
+    })?;
+    Ok(())
+}
+
 fn migrate(network: &Network, words: &str) -> Result<Progress> {
     let text = network.running.ask(&format!("migrate {words}"))?;
     serde_json::from_str(&text).with_context(|| format!("the answer {text}"))
@@ -58,6 +66,7 @@ fn flows_move_and_nothing_is_lost(interrupt: &Interrupt) -> Result<()> {
     network.serve_web()?;
     let held = network.hold(VIRTUAL, 1000)?;
     let (_echo, stream) = network.stream(100, 1000)?;
+    wait_for_flows(&network, 1100)?;
     network.wait_protected()?;
     let moved = go_round(&network)?;
     ensure!(moved >= 2 * 1100, "of 1,100 flows that went round twice only {moved} moved");
@@ -74,6 +83,7 @@ fn flows_move_and_nothing_is_lost(interrupt: &Interrupt) -> Result<()> {
 fn flows_move_without_a_protection(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&Options { protection: "none", ..Options::protected(Chain::Edge) }, interrupt)?;
     let (_echo, stream) = network.stream(100, 1000)?;
+    wait_for_flows(&network, 100)?;
     let moved = go_round(&network)?;
     ensure!(moved >= 200, "{moved}");
     let datagrams = stream.finish();
