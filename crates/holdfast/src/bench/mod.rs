@@ -3,4 +3,5 @@
 //! Every figure is a ratio within one run on one machine; absolute times are printed for orientation.
 
 pub mod datapath;
+pub mod migration;
 mod traffic;

@@ -157,6 +157,12 @@ enum Plan {
         #[arg(long, default_value_t = 7)]
         rounds: usize,
     },
+    /// What it costs to move flows between runtimes under load
+    Migration {
+        /// Flows
+        #[arg(long, value_delimiter = ',', default_values_t = [500, 1_000, 100_000, 200_000])]
+        flows: Vec<usize>,
+    },
 }
 
 /// Runs the command; its exit code is the process's.
@@ -192,6 +198,7 @@ fn dispatch(command: Command, json: bool, control: Option<PathBuf>) -> Result<()
         Command::Explain { word } => reference::explain(&word.join(" "), json),
         Command::Sim { seeds, from, seed, trace } => simulate::simulate(seeds, from, seed, trace, json),
         Command::Bench { plan: Plan::Datapath { flows, rounds } } => bench::bench(flows, rounds, json),
+        Command::Bench { plan: Plan::Migration { flows } } => bench::migration(&flows, json),
         Command::Nf { name } => reference::functions(name.as_deref(), json),
         Command::Completions { shell } => reference::completions(Arguments::command(), shell),
         Command::Man { directory } => reference::manual(Arguments::command(), directory.as_deref()),
