@@ -1,0 +1,143 @@
+//! What a fabric message frame looks like.
+
+use crate::address::{NodeId, mac_of};
+use holdfast_protection::Peer;
+use holdfast_wire::header::ETHERTYPE_FABRIC;
+use zerocopy::byteorder::network_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// What a fabric message frame begins with, after the Ethernet header. In a sealed frame all of it but the tag is associated data, and the
+/// records after it are encrypted.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(super) struct Header {
+    pub(super) magic: U16,
+    pub(super) version: u8,
+    pub(super) flags: u8,
+    pub(super) cluster: U32,
+    pub(super) source: U16,
+    pub(super) destination: U16,
+    pub(super) source_incarnation: U32,
+    /// 0: the sender does not know it yet, and only asks for it.
+    pub(super) destination_incarnation: U32,
+    /// Number of this frame, from 1, and after 2^32 of them from 0. Without meaning if the frame [only acknowledges](ONLY_ACKNOWLEDGES).
+    pub(super) sequence: U32,
+    /// The next number that the sender expects from its peer.
+    pub(super) acknowledgement: U32,
+    /// Bit n: the frame `acknowledgement + 1 + n` has arrived.
+    pub(super) selective: U64,
+    /// Frames from `acknowledgement` on that the sender has room for.
+    pub(super) credit: U16,
+    /// Bytes of records after this header.
+    pub(super) length: U16,
+    /// Number of the cluster key under which the frame is sealed.
+    pub(super) key: u8,
+    pub(super) reserved: [u8; 3],
+    /// How many frames the sender has sent to anybody, this one included: never twice the same, a repeated frame has a new one. It orders what
+    /// is said of acknowledgement and credit, and of a sealed frame it is the nonce.
+    pub(super) counter: U64,
+    /// The sender's life; 0 without keys.
+    pub(super) source_life: U64,
+    /// The receiver's, 0 if the sender does not know it yet, and without keys.
+    pub(super) destination_life: U64,
+    /// Of the AEAD; 0 without keys.
+    pub(super) tag: [u8; TAG_LEN],
+}
+
+pub(super) const MAGIC: u16 = 0x4846;
+pub(super) const VERSION: u8 = 2;
+/// Flag: the frame has no number and no records. Every number is some frame's, so none can say it.
+pub(super) const ONLY_ACKNOWLEDGES: u8 = 1;
+/// Flag: the frame is sealed.
+pub(super) const SEALED: u8 = 2;
+pub(super) const ETHERNET_LEN: usize = 14;
+pub(super) const TAG_LEN: usize = 16;
+pub(super) const HEADER_LEN: usize = size_of::<Header>();
+/// Bytes of the header that a tag vouches for.
+pub(super) const ASSOCIATED_LEN: usize = HEADER_LEN - TAG_LEN;
+/// Kind and length.
+pub(super) const RECORD_HEADER_LEN: usize = 3;
+
+/// Who a frame is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Destination {
+    pub(super) node: NodeId,
+    /// 0 if it is not known.
+    pub(super) incarnation: u32,
+    /// 0 if it is not known, and without keys.
+    pub(super) life: u64,
+}
+
+/// What one side tells the other of what it has and can take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) acknowledgement: u32,
+    pub(super) selective: u64,
+    pub(super) credit: u16,
+}
+
+/// Writes a frame, without a number if it only acknowledges. [`refresh`] completes it.
+pub(super) fn write(bytes: &mut Vec<u8>, me: Peer, to: NodeId, cluster: u32, sequence: Option<u32>, records: &[u8]) {
+    bytes.clear();
+    bytes.extend_from_slice(&mac_of(to));
+    bytes.extend_from_slice(&mac_of(me.node));
+    bytes.extend_from_slice(&ETHERTYPE_FABRIC.to_be_bytes());
+    let header = Header {
+        magic: MAGIC.into(),
+        version: VERSION,
+        flags: if sequence.is_none() { ONLY_ACKNOWLEDGES } else { 0 },
+        cluster: cluster.into(),
+        source: me.node.into(),
+        destination: to.into(),
+        source_incarnation: me.incarnation.into(),
+        destination_incarnation: 0.into(),
+        sequence: sequence.unwrap_or(0).into(),
+        acknowledgement: 0.into(),
+        selective: 0.into(),
+        credit: 0.into(),
+        length: (records.len() as u16).into(),
+        key: 0,
+        reserved: [0; 3],
+        counter: 0.into(),
+        source_life: 0.into(),
+        destination_life: 0.into(),
+        tag: [0; TAG_LEN],
+    };
+    bytes.extend_from_slice(header.as_bytes());
+    bytes.extend_from_slice(records);
+}
+
+/// Writes what changes from one transmission of a frame to the next.
+pub(super) fn refresh(bytes: &mut [u8], to: Destination, answer: Answer, counter: u64) {
+    if let Ok((header, _)) = Header::mut_from_prefix(&mut bytes[ETHERNET_LEN..]) {
+        header.destination_incarnation = to.incarnation.into();
+        header.destination_life = to.life.into();
+        header.acknowledgement = answer.acknowledgement.into();
+        header.selective = answer.selective.into();
+        header.credit = answer.credit.into();
+        header.counter = counter.into();
+    }
+}
+
+/// Where the records that fit into `limit` bytes end.
+pub(super) fn gather(queue: &[u8], from: usize, limit: usize) -> usize {
+    let mut end = from;
+    while let Some(header) = queue.get(end..end + RECORD_HEADER_LEN) {
+        let next = end + RECORD_HEADER_LEN + u16::from_be_bytes([header[1], header[2]]) as usize;
+        if next - from > limit {
+            break;
+        }
+        end = next;
+    }
+    end
+}
+
+/// True if these bytes are whole records and nothing else.
+pub(super) fn are_records(bytes: &[u8]) -> bool {
+    gather(bytes, 0, bytes.len()) == bytes.len()
+}
+
+/// True if `a` comes after `b`, for numbers that begin anew after the last.
+pub(super) fn after(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b) as i32 > 0
+}

@@ -1,0 +1,111 @@
+//! Endpoints that end and begin again.
+
+use super::*;
+
+fn both() -> [Option<KeyRing>; 2] {
+    [None, Some(ring(&[1]))]
+}
+
+/// A peer's process is started again: it gets nothing of what its old life was sent, and the old life is not heard any more.
+#[test]
+fn a_peer_that_starts_again_gets_nothing_of_what_its_old_life_was_sent() {
+    for ring in both() {
+        let config = FabricConfig::default();
+        let (mut a, mut b) = pair(config, ring.as_ref());
+        a.send(B.node, 40, b"first").unwrap();
+        settle(&mut a, &mut b, 1);
+        a.send(B.node, 40, b"for the first life").unwrap();
+        let late = frames(&mut a, 1);
+        let mut again = endpoint(Peer { incarnation: 2, ..B }, config, ring.as_ref());
+        assert_eq!(again.handle_frame(&late[0], 2), Err(DropReason::StaleEpoch));
+        again.send(A.node, 40, b"hello").unwrap();
+        settle(&mut again, &mut a, 3);
+        assert_eq!(a.inbox.restarted, [Peer { incarnation: 2, ..B }]);
+        assert_eq!(drain(&mut a), [b"hello"]);
+        assert!(drain(&mut again).is_empty());
+        b.send(A.node, 40, b"ghost").unwrap();
+        let ghost = frames(&mut b, 4);
+        assert_eq!(a.handle_frame(&ghost[0], 4), Err(DropReason::StaleEpoch));
+    }
+}
+
+/// Who does not know yet who lives at a node asks, and the first of many frames is delayed until another life is there: the other life takes nothing
+/// of it, and misses nothing of what is meant for it.
+#[test]
+fn a_late_frame_from_before_anybody_knew_anybody_is_not_taken_by_the_next_life() {
+    for ring in both() {
+        let config = FabricConfig::default();
+        let (mut a, mut b) = (endpoint(A, config, ring.as_ref()), endpoint(B, config, ring.as_ref()));
+        a.send(B.node, 40, b"for whoever is there").unwrap();
+        let delayed = frames(&mut a, 1);
+        for frame in &delayed {
+            b.handle_frame(frame, 1).unwrap();
+        }
+        settle(&mut a, &mut b, 2);
+        assert_eq!(drain(&mut b), [b"for whoever is there"]);
+        let second = Peer { incarnation: 2, ..B };
+        let mut b = endpoint(second, config, ring.as_ref());
+        for frame in &delayed {
+            b.handle_frame(frame, 3).unwrap();
+        }
+        a.set_peer(second);
+        a.send(B.node, 40, b"for the second life").unwrap();
+        settle(&mut a, &mut b, 4);
+        assert_eq!(drain(&mut b), [b"for the second life"]);
+    }
+}
+
+/// The coordinator has said that an incarnation is no more, and one of its frames comes late: it is not heard, and what is sent to its node meanwhile
+/// waits for the next life.
+#[test]
+fn the_dead_do_not_speak() {
+    for ring in both() {
+        let config = FabricConfig::default();
+        let (mut a, mut b) = pair(config, ring.as_ref());
+        a.send(B.node, 40, b"first").unwrap();
+        settle(&mut a, &mut b, 1);
+        b.send(A.node, 40, b"ghost").unwrap();
+        let ghost = frames(&mut b, 1);
+        a.remove_peer(B);
+        assert_eq!(a.handle_frame(&ghost[0], 2), Err(DropReason::StaleEpoch));
+        assert_eq!((a.peer(B.node), a.room(B)), (None, 0));
+        a.set_peer(B);
+        assert_eq!(a.peer(B.node), None, "what is dead stays dead");
+        a.send(B.node, 40, b"for the next").unwrap();
+        let second = Peer { incarnation: 2, ..B };
+        let mut b = endpoint(second, config, ring.as_ref());
+        b.send(A.node, 40, b"hello").unwrap();
+        settle(&mut a, &mut b, 3);
+        assert_eq!(drain(&mut a), [b"hello"]);
+        assert_eq!(drain(&mut b), [b"for the next"]);
+    }
+}
+
+/// Two nodes that know nothing of each other speak at once.
+#[test]
+fn both_ask_at_once() {
+    for ring in both() {
+        let config = FabricConfig::default();
+        let (mut a, mut b) = (endpoint(A, config, ring.as_ref()), endpoint(B, config, ring.as_ref()));
+        a.send(B.node, 40, b"there").unwrap();
+        b.send(A.node, 40, b"back").unwrap();
+        settle(&mut a, &mut b, 1);
+        assert_eq!((drain(&mut b), drain(&mut a)), (vec![b"there".to_vec()], vec![b"back".to_vec()]));
+        assert!(a.is_settled(B.node) && b.is_settled(A.node));
+        assert_eq!((a.poll_timeout(), b.poll_timeout()), (None, None));
+    }
+}
+
+/// Nobody lives at a node: it is asked for now and then, and in between there is nothing to do.
+#[test]
+fn a_node_that_is_not_there_keeps_nobody_awake() {
+    let mut a = Fabric::new(A, FabricConfig::default());
+    a.send(B.node, 40, b"anybody?").unwrap();
+    let (mut now, mut wakes) = (1, 0);
+    while now < 20_000 * MILLISECOND && wakes < 1000 {
+        frames(&mut a, now);
+        now = a.poll_timeout().unwrap().max(now + 1);
+        wakes += 1;
+    }
+    assert!((10..60).contains(&wakes), "woken {wakes} times in twenty seconds");
+}
