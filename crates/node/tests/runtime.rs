@@ -79,6 +79,11 @@ impl Bench {
 
     fn tell(&mut self, message: &Control) -> Vec<u8> {
         self.coordinator.send_control(ME.node, message);
+        self.hear()
+    }
+
+    /// What the coordinator has to say arrives.
+    fn hear(&mut self) -> Vec<u8> {
         let mut rx = Vec::new();
         let pool = &mut self.pool;
         self.coordinator.poll_transmit(self.stamp, |frame| {
@@ -437,6 +442,9 @@ fn packets_handed_over_before_the_first_view_are_released() {
 fn a_traced_packet_tells_its_way() {
     std::panic::set_hook(Box::new(|_| {}));
     let mut bench = Bench::new(vec![bomb(), bomb()], 4);
+    // It asks who the coordinator is, and is told.
+    bench.turn(&mut Vec::new());
+    bench.hear();
     let mut rx = vec![bench.packet(&datagram(1, 0), 1)];
     for order in [0, 0xff] {
         let mut packet = bench.pool.take().expect("the pool is large enough");

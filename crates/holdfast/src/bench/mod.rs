@@ -3,5 +3,6 @@
 //! Every figure is a ratio within one run on one machine; absolute times are printed for orientation.
 
 pub mod datapath;
+pub mod messages;
 pub mod migration;
 mod traffic;

@@ -1,7 +1,7 @@
 //! `holdfast bench`: what the machinery costs.
 
 use super::print;
-use crate::bench::{datapath, migration};
+use crate::bench::{datapath, messages, migration};
 use crate::exit::{self, Failure};
 use crate::table::{Style, Table};
 use serde_json::json;
@@ -74,6 +74,24 @@ pub(super) fn bench(flows: usize, rounds: usize, json: bool) -> Result<(), Failu
             format!("{:.2}", row.mpps),
             format!("{:.4}", row.allocations_per_packet),
             row.bytes_per_flow.to_string(),
+        ]
+    })
+}
+
+pub(super) fn messages(messages: usize, rounds: usize, json: bool) -> Result<(), Failure> {
+    let plan = messages::Plan { messages, rounds };
+    let rows = messages::run(&plan, &holdfast_io::allocations)
+        .map_err(|error| Failure::new(exit::NEGATIVE, format!("the result is wrong, so no time was taken: {error}")))?;
+    let head = ["case", "bytes", "authenticated", "messages/s", "ns/message", "messages/frame", "allocations/message"];
+    tell(&rows, json, &head, |row: &messages::Row| {
+        vec![
+            row.case.to_owned(),
+            row.bytes.to_string(),
+            if row.authenticated { "yes" } else { "no" }.to_owned(),
+            format!("{:.0}", row.messages_per_second),
+            format!("{:.1}", row.ns_per_message),
+            format!("{:.2}", row.messages_per_frame),
+            format!("{:.4}", row.allocations_per_message),
         ]
     })
 }

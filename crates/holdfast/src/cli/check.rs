@@ -12,7 +12,7 @@ use std::path::Path;
 const VERSION: u32 = 1;
 
 pub(super) fn check(file: Option<&Path>, with_host: bool, json: bool) -> Result<(), Failure> {
-    let read = file.map(|file| text_of(file).map(|text| (name_of(file), config::read(&name_of(file), &text)))).transpose()?;
+    let read = file.map(|file| text_of(file).map(|text| (name_of(file), checked(file, &text, with_host)))).transpose()?;
     let mut checks = if with_host { host_check::host() } else { Vec::new() };
     if let Some((_, Ok(checked))) = read.as_ref().filter(|_| with_host) {
         checks.extend(host_check::devices(checked));
@@ -47,6 +47,15 @@ pub(super) fn check(file: Option<&Path>, with_host: bool, json: bool) -> Result<
     }
 }
 
+/// The configuration, with the file of keys if this is the machine that has it.
+fn checked(file: &Path, text: &str, with_host: bool) -> Result<Checked, config::Mistake> {
+    let checked = config::read(&name_of(file), text)?;
+    if with_host {
+        config::keys(&name_of(file), text, &checked.config)?;
+    }
+    Ok(checked)
+}
+
 fn name_of(file: &Path) -> String {
     if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() }
 }
@@ -73,7 +82,12 @@ fn text_of(file: &Path) -> Result<String, Failure> {
 
 fn right(name: &str, checked: &Checked) -> Value {
     json!({ "path": name, "ok": true, "cluster": checked.config.cluster, "ports": checked.ports.len(),
-        "chains": checked.config.chains.len(), "rules": checked.rules.len(), "runtimes": checked.runtimes })
+        "chains": checked.config.chains.len(), "rules": checked.rules.len(), "runtimes": checked.runtimes,
+        "authenticated": is_authenticated(checked) })
+}
+
+fn is_authenticated(checked: &Checked) -> bool {
+    checked.config.fabric.as_ref().is_some_and(|fabric| fabric.key.is_some())
 }
 
 fn counted(checked: &Checked) -> String {
@@ -83,6 +97,12 @@ fn counted(checked: &Checked) -> String {
         some(checked.config.chains.len(), "chain"),
         some(checked.rules.len(), "rule"),
         some(checked.runtimes.into(), "runtime"),
+        if is_authenticated(checked) {
+            "messages authenticated"
+        } else {
+            "messages not authenticated, as is usual on one machine"
+        }
+        .to_owned(),
     ]
     .join(", ")
 }

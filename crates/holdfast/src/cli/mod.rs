@@ -6,6 +6,7 @@
 mod asking;
 mod bench;
 mod check;
+mod keygen;
 mod moving;
 mod reference;
 mod simulate;
@@ -120,6 +121,14 @@ enum Command {
         #[arg(long, requires = "seed")]
         trace: bool,
     },
+    /// Write a new key for `fabric: { key: FILE }` into a file that only its owner can read
+    Keygen {
+        /// The file; it must not be there yet
+        file: PathBuf,
+        /// Put the key behind those of a file that is there: accepted, and current once it is the first line everywhere
+        #[arg(long)]
+        add: bool,
+    },
     /// Measure
     Bench {
         #[command(subcommand)]
@@ -163,6 +172,15 @@ enum Plan {
         #[arg(long, value_delimiter = ',', default_values_t = [500, 1_000, 100_000, 200_000])]
         flows: Vec<usize>,
     },
+    /// What messages between processes cost, authenticated and not
+    Messages {
+        /// Messages per round
+        #[arg(long, default_value_t = 200_000)]
+        messages: usize,
+        /// Rounds; the median counts
+        #[arg(long, default_value_t = 7)]
+        rounds: usize,
+    },
 }
 
 /// Runs the command; its exit code is the process's.
@@ -197,8 +215,10 @@ fn dispatch(command: Command, json: bool, control: Option<PathBuf>) -> Result<()
         Command::Restore { runtime } => moving::restore(control, runtime, json),
         Command::Explain { word } => reference::explain(&word.join(" "), json),
         Command::Sim { seeds, from, seed, trace } => simulate::simulate(seeds, from, seed, trace, json),
+        Command::Keygen { file, add } => keygen::keygen(&file, add, json),
         Command::Bench { plan: Plan::Datapath { flows, rounds } } => bench::bench(flows, rounds, json),
         Command::Bench { plan: Plan::Migration { flows } } => bench::migration(&flows, json),
+        Command::Bench { plan: Plan::Messages { messages, rounds } } => bench::messages(messages, rounds, json),
         Command::Nf { name } => reference::functions(name.as_deref(), json),
         Command::Completions { shell } => reference::completions(Arguments::command(), shell),
         Command::Man { directory } => reference::manual(Arguments::command(), directory.as_deref()),

@@ -35,6 +35,19 @@ pub struct Config {
     /// Failure detection.
     #[serde(default)]
     pub detection: DetectionConfig,
+    /// Messages between the processes. Without it they are not authenticated: on one machine they go through memory that only the box's own
+    /// processes have.
+    #[serde(default)]
+    pub fabric: Option<FabricFileConfig>,
+}
+
+/// Messages between the processes.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct FabricFileConfig {
+    /// File with the cluster's keys, from the configuration's directory: `holdfast keygen` makes one. Messages are encrypted and authenticated
+    /// with it. One `NUMBER:KEY` per line, the current one first; only its owner may read it. SIGHUP reads it again.
+    pub key: Option<String>,
 }
 
 /// A port of the box.

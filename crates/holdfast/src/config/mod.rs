@@ -1,7 +1,7 @@
 //! The configuration file: what an operator writes, and what is made of it.
 //!
 //! YAML or JSON. In: text. Out: a [`Checked`] configuration and its [`BuiltChain`]s, or the first [`Mistake`] with line, column, the line
-//! itself, and what would be right. Never: a look at the machine (that is `host_check`'s), a panic, or a value that was guessed.
+//! itself, and what would be right. Never: a look at the machine (that is `host_check`'s; only [`keys`] opens the file that is named), a panic, or a value that was guessed.
 //!
 //! The parser is serde-saphyr. serde_yaml and serde_yml are no longer maintained and tell a line only for some mistakes; the marked trees of
 //! saphyr and marked-yaml keep places but leave typing to their user; serde-saphyr is maintained, has places in every error, limits the
@@ -11,6 +11,7 @@
 
 mod chains;
 mod file;
+mod keys;
 mod mistake;
 mod network;
 mod parser;
@@ -18,9 +19,10 @@ mod protection;
 mod source;
 
 pub use file::{
-    ChainConfig, Config, DetectionConfig, FunctionConfig, LimitsConfig, OneOrMany, PortConfig, ProtectionConfig,
-    ProtectionOptions, RouteConfig, RuleConfig, RuntimesConfig, RuntimesRange, Word,
+    ChainConfig, Config, DetectionConfig, FabricFileConfig, FunctionConfig, LimitsConfig, OneOrMany, PortConfig,
+    ProtectionConfig, ProtectionOptions, RouteConfig, RuleConfig, RuntimesConfig, RuntimesRange, Word,
 };
+pub use keys::{keys, line as key_line, read as read_keys};
 pub use mistake::Mistake;
 
 use holdfast_nf::{Chain, SharedField};
@@ -95,6 +97,7 @@ pub fn chains(file: &str, text: &str, config: &Config) -> Result<Vec<BuiltChain>
 
 /// Bytes in, no panic out: the entry for fuzzing.
 pub fn fuzz(bytes: &[u8]) {
+    let _ = keys::parse(bytes);
     if let Err(mistake) = read("fuzz", &String::from_utf8_lossy(bytes)) {
         assert!(!mistake.message.is_empty(), "a mistake says what it is");
         let _ = mistake.to_string();

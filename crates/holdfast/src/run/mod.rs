@@ -4,12 +4,13 @@
 //! thread turns the state machines; a second one listens at the control socket. Never: a decision of a protocol.
 
 mod devices;
+mod keys;
 mod reports;
 mod runtime;
 
 pub use runtime::main as runtime_main;
 
-use crate::config::{self, Checked};
+use crate::config::{self, Checked, Config};
 use crate::control::{self, Asked, Request, Server};
 use crate::exit::{self, Failure};
 use holdfast_io::port::{self, Port};
@@ -17,7 +18,7 @@ use holdfast_io::process::{Clock, Watched};
 use holdfast_io::wait::{Patience, sleep};
 use holdfast_io::{Arena, VportHost};
 use holdfast_node::address::{COORDINATOR, SWITCH};
-use holdfast_node::channel::FabricConfig;
+use holdfast_node::channel::{FabricConfig, KeyRing};
 use holdfast_node::coordinator::{Coordinator, CoordinatorConfig, Wish};
 use holdfast_node::edge::Edge;
 use holdfast_node::host::{Host, HostOut};
@@ -26,15 +27,16 @@ use holdfast_node::message::TraceStep;
 use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::{Peer, Released};
 use holdfast_wire::{DropCounters, DropReason, MAX_MTU, Packet, PacketPool, fnv1a};
-use runtime::Assignment;
+use runtime::{Assignment, Keys};
 use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use zeroize::Zeroizing;
 
 /// Frames per port and turn.
 const BURST: usize = 64;
@@ -57,6 +59,8 @@ struct Worker {
     peer: Peer,
     id: u16,
     process: Watched,
+    /// By which it gets new keys, if there are any.
+    stdin: Option<ChildStdin>,
     port: VportHost,
     /// Turns of its loop when last looked at, and when that changed.
     beats: u64,
@@ -77,6 +81,8 @@ struct Noticed {
 struct Manager {
     file: String,
     text: String,
+    config: Config,
+    keys: Option<KeyRing>,
     binary: PathBuf,
     cluster: u32,
     seed: u64,
@@ -127,6 +133,8 @@ pub fn main(file: &Path, control: Option<&Path>) -> Result<(), Failure> {
         .map_err(|error| Failure::new(exit::CONFIGURATION, format!("{}: {error}", file.display())))?;
     let name = file.display().to_string();
     let checked = config::read(&name, &text).map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
+    let keys =
+        config::keys(&name, &text, &checked.config).map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, stop.clone())
@@ -147,7 +155,7 @@ pub fn main(file: &Path, control: Option<&Path>) -> Result<(), Failure> {
     });
     // Before the devices: who starts a box a second time is told of the first one, not of devices that it has.
     let mut server = control::listen(&path, requests, wake)?;
-    let mut manager = Manager::new(name, text, &checked)?;
+    let mut manager = Manager::new(name, text, &checked, keys)?;
     warnings.iter().for_each(|warning| devices::say(warning));
     let served = manager.serve(&Signals { stop: &stop, hangup: &hangup }, &asked, eventfd.as_fd(), &path, &mut server);
     drop(server);
@@ -164,7 +172,7 @@ fn random_seed() -> u64 {
 }
 
 impl Manager {
-    fn new(file: String, text: String, checked: &Checked) -> Result<Manager, Failure> {
+    fn new(file: String, text: String, checked: &Checked, keys: Option<KeyRing>) -> Result<Manager, Failure> {
         let clock = Clock::new();
         let now = clock.now();
         let mut ports: Vec<Box<dyn Port>> = Vec::new();
@@ -199,7 +207,7 @@ impl Manager {
         let seed = random_seed();
         let fabric = FabricConfig { cluster, ..FabricConfig::default() };
         let detection = &checked.config.detection;
-        let switch = Switch::new(SwitchConfig {
+        let mut switch = Switch::new(SwitchConfig {
             me: Peer { node: SWITCH, incarnation: 1 },
             number: 0,
             flows: checked.config.limits.flows,
@@ -211,7 +219,7 @@ impl Manager {
         });
         let empty = holdfast_protection::Flows::new(0, 0, 0, 0);
         let promises = chains.iter().any(|built| built.protection.safety(&empty).promises);
-        let coordinator = Coordinator::new(
+        let mut coordinator = Coordinator::new(
             CoordinatorConfig {
                 me: Peer { node: COORDINATOR, incarnation: 1 },
                 runtimes: checked.runtimes,
@@ -225,11 +233,18 @@ impl Manager {
             promises,
             now,
         );
+        if let Some(ring) = &keys {
+            let life = || keys::new_life().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("random numbers: {error}")));
+            switch.fabric().authenticate(ring, life()?);
+            coordinator.fabric().authenticate(ring, life()?);
+        }
         let binary = std::env::current_exe()
             .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("finding the program's own file: {error}")))?;
         Ok(Manager {
             file,
             text,
+            config: checked.config.clone(),
+            keys,
             binary,
             cluster,
             seed,
@@ -279,9 +294,17 @@ impl Manager {
                 if let Some(news) = server.look() {
                     devices::say(&news);
                 }
-                if !was_hangup_answered && signals.hangup.load(Ordering::Relaxed) {
-                    was_hangup_answered = true;
-                    devices::say("SIGHUP: a running box does not reload its configuration yet; stop it and start it again");
+                if signals.hangup.swap(false, Ordering::Relaxed) {
+                    match self.keys.clone() {
+                        Some(old) => self.reload_keys(&old),
+                        None if was_hangup_answered => {}
+                        None => {
+                            was_hangup_answered = true;
+                            devices::say(
+                                "SIGHUP: a running box does not reload its configuration yet; stop it and start it again",
+                            );
+                        }
+                    }
                 }
             }
             while let Ok(asked) = asked.try_recv() {
@@ -438,6 +461,7 @@ impl Manager {
         }
         let id = self.next_id;
         self.next_id = self.next_id.wrapping_add(1);
+        let life = keys::new_life()?;
         let port = VportHost::create(id, &mut self.arena)?;
         let mut command = Command::new(&self.binary);
         command.arg("runtime").stdin(Stdio::piped()).stdout(Stdio::null());
@@ -457,13 +481,18 @@ impl Manager {
             parent: std::process::id(),
             file: self.file.clone(),
             text: self.text.clone(),
+            keys: self.keys.as_ref().map(Keys::from),
+            life,
         };
-        let line = serde_json::to_vec(&assignment)?;
+        let mut line = Zeroizing::new(serde_json::to_vec(&assignment)?);
+        line.push(b'\n');
         // A child that died at once shows in its descriptor; that it did not read is no news.
-        if let Some(mut stdin) = process.take_stdin() {
+        let mut stdin = process.take_stdin();
+        if let Some(stdin) = &mut stdin {
             let _ = stdin.write_all(&line);
         }
-        Ok(Worker { peer, id, process, port, beats: 0, alive_at: now, fenced_at: None, cause: None })
+        let stdin = stdin.filter(|_| self.keys.is_some()).and_then(|stdin| keys::keep_open(stdin).ok());
+        Ok(Worker { peer, id, process, stdin, port, beats: 0, alive_at: now, fenced_at: None, cause: None })
     }
 
     fn look_after_processes(&mut self, now: u64) {

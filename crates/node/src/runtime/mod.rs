@@ -16,8 +16,9 @@ mod recovery;
 mod timers;
 
 use crate::address::{COORDINATOR, NodeId, SWITCH, mac_of, node_of};
-use crate::channel::{Fabric, FabricConfig};
+use crate::channel::{Fabric, FabricConfig, KeyRing};
 use crate::message::{Control, FlowInfo, MemberState, PoolId, Report, TraceStep, kind};
+use core::num::NonZeroU64;
 use holdfast_nf::{Chain, Context};
 use holdfast_protection::flows::{ActorHeader, flag, role};
 use holdfast_protection::{Peer, Protection, kind as protection_kind};
@@ -186,6 +187,16 @@ impl Runtime {
     /// Who this is.
     pub fn me(&self) -> Peer {
         self.config.me
+    }
+
+    /// Gives the runtime the cluster's keys, before its first turn: see [`Fabric::authenticate`].
+    pub fn authenticate(&mut self, ring: &KeyRing, life: NonZeroU64) {
+        self.fabric.authenticate(ring, life);
+    }
+
+    /// Changes the keys: see [`Fabric::set_keys`].
+    pub fn set_keys(&mut self, ring: &KeyRing) {
+        self.fabric.set_keys(ring);
     }
 
     /// Another incarnation has taken this one's place: the process has nothing left to do.
