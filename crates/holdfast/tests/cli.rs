@@ -71,7 +71,13 @@ fn a_right_file_is_0_and_a_wrong_one_78_with_its_line() {
     let file = File::new(RIGHT.as_bytes());
     let (code, out, err) = run(&["check", "--no-host", file.path()]);
     assert_eq!((code, err.as_str()), (Some(0), ""));
-    assert_eq!(out, format!("{}: right: 1 port, 1 chain, 1 rule, 3 runtimes\n", file.path()));
+    assert_eq!(
+        out,
+        format!(
+            "{}: right: 1 port, 1 chain, 1 rule, 3 runtimes, messages not authenticated (one machine needs no key)\n",
+            file.path()
+        )
+    );
 
     let file = File::new(RIGHT.replace("forward", "foward").as_bytes());
     for command in [&["check", file.path()][..], &["check", "--no-host", file.path()], &["run", file.path()]] {
@@ -104,7 +110,13 @@ fn a_file_may_come_by_standard_input() {
     let mut child = holdfast(&["check", "--no-host", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(RIGHT.as_bytes()).unwrap();
     let (code, out, _) = said(child.wait_with_output().unwrap());
-    assert_eq!((code, out.as_str()), (Some(0), "standard input: right: 1 port, 1 chain, 1 rule, 3 runtimes\n"));
+    assert_eq!(
+        (code, out.as_str()),
+        (
+            Some(0),
+            "standard input: right: 1 port, 1 chain, 1 rule, 3 runtimes, messages not authenticated (one machine needs no key)\n"
+        )
+    );
 }
 
 #[test]

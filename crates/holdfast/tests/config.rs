@@ -35,7 +35,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "cluster: edge",
         "clutser: edge",
-        r"edge.yaml:1:1: there is no key `clutser` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `limits`, `detection`; did you mean `cluster`?
+        r"edge.yaml:1:1: there is no key `clutser` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `limits`, `detection`, `fabric`; did you mean `cluster`?
 1 | clutser: edge
   | ^^^^^^^",
     ),
@@ -455,7 +455,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "runtimes: {",
         "runtimes {",
-        r"edge.yaml:15:1: there is no key `runtimes { min` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `limits`, `detection`; is a `:` missing after `runtimes`?
+        r"edge.yaml:15:1: there is no key `runtimes { min` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `limits`, `detection`, `fabric`; is a `:` missing after `runtimes`?
 15 | runtimes { min: 2, max: 4 }
    | ^^^^^^^^^^^^^^",
     ),
@@ -585,7 +585,7 @@ fn references(value: &serde_json::Value, into: &mut Vec<String>) {
 fn the_schema_knows_every_key_and_every_function_and_is_closed() {
     let schema = config::schema();
     let properties = schema["properties"].as_object().expect("an object has properties");
-    let expected = ["chains", "cluster", "detection", "limits", "ports", "routes", "rules", "runtimes"];
+    let expected = ["chains", "cluster", "detection", "fabric", "limits", "ports", "routes", "rules", "runtimes"];
     assert_eq!(properties.keys().map(String::as_str).collect::<std::collections::BTreeSet<_>>(), expected.into());
     let functions = &schema["$defs"]["FunctionConfig"]["anyOf"][1]["properties"];
     for name in holdfast_functions::catalog::names() {

@@ -100,7 +100,7 @@ fn counted(checked: &Checked) -> String {
         if is_authenticated(checked) {
             "messages authenticated"
         } else {
-            "messages not authenticated, as is usual on one machine"
+            "messages not authenticated (one machine needs no key)"
         }
         .to_owned(),
     ]
