@@ -147,6 +147,31 @@ fn a_gap_is_filled_once_however_many_answers_tell_of_it() {
     assert_eq!(frames(&mut a, now).len(), 1);
 }
 
+/// A peer was not heard for long, and then has a later frame but not the first: it hears again, so what it misses is repeated without the patience that
+/// the silence had taught.
+#[test]
+fn a_peer_that_hears_again_is_not_treated_as_silent() {
+    let (mut a, mut b) = pair(FabricConfig::default(), None);
+    let mut now = 5_000_000 * MILLISECOND;
+    let mut sent = Vec::new();
+    for _ in 0..2 {
+        a.send(B.node, 40, &[0; 2000]).unwrap();
+        sent.extend(frames(&mut a, now));
+    }
+    for _ in 0..8 {
+        now = a.poll_timeout().unwrap();
+        frames(&mut a, now);
+    }
+    b.handle_frame(&sent[1], now).unwrap();
+    for answer in frames(&mut b, now) {
+        a.handle_frame(&answer, now).unwrap();
+    }
+    // The first is repeated at once, and lost again.
+    assert_eq!(frames(&mut a, now).len(), 1);
+    let patience = a.poll_timeout().unwrap() - now;
+    assert!(patience < 1000 * MILLISECOND, "{patience} ns");
+}
+
 /// More frames than are repeated together are missing, and the first of them are under way again: there is nothing to do until an answer comes.
 #[test]
 fn a_gap_longer_than_what_is_repeated_together_keeps_nobody_awake() {

@@ -104,6 +104,11 @@ fn what_came_early_does_not_lock_out_what_is_missing() {
     assert!(results.contains(&Err(DropReason::QueueFull)));
     assert_eq!(b.handle_frame(&sent[0], now), Ok(()));
     let early = results.iter().filter(|result| result.is_ok()).count();
+    assert!(
+        b.inbox.len() <= little().buffer / 2 + 2400,
+        "half of the room is for what comes early, and {} bytes wait",
+        b.inbox.len()
+    );
     assert_eq!(drain(&mut b).len(), 1 + early);
 }
 
