@@ -9,8 +9,9 @@ use super::traffic::{self, FRAME_LEN};
 use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, SWITCH, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState, kind};
+use holdfast_node::rules::{Rule, RuleSet};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
-use holdfast_node::switch::{Rule, Switch, SwitchConfig};
+use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::{NfvActor, Peer, Protection, ReleaseAt, Unprotected};
 use holdfast_wire::header::{ETHERTYPE_NSH, Mac};
 use holdfast_wire::selector::Selector;
@@ -107,7 +108,6 @@ impl Bench {
             seed: 7,
             tick_interval: 10_000_000,
             patience: 3_000_000_000,
-            rules: vec![Rule { selector: Selector::any(), chain: 0 }],
             fabric,
         });
         let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, fabric);
@@ -159,10 +159,14 @@ impl Bench {
     }
 
     fn show(&mut self, source: MemberState, target: MemberState, version: u64) {
-        let member = |peer: Peer, state| Member { node: peer.node, incarnation: peer.incarnation, state };
+        let member = |peer: Peer, state| Member { node: peer.node, incarnation: peer.incarnation, state, cluster: 0 };
         let view = Control::View { version, members: vec![member(SOURCE, source), member(TARGET, target)] };
         for node in [SWITCH, SOURCE.node, TARGET.node] {
             self.coordinator.send_control(node, &view);
+        }
+        let everything = vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }];
+        for message in RuleSet::new(version, everything).messages(self.coordinator.max_record()) {
+            self.coordinator.send_control(SWITCH, &message);
         }
     }
 
