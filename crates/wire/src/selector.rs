@@ -5,6 +5,7 @@
 
 use crate::header::proto;
 use crate::key::{FlowKey, ip_addr, ip_bytes, unmap_v4};
+use core::cmp::Reverse;
 use core::fmt;
 use core::net::IpAddr;
 use core::str::FromStr;
@@ -193,6 +194,28 @@ impl Ports {
     pub fn ranges(&self) -> &[(u16, u16)] {
         &self.0
     }
+
+    /// How many ports are meant, each counted once. All ports are one more than there are if that includes what has no ports at all.
+    fn count(&self, includes_portless: bool) -> u64 {
+        if self.is_any() {
+            return (1 << 16) + u64::from(includes_portless);
+        }
+        let mut ranges = self.0.clone();
+        ranges.sort_unstable();
+        let mut next = 0u64;
+        let mut count = 0;
+        for (low, high) in ranges {
+            let (low, end) = (u64::from(low).max(next), u64::from(high) + 1);
+            count += end.saturating_sub(low);
+            next = next.max(end);
+        }
+        count
+    }
+
+    fn overlaps(&self, other: &Ports) -> bool {
+        let meets = |&(low, high): &(u16, u16)| other.0.iter().any(|&(from, to)| low <= to && from <= high);
+        self.is_any() || other.is_any() || self.0.iter().any(meets)
+    }
 }
 
 impl fmt::Display for Ports {
@@ -271,6 +294,15 @@ impl Protocol {
     fn has_ports(&self) -> bool {
         matches!(self, Protocol::Any | Protocol::Number(proto::TCP | proto::UDP))
     }
+
+    /// Larger for more protocols.
+    fn width(&self) -> u8 {
+        match self {
+            Protocol::Any => 2,
+            Protocol::Icmp => 1,
+            Protocol::Number(_) => 0,
+        }
+    }
 }
 
 impl fmt::Display for Protocol {
@@ -337,11 +369,65 @@ impl Selector {
             && ports_match(&self.to_ports, key.destination_port)
     }
 
-    /// For the longest match: prefix lengths first, then protocol, then ports. Larger is more specific.
-    pub fn specificity(&self) -> u32 {
-        let len = |prefix: &Option<Prefix>| prefix.map_or(0, |prefix| u32::from(prefix.specificity()) + 1);
-        let ports = u32::from(!self.from_ports.is_any()) + u32::from(!self.to_ports.is_any());
-        (len(&self.from) + len(&self.to)) * 16 + u32::from(self.protocol != Protocol::Any) * 4 + ports
+    /// For the longest match.
+    pub fn specificity(&self) -> Specificity {
+        let len = |prefix: &Option<Prefix>| prefix.map_or(0, |prefix| u16::from(prefix.len()));
+        let is_portless = !matches!(self.protocol, Protocol::Number(proto::TCP | proto::UDP));
+        Specificity {
+            prefixes: len(&self.from) + len(&self.to),
+            has_family: self.from.is_some() || self.to.is_some(),
+            ports: Reverse(self.from_ports.count(is_portless) * self.to_ports.count(is_portless)),
+            protocol: Reverse(self.protocol.width()),
+        }
+    }
+
+    /// True if some packet is meant by both.
+    pub fn overlaps(&self, other: &Selector) -> bool {
+        let meet = |a: &Option<Prefix>, b: &Option<Prefix>| match (a, b) {
+            (Some(a), Some(b)) => a.overlaps(b),
+            _ => true,
+        };
+        // Source and destination are of one family, whichever of the two says so.
+        let family = |selector: &Selector| selector.from.or(selector.to).map(|prefix| prefix.is_ipv4());
+        let families_meet = match (family(self), family(other)) {
+            (Some(a), Some(b)) => a == b,
+            _ => true,
+        };
+        let has_ports =
+            [&self.from_ports, &self.to_ports, &other.from_ports, &other.to_ports].iter().any(|ports| !ports.is_any());
+        let is_common = |number: u8| {
+            let (protocol, carries) = (u16::from(number), matches!(number, proto::TCP | proto::UDP));
+            self.protocol.matches(protocol) && other.protocol.matches(protocol) && (carries || !has_ports)
+        };
+        families_meet
+            && meet(&self.from, &other.from)
+            && meet(&self.to, &other.to)
+            && self.from_ports.overlaps(&other.from_ports)
+            && self.to_ports.overlaps(&other.to_ports)
+            && (0..=u8::MAX).any(is_common)
+    }
+}
+
+/// How little a selector means: of several that match, the greatest decides. First the lengths of both prefixes together, each in bits of its
+/// own family; then a family over none; then the fewer ports; then the fewer protocols. Whatever matches only a part of what another matches
+/// is greater than that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Specificity {
+    prefixes: u16,
+    has_family: bool,
+    ports: Reverse<u64>,
+    protocol: Reverse<u8>,
+}
+
+impl Serialize for Selector {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Selector {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Selector, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -496,5 +582,32 @@ mod tests {
         assert!(specificity("from 10.0.0.0/16") > specificity("tcp from any to any port 80"));
         assert!(specificity("tcp") > specificity("any"));
         assert!(specificity("tcp to any port 80") > specificity("tcp"));
+        assert!(specificity("any to any port 80") > specificity("tcp"), "ports come before the protocol");
+        assert!(specificity("to any port 80") > specificity("to any port 80-81"));
+        assert!(specificity("to any port 0-65535") > specificity("any"));
+        assert_eq!(specificity("to any port 80,80-81,81"), specificity("to any port 5-6"));
+        assert!(specificity("proto-1") > specificity("icmp"));
+        // A family alone says less than an address of that family.
+        assert!(specificity("to 192.0.2.1") > specificity("from 0.0.0.0/0 to 0.0.0.0/0"));
+        assert!(specificity("from 0.0.0.0/0") > specificity("any"));
+    }
+
+    #[test]
+    fn selectors_overlap_if_some_packet_is_meant_by_both() {
+        for (a, b, expected) in [
+            ("from 10.0.0.0/24", "to 192.0.2.0/24", true),
+            ("from 10.0.0.0/24", "from 10.0.1.0/24", false),
+            ("from 10.0.0.0/24", "to 2001:db8::/32", false),
+            ("tcp", "udp", false),
+            ("icmp", "proto-58", true),
+            ("tcp to any port 80", "tcp to any port 70-80", true),
+            ("tcp to any port 80", "tcp to any port 81", false),
+            ("tcp to any port 80", "tcp from any port 81", true),
+            ("icmp", "to any port 80", false),
+            ("tcp", "to any port 80", true),
+        ] {
+            let (a, b): (Selector, Selector) = (a.parse().unwrap(), b.parse().unwrap());
+            assert_eq!((a.overlaps(&b), b.overlaps(&a)), (expected, expected), "{a} and {b}");
+        }
     }
 }

@@ -243,3 +243,68 @@ fn families_do_not_meet_and_identifiers_are_no_ports() {
     assert!(!matches("any from any to any port 53"));
     assert!(!matches("any from any port 0-65535"));
 }
+
+/// A small world in which everything can be tried: five addresses and one of the other family, five ports, four protocols.
+fn small_world() -> Vec<FlowKey> {
+    let four = ["10.0.0.0", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.9.0.0"];
+    let mut keys = Vec::new();
+    for protocol in [1, 6, 17, 47, 58] {
+        for port in 0..5 {
+            let key = |source: &str, destination: &str| FlowKey {
+                source: ip_bytes(source.parse().expect("an address")),
+                destination: ip_bytes(destination.parse().expect("an address")),
+                source_port: 7,
+                destination_port: port,
+                protocol,
+                scope: 0,
+            };
+            keys.extend(four.iter().flat_map(|source| four.iter().map(move |destination| key(source, destination))));
+            keys.push(key("2001:db8::1", "2001:db8::2"));
+        }
+    }
+    keys
+}
+
+fn small_selectors() -> Vec<Selector> {
+    let sides = ["any", "0.0.0.0/0", "10.0.0.0/30", "10.0.0.0/31", "10.0.0.1/32", "::/0"];
+    let mut selectors = Vec::new();
+    for from in sides {
+        for to in sides {
+            for protocol in ["any", "tcp", "udp", "icmp", "proto-1", "proto-47"] {
+                for ports in ["", " port 1-3", " port 1,2", " port 2", " port 2,2", " port 0-65535"] {
+                    let text = format!("{protocol} from {from} to {to}{ports}");
+                    // Some are none: ICMP has no ports, and families do not mix.
+                    selectors.extend(text.parse::<Selector>().ok());
+                }
+            }
+        }
+    }
+    selectors
+}
+
+/// Of two selectors one means only a part of what the other means: then it is the more specific one, whatever they are made of. And they
+/// overlap exactly if some packet is meant by both.
+#[test]
+fn whoever_means_less_is_more_specific() {
+    let world = small_world();
+    let selectors = small_selectors();
+    assert!(selectors.len() > 500);
+    let meant: Vec<Vec<u64>> = selectors
+        .iter()
+        .map(|selector| {
+            let mut bits = vec![0u64; world.len().div_ceil(64)];
+            for (at, key) in world.iter().enumerate() {
+                bits[at / 64] |= u64::from(selector.matches(key)) << (at % 64);
+            }
+            bits
+        })
+        .collect();
+    for (a, in_a) in selectors.iter().zip(&meant) {
+        for (b, in_b) in selectors.iter().zip(&meant) {
+            let is_part = in_a != in_b && in_a.iter().zip(in_b).all(|(a, b)| a & !b == 0);
+            assert!(!is_part || a.specificity() > b.specificity(), "`{a}` means less than `{b}`");
+            let common = in_a.iter().zip(in_b).any(|(a, b)| a & b != 0);
+            assert_eq!(a.overlaps(b), common, "`{a}` and `{b}`");
+        }
+    }
+}
