@@ -41,7 +41,7 @@ fuzz_target!(|steps: Vec<Step>| {
             peer
         })
         .collect();
-    let member = |node, incarnation| Member { node, incarnation, state: MemberState::Running };
+    let member = |node, incarnation| Member { node, incarnation, state: MemberState::Running, cluster: 0 };
     peers[0].send_control(ME.node, &Control::View { version: 1, members: vec![member(16, 2), member(17, 1), member(18, 1)] });
     let mut now = 1_000_000_000;
     for step in steps.iter().take(64) {

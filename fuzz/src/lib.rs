@@ -3,7 +3,7 @@
 use holdfast::config::{self, Checked};
 use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, SWITCH};
 use holdfast_node::channel::FabricConfig;
-use holdfast_node::coordinator::{Coordinator, CoordinatorConfig, Wish};
+use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, Wish};
 use holdfast_node::edge::Edge;
 use holdfast_node::host::{Host, HostOut};
 use holdfast_node::hub::Hub;
@@ -75,12 +75,12 @@ impl WholeBox {
             seed: 1,
             tick_interval: 50 * MILLISECOND,
             patience: 3000 * MILLISECOND,
-            rules: checked.rules.clone(),
             fabric,
         });
         let coordinator = CoordinatorConfig {
             me: Peer { node: COORDINATOR, incarnation: 1 },
-            runtimes: 2,
+            clusters: ClusterConfig::only(2, chains.len() as u16, true),
+            rules: checked.rules.clone(),
             hang_timeout: u64::MAX / 4,
             start_timeout: u64::MAX / 4,
             first_incarnation: 1,
@@ -89,7 +89,7 @@ impl WholeBox {
             fabric,
         };
         let edge = Edge::new(checked.edge(&[([2, 0, 0, 0, 0, 0xb0], 1500), ([2, 0, 0, 0, 0, 0xb1], 1400)]));
-        let host = Host::new(edge, Hub::new(switch, Coordinator::new(coordinator, true, now)));
+        let host = Host::new(edge, Hub::new(switch, Coordinator::new(coordinator, now)));
         let pool = MemoryPool::new(BUFFERS);
         let mut whole = WholeBox { checked, host, out: HostOut::default(), runtimes: Vec::new(), pool, now };
         for _ in 0..4 {

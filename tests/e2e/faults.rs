@@ -195,7 +195,8 @@ fn warnings_come_before_ready_and_sighup_is_answered(interrupt: &Interrupt) -> R
     for pid in network.topology.router.pids()? {
         signal_pid(pid, Signal::HUP)?;
     }
-    let answers = |process: &Process| Ok(process.stderr().contains("SIGHUP: a running box does not reload").then_some(()));
+    let answers =
+        |process: &Process| Ok(process.stderr().contains("SIGHUP: a running box does not read its file again").then_some(()));
     network.running.process().wait_while_running("SIGHUP is answered", PATIENCE, interrupt, answers)?;
     let status = network.running.status()?;
     ensure!(status.failovers.is_empty(), "a runtime ended: {:?}", status.failovers);

@@ -25,6 +25,9 @@ pub struct Status {
     /// The ports, in the order of the configuration.
     #[serde(default)]
     pub ports: Vec<Port>,
+    /// The service-chain rules.
+    #[serde(default)]
+    pub rules: Option<Rules>,
     /// Every process of the cluster, the dead ones replaced by their successors.
     pub processes: Vec<Process>,
     /// Drops by reason (the names of `holdfast explain`), all parts together, since the start.
@@ -73,6 +76,17 @@ pub struct Port {
     pub drops: BTreeMap<String, u64>,
 }
 
+/// The service-chain rules that decide about new flows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rules {
+    /// Counts changes: 1 for those that the box began with.
+    pub version: u64,
+    /// How many there are.
+    pub count: usize,
+    /// Every switch goes by them.
+    pub in_force: bool,
+}
+
 /// One process, or one role of a process that has several.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
@@ -86,6 +100,9 @@ pub struct Process {
     pub pid: u32,
     /// Host name.
     pub host: String,
+    /// The virtual cluster of a runtime.
+    #[serde(default)]
+    pub cluster: Option<String>,
     /// `starting`, `running`, `leaving` or `failed`.
     pub state: String,
     /// Flows that it owns (a runtime) or routes (a switch); replicas do not count.
@@ -164,6 +181,7 @@ mod tests {
             incarnation: 1,
             pid: 1,
             host: "h".into(),
+            cluster: None,
             state: state.into(),
             flows,
             packets: 0,
@@ -192,6 +210,7 @@ mod tests {
             version: VERSION,
             protected: Protected::Yes,
             ports: Vec::new(),
+            rules: None,
             processes: vec![runtime(16, 5, STATE_RUNNING), runtime(17, 9, "failed"), runtime(18, 2, STATE_RUNNING)],
             drops: BTreeMap::new(),
             failovers: Vec::new(),

@@ -139,11 +139,25 @@ fn a_missing_device_is_69_or_a_missing_privilege_77_with_remedies() {
 #[test]
 fn asking_where_no_box_is_is_69() {
     let nowhere = std::env::temp_dir().join("hf-cli-no-such.sock");
-    for command in ["status", "flows", "trace"] {
-        let (code, out, err) = run(&[command, "--control", nowhere.to_str().unwrap()]);
+    let file = File::new(RIGHT.as_bytes());
+    for command in [&["status"][..], &["flows"], &["trace"], &["apply", file.path()], &["apply", "--dry-run", file.path()]] {
+        let (code, out, err) = run(&[command, &["--control", nowhere.to_str().unwrap()]].concat());
         assert_eq!((code, out.as_str()), (Some(69), ""), "{err}");
         assert!(err.contains("hf-cli-no-such.sock"), "{err}");
     }
+}
+
+/// A file that is wrong, for a box that is not even there: the mistake is what is said.
+#[test]
+fn apply_reads_the_file_before_it_asks_a_box() {
+    let nowhere = std::env::temp_dir().join("hf-cli-no-such.sock");
+    let file = File::new(RIGHT.replace("chain: c", "chain: d").as_bytes());
+    let (code, out, err) = run(&["apply", file.path(), "--json", "--control", nowhere.to_str().unwrap()]);
+    assert_eq!((code, out.as_str()), (Some(78), ""), "{err}");
+    assert!(err.contains(&format!("{}:5:18: there is no chain `d`", file.path())), "{err}");
+    assert_eq!(run(&["apply"]).0, Some(2));
+    let (code, out, _) = run(&["apply", "--help"]);
+    assert!(code == Some(0) && out.contains("flows that begin from now on") && out.contains("--dry-run"), "{out}");
 }
 
 #[test]

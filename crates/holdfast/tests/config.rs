@@ -35,7 +35,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "cluster: edge",
         "clutser: edge",
-        r"edge.yaml:1:1: there is no key `clutser` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `limits`, `detection`, `fabric`; did you mean `cluster`?
+        r"edge.yaml:1:1: there is no key `clutser` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `clusters`, `limits`, `detection`, `fabric`; did you mean `cluster`?
 1 | clutser: edge
   | ^^^^^^^",
     ),
@@ -455,7 +455,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "runtimes: {",
         "runtimes {",
-        r"edge.yaml:15:1: there is no key `runtimes { min` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `limits`, `detection`, `fabric`; is a `:` missing after `runtimes`?
+        r"edge.yaml:15:1: there is no key `runtimes { min` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `clusters`, `limits`, `detection`, `fabric`; is a `:` missing after `runtimes`?
 15 | runtimes { min: 2, max: 4 }
    | ^^^^^^^^^^^^^^",
     ),
@@ -493,7 +493,7 @@ fn the_example_of_the_design_is_read_as_it_is_meant() {
     assert_eq!(default.gateway, Some("198.51.100.254".parse().unwrap()));
     let rules: Vec<(String, u16)> = checked.rules.iter().map(|rule| (rule.selector.to_string(), rule.chain)).collect();
     assert_eq!(rules, [("tcp from 10.0.0.0/24 to any".into(), 1), ("any from any to any".into(), 0)]);
-    assert_eq!(checked.runtimes, 2);
+    assert_eq!(checked.runtimes(), 2);
     assert_eq!(checked.owned.iter().map(ToString::to_string).collect::<Vec<_>>(), ["198.51.100.4/31"]);
 
     let chains = config::chains("edge.yaml", EXAMPLE, &checked.config).unwrap_or_else(|mistake| panic!("{mistake}"));
@@ -515,7 +515,7 @@ fn json_is_accepted() {
         "gateway": ["10.0.0.9", "2001:db8::9"] } }, "chains": { "c": { "functions": ["forward"] } },
         "rules": [{ "proto": 47, "chain": "c" }, { "proto": "udp", "port": 53, "chain": "c" }], "runtimes": { "count": 1 } }"#;
     let checked = config::read("edge.json", text).unwrap_or_else(|mistake| panic!("{mistake}"));
-    assert_eq!((checked.addresses[0].len(), checked.routes.len(), checked.runtimes), (3, 2, 1));
+    assert_eq!((checked.addresses[0].len(), checked.routes.len(), checked.runtimes()), (3, 2, 1));
     let rules: Vec<String> = checked.rules.iter().map(|rule| rule.selector.to_string()).collect();
     assert_eq!(rules, ["proto-47 from any to any", "udp from any to any port 53"]);
 }
@@ -585,7 +585,7 @@ fn references(value: &serde_json::Value, into: &mut Vec<String>) {
 fn the_schema_knows_every_key_and_every_function_and_is_closed() {
     let schema = config::schema();
     let properties = schema["properties"].as_object().expect("an object has properties");
-    let expected = ["chains", "cluster", "detection", "fabric", "limits", "ports", "routes", "rules", "runtimes"];
+    let expected = ["chains", "cluster", "clusters", "detection", "fabric", "limits", "ports", "routes", "rules", "runtimes"];
     assert_eq!(properties.keys().map(String::as_str).collect::<std::collections::BTreeSet<_>>(), expected.into());
     let functions = &schema["$defs"]["FunctionConfig"]["anyOf"][1]["properties"];
     for name in holdfast_functions::catalog::names() {

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// What the box runs.
+const CONFIGURATION: &str = "cluster: a\nports: { x: { device: d, address: 10.0.0.1/24 } }\nchains: { c: { functions: [forward] }, d: { functions: [forward] } }\nrules: [{ chain: c }]\n";
+
 /// A directory of the test's own, gone with it.
 struct Scratch(PathBuf);
 
@@ -45,6 +48,8 @@ struct Box {
     stops: Arc<AtomicU32>,
     /// Counts of the traces that the loop was asked for.
     traces: Receiver<u32>,
+    /// The rules that the loop was told to go by, in words, with the text that they are from.
+    applied: Receiver<(Vec<String>, String)>,
     path: PathBuf,
     // Dropped last.
     _scratch: Scratch,
@@ -64,6 +69,7 @@ impl Box {
         let (requests, asked) = channel::<Asked>();
         let (wakes, stops) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
         let (traced, traces) = channel();
+        let (applying, applied) = channel();
         let count = |counter: &Arc<AtomicU32>| {
             let counter = counter.clone();
             Arc::new(move || {
@@ -75,6 +81,7 @@ impl Box {
         // Ends when the server and its clients' threads have.
         std::thread::spawn(move || {
             let mut pending = Vec::new();
+            let (mut version, mut running) = (1, CONFIGURATION.to_owned());
             for asked in asked {
                 let answer = match asked.request {
                     Request::Change(call) => serde_json::json!({ "version": 1, "asked": call }),
@@ -89,11 +96,19 @@ impl Box {
                         json!({ "version": 1 })
                     }
                     Request::Traces => json!({ "version": 1, "steps": std::mem::take(&mut pending) }),
+                    Request::Configuration => json!({ "version": 1, "file": "old.yaml", "text": running, "rules": version }),
+                    Request::Apply { based_on, text, rules, .. } => {
+                        assert_eq!(based_on, version, "the loop is told what the rules were compared with");
+                        version += 1;
+                        running = text.clone();
+                        let _ = applying.send((rules.iter().map(|rule| rule.selector.to_string()).collect(), text));
+                        json!({ "version": 1, "rules": version })
+                    }
                 };
                 let _ = asked.answer.send(answer);
             }
         });
-        Box { server: Some(server), wakes, stops, traces, path, _scratch: scratch }
+        Box { server: Some(server), wakes, stops, traces, applied, path, _scratch: scratch }
     }
 
     fn client(&self) -> Client {
@@ -358,6 +373,63 @@ fn a_trace_comes_step_by_step_and_says_when_it_is_over() {
     assert_eq!(running.traces.try_iter().collect::<Vec<_>>(), [3, 0], "the loop is told when nobody looks any more");
     let none = Box::start(0).client().trace(String::new(), 1, Duration::from_millis(10), |_| Ok(()));
     assert_eq!(none.unwrap(), 0, "without packets the time ends it");
+}
+
+/// Another set of rules, tried first and then applied, then applied again: the loop is told once, and every answer says what it means.
+#[test]
+fn rules_are_applied_once_and_a_trial_applies_nothing() {
+    let running = Box::start(0);
+    let text = CONFIGURATION.replace("[{ chain: c }]", "[{ chain: c }, { from: 10.0.0.0/8, chain: d }]");
+    let apply = |dry_run| running.client().ask(Call::Apply { file: "new.yaml".to_owned(), text: text.clone(), dry_run }).unwrap();
+    let added = json!([{ "selector": "any from 10.0.0.0/8 to any", "chain": "d" }]);
+    let trial = apply(true);
+    assert_eq!((&trial["changed"], &trial["dry_run"]), (&json!(true), &json!(true)));
+    assert_eq!(trial["rules"], json!({ "before": 1, "now": 1, "added": added, "removed": [] }));
+    assert!(running.applied.try_recv().is_err(), "nothing was applied");
+    assert_eq!(apply(false)["rules"], json!({ "before": 1, "now": 2, "added": added, "removed": [] }));
+    let (rules, from) = running.applied.try_recv().expect("it was applied");
+    assert_eq!((rules, from), (vec!["any from any to any".to_owned(), "any from 10.0.0.0/8 to any".to_owned()], text.clone()));
+    let again = apply(false);
+    assert_eq!((&again["changed"], &again["rules"]["now"]), (&json!(false), &json!(2)));
+    assert!(running.applied.try_recv().is_err(), "there was nothing to apply");
+}
+
+/// Rules that are right together with a port that is not the box's: all differences are named, the code is 78, and the rules stay as they are. So with a
+/// file that is wrong in itself.
+#[test]
+fn what_cannot_be_applied_is_refused_as_a_whole() {
+    let running = Box::start(0);
+    let apply = |text: String| running.client().ask(Call::Apply { file: "new.yaml".to_owned(), text, dry_run: false });
+    let text =
+        CONFIGURATION.replace("chain: c }]", "chain: d }]").replace("device: d", "device: e").replace("cluster: a", "cluster: b");
+    let refused = refusal(apply(text.clone()));
+    assert_eq!(refused.code, exit::CONFIGURATION);
+    assert!(
+        refused
+            .message
+            .starts_with("new.yaml: a running box cannot be changed like this, and nothing was changed\nnew.yaml:1:10: "),
+        "{refused}"
+    );
+    assert!(refused.message.contains("new.yaml:2:23: `device` of port `x` is `d` in the running box, not `e`"), "{refused}");
+    let answer = running.client().ask_for_either(Call::Apply { file: "new.yaml".to_owned(), text, dry_run: true }).unwrap();
+    let places: Vec<_> = answer["refused"].as_array().unwrap().iter().map(|place| (&place["line"], &place["column"])).collect();
+    assert_eq!(places, [(&json!(1), &json!(10)), (&json!(2), &json!(23))]);
+    let wrong = refusal(apply(CONFIGURATION.replace("forward", "foward")));
+    assert!(wrong.code == exit::CONFIGURATION && wrong.message.contains("did you mean `forward`?"), "{wrong}");
+    assert!(running.applied.try_recv().is_err());
+}
+
+/// A configuration of some megabytes is one long request; what is longer than a configuration can be is refused.
+#[test]
+fn a_long_configuration_is_read() {
+    let running = Box::start(0);
+    let text =
+        |remarks: usize| format!("{}{}", "# a remark\n".repeat(remarks), CONFIGURATION.replace("chain: c }]", "chain: d }]"));
+    let apply = |text: String| running.client().ask(Call::Apply { file: "new.yaml".to_owned(), text, dry_run: false });
+    assert_eq!(apply(text(300_000)).unwrap()["rules"]["now"], 2);
+    assert!(running.applied.try_recv().is_ok());
+    let refused = refusal(apply(text(400_000)));
+    assert!(refused.code == exit::CONFIGURATION && refused.message.contains("longer than 4 MiB"), "{refused}");
 }
 
 #[test]

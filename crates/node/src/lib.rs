@@ -12,5 +12,6 @@ mod fragments;
 pub mod host;
 pub mod hub;
 pub mod message;
+pub mod rules;
 pub mod runtime;
 pub mod switch;

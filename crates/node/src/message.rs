@@ -4,6 +4,7 @@
 //! layout of their own.
 
 use crate::address::NodeId;
+use crate::rules::Rule;
 use holdfast_protection::Peer;
 use holdfast_wire::{DropReason, FlowKey};
 use serde::{Deserialize, Serialize};
@@ -112,6 +113,8 @@ pub struct Member {
     pub incarnation: u32,
     /// State.
     pub state: MemberState,
+    /// Its virtual cluster, counted from 0.
+    pub cluster: u16,
 }
 
 impl Member {
@@ -205,7 +208,7 @@ pub enum Control {
     },
     /// Runtime to coordinator: heartbeat and load.
     Report(Report),
-    /// Coordinator to all: who is there.
+    /// Coordinator to all: who is there; to a runtime, of its own virtual cluster.
     View {
         /// Counts views.
         version: u64,
@@ -329,6 +332,22 @@ pub enum Control {
     },
     /// Runtime to coordinator: steps of packets that are traced.
     Trace(Vec<TraceStep>),
+    /// Coordinator to switch: service-chain rules. They are in force once all parts have come. Answered by [`Control::RulesInForce`].
+    Rules {
+        /// Counts sets of rules, from 1.
+        version: u64,
+        /// Which part of the set, from 0.
+        part: u16,
+        /// How many there are.
+        parts: u16,
+        /// Its rules.
+        rules: Vec<Rule>,
+    },
+    /// Switch to coordinator: new flows are decided by these. Sent at its start too: it has none then, and is sent some.
+    RulesInForce {
+        /// Of the set; 0 for none.
+        version: u64,
+    },
 }
 
 impl Control {

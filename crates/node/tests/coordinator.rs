@@ -2,7 +2,7 @@
 
 use holdfast_node::address::{COORDINATOR, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::coordinator::{Account, Coordinator, CoordinatorConfig};
+use holdfast_node::coordinator::{Account, ClusterConfig, Coordinator, CoordinatorConfig};
 use holdfast_node::message::{Control, MemberState, PoolId, Report};
 use holdfast_protection::Peer;
 
@@ -21,7 +21,8 @@ impl Bench {
     fn new(runtimes: u16, blocks: u32) -> Bench {
         let config = CoordinatorConfig {
             me: Peer { node: COORDINATOR, incarnation: 1 },
-            runtimes,
+            clusters: ClusterConfig::only(runtimes, 1, true),
+            rules: Vec::new(),
             hang_timeout: 1000 * MILLISECOND,
             start_timeout: 1000 * MILLISECOND,
             first_incarnation: 1,
@@ -29,7 +30,7 @@ impl Bench {
             layouts: vec![],
             fabric: FabricConfig::default(),
         };
-        let mut bench = Bench { coordinator: Coordinator::new(config, true, 1), runtimes: Vec::new(), now: 1 };
+        let mut bench = Bench { coordinator: Coordinator::new(config, 1), runtimes: Vec::new(), now: 1 };
         bench.coordinator.fabric().set_peer(Peer { node: SWITCH, incarnation: 1 });
         bench.start();
         bench

@@ -3,7 +3,8 @@
 use holdfast_node::address::{COORDINATOR, SWITCH, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Claim, Control, Ended, Member, MemberState, kind};
-use holdfast_node::switch::{Route, Rule, Switch, SwitchConfig};
+use holdfast_node::rules::{Rule, RuleSet};
+use holdfast_node::switch::{Route, Switch, SwitchConfig};
 use holdfast_protection::Peer;
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::selector::Selector;
@@ -50,7 +51,6 @@ impl Bench {
             seed: 1,
             tick_interval: SECOND / 20,
             patience: PATIENCE,
-            rules: vec![Rule { selector: Selector::any(), chain: 0 }],
             fabric,
         });
         let peers = [Peer { node: COORDINATOR, incarnation: 1 }, X, Y];
@@ -65,6 +65,7 @@ impl Bench {
             .collect();
         let mut bench = Bench { switch, pool: MemoryPool::new(64), now: 1000 * SECOND, peers, out: Vec::new() };
         bench.view(&[X, Y], 1);
+        bench.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
         bench
     }
 
@@ -74,8 +75,18 @@ impl Bench {
             node: peer.node,
             incarnation: peer.incarnation,
             state: if running.contains(&peer) { MemberState::Running } else { MemberState::Failed },
+            cluster: 0,
         });
         self.peers[0].send_control(SWITCH, &Control::View { version, members: members.to_vec() });
+        self.exchange();
+    }
+
+    /// The coordinator has new rules.
+    fn rules(&mut self, version: u64, rules: Vec<Rule>) {
+        let limit = self.peers[0].max_record();
+        for message in RuleSet::new(version, rules).messages(limit) {
+            self.peers[0].send_control(SWITCH, &message);
+        }
         self.exchange();
     }
 

@@ -666,7 +666,12 @@ fn introduce(runtime: &mut Runtime, pool: &mut MemoryPool) {
     let me = runtime.me();
     let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
     coordinator.set_peer(me);
-    let members = [ME, OTHER].map(|peer| Member { node: peer.node, incarnation: peer.incarnation, state: MemberState::Running });
+    let members = [ME, OTHER].map(|peer| Member {
+        node: peer.node,
+        incarnation: peer.incarnation,
+        state: MemberState::Running,
+        cluster: 0,
+    });
     coordinator.send_control(me.node, &Control::View { version: 1, members: members.to_vec() });
     let mut rx = Vec::new();
     coordinator.poll_transmit(1, |frame| {

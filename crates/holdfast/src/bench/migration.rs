@@ -9,8 +9,9 @@ use super::traffic::{self, FRAME_LEN};
 use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, SWITCH, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState, kind};
+use holdfast_node::rules::{Rule, RuleSet};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
-use holdfast_node::switch::{Rule, Switch, SwitchConfig};
+use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::{NfvActor, Peer, Protection, ReleaseAt, Unprotected};
 use holdfast_wire::header::{ETHERTYPE_NSH, Mac};
 use holdfast_wire::selector::Selector;
@@ -107,12 +108,15 @@ impl Bench {
             seed: 7,
             tick_interval: 10_000_000,
             patience: 3_000_000_000,
-            rules: vec![Rule { selector: Selector::any(), chain: 0 }],
             fabric,
         });
         let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, fabric);
         for peer in [SOURCE, TARGET, Peer { node: SWITCH, incarnation: 1 }] {
             coordinator.set_peer(peer);
+        }
+        let rules = RuleSet::new(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
+        for message in rules.messages(coordinator.max_record()) {
+            coordinator.send_control(SWITCH, &message);
         }
         let mut bench = Bench {
             switch,
@@ -159,7 +163,7 @@ impl Bench {
     }
 
     fn show(&mut self, source: MemberState, target: MemberState, version: u64) {
-        let member = |peer: Peer, state| Member { node: peer.node, incarnation: peer.incarnation, state };
+        let member = |peer: Peer, state| Member { node: peer.node, incarnation: peer.incarnation, state, cluster: 0 };
         let view = Control::View { version, members: vec![member(SOURCE, source), member(TARGET, target)] };
         for node in [SWITCH, SOURCE.node, TARGET.node] {
             self.coordinator.send_control(node, &view);

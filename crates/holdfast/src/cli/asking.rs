@@ -20,6 +20,10 @@ fn or_dash<T: ToString>(value: Option<T>) -> String {
     value.map_or("-".to_owned(), |value| value.to_string())
 }
 
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 pub(super) fn status(control: Option<&Path>, json: bool) -> Result<(), Failure> {
     let answer = Client::new(control)?.ask(Call::Status)?;
     if json {
@@ -34,7 +38,12 @@ fn status_text(status: &Status, style: Style) -> String {
         Protected::ReSynchronising => style.paint("re-synchronising", Tone::Caution),
         Protected::No => style.paint("no", Tone::Bad),
     };
-    let mut text = format!("protected: {protected}\n\n");
+    let mut text = format!("protected: {protected}\n");
+    if let Some(rules) = &status.rules {
+        let wait = if rules.in_force { "" } else { ", not in force everywhere yet" };
+        text += &format!("rules: version {}, {}{wait}\n", rules.version, counted(rules.count, "rule"));
+    }
+    text += "\n";
     let ports = status.ports.iter().map(|port| {
         vec![
             port.name.clone(),
@@ -60,13 +69,14 @@ fn status_text(status: &Status, style: Style) -> String {
             process.incarnation.to_string(),
             process.pid.to_string(),
             process.host.clone(),
+            or_dash(process.cluster.as_ref()),
             process.state.clone(),
             process.flows.to_string(),
             process.packets.to_string(),
             dropped.to_string(),
         ]
     });
-    let head = ["role", "id", "incarnation", "pid", "host", "state", "flows", "packets", "dropped"];
+    let head = ["role", "id", "incarnation", "pid", "host", "cluster", "state", "flows", "packets", "dropped"];
     text += &Table::of(&head, processes).text(style);
     let drops = Table::of(
         &["dropped for", "packets"],
@@ -165,15 +175,16 @@ mod tests {
     #[test]
     fn status_is_a_table_with_what_happened_below() {
         let status: Status = serde_json::from_str(
-            r#"{"version":1,"protected":"re-synchronising","processes":[{"role":"runtime","id":16,"incarnation":2,"pid":7,"host":"h",
-                "state":"running","flows":3,"packets":12345,"drops":{"no_flow":1,"fenced":2}}],"drops":{"no_flow":1},
+            r#"{"version":1,"protected":"re-synchronising","processes":[{"role":"runtime","id":16,"incarnation":2,"pid":7,"host":"h","cluster":"gold",
+                "state":"running","flows":3,"packets":12345,"drops":{"no_flow":1,"fenced":2}}],"drops":{"no_flow":1},"rules":{"version":3,"count":2,"in_force":false},
                 "failovers":[{"runtime":16,"incarnation":1,"cause":"killed by signal 9","detected_at_ns":5,"detection_us":90,"flows":3,
                 "recovered":2,"lost":1}]}"#,
         )
         .unwrap();
-        let expected = "protected: re-synchronising\n\n\
-                        role     id  incarnation  pid  host  state    flows  packets  dropped\n\
-                        runtime  16            2    7  h     running      3    12345        3\n\n\
+        let expected = "protected: re-synchronising\n\
+                        rules: version 3, 2 rules, not in force everywhere yet\n\n\
+                        role     id  incarnation  pid  host  cluster  state    flows  packets  dropped\n\
+                        runtime  16            2    7  h     gold     running      3    12345        3\n\n\
                         dropped for  packets\n\
                         no_flow            1\n\n\
                         failed  incarnation  cause               detection_us  recovered_us  flows  recovered  lost\n    \

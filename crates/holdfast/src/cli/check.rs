@@ -56,12 +56,12 @@ fn checked(file: &Path, text: &str, with_host: bool) -> Result<Checked, config::
     Ok(checked)
 }
 
-fn name_of(file: &Path) -> String {
+pub(super) fn name_of(file: &Path) -> String {
     if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() }
 }
 
 /// The text of a file of a sensible size.
-fn text_of(file: &Path) -> Result<String, Failure> {
+pub(super) fn text_of(file: &Path) -> Result<String, Failure> {
     let failed = |error: std::io::Error| Failure::new(exit::CONFIGURATION, format!("{}: {error}", name_of(file)));
     let source: Box<dyn Read> = match file == Path::new("-") {
         true => Box::new(std::io::stdin()),
@@ -82,7 +82,7 @@ fn text_of(file: &Path) -> Result<String, Failure> {
 
 fn right(name: &str, checked: &Checked) -> Value {
     json!({ "path": name, "ok": true, "cluster": checked.config.cluster, "ports": checked.ports.len(),
-        "chains": checked.config.chains.len(), "rules": checked.rules.len(), "runtimes": checked.runtimes,
+        "chains": checked.config.chains.len(), "rules": checked.rules.len(), "runtimes": checked.runtimes(),
         "authenticated": is_authenticated(checked) })
 }
 
@@ -96,7 +96,7 @@ fn counted(checked: &Checked) -> String {
         some(checked.ports.len(), "port"),
         some(checked.config.chains.len(), "chain"),
         some(checked.rules.len(), "rule"),
-        some(checked.runtimes.into(), "runtime"),
+        some(checked.runtimes().into(), "runtime"),
         if is_authenticated(checked) {
             "messages authenticated"
         } else {

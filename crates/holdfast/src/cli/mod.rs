@@ -3,6 +3,7 @@
 //! Out: answers on standard output, as tables for people or, with `--json`, as JSON with a `version`; mistakes on standard error; one of the exit
 //! codes of [`exit`]. Never: anything else on standard output.
 
+mod apply;
 mod asking;
 mod bench;
 mod check;
@@ -55,6 +56,18 @@ enum Command {
     Run {
         /// The configuration file
         file: PathBuf,
+    },
+    /// Go by another configuration without stopping, all of it or nothing
+    ///
+    /// Applies the file's service-chain rules to the running box: flows that begin from now on take the chain that the new rules say, flows that
+    /// there are keep theirs. Everything else in the file has to be as it is in the running box; what is not is listed, with its place, and
+    /// nothing is changed then (exit code 78).
+    Apply {
+        /// The configuration file; `-` is standard input
+        file: PathBuf,
+        /// Only say what would change
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Show processes, drops, failovers, and whether it is safe now
     Status,
@@ -205,6 +218,7 @@ fn dispatch(command: Command, json: bool, control: Option<PathBuf>) -> Result<()
         Command::Check { schema: true, .. } => print(&format!("{:#}\n", crate::config::schema())),
         Command::Check { file, no_host, .. } => check::check(file.as_deref(), !no_host, json),
         Command::Run { file } => run::main(&file, control),
+        Command::Apply { file, dry_run } => apply::apply(control, &file, dry_run, json),
         Command::Status => asking::status(control, json),
         Command::Flows { selector, limit } => asking::flows(control, &selector.join(" "), limit, json),
         Command::Trace { selector, count, wait } => {

@@ -24,11 +24,15 @@ pub struct Config {
     pub routes: Vec<RouteConfig>,
     /// Chains by name.
     pub chains: BTreeMap<String, ChainConfig>,
-    /// Which packets go to which chain: the longest prefixes win, then the protocol, then the ports.
+    /// Which packets go to which chain: the longest prefixes win, source and destination together, then the fewer ports, then the protocol. Can be
+    /// changed while the box runs: `holdfast apply`.
     pub rules: Vec<RuleConfig>,
-    /// Runtimes; three without it.
+    /// Runtimes of the chains that ask for no cluster of their own; three without it.
     #[serde(default)]
     pub runtimes: Option<RuntimesConfig>,
+    /// Virtual clusters by name: runtimes that serve only the chains that ask for them.
+    #[serde(default)]
+    pub clusters: BTreeMap<String, ClusterSettings>,
     /// Limits.
     #[serde(default)]
     pub limits: LimitsConfig,
@@ -85,6 +89,18 @@ pub struct ChainConfig {
     /// How its flows survive; `none` without it.
     #[serde(default)]
     pub protection: Option<ProtectionConfig>,
+    /// The virtual cluster whose runtimes serve it; without it, those that serve all chains that ask for none.
+    #[serde(default)]
+    pub cluster: Option<String>,
+}
+
+/// A virtual cluster.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterSettings {
+    /// Its runtimes; three without it.
+    #[serde(default)]
+    pub runtimes: Option<RuntimesConfig>,
 }
 
 /// A service-chain rule.

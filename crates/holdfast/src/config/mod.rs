@@ -10,16 +10,21 @@
 //! over the events of its parser (`source.rs`), for typed values and functions alike.
 
 mod chains;
+mod changes;
+mod clusters;
 mod file;
 mod keys;
 mod mistake;
 mod network;
 mod parser;
 mod protection;
+mod rules;
 mod source;
 
+pub use changes::{RuleChange, differences, rule_changes};
+pub use clusters::{Cluster, DEFAULT_CLUSTER};
 pub use file::{
-    ChainConfig, Config, DetectionConfig, FabricFileConfig, FunctionConfig, LimitsConfig, OneOrMany, PortConfig,
+    ChainConfig, ClusterSettings, Config, DetectionConfig, FabricFileConfig, FunctionConfig, LimitsConfig, OneOrMany, PortConfig,
     ProtectionConfig, ProtectionOptions, RouteConfig, RuleConfig, RuntimesConfig, RuntimesRange, Word,
 };
 pub use keys::{keys, line as key_line, read as read_keys};
@@ -28,19 +33,15 @@ pub use mistake::Mistake;
 use holdfast_nf::{Chain, SharedField};
 use holdfast_node::edge::{EdgeConfig, EdgePort, EdgeRoute};
 use holdfast_node::message::PoolId;
-use holdfast_node::switch::Rule;
+use holdfast_node::rules::Rule;
 use holdfast_protection::Protection;
-use holdfast_wire::selector::{Prefix, Selector, SelectorError};
-use mistake::{listed, suggestion};
+use holdfast_wire::selector::Prefix;
 use serde_json::{Value, json};
 use source::{Source, Spot};
 use std::net::IpAddr;
 
 /// Longest file, bytes.
 pub const MAX_FILE: usize = 4 << 20;
-/// Runtimes on one host.
-const MAX_RUNTIMES: u16 = 64;
-const DEFAULT_RUNTIMES: u16 = 3;
 /// A hung runtime must have had so many chances to be heard.
 const LEAST_HEARTBEATS: u64 = 4;
 
@@ -66,8 +67,8 @@ pub struct Checked {
     pub routes: Vec<EdgeRoute>,
     /// Service-chain rules.
     pub rules: Vec<Rule>,
-    /// Runtimes to start.
-    pub runtimes: u16,
+    /// Virtual clusters.
+    pub clusters: Vec<Cluster>,
     /// Addresses that the chains own.
     pub owned: Vec<Prefix>,
 }
@@ -105,109 +106,15 @@ pub fn fuzz(bytes: &[u8]) {
 }
 
 fn check(config: Config, root: Spot<'_>) -> Result<Checked, Mistake> {
-    cluster(&config.cluster).map_err(|message| root.key("cluster").mistake(message))?;
+    clusters::name(&config.cluster).map_err(|message| root.key("cluster").mistake(message))?;
     let networks = network::check(&config, root)?;
     let mut built = chains::build(&config, root)?;
     let owned = chains::owned(&config, &mut built, &networks, root)?;
-    let rules = rules(&config, root)?;
-    let runtimes = runtimes(&config, root)?;
-    for name in config.chains.keys() {
-        let least = chains::preset(&config, name, root)?.least_runtimes();
-        if runtimes < least {
-            return Err(root.key("chains").key(name).key("protection").mistake(format!(
-                "this protection keeps each flow's replica on another runtime, so at least {least} are needed: `runtimes: {{ min: {least} }}`"
-            )));
-        }
-    }
+    let clusters = clusters::read(&config, root)?;
+    let rules = rules::read(&config, &clusters, root)?;
     limits(&config, root)?;
     let network::Networks { ports, addresses, routes, .. } = networks;
-    Ok(Checked { config, ports, addresses, routes, rules, runtimes, owned })
-}
-
-/// The name becomes part of a path.
-fn cluster(name: &str) -> Result<(), String> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.is_empty() || name.len() > 48 || name.starts_with('.') || !name.chars().all(is_plain) {
-        return Err("a cluster's name is 1 to 48 letters, digits, `-`, `_` or `.`, and does not begin with `.`".to_owned());
-    }
-    Ok(())
-}
-
-fn rules(config: &Config, root: Spot<'_>) -> Result<Vec<Rule>, Mistake> {
-    if config.rules.is_empty() {
-        return Err(root.name("rules").mistake("without a rule no packet has a chain: `- { chain: NAME }` catches all"));
-    }
-    let mut rules: Vec<Rule> = Vec::new();
-    for (at, rule) in config.rules.iter().enumerate() {
-        let spot = root.key("rules").index(at);
-        let selector = selector(rule, spot)?;
-        let names = || config.chains.keys().map(String::as_str);
-        let Some(chain) = names().position(|name| name == rule.chain) else {
-            let near = suggestion(&rule.chain, names());
-            return Err(spot.key("chain").mistake(format!("there is no chain `{}`: {}{near}", rule.chain, listed(names()))));
-        };
-        if let Some(first) = rules.iter().position(|other| other.selector == selector) {
-            return Err(
-                spot.mistake(format!("rule {} matches exactly the same packets ({selector}): this one never would", first + 1))
-            );
-        }
-        rules.push(Rule { selector, chain: chain as u16 });
-    }
-    Ok(rules)
-}
-
-fn selector(rule: &RuleConfig, spot: Spot<'_>) -> Result<Selector, Mistake> {
-    let wrong = |key: &str, error: SelectorError| spot.key(key).mistake_at(error.offset, error.message);
-    let mut selector = Selector::any();
-    if let Some(Word(text)) = &rule.proto {
-        let near = || suggestion(text, ["any", "tcp", "udp", "icmp"]);
-        selector.protocol =
-            text.parse().map_err(|error: SelectorError| spot.key("proto").mistake(format!("{}{}", error.message, near())))?;
-    }
-    if let Some(text) = &rule.from {
-        selector.from = Some(text.parse().map_err(|error| wrong("from", error))?);
-    }
-    if let Some(text) = &rule.to {
-        selector.to = Some(text.parse().map_err(|error| wrong("to", error))?);
-    }
-    if let Some(Word(text)) = &rule.ports {
-        // Both spellings are understood; the mistake stands where one of them is.
-        let written = spot.key("ports").key("port");
-        selector.to_ports = text.parse().map_err(|error: SelectorError| written.mistake_at(error.offset, error.message))?;
-        // What has no ports is said by the one parser that knows which protocols have them.
-        let whole = format!("{} from any to any port {}", selector.protocol, selector.to_ports);
-        whole.parse::<Selector>().map_err(|error| written.mistake(error.message))?;
-    }
-    if let (Some(from), Some(to)) = (&selector.from, &selector.to)
-        && from.is_ipv4() != to.is_ipv4()
-    {
-        return Err(spot.key("to").mistake(format!("{from} and {to} are of different address families: nothing would match")));
-    }
-    Ok(selector)
-}
-
-fn runtimes(config: &Config, root: Spot<'_>) -> Result<u16, Mistake> {
-    let Some(written) = config.runtimes else { return Ok(DEFAULT_RUNTIMES) };
-    let spot = root.key("runtimes");
-    let range = written.range();
-    if range.count.is_some() && (range.min.is_some() || range.max.is_some()) {
-        return Err(spot.name("count").mistake("`count` says exactly how many: leave out `min` and `max`"));
-    }
-    let (key, min) = match (range.count, range.min) {
-        (Some(count), _) => ("count", count),
-        (None, Some(min)) => ("min", min),
-        (None, None) => return Err(spot.mistake("how many runtimes? `runtimes: 3`, or `runtimes: { min: 2, max: 4 }`")),
-    };
-    if min == 0 || min > MAX_RUNTIMES {
-        return Err(spot.key(key).mistake(format!("between 1 and {MAX_RUNTIMES} runtimes are possible, not {min}")));
-    }
-    match range.max {
-        Some(max) if max < min => Err(spot.key("max").mistake(format!("`max` is {max}, less than `min`, which is {min}"))),
-        Some(max) if max > MAX_RUNTIMES => {
-            Err(spot.key("max").mistake(format!("between 1 and {MAX_RUNTIMES} runtimes are possible, not {max}")))
-        }
-        _ => Ok(min),
-    }
+    Ok(Checked { config, ports, addresses, routes, rules, clusters, owned })
 }
 
 fn limits(config: &Config, root: Spot<'_>) -> Result<(), Mistake> {
@@ -250,6 +157,11 @@ pub fn pools(chains: &mut [BuiltChain]) -> Vec<(PoolId, u32)> {
 }
 
 impl Checked {
+    /// Runtimes to start, in all clusters.
+    pub fn runtimes(&self) -> u16 {
+        self.clusters.iter().map(|cluster| cluster.runtimes).sum()
+    }
+
     /// The edge's configuration, once the ports' MAC addresses and MTUs are known.
     pub fn edge(&self, ports: &[(holdfast_wire::header::Mac, u16)]) -> EdgeConfig {
         let ports = ports.iter().zip(&self.addresses).zip(self.config.ports.values()).map(|(((mac, mtu), addresses), port)| {

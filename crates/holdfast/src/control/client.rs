@@ -8,6 +8,20 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// The answer, if it is no refusal.
+///
+/// # Errors
+/// What the box says is wrong, with its exit code.
+pub fn agreed(answer: Value) -> Result<Value, Failure> {
+    match answer.get("error").and_then(Value::as_str) {
+        Some(error) => {
+            let code = answer.get("code").and_then(Value::as_u64).and_then(|code| u8::try_from(code).ok());
+            Err(Failure::new(code.unwrap_or(exit::NEGATIVE), error.to_owned()))
+        }
+        None => Ok(answer),
+    }
+}
+
 /// Asks one box.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -33,6 +47,14 @@ impl Client {
     /// # Errors
     /// If no box answers in time, or it refuses.
     pub fn ask(&self, call: Call) -> Result<Value, Failure> {
+        agreed(self.ask_for_either(call)?)
+    }
+
+    /// As [`Client::ask`], but a refusal is an answer too: it has an `error`. See [`agreed`].
+    ///
+    /// # Errors
+    /// If no box answers in time.
+    pub fn ask_for_either(&self, call: Call) -> Result<Value, Failure> {
         let mut reader = self.send(call, PATIENCE * 3)?;
         self.receive(&mut reader)?.ok_or_else(|| self.broken("it closed the connection"))
     }
@@ -52,6 +74,7 @@ impl Client {
         let mut reader = self.send(call, wait.saturating_add(PATIENCE * 3))?;
         loop {
             let answer = self.receive(&mut reader)?.ok_or_else(|| self.broken("it stopped in the middle of a trace"))?;
+            let answer = agreed(answer)?;
             if answer.get("done").is_some() {
                 return Ok(answer["packets"].as_u64().unwrap_or(0));
             }
@@ -80,11 +103,7 @@ impl Client {
         if count == 0 {
             return Ok(None);
         }
-        let answer: Value = serde_json::from_slice(&line).map_err(|_| self.broken("its answer is no JSON"))?;
-        match answer.get("error").and_then(Value::as_str) {
-            Some(error) => Err(Failure::new(exit::NEGATIVE, error.to_owned())),
-            None => Ok(Some(answer)),
-        }
+        serde_json::from_slice(&line).map(Some).map_err(|_| self.broken("its answer is no JSON"))
     }
 
     fn broken(&self, what: &str) -> Failure {

@@ -4,14 +4,16 @@
 //! per step, and a last one with `done`. What goes wrong is an object with `error`. The packet loop sees [`Request`]s only, and answers when
 //! it comes to them: nothing that a client does or fails to do reaches it.
 
+mod apply;
 mod client;
 mod lock;
 mod server;
 
-pub use client::Client;
+pub use client::{Client, agreed};
 pub use server::{Server, listen, listen_and_stop};
 
 use crate::exit::{self, Failure};
+use holdfast_node::rules::Rule;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
@@ -19,8 +21,10 @@ use std::time::Duration;
 
 /// Version of the protocol.
 pub const VERSION: u32 = 1;
-/// Longest request, bytes.
+/// Longest request, bytes; one client at a time may ask for more, with a configuration in it.
 pub const MAX_REQUEST: usize = 64 * 1024;
+/// Longest request with a configuration. Line ends and quotation marks take two bytes in JSON.
+const MAX_LONG_REQUEST: usize = 2 * crate::config::MAX_FILE + MAX_REQUEST;
 /// Longest answer, bytes.
 pub const MAX_ANSWER: usize = 64 << 20;
 /// Clients at a time.
@@ -94,6 +98,15 @@ pub enum Call {
         /// Which.
         runtime: u16,
     },
+    /// Go by another configuration, all of it or nothing.
+    Apply {
+        /// Its name, for messages.
+        file: String,
+        /// All of it.
+        text: String,
+        /// Only say what would change.
+        dry_run: bool,
+    },
     /// End as on SIGTERM.
     Stop,
 }
@@ -121,6 +134,17 @@ pub enum Request {
     Traces,
     /// A [`Call`] that is answered at once: to move, drain, restore, or how far that is. Its selector has been read once already.
     Change(Call),
+    /// The configuration: `file` and `text` as the box has read them, and the version of the `rules`.
+    Configuration,
+    /// Go by these rules. Answered when they are in force.
+    Apply {
+        /// The version of the rules that they were compared with.
+        based_on: u64,
+        /// The configuration that they are from, all of it.
+        text: String,
+        /// They.
+        rules: Vec<Rule>,
+    },
 }
 
 /// A request with the place for its answer.

@@ -3,8 +3,10 @@
 //! One thread accepts; each client has a thread of its own for as long as one request takes, and there is a limit to both. A client that sends
 //! garbage, too much, nothing, or does not read its answer costs that thread for some seconds and nothing else.
 
+use super::apply;
 use super::lock::{Lock, Refusal};
-use super::{Asked, Call, Line, MAX_CLIENTS, MAX_FLOWS, MAX_REQUEST, MAX_TRACE, MAX_TRACE_WAIT, PATIENCE, Request, VERSION};
+use super::{Asked, Call, Line, PATIENCE, Request, VERSION};
+use super::{MAX_CLIENTS, MAX_FLOWS, MAX_LONG_REQUEST, MAX_REQUEST, MAX_TRACE, MAX_TRACE_WAIT};
 use crate::exit::{self, Failure};
 use crate::flows::Flows;
 use holdfast_wire::selector::{Selector, SelectorError};
@@ -164,12 +166,15 @@ fn failed(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(code, format!("the control socket {}: {error}; --control PATH puts it elsewhere", path.display()))
 }
 
-struct Shared {
+pub(super) struct Shared {
     requests: Sender<Asked>,
     wake: Act,
     stop: Act,
     clients: AtomicUsize,
     tracing: Mutex<()>,
+    /// Who sends a long request.
+    long: Mutex<()>,
+    pub(super) applying: Mutex<()>,
 }
 
 /// Listens at `path`; every request goes to `requests`, then `wake` is called. [`Call::Stop`] sends SIGTERM to this process.
@@ -205,7 +210,15 @@ pub fn listen_and_stop(
         }
         Err(Refusal::Failed(error)) => return Err(failed(error)),
     };
-    let shared = Arc::new(Shared { requests, wake, stop, clients: AtomicUsize::new(0), tracing: Mutex::new(()) });
+    let shared = Arc::new(Shared {
+        requests,
+        wake,
+        stop,
+        clients: AtomicUsize::new(0),
+        tracing: Mutex::new(()),
+        long: Mutex::new(()),
+        applying: Mutex::new(()),
+    });
     let mut server =
         Server { path: path.to_owned(), listening: None, lock: Some(lock), made_directory, shared: shared.clone(), wrong: None };
     if std::fs::symlink_metadata(path).is_ok() {
@@ -289,10 +302,11 @@ fn respond(mut stream: &UnixStream, answer: &Value) -> std::io::Result<()> {
     stream.write_all(line.as_bytes())
 }
 
-/// A line of at most [`MAX_REQUEST`] bytes within [`PATIENCE`], however slowly its bytes come.
-fn read_line(mut stream: &UnixStream) -> std::io::Result<Vec<u8>> {
+/// A line of at most [`MAX_REQUEST`] bytes, or [`MAX_LONG_REQUEST`] if nobody else sends one, within [`PATIENCE`], however slowly its bytes come.
+fn read_line(mut stream: &UnixStream, long: &Mutex<()>) -> std::io::Result<Vec<u8>> {
     let started = Instant::now();
     let mut line = Vec::new();
+    let mut alone = None;
     let mut piece = [0u8; 4096];
     loop {
         let left = PATIENCE.checked_sub(started.elapsed()).filter(|left| !left.is_zero()).ok_or(ErrorKind::TimedOut)?;
@@ -304,7 +318,10 @@ fn read_line(mut stream: &UnixStream) -> std::io::Result<Vec<u8>> {
         };
         let end = piece[..count].iter().position(|byte| *byte == b'\n');
         line.extend_from_slice(&piece[..end.unwrap_or(count)]);
-        if line.len() > MAX_REQUEST {
+        if line.len() > MAX_REQUEST && alone.is_none() {
+            alone = Some(long.try_lock().map_err(|_| ErrorKind::ResourceBusy)?);
+        }
+        if line.len() > MAX_LONG_REQUEST {
             return Err(ErrorKind::FileTooLarge.into());
         }
         if end.is_some() || count == 0 {
@@ -315,10 +332,13 @@ fn read_line(mut stream: &UnixStream) -> std::io::Result<Vec<u8>> {
 
 fn serve(stream: &UnixStream, shared: &Shared) -> std::io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
-    let line = match read_line(stream) {
+    let line = match read_line(stream, &shared.long) {
         Ok(line) => line,
         Err(error) if error.kind() == ErrorKind::FileTooLarge => {
-            return respond(stream, &problem(&format!("a request has at most {MAX_REQUEST} bytes")));
+            return respond(stream, &problem(&format!("a request has at most {MAX_LONG_REQUEST} bytes")));
+        }
+        Err(error) if error.kind() == ErrorKind::ResourceBusy => {
+            return respond(stream, &problem("another long request is being read: try again"));
         }
         Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => {
             return respond(stream, &problem("no request came in time"));
@@ -332,6 +352,10 @@ fn serve(stream: &UnixStream, shared: &Shared) -> std::io::Result<()> {
             (shared.stop)();
             (shared.wake)();
             answered
+        }
+        Ok(Call::Apply { file, text, dry_run }) => {
+            let answer = apply::apply(shared, file, text, dry_run);
+            respond(stream, &answer.unwrap_or_else(|text| problem(&text)))
         }
         Ok(call) => respond(stream, &answer(shared, &call).unwrap_or_else(|text| problem(&text))),
         Err(text) => respond(stream, &problem(&text)),
@@ -350,7 +374,7 @@ fn parse(line: &[u8]) -> Result<Call, String> {
 }
 
 /// Asks the packet loop.
-fn ask(shared: &Shared, request: Request) -> Result<Value, String> {
+pub(super) fn ask(shared: &Shared, request: Request) -> Result<Value, String> {
     let (answer, answered) = channel();
     shared.requests.send(Asked { request, answer }).map_err(|_| "the box is stopping".to_owned())?;
     (shared.wake)();
@@ -393,7 +417,7 @@ fn answer(shared: &Shared, call: &Call) -> Result<Value, String> {
         Call::Moving { .. } | Call::Drain { .. } | Call::Draining { .. } | Call::Restore { .. } => {
             ask(shared, Request::Change(call.clone()))
         }
-        Call::Trace { .. } | Call::Stop => Err("not a request with one answer".to_owned()),
+        Call::Trace { .. } | Call::Apply { .. } | Call::Stop => Err("not a request with one answer".to_owned()),
     }
 }
 

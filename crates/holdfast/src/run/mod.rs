@@ -19,7 +19,7 @@ use holdfast_io::wait::{Patience, sleep};
 use holdfast_io::{Arena, VportHost};
 use holdfast_node::address::{COORDINATOR, SWITCH};
 use holdfast_node::channel::{FabricConfig, KeyRing};
-use holdfast_node::coordinator::{Coordinator, CoordinatorConfig, Wish};
+use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, Wish};
 use holdfast_node::edge::Edge;
 use holdfast_node::host::{Host, HostOut};
 use holdfast_node::hub::Hub;
@@ -101,6 +101,8 @@ struct Manager {
     /// How long a runtime's part of a trace may take to come, ns.
     trace_delay: u64,
     waiting_flows: Vec<(u32, Sender<serde_json::Value>)>,
+    /// Who applied rules, until they are in force.
+    waiting_rules: Vec<(u64, Sender<serde_json::Value>)>,
     last_look: u64,
     last_device_look: u64,
     /// Runtimes that ended before the box was ready, and how the last of them did.
@@ -110,6 +112,7 @@ struct Manager {
     /// Whether each port is up, and its MTU, when last looked at.
     device_states: Vec<(bool, u16)>,
     chain_names: Vec<String>,
+    cluster_names: Vec<String>,
     /// Name and device of each port.
     port_names: Vec<(String, String)>,
     /// What the configuration allows each port, bytes.
@@ -214,15 +217,21 @@ impl Manager {
             seed,
             tick_interval: 50 * MILLISECOND,
             patience: 3000 * MILLISECOND,
-            rules: checked.rules.clone(),
             fabric,
         });
         let empty = holdfast_protection::Flows::new(0, 0, 0, 0);
-        let promises = chains.iter().any(|built| built.protection.safety(&empty).promises);
+        let promises = |chain: &u16| chains[usize::from(*chain)].protection.safety(&empty).promises;
+        let clusters = checked.clusters.iter().map(|cluster| ClusterConfig {
+            runtimes: cluster.runtimes,
+            chains: cluster.chains.clone(),
+            promises: cluster.chains.iter().any(promises),
+        });
+        let clusters = clusters.collect();
         let mut coordinator = Coordinator::new(
             CoordinatorConfig {
                 me: Peer { node: COORDINATOR, incarnation: 1 },
-                runtimes: checked.runtimes,
+                clusters,
+                rules: checked.rules.clone(),
                 hang_timeout: detection.hang_ms * MILLISECOND,
                 start_timeout: 10_000 * MILLISECOND,
                 first_incarnation: 1,
@@ -230,7 +239,6 @@ impl Manager {
                 pools: config::pools(&mut chains),
                 fabric,
             },
-            promises,
             now,
         );
         if let Some(ring) = &keys {
@@ -262,6 +270,7 @@ impl Manager {
             traces: Vec::new(),
             trace_delay: detection.heartbeat_ms * 3 * MILLISECOND,
             waiting_flows: Vec::new(),
+            waiting_rules: Vec::new(),
             last_look: 0,
             last_device_look: now,
             failed_starts: 0,
@@ -271,6 +280,7 @@ impl Manager {
             port_names: checked.ports.clone(),
             mtu_limits: checked.config.ports.values().map(|port| port.mtu.unwrap_or(u16::MAX)).collect(),
             traffic: vec![(0, 0); checked.ports.len()],
+            cluster_names: checked.clusters.iter().map(|cluster| cluster.name.clone()).collect(),
             chain_names: chains.into_iter().map(|built| built.name).collect(),
         })
     }
@@ -301,7 +311,7 @@ impl Manager {
                         None => {
                             was_hangup_answered = true;
                             devices::say(
-                                "SIGHUP: a running box does not reload its configuration yet; stop it and start it again",
+                                "SIGHUP: a running box does not read its file again by itself: `holdfast apply FILE` applies what can be changed",
                             );
                         }
                     }
@@ -312,6 +322,7 @@ impl Manager {
                 had_work = true;
             }
             self.answer_flows();
+            self.answer_rules();
             if let Some(cause) = self.hopeless_start() {
                 return Err(Failure::new(
                     exit::UNAVAILABLE,
@@ -581,6 +592,20 @@ impl Manager {
                 self.waiting_flows.push((request, asked.answer));
                 return;
             }
+            Request::Configuration => serde_json::json!({
+                "version": control::VERSION, "file": self.file, "text": self.text,
+                "rules": self.host.hub.coordinator.rules().version(),
+            }),
+            Request::Apply { based_on, text, rules } => {
+                let coordinator = &mut self.host.hub.coordinator;
+                if coordinator.rules().version() == based_on {
+                    // The name stays: what the file names lies beside the one that the box began with.
+                    self.text = text;
+                    self.waiting_rules.push((coordinator.set_rules(rules), asked.answer));
+                    return;
+                }
+                serde_json::json!({ "version": control::VERSION, "error": "other rules were applied meanwhile: try again" })
+            }
             Request::Trace { selector, count } => match selector.parse() {
                 Ok(selector) => {
                     self.host.hub.switch.set_trace(selector, count.min(10_000));
@@ -623,6 +648,20 @@ impl Manager {
         });
         if self.waiting_flows.len() > 64 {
             self.waiting_flows.remove(0);
+        }
+    }
+
+    /// New rules are applied when every switch goes by them.
+    fn answer_rules(&mut self) {
+        let in_force = self.host.hub.coordinator.rules_in_force();
+        self.waiting_rules.retain(|(version, answer)| {
+            if in_force >= *version {
+                let _ = answer.send(serde_json::json!({ "version": control::VERSION, "rules": version }));
+            }
+            in_force < *version
+        });
+        if self.waiting_rules.len() > 64 {
+            self.waiting_rules.remove(0);
         }
     }
 

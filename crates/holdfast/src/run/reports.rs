@@ -78,6 +78,7 @@ impl Manager {
             incarnation: 1,
             pid,
             host: host.clone(),
+            cluster: None,
             state: status::STATE_RUNNING.to_owned(),
             flows,
             packets,
@@ -108,6 +109,7 @@ impl Manager {
                 incarnation: runtime.member.incarnation.into(),
                 pid: worker.map_or(0, |worker| worker.process.pid()),
                 host: host.clone(),
+                cluster: self.cluster_names.get(usize::from(runtime.member.cluster)).cloned(),
                 state: match runtime.member.state {
                     MemberState::Starting => "starting",
                     MemberState::Running => status::STATE_RUNNING,
@@ -166,6 +168,11 @@ impl Manager {
                 coordinator::Protected::No => Protected::No,
             },
             ports: ports.collect(),
+            rules: Some(status::Rules {
+                version: coordinator.rules().version(),
+                count: coordinator.rules().rules().len(),
+                in_force: coordinator.rules_in_force() == coordinator.rules().version(),
+            }),
             failovers: failovers.collect(),
             processes,
             drops: named(&all),
@@ -179,6 +186,7 @@ impl Manager {
 /// Why it cannot be, for people.
 pub(super) fn change(coordinator: &mut coordinator::Coordinator, call: &Call, now: u64) -> Result<serde_json::Value, String> {
     let refused = |refusal: coordinator::Refusal| match refusal {
+        coordinator::Refusal::OtherCluster(node) => format!("runtime {node} is of another cluster: flows move inside their own"),
         coordinator::Refusal::NotServing(node) => {
             format!("runtime {node} serves no flows: `holdfast status` lists those that do")
         }

@@ -8,16 +8,19 @@
 //!
 //! In: messages, ends of processes, the time. Out: messages, wishes to start, fence and kill. Never: a packet.
 
+mod clusters;
 mod ledger;
 mod moves;
 mod pools;
 
+pub use clusters::ClusterConfig;
 pub use ledger::{Account, Ledger};
 pub use moves::{Drain, Move, Refusal};
 
 use crate::address::{FIRST_RUNTIME, NodeId, SWITCH};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{Control, FlowInfo, Member, MemberState, PoolId, Report, TraceStep, kind};
+use crate::rules::{Rule, RuleSet};
 use holdfast_protection::Peer;
 use holdfast_wire::{DropCounters, DropReason};
 use pools::Demand;
@@ -29,8 +32,10 @@ const SECOND: u64 = 1_000_000_000;
 pub struct CoordinatorConfig {
     /// Who it is.
     pub me: Peer,
-    /// Runtimes to keep running.
-    pub runtimes: u16,
+    /// Virtual clusters, the default one first, with the runtimes to keep running in each.
+    pub clusters: Vec<ClusterConfig>,
+    /// Service-chain rules to begin with.
+    pub rules: Vec<Rule>,
     /// A runtime that is not heard for so long has failed, ns.
     pub hang_timeout: u64,
     /// A process that has not spoken so long after its start has failed, ns.
@@ -140,7 +145,9 @@ pub struct Coordinator {
     wishes: Vec<Wish>,
     drops: DropCounters,
     last_turn: u64,
-    promises: bool,
+    rules: RuleSet,
+    /// Switches that have spoken, with the version of the rules that each goes by.
+    switches: Vec<(Peer, u64)>,
     flow_lists: Vec<(u32, Vec<FlowInfo>, usize)>,
     next_request: u32,
     moves: Vec<Move>,
@@ -155,12 +162,16 @@ const HOPELESS: u64 = 20;
 const FAILOVERS_KEPT: usize = 64;
 
 impl Coordinator {
-    /// A coordinator that wants its runtimes started. `promises`: some chain's protection promises that flows survive.
-    pub fn new(config: CoordinatorConfig, promises: bool, now: u64) -> Coordinator {
+    /// A coordinator that wants its runtimes started.
+    pub fn new(mut config: CoordinatorConfig, now: u64) -> Coordinator {
         let ledgers: Vec<Ledger> = config.pools.iter().map(|(id, size)| Ledger::new(*id, *size)).collect();
-        let runtimes = (0..config.runtimes)
-            .map(|number| Runtime {
-                member: Member { node: FIRST_RUNTIME + number, incarnation: 0, state: MemberState::Failed },
+        let rules = RuleSet::new(1, core::mem::take(&mut config.rules));
+        let clusters = config.clusters.iter().zip(0u16..);
+        let runtimes = clusters
+            .flat_map(|(cluster, number)| (0..cluster.runtimes).map(move |_| number))
+            .zip(FIRST_RUNTIME..)
+            .map(|(cluster, node)| Runtime {
+                member: Member { node, incarnation: 0, state: MemberState::Failed, cluster },
                 last_heard: now,
                 started_at: now,
                 failures: 0,
@@ -180,7 +191,8 @@ impl Coordinator {
             wishes: Vec::new(),
             drops: DropCounters::default(),
             last_turn: now,
-            promises,
+            rules,
+            switches: Vec::new(),
             flow_lists: Vec::new(),
             next_request: 1,
             moves: Vec::new(),
@@ -231,18 +243,26 @@ impl Coordinator {
         &self.ledgers
     }
 
-    /// True once every runtime has started and knows the others.
+    /// True once every runtime has started and knows the others, and the switches know the rules.
     pub fn is_ready(&self) -> bool {
         let is_there = |runtime: &Runtime| runtime.member.state == MemberState::Running && runtime.report.view == self.view;
-        self.runtimes
-            .iter()
-            .all(|runtime| is_there(runtime) || runtime.is_drained || runtime.member.state == MemberState::Leaving)
+        self.rules_in_force() == self.rules.version()
+            && self
+                .runtimes
+                .iter()
+                .all(|runtime| is_there(runtime) || runtime.is_drained || runtime.member.state == MemberState::Leaving)
     }
 
     /// Whether flows would survive a failure.
     pub fn protected(&self) -> Protected {
-        let running = self.runtimes.iter().filter(|runtime| runtime.member.state == MemberState::Running);
-        if !self.promises || running.clone().count() < 2 {
+        let promising = |cluster: u16| self.config.clusters.get(usize::from(cluster)).is_some_and(|cluster| cluster.promises);
+        let running = self
+            .runtimes
+            .iter()
+            .filter(|runtime| runtime.member.state == MemberState::Running && promising(runtime.member.cluster));
+        let count = |cluster: u16| running.clone().filter(|runtime| runtime.member.cluster == cluster).count();
+        let mut clusters = (0..self.config.clusters.len() as u16).filter(|cluster| promising(*cluster)).peekable();
+        if clusters.peek().is_none() || clusters.any(|cluster| count(cluster) < 2) {
             return Protected::No;
         }
         // One that has been silent for a while may have failed already: another failure now would be the second.
@@ -282,6 +302,12 @@ impl Coordinator {
         self.runtimes.iter().filter(|runtime| runtime.member.state == MemberState::Running).map(|runtime| runtime.member.peer())
     }
 
+    /// Those of them that are of this virtual cluster.
+    fn running_in(&self, cluster: u16) -> impl Iterator<Item = Peer> + '_ {
+        let there = self.runtimes.iter().filter(move |runtime| runtime.member.cluster == cluster);
+        there.filter(|runtime| runtime.member.state == MemberState::Running).map(|runtime| runtime.member.peer())
+    }
+
     fn at(&mut self, peer: Peer) -> Option<&mut Runtime> {
         self.runtimes.iter_mut().find(|runtime| runtime.member.peer() == peer)
     }
@@ -309,19 +335,21 @@ impl Coordinator {
         let Some(runtime) = self.at(peer) else { return };
         let was_running = runtime.member.state == MemberState::Running || runtime.member.state == MemberState::Leaving;
         let had = runtime.report.flows;
+        let cluster = runtime.member.cluster;
         runtime.member.state = MemberState::Failed;
         // A process that lives for a while is started again at once; one that keeps dying is given time.
         let lived = now.saturating_sub(runtime.started_at);
         runtime.failures = if lived > 10 * SECOND { 0 } else { runtime.failures + 1 };
         let pause = if runtime.failures <= 2 { 0 } else { (SECOND / 10) << (runtime.failures - 3).min(7) };
         let serves = |runtime: &Runtime| matches!(runtime.member.state, MemberState::Running | MemberState::Leaving);
-        let is_anybody_left = self.runtimes.iter().any(serves);
+        let is_anybody_left = self.runtimes.iter().any(|runtime| runtime.member.cluster == cluster && serves(runtime));
         if let Some(runtime) = self.at(peer) {
             runtime.start_at = if runtime.is_drained { None } else { Some(now + pause) };
         }
         if !is_anybody_left {
             // Patience is for who can be done without.
-            for start_at in self.runtimes.iter_mut().filter_map(|runtime| runtime.start_at.as_mut()) {
+            let of_cluster = self.runtimes.iter_mut().filter(|runtime| runtime.member.cluster == cluster);
+            for start_at in of_cluster.filter_map(|runtime| runtime.start_at.as_mut()) {
                 *start_at = (*start_at).min(now + SECOND / 10);
             }
         }
@@ -337,7 +365,7 @@ impl Coordinator {
         }
         self.push_view();
         if was_running {
-            let waiting: Vec<Peer> = self.running().collect();
+            let waiting: Vec<Peer> = self.running_in(cluster).collect();
             for other in &waiting {
                 self.fabric.send_control(other.node, &Control::Recover { node: peer.node, incarnation: peer.incarnation });
             }
@@ -346,7 +374,8 @@ impl Coordinator {
             {
                 self.failovers.remove(done);
             }
-            let leaving = self.runtimes.iter().filter(|runtime| runtime.member.state == MemberState::Leaving);
+            let of_cluster = self.runtimes.iter().filter(|runtime| runtime.member.cluster == cluster);
+            let leaving = of_cluster.filter(|runtime| runtime.member.state == MemberState::Leaving);
             let later = leaving.map(|runtime| runtime.member.peer()).collect();
             let failover = Failover {
                 dead: peer,
@@ -369,13 +398,17 @@ impl Coordinator {
     fn push_view(&mut self) {
         self.view += 1;
         let members: Vec<Member> = self.runtimes.iter().map(|runtime| runtime.member).collect();
-        let view = Control::View { version: self.view, members };
-        self.fabric.send_control(SWITCH, &view);
         let is_there = |state| matches!(state, MemberState::Running | MemberState::Leaving);
-        let there = self.runtimes.iter().filter(|runtime| is_there(runtime.member.state));
-        for node in there.map(|runtime| runtime.member.node).collect::<Vec<_>>() {
-            self.fabric.send_control(node, &view);
+        // Each runtime knows those of its own virtual cluster: it puts its replicas, and moves its flows, nowhere else.
+        for cluster in 0..self.config.clusters.len() as u16 {
+            let members: Vec<Member> = members.iter().filter(|member| member.cluster == cluster).copied().collect();
+            let there = members.iter().filter(|member| is_there(member.state)).map(|member| member.node).collect::<Vec<_>>();
+            let view = Control::View { version: self.view, members };
+            for node in there {
+                self.fabric.send_control(node, &view);
+            }
         }
+        self.fabric.send_control(SWITCH, &Control::View { version: self.view, members });
     }
 
     /// Acts on the messages that have arrived.
@@ -396,6 +429,11 @@ impl Coordinator {
     }
 
     fn handle_control(&mut self, from: Peer, message: Control, now: u64) {
+        if let Control::RulesInForce { version } = message
+            && from.node == SWITCH
+        {
+            return self.handle_rules_in_force(from, version);
+        }
         let expected_layouts = self.config.layouts.clone();
         let Some(runtime) = self.at(from) else {
             self.drops.count(DropReason::StaleEpoch);
@@ -516,7 +554,9 @@ impl Coordinator {
     /// would lose every flow for nothing. Only who stays silent for long is given up all the same, so that a new one may serve.
     fn has_failed(&self, at: usize, silent: u64, now: u64) -> bool {
         let timeout = self.config.hang_timeout;
-        let mut others = self.runtimes.iter().enumerate().filter(|(other, _)| *other != at);
+        let cluster = self.runtimes[at].member.cluster;
+        let is_other = |other: usize, runtime: &Runtime| other != at && runtime.member.cluster == cluster;
+        let mut others = self.runtimes.iter().enumerate().filter(|(other, runtime)| is_other(*other, runtime));
         let is_heard =
             |runtime: &Runtime| runtime.member.state == MemberState::Running && now.saturating_sub(runtime.last_heard) <= timeout;
         silent > timeout && (others.any(|(_, other)| is_heard(other)) || silent > timeout.saturating_mul(HOPELESS))

@@ -58,6 +58,8 @@ pub enum Refusal {
     NobodyElse,
     /// It is leaving already.
     Leaving,
+    /// It is of another virtual cluster.
+    OtherCluster(NodeId),
 }
 
 /// A runtime ends when it has been empty so long, ns: a packet that was under way when its route was made has come by then.
@@ -80,12 +82,18 @@ impl Coordinator {
     ) -> Result<u32, Refusal> {
         let is_there = |state| matches!(state, MemberState::Running | MemberState::Leaving);
         let source = self.runtimes.iter().find(|runtime| runtime.member.node == from && is_there(runtime.member.state));
-        let source = source.map(|runtime| runtime.member.peer()).ok_or(Refusal::NotServing(from))?;
+        let Some((source, cluster)) = source.map(|runtime| (runtime.member.peer(), runtime.member.cluster)) else {
+            return Err(Refusal::NotServing(from));
+        };
         if to == Some(from) {
             return Err(Refusal::Same);
         }
+        let elsewhere = |runtime: &super::Runtime| Some(runtime.member.node) == to && runtime.member.cluster != cluster;
+        if let Some(to) = to.filter(|_| self.runtimes.iter().any(elsewhere)) {
+            return Err(Refusal::OtherCluster(to));
+        }
         let targets: Vec<(NodeId, u32)> = self
-            .running()
+            .running_in(cluster)
             .filter(|peer| peer.node != from && to.is_none_or(|to| to == peer.node))
             .map(|peer| (peer.node, peer.incarnation))
             .collect();
@@ -127,8 +135,8 @@ impl Coordinator {
             MemberState::Running => {}
             _ => return Err(Refusal::NotServing(node)),
         }
-        let (peer, had) = (runtime.member.peer(), runtime.report.flows);
-        if self.running().count() < 2 {
+        let (peer, had, cluster) = (runtime.member.peer(), runtime.report.flows, runtime.member.cluster);
+        if self.running_in(cluster).count() < 2 {
             return Err(Refusal::NobodyElse);
         }
         if let Some(runtime) = self.at(peer) {
@@ -204,6 +212,7 @@ impl Coordinator {
             let Some(runtime) = self.at(peer) else { continue };
             let knows_view = |report: &crate::message::Report, view| report.view >= view;
             let (flows, held, report) = (runtime.report.flows, runtime.report.held, runtime.report.clone());
+            let cluster = runtime.member.cluster;
             let is_told = knows_view(&report, self.view);
             if !is_told || held > 0 {
                 continue;
@@ -214,7 +223,8 @@ impl Coordinator {
                 continue;
             }
             // Nobody's replica is here either when the others know that this one leaves, and have filled others.
-            let others = self.runtimes.iter().filter(|runtime| runtime.member.state == MemberState::Running);
+            let of_cluster = self.runtimes.iter().filter(|runtime| runtime.member.cluster == cluster);
+            let others = of_cluster.filter(|runtime| runtime.member.state == MemberState::Running);
             let are_settled = others.clone().all(|runtime| {
                 knows_view(&runtime.report, self.view) && !runtime.report.resynchronising && runtime.report.unprotected == 0
             });

@@ -27,8 +27,12 @@ impl Coordinator {
     }
 
     pub(super) fn grant_first_blocks(&mut self, to: Peer, now: u64) {
-        let shares = usize::from(self.config.runtimes) * 4;
         for at in 0..self.ledgers.len() {
+            let shares = match self.cluster_of(self.ledgers[at].id.chain) {
+                Some((cluster, config)) if self.is_in(to, cluster) => usize::from(config.runtimes) * 4,
+                // It never has a flow of that chain.
+                _ => continue,
+            };
             let account = self.ledgers[at].account();
             let all = account.free + account.granted + account.quarantined;
             self.want(to, self.ledgers[at].id, (all / shares).clamp(1, 16), now);
@@ -38,6 +42,11 @@ impl Coordinator {
     /// A runtime asks for `count` blocks.
     pub(super) fn want(&mut self, from: Peer, pool: PoolId, count: usize, now: u64) {
         let Some(at) = self.pool_at(pool) else { return };
+        // A pool is divided among the runtimes that serve its chain.
+        if !self.cluster_of(pool.chain).is_some_and(|(cluster, _)| self.is_in(from, cluster)) {
+            self.fabric.send_control(from.node, &Control::Deny { pool });
+            return;
+        }
         let blocks = self.ledgers[at].grant(from, count);
         if !blocks.is_empty() {
             self.fabric.send_control(from.node, &Control::Grant { pool, blocks });
@@ -59,7 +68,8 @@ impl Coordinator {
             return;
         }
         let is_alone = |peer: Peer| demand.wanting.iter().all(|(wanting, _)| *wanting == peer);
-        let others: Vec<Peer> = self.running().filter(|peer| !is_alone(*peer)).collect();
+        let Some((cluster, _)) = self.cluster_of(self.ledgers[at].id.chain) else { return };
+        let others: Vec<Peer> = self.running_in(cluster).filter(|peer| !is_alone(*peer)).collect();
         let request = Control::SpareBlocks { pool: self.ledgers[at].id };
         for peer in others {
             if self.fabric.send_control(peer.node, &request) {

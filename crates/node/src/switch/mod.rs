@@ -13,9 +13,10 @@ mod routes;
 
 pub use routes::Route;
 
-use crate::address::{NodeId, mac_of};
+use crate::address::{COORDINATOR, NodeId, mac_of};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{AGAIN, Claim, Control, Ended, Member, MemberState, RENOUNCED, TraceStep, kind};
+use crate::rules::{Assembly, RuleSet};
 use holdfast_protection::Peer;
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::selector::Selector;
@@ -23,15 +24,6 @@ use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
 use routes::Routes;
 use std::collections::VecDeque;
 use zerocopy::FromBytes;
-
-/// Which chain a new flow takes.
-#[derive(Debug, Clone)]
-pub struct Rule {
-    /// What it matches.
-    pub selector: Selector,
-    /// The chain, counted from 0.
-    pub chain: u16,
-}
 
 /// What a switch is told at its start.
 #[derive(Debug, Clone)]
@@ -48,8 +40,6 @@ pub struct SwitchConfig {
     pub tick_interval: u64,
     /// How long a packet may wait for its flow's recovery, ns.
     pub patience: u64,
-    /// Rules; the most specific match wins.
-    pub rules: Vec<Rule>,
     /// Its endpoint.
     pub fabric: FabricConfig,
 }
@@ -73,6 +63,7 @@ struct Held {
 struct Target {
     peer: Peer,
     state: MemberState,
+    cluster: u16,
     routes: usize,
 }
 
@@ -91,6 +82,8 @@ pub struct Switch {
     routes: Routes,
     targets: Vec<Target>,
     view: u64,
+    rules: RuleSet,
+    coming: Assembly,
     last_stamp: u64,
     next_epoch: u32,
     next_tick: u64,
@@ -109,16 +102,18 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// A switch without routes.
-    pub fn new(mut config: SwitchConfig) -> Switch {
-        config.rules.sort_by_key(|rule| core::cmp::Reverse(rule.selector.specificity()));
-        let fabric = Fabric::new(config.me, config.fabric);
+    /// A switch without routes, which asks the coordinator for its rules.
+    pub fn new(config: SwitchConfig) -> Switch {
+        let mut fabric = Fabric::new(config.me, config.fabric);
+        fabric.send_control(COORDINATOR, &Control::RulesInForce { version: 0 });
         let routes = Routes::new(config.flows, config.seed);
         Switch {
             fabric,
             routes,
             targets: Vec::new(),
             view: 0,
+            rules: RuleSet::default(),
+            coming: Assembly::default(),
             last_stamp: 0,
             next_epoch: 1,
             next_tick: 0,
@@ -165,7 +160,12 @@ impl Switch {
         self.routes.len() == 0
     }
 
-    /// Packets waiting for a recovery.
+    /// The rules that decide about new flows.
+    pub fn rules(&self) -> &RuleSet {
+        &self.rules
+    }
+
+    /// Packets waiting for a recovery, or for the first rules.
     pub fn held(&self) -> usize {
         self.held.len()
     }
@@ -246,6 +246,8 @@ impl Switch {
     ) {
         let id = match self.routes.find(&key, hash) {
             Some(found) => found.slot,
+            // Without rules nobody can say where it belongs: the coordinator has been asked.
+            None if self.rules.version() == 0 => return self.hold(key, packet, now, pool),
             None => match self.new_route(key, hash, now) {
                 Ok(id) => id,
                 Err(reason) => return self.drop(packet, reason, pool),
@@ -260,12 +262,7 @@ impl Switch {
             .iter()
             .any(|target| target.peer == route.owner && matches!(target.state, MemberState::Running | MemberState::Leaving));
         if !is_served {
-            if self.held.len() == HELD_LIMIT {
-                self.drop(packet, DropReason::HeldOverflow, pool);
-            } else {
-                self.held.push_back(Held { since: now, key, packet });
-            }
-            return;
+            return self.hold(key, packet, now, pool);
         }
         if !route.is_real
             && let Some(route) = self.routes.get_mut(id)
@@ -273,6 +270,14 @@ impl Switch {
             route.sent = route.sent.saturating_add(1);
         }
         self.send(&route, packet, out, pool);
+    }
+
+    fn hold(&mut self, key: FlowKey, packet: Packet, now: u64, pool: &mut dyn PacketPool) {
+        if self.held.len() == HELD_LIMIT {
+            self.drop(packet, DropReason::HeldOverflow, pool);
+        } else {
+            self.held.push_back(Held { since: now, key, packet });
+        }
     }
 
     #[inline]
@@ -293,8 +298,9 @@ impl Switch {
     }
 
     fn new_route(&mut self, key: FlowKey, hash: u64, now: u64) -> Result<routes::RouteId, DropReason> {
-        let rule = self.config.rules.iter().find(|rule| rule.selector.matches(&key)).ok_or(DropReason::NoRule)?;
-        let running = self.targets.iter_mut().filter(|target| target.state == MemberState::Running);
+        let rule = self.rules.find(&key).ok_or(DropReason::NoRule)?;
+        let of_cluster = |target: &&mut Target| target.state == MemberState::Running && target.cluster == rule.cluster;
+        let running = self.targets.iter_mut().filter(of_cluster);
         let target = running.min_by_key(|target| target.routes).ok_or(DropReason::NoRuntime)?;
         let route = Route::new(key, target.peer, self.next_epoch, rule.chain, now);
         let id = self.routes.insert(hash, route).ok_or(DropReason::RouteTableFull)?;
@@ -374,6 +380,10 @@ impl Switch {
     pub fn handle_records(&mut self, now: u64, out: &mut Vec<(Peer, Packet)>, pool: &mut dyn PacketPool) {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         let mut changed = false;
+        if inbox.restarted.iter().any(|peer| peer.node == COORDINATOR) {
+            // A new life of the coordinator knows of this switch only what it is told.
+            self.say_rules();
+        }
         for (record, body) in inbox.records() {
             let result = match record.kind {
                 kind::CLAIM => {
@@ -390,7 +400,10 @@ impl Switch {
                     Err(_) => Err(DropReason::Malformed),
                 },
                 kind::SETTLED => self.handle_settled(record.from, body),
-                kind::CONTROL => Control::decode(body).map(|message| changed |= self.handle_control(message)),
+                // Who serves what, and by which rules, is the coordinator's to say.
+                kind::CONTROL if record.from.node == COORDINATOR => {
+                    Control::decode(body).and_then(|message| self.handle_control(message)).map(|is_change| changed |= is_change)
+                }
                 _ => Err(DropReason::Malformed),
             };
             if let Err(reason) = result {
@@ -404,13 +417,25 @@ impl Switch {
         }
     }
 
-    fn handle_control(&mut self, message: Control) -> bool {
-        match message {
+    /// True if packets that wait may go on.
+    fn handle_control(&mut self, message: Control) -> Result<bool, DropReason> {
+        Ok(match message {
             Control::View { version, members } if version > self.view => {
                 self.view = version;
                 self.set_members(&members);
                 true
             }
+            Control::Rules { version, part, parts, rules } => match self.coming.take(version, part, parts, rules)? {
+                Some(rules) => {
+                    let is_newer = rules.version() > self.rules.version();
+                    if is_newer {
+                        self.rules = rules;
+                    }
+                    self.say_rules();
+                    is_newer
+                }
+                None => false,
+            },
             Control::Sweep { node, incarnation } => {
                 let dead = Peer { node, incarnation };
                 let lost: Vec<_> = self.routes.iter().filter(|(_, route)| route.owner == dead).map(|(id, _)| id).collect();
@@ -420,7 +445,12 @@ impl Switch {
                 true
             }
             _ => false,
-        }
+        })
+    }
+
+    /// Tells the coordinator which rules are in force.
+    fn say_rules(&mut self) {
+        self.fabric.send_control(COORDINATOR, &Control::RulesInForce { version: self.rules.version() });
     }
 
     fn set_members(&mut self, members: &[Member]) {
@@ -429,7 +459,7 @@ impl Switch {
             .iter()
             .map(|member| {
                 let routes = old.iter().find(|target| target.peer == member.peer()).map_or(0, |target| target.routes);
-                Target { peer: member.peer(), state: member.state, routes }
+                Target { peer: member.peer(), state: member.state, cluster: member.cluster, routes }
             })
             .collect();
         for member in members {

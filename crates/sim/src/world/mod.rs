@@ -21,11 +21,12 @@ use crate::random::Random;
 use crate::scenario::Scenario;
 use holdfast_node::address::{COORDINATOR, NodeId, SWITCH};
 use holdfast_node::channel::FabricConfig;
-use holdfast_node::coordinator::{Coordinator, CoordinatorConfig, Wish};
+use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, Wish};
 use holdfast_node::hub::{Hub, HubOut};
 use holdfast_node::message::PoolId;
+use holdfast_node::rules::Rule;
 use holdfast_node::runtime::Runtime;
-use holdfast_node::switch::{Rule, Switch, SwitchConfig};
+use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::Peer;
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{DropCounters, FlowKey, MemoryPool, Packet, PacketPool};
@@ -134,7 +135,6 @@ impl World {
             seed: scenario.seed,
             tick_interval: 50 * MILLISECOND,
             patience: 3 * SECOND,
-            rules: vec![Rule { selector: Selector::any(), chain: 0 }],
             fabric,
         });
         let mut pools = Vec::new();
@@ -144,7 +144,8 @@ impl World {
         let coordinator = Coordinator::new(
             CoordinatorConfig {
                 me: Peer { node: COORDINATOR, incarnation: 1 },
-                runtimes: RUNTIMES,
+                clusters: ClusterConfig::only(RUNTIMES, 1, promises),
+                rules: vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }],
                 hang_timeout: 300 * MILLISECOND,
                 start_timeout: 5 * SECOND,
                 first_incarnation: 1,
@@ -152,7 +153,6 @@ impl World {
                 layouts: vec![layout.hash],
                 fabric,
             },
-            promises,
             BEGIN,
         );
         let mut hub = Hub::new(switch, coordinator);

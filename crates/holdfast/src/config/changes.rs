@@ -1,0 +1,173 @@
+//! What differs between the configuration of a running box and another one: what can be changed while it runs, and what cannot.
+//!
+//! Two ways of writing the same are the same. Every difference has its place in the new file; of what is missing there, the place where it
+//! would stand.
+
+use super::chains;
+use super::clusters::{DEFAULT_CLUSTER, range};
+use super::file::{Config, FunctionConfig, OneOrMany, PortConfig};
+use super::mistake::Mistake;
+use super::source::{Source, Spot};
+use holdfast_node::rules::Rule;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// A rule that comes or goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuleChange {
+    /// It comes.
+    pub is_new: bool,
+    /// It.
+    pub rule: Rule,
+}
+
+/// What makes one set of rules the other, those that go first. Their order means nothing.
+pub fn rule_changes(running: &[Rule], new: &[Rule]) -> Vec<RuleChange> {
+    let gone = running.iter().filter(|rule| !new.contains(rule)).map(|rule| RuleChange { is_new: false, rule: rule.clone() });
+    let come = new.iter().filter(|rule| !running.contains(rule)).map(|rule| RuleChange { is_new: true, rule: rule.clone() });
+    gone.chain(come).collect()
+}
+
+/// What the new configuration, read from this text, would change and a running box cannot: everything but the rules. Both configurations
+/// have been checked.
+pub fn differences(file: &str, text: &str, running: &Config, new: &Config) -> Vec<Mistake> {
+    let source = Source::new(file, text.strip_prefix('\u{feff}').unwrap_or(text));
+    let mut comparison = Comparison { found: Vec::new() };
+    comparison.compare(running, new, source.root());
+    comparison.found
+}
+
+struct Comparison {
+    found: Vec<Mistake>,
+}
+
+fn texts(written: Option<&OneOrMany>) -> String {
+    written.map(OneOrMany::all).unwrap_or_default().join(", ")
+}
+
+impl Comparison {
+    /// `spot` is where the new value stands, or would.
+    fn value<T: PartialEq>(&mut self, what: &str, running: &T, new: &T, spot: Spot<'_>, show: impl Fn(&T) -> String) {
+        if running != new {
+            self.found.push(spot.mistake(format!(
+                "{what} is {} in the running box, not {}: it is changed by a restart only",
+                show(running),
+                show(new)
+            )));
+        }
+    }
+
+    fn text(&mut self, what: &str, running: String, new: String, spot: Spot<'_>) {
+        self.value(what, &running, &new, spot, |text| if text.is_empty() { "not set".to_owned() } else { format!("`{text}`") });
+    }
+
+    /// What is in one of two maps only; `section` is the new map's key.
+    fn names<T, U>(
+        &mut self,
+        what: &str,
+        running: &BTreeMap<String, T>,
+        new: &BTreeMap<String, U>,
+        root: Spot<'_>,
+        section: &str,
+    ) {
+        for name in running.keys().filter(|name| !new.contains_key(*name)) {
+            let text = format!("{what} `{name}` of the running box is not here: it is removed by a restart only");
+            self.found.push(root.name(section).mistake(text));
+        }
+        for name in new.keys().filter(|name| !running.contains_key(*name)) {
+            let text = format!("the running box has no {what} `{name}`: it is added by a restart only");
+            self.found.push(root.key(section).name(name).mistake(text));
+        }
+    }
+
+    fn compare(&mut self, running: &Config, new: &Config, root: Spot<'_>) {
+        self.text("the cluster's name", running.cluster.clone(), new.cluster.clone(), root.key("cluster"));
+        self.names("port", &running.ports, &new.ports, root, "ports");
+        for (name, port) in &new.ports {
+            if let Some(running) = running.ports.get(name) {
+                self.port(name, running, port, root.key("ports").key(name));
+            }
+        }
+        let routes =
+            |config: &Config| config.routes.iter().map(|route| format!("{} via {}", route.to, route.via)).collect::<Vec<_>>();
+        let (running_routes, new_routes) = (routes(running), routes(new));
+        for (at, route) in new_routes.iter().enumerate().filter(|(_, route)| !running_routes.contains(route)) {
+            let text = format!("the running box has no route to {route}: it is added by a restart only");
+            self.found.push(root.key("routes").index(at).mistake(text));
+        }
+        for route in running_routes.iter().filter(|route| !new_routes.contains(route)) {
+            let text = format!("the running box's route to {route} is not here: it is removed by a restart only");
+            self.found.push(root.name("routes").mistake(text));
+        }
+        self.chains(running, new, root);
+        self.names("cluster", &running.clusters, &new.clusters, root, "clusters");
+        let show = |(least, most): &(u16, u16)| if least == most { least.to_string() } else { format!("{least} to {most}") };
+        let whole = (range(running.runtimes), range(new.runtimes));
+        self.value("the number of runtimes", &whole.0, &whole.1, root.key("runtimes"), show);
+        for (name, settings) in &new.clusters {
+            if let Some(running) = running.clusters.get(name) {
+                let spot = root.key("clusters").key(name).key("runtimes");
+                let what = format!("the number of runtimes of cluster `{name}`");
+                self.value(&what, &range(running.runtimes), &range(settings.runtimes), spot, show);
+            }
+        }
+        let key = |config: &Config| config.fabric.as_ref().and_then(|fabric| fabric.key.clone()).unwrap_or_default();
+        self.text("`fabric.key`", key(running), key(new), root.key("fabric").key("key"));
+        let number = |number: &u64| number.to_string();
+        for (section, key, running, new) in [
+            ("limits", "flows", running.limits.flows as u64, new.limits.flows as u64),
+            ("limits", "buffers", running.limits.buffers.into(), new.limits.buffers.into()),
+            ("detection", "heartbeat_ms", running.detection.heartbeat_ms, new.detection.heartbeat_ms),
+            ("detection", "hang_ms", running.detection.hang_ms, new.detection.hang_ms),
+        ] {
+            self.value(&format!("`{section}.{key}`"), &running, &new, root.key(section).key(key), number);
+        }
+    }
+
+    fn port(&mut self, name: &str, running: &PortConfig, new: &PortConfig, spot: Spot<'_>) {
+        let what = |key: &str| format!("`{key}` of port `{name}`");
+        self.text(&what("device"), running.device.clone(), new.device.clone(), spot.key("device"));
+        self.text(&what("address"), texts(Some(&running.address)), texts(Some(&new.address)), spot.key("address"));
+        self.text(&what("gateway"), texts(running.gateway.as_ref()), texts(new.gateway.as_ref()), spot.key("gateway"));
+        let mtu = |port: &PortConfig| port.mtu.map(|mtu| mtu.to_string()).unwrap_or_default();
+        self.text(&what("mtu"), mtu(running), mtu(new), spot.key("mtu"));
+    }
+
+    fn chains(&mut self, running: &Config, new: &Config, root: Spot<'_>) {
+        self.names("chain", &running.chains, &new.chains, root, "chains");
+        for (name, chain) in &new.chains {
+            let Some(old) = running.chains.get(name) else { continue };
+            let spot = root.key("chains").key(name);
+            let is_same = |at: usize| {
+                old.functions.get(at).zip(chain.functions.get(at)).is_some_and(|(old, new)| is_same_function(old, new))
+            };
+            let functions = old.functions.len().max(chain.functions.len());
+            if let Some(at) = (0..functions).find(|at| !is_same(*at)) {
+                let place = if at < chain.functions.len() { spot.key("functions").index(at) } else { spot.name("functions") };
+                self.found.push(place.mistake(format!(
+                    "from function {} on, chain `{name}` is another one than in the running box: it is changed by a restart only",
+                    at + 1
+                )));
+            }
+            // Both were built from right configurations.
+            let preset = |config: &Config| chains::preset(config, name, root).ok();
+            if preset(running) != preset(new) {
+                let text = format!(
+                    "the protection of chain `{name}` is another one in the running box: it is changed by a restart only"
+                );
+                self.found.push(spot.key("protection").mistake(text));
+            }
+            let cluster = |cluster: &Option<String>| cluster.clone().unwrap_or_else(|| DEFAULT_CLUSTER.to_owned());
+            let what = format!("the cluster of chain `{name}`");
+            self.text(&what, cluster(&old.cluster), cluster(&chain.cluster), spot.key("cluster"));
+        }
+    }
+}
+
+/// A name alone is the name with an empty configuration below it.
+fn is_same_function(running: &FunctionConfig, new: &FunctionConfig) -> bool {
+    let is_nothing = |value: &Value| value.is_null() || value.as_object().is_some_and(serde_json::Map::is_empty);
+    let is_same_value = |old: &Value, new: &Value| old == new || is_nothing(old) && is_nothing(new);
+    let mut pairs = running.entries.iter().zip(&new.entries);
+    running.entries.len() == new.entries.len() && pairs.all(|(old, new)| old.0 == new.0 && is_same_value(&old.1, &new.1))
+}

@@ -1,0 +1,83 @@
+//! Service-chain rules: selectors in a table's form, each with its chain.
+
+use super::clusters::Cluster;
+use super::file::{Config, RuleConfig, Word};
+use super::mistake::{Mistake, listed, suggestion};
+use super::source::Spot;
+use holdfast_node::rules::{MAX_RANGES, MAX_RULES, Rule};
+use holdfast_wire::selector::{Selector, SelectorError};
+
+pub(super) fn read(config: &Config, clusters: &[Cluster], root: Spot<'_>) -> Result<Vec<Rule>, Mistake> {
+    if config.rules.is_empty() {
+        return Err(root.name("rules").mistake("without a rule no packet has a chain: `- { chain: NAME }` catches all"));
+    }
+    if config.rules.len() > MAX_RULES {
+        let count = config.rules.len();
+        return Err(root.key("rules").index(MAX_RULES).mistake(format!("there are {count} rules, and {MAX_RULES} are possible")));
+    }
+    let mut rules: Vec<Rule> = Vec::new();
+    for (at, rule) in config.rules.iter().enumerate() {
+        let spot = root.key("rules").index(at);
+        let selector = selector(rule, spot)?;
+        let names = || config.chains.keys().map(String::as_str);
+        let Some(chain) = names().position(|name| name == rule.chain) else {
+            let near = suggestion(&rule.chain, names());
+            return Err(spot.key("chain").mistake(format!("there is no chain `{}`: {}{near}", rule.chain, listed(names()))));
+        };
+        if let Some(first) = rules.iter().position(|other| other.selector == selector) {
+            return Err(
+                spot.mistake(format!("rule {} matches exactly the same packets ({selector}): this one never would", first + 1))
+            );
+        }
+        let chain = chain as u16;
+        // Neither is the more specific one, some packets are meant by both, and they would go different ways.
+        let ties = |other: &Rule| {
+            other.chain != chain && other.selector.specificity() == selector.specificity() && other.selector.overlaps(&selector)
+        };
+        if let Some(other) = rules.iter().position(ties) {
+            return Err(spot.mistake(format!(
+                "rule {} ({}) is as specific as this one ({selector}), and some packets match both: say more in one of them, or add a rule for what they have in common",
+                other + 1,
+                rules[other].selector
+            )));
+        }
+        let cluster = clusters.iter().position(|cluster| cluster.chains.contains(&chain)).unwrap_or(0);
+        rules.push(Rule { selector, chain, cluster: cluster as u16 });
+    }
+    Ok(rules)
+}
+
+fn selector(rule: &RuleConfig, spot: Spot<'_>) -> Result<Selector, Mistake> {
+    let wrong = |key: &str, error: SelectorError| spot.key(key).mistake_at(error.offset, error.message);
+    let mut selector = Selector::any();
+    if let Some(Word(text)) = &rule.proto {
+        let near = || suggestion(text, ["any", "tcp", "udp", "icmp"]);
+        selector.protocol =
+            text.parse().map_err(|error: SelectorError| spot.key("proto").mistake(format!("{}{}", error.message, near())))?;
+    }
+    if let Some(text) = &rule.from {
+        selector.from = Some(text.parse().map_err(|error| wrong("from", error))?);
+    }
+    if let Some(text) = &rule.to {
+        selector.to = Some(text.parse().map_err(|error| wrong("to", error))?);
+    }
+    if let Some(Word(text)) = &rule.ports {
+        // Both spellings are understood; the mistake stands where one of them is.
+        let written = spot.key("ports").key("port");
+        selector.to_ports = text.parse().map_err(|error: SelectorError| written.mistake_at(error.offset, error.message))?;
+        if selector.to_ports.ranges().len() > MAX_RANGES {
+            return Err(
+                written.mistake(format!("a rule names at most {MAX_RANGES} ports or ranges of ports: make it several rules"))
+            );
+        }
+        // What has no ports is said by the one parser that knows which protocols have them.
+        let whole = format!("{} from any to any port {}", selector.protocol, selector.to_ports);
+        whole.parse::<Selector>().map_err(|error| written.mistake(error.message))?;
+    }
+    if let (Some(from), Some(to)) = (&selector.from, &selector.to)
+        && from.is_ipv4() != to.is_ipv4()
+    {
+        return Err(spot.key("to").mistake(format!("{from} and {to} are of different address families: nothing would match")));
+    }
+    Ok(selector)
+}

@@ -1,0 +1,59 @@
+//! `apply` as the box does it, on the client's thread: the packet loop only changes its rules.
+
+use super::server::{Shared, ask};
+use super::{Request, VERSION};
+use crate::config::{self, Mistake};
+use crate::exit;
+use serde_json::{Value, json};
+
+/// What the box answers to a configuration that it does not go by.
+fn refusal(text: &str, mistakes: &[Mistake]) -> Value {
+    let places = mistakes.iter().map(
+        |mistake| json!({ "line": mistake.line, "column": mistake.column, "width": mistake.width, "message": mistake.message }),
+    );
+    json!({ "version": VERSION, "error": text, "code": exit::CONFIGURATION, "refused": places.collect::<Vec<_>>() })
+}
+
+/// Reads, compares and applies. All of it or nothing: the only change is that of the rules, and that is one step.
+pub(super) fn apply(shared: &Shared, file: String, text: String, dry_run: bool) -> Result<Value, String> {
+    let Ok(_alone) = shared.applying.try_lock() else {
+        return Err("another configuration is being applied: try again when it has been".to_owned());
+    };
+    let new = match config::read(&file, &text) {
+        Ok(new) => new,
+        Err(mistake) => return Ok(refusal(&mistake.to_string(), &[mistake])),
+    };
+    let running = ask(shared, Request::Configuration)?;
+    if running.get("error").is_some() {
+        return Ok(running);
+    }
+    let word = |key: &str| running[key].as_str().unwrap_or_default();
+    // It has been read before, by this program.
+    let old = config::read(word("file"), word("text")).map_err(|mistake| format!("the running configuration: {mistake}"))?;
+    let differences = config::differences(&file, &text, &old.config, &new.config);
+    if !differences.is_empty() {
+        let mut text = format!("{file}: a running box cannot be changed like this, and nothing was changed");
+        for difference in &differences {
+            text += &format!("\n{difference}");
+        }
+        return Ok(refusal(&text, &differences));
+    }
+    let changes = config::rule_changes(&old.rules, &new.rules);
+    let based_on = running["rules"].as_u64().unwrap_or(0);
+    let chain = |number: u16| new.config.chains.keys().nth(usize::from(number));
+    let list = |is_new: bool| -> Vec<Value> {
+        let chosen = changes.iter().filter(|change| change.is_new == is_new);
+        chosen.map(|change| json!({ "selector": change.rule.selector, "chain": chain(change.rule.chain) })).collect()
+    };
+    let (added, removed) = (list(true), list(false));
+    let mut version = based_on;
+    if !changes.is_empty() && !dry_run {
+        let answer = ask(shared, Request::Apply { based_on, text, rules: new.rules })?;
+        if answer.get("error").is_some() {
+            return Ok(answer);
+        }
+        version = answer["rules"].as_u64().unwrap_or(based_on);
+    }
+    Ok(json!({ "version": VERSION, "dry_run": dry_run, "changed": !changes.is_empty(),
+        "rules": { "before": based_on, "now": version, "added": added, "removed": removed } }))
+}

@@ -1,0 +1,238 @@
+//! Virtual clusters and service-chain rules in the configuration, and what of a configuration can be changed while a box runs.
+
+use holdfast::config::{self, Mistake};
+
+const EXAMPLE: &str = "cluster: edge
+ports:
+  inside:  { device: veth-in,  address: 10.0.0.1/24 }
+  outside: { device: veth-out, address: 198.51.100.1/24, gateway: 198.51.100.254 }
+routes: [ { to: 192.0.2.0/24, via: 10.0.0.9 } ]
+chains:
+  gold: { functions: [ monitor ], protection: nfvactor, cluster: tenants-a }
+  web:
+    functions:
+      - firewall: { default: allow }
+      - forward
+    protection: nfvactor
+rules:
+  - { from: 10.0.0.0/24, proto: tcp, chain: web }
+  - { to: 192.0.2.0/24, chain: gold }
+  - { chain: web }
+runtimes: { min: 2, max: 4 }
+clusters:
+  tenants-a: { runtimes: { min: 3 } }
+";
+
+fn edited(changes: &[(&str, &str)]) -> String {
+    let mut text = EXAMPLE.to_owned();
+    for (right, other) in changes {
+        assert!(text.contains(right), "the example has no {right:?}");
+        text = text.replacen(right, other, 1);
+    }
+    text
+}
+
+fn read(text: &str) -> config::Checked {
+    config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}\n{text}"))
+}
+
+fn said(changes: &[(&str, &str)]) -> String {
+    config::read("edge.yaml", &edited(changes)).err().map(|mistake| mistake.to_string()).unwrap_or_default()
+}
+
+/// Two chains, one of them with a cluster of its own: the runtimes, the chains and the rules of each are where they belong.
+#[test]
+fn a_chain_may_have_a_cluster_of_its_own() {
+    let checked = read(EXAMPLE);
+    let clusters: Vec<(&str, u16, &[u16])> =
+        checked.clusters.iter().map(|cluster| (cluster.name.as_str(), cluster.runtimes, cluster.chains.as_slice())).collect();
+    assert_eq!(clusters, [("default", 2, &[1][..]), ("tenants-a", 3, &[0][..])]);
+    assert_eq!(checked.runtimes(), 5);
+    let rules: Vec<(u16, u16)> = checked.rules.iter().map(|rule| (rule.chain, rule.cluster)).collect();
+    assert_eq!(rules, [(1, 0), (0, 1), (1, 0)]);
+    // Without a chain in it there is no default cluster.
+    let only = read(&edited(&[
+        ("    protection: nfvactor\n", "    protection: nfvactor\n    cluster: tenants-a\n"),
+        ("runtimes: { min: 2, max: 4 }\n", ""),
+    ]));
+    assert_eq!(only.clusters.len(), 1);
+    assert_eq!((only.clusters[0].runtimes, only.clusters[0].chains.as_slice()), (3, &[0, 1][..]));
+}
+
+/// Mistakes that an operator makes with clusters and rules, each shown where it is.
+#[test]
+fn mistakes_in_clusters_and_rules_are_shown_where_they_are() {
+    for (changes, expected) in [
+        (
+            &[("cluster: tenants-a }", "cluster: tenants-b }")][..],
+            "edge.yaml:7:68: there is no cluster `tenants-b`: `tenants-a`; did you mean `tenants-a`?",
+        ),
+        (
+            &[(", cluster: tenants-a }", " }")],
+            "edge.yaml:19:3: no chain asks for `cluster: tenants-a`: nobody would use its runtimes",
+        ),
+        (
+            &[("tenants-a", "default"), ("tenants-a", "default")],
+            "edge.yaml:19:3: `default` is the cluster of all chains that ask for none",
+        ),
+        (&[("tenants-a", "a b"), ("tenants-a", "a b")], "edge.yaml:19:3: a cluster's name is 1 to 48 letters"),
+        (
+            &[("{ min: 3 }", "{ min: 1 }")],
+            "edge.yaml:7:43: this protection keeps each flow's replica on another runtime, so at least 2 are needed in cluster `tenants-a`",
+        ),
+        (&[("{ min: 3 }", "{ min: 63 }")], "edge.yaml:18:1: at most 64 runtimes are possible on one host, not 65"),
+        (&[("{ min: 3 }", "{ min: 0 }")], "edge.yaml:19:33: between 1 and 64 runtimes are possible, not 0"),
+        (
+            &[("    protection: nfvactor\n", "    protection: nfvactor\n    cluster: tenants-a\n")],
+            "edge.yaml:18:1: every chain asks for a cluster of its own: nobody would use these runtimes",
+        ),
+        (
+            &[("proto: tcp, chain: web", "chain: web")],
+            "edge.yaml:15:5: rule 1 (any from 10.0.0.0/24 to any) is as specific as this one (any from any to 192.0.2.0/24), and some packets match both",
+        ),
+    ] {
+        let said = said(changes);
+        assert!(said.starts_with(expected), "{changes:?}: {said}");
+    }
+    // What goes the same way may overlap, and so may what is not equally specific or never meets.
+    for change in [
+        ("to: 192.0.2.0/24, chain: gold", "to: 192.0.2.0/24, proto: tcp, chain: web"),
+        ("to: 192.0.2.0/24, chain: gold", "to: 192.0.2.0/23, proto: tcp, chain: gold"),
+        ("to: 192.0.2.0/24, chain: gold", "to: 192.0.2.0/24, proto: udp, chain: gold"),
+    ] {
+        // Then nothing asks for the cluster but the chain, which is enough.
+        assert_eq!(said(&[change]), "", "{change:?}");
+    }
+    let many = |count: usize| {
+        let rules: String =
+            (0..count).map(|n| format!("  - {{ from: 10.{}.{}.0/24, chain: web }}\n", n / 256, n % 256)).collect();
+        edited(&[("rules:\n", &format!("rules:\n{rules}")), ("  - { from: 10.0.0.0/24, proto: tcp, chain: web }\n", "")])
+    };
+    let mistake = config::read("edge.yaml", &many(4095)).err().expect("too many");
+    assert!(mistake.message == "there are 4097 rules, and 4096 are possible" && mistake.line == 4109, "{mistake}");
+    read(&many(4094));
+    let ports = (1..=101).map(|port| (2 * port).to_string()).collect::<Vec<_>>().join(",");
+    let mistake = said(&[("proto: tcp, chain", &format!("proto: tcp, ports: \"{ports}\", chain"))]);
+    assert!(mistake.contains("at most 100 ports or ranges"), "{mistake}");
+}
+
+fn differences(changes: &[(&str, &str)]) -> Vec<Mistake> {
+    let (running, text) = (read(EXAMPLE), edited(changes));
+    config::differences("edge.yaml", &text, &running.config, &read(&text).config)
+}
+
+/// Every setting but the rules, changed one at a time: each is named, with its place, and nothing else is.
+#[test]
+fn whatever_a_running_box_cannot_change_is_named_with_its_place() {
+    for (change, line, column, expected) in [
+        (
+            ("cluster: edge", "cluster: rim"),
+            1,
+            10,
+            "the cluster's name is `edge` in the running box, not `rim`: it is changed by a restart only",
+        ),
+        (
+            ("device: veth-in", "device: veth-on"),
+            3,
+            22,
+            "`device` of port `inside` is `veth-in` in the running box, not `veth-on`",
+        ),
+        (
+            ("10.0.0.1/24", "[10.0.0.1/24, 10.0.0.2/24]"),
+            3,
+            41,
+            "`address` of port `inside` is `10.0.0.1/24` in the running box, not `10.0.0.1/24, 10.0.0.2/24`",
+        ),
+        (
+            (", gateway: 198.51.100.254", ""),
+            4,
+            12,
+            "`gateway` of port `outside` is `198.51.100.254` in the running box, not not set",
+        ),
+        (
+            ("address: 198.51.100.1/24", "mtu: 1400, address: 198.51.100.1/24"),
+            4,
+            37,
+            "`mtu` of port `outside` is not set in the running box, not `1400`",
+        ),
+        (("  outside:", "  third: { device: c, address: 10.3.0.1/24 }\n  outside:"), 4, 3, "the running box has no port `third`"),
+        (("10.0.0.9 }", "10.0.0.8 }"), 5, 11, "the running box has no route to 192.0.2.0/24 via 10.0.0.8"),
+        (
+            ("- forward", "- forward\n      - monitor"),
+            12,
+            9,
+            "from function 3 on, chain `web` is another one than in the running box",
+        ),
+        (("default: allow", "default: deny"), 10, 9, "from function 1 on, chain `web`"),
+        (("      - forward\n", ""), 9, 5, "from function 2 on, chain `web`"),
+        (
+            ("    protection: nfvactor\n", "    protection: none\n"),
+            12,
+            17,
+            "the protection of chain `web` is another one in the running box",
+        ),
+        (("  web:\n", "  new: { functions: [forward] }\n  web:\n"), 8, 3, "the running box has no chain `new`"),
+        (("{ min: 2, max: 4 }", "3"), 17, 11, "the number of runtimes is 2 to 4 in the running box, not 3"),
+        (("{ min: 3 }", "4"), 19, 26, "the number of runtimes of cluster `tenants-a` is 3 in the running box, not 4"),
+        (
+            ("runtimes: { min: 2", "limits: { flows: 9 }\nruntimes: { min: 2"),
+            17,
+            18,
+            "`limits.flows` is 65536 in the running box, not 9",
+        ),
+        (
+            ("runtimes: { min: 2", "detection: { hang_ms: 900 }\nruntimes: { min: 2"),
+            17,
+            23,
+            "`detection.hang_ms` is 500 in the running box, not 900",
+        ),
+        (
+            ("runtimes: { min: 2", "fabric: { key: keys }\nruntimes: { min: 2"),
+            17,
+            16,
+            "`fabric.key` is not set in the running box, not `keys`",
+        ),
+    ] {
+        let found = differences(&[change]);
+        let first = &found[0];
+        assert!(first.message.starts_with(expected), "{change:?}: {first}");
+        assert_eq!((first.line, first.column), (line, column), "{first}");
+        // Of a route both are said: what came, and what is gone.
+        assert_eq!(found.len(), if expected.contains("route") { 2 } else { 1 }, "{found:?}");
+    }
+    let several = differences(&[
+        ("cluster: edge", "cluster: rim"),
+        ("functions: [ monitor ], protection: nfvactor, cluster: tenants-a", "functions: [ forward ]"),
+        ("\nclusters:\n  tenants-a: { runtimes: { min: 3 } }", ""),
+    ]);
+    let lines: Vec<usize> = several.iter().map(|mistake| mistake.line).collect();
+    assert_eq!(several.len(), 5, "{several:?}");
+    assert_eq!(lines, [1, 7, 7, 7, 1], "what is not in the file at all is shown at its beginning");
+}
+
+/// The same written otherwise, and other rules: nothing that a running box could not do.
+#[test]
+fn another_spelling_is_no_difference_and_neither_are_rules() {
+    for change in [
+        ("10.0.0.1/24", "[10.0.0.1/24]"),
+        ("{ min: 3 }", "{ min: 3, max: 3 }"),
+        ("{ min: 3 }", "3"),
+        ("- forward", "- forward: {}"),
+        ("protection: nfvactor, ", "protection: { flow: replica }, "),
+        ("cluster: edge", "# a remark\ncluster: edge\nlimits: { flows: 65536 }"),
+        ("  - { chain: web }\n", ""),
+        ("proto: tcp, chain: web", "proto: tcp, chain: gold"),
+    ] {
+        assert_eq!(differences(&[change]), [], "{change:?}");
+    }
+    let rules = |changes: &[(&str, &str)]| {
+        let changes = config::rule_changes(&read(EXAMPLE).rules, &read(&edited(changes)).rules);
+        changes.iter().map(|change| (change.is_new, change.rule.selector.to_string(), change.rule.chain)).collect::<Vec<_>>()
+    };
+    assert_eq!(rules(&[]), []);
+    let other_order = [("  - { chain: web }\n", ""), ("rules:\n", "rules:\n  - { chain: web }\n")];
+    assert_eq!(rules(&other_order), [], "their order means nothing");
+    let changed = rules(&[("proto: tcp, chain: web", "proto: tcp, chain: gold")]);
+    let selector = || "tcp from 10.0.0.0/24 to any".to_owned();
+    assert_eq!(changed, [(false, selector(), 1), (true, selector(), 0)]);
+}

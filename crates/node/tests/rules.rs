@@ -1,0 +1,466 @@
+//! Service-chain rules and virtual clusters: the longest match, rules on their way to a switch, and whole hubs whose rules change.
+
+use holdfast_functions::Forward;
+use holdfast_nf::{Bound, Chain};
+use holdfast_node::address::{COORDINATOR, SWITCH};
+use holdfast_node::channel::FabricConfig;
+use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, Protected, Wish};
+use holdfast_node::hub::{Hub, HubOut};
+use holdfast_node::message::Control;
+use holdfast_node::rules::{Assembly, MAX_RULES, Rule, RuleSet};
+use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
+use holdfast_node::switch::{Switch, SwitchConfig};
+use holdfast_protection::flows::role;
+use holdfast_protection::{NfvActor, Peer, ReleaseAt};
+use holdfast_wire::selector::Selector;
+use holdfast_wire::{DropReason, FlowKey, MemoryPool, Packet, PacketPool, ip_bytes};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const MILLISECOND: u64 = 1_000_000;
+
+fn rule(selector: &str, chain: u16, cluster: u16) -> Rule {
+    Rule { selector: selector.parse().expect("a selector"), chain, cluster }
+}
+
+fn key(protocol: u16, source: [u8; 4], destination: [u8; 4], port: u16) -> FlowKey {
+    FlowKey {
+        source: ip_bytes(source.into()),
+        destination: ip_bytes(destination.into()),
+        source_port: 4000,
+        destination_port: port,
+        protocol,
+        scope: 0,
+    }
+}
+
+/// A rule as its parts, for a matcher that knows nothing of selectors.
+#[derive(Debug, Clone)]
+struct Naive {
+    protocol: Option<u16>,
+    sides: [Option<([u8; 4], u8)>; 2],
+    ports: Option<(u16, u16)>,
+}
+
+impl Naive {
+    fn text(&self) -> String {
+        let side = |side: &Option<([u8; 4], u8)>| match side {
+            Some(([a, b, c, d], len)) => format!("{a}.{b}.{c}.{d}/{len}"),
+            None => "any".to_owned(),
+        };
+        let protocol = self.protocol.map_or("any".to_owned(), |number| number.to_string());
+        let ports = self.ports.map_or(String::new(), |(low, high)| format!(" port {low}-{high}"));
+        format!("{protocol} from {} to {}{ports}", side(&self.sides[0]), side(&self.sides[1]))
+    }
+
+    fn matches(&self, protocol: u16, addresses: [[u8; 4]; 2], port: u16) -> bool {
+        let bits = |address: [u8; 4], len: u8| -> Vec<bool> {
+            (0..len).map(|bit| address[usize::from(bit / 8)] >> (7 - bit % 8) & 1 == 1).collect()
+        };
+        let in_side =
+            |side: &Option<([u8; 4], u8)>, address| side.is_none_or(|(first, len)| bits(first, len) == bits(address, len));
+        self.protocol.is_none_or(|number| number == protocol)
+            && in_side(&self.sides[0], addresses[0])
+            && in_side(&self.sides[1], addresses[1])
+            && self.ports.is_none_or(|(low, high)| matches!(protocol, 6 | 17) && (low..=high).contains(&port))
+    }
+
+    /// Bits that are fixed, whether there are any sides, ports that are excluded, whether the protocol is fixed.
+    fn rank(&self) -> (u32, bool, u64, bool) {
+        let len = |side: &Option<([u8; 4], u8)>| side.map_or(0, |(_, len)| u32::from(len));
+        let all = if matches!(self.protocol, Some(6 | 17)) { 65_536u64 } else { 65_537 };
+        let ports = self.ports.map_or(all, |(low, high)| u64::from(high - low) + 1);
+        let has_side = self.sides.iter().any(Option::is_some);
+        (len(&self.sides[0]) + len(&self.sides[1]), has_side, u64::MAX - ports * all, self.protocol.is_some())
+    }
+}
+
+fn naive() -> impl Strategy<Value = Naive> {
+    let side = || {
+        prop::option::of((0u8..4, prop::sample::select(vec![0u8, 8, 30, 31, 32])).prop_map(|(last, len)| {
+            let address = u32::from_be_bytes([10, 0, 0, last]) & u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0);
+            (address.to_be_bytes(), len)
+        }))
+    };
+    let protocol = prop::option::of(prop::sample::select(vec![6u16, 17, 47]));
+    let ports = prop::option::of((0u16..4, 0u16..3).prop_map(|(low, more)| (low, low + more)));
+    (protocol, side(), side(), ports).prop_map(|(protocol, from, to, ports)| Naive {
+        protocol,
+        sides: [from, to],
+        ports: ports.filter(|_| protocol != Some(47)),
+    })
+}
+
+proptest! {
+    /// Rules in any order, flows all around them. Whoever decides matches, and no other rule that matches is more specific.
+    #[test]
+    fn the_most_specific_rule_decides_whatever_the_order(
+        rules in prop::collection::vec(naive(), 1..12),
+        protocol in prop::sample::select(vec![1u16, 6, 17, 47]),
+        last in (0u8..5, 0u8..5),
+        port in 0u16..6,
+    ) {
+        let written = rules.iter().enumerate().map(|(at, naive)| rule(&naive.text(), at as u16, 0));
+        let set = RuleSet::new(1, written.collect());
+        let addresses = [[10, 0, 0, last.0], [10, 0, 0, last.1]];
+        let found = set.find(&key(protocol, addresses[0], addresses[1], port)).map(|rule| &rules[usize::from(rule.chain)]);
+        let matching = rules.iter().filter(|rule| rule.matches(protocol, addresses, port));
+        let best = matching.map(Naive::rank).max();
+        prop_assert_eq!(found.map(Naive::rank), best, "of {:?}", rules);
+        prop_assert!(found.is_none_or(|rule| rule.matches(protocol, addresses, port)));
+    }
+
+    /// A set of any size goes through records and comes back as it was; no message is longer than a record.
+    #[test]
+    fn a_set_in_parts_is_the_set(rules in prop::collection::vec(naive(), 0..80), limit in 200usize..2400, version in 1u64..) {
+        let set = RuleSet::new(version, rules.iter().map(|naive| rule(&naive.text(), 7, 3)).collect());
+        let mut assembly = Assembly::default();
+        let messages = set.messages(limit);
+        for (at, message) in messages.iter().enumerate() {
+            let mut bytes = Vec::new();
+            message.encode(&mut bytes);
+            prop_assert!(bytes.len() <= limit, "{} bytes of {limit}", bytes.len());
+            let Ok(Control::Rules { version, part, parts, rules }) = Control::decode(&bytes) else { panic!("{message:?}") };
+            let whole = assembly.take(version, part, parts, rules).expect("a part in its place");
+            prop_assert_eq!(whole.is_some(), at + 1 == messages.len());
+            if let Some(whole) = whole {
+                prop_assert_eq!((whole.version(), whole.rules()), (set.version(), set.rules()));
+            }
+        }
+    }
+}
+
+/// Parts that do not belong together: none of them makes a set, and a set that begins anew is whole in the end.
+#[test]
+fn parts_that_do_not_belong_together_make_no_set() {
+    let some = || vec![rule("any", 0, 0)];
+    let mut assembly = Assembly::default();
+    assert!(matches!(assembly.take(1, 1, 2, some()), Err(DropReason::Malformed)), "it has no beginning");
+    assert!(matches!(assembly.take(1, 0, 2, some()), Ok(None)));
+    assert!(assembly.take(2, 1, 2, some()).is_err(), "another set's");
+    assert!(assembly.take(1, 1, 2, some()).is_err(), "what had come is forgotten");
+    assert!(assembly.take(0, 0, 1, some()).is_err(), "0 is no version");
+    assert!(assembly.take(1, 0, 0, some()).is_err(), "a set has a part");
+    assert!(matches!(assembly.take(1, 0, 2, some()), Ok(None)));
+    assert!(matches!(assembly.take(1, 0, 2, some()), Ok(None)), "it begins anew");
+    let whole = assembly.take(1, 1, 2, some()).expect("in its place").expect("the last");
+    assert_eq!(whole.rules().len(), 2);
+    let too_many = (0..=MAX_RULES).map(|_| rule("any", 0, 0)).collect();
+    assert!(assembly.take(3, 0, 1, too_many).is_err());
+}
+
+/// A hub with real runtimes, all chains forwarding under `nfvactor`, whose frames are carried at once.
+struct World {
+    hub: Hub,
+    out: HubOut,
+    pool: MemoryPool,
+    runtimes: BTreeMap<Peer, (Runtime, Vec<Packet>)>,
+    chains: u16,
+    now: u64,
+    released: usize,
+}
+
+impl World {
+    fn new(clusters: Vec<ClusterConfig>, rules: Vec<Rule>) -> World {
+        let chains = clusters.iter().map(|cluster| cluster.chains.len() as u16).sum();
+        let mut probe = World::runtime(Peer { node: 99, incarnation: 1 }, chains);
+        let mut pools = Vec::new();
+        probe.visit_pools(|id, pool| pools.push((id, pool.size())));
+        let layouts = (0..usize::from(chains)).filter_map(|at| probe.flows(at).map(|flows| flows.layout())).collect();
+        let coordinator = CoordinatorConfig {
+            me: Peer { node: COORDINATOR, incarnation: 1 },
+            clusters,
+            rules,
+            hang_timeout: 1000 * MILLISECOND,
+            start_timeout: 1000 * MILLISECOND,
+            first_incarnation: 1,
+            pools,
+            layouts,
+            fabric: FabricConfig::default(),
+        };
+        let now = 1_000_000 * MILLISECOND;
+        let hub = Hub::new(World::switch(1), Coordinator::new(coordinator, now));
+        let pool = MemoryPool::new(1024);
+        let mut world = World { hub, out: HubOut::default(), pool, runtimes: BTreeMap::new(), chains, now, released: 0 };
+        world.pass(200);
+        assert!(world.hub.coordinator.is_ready());
+        world
+    }
+
+    fn switch(incarnation: u32) -> Switch {
+        Switch::new(SwitchConfig {
+            me: Peer { node: SWITCH, incarnation },
+            number: 0,
+            flows: 256,
+            seed: 1,
+            tick_interval: 50 * MILLISECOND,
+            patience: 3000 * MILLISECOND,
+            fabric: FabricConfig::default(),
+        })
+    }
+
+    fn runtime(me: Peer, chains: u16) -> Runtime {
+        let config =
+            RuntimeConfig { me, flows: 256, seed: 1, report_interval: 20 * MILLISECOND, fabric: FabricConfig::default() };
+        let spec = |number: u16| ChainSpec {
+            name: format!("chain {number}"),
+            chain: Chain::new(vec![Box::new(Bound::<Forward>::new(Default::default()).expect("nothing to refuse"))]),
+            protection: Box::new(NfvActor::new(ReleaseAt::Source)),
+        };
+        Runtime::new(config, (0..chains).map(spec).collect())
+    }
+
+    fn pass(&mut self, milliseconds: u64) {
+        for _ in 0..milliseconds / 5 {
+            self.now += 5 * MILLISECOND;
+            self.settle();
+        }
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..16 {
+            self.hub.turn(self.now, &mut self.out, &mut self.pool);
+            self.carry();
+            for peer in self.runtimes.keys().copied().collect::<Vec<_>>() {
+                let Some((runtime, rx)) = self.runtimes.get_mut(&peer) else { continue };
+                let mut frames = Vec::new();
+                runtime.turn(rx, &mut frames, &mut self.pool, self.now);
+                self.hub.handle_frames(peer, &mut frames, self.now, &mut self.out, &mut self.pool);
+                self.carry();
+            }
+        }
+    }
+
+    fn carry(&mut self) {
+        for (peer, packet) in self.out.to_runtime.drain(..) {
+            match self.runtimes.get_mut(&peer) {
+                Some((_, rx)) => rx.push(packet),
+                None => self.pool.put(packet),
+            }
+        }
+        for released in self.out.released.drain(..) {
+            self.released += 1;
+            self.pool.put(released.into_inner());
+        }
+        for wish in std::mem::take(&mut self.out.wishes) {
+            if let Wish::Start(peer) = wish {
+                self.runtimes.insert(peer, (World::runtime(peer, self.chains), Vec::new()));
+                self.hub.coordinator.handle_started(peer, self.now);
+            }
+        }
+    }
+
+    /// `kill -9`.
+    fn kill(&mut self, peer: Peer) {
+        let (mut runtime, rx) = self.runtimes.remove(&peer).expect("it is there");
+        runtime.abandon(&mut self.pool);
+        rx.into_iter().for_each(|packet| self.pool.put(packet));
+        self.hub.coordinator.handle_exited(peer, self.now);
+        self.settle();
+    }
+
+    /// A UDP datagram of a flow, from this host and port.
+    fn send(&mut self, host: u8, port: u16) {
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+        frame.extend_from_slice(&[0x45, 0, 0, 28, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, host, 192, 0, 2, 1]);
+        frame.extend_from_slice(&port.to_be_bytes());
+        frame.extend_from_slice(&[0, 53, 0, 8, 0, 0]);
+        let mut packet = self.pool.take().expect("the pool is large enough");
+        packet.clear();
+        assert!(packet.copy_from(&frame) && packet.parse().is_ok());
+        let key = FlowKey::of(&packet).expect("a datagram has a key");
+        self.hub.handle_packet(key, packet);
+        self.settle();
+    }
+
+    /// Per source host and port: the chains of the flow in the switch and, with their runtimes, in all memories.
+    fn flows(&self) -> BTreeMap<(u8, u16), (u16, Vec<(u16, u8, u16)>)> {
+        let id = |key: &FlowKey| (key.source[15], key.source_port);
+        let mut flows: BTreeMap<_, _> =
+            self.hub.switch.routes().map(|route| (id(&route.key), (route.chain, Vec::new()))).collect();
+        for (peer, (runtime, _)) in &self.runtimes {
+            for chain in 0..self.chains {
+                for (_, header) in runtime.flows(chain.into()).expect("every runtime builds every chain").iter() {
+                    flows.entry(id(&header.key)).or_insert((u16::MAX, Vec::new())).1.push((chain, header.role, peer.node));
+                }
+            }
+        }
+        flows
+    }
+
+    /// Everything that is there of a flow is in this chain, at these runtimes.
+    fn assert_in(&self, flow: (u8, u16), chain: u16, nodes: &[u16]) {
+        let (routed, held) = &self.flows()[&flow];
+        assert_eq!(*routed, chain, "{flow:?}");
+        assert_eq!(held.iter().filter(|(_, held_as, _)| *held_as == role::OWNER).count(), 1, "{flow:?}: {held:?}");
+        assert!(held.len() > 1, "{flow:?} has no replica: {held:?}");
+        assert!(held.iter().all(|(at, _, node)| *at == chain && nodes.contains(node)), "{flow:?}: {held:?}");
+    }
+}
+
+/// Flows are under way when the rules change: they go on in their chain, also when their runtime dies, and flows that begin take the new one.
+#[test]
+fn flows_keep_their_chain_and_new_ones_take_the_new_rule() {
+    let mut world = World::new(ClusterConfig::only(3, 2, true), vec![rule("any", 0, 0)]);
+    (1..=6).for_each(|port| world.send(2, port));
+    world.pass(100);
+    assert_eq!(world.hub.coordinator.set_rules(vec![rule("from 10.0.0.2", 1, 0), rule("any", 0, 0)]), 2);
+    world.settle();
+    assert_eq!((world.hub.coordinator.rules_in_force(), world.hub.switch.rules().version()), (2, 2));
+    (1..=12).for_each(|port| world.send(2, port));
+    world.send(3, 1);
+    world.pass(100);
+    let check = |world: &World| {
+        (1..=6).for_each(|port| world.assert_in((2, port), 0, &[16, 17, 18]));
+        (7..=12).for_each(|port| world.assert_in((2, port), 1, &[16, 17, 18]));
+        world.assert_in((3, 1), 0, &[16, 17, 18]);
+    };
+    check(&world);
+    for node in 16..19 {
+        let victim = world.runtimes.keys().copied().find(|peer| peer.node == node).expect("it runs");
+        world.kill(victim);
+        (1..=12).for_each(|port| world.send(2, port));
+        world.pass(400);
+        assert_eq!(world.hub.coordinator.protected(), Protected::Yes);
+        (1..=12).for_each(|port| world.send(2, port));
+        world.pass(100);
+        check(&world);
+    }
+    assert_eq!(world.hub.switch.drops().total(), 0);
+}
+
+/// More rules than a record holds, and then none that matches: the first take effect together, then new flows are dropped for want of a rule.
+#[test]
+fn many_rules_come_in_parts_and_a_flow_without_a_rule_is_dropped() {
+    let mut world = World::new(ClusterConfig::only(2, 2, true), vec![rule("any", 0, 0)]);
+    let mut rules: Vec<Rule> = (0..MAX_RULES as u32 - 2)
+        .map(|number| rule(&format!("tcp from 10.{}.{}.0/24 to any port 80,443", 1 + number / 256, number % 256), 0, 0))
+        .collect();
+    rules.push(rule("any", 0, 0));
+    rules.push(rule("udp from 10.0.0.7", 1, 0));
+    assert!(RuleSet::new(2, rules.clone()).messages(2300).len() > 50);
+    world.hub.coordinator.set_rules(rules);
+    world.pass(50);
+    assert_eq!((world.hub.coordinator.rules_in_force(), world.hub.switch.rules().rules().len()), (2, MAX_RULES));
+    world.send(7, 1);
+    world.pass(50);
+    world.assert_in((7, 1), 1, &[16, 17]);
+    world.hub.coordinator.set_rules(vec![rule("udp from 10.0.0.8", 0, 0)]);
+    world.settle();
+    let before = world.released;
+    world.send(7, 1);
+    world.send(7, 2);
+    world.pass(50);
+    assert_eq!(world.released, before + 1, "the flow that is there goes on");
+    assert_eq!(world.hub.switch.drops().get(DropReason::NoRule), 1);
+}
+
+/// A switch starts again: it asks, packets wait meanwhile, and it gets the rules of now, not those of the beginning.
+#[test]
+fn a_switch_that_starts_again_gets_the_rules_again() {
+    let mut world = World::new(ClusterConfig::only(2, 2, true), vec![rule("any", 0, 0)]);
+    world.hub.coordinator.set_rules(vec![rule("any", 1, 0)]);
+    world.settle();
+    world.hub.switch = World::switch(2);
+    world.hub.switch.fabric().set_peer(Peer { node: COORDINATOR, incarnation: 1 });
+    // The packet is there before the first rules are, and is not dropped for want of one. What a switch needs besides is the view's affair.
+    let mut packet = world.pool.take().expect("the pool is large enough");
+    packet.clear();
+    world.hub.handle_packet(key(17, [10, 0, 0, 2], [192, 0, 2, 1], 53), packet);
+    world.hub.forward(world.now, &mut world.out, &mut world.pool);
+    assert_eq!((world.hub.switch.held(), world.hub.switch.drops().total()), (1, 0));
+    assert_eq!(world.hub.switch.rules().version(), 0);
+    world.settle();
+    assert_eq!((world.hub.switch.rules().version(), world.hub.switch.held()), (2, 0));
+    assert_eq!(world.hub.switch.rules().rules(), [rule("any", 1, 0)]);
+    assert_eq!(world.hub.coordinator.rules_in_force(), 2);
+}
+
+/// A coordinator starts again without its memory: the switch knows newer rules than it, and what the coordinator has counts all the same.
+#[test]
+fn a_coordinator_that_forgot_is_still_the_one_that_says() {
+    let mut world = World::new(ClusterConfig::only(2, 2, true), vec![rule("any", 0, 0)]);
+    for chain in [1, 0, 1] {
+        world.hub.coordinator.set_rules(vec![rule("any", chain, 0)]);
+    }
+    world.settle();
+    assert_eq!(world.hub.switch.rules().version(), 4);
+    let config = CoordinatorConfig {
+        me: Peer { node: COORDINATOR, incarnation: 2 },
+        clusters: ClusterConfig::only(2, 2, true),
+        rules: vec![rule("udp", 0, 0)],
+        hang_timeout: 1000 * MILLISECOND,
+        start_timeout: 1000 * MILLISECOND,
+        first_incarnation: 50,
+        pools: Vec::new(),
+        layouts: Vec::new(),
+        fabric: FabricConfig::default(),
+    };
+    world.hub.coordinator = Coordinator::new(config, world.now);
+    let me = world.hub.coordinator.fabric().me();
+    world.hub.coordinator.fabric().set_peer(Peer { node: SWITCH, incarnation: 1 });
+    world.hub.switch.fabric().set_peer(me);
+    world.settle();
+    assert_eq!(world.hub.switch.rules().rules(), [rule("udp", 0, 0)]);
+    assert!(world.hub.switch.rules().version() > 4);
+    assert_eq!(world.hub.coordinator.rules_in_force(), world.hub.switch.rules().version());
+}
+
+/// Two tenants with runtimes of their own. Flows, replicas, recoveries and restarts of one never touch the other's runtimes, whoever dies.
+#[test]
+fn virtual_clusters_never_mix_also_when_runtimes_die() {
+    let cluster = |chain, runtimes| ClusterConfig { runtimes, chains: vec![chain], promises: true };
+    let mut world =
+        World::new(vec![cluster(0, 2), cluster(1, 3)], vec![rule("from 10.0.0.2", 0, 0), rule("from 10.0.0.3", 1, 1)]);
+    let send_all = |world: &mut World| {
+        (1..=9).for_each(|port| world.send(2, port));
+        (1..=9).for_each(|port| world.send(3, port));
+    };
+    let check = |world: &World| {
+        for port in 1..=9 {
+            world.assert_in((2, port), 0, &[16, 17]);
+            world.assert_in((3, port), 1, &[18, 19, 20]);
+        }
+    };
+    send_all(&mut world);
+    world.pass(100);
+    check(&world);
+    for node in [16, 18, 17, 20] {
+        let victim = world.runtimes.keys().copied().find(|peer| peer.node == node).expect("it runs");
+        world.kill(victim);
+        send_all(&mut world);
+        world.pass(400);
+        let there: Vec<(u16, u16)> =
+            world.hub.coordinator.status().map(|status| (status.member.node, status.member.cluster)).collect();
+        assert_eq!(there, [(16, 0), (17, 0), (18, 1), (19, 1), (20, 1)]);
+        assert_eq!(world.hub.coordinator.protected(), Protected::Yes);
+        send_all(&mut world);
+        world.pass(100);
+        check(&world);
+    }
+    assert_eq!(world.hub.switch.drops().total(), 0);
+}
+
+/// All runtimes of a tenant are dead: its new flows are dropped although the other tenant has runtimes, and nothing is called protected.
+#[test]
+fn a_cluster_without_runtimes_borrows_none() {
+    let cluster = |chain| ClusterConfig { runtimes: 2, chains: vec![chain], promises: true };
+    let mut world = World::new(vec![cluster(0), cluster(1)], vec![rule("from 10.0.0.2", 0, 0), rule("any", 1, 1)]);
+    for node in [16, 17] {
+        let victim = world.runtimes.keys().copied().find(|peer| peer.node == node).expect("it runs");
+        let (mut runtime, _) = world.runtimes.remove(&victim).expect("it is there");
+        runtime.abandon(&mut world.pool);
+        world.hub.coordinator.handle_exited(victim, world.now);
+    }
+    // The view goes out; the next turn's new processes have not spoken yet.
+    world.hub.turn(world.now, &mut world.out, &mut world.pool);
+    assert_eq!(world.hub.coordinator.protected(), Protected::No);
+    let lonely: Selector = "from 10.0.0.2".parse().expect("a selector");
+    let mut packet = world.pool.take().expect("the pool is large enough");
+    packet.clear();
+    let key = key(17, [10, 0, 0, 2], [192, 0, 2, 1], 53);
+    assert!(lonely.matches(&key));
+    world.hub.handle_packet(key, packet);
+    world.hub.forward(world.now, &mut world.out, &mut world.pool);
+    assert_eq!(world.hub.switch.drops().get(DropReason::NoRuntime), 1);
+}
