@@ -65,7 +65,7 @@ fn mistakes_in_clusters_and_rules_are_shown_where_they_are() {
     for (changes, expected) in [
         (
             &[("cluster: tenants-a }", "cluster: tenants-b }")][..],
-            "edge.yaml:7:68: there is no cluster `tenants-b`: `tenants-a`; did you mean `tenants-a`?",
+            "edge.yaml:7:66: there is no cluster `tenants-b`: `tenants-a`; did you mean `tenants-a`?",
         ),
         (
             &[(", cluster: tenants-a }", " }")],
@@ -78,7 +78,7 @@ fn mistakes_in_clusters_and_rules_are_shown_where_they_are() {
         (&[("tenants-a", "a b"), ("tenants-a", "a b")], "edge.yaml:19:3: a cluster's name is 1 to 48 letters"),
         (
             &[("{ min: 3 }", "{ min: 1 }")],
-            "edge.yaml:7:43: this protection keeps each flow's replica on another runtime, so at least 2 are needed in cluster `tenants-a`",
+            "edge.yaml:7:47: this protection keeps each flow's replica on another runtime, so at least 2 are needed in cluster `tenants-a`",
         ),
         (&[("{ min: 3 }", "{ min: 63 }")], "edge.yaml:18:1: at most 64 runtimes are possible on one host, not 65"),
         (&[("{ min: 3 }", "{ min: 0 }")], "edge.yaml:19:33: between 1 and 64 runtimes are possible, not 0"),
@@ -109,7 +109,7 @@ fn mistakes_in_clusters_and_rules_are_shown_where_they_are() {
         edited(&[("rules:\n", &format!("rules:\n{rules}")), ("  - { from: 10.0.0.0/24, proto: tcp, chain: web }\n", "")])
     };
     let mistake = config::read("edge.yaml", &many(4095)).err().expect("too many");
-    assert!(mistake.message == "there are 4097 rules, and 4096 are possible" && mistake.line == 4109, "{mistake}");
+    assert!(mistake.message == "there are 4097 rules, and 4096 are possible" && mistake.line == 4110, "{mistake}");
     read(&many(4094));
     let ports = (1..=101).map(|port| (2 * port).to_string()).collect::<Vec<_>>().join(",");
     let mistake = said(&[("proto: tcp, chain", &format!("proto: tcp, ports: \"{ports}\", chain"))]);
@@ -129,31 +129,31 @@ fn whatever_a_running_box_cannot_change_is_named_with_its_place() {
             ("cluster: edge", "cluster: rim"),
             1,
             10,
-            "the cluster's name is `edge` in the running box, not `rim`: it is changed by a restart only",
+            "the cluster's name is `edge` in the running box and `rim` here: it is changed by a restart only",
         ),
         (
             ("device: veth-in", "device: veth-on"),
             3,
             22,
-            "`device` of port `inside` is `veth-in` in the running box, not `veth-on`",
+            "`device` of port `inside` is `veth-in` in the running box and `veth-on` here",
         ),
         (
             ("10.0.0.1/24", "[10.0.0.1/24, 10.0.0.2/24]"),
             3,
             41,
-            "`address` of port `inside` is `10.0.0.1/24` in the running box, not `10.0.0.1/24, 10.0.0.2/24`",
+            "`address` of port `inside` is `10.0.0.1/24` in the running box and `10.0.0.1/24, 10.0.0.2/24` here",
         ),
         (
             (", gateway: 198.51.100.254", ""),
             4,
             12,
-            "`gateway` of port `outside` is `198.51.100.254` in the running box, not not set",
+            "`gateway` of port `outside` is `198.51.100.254` in the running box and not set here",
         ),
         (
             ("address: 198.51.100.1/24", "mtu: 1400, address: 198.51.100.1/24"),
             4,
             37,
-            "`mtu` of port `outside` is not set in the running box, not `1400`",
+            "`mtu` of port `outside` is not set in the running box and `1400` here",
         ),
         (("  outside:", "  third: { device: c, address: 10.3.0.1/24 }\n  outside:"), 4, 3, "the running box has no port `third`"),
         (("10.0.0.9 }", "10.0.0.8 }"), 5, 11, "the running box has no route to 192.0.2.0/24 via 10.0.0.8"),
@@ -172,19 +172,19 @@ fn whatever_a_running_box_cannot_change_is_named_with_its_place() {
             "the protection of chain `web` is another one in the running box",
         ),
         (("  web:\n", "  new: { functions: [forward] }\n  web:\n"), 8, 3, "the running box has no chain `new`"),
-        (("{ min: 2, max: 4 }", "3"), 17, 11, "the number of runtimes is 2 to 4 in the running box, not 3"),
-        (("{ min: 3 }", "4"), 19, 26, "the number of runtimes of cluster `tenants-a` is 3 in the running box, not 4"),
+        (("{ min: 2, max: 4 }", "3"), 17, 11, "the number of runtimes is 2 to 4 in the running box and 3 here"),
+        (("{ min: 3 }", "4"), 19, 26, "the number of runtimes of cluster `tenants-a` is 3 in the running box and 4 here"),
         (
             ("runtimes: { min: 2", "limits: { flows: 9 }\nruntimes: { min: 2"),
             17,
             18,
-            "`limits.flows` is 65536 in the running box, not 9",
+            "`limits.flows` is 65536 in the running box and 9 here",
         ),
         (
             ("runtimes: { min: 2", "detection: { hang_ms: 900 }\nruntimes: { min: 2"),
             17,
             23,
-            "`detection.hang_ms` is 500 in the running box, not 900",
+            "`detection.hang_ms` is 500 in the running box and 900 here",
         ),
         (
             ("runtimes: { min: 2", "fabric: { key: keys }\nruntimes: { min: 2"),

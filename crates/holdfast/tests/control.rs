@@ -410,7 +410,7 @@ fn what_cannot_be_applied_is_refused_as_a_whole() {
             .starts_with("new.yaml: a running box cannot be changed like this, and nothing was changed\nnew.yaml:1:10: "),
         "{refused}"
     );
-    assert!(refused.message.contains("new.yaml:2:23: `device` of port `x` is `d` in the running box, not `e`"), "{refused}");
+    assert!(refused.message.contains("new.yaml:2:23: `device` of port `x` is `d` in the running box and `e` here"), "{refused}");
     let answer = running.client().ask_for_either(Call::Apply { file: "new.yaml".to_owned(), text, dry_run: true }).unwrap();
     let places: Vec<_> = answer["refused"].as_array().unwrap().iter().map(|place| (&place["line"], &place["column"])).collect();
     assert_eq!(places, [(&json!(1), &json!(10)), (&json!(2), &json!(23))]);

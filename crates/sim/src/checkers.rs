@@ -5,6 +5,7 @@ use crate::peers::Client;
 use crate::stamper::{COUNT_AT, Stamps};
 use holdfast_nf::{ChainLayout, zerocopy::FromBytes};
 use holdfast_node::runtime::Runtime;
+use holdfast_protection::Flows;
 use holdfast_protection::flows::role;
 use holdfast_wire::FlowKey;
 use holdfast_wire::header::proto;
@@ -29,6 +30,8 @@ pub(crate) struct Checkers {
     /// Which connection was seen behind which translated source.
     mappings: BTreeMap<frames::End, u32>,
     mapped: BTreeMap<u32, frames::End>,
+    /// Per connection: the chain that its packets take, and whether anything of it has reached its client.
+    chains: BTreeMap<u32, (u16, bool)>,
 }
 
 impl Checkers {
@@ -40,6 +43,30 @@ impl Checkers {
             revealed: BTreeMap::new(),
             mappings: BTreeMap::new(),
             mapped: BTreeMap::new(),
+            chains: BTreeMap::new(),
+        }
+    }
+
+    /// A packet of a connection is sent to a runtime: the chain is that of its first packet. A connection of which nothing was released may have to
+    /// begin again, and is decided anew then.
+    pub(crate) fn check_chain(&mut self, id: u32, chain: u16) {
+        let (first, is_there) = *self.chains.entry(id).or_insert((chain, false));
+        if first != chain && is_there && self.promises {
+            self.violate(
+                "one chain",
+                format!("connection {id} began in chain {first}, and a packet of it was sent to chain {chain}"),
+            );
+        }
+        if !is_there {
+            self.chains.insert(id, (chain, false));
+        }
+    }
+
+    /// Something of a connection has been released for its client.
+    fn note_released(&mut self, ends: (frames::End, frames::End, u8), clients: &[Client]) {
+        let client = clients.iter().find(|client| client.ends() == ends);
+        if let Some((_, is_there)) = client.and_then(|client| self.chains.get_mut(&client.id())) {
+            *is_there = true;
         }
     }
 
@@ -59,6 +86,7 @@ impl Checkers {
             self.violate("integrity", "a packet with a wrong checksum was released".to_owned());
             return;
         };
+        self.note_released((seen.destination, seen.source, seen.protocol), clients);
         if seen.protocol != proto::UDP || seen.payload.len() < 24 {
             return;
         }
@@ -110,10 +138,12 @@ impl Checkers {
 
     /// How far a runtime knows a flow's state.
     fn count_at(&self, runtime: &Runtime, key: &FlowKey, way: usize) -> u64 {
-        let Some(flows) = runtime.flows(0) else { return 0 };
-        let Some(found) = flows.find(key, flows.hash(key)) else { return 0 };
         let Some(&(start, len)) = self.layout.states.first() else { return 0 };
-        Stamps::read_from_bytes(&flows.state(found.slot)[start..start + len]).map_or(0, |stamps| stamps.counts[way])
+        let count = |flows: &Flows| {
+            let found = flows.find(key, flows.hash(key))?;
+            Some(Stamps::read_from_bytes(&flows.state(found.slot)[start..start + len]).ok()?.counts[way])
+        };
+        all_flows(runtime).filter_map(count).max().unwrap_or(0)
     }
 
     fn check_mapping(&mut self, id: u32, source: frames::End) {
@@ -133,8 +163,7 @@ impl Checkers {
         let mut replies: BTreeMap<FlowKey, FlowKey> = BTreeMap::new();
         let mut found = Vec::new();
         for runtime in serving {
-            let Some(flows) = runtime.flows(0) else { continue };
-            for (_, header) in flows.iter().filter(|(_, header)| header.role == role::OWNER) {
+            for (_, header) in all_flows(runtime).flat_map(Flows::iter).filter(|(_, header)| header.role == role::OWNER) {
                 if let Some(other) = owners.insert(header.key, runtime.me().node) {
                     found.push(("one owner", format!("{} is served by runtimes {other} and {}", header.key, runtime.me().node)));
                 }
@@ -161,6 +190,12 @@ impl Checkers {
 }
 
 fn is_owner(runtime: &Runtime, key: &FlowKey) -> bool {
-    let Some(flows) = runtime.flows(0) else { return false };
-    flows.find(key, flows.hash(key)).is_some_and(|found| flows.header(found.slot).role == role::OWNER)
+    let is_owned =
+        |flows: &Flows| flows.find(key, flows.hash(key)).is_some_and(|found| flows.header(found.slot).role == role::OWNER);
+    all_flows(runtime).any(is_owned)
+}
+
+/// The flow actors of every chain.
+fn all_flows(runtime: &Runtime) -> impl Iterator<Item = &Flows> {
+    (0..).map_while(|chain| runtime.flows(chain))
 }

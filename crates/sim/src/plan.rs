@@ -73,6 +73,8 @@ pub struct Plan {
     pub flows: usize,
     /// How long a process takes to start again after a failure, ns; 0 leaves it to the seed.
     pub restart: u64,
+    /// Changes of the rules, in order: when, ns after the world's beginning, and the chain (0 or 1) that all flows take which begin from then on.
+    pub rules: Vec<(u64, u16)>,
     /// Check what a protection promises even if this one promises nothing.
     pub strict: bool,
     /// Simulated time after which the world ends even if a connection has not finished, ns.
@@ -87,6 +89,7 @@ impl Default for Plan {
             calm: false,
             flows: 64,
             restart: 0,
+            rules: Vec::new(),
             strict: false,
             lasts: 20_000_000_000,
         }

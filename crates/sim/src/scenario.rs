@@ -63,6 +63,8 @@ pub struct Planted {
     pub no_epoch_check: bool,
     /// The NAT gives a port that a live flow has.
     pub reuse_live_port: bool,
+    /// New rules are for flows that are there, too.
+    pub reclassify: bool,
 }
 
 /// See the module.
@@ -80,7 +82,7 @@ pub struct Scenario {
     pub tight: bool,
 }
 
-/// The first outside address and port of the NAT, and its last port in a wide and in a tight world.
+/// The first outside address and port of the first chain's NAT, and its last port in a wide and in a tight world. Each NAT has two addresses.
 const OUTSIDE: ([u8; 4], u16) = ([198, 51, 100, 4], 1024);
 const LAST_PORT: [u16; 2] = [3071, 1535];
 
@@ -95,27 +97,32 @@ impl Scenario {
         (OUTSIDE.1, LAST_PORT[usize::from(self.tight)])
     }
 
-    /// The number in the NAT's pool of an outside address and port.
-    pub(crate) fn number(&self, (address, port): ([u8; 4], u16)) -> u32 {
+    /// The number in the NAT's pool of an outside address and port, in this chain.
+    pub(crate) fn number(&self, chain: u16, (address, port): ([u8; 4], u16)) -> u32 {
         let (first, last) = self.ports();
-        let address = u32::from_be_bytes(address).wrapping_sub(u32::from_be_bytes(OUTSIDE.0));
+        let address = u32::from_be_bytes(address).wrapping_sub(u32::from_be_bytes(OUTSIDE.0) + 2 * u32::from(chain));
         address.wrapping_mul(u32::from(last - first) + 1).wrapping_add(u32::from(port.wrapping_sub(first)))
     }
 
-    /// A fresh chain with its protection.
-    pub(crate) fn chain(&self) -> ChainSpec {
-        let functions = self.functions().expect("the scenario's own configuration is right");
+    /// So many fresh chains with their protection: all the same, but for the addresses of their NATs.
+    pub(crate) fn chains(&self, count: u16) -> Vec<ChainSpec> {
+        (0..count).map(|number| self.chain(number)).collect()
+    }
+
+    fn chain(&self, number: u16) -> ChainSpec {
+        let functions = self.functions(number).expect("the scenario's own configuration is right");
         let protection = self.preset.protection(self.planted);
         ChainSpec { name: "simulated".to_owned(), chain: Chain::new(functions), protection }
     }
 
     /// Stamper, firewall, NAT, load balancer. The stamper comes first: the checkers look for its state there.
-    fn functions(&self) -> Result<Vec<Box<dyn Function>>, ConfigError> {
+    fn functions(&self, chain: u16) -> Result<Vec<Box<dyn Function>>, ConfigError> {
         let read = |error: serde_json::Error| ConfigError::at("", error.to_string());
         let firewall: FirewallConfig = serde_json::from_value(json!({ "rules": ["allow any from 10.0.0.0/8"] })).map_err(read)?;
         let (first, last) = self.ports();
-        let nat: NatConfig =
-            serde_json::from_value(json!({ "pool": ["198.51.100.4/31"], "ports": format!("{first}-{last}") })).map_err(read)?;
+        let [a, b, c, d] = (u32::from_be_bytes(OUTSIDE.0) + 2 * u32::from(chain)).to_be_bytes();
+        let pool = [format!("{a}.{b}.{c}.{d}/31")];
+        let nat: NatConfig = serde_json::from_value(json!({ "pool": pool, "ports": format!("{first}-{last}") })).map_err(read)?;
         let backends = ["198.51.100.11:80", "198.51.100.12:80"];
         let balancer: LoadBalancerConfig =
             serde_json::from_value(json!({ "virtual": "203.0.113.10:80", "backends": backends })).map_err(read)?;

@@ -37,3 +37,46 @@ fn numbers_stay_with_their_flows_through_failure_after_failure() {
     }
     assert!(failures > 200, "the worlds were too peaceful: {failures} failures");
 }
+
+/// Rules change again and again while connections begin and whoever owns most flows dies: every packet of a connection takes the chain that its first one
+/// took, nothing that left is forgotten, and both chains get connections.
+#[test]
+fn connections_keep_their_chain_while_rules_change_and_runtimes_die() {
+    let (mut failures, mut seen) = (0, [0usize; 2]);
+    for seed in 0..24 {
+        for preset in [Preset::Replica, Preset::Source] {
+            let connection = |number: u64| Connection {
+                tcp: number % 2 == 1,
+                packets: 60,
+                start: (600 + number * 150) * MILLISECOND,
+                pause: 40 * MILLISECOND,
+            };
+            let failure = |number: u64| Failure {
+                when: When::Settled(1 + (seed * 5 + number * 11) % 40),
+                whom: Whom::Owner,
+                how: if number % 3 == 2 { How::Pause(900 * MILLISECOND) } else { How::Kill },
+            };
+            let first = Failure { when: When::Time((700 + seed * 20) * MILLISECOND), ..failure(0) };
+            let plan = Plan {
+                connections: (0..10).map(connection).collect(),
+                failures: std::iter::once(first).chain((1..5).map(failure)).collect(),
+                rules: (0..8).map(|number| ((660 + number * 290 + seed * 13) * MILLISECOND, (number as u16 + 1) % 2)).collect(),
+                ..Plan::default()
+            };
+            let outcome = play(Scenario { seed, preset, planted: Planted::default(), quiet: true, tight: seed % 2 == 1 }, plan);
+            let broken = outcome.report.violations.first();
+            assert!(broken.is_none(), "seed {seed}, {preset:?}: {broken:?}");
+            assert!(outcome.finished.iter().all(|finished| *finished), "seed {seed}, {preset:?}: {:?}", outcome.finished);
+            failures += outcome.failures;
+            // The two NATs have addresses of their own.
+            for exit in &outcome.released {
+                match exit.ends[0].0 {
+                    [198, 51, 100, 4 | 5] => seen[0] += 1,
+                    [198, 51, 100, 6 | 7] => seen[1] += 1,
+                    _ => {}
+                }
+            }
+        }
+    }
+    assert!(failures > 150 && seen.iter().all(|count| *count > 1000), "{failures} failures, {seen:?} packets by chain");
+}

@@ -56,6 +56,11 @@ fn missing_epoch_checks_are_noticed() {
 }
 
 #[test]
+fn a_flow_that_changes_its_chain_is_noticed() {
+    finds(Planted { reclassify: true, ..Planted::default() });
+}
+
+#[test]
 fn a_port_given_twice_is_noticed() {
     finds(Planted { reuse_live_port: true, ..Planted::default() });
 }

@@ -50,7 +50,7 @@ impl Comparison {
     fn value<T: PartialEq>(&mut self, what: &str, running: &T, new: &T, spot: Spot<'_>, show: impl Fn(&T) -> String) {
         if running != new {
             self.found.push(spot.mistake(format!(
-                "{what} is {} in the running box, not {}: it is changed by a restart only",
+                "{what} is {} in the running box and {} here: it is changed by a restart only",
                 show(running),
                 show(new)
             )));

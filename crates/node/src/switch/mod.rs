@@ -73,6 +73,8 @@ struct Target {
 pub struct Planted {
     /// Every claim is granted, whatever its epoch.
     pub no_epoch_check: bool,
+    /// New rules are for flows that are there, too.
+    pub reclassify: bool,
 }
 
 /// See the module.
@@ -430,6 +432,10 @@ impl Switch {
                     let is_newer = rules.version() > self.rules.version();
                     if is_newer {
                         self.rules = rules;
+                        if self.planted.reclassify {
+                            let rules = &self.rules;
+                            self.routes.visit(|route| route.chain = rules.find(&route.key).map_or(0, |rule| rule.chain));
+                        }
                     }
                     self.say_rules();
                     is_newer

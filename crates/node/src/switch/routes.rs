@@ -180,6 +180,10 @@ impl Routes {
         ended == hash && last != 0 && epoch.wrapping_sub(last) as i32 <= 0
     }
 
+    pub(crate) fn visit(&mut self, act: impl FnMut(&mut Route)) {
+        self.slots.iter_mut().flatten().for_each(act);
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (RouteId, &Route)> + '_ {
         self.slots.iter().enumerate().filter_map(|(id, slot)| slot.as_ref().map(|route| (id as RouteId, route)))
     }

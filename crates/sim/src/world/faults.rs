@@ -123,7 +123,7 @@ impl World {
             .processes
             .iter()
             .filter(|(_, process)| !process.paused)
-            .map(|(peer, process)| (*peer, process.runtime.flows(0).map_or(0, |flows| flows.owned())))
+            .map(|(peer, process)| (*peer, self.owned(&process.runtime)))
             .collect();
         if there.is_empty() {
             return;
@@ -140,6 +140,10 @@ impl World {
         self.settled_since = 0;
         // What follows from it is waited for.
         (self.quiet_since, self.quiet_from) = (None, None);
+    }
+
+    fn owned(&self, runtime: &Runtime) -> usize {
+        (0..self.chains).filter_map(|chain| runtime.flows(chain.into())).map(|flows| flows.owned()).sum()
     }
 
     /// A packet leaves.
@@ -166,29 +170,30 @@ impl World {
 
     /// Of every flow that is served, whether the number behind its outside port could be leased to another now.
     fn check_numbers(&mut self) {
-        let (mut held, mut leasable) = (Vec::new(), Vec::new());
+        let (mut held, mut leasable) = (Vec::new(), BTreeMap::new());
         let fence = self.hub.fence();
         for (peer, process) in &mut self.processes {
             if !fence.is_open_for_check(*peer) || process.paused {
                 continue;
             }
-            if let Some(flows) = process.runtime.flows(0) {
+            for chain in 0..self.chains {
+                let Some(flows) = process.runtime.flows(chain.into()) else { continue };
                 let owned = flows.iter().filter(|(_, header)| header.role == role::OWNER);
                 let outside = |reply: &FlowKey| {
                     let [.., a, b, c, d] = reply.destination;
                     ([a, b, c, d], reply.destination_port)
                 };
-                held.extend(owned.map(|(_, header)| (header.key, self.scenario.number(outside(&header.reply)))));
+                held.extend(owned.map(|(_, header)| (header.key, chain, self.scenario.number(chain, outside(&header.reply)))));
             }
-            process.runtime.visit_pools(|_, pool| {
-                leasable
-                    .extend((0..pool.size()).filter(|&number| pool.backend().is_free(number)).map(|number| (number, peer.node)));
+            process.runtime.visit_pools(|id, pool| {
+                let free = (0..pool.size()).filter(|&number| pool.backend().is_free(number));
+                leasable.extend(free.map(|number| ((id.chain, number), peer.node)));
             });
         }
-        let leasable: BTreeMap<u32, u16> = leasable.into_iter().collect();
-        for (key, number) in held {
-            let in_ledger = self.hub.coordinator.ledgers().iter().any(|ledger| ledger.is_free(number));
-            self.checkers.check_number(&key, number, leasable.get(&number).copied(), in_ledger);
+        for (key, chain, number) in held {
+            let mut ledgers = self.hub.coordinator.ledgers().iter();
+            let in_ledger = ledgers.any(|ledger| ledger.id.chain == chain && ledger.is_free(number));
+            self.checkers.check_number(&key, number, leasable.get(&(chain, number)).copied(), in_ledger);
         }
     }
 

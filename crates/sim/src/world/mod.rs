@@ -9,6 +9,7 @@ mod draw;
 mod end;
 mod faults;
 mod report;
+mod rules;
 
 pub use report::{Faults, Report};
 
@@ -24,11 +25,9 @@ use holdfast_node::channel::FabricConfig;
 use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, Wish};
 use holdfast_node::hub::{Hub, HubOut};
 use holdfast_node::message::PoolId;
-use holdfast_node::rules::Rule;
 use holdfast_node::runtime::Runtime;
 use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::Peer;
-use holdfast_wire::selector::Selector;
 use holdfast_wire::{DropCounters, FlowKey, MemoryPool, Packet, PacketPool};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -60,6 +59,7 @@ enum Event {
     Restore(NodeId),
     Heal,
     Check,
+    Rules(u16),
 }
 
 struct Process {
@@ -73,6 +73,8 @@ struct Process {
 /// See the module.
 pub struct World {
     scenario: Scenario,
+    /// Chains of every runtime.
+    chains: u16,
     random: Random,
     now: u64,
     next_number: u64,
@@ -123,8 +125,9 @@ impl World {
 
     fn of(scenario: Scenario, plan: Option<Plan>, trace: bool) -> World {
         let mut random = Random::new(scenario.seed);
-        let spec = scenario.chain();
-        let layout = spec.chain.layout().clone();
+        let changes = rules::changes(&scenario, plan.as_ref());
+        let chains = if changes.is_empty() { 1 } else { 2 };
+        let layout = scenario.chains(1)[0].chain.layout().clone();
         let promises = scenario.preset.promises();
         let fabric =
             FabricConfig { cluster: 7, min_timeout: 5 * MILLISECOND, max_timeout: 200 * MILLISECOND, ..FabricConfig::default() };
@@ -139,24 +142,25 @@ impl World {
         });
         let mut pools = Vec::new();
         let mut probe =
-            Runtime::new(scenario.runtime_config(Peer { node: 99, incarnation: 1 }, 64, fabric), vec![scenario.chain()]);
+            Runtime::new(scenario.runtime_config(Peer { node: 99, incarnation: 1 }, 64, fabric), scenario.chains(chains));
         probe.visit_pools(|id: PoolId, pool| pools.push((id, pool.size())));
         let coordinator = Coordinator::new(
             CoordinatorConfig {
                 me: Peer { node: COORDINATOR, incarnation: 1 },
-                clusters: ClusterConfig::only(RUNTIMES, 1, promises),
-                rules: vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }],
+                clusters: ClusterConfig::only(RUNTIMES, chains, promises),
+                rules: rules::all_to(0),
                 hang_timeout: 300 * MILLISECOND,
                 start_timeout: 5 * SECOND,
                 first_incarnation: 1,
                 pools,
-                layouts: vec![layout.hash],
+                layouts: vec![layout.hash; chains.into()],
                 fabric,
             },
             BEGIN,
         );
         let mut hub = Hub::new(switch, coordinator);
         hub.switch.planted.no_epoch_check = scenario.planted.no_epoch_check;
+        hub.switch.planted.reclassify = scenario.planted.reclassify;
         hub.fence().planted_open = scenario.planted.no_epoch_check;
         let is_calm = plan.as_ref().is_some_and(|plan| plan.calm);
         let (inside, outside) = match is_calm {
@@ -170,6 +174,7 @@ impl World {
         let checkers = Checkers::new(layout, promises || plan.as_ref().is_some_and(|plan| plan.strict));
         let faults_left = if scenario.quiet { 0 } else { random.range(1, 4) };
         let mut world = World {
+            chains,
             random,
             now: BEGIN,
             next_number: 0,
@@ -223,6 +228,9 @@ impl World {
                 let due = first_fault + world.random.range(0, 1500) * MILLISECOND;
                 world.at(due, Event::Drain);
             }
+        }
+        for (time, chain) in changes {
+            world.at(BEGIN + time, Event::Rules(chain));
         }
         world
     }
@@ -302,6 +310,7 @@ impl World {
             Event::Restore(_) => ("back into service", None, &[]),
             Event::Heal => ("healing", None, &[]),
             Event::Check => ("check", None, &[]),
+            Event::Rules(_) => ("new rules", None, &[]),
         };
         mix(name.len() as u64);
         for part in frame.chunks(8) {
@@ -404,6 +413,7 @@ impl World {
                 self.check_owners();
                 self.at(self.now + 50 * MILLISECOND, Event::Check);
             }
+            Event::Rules(chain) => self.change_rules(chain),
         }
     }
 
@@ -445,6 +455,7 @@ impl World {
         let mut out = core::mem::take(&mut self.hub_out);
         for (peer, packet) in out.to_runtime.drain(..) {
             let frame = packet.bytes().to_vec();
+            let packet = self.check_chain(packet);
             self.hub_pool.put(packet);
             self.carry(self.inside, (0, peer), frame, |frame| Event::ToRuntime(peer, frame));
         }
@@ -490,7 +501,7 @@ impl World {
     fn started(&mut self, peer: Peer) {
         let fabric = self.hub_fabric();
         let flows = self.plan.as_ref().map_or(64, |plan| plan.flows);
-        let runtime = Runtime::new(self.scenario.runtime_config(peer, flows, fabric), vec![self.scenario.chain()]);
+        let runtime = Runtime::new(self.scenario.runtime_config(peer, flows, fabric), self.scenario.chains(self.chains));
         let process = Process { runtime, pool: MemoryPool::new(BUFFERS), rx: Vec::new(), paused: false, turn_at: u64::MAX };
         self.processes.insert(peer, process);
         self.hub.coordinator.handle_started(peer, self.now);

@@ -1,0 +1,55 @@
+//! Rules that change while a world runs.
+
+use super::{MILLISECOND, World};
+use crate::plan::Plan;
+use crate::random::Random;
+use crate::scenario::Scenario;
+use holdfast_node::rules::Rule;
+use holdfast_wire::nsh::{self, Flags};
+use holdfast_wire::selector::Selector;
+use holdfast_wire::{FlowKey, Packet};
+
+/// Every flow that begins takes this chain.
+pub(super) fn all_to(chain: u16) -> Vec<Rule> {
+    vec![Rule { selector: Selector::any(), chain, cluster: 0 }]
+}
+
+/// When the rules change, ns after the world's beginning, and to which chain. In a third of the worlds that are drawn they do, while connections
+/// begin and runtimes die. What else is drawn does not depend on it.
+pub(super) fn changes(scenario: &Scenario, plan: Option<&Plan>) -> Vec<(u64, u16)> {
+    match plan {
+        Some(plan) => plan.rules.clone(),
+        None if scenario.quiet || !scenario.seed.is_multiple_of(3) => Vec::new(),
+        None => {
+            let mut random = Random::new(scenario.seed ^ 0x7275_6c65);
+            let count = random.range(1, 5);
+            (1..=count).map(|number| (random.range(100, 2500) * MILLISECOND, (number % 2) as u16)).collect()
+        }
+    }
+}
+
+impl World {
+    pub(super) fn change_rules(&mut self, chain: u16) {
+        self.say(format_args!("new flows take chain {chain}"));
+        self.hub.coordinator.set_rules(all_to(chain));
+        self.turn_hub();
+    }
+
+    /// What is sent to a runtime. If it is a client's packet, its chain is looked at.
+    pub(super) fn check_chain(&mut self, mut packet: Packet) -> Packet {
+        if self.chains > 1
+            && nsh::decapsulate(&mut packet).is_some_and(|outer| outer.index == nsh::index::TO_RUNTIME)
+            && packet.meta.flags & Flags::OAM == 0
+            && packet.parse().is_ok()
+            && let Some(key) = FlowKey::of(&packet)
+        {
+            let is_theirs =
+                |ends: (crate::frames::End, crate::frames::End, u8)| crate::frames::key(ends.0, ends.1, ends.2) == key;
+            let client = self.clients.iter().find(|client| is_theirs(client.ends())).map(|client| client.id());
+            if let Some(id) = client {
+                self.checkers.check_chain(id, packet.meta.chain);
+            }
+        }
+        packet
+    }
+}
