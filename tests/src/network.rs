@@ -122,11 +122,16 @@ pub struct Network {
 impl Network {
     /// Builds it and waits until the box is ready.
     pub fn start(options: &Options, interrupt: &Interrupt) -> Result<Network> {
+        Network::start_with(options, &options.configuration(), interrupt)
+    }
+
+    /// The same with a configuration of the test's own.
+    pub fn start_with(options: &Options, configuration: &str, interrupt: &Interrupt) -> Result<Network> {
         let binary = binary()?;
         let (lab, topology) = cables(options, interrupt)?;
         let site = Site::new(&lab, "site")?;
         site.add("held", HELD_BODY)?;
-        let running = RunningBox::start(&lab, &topology.router, &binary, &options.configuration())?;
+        let running = RunningBox::start(&lab, &topology.router, &binary, configuration)?;
         let promised = options.protection != "none";
         Ok(Network { running, promised, servers: Vec::new(), site, topology, lab })
     }

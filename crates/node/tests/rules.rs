@@ -273,25 +273,25 @@ impl World {
         self.settle();
     }
 
-    /// Per source host and port: the chains of the flow in the switch and, with their runtimes, in all memories.
-    fn flows(&self) -> BTreeMap<(u8, u16), (u16, Vec<(u16, u8, u16)>)> {
-        let id = |key: &FlowKey| (key.source[15], key.source_port);
-        let mut flows: BTreeMap<_, _> =
-            self.hub.switch.routes().map(|route| (id(&route.key), (route.chain, Vec::new()))).collect();
+    /// The flow from this source host and port: its chain in the switch, and chain, role and node of everything that is held of it.
+    fn flow(&self, flow: (u8, u16)) -> (Option<u16>, Vec<(u16, u8, u16)>) {
+        let is_it = |key: &FlowKey| (key.source[15], key.source_port) == flow;
+        let routed = self.hub.switch.routes().find(|route| is_it(&route.key)).map(|route| route.chain);
+        let mut held = Vec::new();
         for (peer, (runtime, _)) in &self.runtimes {
             for chain in 0..self.chains {
-                for (_, header) in runtime.flows(chain.into()).expect("every runtime builds every chain").iter() {
-                    flows.entry(id(&header.key)).or_insert((u16::MAX, Vec::new())).1.push((chain, header.role, peer.node));
-                }
+                let flows = runtime.flows(chain.into()).expect("every runtime builds every chain");
+                let here = flows.iter().filter(|(_, header)| is_it(&header.key));
+                held.extend(here.map(|(_, header)| (chain, header.role, peer.node)));
             }
         }
-        flows
+        (routed, held)
     }
 
     /// Everything that is there of a flow is in this chain, at these runtimes.
     fn assert_in(&self, flow: (u8, u16), chain: u16, nodes: &[u16]) {
-        let (routed, held) = &self.flows()[&flow];
-        assert_eq!(*routed, chain, "{flow:?}");
+        let (routed, held) = self.flow(flow);
+        assert_eq!(routed, Some(chain), "{flow:?}");
         assert_eq!(held.iter().filter(|(_, held_as, _)| *held_as == role::OWNER).count(), 1, "{flow:?}: {held:?}");
         assert!(held.len() > 1, "{flow:?} has no replica: {held:?}");
         assert!(held.iter().all(|(at, _, node)| *at == chain && nodes.contains(node)), "{flow:?}: {held:?}");
