@@ -1,4 +1,5 @@
-//! Any records from a peer whose frames are in order: a runtime that errs, a coordinator of another version. A runtime counts what makes no sense.
+//! Any records from a peer whose frames are in order: a runtime that errs, a coordinator of another version. A runtime counts what makes no sense,
+//! and so do a switch and a coordinator.
 
 #![no_main]
 
@@ -6,10 +7,13 @@ use arbitrary::Arbitrary;
 use holdfast_fuzz::CONFIGURATION;
 use holdfast_node::address::{COORDINATOR, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
+use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig};
 use holdfast_node::message::{Control, Member, MemberState};
+use holdfast_node::rules::MAX_RULES;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
+use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::Peer;
-use holdfast_wire::{MemoryPool, PacketPool};
+use holdfast_wire::{FlowKey, MemoryPool, PacketPool};
 use libfuzzer_sys::fuzz_target;
 
 const ME: Peer = Peer { node: 16, incarnation: 2 };
@@ -22,7 +26,80 @@ struct Step {
     body: Vec<u8>,
 }
 
+/// The same records for a switch and for a coordinator, from each other and from runtimes.
+fn switch_and_coordinator(steps: &[Step]) {
+    let fabric = FabricConfig::default();
+    let [switch_peer, coordinator_peer] = [SWITCH, COORDINATOR].map(|node| Peer { node, incarnation: 1 });
+    let mut switch = Switch::new(SwitchConfig {
+        me: switch_peer,
+        number: 0,
+        flows: 64,
+        seed: 1,
+        tick_interval: 50_000_000,
+        patience: 3_000_000_000,
+        fabric,
+    });
+    let config = CoordinatorConfig {
+        me: coordinator_peer,
+        clusters: ClusterConfig::only(3, 2, true),
+        rules: Vec::new(),
+        hang_timeout: u64::MAX / 4,
+        start_timeout: u64::MAX / 4,
+        first_incarnation: 1,
+        pools: Vec::new(),
+        layouts: Vec::new(),
+        fabric,
+    };
+    let mut now = 1_000_000_000;
+    let mut coordinator = Coordinator::new(config, now);
+    coordinator.handle_timeout(now);
+    let mut pool = MemoryPool::new(BUFFERS);
+    let mut out = Vec::new();
+    let mut peers: Vec<Fabric> = [COORDINATOR, SWITCH, 16, 17]
+        .map(|node| Fabric::new(Peer { node, incarnation: 1 }, fabric))
+        .into_iter()
+        .map(|mut peer| {
+            peer.set_peer(switch_peer);
+            peer.set_peer(coordinator_peer);
+            peer
+        })
+        .collect();
+    for step in steps.iter().take(64) {
+        let at = usize::from(step.from) % peers.len();
+        for to in [SWITCH, COORDINATOR] {
+            let _ = peers[at].send(to, step.kind, &step.body);
+        }
+        now += 100_000;
+        for peer in &mut peers {
+            peer.poll_transmit(now, |frame| {
+                // Nobody is written to by himself; the other one refuses what is not for it.
+                let _ = switch.fabric().handle_frame(frame, now);
+                let _ = coordinator.fabric().handle_frame(frame, now);
+                true
+            });
+        }
+        switch.handle_records(now, &mut out, &mut pool);
+        coordinator.handle_records(now);
+        switch.handle_packet(FlowKey::default(), pool.take().expect("every packet is dropped, held or sent on"));
+        switch.forward(now, &mut out, &mut pool);
+        out.drain(..).for_each(|(_, packet)| pool.put(packet));
+        for fabric in [switch.fabric(), coordinator.fabric()] {
+            fabric.poll_transmit(now, |frame| {
+                for peer in &mut peers {
+                    let _ = peer.handle_frame(frame, now);
+                }
+                true
+            });
+        }
+        peers.iter_mut().for_each(|peer| peer.inbox.clear());
+    }
+    assert!(switch.rules().rules().len() <= MAX_RULES);
+    switch.abandon(&mut pool);
+    assert_eq!(pool.free(), BUFFERS, "buffers were lost");
+}
+
 fuzz_target!(|steps: Vec<Step>| {
+    switch_and_coordinator(&steps);
     let checked = holdfast::config::read("fuzz", CONFIGURATION).unwrap_or_else(|mistake| panic!("{mistake}"));
     let chains = holdfast::config::chains("fuzz", CONFIGURATION, &checked.config).unwrap_or_else(|mistake| panic!("{mistake}"));
     let specs = chains
