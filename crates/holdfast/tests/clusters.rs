@@ -105,7 +105,7 @@ fn mistakes_in_clusters_and_rules_are_shown_where_they_are() {
     }
     let many = |count: usize| {
         let rules: String =
-            (0..count).map(|n| format!("  - {{ from: 10.{}.{}.0/24, chain: web }}\n", n / 256, n % 256)).collect();
+            (0..count).map(|n| format!("  - {{ from: 10.{}.{}.0/25, chain: web }}\n", n / 256, n % 256)).collect();
         edited(&[("rules:\n", &format!("rules:\n{rules}")), ("  - { from: 10.0.0.0/24, proto: tcp, chain: web }\n", "")])
     };
     let mistake = config::read("edge.yaml", &many(4095)).err().expect("too many");
@@ -185,6 +185,12 @@ fn whatever_a_running_box_cannot_change_is_named_with_its_place() {
             17,
             23,
             "`detection.hang_ms` is 500 in the running box and 900 here",
+        ),
+        (
+            ("runtimes: { min: 2", "fabric: { key: keys }\nruntimes: { min: 2"),
+            17,
+            16,
+            "`fabric.key` is not set in the running box, not `keys`",
         ),
     ] {
         let found = differences(&[change]);

@@ -4,7 +4,7 @@ use holdfast_functions::Forward;
 use holdfast_nf::{Bound, Chain};
 use holdfast_node::address::{COORDINATOR, SWITCH};
 use holdfast_node::channel::FabricConfig;
-use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, Protected, Wish};
+use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, Protected, Refusal, Wish};
 use holdfast_node::hub::{Hub, HubOut};
 use holdfast_node::message::Control;
 use holdfast_node::rules::{Assembly, MAX_RULES, Rule, RuleSet};
@@ -243,20 +243,28 @@ impl World {
             self.pool.put(released.into_inner());
         }
         for wish in std::mem::take(&mut self.out.wishes) {
-            if let Wish::Start(peer) = wish {
-                self.runtimes.insert(peer, (World::runtime(peer, self.chains), Vec::new()));
-                self.hub.coordinator.handle_started(peer, self.now);
+            match wish {
+                Wish::Start(peer) => {
+                    self.runtimes.insert(peer, (World::runtime(peer, self.chains), Vec::new()));
+                    self.hub.coordinator.handle_started(peer, self.now);
+                }
+                Wish::Stop(peer) => self.end(peer),
+                Wish::Fence(_) | Wish::Admit(_) => {}
             }
         }
     }
 
     /// `kill -9`.
     fn kill(&mut self, peer: Peer) {
+        self.end(peer);
+        self.settle();
+    }
+
+    fn end(&mut self, peer: Peer) {
         let (mut runtime, rx) = self.runtimes.remove(&peer).expect("it is there");
         runtime.abandon(&mut self.pool);
         rx.into_iter().for_each(|packet| self.pool.put(packet));
         self.hub.coordinator.handle_exited(peer, self.now);
-        self.settle();
     }
 
     /// A UDP datagram of a flow, from this host and port.
@@ -439,6 +447,26 @@ fn virtual_clusters_never_mix_also_when_runtimes_die() {
         check(&world);
     }
     assert_eq!(world.hub.switch.drops().total(), 0);
+}
+
+/// Flows of a tenant are to move: by order to the other tenant's runtime, which is refused, and by a drain, which leaves them inside. The last runtimes
+/// that could hold a tenant's flows are not drained, however many the other tenant has.
+#[test]
+fn flows_move_inside_their_cluster_only() {
+    let cluster = |chain, runtimes| ClusterConfig { runtimes, chains: vec![chain], promises: true };
+    let mut world =
+        World::new(vec![cluster(0, 1), cluster(1, 3)], vec![rule("from 10.0.0.2", 0, 0), rule("from 10.0.0.3", 1, 1)]);
+    (1..=9).for_each(|port| world.send(3, port));
+    world.pass(100);
+    let now = world.now;
+    assert_eq!(world.hub.coordinator.request_move(17, Some(16), 9, "any", now), Err(Refusal::OtherCluster(16)));
+    assert_eq!(world.hub.coordinator.request_move(16, None, 9, "any", now), Err(Refusal::NobodyElse));
+    assert_eq!(world.hub.coordinator.drain(16, now), Err(Refusal::NobodyElse));
+    assert_eq!(world.hub.coordinator.drain(17, now), Ok(()));
+    world.pass(2000);
+    assert!(world.hub.coordinator.drains()[0].ended_at.is_some(), "{:?}", world.hub.coordinator.drains());
+    (1..=9).for_each(|port| world.assert_in((3, port), 1, &[18, 19]));
+    assert!(world.runtimes.keys().all(|peer| peer.node != 17));
 }
 
 /// All runtimes of a tenant are dead: its new flows are dropped although the other tenant has runtimes, and nothing is called protected.

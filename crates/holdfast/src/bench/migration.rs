@@ -114,6 +114,10 @@ impl Bench {
         for peer in [SOURCE, TARGET, Peer { node: SWITCH, incarnation: 1 }] {
             coordinator.set_peer(peer);
         }
+        let rules = RuleSet::new(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
+        for message in rules.messages(coordinator.max_record()) {
+            coordinator.send_control(SWITCH, &message);
+        }
         let mut bench = Bench {
             switch,
             runtimes: [runtime(SOURCE)?, runtime(TARGET)?],

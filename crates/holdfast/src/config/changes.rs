@@ -111,6 +111,8 @@ impl Comparison {
                 self.value(&what, &range(running.runtimes), &range(settings.runtimes), spot, show);
             }
         }
+        let key = |config: &Config| config.fabric.as_ref().and_then(|fabric| fabric.key.clone()).unwrap_or_default();
+        self.text("`fabric.key`", key(running), key(new), root.key("fabric").key("key"));
         let number = |number: &u64| number.to_string();
         for (section, key, running, new) in [
             ("limits", "flows", running.limits.flows as u64, new.limits.flows as u64),

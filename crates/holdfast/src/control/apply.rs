@@ -48,7 +48,7 @@ pub(super) fn apply(shared: &Shared, file: String, text: String, dry_run: bool) 
     let (added, removed) = (list(true), list(false));
     let mut version = based_on;
     if !changes.is_empty() && !dry_run {
-        let answer = ask(shared, Request::Apply { based_on, file, text, rules: new.rules })?;
+        let answer = ask(shared, Request::Apply { based_on, text, rules: new.rules })?;
         if answer.get("error").is_some() {
             return Ok(answer);
         }

@@ -140,9 +140,7 @@ pub enum Request {
     Apply {
         /// The version of the rules that they were compared with.
         based_on: u64,
-        /// The configuration that they are from: its name.
-        file: String,
-        /// All of it.
+        /// The configuration that they are from, all of it.
         text: String,
         /// They.
         rules: Vec<Rule>,

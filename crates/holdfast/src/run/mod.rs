@@ -596,10 +596,11 @@ impl Manager {
                 "version": control::VERSION, "file": self.file, "text": self.text,
                 "rules": self.host.hub.coordinator.rules().version(),
             }),
-            Request::Apply { based_on, file, text, rules } => {
+            Request::Apply { based_on, text, rules } => {
                 let coordinator = &mut self.host.hub.coordinator;
                 if coordinator.rules().version() == based_on {
-                    (self.file, self.text) = (file, text);
+                    // The name stays: what the file names lies beside the one that the box began with.
+                    self.text = text;
                     self.waiting_rules.push((coordinator.set_rules(rules), asked.answer));
                     return;
                 }
