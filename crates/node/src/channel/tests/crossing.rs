@@ -78,13 +78,13 @@ impl Crossing {
             network.pass(&mut a, &mut b);
             // An end may have the next ring a while before the other, but both have a key in common.
             for at in 0..2 {
-                if network.next() % 40 == 0 && rings[at] < self.rings.len() && rings[at] <= rings[1 - at] {
+                if network.next().is_multiple_of(40) && rings[at] < self.rings.len() && rings[at] <= rings[1 - at] {
                     [&mut a, &mut b][at].set_keys(&self.rings[rings[at]]);
                     rings[at] += 1;
                 }
             }
             assert!(a.inbox.len().max(b.inbox.len()) <= self.buffer * 3 / 2, "{self:?}: more than there is room for");
-            if network.now / MILLISECOND % self.pace == 0 {
+            if (network.now / MILLISECOND).is_multiple_of(self.pace) {
                 for record in drain(&mut b) {
                     assert_eq!(record[..4], got.to_be_bytes(), "{self:?}");
                     b.send(A.node, 40, &record).unwrap();
