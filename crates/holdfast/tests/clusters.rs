@@ -190,7 +190,7 @@ fn whatever_a_running_box_cannot_change_is_named_with_its_place() {
             ("runtimes: { min: 2", "fabric: { key: keys }\nruntimes: { min: 2"),
             17,
             16,
-            "`fabric.key` is not set in the running box, not `keys`",
+            "`fabric.key` is not set in the running box and `keys` here",
         ),
     ] {
         let found = differences(&[change]);
