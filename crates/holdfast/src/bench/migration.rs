@@ -54,12 +54,14 @@ const NUMBER_AT: usize = 42;
 const SOURCE: Peer = Peer { node: FIRST_RUNTIME, incarnation: 1 };
 const TARGET: Peer = Peer { node: FIRST_RUNTIME + 1, incarnation: 1 };
 
+type MakeProtection = fn() -> Box<dyn Protection>;
+
 /// Moves `flows` flows, for each protection, and says what it took.
 ///
 /// # Errors
 /// What went wrong: then there is no result.
 pub fn run(flows: usize, make: MakeChain<'_>) -> Result<Vec<Row>, String> {
-    let protections: [(&'static str, fn() -> Box<dyn Protection>); 2] =
+    let protections: [(&'static str, MakeProtection); 2] =
         [("none", || Box::new(Unprotected)), ("nfvactor", || Box::new(NfvActor::new(ReleaseAt::Replica)))];
     protections.into_iter().map(|(case, protection)| Bench::new(flows, make, protection)?.measure(case)).collect()
 }
@@ -85,7 +87,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(flows: usize, make: MakeChain<'_>, protection: fn() -> Box<dyn Protection>) -> Result<Bench, String> {
+    fn new(flows: usize, make: MakeChain<'_>, protection: MakeProtection) -> Result<Bench, String> {
         let fabric = FabricConfig::default();
         let runtime = |me: Peer| -> Result<Runtime, String> {
             let config = RuntimeConfig { me, flows, seed: 7, report_interval: 100_000_000, fabric };
