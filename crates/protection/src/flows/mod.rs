@@ -322,7 +322,8 @@ impl Flows {
         (header.timer_next, header.timer_before, header.timer_list) = (local.timer_next, local.timer_before, local.timer_list);
         header.generation = local.generation;
         header.parked = local.parked;
-        header.flags = header.flags & flag::UNCONFIRMED | local.flags & !flag::UNCONFIRMED;
+        // From the block, and no longer an empty place. The rest is this runtime's own.
+        header.flags = header.flags & flag::UNCONFIRMED | local.flags & !(flag::UNCONFIRMED | flag::EMPTY);
         if reply == FlowKey::default() { Ok(()) } else { self.set_reply(slot, reply) }
     }
 
@@ -342,6 +343,20 @@ mod tests {
 
     fn flows() -> Flows {
         Flows::new(1000, 40, 7, 99)
+    }
+
+    /// A place is announced, and before the flow moves there its state comes, as to a replica: the place is not empty, whatever becomes of the move.
+    #[test]
+    fn a_place_with_a_state_is_not_empty() {
+        let (mut theirs, mut ours) = (flows(), flows());
+        let key = key(1);
+        let from = theirs.insert(key, theirs.hash(&key), role::OWNER).unwrap();
+        theirs.header_mut(from).flags = flag::DIRTY | flag::UNCONFIRMED;
+        let slot = ours.insert(key, ours.hash(&key), role::ARRIVING).unwrap();
+        ours.header_mut(slot).flags = flag::EMPTY;
+        ours.overwrite(slot, theirs.block(from)).unwrap();
+        assert_eq!(ours.header(slot).flags, flag::UNCONFIRMED);
+        assert_eq!(ours.header(slot).role, role::ARRIVING);
     }
 
     #[test]
