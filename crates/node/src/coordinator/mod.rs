@@ -4,7 +4,8 @@
 //! (told by the host's manager, at once) or when it is not heard for too long. Then, in this order: it is fenced; everyone gets the
 //! view without it; the others are asked to recover what they have of it; when all have reported, the switch forgets the routes
 //! that nobody claimed and the dead runtime's part of every pool is free again. A new incarnation is started at once, or after a
-//! pause that doubles if it keeps dying. The coordinator takes no part in moving or replicating a flow.
+//! pause that doubles if it keeps dying; while its predecessor is being recovered from, it is asked to recover too: others may have kept
+//! flows for it. The coordinator takes no part in moving or replicating a flow.
 //!
 //! In: messages, ends of processes, the time. Out: messages, wishes to start, fence and kill. Never: a packet.
 
@@ -455,6 +456,7 @@ impl Coordinator {
                     runtime.member.state = MemberState::Running;
                     self.push_view();
                     self.grant_first_blocks(from, now);
+                    self.ask_successor(from);
                 }
             }
             Control::Report(report) => runtime.report = report,
@@ -481,6 +483,16 @@ impl Coordinator {
             }
             Control::Trace(steps) => self.traces.extend(steps),
             _ => self.drops.count(DropReason::Malformed),
+        }
+    }
+
+    /// A runtime has come to where one was that is still being recovered from: others may have kept flows for it.
+    fn ask_successor(&mut self, successor: Peer) {
+        let open = self.failovers.iter_mut().filter(|failover| failover.recovered_at.is_none());
+        for failover in open.filter(|failover| failover.dead.node == successor.node) {
+            let Peer { node, incarnation } = failover.dead;
+            failover.waiting.push(successor);
+            self.fabric.send_control(successor.node, &Control::Recover { node, incarnation });
         }
     }
 
