@@ -183,6 +183,10 @@ impl NetworkFunction for Firewall {
         Verdict::Forward
     }
 
+    fn outdated(&self, flow: &mut Tracked) {
+        flow.tcp.is_outdated = 1;
+    }
+
     fn describe(&self, flow: &Tracked) -> &'static str {
         match flow.tcp.state {
             state::NONE if flow.answered == 0 => "unanswered",

@@ -3,7 +3,8 @@
 //! Theory of operation (van Rooij: Real Stateful TCP Packet Filtering in IP Filter, section 4). For each direction three numbers are kept: the highest
 //! sequence number sent, the highest that the other side allows, the largest window ever announced. A segment fits if it begins no later than
 //! what is allowed, ends no earlier than one window before what was sent, acknowledges nothing that was not sent, and nothing too old.
-//! Bounds err on the side of letting pass: a middle sees segments that the ends have not, and the other way round.
+//! Bounds err on the side of letting pass: a middle sees segments that the ends have not, and the other way round. Where the latest segments were
+//! seen and forgotten again, the bounds are wider by a window, and what one side acknowledges tells what the other has sent.
 
 use holdfast_wire::Packet;
 use holdfast_wire::header::tcp_flags::{ACK, FIN, RST, SYN};
@@ -58,13 +59,15 @@ pub struct Connection {
     pub halves: [Half; 2],
     /// See [`state`].
     pub state: u8,
+    /// The latest segments may have been forgotten.
+    pub is_outdated: u8,
     /// Zero.
-    pub spare: [u8; 3],
+    pub spare: [u8; 2],
     /// Bytes of data in each side's SYN (RFC 7413), which the other side need not accept.
     pub early: [u16; 2],
 }
 
-/// The least window to reckon with for old acknowledgements: an end may have sent them before its window grew.
+/// The least window to reckon with for old acknowledgements: an end may have sent them before its window grew. Also for what was forgotten.
 const MIN_ACK_WINDOW: u32 = 66_000;
 
 fn after(a: u32, b: u32) -> bool {
@@ -122,6 +125,9 @@ impl Connection {
         if flags & RST != 0 {
             return self.reset(us, them, flags, sequence, acknowledgement);
         }
+        if self.is_outdated != 0 && flags & ACK != 0 && self.state == state::OPENING {
+            self.infer(us, them, sequence, acknowledgement);
+        }
         if self.halves[them].synchronised == 0 || self.halves[us].synchronised == 0 || flags & ACK == 0 {
             return false;
         }
@@ -138,6 +144,10 @@ impl Connection {
             sender.end = end;
         }
         sender.finished |= u8::from(flags & FIN != 0);
+        // Only of what was forgotten can more be acknowledged than was seen.
+        if after(acknowledgement, self.halves[them].end) {
+            self.halves[them].end = acknowledgement;
+        }
         let allowed = acknowledgement.wrapping_add(window.max(1));
         if after(allowed, self.halves[them].limit) {
             self.halves[them].limit = allowed;
@@ -161,11 +171,28 @@ impl Connection {
 
     fn fits(&self, us: usize, them: usize, sequence: u32, end: u32, acknowledgement: u32) -> bool {
         let (sender, receiver) = (&self.halves[us], &self.halves[them]);
-        let begins_in_time = !after(sequence, sender.limit);
+        let begins_in_time = !after(sequence, sender.limit.wrapping_add(self.forgotten(them)));
         let is_not_old = !after(sender.end.wrapping_sub(receiver.window.max(1)), end);
-        let acknowledges_what_was_sent = !after(acknowledgement, receiver.end);
+        let acknowledges_what_was_sent = !after(acknowledgement, receiver.end.wrapping_add(self.forgotten(us)));
         let old_acknowledgement = receiver.end.wrapping_sub(sender.window.max(MIN_ACK_WINDOW));
         begins_in_time && is_not_old && acknowledges_what_was_sent && !after(old_acknowledgement, acknowledgement)
+    }
+
+    /// How much may have been sent to this side, and forgotten.
+    fn forgotten(&self, to: usize) -> u32 {
+        if self.is_outdated == 0 { 0 } else { self.halves[to].window.max(MIN_ACK_WINDOW) }
+    }
+
+    /// The answer to the SYN was forgotten: what follows tells where the sides are. A window may be scaled as far as it can be.
+    fn infer(&mut self, us: usize, them: usize, sequence: u32, acknowledgement: u32) {
+        for (side, number) in [(us, sequence), (them, acknowledgement)] {
+            if self.halves[side].synchronised == 0 {
+                let limit = number.wrapping_add(self.halves[1 - side].window);
+                let window = MIN_ACK_WINDOW;
+                self.halves[side] = Half { end: number, limit, window, scale: 14, synchronised: 1, finished: 0, spare: 0 };
+                self.state = state::ANSWERED;
+            }
+        }
     }
 
     #[allow(clippy::too_many_arguments, reason = "the fields of one segment")]
@@ -236,7 +263,8 @@ impl Connection {
         let is_expected = if sender.synchronised == 0 {
             flags & ACK != 0 && self.answers(them, acknowledgement)
         } else {
-            !after(sequence, sender.limit) && !after(sender.end.wrapping_sub(receiver.window.max(1)), sequence)
+            let limit = sender.limit.wrapping_add(self.forgotten(them));
+            !after(sequence, limit) && !after(sender.end.wrapping_sub(receiver.window.max(1)), sequence)
         };
         if is_expected {
             self.state = state::RESET;
