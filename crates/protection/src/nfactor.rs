@@ -129,6 +129,8 @@ pub struct NfActor {
     next_link: usize,
     inbound: Vec<Inbound>,
     dirty: Vec<Slot>,
+    /// The batch's packets: they leave behind the snapshots.
+    pending: Vec<Packet>,
     ends: VecDeque<Ended>,
     resync: Option<Slot>,
     resync_again: bool,
@@ -156,6 +158,7 @@ impl NfActor {
             next_link: 0,
             inbound: Vec::new(),
             dirty: Vec::with_capacity(256),
+            pending: Vec::with_capacity(256),
             ends: VecDeque::new(),
             resync: None,
             resync_again: false,
@@ -485,7 +488,7 @@ impl Protection for NfActor {
         let is_homeless = self.homeless > 0 && flows.header(slot).flags & flag::UNPROTECTED != 0 && flows.header(slot).peer == 0;
         out.released_unprotected += u64::from(self.links.is_empty() || is_homeless);
         self.count(flows, slot);
-        out.release(packet);
+        self.pending.push(packet);
     }
 
     #[inline]
@@ -525,6 +528,7 @@ impl Protection for NfActor {
             }
         }
         self.dirty = dirty;
+        self.pending.drain(..).for_each(|packet| out.release(packet));
         self.fetch(out);
         self.serve(flows, out);
         self.give_up_waiting(flows, out);
@@ -613,7 +617,8 @@ impl Protection for NfActor {
 
     fn is_busy(&self) -> bool {
         let may_resync = self.resync.is_some() || self.resync_again && self.now >= self.resync_not_before;
-        !self.blocked && (may_resync && !self.links.is_empty() || !self.ends.is_empty() || self.has_restoring_to_do())
+        !self.pending.is_empty()
+            || !self.blocked && (may_resync && !self.links.is_empty() || !self.ends.is_empty() || self.has_restoring_to_do())
     }
 
     fn safety(&self, flows: &Flows) -> Safety {
@@ -627,5 +632,7 @@ impl Protection for NfActor {
         }
     }
 
-    fn abandon(&mut self, _out: &mut Outbox) {}
+    fn abandon(&mut self, out: &mut Outbox) {
+        out.dropped.extend(self.pending.drain(..).map(|packet| (packet, DropReason::ShuttingDown)));
+    }
 }

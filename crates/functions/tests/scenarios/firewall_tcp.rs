@@ -321,3 +321,43 @@ fn nothing_but_the_handshake_passes_before_it_is_complete() {
     talk.server_drops("FIN ACK seq 500 ack 101");
     assert_eq!(talk.0.state(), "opening");
 }
+
+/// A connection's latest segments are forgotten, whichever they were: it goes on all the same, and is not open to everything.
+#[test]
+fn a_connection_that_was_set_back_goes_on() {
+    let steps: [(bool, &str); 7] = [
+        (true, "SYN seq 100 scale 7"),
+        (false, "SYN ACK seq 500 ack 101 scale 7"),
+        (true, "ACK seq 101 ack 501"),
+        (true, "ACK PSH seq 101 ack 501 len 1400"),
+        (false, "ACK PSH seq 501 ack 1501 len 1400"),
+        (true, "ACK PSH seq 1501 ack 1901 len 1400"),
+        (false, "ACK PSH seq 1901 ack 2901 len 1400"),
+    ];
+    for kept in 1..steps.len() {
+        let mut talk = Conversation::new();
+        let mut remembered = None;
+        for (at, (is_client, segment)) in steps.iter().enumerate() {
+            if at == kept {
+                remembered = Some(talk.0.remember());
+            }
+            if *is_client { talk.client(segment) } else { talk.server(segment) }
+        }
+        let remembered = remembered.expect("a state to go back to");
+        // Without being told the firewall would hold fast to what it knows: the client acknowledges what it has never seen.
+        talk.0.set_back(remembered.clone());
+        talk.client("ACK seq 2901 ack 3301");
+        talk.client("ACK PSH seq 2901 ack 3301 len 1400");
+        talk.server("ACK seq 3301 ack 4301");
+        talk.server("ACK PSH FIN seq 3301 ack 4301 len 10");
+        talk.client("ACK FIN seq 4301 ack 3312");
+        assert_eq!(talk.0.state(), "closed", "after {kept} of the steps");
+        // The server speaks first.
+        talk.0.set_back(remembered);
+        talk.server("ACK PSH seq 1901 ack 2901 len 1400");
+        talk.client("ACK seq 2901 ack 3301");
+        talk.client_drops("ACK PSH seq 90000000 ack 3301 len 10");
+        talk.client_drops("ACK PSH seq 2901 ack 90000000 len 10");
+        talk.server_drops("RST seq 90000000");
+    }
+}
