@@ -435,7 +435,8 @@ impl Pair {
             for (flow, count) in &mut self.revealed {
                 let (known, under_way) = (self.sides[other].count(*flow), newest_in(&late, *flow));
                 let may_forget = u64::from(self.preset.may_forget());
-                let was_young = may_forget > 0 && known == 0 && under_way > 0;
+                // Its first snapshot was under way, or had been refused and its owner had not heard of it yet.
+                let was_young = may_forget > 0 && known == 0 && (under_way > 0 || self.room < ROOMY);
                 if self.ended.contains(flow) || was_young {
                     *count = 0;
                     continue;
