@@ -136,6 +136,11 @@ pub trait Protection: Send {
     /// The switch gave this runtime the flow's route, under the epoch now in its header.
     fn claimed(&mut self, flows: &mut Flows, slot: Slot);
 
+    /// The switch refused the flow's route: it lives elsewhere under a newer epoch, or has ended, and is about to be removed here.
+    fn unclaimed(&mut self, flows: &mut Flows, slot: Slot) {
+        let _ = (flows, slot);
+    }
+
     /// Has every packet of this flow that was processed here left for good? The chain processes no further one. Asked again and again until it has.
     fn has_drained(&mut self, flows: &Flows, slot: Slot, out: &mut Outbox) -> bool {
         let _ = (flows, slot, out);

@@ -29,6 +29,8 @@ const RESYNC_SCAN: u32 = 2048;
 const RESYNC_SEND: usize = 64;
 /// A holder that refused is not asked for room again before, ns: a full table does not empty at once.
 const REFUSED_PAUSE: u64 = 100_000_000;
+/// A snapshot that has been under way for longer, ns, is no snapshot yet: nobody calls its flow safe.
+const LATE: u64 = 100_000_000;
 /// Ends that wait for room in a channel. Beyond that a holder keeps the snapshot until its owner fails; the switch then refuses it.
 const ENDS_LIMIT: usize = 65_536;
 
@@ -43,6 +45,7 @@ struct UnderWay {
     number: u32,
     slot: Slot,
     generation: u32,
+    since: u64,
 }
 
 /// To a runtime that may hold snapshots of ours.
@@ -72,9 +75,9 @@ impl Link {
         self.sent.checked_add(1).unwrap_or(1)
     }
 
-    fn note_sent(&mut self, number: u32, flows: &Flows, slot: Slot) {
+    fn note_sent(&mut self, number: u32, flows: &Flows, slot: Slot, now: u64) {
         self.sent = number;
-        self.under_way.push_back(UnderWay { number, slot, generation: flows.header(slot).generation });
+        self.under_way.push_back(UnderWay { number, slot, generation: flows.header(slot).generation, since: now });
     }
 }
 
@@ -269,7 +272,7 @@ impl NfActor {
             self.blocked = true;
             return false;
         }
-        link.note_sent(number, flows, slot);
+        link.note_sent(number, flows, slot, self.now);
         if known.is_none() {
             link.snapshots += 1;
         }
@@ -339,6 +342,7 @@ impl NfActor {
             Some(found) if found.is_reply => return Err(DropReason::FlowTableFull),
             Some(found) => {
                 let ours = *flows.header(found.slot);
+                let is_arriving = ours.role == role::ARRIVING;
                 let is_ours = matches!(ours.role, role::OWNER | role::OPENING);
                 let acceptable = is_newer(&theirs, &ours) && !(is_ours && theirs.epoch == ours.epoch);
                 if !acceptable && !self.planted.no_epoch_check {
@@ -349,7 +353,7 @@ impl NfActor {
                     self.forget_holder(holder);
                     out.demoted.push(found.slot);
                 }
-                if ours.role != role::REPLICA {
+                if ours.role != role::REPLICA && !is_arriving {
                     // Also while its route is being asked for: who sends newer state has it.
                     flows.set_role(found.slot, role::REPLICA);
                 }
@@ -366,7 +370,18 @@ impl NfActor {
         }
         let header = flows.header_mut(slot);
         (header.peer, header.peer_incarnation) = (from.node, from.incarnation);
+        // Where the flow is only announced there is something behind the key now.
+        header.flags &= !flag::EMPTY;
         Ok(())
+    }
+
+    /// The holder of this flow's snapshot may forget it.
+    fn end_snapshot(&mut self, holder: Peer, epoch: u32, key: FlowKey) -> bool {
+        let is_there = self.forget_holder(holder);
+        if is_there && self.ends.len() < ENDS_LIMIT {
+            self.ends.push_back(Ended { holder, epoch, key });
+        }
+        is_there
     }
 
     fn forget_holder(&mut self, holder: Peer) -> bool {
@@ -497,10 +512,43 @@ impl Protection for NfActor {
     }
 
     fn ended(&mut self, flows: &mut Flows, slot: Slot, _out: &mut Outbox) {
+        let header = flows.header(slot);
+        self.end_snapshot(Peer { node: header.peer, incarnation: header.peer_incarnation }, header.epoch, header.key);
+    }
+
+    fn unclaimed(&mut self, flows: &mut Flows, slot: Slot) {
+        let header = flows.header(slot);
+        self.end_snapshot(Peer { node: header.peer, incarnation: header.peer_incarnation }, header.epoch, header.key);
+    }
+
+    fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: u32, _out: &mut Outbox) -> bool {
         let header = *flows.header(slot);
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
-        if self.forget_holder(holder) && self.ends.len() < ENDS_LIMIT {
-            self.ends.push_back(Ended { holder, epoch: header.epoch, key: header.key });
+        match holder == to {
+            true => self.forget_holder(holder),
+            false => self.end_snapshot(holder, old_epoch, header.key),
+        };
+        // What is left here is the flow as it went: that is its first snapshot.
+        flows.set_role(slot, role::REPLICA);
+        let header = flows.header_mut(slot);
+        (header.peer, header.peer_incarnation, header.commit) = (to.node, to.incarnation, 0);
+        header.flags &= !(flag::UNPROTECTED | flag::DIRTY);
+        true
+    }
+
+    fn arrived(&mut self, flows: &mut Flows, slot: Slot, from: Peer) {
+        let link = self.links.iter_mut().find(|link| link.peer == from);
+        let header = flows.header_mut(slot);
+        header.commit = 0;
+        if let Some(link) = link {
+            link.snapshots += 1;
+            (header.peer, header.peer_incarnation) = (from.node, from.incarnation);
+            header.flags &= !flag::UNPROTECTED;
+        } else {
+            (header.peer, header.peer_incarnation) = (0, 0);
+            header.flags |= flag::UNPROTECTED;
+            self.resync_again = true;
+            self.resync_not_before = self.now;
         }
     }
 
@@ -623,7 +671,9 @@ impl Protection for NfActor {
 
     fn safety(&self, flows: &Flows) -> Safety {
         let unprotected = if self.links.is_empty() { flows.owned() as u64 } else { self.homeless };
-        let filling = self.resync.is_some() || self.resync_again || self.links.iter().any(|link| link.mark.is_some());
+        let is_late = |link: &Link| link.under_way.front().is_some_and(|sent| self.now.saturating_sub(sent.since) > LATE);
+        let is_filling = |link: &Link| link.mark.is_some() || is_late(link);
+        let filling = self.resync.is_some() || self.resync_again || self.links.iter().any(is_filling);
         Safety {
             promises: true,
             may_forget: self.every,

@@ -36,6 +36,7 @@ const REQUIREMENTS: &[(&str, Check)] = &[
     ("records_from_strangers", records::from_strangers),
     ("refusals_are_told", records::refusals_are_told),
     ("strays_hold_up_nobody", records::strays_hold_up_nobody),
+    ("records_of_an_announced_flow", records::of_an_announced_flow),
     ("records_in_any_state", records::in_any_state),
 ];
 

@@ -244,6 +244,11 @@ impl Coordinator {
         &self.ledgers
     }
 
+    /// The latest view's version.
+    pub fn view(&self) -> u64 {
+        self.view
+    }
+
     /// True once every runtime has started and knows the others, and the switches know the rules.
     pub fn is_ready(&self) -> bool {
         let is_there = |runtime: &Runtime| runtime.member.state == MemberState::Running && runtime.report.view == self.view;
@@ -257,10 +262,11 @@ impl Coordinator {
     /// Whether flows would survive a failure.
     pub fn protected(&self) -> Protected {
         let promising = |cluster: u16| self.config.clusters.get(usize::from(cluster)).is_some_and(|cluster| cluster.promises);
-        let running = self
-            .runtimes
-            .iter()
-            .filter(|runtime| runtime.member.state == MemberState::Running && promising(runtime.member.cluster));
+        // Also those that are leaving: what they have still is theirs.
+        let serving = self.runtimes.iter().filter(|runtime| {
+            matches!(runtime.member.state, MemberState::Running | MemberState::Leaving) && promising(runtime.member.cluster)
+        });
+        let running = serving.clone().filter(|runtime| runtime.member.state == MemberState::Running);
         let count = |cluster: u16| running.clone().filter(|runtime| runtime.member.cluster == cluster).count();
         let mut clusters = (0..self.config.clusters.len() as u16).filter(|cluster| promising(*cluster)).peekable();
         if clusters.peek().is_none() || clusters.any(|cluster| count(cluster) < 2) {
@@ -274,7 +280,7 @@ impl Coordinator {
                 && self.last_turn.saturating_sub(runtime.last_heard) <= self.config.hang_timeout / 2
         };
         let recovering = self.failovers.iter().any(|failover| failover.recovered_at.is_none());
-        if recovering || !running.clone().all(settled) { Protected::Resynchronising } else { Protected::Yes }
+        if recovering || !serving.clone().all(settled) { Protected::Resynchronising } else { Protected::Yes }
     }
 
     /// Asks every runtime for its flows, or those that a selector means; [`Coordinator::take_flows`] gives them when all have answered.

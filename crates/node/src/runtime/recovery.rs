@@ -157,7 +157,7 @@ impl Recoveries {
             }
             if epoch == 0 {
                 // The flow lives elsewhere under a newer epoch, or ended.
-                lane.protection.ended(&mut lane.flows, *slot, &mut lane.outbox);
+                lane.protection.unclaimed(&mut lane.flows, *slot);
                 lane.flows.remove(*slot);
                 lane.retry = true;
             } else {

@@ -15,6 +15,8 @@ use zerocopy::FromBytes;
 /// How long a holder waits for the next incarnation to ask, or to take more, ns. A process starts in a small part of it, and the switch
 /// holds packets for longer.
 pub(super) const PATIENCE: u64 = 2_000_000_000;
+/// As long as a next incarnation that is there may take to ask, ns. One whose holder is leaving does not: it does not know of it.
+const SHORT_PATIENCE: u64 = 250_000_000;
 /// Slots looked at, and snapshots sent, per flush: waiting for them is what makes a failover long.
 const SERVE_SCAN: u32 = 8192;
 const SERVE_SEND: usize = 256;
@@ -24,6 +26,8 @@ pub(super) struct Keeping {
     dead: Peer,
     /// When they are claimed; unknown until the time is.
     deadline: Option<u64>,
+    /// Since when its next incarnation has been there and not asked.
+    unasked_since: Option<u64>,
 }
 
 /// A next incarnation asked for them.
@@ -81,7 +85,7 @@ impl NfActor {
         if !self.keeping.iter().any(|keeping| keeping.dead == dead)
             && flows.iter().any(|(_, header)| is_of(header, node, incarnation))
         {
-            self.keeping.push(Keeping { dead, deadline: None });
+            self.keeping.push(Keeping { dead, deadline: None, unasked_since: None });
         }
     }
 
@@ -141,7 +145,7 @@ impl NfActor {
                         self.blocked = true;
                         break;
                     }
-                    link.note_sent(number, flows, slot);
+                    link.note_sent(number, flows, slot, self.now);
                     flows.header_mut(slot).peer_incarnation = to.incarnation;
                     sent += 1;
                 }
@@ -178,8 +182,17 @@ impl NfActor {
     /// Claims what was kept for too long.
     pub(super) fn give_up_waiting(&mut self, flows: &mut Flows, out: &mut Outbox) {
         let now = self.now;
+        let (links, serving) = (&self.links, &self.serving);
         self.keeping.retain_mut(|keeping| {
-            if now < *keeping.deadline.get_or_insert(now + PATIENCE) {
+            let node = keeping.dead.node;
+            let has_successor = links.iter().any(|link| link.peer.node == node);
+            let is_asked = serving.iter().any(|serving| serving.to.node == node);
+            let unasked_since = *keeping.unasked_since.get_or_insert(now);
+            if !has_successor || is_asked {
+                keeping.unasked_since = None;
+            }
+            let is_over = has_successor && !is_asked && now >= unasked_since + SHORT_PATIENCE;
+            if !is_over && now < *keeping.deadline.get_or_insert(now + PATIENCE) {
                 return true;
             }
             for slot in 0..flows.capacity() as u32 {

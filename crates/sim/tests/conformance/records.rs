@@ -1,7 +1,8 @@
 //! A protection's own records: good, broken, and from those who should not send any.
 
-use crate::pair::{CROWDED, LAYOUT, Message, Pair, ROOMY, Sent, Side};
+use crate::pair::{CROWDED, LAYOUT, Message, Pair, ROOMY, Sent, Side, key};
 use crate::{require, runner};
+use holdfast_protection::flows::{flag, role};
 use holdfast_protection::{Peer, kind};
 use holdfast_sim::{Planted, Preset};
 use holdfast_wire::DropReason;
@@ -184,6 +185,24 @@ pub(crate) fn strays_hold_up_nobody(preset: Preset) -> Result<(), String> {
         second.take_apart()?;
     }
     require!(released[0] > 3 && released[0] == released[1], "{released:?} packets left, without strays and with them");
+    Ok(())
+}
+
+/// A flow is announced to the runtime that is asked to hold its replica just then: what comes is kept whether the flow itself comes or not.
+pub(crate) fn of_an_announced_flow(preset: Preset) -> Result<(), String> {
+    let mut pair = Pair::new(preset);
+    let side = &mut pair.sides[1];
+    let hash = side.flows.hash(&key(0));
+    let slot = side.flows.insert(key(0), hash, role::ARRIVING).map_err(|_| "no room")?;
+    let header = side.flows.header_mut(slot);
+    (header.epoch, header.flags) = (1, flag::EMPTY);
+    pair.sides[0].process(0, 1);
+    pair.drain()?;
+    let header = pair.sides[1].flows.header(slot);
+    require!(header.role == role::ARRIVING, "the flow is not expected any more");
+    let is_empty = header.flags & flag::EMPTY != 0;
+    require!(is_empty != preset.promises(), "there is a state, and it is called empty: {is_empty}");
+    require!(!preset.promises() || pair.sides[1].count(0) == 1, "what came was not kept");
     Ok(())
 }
 
