@@ -34,6 +34,8 @@ pub(crate) struct Loss {
     left: BTreeMap<u32, Vec<(u64, usize, u64)>>,
     /// What a served flow has to know.
     floors: BTreeMap<FlowKey, [u64; 2]>,
+    /// The most that a failure undid of a flow that was to survive it, packets.
+    pub(crate) worst: u64,
     /// Connections that were too young to survive.
     pub(crate) begun_anew: BTreeSet<u32>,
 }
@@ -46,6 +48,7 @@ impl Loss {
             failures: BTreeMap::new(),
             left: BTreeMap::new(),
             floors: BTreeMap::new(),
+            worst: 0,
             begun_anew: BTreeSet::new(),
         }
     }
@@ -111,6 +114,9 @@ impl Loss {
                 }
                 Some(counts) => {
                     let known = counts[0] + counts[1];
+                    if was_safe {
+                        self.worst = self.worst.max(due.saturating_sub(known));
+                    }
                     if known + self.limit < due && was_safe {
                         let text = format!("connection {}: {due} packets had left, the snapshot knows {known}", client.id());
                         checkers.violations.push(Violation { invariant: INVARIANT, text });

@@ -41,6 +41,7 @@ impl World {
             violations: self.checkers.violations,
             connections: finished.len(),
             finished: finished.iter().filter(|done| **done).count(),
+            undone: self.loss.as_ref().map_or(0, |loss| loss.worst),
         };
         Outcome {
             report,
