@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use holdfast::lab::programs;
 use holdfast::lab::requirements::*;
 use holdfast::lab::{Interrupt, Process};
+use holdfast::status::Status;
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, SERVER, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};
 use std::process::ExitCode;
@@ -48,6 +49,8 @@ fn keep_alive_connections_live(interrupt: &Interrupt) -> Result<()> {
 fn the_next_incarnation_gets_the_flows_back(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&weak(Chain::Edge), interrupt)?;
     let (_echo, stream) = network.stream(12, 200)?;
+    let owned = |status: &Status| status.runtimes().map(|one| one.flows).sum::<u64>();
+    network.running.wait_for("twelve flows are there", GIVE_UP, interrupt, |status| owned(status) == 12)?;
     network.wait_protected()?;
     let before = network.running.status()?;
     let victim = network.running.busiest(None)?;
@@ -55,7 +58,7 @@ fn the_next_incarnation_gets_the_flows_back(interrupt: &Interrupt) -> Result<()>
     let failover = recovery.failover.context("the failure is not in the status")?;
     ensure!(failover.flows == victim.flows && (failover.recovered, failover.lost) == (failover.flows, 0), "{failover:?}");
     let what = "every runtime has as many flows as before";
-    let flows = |status: &holdfast::status::Status| status.runtimes().map(|one| (one.id, one.flows)).collect::<Vec<_>>();
+    let flows = |status: &Status| status.runtimes().map(|one| (one.id, one.flows)).collect::<Vec<_>>();
     network.running.wait_for(what, GIVE_UP, interrupt, |status| flows(status) == flows(&before))?;
     drop(stream);
     network.stop()
@@ -79,7 +82,7 @@ fn pings_across_a_failure(protection: &'static str, interrupt: &Interrupt) -> Re
     let mut command = network.topology.client.command("ping");
     command.args(["-n", "-q", "-c", "150", "-i", "0.05", "-W", "1", SERVER]);
     let mut process = Process::start(command, "ping", network.lab.scratch())?;
-    let packets = |status: &holdfast::status::Status| status.runtimes().map(|one| one.packets).sum::<u64>();
+    let packets = |status: &Status| status.runtimes().map(|one| one.packets).sum::<u64>();
     let what = "forty packets are gone";
     let status = network.running.wait_for(what, GIVE_UP, interrupt, |status| packets(status) >= 40)?;
     network.wait_protected()?;
