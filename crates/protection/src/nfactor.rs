@@ -370,8 +370,6 @@ impl NfActor {
         }
         let header = flows.header_mut(slot);
         (header.peer, header.peer_incarnation) = (from.node, from.incarnation);
-        // Where the flow is only announced there is something behind the key now.
-        header.flags &= !flag::EMPTY;
         Ok(())
     }
 
