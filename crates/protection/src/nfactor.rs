@@ -369,7 +369,7 @@ impl NfActor {
             return Err(DropReason::FlowTableFull);
         }
         let header = flows.header_mut(slot);
-        (header.peer, header.peer_incarnation) = (from.node, from.incarnation);
+        (header.peer, header.peer_incarnation, header.commit) = (from.node, from.incarnation, 0);
         Ok(())
     }
 
@@ -461,7 +461,8 @@ impl NfActor {
                 self.resync_again = true;
                 self.resync_not_before = now;
             }
-            role::REPLICA => restore::take_back(flows, slot, from.node, reason, out),
+            // It was given back, and nothing has come for it since.
+            role::REPLICA if header.commit == number => restore::take_back(flows, slot, from.node, reason, out),
             _ => {}
         }
         Ok(())

@@ -16,7 +16,7 @@ use zerocopy::FromBytes;
 /// holds packets for longer.
 pub(super) const PATIENCE: u64 = 2_000_000_000;
 /// As long as a next incarnation that is there may take to ask, ns. One whose holder is leaving does not: it does not know of it.
-const SHORT_PATIENCE: u64 = 250_000_000;
+pub(super) const SHORT_PATIENCE: u64 = 250_000_000;
 /// Slots looked at, and snapshots sent, per flush: waiting for them is what makes a failover long.
 const SERVE_SCAN: u32 = 8192;
 const SERVE_SEND: usize = 256;
@@ -146,7 +146,8 @@ impl NfActor {
                         break;
                     }
                     link.note_sent(number, flows, slot, self.now);
-                    flows.header_mut(slot).peer_incarnation = to.incarnation;
+                    let header = flows.header_mut(slot);
+                    (header.peer_incarnation, header.commit) = (to.incarnation, number);
                     sent += 1;
                 }
                 serving.at += 1;

@@ -1,6 +1,6 @@
 //! What a runtime and its peers say to one another, record by record.
 
-use super::restore::PATIENCE;
+use super::restore::{PATIENCE, SHORT_PATIENCE};
 use super::*;
 use holdfast_wire::{MemoryPool, PacketPool};
 
@@ -323,4 +323,148 @@ fn an_older_snapshot_never_overwrites_a_newer_one() {
         assert_eq!(again.claim(4), 1);
         assert_eq!(again.known(1), Some((2, role::OWNER)), "newer first: {newer_first}");
     }
+}
+
+/// A snapshot is under way and nobody says that it has come: its flow is not called safe any more, until somebody does.
+#[test]
+fn a_snapshot_that_is_late_is_none() {
+    let (mut a, mut b) = (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]));
+    talk(&mut [&mut a, &mut b], 1);
+    a.packet(1);
+    let sent = a.turn(2, 1 << 20);
+    assert_eq!(kinds(&sent), [(17, kind::STATE)]);
+    a.turn(2 + LATE, 1 << 20);
+    assert!(!a.protection.safety(&a.flows).resynchronising);
+    a.turn(3 + LATE, 1 << 20);
+    assert!(a.protection.safety(&a.flows).resynchronising);
+    b.take(A, &sent[0]).unwrap();
+    talk(&mut [&mut a, &mut b], 3 + LATE);
+    assert!(!a.protection.safety(&a.flows).resynchronising);
+}
+
+/// The next incarnation is there and does not ask: its flows are claimed sooner than if it had still to come.
+#[test]
+fn a_next_incarnation_that_does_not_ask_is_not_waited_for() {
+    let (mut a, mut b) = (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]));
+    a.packet(1);
+    talk(&mut [&mut a, &mut b], 1);
+    b.set_peers(&[]);
+    b.protection.recover(&mut b.flows, A, &mut b.out);
+    b.turn(MILLISECOND, 1 << 20);
+    b.set_peers(&[peer(16, 9)]);
+    let came = MILLISECOND + SHORT_PATIENCE;
+    b.turn(came, 1 << 20);
+    b.turn(came + SHORT_PATIENCE - 1, 1 << 20);
+    assert!(b.out.late_claims.is_empty() && b.protection.is_recovering(A), "it has had less time than that");
+    b.turn(came + SHORT_PATIENCE, 1 << 20);
+    assert_eq!((b.claim(2), b.known(1)), (1, Some((1, role::OWNER))));
+    assert!(!b.protection.is_recovering(A));
+}
+
+/// The switch refuses the route of a flow that was fetched: who held its snapshot forgets it too.
+#[test]
+fn the_snapshot_of_a_refused_claim_is_forgotten() {
+    let (mut a, mut b) = (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]));
+    a.packet(1);
+    talk(&mut [&mut a, &mut b], 1);
+    let reborn = peer(16, 9);
+    b.set_peers(&[reborn]);
+    b.protection.recover(&mut b.flows, A, &mut b.out);
+    let mut again = Node::new(reborn, 8, &[B]);
+    again.protection.restore(&mut again.flows, A, &mut again.out);
+    talk(&mut [&mut again, &mut b], MILLISECOND);
+    assert_eq!(b.known(1), Some((1, role::REPLICA)));
+    let (_, slot) = again.out.late_claims.pop().unwrap();
+    again.protection.unclaimed(&mut again.flows, slot);
+    again.flows.remove(slot);
+    talk(&mut [&mut again, &mut b], MILLISECOND);
+    assert_eq!((b.flows.len(), again.protection.links[0].snapshots), (0, 0));
+}
+
+/// A flow moves from A to B: the copy that A keeps is its snapshot, and C, which held the last one, forgets it.
+#[test]
+fn a_flow_that_moves_has_its_snapshot_where_it_was() {
+    let (mut a, mut b, mut c) = (Node::new(A, 8, &[B, C]), Node::new(B, 8, &[A, C]), Node::new(C, 8, &[A, B]));
+    a.set_peers(&[C]);
+    a.packet(1);
+    talk(&mut [&mut a, &mut b, &mut c], 1);
+    a.set_peers(&[B, C]);
+    talk(&mut [&mut a, &mut b, &mut c], 1);
+    assert_eq!(c.known(1), Some((1, role::REPLICA)));
+    move_flow(&mut a, &mut b);
+    talk(&mut [&mut a, &mut b, &mut c], 1);
+    assert_eq!((a.known(1), b.known(1), c.known(1)), (Some((1, role::REPLICA)), Some((1, role::OWNER)), None));
+    assert!(!b.protection.safety(&b.flows).resynchronising);
+    // From there it goes on: the next snapshot comes to A.
+    b.packet(1);
+    assert_eq!(kinds(&b.turn(2, 1 << 20)), [(16, kind::STATE)]);
+}
+
+/// As a migration does it, under epoch 2.
+fn move_flow(from: &mut Node, to: &mut Node) {
+    let slot = from.find(1).unwrap();
+    from.flows.header_mut(slot).epoch = 2;
+    let arrived = to.flows.insert(key(1), to.flows.hash(&key(1)), role::OWNER).unwrap();
+    to.flows.overwrite(arrived, from.flows.block(slot)).unwrap();
+    assert!(from.protection.departed(&mut from.flows, slot, to.me, 1, &mut from.out));
+    to.protection.arrived(&mut to.flows, arrived, from.me);
+}
+
+/// B had no room for a snapshot, and takes the flow itself before that is known at A, which then does not take the refusal for that of a flow
+/// that it gave back.
+#[test]
+fn a_refusal_from_before_a_move_means_nothing_after_it() {
+    let (mut a, mut b) = (Node::new(A, 8, &[B]), Node::new(B, 1, &[A]));
+    talk(&mut [&mut a, &mut b], 1);
+    let other = b.flows.insert(key(9), b.flows.hash(&key(9)), role::OPENING).unwrap();
+    a.packet(1);
+    for sent in a.turn(1, 1 << 20) {
+        assert_eq!(b.take(A, &sent), Err(DropReason::FlowTableFull));
+    }
+    b.flows.remove(other);
+    move_flow(&mut a, &mut b);
+    for sent in b.turn(1, 1 << 20) {
+        a.take(B, &sent).unwrap();
+    }
+    assert!(a.out.late_claims.is_empty(), "B has the flow");
+    assert_eq!(a.known(1), Some((1, role::REPLICA)));
+}
+
+/// B gives back an older snapshot than C has. Before that comes, C is gone and B gets the newest one: the refusal of the older does not cost it.
+#[test]
+fn a_refused_snapshot_does_not_take_a_newer_one_with_it() {
+    let (mut a, mut b, mut c) = (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]), Node::new(C, 8, &[A]));
+    a.packet(1);
+    talk(&mut [&mut a, &mut b], 1);
+    a.set_peers(&[C]);
+    a.packet(1);
+    talk(&mut [&mut a, &mut c], 1);
+    let reborn = peer(16, 9);
+    let mut again = Node::new(reborn, 8, &[B, C]);
+    again.protection.restore(&mut again.flows, A, &mut again.out);
+    for node in [&mut b, &mut c] {
+        node.set_peers(&[reborn]);
+        node.protection.recover(&mut node.flows, A, &mut node.out);
+    }
+    for sent in again.turn(MILLISECOND, 1 << 20) {
+        let to = if sent.0 == B { &mut b } else { &mut c };
+        to.take(reborn, &sent).unwrap();
+    }
+    let older = b.turn(MILLISECOND, 1 << 20);
+    for sent in c.turn(MILLISECOND, 1 << 20) {
+        let _ = again.take(C, &sent);
+    }
+    assert_eq!(again.claim(4), 1);
+    again.set_peers(&[B]);
+    let newest = again.turn(2 * MILLISECOND, 1 << 20);
+    assert!(kinds(&newest).contains(&(17, kind::STATE)));
+    let older = older.iter().map(|sent| again.take(B, sent)).collect::<Vec<_>>();
+    assert!(older.contains(&Err(DropReason::StaleEpoch)), "{older:?}");
+    for sent in newest.iter().filter(|sent| sent.1 == kind::STATE) {
+        b.take(reborn, sent).unwrap();
+    }
+    for sent in again.turn(3 * MILLISECOND, 1 << 20) {
+        b.take(reborn, &sent).unwrap();
+    }
+    assert_eq!(b.known(1), Some((2, role::REPLICA)));
 }
