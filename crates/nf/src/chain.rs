@@ -198,10 +198,10 @@ impl Chain {
         }
     }
 
-    /// What is known of the flow may lack its latest packets.
-    pub fn outdated(&mut self, block: &mut [u8]) {
+    /// What is known of the flow may lack its latest packets, at most so many.
+    pub fn outdated(&mut self, block: &mut [u8], packets: u32) {
         for (function, &(start, len)) in self.functions.iter_mut().zip(&self.layout.states) {
-            function.outdated(&mut block[start..start + len]);
+            function.outdated(&mut block[start..start + len], packets);
         }
     }
 

@@ -183,8 +183,8 @@ impl NetworkFunction for Firewall {
         Verdict::Forward
     }
 
-    fn outdated(&self, flow: &mut Tracked) {
-        flow.tcp.is_outdated = 1;
+    fn outdated(&self, flow: &mut Tracked, packets: u32) {
+        flow.tcp.set_back(packets);
     }
 
     fn describe(&self, flow: &Tracked) -> &'static str {

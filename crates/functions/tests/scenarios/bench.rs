@@ -266,12 +266,12 @@ impl Bench {
         Remembered(self.flows.clone())
     }
 
-    /// The latest packets are forgotten, as when a weak protection brings flows back.
-    pub(crate) fn set_back(&mut self, Remembered(flows): Remembered) {
+    /// The latest packets are forgotten, at most so many, as when a weak protection brings flows back.
+    pub(crate) fn set_back(&mut self, Remembered(flows): Remembered, packets: u32) {
         self.flows = flows;
         let size = self.chain.layout().size;
         for flow in &mut self.flows {
-            self.chain.outdated(&mut flow.block.0[..size]);
+            self.chain.outdated(&mut flow.block.0[..size], packets);
         }
     }
 
