@@ -30,7 +30,7 @@ macro_rules! words {
 }
 
 words! {
-    PROTECTED "yes" "Every flow whose chain promises it would survive the failure of one process now.";
+    PROTECTED "yes" "Every flow whose chain promises it would survive the failure of one process now; under `nfactor` all but its latest packets' effects (`may_forget`), and not a flow whose first snapshot is still under way.";
     PROTECTED "re-synchronising" "Some flow has no replica yet, most likely after a failure: wait for `yes` before you stop anything.";
     PROTECTED "no" "No chain promises anything (protection `none`), or there is no second runtime to hold replicas.";
     STATE "starting" "The process has been started and has not said that it serves.";
@@ -45,6 +45,7 @@ words! {
     CAUSE "killed by signal" "The process was killed: 9 by somebody, or by the kernel for want of memory (see `dmesg`); 6 or 11 by a fault of its own.";
     CAUSE "exited with code" "The process ended by itself; what it said on standard error is the reason.";
     FIELD "protected" "Would every flow survive if one process failed now? `yes`, `no` or `re-synchronising`.";
+    FIELD "may_forget" "Of a flow that survives a failure, the latest packets whose effects on its state may be undone. 0: none.";
     FIELD "incarnation" "How often a node has been started. What an older one still sends is refused.";
     FIELD "epoch" "Grows with every change of a flow's owner; what carries an older one is refused.";
     FIELD "owner" "The runtime that processes the flow's packets.";
@@ -52,6 +53,7 @@ words! {
     FIELD "detection_us" "Microseconds from the failure, or the last sign of life, to its detection.";
     FIELD "recovered_us" "Microseconds from the detection until every flow that survives was served again.";
     PROTECTION "none" "State lives in one runtime's memory and dies with it. Packets leave at once.";
+    PROTECTION "nfactor" "Packets leave at once; every `snapshot_every` packets a flow's state goes to another runtime as a snapshot. A restarted runtime fetches its snapshots: a failure may undo the latest packets' effects.";
     PROTECTION "nfvactor" "After every packet the flow's state goes to a replica on another runtime; the packet leaves once that has saved it.";
     EXIT "0" "Well, or yes.";
     EXIT "1" "A negative answer: the command did what was asked, and the answer is no.";

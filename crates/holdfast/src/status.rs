@@ -22,6 +22,10 @@ pub struct Status {
     pub version: u32,
     /// Would every flow survive if one process failed now?
     pub protected: Protected,
+    /// Of a flow that survives a failure, the latest packets whose effects on its state may be undone: under the weakest chain's protection
+    /// among those that promise anything. 0: none.
+    #[serde(default)]
+    pub may_forget: u32,
     /// The ports, in the order of the configuration.
     #[serde(default)]
     pub ports: Vec<Port>,
@@ -209,6 +213,7 @@ mod tests {
         let mut status = Status {
             version: VERSION,
             protected: Protected::Yes,
+            may_forget: 0,
             ports: Vec::new(),
             rules: None,
             processes: vec![runtime(16, 5, STATE_RUNNING), runtime(17, 9, "failed"), runtime(18, 2, STATE_RUNNING)],

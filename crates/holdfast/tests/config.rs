@@ -301,14 +301,14 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "protection: nfvactor ",
         "protection: nfvactro ",
-        r"edge.yaml:10:17: there is no protection `nfvactro`: `none`, `nfvactor`; did you mean `nfvactor`?
+        r"edge.yaml:10:17: there is no protection `nfvactro`: `none`, `nfactor`, `nfvactor`; did you mean `nfvactor`?
 10 |     protection: nfvactro          # or { flow: …, shared: …, release: …, rebuild: … }
    |                 ^^^^^^^^",
     ),
     (
         "protection: nfvactor ",
         "protection: reinforce ",
-        r"edge.yaml:10:17: the protection `reinforce` is not available in this version: `none`, `nfvactor`
+        r"edge.yaml:10:17: the protection `reinforce` is not available in this version: `none`, `nfactor`, `nfvactor`
 10 |     protection: reinforce          # or { flow: …, shared: …, release: …, rebuild: … }
    |                 ^^^^^^^^^",
     ),
@@ -322,14 +322,14 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "protection: nfvactor ",
         "protection: { preset: nfvactor, relase: source } ",
-        r"edge.yaml:10:37: there is no key `relase` here: `preset`, `flow`, `shared`, `release`, `rebuild`; did you mean `release`?
+        r"edge.yaml:10:37: there is no key `relase` here: `preset`, `flow`, `shared`, `release`, `rebuild`, `snapshot_every`; did you mean `release`?
 10 |     protection: { preset: nfvactor, relase: source }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                                     ^^^^^^",
     ),
     (
         "protection: nfvactor ",
         "protection: { flow: dal, release: stable } ",
-        r"edge.yaml:10:25: `flow: dal` is not available in this version: `memory`, `replica`
+        r"edge.yaml:10:25: `flow: dal` is not available in this version: `memory`, `replica`, `snapshot`
 10 |     protection: { flow: dal, release: stable }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                         ^^^",
     ),
@@ -339,6 +339,27 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         r"edge.yaml:10:42: without a replica nobody says that the state is saved: `flow: replica`, or `release: at-once`
 10 |     protection: { flow: memory, release: replica }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                                          ^^^^^^^",
+    ),
+    (
+        "protection: nfvactor ",
+        "protection: { preset: nfactor, snapshot_every: 0 } ",
+        r"edge.yaml:10:52: a snapshot is due after 1 packet or more
+10 |     protection: { preset: nfactor, snapshot_every: 0 }          # or { flow: …, shared: …, release: …, rebuild: … }
+   |                                                    ^",
+    ),
+    (
+        "protection: nfvactor ",
+        "protection: { preset: nfvactor, snapshot_every: 5 } ",
+        r"edge.yaml:10:37: only the preset `nfactor` has snapshots: leave `snapshot_every` out
+10 |     protection: { preset: nfvactor, snapshot_every: 5 }          # or { flow: …, shared: …, release: …, rebuild: … }
+   |                                     ^^^^^^^^^^^^^^",
+    ),
+    (
+        "protection: nfvactor ",
+        "protection: { flow: snapshot, release: source } ",
+        r"edge.yaml:10:44: a snapshot is older than what it would have to hold back: `release: at-once`, or `flow: replica`
+10 |     protection: { flow: snapshot, release: source }          # or { flow: …, shared: …, release: …, rebuild: … }
+   |                                            ^^^^^^",
     ),
     (
         "protection: nfvactor ",
@@ -529,6 +550,9 @@ fn other_ways_to_say_the_same_are_understood() {
         ("protection: nfvactor ", "protection: { flow: replica, shared: partitioned, release: source, rebuild: replica } "),
         ("protection: nfvactor ", "protection: { flow: memory, release: at-once } "),
         ("protection: none", "protection: { preset: none }"),
+        ("protection: nfvactor ", "protection: nfactor "),
+        ("protection: nfvactor ", "protection: { preset: nfactor, release: at-once, snapshot_every: 25 } "),
+        ("protection: nfvactor ", "protection: { flow: snapshot, release: at-once, rebuild: snapshots, snapshot_every: 1 } "),
         ("- nat: { pool: [ 198.51.100.4/31 ] }", "- nat:\n          pool: [ 198.51.100.4/31 ]"),
         ("[ forward ]", "[ forward: {} ]"),
         ("gateway: 198.51.100.254", "gateway: [198.51.100.254], mtu: 1400"),

@@ -198,6 +198,13 @@ impl Chain {
         }
     }
 
+    /// What is known of the flow may lack its latest packets, at most so many.
+    pub fn outdated(&mut self, block: &mut [u8], packets: u32) {
+        for (function, &(start, len)) in self.functions.iter_mut().zip(&self.layout.states) {
+            function.outdated(&mut block[start..start + len], packets);
+        }
+    }
+
     /// The flow leaves for another runtime.
     pub fn migrate_out(&mut self, block: &mut [u8]) {
         // Should one panic, there is nothing to close.

@@ -87,6 +87,10 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
     /// The flow has come here because its runtime failed: adopt what it holds of the shared state.
     fn recover(&self, _flow: &mut Self::Flow, _shared: &mut Self::Shared) {}
 
+    /// What is known of the flow may lack its latest `packets`, of both directions together: a weak protection brought it back. Called after
+    /// [`recover`](Self::recover). Only a function that refuses what does not follow from what it has seen needs to do anything.
+    fn outdated(&self, _flow: &mut Self::Flow, _packets: u32) {}
+
     /// One word for the flow's state, shown by `holdfast flows`.
     fn describe(&self, _flow: &Self::Flow) -> &'static str {
         ""
@@ -129,6 +133,8 @@ pub trait Function: Send {
     fn migrate_in(&mut self, flow: &mut [u8]);
     /// [`NetworkFunction::recover`].
     fn recover(&mut self, flow: &mut [u8]);
+    /// [`NetworkFunction::outdated`].
+    fn outdated(&mut self, flow: &mut [u8], packets: u32);
     /// [`NetworkFunction::describe`].
     fn describe(&self, flow: &[u8]) -> &'static str;
     /// [`NetworkFunction::owned_addresses`].
@@ -208,6 +214,10 @@ impl<N: NetworkFunction> Function for Bound<N> {
 
     fn recover(&mut self, flow: &mut [u8]) {
         self.function.recover(view(flow), &mut self.shared);
+    }
+
+    fn outdated(&mut self, flow: &mut [u8], packets: u32) {
+        self.function.outdated(view(flow), packets);
     }
 
     fn describe(&self, flow: &[u8]) -> &'static str {

@@ -2,7 +2,7 @@
 
 use holdfast_node::address::{COORDINATOR, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::coordinator::{Account, ClusterConfig, Coordinator, CoordinatorConfig};
+use holdfast_node::coordinator::{Account, ClusterConfig, Coordinator, CoordinatorConfig, Protected};
 use holdfast_node::message::{Control, MemberState, PoolId, Report};
 use holdfast_protection::Peer;
 
@@ -241,4 +241,60 @@ fn nobody_is_waited_for_while_nobody_serves() {
     bench.coordinator.handle_exited(last, bench.now);
     let after = bench.pass(200, &[]);
     assert!(after.iter().any(|(node, state)| *node == 16 && *state == MemberState::Starting), "{after:?}");
+}
+
+/// A runtime dies, and another keeps its flows for the next incarnation: that one is asked to recover too, and the recovery is not over
+/// before it has said that it is done.
+#[test]
+fn a_next_incarnation_is_asked_for_what_others_keep() {
+    let mut bench = Bench::new(3, 4);
+    let (dead, keeping, done) = (bench.peer(16), bench.peer(17), bench.peer(18));
+    bench.kill(dead);
+    bench.recovered(done, dead);
+    bench.now += MILLISECOND;
+    bench.start();
+    let successor = bench.peer(16);
+    assert!(successor.incarnation > dead.incarnation);
+    let fabric = |bench: &mut Bench| -> Vec<Control> {
+        let mut frames = Vec::new();
+        bench.coordinator.fabric().poll_transmit(bench.now, |frame| {
+            frames.push(frame.to_vec());
+            true
+        });
+        let fabric = &mut bench.runtimes.iter_mut().find(|(peer, _)| *peer == successor).expect("it was started").1;
+        for frame in &frames {
+            let _ = fabric.handle_frame(frame, bench.now);
+        }
+        fabric.inbox.records().filter_map(|(_, body)| Control::decode(body).ok()).collect()
+    };
+    let recover = Control::Recover { node: dead.node, incarnation: dead.incarnation };
+    assert!(fabric(&mut bench).contains(&recover));
+    let is_over = |bench: &Bench| bench.coordinator.failovers()[0].recovered_at.is_some();
+    bench.recovered(keeping, dead);
+    assert!(!is_over(&bench), "the next incarnation has not got its flows");
+    bench.recovered(successor, dead);
+    assert!(is_over(&bench));
+}
+
+/// A runtime that is leaving has taken flows over and not yet got new replicas for them: nobody calls them safe.
+#[test]
+fn what_a_leaving_runtime_has_must_be_safe_too() {
+    let mut bench = Bench::new(3, 4);
+    let report = |bench: &Bench, resynchronising| {
+        Control::Report(Report { view: bench.coordinator.view(), resynchronising, ..Report::default() })
+    };
+    for node in 16..19 {
+        let message = report(&bench, false);
+        bench.tell(bench.peer(node), &message);
+    }
+    assert_eq!(bench.coordinator.protected(), Protected::Yes);
+    bench.coordinator.drain(16, bench.now).expect("it may leave");
+    for node in 16..19 {
+        let message = report(&bench, node == 16);
+        bench.tell(bench.peer(node), &message);
+    }
+    assert_eq!(bench.coordinator.protected(), Protected::Resynchronising);
+    let message = report(&bench, false);
+    bench.tell(bench.peer(16), &message);
+    assert_eq!(bench.coordinator.protected(), Protected::Yes);
 }

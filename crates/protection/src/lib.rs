@@ -7,6 +7,7 @@
 
 mod fence;
 pub mod flows;
+pub mod nfactor;
 pub mod nfvactor;
 mod none;
 mod outbox;
@@ -14,6 +15,7 @@ mod released;
 
 pub use fence::Fence;
 pub use flows::{Flows, Slot};
+pub use nfactor::NfActor;
 pub use nfvactor::{NfvActor, ReleaseAt};
 pub use none::Unprotected;
 pub use outbox::{Outbox, Record};
@@ -42,6 +44,12 @@ pub mod kind {
     pub const REFUSED: u8 = 4;
     /// Replica to owner: everything handed over up to this commit (4) has left.
     pub const PASSED: u8 = 5;
+    /// To who may hold snapshots of the sender's earlier lives: a number (4), send those of lives up to this incarnation (4).
+    pub const FETCH: u8 = 6;
+    /// The answer, one of many: a number (4), layout hash (8), the flow actor's block.
+    pub const RESTORED: u8 = 7;
+    /// That was all: a number (4), the incarnation asked for (4).
+    pub const FETCHED: u8 = 8;
     /// The highest kind that belongs to protections.
     pub const LAST: u8 = 31;
 }
@@ -62,6 +70,8 @@ pub enum Admission {
 pub struct Safety {
     /// The protection promises that flows survive a failure.
     pub promises: bool,
+    /// The latest packets of a flow whose effects on its state a failure may undo; 0: what was released is never forgotten.
+    pub may_forget: u32,
     /// Flows known to have no replica of their latest state.
     pub unprotected: u64,
     /// Replicas are being filled.
@@ -111,8 +121,25 @@ pub trait Protection: Send {
     /// The runtime `dead` has failed: ask for the routes of its flows that can be recovered here (`out.claims`).
     fn recover(&mut self, flows: &mut Flows, dead: Peer, out: &mut Outbox);
 
+    /// This runtime takes the place of `dead`, its own earlier life: fetch what others have of its flows, and ask for their routes as they
+    /// come (`out.late_claims`).
+    fn restore(&mut self, flows: &mut Flows, dead: Peer, out: &mut Outbox) {
+        let _ = (flows, dead, out);
+    }
+
+    /// What `dead` had is not yet all with somebody who serves it, as far as this runtime can tell: its account stays open.
+    fn is_recovering(&self, dead: Peer) -> bool {
+        let _ = dead;
+        false
+    }
+
     /// The switch gave this runtime the flow's route, under the epoch now in its header.
     fn claimed(&mut self, flows: &mut Flows, slot: Slot);
+
+    /// The switch refused the flow's route: it lives elsewhere under a newer epoch, or has ended, and is about to be removed here.
+    fn unclaimed(&mut self, flows: &mut Flows, slot: Slot) {
+        let _ = (flows, slot);
+    }
 
     /// Has every packet of this flow that was processed here left for good? The chain processes no further one. Asked again and again until it has.
     fn has_drained(&mut self, flows: &Flows, slot: Slot, out: &mut Outbox) -> bool {

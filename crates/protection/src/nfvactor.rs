@@ -811,7 +811,7 @@ impl Protection for NfvActor {
     fn safety(&self, flows: &Flows) -> Safety {
         let unprotected = if self.peers.is_empty() { flows.owned() as u64 } else { 0 };
         let filling = self.resync.is_some() || self.resync_again || self.links.iter().any(|link| link.resync_mark.is_some());
-        Safety { promises: true, unprotected, resynchronising: filling && !self.peers.is_empty() }
+        Safety { promises: true, may_forget: 0, unprotected, resynchronising: filling && !self.peers.is_empty() }
     }
 
     fn held(&self) -> usize {

@@ -27,6 +27,8 @@ pub struct Outbox {
     pub dropped: Vec<(Packet, DropReason)>,
     /// Flows whose route is to be asked for.
     pub claims: Vec<Slot>,
+    /// As `claims`, but found later than the failure was known: with the node whose flow each was.
+    pub late_claims: Vec<(u16, Slot)>,
     /// Flows that another runtime owns by a newer epoch.
     pub demoted: Vec<Slot>,
     records: Vec<Record>,
@@ -94,6 +96,7 @@ impl Outbox {
             && self.marks.is_empty()
             && self.dropped.is_empty()
             && self.claims.is_empty()
+            && self.late_claims.is_empty()
             && self.demoted.is_empty()
             && self.records.is_empty()
     }

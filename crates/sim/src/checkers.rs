@@ -1,14 +1,14 @@
 //! What must hold whatever happens, checked from outside the code that has to keep it.
 
 use crate::frames;
+use crate::loss::Loss;
 use crate::peers::Client;
-use crate::stamper::{COUNT_AT, Stamps};
+use crate::stamper::{self, Stamps};
 use holdfast_nf::{ChainLayout, zerocopy::FromBytes};
 use holdfast_node::runtime::Runtime;
-use holdfast_protection::Flows;
 use holdfast_protection::flows::role;
+use holdfast_protection::{Flows, Slot};
 use holdfast_wire::FlowKey;
-use holdfast_wire::header::proto;
 use std::collections::BTreeMap;
 
 /// A broken invariant.
@@ -24,7 +24,10 @@ pub struct Violation {
 pub(crate) struct Checkers {
     pub(crate) violations: Vec<Violation>,
     layout: ChainLayout,
+    /// Flows survive.
     promises: bool,
+    /// What was released is never forgotten.
+    strict: bool,
     /// Per flow and direction: which datagram revealed which count.
     revealed: BTreeMap<(u32, usize), BTreeMap<u64, u32>>,
     /// Which connection was seen behind which translated source.
@@ -35,11 +38,12 @@ pub(crate) struct Checkers {
 }
 
 impl Checkers {
-    pub(crate) fn new(layout: ChainLayout, promises: bool) -> Checkers {
+    pub(crate) fn new(layout: ChainLayout, promises: bool, strict: bool) -> Checkers {
         Checkers {
             violations: Vec::new(),
             layout,
             promises,
+            strict,
             revealed: BTreeMap::new(),
             mappings: BTreeMap::new(),
             mapped: BTreeMap::new(),
@@ -81,23 +85,19 @@ impl Checkers {
         clients: &[Client],
         runtimes: impl Iterator<Item = &'a Runtime>,
         is_settled: bool,
+        loss: Option<&Loss>,
     ) {
         let Some(seen) = frames::read(frame) else {
             self.violate("integrity", "a packet with a wrong checksum was released".to_owned());
             return;
         };
         self.note_released((seen.destination, seen.source, seen.protocol), clients);
-        if seen.protocol != proto::UDP || seen.payload.len() < 24 {
-            return;
-        }
-        let number = |at: usize| seen.payload[at..at + 4].iter().fold(0u32, |value, &byte| value << 8 | u32::from(byte));
-        let (id, datagram) = (number(0), number(4));
-        let way = usize::from(seen.destination.0[0] == 10);
-        let count = seen.payload[COUNT_AT[way]..COUNT_AT[way] + 8].iter().fold(0u64, |value, &byte| value << 8 | u64::from(byte));
+        let Some((id, way, count)) = stamper::revealed(&seen) else { return };
+        let datagram = seen.payload[4..8].iter().fold(0u32, |value, &byte| value << 8 | u32::from(byte));
         if way == 0 {
-            self.check_mapping(id, seen.source);
+            self.check_mapping(id, seen.source, loss);
         }
-        if !self.promises {
+        if !self.strict {
             return;
         }
         let before = self.revealed.entry((id, way)).or_default().insert(count, datagram);
@@ -115,7 +115,7 @@ impl Checkers {
 
     /// In the end: what was ever revealed of a flow is known to the runtime that serves it.
     pub(crate) fn check_remembered(&mut self, clients: &[Client], serving: &[&Runtime]) {
-        if !self.promises {
+        if !self.strict {
             return;
         }
         let mut forgotten = Vec::new();
@@ -138,22 +138,27 @@ impl Checkers {
 
     /// How far a runtime knows a flow's state.
     fn count_at(&self, runtime: &Runtime, key: &FlowKey, way: usize) -> u64 {
-        let Some(&(start, len)) = self.layout.states.first() else { return 0 };
-        let count = |flows: &Flows| {
-            let found = flows.find(key, flows.hash(key))?;
-            Some(Stamps::read_from_bytes(&flows.state(found.slot)[start..start + len]).ok()?.counts[way])
-        };
+        let count = |flows: &Flows| Some(self.counts(flows, flows.find(key, flows.hash(key))?.slot)[way]);
         all_flows(runtime).filter_map(count).max().unwrap_or(0)
     }
 
-    fn check_mapping(&mut self, id: u32, source: frames::End) {
-        if let Some(other) = self.mappings.insert(source, id).filter(|other| *other != id) {
+    /// How many packets the state of a flow has seen, forward and reverse.
+    pub(crate) fn counts(&self, flows: &Flows, slot: Slot) -> [u64; 2] {
+        let Some(&(start, len)) = self.layout.states.first() else { return [0; 2] };
+        Stamps::read_from_bytes(&flows.state(slot)[start..start + len]).map_or([0; 2], |stamps| stamps.counts)
+    }
+
+    fn check_mapping(&mut self, id: u32, source: frames::End, loss: Option<&Loss>) {
+        // A flow that was lost holds nothing any more; that its connection begins anew is seen only when it does.
+        let has_ended = |id: u32| loss.is_some_and(|loss| loss.begun_anew.contains(&id));
+        if let Some(other) = self.mappings.insert(source, id).filter(|other| *other != id && !has_ended(*other)) {
             self.violate("uniqueness", format!("connections {other} and {id} both leave as {source:?}"));
         }
         if let Some(old) = self.mapped.insert(id, source).filter(|old| *old != source)
-            && self.promises
+            && (self.strict || loss.is_some() && !has_ended(id))
         {
-            self.violate("output commit", format!("connection {id} left as {old:?} and now leaves as {source:?}"));
+            let invariant = if self.strict { "output commit" } else { "bounded loss" };
+            self.violate(invariant, format!("connection {id} left as {old:?} and now leaves as {source:?}"));
         }
     }
 
@@ -196,6 +201,6 @@ fn is_owner(runtime: &Runtime, key: &FlowKey) -> bool {
 }
 
 /// The flow actors of every chain.
-fn all_flows(runtime: &Runtime) -> impl Iterator<Item = &Flows> {
+pub(crate) fn all_flows(runtime: &Runtime) -> impl Iterator<Item = &Flows> {
     (0..).map_while(|chain| runtime.flows(chain))
 }

@@ -6,6 +6,7 @@
 
 mod checkers;
 mod frames;
+mod loss;
 mod peers;
 mod plan;
 mod random;

@@ -5,7 +5,8 @@ use holdfast_functions::{Firewall, FirewallConfig, LoadBalancer, LoadBalancerCon
 use holdfast_nf::{Bound, Chain, ConfigError, Function, NetworkFunction};
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::runtime::{ChainSpec, RuntimeConfig};
-use holdfast_protection::{Flows, NfvActor, Peer, Protection, ReleaseAt, Unprotected};
+use holdfast_protection::nfactor::SNAPSHOT_EVERY;
+use holdfast_protection::{Flows, NfActor, NfvActor, Peer, Protection, ReleaseAt, Unprotected};
 use serde_json::json;
 
 /// Which protection.
@@ -17,11 +18,13 @@ pub enum Preset {
     Replica,
     /// `nfvactor`, released at the source.
     Source,
+    /// `nfactor`, with a snapshot every ten packets.
+    NfActor,
 }
 
 impl Preset {
     /// Every protection. The conformance suite runs for each of them.
-    pub const ALL: [Preset; 3] = [Preset::None, Preset::Replica, Preset::Source];
+    pub const ALL: [Preset; 4] = [Preset::None, Preset::Replica, Preset::Source, Preset::NfActor];
 
     /// Its name in tests and reports.
     pub fn name(self) -> &'static str {
@@ -29,12 +32,23 @@ impl Preset {
             Preset::None => "none",
             Preset::Replica => "nfvactor_at_replica",
             Preset::Source => "nfvactor_at_source",
+            Preset::NfActor => "nfactor",
         }
     }
 
     /// Flows survive the failure of a runtime.
     pub fn promises(self) -> bool {
         self.protection(Planted::default()).safety(&Flows::new(0, 0, 0, 0)).promises
+    }
+
+    /// The latest packets of a flow that a failure may undo.
+    pub fn may_forget(self) -> u32 {
+        self.protection(Planted::default()).safety(&Flows::new(0, 0, 0, 0)).may_forget
+    }
+
+    /// What was released is never forgotten.
+    pub fn is_strict(self) -> bool {
+        self.promises() && self.may_forget() == 0
     }
 
     /// A fresh one.
@@ -50,6 +64,11 @@ impl Preset {
             Preset::None => Box::new(Unprotected),
             Preset::Replica => nfvactor(ReleaseAt::Replica),
             Preset::Source => nfvactor(ReleaseAt::Source),
+            Preset::NfActor => Box::new(NfActor::new(SNAPSHOT_EVERY).plant(holdfast_protection::nfactor::Planted {
+                ignore_interval: planted.ignore_interval,
+                no_epoch_check: planted.no_epoch_check,
+                report_early: planted.report_early,
+            })),
         }
     }
 }
@@ -65,6 +84,10 @@ pub struct Planted {
     pub reuse_live_port: bool,
     /// New rules are for flows that are there, too.
     pub reclassify: bool,
+    /// After its first snapshot a flow has no other.
+    pub ignore_interval: bool,
+    /// A recovery is called over before the snapshots have been fetched.
+    pub report_early: bool,
 }
 
 /// See the module.
@@ -89,8 +112,9 @@ const LAST_PORT: [u16; 2] = [3071, 1535];
 impl Scenario {
     /// The scenario that a seed stands for in a run of many.
     pub fn of_seed(seed: u64) -> Scenario {
-        let preset = if seed.is_multiple_of(2) { Preset::Replica } else { Preset::Source };
-        Scenario { seed, preset, planted: Planted::default(), quiet: false, tight: seed / 2 % 2 == 1 }
+        let presets = [Preset::Replica, Preset::Source, Preset::NfActor, Preset::Replica, Preset::Source];
+        let preset = presets[(seed % presets.len() as u64) as usize];
+        Scenario { seed, preset, planted: Planted::default(), quiet: false, tight: seed / 5 % 2 == 1 }
     }
 
     fn ports(&self) -> (u16, u16) {

@@ -18,6 +18,17 @@ holdfast_nf::flow_state! {
 /// Where in a datagram's payload the counts are, forward and reverse, bytes.
 pub(crate) const COUNT_AT: [usize; 2] = [8, 16];
 
+/// Which connection a datagram belongs to, which way it goes, and the count that it reveals. `None` if it is no datagram of a client's.
+pub(crate) fn revealed(seen: &frames::Seen<'_>) -> Option<(u32, usize, u64)> {
+    if seen.protocol != proto::UDP || seen.payload.len() < 24 {
+        return None;
+    }
+    let id = seen.payload.first_chunk::<4>()?;
+    let way = usize::from(seen.destination.0[0] == 10);
+    let count = seen.payload.get(COUNT_AT[way]..)?.first_chunk::<8>()?;
+    Some((u32::from_be_bytes(*id), way, u64::from_be_bytes(*count)))
+}
+
 /// See the module.
 pub(crate) struct Stamper;
 

@@ -10,7 +10,7 @@ const MILLISECOND: u64 = 1_000_000;
 fn numbers_stay_with_their_flows_through_failure_after_failure() {
     let mut failures = 0;
     for seed in 0..24 {
-        for preset in [Preset::Replica, Preset::Source] {
+        for preset in [Preset::Replica, Preset::Source, Preset::NfActor] {
             // New connections make the partitions ask for blocks between the failures.
             let connection = |number: u64| Connection {
                 tcp: number % 4 == 3,

@@ -24,7 +24,7 @@ fn nothing_breaks_under_faults() {
 #[test]
 fn every_connection_finishes_in_peace() {
     for seed in 0..30 {
-        for preset in [Preset::None, Preset::Replica, Preset::Source] {
+        for preset in Preset::ALL {
             let report = run(Scenario { seed, preset, planted: Planted::default(), quiet: true, tight: false });
             assert_eq!(report.finished, report.connections, "{preset:?}: {}", broken(&report));
             assert!(report.violations.is_empty(), "{preset:?}: {}", broken(&report));
@@ -40,9 +40,26 @@ fn one_seed_gives_one_hash() {
     assert_ne!(run(Scenario::of_seed(0)).hash, run(Scenario::of_seed(1)).hash);
 }
 
-fn finds(planted: Planted) {
-    let found = (0..1000).find(|&seed| !run(Scenario { planted, ..Scenario::of_seed(seed) }).violations.is_empty());
-    assert!(found.is_some(), "{planted:?} was not noticed in 1000 seeds");
+fn finds(planted: Planted) -> Report {
+    let mut reports = (0..1000).map(|seed| run(Scenario { planted, ..Scenario::of_seed(seed) }));
+    let found = reports.find(|report| !report.violations.is_empty());
+    found.unwrap_or_else(|| panic!("{planted:?} was not noticed in 1000 seeds"))
+}
+
+/// Under a weak protection too much is forgotten.
+fn finds_loss(planted: Planted) {
+    let report = finds(planted);
+    assert!(report.violations.iter().any(|violation| violation.invariant == "bounded loss"), "{}", broken(&report));
+}
+
+#[test]
+fn snapshots_that_stay_away_are_noticed() {
+    finds_loss(Planted { ignore_interval: true, ..Planted::default() });
+}
+
+#[test]
+fn a_recovery_that_is_called_over_too_soon_is_noticed() {
+    finds_loss(Planted { report_early: true, ..Planted::default() });
 }
 
 #[test]

@@ -183,6 +183,10 @@ impl NetworkFunction for Firewall {
         Verdict::Forward
     }
 
+    fn outdated(&self, flow: &mut Tracked, packets: u32) {
+        flow.tcp.set_back(packets);
+    }
+
     fn describe(&self, flow: &Tracked) -> &'static str {
         match flow.tcp.state {
             state::NONE if flow.answered == 0 => "unanswered",

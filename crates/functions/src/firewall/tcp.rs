@@ -4,6 +4,12 @@
 //! sequence number sent, the highest that the other side allows, the largest window ever announced. A segment fits if it begins no later than
 //! what is allowed, ends no earlier than one window before what was sent, acknowledges nothing that was not sent, and nothing too old.
 //! Bounds err on the side of letting pass: a middle sees segments that the ends have not, and the other way round.
+//!
+//! A connection may be set back: its latest n segments were seen and are forgotten again. Every byte that was acknowledged since then passed in
+//! one of them, and no packet has more than 65,535: so at most n times as many were acknowledged, and sent at most one window more. Whatever
+//! is farther is refused. The window is the largest that the side can announce with its scale; only when the answer to the SYN was
+//! forgotten is its scale not known, and then that may be nearly 1 GiB. The next segment of the other side says what is really allowed;
+//! what one side acknowledges tells what the other has sent.
 
 use holdfast_wire::Packet;
 use holdfast_wire::header::tcp_flags::{ACK, FIN, RST, SYN};
@@ -43,12 +49,33 @@ pub struct Half {
     pub synchronised: u8,
     /// Its FIN was seen.
     pub finished: u8,
-    /// Zero.
-    pub spare: u8,
+    /// `limit` is the farthest that it can be, until the other side says where it is.
+    pub is_unsure: u8,
+    /// Bytes after `end` that may have been sent, and forgotten.
+    pub forgotten: u32,
+}
+
+impl Half {
+    /// So far it has sent.
+    fn reach(&mut self, end: u32) {
+        if after(end, self.end) {
+            self.forgotten = self.forgotten.saturating_sub(end.wrapping_sub(self.end));
+            self.end = end;
+        }
+    }
 }
 
 /// [`Half::scale`] of a side that offered none (RFC 7323: then neither side scales).
 const NO_SCALE: u8 = 0xff;
+
+/// The largest scale (RFC 7323, section 2.3).
+const MAX_SCALE: u8 = 14;
+
+/// The farthest that a connection can have gone on unseen. What is farther could not be told from what lies behind.
+const FARTHEST: u32 = 1 << 30;
+
+/// No packet has more bytes.
+const MAX_PACKET: u32 = 65_535;
 
 /// Both directions: 0 is the initiator's.
 #[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
@@ -86,7 +113,7 @@ fn scale_option(options: &[u8]) -> u8 {
             _ => {
                 let Some(&len) = options.get(at + 1) else { break };
                 if kind == 3 && len == 3 {
-                    return options.get(at + 2).map_or(NO_SCALE, |&scale| scale.min(14));
+                    return options.get(at + 2).map_or(NO_SCALE, |&scale| scale.min(MAX_SCALE));
                 }
                 if len < 2 {
                     break;
@@ -122,6 +149,13 @@ impl Connection {
         if flags & RST != 0 {
             return self.reset(us, them, flags, sequence, acknowledgement);
         }
+        if self.state == state::OPENING && flags & ACK != 0 && self.was_set_back() {
+            let inferred = self.inferred(us, sequence, acknowledgement);
+            if !inferred.fits(us, them, sequence, end, acknowledgement) {
+                return false;
+            }
+            *self = inferred;
+        }
         if self.halves[them].synchronised == 0 || self.halves[us].synchronised == 0 || flags & ACK == 0 {
             return false;
         }
@@ -132,15 +166,18 @@ impl Connection {
         let window = if both_scale { window << self.halves[us].scale } else { window };
         let sender = &mut self.halves[us];
         sender.window = sender.window.max(window);
-        // The rest of a segment follows in fragments without a header: it may be as long as the other side allows.
-        let end = if packet.layers.more_fragments && after(sender.limit, end) { sender.limit } else { end };
-        if after(end, sender.end) {
-            sender.end = end;
-        }
+        // The rest of a segment follows in fragments without a header: it may be as long as the other side allows. Where that is not known
+        // there is room for a packet in what may have been forgotten.
+        let is_cut = packet.layers.more_fragments && sender.is_unsure == 0;
+        sender.reach(if is_cut && after(sender.limit, end) { sender.limit } else { end });
         sender.finished |= u8::from(flags & FIN != 0);
+        let receiver = &mut self.halves[them];
+        // Only of what was forgotten can more be acknowledged than was seen.
+        receiver.reach(acknowledgement);
         let allowed = acknowledgement.wrapping_add(window.max(1));
-        if after(allowed, self.halves[them].limit) {
-            self.halves[them].limit = allowed;
+        if receiver.is_unsure != 0 || after(allowed, receiver.limit) {
+            receiver.limit = allowed;
+            receiver.is_unsure = 0;
         }
         self.state = match (self.halves[0].finished + self.halves[1].finished, self.state) {
             (_, state::RESET) => state::RESET,
@@ -163,9 +200,54 @@ impl Connection {
         let (sender, receiver) = (&self.halves[us], &self.halves[them]);
         let begins_in_time = !after(sequence, sender.limit);
         let is_not_old = !after(sender.end.wrapping_sub(receiver.window.max(1)), end);
-        let acknowledges_what_was_sent = !after(acknowledgement, receiver.end);
+        let acknowledges_what_was_sent = !after(acknowledgement, receiver.end.wrapping_add(receiver.forgotten));
         let old_acknowledgement = receiver.end.wrapping_sub(sender.window.max(MIN_ACK_WINDOW));
         begins_in_time && is_not_old && acknowledges_what_was_sent && !after(old_acknowledgement, acknowledgement)
+    }
+
+    /// The latest segments may have been forgotten, at most so many; see the module.
+    pub(super) fn set_back(&mut self, packets: u32) {
+        for side in 0..2 {
+            if self.halves[side].synchronised != 0 {
+                let bytes = self.halves[side].forgotten.saturating_add(packets.saturating_mul(MAX_PACKET));
+                self.halves[side].forgotten = bytes.min(FARTHEST);
+                self.widen(side);
+            }
+        }
+    }
+
+    fn was_set_back(&self) -> bool {
+        self.halves.iter().any(|half| half.forgotten != 0)
+    }
+
+    /// The side may have announced any window, and been allowed as far as any window of the other goes.
+    fn widen(&mut self, side: usize) {
+        let (own, other) = (self.widest(side), self.widest(1 - side));
+        let half = &mut self.halves[side];
+        half.window = half.window.max(own);
+        let limit = half.end.wrapping_add(half.forgotten.saturating_add(other).min(FARTHEST));
+        if after(limit, half.limit) {
+            half.limit = limit;
+        }
+        half.is_unsure = 1;
+    }
+
+    /// The largest window that the side can announce.
+    fn widest(&self, side: usize) -> u32 {
+        let scale = |half: &Half| if half.synchronised == 0 { MAX_SCALE } else { half.scale };
+        let (own, other) = (scale(&self.halves[side]), scale(&self.halves[1 - side]));
+        if own == NO_SCALE || other == NO_SCALE { 65_535 } else { 65_535 << own }
+    }
+
+    /// The answer to the SYN was forgotten: a segment tells where the other side is, but not how it scales.
+    fn inferred(&self, us: usize, sequence: u32, acknowledgement: u32) -> Connection {
+        let mut inferred = Connection { state: state::ANSWERED, ..*self };
+        let Some(side) = self.halves.iter().position(|half| half.synchronised == 0) else { return inferred };
+        let end = if side == us { sequence } else { acknowledgement };
+        let forgotten = self.halves[1 - side].forgotten;
+        inferred.halves[side] = Half { end, limit: end, scale: MAX_SCALE, synchronised: 1, forgotten, ..Half::default() };
+        inferred.widen(side);
+        inferred
     }
 
     #[allow(clippy::too_many_arguments, reason = "the fields of one segment")]
@@ -186,7 +268,7 @@ impl Connection {
         if opens_anew {
             *self = Connection::default();
         }
-        let first = Half { end, limit: end, window: window.max(1), scale, synchronised: 1, finished: 0, spare: 0 };
+        let first = Half { end, limit: end, window: window.max(1), scale, synchronised: 1, ..Half::default() };
         let early = end.wrapping_sub(sequence).wrapping_sub(1) as u16;
         let sender = self.halves[us];
         match self.state {

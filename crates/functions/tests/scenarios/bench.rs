@@ -27,6 +27,10 @@ struct Flow {
     expires_at: u64,
 }
 
+/// Flows as they were.
+#[derive(Clone)]
+pub(crate) struct Remembered(Vec<Flow>);
+
 /// See the module.
 pub(crate) struct Bench {
     chain: Chain,
@@ -255,6 +259,20 @@ impl Bench {
     pub(crate) fn state(&self) -> &'static str {
         let flow = self.flows.last().expect("a flow");
         self.chain.describe(&flow.block.0[..self.chain.layout().size])
+    }
+
+    /// The flows as they are now, to be set back to later.
+    pub(crate) fn remember(&self) -> Remembered {
+        Remembered(self.flows.clone())
+    }
+
+    /// The latest packets are forgotten, at most so many, as when a weak protection brings flows back.
+    pub(crate) fn set_back(&mut self, Remembered(flows): Remembered, packets: u32) {
+        self.flows = flows;
+        let size = self.chain.layout().size;
+        for flow in &mut self.flows {
+            self.chain.outdated(&mut flow.block.0[..size], packets);
+        }
     }
 
     /// Numbers that pools could lease now, over all functions.

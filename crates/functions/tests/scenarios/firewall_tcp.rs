@@ -321,3 +321,127 @@ fn nothing_but_the_handshake_passes_before_it_is_complete() {
     talk.server_drops("FIN ACK seq 500 ack 101");
     assert_eq!(talk.0.state(), "opening");
 }
+
+/// A connection's latest segments are forgotten, whichever they were: it goes on all the same, and is not open to everything.
+#[test]
+fn a_connection_that_was_set_back_goes_on() {
+    let steps: [(bool, &str); 7] = [
+        (true, "SYN seq 100 scale 7"),
+        (false, "SYN ACK seq 500 ack 101 scale 7"),
+        (true, "ACK seq 101 ack 501"),
+        (true, "ACK PSH seq 101 ack 501 len 1400"),
+        (false, "ACK PSH seq 501 ack 1501 len 1400"),
+        (true, "ACK PSH seq 1501 ack 1901 len 1400"),
+        (false, "ACK PSH seq 1901 ack 2901 len 1400"),
+    ];
+    for kept in 1..steps.len() {
+        let mut talk = Conversation::new();
+        let mut remembered = None;
+        for (at, (is_client, segment)) in steps.iter().enumerate() {
+            if at == kept {
+                remembered = Some(talk.0.remember());
+            }
+            if *is_client { talk.client(segment) } else { talk.server(segment) }
+        }
+        let remembered = remembered.expect("a state to go back to");
+        // Without being told the firewall would hold fast to what it knows: the client acknowledges what it has never seen.
+        talk.0.set_back(remembered.clone(), FORGOTTEN);
+        talk.client("ACK seq 2901 ack 3301");
+        talk.client("ACK PSH seq 2901 ack 3301 len 1400");
+        talk.server("ACK seq 3301 ack 4301");
+        talk.server("ACK PSH FIN seq 3301 ack 4301 len 10");
+        talk.client("ACK FIN seq 4301 ack 3312");
+        assert_eq!(talk.0.state(), "closed", "after {kept} of the steps");
+        // The server speaks first. Nothing absurdly far passes: no more than a window of 65535 << 7 bytes. Who remembers only the SYN does
+        // not know how the server scales, and must let the client use nearly 1 GiB: less would cripple a connection that has such a window.
+        talk.0.set_back(remembered, FORGOTTEN);
+        talk.server_drops("ACK PSH seq 1901 ack 90000000 len 1400");
+        talk.server("ACK PSH seq 1901 ack 2901 len 1400");
+        talk.client("ACK seq 2901 ack 3301");
+        let far = if kept == 1 { 1_500_000_000 } else { 90_000_000 };
+        talk.client_drops(&format!("ACK PSH seq {far} ack 3301 len 10"));
+        talk.client_drops("ACK PSH seq 2901 ack 90000000 len 10");
+        talk.server_drops("ACK PSH seq 90000000 ack 2901 len 10");
+        talk.server_drops("RST seq 90000000");
+    }
+}
+
+/// Packets that are forgotten where a connection is set back.
+const FORGOTTEN: u32 = 10;
+
+/// A connection that was set back may have gone on by the packets that are forgotten, 65535 bytes each, and sent a window more, to the byte. The first
+/// segment of either side sets the other's window anew, and then the usual bounds hold.
+#[test]
+fn what_was_forgotten_has_a_bound() {
+    let (seen, window) = (FORGOTTEN * 65_535, 65_535);
+    for (side, other, own, theirs) in [(CLIENT, SERVER, 101, 501), (SERVER, CLIENT, 501, 101)] {
+        let mut talk = Conversation::established();
+        let remembered = talk.0.remember();
+        talk.0.set_back(remembered.clone(), FORGOTTEN);
+        let farthest = own + seen + window;
+        talk.0.drops(&format!("tcp {side} ACK seq {} ack {theirs} len 1", farthest + 1), StateInvalid);
+        talk.0.drops(&format!("tcp {side} RST seq {}", farthest + 1), StateInvalid);
+        talk.0.drops(&format!("tcp {side} ACK seq {own} ack {}", theirs + seen + 1), StateInvalid);
+        talk.0.unchanged(&format!("tcp {side} ACK seq {farthest} ack {theirs} len 1"));
+        // As much again may be on its way, and the other side says what is allowed now.
+        talk.0.set_back(remembered, FORGOTTEN);
+        talk.0.unchanged(&format!("tcp {other} ACK seq {theirs} ack {} win 1000", own + seen));
+        talk.0.drops(&format!("tcp {side} ACK seq {} ack {theirs} len 1", own + seen + 1001), StateInvalid);
+        talk.0.unchanged(&format!("tcp {side} ACK seq {} ack {} win 500", own + seen, theirs + 5000));
+        talk.0.drops(&format!("tcp {other} ACK seq {} ack {} len 1", theirs + 5501, own + seen), StateInvalid);
+        // All that was forgotten is accounted for: the next acknowledgement is of what was sent, as ever.
+        talk.0.drops(&format!("tcp {other} ACK seq {} ack {} win 1000", theirs + 5000, own + seen + 1), StateInvalid);
+        talk.0.unchanged(&format!("tcp {side} ACK seq {} ack {} len 1000", own + seen, theirs + 5000));
+        talk.0.unchanged(&format!("tcp {other} ACK seq {} ack {} win 1000", theirs + 5000, own + seen + 1000));
+    }
+}
+
+/// A window grew and the growth is forgotten. What comes first is far ahead, for the segments before it were lost while nobody served the flow: the
+/// receiver asks for those again, and they pass.
+#[test]
+fn segments_that_were_lost_before_a_set_back_come_again() {
+    let mut talk = Conversation::new();
+    talk.client("SYN seq 100 scale 7");
+    talk.server("SYN ACK seq 500 ack 101 win 1000 scale 7");
+    talk.client("ACK seq 101 ack 501");
+    let remembered = talk.0.remember();
+    talk.0.set_back(remembered, FORGOTTEN);
+    talk.client("ACK seq 5000000 ack 501 len 1000");
+    talk.server("ACK seq 501 ack 101 win 60000");
+    talk.client("ACK seq 101 ack 501 len 1000");
+    talk.server("ACK seq 501 ack 1101 win 60000");
+}
+
+/// The answer to the SYN is forgotten, and a stranger guesses: a segment that does not fit what is known of the client tells nothing about the
+/// server either, and the connection goes on.
+#[test]
+fn a_refused_segment_says_nothing_about_a_connection_that_was_set_back() {
+    let mut talk = Conversation::new();
+    talk.client("SYN seq 100 scale 7");
+    let remembered = talk.0.remember();
+    talk.server("SYN ACK seq 500 ack 101 scale 7");
+    talk.client("ACK seq 101 ack 501 len 10");
+    talk.0.set_back(remembered, FORGOTTEN);
+    talk.server_drops("ACK seq 2000000000 ack 90000000 len 10");
+    talk.client_drops("ACK seq 2000000000 ack 2000000000 len 10");
+    assert_eq!(talk.0.state(), "opening");
+    talk.server("ACK seq 501 ack 111 len 10");
+    talk.client("ACK seq 111 ack 511 len 10");
+    assert_eq!(talk.0.state(), "established");
+}
+
+/// SYNs crossed, and nothing after them is remembered: the connection is as established as it was.
+#[test]
+fn a_simultaneous_open_that_was_set_back_goes_on() {
+    let mut talk = Conversation::new();
+    talk.client("SYN seq 100");
+    talk.server("SYN seq 500");
+    let remembered = talk.0.remember();
+    talk.client("SYN ACK seq 100 ack 501");
+    talk.server("SYN ACK seq 500 ack 101");
+    talk.client("ACK seq 101 ack 501 len 1000");
+    talk.0.set_back(remembered, FORGOTTEN);
+    talk.server("ACK seq 501 ack 1101 len 1000");
+    talk.client("ACK seq 1101 ack 1501");
+    assert_eq!(talk.0.state(), "established");
+}

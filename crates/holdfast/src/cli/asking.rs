@@ -38,7 +38,11 @@ fn status_text(status: &Status, style: Style) -> String {
         Protected::ReSynchronising => style.paint("re-synchronising", Tone::Caution),
         Protected::No => style.paint("no", Tone::Bad),
     };
-    let mut text = format!("protected: {protected}\n");
+    let weakness = match status.may_forget {
+        0 => String::new(),
+        packets => format!(" (weakly: a failure may undo up to {packets} packets of a flow, and what was under way)"),
+    };
+    let mut text = format!("protected: {protected}{weakness}\n");
     if let Some(rules) = &status.rules {
         let wait = if rules.in_force { "" } else { ", not in force everywhere yet" };
         text += &format!("rules: version {}, {}{wait}\n", rules.version, counted(rules.count, "rule"));

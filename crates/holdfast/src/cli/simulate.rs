@@ -17,38 +17,40 @@ pub(super) fn simulate(seeds: u64, from: u64, seed: Option<u64>, trace: bool, js
         .map(|worker| {
             std::thread::spawn(move || {
                 let mut faults = Faults::default();
-                let (mut events, mut connections, mut bad) = (0u64, 0usize, Vec::<Report>::new());
+                let (mut events, mut connections, mut undone, mut bad) = (0u64, 0usize, 0u64, Vec::<Report>::new());
                 for seed in (from + worker..from + seeds).step_by(workers as usize) {
                     let report = holdfast_sim::run(Scenario::of_seed(seed));
                     faults.add(&report.faults);
                     events += report.events;
                     connections += report.connections;
+                    undone = undone.max(report.undone);
                     if !report.violations.is_empty() {
                         bad.push(report);
                     }
                 }
-                (faults, events, connections, bad)
+                (faults, events, connections, undone, bad)
             })
         })
         .collect();
     let mut faults = Faults::default();
-    let (mut events, mut connections, mut bad) = (0, 0, Vec::new());
+    let (mut events, mut connections, mut undone, mut bad) = (0, 0, 0, Vec::new());
     for part in parts {
-        let (some_faults, some_events, some_connections, some_bad) =
+        let (some_faults, some_events, some_connections, some_undone, some_bad) =
             part.join().map_err(|_| Failure::new(exit::NEGATIVE, "the simulator panicked"))?;
         faults.add(&some_faults);
         events += some_events;
         connections += some_connections;
+        undone = undone.max(some_undone);
         bad.extend(some_bad);
     }
     if json {
-        let text = json!({ "version": 1, "seeds": seeds, "from": from, "events": events, "connections": connections,
+        let text = json!({ "version": 1, "seeds": seeds, "from": from, "events": events, "connections": connections, "undone": undone,
             "faults": { "kills": faults.kills, "pauses": faults.pauses, "moves": faults.moves, "moved": faults.moved, "drains": faults.drains, "lost": faults.lost, "doubled": faults.doubled, "reordered": faults.reordered },
             "violations": bad.iter().flat_map(|report| report.violations.iter().map(|violation| json!({ "seed": report.seed, "invariant": violation.invariant, "text": violation.text }))).collect::<Vec<_>>() });
         print(&format!("{text}\n"))?;
     } else {
         print(&format!(
-            "{seeds} seeds from {from}: {events} events, {connections} connections\nfaults: {} kills, {} pauses, {} frames lost, {} doubled, {} reordered\nmeanwhile: {} orders to move flows ({} moved), {} drains\n",
+            "{seeds} seeds from {from}: {events} events, {connections} connections\nfaults: {} kills, {} pauses, {} frames lost, {} doubled, {} reordered\nmeanwhile: {} orders to move flows ({} moved), {} drains\nunder `nfactor` a failure undid at most {undone} packets of a flow\n",
             faults.kills, faults.pauses, faults.lost, faults.doubled, faults.reordered, faults.moves, faults.moved, faults.drains
         ))?;
     }

@@ -309,16 +309,19 @@ impl<'de> Deserialize<'de> for ProtectionConfig {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProtectionOptions {
-    /// `none` or `nfvactor`.
+    /// `none`, `nfactor` or `nfvactor`.
     pub preset: Option<String>,
-    /// Where a flow's state lives: `memory`, or also on a `replica`.
+    /// Where a flow's state lives: `memory`, or also on a `replica`, or in a `snapshot` elsewhere now and then.
     pub flow: Option<String>,
     /// Where shared state lives: `memory` or `partitioned`.
     pub shared: Option<String>,
     /// When a packet leaves: `at-once`, from the `replica` or from the `source` once the replica has saved the state.
     pub release: Option<String>,
-    /// Where lost state comes back from: `nothing` or the `replica`.
+    /// Where lost state comes back from: `nothing`, the `replica` or the `snapshots`.
     pub rebuild: Option<String>,
+    /// With `nfactor`: packets of a flow between two snapshots (10). So many of its latest packets a failure may undo.
+    #[schemars(range(min = 1))]
+    pub snapshot_every: Option<u32>,
 }
 
 /// How many runtimes: a number, `{ count: 3 }` or `{ min: 2, max: 4 }`.

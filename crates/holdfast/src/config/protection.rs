@@ -3,23 +3,27 @@
 use super::file::{ProtectionConfig, ProtectionOptions};
 use super::mistake::{Mistake, listed, suggestion};
 use super::source::Spot;
-use holdfast_protection::{NfvActor, Protection, ReleaseAt, Unprotected};
+use holdfast_protection::nfactor::SNAPSHOT_EVERY;
+use holdfast_protection::{NfActor, NfvActor, Protection, ReleaseAt, Unprotected};
 
 /// A protection of this version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Preset {
     None,
     NfvActor(ReleaseAt),
+    /// With a snapshot every so many packets.
+    NfActor(u32),
 }
 
-const PRESETS: &[&str] = &["none", "nfvactor"];
-const LATER: &[&str] = &["nfactor", "reinforce", "dal", "rescue", "pico", "ftmb", "stateless"];
+const PRESETS: &[&str] = &["none", "nfactor", "nfvactor"];
+const LATER: &[&str] = &["reinforce", "dal", "rescue", "pico", "ftmb", "stateless"];
 
 impl Preset {
     pub(super) fn build(self) -> Box<dyn Protection> {
         match self {
             Preset::None => Box::new(Unprotected),
             Preset::NfvActor(release) => Box::new(NfvActor::new(release)),
+            Preset::NfActor(every) => Box::new(NfActor::new(every)),
         }
     }
 
@@ -27,7 +31,7 @@ impl Preset {
     pub(super) fn least_runtimes(self) -> u16 {
         match self {
             Preset::None => 1,
-            Preset::NfvActor(_) => 2,
+            Preset::NfvActor(_) | Preset::NfActor(_) => 2,
         }
     }
 }
@@ -39,13 +43,13 @@ struct Question {
     later: &'static [&'static str],
 }
 
-const FLOW: Question = Question { key: "flow", now: &["memory", "replica"], later: &["snapshot", "standby", "dal", "paged"] };
+const FLOW: Question = Question { key: "flow", now: &["memory", "replica", "snapshot"], later: &["standby", "dal", "paged"] };
 const SHARED: Question =
     Question { key: "shared", now: &["memory", "partitioned"], later: &["checkpoint", "dal", "state-server"] };
 const RELEASE: Question =
     Question { key: "release", now: &["at-once", "replica", "source"], later: &["standby", "stable", "write-back"] };
 const REBUILD: Question =
-    Question { key: "rebuild", now: &["nothing", "replica"], later: &["snapshots", "standby", "replay", "dal", "page-faults"] };
+    Question { key: "rebuild", now: &["nothing", "replica", "snapshots"], later: &["standby", "replay", "dal", "page-faults"] };
 
 impl Question {
     fn answer<'a>(&self, given: Option<&'a str>, spot: Spot<'_>) -> Result<Option<&'a str>, Mistake> {
@@ -66,6 +70,18 @@ impl Question {
 
 /// `spot` is the value of `protection`.
 pub(super) fn read(config: Option<&ProtectionConfig>, spot: Spot<'_>) -> Result<Preset, Mistake> {
+    let preset = read_preset(config, spot)?;
+    let Some(ProtectionConfig::Options(ProtectionOptions { snapshot_every: Some(every), .. })) = config else {
+        return Ok(preset);
+    };
+    match (preset, *every) {
+        (Preset::NfActor(_), 0) => Err(spot.key("snapshot_every").mistake("a snapshot is due after 1 packet or more")),
+        (Preset::NfActor(_), every) => Ok(Preset::NfActor(every)),
+        _ => Err(spot.name("snapshot_every").mistake("only the preset `nfactor` has snapshots: leave `snapshot_every` out")),
+    }
+}
+
+fn read_preset(config: Option<&ProtectionConfig>, spot: Spot<'_>) -> Result<Preset, Mistake> {
     match config {
         None => Ok(Preset::None),
         Some(ProtectionConfig::Preset(name)) => preset(name, None, spot, spot),
@@ -89,6 +105,10 @@ fn preset(name: &str, release: Option<&str>, spot: Spot<'_>, options: Spot<'_>) 
     match (name, release) {
         ("none", None | Some("at-once")) => Ok(Preset::None),
         ("none", Some(_)) => Err(options.key("release").mistake("`none` has nothing to wait for: leave `release` out")),
+        ("nfactor", None | Some("at-once")) => Ok(Preset::NfActor(SNAPSHOT_EVERY)),
+        ("nfactor", Some(_)) => {
+            Err(options.key("release").mistake("with `nfactor` packets leave at once: `release` is `at-once`, or use `nfvactor`"))
+        }
         ("nfvactor", None | Some("replica")) => Ok(Preset::NfvActor(ReleaseAt::Replica)),
         ("nfvactor", Some("source")) => Ok(Preset::NfvActor(ReleaseAt::Source)),
         ("nfvactor", Some(_)) => Err(options
@@ -111,18 +131,32 @@ fn answers(options: &ProtectionOptions, spot: Spot<'_>) -> Result<Preset, Mistak
     let rebuild = REBUILD.answer(options.rebuild.as_deref(), spot)?;
     let contradiction = |key: &str, message: &str| Err(spot.key(key).mistake(message));
     match flow {
-        None => {
-            Err(spot.mistake("a protection has a `preset`, or says at least where `flow` state lives: `memory` or `replica`"))
-        }
+        None => Err(spot.mistake(
+            "a protection has a `preset`, or says at least where `flow` state lives: `memory`, `replica` or `snapshot`",
+        )),
         Some("memory") => match (release, rebuild) {
             (Some("replica" | "source"), _) => contradiction(
                 "release",
                 "without a replica nobody says that the state is saved: `flow: replica`, or `release: at-once`",
             ),
-            (_, Some("replica")) => {
+            (_, Some("replica" | "snapshots")) => {
                 contradiction("rebuild", "there is no replica to rebuild from: `flow: replica`, or `rebuild: nothing`")
             }
             _ => Ok(Preset::None),
+        },
+        Some("snapshot") => match (shared, release, rebuild) {
+            (Some("memory"), _, _) => contradiction(
+                "shared",
+                "flows that come back need `shared: partitioned`: what is left in a dead runtime's memory may be given twice",
+            ),
+            (_, Some("replica" | "source"), _) => contradiction(
+                "release",
+                "a snapshot is older than what it would have to hold back: `release: at-once`, or `flow: replica`",
+            ),
+            (_, _, Some("nothing" | "replica")) => {
+                contradiction("rebuild", "what is lost comes back from the snapshots: `rebuild: snapshots`")
+            }
+            _ => Ok(Preset::NfActor(SNAPSHOT_EVERY)),
         },
         Some(_) => match (shared, release, rebuild) {
             (Some("memory"), _, _) => contradiction(
@@ -133,7 +167,7 @@ fn answers(options: &ProtectionOptions, spot: Spot<'_>) -> Result<Preset, Mistak
                 "release",
                 "a replica with `release: at-once` is not available in this version: `replica`, `source`",
             ),
-            (_, _, Some("nothing")) => {
+            (_, _, Some("nothing" | "snapshots")) => {
                 contradiction("rebuild", "a replica from which nothing is rebuilt is of no use: `rebuild: replica`")
             }
             (_, Some("source"), _) => Ok(Preset::NfvActor(ReleaseAt::Source)),

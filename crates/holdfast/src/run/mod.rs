@@ -115,6 +115,8 @@ struct Manager {
     cluster_names: Vec<String>,
     /// Name and device of each port.
     port_names: Vec<(String, String)>,
+    /// See [`status::Status`](crate::status::Status).
+    may_forget: u32,
     /// What the configuration allows each port, bytes.
     mtu_limits: Vec<u16>,
     /// Frames in and out by each port.
@@ -221,6 +223,7 @@ impl Manager {
         });
         let empty = holdfast_protection::Flows::new(0, 0, 0, 0);
         let promises = |chain: &u16| chains[usize::from(*chain)].protection.safety(&empty).promises;
+        let may_forget = chains.iter().map(|built| built.protection.safety(&empty).may_forget).max().unwrap_or(0);
         let clusters = checked.clusters.iter().map(|cluster| ClusterConfig {
             runtimes: cluster.runtimes,
             chains: cluster.chains.clone(),
@@ -278,6 +281,7 @@ impl Manager {
             is_ready: false,
             device_states,
             port_names: checked.ports.clone(),
+            may_forget,
             mtu_limits: checked.config.ports.values().map(|port| port.mtu.unwrap_or(u16::MAX)).collect(),
             traffic: vec![(0, 0); checked.ports.len()],
             cluster_names: checked.clusters.iter().map(|cluster| cluster.name.clone()).collect(),

@@ -167,6 +167,7 @@ impl Manager {
                 coordinator::Protected::Resynchronising => Protected::ReSynchronising,
                 coordinator::Protected::No => Protected::No,
             },
+            may_forget: self.may_forget,
             ports: ports.collect(),
             rules: Some(status::Rules {
                 version: coordinator.rules().version(),

@@ -4,7 +4,8 @@
 //! (told by the host's manager, at once) or when it is not heard for too long. Then, in this order: it is fenced; everyone gets the
 //! view without it; the others are asked to recover what they have of it; when all have reported, the switch forgets the routes
 //! that nobody claimed and the dead runtime's part of every pool is free again. A new incarnation is started at once, or after a
-//! pause that doubles if it keeps dying. The coordinator takes no part in moving or replicating a flow.
+//! pause that doubles if it keeps dying; while its predecessor is being recovered from, it is asked to recover too: others may have kept
+//! flows for it. The coordinator takes no part in moving or replicating a flow.
 //!
 //! In: messages, ends of processes, the time. Out: messages, wishes to start, fence and kill. Never: a packet.
 
@@ -243,6 +244,11 @@ impl Coordinator {
         &self.ledgers
     }
 
+    /// The latest view's version.
+    pub fn view(&self) -> u64 {
+        self.view
+    }
+
     /// True once every runtime has started and knows the others, and the switches know the rules.
     pub fn is_ready(&self) -> bool {
         let is_there = |runtime: &Runtime| runtime.member.state == MemberState::Running && runtime.report.view == self.view;
@@ -256,10 +262,11 @@ impl Coordinator {
     /// Whether flows would survive a failure.
     pub fn protected(&self) -> Protected {
         let promising = |cluster: u16| self.config.clusters.get(usize::from(cluster)).is_some_and(|cluster| cluster.promises);
-        let running = self
-            .runtimes
-            .iter()
-            .filter(|runtime| runtime.member.state == MemberState::Running && promising(runtime.member.cluster));
+        // Also those that are leaving: what they have still is theirs.
+        let serving = self.runtimes.iter().filter(|runtime| {
+            matches!(runtime.member.state, MemberState::Running | MemberState::Leaving) && promising(runtime.member.cluster)
+        });
+        let running = serving.clone().filter(|runtime| runtime.member.state == MemberState::Running);
         let count = |cluster: u16| running.clone().filter(|runtime| runtime.member.cluster == cluster).count();
         let mut clusters = (0..self.config.clusters.len() as u16).filter(|cluster| promising(*cluster)).peekable();
         if clusters.peek().is_none() || clusters.any(|cluster| count(cluster) < 2) {
@@ -273,7 +280,7 @@ impl Coordinator {
                 && self.last_turn.saturating_sub(runtime.last_heard) <= self.config.hang_timeout / 2
         };
         let recovering = self.failovers.iter().any(|failover| failover.recovered_at.is_none());
-        if recovering || !running.clone().all(settled) { Protected::Resynchronising } else { Protected::Yes }
+        if recovering || !serving.clone().all(settled) { Protected::Resynchronising } else { Protected::Yes }
     }
 
     /// Asks every runtime for its flows, or those that a selector means; [`Coordinator::take_flows`] gives them when all have answered.
@@ -455,6 +462,7 @@ impl Coordinator {
                     runtime.member.state = MemberState::Running;
                     self.push_view();
                     self.grant_first_blocks(from, now);
+                    self.ask_successor(from);
                 }
             }
             Control::Report(report) => runtime.report = report,
@@ -481,6 +489,16 @@ impl Coordinator {
             }
             Control::Trace(steps) => self.traces.extend(steps),
             _ => self.drops.count(DropReason::Malformed),
+        }
+    }
+
+    /// A runtime has come to where one was that is still being recovered from: others may have kept flows for it.
+    fn ask_successor(&mut self, successor: Peer) {
+        let open = self.failovers.iter_mut().filter(|failover| failover.recovered_at.is_none());
+        for failover in open.filter(|failover| failover.dead.node == successor.node) {
+            let Peer { node, incarnation } = failover.dead;
+            failover.waiting.push(successor);
+            self.fabric.send_control(successor.node, &Control::Recover { node, incarnation });
         }
     }
 

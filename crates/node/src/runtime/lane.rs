@@ -428,9 +428,13 @@ impl Lane {
     pub(crate) fn claimed(&mut self, slot: Slot, epoch: u32) {
         self.flows.header_mut(slot).epoch = epoch;
         self.protection.claimed(&mut self.flows, slot);
+        let may_forget = self.protection.safety(&self.flows).may_forget;
         let (header, state) = self.flows.parts_mut(slot);
         header.flags |= flag::UNCONFIRMED;
         self.chain.recover(state);
+        if may_forget > 0 {
+            self.chain.outdated(state, may_forget);
+        }
         self.wheel.remove(&mut self.flows, slot);
         self.wheel.file(&mut self.flows, slot);
         self.retry = true;

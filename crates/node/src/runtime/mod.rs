@@ -275,6 +275,7 @@ impl Runtime {
             lane.expire_parked(&mut self.shared, pool);
             lane.expire_flows(&mut self.shared);
             lane.protection.flush(&mut lane.flows, &mut lane.outbox);
+            self.recoveries.take_late_claims(lane);
             self.carry_out_records(at);
         }
         self.serve_pools();
@@ -284,7 +285,7 @@ impl Runtime {
         self.report(clock);
         // After the report: a recovery is over for the coordinator only when it knows that the recovered flows want new replicas.
         if self.errands.is_empty() {
-            self.recoveries.report(&mut self.fabric);
+            self.recoveries.report(&mut self.fabric, &self.lanes);
         }
         self.transmit_messages(tx, pool, clock);
         for at in 0..self.lanes.len() {
@@ -447,7 +448,7 @@ impl Runtime {
             Control::Recover { node, incarnation } => {
                 let dead = Peer { node, incarnation };
                 self.fabric.remove_peer(dead);
-                if self.recoveries.begin(dead, &mut self.lanes) {
+                if self.recoveries.begin(dead, self.config.me, &mut self.lanes) {
                     let (migrations, mut parts) = self.migration();
                     migrations.handle_dead(dead, &mut parts);
                 }

@@ -4,6 +4,9 @@
 //! replicas; their routes are claimed from the switch, many in one record, as fast as the channel takes them. A flow is served when its
 //! claim is granted, not when all are. When none is open the coordinator gets the account: first which shared resources the
 //! recovered flows hold, then that this runtime is done.
+//!
+//! Where the next incarnation of the dead takes its flows back (NFActor), it is asked to recover too, and flows are claimed as they come: there
+//! by it, here by who kept their snapshots in vain.
 
 use super::Lane;
 use crate::address::{COORDINATOR, SWITCH};
@@ -47,13 +50,16 @@ impl Recoveries {
     }
 
     /// True if it was not under way.
-    pub(crate) fn begin(&mut self, dead: Peer, lanes: &mut [Lane]) -> bool {
+    pub(crate) fn begin(&mut self, dead: Peer, me: Peer, lanes: &mut [Lane]) -> bool {
         if self.running.iter().any(|recovery| recovery.dead == dead) {
             return false;
         }
         let mut open = 0;
         for lane in lanes {
-            lane.protection.recover(&mut lane.flows, dead, &mut lane.outbox);
+            match dead.node == me.node {
+                true => lane.protection.restore(&mut lane.flows, dead, &mut lane.outbox),
+                false => lane.protection.recover(&mut lane.flows, dead, &mut lane.outbox),
+            }
             open += lane.outbox.claims.len();
             self.queue.extend(lane.outbox.claims.drain(..).map(|slot| (dead, lane.index, slot)));
         }
@@ -77,6 +83,19 @@ impl Recoveries {
     pub(crate) fn unhold(&mut self, dead: Peer) {
         if let Some(recovery) = self.running.iter_mut().find(|recovery| recovery.dead == dead) {
             recovery.open = recovery.open.saturating_sub(1);
+        }
+    }
+
+    /// Flows that a protection found after it had been told of the failure.
+    pub(crate) fn take_late_claims(&mut self, lane: &mut Lane) {
+        for (node, slot) in lane.outbox.late_claims.drain(..) {
+            let known = self.running.iter_mut().find(|recovery| recovery.dead.node == node);
+            // Nobody waits for the account of a recovery that is over, but the flow is no worse for it.
+            let dead = known.map_or(Peer { node, incarnation: 0 }, |recovery| {
+                recovery.open += 1;
+                recovery.dead
+            });
+            self.queue.push_back((dead, lane.index, slot));
         }
     }
 
@@ -138,6 +157,7 @@ impl Recoveries {
             }
             if epoch == 0 {
                 // The flow lives elsewhere under a newer epoch, or ended.
+                lane.protection.unclaimed(&mut lane.flows, *slot);
                 lane.flows.remove(*slot);
                 lane.retry = true;
             } else {
@@ -154,9 +174,13 @@ impl Recoveries {
     }
 
     /// Accounts for finished recoveries to the coordinator, which has heard of every number that their flows hold.
-    pub(crate) fn report(&mut self, fabric: &mut Fabric) {
+    pub(crate) fn report(&mut self, fabric: &mut Fabric, lanes: &[Lane]) {
+        // Of a node that died twice, late claims may belong to either life.
+        let open: Vec<u16> =
+            self.running.iter().filter(|recovery| recovery.open > 0).map(|recovery| recovery.dead.node).collect();
         self.running.retain(|recovery| {
-            if recovery.open > 0 {
+            let is_open = |lane: &Lane| lane.protection.is_recovering(recovery.dead);
+            if open.contains(&recovery.dead.node) || lanes.iter().any(is_open) {
                 return true;
             }
             let Peer { node, incarnation } = recovery.dead;

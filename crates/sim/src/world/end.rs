@@ -3,7 +3,6 @@
 use super::{Process, World};
 use crate::peers::Progress;
 use crate::plan::Outcome;
-use crate::scenario::Preset;
 use crate::world::Report;
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::Peer;
@@ -14,7 +13,7 @@ impl World {
     pub(super) fn finish(mut self) -> Outcome {
         self.faults.moved = self.hub.coordinator.moves().map(|order| order.moved).sum();
         let finished: Vec<bool> = self.clients.iter().map(|client| client.progress() == Progress::Done).collect();
-        let must_finish = self.scenario.preset != Preset::None || self.faults.kills + self.faults.pauses == 0;
+        let must_finish = self.scenario.preset.promises() || self.faults.kills + self.faults.pauses == 0;
         if must_finish && self.plan.is_none() {
             self.check_liveness();
         }
@@ -42,6 +41,7 @@ impl World {
             violations: self.checkers.violations,
             connections: finished.len(),
             finished: finished.iter().filter(|done| **done).count(),
+            undone: self.loss.as_ref().map_or(0, |loss| loss.worst),
         };
         Outcome {
             report,
@@ -57,7 +57,9 @@ impl World {
 
     fn check_liveness(&mut self) {
         let mut stuck = Vec::new();
-        for client in &self.clients {
+        // What began anew may have been cut off in the middle.
+        let begun_anew = |id: u32| self.loss.as_ref().is_some_and(|loss| loss.begun_anew.contains(&id));
+        for client in self.clients.iter().filter(|client| !begun_anew(client.id())) {
             match client.progress() {
                 Progress::Done => {}
                 Progress::Running => stuck.push(format!("connection {} never finished", client.id())),
@@ -79,6 +81,9 @@ impl World {
             .map(|(_, process)| &process.runtime)
             .collect();
         self.checkers.check_remembered(&self.clients, &serving);
+        if let Some(loss) = &self.loss {
+            loss.check_floors(&serving, &mut self.checkers);
+        }
     }
 
     /// No packet without an end: every buffer is free, or held for a reason.

@@ -7,6 +7,7 @@ use crate::scenario::Preset;
 use holdfast_node::address::{FIRST_RUNTIME, NodeId};
 use holdfast_node::coordinator::Protected;
 use holdfast_node::runtime::Runtime;
+use holdfast_node::switch::Route;
 use holdfast_protection::Peer;
 use holdfast_protection::flows::role;
 use holdfast_wire::FlowKey;
@@ -86,14 +87,31 @@ impl World {
 
     fn kill(&mut self, peer: Peer) {
         self.faults.kills += 1;
+        self.note_failure(peer);
         self.say(format_args!("kill runtime {}.{}", peer.node, peer.incarnation));
         self.end_process(peer);
         let noticed = self.random.range(20, 5000) * MICROSECOND;
         self.at(self.now + noticed, Event::ExitNoticed(peer));
     }
 
+    fn note_failure(&mut self, peer: Peer) {
+        let was_safe = self.hub.coordinator.protected() == Protected::Yes;
+        if let Some(loss) = &mut self.loss {
+            loss.failed(peer, self.now, was_safe);
+        }
+    }
+
+    /// A runtime has been given up.
+    pub(super) fn given_up(&mut self, dead: Peer) {
+        let Some(loss) = &mut self.loss else { return };
+        let routes: Vec<Route> = self.hub.switch.routes().filter(|route| route.owner == dead).copied().collect();
+        let living = self.processes.iter().filter(|(peer, _)| **peer != dead).map(|(_, process)| &process.runtime);
+        loss.given_up(dead, &routes, &living.collect::<Vec<_>>(), &self.clients, &mut self.checkers);
+    }
+
     fn stop(&mut self, peer: Peer, pause: u64) {
         self.faults.pauses += 1;
+        self.note_failure(peer);
         self.say(format_args!("stop runtime {}.{}", peer.node, peer.incarnation));
         if let Some(process) = self.processes.get_mut(&peer) {
             process.paused = true;
@@ -153,7 +171,10 @@ impl World {
             && self.processes.len() == RUNTIMES as usize
             && self.processes.values().all(|process| !process.paused);
         let processes = self.processes.values().map(|process| &process.runtime);
-        self.checkers.check_released(frame, &self.clients, processes, is_settled);
+        self.checkers.check_released(frame, &self.clients, processes, is_settled, self.loss.as_ref());
+        if let Some(loss) = &mut self.loss {
+            loss.released(frame, &self.clients, self.now);
+        }
     }
 
     pub(super) fn check_owners(&mut self) {
@@ -165,6 +186,9 @@ impl World {
             .map(|(_, process)| &process.runtime)
             .collect();
         self.checkers.check_owners(&serving);
+        if let Some(loss) = &self.loss {
+            loss.check_floors(&serving, &mut self.checkers);
+        }
         self.check_numbers();
     }
 

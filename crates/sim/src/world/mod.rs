@@ -16,6 +16,7 @@ pub use report::{Faults, Report};
 use self::draw::Habits;
 use crate::checkers::Checkers;
 use crate::frames;
+use crate::loss::Loss;
 use crate::peers::{Client, Progress, Server};
 use crate::plan::{Exit, Outcome, Plan};
 use crate::random::Random;
@@ -95,6 +96,8 @@ pub struct World {
     moves_left: u64,
     faults: Faults,
     checkers: Checkers,
+    /// Where the protection is a weak one.
+    loss: Option<Loss>,
     hash: u64,
     count: u64,
     last_arrival: BTreeMap<(u8, Peer), u64>,
@@ -171,7 +174,11 @@ impl World {
             Some(plan) => draw::planned(&plan.connections),
             None => draw::clients(&mut random),
         };
-        let checkers = Checkers::new(layout, promises || plan.as_ref().is_some_and(|plan| plan.strict));
+        let is_strict = plan.as_ref().is_some_and(|plan| plan.strict);
+        let checkers = Checkers::new(layout, promises || is_strict, scenario.preset.is_strict() || is_strict);
+        let may_forget = scenario.preset.may_forget();
+        let on_the_way = if is_calm { 2 * MILLISECOND } else { 200 * MILLISECOND };
+        let loss = (may_forget > 0).then(|| Loss::new(may_forget, on_the_way));
         let faults_left = if scenario.quiet { 0 } else { random.range(1, 4) };
         let mut world = World {
             chains,
@@ -195,6 +202,7 @@ impl World {
             moves_left: 0,
             faults: Faults::default(),
             checkers,
+            loss,
             hash: 0xcbf2_9ce4_8422_2325,
             count: 0,
             last_arrival: BTreeMap::new(),
@@ -492,7 +500,8 @@ impl World {
                     self.end_process(peer);
                     self.at(self.now + MILLISECOND, Event::ExitNoticed(peer));
                 }
-                Wish::Fence(_) | Wish::Admit(_) => {}
+                Wish::Fence(peer) => self.given_up(peer),
+                Wish::Admit(_) => {}
             }
         }
         self.hub_out = out;

@@ -54,4 +54,7 @@ pub struct Report {
     pub connections: usize,
     /// Connections that finished.
     pub finished: usize,
+    /// The most packets of one flow that a failure undid, counted among those that had left some time before it. Only a weak protection
+    /// makes it more than 0.
+    pub undone: u64,
 }

@@ -46,7 +46,8 @@ impl World {
             let is_theirs =
                 |ends: (crate::frames::End, crate::frames::End, u8)| crate::frames::key(ends.0, ends.1, ends.2) == key;
             let client = self.clients.iter().find(|client| is_theirs(client.ends())).map(|client| client.id());
-            if let Some(id) = client {
+            let begun_anew = |id: &u32| self.loss.as_ref().is_some_and(|loss| loss.begun_anew.contains(id));
+            if let Some(id) = client.filter(|id| !begun_anew(id)) {
                 self.checkers.check_chain(id, packet.meta.chain);
             }
         }

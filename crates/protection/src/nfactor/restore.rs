@@ -1,0 +1,305 @@
+//! The snapshots of a runtime that failed come to its next incarnation, from all their holders in parallel.
+//!
+//! Theory of operation. A holder [keeps](Keeping) what it has of the dead. The next incarnation [asks](Fetching) every peer; each
+//! [serves](Serving) it as fast as their channel takes it, and says when that was all. What was sent is from then on a snapshot of the next
+//! incarnation's flow, held where it was: if that one dies too, the same begins again. The account of the recovery stays open until everything
+//! sent has been saved or refused, so that neither routes nor leases are given away meanwhile. A holder whom nobody asks, or no longer,
+//! claims the routes of what it still keeps: the flows are served again, there.
+
+use super::{NfActor, is_newer, reached, split_block, split_u32};
+use crate::flows::{ActorHeader, role};
+use crate::{Flows, Outbox, Peer, Slot, kind};
+use holdfast_wire::DropReason;
+use zerocopy::FromBytes;
+
+/// How long a holder waits for the next incarnation to ask, or to take more, ns. A process starts in a small part of it, and the switch
+/// holds packets for longer.
+pub(super) const PATIENCE: u64 = 2_000_000_000;
+/// As long as a next incarnation that is there may take to ask, ns. One whose holder is leaving does not: it does not know of it.
+pub(super) const SHORT_PATIENCE: u64 = 250_000_000;
+/// Slots looked at, and snapshots sent, per flush: waiting for them is what makes a failover long.
+const SERVE_SCAN: u32 = 8192;
+const SERVE_SEND: usize = 256;
+
+/// Snapshots of flows of a dead runtime are here.
+pub(super) struct Keeping {
+    dead: Peer,
+    /// When they are claimed; unknown until the time is.
+    deadline: Option<u64>,
+    /// Since when its next incarnation has been there and not asked.
+    unasked_since: Option<u64>,
+}
+
+/// A next incarnation asked for them.
+pub(super) struct Serving {
+    to: Peer,
+    /// Of lives up to this one.
+    incarnation: u32,
+    at: Slot,
+    /// Number of the record that said that this was all.
+    said_all: Option<u32>,
+}
+
+/// What this runtime asks for: its predecessor's flows.
+pub(super) struct Fetching {
+    dead: Peer,
+    unasked: Vec<Peer>,
+    asked: Vec<Peer>,
+}
+
+fn is_of(header: &ActorHeader, node: u16, incarnation: u32) -> bool {
+    header.role == role::REPLICA && header.peer == node && reached(incarnation, header.peer_incarnation)
+}
+
+/// The flow is claimed by who held its snapshot.
+fn claim(flows: &mut Flows, slot: Slot, node: u16, out: &mut Outbox) {
+    flows.set_role(slot, role::CLAIMING);
+    // Nobody holds a snapshot of it now.
+    let header = flows.header_mut(slot);
+    (header.peer, header.peer_incarnation) = (0, 0);
+    out.late_claims.push((node, slot));
+}
+
+/// The next incarnation refused what it had asked for.
+pub(super) fn take_back(flows: &mut Flows, slot: Slot, node: u16, reason: DropReason, out: &mut Outbox) {
+    match reason {
+        // It has newer state.
+        DropReason::StaleEpoch => flows.remove(slot),
+        _ => claim(flows, slot, node, out),
+    }
+}
+
+impl NfActor {
+    /// `dead` has failed: what is here of it is kept, and it says nothing any more.
+    pub(super) fn keep(&mut self, flows: &Flows, dead: Peer) {
+        let Peer { node, incarnation } = dead;
+        // Also if nothing has come from it yet: it may be on its way.
+        self.inbound_from(dead);
+        for inbound in self.inbound.iter_mut().filter(|inbound| inbound.peer.node == node) {
+            if reached(incarnation, inbound.peer.incarnation) {
+                inbound.closed = true;
+                inbound.untold.clear();
+            }
+        }
+        self.serving.retain(|serving| serving.to.node != node || !reached(incarnation, serving.to.incarnation));
+        if !self.keeping.iter().any(|keeping| keeping.dead == dead)
+            && flows.iter().any(|(_, header)| is_of(header, node, incarnation))
+        {
+            self.keeping.push(Keeping { dead, deadline: None, unasked_since: None });
+        }
+    }
+
+    pub(super) fn begin_fetching(&mut self, dead: Peer) {
+        let unasked = self.links.iter().map(|link| link.peer).collect();
+        self.fetching.push(Fetching { dead, unasked, asked: Vec::new() });
+    }
+
+    /// Asks whom it has not asked yet.
+    pub(super) fn fetch(&mut self, out: &mut Outbox) {
+        for fetching in &mut self.fetching {
+            while let Some(&peer) = fetching.unasked.last() {
+                if let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) {
+                    let number = link.next();
+                    let incarnation = fetching.dead.incarnation.to_be_bytes();
+                    if !out.send(peer, kind::FETCH, &[&number.to_be_bytes(), &incarnation]) {
+                        self.blocked = true;
+                        break;
+                    }
+                    link.sent = number;
+                    fetching.asked.push(peer);
+                }
+                fetching.unasked.pop();
+            }
+        }
+        self.fetching.retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
+    }
+
+    /// A runtime asks for the flows of its earlier lives, up to one.
+    pub(super) fn handle_fetch(&mut self, flows: &Flows, from: Peer, body: &[u8]) -> Result<(), DropReason> {
+        let (number, rest) = split_u32(body)?;
+        let (incarnation, rest) = split_u32(rest)?;
+        if !rest.is_empty() || incarnation == from.incarnation || !reached(from.incarnation, incarnation) {
+            return Err(DropReason::Malformed);
+        }
+        self.take_number(from, number)?;
+        // It may be heard of sooner than that its predecessor failed.
+        self.keep(flows, Peer { node: from.node, incarnation });
+        self.serving.push(Serving { to: from, incarnation, at: 0, said_all: None });
+        Ok(())
+    }
+
+    /// Sends what was asked for, as far as there is room.
+    pub(super) fn serve(&mut self, flows: &mut Flows, out: &mut Outbox) {
+        for serving in &mut self.serving {
+            let to = serving.to;
+            let Some(link) = self.links.iter_mut().find(|link| link.peer == to) else { continue };
+            let end = serving.at.saturating_add(SERVE_SCAN).min(flows.capacity() as u32);
+            let mut sent = 0;
+            while serving.at < end && sent < SERVE_SEND {
+                let slot = serving.at;
+                let header = flows.header(slot);
+                if is_of(header, to.node, serving.incarnation) {
+                    let number = link.next();
+                    let parts: [&[u8]; 3] = [&number.to_be_bytes(), &flows.layout().to_be_bytes(), flows.block(slot)];
+                    if !out.send(to, kind::RESTORED, &parts) {
+                        self.blocked = true;
+                        break;
+                    }
+                    link.note_sent(number, flows, slot, self.now);
+                    let header = flows.header_mut(slot);
+                    (header.peer_incarnation, header.commit) = (to.incarnation, number);
+                    sent += 1;
+                }
+                serving.at += 1;
+            }
+            if sent > 0 {
+                let kept = self.keeping.iter_mut().filter(|keeping| keeping.dead.node == to.node);
+                kept.for_each(|keeping| keeping.deadline = Some(self.now + PATIENCE));
+            }
+            if serving.at as usize >= flows.capacity() && serving.said_all.is_none() {
+                let number = link.next();
+                if out.send(to, kind::FETCHED, &[&number.to_be_bytes(), &serving.incarnation.to_be_bytes()]) {
+                    link.sent = number;
+                    serving.said_all = Some(number);
+                } else {
+                    self.blocked = true;
+                }
+            }
+        }
+    }
+
+    /// Everything up to this record has been saved or refused there.
+    pub(super) fn finish_serving(&mut self, to: Peer, saved: u32) {
+        let keeping = &mut self.keeping;
+        self.serving.retain(|serving| {
+            let is_done = serving.to == to && serving.said_all.is_some_and(|number| reached(saved, number));
+            if is_done {
+                keeping.retain(|kept| kept.dead.node != to.node || !reached(serving.incarnation, kept.dead.incarnation));
+            }
+            !is_done
+        });
+    }
+
+    /// Claims what was kept for too long.
+    pub(super) fn give_up_waiting(&mut self, flows: &mut Flows, out: &mut Outbox) {
+        let now = self.now;
+        let (links, serving) = (&self.links, &self.serving);
+        self.keeping.retain_mut(|keeping| {
+            let node = keeping.dead.node;
+            let has_successor = links.iter().any(|link| link.peer.node == node);
+            let is_asked = serving.iter().any(|serving| serving.to.node == node);
+            let unasked_since = *keeping.unasked_since.get_or_insert(now);
+            if !has_successor || is_asked {
+                keeping.unasked_since = None;
+            }
+            let is_over = has_successor && !is_asked && now >= unasked_since + SHORT_PATIENCE;
+            if !is_over && now < *keeping.deadline.get_or_insert(now + PATIENCE) {
+                return true;
+            }
+            for slot in 0..flows.capacity() as u32 {
+                if is_of(flows.header(slot), keeping.dead.node, keeping.dead.incarnation) {
+                    claim(flows, slot, keeping.dead.node, out);
+                }
+            }
+            false
+        });
+    }
+
+    /// One of this runtime's own flows comes back.
+    pub(super) fn handle_restored(
+        &mut self,
+        flows: &mut Flows,
+        from: Peer,
+        body: &[u8],
+        out: &mut Outbox,
+    ) -> Result<(), DropReason> {
+        let (number, block) = split_block(flows, body)?;
+        let fetching = self.fetching.iter().find(|fetching| fetching.asked.contains(&from)).ok_or(DropReason::Fenced)?;
+        let me = fetching.dead.node;
+        self.take_number(from, number)?;
+        if let Err(reason) = self.adopt(flows, from, me, block, out) {
+            self.inbound_from(from).untold.push_back((number, reason));
+            return Err(reason);
+        }
+        Ok(())
+    }
+
+    fn adopt(&mut self, flows: &mut Flows, from: Peer, me: u16, block: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
+        let (theirs, _) = ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
+        let hash = flows.hash(&theirs.key);
+        let (slot, was) = match flows.find(&theirs.key, hash) {
+            None => (flows.insert(theirs.key, hash, role::CLAIMING).map_err(|_| DropReason::FlowTableFull)?, role::FREE),
+            Some(found) if found.is_reply => return Err(DropReason::FlowTableFull),
+            Some(found) => {
+                let ours = *flows.header(found.slot);
+                if matches!(ours.role, role::OWNER | role::OPENING) || !is_newer(&theirs, &ours) {
+                    return Err(DropReason::StaleEpoch);
+                }
+                flows.set_role(found.slot, role::CLAIMING);
+                (found.slot, ours.role)
+            }
+        };
+        if flows.overwrite(slot, block).is_err() {
+            // Without its reply key it could not be served; who had it goes on with it.
+            flows.remove(slot);
+            return Err(DropReason::FlowTableFull);
+        }
+        let header = flows.header_mut(slot);
+        (header.peer, header.peer_incarnation) = (from.node, from.incarnation);
+        if let Some(link) = self.link(from) {
+            link.snapshots += 1;
+        }
+        if was != role::CLAIMING {
+            out.late_claims.push((me, slot));
+        }
+        Ok(())
+    }
+
+    /// A holder has sent all that it had.
+    pub(super) fn handle_fetched(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
+        let (number, rest) = split_u32(body)?;
+        let (incarnation, rest) = split_u32(rest)?;
+        if !rest.is_empty() {
+            return Err(DropReason::Malformed);
+        }
+        let is_answer = |fetching: &Fetching| fetching.dead.incarnation == incarnation && fetching.asked.contains(&from);
+        if !self.fetching.iter().any(is_answer) {
+            return Err(DropReason::Fenced);
+        }
+        self.take_number(from, number)?;
+        for fetching in self.fetching.iter_mut().filter(|fetching| fetching.dead.incarnation == incarnation) {
+            fetching.asked.retain(|peer| *peer != from);
+        }
+        self.fetching.retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
+        Ok(())
+    }
+
+    /// These have failed or left: nothing more comes from them, and nothing is sent to them.
+    pub(super) fn forget_absent(&mut self, gone: &[Peer]) {
+        self.serving.retain(|serving| !gone.contains(&serving.to));
+        for fetching in &mut self.fetching {
+            fetching.unasked.retain(|peer| !gone.contains(peer));
+            fetching.asked.retain(|peer| !gone.contains(peer));
+        }
+        self.fetching.retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
+    }
+
+    /// Of what `dead` had, something is neither where it is to be served nor given up.
+    pub(super) fn is_waiting_for(&self, dead: Peer) -> bool {
+        let is_earlier = |node: u16, incarnation: u32| node == dead.node && reached(incarnation, dead.incarnation);
+        self.keeping.iter().any(|keeping| is_earlier(keeping.dead.node, keeping.dead.incarnation))
+            || self.serving.iter().any(|serving| is_earlier(serving.to.node, serving.incarnation))
+            || self.fetching.iter().any(|fetching| fetching.dead == dead)
+    }
+
+    pub(super) fn is_restoring(&self) -> bool {
+        !(self.keeping.is_empty() && self.serving.is_empty() && self.fetching.is_empty())
+    }
+
+    /// There is something to ask for or to send, and somebody to whom.
+    pub(super) fn has_restoring_to_do(&self) -> bool {
+        let is_there = |peer: &Peer| self.links.iter().any(|link| link.peer == *peer);
+        self.serving.iter().any(|serving| serving.said_all.is_none() && is_there(&serving.to))
+            || self.fetching.iter().any(|fetching| fetching.unasked.iter().any(is_there))
+    }
+}

@@ -1,0 +1,470 @@
+//! What a runtime and its peers say to one another, record by record.
+
+use super::restore::{PATIENCE, SHORT_PATIENCE};
+use super::*;
+use holdfast_wire::{MemoryPool, PacketPool};
+
+const MILLISECOND: u64 = 1_000_000;
+const STATE_LEN: usize = 16;
+
+fn peer(node: u16, incarnation: u32) -> Peer {
+    Peer { node, incarnation }
+}
+
+fn key(flow: u16) -> FlowKey {
+    FlowKey { source_port: flow, destination_port: 80, protocol: 17, ..FlowKey::default() }
+}
+
+struct Node {
+    me: Peer,
+    protection: NfActor,
+    flows: Flows,
+    out: Outbox,
+    pool: MemoryPool,
+}
+
+type Sent = (Peer, u8, Vec<u8>);
+
+impl Node {
+    fn new(me: Peer, capacity: usize, peers: &[Peer]) -> Node {
+        let mut node = Node {
+            me,
+            protection: NfActor::new(10),
+            flows: Flows::new(capacity, STATE_LEN, 7, 3),
+            out: Outbox::default(),
+            pool: MemoryPool::new(64),
+        };
+        node.set_peers(peers);
+        node
+    }
+
+    fn set_peers(&mut self, peers: &[Peer]) {
+        self.protection.set_peers(&mut self.flows, peers, &mut self.out);
+    }
+
+    /// A packet of a flow: its count is the flow's state. Not released before the turn's end.
+    fn packet(&mut self, flow: u16) {
+        let slot = match self.find(flow) {
+            Some(slot) => slot,
+            None => {
+                let slot = self.flows.insert(key(flow), self.flows.hash(&key(flow)), role::OWNER).unwrap();
+                self.flows.header_mut(slot).epoch = 1;
+                slot
+            }
+        };
+        self.flows.parts_mut(slot).1[0] += 1;
+        let packet = self.pool.take().unwrap();
+        self.protection.commit(&mut self.flows, slot, packet, false, &mut self.out);
+        assert!(self.out.released.is_empty());
+    }
+
+    fn find(&self, flow: u16) -> Option<Slot> {
+        self.flows.find(&key(flow), self.flows.hash(&key(flow))).map(|found| found.slot)
+    }
+
+    /// What is known here of a flow, and as what.
+    fn known(&self, flow: u16) -> Option<(u8, u8)> {
+        self.find(flow).map(|slot| (self.flows.state(slot)[0], self.flows.header(slot).role))
+    }
+
+    /// The end of a turn at this time, with so much room in every channel.
+    fn turn(&mut self, now: u64, room: usize) -> Vec<Sent> {
+        let peers: Vec<Peer> = self.protection.links.iter().map(|link| link.peer).collect();
+        self.out.begin(0, now, peers.into_iter().map(|peer| (peer, room)));
+        self.protection.flush(&mut self.flows, &mut self.out);
+        let sent = self.out.records().map(|(record, body)| (record.to, record.kind, body[2..].to_vec())).collect();
+        self.out.clear_records();
+        for released in self.out.released.drain(..) {
+            self.pool.put(released.into_inner());
+        }
+        sent
+    }
+
+    fn take(&mut self, from: Peer, (_, kind, body): &Sent) -> Result<(), DropReason> {
+        self.protection.handle_record(&mut self.flows, from, *kind, body, &mut self.out)
+    }
+
+    /// The switch grants everything that was asked for.
+    fn claim(&mut self, epoch: u32) -> usize {
+        let claims = core::mem::take(&mut self.out.late_claims);
+        for (_, slot) in &claims {
+            self.flows.header_mut(*slot).epoch = epoch;
+            self.protection.claimed(&mut self.flows, *slot);
+        }
+        claims.len()
+    }
+}
+
+/// Turns of all until nobody has anything to say; what is for somebody who is not there is lost.
+fn talk(nodes: &mut [&mut Node], now: u64) {
+    loop {
+        let mut was_quiet = true;
+        for at in 0..nodes.len() {
+            let from = nodes[at].me;
+            for sent in nodes[at].turn(now, 1 << 20) {
+                was_quiet = false;
+                if let Some(to) = nodes.iter_mut().find(|node| node.me == sent.0) {
+                    let _ = to.take(from, &sent);
+                }
+            }
+        }
+        if was_quiet && !nodes.iter().any(|node| node.protection.is_busy()) {
+            return;
+        }
+    }
+}
+
+fn kinds(sent: &[Sent]) -> Vec<(u16, u8)> {
+    sent.iter().map(|(to, kind, _)| (to.node, *kind)).collect()
+}
+
+const A: Peer = Peer { node: 16, incarnation: 1 };
+const B: Peer = Peer { node: 17, incarnation: 2 };
+const C: Peer = Peer { node: 18, incarnation: 3 };
+
+/// A flow's packets come one per turn: its state goes out after the first, when they have doubled, then after every tenth.
+#[test]
+fn young_flows_are_snapshotted_early_and_old_ones_every_n_packets() {
+    let mut a = Node::new(A, 8, &[B]);
+    a.turn(1, 1 << 20);
+    let due: Vec<u32> = (1..=45)
+        .filter(|_| {
+            a.packet(1);
+            kinds(&a.turn(1, 1 << 20)) == [(17, kind::STATE)]
+        })
+        .collect();
+    assert_eq!(due, [1, 2, 4, 8, 10, 20, 30, 40]);
+}
+
+/// Flows are spread; the peer that refuses is not asked again at once, the other takes its share; when nobody has room the flow is counted, and
+/// asked for again later.
+#[test]
+fn a_refused_snapshot_goes_to_another_and_one_that_nobody_takes_is_counted() {
+    let (mut a, mut b, mut c) = (Node::new(A, 8, &[B, C]), Node::new(B, 1, &[A]), Node::new(C, 2, &[A]));
+    for flow in 0..2 {
+        a.packet(flow);
+    }
+    talk(&mut [&mut a, &mut b, &mut c], 1);
+    assert_eq!((b.flows.len(), c.flows.len()), (1, 1));
+    a.packet(2);
+    a.packet(3);
+    talk(&mut [&mut a, &mut b, &mut c], 1);
+    assert_eq!((b.flows.len(), c.flows.len()), (1, 2), "the one that B refused fits at C");
+    let safety = a.protection.safety(&a.flows);
+    assert_eq!((safety.unprotected, safety.may_forget, safety.promises), (1, 10, true));
+    // Its packets leave, and are counted.
+    let homeless = (0..4).find(|flow| a.flows.header(a.find(*flow).unwrap()).peer == 0).unwrap();
+    let before = a.out.released_unprotected;
+    a.packet(homeless);
+    assert_eq!(a.out.released_unprotected, before + 1);
+    // A flow ends, its snapshot goes, and there is room: after a while the other has it.
+    let gone = (0..4).find(|flow| *flow != homeless).unwrap();
+    let slot = a.find(gone).unwrap();
+    a.protection.ended(&mut a.flows, slot, &mut a.out);
+    a.flows.remove(slot);
+    talk(&mut [&mut a, &mut b, &mut c], 1 + 2 * REFUSED_PAUSE);
+    assert_eq!((b.known(gone), c.known(gone)), (None, None));
+    assert!(b.known(homeless).or(c.known(homeless)).is_some());
+    talk(&mut [&mut a, &mut b, &mut c], 1 + 4 * REFUSED_PAUSE);
+    let safety = a.protection.safety(&a.flows);
+    assert_eq!((safety.unprotected, safety.resynchronising), (0, false));
+}
+
+/// A holder fails: its flows' snapshots are at the other at once, and until they are, nobody calls the flows safe.
+#[test]
+fn when_a_holder_fails_its_snapshots_are_made_anew() {
+    let (mut a, mut b, mut c) = (Node::new(A, 8, &[B, C]), Node::new(B, 8, &[A]), Node::new(C, 8, &[A]));
+    for flow in 0..4 {
+        a.packet(flow);
+    }
+    talk(&mut [&mut a, &mut b, &mut c], 1);
+    assert_eq!((b.flows.len(), c.flows.len()), (2, 2));
+    a.set_peers(&[C]);
+    assert!(a.protection.safety(&a.flows).resynchronising);
+    let sent = a.turn(1, 1 << 20);
+    assert_eq!(kinds(&sent), [(18, kind::STATE), (18, kind::STATE)]);
+    assert!(a.protection.safety(&a.flows).resynchronising, "they are under way");
+    for record in &sent {
+        c.take(A, record).unwrap();
+    }
+    talk(&mut [&mut a, &mut c], 1);
+    assert_eq!((c.flows.len(), a.protection.safety(&a.flows).resynchronising), (4, false));
+}
+
+/// A dies; its next incarnation asks both holders, who keep their account open until it has everything; it serves the flows as the snapshots
+/// knew them, and the holders get snapshots of the new epoch.
+#[test]
+fn a_next_incarnation_fetches_from_all_holders() {
+    let (mut a, mut b, mut c) = (Node::new(A, 8, &[B, C]), Node::new(B, 8, &[A]), Node::new(C, 8, &[A]));
+    for _ in 0..9 {
+        (0..4).for_each(|flow| a.packet(flow));
+        talk(&mut [&mut a, &mut b, &mut c], 1);
+    }
+    drop(a);
+    let reborn = peer(16, 9);
+    for node in [&mut b, &mut c] {
+        node.set_peers(&[]);
+        node.protection.recover(&mut node.flows, A, &mut node.out);
+        node.turn(MILLISECOND, 1 << 20);
+        assert!(node.protection.is_recovering(A));
+        assert!(node.out.claims.is_empty() && node.out.late_claims.is_empty());
+        node.set_peers(&[reborn]);
+    }
+    let mut again = Node::new(reborn, 8, &[B, C]);
+    again.protection.restore(&mut again.flows, A, &mut again.out);
+    assert!(again.protection.is_recovering(A));
+    // A channel with little room: what does not fit follows.
+    for sent in again.turn(MILLISECOND, 1 << 20) {
+        let to = if sent.0 == B { &mut b } else { &mut c };
+        to.take(reborn, &sent).unwrap();
+        let some = to.turn(MILLISECOND, 300);
+        assert_eq!(some.iter().filter(|(_, kind, _)| *kind == kind::RESTORED).count(), 1, "{:?}", kinds(&some));
+        let me = to.me;
+        assert!(to.protection.is_recovering(A));
+        for record in &some {
+            again.take(me, record).unwrap();
+        }
+    }
+    talk(&mut [&mut again, &mut b, &mut c], MILLISECOND);
+    assert!([&again, &b, &c].iter().all(|node| !node.protection.is_recovering(A)));
+    assert_eq!(again.claim(5), 4);
+    assert!((0..4).all(|flow| again.known(flow) == Some((8, role::OWNER))));
+    assert!(again.protection.safety(&again.flows).resynchronising, "the snapshots are of an older epoch");
+    talk(&mut [&mut again, &mut b, &mut c], MILLISECOND);
+    assert!(!again.protection.safety(&again.flows).resynchronising);
+    assert_eq!((b.flows.len(), c.flows.len()), (2, 2));
+    let epochs: Vec<u32> = b.flows.iter().chain(c.flows.iter()).map(|(_, header)| header.epoch).collect();
+    assert_eq!(epochs, [5; 4]);
+}
+
+/// Nobody comes to fetch: the holder claims the routes itself. Who asks after that gets nothing.
+#[test]
+fn what_nobody_fetches_is_claimed_by_who_has_it() {
+    let (mut a, mut b) = (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]));
+    a.packet(1);
+    talk(&mut [&mut a, &mut b], 1);
+    b.set_peers(&[C]);
+    b.protection.recover(&mut b.flows, A, &mut b.out);
+    b.turn(MILLISECOND, 1 << 20);
+    b.turn(MILLISECOND + PATIENCE - 1, 1 << 20);
+    assert!(b.out.late_claims.is_empty() && b.protection.is_recovering(A));
+    b.turn(MILLISECOND + PATIENCE, 1 << 20);
+    assert_eq!(b.out.late_claims.first().map(|(node, _)| *node), Some(16));
+    assert_eq!((b.claim(2), b.known(1)), (1, Some((1, role::OWNER))));
+    assert!(!b.protection.is_recovering(A));
+    let reborn = peer(16, 9);
+    let mut again = Node::new(reborn, 8, &[B]);
+    b.set_peers(&[C, reborn]);
+    again.protection.restore(&mut again.flows, A, &mut again.out);
+    for sent in again.turn(MILLISECOND, 1 << 20) {
+        b.take(reborn, &sent).unwrap();
+    }
+    let answer = b.turn(MILLISECOND + PATIENCE, 1 << 20);
+    assert!(!kinds(&answer).contains(&(16, kind::RESTORED)) && kinds(&answer).contains(&(16, kind::FETCHED)));
+}
+
+/// The next incarnation dies too, with half of what it asked for: the third gets all of it.
+#[test]
+fn a_second_restart_gets_what_the_first_had_fetched() {
+    let (mut a, mut b) = (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]));
+    (0..4).for_each(|flow| a.packet(flow));
+    talk(&mut [&mut a, &mut b], 1);
+    let lives = [A, peer(16, 8), peer(16, 9)];
+    b.set_peers(&[lives[1]]);
+    b.protection.recover(&mut b.flows, A, &mut b.out);
+    let mut second = Node::new(lives[1], 8, &[B]);
+    second.protection.restore(&mut second.flows, A, &mut second.out);
+    for sent in second.turn(MILLISECOND, 1 << 20) {
+        b.take(lives[1], &sent).unwrap();
+    }
+    let some = b.turn(MILLISECOND, 600);
+    assert_eq!(some.iter().filter(|(_, kind, _)| *kind == kind::RESTORED).count(), 2);
+    drop(second);
+    b.set_peers(&[lives[2]]);
+    b.protection.recover(&mut b.flows, lives[1], &mut b.out);
+    let mut third = Node::new(lives[2], 8, &[B]);
+    third.protection.restore(&mut third.flows, A, &mut third.out);
+    third.protection.restore(&mut third.flows, lives[1], &mut third.out);
+    talk(&mut [&mut third, &mut b], MILLISECOND);
+    assert_eq!(third.claim(5), 4);
+    assert!(!b.protection.is_recovering(A) && !b.protection.is_recovering(lives[1]));
+}
+
+/// Snapshots of one flow come to its next incarnation from two holders: the newer one counts, whichever comes first.
+#[test]
+fn an_older_snapshot_never_overwrites_a_newer_one() {
+    for newer_first in [true, false] {
+        let (mut a, mut b, mut c) = (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]), Node::new(C, 8, &[A]));
+        a.packet(1);
+        talk(&mut [&mut a, &mut b], 1);
+        // B is out of sight for a moment, and C gets the next one.
+        a.set_peers(&[C]);
+        a.packet(1);
+        talk(&mut [&mut a, &mut c], 1);
+        assert_eq!((b.known(1), c.known(1)), (Some((1, role::REPLICA)), Some((2, role::REPLICA))));
+        let reborn = peer(16, 9);
+        let mut again = Node::new(reborn, 8, &[B, C]);
+        again.protection.restore(&mut again.flows, A, &mut again.out);
+        for node in [&mut b, &mut c] {
+            node.set_peers(&[reborn]);
+            node.protection.recover(&mut node.flows, A, &mut node.out);
+        }
+        let asked = again.turn(MILLISECOND, 1 << 20);
+        let mut holders = if newer_first { [&mut c, &mut b] } else { [&mut b, &mut c] };
+        for holder in &mut holders {
+            let me = holder.me;
+            for sent in asked.iter().filter(|sent| sent.0 == me) {
+                holder.take(reborn, sent).unwrap();
+            }
+            for sent in holder.turn(MILLISECOND, 1 << 20) {
+                let _ = again.take(holder.me, &sent);
+            }
+        }
+        assert_eq!(again.claim(4), 1);
+        assert_eq!(again.known(1), Some((2, role::OWNER)), "newer first: {newer_first}");
+    }
+}
+
+/// A snapshot is under way and nobody says that it has come: its flow is not called safe any more, until somebody does.
+#[test]
+fn a_snapshot_that_is_late_is_none() {
+    let (mut a, mut b) = (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]));
+    talk(&mut [&mut a, &mut b], 1);
+    a.packet(1);
+    let sent = a.turn(2, 1 << 20);
+    assert_eq!(kinds(&sent), [(17, kind::STATE)]);
+    a.turn(2 + LATE, 1 << 20);
+    assert!(!a.protection.safety(&a.flows).resynchronising);
+    a.turn(3 + LATE, 1 << 20);
+    assert!(a.protection.safety(&a.flows).resynchronising);
+    b.take(A, &sent[0]).unwrap();
+    talk(&mut [&mut a, &mut b], 3 + LATE);
+    assert!(!a.protection.safety(&a.flows).resynchronising);
+}
+
+/// The next incarnation is there and does not ask: its flows are claimed sooner than if it had still to come.
+#[test]
+fn a_next_incarnation_that_does_not_ask_is_not_waited_for() {
+    let (mut a, mut b) = (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]));
+    a.packet(1);
+    talk(&mut [&mut a, &mut b], 1);
+    b.set_peers(&[]);
+    b.protection.recover(&mut b.flows, A, &mut b.out);
+    b.turn(MILLISECOND, 1 << 20);
+    b.set_peers(&[peer(16, 9)]);
+    let came = MILLISECOND + SHORT_PATIENCE;
+    b.turn(came, 1 << 20);
+    b.turn(came + SHORT_PATIENCE - 1, 1 << 20);
+    assert!(b.out.late_claims.is_empty() && b.protection.is_recovering(A), "it has had less time than that");
+    b.turn(came + SHORT_PATIENCE, 1 << 20);
+    assert_eq!((b.claim(2), b.known(1)), (1, Some((1, role::OWNER))));
+    assert!(!b.protection.is_recovering(A));
+}
+
+/// The switch refuses the route of a flow that was fetched: who held its snapshot forgets it too.
+#[test]
+fn the_snapshot_of_a_refused_claim_is_forgotten() {
+    let (mut a, mut b) = (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]));
+    a.packet(1);
+    talk(&mut [&mut a, &mut b], 1);
+    let reborn = peer(16, 9);
+    b.set_peers(&[reborn]);
+    b.protection.recover(&mut b.flows, A, &mut b.out);
+    let mut again = Node::new(reborn, 8, &[B]);
+    again.protection.restore(&mut again.flows, A, &mut again.out);
+    talk(&mut [&mut again, &mut b], MILLISECOND);
+    assert_eq!(b.known(1), Some((1, role::REPLICA)));
+    let (_, slot) = again.out.late_claims.pop().unwrap();
+    again.protection.unclaimed(&mut again.flows, slot);
+    again.flows.remove(slot);
+    talk(&mut [&mut again, &mut b], MILLISECOND);
+    assert_eq!((b.flows.len(), again.protection.links[0].snapshots), (0, 0));
+}
+
+/// A flow moves from A to B: the copy that A keeps is its snapshot, and C, which held the last one, forgets it.
+#[test]
+fn a_flow_that_moves_has_its_snapshot_where_it_was() {
+    let (mut a, mut b, mut c) = (Node::new(A, 8, &[B, C]), Node::new(B, 8, &[A, C]), Node::new(C, 8, &[A, B]));
+    a.set_peers(&[C]);
+    a.packet(1);
+    talk(&mut [&mut a, &mut b, &mut c], 1);
+    a.set_peers(&[B, C]);
+    talk(&mut [&mut a, &mut b, &mut c], 1);
+    assert_eq!(c.known(1), Some((1, role::REPLICA)));
+    move_flow(&mut a, &mut b);
+    talk(&mut [&mut a, &mut b, &mut c], 1);
+    assert_eq!((a.known(1), b.known(1), c.known(1)), (Some((1, role::REPLICA)), Some((1, role::OWNER)), None));
+    assert!(!b.protection.safety(&b.flows).resynchronising);
+    // From there it goes on: the next snapshot comes to A.
+    b.packet(1);
+    assert_eq!(kinds(&b.turn(2, 1 << 20)), [(16, kind::STATE)]);
+}
+
+/// As a migration does it, under epoch 2.
+fn move_flow(from: &mut Node, to: &mut Node) {
+    let slot = from.find(1).unwrap();
+    from.flows.header_mut(slot).epoch = 2;
+    let arrived = to.flows.insert(key(1), to.flows.hash(&key(1)), role::OWNER).unwrap();
+    to.flows.overwrite(arrived, from.flows.block(slot)).unwrap();
+    assert!(from.protection.departed(&mut from.flows, slot, to.me, 1, &mut from.out));
+    to.protection.arrived(&mut to.flows, arrived, from.me);
+}
+
+/// B had no room for a snapshot, and takes the flow itself before that is known at A, which then does not take the refusal for that of a flow
+/// that it gave back.
+#[test]
+fn a_refusal_from_before_a_move_means_nothing_after_it() {
+    let (mut a, mut b) = (Node::new(A, 8, &[B]), Node::new(B, 1, &[A]));
+    talk(&mut [&mut a, &mut b], 1);
+    let other = b.flows.insert(key(9), b.flows.hash(&key(9)), role::OPENING).unwrap();
+    a.packet(1);
+    for sent in a.turn(1, 1 << 20) {
+        assert_eq!(b.take(A, &sent), Err(DropReason::FlowTableFull));
+    }
+    b.flows.remove(other);
+    move_flow(&mut a, &mut b);
+    for sent in b.turn(1, 1 << 20) {
+        a.take(B, &sent).unwrap();
+    }
+    assert!(a.out.late_claims.is_empty(), "B has the flow");
+    assert_eq!(a.known(1), Some((1, role::REPLICA)));
+}
+
+/// B gives back an older snapshot than C has. Before that comes, C is gone and B gets the newest one: the refusal of the older does not cost it.
+#[test]
+fn a_refused_snapshot_does_not_take_a_newer_one_with_it() {
+    let (mut a, mut b, mut c) = (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]), Node::new(C, 8, &[A]));
+    a.packet(1);
+    talk(&mut [&mut a, &mut b], 1);
+    a.set_peers(&[C]);
+    a.packet(1);
+    talk(&mut [&mut a, &mut c], 1);
+    let reborn = peer(16, 9);
+    let mut again = Node::new(reborn, 8, &[B, C]);
+    again.protection.restore(&mut again.flows, A, &mut again.out);
+    for node in [&mut b, &mut c] {
+        node.set_peers(&[reborn]);
+        node.protection.recover(&mut node.flows, A, &mut node.out);
+    }
+    for sent in again.turn(MILLISECOND, 1 << 20) {
+        let to = if sent.0 == B { &mut b } else { &mut c };
+        to.take(reborn, &sent).unwrap();
+    }
+    let older = b.turn(MILLISECOND, 1 << 20);
+    for sent in c.turn(MILLISECOND, 1 << 20) {
+        let _ = again.take(C, &sent);
+    }
+    assert_eq!(again.claim(4), 1);
+    again.set_peers(&[B]);
+    let newest = again.turn(2 * MILLISECOND, 1 << 20);
+    assert!(kinds(&newest).contains(&(17, kind::STATE)));
+    let older = older.iter().map(|sent| again.take(B, sent)).collect::<Vec<_>>();
+    assert!(older.contains(&Err(DropReason::StaleEpoch)), "{older:?}");
+    for sent in newest.iter().filter(|sent| sent.1 == kind::STATE) {
+        b.take(reborn, sent).unwrap();
+    }
+    for sent in again.turn(3 * MILLISECOND, 1 << 20) {
+        b.take(reborn, &sent).unwrap();
+    }
+    assert_eq!(b.known(1), Some((2, role::REPLICA)));
+}

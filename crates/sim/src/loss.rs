@@ -1,0 +1,147 @@
+//! What a weak protection says that a failure may undo, and no more.
+//!
+//! Theory of operation. Nobody may ask the protection how old its snapshots are, so what left the system is written down with its time. When a
+//! runtime is given up, every flow that it had is looked for at the others: what is found there is at most so many packets older than what
+//! had left some time before the failure (what was sent later may have been under way). From then on whoever serves the flow knows at least as
+//! much as was found. A flow of which nothing is found was younger than the time on the way: it may begin anew, and only it.
+
+use crate::checkers::{Checkers, Violation, all_flows};
+use crate::peers::Client;
+use crate::{frames, stamper};
+use holdfast_node::runtime::Runtime;
+use holdfast_node::switch::Route;
+use holdfast_protection::flows::{flag, role};
+use holdfast_protection::{Flows, Peer};
+use holdfast_wire::FlowKey;
+use std::collections::{BTreeMap, BTreeSet};
+
+const INVARIANT: &str = "bounded loss";
+
+struct Failure {
+    at: u64,
+    /// The system had said that another failure would be survived.
+    was_safe: bool,
+}
+
+/// See the module.
+pub(crate) struct Loss {
+    /// Packets of a flow that a failure may undo.
+    limit: u64,
+    /// What was sent so long before a failure has arrived, ns.
+    on_the_way: u64,
+    failures: BTreeMap<Peer, Failure>,
+    /// Per connection: when it was seen to leave, which way, and the count that it revealed.
+    left: BTreeMap<u32, Vec<(u64, usize, u64)>>,
+    /// What a served flow has to know.
+    floors: BTreeMap<FlowKey, [u64; 2]>,
+    /// The most that a failure undid of a flow that was to survive it, packets.
+    pub(crate) worst: u64,
+    /// Connections that were too young to survive.
+    pub(crate) begun_anew: BTreeSet<u32>,
+}
+
+impl Loss {
+    pub(crate) fn new(limit: u32, on_the_way: u64) -> Loss {
+        Loss {
+            limit: u64::from(limit),
+            on_the_way,
+            failures: BTreeMap::new(),
+            left: BTreeMap::new(),
+            floors: BTreeMap::new(),
+            worst: 0,
+            begun_anew: BTreeSet::new(),
+        }
+    }
+
+    /// A runtime was killed or stopped.
+    pub(crate) fn failed(&mut self, peer: Peer, at: u64, was_safe: bool) {
+        self.failures.insert(peer, Failure { at, was_safe });
+    }
+
+    /// A packet left. What a datagram reveals is written in it; of a segment nothing is known but that it came through.
+    pub(crate) fn released(&mut self, frame: &[u8], clients: &[Client], now: u64) {
+        let Some(seen) = frames::read(frame) else { return };
+        if let Some((id, way, count)) = stamper::revealed(&seen) {
+            self.left.entry(id).or_default().push((now, way, count));
+        } else if let Some(client) = clients.iter().find(|one| one.ends() == (seen.destination, seen.source, seen.protocol)) {
+            self.left.entry(client.id()).or_default().push((now, 1, 1));
+        }
+    }
+
+    /// `dead` was given up; these are the routes that led there, and those who live.
+    pub(crate) fn given_up(
+        &mut self,
+        dead: Peer,
+        routes: &[Route],
+        living: &[&Runtime],
+        clients: &[Client],
+        checkers: &mut Checkers,
+    ) {
+        let Some(Failure { at, was_safe }) = self.failures.remove(&dead) else { return };
+        for route in routes.iter().filter(|route| route.is_real) {
+            let key_of = |client: &Client| {
+                let (local, remote, protocol) = client.ends();
+                frames::key(local, remote, protocol)
+            };
+            let Some(client) = clients.iter().find(|client| key_of(client) == route.key) else { continue };
+            let left = self.left.get(&client.id()).map_or(&[][..], Vec::as_slice);
+            let highest = |way: usize| {
+                let sent = left.iter().filter(|(time, of, _)| *of == way && time + self.on_the_way <= at);
+                sent.map(|(_, _, count)| *count).max().unwrap_or(0)
+            };
+            let due = highest(0) + highest(1);
+            let found = living.iter().filter_map(|runtime| {
+                let flows = runtime.flows(usize::from(route.chain))?;
+                let slot = flows.find(&route.key, flows.hash(&route.key))?.slot;
+                let header = flows.header(slot);
+                let is_copy = match header.role {
+                    role::REPLICA | role::CLAIMING => header.epoch == route.epoch,
+                    role::ARRIVING => header.flags & flag::EMPTY == 0,
+                    // It was about to move to the dead.
+                    role::OWNER | role::DEPARTED => true,
+                    _ => false,
+                };
+                is_copy.then(|| checkers.counts(flows, slot))
+            });
+            match found.max_by_key(|counts| counts[0] + counts[1]) {
+                None => {
+                    if due > 0 && was_safe {
+                        let text = format!("connection {}: {due} packets had left, and no runtime has a snapshot", client.id());
+                        checkers.violations.push(Violation { invariant: INVARIANT, text });
+                    }
+                    self.floors.remove(&route.key);
+                    self.begun_anew.insert(client.id());
+                }
+                Some(counts) => {
+                    let known = counts[0] + counts[1];
+                    if was_safe {
+                        self.worst = self.worst.max(due.saturating_sub(known));
+                    }
+                    if known + self.limit < due && was_safe {
+                        let text = format!("connection {}: {due} packets had left, the snapshot knows {known}", client.id());
+                        checkers.violations.push(Violation { invariant: INVARIANT, text });
+                    }
+                    self.floors.insert(route.key, counts);
+                }
+            }
+        }
+    }
+
+    /// Whoever serves a flow knows what its snapshot knew.
+    pub(crate) fn check_floors(&self, serving: &[&Runtime], checkers: &mut Checkers) {
+        for (key, floor) in &self.floors {
+            for runtime in serving {
+                let owned = |flows: &&Flows| {
+                    flows.find(key, flows.hash(key)).is_some_and(|found| flows.header(found.slot).role == role::OWNER)
+                };
+                let Some(flows) = all_flows(runtime).find(owned) else { continue };
+                let Some(found) = flows.find(key, flows.hash(key)) else { continue };
+                let counts = checkers.counts(flows, found.slot);
+                if counts[0] < floor[0] || counts[1] < floor[1] {
+                    let text = format!("{key}: the snapshot knew {floor:?}, who serves it now knows {counts:?}");
+                    checkers.violations.push(Violation { invariant: INVARIANT, text });
+                }
+            }
+        }
+    }
+}
