@@ -17,7 +17,7 @@
 
 use super::recovery::Recoveries;
 use super::{Lane, Shared, lane};
-use crate::address::{COORDINATOR, SWITCH};
+use crate::address::{COORDINATOR, MANAGER, SWITCH};
 use crate::channel::Fabric;
 use crate::message::{Claim, Control, kind};
 use holdfast_nf::Chain;
@@ -183,7 +183,7 @@ impl Migrations {
                 self.is_urgent = true;
             }
             _ => {
-                fabric.send_control(COORDINATOR, &Control::Migrated { request, moved: 0, refused: 0, last: true });
+                tell(fabric, &Control::Migrated { request, moved: 0, refused: 0, last: true });
             }
         }
     }
@@ -611,9 +611,15 @@ impl Migrations {
             }
             order.told_at = clock;
             let message = Control::Migrated { request: order.request, moved: order.moved, refused: order.refused, last };
-            !(fabric.send_control(COORDINATOR, &message) && last)
+            !(tell(fabric, &message) && last)
         });
     }
+}
+
+/// Tells those who want to know how far a request is. False if one of them must be told again.
+fn tell(fabric: &mut Fabric, message: &Control) -> bool {
+    let told = [COORDINATOR, MANAGER].map(|node| fabric.send_control(node, message));
+    told == [true; 2]
 }
 
 impl Order {

@@ -6,7 +6,8 @@
 //! recovered flows hold, then that this runtime is done.
 
 use super::Lane;
-use crate::address::{COORDINATOR, SWITCH};
+use super::pools::Errands;
+use crate::address::SWITCH;
 use crate::channel::Fabric;
 use crate::message::{AGAIN, Claim, Control, RENOUNCED, kind};
 use holdfast_protection::flows::{flag, role};
@@ -153,14 +154,14 @@ impl Recoveries {
         Ok(())
     }
 
-    /// Accounts for finished recoveries to the coordinator, which has heard of every number that their flows hold.
-    pub(crate) fn report(&mut self, fabric: &mut Fabric) {
+    /// Accounts for finished recoveries to the coordinator, after every number that their flows hold.
+    pub(crate) fn report(&mut self, errands: &mut Errands) {
         self.running.retain(|recovery| {
-            if recovery.open > 0 {
-                return true;
+            if recovery.open == 0 {
+                let Peer { node, incarnation } = recovery.dead;
+                errands.push_message(Control::Recovered { node, incarnation, flows: recovery.flows });
             }
-            let Peer { node, incarnation } = recovery.dead;
-            !fabric.send_control(COORDINATOR, &Control::Recovered { node, incarnation, flows: recovery.flows })
+            recovery.open > 0
         });
     }
 }
