@@ -62,6 +62,15 @@ struct FlowList {
     open: Vec<Peer>,
 }
 
+/// An order that was passed on.
+struct Ticket {
+    number: u32,
+    /// Whose flows are to move, if any are.
+    from: Option<NodeId>,
+    /// What the coordinator said, once it has.
+    answer: Option<Result<u32, Refusal>>,
+}
+
 /// See the module.
 pub struct Manager {
     fabric: Fabric,
@@ -75,8 +84,7 @@ pub struct Manager {
     failovers: Vec<Failover>,
     drains: Vec<Drain>,
     moves: Vec<Move>,
-    /// Orders: whose flows are to move, and the answer, once it has come.
-    tickets: Vec<(u32, Option<NodeId>, Option<Result<u32, Refusal>>)>,
+    tickets: Vec<Ticket>,
     next_ticket: u32,
     /// Rules that an operator wanted.
     rules: Option<RuleSet>,
@@ -208,9 +216,9 @@ impl Manager {
             }
             Control::Stop { node, incarnation } => self.wishes.push(Wish::Stop(Peer { node, incarnation })),
             Control::Answer { ticket, result } => {
-                let Some(known) = self.tickets.iter_mut().find(|(number, _, _)| *number == ticket) else { return };
-                known.2 = Some(result);
-                let from = known.1.and_then(|node| self.present.iter().copied().find(|peer| peer.node == node));
+                let Some(known) = self.tickets.iter_mut().find(|known| known.number == ticket) else { return };
+                known.answer = Some(result);
+                let from = known.from.and_then(|node| self.present.iter().copied().find(|peer| peer.node == node));
                 if let (Ok(request), Some(from)) = (result, from) {
                     self.moving_mut(request, from);
                 }
@@ -308,7 +316,7 @@ impl Manager {
         self.next_ticket += 1;
         let from = if let Order::Move { from, .. } = &order { Some(*from) } else { None };
         self.fabric.send_control(COORDINATOR, &Control::Order { ticket, order });
-        self.tickets.push((ticket, from, None));
+        self.tickets.push(Ticket { number: ticket, from, answer: None });
         if self.tickets.len() > LISTS {
             self.tickets.remove(0);
         }
@@ -317,17 +325,16 @@ impl Manager {
 
     /// The answer to an order, once it is there. Who asked too late for it gets none.
     pub fn take_answer(&mut self, ticket: u32) -> Option<Result<u32, Refusal>> {
-        let Some(at) = self.tickets.iter().position(|(number, _, _)| *number == ticket) else { return Some(Err(Refusal::Away)) };
-        if self.tickets[at].2.is_none() {
-            return None;
-        }
-        self.tickets.remove(at).2
+        let Some(at) = self.tickets.iter().position(|known| known.number == ticket) else { return Some(Err(Refusal::Away)) };
+        let answer = self.tickets[at].answer?;
+        self.tickets.remove(at);
+        Some(answer)
     }
 
     /// The coordinator's life has ended: what it was asked it does not answer any more.
     pub fn handle_coordinator_ended(&mut self) {
-        for (_, _, answer) in &mut self.tickets {
-            answer.get_or_insert(Err(Refusal::Away));
+        for ticket in &mut self.tickets {
+            ticket.answer.get_or_insert(Err(Refusal::Away));
         }
     }
 

@@ -93,7 +93,7 @@ impl Manager {
         let in_force = self.host.hub.switch.rules().version();
         self.waiting_rules.retain(|(version, answer)| {
             if in_force >= *version {
-                let _ = answer.send(serde_json::json!({ "version": control::VERSION, "rules": version }));
+                let _ = answer.send(json!({ "version": VERSION, "rules": version }));
             }
             in_force < *version
         });

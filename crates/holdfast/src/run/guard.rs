@@ -112,10 +112,10 @@ impl Manager {
             }
             return;
         }
-        if self.guard.due.is_some_and(|due| due <= now) {
-            if let Err(error) = self.start_coordinator(now) {
-                self.guard.ended(&error.to_string(), now);
-            }
+        if self.guard.due.is_some_and(|due| due <= now)
+            && let Err(error) = self.start_coordinator(now)
+        {
+            self.guard.ended(&error.to_string(), now);
         }
     }
 
