@@ -227,6 +227,10 @@ impl Host {
         self.now += 10 * MILLISECOND;
         self.turn_coordinator(None);
         self.turn_manager();
+        self.turn_runtimes();
+    }
+
+    fn turn_runtimes(&mut self) {
         let mut granted = Vec::new();
         for runtime in &mut self.runtimes {
             runtime.turn(&mut granted);
@@ -389,4 +393,28 @@ fn the_log_is_bounded() {
     host.begin_again();
     host.turn();
     assert_eq!(host.runtimes.len(), 3);
+}
+
+/// A runtime hears of the coordinator's next life before it is asked for its account, because the frame with the question is late, and sends what is
+/// new. What it had sent to the life before is not skipped over: it is taken when it comes.
+#[test]
+fn an_errand_that_overtakes_the_account_hides_none_before_it() {
+    let mut host = Host::new();
+    while host.owners.len() < 3 {
+        host.turn();
+    }
+    let free = (0..BLOCKS).find(|block| !host.owners.contains_key(block)).expect("a block is left");
+    host.coordinator = None;
+    host.runtimes[0].errands.push(Control::Adopted { pool: POOL, numbers: vec![free * 256 + 7] });
+    host.turn();
+    host.begin_again();
+    let coordinator = Peer { node: COORDINATOR, incarnation: host.life };
+    host.runtimes[0].fabric.set_peer(coordinator);
+    host.runtimes[0].errands.push(Control::Adopted { pool: POOL, numbers: vec![free * 256 + 8] });
+    host.turn_runtimes();
+    for _ in 0..50 {
+        host.turn();
+    }
+    let account = host.coordinator.as_ref().map(|coordinator| coordinator.ledgers()[0].account());
+    assert_eq!(account.map(|account| account.foreign), Some(2), "{account:?}");
 }

@@ -464,7 +464,10 @@ impl Coordinator {
     fn handle_errand(&mut self, from: Peer, number: u64, errand: Control, now: u64) {
         let Some(at) = self.hear(from, now) else { return };
         self.hearings[at].owes_word = true;
-        if number <= self.memory.places[at].handled {
+        let handled = self.memory.places[at].handled;
+        // Who has heard of this life by another frame than the question for its account goes on where it was with the life before. What lies between
+        // comes after the account; a gap that is left then is of a log that was lost.
+        if number <= handled || number > handled + 1 && !self.hearings[at].is_accounted {
             return;
         }
         let spared = if let Control::Spared { pool, last: true, .. } = &errand { Some(*pool) } else { None };
