@@ -31,7 +31,8 @@ impl Bench {
             layouts: vec![],
             fabric: FabricConfig::default(),
         };
-        let manager = Fabric::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
+        let mut manager = Fabric::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
+        manager.set_peer(config.me);
         let mut bench = Bench { coordinator: Coordinator::new(config, 1), runtimes: Vec::new(), manager, now: 1 };
         bench.coordinator.fabric().set_peer(Peer { node: SWITCH, incarnation: 1 });
         bench.start();
@@ -53,6 +54,9 @@ impl Bench {
                 let _ = fabric.handle_frame(&frame, self.now);
             }
         }
+        // It answers who asks for it.
+        let Bench { manager, coordinator, now, .. } = self;
+        manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
         let asked: Vec<Control> = self.manager.inbox.records().filter_map(|(_, body)| Control::decode(body).ok()).collect();
         self.manager.inbox.clear();
         for message in asked {

@@ -508,8 +508,12 @@ fn a_cluster_without_runtimes_borrows_none() {
         runtime.abandon(&mut world.pool);
         world.hub.handle_ended(victim);
     }
-    // The view goes out; the next turn's new processes have not spoken yet.
-    world.hub.turn(world.now, &mut world.out, &mut world.pool);
+    // The coordinator hears of it, and its view goes out; the new processes have not spoken yet.
+    for _ in 0..2 {
+        world.hub.turn(world.now, &mut world.out, &mut world.pool);
+        world.carry();
+        world.turn_coordinator();
+    }
     assert_eq!(world.coordinator.protected(), Protected::No);
     let lonely: Selector = "from 10.0.0.2".parse().expect("a selector");
     let mut packet = world.pool.take().expect("the pool is large enough");

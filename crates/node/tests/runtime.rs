@@ -86,18 +86,18 @@ impl Bench {
         self.hear()
     }
 
-    /// What the coordinator has to say arrives.
+    /// What coordinator and manager have to say arrives.
     fn hear(&mut self) -> Vec<u8> {
         let mut rx = Vec::new();
         let pool = &mut self.pool;
-        self.coordinator.poll_transmit(self.stamp, |frame| {
-            let mut packet = pool.take().expect("the pool is large enough");
-            rx.push({
+        for fabric in [&mut self.coordinator, &mut self.manager] {
+            fabric.poll_transmit(self.stamp, |frame| {
+                let mut packet = pool.take().expect("the pool is large enough");
                 assert!(packet.copy_from(frame));
-                packet
+                rx.push(packet);
+                true
             });
-            true
-        });
+        }
         self.turn(&mut rx)
     }
 
@@ -446,7 +446,7 @@ fn packets_handed_over_before_the_first_view_are_released() {
 fn a_traced_packet_tells_its_way() {
     std::panic::set_hook(Box::new(|_| {}));
     let mut bench = Bench::new(vec![bomb(), bomb()], 4);
-    // It asks who the coordinator is, and is told.
+    // It asks who coordinator and manager are, and is told.
     bench.turn(&mut Vec::new());
     bench.hear();
     let mut rx = vec![bench.packet(&datagram(1, 0), 1)];
