@@ -3,7 +3,7 @@
 use holdfast_node::address::{COORDINATOR, MANAGER};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, LogError, Record};
-use holdfast_node::message::{Control, MemberState, Ordered, PoolId, Report, kind, numbered};
+use holdfast_node::message::{Control, MemberState, Order, Ordered, PoolId, Report, kind, numbered};
 use holdfast_protection::Peer;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,6 +36,8 @@ struct Runtime {
     /// Of whom it has been asked to recover what it has.
     recovered: BTreeSet<Peer>,
     members: Vec<Peer>,
+    /// Requests to move its flows.
+    moves: Vec<u32>,
 }
 
 impl Runtime {
@@ -66,6 +68,7 @@ impl Runtime {
                 self.fabric.send_control(COORDINATOR, &Control::Accounted { handled: self.handled });
             }
             Control::Settled { handled } => self.errands.settle(handled),
+            Control::Migrate { request, .. } => self.moves.push(request),
             Control::View { members, .. } => {
                 let running = members.iter().filter(|member| member.state == MemberState::Running);
                 self.members = running.map(|member| member.peer()).collect();
@@ -192,6 +195,7 @@ impl Host {
                         blocks: BTreeSet::new(),
                         recovered: BTreeSet::new(),
                         members: Vec::new(),
+                        moves: Vec::new(),
                     });
                 }
                 Control::Fence { node, incarnation } => self.end(Peer { node, incarnation }),
@@ -417,4 +421,32 @@ fn an_errand_that_overtakes_the_account_hides_none_before_it() {
     }
     let account = host.coordinator.as_ref().map(|coordinator| coordinator.ledgers()[0].account());
     assert_eq!(account.map(|account| account.foreign), Some(2), "{account:?}");
+}
+
+/// An operator is told that his flows move, and the coordinator dies before the runtime hears of it, or just after. The next life sees to it that the
+/// runtime is asked, once.
+#[test]
+fn a_move_that_was_promised_is_asked_for_once() {
+    for is_heard in [false, true] {
+        let mut host = Host::new();
+        while host.owners.len() < 3 {
+            host.turn();
+        }
+        host.turn();
+        let from = host.runtimes[0].peer.node;
+        let order = Order::Move { from, to: None, limit: 5, selector: "any".to_owned() };
+        let coordinator = host.coordinator.as_mut().expect("it lives");
+        let request = coordinator.order(&order, host.now).expect("another could have the flows");
+        let before = if is_heard { Vec::new() } else { std::mem::take(&mut host.runtimes) };
+        host.turn_coordinator(None);
+        host.coordinator = None;
+        host.runtimes.extend(before);
+        host.turn_runtimes();
+        host.begin_again();
+        for _ in 0..50 {
+            host.turn();
+        }
+        assert_eq!(host.runtimes[0].moves, [request], "the runtime heard of it before: {is_heard}");
+        assert!(host.runtimes[1].moves.is_empty());
+    }
 }

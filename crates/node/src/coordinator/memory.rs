@@ -82,6 +82,8 @@ pub(super) enum Entry {
     Finished { dead: Peer, at: u64 },
     /// A runtime is to be drained.
     Leaves { peer: Peer, at: u64, had: u64 },
+    /// A runtime is to be told that flows of it shall go elsewhere.
+    Asked { of: Peer, order: Control },
     /// So many more of its flows are elsewhere.
     Moved { peer: Peer, flows: u64 },
     /// It has nothing left, and its process is to end.
@@ -189,6 +191,7 @@ impl Memory {
                 self.release(*dead);
             }
             Entry::Leaves { peer, at, had } => self.leaves(*peer, *at, *had),
+            Entry::Asked { of, order } => self.order(*of, order.clone()),
             Entry::Moved { peer, flows } => {
                 if let Some(drain) = self.drain(*peer) {
                     drain.moved += flows;

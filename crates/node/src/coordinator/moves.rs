@@ -2,7 +2,8 @@
 //!
 //! The coordinator only says where flows shall go; runtimes and switch move them (NFVactor, section VI-B). A *drain* moves every flow of a runtime away
 //! while no new one comes, waits until nobody's replica is there either, and ends its process. A runtime that fails meanwhile is recovered as ever.
-//! Which runtimes are leaving is remembered; which request of a drain is under way is not: a new life of the coordinator asks for what is left.
+//! Which runtimes are leaving is remembered, and every request until its runtime has it; which request of a drain is under way is not: a new life
+//! of the coordinator asks for what is left.
 
 use super::memory::Entry;
 use super::{Coordinator, MemberState};
@@ -55,7 +56,8 @@ impl Coordinator {
         }
         let request = self.next_request;
         self.next_request += 1;
-        self.pending.push((from, Control::Migrate { request, targets, limit, selector: selector.to_owned() }));
+        let order = Control::Migrate { request, targets, limit, selector: selector.to_owned() };
+        self.record(Entry::Asked { of: source.peer(), order });
         Ok(request)
     }
 
