@@ -65,6 +65,8 @@ pub struct Planted {
     pub reuse_live_port: bool,
     /// New rules are for flows that are there, too.
     pub reclassify: bool,
+    /// The coordinator's messages leave before what they depend on is written down.
+    pub speaks_before_writing: bool,
 }
 
 /// See the module.

@@ -67,3 +67,8 @@ fn a_flow_that_changes_its_chain_is_noticed() {
 fn a_port_given_twice_is_noticed() {
     finds(Planted { reuse_live_port: true, ..Planted::default() });
 }
+
+#[test]
+fn a_coordinator_that_speaks_before_it_writes_is_noticed() {
+    finds(Planted { speaks_before_writing: true, ..Planted::default() });
+}

@@ -17,6 +17,8 @@ pub(super) struct Lives {
     turn_at: u64,
     /// It dies as soon as it has something to write down: some of that is written.
     dies_writing: bool,
+    /// Planted: since when it only pretends to write.
+    pretends_since: Option<u64>,
     faults_left: u64,
     /// When it died, every flow would have survived a failure.
     was_safe: bool,
@@ -31,6 +33,7 @@ impl Lives {
             log: Vec::new(),
             turn_at: u64::MAX,
             dies_writing: false,
+            pretends_since: None,
             faults_left,
             was_safe: false,
             drops: DropCounters::default(),
@@ -118,8 +121,16 @@ impl World {
         coordinator.handle_records(now);
         coordinator.handle_timeout(now);
         let mut records = coordinator.poll_log();
+        if let Some(since) = self.coordinator.pretends_since {
+            if now >= since + 3 * MILLISECOND {
+                return self.kill_coordinator(0);
+            }
+            records.clear();
+        }
         let dies = self.coordinator.dies_writing && !records.is_empty();
+        let pretends = self.scenario.planted.speaks_before_writing;
         if dies {
+            self.coordinator.pretends_since = pretends.then_some(now);
             let written = self.random.range(0, records.len() as u64 + 1) as usize;
             records.truncate(written);
         }
@@ -129,7 +140,7 @@ impl World {
             }
             self.coordinator.log.push(record.bytes);
         }
-        if dies {
+        if dies && !pretends {
             return self.kill_coordinator(0);
         }
         let Some(coordinator) = &mut self.coordinator.now else { return };
@@ -178,7 +189,7 @@ impl World {
 
     /// It is away for so long, or for as long as the seed says.
     pub(super) fn kill_coordinator(&mut self, away: u64) {
-        self.coordinator.dies_writing = false;
+        (self.coordinator.dies_writing, self.coordinator.pretends_since) = (false, None);
         self.coordinator.was_safe = self.is_safe();
         let Some(coordinator) = self.coordinator.now.take() else { return };
         self.faults.coordinator_kills += 1;
