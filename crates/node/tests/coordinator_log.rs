@@ -1,10 +1,12 @@
 //! A coordinator that dies and begins again from its log, at any record: it has forgotten nothing that was seen of it.
 
-use holdfast_node::address::{COORDINATOR, MANAGER};
+use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, LogError, Record};
 use holdfast_node::message::{Control, MemberState, Order, Ordered, PoolId, Report, kind, numbered};
+use holdfast_node::rules::Rule;
 use holdfast_protection::Peer;
+use holdfast_wire::selector::Selector;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,6 +38,7 @@ struct Runtime {
     /// Of whom it has been asked to recover what it has.
     recovered: BTreeSet<Peer>,
     members: Vec<Peer>,
+    view: u64,
     /// Requests to move its flows.
     moves: Vec<u32>,
 }
@@ -69,7 +72,8 @@ impl Runtime {
             }
             Control::Settled { handled } => self.errands.settle(handled),
             Control::Migrate { request, .. } => self.moves.push(request),
-            Control::View { members, .. } => {
+            Control::View { version, members } => {
+                self.view = version;
                 let running = members.iter().filter(|member| member.state == MemberState::Running);
                 self.members = running.map(|member| member.peer()).collect();
             }
@@ -177,6 +181,18 @@ impl Host {
         self.manager.set_peer(Peer { node: COORDINATOR, incarnation: self.life });
     }
 
+    /// It dies after what it has decided is kept, and before any of it leaves.
+    fn die_after_writing(&mut self) {
+        self.turn_coordinator(Some(usize::MAX));
+        self.begin_again();
+    }
+
+    fn member(&self, node: u16) -> (MemberState, bool) {
+        let mut status = self.coordinator.as_ref().into_iter().flat_map(Coordinator::status);
+        let found = status.find(|status| status.member.node == node).expect("it has a place");
+        (found.member.state, found.is_drained)
+    }
+
     fn turn_manager(&mut self) {
         let asked: Vec<Control> = self.manager.inbox.records().filter_map(|(_, body)| Control::decode(body).ok()).collect();
         self.manager.inbox.clear();
@@ -195,10 +211,13 @@ impl Host {
                         blocks: BTreeSet::new(),
                         recovered: BTreeSet::new(),
                         members: Vec::new(),
+                        view: 0,
                         moves: Vec::new(),
                     });
                 }
-                Control::Fence { node, incarnation } => self.end(Peer { node, incarnation }),
+                Control::Fence { node, incarnation } | Control::Stop { node, incarnation } => {
+                    self.end(Peer { node, incarnation })
+                }
                 Control::Account { .. } => {
                     for Peer { node, incarnation } in self.ended.clone() {
                         self.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: 0 });
@@ -257,7 +276,8 @@ impl Host {
         for at in reports {
             self.reports += 1;
             let runtime = &mut self.runtimes[at];
-            runtime.fabric.send_control(COORDINATOR, &Control::Report(Report { packets: self.reports, ..Report::default() }));
+            let report = Report { packets: self.reports, view: runtime.view, ..Report::default() };
+            runtime.fabric.send_control(COORDINATOR, &Control::Report(report));
         }
         let Some(coordinator) = &mut self.coordinator else { return };
         let now = self.now;
@@ -449,4 +469,92 @@ fn a_move_that_was_promised_is_asked_for_once() {
         assert_eq!(host.runtimes[0].moves, [request], "the runtime heard of it before: {is_heard}");
         assert!(host.runtimes[1].moves.is_empty());
     }
+}
+
+/// A drain is ordered, and the coordinator dies at every step of it: it has written that the runtime leaves and told nobody; it has written that it is to
+/// end, and not asked for it; the runtime has ended, and comes back only when it is ordered back.
+#[test]
+fn a_drain_goes_on_in_the_next_life() {
+    let mut host = Host::new();
+    while host.owners.len() < 3 {
+        host.turn();
+    }
+    let peer = host.runtimes[1].peer;
+    let now = host.now;
+    let order = |host: &mut Host, order| host.coordinator.as_mut().expect("it lives").order(&order, now);
+    assert_eq!(order(&mut host, Order::Drain(peer.node)), Ok(0));
+    host.die_after_writing();
+    assert_eq!(host.member(peer.node), (MemberState::Leaving, true));
+    let is_to_end = |host: &Host| {
+        let drains = host.coordinator.as_ref().map_or(&[][..], Coordinator::drains);
+        drains.iter().any(|drain| drain.peer == peer && drain.ended_at.is_some())
+    };
+    for _ in 0..100 {
+        let mut probe = host.coordinator.take();
+        if let Some(coordinator) = &mut probe {
+            coordinator.handle_records(host.now + 10 * MILLISECOND);
+            coordinator.handle_timeout(host.now + 10 * MILLISECOND);
+        }
+        host.coordinator = probe;
+        if is_to_end(&host) {
+            break;
+        }
+        host.turn();
+    }
+    assert!(is_to_end(&host) && host.runtimes.iter().any(|runtime| runtime.peer == peer), "decided, and not asked for");
+    host.die_after_writing();
+    for _ in 0..50 {
+        host.turn();
+    }
+    assert!(host.runtimes.iter().all(|runtime| runtime.peer != peer), "the new life has it ended");
+    for _ in 0..3 {
+        host.die_after_writing();
+        for _ in 0..200 {
+            host.turn();
+        }
+        assert_eq!((host.member(peer.node), host.runtimes.len()), ((MemberState::Failed, true), 2), "it stays out of service");
+    }
+    assert_eq!(order(&mut host, Order::Restore(peer.node)), Ok(0));
+    host.die_after_writing();
+    for _ in 0..200 {
+        host.turn();
+    }
+    assert_eq!((host.member(peer.node), host.runtimes.len()), ((MemberState::Running, false), 3));
+}
+
+/// The rules of the configuration have been replaced twice when the coordinator dies: its next life goes by the last ones under their version, and tells
+/// a switch that has older ones.
+#[test]
+fn the_rules_in_force_outlive_it() {
+    let rules = |chains: &[u16]| -> Vec<Rule> {
+        chains.iter().map(|chain| Rule { selector: Selector::any(), chain: *chain, cluster: 0 }).collect()
+    };
+    let initial = |life| CoordinatorConfig { rules: rules(&[0]), ..config(life) };
+    let mut coordinator = Coordinator::new(initial(1), 1);
+    let mut log = coordinator.poll_log();
+    for set in [&[1, 2][..], &[3]] {
+        coordinator.set_rules(rules(set));
+        log.extend(coordinator.poll_log());
+    }
+    drop(coordinator);
+    let bytes = log.iter().map(|record| record.bytes.as_slice());
+    let mut coordinator = Coordinator::restore(initial(2), 2, bytes).expect("its own log can be read");
+    assert_eq!((coordinator.rules().version(), coordinator.rules().rules()), (3, &rules(&[3])[..]));
+    let mut switch = Fabric::new(Peer { node: SWITCH, incarnation: 1 }, FabricConfig::default());
+    switch.set_peer(Peer { node: COORDINATOR, incarnation: 2 });
+    coordinator.fabric().set_peer(Peer { node: SWITCH, incarnation: 1 });
+    switch.send_control(COORDINATOR, &Control::RulesInForce { version: 2 });
+    switch.poll_transmit(3, |frame| {
+        coordinator.handle_frame(frame, 3);
+        true
+    });
+    coordinator.handle_records(3);
+    coordinator.forget_log();
+    coordinator.fabric().poll_transmit(3, |frame| {
+        let _ = switch.handle_frame(frame, 3);
+        true
+    });
+    let told = switch.inbox.records().filter_map(|(_, body)| Control::decode(body).ok());
+    let told: Vec<Control> = told.filter(|message| matches!(message, Control::Rules { .. })).collect();
+    assert_eq!(told, [Control::Rules { version: 3, part: 0, parts: 1, rules: rules(&[3]) }]);
 }
