@@ -6,7 +6,7 @@ use holdfast::lab::requirements::*;
 use holdfast::lab::{Interrupt, until};
 use holdfast::status::{Process, Protected, STATE_AWAY, STATE_RUNNING};
 use holdfast_tests::PATIENCE;
-use holdfast_tests::network::{Chain, Network, Options, RECOVERY_LIMIT, VIRTUAL};
+use holdfast_tests::network::{Chain, Network, Options, RECOVERY_LIMIT, SERVER, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};
 use rustix::process::Signal;
 use std::process::ExitCode;
@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         test("a_killed_coordinator_is_back_within_a_second", &[NGINX], a_killed_coordinator_is_back_within_a_second),
         test("connections_come_and_go_while_it_stands_still", &[NGINX], connections_come_and_go_while_it_stands_still),
         test("a_runtime_that_dies_meanwhile_is_recovered", &[NGINX], a_runtime_that_dies_meanwhile_is_recovered),
+        test("rules_and_orders_outlive_it", &[NGINX], rules_and_orders_outlive_it),
         test("a_lost_log_does_not_end_the_box", &[NGINX], a_lost_log_does_not_end_the_box),
         test("incarnations_go_on_in_a_state_directory", &[], incarnations_go_on_in_a_state_directory),
     ])
@@ -124,6 +125,53 @@ fn a_runtime_that_dies_meanwhile_is_recovered(interrupt: &Interrupt) -> Result<(
     let after = network.running.status()?;
     let successor = after.runtime(victim.id).context("its place is taken")?;
     ensure!(successor.incarnation > victim.incarnation, "{successor:?}");
+    drop(held);
+    network.stop()
+}
+
+/// Rules are applied, and it is killed: they are in force, not those of the beginning. Its next life takes orders: flows move, other rules are applied, a
+/// runtime is drained and stays out of service although the coordinator is killed again.
+fn rules_and_orders_outlive_it(interrupt: &Interrupt) -> Result<()> {
+    let options = Options::protected(Chain::Edge);
+    let text = options.configuration();
+    let mut network = Network::start(&options, interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(&format!("{SERVER}:80"), 30)?;
+    network.wait_protected()?;
+    let apply = |network: &Network, port: u16| -> Result<()> {
+        let rules = format!("rules:\n  - {{ proto: tcp, ports: {port}, chain: office }}\n  - {{ chain: office }}");
+        let file = network.lab.write("new.yaml", &text.replace("rules:\n  - { chain: office }", &rules))?;
+        network.running.ask(&format!("apply {}", file.display())).map(|_| ())
+    };
+    let rules = |network: &Network| -> Result<(u64, bool)> {
+        let rules = network.running.status()?.rules.context("the status has no rules")?;
+        Ok((rules.version, rules.in_force))
+    };
+    let kill = |network: &Network| -> Result<()> {
+        let last = coordinator(network)?;
+        signal_pid(last.pid, Signal::KILL)?;
+        wait_for_next(network, &last, RECOVERY_LIMIT, interrupt)?;
+        Ok(())
+    };
+    apply(&network, 81)?;
+    ensure!(rules(&network)? == (2, true));
+    kill(&network)?;
+    network.wait_protected()?;
+    ensure!(rules(&network)? == (2, true), "{:?}", rules(&network)?);
+    let source = network.running.busiest(None)?;
+    network.running.ask(&format!("migrate --from {}", source.id))?;
+    let left = network.running.status()?.runtime(source.id).map_or(0, |process| process.flows);
+    ensure!(left == 0, "{left} flows are still at runtime {}", source.id);
+    apply(&network, 82)?;
+    ensure!(rules(&network)? == (3, true), "{:?}", rules(&network)?);
+    network.running.ask(&format!("drain {}", source.id))?;
+    kill(&network)?;
+    network.wait_protected()?;
+    let status = network.running.status()?;
+    let drained = status.runtime(source.id).context("it is listed")?;
+    ensure!(drained.pid == 0 && drained.incarnation == source.incarnation, "it is not started again: {drained:?}");
+    let connections = held.verify(interrupt)?;
+    ensure!(connections.broken == 0 && status.failovers.is_empty(), "{connections:?} {:?}", status.failovers);
     drop(held);
     network.stop()
 }

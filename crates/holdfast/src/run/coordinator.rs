@@ -148,6 +148,10 @@ fn begin(assignment: &Assignment, store: &Store, now: u64) -> Result<Coordinator
         fabric: FabricConfig { cluster: assignment.cluster, ..FabricConfig::default() },
     };
     let bytes = || records.iter().map(Vec::as_slice);
+    if records.is_empty() && !assignment.begins_anew {
+        // A coordinator that knows of nobody would start runtimes beside those that are there, and lease their numbers a second time.
+        return Err(unreadable(&"it is empty, and a life before this one has written it"));
+    }
     if records.is_empty() {
         return Ok(Coordinator::new(config, now));
     }
