@@ -2,7 +2,7 @@
 
 use super::{Event, MICROSECOND, MILLISECOND, World};
 use holdfast_node::coordinator::{Coordinator, CoordinatorConfig, Ledger};
-use holdfast_node::message::{Order, Protected};
+use holdfast_node::message::{Drain, Failover, Order, Protected};
 use holdfast_node::rules::Rule;
 use holdfast_protection::Peer;
 use holdfast_wire::DropCounters;
@@ -211,9 +211,31 @@ impl World {
             return;
         };
         self.say(format_args!("coordinator {} begins", self.coordinator.config.me.incarnation));
+        self.check_memory(&coordinator);
         self.coordinator.now = Some(coordinator);
         self.hub.handle_coordinator(self.coordinator.config.me);
         self.turn_coordinator_at(self.now);
+    }
+
+    /// What people and the switch were told, the next life knows.
+    fn check_memory(&mut self, coordinator: &Coordinator) {
+        let manager = &self.hub.manager;
+        let knows_drain = |told: &&Drain| {
+            let mut known = coordinator.drains().iter().filter(|known| known.peer == told.peer);
+            known.any(|known| known.ended_at.is_some() || told.ended_at.is_none())
+        };
+        let knows_failover = |told: &&Failover| {
+            let mut known = coordinator.failovers().filter(|known| known.dead == told.dead);
+            known.any(|known| known.recovered_at.is_some() || told.recovered_at.is_none())
+        };
+        let mut forgotten: Vec<String> = Vec::new();
+        forgotten.extend(manager.drains().iter().find(|told| !knows_drain(told)).map(|told| format!("{told:?}")));
+        forgotten.extend(manager.failovers().iter().find(|told| !knows_failover(told)).map(|told| format!("{told:?}")));
+        let (version, newest) = (self.hub.switch.rules().version(), coordinator.rules().version());
+        forgotten.extend((version > newest).then(|| format!("rules {version}, it has {newest}")));
+        for what in forgotten {
+            self.checkers.violate("log", format!("the coordinator has forgotten {what}"));
+        }
     }
 
     /// A runtime fails while there is no coordinator.
