@@ -11,7 +11,8 @@
 //!
 //! Records are delivered; a mark may be lost, and is asked for again. At every moment one of the two has the flow whole, and each knows from the coordinator
 //! when the other dies. The source then claims the routes back, under the epochs that they got. The target claims what it had a replica of; what
-//! it has nothing of it renounces at the switch, so that the route is as before and the replica elsewhere may claim it.
+//! it has nothing of it renounces at the switch, so that the route is as before and the replica elsewhere may claim it. One that is leaving renounces
+//! everything, at once: whoever is asked before it waits for that.
 //!
 //! In: orders, records, marks, deaths, the worker's time. Out: records, flows that come and go. Never: a packet.
 
@@ -452,6 +453,20 @@ impl Migrations {
                     // Of what there was a replica here that is claimed already.
                     lane.flows.set_role(slot, role::CLAIMING);
                     parts.recoveries.add(dead, arrival.lane as u16, slot);
+                }
+            }
+        }
+    }
+
+    /// This runtime is leaving, and asked last what it has of the dead. Who is asked before waits for what was on its way here: its routes go back.
+    pub(crate) fn give_back(&mut self, has_failed: impl Fn(Peer) -> bool, lanes: &mut [Lane], recoveries: &mut Recoveries) {
+        for arrival in self.arrivals.extract_if(.., |arrival| has_failed(arrival.from)) {
+            let lane = &mut lanes[arrival.lane];
+            for (slot, generation) in arrival.flows.into_iter().flatten() {
+                let header = lane.flows.header(slot);
+                if header.generation == generation && header.role == role::ARRIVING {
+                    lane.flows.set_role(slot, role::CLAIMING);
+                    recoveries.give_back(arrival.from, arrival.lane as u16, slot);
                 }
             }
         }

@@ -437,10 +437,17 @@ impl Runtime {
             Control::View { version, members } if version > self.view => {
                 self.view = version;
                 let me = self.config.me;
-                self.fenced |= members.iter().any(|member| {
-                    member.node == me.node
-                        && (member.incarnation > me.incarnation || member.peer() == me && member.state == MemberState::Failed)
-                });
+                let has_failed = |peer: Peer| {
+                    let mut of_node = members.iter().filter(|member| member.node == peer.node);
+                    of_node.any(|member| {
+                        let is_past = member.incarnation > peer.incarnation;
+                        is_past || member.peer() == peer && member.state == MemberState::Failed
+                    })
+                };
+                self.fenced |= has_failed(me);
+                if members.iter().any(|member| member.peer() == me && member.state == MemberState::Leaving) {
+                    self.migrations.give_back(has_failed, &mut self.lanes, &mut self.recoveries);
+                }
                 self.members.clear();
                 let others = members.iter().filter(|member| member.node != me.node);
                 self.members.extend(
