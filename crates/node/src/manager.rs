@@ -228,8 +228,11 @@ impl Manager {
                     Some(known) => *known = drain,
                     None => self.drains.push(drain),
                 }
-                if self.drains.len() > MOVES_KEPT {
-                    self.drains.remove(0);
+                // One that is not over is needed: there are no more of those than runtimes.
+                if self.drains.len() > MOVES_KEPT
+                    && let Some(over) = self.drains.iter().position(|drain| drain.ended_at.is_some())
+                {
+                    self.drains.remove(over);
                 }
             }
             Control::Standing(standing) => {
@@ -426,5 +429,26 @@ impl Manager {
     /// Node id.
     pub fn node(&self) -> NodeId {
         self.fabric.me().node
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::MANAGER;
+
+    /// More drains are over than are remembered, while the first of them is not.
+    #[test]
+    fn a_drain_that_is_not_over_is_not_forgotten() {
+        let mut manager = Manager::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
+        let last = MOVES_KEPT as u32 + 9;
+        for incarnation in 1..=last {
+            let ended_at = (incarnation > 1).then_some(2);
+            let peer = Peer { node: 16, incarnation };
+            manager.handle_coordinator(Control::Draining(Drain { peer, began_at: 1, had: 1, moved: 0, ended_at, failed: false }));
+        }
+        let known: Vec<u32> = manager.drains().iter().map(|drain| drain.peer.incarnation).collect();
+        let latest = last + 2 - MOVES_KEPT as u32..=last;
+        assert_eq!(known, [1].into_iter().chain(latest).collect::<Vec<_>>());
     }
 }

@@ -233,8 +233,12 @@ impl Memory {
         let Some(place) = self.place(peer) else { return };
         (place.member.state, place.is_drained) = (MemberState::Leaving, true);
         self.view += 1;
-        if self.drains.len() >= KEPT {
-            self.drains.remove(0);
+        // One that is not over, or whose process is still to end, is needed: there are no more of those than places.
+        let is_past = |drain: &Drain| drain.ended_at.is_some() && self.serving().all(|peer| peer != drain.peer);
+        if self.drains.len() >= KEPT
+            && let Some(past) = self.drains.iter().position(is_past)
+        {
+            self.drains.remove(past);
         }
         self.drains.push(Drain { peer, began_at: at, had, moved: 0, ended_at: None, failed: false });
     }
@@ -358,5 +362,54 @@ impl Memory {
                 self.order(owned[0].0, message(part.iter().map(|(_, number)| *number).collect()));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::COORDINATOR;
+    use crate::channel::FabricConfig;
+    use crate::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig};
+
+    fn memory() -> Memory {
+        let config = CoordinatorConfig {
+            me: Peer { node: COORDINATOR, incarnation: 1 },
+            clusters: ClusterConfig::only(3, 1, true),
+            rules: Vec::new(),
+            hang_timeout: SECOND,
+            start_timeout: SECOND,
+            first_incarnation: 1,
+            pools: Vec::new(),
+            layouts: Vec::new(),
+            fabric: FabricConfig::default(),
+        };
+        Coordinator::new(config, 1).memory
+    }
+
+    /// A runtime takes long to drain, another has nothing left and is still to end, and a third is drained and brought back more often than drains are
+    /// remembered: what is forgotten is the oldest of those whose runtimes are gone.
+    #[test]
+    fn a_drain_is_remembered_while_it_is_needed() {
+        let mut memory = memory();
+        let leave = |memory: &mut Memory, peer: Peer| {
+            memory.apply(&Entry::Started { peer, at: 1 });
+            memory.apply(&Entry::Joined { peer });
+            memory.apply(&Entry::Leaves { peer, at: 1, had: 1 });
+        };
+        let [open, ending] = [Peer { node: 16, incarnation: 1 }, Peer { node: 17, incarnation: 2 }];
+        leave(&mut memory, open);
+        leave(&mut memory, ending);
+        memory.apply(&Entry::Drained { peer: ending, at: 2 });
+        let last = KEPT as u32 + 9;
+        for incarnation in 3..=last {
+            let peer = Peer { node: 18, incarnation };
+            leave(&mut memory, peer);
+            memory.apply(&Entry::Drained { peer, at: 2 });
+            memory.apply(&Entry::Failed { peer, cause: Cause::Drained, at: 2, flows: 0 });
+        }
+        let known: Vec<Peer> = memory.drains.iter().map(|drain| drain.peer).collect();
+        let latest = (last + 3 - KEPT as u32..=last).map(|incarnation| Peer { node: 18, incarnation });
+        assert_eq!(known, [open, ending].into_iter().chain(latest).collect::<Vec<_>>());
     }
 }
