@@ -140,7 +140,7 @@ fn rules_and_orders_outlive_it(interrupt: &Interrupt) -> Result<()> {
     network.wait_protected()?;
     let apply = |network: &Network, port: u16| -> Result<()> {
         let rules = format!("rules:\n  - {{ proto: tcp, ports: {port}, chain: office }}\n  - {{ chain: office }}");
-        let file = network.lab.write("new.yaml", &text.replace("rules:\n  - { chain: office }", &rules))?;
+        let file = network.lab.write("new.yaml", text.replace("rules:\n  - { chain: office }", &rules))?;
         network.running.ask(&format!("apply {}", file.display())).map(|_| ())
     };
     let rules = |network: &Network| -> Result<(u64, bool)> {
