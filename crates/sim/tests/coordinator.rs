@@ -89,7 +89,8 @@ fn without_blocks_new_flows_wait_and_others_go_on() {
     let plan = Plan { connections, failures, calm: true, flows: 512, lasts: 60_000 * MILLISECOND, ..Plan::default() };
     let outcome = play(Scenario { tight: true, ..scenario(5, Preset::None) }, plan);
     assert_eq!(outcome.report.violations, []);
-    assert!(outcome.finished.iter().all(|done| *done), "{} finished", outcome.report.finished);
+    let drops: Vec<_> = outcome.drops.iter().collect();
+    assert!(outcome.finished.iter().all(|done| *done), "{} finished: {drops:?}", outcome.report.finished);
     let waited = outcome.drops.get(DropReason::ParkedTooLong);
     assert!(waited > 0, "nobody had to wait: {:?}", outcome.drops.iter().collect::<Vec<_>>());
     // Every packet of the early ones was answered at once: none was sent a second time.
