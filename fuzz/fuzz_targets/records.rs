@@ -80,6 +80,7 @@ fn switch_and_coordinator(steps: &[Step]) {
         }
         switch.handle_records(now, &mut out, &mut pool);
         coordinator.handle_records(now);
+        coordinator.forget_log();
         switch.handle_packet(FlowKey::default(), pool.take().expect("every packet is dropped, held or sent on"));
         switch.forward(now, &mut out, &mut pool);
         out.drain(..).for_each(|(_, packet)| pool.put(packet));

@@ -1,12 +1,13 @@
-//! A whole box in one process: edge, switch, coordinator and two runtimes, with a counted pool, without an operating system.
+//! A whole box in one process: edge, switch, manager, coordinator and two runtimes, with a counted pool, without an operating system.
 
 use holdfast::config::{self, Checked};
-use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, SWITCH};
+use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, MANAGER, SWITCH};
 use holdfast_node::channel::FabricConfig;
-use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, Wish};
+use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig};
 use holdfast_node::edge::Edge;
 use holdfast_node::host::{Host, HostOut};
 use holdfast_node::hub::Hub;
+use holdfast_node::manager::{Manager, Wish};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::Peer;
@@ -49,6 +50,7 @@ pub struct WholeBox {
     checked: Checked,
     host: Host,
     out: HostOut,
+    coordinator: Coordinator,
     runtimes: Vec<Process>,
     pool: MemoryPool,
     now: u64,
@@ -89,13 +91,15 @@ impl WholeBox {
             fabric,
         };
         let edge = Edge::new(checked.edge(&[([2, 0, 0, 0, 0, 0xb0], 1500), ([2, 0, 0, 0, 0, 0xb1], 1400)]));
-        let host = Host::new(edge, Hub::new(switch, Coordinator::new(coordinator, now)));
+        let mut host = Host::new(edge, Hub::new(switch, Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric)));
+        host.hub.handle_coordinator(coordinator.me);
+        let coordinator = Coordinator::new(coordinator, now);
         let pool = MemoryPool::new(BUFFERS);
-        let mut whole = WholeBox { checked, host, out: HostOut::default(), runtimes: Vec::new(), pool, now };
+        let mut whole = WholeBox { checked, host, out: HostOut::default(), coordinator, runtimes: Vec::new(), pool, now };
         for _ in 0..4 {
             whole.wait(25);
         }
-        assert!(whole.host.hub.coordinator.is_ready(), "the box starts");
+        assert!(whole.coordinator.is_ready(), "the box starts");
         whole
     }
 
@@ -135,6 +139,7 @@ impl WholeBox {
         for _ in 0..24 {
             self.host.turn(self.now, &mut self.out, &mut self.pool);
             let mut moved = self.carry();
+            moved |= self.turn_coordinator();
             for at in 0..self.runtimes.len() {
                 let process = &mut self.runtimes[at];
                 let mut frames = Vec::new();
@@ -172,10 +177,33 @@ impl WholeBox {
         None
     }
 
+    /// The coordinator acts, keeps no log, and its frames go out.
+    fn turn_coordinator(&mut self) -> bool {
+        self.coordinator.handle_records(self.now);
+        self.coordinator.handle_timeout(self.now);
+        self.coordinator.forget_log();
+        let mut frames = Vec::new();
+        let pool = &mut self.pool;
+        self.coordinator.fabric().poll_transmit(self.now, |frame| {
+            let Some(mut packet) = pool.take() else { return false };
+            packet.clear();
+            if packet.copy_from(frame) { frames.push(packet) } else { pool.put(packet) }
+            true
+        });
+        let moved = !frames.is_empty();
+        let from = self.coordinator.fabric().me();
+        self.host.handle_runtime(from, &mut frames, self.now, &mut self.out, &mut self.pool);
+        self.carry() || moved
+    }
+
     fn carry(&mut self) -> bool {
         let mut moved = false;
         for (peer, packet) in self.out.hub.to_runtime.drain(..) {
             match self.runtimes.iter_mut().find(|process| process.runtime.me() == peer) {
+                None if peer.node == COORDINATOR => {
+                    self.coordinator.handle_frame(packet.bytes(), self.now);
+                    self.pool.put(packet);
+                }
                 Some(process) => process.rx.push(packet),
                 None => self.pool.put(packet),
             }
@@ -204,6 +232,6 @@ impl WholeBox {
         let config =
             RuntimeConfig { me: peer, flows: 64, seed: 1, report_interval: 20 * MILLISECOND, fabric: FabricConfig::default() };
         self.runtimes.push(Process { runtime: Runtime::new(config, specs), rx: Vec::new() });
-        self.host.hub.coordinator.handle_started(peer, self.now);
+        self.host.hub.handle_started(peer);
     }
 }

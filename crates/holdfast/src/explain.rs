@@ -37,6 +37,7 @@ words! {
     STATE "running" "It serves.";
     STATE "leaving" "It gives its flows to others and then ends.";
     STATE "failed" "It ended, or was silent for longer than detection.hang_ms; its flows belong to their replicas, and a successor is started.";
+    STATE "away" "The coordinator has ended and is going to be started again, at once or after a pause if it keeps ending. Traffic goes on; what fails meanwhile is recovered when it is back.";
     ROLE "manager" "Owns the host's ports, forwards frames between them and the local processes, starts and watches those.";
     ROLE "switch" "Picks the runtime of a new flow, keeps the route, changes it when the flow has a new owner.";
     ROLE "coordinator" "Knows who is there, starts recovery, has what died started again. Traffic flows without it.";

@@ -15,6 +15,9 @@ pub const ROLE_RUNTIME: &str = "runtime";
 /// The state of a process that serves, in [`Process::state`].
 pub const STATE_RUNNING: &str = "running";
 
+/// The state of a coordinator that has ended and is going to be started again, in [`Process::state`]. What it knew last is shown meanwhile.
+pub const STATE_AWAY: &str = "away";
+
 /// The whole object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
@@ -107,7 +110,7 @@ pub struct Process {
     /// The virtual cluster of a runtime.
     #[serde(default)]
     pub cluster: Option<String>,
-    /// `starting`, `running`, `leaving` or `failed`.
+    /// `starting`, `running`, `leaving` or `failed`; of a coordinator `running` or `away`.
     pub state: String,
     /// Flows that it owns (a runtime) or routes (a switch); replicas do not count.
     pub flows: u64,

@@ -35,7 +35,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "cluster: edge",
         "clutser: edge",
-        r"edge.yaml:1:1: there is no key `clutser` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `clusters`, `limits`, `detection`, `fabric`; did you mean `cluster`?
+        r"edge.yaml:1:1: there is no key `clutser` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `clusters`, `limits`, `detection`, `fabric`, `state`; did you mean `cluster`?
 1 | clutser: edge
   | ^^^^^^^",
     ),
@@ -474,9 +474,16 @@ const MISTAKES: &[(&str, &str, &str)] = &[
    |                       ^^",
     ),
     (
+        "{ min: 2, max: 4 }",
+        "{ min: 2 }\nstate: holdfast",
+        r"edge.yaml:16:8: `state` is a directory's path from the root, like /var/lib/holdfast
+16 | state: holdfast
+   |        ^^^^^^^^",
+    ),
+    (
         "runtimes: {",
         "runtimes {",
-        r"edge.yaml:15:1: there is no key `runtimes { min` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `clusters`, `limits`, `detection`, `fabric`; is a `:` missing after `runtimes`?
+        r"edge.yaml:15:1: there is no key `runtimes { min` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `clusters`, `limits`, `detection`, `fabric`, `state`; is a `:` missing after `runtimes`?
 15 | runtimes { min: 2, max: 4 }
    | ^^^^^^^^^^^^^^",
     ),
@@ -609,7 +616,8 @@ fn references(value: &serde_json::Value, into: &mut Vec<String>) {
 fn the_schema_knows_every_key_and_every_function_and_is_closed() {
     let schema = config::schema();
     let properties = schema["properties"].as_object().expect("an object has properties");
-    let expected = ["chains", "cluster", "clusters", "detection", "fabric", "limits", "ports", "routes", "rules", "runtimes"];
+    let expected =
+        ["chains", "cluster", "clusters", "detection", "fabric", "limits", "ports", "routes", "rules", "runtimes", "state"];
     assert_eq!(properties.keys().map(String::as_str).collect::<std::collections::BTreeSet<_>>(), expected.into());
     let functions = &schema["$defs"]["FunctionConfig"]["anyOf"][1]["properties"];
     for name in holdfast_functions::catalog::names() {

@@ -9,6 +9,8 @@ pub type NodeId = u16;
 pub const COORDINATOR: NodeId = 1;
 /// The first switch.
 pub const SWITCH: NodeId = 2;
+/// The manager of the host.
+pub const MANAGER: NodeId = 3;
 /// The first runtime; the others follow.
 pub const FIRST_RUNTIME: NodeId = 16;
 

@@ -198,6 +198,12 @@ impl Fabric {
         channel.map_or(0, |channel| channel.room() / 2)
     }
 
+    /// Bytes of records for a node that are in no frame yet, because as many frames as may be under way are not acknowledged.
+    pub fn backlog(&self, node: NodeId) -> usize {
+        let channel = self.channels.iter().find(|channel| channel.peer.node == node);
+        channel.map_or(0, |channel| channel.queue.len() - channel.queued_from)
+    }
+
     /// Queues a record for a node.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ pub struct HostOut {
 pub struct Host {
     /// The router.
     pub edge: Edge,
-    /// Switch, coordinator, fence.
+    /// Switch, manager, fence.
     pub hub: Hub,
 }
 
@@ -101,7 +101,7 @@ impl Host {
         let mut drops = self.edge.drops().clone();
         drops.add(self.hub.drops());
         drops.add(self.hub.switch.drops());
-        drops.add(self.hub.coordinator.drops());
+        drops.add(self.hub.manager.drops());
         drops
     }
 }

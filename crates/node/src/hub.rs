@@ -1,14 +1,13 @@
-//! The hub: switch, coordinator and fence of one host, joined by the fabric.
+//! The hub: switch, manager and fence of one host, joined by the fabric.
 //!
-//! Theory of operation. The hub stands where a host's manager forwards frames: whatever a runtime sends passes the fence first, then
-//! goes where its destination address says: to another runtime, to the switch, to the coordinator, or, if it is a released packet, out.
-//! Switch and coordinator keep fabric endpoints of their own although they share this process: nothing changes for them or the
-//! runtimes when they do not.
+//! Theory of operation. The hub stands where a host's manager forwards frames: whatever a runtime or the coordinator sends passes the fence first,
+//! then goes where its destination address says: to another process, to the switch, to the manager, or, if it is a released packet, out.
+//! A runtime is fenced here before anybody else is told that it is gone.
 //!
-//! In: packets with their keys from the edge, frames from runtimes, ends of processes, the time. Out: a [`HubOut`]. Never: I/O.
+//! In: packets with their keys from the edge, frames from processes, what becomes of processes, the time. Out: a [`HubOut`]. Never: I/O.
 
-use crate::address::{COORDINATOR, NodeId, SWITCH, mac_of, node_of};
-use crate::coordinator::{Coordinator, Wish};
+use crate::address::{COORDINATOR, FIRST_RUNTIME, MANAGER, NodeId, SWITCH, mac_of, node_of};
+use crate::manager::{Manager, Wish};
 use crate::switch::Switch;
 use holdfast_protection::{Fence, Peer, Released};
 use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH, Mac};
@@ -18,7 +17,7 @@ use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
 /// What the hub wants done.
 #[derive(Debug, Default)]
 pub struct HubOut {
-    /// Frames for runtimes.
+    /// Frames for processes: runtimes, and the coordinator.
     pub to_runtime: Vec<(Peer, Packet)>,
     /// Packets for the edge, parsed.
     pub released: Vec<Released<Packet>>,
@@ -30,30 +29,47 @@ pub struct HubOut {
 pub struct Hub {
     /// The switch.
     pub switch: Switch,
-    /// The coordinator.
-    pub coordinator: Coordinator,
+    /// The manager's side of what it does with the coordinator.
+    pub manager: Manager,
     fence: Fence,
     drops: DropCounters,
     forwarded: u64,
-    local: Vec<Vec<u8>>,
-    spare: Vec<Vec<u8>>,
 }
 
 impl Hub {
     /// A hub of these parts.
-    pub fn new(mut switch: Switch, mut coordinator: Coordinator) -> Hub {
-        let (switch_peer, coordinator_peer) = (switch.fabric().me(), coordinator.fabric().me());
-        switch.fabric().set_peer(coordinator_peer);
-        coordinator.fabric().set_peer(switch_peer);
-        Hub {
-            switch,
-            coordinator,
-            fence: Fence::new(),
-            drops: DropCounters::default(),
-            forwarded: 0,
-            local: Vec::new(),
-            spare: Vec::new(),
-        }
+    pub fn new(switch: Switch, manager: Manager) -> Hub {
+        Hub { switch, manager, fence: Fence::new(), drops: DropCounters::default(), forwarded: 0 }
+    }
+
+    /// A life of the coordinator begins: it may speak, and no earlier one.
+    pub fn handle_coordinator(&mut self, peer: Peer) {
+        self.fence.open(peer);
+        self.manager.fabric().set_peer(peer);
+        self.switch.fabric().set_peer(peer);
+    }
+
+    /// The coordinator's life has ended.
+    pub fn handle_coordinator_ended(&mut self, peer: Peer) {
+        self.manager.handle_coordinator_ended();
+        self.fence.close(peer);
+    }
+
+    /// True while there is a coordinator.
+    pub fn has_coordinator(&self) -> bool {
+        self.fence.peer(COORDINATOR).is_some()
+    }
+
+    /// A runtime's process was started.
+    pub fn handle_started(&mut self, peer: Peer) {
+        self.manager.handle_started(peer);
+    }
+
+    /// A runtime's process has ended, or could not be started.
+    pub fn handle_ended(&mut self, peer: Peer) {
+        self.fence.close(peer);
+        self.manager.handle_ended(peer, self.switch.routes_to(peer) as u64);
+        self.switch.handle_gone(peer);
     }
 
     /// The fence.
@@ -61,7 +77,7 @@ impl Hub {
         &mut self.fence
     }
 
-    /// Drops by the hub itself; switch and coordinator have their own.
+    /// Drops by the hub itself; switch and manager have their own.
     pub fn drops(&self) -> &DropCounters {
         &self.drops
     }
@@ -87,7 +103,7 @@ impl Hub {
         self.switch.handle_undelivered(frame);
     }
 
-    /// Frames that the runtime `from` sent: the caller knows by which virtual port they came.
+    /// Frames that the process `from` sent: the caller knows by which virtual port they came.
     pub fn handle_frames(&mut self, from: Peer, frames: &mut Vec<Packet>, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
         for packet in frames.drain(..) {
             self.handle_frame(from, packet, now, out, pool);
@@ -101,21 +117,21 @@ impl Hub {
         let Some(header) = packet.bytes().get(..14) else { return self.drop(packet, DropReason::Malformed, pool) };
         let destination: Option<Mac> = header[..6].try_into().ok();
         let ethertype = u16::from_be_bytes([header[12], header[13]]);
-        // A runtime speaks only for itself.
+        // Who sends speaks only for itself.
         if header[6..12] != mac_of(from.node) {
             return self.drop(packet, DropReason::Malformed, pool);
         }
         let Some(node) = destination.as_ref().and_then(node_of) else { return self.drop(packet, DropReason::UnknownNode, pool) };
         match (node, ethertype) {
-            (SWITCH, ETHERTYPE_NSH) => self.release(from, packet, out, pool),
+            (SWITCH, ETHERTYPE_NSH) if from.node >= FIRST_RUNTIME => self.release(from, packet, out, pool),
             (SWITCH, ETHERTYPE_FABRIC) => {
                 if let Err(reason) = self.switch.fabric().handle_frame(packet.bytes(), now) {
                     self.drops.count(reason);
                 }
                 pool.put(packet);
             }
-            (COORDINATOR, ETHERTYPE_FABRIC) => {
-                if let Err(reason) = self.coordinator.fabric().handle_frame(packet.bytes(), now) {
+            (MANAGER, ETHERTYPE_FABRIC) => {
+                if let Err(reason) = self.manager.fabric().handle_frame(packet.bytes(), now) {
                     self.drops.count(reason);
                 }
                 pool.put(packet);
@@ -171,74 +187,40 @@ impl Hub {
 
     /// Messages, timeouts and what follows from them.
     pub fn turn(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
-        // What switch and coordinator tell each other may call for an answer: a few rounds settle it, the rest waits for the next turn.
-        let mut fenced = Vec::new();
-        for _ in 0..4 {
-            self.coordinator.handle_records(now);
-            self.coordinator.handle_timeout(now);
-            for wish in self.coordinator.poll_wishes() {
-                match wish {
-                    Wish::Fence(peer) => {
-                        self.fence.close(peer);
-                        fenced.push(peer);
-                    }
-                    Wish::Admit(peer) => self.fence.open(peer),
-                    Wish::Start(_) | Wish::Stop(_) => {}
-                }
-                out.wishes.push(wish);
+        self.manager.handle_records(now);
+        let wishes: Vec<Wish> = self.manager.poll_wishes().collect();
+        for wish in wishes {
+            match wish {
+                Wish::Start(peer) => self.fence.open(peer),
+                // Whoever recovers its flows does so after this.
+                Wish::Fence(peer) => self.handle_ended(peer),
+                Wish::Stop(_) => {}
             }
-            for peer in fenced.drain(..) {
-                // What the switch sent there until now: fresher than the last report.
-                self.coordinator.set_flows_lost(peer, self.switch.routes_to(peer) as u64);
-            }
-            self.switch.handle_records(now, &mut out.to_runtime, pool);
-            self.switch.handle_timeout(now, &mut out.to_runtime, pool);
-            self.forward(now, out, pool);
-            if !self.carry(now, out, pool) {
-                break;
-            }
+            out.wishes.push(wish);
         }
+        self.switch.handle_records(now, &mut out.to_runtime, pool);
+        self.switch.handle_timeout(now, &mut out.to_runtime, pool);
+        self.forward(now, out, pool);
+        self.carry(now, out, pool);
     }
 
-    /// Carries the frames of switch and coordinator. True if one of them got some from the other.
-    fn carry(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) -> bool {
-        let Hub { switch, coordinator, fence, local, spare, drops, .. } = self;
-        for fabric in [switch.fabric(), coordinator.fabric()] {
+    /// Carries the frames of switch and manager.
+    fn carry(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
+        let Hub { switch, manager, fence, drops, .. } = self;
+        for fabric in [switch.fabric(), manager.fabric()] {
             fabric.poll_transmit(now, |frame| {
                 let node = frame[..6].try_into().ok().and_then(|mac: Mac| node_of(&mac));
-                match node {
-                    Some(SWITCH | COORDINATOR) => {
-                        let mut bytes = spare.pop().unwrap_or_default();
-                        bytes.clear();
-                        bytes.extend_from_slice(frame);
-                        local.push(bytes);
-                        true
-                    }
-                    Some(node) => {
-                        let Some(peer) = fence.peer(node) else { return true };
-                        let Some(mut packet) = pool.take() else { return false };
-                        if packet.copy_from(frame) {
-                            out.to_runtime.push((peer, packet));
-                        } else {
-                            drops.count(DropReason::FrameTooLarge);
-                            pool.put(packet);
-                        }
-                        true
-                    }
-                    None => true,
+                let Some(peer) = node.and_then(|node| fence.peer(node)) else { return true };
+                let Some(mut packet) = pool.take() else { return false };
+                if packet.copy_from(frame) {
+                    out.to_runtime.push((peer, packet));
+                } else {
+                    drops.count(DropReason::FrameTooLarge);
+                    pool.put(packet);
                 }
+                true
             });
         }
-        let carried = !local.is_empty();
-        for bytes in local.drain(..) {
-            let is_for_switch = bytes[..6] == mac_of(SWITCH);
-            let fabric = if is_for_switch { switch.fabric() } else { coordinator.fabric() };
-            if let Err(reason) = fabric.handle_frame(&bytes, now) {
-                drops.count(reason);
-            }
-            spare.push(bytes);
-        }
-        carried
     }
 
     /// Gives back every packet that is held, as at the end of the process.
@@ -249,7 +231,7 @@ impl Hub {
     /// When [`Hub::turn`] is due without input.
     pub fn poll_timeout(&mut self) -> u64 {
         let fabric = |timeout: Option<u64>| timeout.unwrap_or(u64::MAX);
-        let fabrics = fabric(self.switch.fabric().poll_timeout()).min(fabric(self.coordinator.fabric().poll_timeout()));
-        fabrics.min(self.switch.poll_timeout()).min(self.coordinator.poll_timeout())
+        let fabrics = fabric(self.switch.fabric().poll_timeout()).min(fabric(self.manager.fabric().poll_timeout()));
+        fabrics.min(self.switch.poll_timeout())
     }
 }

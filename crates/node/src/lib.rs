@@ -11,6 +11,7 @@ pub mod edge;
 mod fragments;
 pub mod host;
 pub mod hub;
+pub mod manager;
 pub mod message;
 pub mod rules;
 pub mod runtime;

@@ -8,6 +8,7 @@ use crate::rules::Rule;
 use holdfast_protection::Peer;
 use holdfast_wire::{DropReason, FlowKey};
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 use zerocopy::byteorder::network_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -40,6 +41,9 @@ pub mod kind {
     pub const ARRIVED: u8 = 43;
     /// Runtime to runtime: of this batch (4) these (4) will not come.
     pub const CANCEL: u8 = 44;
+    /// Between runtime and coordinator: a number (8), then a [`Control`](super::Control) that takes effect once, whatever happens to the coordinator.
+    /// See [`Ordered`](super::Ordered).
+    pub const NUMBERED: u8 = 45;
 }
 
 /// In [`kind::CLAIMED`]: the runtime to which the flow was moving has not said yet whether it has it.
@@ -206,7 +210,7 @@ pub enum Control {
         /// Layout hash of each chain, in order.
         layouts: Vec<u64>,
     },
-    /// Runtime to coordinator: heartbeat and load.
+    /// Runtime to coordinator and manager: heartbeat and load.
     Report(Report),
     /// Coordinator to all: who is there; to a runtime, of its own virtual cluster.
     View {
@@ -290,7 +294,7 @@ pub enum Control {
         /// The answer is complete.
         last: bool,
     },
-    /// Coordinator to runtime: which flows have you? Answered by [`Control::Flows`].
+    /// Manager to runtime: which flows have you? Answered by [`Control::Flows`].
     ListFlows {
         /// Repeated in the answer.
         request: u32,
@@ -299,7 +303,7 @@ pub enum Control {
         /// Only these: a selector of the tuple before or after the chain, in words.
         selector: String,
     },
-    /// Runtime to coordinator.
+    /// Runtime to manager.
     Flows {
         /// Of the request.
         request: u32,
@@ -319,7 +323,7 @@ pub enum Control {
         /// Only these: a selector of the tuple before or after the chain, in words.
         selector: String,
     },
-    /// Runtime to coordinator: how far a request is.
+    /// Runtime to coordinator and manager: how far a request is.
     Migrated {
         /// Of the request.
         request: u32,
@@ -330,7 +334,7 @@ pub enum Control {
         /// Nothing follows.
         last: bool,
     },
-    /// Runtime to coordinator: steps of packets that are traced.
+    /// Runtime to manager: steps of packets that are traced.
     Trace(Vec<TraceStep>),
     /// Coordinator to switch: service-chain rules. They are in force once all parts have come. Answered by [`Control::RulesInForce`].
     Rules {
@@ -348,6 +352,268 @@ pub enum Control {
         /// Of the set; 0 for none.
         version: u64,
     },
+    /// Coordinator to runtime and manager, first of all in each of its lives: tell everything. A runtime answers with [`Control::Hello`], [`Control::Holds`],
+    /// [`Control::Accounted`] and a report, the manager with [`Control::Ended`] and [`Control::Present`].
+    Account {
+        /// The last of the receiver's numbered messages that is remembered.
+        handled: u64,
+    },
+    /// Runtime to coordinator: these blocks of a pool are here.
+    Holds {
+        /// The pool.
+        pool: PoolId,
+        /// Block numbers.
+        blocks: Vec<u32>,
+    },
+    /// Runtime to coordinator: the account is complete.
+    Accounted {
+        /// The last numbered message of the coordinator that has taken effect.
+        handled: u64,
+    },
+    /// Between runtime and coordinator: numbered messages up to this one will never be needed again.
+    Settled {
+        /// The last.
+        handled: u64,
+    },
+    /// Coordinator to manager: start this process.
+    Start {
+        /// Node.
+        node: NodeId,
+        /// Incarnation: higher than any that there ever was.
+        incarnation: u32,
+    },
+    /// Manager to coordinator: it was started.
+    Started {
+        /// Node.
+        node: NodeId,
+        /// Incarnation.
+        incarnation: u32,
+    },
+    /// Coordinator to manager: it is given up, nothing more is to be let out of it. Answered by [`Control::Ended`].
+    Fence {
+        /// Node.
+        node: NodeId,
+        /// Incarnation.
+        incarnation: u32,
+    },
+    /// Manager to coordinator: nothing more is let out of it; its process has ended, was fenced, or could not be started.
+    Ended {
+        /// Node.
+        node: NodeId,
+        /// Incarnation.
+        incarnation: u32,
+        /// Flows that the switch sent there.
+        flows: u64,
+    },
+    /// Manager to coordinator: these have been started and may speak, and no others.
+    Present {
+        /// Who.
+        peers: Vec<Peer>,
+    },
+    /// Coordinator to manager: it has nothing left to do, end its process.
+    Stop {
+        /// Node.
+        node: NodeId,
+        /// Incarnation.
+        incarnation: u32,
+    },
+    /// Manager to coordinator: an operator wants something.
+    Order {
+        /// Repeated in the answer.
+        ticket: u32,
+        /// What.
+        order: Order,
+    },
+    /// Coordinator to manager: the number of what has begun, or why it has not.
+    Answer {
+        /// Of the order.
+        ticket: u32,
+        /// The request's number, where there is one.
+        result: Result<u32, Refusal>,
+    },
+    /// Coordinator to manager: a drain, whenever it has come further.
+    Draining(Drain),
+    /// Coordinator to manager: how things stand, for people.
+    Standing(Standing),
+    /// Coordinator to manager: a failure, when it is known and when it is over.
+    Failover(Failover),
+}
+
+/// How things stand, as the coordinator sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// The view that these are the members of.
+    pub view: u64,
+    /// Every runtime has started and knows the others.
+    pub ready: bool,
+    /// Whether flows would survive a failure.
+    pub protected: Protected,
+    /// The runtimes.
+    pub members: Vec<Member>,
+    /// Those of them that are out of service, or about to be.
+    pub drained: Vec<NodeId>,
+    /// The coordinator's own drops, by number of their reason.
+    pub drops: Vec<(u8, u64)>,
+}
+
+/// Whether flows would survive a failure at this moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Protected {
+    /// Every flow whose chain promises it.
+    Yes,
+    /// Not yet, or not yet again.
+    Resynchronising,
+    /// No: there is nowhere to put replicas, or no chain promises it.
+    No,
+}
+
+/// Why a runtime was declared failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Cause {
+    /// Its process ended.
+    Exited,
+    /// It was not heard.
+    Hung,
+    /// It never spoke.
+    NeverStarted,
+    /// It was drained: it had nothing left.
+    Drained,
+}
+
+/// What an operator wants done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// Move at most `limit` flows that the selector means to `to`, or to all others by turns.
+    Move {
+        /// Whose flows.
+        from: NodeId,
+        /// To whom.
+        to: Option<NodeId>,
+        /// How many at most.
+        limit: u64,
+        /// Which, in words.
+        selector: String,
+    },
+    /// Take a runtime out of service: it gets no new flow, those that it has move, and its process ends.
+    Drain(NodeId),
+    /// Bring a drained runtime back into service.
+    Restore(NodeId),
+}
+
+/// Why an order is not carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// There is no such runtime, or it serves no flows.
+    NotServing(NodeId),
+    /// The flows are there already.
+    Same,
+    /// Nobody else could have them.
+    NobodyElse,
+    /// It is leaving already.
+    Leaving,
+    /// It is of another virtual cluster.
+    OtherCluster(NodeId),
+    /// It is not out of service.
+    NotDrained(NodeId),
+    /// There is no coordinator at the moment.
+    Away,
+}
+
+/// A runtime that is to go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drain {
+    /// Who.
+    pub peer: Peer,
+    /// When it was said, ns.
+    pub began_at: u64,
+    /// Flows that it had then.
+    pub had: u64,
+    /// Flows that other runtimes serve now.
+    pub moved: u64,
+    /// When its process was told to end, ns.
+    pub ended_at: Option<u64>,
+    /// It failed before: its flows were recovered, as far as their protection promises.
+    pub failed: bool,
+}
+
+/// One failure and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failover {
+    /// Who failed.
+    pub dead: Peer,
+    /// Why.
+    pub cause: Cause,
+    /// When it was known, ns.
+    pub detected_at: u64,
+    /// When every runtime had reported.
+    pub recovered_at: Option<u64>,
+    /// Flows that it had: what the switch sent there, or by its last report.
+    pub had: u64,
+    /// Flows recovered.
+    pub flows: u64,
+}
+
+/// Messages of one direction that take effect exactly once although the coordinator may die at any instruction: the sender keeps each until it is
+/// [settled](Control::Settled), and the receiver knows by the number whether it has had it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ordered {
+    last: u64,
+    kept: VecDeque<Control>,
+    /// The last one that was given to the channel in this life of the other side.
+    #[serde(skip)]
+    sent: u64,
+}
+
+impl Ordered {
+    /// Takes a message, to be sent by [`Ordered::send`].
+    pub fn push(&mut self, message: Control) {
+        self.last += 1;
+        self.kept.push_back(message);
+    }
+
+    /// Everything up to `handled` has had its effect for good.
+    pub fn settle(&mut self, handled: u64) {
+        while !self.kept.is_empty() && self.last - (self.kept.len() as u64) < handled {
+            self.kept.pop_front();
+        }
+        self.sent = self.sent.max(handled.min(self.last));
+    }
+
+    /// One side has begun a new life, and the other remembers everything up to `handled`: the rest is sent again. False if some of that is not kept
+    /// any more: it was settled, and forgotten all the same.
+    pub fn resume(&mut self, handled: u64) -> bool {
+        self.settle(handled);
+        self.sent = self.last - self.kept.len() as u64;
+        self.sent <= handled
+    }
+
+    /// Gives the channel what it takes.
+    pub fn send(&mut self, to: NodeId, fabric: &mut crate::channel::Fabric) {
+        let before = self.last - self.kept.len() as u64;
+        self.sent = self.sent.max(before);
+        while let Some(message) = self.kept.get((self.sent - before) as usize) {
+            let mut body = (self.sent + 1).to_be_bytes().to_vec();
+            message.encode(&mut body);
+            if fabric.send(to, kind::NUMBERED, &body).is_err() {
+                break;
+            }
+            self.sent += 1;
+        }
+    }
+
+    /// Everything was given to the channel.
+    pub fn is_sent(&self) -> bool {
+        self.sent == self.last
+    }
+}
+
+/// Reads the body of a [`kind::NUMBERED`] record.
+///
+/// # Errors
+/// [`DropReason::Malformed`] if it is none.
+pub fn numbered(body: &[u8]) -> Result<(u64, Control), DropReason> {
+    let (number, message) = body.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
+    Ok((u64::from_be_bytes(*number), Control::decode(message)?))
 }
 
 impl Control {

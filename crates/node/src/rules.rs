@@ -29,7 +29,7 @@ pub struct Rule {
 }
 
 /// The rules in force.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleSet {
     version: u64,
     /// The most specific first.

@@ -1,18 +1,19 @@
 //! A coordinator alone: who may lease what while runtimes fail, and who waits for whom.
 
-use holdfast_node::address::{COORDINATOR, SWITCH};
+use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::coordinator::{Account, ClusterConfig, Coordinator, CoordinatorConfig, Protected};
-use holdfast_node::message::{Control, MemberState, PoolId, Report};
+use holdfast_node::coordinator::{Account, ClusterConfig, Coordinator, CoordinatorConfig};
+use holdfast_node::message::{Control, MemberState, Order, Ordered, PoolId, Protected, Report, kind, numbered};
 use holdfast_protection::Peer;
 
 const POOL: PoolId = PoolId { chain: 0, function: 0, field: 0 };
 const MILLISECOND: u64 = 1_000_000;
 
-/// A coordinator, and what speaks for its runtimes.
+/// A coordinator, what speaks for its runtimes with their errands, and its manager, which fences whom it is asked to.
 struct Bench {
     coordinator: Coordinator,
-    runtimes: Vec<(Peer, Fabric)>,
+    runtimes: Vec<(Peer, Fabric, Ordered)>,
+    manager: Fabric,
     now: u64,
 }
 
@@ -30,10 +31,47 @@ impl Bench {
             layouts: vec![],
             fabric: FabricConfig::default(),
         };
-        let mut bench = Bench { coordinator: Coordinator::new(config, 1), runtimes: Vec::new(), now: 1 };
+        let mut manager = Fabric::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
+        manager.set_peer(config.me);
+        let mut bench = Bench { coordinator: Coordinator::new(config, 1), runtimes: Vec::new(), manager, now: 1 };
         bench.coordinator.fabric().set_peer(Peer { node: SWITCH, incarnation: 1 });
         bench.start();
         bench
+    }
+
+    /// The coordinator's frames go where they are meant to.
+    fn carry(&mut self) {
+        self.coordinator.forget_log();
+        let mut frames = Vec::new();
+        self.coordinator.fabric().poll_transmit(self.now, |frame| {
+            frames.push(frame.to_vec());
+            true
+        });
+        for frame in frames {
+            // Frames for others are refused.
+            let _ = self.manager.handle_frame(&frame, self.now);
+            for (_, fabric, _) in &mut self.runtimes {
+                let _ = fabric.handle_frame(&frame, self.now);
+            }
+        }
+        // It answers who asks for it.
+        let Bench { manager, coordinator, now, .. } = self;
+        manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
+        let asked: Vec<Control> = self.manager.inbox.records().filter_map(|(_, body)| Control::decode(body).ok()).collect();
+        self.manager.inbox.clear();
+        for message in asked {
+            if let Control::Fence { node, incarnation } = message {
+                self.tell_end(Peer { node, incarnation });
+            }
+        }
+    }
+
+    /// The manager tells that it lets nothing more out of a runtime.
+    fn tell_end(&mut self, Peer { node, incarnation }: Peer) {
+        self.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: 0 });
+        let Bench { manager, coordinator, now, .. } = self;
+        manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
+        self.coordinator.handle_records(self.now);
     }
 
     /// Those that are to be started say hello.
@@ -41,22 +79,27 @@ impl Bench {
         self.coordinator.handle_timeout(self.now);
         let starting: Vec<Peer> = self.coordinator.status().map(|status| status.member.peer()).collect();
         for peer in starting {
-            if !self.runtimes.iter().any(|(there, _)| *there == peer) {
+            if !self.runtimes.iter().any(|(there, _, _)| *there == peer) {
                 let mut fabric = Fabric::new(peer, FabricConfig::default());
                 fabric.set_peer(Peer { node: COORDINATOR, incarnation: 1 });
-                self.runtimes.push((peer, fabric));
+                self.runtimes.push((peer, fabric, Ordered::default()));
                 self.tell(peer, &Control::Hello { layouts: vec![] });
             }
         }
     }
 
     fn peer(&self, node: u16) -> Peer {
-        self.runtimes.iter().map(|(peer, _)| *peer).find(|peer| peer.node == node).expect("it was started")
+        self.runtimes.iter().map(|(peer, _, _)| *peer).find(|peer| peer.node == node).expect("it was started")
     }
 
     fn tell(&mut self, from: Peer, message: &Control) {
-        let (_, fabric) = self.runtimes.iter_mut().find(|(peer, _)| *peer == from).expect("it was started");
-        fabric.send_control(COORDINATOR, message);
+        let (_, fabric, errands) = self.runtimes.iter_mut().find(|(peer, _, _)| *peer == from).expect("it was started");
+        if matches!(message, Control::Hello { .. } | Control::Report(_)) {
+            fabric.send_control(COORDINATOR, message);
+        } else {
+            errands.push(message.clone());
+            errands.send(COORDINATOR, fabric);
+        }
         let mut frames = Vec::new();
         fabric.poll_transmit(self.now, |frame| {
             frames.push(frame.to_vec());
@@ -70,28 +113,23 @@ impl Bench {
 
     /// What the coordinator has told a runtime about the pool since the last call.
     fn told(&mut self, to: Peer) -> Vec<Control> {
-        let mut frames = Vec::new();
-        self.coordinator.fabric().poll_transmit(self.now, |frame| {
-            frames.push(frame.to_vec());
-            true
+        self.carry();
+        let Some((_, fabric, _)) = self.runtimes.iter_mut().find(|(peer, _, _)| *peer == to) else { return Vec::new() };
+        let messages = fabric.inbox.records().filter_map(|(record, body)| match record.kind {
+            kind::NUMBERED => numbered(body).ok().map(|(_, message)| message),
+            _ => Control::decode(body).ok(),
         });
-        for frame in frames {
-            for (_, fabric) in &mut self.runtimes {
-                // Frames for others are refused.
-                let _ = fabric.handle_frame(&frame, self.now);
-            }
-        }
-        let Some((_, fabric)) = self.runtimes.iter_mut().find(|(peer, _)| *peer == to) else { return Vec::new() };
-        let messages = fabric.inbox.records().filter_map(|(_, body)| Control::decode(body).ok());
-        let about_pool = messages.filter(|message| !matches!(message, Control::View { .. } | Control::Recover { .. })).collect();
+        let is_about_pool =
+            |message: &Control| !matches!(message, Control::View { .. } | Control::Recover { .. } | Control::Settled { .. });
+        let about_pool = messages.filter(is_about_pool).collect();
         fabric.inbox.clear();
         about_pool
     }
 
     /// The process ends; it is not started again before the clock moves on.
     fn kill(&mut self, peer: Peer) {
-        self.runtimes.retain(|(there, _)| *there != peer);
-        self.coordinator.handle_exited(peer, self.now);
+        self.runtimes.retain(|(there, _, _)| *there != peer);
+        self.tell_end(peer);
     }
 
     fn recovered(&mut self, by: Peer, dead: Peer) {
@@ -134,7 +172,7 @@ fn a_second_failure_during_recovery_does_not_free_what_is_held() {
     // The number is C's own, so that C has it in its block without the coordinator's account.
     let blocks = granted(&bench.told(c));
     assert!(blocks.contains(&(block, [8, 0, 0, 0])), "{blocks:?}");
-    assert!(bench.coordinator.failovers().iter().all(|failover| failover.recovered_at.is_some()));
+    assert!(bench.coordinator.failovers().all(|failover| failover.recovered_at.is_some()));
 }
 
 /// B recovers a flow whose number lies in a block that C was granted: C is told before it can lease the number.
@@ -201,6 +239,7 @@ impl Bench {
                 self.told(peer);
             }
             self.coordinator.handle_timeout(self.now);
+            self.carry();
         }
         self.coordinator.status().map(|status| (status.member.node, status.member.state)).collect()
     }
@@ -232,13 +271,13 @@ fn nobody_is_waited_for_while_nobody_serves() {
         bench.pass(10, &[17]);
         let first = bench.coordinator.status().next().expect("it is listed").member;
         if first.state != MemberState::Failed {
-            bench.coordinator.handle_exited(first.peer(), bench.now);
+            bench.tell_end(first.peer());
             deaths += 1;
         }
     }
     assert_eq!(bench.pass(200, &[17])[0], (16, MemberState::Failed), "it is given time");
     let last = bench.peer(17);
-    bench.coordinator.handle_exited(last, bench.now);
+    bench.tell_end(last);
     let after = bench.pass(200, &[]);
     assert!(after.iter().any(|(node, state)| *node == 16 && *state == MemberState::Starting), "{after:?}");
 }
@@ -255,21 +294,15 @@ fn a_next_incarnation_is_asked_for_what_others_keep() {
     bench.start();
     let successor = bench.peer(16);
     assert!(successor.incarnation > dead.incarnation);
-    let fabric = |bench: &mut Bench| -> Vec<Control> {
-        let mut frames = Vec::new();
-        bench.coordinator.fabric().poll_transmit(bench.now, |frame| {
-            frames.push(frame.to_vec());
-            true
-        });
-        let fabric = &mut bench.runtimes.iter_mut().find(|(peer, _)| *peer == successor).expect("it was started").1;
-        for frame in &frames {
-            let _ = fabric.handle_frame(frame, bench.now);
-        }
-        fabric.inbox.records().filter_map(|(_, body)| Control::decode(body).ok()).collect()
-    };
+    bench.carry();
+    let (_, fabric, _) = bench.runtimes.iter().find(|(peer, ..)| *peer == successor).expect("it was started");
+    let told = fabric.inbox.records().filter_map(|(record, body)| match record.kind {
+        kind::NUMBERED => numbered(body).ok().map(|(_, message)| message),
+        _ => None,
+    });
     let recover = Control::Recover { node: dead.node, incarnation: dead.incarnation };
-    assert!(fabric(&mut bench).contains(&recover));
-    let is_over = |bench: &Bench| bench.coordinator.failovers()[0].recovered_at.is_some();
+    assert!(told.into_iter().any(|message| message == recover));
+    let is_over = |bench: &Bench| bench.coordinator.failovers().all(|failover| failover.recovered_at.is_some());
     bench.recovered(keeping, dead);
     assert!(!is_over(&bench), "the next incarnation has not got its flows");
     bench.recovered(successor, dead);
@@ -288,7 +321,7 @@ fn what_a_leaving_runtime_has_must_be_safe_too() {
         bench.tell(bench.peer(node), &message);
     }
     assert_eq!(bench.coordinator.protected(), Protected::Yes);
-    bench.coordinator.drain(16, bench.now).expect("it may leave");
+    bench.coordinator.order(&Order::Drain(16), bench.now).expect("it may leave");
     for node in 16..19 {
         let message = report(&bench, node == 16);
         bench.tell(bench.peer(node), &message);

@@ -2,11 +2,12 @@
 
 use holdfast_functions::Forward;
 use holdfast_nf::{Bound, Chain};
-use holdfast_node::address::{COORDINATOR, SWITCH};
+use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::FabricConfig;
-use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, Protected, Refusal, Wish};
+use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig};
 use holdfast_node::hub::{Hub, HubOut};
-use holdfast_node::message::Control;
+use holdfast_node::manager::{Manager, Wish};
+use holdfast_node::message::{Control, Order, Protected, Refusal};
 use holdfast_node::rules::{Assembly, MAX_RULES, Rule, RuleSet};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_node::switch::{Switch, SwitchConfig};
@@ -149,9 +150,10 @@ fn parts_that_do_not_belong_together_make_no_set() {
     assert!(assembly.take(3, 0, 1, too_many).is_err());
 }
 
-/// A hub with real runtimes, all chains forwarding under `nfvactor`, whose frames are carried at once.
+/// A hub with a coordinator and real runtimes, all chains forwarding under `nfvactor`, whose frames are carried at once.
 struct World {
     hub: Hub,
+    coordinator: Coordinator,
     out: HubOut,
     pool: MemoryPool,
     runtimes: BTreeMap<Peer, (Runtime, Vec<Packet>)>,
@@ -179,11 +181,15 @@ impl World {
             fabric: FabricConfig::default(),
         };
         let now = 1_000_000 * MILLISECOND;
-        let hub = Hub::new(World::switch(1), Coordinator::new(coordinator, now));
+        let manager = Manager::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
+        let mut hub = Hub::new(World::switch(1), manager);
+        hub.handle_coordinator(coordinator.me);
+        let coordinator = Coordinator::new(coordinator, now);
         let pool = MemoryPool::new(1024);
-        let mut world = World { hub, out: HubOut::default(), pool, runtimes: BTreeMap::new(), chains, now, released: 0 };
+        let mut world =
+            World { hub, coordinator, out: HubOut::default(), pool, runtimes: BTreeMap::new(), chains, now, released: 0 };
         world.pass(200);
-        assert!(world.hub.coordinator.is_ready());
+        assert!(world.coordinator.is_ready());
         world
     }
 
@@ -221,6 +227,7 @@ impl World {
         for _ in 0..16 {
             self.hub.turn(self.now, &mut self.out, &mut self.pool);
             self.carry();
+            self.turn_coordinator();
             for peer in self.runtimes.keys().copied().collect::<Vec<_>>() {
                 let Some((runtime, rx)) = self.runtimes.get_mut(&peer) else { continue };
                 let mut frames = Vec::new();
@@ -231,9 +238,30 @@ impl World {
         }
     }
 
+    fn turn_coordinator(&mut self) {
+        self.coordinator.handle_records(self.now);
+        self.coordinator.handle_timeout(self.now);
+        self.coordinator.forget_log();
+        let (mut frames, pool) = (Vec::new(), &mut self.pool);
+        self.coordinator.fabric().poll_transmit(self.now, |frame| {
+            let Some(mut packet) = pool.take() else { return false };
+            packet.clear();
+            assert!(packet.copy_from(frame));
+            frames.push(packet);
+            true
+        });
+        let me = self.coordinator.fabric().me();
+        self.hub.handle_frames(me, &mut frames, self.now, &mut self.out, &mut self.pool);
+        self.carry();
+    }
+
     fn carry(&mut self) {
         for (peer, packet) in self.out.to_runtime.drain(..) {
             match self.runtimes.get_mut(&peer) {
+                None if peer.node == COORDINATOR => {
+                    self.coordinator.handle_frame(packet.bytes(), self.now);
+                    self.pool.put(packet);
+                }
                 Some((_, rx)) => rx.push(packet),
                 None => self.pool.put(packet),
             }
@@ -246,10 +274,10 @@ impl World {
             match wish {
                 Wish::Start(peer) => {
                     self.runtimes.insert(peer, (World::runtime(peer, self.chains), Vec::new()));
-                    self.hub.coordinator.handle_started(peer, self.now);
+                    self.hub.handle_started(peer);
                 }
                 Wish::Stop(peer) => self.end(peer),
-                Wish::Fence(_) | Wish::Admit(_) => {}
+                Wish::Fence(_) => {}
             }
         }
     }
@@ -264,7 +292,7 @@ impl World {
         let (mut runtime, rx) = self.runtimes.remove(&peer).expect("it is there");
         runtime.abandon(&mut self.pool);
         rx.into_iter().for_each(|packet| self.pool.put(packet));
-        self.hub.coordinator.handle_exited(peer, self.now);
+        self.hub.handle_ended(peer);
     }
 
     /// A UDP datagram of a flow, from this host and port.
@@ -312,9 +340,9 @@ fn flows_keep_their_chain_and_new_ones_take_the_new_rule() {
     let mut world = World::new(ClusterConfig::only(3, 2, true), vec![rule("any", 0, 0)]);
     (1..=6).for_each(|port| world.send(2, port));
     world.pass(100);
-    assert_eq!(world.hub.coordinator.set_rules(vec![rule("from 10.0.0.2", 1, 0), rule("any", 0, 0)]), 2);
+    assert_eq!(world.coordinator.set_rules(vec![rule("from 10.0.0.2", 1, 0), rule("any", 0, 0)]), 2);
     world.settle();
-    assert_eq!((world.hub.coordinator.rules_in_force(), world.hub.switch.rules().version()), (2, 2));
+    assert_eq!((world.coordinator.rules_in_force(), world.hub.switch.rules().version()), (2, 2));
     (1..=12).for_each(|port| world.send(2, port));
     world.send(3, 1);
     world.pass(100);
@@ -329,7 +357,7 @@ fn flows_keep_their_chain_and_new_ones_take_the_new_rule() {
         world.kill(victim);
         (1..=12).for_each(|port| world.send(2, port));
         world.pass(400);
-        assert_eq!(world.hub.coordinator.protected(), Protected::Yes);
+        assert_eq!(world.coordinator.protected(), Protected::Yes);
         (1..=12).for_each(|port| world.send(2, port));
         world.pass(100);
         check(&world);
@@ -347,13 +375,13 @@ fn many_rules_come_in_parts_and_a_flow_without_a_rule_is_dropped() {
     rules.push(rule("any", 0, 0));
     rules.push(rule("udp from 10.0.0.7", 1, 0));
     assert!(RuleSet::new(2, rules.clone()).messages(2300).len() > 50);
-    world.hub.coordinator.set_rules(rules);
+    world.coordinator.set_rules(rules);
     world.pass(50);
-    assert_eq!((world.hub.coordinator.rules_in_force(), world.hub.switch.rules().rules().len()), (2, MAX_RULES));
+    assert_eq!((world.coordinator.rules_in_force(), world.hub.switch.rules().rules().len()), (2, MAX_RULES));
     world.send(7, 1);
     world.pass(50);
     world.assert_in((7, 1), 1, &[16, 17]);
-    world.hub.coordinator.set_rules(vec![rule("udp from 10.0.0.8", 0, 0)]);
+    world.coordinator.set_rules(vec![rule("udp from 10.0.0.8", 0, 0)]);
     world.settle();
     let before = world.released;
     world.send(7, 1);
@@ -367,7 +395,7 @@ fn many_rules_come_in_parts_and_a_flow_without_a_rule_is_dropped() {
 #[test]
 fn a_switch_that_starts_again_gets_the_rules_again() {
     let mut world = World::new(ClusterConfig::only(2, 2, true), vec![rule("any", 0, 0)]);
-    world.hub.coordinator.set_rules(vec![rule("any", 1, 0)]);
+    world.coordinator.set_rules(vec![rule("any", 1, 0)]);
     world.settle();
     world.hub.switch = World::switch(2);
     world.hub.switch.fabric().set_peer(Peer { node: COORDINATOR, incarnation: 1 });
@@ -381,7 +409,7 @@ fn a_switch_that_starts_again_gets_the_rules_again() {
     world.settle();
     assert_eq!((world.hub.switch.rules().version(), world.hub.switch.held()), (2, 0));
     assert_eq!(world.hub.switch.rules().rules(), [rule("any", 1, 0)]);
-    assert_eq!(world.hub.coordinator.rules_in_force(), 2);
+    assert_eq!(world.coordinator.rules_in_force(), 2);
 }
 
 /// A coordinator starts again without its memory: the switch knows newer rules than it, and what the coordinator has counts all the same.
@@ -389,7 +417,7 @@ fn a_switch_that_starts_again_gets_the_rules_again() {
 fn a_coordinator_that_forgot_is_still_the_one_that_says() {
     let mut world = World::new(ClusterConfig::only(2, 2, true), vec![rule("any", 0, 0)]);
     for chain in [1, 0, 1] {
-        world.hub.coordinator.set_rules(vec![rule("any", chain, 0)]);
+        world.coordinator.set_rules(vec![rule("any", chain, 0)]);
     }
     world.settle();
     assert_eq!(world.hub.switch.rules().version(), 4);
@@ -404,14 +432,13 @@ fn a_coordinator_that_forgot_is_still_the_one_that_says() {
         layouts: Vec::new(),
         fabric: FabricConfig::default(),
     };
-    world.hub.coordinator = Coordinator::new(config, world.now);
-    let me = world.hub.coordinator.fabric().me();
-    world.hub.coordinator.fabric().set_peer(Peer { node: SWITCH, incarnation: 1 });
-    world.hub.switch.fabric().set_peer(me);
+    world.coordinator = Coordinator::new(config, world.now);
+    let me = world.coordinator.fabric().me();
+    world.hub.handle_coordinator(me);
     world.settle();
     assert_eq!(world.hub.switch.rules().rules(), [rule("udp", 0, 0)]);
     assert!(world.hub.switch.rules().version() > 4);
-    assert_eq!(world.hub.coordinator.rules_in_force(), world.hub.switch.rules().version());
+    assert_eq!(world.coordinator.rules_in_force(), world.hub.switch.rules().version());
 }
 
 /// Two tenants with runtimes of their own. Flows, replicas, recoveries and restarts of one never touch the other's runtimes, whoever dies.
@@ -439,9 +466,9 @@ fn virtual_clusters_never_mix_also_when_runtimes_die() {
         send_all(&mut world);
         world.pass(400);
         let there: Vec<(u16, u16)> =
-            world.hub.coordinator.status().map(|status| (status.member.node, status.member.cluster)).collect();
+            world.coordinator.status().map(|status| (status.member.node, status.member.cluster)).collect();
         assert_eq!(there, [(16, 0), (17, 0), (18, 1), (19, 1), (20, 1)]);
-        assert_eq!(world.hub.coordinator.protected(), Protected::Yes);
+        assert_eq!(world.coordinator.protected(), Protected::Yes);
         send_all(&mut world);
         world.pass(100);
         check(&world);
@@ -459,12 +486,13 @@ fn flows_move_inside_their_cluster_only() {
     (1..=9).for_each(|port| world.send(3, port));
     world.pass(100);
     let now = world.now;
-    assert_eq!(world.hub.coordinator.request_move(17, Some(16), 9, "any", now), Err(Refusal::OtherCluster(16)));
-    assert_eq!(world.hub.coordinator.request_move(16, None, 9, "any", now), Err(Refusal::NobodyElse));
-    assert_eq!(world.hub.coordinator.drain(16, now), Err(Refusal::NobodyElse));
-    assert_eq!(world.hub.coordinator.drain(17, now), Ok(()));
+    let order = |from, to| Order::Move { from, to, limit: 9, selector: "any".to_owned() };
+    assert_eq!(world.coordinator.order(&order(17, Some(16)), now), Err(Refusal::OtherCluster(16)));
+    assert_eq!(world.coordinator.order(&order(16, None), now), Err(Refusal::NobodyElse));
+    assert_eq!(world.coordinator.order(&Order::Drain(16), now), Err(Refusal::NobodyElse));
+    assert_eq!(world.coordinator.order(&Order::Drain(17), now), Ok(0));
     world.pass(2000);
-    assert!(world.hub.coordinator.drains()[0].ended_at.is_some(), "{:?}", world.hub.coordinator.drains());
+    assert!(world.coordinator.drains()[0].ended_at.is_some(), "{:?}", world.coordinator.drains());
     (1..=9).for_each(|port| world.assert_in((3, port), 1, &[18, 19]));
     assert!(world.runtimes.keys().all(|peer| peer.node != 17));
 }
@@ -478,11 +506,15 @@ fn a_cluster_without_runtimes_borrows_none() {
         let victim = world.runtimes.keys().copied().find(|peer| peer.node == node).expect("it runs");
         let (mut runtime, _) = world.runtimes.remove(&victim).expect("it is there");
         runtime.abandon(&mut world.pool);
-        world.hub.coordinator.handle_exited(victim, world.now);
+        world.hub.handle_ended(victim);
     }
-    // The view goes out; the next turn's new processes have not spoken yet.
-    world.hub.turn(world.now, &mut world.out, &mut world.pool);
-    assert_eq!(world.hub.coordinator.protected(), Protected::No);
+    // The coordinator hears of it, and its view goes out; the new processes have not spoken yet.
+    for _ in 0..2 {
+        world.hub.turn(world.now, &mut world.out, &mut world.pool);
+        world.carry();
+        world.turn_coordinator();
+    }
+    assert_eq!(world.coordinator.protected(), Protected::No);
     let lonely: Selector = "from 10.0.0.2".parse().expect("a selector");
     let mut packet = world.pool.take().expect("the pool is large enough");
     packet.clear();

@@ -2,7 +2,7 @@
 
 use holdfast_nf::shared::{Lease, Pool, RequestPool};
 use holdfast_nf::{Bound, Chain, ConfigError, Context, DropReason, Function, NetworkFunction, Open, Verdict};
-use holdfast_node::address::{COORDINATOR, SWITCH, mac_of};
+use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState, PoolId};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
@@ -28,6 +28,7 @@ struct Bench {
     pool: MemoryPool,
     stamp: u64,
     coordinator: Fabric,
+    manager: Fabric,
 }
 
 impl Bench {
@@ -35,8 +36,9 @@ impl Bench {
         let config = RuntimeConfig { me: ME, flows, seed: 1, report_interval: 1_000_000_000, fabric: FabricConfig::default() };
         let spec = ChainSpec { name: "test".to_owned(), chain: Chain::new(functions), protection: Box::new(Unprotected) };
         let coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
-        let mut bench =
-            Bench { runtime: Runtime::new(config, vec![spec]), pool: MemoryPool::new(256), stamp: 1_000_000_000, coordinator };
+        let manager = Fabric::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
+        let (runtime, pool) = (Runtime::new(config, vec![spec]), MemoryPool::new(256));
+        let mut bench = Bench { runtime, pool, stamp: 1_000_000_000, coordinator, manager };
         bench.coordinator.set_peer(ME);
         bench
     }
@@ -71,6 +73,8 @@ impl Bench {
                 out.extend(bytes.last());
             } else if bytes[..6] == mac_of(COORDINATOR) {
                 let _ = self.coordinator.handle_frame(bytes, self.stamp);
+            } else if bytes[..6] == mac_of(MANAGER) {
+                let _ = self.manager.handle_frame(bytes, self.stamp);
             }
             self.pool.put(packet);
         }
@@ -82,18 +86,18 @@ impl Bench {
         self.hear()
     }
 
-    /// What the coordinator has to say arrives.
+    /// What coordinator and manager have to say arrives.
     fn hear(&mut self) -> Vec<u8> {
         let mut rx = Vec::new();
         let pool = &mut self.pool;
-        self.coordinator.poll_transmit(self.stamp, |frame| {
-            let mut packet = pool.take().expect("the pool is large enough");
-            rx.push({
+        for fabric in [&mut self.coordinator, &mut self.manager] {
+            fabric.poll_transmit(self.stamp, |frame| {
+                let mut packet = pool.take().expect("the pool is large enough");
                 assert!(packet.copy_from(frame));
-                packet
+                rx.push(packet);
+                true
             });
-            true
-        });
+        }
         self.turn(&mut rx)
     }
 
@@ -442,7 +446,7 @@ fn packets_handed_over_before_the_first_view_are_released() {
 fn a_traced_packet_tells_its_way() {
     std::panic::set_hook(Box::new(|_| {}));
     let mut bench = Bench::new(vec![bomb(), bomb()], 4);
-    // It asks who the coordinator is, and is told.
+    // It asks who coordinator and manager are, and is told.
     bench.turn(&mut Vec::new());
     bench.hear();
     let mut rx = vec![bench.packet(&datagram(1, 0), 1)];
@@ -460,7 +464,7 @@ fn a_traced_packet_tells_its_way() {
     bench.stamp += 2_000_000_000;
     bench.turn(&mut Vec::new());
     let mut told = Vec::new();
-    for (record, body) in bench.coordinator.inbox.records() {
+    for (record, body) in bench.manager.inbox.records() {
         if let Ok(Control::Trace(steps)) = Control::decode(body) {
             assert_eq!(record.from, ME);
             told.extend(steps.into_iter().map(|step| (step.stamp, step.text)));

@@ -22,9 +22,10 @@ pub use outbox::{Outbox, Record};
 pub use released::Released;
 
 use holdfast_wire::{DropReason, Packet};
+use serde::{Deserialize, Serialize};
 
 /// A node of the fabric in one of its lives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Peer {
     /// Node id.
     pub node: u16,

@@ -38,6 +38,8 @@ pub enum Whom {
     Owner,
     /// One of those there are, by number, round-robin.
     Number(usize),
+    /// The coordinator. It is away for as long as a pause says, or as the seed does, and then begins a new life.
+    Coordinator,
 }
 
 /// What happens.

@@ -88,6 +88,8 @@ pub struct Planted {
     pub ignore_interval: bool,
     /// A recovery is called over before the snapshots have been fetched.
     pub report_early: bool,
+    /// The coordinator's messages leave before what they depend on is written down.
+    pub speaks_before_writing: bool,
 }
 
 /// See the module.

@@ -11,13 +11,16 @@ fn broken(report: &Report) -> String {
 /// Runtimes die and hang, frames are lost, doubled and reordered; every connection lives and nothing that left is forgotten.
 #[test]
 fn nothing_breaks_under_faults() {
-    let mut kills = 0;
+    let (mut kills, mut coordinators, mut meanwhile) = (0, 0, 0);
     for seed in 0..300 {
         let report = run(Scenario::of_seed(seed));
         assert!(report.violations.is_empty(), "{}", broken(&report));
         kills += report.faults.kills;
+        coordinators += report.faults.coordinator_kills;
+        meanwhile += report.faults.meanwhile;
     }
-    assert!(kills > 100, "the worlds were too peaceful: {kills} kills");
+    assert!(kills > 100 && coordinators > 100, "the worlds were too peaceful: {kills} kills, {coordinators} of the coordinator");
+    assert!(meanwhile > 20, "only {meanwhile} failures while the coordinator was away");
 }
 
 /// Without faults every connection finishes, under every protection.
@@ -80,4 +83,9 @@ fn a_flow_that_changes_its_chain_is_noticed() {
 #[test]
 fn a_port_given_twice_is_noticed() {
     finds(Planted { reuse_live_port: true, ..Planted::default() });
+}
+
+#[test]
+fn a_coordinator_that_speaks_before_it_writes_is_noticed() {
+    finds(Planted { speaks_before_writing: true, ..Planted::default() });
 }

@@ -56,6 +56,9 @@ enum Command {
     Run {
         /// The configuration file
         file: PathBuf,
+        /// The directory that outlives the box; goes before the configuration's `state`
+        #[arg(long, value_name = "DIRECTORY")]
+        state_dir: Option<PathBuf>,
     },
     /// Go by another configuration without stopping, all of it or nothing
     ///
@@ -166,6 +169,9 @@ enum Command {
     /// The role of a runtime; started by `run`
     #[command(hide = true)]
     Runtime,
+    /// The role of the coordinator; started by `run`
+    #[command(hide = true)]
+    Coordinator,
 }
 
 #[derive(Debug, Subcommand)]
@@ -217,8 +223,8 @@ fn dispatch(command: Command, json: bool, control: Option<PathBuf>) -> Result<()
         Command::Demo(_) => Ok(()),
         Command::Check { schema: true, .. } => print(&format!("{:#}\n", crate::config::schema())),
         Command::Check { file, no_host, .. } => check::check(file.as_deref(), !no_host, json),
-        Command::Run { file } => run::main(&file, control),
         Command::Apply { file, dry_run } => apply::apply(control, &file, dry_run, json),
+        Command::Run { file, state_dir } => run::main(&file, control, state_dir.as_deref()),
         Command::Status => asking::status(control, json),
         Command::Flows { selector, limit } => asking::flows(control, &selector.join(" "), limit, json),
         Command::Trace { selector, count, wait } => {
@@ -237,6 +243,7 @@ fn dispatch(command: Command, json: bool, control: Option<PathBuf>) -> Result<()
         Command::Completions { shell } => reference::completions(Arguments::command(), shell),
         Command::Man { directory } => reference::manual(Arguments::command(), directory.as_deref()),
         Command::Runtime => run::runtime_main(),
+        Command::Coordinator => run::coordinator_main(),
     }
 }
 

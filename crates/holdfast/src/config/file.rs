@@ -43,6 +43,9 @@ pub struct Config {
     /// processes have.
     #[serde(default)]
     pub fabric: Option<FabricFileConfig>,
+    /// The directory that outlives the box: numbers that must never be used again are kept there. Without it they are kept as long as the box runs.
+    #[serde(default)]
+    pub state: Option<String>,
 }
 
 /// Messages between the processes.

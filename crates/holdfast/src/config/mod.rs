@@ -113,6 +113,9 @@ fn check(config: Config, root: Spot<'_>) -> Result<Checked, Mistake> {
     let clusters = clusters::read(&config, root)?;
     let rules = rules::read(&config, &clusters, root)?;
     limits(&config, root)?;
+    if config.state.as_ref().is_some_and(|state| !state.starts_with('/')) {
+        return Err(root.key("state").mistake("`state` is a directory's path from the root, like /var/lib/holdfast".to_owned()));
+    }
     let network::Networks { ports, addresses, routes, .. } = networks;
     Ok(Checked { config, ports, addresses, routes, rules, clusters, owned })
 }

@@ -22,7 +22,7 @@ pub(super) fn new_life() -> std::io::Result<NonZeroU64> {
     }
 }
 
-/// The way by which a runtime gets new keys: its standard input, which no longer waits for a reader.
+/// The way by which a process gets new keys: its standard input, which no longer waits for a reader.
 pub(super) fn keep_open(stdin: ChildStdin) -> std::io::Result<ChildStdin> {
     rustix::fs::fcntl_setfl(&stdin, OFlags::NONBLOCK)?;
     Ok(stdin)
@@ -40,7 +40,7 @@ impl Manager {
             devices::say("SIGHUP: a key has changed and kept its number: frames under way are repeated; better a new number");
         }
         self.host.hub.switch.fabric().set_keys(&ring);
-        self.host.hub.coordinator.fabric().set_keys(&ring);
+        self.host.hub.manager.fabric().set_keys(&ring);
         let mut line = Zeroizing::new(serde_json::to_vec(&Keys::from(&ring)).unwrap_or_default());
         line.push(b'\n');
         for worker in &mut self.workers {
@@ -49,8 +49,8 @@ impl Manager {
                 && worker.cause.is_none()
             {
                 devices::say(&format!(
-                    "SIGHUP: runtime {} did not get the new keys: {error}; stop it, and it starts with them",
-                    worker.peer.node
+                    "SIGHUP: process {} did not get the new keys: {error}; stop it, and it starts with them",
+                    worker.process.pid()
                 ));
             }
         }

@@ -1,29 +1,36 @@
-//! `holdfast run`: one box. This process is manager, switch, router and coordinator; every runtime is a process of its own.
+//! `holdfast run`: one box. This process is manager, switch and router; the coordinator and every runtime are processes of their own.
 //!
 //! In: frames from ports and virtual ports, ends of processes, requests from the control socket, signals. Out: the same, the other way. One
 //! thread turns the state machines; a second one listens at the control socket. Never: a decision of a protocol.
 
+mod changes;
+mod coordinator;
 mod devices;
+mod guard;
 mod keys;
 mod reports;
 mod runtime;
+mod store;
 
+pub use coordinator::main as coordinator_main;
 pub use runtime::main as runtime_main;
 
 use crate::config::{self, Checked, Config};
 use crate::control::{self, Asked, Request, Server};
 use crate::exit::{self, Failure};
+use changes::Change;
+use guard::Guard;
 use holdfast_io::port::{self, Port};
 use holdfast_io::process::{Clock, Watched};
 use holdfast_io::wait::{Patience, sleep};
 use holdfast_io::{Arena, VportHost};
-use holdfast_node::address::{COORDINATOR, SWITCH};
+use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::{FabricConfig, KeyRing};
-use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, Wish};
 use holdfast_node::edge::Edge;
 use holdfast_node::host::{Host, HostOut};
 use holdfast_node::hub::Hub;
-use holdfast_node::message::TraceStep;
+use holdfast_node::manager::Wish;
+use holdfast_node::message::{Refusal, TraceStep};
 use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::{Peer, Released};
 use holdfast_wire::{DropCounters, DropReason, MAX_MTU, Packet, PacketPool, fnv1a};
@@ -54,7 +61,7 @@ const MILLISECOND: u64 = 1_000_000;
 /// A process that was fenced and neither ends nor wakes up is killed after so long, ns.
 const ZOMBIE_PATIENCE: u64 = 60_000 * MILLISECOND;
 
-/// A runtime's process with its virtual port.
+/// The process of a runtime or of the coordinator, with its virtual port.
 struct Worker {
     peer: Peer,
     id: u16,
@@ -86,6 +93,7 @@ struct Manager {
     binary: PathBuf,
     cluster: u32,
     seed: u64,
+    guard: Guard,
     clock: Clock,
     arena: Arena,
     ports: Vec<Box<dyn Port>>,
@@ -103,6 +111,7 @@ struct Manager {
     waiting_flows: Vec<(u32, Sender<serde_json::Value>)>,
     /// Who applied rules, until they are in force.
     waiting_rules: Vec<(u64, Sender<serde_json::Value>)>,
+    waiting_orders: Vec<(u32, Sender<serde_json::Value>)>,
     last_look: u64,
     last_device_look: u64,
     /// Runtimes that ended before the box was ready, and how the last of them did.
@@ -133,7 +142,7 @@ struct Signals<'a> {
 ///
 /// # Errors
 /// What keeps it from starting.
-pub fn main(file: &Path, control: Option<&Path>) -> Result<(), Failure> {
+pub fn main(file: &Path, control: Option<&Path>, state: Option<&Path>) -> Result<(), Failure> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| Failure::new(exit::CONFIGURATION, format!("{}: {error}", file.display())))?;
     let name = file.display().to_string();
@@ -160,11 +169,13 @@ pub fn main(file: &Path, control: Option<&Path>) -> Result<(), Failure> {
     });
     // Before the devices: who starts a box a second time is told of the first one, not of devices that it has.
     let mut server = control::listen(&path, requests, wake)?;
-    let mut manager = Manager::new(name, text, &checked, keys)?;
+    let state = state.map(Path::to_owned).or_else(|| checked.config.state.as_ref().map(PathBuf::from));
+    let guard = Guard::new(&checked.config.cluster, &path, state.as_deref())?;
+    let mut manager = Manager::new(name, text, &checked, keys, guard)?;
     warnings.iter().for_each(|warning| devices::say(warning));
     let served = manager.serve(&Signals { stop: &stop, hangup: &hangup }, &asked, eventfd.as_fd(), &path, &mut server);
-    drop(server);
     manager.finish();
+    drop(server);
     served
 }
 
@@ -177,7 +188,7 @@ fn random_seed() -> u64 {
 }
 
 impl Manager {
-    fn new(file: String, text: String, checked: &Checked, keys: Option<KeyRing>) -> Result<Manager, Failure> {
+    fn new(file: String, text: String, checked: &Checked, keys: Option<KeyRing>, guard: Guard) -> Result<Manager, Failure> {
         let clock = Clock::new();
         let now = clock.now();
         let mut ports: Vec<Box<dyn Port>> = Vec::new();
@@ -206,7 +217,7 @@ impl Manager {
                 format!("{} packet buffers: {error}; lower limits.buffers", checked.config.limits.buffers),
             )
         })?;
-        let mut chains = config::chains(&file, &text, &checked.config)
+        let chains = config::chains(&file, &text, &checked.config)
             .map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
         let cluster = fnv1a(checked.config.cluster.as_bytes()) as u32;
         let seed = random_seed();
@@ -222,32 +233,12 @@ impl Manager {
             fabric,
         });
         let empty = holdfast_protection::Flows::new(0, 0, 0, 0);
-        let promises = |chain: &u16| chains[usize::from(*chain)].protection.safety(&empty).promises;
         let may_forget = chains.iter().map(|built| built.protection.safety(&empty).may_forget).max().unwrap_or(0);
-        let clusters = checked.clusters.iter().map(|cluster| ClusterConfig {
-            runtimes: cluster.runtimes,
-            chains: cluster.chains.clone(),
-            promises: cluster.chains.iter().any(promises),
-        });
-        let clusters = clusters.collect();
-        let mut coordinator = Coordinator::new(
-            CoordinatorConfig {
-                me: Peer { node: COORDINATOR, incarnation: 1 },
-                clusters,
-                rules: checked.rules.clone(),
-                hang_timeout: detection.hang_ms * MILLISECOND,
-                start_timeout: 10_000 * MILLISECOND,
-                first_incarnation: 1,
-                layouts: chains.iter().map(|built| built.chain.layout().hash).collect(),
-                pools: config::pools(&mut chains),
-                fabric,
-            },
-            now,
-        );
+        let mut manager = holdfast_node::manager::Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric);
         if let Some(ring) = &keys {
             let life = || keys::new_life().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("random numbers: {error}")));
             switch.fabric().authenticate(ring, life()?);
-            coordinator.fabric().authenticate(ring, life()?);
+            manager.fabric().authenticate(ring, life()?);
         }
         let binary = std::env::current_exe()
             .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("finding the program's own file: {error}")))?;
@@ -259,13 +250,14 @@ impl Manager {
             binary,
             cluster,
             seed,
+            guard,
             clock,
             arena,
             outgoing: ports.iter().map(|_| Vec::with_capacity(BURST)).collect(),
             ports,
             workers: Vec::new(),
             next_id: 1,
-            host: Host::new(edge, Hub::new(switch, coordinator)),
+            host: Host::new(edge, Hub::new(switch, manager)),
             out: HostOut::default(),
             rx: Vec::with_capacity(BURST),
             drops: DropCounters::default(),
@@ -274,6 +266,7 @@ impl Manager {
             trace_delay: detection.heartbeat_ms * 3 * MILLISECOND,
             waiting_flows: Vec::new(),
             waiting_rules: Vec::new(),
+            waiting_orders: Vec::new(),
             last_look: 0,
             last_device_look: now,
             failed_starts: 0,
@@ -327,6 +320,9 @@ impl Manager {
             }
             self.answer_flows();
             self.answer_rules();
+            if !self.is_ready && self.guard.is_hopeless() {
+                return Err(Failure::new(exit::UNAVAILABLE, self.guard.complaint()));
+            }
             if let Some(cause) = self.hopeless_start() {
                 return Err(Failure::new(
                     exit::UNAVAILABLE,
@@ -335,7 +331,7 @@ impl Manager {
                     ),
                 ));
             }
-            if !self.is_ready && self.host.hub.coordinator.is_ready() {
+            if !self.is_ready && self.host.hub.manager.is_ready() {
                 self.is_ready = true;
                 let now = self.clock.now();
                 self.host.announce(now, &mut self.out, &mut self.arena);
@@ -345,7 +341,7 @@ impl Manager {
                     stdout,
                     "ready: {} ports, {} runtimes, control socket {}",
                     self.ports.len(),
-                    self.workers.len(),
+                    self.workers.iter().filter(|worker| worker.peer.node != COORDINATOR).count(),
                     control.display()
                 );
                 let _ = stdout.flush();
@@ -391,6 +387,7 @@ impl Manager {
         if now.saturating_sub(self.last_look) > LOOK_INTERVAL {
             self.last_look = now;
             self.look_after_processes(now);
+            self.look_after_coordinator(now);
         }
         if now.saturating_sub(self.last_device_look) > SURROUNDINGS_INTERVAL {
             self.look_at_devices(now);
@@ -432,7 +429,6 @@ impl Manager {
                 Wish::Start(peer) => self.start(peer, now),
                 Wish::Fence(peer) => self.note_fenced(peer, now),
                 Wish::Stop(peer) => self.stop(peer),
-                Wish::Admit(_) => {}
             }
         }
     }
@@ -459,35 +455,19 @@ impl Manager {
         match self.start_process(peer, now) {
             Ok(worker) => {
                 self.workers.push(worker);
-                self.host.hub.coordinator.handle_started(peer, now);
+                self.host.hub.handle_started(peer);
             }
             Err(error) => {
                 let _ = writeln!(std::io::stderr(), "holdfast: runtime {} cannot be started: {error}", peer.node);
                 self.failed_starts += 1;
                 self.last_cause = error.to_string();
-                self.host.hub.coordinator.handle_exited(peer, now);
+                self.host.hub.handle_ended(peer);
             }
         }
     }
 
     fn start_process(&mut self, peer: Peer, now: u64) -> std::io::Result<Worker> {
-        while self.next_id == 0 || self.workers.iter().any(|worker| worker.id == self.next_id) {
-            self.next_id = self.next_id.wrapping_add(1);
-        }
-        let id = self.next_id;
-        self.next_id = self.next_id.wrapping_add(1);
         let life = keys::new_life()?;
-        let port = VportHost::create(id, &mut self.arena)?;
-        let mut command = Command::new(&self.binary);
-        command.arg("runtime").stdin(Stdio::piped()).stdout(Stdio::null());
-        let [rings, wake_host, wake_guest] = port.fds();
-        let mut process = match Watched::start(&mut command, &[self.arena.fd(), rings, wake_host, wake_guest]) {
-            Ok(process) => process,
-            Err(error) => {
-                port.reclaim(&mut self.arena);
-                return Err(error);
-            }
-        };
         let assignment = Assignment {
             node: peer.node,
             incarnation: peer.incarnation,
@@ -499,7 +479,27 @@ impl Manager {
             keys: self.keys.as_ref().map(Keys::from),
             life,
         };
-        let mut line = Zeroizing::new(serde_json::to_vec(&assignment)?);
+        self.start_role("runtime", peer, Zeroizing::new(serde_json::to_vec(&assignment)?), now)
+    }
+
+    /// Starts this program in another of its roles, with a virtual port, and tells it in a line what to do.
+    fn start_role(&mut self, role: &str, peer: Peer, mut line: Zeroizing<Vec<u8>>, now: u64) -> std::io::Result<Worker> {
+        while self.next_id == 0 || self.workers.iter().any(|worker| worker.id == self.next_id) {
+            self.next_id = self.next_id.wrapping_add(1);
+        }
+        let id = self.next_id;
+        self.next_id = self.next_id.wrapping_add(1);
+        let port = VportHost::create(id, &mut self.arena)?;
+        let mut command = Command::new(&self.binary);
+        command.arg(role).stdin(Stdio::piped()).stdout(Stdio::null());
+        let [rings, wake_host, wake_guest] = port.fds();
+        let mut process = match Watched::start(&mut command, &[self.arena.fd(), rings, wake_host, wake_guest]) {
+            Ok(process) => process,
+            Err(error) => {
+                port.reclaim(&mut self.arena);
+                return Err(error);
+            }
+        };
         line.push(b'\n');
         // A child that died at once shows in its descriptor; that it did not read is no news.
         let mut stdin = process.take_stdin();
@@ -526,15 +526,16 @@ impl Manager {
         }
     }
 
-    /// A runtime's process has ended: what it had sent is carried on, then its role is given up, then its buffers are free.
     /// How the runtimes end, if they cannot even begin to serve.
     fn hopeless_start(&self) -> Option<&str> {
         (!self.is_ready && self.failed_starts >= MAX_FAILED_STARTS).then_some(self.last_cause.as_str())
     }
 
+    /// A process has ended: what it had sent is carried on, then its role is given up, then its buffers are free.
     fn bury(&mut self, at: usize, now: u64) {
         let peer = self.workers[at].peer;
-        if !self.is_ready {
+        let is_coordinator = peer.node == COORDINATOR;
+        if !self.is_ready && !is_coordinator {
             self.failed_starts += 1;
             self.last_cause = self.workers[at].cause.clone().unwrap_or_default();
         }
@@ -546,12 +547,18 @@ impl Manager {
             self.host.handle_runtime(peer, &mut self.rx, now, &mut self.out, &mut self.arena);
             self.carry_out(now);
         }
-        for _ in 0..self.workers[at].port.unread() {
-            self.drops.count(DropReason::LostInFailure);
+        if is_coordinator {
+            // What it had not read are messages, which its next life asks for again.
+            self.host.hub.handle_coordinator_ended(peer);
+            self.guard.ended(self.workers[at].cause.as_deref().unwrap_or_default(), now);
+        } else {
+            for _ in 0..self.workers[at].port.unread() {
+                self.drops.count(DropReason::LostInFailure);
+            }
+            self.note_fenced(peer, now);
+            self.host.hub.handle_ended(peer);
         }
-        self.host.hub.coordinator.handle_exited(peer, now);
         self.host.turn(now, &mut self.out, &mut self.arena);
-        // The turn's wishes mark the worker as fenced: it must still be in the list.
         self.carry_out(now);
         let worker = self.workers.swap_remove(self.workers.iter().position(|worker| worker.peer == peer).unwrap_or(at));
         worker.port.reclaim(&mut self.arena);
@@ -592,23 +599,25 @@ impl Manager {
                 serde_json::to_value(self.status()).unwrap_or_default()
             }
             Request::Flows { limit, filter } => {
-                let request = self.host.hub.coordinator.request_flows(limit, &filter);
+                let request = self.host.hub.manager.request_flows(limit, &filter);
                 self.waiting_flows.push((request, asked.answer));
                 return;
             }
             Request::Configuration => serde_json::json!({
                 "version": control::VERSION, "file": self.file, "text": self.text,
-                "rules": self.host.hub.coordinator.rules().version(),
+                "rules": self.rules_wanted(),
             }),
             Request::Apply { based_on, text, rules } => {
-                let coordinator = &mut self.host.hub.coordinator;
-                if coordinator.rules().version() == based_on {
+                if !self.host.hub.has_coordinator() {
+                    changes::answer(Err(Refusal::Away))
+                } else if self.rules_wanted() == based_on {
                     // The name stays: what the file names lies beside the one that the box began with.
                     self.text = text;
-                    self.waiting_rules.push((coordinator.set_rules(rules), asked.answer));
+                    self.waiting_rules.push((self.host.hub.manager.set_rules(based_on, rules), asked.answer));
                     return;
+                } else {
+                    serde_json::json!({ "version": control::VERSION, "error": "other rules were applied meanwhile: try again" })
                 }
-                serde_json::json!({ "version": control::VERSION, "error": "other rules were applied meanwhile: try again" })
             }
             Request::Trace { selector, count } => match selector.parse() {
                 Ok(selector) => {
@@ -617,13 +626,19 @@ impl Manager {
                 }
                 Err(error) => serde_json::json!({ "version": control::VERSION, "error": format!("{error}") }),
             },
-            Request::Change(call) => match reports::change(&mut self.host.hub.coordinator, &call, self.clock.now()) {
-                Ok(answer) => answer,
-                Err(error) => serde_json::json!({ "version": control::VERSION, "error": error }),
-            },
+            Request::Change(call) => {
+                let now = self.clock.now();
+                match self.change(&call, now) {
+                    Change::Known(answer) => answer,
+                    Change::Asked(ticket) => {
+                        self.waiting_orders.push((ticket, asked.answer));
+                        return;
+                    }
+                }
+            }
             Request::Traces => {
                 self.traces.append(&mut self.host.hub.switch.traces);
-                self.traces.append(&mut self.host.hub.coordinator.traces);
+                self.traces.append(&mut self.host.hub.manager.traces);
                 self.traces.sort_by_key(|step| (step.stamp, step.stage));
                 // What happened at a runtime comes with its next report: a packet's way is shown when it is whole.
                 let whole = self.clock.now().saturating_sub(self.trace_delay);
@@ -641,9 +656,9 @@ impl Manager {
     }
 
     fn answer_flows(&mut self) {
-        let coordinator = &mut self.host.hub.coordinator;
+        let manager = &mut self.host.hub.manager;
         let chains = &self.chain_names;
-        self.waiting_flows.retain(|(request, answer)| match coordinator.take_flows(*request) {
+        self.waiting_flows.retain(|(request, answer)| match manager.take_flows(*request) {
             Some(flows) => {
                 let _ = answer.send(reports::flows(&flows, chains));
                 false
@@ -653,20 +668,13 @@ impl Manager {
         if self.waiting_flows.len() > 64 {
             self.waiting_flows.remove(0);
         }
-    }
-
-    /// New rules are applied when every switch goes by them.
-    fn answer_rules(&mut self) {
-        let in_force = self.host.hub.coordinator.rules_in_force();
-        self.waiting_rules.retain(|(version, answer)| {
-            if in_force >= *version {
-                let _ = answer.send(serde_json::json!({ "version": control::VERSION, "rules": version }));
+        self.waiting_orders.retain(|(ticket, answer)| match manager.take_answer(*ticket) {
+            Some(result) => {
+                let _ = answer.send(changes::answer(result));
+                false
             }
-            in_force < *version
+            None => true,
         });
-        if self.waiting_rules.len() > 64 {
-            self.waiting_rules.remove(0);
-        }
     }
 
     fn finish(mut self) {
@@ -674,5 +682,6 @@ impl Manager {
         for worker in self.workers {
             worker.process.finish();
         }
+        self.guard.finish();
     }
 }

@@ -1,12 +1,9 @@
 //! What a running box says about itself.
 
 use super::Manager;
-use crate::control::{self, Call};
-use crate::moves::Progress;
 use crate::status::{self, Failover, Port, Process, Protected, Status};
-use holdfast_node::address::{COORDINATOR, SWITCH};
-use holdfast_node::coordinator;
-use holdfast_node::message::{FlowInfo, MemberState};
+use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
+use holdfast_node::message::{self, FlowInfo, MemberState};
 use holdfast_wire::{DropCounters, DropReason};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -62,7 +59,7 @@ pub(super) fn flows(flows: &[FlowInfo], chains: &[String]) -> Value {
 impl Manager {
     /// Everything that `holdfast status` shows.
     pub(super) fn status(&self) -> Status {
-        let coordinator = &self.host.hub.coordinator;
+        let manager = &self.host.hub.manager;
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let pid = std::process::id();
         let mut own = self.host.edge.drops().clone();
@@ -90,42 +87,50 @@ impl Manager {
             all.add(port.drops());
         }
         let mut processes = vec![
-            role("manager", 0, 0, 0, &own),
+            role("manager", MANAGER, 0, 0, &own),
             role("switch", SWITCH, switch.len() as u64, switch.packets(), switch.drops()),
-            role("coordinator", COORDINATOR, 0, 0, coordinator.drops()),
         ];
-        for runtime in coordinator.status() {
+        let coordinator = self.workers.iter().find(|worker| worker.peer.node == COORDINATOR);
+        let coordinator_drops = manager.coordinator_drops();
+        all.add(&coordinator_drops);
+        processes.push(Process {
+            incarnation: self.guard.life().into(),
+            pid: coordinator.map_or(0, |worker| worker.process.pid()),
+            state: if coordinator.is_some() { status::STATE_RUNNING } else { status::STATE_AWAY }.to_owned(),
+            ..role("coordinator", COORDINATOR, 0, 0, &coordinator_drops)
+        });
+        for holdfast_node::coordinator::RuntimeStatus { member, report, is_drained } in manager.status() {
             let mut drops = DropCounters::default();
-            for (number, count) in &runtime.report.drops {
+            for (number, count) in &report.drops {
                 if let Some(reason) = DropReason::from_index(*number as usize) {
                     drops.add_count(reason, *count);
                 }
             }
             all.add(&drops);
-            let worker = self.workers.iter().find(|worker| worker.peer == runtime.member.peer());
+            let worker = self.workers.iter().find(|worker| worker.peer == member.peer());
             processes.push(Process {
                 role: status::ROLE_RUNTIME.to_owned(),
-                id: runtime.member.node,
-                incarnation: runtime.member.incarnation.into(),
+                id: member.node,
+                incarnation: member.incarnation.into(),
                 pid: worker.map_or(0, |worker| worker.process.pid()),
                 host: host.clone(),
-                cluster: self.cluster_names.get(usize::from(runtime.member.cluster)).cloned(),
-                state: match runtime.member.state {
+                cluster: self.cluster_names.get(usize::from(member.cluster)).cloned(),
+                state: match member.state {
                     MemberState::Starting => "starting",
                     MemberState::Running => status::STATE_RUNNING,
                     MemberState::Leaving => "leaving",
-                    MemberState::Failed if runtime.is_drained => "drained",
+                    MemberState::Failed if is_drained => "drained",
                     MemberState::Failed => "failed",
                 }
                 .to_owned(),
                 // The switch knows now what a runtime reports with its next heartbeat.
-                flows: switch.routes_to(runtime.member.peer()) as u64,
-                packets: runtime.report.packets,
+                flows: switch.routes_to(member.peer()) as u64,
+                packets: report.packets,
                 drops: named(&drops),
             });
         }
-        let is_failure = |failover: &&coordinator::Failover| failover.cause != coordinator::Cause::Drained;
-        let failovers = coordinator.failovers().iter().filter(is_failure).map(|failover| {
+        let is_failure = |failover: &&message::Failover| failover.cause != message::Cause::Drained;
+        let failovers = manager.failovers().iter().filter(is_failure).map(|failover| {
             let noticed = self.noticed.iter().find(|noticed| noticed.peer == failover.dead);
             Failover {
                 runtime: failover.dead.node,
@@ -134,7 +139,7 @@ impl Manager {
                 detected_at_ns: failover.detected_at,
                 // The end of a process is told at once; a silence has a length.
                 detection_us: noticed
-                    .filter(|_| failover.cause != coordinator::Cause::Exited)
+                    .filter(|_| failover.cause != message::Cause::Exited)
                     .map(|noticed| noticed.detection / 1000),
                 recovered_us: failover
                     .recovered_at
@@ -162,84 +167,21 @@ impl Manager {
         });
         Status {
             version: status::VERSION,
-            protected: match coordinator.protected() {
-                coordinator::Protected::Yes => Protected::Yes,
-                coordinator::Protected::Resynchronising => Protected::ReSynchronising,
-                coordinator::Protected::No => Protected::No,
+            protected: match manager.protected(coordinator.is_some()) {
+                message::Protected::Yes => Protected::Yes,
+                message::Protected::Resynchronising => Protected::ReSynchronising,
+                message::Protected::No => Protected::No,
             },
             may_forget: self.may_forget,
             ports: ports.collect(),
             rules: Some(status::Rules {
-                version: coordinator.rules().version(),
-                count: coordinator.rules().rules().len(),
-                in_force: coordinator.rules_in_force() == coordinator.rules().version(),
+                version: switch.rules().version(),
+                count: switch.rules().rules().len(),
+                in_force: switch.rules().version() == self.rules_wanted(),
             }),
             failovers: failovers.collect(),
             processes,
             drops: named(&all),
         }
     }
-}
-
-/// Begins what a client wants changed, or tells how far it is.
-///
-/// # Errors
-/// Why it cannot be, for people.
-pub(super) fn change(coordinator: &mut coordinator::Coordinator, call: &Call, now: u64) -> Result<serde_json::Value, String> {
-    let refused = |refusal: coordinator::Refusal| match refusal {
-        coordinator::Refusal::OtherCluster(node) => format!("runtime {node} is of another cluster: flows move inside their own"),
-        coordinator::Refusal::NotServing(node) => {
-            format!("runtime {node} serves no flows: `holdfast status` lists those that do")
-        }
-        coordinator::Refusal::Same => "the flows are there already: name two runtimes".to_owned(),
-        coordinator::Refusal::NobodyElse => "there is no other runtime that could have the flows".to_owned(),
-        coordinator::Refusal::Leaving => "it is being drained already".to_owned(),
-    };
-    let answer = match call {
-        Call::Move { from, to, limit, filter } => {
-            let order = coordinator.request_move(*from, *to, *limit, filter, now).map_err(refused)?;
-            serde_json::json!({ "version": control::VERSION, "order": order })
-        }
-        Call::Moving { order } => {
-            let order = coordinator.moving(*order).ok_or("the box does not remember that order")?;
-            serde_json::to_value(Progress {
-                version: control::VERSION,
-                runtime: order.from.node,
-                moved: order.moved,
-                refused: order.refused,
-                had: None,
-                done: order.ended_at.is_some(),
-                failed: order.failed,
-                took_us: order.ended_at.unwrap_or(now).saturating_sub(order.began_at) / 1000,
-            })
-            .unwrap_or_default()
-        }
-        Call::Drain { runtime } => {
-            coordinator.drain(*runtime, now).map_err(refused)?;
-            serde_json::json!({ "version": control::VERSION })
-        }
-        Call::Draining { runtime } => {
-            let drain = coordinator.drains().iter().rev().find(|drain| drain.peer.node == *runtime);
-            let drain = drain.ok_or("nobody has drained that runtime")?;
-            serde_json::to_value(Progress {
-                version: control::VERSION,
-                runtime: *runtime,
-                moved: drain.moved,
-                refused: 0,
-                had: Some(drain.had),
-                done: drain.ended_at.is_some(),
-                failed: drain.failed,
-                took_us: drain.ended_at.unwrap_or(now).saturating_sub(drain.began_at) / 1000,
-            })
-            .unwrap_or_default()
-        }
-        Call::Restore { runtime } => {
-            coordinator
-                .restore(*runtime, now)
-                .map_err(|_| format!("runtime {runtime} is not drained: `holdfast status` says what it is"))?;
-            serde_json::json!({ "version": control::VERSION })
-        }
-        _ => return Err("not a request that changes something".to_owned()),
-    };
-    Ok(answer)
 }

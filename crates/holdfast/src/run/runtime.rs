@@ -42,19 +42,19 @@ impl From<&KeyRing> for Keys {
 }
 
 impl Keys {
-    fn ring(self) -> Result<KeyRing, KeyRingError> {
+    pub(super) fn ring(self) -> Result<KeyRing, KeyRingError> {
         KeyRing::new(self.0.into_iter().map(|(number, secret)| Key { number, secret }).collect())
     }
 }
 
 /// Rings that the manager sends later, until it is gone. A thread waits for them: a pipe has no other way to be read without a system call per turn.
-struct NewKeys {
+pub(super) struct NewKeys {
     rings: Receiver<KeyRing>,
     has_come: Arc<AtomicBool>,
 }
 
 impl NewKeys {
-    fn listen(mut lines: impl BufRead + Send + 'static) -> NewKeys {
+    pub(super) fn listen(mut lines: impl BufRead + Send + 'static) -> NewKeys {
         let (sender, rings) = channel();
         let has_come = Arc::new(AtomicBool::new(false));
         let flag = has_come.clone();
@@ -72,7 +72,7 @@ impl NewKeys {
     }
 
     /// The newest.
-    fn take(&self) -> Option<KeyRing> {
+    pub(super) fn take(&self) -> Option<KeyRing> {
         if !self.has_come.load(Ordering::Relaxed) {
             return None;
         }

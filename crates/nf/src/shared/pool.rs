@@ -78,6 +78,12 @@ pub trait PoolBackend: Send {
     fn is_free(&self, number: u32) -> bool;
     /// Numbers granted to this runtime, leased or not.
     fn granted(&self) -> u32;
+    /// Blocks granted to this runtime. None for backends without blocks.
+    fn blocks(&self) -> Vec<u32> {
+        Vec::new()
+    }
+    /// Nobody is sure to remember which numbers of others' blocks flows here hold: says so again, as effects.
+    fn announce(&mut self) {}
 }
 
 /// See the module.
@@ -413,6 +419,14 @@ impl PoolBackend for PartitionPool {
     fn is_free(&self, number: u32) -> bool {
         let index = self.held.get((number / BLOCK_LEN) as usize).copied().unwrap_or(NOT_HELD);
         self.blocks.get(index as usize).is_some_and(|block| block.is_free(number % BLOCK_LEN))
+    }
+
+    fn blocks(&self) -> Vec<u32> {
+        self.blocks.iter().map(|block| block.number).collect()
+    }
+
+    fn announce(&mut self) {
+        self.effects.extend(self.visitors.iter().copied().map(PoolEffect::Adopted));
     }
 
     fn granted(&self) -> u32 {

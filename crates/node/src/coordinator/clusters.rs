@@ -5,6 +5,7 @@
 //! by, and gets them again if that is not the newest.
 
 use super::Coordinator;
+use super::memory::Entry;
 use crate::address::NodeId;
 use crate::rules::{Rule, RuleSet};
 use holdfast_protection::Peer;
@@ -28,25 +29,15 @@ impl ClusterConfig {
 }
 
 impl Coordinator {
-    /// The cluster that serves a chain.
-    pub(super) fn cluster_of(&self, chain: u16) -> Option<(u16, &ClusterConfig)> {
-        let numbered = (0u16..).zip(&self.config.clusters);
-        numbered.into_iter().find(|(_, cluster)| cluster.chains.contains(&chain))
-    }
-
-    pub(super) fn is_in(&self, peer: Peer, cluster: u16) -> bool {
-        self.runtimes.iter().any(|runtime| runtime.member.peer() == peer && runtime.member.cluster == cluster)
-    }
-
     /// The rules.
     pub fn rules(&self) -> &RuleSet {
-        &self.rules
+        &self.memory.rules
     }
 
     /// New rules, for flows that begin from now on. Their version: they are in force everywhere when [`Coordinator::rules_in_force`] has reached it.
     pub fn set_rules(&mut self, rules: Vec<Rule>) -> u64 {
-        self.renew_rules(self.rules.version().saturating_add(1), rules);
-        self.rules.version()
+        self.renew_rules(RuleSet::new(self.memory.rules.version().saturating_add(1), rules));
+        self.memory.rules.version()
     }
 
     /// The oldest version that a switch goes by; 0 while there is no switch that could.
@@ -54,8 +45,8 @@ impl Coordinator {
         self.switches.iter().map(|(_, version)| *version).min().unwrap_or(0)
     }
 
-    fn renew_rules(&mut self, version: u64, rules: Vec<Rule>) {
-        self.rules = RuleSet::new(version, rules);
+    fn renew_rules(&mut self, rules: RuleSet) {
+        self.record(Entry::Rules { rules });
         let switches: Vec<NodeId> = self.switches.iter().map(|(switch, _)| switch.node).collect();
         for switch in switches {
             self.push_rules(switch);
@@ -63,8 +54,16 @@ impl Coordinator {
     }
 
     fn push_rules(&mut self, to: NodeId) {
-        for message in self.rules.messages(self.fabric.max_record()) {
-            self.fabric.send_control(to, &message);
+        let messages = self.memory.rules.messages(self.fabric.max_record());
+        self.pending.extend(messages.into_iter().map(|message| (to, message)));
+    }
+
+    /// A part of the rules that an operator wants. Those that are known already were told a second time.
+    pub(super) fn handle_rules(&mut self, version: u64, part: u16, parts: u16, rules: Vec<Rule>) {
+        match self.coming.take(version, part, parts, rules) {
+            Ok(Some(rules)) if rules.version() > self.memory.rules.version() => self.renew_rules(rules),
+            Ok(_) => {}
+            Err(reason) => self.drops.count(reason),
         }
     }
 
@@ -74,10 +73,10 @@ impl Coordinator {
             Some(known) => *known = (from, version),
             None => self.switches.push((from, version)),
         }
-        let newest = self.rules.version();
+        let newest = self.memory.rules.version();
         if version > newest {
             // Of an earlier life of this coordinator, which it does not remember: what it has now is what counts.
-            self.renew_rules(version.saturating_add(1), self.rules.rules().to_vec());
+            self.renew_rules(RuleSet::new(version.saturating_add(1), self.memory.rules.rules().to_vec()));
         } else if version < newest {
             self.push_rules(from.node);
         }

@@ -9,16 +9,17 @@
 use crate::message::PoolId;
 use holdfast_nf::shared::{BLOCK_LEN, BlockMask};
 use holdfast_protection::Peer;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Owner {
     Nobody,
     Runtime(Peer),
     Quarantined(Peer),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Block {
     owner: Owner,
     /// Numbers held by flows outside the owner.
@@ -26,7 +27,7 @@ struct Block {
 }
 
 /// The account of one pool.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
     /// Which pool.
     pub id: PoolId,
@@ -59,29 +60,40 @@ impl Ledger {
         Ledger { id, blocks, holders: BTreeMap::new(), cursor: 0, step }
     }
 
-    /// Takes up to `count` free blocks for a runtime.
-    pub fn grant(&mut self, to: Peer, count: usize) -> Vec<(u32, BlockMask)> {
-        let mut granted = Vec::new();
-        for _ in 0..self.blocks.len() {
-            if granted.len() == count {
-                break;
-            }
-            let at = self.cursor;
-            self.cursor = (self.cursor + self.step) % self.blocks.len();
-            let block = &mut self.blocks[at];
-            if block.owner == Owner::Nobody {
-                block.owner = Owner::Runtime(to);
-                granted.push((at as u32, block.foreign));
-                // Of the numbers in it that its own flows hold it has reported, and keeps account from now on.
-                let numbers = at as u32 * BLOCK_LEN..(at as u32 + 1) * BLOCK_LEN;
-                let own = self.holders.range(numbers).filter(|(_, holder)| **holder == to).map(|(number, _)| *number);
-                for number in own.collect::<Vec<_>>() {
-                    self.holders.remove(&number);
-                    set(&mut block.foreign, number % BLOCK_LEN, false);
-                }
+    /// Up to `count` free blocks, in the order in which they are to be granted. Nothing has changed.
+    pub fn pick(&self, count: usize) -> Vec<u32> {
+        let numbers = (0..self.blocks.len()).map(|turn| (self.cursor + turn * self.step) % self.blocks.len());
+        numbers.filter(|at| self.blocks[*at].owner == Owner::Nobody).take(count).map(|at| at as u32).collect()
+    }
+
+    /// Gives these blocks to a runtime, if they are free. Returns them with the numbers in them that flows elsewhere hold.
+    pub fn take(&mut self, to: Peer, blocks: &[u32]) -> Vec<(u32, BlockMask)> {
+        let mut granted = Vec::with_capacity(blocks.len());
+        for &number in blocks {
+            let count = self.blocks.len();
+            let Some(block) = self.blocks.get_mut(number as usize).filter(|block| block.owner == Owner::Nobody) else { continue };
+            self.cursor = (number as usize + self.step) % count;
+            block.owner = Owner::Runtime(to);
+            granted.push((number, block.foreign));
+            // Of the numbers in it that its own flows hold it has reported, and keeps account from now on.
+            let numbers = number * BLOCK_LEN..(number + 1) * BLOCK_LEN;
+            let own = self.holders.range(numbers).filter(|(_, holder)| **holder == to).map(|(number, _)| *number);
+            for number in own.collect::<Vec<_>>() {
+                self.holders.remove(&number);
+                set(&mut block.foreign, number % BLOCK_LEN, false);
             }
         }
         granted
+    }
+
+    /// Whether nobody has the block.
+    pub fn is_unowned(&self, block: u32) -> bool {
+        self.blocks.get(block as usize).is_some_and(|block| block.owner == Owner::Nobody)
+    }
+
+    /// Whether this is an account of a pool of `size` numbers.
+    pub fn fits(&self, size: u32) -> bool {
+        self.blocks.len() == size.div_ceil(BLOCK_LEN) as usize
     }
 
     /// The runtime gives back a block of which it has no number in use. What flows elsewhere hold of it stays taken.
@@ -192,6 +204,13 @@ fn gcd(a: usize, b: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Ledger {
+        fn grant(&mut self, to: Peer, count: usize) -> Vec<(u32, BlockMask)> {
+            let blocks = self.pick(count);
+            self.take(to, &blocks)
+        }
+    }
 
     const ID: PoolId = PoolId { chain: 0, function: 0, field: 0 };
     const A: Peer = Peer { node: 16, incarnation: 1 };

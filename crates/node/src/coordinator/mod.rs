@@ -1,29 +1,42 @@
 //! The coordinator: who is there, who has failed, who may lease what.
 //!
 //! Theory of operation (NFVactor, sections IV-D and V-C). Runtimes report with every heartbeat. A runtime fails when its process ends
-//! (told by the host's manager, at once) or when it is not heard for too long. Then, in this order: it is fenced; everyone gets the
-//! view without it; the others are asked to recover what they have of it; when all have reported, the switch forgets the routes
-//! that nobody claimed and the dead runtime's part of every pool is free again. A new incarnation is started at once, or after a
+//! (told by the host's manager, at once) or when it is not heard for too long. Then, in this order: the manager lets nothing more out of it;
+//! everyone gets the view without it; the others are asked to recover what they have of it; when all have reported, the switch forgets the
+//! routes that nobody claimed and the dead runtime's part of every pool is free again. A new incarnation is started at once, or after a
 //! pause that doubles if it keeps dying; while its predecessor is being recovered from, it is asked to recover too: others may have kept
 //! flows for it. The coordinator takes no part in moving or replicating a flow.
 //!
-//! In: messages, ends of processes, the time. Out: messages, wishes to start, fence and kill. Never: a packet.
+//! It may die at any instruction, and another life goes on with its [log](Record): whatever it does lies there first. The driver asks for
+//! records ([`Coordinator::poll_log`]), keeps them, and says so ([`Coordinator::logged`]); only then do messages go to the channel. What a
+//! runtime tells for good is numbered, and kept there until the coordinator has it in its log; what a runtime is told for good is numbered,
+//! and kept in the log until it has taken effect ([`Ordered`](crate::message::Ordered)). A restored coordinator therefore
+//! differs from one that was slow only in what it asks for first: everyone's [account](Control::Account).
+//!
+//! In: messages, the time. Out: records, messages. Never: a packet.
 
 mod clusters;
 mod ledger;
+mod log;
+mod memory;
 mod moves;
 mod pools;
 
 pub use clusters::ClusterConfig;
 pub use ledger::{Account, Ledger};
-pub use moves::{Drain, Move, Refusal};
+pub use log::{LogError, Record};
 
-use crate::address::{FIRST_RUNTIME, NodeId, SWITCH};
+use crate::address::{FIRST_RUNTIME, MANAGER, NodeId, SWITCH};
 use crate::channel::{Fabric, FabricConfig};
-use crate::message::{Control, FlowInfo, Member, MemberState, PoolId, Report, TraceStep, kind};
-use crate::rules::{Rule, RuleSet};
+use crate::message::{
+    Cause, Control, Drain, Failover, Member, MemberState, Ordered, PoolId, Protected, Report, Standing, kind, numbered,
+};
+use crate::rules::{Assembly, Rule, RuleSet};
 use holdfast_protection::Peer;
 use holdfast_wire::{DropCounters, DropReason};
+use log::Log;
+use memory::{Entry, Memory, Place};
+use moves::Draining;
 use pools::Demand;
 
 const SECOND: u64 = 1_000_000_000;
@@ -51,54 +64,6 @@ pub struct CoordinatorConfig {
     pub fabric: FabricConfig,
 }
 
-/// Why a runtime was declared failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
-    /// Its process ended.
-    Exited,
-    /// It was not heard.
-    Hung,
-    /// It never spoke.
-    NeverStarted,
-    /// It was drained: it had nothing left.
-    Drained,
-}
-
-/// What the host is to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
-    /// Start a runtime's process.
-    Start(Peer),
-    /// Accept nothing more from this incarnation.
-    Fence(Peer),
-    /// It may release again: it was started.
-    Admit(Peer),
-    /// It has nothing left to do: end its process.
-    Stop(Peer),
-}
-
-/// One failure and what became of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failover {
-    /// Who failed.
-    pub dead: Peer,
-    /// Why.
-    pub cause: Cause,
-    /// When it was known, ns.
-    pub detected_at: u64,
-    /// When every runtime had reported.
-    pub recovered_at: Option<u64>,
-    /// Flows that it had: what the switch sent there, or by its last report.
-    pub had: u64,
-    /// Flows recovered.
-    pub flows: u64,
-    waiting: Vec<Peer>,
-    /// Those that are leaving are asked when the others have reported: what they have may be older.
-    later: Vec<Peer>,
-    /// Those that died before they reported: what they had recovered is known when they have been recovered from.
-    after: Vec<Peer>,
-}
-
 /// A runtime as `status` shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeStatus {
@@ -110,57 +75,58 @@ pub struct RuntimeStatus {
     pub is_drained: bool,
 }
 
-/// Whether flows would survive a failure at this moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protected {
-    /// Every flow whose chain promises it.
-    Yes,
-    /// Not yet, or not yet again.
-    Resynchronising,
-    /// No: there is nowhere to put replicas, or no chain promises it.
-    No,
+/// What is known of a runtime and need not be remembered.
+struct Hearing {
+    last_heard: u64,
+    report: Report,
+    /// It has told which orders have taken effect: the others can be sent.
+    is_accounted: bool,
+    /// Errands have come whose sender waits to hear that they are kept.
+    owes_word: bool,
+    /// The manager was asked to fence it.
+    suspected: Option<Cause>,
 }
 
-struct Runtime {
-    member: Member,
-    last_heard: u64,
-    started_at: u64,
-    failures: u32,
-    start_at: Option<u64>,
-    report: Report,
-    /// It was drained: it is not started again.
-    is_drained: bool,
+impl Hearing {
+    fn new(now: u64, is_accounted: bool) -> Hearing {
+        Hearing { last_heard: now, report: Report::default(), is_accounted, owes_word: false, suspected: None }
+    }
 }
 
 /// See the module.
 pub struct Coordinator {
     config: CoordinatorConfig,
     fabric: Fabric,
-    runtimes: Vec<Runtime>,
-    view: u64,
-    ledgers: Vec<Ledger>,
+    memory: Memory,
+    log: Log,
+    /// Per place.
+    hearings: Vec<Hearing>,
     /// Per ledger.
     demands: Vec<Demand>,
-    next_incarnation: u32,
-    failovers: Vec<Failover>,
-    wishes: Vec<Wish>,
+    /// Messages that wait until the log is kept.
+    pending: Vec<(NodeId, Control)>,
+    /// What an operator is told, after what has come of his order.
+    answers: Vec<(NodeId, Control)>,
+    /// What the manager was told last.
+    standing: Option<Standing>,
+    told_failovers: Vec<Failover>,
+    told_drains: Vec<Drain>,
+    draining: Vec<Draining>,
+    next_request: u32,
+    /// The manager has not told yet who lives.
+    is_waiting_for_manager: bool,
     drops: DropCounters,
     last_turn: u64,
-    rules: RuleSet,
     /// Switches that have spoken, with the version of the rules that each goes by.
     switches: Vec<(Peer, u64)>,
-    flow_lists: Vec<(u32, Vec<FlowInfo>, usize)>,
-    next_request: u32,
-    moves: Vec<Move>,
-    drains: Vec<Drain>,
-    /// Steps of traced packets.
-    pub traces: Vec<TraceStep>,
+    /// Rules that come from the manager.
+    coming: Assembly,
 }
 
 /// Hang timeouts after which a runtime is given up although nobody could take over.
 const HOPELESS: u64 = 20;
-/// Failovers that are remembered for `status`.
-const FAILOVERS_KEPT: usize = 64;
+/// Messages that wait for room in a channel.
+const PENDING_LIMIT: usize = 4096;
 
 impl Coordinator {
     /// A coordinator that wants its runtimes started.
@@ -168,44 +134,115 @@ impl Coordinator {
         let ledgers: Vec<Ledger> = config.pools.iter().map(|(id, size)| Ledger::new(*id, *size)).collect();
         let rules = RuleSet::new(1, core::mem::take(&mut config.rules));
         let clusters = config.clusters.iter().zip(0u16..);
-        let runtimes = clusters
-            .flat_map(|(cluster, number)| (0..cluster.runtimes).map(move |_| number))
-            .zip(FIRST_RUNTIME..)
-            .map(|(cluster, node)| Runtime {
-                member: Member { node, incarnation: 0, state: MemberState::Failed, cluster },
-                last_heard: now,
-                started_at: now,
-                failures: 0,
-                start_at: Some(now),
-                report: Report::default(),
-                is_drained: false,
-            })
-            .collect();
+        let numbers = clusters.flat_map(|(cluster, number)| (0..cluster.runtimes).map(move |_| number)).zip(FIRST_RUNTIME..);
+        let place = |(cluster, node)| Place {
+            member: Member { node, incarnation: 0, state: MemberState::Failed, cluster },
+            started_at: now,
+            failures: 0,
+            start_at: Some(now),
+            handled: 0,
+            orders: Ordered::default(),
+            is_drained: false,
+        };
+        let memory = Memory {
+            view: 0,
+            next_incarnation: config.first_incarnation.max(1),
+            places: numbers.map(place).collect(),
+            wanting: vec![Vec::new(); ledgers.len()],
+            ledgers,
+            recoveries: Vec::new(),
+            drains: Vec::new(),
+            rules,
+            chains: config.clusters.iter().map(|cluster| cluster.chains.clone()).collect(),
+        };
+        let mut coordinator = Coordinator::of(config, now, Log::default(), memory);
+        coordinator.pending.push((MANAGER, Control::Account { handled: 0 }));
+        coordinator
+    }
+
+    /// The coordinator's next life, with the log of those before. It starts nobody and gives nobody up before the manager has told who lives.
+    ///
+    /// # Errors
+    /// If the log cannot be read, or was written for something else.
+    pub fn restore<'a>(
+        config: CoordinatorConfig,
+        now: u64,
+        records: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<Coordinator, LogError> {
+        let (log, memory) = Log::read(records)?;
+        let fits = |(ledger, (id, size)): (&Ledger, &(PoolId, u32))| ledger.id == *id && ledger.fits(*size);
+        let runtimes: usize = config.clusters.iter().map(|cluster| usize::from(cluster.runtimes)).sum();
+        if memory.places.len() != runtimes
+            || !memory.chains.iter().eq(config.clusters.iter().map(|cluster| &cluster.chains))
+            || memory.ledgers.len() != config.pools.len()
+            || !memory.ledgers.iter().zip(&config.pools).all(fits)
+        {
+            return Err(LogError::OtherConfiguration);
+        }
+        let mut coordinator = Coordinator::of(config, now, log, memory);
+        coordinator.is_waiting_for_manager = true;
+        coordinator.record(Entry::Began);
+        coordinator.pending.push((MANAGER, Control::Account { handled: 0 }));
+        for place in &coordinator.memory.places {
+            if place.member.state != MemberState::Failed {
+                coordinator.fabric.set_peer(place.member.peer());
+                coordinator.pending.push((place.member.node, Control::Account { handled: place.handled }));
+            }
+        }
+        for recovery in &coordinator.memory.recoveries {
+            // Whether the switch has heard of it nobody knows. A second time does no harm: the dead have no routes any more.
+            if recovery.failover.recovered_at.is_some() {
+                let Peer { node, incarnation } = recovery.failover.dead;
+                coordinator.pending.push((SWITCH, Control::Sweep { node, incarnation }));
+            }
+        }
+        coordinator.stop_again();
+        coordinator.push_view();
+        Ok(coordinator)
+    }
+
+    /// The first incarnation that a coordinator may give which shares nothing with the log's but its peers' memories.
+    ///
+    /// # Errors
+    /// If the log cannot be read.
+    pub fn next_incarnation<'a>(records: impl Iterator<Item = &'a [u8]>) -> Result<u32, LogError> {
+        Log::read(records).map(|(_, memory)| memory.next_incarnation)
+    }
+
+    fn of(config: CoordinatorConfig, now: u64, log: Log, memory: Memory) -> Coordinator {
         Coordinator {
             fabric: Fabric::new(config.me, config.fabric),
-            runtimes,
-            view: 0,
-            demands: Coordinator::demands(&ledgers),
-            ledgers,
-            next_incarnation: config.first_incarnation.max(1),
-            failovers: Vec::new(),
-            wishes: Vec::new(),
+            hearings: memory.places.iter().map(|_| Hearing::new(now, false)).collect(),
+            demands: memory.ledgers.iter().map(|_| Demand::default()).collect(),
+            memory,
+            log,
+            pending: Vec::new(),
+            answers: Vec::new(),
+            standing: None,
+            told_failovers: Vec::new(),
+            told_drains: Vec::new(),
+            draining: Vec::new(),
+            // No life takes the answers to another's requests for its own.
+            next_request: (config.me.incarnation << 16) + 1,
+            is_waiting_for_manager: false,
             drops: DropCounters::default(),
             last_turn: now,
-            rules,
             switches: Vec::new(),
-            flow_lists: Vec::new(),
-            next_request: 1,
-            moves: Vec::new(),
-            drains: Vec::new(),
-            traces: Vec::new(),
+            coming: Assembly::default(),
             config,
         }
     }
 
-    /// The endpoint, for the host that carries its frames.
+    /// The endpoint, for the driver that carries its frames.
     pub fn fabric(&mut self) -> &mut Fabric {
         &mut self.fabric
+    }
+
+    /// Takes a frame in.
+    pub fn handle_frame(&mut self, frame: &[u8], now: u64) {
+        if let Err(reason) = self.fabric.handle_frame(frame, now) {
+            self.drops.count(reason);
+        }
     }
 
     /// Drops by reason.
@@ -213,317 +250,334 @@ impl Coordinator {
         &self.drops
     }
 
-    /// What the host is to do, in order.
-    pub fn poll_wishes(&mut self) -> impl Iterator<Item = Wish> + '_ {
-        self.wishes.drain(..)
+    /// What must be kept before [`Coordinator::logged`] is called.
+    pub fn poll_log(&mut self) -> Vec<Record> {
+        self.log.take(&self.memory)
+    }
+
+    /// Everything that [`Coordinator::poll_log`] gave is kept: what depends on it may leave.
+    pub fn logged(&mut self) {
+        // Somebody forgot to fetch what was decided since: nothing leaves.
+        if self.log.is_fresh() {
+            return;
+        }
+        self.tell_manager();
+        self.pending.append(&mut self.answers);
+        for at in 0..self.hearings.len() {
+            if core::mem::take(&mut self.hearings[at].owes_word) {
+                let place = &self.memory.places[at];
+                self.pending.push((place.member.node, Control::Settled { handled: place.handled }));
+            }
+        }
+        let mut full: Vec<NodeId> = Vec::new();
+        let fabric = &mut self.fabric;
+        self.pending.retain(|(node, message)| {
+            let waits = full.contains(node) || !fabric.send_control(*node, message);
+            if waits {
+                full.push(*node);
+            }
+            waits
+        });
+        // Nobody who is there leaves its channel full for so long.
+        self.pending.truncate(PENDING_LIMIT);
+        for (place, hearing) in self.memory.places.iter_mut().zip(&self.hearings) {
+            if hearing.is_accounted && !full.contains(&place.member.node) {
+                place.orders.send(place.member.node, &mut self.fabric);
+            }
+        }
+    }
+
+    /// Keeps what nobody needs to keep: for tests and worlds in which a coordinator never dies.
+    pub fn forget_log(&mut self) {
+        self.poll_log();
+        self.logged();
     }
 
     /// Who is there.
     pub fn status(&self) -> impl Iterator<Item = RuntimeStatus> + '_ {
-        self.runtimes.iter().map(|runtime| RuntimeStatus {
-            member: runtime.member,
-            report: runtime.report.clone(),
-            is_drained: runtime.is_drained,
+        let heard = self.memory.places.iter().zip(&self.hearings);
+        heard.map(|(place, hearing)| RuntimeStatus {
+            member: place.member,
+            report: hearing.report.clone(),
+            is_drained: place.is_drained,
         })
     }
 
     /// Failures so far, latest last.
-    pub fn failovers(&self) -> &[Failover] {
-        &self.failovers
-    }
-
-    /// How many flows a failed runtime had, from who knows better than its last report.
-    pub fn set_flows_lost(&mut self, dead: Peer, flows: u64) {
-        if let Some(failover) = self.failovers.iter_mut().rev().find(|failover| failover.dead == dead) {
-            failover.had = flows;
-        }
+    pub fn failovers(&self) -> impl Iterator<Item = &Failover> + '_ {
+        self.memory.recoveries.iter().map(|recovery| &recovery.failover)
     }
 
     /// The accounts of the pools.
     pub fn ledgers(&self) -> &[Ledger] {
-        &self.ledgers
+        &self.memory.ledgers
     }
 
     /// The latest view's version.
     pub fn view(&self) -> u64 {
-        self.view
+        self.memory.view
     }
 
     /// True once every runtime has started and knows the others, and the switches know the rules.
     pub fn is_ready(&self) -> bool {
-        let is_there = |runtime: &Runtime| runtime.member.state == MemberState::Running && runtime.report.view == self.view;
-        self.rules_in_force() == self.rules.version()
-            && self
-                .runtimes
-                .iter()
-                .all(|runtime| is_there(runtime) || runtime.is_drained || runtime.member.state == MemberState::Leaving)
+        let is_ruled = self.rules_in_force() == self.memory.rules.version();
+        is_ruled
+            && self.memory.places.iter().zip(&self.hearings).all(|(place, hearing)| match place.member.state {
+                MemberState::Running => hearing.report.view == self.memory.view,
+                MemberState::Leaving => true,
+                _ => place.is_drained,
+            })
     }
 
     /// Whether flows would survive a failure.
     pub fn protected(&self) -> Protected {
         let promising = |cluster: u16| self.config.clusters.get(usize::from(cluster)).is_some_and(|cluster| cluster.promises);
         // Also those that are leaving: what they have still is theirs.
-        let serving = self.runtimes.iter().filter(|runtime| {
-            matches!(runtime.member.state, MemberState::Running | MemberState::Leaving) && promising(runtime.member.cluster)
-        });
-        let running = serving.clone().filter(|runtime| runtime.member.state == MemberState::Running);
-        let count = |cluster: u16| running.clone().filter(|runtime| runtime.member.cluster == cluster).count();
+        let serving = || {
+            let heard = self.memory.places.iter().zip(&self.hearings);
+            let serves = |state: MemberState| matches!(state, MemberState::Running | MemberState::Leaving);
+            let is_meant = move |place: &Place| serves(place.member.state) && promising(place.member.cluster);
+            heard.filter(move |(place, _)| is_meant(place)).map(|(_, hearing)| hearing)
+        };
         let mut clusters = (0..self.config.clusters.len() as u16).filter(|cluster| promising(*cluster)).peekable();
-        if clusters.peek().is_none() || clusters.any(|cluster| count(cluster) < 2) {
+        if clusters.peek().is_none() || clusters.any(|cluster| self.memory.running_in(cluster).count() < 2) {
             return Protected::No;
         }
         // One that has been silent for a while may have failed already: another failure now would be the second.
-        let settled = |runtime: &Runtime| {
-            runtime.report.view == self.view
-                && !runtime.report.resynchronising
-                && runtime.report.unprotected == 0
-                && self.last_turn.saturating_sub(runtime.last_heard) <= self.config.hang_timeout / 2
+        let settled = |hearing: &Hearing| {
+            hearing.report.view == self.memory.view
+                && !hearing.report.resynchronising
+                && hearing.report.unprotected == 0
+                && self.last_turn.saturating_sub(hearing.last_heard) <= self.config.hang_timeout / 2
         };
-        let recovering = self.failovers.iter().any(|failover| failover.recovered_at.is_none());
-        if recovering || !serving.clone().all(settled) { Protected::Resynchronising } else { Protected::Yes }
-    }
-
-    /// Asks every runtime for its flows, or those that a selector means; [`Coordinator::take_flows`] gives them when all have answered.
-    pub fn request_flows(&mut self, limit: u32, selector: &str) -> u32 {
-        let request = self.next_request;
-        self.next_request += 1;
-        let running: Vec<NodeId> = self.running().map(|peer| peer.node).collect();
-        for node in &running {
-            self.fabric.send_control(*node, &Control::ListFlows { request, limit, selector: selector.to_owned() });
-        }
-        self.flow_lists.push((request, Vec::new(), running.len()));
-        // Requests whose asker went away are not kept for ever.
-        if self.flow_lists.len() > 16 {
-            self.flow_lists.remove(0);
-        }
-        request
-    }
-
-    /// The answer to a request, once it is whole.
-    pub fn take_flows(&mut self, request: u32) -> Option<Vec<FlowInfo>> {
-        let at = self.flow_lists.iter().position(|(number, _, open)| *number == request && *open == 0)?;
-        Some(self.flow_lists.remove(at).1)
-    }
-
-    fn running(&self) -> impl Iterator<Item = Peer> + '_ {
-        self.runtimes.iter().filter(|runtime| runtime.member.state == MemberState::Running).map(|runtime| runtime.member.peer())
-    }
-
-    /// Those of them that are of this virtual cluster.
-    fn running_in(&self, cluster: u16) -> impl Iterator<Item = Peer> + '_ {
-        let there = self.runtimes.iter().filter(move |runtime| runtime.member.cluster == cluster);
-        there.filter(|runtime| runtime.member.state == MemberState::Running).map(|runtime| runtime.member.peer())
-    }
-
-    fn at(&mut self, peer: Peer) -> Option<&mut Runtime> {
-        self.runtimes.iter_mut().find(|runtime| runtime.member.peer() == peer)
-    }
-
-    /// The host started the process.
-    pub fn handle_started(&mut self, peer: Peer, now: u64) {
-        if let Some(runtime) = self.at(peer) {
-            runtime.started_at = now;
-            runtime.last_heard = now;
-        }
-    }
-
-    /// The process has ended, or could not be started.
-    pub fn handle_exited(&mut self, peer: Peer, now: u64) {
-        self.fail(peer, Cause::Exited, now);
-    }
-
-    fn fail(&mut self, peer: Peer, cause: Cause, now: u64) {
-        let Some(runtime) = self.at(peer) else { return };
-        if runtime.member.state == MemberState::Failed {
-            return;
-        }
-        let cause =
-            if self.drains.iter().any(|drain| drain.peer == peer && drain.ended_at.is_some()) { Cause::Drained } else { cause };
-        let Some(runtime) = self.at(peer) else { return };
-        let was_running = runtime.member.state == MemberState::Running || runtime.member.state == MemberState::Leaving;
-        let had = runtime.report.flows;
-        let cluster = runtime.member.cluster;
-        runtime.member.state = MemberState::Failed;
-        // A process that lives for a while is started again at once; one that keeps dying is given time.
-        let lived = now.saturating_sub(runtime.started_at);
-        runtime.failures = if lived > 10 * SECOND { 0 } else { runtime.failures + 1 };
-        let pause = if runtime.failures <= 2 { 0 } else { (SECOND / 10) << (runtime.failures - 3).min(7) };
-        let serves = |runtime: &Runtime| matches!(runtime.member.state, MemberState::Running | MemberState::Leaving);
-        let is_anybody_left = self.runtimes.iter().any(|runtime| runtime.member.cluster == cluster && serves(runtime));
-        if let Some(runtime) = self.at(peer) {
-            runtime.start_at = if runtime.is_drained { None } else { Some(now + pause) };
-        }
-        if !is_anybody_left {
-            // Patience is for who can be done without.
-            let of_cluster = self.runtimes.iter_mut().filter(|runtime| runtime.member.cluster == cluster);
-            for start_at in of_cluster.filter_map(|runtime| runtime.start_at.as_mut()) {
-                *start_at = (*start_at).min(now + SECOND / 10);
-            }
-        }
-        self.wishes.push(Wish::Fence(peer));
-        self.quarantine(peer);
-        self.forget_moves(peer, now);
-        for failover in &mut self.failovers {
-            if failover.waiting.contains(&peer) {
-                failover.waiting.retain(|waiting| *waiting != peer);
-                failover.after.push(peer);
-            }
-            failover.later.retain(|later| *later != peer);
-        }
-        self.push_view();
-        if was_running {
-            let waiting: Vec<Peer> = self.running_in(cluster).collect();
-            for other in &waiting {
-                self.fabric.send_control(other.node, &Control::Recover { node: peer.node, incarnation: peer.incarnation });
-            }
-            if self.failovers.len() >= FAILOVERS_KEPT
-                && let Some(done) = self.failovers.iter().position(|failover| failover.recovered_at.is_some())
-            {
-                self.failovers.remove(done);
-            }
-            let of_cluster = self.runtimes.iter().filter(|runtime| runtime.member.cluster == cluster);
-            let leaving = of_cluster.filter(|runtime| runtime.member.state == MemberState::Leaving);
-            let later = leaving.map(|runtime| runtime.member.peer()).collect();
-            let failover = Failover {
-                dead: peer,
-                cause,
-                detected_at: now,
-                recovered_at: None,
-                had,
-                flows: 0,
-                waiting,
-                later,
-                after: Vec::new(),
-            };
-            self.failovers.push(failover);
+        let is_recovering = self.failovers().any(|failover| failover.recovered_at.is_none());
+        if is_recovering || self.is_waiting_for_manager || !serving().all(settled) {
+            Protected::Resynchronising
         } else {
-            self.release(peer);
+            Protected::Yes
         }
+    }
+
+    /// Decides: from here on it is so, in this life and the next.
+    fn record(&mut self, entry: Entry) {
+        self.memory.apply(&entry);
+        self.log.append(&entry);
+    }
+
+    fn at(&self, peer: Peer) -> Option<usize> {
+        self.memory.places.iter().position(|place| place.member.peer() == peer)
+    }
+
+    /// The manager lets nothing more out of it: its process has ended, could not be started, or was fenced.
+    /// What the switch sent there, if that is known, is fresher than its last report.
+    fn ended(&mut self, peer: Peer, flows: Option<u64>, now: u64) {
+        let Some(at) = self.at(peer).filter(|at| self.memory.places[*at].member.state != MemberState::Failed) else { return };
+        let was_drained = self.memory.drains.iter().any(|drain| drain.peer == peer && drain.ended_at.is_some());
+        let cause = if was_drained { Cause::Drained } else { self.hearings[at].suspected.unwrap_or(Cause::Exited) };
+        let flows = flows.unwrap_or(self.hearings[at].report.flows);
+        self.record(Entry::Failed { peer, cause, at: now, flows });
+        self.hearings[at] = Hearing::new(now, false);
+        self.pending.retain(|(node, _)| *node != peer.node);
+        self.forget_demand(peer);
+        self.push_view();
         self.finish_recoveries(now);
     }
 
+    /// It is given up as soon as the manager has fenced it.
+    fn suspect(&mut self, at: usize, cause: Cause) {
+        if self.hearings[at].suspected.replace(cause).is_none() {
+            let Peer { node, incarnation } = self.memory.places[at].member.peer();
+            self.pending.push((MANAGER, Control::Fence { node, incarnation }));
+        }
+    }
+
     fn push_view(&mut self) {
-        self.view += 1;
-        let members: Vec<Member> = self.runtimes.iter().map(|runtime| runtime.member).collect();
-        let is_there = |state| matches!(state, MemberState::Running | MemberState::Leaving);
+        let members: Vec<Member> = self.memory.places.iter().map(|place| place.member).collect();
+        let version = self.memory.view;
         // Each runtime knows those of its own virtual cluster: it puts its replicas, and moves its flows, nowhere else.
         for cluster in 0..self.config.clusters.len() as u16 {
             let members: Vec<Member> = members.iter().filter(|member| member.cluster == cluster).copied().collect();
-            let there = members.iter().filter(|member| is_there(member.state)).map(|member| member.node).collect::<Vec<_>>();
-            let view = Control::View { version: self.view, members };
-            for node in there {
-                self.fabric.send_control(node, &view);
-            }
+            let view = Control::View { version, members: members.clone() };
+            let serving = self.memory.serving().filter(|peer| members.iter().any(|member| member.peer() == *peer));
+            self.pending.extend(serving.map(|peer| (peer.node, view.clone())));
         }
-        self.fabric.send_control(SWITCH, &Control::View { version: self.view, members });
+        self.pending.push((SWITCH, Control::View { version, members }));
+    }
+
+    /// Tells the manager what has changed.
+    fn tell_manager(&mut self) {
+        let standing = Standing {
+            view: self.memory.view,
+            ready: self.is_ready(),
+            protected: self.protected(),
+            members: self.memory.places.iter().map(|place| place.member).collect(),
+            drained: self.memory.places.iter().filter(|place| place.is_drained).map(|place| place.member.node).collect(),
+            drops: self.drops.iter().map(|(reason, count)| (reason as u8, count)).collect(),
+        };
+        // Failures first: when all is well again it must be known what was wrong.
+        let changed = self.memory.recoveries.iter().map(|recovery| &recovery.failover);
+        let changed: Vec<Failover> = changed.filter(|failover| !self.told_failovers.contains(failover)).cloned().collect();
+        for failover in changed {
+            self.told_failovers.retain(|told| told.dead != failover.dead);
+            self.told_failovers.push(failover.clone());
+            self.pending.push((MANAGER, Control::Failover(failover)));
+        }
+        if self.told_failovers.len() > self.memory.recoveries.len() {
+            let known = &self.memory.recoveries;
+            self.told_failovers.retain(|told| known.iter().any(|recovery| recovery.failover.dead == told.dead));
+        }
+        if self.told_drains != self.memory.drains {
+            let news = self.memory.drains.iter().filter(|drain| !self.told_drains.contains(drain));
+            self.pending.extend(news.map(|drain| (MANAGER, Control::Draining(drain.clone()))));
+            self.told_drains.clone_from(&self.memory.drains);
+        }
+        if self.standing.as_ref() != Some(&standing) {
+            self.pending.push((MANAGER, Control::Standing(standing.clone())));
+            self.standing = Some(standing);
+        }
     }
 
     /// Acts on the messages that have arrived.
     pub fn handle_records(&mut self, now: u64) {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         for (record, body) in inbox.records() {
-            if record.kind != kind::CONTROL {
-                self.drops.count(DropReason::Malformed);
-                continue;
-            }
-            match Control::decode(body) {
-                Ok(message) => self.handle_control(record.from, message, now),
-                Err(reason) => self.drops.count(reason),
+            let result = match record.kind {
+                kind::CONTROL => Control::decode(body).map(|message| self.handle_control(record.from, message, now)),
+                kind::NUMBERED => numbered(body).map(|(number, errand)| self.handle_errand(record.from, number, errand, now)),
+                _ => Err(DropReason::Malformed),
+            };
+            if let Err(reason) = result {
+                self.drops.count(reason);
             }
         }
         self.fabric.inbox = inbox;
         self.fabric.inbox.clear();
     }
 
+    /// Who speaks, if it is a runtime that may.
+    fn hear(&mut self, from: Peer, now: u64) -> Option<usize> {
+        let Some(at) = self.at(from) else {
+            self.drops.count(DropReason::StaleEpoch);
+            return None;
+        };
+        self.hearings[at].last_heard = now;
+        if self.memory.places[at].member.state == MemberState::Failed {
+            // It was given up and has not noticed yet.
+            self.drops.count(DropReason::Fenced);
+            return None;
+        }
+        Some(at)
+    }
+
+    fn handle_errand(&mut self, from: Peer, number: u64, errand: Control, now: u64) {
+        let Some(at) = self.hear(from, now) else { return };
+        self.hearings[at].owes_word = true;
+        let handled = self.memory.places[at].handled;
+        // Who has heard of this life by another frame than the question for its account goes on where it was with the life before. What lies between
+        // comes after the account; a gap that is left then is of a log that was lost.
+        if number <= handled || number > handled + 1 && !self.hearings[at].is_accounted {
+            return;
+        }
+        let spared = if let Control::Spared { pool, last: true, .. } = &errand { Some(*pool) } else { None };
+        let wanted = if let Control::WantBlock { pool } = &errand { Some(*pool) } else { None };
+        let recovered = matches!(errand, Control::Recovered { .. });
+        let is_of_pool = matches!(
+            errand,
+            Control::WantBlock { .. } | Control::Spared { .. } | Control::Adopted { .. } | Control::Returned { .. }
+        );
+        if !recovered && !is_of_pool {
+            self.drops.count(DropReason::Malformed);
+            return;
+        }
+        self.record(Entry::Errand { from, number, errand });
+        match (wanted, spared) {
+            (Some(pool), _) => self.want(from, pool, 2, now),
+            (None, Some(pool)) => self.spared(from, pool),
+            _ if recovered => self.finish_recoveries(now),
+            _ => self.serve_all(),
+        }
+    }
+
     fn handle_control(&mut self, from: Peer, message: Control, now: u64) {
+        if from.node == MANAGER {
+            return self.handle_manager(message, now);
+        }
         if let Control::RulesInForce { version } = message
             && from.node == SWITCH
         {
             return self.handle_rules_in_force(from, version);
         }
-        let expected_layouts = self.config.layouts.clone();
-        let Some(runtime) = self.at(from) else {
-            self.drops.count(DropReason::StaleEpoch);
-            return;
-        };
-        runtime.last_heard = now;
-        if runtime.member.state == MemberState::Failed {
-            // It was given up and has not noticed yet.
-            self.drops.count(DropReason::Fenced);
-            return;
-        }
+        let Some(at) = self.hear(from, now) else { return };
         match message {
             Control::Hello { layouts } => {
-                if layouts != expected_layouts {
-                    self.fail(from, Cause::NeverStarted, now);
-                    return;
-                }
-                if runtime.member.state == MemberState::Starting {
-                    runtime.member.state = MemberState::Running;
+                if layouts != self.config.layouts {
+                    self.suspect(at, Cause::NeverStarted);
+                } else if self.memory.places[at].member.state == MemberState::Starting {
+                    self.record(Entry::Joined { peer: from });
                     self.push_view();
                     self.grant_first_blocks(from, now);
-                    self.ask_successor(from);
                 }
             }
-            Control::Report(report) => runtime.report = report,
-            Control::WantBlock { pool } => self.want(from, pool, 2, now),
-            Control::Spared { pool, blocks, last } => self.spared(from, pool, &blocks, last),
-            Control::Adopted { pool, numbers } => self.adopted(from, pool, &numbers),
-            Control::Returned { pool, numbers } => self.returned(from, pool, &numbers),
-            Control::Recovered { node, incarnation, flows } => {
-                let dead = Peer { node, incarnation };
-                if let Some(failover) = self.failovers.iter_mut().find(|failover| failover.dead == dead) {
-                    failover.waiting.retain(|waiting| *waiting != from);
-                    failover.flows += flows;
-                }
-                self.finish_recoveries(now);
+            Control::Report(report) => self.hearings[at].report = report,
+            Control::Holds { pool, blocks } => self.held(from, pool, &blocks),
+            Control::Accounted { handled } => {
+                // Gaps there are none: what was settled has taken effect at the runtime itself.
+                self.memory.places[at].orders.resume(handled);
+                self.hearings[at].is_accounted = true;
             }
-            Control::Flows { request, flows, last } => {
-                if let Some((_, all, open)) = self.flow_lists.iter_mut().find(|(number, _, _)| *number == request) {
-                    all.extend(flows);
-                    *open = open.saturating_sub(usize::from(last));
-                }
-            }
-            Control::Migrated { request, moved, refused, last } => {
-                self.handle_migrated(from, request, [moved, refused], last, now)
-            }
-            Control::Trace(steps) => self.traces.extend(steps),
+            Control::Settled { handled } => self.memory.places[at].orders.settle(handled),
+            Control::Migrated { request, moved, last, .. } => self.handle_migrated(from, request, moved, last),
             _ => self.drops.count(DropReason::Malformed),
         }
     }
 
-    /// A runtime has come to where one was that is still being recovered from: others may have kept flows for it.
-    fn ask_successor(&mut self, successor: Peer) {
-        let open = self.failovers.iter_mut().filter(|failover| failover.recovered_at.is_none());
-        for failover in open.filter(|failover| failover.dead.node == successor.node) {
-            let Peer { node, incarnation } = failover.dead;
-            failover.waiting.push(successor);
-            self.fabric.send_control(successor.node, &Control::Recover { node, incarnation });
+    fn handle_manager(&mut self, message: Control, now: u64) {
+        match message {
+            Control::Started { node, incarnation } => {
+                if let Some(at) = self.at(Peer { node, incarnation }) {
+                    self.hearings[at].last_heard = now;
+                }
+            }
+            Control::Ended { node, incarnation, flows } => self.ended(Peer { node, incarnation }, Some(flows), now),
+            Control::Present { peers } => self.present(&peers, now),
+            Control::Rules { version, part, parts, rules } => self.handle_rules(version, part, parts, rules),
+            Control::Order { ticket, order } => {
+                let result = self.order(&order, now);
+                self.answers.push((MANAGER, Control::Answer { ticket, result }));
+            }
+            _ => self.drops.count(DropReason::Malformed),
         }
     }
 
-    /// Ends the failovers of which everything is known. If one that should have reported died, that includes its own: what it had recovered
-    /// is with its replicas, and they report it.
-    fn finish_recoveries(&mut self, now: u64) {
-        for failover in &mut self.failovers {
-            if failover.recovered_at.is_none() && failover.waiting.is_empty() {
-                failover.waiting.append(&mut failover.later);
-                for peer in &failover.waiting {
-                    let Peer { node, incarnation } = failover.dead;
-                    self.fabric.send_control(peer.node, &Control::Recover { node, incarnation });
+    /// Who lives. Of the others those have died meanwhile that this coordinator, or one before it, has started.
+    fn present(&mut self, peers: &[Peer], now: u64) {
+        if !core::mem::take(&mut self.is_waiting_for_manager) {
+            return;
+        }
+        let there = |place: &&Place| place.member.state != MemberState::Failed && !peers.contains(&place.member.peer());
+        let gone: Vec<Peer> = self.memory.places.iter().filter(there).map(|place| place.member.peer()).collect();
+        for peer in gone {
+            self.ended(peer, None, now);
+        }
+        for peer in peers {
+            if self.at(*peer).is_none() {
+                // The log knows nothing of it: nobody else may ever be called so.
+                if peer.incarnation >= self.memory.next_incarnation {
+                    self.record(Entry::Seen { incarnation: peer.incarnation });
                 }
+                self.pending.push((MANAGER, Control::Fence { node: peer.node, incarnation: peer.incarnation }));
             }
         }
-        loop {
-            let is_open = |peer: &Peer| self.failovers.iter().any(|other| other.dead == *peer && other.recovered_at.is_none());
-            let done = self.failovers.iter().position(|failover| {
-                failover.recovered_at.is_none() && failover.waiting.is_empty() && !failover.after.iter().any(is_open)
-            });
-            let Some(done) = done else { break };
-            self.failovers[done].recovered_at = Some(now);
-            let dead = self.failovers[done].dead;
-            self.fabric.send_control(SWITCH, &Control::Sweep { node: dead.node, incarnation: dead.incarnation });
-            self.release(dead);
+        // The life before may have ended between hearing the last word and acting upon it.
+        self.ask_again(now);
+        self.finish_recoveries(now);
+    }
+
+    /// Ends the failovers of which everything is known.
+    fn finish_recoveries(&mut self, now: u64) {
+        while let Some(dead) = self.memory.finished() {
+            self.record(Entry::Finished { dead, at: now });
+            self.pending.push((SWITCH, Control::Sweep { node: dead.node, incarnation: dead.incarnation }));
         }
         self.serve_all();
     }
@@ -532,37 +586,28 @@ impl Coordinator {
     pub fn handle_timeout(&mut self, now: u64) {
         // If this process itself was stopped, nobody could be heard: that says nothing about the others.
         if now.saturating_sub(self.last_turn) > self.config.hang_timeout / 2 {
-            for runtime in &mut self.runtimes {
-                runtime.last_heard = now;
-            }
+            self.hearings.iter_mut().for_each(|hearing| hearing.last_heard = now);
         }
         self.last_turn = now;
+        if self.is_waiting_for_manager {
+            return;
+        }
         self.ask_again(now);
         self.go_on_draining(now);
-        for at in 0..self.runtimes.len() {
-            let runtime = &self.runtimes[at];
-            let silent = now.saturating_sub(runtime.last_heard);
-            let peer = runtime.member.peer();
-            match runtime.member.state {
-                MemberState::Running | MemberState::Leaving if self.has_failed(at, silent, now) => {
-                    self.fail(peer, Cause::Hung, now)
-                }
-                MemberState::Starting if silent > self.config.start_timeout => self.fail(peer, Cause::NeverStarted, now),
+        for at in 0..self.memory.places.len() {
+            let silent = now.saturating_sub(self.hearings[at].last_heard);
+            match self.memory.places[at].member.state {
+                MemberState::Running | MemberState::Leaving if self.has_failed(at, silent, now) => self.suspect(at, Cause::Hung),
+                MemberState::Starting if silent > self.config.start_timeout => self.suspect(at, Cause::NeverStarted),
                 _ => {}
             }
-            let runtime = &mut self.runtimes[at];
-            if runtime.member.state == MemberState::Failed && runtime.start_at.is_some_and(|due| due <= now) {
-                runtime.start_at = None;
-                runtime.member.incarnation = self.next_incarnation;
-                self.next_incarnation += 1;
-                runtime.member.state = MemberState::Starting;
-                runtime.report = Report::default();
-                runtime.started_at = now;
-                runtime.last_heard = now;
-                let peer = runtime.member.peer();
+            let place = &self.memory.places[at];
+            if place.member.state == MemberState::Failed && place.start_at.is_some_and(|due| due <= now) {
+                let peer = Peer { node: place.member.node, incarnation: self.memory.next_incarnation };
+                self.record(Entry::Started { peer, at: now });
+                self.hearings[at] = Hearing::new(now, true);
                 self.fabric.set_peer(peer);
-                self.wishes.push(Wish::Admit(peer));
-                self.wishes.push(Wish::Start(peer));
+                self.pending.push((MANAGER, Control::Start { node: peer.node, incarnation: peer.incarnation }));
                 self.push_view();
             }
         }
@@ -572,26 +617,31 @@ impl Coordinator {
     /// would lose every flow for nothing. Only who stays silent for long is given up all the same, so that a new one may serve.
     fn has_failed(&self, at: usize, silent: u64, now: u64) -> bool {
         let timeout = self.config.hang_timeout;
-        let cluster = self.runtimes[at].member.cluster;
-        let is_other = |other: usize, runtime: &Runtime| other != at && runtime.member.cluster == cluster;
-        let mut others = self.runtimes.iter().enumerate().filter(|(other, runtime)| is_other(*other, runtime));
-        let is_heard =
-            |runtime: &Runtime| runtime.member.state == MemberState::Running && now.saturating_sub(runtime.last_heard) <= timeout;
-        silent > timeout && (others.any(|(_, other)| is_heard(other)) || silent > timeout.saturating_mul(HOPELESS))
+        let cluster = self.memory.places[at].member.cluster;
+        let heard = self.memory.places.iter().zip(&self.hearings).enumerate();
+        let heard = heard.filter(|(other, (place, _))| *other != at && place.member.cluster == cluster);
+        let mut others = heard.map(|(_, (place, hearing))| (place.member.state, now.saturating_sub(hearing.last_heard)));
+        let is_anybody_heard = others.any(|(state, silent)| state == MemberState::Running && silent <= timeout);
+        silent > timeout && (is_anybody_heard || silent > timeout.saturating_mul(HOPELESS))
     }
 
     /// When [`Coordinator::handle_timeout`] is due next.
     pub fn poll_timeout(&self) -> u64 {
-        let due = |runtime: &Runtime| match runtime.member.state {
+        let due = |(place, hearing): (&Place, &Hearing)| match place.member.state {
             MemberState::Running | MemberState::Leaving => {
-                let due = runtime.last_heard + self.config.hang_timeout + 1;
+                let due = hearing.last_heard + self.config.hang_timeout + 1;
                 // Overdue already, and not given up: whether that changes is seen at the next regular look.
                 if due <= self.last_turn { u64::MAX } else { due }
             }
-            MemberState::Starting => runtime.last_heard + self.config.start_timeout + 1,
-            MemberState::Failed => runtime.start_at.unwrap_or(u64::MAX),
+            MemberState::Starting if hearing.suspected.is_some() => u64::MAX,
+            MemberState::Starting => hearing.last_heard + self.config.start_timeout + 1,
+            MemberState::Failed => place.start_at.unwrap_or(u64::MAX),
         };
-        let soonest = self.runtimes.iter().map(due).min().unwrap_or(u64::MAX);
-        soonest.min(self.last_turn + self.config.hang_timeout / 4)
+        let soonest = self.memory.places.iter().zip(&self.hearings).map(due).min().unwrap_or(u64::MAX);
+        let soonest = if self.is_waiting_for_manager { u64::MAX } else { soonest };
+        let is_unsent =
+            self.memory.places.iter().zip(&self.hearings).any(|(place, hearing)| hearing.is_accounted && !place.orders.is_sent());
+        let retry = if is_unsent || !self.pending.is_empty() { self.last_turn + SECOND / 1000 } else { u64::MAX };
+        soonest.min(retry).min(self.last_turn + self.config.hang_timeout / 4)
     }
 }

@@ -4,78 +4,72 @@
 //! one that another runtime can spare. The others are asked for such blocks at once, and again as long as somebody wants. Only
 //! when all have answered and nothing rests with the dead is it told that there is none; until then its new flows wait.
 
-use super::{Coordinator, Ledger, SECOND};
+use super::memory::Entry;
+use super::{Coordinator, SECOND};
 use crate::message::{Control, PoolId};
 use holdfast_protection::Peer;
 
 /// Between two times of asking for spare blocks.
 const ASK_INTERVAL: u64 = SECOND / 2;
 
-/// Who waits for blocks of one pool.
+/// What is known of the demand for one pool's blocks and need not be remembered: who asks again is answered again.
 #[derive(Debug, Default)]
 pub(super) struct Demand {
-    /// First come, first served; with each, whether it was told that there is none.
-    wanting: Vec<(Peer, bool)>,
+    /// Of those who want a block, who was told that there is none.
+    told: Vec<Peer>,
     /// Asked for spare blocks, not yet answered.
     asked: Vec<Peer>,
     next_ask: u64,
 }
 
 impl Coordinator {
-    fn pool_at(&self, pool: PoolId) -> Option<usize> {
-        self.ledgers.iter().position(|ledger| ledger.id == pool)
-    }
-
     pub(super) fn grant_first_blocks(&mut self, to: Peer, now: u64) {
-        for at in 0..self.ledgers.len() {
-            let shares = match self.cluster_of(self.ledgers[at].id.chain) {
-                Some((cluster, config)) if self.is_in(to, cluster) => usize::from(config.runtimes) * 4,
-                // It never has a flow of that chain.
-                _ => continue,
-            };
-            let account = self.ledgers[at].account();
+        for at in 0..self.memory.ledgers.len() {
+            let chain = self.memory.ledgers[at].id.chain;
+            if !self.memory.serves(to, chain) {
+                continue;
+            }
+            let cluster = self.memory.cluster_of(chain).and_then(|cluster| self.config.clusters.get(usize::from(cluster)));
+            let shares = cluster.map_or(1, |cluster| usize::from(cluster.runtimes) * 4);
+            let account = self.memory.ledgers[at].account();
             let all = account.free + account.granted + account.quarantined;
-            self.want(to, self.ledgers[at].id, (all / shares).clamp(1, 16), now);
+            self.want(to, self.memory.ledgers[at].id, (all / shares).clamp(1, 16), now);
         }
     }
 
-    /// A runtime asks for `count` blocks.
+    /// A runtime may have `count` blocks, or is remembered as wanting one.
     pub(super) fn want(&mut self, from: Peer, pool: PoolId, count: usize, now: u64) {
-        let Some(at) = self.pool_at(pool) else { return };
+        let Some(at) = self.memory.pool_at(pool) else { return };
         // A pool is divided among the runtimes that serve its chain.
-        if !self.cluster_of(pool.chain).is_some_and(|(cluster, _)| self.is_in(from, cluster)) {
-            self.fabric.send_control(from.node, &Control::Deny { pool });
+        if !self.memory.serves(from, pool.chain) {
+            self.pending.push((from.node, Control::Deny { pool }));
             return;
         }
-        let blocks = self.ledgers[at].grant(from, count);
+        let blocks = self.memory.ledgers[at].pick(count);
         if !blocks.is_empty() {
-            self.fabric.send_control(from.node, &Control::Grant { pool, blocks });
+            self.record(Entry::Granted { to: from, pool, blocks });
             return;
         }
-        let wanting = &mut self.demands[at].wanting;
-        match wanting.iter_mut().find(|(peer, _)| *peer == from) {
-            Some((_, is_told)) => *is_told = false,
-            None => wanting.push((from, false)),
+        if !self.memory.wanting[at].contains(&from) {
+            self.record(Entry::Wants { peer: from, pool });
         }
+        self.demands[at].told.retain(|peer| *peer != from);
         self.ask(at, now);
         self.serve(at);
     }
 
     /// Asks for spare blocks those who may have some, if it is time.
     fn ask(&mut self, at: usize, now: u64) {
-        let demand = &self.demands[at];
-        if demand.wanting.is_empty() || !demand.asked.is_empty() || now < demand.next_ask {
+        let (demand, wanting) = (&self.demands[at], &self.memory.wanting[at]);
+        if wanting.is_empty() || !demand.asked.is_empty() || now < demand.next_ask {
             return;
         }
-        let is_alone = |peer: Peer| demand.wanting.iter().all(|(wanting, _)| *wanting == peer);
-        let Some((cluster, _)) = self.cluster_of(self.ledgers[at].id.chain) else { return };
-        let others: Vec<Peer> = self.running_in(cluster).filter(|peer| !is_alone(*peer)).collect();
-        let request = Control::SpareBlocks { pool: self.ledgers[at].id };
-        for peer in others {
-            if self.fabric.send_control(peer.node, &request) {
-                self.demands[at].asked.push(peer);
-            }
-        }
+        let is_alone = |peer: Peer| wanting.iter().all(|other| *other == peer);
+        let Some(cluster) = self.memory.cluster_of(self.memory.ledgers[at].id.chain) else { return };
+        let others: Vec<Peer> = self.memory.running_in(cluster).filter(|peer| !is_alone(*peer)).collect();
+        let request = Control::SpareBlocks { pool: self.memory.ledgers[at].id };
+        self.pending.extend(others.iter().map(|peer| (peer.node, request.clone())));
+        self.demands[at].asked = others;
         self.demands[at].next_ask = now + ASK_INTERVAL;
     }
 
@@ -88,86 +82,54 @@ impl Coordinator {
 
     /// Grants what has become free to those who wait; tells them if nothing can come.
     fn serve(&mut self, at: usize) {
-        let pool = self.ledgers[at].id;
-        while let Some(&(peer, _)) = self.demands[at].wanting.first() {
-            let blocks = self.ledgers[at].grant(peer, 1);
+        let pool = self.memory.ledgers[at].id;
+        while let Some(&to) = self.memory.wanting[at].first() {
+            let blocks = self.memory.ledgers[at].pick(1);
             if blocks.is_empty() {
                 break;
             }
-            self.demands[at].wanting.remove(0);
-            self.fabric.send_control(peer.node, &Control::Grant { pool, blocks });
+            self.record(Entry::Granted { to, pool, blocks });
         }
-        if self.demands[at].asked.is_empty() && self.ledgers[at].account().quarantined == 0 {
-            for (peer, is_told) in &mut self.demands[at].wanting {
-                if !core::mem::replace(is_told, true) {
-                    self.fabric.send_control(peer.node, &Control::Deny { pool });
+        let (demand, wanting) = (&mut self.demands[at], &self.memory.wanting[at]);
+        demand.told.retain(|peer| wanting.contains(peer));
+        if demand.asked.is_empty() && self.memory.ledgers[at].account().quarantined == 0 {
+            for peer in wanting {
+                if !demand.told.contains(peer) {
+                    demand.told.push(*peer);
+                    self.pending.push((peer.node, Control::Deny { pool }));
                 }
             }
         }
     }
 
-    /// A runtime's answer to the question for spare blocks.
-    pub(super) fn spared(&mut self, from: Peer, pool: PoolId, blocks: &[u32], last: bool) {
-        let Some(at) = self.pool_at(pool) else { return };
-        for block in blocks {
-            self.ledgers[at].give_back(from, *block);
-        }
-        if last {
+    /// A runtime has answered the question for spare blocks.
+    pub(super) fn spared(&mut self, from: Peer, pool: PoolId) {
+        if let Some(at) = self.memory.pool_at(pool) {
             self.demands[at].asked.retain(|peer| *peer != from);
-        }
-        self.serve(at);
-    }
-
-    /// Flows recovered at `from` hold these numbers.
-    pub(super) fn adopted(&mut self, from: Peer, pool: PoolId, numbers: &[u32]) {
-        let Some(at) = self.pool_at(pool) else { return };
-        let ledger = &mut self.ledgers[at];
-        let taken: Vec<(Peer, u32)> =
-            numbers.iter().filter_map(|number| ledger.adopted(from, *number).map(|owner| (owner, *number))).collect();
-        self.tell_owners(&taken, |numbers| Control::Taken { pool, numbers });
-    }
-
-    /// Flows that held these numbers have ended at `from`.
-    pub(super) fn returned(&mut self, from: Peer, pool: PoolId, numbers: &[u32]) {
-        let Some(at) = self.pool_at(pool) else { return };
-        let ledger = &mut self.ledgers[at];
-        let free: Vec<(Peer, u32)> =
-            numbers.iter().filter_map(|number| ledger.returned(from, *number).map(|owner| (owner, *number))).collect();
-        self.tell_owners(&free, |numbers| Control::Returned { pool, numbers });
-    }
-
-    fn tell_owners(&mut self, numbers: &[(Peer, u32)], message: impl Fn(Vec<u32>) -> Control) {
-        for owned in numbers.chunk_by(|a, b| a.0 == b.0) {
-            for part in owned.chunks(200) {
-                self.fabric.send_control(owned[0].0.node, &message(part.iter().map(|(_, number)| *number).collect()));
-            }
+            self.serve(at);
         }
     }
 
-    /// The runtime died: its blocks rest.
-    pub(super) fn quarantine(&mut self, dead: Peer) {
-        for (ledger, demand) in self.ledgers.iter_mut().zip(&mut self.demands) {
-            ledger.quarantine(dead);
-            demand.wanting.retain(|(peer, _)| *peer != dead);
+    /// A runtime says what it has. A block that nobody else has, as far as is remembered, is its own.
+    pub(super) fn held(&mut self, by: Peer, pool: PoolId, blocks: &[u32]) {
+        let Some(at) = self.memory.pool_at(pool) else { return };
+        let ledger = &self.memory.ledgers[at];
+        let unknown: Vec<u32> = blocks.iter().copied().filter(|block| ledger.is_unowned(*block)).collect();
+        if !unknown.is_empty() {
+            self.record(Entry::Held { by, pool, blocks: unknown });
+        }
+    }
+
+    /// Nobody waits for a dead runtime's answers.
+    pub(super) fn forget_demand(&mut self, dead: Peer) {
+        for demand in &mut self.demands {
+            demand.told.retain(|peer| *peer != dead);
             demand.asked.retain(|peer| *peer != dead);
         }
     }
 
-    /// What a dead runtime had is free, except what recovered flows hold.
-    pub(super) fn release(&mut self, dead: Peer) {
-        for at in 0..self.ledgers.len() {
-            let lost = self.ledgers[at].release(dead);
-            let pool = self.ledgers[at].id;
-            self.tell_owners(&lost, |numbers| Control::Returned { pool, numbers });
-        }
-    }
-
-    /// After failures: serves every pool.
+    /// Serves every pool.
     pub(super) fn serve_all(&mut self) {
-        (0..self.ledgers.len()).for_each(|at| self.serve(at));
-    }
-
-    pub(super) fn demands(ledgers: &[Ledger]) -> Vec<Demand> {
-        ledgers.iter().map(|_| Demand::default()).collect()
+        (0..self.memory.ledgers.len()).for_each(|at| self.serve(at));
     }
 }

@@ -11,13 +11,14 @@
 //!
 //! Records are delivered; a mark may be lost, and is asked for again. At every moment one of the two has the flow whole, and each knows from the coordinator
 //! when the other dies. The source then claims the routes back, under the epochs that they got. The target claims what it had a replica of; what
-//! it has nothing of it renounces at the switch, so that the route is as before and the replica elsewhere may claim it.
+//! it has nothing of it renounces at the switch, so that the route is as before and the replica elsewhere may claim it. One that is leaving renounces
+//! everything, at once: whoever is asked before it waits for that.
 //!
 //! In: orders, records, marks, deaths, the worker's time. Out: records, flows that come and go. Never: a packet.
 
 use super::recovery::Recoveries;
 use super::{Lane, Shared, lane};
-use crate::address::{COORDINATOR, SWITCH};
+use crate::address::{COORDINATOR, MANAGER, SWITCH};
 use crate::channel::Fabric;
 use crate::message::{Claim, Control, kind};
 use holdfast_nf::Chain;
@@ -183,7 +184,7 @@ impl Migrations {
                 self.is_urgent = true;
             }
             _ => {
-                fabric.send_control(COORDINATOR, &Control::Migrated { request, moved: 0, refused: 0, last: true });
+                tell(fabric, &Control::Migrated { request, moved: 0, refused: 0, last: true });
             }
         }
     }
@@ -457,6 +458,20 @@ impl Migrations {
         }
     }
 
+    /// This runtime is leaving, and asked last what it has of the dead. Who is asked before waits for what was on its way here: its routes go back.
+    pub(crate) fn give_back(&mut self, has_failed: impl Fn(Peer) -> bool, lanes: &mut [Lane], recoveries: &mut Recoveries) {
+        for arrival in self.arrivals.extract_if(.., |arrival| has_failed(arrival.from)) {
+            let lane = &mut lanes[arrival.lane];
+            for (slot, generation) in arrival.flows.into_iter().flatten() {
+                let header = lane.flows.header(slot);
+                if header.generation == generation && header.role == role::ARRIVING {
+                    lane.flows.set_role(slot, role::CLAIMING);
+                    recoveries.give_back(arrival.from, arrival.lane as u16, slot);
+                }
+            }
+        }
+    }
+
     /// The routes that were led to a runtime that died come back.
     fn reclaim(&mut self, dead: Peer, parts: &mut Parts<'_>) {
         for departure in self.departures.iter_mut().filter(|departure| departure.to == dead && departure.answered) {
@@ -611,9 +626,15 @@ impl Migrations {
             }
             order.told_at = clock;
             let message = Control::Migrated { request: order.request, moved: order.moved, refused: order.refused, last };
-            !(fabric.send_control(COORDINATOR, &message) && last)
+            !(tell(fabric, &message) && last)
         });
     }
+}
+
+/// Tells those who want to know how far a request is. False if one of them must be told again.
+fn tell(fabric: &mut Fabric, message: &Control) -> bool {
+    let told = [COORDINATOR, MANAGER].map(|node| fabric.send_control(node, message));
+    told == [true; 2]
 }
 
 impl Order {

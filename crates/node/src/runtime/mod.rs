@@ -8,6 +8,7 @@
 //! In: frames from the fabric, the worker's clock (for retransmission and heartbeats only; functions never see it). Out: frames. Never:
 //! a system call, a lock, an allocation per packet, a second copy of a flow's truth.
 
+mod account;
 mod lane;
 mod migration;
 mod parking;
@@ -15,9 +16,9 @@ mod pools;
 mod recovery;
 mod timers;
 
-use crate::address::{COORDINATOR, NodeId, SWITCH, mac_of, node_of};
+use crate::address::{COORDINATOR, MANAGER, NodeId, SWITCH, mac_of, node_of};
 use crate::channel::{Fabric, FabricConfig, KeyRing};
-use crate::message::{Control, FlowInfo, MemberState, PoolId, Report, TraceStep, kind};
+use crate::message::{Control, FlowInfo, MemberState, PoolId, Report, TraceStep, kind, numbered};
 use core::num::NonZeroU64;
 use holdfast_nf::{Chain, Context};
 use holdfast_protection::flows::{ActorHeader, flag, role};
@@ -28,8 +29,11 @@ use holdfast_wire::selector::Selector;
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
 use lane::Lane;
 use migration::{Migrations, Parts};
-use pools::PoolErrands;
+use pools::Errands;
 use recovery::Recoveries;
+
+/// Bytes of messages that wait for a way to somebody, beyond which no report is added to them.
+const REPORT_BACKLOG: usize = 16 * 1024;
 
 /// A chain as a runtime is given it.
 pub struct ChainSpec {
@@ -126,7 +130,10 @@ pub struct Runtime {
     recoveries: Recoveries,
     migrations: Migrations,
     clock: u64,
-    errands: PoolErrands,
+    errands: Errands,
+    /// The last numbered message of the coordinator that has taken effect here, and whether it waits to hear so.
+    handled: u64,
+    owes_word: bool,
     members: Vec<Peer>,
     view: u64,
     next_report: u64,
@@ -170,7 +177,9 @@ impl Runtime {
             recoveries: Recoveries::default(),
             migrations: Migrations::default(),
             clock: 0,
-            errands: PoolErrands::default(),
+            errands: Errands::default(),
+            handled: 0,
+            owes_word: false,
             members: Vec::new(),
             view: 0,
             next_report: 0,
@@ -284,8 +293,10 @@ impl Runtime {
         self.report_ended();
         self.report(clock);
         // After the report: a recovery is over for the coordinator only when it knows that the recovered flows want new replicas.
-        if self.errands.is_empty() {
-            self.recoveries.report(&mut self.fabric, &self.lanes);
+        self.recoveries.report(&mut self.errands, &self.lanes);
+        self.errands.send(&mut self.fabric);
+        if core::mem::take(&mut self.owes_word) {
+            self.fabric.send_control(COORDINATOR, &Control::Settled { handled: self.handled });
         }
         self.transmit_messages(tx, pool, clock);
         for at in 0..self.lanes.len() {
@@ -375,6 +386,9 @@ impl Runtime {
             let result = match record.kind {
                 1..=protection_kind::LAST => self.handle_protection(record.from, record.kind, body, pool),
                 kind::CONTROL => Control::decode(body).map(|message| self.handle_control(record.from, message)),
+                kind::NUMBERED if record.from.node == COORDINATOR => {
+                    numbered(body).map(|(number, message)| self.handle_order(record.from, number, message))
+                }
                 kind::CLAIMED => self.recoveries.handle_claimed(body, &mut self.lanes),
                 kind::PREPARE..=kind::CANCEL | kind::MOVED => {
                     let (migrations, mut parts) = self.migration();
@@ -419,13 +433,22 @@ impl Runtime {
 
     fn handle_control(&mut self, from: Peer, message: Control) {
         match message {
+            Control::Account { handled } if from.node == COORDINATOR => self.account(handled),
+            Control::Settled { handled } if from.node == COORDINATOR => self.errands.settle(handled),
             Control::View { version, members } if version > self.view => {
                 self.view = version;
                 let me = self.config.me;
-                self.fenced |= members.iter().any(|member| {
-                    member.node == me.node
-                        && (member.incarnation > me.incarnation || member.peer() == me && member.state == MemberState::Failed)
-                });
+                let has_failed = |peer: Peer| {
+                    let mut of_node = members.iter().filter(|member| member.node == peer.node);
+                    of_node.any(|member| {
+                        let is_past = member.incarnation > peer.incarnation;
+                        is_past || member.peer() == peer && member.state == MemberState::Failed
+                    })
+                };
+                self.fenced |= has_failed(me);
+                if members.iter().any(|member| member.peer() == me && member.state == MemberState::Leaving) {
+                    self.migrations.give_back(has_failed, &mut self.lanes, &mut self.recoveries);
+                }
                 self.members.clear();
                 let others = members.iter().filter(|member| member.node != me.node);
                 self.members.extend(
@@ -499,7 +522,6 @@ impl Runtime {
                 }
             });
         }
-        errands.send(&mut self.fabric);
     }
 
     fn list_flows(&mut self, to: NodeId, request: u32, limit: usize, selector: &str) {
@@ -615,7 +637,7 @@ impl Runtime {
         if clock < self.next_report && is_settled == self.was_settled {
             return;
         }
-        self.was_settled = is_settled;
+        let is_news = core::mem::replace(&mut self.was_settled, is_settled) != is_settled;
         self.next_report = clock + self.config.report_interval;
         let mut report = Report {
             packets: self.packets,
@@ -636,11 +658,17 @@ impl Runtime {
                 report.resynchronising |= safety.resynchronising;
             }
         }
-        self.fabric.send_control(COORDINATOR, &Control::Report(report));
+        let report = Control::Report(report);
+        for node in [COORDINATOR, MANAGER] {
+            // To one who is not there nothing new is said while the old is on its way: it asks when it is back.
+            if is_news || self.fabric.backlog(node) < REPORT_BACKLOG {
+                self.fabric.send_control(node, &report);
+            }
+        }
         if !self.shared.traces.is_empty() {
             let steps = core::mem::take(&mut self.shared.traces);
             for chunk in steps.chunks(8) {
-                self.fabric.send_control(COORDINATOR, &Control::Trace(chunk.to_vec()));
+                self.fabric.send_control(MANAGER, &Control::Trace(chunk.to_vec()));
             }
         }
     }

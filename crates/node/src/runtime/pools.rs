@@ -1,12 +1,12 @@
 //! What the pools of a runtime ask of the coordinator.
 //!
-//! Everything goes in the order in which it happened, and waits where the channel has no room: a number that is returned before
-//! the coordinator has heard that a flow here adopted it would stay taken for ever, and a recovery is over only when every number
-//! that its flows hold is known.
+//! Everything goes in the order in which it happened, and is kept until the coordinator remembers it for good: a number that is returned before
+//! the coordinator has heard that a flow here adopted it would stay taken for ever, a recovery is over only when every number
+//! that its flows hold is known, and the coordinator may die at any time.
 
 use crate::address::COORDINATOR;
 use crate::channel::Fabric;
-use crate::message::{Control, PoolId};
+use crate::message::{Control, Ordered, PoolId};
 use holdfast_nf::shared::PoolEffect;
 use std::collections::VecDeque;
 
@@ -15,28 +15,44 @@ const NUMBERS: usize = 200;
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct PoolErrands {
+pub(super) struct Errands {
     queue: VecDeque<(PoolId, PoolEffect)>,
+    kept: Ordered,
 }
 
-impl PoolErrands {
+impl Errands {
     pub(super) fn push(&mut self, pool: PoolId, effect: PoolEffect) {
         self.queue.push_back((pool, effect));
     }
 
-    /// Nothing waits to be told.
-    pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+    /// An errand of no pool, after all that pools had until now.
+    pub(super) fn push_message(&mut self, message: Control) {
+        self.gather();
+        self.kept.push(message);
     }
 
-    /// Sends as much as the channel takes: what is alike and in succession in one message.
-    pub(super) fn send(&mut self, fabric: &mut Fabric) {
+    /// What is alike and in succession goes in one message.
+    fn gather(&mut self) {
         while let Some((message, count)) = self.next() {
-            if !fabric.send_control(COORDINATOR, &message) {
-                return;
-            }
+            self.kept.push(message);
             self.queue.drain(..count);
         }
+    }
+
+    /// Sends as much as the channel takes.
+    pub(super) fn send(&mut self, fabric: &mut Fabric) {
+        self.gather();
+        self.kept.send(COORDINATOR, fabric);
+    }
+
+    /// The coordinator remembers everything up to `handled`.
+    pub(super) fn settle(&mut self, handled: u64) {
+        self.kept.settle(handled);
+    }
+
+    /// A new life of the coordinator remembers everything up to `handled`. False if that is less than it had promised to.
+    pub(super) fn resume(&mut self, handled: u64) -> bool {
+        self.kept.resume(handled)
     }
 
     fn next(&self) -> Option<(Control, usize)> {

@@ -9,7 +9,8 @@
 //! by it, here by who kept their snapshots in vain.
 
 use super::Lane;
-use crate::address::{COORDINATOR, SWITCH};
+use super::pools::Errands;
+use crate::address::SWITCH;
 use crate::channel::Fabric;
 use crate::message::{AGAIN, Claim, Control, RENOUNCED, kind};
 use holdfast_protection::flows::{flag, role};
@@ -27,9 +28,20 @@ struct Recovery {
     flows: u64,
 }
 
+/// A flow whose route is to be claimed, or given back.
+#[derive(Clone, Copy)]
+struct Wanted {
+    dead: Peer,
+    lane: u16,
+    slot: Slot,
+    /// What there is of the flow is claimed when this runtime is asked for it, if nobody has it then.
+    gives_back: bool,
+}
+
 struct Asked {
     number: u32,
     dead: Peer,
+    gives_back: bool,
     slots: Vec<(u16, Slot)>,
 }
 
@@ -37,7 +49,7 @@ struct Asked {
 #[derive(Default)]
 pub(crate) struct Recoveries {
     running: Vec<Recovery>,
-    queue: VecDeque<(Peer, u16, Slot)>,
+    queue: VecDeque<Wanted>,
     asked: VecDeque<Asked>,
     next_number: u32,
     pub(crate) recovered: u64,
@@ -54,14 +66,18 @@ impl Recoveries {
         if self.running.iter().any(|recovery| recovery.dead == dead) {
             return false;
         }
-        let mut open = 0;
+        // What is being given back is part of it: there may be something left to claim.
+        let of_dead = self.asked.iter().filter(|asked| asked.dead == dead).map(|asked| asked.slots.len());
+        let mut open = of_dead.sum::<usize>() + self.queue.iter().filter(|wanted| wanted.dead == dead).count();
         for lane in lanes {
             match dead.node == me.node {
                 true => lane.protection.restore(&mut lane.flows, dead, &mut lane.outbox),
                 false => lane.protection.recover(&mut lane.flows, dead, &mut lane.outbox),
             }
             open += lane.outbox.claims.len();
-            self.queue.extend(lane.outbox.claims.drain(..).map(|slot| (dead, lane.index, slot)));
+            let lane_index = lane.index;
+            let wanted = |slot| Wanted { dead, lane: lane_index, slot, gives_back: false };
+            self.queue.extend(lane.outbox.claims.drain(..).map(wanted));
         }
         self.running.push(Recovery { dead, open, flows: 0 });
         true
@@ -69,7 +85,14 @@ impl Recoveries {
 
     /// One more flow whose route is to be claimed because of that death; its role says so already.
     pub(crate) fn add(&mut self, dead: Peer, lane: u16, slot: Slot) {
-        self.queue.push_back((dead, lane, slot));
+        self.queue.push_back(Wanted { dead, lane, slot, gives_back: false });
+        self.hold(dead);
+    }
+
+    /// One more flow that was to come here, and whose route goes back to the dead one before this runtime is asked what it has of it; its role says
+    /// so already.
+    pub(crate) fn give_back(&mut self, dead: Peer, lane: u16, slot: Slot) {
+        self.queue.push_back(Wanted { dead, lane, slot, gives_back: true });
         self.hold(dead);
     }
 
@@ -95,18 +118,19 @@ impl Recoveries {
                 recovery.open += 1;
                 recovery.dead
             });
-            self.queue.push_back((dead, lane.index, slot));
+            self.queue.push_back(Wanted { dead, lane: lane.index, slot, gives_back: false });
         }
     }
 
     /// Sends as many claims as the channel to the switch takes.
     pub(crate) fn send_claims(&mut self, fabric: &mut Fabric, lanes: &[Lane]) {
-        while let Some(&(dead, _, _)) = self.queue.front() {
+        while let Some(&Wanted { dead, gives_back, .. }) = self.queue.front() {
             let mut slots = Vec::with_capacity(CLAIMS_PER_RECORD);
             let mut body = Vec::with_capacity(4 + CLAIMS_PER_RECORD * size_of::<Claim>());
             body.extend_from_slice(&self.next_number.to_be_bytes());
             while slots.len() < CLAIMS_PER_RECORD
-                && let Some((_, lane, slot)) = self.queue.pop_front_if(|(other, _, _)| *other == dead)
+                && let Some(Wanted { lane, slot, .. }) =
+                    self.queue.pop_front_if(|next| (next.dead, next.gives_back) == (dead, gives_back))
             {
                 let header = lanes[lane as usize].flows.header(slot);
                 if header.role != role::CLAIMING {
@@ -114,7 +138,7 @@ impl Recoveries {
                     self.unhold(dead);
                     continue;
                 }
-                let renounced = if header.flags & flag::EMPTY == 0 { 0 } else { RENOUNCED };
+                let renounced = if gives_back || header.flags & flag::EMPTY != 0 { RENOUNCED } else { 0 };
                 let claim = Claim {
                     key: header.key.into(),
                     reply: header.reply.into(),
@@ -128,10 +152,11 @@ impl Recoveries {
                 continue;
             }
             if fabric.send(SWITCH, kind::CLAIM, &body).is_err() {
-                slots.into_iter().rev().for_each(|(lane, slot)| self.queue.push_front((dead, lane, slot)));
+                let wanted = slots.into_iter().map(|(lane, slot)| Wanted { dead, lane, slot, gives_back });
+                wanted.rev().for_each(|wanted| self.queue.push_front(wanted));
                 return;
             }
-            self.asked.push_back(Asked { number: self.next_number, dead, slots });
+            self.asked.push_back(Asked { number: self.next_number, dead, gives_back, slots });
             self.next_number = self.next_number.wrapping_add(1);
         }
     }
@@ -142,20 +167,31 @@ impl Recoveries {
         let number = u32::from_be_bytes(*number);
         let at = self.asked.iter().position(|asked| asked.number == number).ok_or(DropReason::StaleDuplicate)?;
         let Some(asked) = self.asked.remove(at) else { return Err(DropReason::StaleDuplicate) };
+        let is_running = self.running.iter().any(|recovery| recovery.dead == asked.dead);
         let (mut granted, mut again) = (0, 0);
         for (at, (lane, slot)) in asked.slots.iter().enumerate() {
             let epoch =
                 epochs.get(at * 4..at * 4 + 4).map_or(0, |bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
             if epoch == AGAIN {
-                self.queue.push_back((asked.dead, *lane, *slot));
+                self.queue.push_back(Wanted { dead: asked.dead, lane: *lane, slot: *slot, gives_back: asked.gives_back });
+                again += 1;
+                continue;
+            }
+            let header = lanes[*lane as usize].flows.header(*slot);
+            if header.role != role::CLAIMING {
+                continue;
+            }
+            let is_kept = asked.gives_back && header.flags & flag::EMPTY == 0;
+            if is_kept && is_running {
+                self.queue.push_back(Wanted { dead: asked.dead, lane: *lane, slot: *slot, gives_back: false });
                 again += 1;
                 continue;
             }
             let lane = &mut lanes[*lane as usize];
-            if lane.flows.header(*slot).role != role::CLAIMING {
-                continue;
-            }
-            if epoch == 0 {
+            if is_kept {
+                lane.flows.set_role(*slot, role::REPLICA);
+                lane.retry = true;
+            } else if epoch == 0 {
                 // The flow lives elsewhere under a newer epoch, or ended.
                 lane.protection.unclaimed(&mut lane.flows, *slot);
                 lane.flows.remove(*slot);
@@ -173,18 +209,19 @@ impl Recoveries {
         Ok(())
     }
 
-    /// Accounts for finished recoveries to the coordinator, which has heard of every number that their flows hold.
-    pub(crate) fn report(&mut self, fabric: &mut Fabric, lanes: &[Lane]) {
+    /// Accounts for finished recoveries to the coordinator, after every number that their flows hold.
+    pub(crate) fn report(&mut self, errands: &mut Errands, lanes: &[Lane]) {
         // Of a node that died twice, late claims may belong to either life.
         let open: Vec<u16> =
             self.running.iter().filter(|recovery| recovery.open > 0).map(|recovery| recovery.dead.node).collect();
         self.running.retain(|recovery| {
+            let Peer { node, incarnation } = recovery.dead;
             let is_open = |lane: &Lane| lane.protection.is_recovering(recovery.dead);
-            if open.contains(&recovery.dead.node) || lanes.iter().any(is_open) {
+            if open.contains(&node) || lanes.iter().any(is_open) {
                 return true;
             }
-            let Peer { node, incarnation } = recovery.dead;
-            !fabric.send_control(COORDINATOR, &Control::Recovered { node, incarnation, flows: recovery.flows })
+            errands.push_message(Control::Recovered { node, incarnation, flows: recovery.flows });
+            false
         });
     }
 }

@@ -378,6 +378,13 @@ impl Switch {
         }
     }
 
+    /// A runtime is gone, as its host knows before the coordinator has said so: new flows go elsewhere, and what is for it waits.
+    pub fn handle_gone(&mut self, peer: Peer) {
+        if let Some(target) = self.targets.iter_mut().find(|target| target.peer == peer) {
+            target.state = MemberState::Failed;
+        }
+    }
+
     /// Acts on the messages that have arrived.
     pub fn handle_records(&mut self, now: u64, out: &mut Vec<(Peer, Packet)>, pool: &mut dyn PacketPool) {
         let inbox = core::mem::take(&mut self.fabric.inbox);

@@ -374,6 +374,18 @@ mod tests {
         assert_eq!((flows.owned(), flows.len()), (0, 0));
     }
 
+    /// A flow was to come here, and its runtime died; whoever has the flow now makes its replica here. That is no empty place any more, and is
+    /// claimed as a replica when it comes to that.
+    #[test]
+    fn a_place_that_is_overwritten_is_not_empty() {
+        let (mut here, mut there) = (flows(), flows());
+        let slot = there.insert(key(1), there.hash(&key(1)), role::OWNER).unwrap();
+        let place = here.insert(key(1), here.hash(&key(1)), role::CLAIMING).unwrap();
+        here.header_mut(place).flags |= flag::EMPTY | flag::MOVING;
+        here.overwrite(place, there.block(slot)).unwrap();
+        assert_eq!(here.header(place).flags, flag::MOVING);
+    }
+
     #[test]
     fn as_many_flows_as_promised_fit_and_one_more_is_refused() {
         let mut flows = flows();

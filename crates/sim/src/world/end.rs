@@ -11,7 +11,7 @@ use holdfast_wire::PacketPool;
 impl World {
     /// Counts everything, then takes it apart and counts again.
     pub(super) fn finish(mut self) -> Outcome {
-        self.faults.moved = self.hub.coordinator.moves().map(|order| order.moved).sum();
+        self.faults.moved = self.hub.manager.moves().iter().map(|order| order.moved).sum();
         let finished: Vec<bool> = self.clients.iter().map(|client| client.progress() == Progress::Done).collect();
         let must_finish = self.scenario.preset.promises() || self.faults.kills + self.faults.pauses == 0;
         if must_finish && self.plan.is_none() {
@@ -32,7 +32,8 @@ impl World {
         let mut drops = self.drops;
         drops.add(self.hub.drops());
         drops.add(self.hub.switch.drops());
-        drops.add(self.hub.coordinator.drops());
+        drops.add(self.hub.manager.drops());
+        drops.add(&self.coordinator.drops());
         let report = Report {
             seed: self.scenario.seed,
             hash: self.hash,

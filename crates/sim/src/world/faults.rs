@@ -5,7 +5,7 @@ use crate::frames;
 use crate::plan::{Exit, Failure, How, When, Whom};
 use crate::scenario::Preset;
 use holdfast_node::address::{FIRST_RUNTIME, NodeId};
-use holdfast_node::coordinator::Protected;
+use holdfast_node::message::Order;
 use holdfast_node::runtime::Runtime;
 use holdfast_node::switch::Route;
 use holdfast_protection::Peer;
@@ -14,17 +14,31 @@ use holdfast_wire::FlowKey;
 use std::collections::BTreeMap;
 
 impl World {
+    /// As the system says: another failure would be survived.
+    pub(super) fn is_safe(&self) -> bool {
+        self.coordinator.is_ready() && (self.scenario.preset == Preset::None || self.coordinator.is_protected())
+    }
+
+    pub(super) fn all_run(&self) -> bool {
+        self.processes.len() == RUNTIMES as usize && self.processes.values().all(|process| !process.paused)
+    }
+
     /// Kills or stops a runtime, if the system is safe: the contract is one failure at a time.
     pub(super) fn fault(&mut self) {
-        let is_safe = match self.scenario.preset {
-            Preset::None => self.hub.coordinator.is_ready(),
-            _ => self.hub.coordinator.protected() == Protected::Yes && self.hub.coordinator.is_ready(),
-        };
-        let all_run = self.processes.len() == RUNTIMES as usize && self.processes.values().all(|process| !process.paused);
-        if !is_safe || !all_run {
-            self.at(self.now + 500 * MICROSECOND, Event::Fault);
-            return;
+        if self.faults_left > 0 {
+            if !self.is_safe() || !self.all_run() {
+                self.at(self.now + 500 * MICROSECOND, Event::Fault);
+                return;
+            }
+            self.strike();
         }
+        // The contract is one failure at a time with re-protection between; how soon after it is the seed's business.
+        let pause = self.random.range(0, 900) * self.random.range(0, 2) * MILLISECOND;
+        self.at(self.now + pause, if self.faults_left > 0 { Event::Fault } else { Event::Heal });
+    }
+
+    /// One of those there are is killed or stopped.
+    pub(super) fn strike(&mut self) {
         let number = self.random.range(0, self.processes.len() as u64) as usize;
         let Some(peer) = self.processes.keys().nth(number).copied() else { return };
         if self.random.chance(650) {
@@ -34,9 +48,6 @@ impl World {
             self.stop(peer, pause);
         }
         self.faults_left -= 1;
-        // The contract is one failure at a time with re-protection between; how soon after it is the seed's business.
-        let pause = self.random.range(0, 900) * self.random.range(0, 2) * MILLISECOND;
-        self.at(self.now + pause, if self.faults_left > 0 { Event::Fault } else { Event::Heal });
     }
 
     /// Somebody wants flows elsewhere; now, or in the middle of what goes on.
@@ -49,10 +60,9 @@ impl World {
         let to = FIRST_RUNTIME + self.random.range(0, u64::from(RUNTIMES)) as u16;
         let to = (!self.random.chance(300)).then_some(to);
         let limit = self.random.range(1, 64);
-        if self.hub.coordinator.request_move(from, to, limit, "any", self.now).is_ok() {
+        if self.order(&Order::Move { from, to, limit, selector: "any".to_owned() }) {
             self.faults.moves += 1;
             self.say(format_args!("move {limit} flows from runtime {from} to {to:?}"));
-            self.turn_hub();
         }
         let pause = self.random.range(1, 40) * self.random.range(1, 10) * MILLISECOND;
         self.at(self.now + pause, Event::Move);
@@ -61,20 +71,20 @@ impl World {
     /// A runtime is taken out of service, and comes back after a while.
     pub(super) fn order_drain(&mut self) {
         let node = FIRST_RUNTIME + self.random.range(0, u64::from(RUNTIMES)) as u16;
-        if !self.hub.coordinator.is_ready() || self.hub.coordinator.drain(node, self.now).is_err() {
+        if !self.coordinator.is_ready() || !self.order(&Order::Drain(node)) {
             self.at(self.now + 10 * MILLISECOND, Event::Drain);
             return;
         }
         self.faults.drains += 1;
         self.say(format_args!("drain runtime {node}"));
-        self.turn_hub();
         let pause = self.random.range(100, 4000) * MILLISECOND;
         self.at(self.now + pause, Event::Restore(node));
     }
 
     pub(super) fn restore(&mut self, node: NodeId) {
-        let is_over = self.hub.coordinator.drains().iter().all(|drain| drain.ended_at.is_some());
-        if !is_over || self.hub.coordinator.restore(node, self.now).is_err() {
+        // Without a coordinator nobody knows.
+        let is_over = self.coordinator.is_undrained().unwrap_or(false);
+        if !is_over || !self.order(&Order::Restore(node)) {
             // It failed before it was done, and was started again; or it is not done yet.
             if !is_over {
                 self.at(self.now + 50 * MILLISECOND, Event::Restore(node));
@@ -82,7 +92,6 @@ impl World {
             return;
         }
         self.say(format_args!("runtime {node} comes back into service"));
-        self.turn_hub();
     }
 
     fn kill(&mut self, peer: Peer) {
@@ -95,7 +104,7 @@ impl World {
     }
 
     fn note_failure(&mut self, peer: Peer) {
-        let was_safe = self.hub.coordinator.protected() == Protected::Yes;
+        let was_safe = self.coordinator.says_safe();
         if let Some(loss) = &mut self.loss {
             loss.failed(peer, self.now, was_safe);
         }
@@ -124,8 +133,8 @@ impl World {
         let Some(plan) = &self.plan else { return };
         let next = plan.failures.get(self.failures).copied();
         // What was done before is known: only then does the system's word count.
-        let noticed = self.hub.coordinator.failovers().len() >= self.failures;
-        let is_settled = noticed && self.hub.coordinator.protected() == Protected::Yes;
+        let noticed = self.coordinator.failovers() >= self.runtime_failures;
+        let is_settled = noticed && self.coordinator.is_protected();
         self.settled += u64::from(is_settled);
         let Some(Failure { when, whom, how }) = next else { return };
         let is_time = match when {
@@ -136,6 +145,14 @@ impl World {
         self.settled_since += u64::from(is_settled);
         if !is_time {
             return;
+        }
+        if whom == Whom::Coordinator {
+            if self.coordinator.is_away() {
+                return;
+            }
+            self.kill_coordinator(if let How::Pause(away) = how { away } else { 0 });
+            self.failures += 1;
+            return self.begin_waiting();
         }
         let there: Vec<(Peer, usize)> = self
             .processes
@@ -149,14 +166,20 @@ impl World {
         let peer = match whom {
             Whom::Owner => there.iter().max_by_key(|(_, owned)| *owned).map_or(there[0].0, |(peer, _)| *peer),
             Whom::Number(number) => there[number % there.len()].0,
+            Whom::Coordinator => return,
         };
         match how {
             How::Kill => self.kill(peer),
             How::Pause(pause) => self.stop(peer, pause),
         }
         self.failures += 1;
+        self.runtime_failures += 1;
+        self.begin_waiting();
+    }
+
+    /// What follows from a failure is waited for.
+    fn begin_waiting(&mut self) {
         self.settled_since = 0;
-        // What follows from it is waited for.
         (self.quiet_since, self.quiet_from) = (None, None);
     }
 
@@ -167,9 +190,7 @@ impl World {
     /// A packet leaves.
     pub(super) fn check_released(&mut self, frame: &[u8]) {
         self.keep_released(frame);
-        let is_settled = self.hub.coordinator.protected() == Protected::Yes
-            && self.processes.len() == RUNTIMES as usize
-            && self.processes.values().all(|process| !process.paused);
+        let is_settled = self.coordinator.is_protected() && self.all_run();
         let processes = self.processes.values().map(|process| &process.runtime);
         self.checkers.check_released(frame, &self.clients, processes, is_settled, self.loss.as_ref());
         if let Some(loss) = &mut self.loss {
@@ -214,9 +235,9 @@ impl World {
                 leasable.extend(free.map(|number| ((id.chain, number), peer.node)));
             });
         }
+        let ledgers = self.coordinator.ledgers();
         for (key, chain, number) in held {
-            let mut ledgers = self.hub.coordinator.ledgers().iter();
-            let in_ledger = ledgers.any(|ledger| ledger.id.chain == chain && ledger.is_free(number));
+            let in_ledger = ledgers.iter().any(|ledger| ledger.id.chain == chain && ledger.is_free(number));
             self.checkers.check_number(&key, number, leasable.get(&(chain, number)).copied(), in_ledger);
         }
     }
@@ -233,7 +254,7 @@ impl World {
 
     /// What the hub let out of a frame that came from `peer`: nothing, if that one has been given up.
     pub(super) fn check_fenced(&mut self, peer: Peer, let_out: usize) {
-        if let_out > 0 && self.hub.coordinator.failovers().iter().any(|failover| failover.dead == peer) {
+        if let_out > 0 && self.coordinator.has_given_up(peer) {
             self.checkers.violate(
                 "one owner",
                 format!("runtime {}.{} released a packet after it had been given up", peer.node, peer.incarnation),

@@ -5,6 +5,7 @@
 //! kills their processes, and tells the coordinator of deaths as a host's manager would. After the faults it heals, and then
 //! every connection that the protection promises to save has to finish. Two runs of one seed give one hash.
 
+mod coordinator;
 mod draw;
 mod end;
 mod faults;
@@ -13,6 +14,7 @@ mod rules;
 
 pub use report::{Faults, Report};
 
+use self::coordinator::Lives;
 use self::draw::Habits;
 use crate::checkers::Checkers;
 use crate::frames;
@@ -21,10 +23,11 @@ use crate::peers::{Client, Progress, Server};
 use crate::plan::{Exit, Outcome, Plan};
 use crate::random::Random;
 use crate::scenario::Scenario;
-use holdfast_node::address::{COORDINATOR, NodeId, SWITCH};
+use holdfast_node::address::{COORDINATOR, MANAGER, NodeId, SWITCH};
 use holdfast_node::channel::FabricConfig;
-use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, Wish};
+use holdfast_node::coordinator::{ClusterConfig, CoordinatorConfig};
 use holdfast_node::hub::{Hub, HubOut};
+use holdfast_node::manager::{Manager, Wish};
 use holdfast_node::message::PoolId;
 use holdfast_node::runtime::Runtime;
 use holdfast_node::switch::{Switch, SwitchConfig};
@@ -44,12 +47,14 @@ const RUNTIMES: u16 = 3;
 enum Event {
     ToHub(Peer, Vec<u8>),
     ToRuntime(Peer, Vec<u8>),
+    ToCoordinator(Peer, Vec<u8>),
     FromClient(Vec<u8>),
     FromServer(Vec<u8>),
     ToServer(Vec<u8>),
     ToClient(Vec<u8>),
     TurnHub,
     TurnRuntime(Peer),
+    TurnCoordinator,
     ClientTimer(usize),
     Started(Peer),
     ExitNoticed(Peer),
@@ -58,6 +63,9 @@ enum Event {
     Move,
     Drain,
     Restore(NodeId),
+    CoordinatorFault,
+    CoordinatorStarts,
+    FaultMeanwhile,
     Heal,
     Check,
     Rules(u16),
@@ -86,6 +94,7 @@ pub struct World {
     hub_pool: MemoryPool,
     hub_out: HubOut,
     hub_turn_at: u64,
+    coordinator: Lives,
     processes: BTreeMap<Peer, Process>,
     clients: Vec<Client>,
     server: Server,
@@ -108,6 +117,7 @@ pub struct World {
     plan: Option<Plan>,
     /// Of the plan: how many have happened, and at how many boundaries since then the system called itself safe.
     failures: usize,
+    runtime_failures: usize,
     settled_since: u64,
     settled: u64,
     released: Vec<Exit>,
@@ -137,7 +147,7 @@ impl World {
         let switch = Switch::new(SwitchConfig {
             me: Peer { node: SWITCH, incarnation: 1 },
             number: 0,
-            flows: 128,
+            flows: plan.as_ref().map_or(128, |plan| plan.connections.len().max(64) * 2),
             seed: scenario.seed,
             tick_interval: 50 * MILLISECOND,
             patience: 3 * SECOND,
@@ -147,21 +157,19 @@ impl World {
         let mut probe =
             Runtime::new(scenario.runtime_config(Peer { node: 99, incarnation: 1 }, 64, fabric), scenario.chains(chains));
         probe.visit_pools(|id: PoolId, pool| pools.push((id, pool.size())));
-        let coordinator = Coordinator::new(
-            CoordinatorConfig {
-                me: Peer { node: COORDINATOR, incarnation: 1 },
-                clusters: ClusterConfig::only(RUNTIMES, chains, promises),
-                rules: rules::all_to(0),
-                hang_timeout: 300 * MILLISECOND,
-                start_timeout: 5 * SECOND,
-                first_incarnation: 1,
-                pools,
-                layouts: vec![layout.hash; chains.into()],
-                fabric,
-            },
-            BEGIN,
-        );
-        let mut hub = Hub::new(switch, coordinator);
+        let coordinator = CoordinatorConfig {
+            me: Peer { node: COORDINATOR, incarnation: 1 },
+            clusters: ClusterConfig::only(RUNTIMES, chains, promises),
+            rules: rules::all_to(0),
+            hang_timeout: 300 * MILLISECOND,
+            start_timeout: 5 * SECOND,
+            first_incarnation: 1,
+            pools,
+            layouts: vec![layout.hash; chains.into()],
+            fabric,
+        };
+        let mut hub = Hub::new(switch, Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric));
+        hub.handle_coordinator(coordinator.me);
         hub.switch.planted.no_epoch_check = scenario.planted.no_epoch_check;
         hub.switch.planted.reclassify = scenario.planted.reclassify;
         hub.fence().planted_open = scenario.planted.no_epoch_check;
@@ -180,6 +188,7 @@ impl World {
         let on_the_way = if is_calm { 2 * MILLISECOND } else { 200 * MILLISECOND };
         let loss = (may_forget > 0).then(|| Loss::new(may_forget, on_the_way));
         let faults_left = if scenario.quiet { 0 } else { random.range(1, 4) };
+        let coordinator_faults = if scenario.quiet { 0 } else { random.range(0, 4) };
         let mut world = World {
             chains,
             random,
@@ -192,6 +201,7 @@ impl World {
             hub_pool: MemoryPool::new(BUFFERS),
             hub_out: HubOut::default(),
             hub_turn_at: u64::MAX,
+            coordinator: Lives::new(coordinator, coordinator_faults),
             processes: BTreeMap::new(),
             clients,
             server: Server::default(),
@@ -211,6 +221,7 @@ impl World {
             quiet_since: None,
             quiet_from: None,
             failures: 0,
+            runtime_failures: 0,
             settled_since: 0,
             settled: 0,
             released: Vec::new(),
@@ -220,6 +231,11 @@ impl World {
             scenario,
         };
         world.turn_hub_at(BEGIN);
+        world.turn_coordinator_at(BEGIN);
+        for _ in 0..coordinator_faults {
+            let time = BEGIN + world.random.range(0, 4000) * MILLISECOND;
+            world.at(time, Event::CoordinatorFault);
+        }
         for at in 0..world.clients.len() {
             let due = world.clients[at].due();
             world.at(due, Event::ClientTimer(at));
@@ -302,12 +318,14 @@ impl World {
         let (name, peer, frame): (&str, Option<Peer>, &[u8]) = match event {
             Event::ToHub(peer, frame) => ("frame to hub from", Some(*peer), frame),
             Event::ToRuntime(peer, frame) => ("frame to runtime", Some(*peer), frame),
+            Event::ToCoordinator(peer, frame) => ("frame to coordinator", Some(*peer), frame),
             Event::FromClient(frame) => ("packet from client", None, frame),
             Event::FromServer(frame) => ("packet from server", None, frame),
             Event::ToServer(frame) => ("packet to server", None, frame),
             Event::ToClient(frame) => ("packet to client", None, frame),
             Event::TurnHub => ("hub turns", None, &[]),
             Event::TurnRuntime(peer) => ("runtime turns", Some(*peer), &[]),
+            Event::TurnCoordinator => ("coordinator turns", None, &[]),
             Event::ClientTimer(_) => ("client's timer", None, &[]),
             Event::Started(peer) => ("process started", Some(*peer), &[]),
             Event::ExitNoticed(peer) => ("exit noticed", Some(*peer), &[]),
@@ -316,6 +334,9 @@ impl World {
             Event::Move => ("order to move", None, &[]),
             Event::Drain => ("order to drain", None, &[]),
             Event::Restore(_) => ("back into service", None, &[]),
+            Event::CoordinatorFault => ("coordinator's fault", None, &[]),
+            Event::CoordinatorStarts => ("coordinator starts", None, &[]),
+            Event::FaultMeanwhile => ("fault meanwhile", None, &[]),
             Event::Heal => ("healing", None, &[]),
             Event::Check => ("check", None, &[]),
             Event::Rules(_) => ("new rules", None, &[]),
@@ -324,7 +345,7 @@ impl World {
         for part in frame.chunks(8) {
             mix(part.iter().fold(0, |word, &byte| word << 8 | u64::from(byte)));
         }
-        if self.trace && !matches!(event, Event::TurnHub | Event::TurnRuntime(_) | Event::Check) {
+        if self.trace && !matches!(event, Event::TurnHub | Event::TurnRuntime(_) | Event::TurnCoordinator | Event::Check) {
             let who = peer.map_or(String::new(), |peer| format!(" {}.{}", peer.node, peer.incarnation));
             let what = frames::describe(frame);
             crate::print_trace(format_args!("{:>12.6} ms  {name}{who}  {what}", (self.now - BEGIN) as f64 / 1e6));
@@ -384,6 +405,7 @@ impl World {
         match event {
             Event::ToHub(peer, frame) => self.hub_receives(peer, &frame),
             Event::ToRuntime(peer, frame) => self.runtime_receives(peer, &frame),
+            Event::ToCoordinator(peer, frame) => self.coordinator_receives(peer, &frame),
             Event::FromClient(frame) => self.ingress(&frame, 0),
             Event::FromServer(frame) => self.ingress(&frame, 1),
             Event::ToServer(frame) => self.server_receives(&frame),
@@ -394,10 +416,12 @@ impl World {
                 }
             }
             Event::TurnRuntime(peer) => self.turn_runtime(peer),
+            Event::TurnCoordinator => self.turn_coordinator(),
             Event::ClientTimer(at) => self.client_timer(at),
             Event::Started(peer) => self.started(peer),
             Event::ExitNoticed(peer) => {
-                self.hub.coordinator.handle_exited(peer, self.now);
+                self.given_up(peer);
+                self.hub.handle_ended(peer);
                 self.turn_hub();
             }
             Event::Resume(peer) => {
@@ -411,6 +435,10 @@ impl World {
             Event::Move => self.order_move(),
             Event::Drain => self.order_drain(),
             Event::Restore(node) => self.restore(node),
+            Event::CoordinatorFault => self.coordinator_fault(),
+            Event::CoordinatorStarts => self.start_coordinator(),
+            Event::FaultMeanwhile => self.fault_meanwhile(),
+            Event::Heal if !self.coordinator.is_spared() => self.at(self.now + 10 * MILLISECOND, Event::Heal),
             Event::Heal => {
                 self.healed = true;
                 if self.plan.is_none() {
@@ -465,7 +493,11 @@ impl World {
             let frame = packet.bytes().to_vec();
             let packet = self.check_chain(packet);
             self.hub_pool.put(packet);
-            self.carry(self.inside, (0, peer), frame, |frame| Event::ToRuntime(peer, frame));
+            if peer.node == COORDINATOR {
+                self.carry(self.inside, (6, peer), frame, |frame| Event::ToCoordinator(peer, frame));
+            } else {
+                self.carry(self.inside, (0, peer), frame, |frame| Event::ToRuntime(peer, frame));
+            }
         }
         for released in out.released.drain(..) {
             let packet = released.into_inner();
@@ -501,19 +533,21 @@ impl World {
                     self.at(self.now + MILLISECOND, Event::ExitNoticed(peer));
                 }
                 Wish::Fence(peer) => self.given_up(peer),
-                Wish::Admit(_) => {}
             }
         }
         self.hub_out = out;
     }
 
     fn started(&mut self, peer: Peer) {
+        if !self.hub.manager.present().contains(&peer) {
+            return;
+        }
         let fabric = self.hub_fabric();
         let flows = self.plan.as_ref().map_or(64, |plan| plan.flows);
         let runtime = Runtime::new(self.scenario.runtime_config(peer, flows, fabric), self.scenario.chains(self.chains));
         let process = Process { runtime, pool: MemoryPool::new(BUFFERS), rx: Vec::new(), paused: false, turn_at: u64::MAX };
         self.processes.insert(peer, process);
-        self.hub.coordinator.handle_started(peer, self.now);
+        self.hub.handle_started(peer);
         self.turn_runtime_at(peer, self.now);
     }
 

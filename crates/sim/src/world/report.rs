@@ -15,6 +15,10 @@ pub struct Faults {
     pub moved: u64,
     /// Runtimes taken out of service.
     pub drains: u64,
+    /// Lives of the coordinator ended.
+    pub coordinator_kills: u64,
+    /// Runtimes killed or stopped while there was no coordinator; counted above too.
+    pub meanwhile: u64,
     /// Frames lost.
     pub lost: u64,
     /// Frames delivered twice.
@@ -31,6 +35,8 @@ impl Faults {
         self.moves += other.moves;
         self.moved += other.moved;
         self.drains += other.drains;
+        self.coordinator_kills += other.coordinator_kills;
+        self.meanwhile += other.meanwhile;
         self.lost += other.lost;
         self.doubled += other.doubled;
         self.reordered += other.reordered;

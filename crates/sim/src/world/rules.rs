@@ -31,8 +31,7 @@ pub(super) fn changes(scenario: &Scenario, plan: Option<&Plan>) -> Vec<(u64, u16
 impl World {
     pub(super) fn change_rules(&mut self, chain: u16) {
         self.say(format_args!("new flows take chain {chain}"));
-        self.hub.coordinator.set_rules(all_to(chain));
-        self.turn_hub();
+        self.set_rules(all_to(chain));
     }
 
     /// What is sent to a runtime. If it is a client's packet, its chain is looked at.

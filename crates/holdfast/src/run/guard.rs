@@ -1,0 +1,144 @@
+//! The guard of the coordinator: starts it, watches it, starts it again.
+//!
+//! In: how the coordinator's lives end, and the time. Out: its next life. Never: the end of the box because there is no coordinator: traffic needs none.
+
+use super::coordinator::Assignment;
+use super::runtime::Keys;
+use super::{MILLISECOND, Manager, devices, keys};
+use crate::exit::{self, Failure};
+use holdfast_node::address::COORDINATOR;
+use holdfast_protection::Peer;
+use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
+
+/// A coordinator whose loop has not turned for so long is ended, ns: it remembers everything, so that little is lost if it was only slow.
+const PATIENCE: u64 = 2_000 * MILLISECOND;
+/// A life this long was no failure to start, ns.
+const LONG_LIFE: u64 = 10_000 * MILLISECOND;
+/// Short lives in succession before a pause, and before the box is ready all there are.
+const TRIES: u32 = 3;
+
+/// See the module.
+pub(super) struct Guard {
+    log: PathBuf,
+    /// The log outlives the box.
+    is_kept: bool,
+    /// How many lives there have been.
+    life: u32,
+    started_at: u64,
+    /// When the next one is due; none while there is one.
+    due: Option<u64>,
+    short_lives: u32,
+    cause: String,
+    last_look: u64,
+}
+
+impl Guard {
+    /// A guard of a coordinator whose log lies in the directory `state`, or, for as long as the box runs, beside the control socket.
+    pub(super) fn new(cluster: &str, control: &Path, state: Option<&Path>) -> Result<Guard, Failure> {
+        let log = match state {
+            Some(directory) => {
+                std::fs::create_dir_all(directory).map_err(|error| {
+                    Failure::new(exit::UNAVAILABLE, format!("the state directory {}: {error}", directory.display()))
+                })?;
+                directory.join(format!("{cluster}.coordinator"))
+            }
+            None => {
+                let mut path = control.as_os_str().to_owned();
+                path.push(".coordinator");
+                let path = PathBuf::from(path);
+                // Of a box that was killed: its runtimes are gone with it.
+                let _ = std::fs::remove_file(&path);
+                path
+            }
+        };
+        let guard = Guard {
+            log,
+            is_kept: state.is_some(),
+            life: 0,
+            started_at: 0,
+            due: Some(0),
+            short_lives: 0,
+            cause: String::new(),
+            last_look: 0,
+        };
+        Ok(guard)
+    }
+
+    /// The number of the present life, or of the last one.
+    pub(super) fn life(&self) -> u32 {
+        self.life
+    }
+
+    /// A life has ended.
+    pub(super) fn ended(&mut self, cause: &str, now: u64) {
+        self.short_lives = if now.saturating_sub(self.started_at) > LONG_LIFE { 0 } else { self.short_lives + 1 };
+        let pause = if self.short_lives < TRIES { 0 } else { (100 * MILLISECOND) << (self.short_lives - TRIES).min(7) };
+        self.due = Some(now + pause);
+        self.cause = cause.to_owned();
+        let when = if pause == 0 { "at once".to_owned() } else { format!("in {} ms", pause / MILLISECOND) };
+        devices::say(&format!("the coordinator has ended ({cause}): it is started again {when}; traffic goes on meanwhile"));
+    }
+
+    /// The coordinator ends whenever it is started.
+    pub(super) fn is_hopeless(&self) -> bool {
+        self.short_lives >= TRIES
+    }
+
+    /// Why the box cannot begin.
+    pub(super) fn complaint(&self) -> String {
+        format!("the coordinator ends as soon as it starts ({}); its log is {}", self.cause, self.log.display())
+    }
+
+    /// The box ends. A log that is not to outlive it goes.
+    pub(super) fn finish(&self) {
+        if !self.is_kept {
+            let _ = std::fs::remove_file(&self.log);
+        }
+    }
+}
+
+impl Manager {
+    /// Starts the coordinator when it is due, and ends one that hangs.
+    pub(super) fn look_after_coordinator(&mut self, now: u64) {
+        // If this process stood still itself, nobody could be heard.
+        let stood_still = now.saturating_sub(core::mem::replace(&mut self.guard.last_look, now)) > PATIENCE / 4;
+        if let Some(worker) = self.workers.iter_mut().find(|worker| worker.peer.node == COORDINATOR) {
+            if stood_still {
+                worker.alive_at = now;
+            }
+            if now.saturating_sub(worker.alive_at) > PATIENCE {
+                worker.process.kill();
+            }
+            return;
+        }
+        if self.guard.due.is_some_and(|due| due <= now)
+            && let Err(error) = self.start_coordinator(now)
+        {
+            self.guard.ended(&error.to_string(), now);
+        }
+    }
+
+    fn start_coordinator(&mut self, now: u64) -> std::io::Result<()> {
+        self.guard.life += 1;
+        self.guard.started_at = now;
+        let peer = Peer { node: COORDINATOR, incarnation: self.guard.life };
+        let assignment = Assignment {
+            incarnation: peer.incarnation,
+            begins_anew: !self.host.hub.manager.has_heard(),
+            cluster: self.cluster,
+            parent: std::process::id(),
+            log: self.guard.log.clone(),
+            is_kept: self.guard.is_kept,
+            file: self.file.clone(),
+            text: self.text.clone(),
+            keys: self.keys.as_ref().map(Keys::from),
+            life: keys::new_life()?,
+        };
+        let worker = self.start_role("coordinator", peer, Zeroizing::new(serde_json::to_vec(&assignment)?), now)?;
+        self.guard.due = None;
+        self.workers.push(worker);
+        self.host.hub.handle_coordinator(peer);
+        Ok(())
+    }
+}

@@ -1,0 +1,142 @@
+//! The log: what must be kept before anything that depends on it may leave.
+//!
+//! Theory of operation. The coordinator appends [`Entry`]s as it decides, and the driver keeps them before it lets messages out. Every record
+//! has a version, its number, and a checksum, so that one that is damaged, missing or out of place is noticed. When the entries since the last
+//! snapshot have become longer than a snapshot would be, a snapshot takes the place of all: the log is bounded.
+//!
+//! In: entries. Out: bytes to keep. Never: I/O.
+
+use super::memory::{Entry, Memory};
+use holdfast_wire::fnv1a;
+use serde::de::DeserializeOwned;
+
+/// Changes with the layout of records, entries and memory.
+const VERSION: u8 = 1;
+const SNAPSHOT: u8 = 1;
+const ENTRY: u8 = 2;
+/// Version, kind, number.
+const HEADER_LEN: usize = 10;
+const CHECKSUM_LEN: usize = 8;
+/// Bytes of entries that are kept at least before a snapshot takes their place.
+const SHORT: usize = 64 * 1024;
+
+/// What is to be kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Counts records. Those that are read again come in this order.
+    pub number: u64,
+    /// The record.
+    pub bytes: Vec<u8>,
+    /// Nothing before it is needed any more, once it is kept.
+    pub replaces: bool,
+}
+
+/// Why a log cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogError {
+    /// It was written by another version.
+    Version(u8),
+    /// A record is damaged: which, counted from 0.
+    Damaged(usize),
+    /// A record is missing, or there is none.
+    Missing(usize),
+    /// It was written for other chains or another number of runtimes.
+    OtherConfiguration,
+}
+
+impl core::fmt::Display for LogError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            LogError::Version(version) => write!(f, "it was written by another version ({version}; this one writes {VERSION})"),
+            LogError::Damaged(at) => write!(f, "record {at} is damaged"),
+            LogError::Missing(at) => write!(f, "record {at} is missing"),
+            LogError::OtherConfiguration => f.write_str("it was written for another configuration"),
+        }
+    }
+}
+
+impl core::error::Error for LogError {}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    next: u64,
+    /// Not yet fetched by the driver.
+    fresh: Vec<Record>,
+    /// Bytes of the last snapshot, and of the entries since.
+    snapshot: usize,
+    entries: usize,
+}
+
+fn encode(kind: u8, number: u64, body: &impl serde::Serialize) -> Vec<u8> {
+    let mut bytes = vec![VERSION, kind];
+    bytes.extend_from_slice(&number.to_be_bytes());
+    // Encoding into a vector fails only for types that postcard does not support, and these are none.
+    let mut bytes = postcard::to_extend(body, bytes).expect("entries are plain data");
+    let sum = fnv1a(&bytes);
+    bytes.extend_from_slice(&sum.to_be_bytes());
+    bytes
+}
+
+fn decode<T: DeserializeOwned>(body: &[u8], at: usize) -> Result<T, LogError> {
+    postcard::from_bytes(body).map_err(|_| LogError::Damaged(at))
+}
+
+impl Log {
+    pub(super) fn append(&mut self, entry: &Entry) {
+        let bytes = encode(ENTRY, self.next, entry);
+        self.entries += bytes.len();
+        self.fresh.push(Record { number: self.next, bytes, replaces: false });
+        self.next += 1;
+    }
+
+    /// What is to be kept now. `memory` is as it is after every entry so far.
+    pub(super) fn take(&mut self, memory: &Memory) -> Vec<Record> {
+        let is_long = self.entries > self.snapshot.max(SHORT);
+        if self.snapshot == 0 || is_long && !self.fresh.is_empty() {
+            let bytes = encode(SNAPSHOT, self.next, memory);
+            (self.snapshot, self.entries) = (bytes.len(), 0);
+            self.fresh.clear();
+            self.fresh.push(Record { number: self.next, bytes, replaces: true });
+            self.next += 1;
+        }
+        core::mem::take(&mut self.fresh)
+    }
+
+    pub(super) fn is_fresh(&self) -> bool {
+        self.snapshot == 0 || !self.fresh.is_empty()
+    }
+
+    /// Reads records back, in order. What lies before the last snapshot is not looked at.
+    pub(super) fn read<'a>(records: impl Iterator<Item = &'a [u8]>) -> Result<(Log, Memory), LogError> {
+        let mut log = Log::default();
+        let mut memory: Option<Memory> = None;
+        for (at, record) in records.enumerate() {
+            let split =
+                record.len().checked_sub(CHECKSUM_LEN).filter(|split| *split >= HEADER_LEN).ok_or(LogError::Damaged(at))?;
+            let (covered, sum) = record.split_at(split);
+            if fnv1a(covered).to_be_bytes() != sum {
+                return Err(LogError::Damaged(at));
+            }
+            if covered[0] != VERSION {
+                return Err(LogError::Version(covered[0]));
+            }
+            let number = covered[2..HEADER_LEN].iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+            let body = &covered[HEADER_LEN..];
+            match (covered[1], &mut memory) {
+                (SNAPSHOT, memory) => {
+                    *memory = Some(decode(body, at)?);
+                    (log.snapshot, log.entries) = (record.len(), 0);
+                }
+                (ENTRY, Some(memory)) if number == log.next => {
+                    memory.apply(&decode(body, at)?);
+                    log.entries += record.len();
+                }
+                (ENTRY, _) => return Err(LogError::Missing(at)),
+                _ => return Err(LogError::Damaged(at)),
+            }
+            log.next = number + 1;
+        }
+        memory.map(|memory| (log, memory)).ok_or(LogError::Missing(0))
+    }
+}

@@ -1,0 +1,430 @@
+//! What a coordinator remembers across its own death.
+//!
+//! Theory of operation. Everything that must not be forgotten lies in [`Memory`], and nothing changes it but [`Memory::apply`] with an
+//! [`Entry`]. An entry is a decision that has been taken, not a question: applying the same entries in the same order gives the same memory,
+//! in the life that took the decisions and in the one that reads them again. What runtimes must be told for good is part of it
+//! ([`Ordered`]): it is derived by `apply` too, and sent until the runtime says that it has taken effect.
+//!
+//! What is not here is learned again: reports, who was heard when, who was asked for spare blocks.
+
+use super::{Ledger, SECOND};
+use crate::address::NodeId;
+use crate::message::{Cause, Control, Drain, Failover, Member, MemberState, Ordered, PoolId};
+use crate::rules::RuleSet;
+use holdfast_protection::Peer;
+use serde::{Deserialize, Serialize};
+
+/// Failovers, and drains, that are remembered for `status`.
+const KEPT: usize = 64;
+
+/// A runtime's place, whoever has it now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Place {
+    pub(super) member: Member,
+    pub(super) started_at: u64,
+    /// How often in succession it has died young.
+    pub(super) failures: u32,
+    /// When it is to be started again.
+    pub(super) start_at: Option<u64>,
+    /// The last of its numbered messages that has taken effect.
+    pub(super) handled: u64,
+    /// What it must be told.
+    pub(super) orders: Ordered,
+    /// It was drained: it is not started again.
+    pub(super) is_drained: bool,
+}
+
+/// A failure, and whose word is missing until it is over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Recovery {
+    pub(super) failover: Failover,
+    pub(super) waiting: Vec<Peer>,
+    /// Those that are leaving are asked when the others have reported: what they have may be older.
+    later: Vec<Peer>,
+    /// Those that died before they reported: what they had recovered is known when they have been recovered from.
+    after: Vec<Peer>,
+}
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Memory {
+    pub(super) view: u64,
+    pub(super) next_incarnation: u32,
+    pub(super) places: Vec<Place>,
+    pub(super) ledgers: Vec<Ledger>,
+    /// Per ledger, who waits for a block; first come, first served.
+    pub(super) wanting: Vec<Vec<Peer>>,
+    pub(super) recoveries: Vec<Recovery>,
+    pub(super) drains: Vec<Drain>,
+    pub(super) rules: RuleSet,
+    /// The chains of every virtual cluster.
+    pub(super) chains: Vec<Vec<u16>>,
+}
+
+/// One step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Entry {
+    /// A coordinator's new life.
+    Began,
+    /// A place is given to a new incarnation.
+    Started { peer: Peer, at: u64 },
+    /// It said hello.
+    Joined { peer: Peer },
+    /// It is given up.
+    Failed { peer: Peer, cause: Cause, at: u64, flows: u64 },
+    /// A numbered message of a runtime.
+    Errand { from: Peer, number: u64, errand: Control },
+    /// Blocks go to a runtime, which is to be told.
+    Granted { to: Peer, pool: PoolId, blocks: Vec<u32> },
+    /// A runtime has blocks of which nobody knew: a log was lost.
+    Held { by: Peer, pool: PoolId, blocks: Vec<u32> },
+    /// Everyone has reported what was recovered of the dead.
+    Finished { dead: Peer, at: u64 },
+    /// A runtime is to be drained.
+    Leaves { peer: Peer, at: u64, had: u64 },
+    /// A runtime is to be told that flows of it shall go elsewhere.
+    Asked { of: Peer, order: Control },
+    /// So many more of its flows are elsewhere.
+    Moved { peer: Peer, flows: u64 },
+    /// It has nothing left, and its process is to end.
+    Drained { peer: Peer, at: u64 },
+    /// A drained runtime comes back into service.
+    Restored { node: NodeId, at: u64 },
+    /// A runtime wants a block of which there was none when it came.
+    Wants { peer: Peer, pool: PoolId },
+    /// New rules.
+    Rules { rules: RuleSet },
+    /// An incarnation was seen that nobody remembers: none up to it is given again.
+    Seen { incarnation: u32 },
+}
+
+impl Memory {
+    pub(super) fn place(&mut self, peer: Peer) -> Option<&mut Place> {
+        self.places.iter_mut().find(|place| place.member.peer() == peer)
+    }
+
+    pub(super) fn pool_at(&self, pool: PoolId) -> Option<usize> {
+        self.ledgers.iter().position(|ledger| ledger.id == pool)
+    }
+
+    /// Those who have flows.
+    pub(super) fn serving(&self) -> impl Iterator<Item = Peer> + '_ {
+        let serves = |place: &&Place| matches!(place.member.state, MemberState::Running | MemberState::Leaving);
+        self.places.iter().filter(serves).map(|place| place.member.peer())
+    }
+
+    /// Those of a virtual cluster.
+    pub(super) fn running_in(&self, cluster: u16) -> impl Iterator<Item = Peer> + '_ {
+        let there = self.places.iter().filter(move |place| place.member.cluster == cluster);
+        there.filter(|place| place.member.state == MemberState::Running).map(|place| place.member.peer())
+    }
+
+    /// The virtual cluster that serves a chain.
+    pub(super) fn cluster_of(&self, chain: u16) -> Option<u16> {
+        self.chains.iter().position(|chains| chains.contains(&chain)).map(|cluster| cluster as u16)
+    }
+
+    /// Whether flows of a chain ever come to a runtime: the chain's pools are divided among those.
+    pub(super) fn serves(&self, peer: Peer, chain: u16) -> bool {
+        let place = self.places.iter().find(|place| place.member.peer() == peer);
+        place.is_some_and(|place| self.cluster_of(chain) == Some(place.member.cluster))
+    }
+
+    fn wants(&mut self, peer: Peer, pool: PoolId) {
+        if let Some(at) = self.pool_at(pool)
+            && self.serves(peer, pool.chain)
+            && !self.wanting[at].contains(&peer)
+        {
+            self.wanting[at].push(peer);
+        }
+    }
+
+    /// The drain of this incarnation, if there is one.
+    fn drain(&mut self, peer: Peer) -> Option<&mut Drain> {
+        self.drains.iter_mut().find(|drain| drain.peer == peer)
+    }
+
+    /// The failover of which everything is known, if there is one. If one that should have reported died, that includes its own: what it had
+    /// recovered is with its replicas, and they report it.
+    pub(super) fn finished(&self) -> Option<Peer> {
+        let is_open = |peer: &Peer| {
+            self.recoveries.iter().any(|other| other.failover.dead == *peer && other.failover.recovered_at.is_none())
+        };
+        let is_done = |recovery: &&Recovery| {
+            recovery.failover.recovered_at.is_none() && recovery.waiting.is_empty() && !recovery.after.iter().any(is_open)
+        };
+        self.recoveries.iter().find(is_done).map(|recovery| recovery.failover.dead)
+    }
+
+    /// See the module.
+    pub(super) fn apply(&mut self, entry: &Entry) {
+        match entry {
+            Entry::Began => self.view += 1,
+            Entry::Started { peer, at } => self.started(*peer, *at),
+            Entry::Joined { peer } => {
+                if let Some(place) = self.place(*peer) {
+                    place.member.state = MemberState::Running;
+                    self.view += 1;
+                    self.ask_successor(*peer);
+                }
+            }
+            Entry::Failed { peer, cause, at, flows } => self.failed(*peer, *cause, *at, *flows),
+            Entry::Errand { from, number, errand } => {
+                if let Some(place) = self.place(*from) {
+                    place.handled = *number;
+                    self.errand(*from, errand);
+                }
+            }
+            Entry::Granted { to, pool, blocks } => {
+                let Some(at) = self.pool_at(*pool) else { return };
+                let blocks = self.ledgers[at].take(*to, blocks);
+                self.wanting[at].retain(|peer| peer != to);
+                self.order(*to, Control::Grant { pool: *pool, blocks });
+            }
+            Entry::Held { by, pool, blocks } => {
+                let Some(at) = self.pool_at(*pool) else { return };
+                self.ledgers[at].take(*by, blocks);
+            }
+            Entry::Finished { dead, at } => {
+                if let Some(recovery) = self.recoveries.iter_mut().find(|recovery| recovery.failover.dead == *dead) {
+                    recovery.failover.recovered_at = Some(*at);
+                }
+                self.release(*dead);
+            }
+            Entry::Leaves { peer, at, had } => self.leaves(*peer, *at, *had),
+            Entry::Asked { of, order } => self.order(*of, order.clone()),
+            Entry::Moved { peer, flows } => {
+                if let Some(drain) = self.drain(*peer) {
+                    drain.moved += flows;
+                }
+            }
+            Entry::Drained { peer, at } => {
+                if let Some(drain) = self.drain(*peer) {
+                    drain.ended_at = Some(*at);
+                }
+            }
+            Entry::Restored { node, at } => {
+                if let Some(place) = self.places.iter_mut().find(|place| place.member.node == *node) {
+                    (place.is_drained, place.start_at) = (false, Some(*at));
+                }
+            }
+            Entry::Wants { peer, pool } => self.wants(*peer, *pool),
+            Entry::Rules { rules } => self.rules.clone_from(rules),
+            Entry::Seen { incarnation } => self.next_incarnation = self.next_incarnation.max(incarnation + 1),
+        }
+    }
+
+    /// What a runtime must be told, if it is there.
+    fn order(&mut self, to: Peer, order: Control) {
+        if let Some(place) = self.place(to).filter(|place| place.member.state != MemberState::Failed) {
+            place.orders.push(order);
+        }
+    }
+
+    fn started(&mut self, peer: Peer, at: u64) {
+        let Some(place) = self.places.iter_mut().find(|place| place.member.node == peer.node) else { return };
+        place.member = Member { incarnation: peer.incarnation, state: MemberState::Starting, ..place.member };
+        (place.started_at, place.start_at) = (at, None);
+        (place.handled, place.orders) = (0, Ordered::default());
+        self.next_incarnation = self.next_incarnation.max(peer.incarnation + 1);
+        self.view += 1;
+    }
+
+    fn leaves(&mut self, peer: Peer, at: u64, had: u64) {
+        let Some(place) = self.place(peer) else { return };
+        (place.member.state, place.is_drained) = (MemberState::Leaving, true);
+        self.view += 1;
+        // One that is not over, or whose process is still to end, is needed: there are no more of those than places.
+        let is_past = |drain: &Drain| drain.ended_at.is_some() && self.serving().all(|peer| peer != drain.peer);
+        if self.drains.len() >= KEPT
+            && let Some(past) = self.drains.iter().position(is_past)
+        {
+            self.drains.remove(past);
+        }
+        self.drains.push(Drain { peer, began_at: at, had, moved: 0, ended_at: None, failed: false });
+    }
+
+    fn failed(&mut self, peer: Peer, cause: Cause, at: u64, flows: u64) {
+        if let Some(drain) = self.drain(peer).filter(|drain| drain.ended_at.is_none()) {
+            (drain.ended_at, drain.failed) = (Some(at), true);
+        }
+        let Some(place) = self.place(peer) else { return };
+        let cluster = place.member.cluster;
+        let was_running = matches!(place.member.state, MemberState::Running | MemberState::Leaving);
+        place.member.state = MemberState::Failed;
+        place.orders = Ordered::default();
+        // A process that lives for a while is started again at once; one that keeps dying is given time.
+        let lived = at.saturating_sub(place.started_at);
+        place.failures = if lived > 10 * SECOND { 0 } else { place.failures + 1 };
+        let pause = if place.failures <= 2 { 0 } else { (SECOND / 10) << (place.failures - 3).min(7) };
+        place.start_at = if place.is_drained { None } else { Some(at + pause) };
+        let serves = |place: &Place| matches!(place.member.state, MemberState::Running | MemberState::Leaving);
+        if !self.places.iter().any(|place| place.member.cluster == cluster && serves(place)) {
+            // Patience is for who can be done without.
+            let of_cluster = self.places.iter_mut().filter(|place| place.member.cluster == cluster);
+            for start_at in of_cluster.filter_map(|place| place.start_at.as_mut()) {
+                *start_at = (*start_at).min(at + SECOND / 10);
+            }
+        }
+        self.ledgers.iter_mut().for_each(|ledger| ledger.quarantine(peer));
+        self.wanting.iter_mut().for_each(|wanting| wanting.retain(|other| *other != peer));
+        for recovery in &mut self.recoveries {
+            if recovery.waiting.contains(&peer) {
+                recovery.waiting.retain(|waiting| *waiting != peer);
+                recovery.after.push(peer);
+            }
+            recovery.later.retain(|later| *later != peer);
+        }
+        self.view += 1;
+        if !was_running {
+            self.ask_later();
+            return self.release(peer);
+        }
+        let waiting: Vec<Peer> = self.running_in(cluster).collect();
+        for other in &waiting {
+            self.order(*other, Control::Recover { node: peer.node, incarnation: peer.incarnation });
+        }
+        if self.recoveries.len() >= KEPT
+            && let Some(done) = self.recoveries.iter().position(|recovery| recovery.failover.recovered_at.is_some())
+        {
+            self.recoveries.remove(done);
+        }
+        let failover = Failover { dead: peer, cause, detected_at: at, recovered_at: None, had: flows, flows: 0 };
+        let of_cluster = self.places.iter().filter(|place| place.member.cluster == cluster);
+        let leaving = of_cluster.filter(|place| place.member.state == MemberState::Leaving);
+        let later = leaving.map(|place| place.member.peer()).collect();
+        self.recoveries.push(Recovery { failover, waiting, later, after: Vec::new() });
+        self.ask_later();
+    }
+
+    /// A runtime has come to where one was that is still being recovered from: others may have kept flows for it.
+    fn ask_successor(&mut self, successor: Peer) {
+        let mut open = Vec::new();
+        for recovery in self.recoveries.iter_mut().filter(|recovery| recovery.failover.recovered_at.is_none()) {
+            if recovery.failover.dead.node == successor.node {
+                recovery.waiting.push(successor);
+                open.push(recovery.failover.dead);
+            }
+        }
+        for Peer { node, incarnation } in open {
+            self.order(successor, Control::Recover { node, incarnation });
+        }
+    }
+
+    /// Those that are leaving are asked when nobody else is waited for.
+    fn ask_later(&mut self) {
+        let mut asked = Vec::new();
+        for recovery in &mut self.recoveries {
+            if recovery.failover.recovered_at.is_none() && recovery.waiting.is_empty() {
+                recovery.waiting.append(&mut recovery.later);
+                asked.extend(recovery.waiting.iter().map(|peer| (*peer, recovery.failover.dead)));
+            }
+        }
+        for (peer, Peer { node, incarnation }) in asked {
+            self.order(peer, Control::Recover { node, incarnation });
+        }
+    }
+
+    fn errand(&mut self, from: Peer, errand: &Control) {
+        let pool = match errand {
+            Control::WantBlock { pool }
+            | Control::Spared { pool, .. }
+            | Control::Adopted { pool, .. }
+            | Control::Returned { pool, .. } => self.pool_at(*pool),
+            _ => None,
+        };
+        match (errand, pool) {
+            (Control::WantBlock { pool }, _) => self.wants(from, *pool),
+            (Control::Spared { blocks, .. }, Some(at)) => {
+                blocks.iter().for_each(|block| self.ledgers[at].give_back(from, *block));
+            }
+            (Control::Adopted { pool, numbers }, Some(at)) => {
+                let ledger = &mut self.ledgers[at];
+                let taken: Vec<(Peer, u32)> =
+                    numbers.iter().filter_map(|number| ledger.adopted(from, *number).map(|owner| (owner, *number))).collect();
+                self.tell_owners(&taken, |numbers| Control::Taken { pool: *pool, numbers });
+            }
+            (Control::Returned { pool, numbers }, Some(at)) => {
+                let ledger = &mut self.ledgers[at];
+                let free: Vec<(Peer, u32)> =
+                    numbers.iter().filter_map(|number| ledger.returned(from, *number).map(|owner| (owner, *number))).collect();
+                self.tell_owners(&free, |numbers| Control::Returned { pool: *pool, numbers });
+            }
+            (Control::Recovered { node, incarnation, flows }, _) => {
+                let dead = Peer { node: *node, incarnation: *incarnation };
+                if let Some(recovery) = self.recoveries.iter_mut().find(|recovery| recovery.failover.dead == dead) {
+                    recovery.waiting.retain(|waiting| *waiting != from);
+                    recovery.failover.flows += flows;
+                }
+                self.ask_later();
+            }
+            _ => {}
+        }
+    }
+
+    /// What a dead runtime had is free, except what recovered flows hold.
+    fn release(&mut self, dead: Peer) {
+        for at in 0..self.ledgers.len() {
+            let lost = self.ledgers[at].release(dead);
+            let pool = self.ledgers[at].id;
+            self.tell_owners(&lost, |numbers| Control::Returned { pool, numbers });
+        }
+    }
+
+    fn tell_owners(&mut self, numbers: &[(Peer, u32)], message: impl Fn(Vec<u32>) -> Control) {
+        for owned in numbers.chunk_by(|a, b| a.0 == b.0) {
+            for part in owned.chunks(200) {
+                self.order(owned[0].0, message(part.iter().map(|(_, number)| *number).collect()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::COORDINATOR;
+    use crate::channel::FabricConfig;
+    use crate::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig};
+
+    fn memory() -> Memory {
+        let config = CoordinatorConfig {
+            me: Peer { node: COORDINATOR, incarnation: 1 },
+            clusters: ClusterConfig::only(3, 1, true),
+            rules: Vec::new(),
+            hang_timeout: SECOND,
+            start_timeout: SECOND,
+            first_incarnation: 1,
+            pools: Vec::new(),
+            layouts: Vec::new(),
+            fabric: FabricConfig::default(),
+        };
+        Coordinator::new(config, 1).memory
+    }
+
+    /// A runtime takes long to drain, another has nothing left and is still to end, and a third is drained and brought back more often than drains are
+    /// remembered: what is forgotten is the oldest of those whose runtimes are gone.
+    #[test]
+    fn a_drain_is_remembered_while_it_is_needed() {
+        let mut memory = memory();
+        let leave = |memory: &mut Memory, peer: Peer| {
+            memory.apply(&Entry::Started { peer, at: 1 });
+            memory.apply(&Entry::Joined { peer });
+            memory.apply(&Entry::Leaves { peer, at: 1, had: 1 });
+        };
+        let [open, ending] = [Peer { node: 16, incarnation: 1 }, Peer { node: 17, incarnation: 2 }];
+        leave(&mut memory, open);
+        leave(&mut memory, ending);
+        memory.apply(&Entry::Drained { peer: ending, at: 2 });
+        let last = KEPT as u32 + 9;
+        for incarnation in 3..=last {
+            let peer = Peer { node: 18, incarnation };
+            leave(&mut memory, peer);
+            memory.apply(&Entry::Drained { peer, at: 2 });
+            memory.apply(&Entry::Failed { peer, cause: Cause::Drained, at: 2, flows: 0 });
+        }
+        let known: Vec<Peer> = memory.drains.iter().map(|drain| drain.peer).collect();
+        let latest = (last + 3 - KEPT as u32..=last).map(|incarnation| Peer { node: 18, incarnation });
+        assert_eq!(known, [open, ending].into_iter().chain(latest).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,454 @@
+//! The manager's side of what it does with the coordinator: who was started, who has ended, what people are told.
+//!
+//! Theory of operation. The coordinator decides, the manager has the processes. It is asked to start and to fence, and tells what became of
+//! it. It keeps what it has told: a coordinator that begins a new life asks, and hears it again. What runtimes report and how the coordinator
+//! saw things last is kept too, so that people are answered while there is no coordinator.
+//!
+//! In: messages, what the driver knows of processes. Out: messages, [`Wish`]es. Never: a decision about a runtime.
+
+use crate::address::{COORDINATOR, NodeId};
+use crate::channel::{Fabric, FabricConfig};
+use crate::coordinator::RuntimeStatus;
+use crate::message::{
+    Control, Drain, Failover, FlowInfo, Member, MemberState, Order, Protected, Refusal, Report, Standing, TraceStep, kind,
+};
+use crate::rules::{Rule, RuleSet};
+use holdfast_protection::Peer;
+use holdfast_wire::{DropCounters, DropReason};
+use std::collections::VecDeque;
+
+/// What the host is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// Start a runtime's process.
+    Start(Peer),
+    /// Accept nothing more from this incarnation.
+    Fence(Peer),
+    /// It has nothing left to do: end its process.
+    Stop(Peer),
+}
+
+/// A request to move flows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Move {
+    /// Its number.
+    pub request: u32,
+    /// Whose flows.
+    pub from: Peer,
+    /// When it began, ns.
+    pub began_at: u64,
+    /// Flows that another runtime serves now.
+    pub moved: u64,
+    /// Flows that nobody would have.
+    pub refused: u64,
+    /// When it was over, ns.
+    pub ended_at: Option<u64>,
+    /// The runtime failed before it was over.
+    pub failed: bool,
+}
+
+/// Ends that are told again to a coordinator that was away.
+const ENDS_KEPT: usize = 64;
+/// Failovers that are kept for `status`.
+const FAILOVERS_KEPT: usize = 64;
+/// Lists of flows, and orders, that may be under way.
+const LISTS: usize = 16;
+/// Requests to move and drains that are remembered.
+const MOVES_KEPT: usize = 64;
+
+struct FlowList {
+    request: u32,
+    flows: Vec<FlowInfo>,
+    open: Vec<Peer>,
+}
+
+/// An order that was passed on.
+struct Ticket {
+    number: u32,
+    /// Whose flows are to move, if any are.
+    from: Option<NodeId>,
+    /// What the coordinator said, once it has.
+    answer: Option<Result<u32, Refusal>>,
+}
+
+/// See the module.
+pub struct Manager {
+    fabric: Fabric,
+    /// Started, and neither ended nor fenced.
+    present: Vec<Peer>,
+    ended: VecDeque<(Peer, u64)>,
+    has_heard: bool,
+    now: u64,
+    standing: Option<Standing>,
+    reports: Vec<(Peer, Report)>,
+    failovers: Vec<Failover>,
+    drains: Vec<Drain>,
+    moves: Vec<Move>,
+    tickets: Vec<Ticket>,
+    next_ticket: u32,
+    /// Rules that an operator wanted.
+    rules: Option<RuleSet>,
+    lists: Vec<FlowList>,
+    next_request: u32,
+    wishes: Vec<Wish>,
+    drops: DropCounters,
+    /// Steps of traced packets.
+    pub traces: Vec<TraceStep>,
+}
+
+impl Manager {
+    /// A manager that has started nobody.
+    pub fn new(me: Peer, fabric: FabricConfig) -> Manager {
+        Manager {
+            fabric: Fabric::new(me, fabric),
+            present: Vec::new(),
+            ended: VecDeque::new(),
+            has_heard: false,
+            now: 0,
+            standing: None,
+            reports: Vec::new(),
+            failovers: Vec::new(),
+            drains: Vec::new(),
+            moves: Vec::new(),
+            tickets: Vec::new(),
+            next_ticket: 1,
+            rules: None,
+            lists: Vec::new(),
+            next_request: 1,
+            wishes: Vec::new(),
+            drops: DropCounters::default(),
+            traces: Vec::new(),
+        }
+    }
+
+    /// The endpoint, for the hub that carries its frames.
+    pub fn fabric(&mut self) -> &mut Fabric {
+        &mut self.fabric
+    }
+
+    /// Drops by reason.
+    pub fn drops(&self) -> &DropCounters {
+        &self.drops
+    }
+
+    /// What is to be done, in order.
+    pub fn poll_wishes(&mut self) -> impl Iterator<Item = Wish> + '_ {
+        self.wishes.drain(..)
+    }
+
+    /// A runtime's process was started.
+    pub fn handle_started(&mut self, peer: Peer) {
+        self.fabric.set_peer(peer);
+        let Peer { node, incarnation } = peer;
+        self.fabric.send_control(COORDINATOR, &Control::Started { node, incarnation });
+    }
+
+    /// Nothing more is let out of a runtime: it has ended, was fenced, or could not be started. `flows` is what the switch sent there.
+    pub fn handle_ended(&mut self, peer: Peer, flows: u64) {
+        if self.ended.iter().any(|(ended, _)| *ended == peer) {
+            return;
+        }
+        for order in self.moves.iter_mut().filter(|order| order.from == peer && order.ended_at.is_none()) {
+            (order.ended_at, order.failed) = (Some(self.now), true);
+        }
+        self.present.retain(|present| *present != peer);
+        self.lists.iter_mut().for_each(|list| list.open.retain(|open| *open != peer));
+        if self.ended.len() == ENDS_KEPT {
+            self.ended.pop_front();
+        }
+        self.ended.push_back((peer, flows));
+        let Peer { node, incarnation } = peer;
+        self.fabric.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows });
+    }
+
+    /// The runtimes that were started and may speak.
+    pub fn present(&self) -> &[Peer] {
+        &self.present
+    }
+
+    /// Whether a coordinator has ever said anything: what it said lies in its log.
+    pub fn has_heard(&self) -> bool {
+        self.has_heard
+    }
+
+    /// Acts on the messages that have arrived.
+    pub fn handle_records(&mut self, now: u64) {
+        self.now = now;
+        let inbox = core::mem::take(&mut self.fabric.inbox);
+        for (record, body) in inbox.records() {
+            let message = if record.kind == kind::CONTROL { Control::decode(body) } else { Err(DropReason::Malformed) };
+            match message {
+                Ok(message) if record.from.node == COORDINATOR => self.handle_coordinator(message),
+                Ok(message) => self.handle_runtime(record.from, message),
+                Err(reason) => self.drops.count(reason),
+            }
+        }
+        self.fabric.inbox = inbox;
+        self.fabric.inbox.clear();
+    }
+
+    fn handle_coordinator(&mut self, message: Control) {
+        self.has_heard = true;
+        match message {
+            Control::Start { node, incarnation } => {
+                let peer = Peer { node, incarnation };
+                let is_known = self.present.contains(&peer) || self.ended.iter().any(|(ended, _)| *ended == peer);
+                if !is_known {
+                    self.present.push(peer);
+                    self.wishes.push(Wish::Start(peer));
+                }
+            }
+            Control::Fence { node, incarnation } => {
+                let peer = Peer { node, incarnation };
+                match self.ended.iter().find(|(ended, _)| *ended == peer) {
+                    Some(&(_, flows)) => {
+                        self.fabric.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows });
+                    }
+                    None => self.wishes.push(Wish::Fence(peer)),
+                }
+            }
+            Control::Account { .. } => {
+                for &(Peer { node, incarnation }, flows) in &self.ended {
+                    self.fabric.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows });
+                }
+                self.fabric.send_control(COORDINATOR, &Control::Present { peers: self.present.clone() });
+                self.tell_rules();
+            }
+            Control::Stop { node, incarnation } => self.wishes.push(Wish::Stop(Peer { node, incarnation })),
+            Control::Answer { ticket, result } => {
+                let Some(known) = self.tickets.iter_mut().find(|known| known.number == ticket) else { return };
+                known.answer = Some(result);
+                let from = known.from.and_then(|node| self.present.iter().copied().find(|peer| peer.node == node));
+                if let (Ok(request), Some(from)) = (result, from) {
+                    self.moving_mut(request, from);
+                }
+            }
+            Control::Draining(drain) => {
+                match self.drains.iter_mut().find(|known| known.peer == drain.peer) {
+                    Some(known) => *known = drain,
+                    None => self.drains.push(drain),
+                }
+                // One that is not over is needed: there are no more of those than runtimes.
+                if self.drains.len() > MOVES_KEPT
+                    && let Some(over) = self.drains.iter().position(|drain| drain.ended_at.is_some())
+                {
+                    self.drains.remove(over);
+                }
+            }
+            Control::Standing(standing) => {
+                self.reports.retain(|(peer, _)| standing.members.iter().any(|member| member.peer() == *peer));
+                self.standing = Some(standing);
+            }
+            Control::Failover(failover) => {
+                match self.failovers.iter_mut().find(|known| known.dead == failover.dead) {
+                    Some(known) => *known = failover,
+                    None => self.failovers.push(failover),
+                }
+                if self.failovers.len() > FAILOVERS_KEPT {
+                    self.failovers.remove(0);
+                }
+            }
+            _ => self.drops.count(DropReason::Malformed),
+        }
+    }
+
+    fn handle_runtime(&mut self, from: Peer, message: Control) {
+        match message {
+            Control::Report(report) => match self.reports.iter_mut().find(|(peer, _)| peer.node == from.node) {
+                Some(known) => *known = (from, report),
+                None => self.reports.push((from, report)),
+            },
+            Control::Trace(steps) => self.traces.extend(steps),
+            Control::Migrated { request, moved, refused, last } => {
+                let now = self.now;
+                let order = self.moving_mut(request, from);
+                (order.moved, order.refused) = (moved, refused);
+                if last {
+                    order.ended_at.get_or_insert(now);
+                }
+            }
+            Control::Flows { request, flows, last } => {
+                if let Some(list) = self.lists.iter_mut().find(|list| list.request == request && list.open.contains(&from)) {
+                    list.flows.extend(flows);
+                    if last {
+                        list.open.retain(|open| *open != from);
+                    }
+                }
+            }
+            _ => self.drops.count(DropReason::Malformed),
+        }
+    }
+
+    /// A request to move flows, known from its beginning or from what its runtime tells of it.
+    fn moving_mut(&mut self, request: u32, from: Peer) -> &mut Move {
+        let at = self.moves.iter().position(|order| order.request == request).unwrap_or_else(|| {
+            if self.moves.len() >= MOVES_KEPT {
+                self.moves.remove(0);
+            }
+            let began_at = self.now;
+            self.moves.push(Move { request, from, began_at, moved: 0, refused: 0, ended_at: None, failed: false });
+            self.moves.len() - 1
+        });
+        &mut self.moves[at]
+    }
+
+    /// New rules, for flows that begin from now on, after the version that is in force. Their version. A coordinator that is away is told when it is back.
+    pub fn set_rules(&mut self, in_force: u64, rules: Vec<Rule>) -> u64 {
+        // Those that the box began with have the version 1.
+        let version = self.rules.as_ref().map_or(1, RuleSet::version).max(in_force) + 1;
+        self.rules = Some(RuleSet::new(version, rules));
+        self.tell_rules();
+        version
+    }
+
+    /// The version of the rules that an operator wanted last, or of those that are in force.
+    pub fn rules_wanted(&self, in_force: u64) -> u64 {
+        self.rules.as_ref().map_or(in_force, |rules| rules.version().max(in_force))
+    }
+
+    fn tell_rules(&mut self) {
+        let messages = self.rules.as_ref().map(|rules| rules.messages(self.fabric.max_record()));
+        for message in messages.unwrap_or_default() {
+            self.fabric.send_control(COORDINATOR, &message);
+        }
+    }
+
+    /// Passes an operator's wish on; [`Manager::take_answer`] gives the answer.
+    pub fn order(&mut self, order: Order) -> u32 {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let from = if let Order::Move { from, .. } = &order { Some(*from) } else { None };
+        self.fabric.send_control(COORDINATOR, &Control::Order { ticket, order });
+        self.tickets.push(Ticket { number: ticket, from, answer: None });
+        if self.tickets.len() > LISTS {
+            self.tickets.remove(0);
+        }
+        ticket
+    }
+
+    /// The answer to an order, once it is there. Who asked too late for it gets none.
+    pub fn take_answer(&mut self, ticket: u32) -> Option<Result<u32, Refusal>> {
+        let Some(at) = self.tickets.iter().position(|known| known.number == ticket) else { return Some(Err(Refusal::Away)) };
+        let answer = self.tickets[at].answer?;
+        self.tickets.remove(at);
+        Some(answer)
+    }
+
+    /// The coordinator's life has ended: what it was asked it does not answer any more.
+    pub fn handle_coordinator_ended(&mut self) {
+        for ticket in &mut self.tickets {
+            ticket.answer.get_or_insert(Err(Refusal::Away));
+        }
+    }
+
+    /// Requests to move flows so far, those of drains included.
+    pub fn moves(&self) -> &[Move] {
+        &self.moves
+    }
+
+    /// Drains so far, latest last.
+    pub fn drains(&self) -> &[Drain] {
+        &self.drains
+    }
+
+    /// Asks every runtime for its flows, or those that a selector means; [`Manager::take_flows`] gives them when all have answered.
+    pub fn request_flows(&mut self, limit: u32, selector: &str) -> u32 {
+        let request = self.next_request;
+        self.next_request += 1;
+        let served = |peer: &Peer| self.reports.iter().any(|(reporter, _)| reporter == peer);
+        let open: Vec<Peer> = self.present.iter().copied().filter(served).collect();
+        for peer in &open {
+            self.fabric.send_control(peer.node, &Control::ListFlows { request, limit, selector: selector.to_owned() });
+        }
+        self.lists.push(FlowList { request, flows: Vec::new(), open });
+        // Requests whose asker went away are not kept for ever.
+        if self.lists.len() > LISTS {
+            self.lists.remove(0);
+        }
+        request
+    }
+
+    /// The answer to a request, once it is whole.
+    pub fn take_flows(&mut self, request: u32) -> Option<Vec<FlowInfo>> {
+        let at = self.lists.iter().position(|list| list.request == request && list.open.is_empty())?;
+        Some(self.lists.remove(at).flows)
+    }
+
+    /// The runtimes as the coordinator saw them last, those that have ended since as failed, each with its last report.
+    pub fn status(&self) -> impl Iterator<Item = RuntimeStatus> + '_ {
+        let members = self.standing.iter().flat_map(|standing| &standing.members);
+        members.map(|member| {
+            let has_ended = self.ended.iter().any(|(ended, _)| *ended == member.peer());
+            let state = if has_ended { MemberState::Failed } else { member.state };
+            let report = self.reports.iter().find(|(peer, _)| *peer == member.peer());
+            RuntimeStatus {
+                member: Member { state, ..*member },
+                report: report.map(|(_, report)| report.clone()).unwrap_or_default(),
+                is_drained: self.standing.iter().any(|standing| standing.drained.contains(&member.node)),
+            }
+        })
+    }
+
+    /// Failures so far, latest last.
+    pub fn failovers(&self) -> &[Failover] {
+        &self.failovers
+    }
+
+    /// True once the coordinator has said that every runtime has started and knows the others.
+    pub fn is_ready(&self) -> bool {
+        self.standing.as_ref().is_some_and(|standing| standing.ready)
+    }
+
+    /// Whether flows would survive a failure, as the coordinator saw it last, and nobody has said otherwise since. Without a coordinator another
+    /// failure would be the second.
+    pub fn protected(&self, is_coordinator_there: bool) -> Protected {
+        let Some(standing) = &self.standing else { return Protected::No };
+        let is_safe = |report: &Report| report.unprotected == 0 && !report.resynchronising && report.view >= standing.view;
+        let has_reported = |peer: Peer| self.reports.iter().any(|(reporter, report)| *reporter == peer && is_safe(report));
+        let is_settled = |member: &Member| match member.state {
+            MemberState::Failed => true,
+            _ if self.ended.iter().any(|(ended, _)| *ended == member.peer()) => false,
+            MemberState::Running => has_reported(member.peer()),
+            MemberState::Starting | MemberState::Leaving => true,
+        };
+        let is_certain = is_coordinator_there && standing.members.iter().all(is_settled);
+        if standing.protected == Protected::Yes && !is_certain { Protected::Resynchronising } else { standing.protected }
+    }
+
+    /// What the coordinator has dropped, as it said last.
+    pub fn coordinator_drops(&self) -> DropCounters {
+        let mut drops = DropCounters::default();
+        for (number, count) in self.standing.iter().flat_map(|standing| &standing.drops) {
+            if let Some(reason) = DropReason::from_index(*number as usize) {
+                drops.add_count(reason, *count);
+            }
+        }
+        drops
+    }
+
+    /// Node id.
+    pub fn node(&self) -> NodeId {
+        self.fabric.me().node
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::MANAGER;
+
+    /// More drains are over than are remembered, while the first of them is not.
+    #[test]
+    fn a_drain_that_is_not_over_is_not_forgotten() {
+        let mut manager = Manager::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
+        let last = MOVES_KEPT as u32 + 9;
+        for incarnation in 1..=last {
+            let ended_at = (incarnation > 1).then_some(2);
+            let peer = Peer { node: 16, incarnation };
+            manager.handle_coordinator(Control::Draining(Drain { peer, began_at: 1, had: 1, moved: 0, ended_at, failed: false }));
+        }
+        let known: Vec<u32> = manager.drains().iter().map(|drain| drain.peer.incarnation).collect();
+        let latest = last + 2 - MOVES_KEPT as u32..=last;
+        assert_eq!(known, [1].into_iter().chain(latest).collect::<Vec<_>>());
+    }
+}

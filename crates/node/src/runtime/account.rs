@@ -1,0 +1,38 @@
+//! What a runtime and the coordinator owe each other although the coordinator may die at any time: see [`Ordered`](crate::message::Ordered).
+
+use super::Runtime;
+use crate::address::COORDINATOR;
+use crate::message::Control;
+use holdfast_protection::Peer;
+
+/// Block numbers in one message: it fits a record however large they are.
+const BLOCKS_PER_MESSAGE: usize = 200;
+
+impl Runtime {
+    /// An order of the coordinator, which may come again in another of its lives.
+    pub(super) fn handle_order(&mut self, from: Peer, number: u64, message: Control) {
+        self.owes_word = true;
+        if number > self.handled {
+            self.handled = number;
+            self.handle_control(from, message);
+        }
+    }
+
+    /// The coordinator has begun a new life: it hears what is here, and again what it may not have heard.
+    pub(super) fn account(&mut self, handled: u64) {
+        if !self.errands.resume(handled) {
+            self.visit_pools(|_, pool| pool.backend().announce());
+        }
+        let layouts = self.lanes.iter().map(|lane| lane.flows.layout()).collect();
+        self.fabric.send_control(COORDINATOR, &Control::Hello { layouts });
+        let mut held = Vec::new();
+        self.visit_pools(|id, pool| held.push((id, pool.backend().blocks())));
+        for (pool, blocks) in held {
+            for blocks in blocks.chunks(BLOCKS_PER_MESSAGE) {
+                self.fabric.send_control(COORDINATOR, &Control::Holds { pool, blocks: blocks.to_vec() });
+            }
+        }
+        self.fabric.send_control(COORDINATOR, &Control::Accounted { handled: self.handled });
+        self.next_report = 0;
+    }
+}

@@ -1,0 +1,274 @@
+//! A runtime that is leaving while flows are on their way to it: what it does when the one that sends them dies.
+
+use holdfast_nf::{Bound, Chain, ConfigError, Context, NetworkFunction, Open, Verdict};
+use holdfast_node::address::{COORDINATOR, SWITCH, mac_of};
+use holdfast_node::channel::{Fabric, FabricConfig};
+use holdfast_node::message::{Claim, Control, Member, MemberState, RENOUNCED, kind, numbered};
+use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
+use holdfast_protection::flows::role;
+use holdfast_protection::{NfvActor, Peer, ReleaseAt};
+use holdfast_wire::nsh::{self, Flags, Outer, index};
+use holdfast_wire::{MemoryPool, Packet, PacketPool};
+use zerocopy::FromBytes;
+
+/// The one that is leaving, and the one that sends it a flow.
+const TARGET: Peer = Peer { node: 16, incarnation: 1 };
+const SOURCE: Peer = Peer { node: 17, incarnation: 2 };
+const SECOND: u64 = 1_000_000_000;
+/// Under which the flow began.
+const EPOCH: u32 = 5;
+
+holdfast_nf::flow_state! {
+    struct Count {
+        packets: u64,
+    }
+}
+
+holdfast_nf::shared_state! {
+    struct Nothing {}
+}
+
+struct Counter;
+
+impl NetworkFunction for Counter {
+    const NAME: &'static str = "counter";
+    type Config = ();
+    type Flow = Count;
+    type Shared = Nothing;
+
+    fn new((): ()) -> Result<(Counter, Nothing), ConfigError> {
+        Ok((Counter, Nothing {}))
+    }
+
+    fn open(&self, _: &Packet, _: &mut Nothing, _: &mut Context) -> Open<Count> {
+        Open::Accept(Count { packets: 0 })
+    }
+
+    fn process(&self, _: &mut Packet, flow: &mut Count, _: &mut Nothing, _: &mut Context) -> Verdict {
+        flow.packets += 1;
+        Verdict::Forward
+    }
+}
+
+/// Both, and what speaks for the switch and the coordinator. The source has been asked to move its flow, and the switch to lead the route to the target.
+struct Host {
+    target: Runtime,
+    source: Option<Runtime>,
+    switch: Fabric,
+    coordinator: Fabric,
+    pool: MemoryPool,
+    now: u64,
+}
+
+impl Host {
+    /// The target has a replica of the flow, or leaves already when it begins.
+    fn moving(has_replica: bool) -> Host {
+        let runtime = |me: Peer| {
+            let config = RuntimeConfig { me, flows: 8, seed: 1, report_interval: SECOND, fabric: FabricConfig::default() };
+            let chain = Chain::new(vec![Box::new(Bound::<Counter>::new(()).expect("nothing to refuse"))]);
+            let protection = Box::new(NfvActor::new(ReleaseAt::Replica));
+            Runtime::new(config, vec![ChainSpec { name: "test".to_owned(), chain, protection }])
+        };
+        let fabric = |node| Fabric::new(Peer { node, incarnation: 1 }, FabricConfig::default());
+        let mut host = Host {
+            target: runtime(TARGET),
+            source: Some(runtime(SOURCE)),
+            switch: fabric(SWITCH),
+            coordinator: fabric(COORDINATOR),
+            pool: MemoryPool::new(64),
+            now: SECOND,
+        };
+        let target = if has_replica { MemberState::Running } else { MemberState::Leaving };
+        host.show(1, target, MemberState::Running);
+        let frame = host.first_packet();
+        host.carry(vec![(SOURCE, frame)]);
+        let order = Control::Migrate {
+            request: 1,
+            targets: vec![(TARGET.node, TARGET.incarnation)],
+            limit: 1,
+            selector: "any".to_owned(),
+        };
+        host.coordinator.send_control(SOURCE.node, &order);
+        host.carry(Vec::new());
+        assert!(host.take(kind::MOVE).len() == 1, "the switch leads the route to the target");
+        assert_eq!(host.role(), Some(role::ARRIVING));
+        host
+    }
+
+    fn show(&mut self, version: u64, target: MemberState, source: MemberState) {
+        let member = |Peer { node, incarnation }, state| Member { node, incarnation, state, cluster: 0 };
+        let view = Control::View { version, members: vec![member(TARGET, target), member(SOURCE, source)] };
+        for peer in [TARGET, SOURCE] {
+            self.coordinator.set_peer(peer);
+            self.coordinator.send_control(peer.node, &view);
+        }
+        self.carry(Vec::new());
+    }
+
+    /// As the switch sends it.
+    fn first_packet(&mut self) -> Vec<u8> {
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+        frame.extend_from_slice(&[0x45, 0, 0, 29, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 2, 192, 0, 2, 1]);
+        frame.extend_from_slice(&[0, 9, 0, 53, 0, 9, 0, 0, 0]);
+        let mut packet = self.packet(&frame);
+        (packet.meta.stamp, packet.meta.commit, packet.meta.flags) = (self.now, EPOCH, Flags::NEW);
+        let outer = Outer { destination: mac_of(SOURCE.node), source: mac_of(SWITCH), index: index::TO_RUNTIME };
+        assert!(nsh::encapsulate(&mut packet, outer));
+        let frame = packet.bytes().to_vec();
+        self.pool.put(packet);
+        frame
+    }
+
+    fn packet(&mut self, frame: &[u8]) -> Packet {
+        let mut packet = self.pool.take().expect("the pool is large enough");
+        assert!(packet.copy_from(frame));
+        packet
+    }
+
+    /// Everybody turns a few times, and what is sent arrives.
+    fn carry(&mut self, mut frames: Vec<(Peer, Vec<u8>)>) {
+        for _ in 0..8 {
+            self.now += 1000;
+            let now = self.now;
+            let mut sent = Vec::new();
+            for fabric in [&mut self.switch, &mut self.coordinator] {
+                fabric.poll_transmit(now, |frame| {
+                    sent.push(frame.to_vec());
+                    true
+                });
+            }
+            for at in [TARGET, SOURCE] {
+                let mut rx = Vec::new();
+                for (_, frame) in frames.extract_if(.., |(to, _)| *to == at) {
+                    rx.push(self.packet(&frame));
+                }
+                let runtime = if at == TARGET { Some(&mut self.target) } else { self.source.as_mut() };
+                let Some(runtime) = runtime else { continue };
+                let mut tx = Vec::new();
+                runtime.turn(&mut rx, &mut tx, &mut self.pool, now);
+                for packet in tx {
+                    sent.push(packet.bytes().to_vec());
+                    self.pool.put(packet);
+                }
+            }
+            for frame in sent {
+                for peer in [TARGET, SOURCE] {
+                    if frame[..6] == mac_of(peer.node) {
+                        frames.push((peer, frame.clone()));
+                    }
+                }
+                // Frames for others are refused.
+                let _ = self.switch.handle_frame(&frame, now);
+                let _ = self.coordinator.handle_frame(&frame, now);
+            }
+        }
+    }
+
+    /// What the switch has got of this kind.
+    fn take(&mut self, wanted: u8) -> Vec<Vec<u8>> {
+        let records = self.switch.inbox.records().filter(|(record, _)| record.kind == wanted);
+        let bodies = records.map(|(_, body)| body.to_vec()).collect();
+        self.switch.inbox.clear();
+        bodies
+    }
+
+    /// The one claim that the switch has got: its number, and whether the route is given back.
+    fn claim(&mut self) -> Option<(u32, bool)> {
+        let claims = self.take(kind::CLAIM);
+        assert!(claims.len() < 2, "one claim at a time");
+        let (number, rest) = claims.first()?.split_first_chunk::<4>()?;
+        let claim = Claim::read_from_bytes(rest).expect("one claim");
+        assert_eq!(claim.epoch.get(), EPOCH, "as it was before it moved");
+        Some((u32::from_be_bytes(*number), claim.chain.get() & RENOUNCED != 0))
+    }
+
+    fn answer(&mut self, number: u32, epoch: u32) {
+        let body = [number.to_be_bytes(), epoch.to_be_bytes()].concat();
+        self.switch.send(TARGET.node, kind::CLAIMED, &body).expect("there is room");
+        self.carry(Vec::new());
+    }
+
+    fn recover(&mut self) {
+        let order = Control::Recover { node: SOURCE.node, incarnation: SOURCE.incarnation };
+        self.coordinator.send_control(TARGET.node, &order);
+        self.carry(Vec::new());
+    }
+
+    /// What the target says it has recovered.
+    fn recovered(&mut self) -> Vec<u64> {
+        let records = self.coordinator.inbox.records().filter(|(record, _)| record.kind == kind::NUMBERED);
+        let errands = records.filter_map(|(_, body)| numbered(body).ok()).map(|(_, errand)| errand);
+        let flows = errands.filter_map(|errand| if let Control::Recovered { flows, .. } = errand { Some(flows) } else { None });
+        let flows = flows.collect();
+        self.coordinator.inbox.clear();
+        flows
+    }
+
+    /// What the flow is at the target.
+    fn role(&self) -> Option<u8> {
+        self.target.flows(0).and_then(|flows| flows.iter().next()).map(|(_, header)| header.role)
+    }
+}
+
+/// The source dies while its flow is on its way to a runtime that is leaving. That one is asked last what it has of the dead, and whoever is asked first
+/// waits until the route is given back: it is, as soon as the death is known.
+#[test]
+fn a_route_to_one_that_leaves_is_given_back_at_once() {
+    let mut host = Host::moving(false);
+    host.source = None;
+    assert_eq!(host.claim(), None);
+    host.show(2, MemberState::Leaving, MemberState::Failed);
+    let (number, is_given_back) = host.claim().expect("it says that it has nothing");
+    assert!(is_given_back);
+    assert_eq!(host.role(), Some(role::CLAIMING), "what the route still leads here waits");
+    host.answer(number, 0);
+    assert_eq!(host.role(), None);
+    host.recover();
+    assert_eq!((host.claim(), host.recovered()), (None, vec![0]));
+}
+
+/// The same, and it has a replica, which may be older than another's: the route is given back all the same, and claimed when the others have had their
+/// turn.
+#[test]
+fn a_replica_of_one_that_leaves_comes_last() {
+    let mut host = Host::moving(true);
+    host.show(2, MemberState::Leaving, MemberState::Running);
+    host.source = None;
+    host.show(3, MemberState::Leaving, MemberState::Failed);
+    let (number, is_given_back) = host.claim().expect("it gives the route back");
+    assert!(is_given_back);
+    host.answer(number, 0);
+    assert_eq!(host.role(), Some(role::REPLICA));
+    host.recover();
+    let (number, is_given_back) = host.claim().expect("now it is asked");
+    assert!(!is_given_back);
+    assert_eq!(host.recovered(), [0; 0]);
+    host.answer(number, EPOCH + 9);
+    assert_eq!((host.role(), host.recovered()), (Some(role::OWNER), vec![1]));
+}
+
+/// It is asked before the switch has answered: the recovery is not over before the replica has been claimed.
+#[test]
+fn a_replica_is_claimed_although_the_switch_answers_late() {
+    let mut host = Host::moving(true);
+    host.show(2, MemberState::Leaving, MemberState::Running);
+    host.source = None;
+    host.show(3, MemberState::Leaving, MemberState::Failed);
+    let (late, _) = host.claim().expect("it gives the route back");
+    host.recover();
+    assert_eq!((host.claim(), host.recovered()), (None, vec![]));
+    host.answer(late, 0);
+    let (number, is_given_back) = host.claim().expect("the replica is still to be claimed");
+    assert!(!is_given_back);
+    assert_eq!(host.recovered(), [0; 0]);
+    host.answer(number, EPOCH + 9);
+    assert_eq!((host.role(), host.recovered()), (Some(role::OWNER), vec![1]));
+}
+
+/// A view that is older than the source's first one does not mean that the source is dead.
+#[test]
+fn one_that_only_starts_is_not_dead() {
+    let mut host = Host::moving(false);
+    host.show(2, MemberState::Leaving, MemberState::Starting);
+    assert_eq!((host.claim(), host.role()), (None, Some(role::ARRIVING)));
+}

@@ -1,0 +1,253 @@
+//! The coordinator of a world: a process of its own, which may die at any time and begins again from its log.
+
+use super::{Event, MICROSECOND, MILLISECOND, World};
+use holdfast_node::coordinator::{Coordinator, CoordinatorConfig, Ledger};
+use holdfast_node::message::{Drain, Failover, Order, Protected};
+use holdfast_node::rules::Rule;
+use holdfast_protection::Peer;
+use holdfast_wire::DropCounters;
+
+/// Its lives, one after the other.
+pub(super) struct Lives {
+    config: CoordinatorConfig,
+    /// The present one, unless it is away.
+    now: Option<Coordinator>,
+    /// What lies on the disk.
+    log: Vec<Vec<u8>>,
+    turn_at: u64,
+    /// It dies as soon as it has something to write down: some of that is written.
+    dies_writing: bool,
+    /// Planted: since when it only pretends to write.
+    pretends_since: Option<u64>,
+    faults_left: u64,
+    /// When it died, every flow would have survived a failure.
+    was_safe: bool,
+    drops: DropCounters,
+}
+
+impl Lives {
+    pub(super) fn new(config: CoordinatorConfig, faults_left: u64) -> Lives {
+        Lives {
+            now: Some(Coordinator::new(config.clone(), super::BEGIN)),
+            config,
+            log: Vec::new(),
+            turn_at: u64::MAX,
+            dies_writing: false,
+            pretends_since: None,
+            faults_left,
+            was_safe: false,
+            drops: DropCounters::default(),
+        }
+    }
+
+    /// It is there, and nothing more is going to be done to it.
+    pub(super) fn is_spared(&self) -> bool {
+        self.faults_left == 0 && !self.dies_writing && self.now.is_some()
+    }
+
+    pub(super) fn is_away(&self) -> bool {
+        self.now.is_none()
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.now.as_ref().is_some_and(Coordinator::is_ready)
+    }
+
+    pub(super) fn is_protected(&self) -> bool {
+        self.now.as_ref().is_some_and(|coordinator| coordinator.protected() == Protected::Yes)
+    }
+
+    /// As it says, or said last.
+    pub(super) fn says_safe(&self) -> bool {
+        if self.now.is_some() { self.is_protected() } else { self.was_safe }
+    }
+
+    pub(super) fn has_given_up(&self, peer: Peer) -> bool {
+        self.now.as_ref().is_some_and(|coordinator| coordinator.failovers().any(|failover| failover.dead == peer))
+    }
+
+    /// No drain is under way, if anybody knows.
+    pub(super) fn is_undrained(&self) -> Option<bool> {
+        self.now.as_ref().map(|coordinator| coordinator.drains().iter().all(|drain| drain.ended_at.is_some()))
+    }
+
+    pub(super) fn failovers(&self) -> usize {
+        self.now.as_ref().map_or(0, |coordinator| coordinator.failovers().count())
+    }
+
+    /// The accounts: while it is away, those with which its next life would begin.
+    pub(super) fn ledgers(&self) -> Vec<Ledger> {
+        match &self.now {
+            Some(coordinator) => coordinator.ledgers().to_vec(),
+            None => self.restored(0).map_or(Vec::new(), |coordinator| coordinator.ledgers().to_vec()),
+        }
+    }
+
+    pub(super) fn drops(&self) -> DropCounters {
+        let mut drops = self.drops.clone();
+        if let Some(coordinator) = &self.now {
+            drops.add(coordinator.drops());
+        }
+        drops
+    }
+
+    /// Nothing was ever written down if it died as soon as it was made: then it is as if it had never been.
+    fn restored(&self, now: u64) -> Option<Coordinator> {
+        let config = self.config.clone();
+        if self.log.is_empty() {
+            return Some(Coordinator::new(config, now));
+        }
+        Coordinator::restore(config, now, self.log.iter().map(Vec::as_slice)).ok()
+    }
+}
+
+impl World {
+    pub(super) fn turn_coordinator_at(&mut self, time: u64) {
+        if time < self.coordinator.turn_at {
+            self.coordinator.turn_at = time;
+            self.at(time, Event::TurnCoordinator);
+        }
+    }
+
+    pub(super) fn coordinator_receives(&mut self, peer: Peer, frame: &[u8]) {
+        let Some(coordinator) = self.coordinator.now.as_mut().filter(|_| peer == self.coordinator.config.me) else { return };
+        coordinator.handle_frame(frame, self.now);
+        let delay = self.random.range(1, 20) * MICROSECOND;
+        self.turn_coordinator_at(self.now + delay);
+    }
+
+    pub(super) fn turn_coordinator(&mut self) {
+        if self.now < self.coordinator.turn_at {
+            return;
+        }
+        self.coordinator.turn_at = u64::MAX;
+        let now = self.now;
+        let Some(coordinator) = &mut self.coordinator.now else { return };
+        coordinator.handle_records(now);
+        coordinator.handle_timeout(now);
+        let mut records = coordinator.poll_log();
+        if let Some(since) = self.coordinator.pretends_since {
+            if now >= since + 3 * MILLISECOND {
+                return self.kill_coordinator(0);
+            }
+            records.clear();
+        }
+        let dies = self.coordinator.dies_writing && !records.is_empty();
+        let pretends = self.scenario.planted.speaks_before_writing;
+        if dies {
+            self.coordinator.pretends_since = pretends.then_some(now);
+            let written = self.random.range(0, records.len() as u64 + 1) as usize;
+            records.truncate(written);
+        }
+        for record in records {
+            if record.replaces {
+                self.coordinator.log.clear();
+            }
+            self.coordinator.log.push(record.bytes);
+        }
+        if dies && !pretends {
+            return self.kill_coordinator(0);
+        }
+        let Some(coordinator) = &mut self.coordinator.now else { return };
+        coordinator.logged();
+        let mut frames = Vec::new();
+        coordinator.fabric().poll_transmit(now, |frame| {
+            frames.push(frame.to_vec());
+            true
+        });
+        let due = coordinator.poll_timeout().min(coordinator.fabric().poll_timeout().unwrap_or(u64::MAX));
+        let me = self.coordinator.config.me;
+        for frame in frames {
+            self.carry(self.inside, (7, me), frame, |frame| Event::ToHub(me, frame));
+        }
+        self.turn_coordinator_at(due.max(now + 10 * MICROSECOND));
+    }
+
+    /// New rules. They are given again to a coordinator that was away.
+    pub(super) fn set_rules(&mut self, rules: Vec<Rule>) {
+        let in_force = self.hub.switch.rules().version();
+        self.hub.manager.set_rules(in_force, rules);
+        self.turn_hub();
+    }
+
+    /// An operator's wish. False if it is not carried out.
+    pub(super) fn order(&mut self, order: &Order) -> bool {
+        let now = self.now;
+        let is_done = self.coordinator.now.as_mut().is_some_and(|coordinator| coordinator.order(order, now).is_ok());
+        self.turn_coordinator_at(now);
+        is_done
+    }
+
+    /// Its end is drawn: at once, or in the middle of writing.
+    pub(super) fn coordinator_fault(&mut self) {
+        if self.coordinator.is_away() || self.coordinator.dies_writing {
+            self.at(self.now + 20 * MILLISECOND, Event::CoordinatorFault);
+            return;
+        }
+        self.coordinator.faults_left -= 1;
+        if self.random.chance(500) {
+            self.coordinator.dies_writing = true;
+        } else {
+            self.kill_coordinator(0);
+        }
+    }
+
+    /// It is away for so long, or for as long as the seed says.
+    pub(super) fn kill_coordinator(&mut self, away: u64) {
+        (self.coordinator.dies_writing, self.coordinator.pretends_since) = (false, None);
+        self.coordinator.was_safe = self.is_safe();
+        let Some(coordinator) = self.coordinator.now.take() else { return };
+        self.faults.coordinator_kills += 1;
+        self.say(format_args!("kill coordinator {}", self.coordinator.config.me.incarnation));
+        self.coordinator.drops.add(coordinator.drops());
+        self.hub.handle_coordinator_ended(self.coordinator.config.me);
+        let away = if away == 0 { self.random.range(1, 900) * MILLISECOND } else { away };
+        self.at(self.now + away, Event::CoordinatorStarts);
+        if self.faults_left > 0 && self.coordinator.was_safe && self.random.chance(600) {
+            let meanwhile = self.random.range(0, away);
+            self.at(self.now + meanwhile, Event::FaultMeanwhile);
+        }
+    }
+
+    pub(super) fn start_coordinator(&mut self) {
+        self.coordinator.config.me.incarnation += 1;
+        let Some(coordinator) = self.coordinator.restored(self.now) else {
+            self.checkers.violate("log", "the coordinator cannot read its own log".to_owned());
+            return;
+        };
+        self.say(format_args!("coordinator {} begins", self.coordinator.config.me.incarnation));
+        self.check_memory(&coordinator);
+        self.coordinator.now = Some(coordinator);
+        self.hub.handle_coordinator(self.coordinator.config.me);
+        self.turn_coordinator_at(self.now);
+    }
+
+    /// What people and the switch were told, the next life knows.
+    fn check_memory(&mut self, coordinator: &Coordinator) {
+        let manager = &self.hub.manager;
+        let knows_drain = |told: &&Drain| {
+            let mut known = coordinator.drains().iter().filter(|known| known.peer == told.peer);
+            known.any(|known| known.ended_at.is_some() || told.ended_at.is_none())
+        };
+        let knows_failover = |told: &&Failover| {
+            let mut known = coordinator.failovers().filter(|known| known.dead == told.dead);
+            known.any(|known| known.recovered_at.is_some() || told.recovered_at.is_none())
+        };
+        let mut forgotten: Vec<String> = Vec::new();
+        forgotten.extend(manager.drains().iter().find(|told| !knows_drain(told)).map(|told| format!("{told:?}")));
+        forgotten.extend(manager.failovers().iter().find(|told| !knows_failover(told)).map(|told| format!("{told:?}")));
+        let (version, newest) = (self.hub.switch.rules().version(), coordinator.rules().version());
+        forgotten.extend((version > newest).then(|| format!("rules {version}, it has {newest}")));
+        for what in forgotten {
+            self.checkers.violate("log", format!("the coordinator has forgotten {what}"));
+        }
+    }
+
+    /// A runtime fails while there is no coordinator.
+    pub(super) fn fault_meanwhile(&mut self) {
+        if self.coordinator.is_away() && self.coordinator.was_safe && self.all_run() && self.faults_left > 0 {
+            self.faults.meanwhile += 1;
+            self.strike();
+        }
+    }
+}
