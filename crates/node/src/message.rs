@@ -44,6 +44,8 @@ pub mod kind {
     /// Between runtime and coordinator: a number (8), then a [`Control`](super::Control) that takes effect once, whatever happens to the coordinator.
     /// See [`Ordered`](super::Ordered).
     pub const NUMBERED: u8 = 45;
+    /// Runtime to switch: it had to turn a new flow away for want of room. Nothing follows.
+    pub const FULL: u8 = 48;
 }
 
 /// In [`kind::CLAIMED`]: the runtime to which the flow was moving has not said yet whether it has it.

@@ -184,6 +184,7 @@ impl Lane {
         let slot = match slot {
             Ok(slot) => slot,
             Err(reason) => {
+                shared.is_full |= reason == DropReason::FlowTableFull;
                 shared.ended.push((*key, meta.commit));
                 return Step::Drop(reason);
             }
@@ -243,6 +244,7 @@ impl Lane {
                 }
                 if header.role == role::OPENING {
                     let epoch = header.epoch;
+                    shared.is_full |= reason == DropReason::PoolEmpty;
                     shared.ended.push((self.flows.header(slot).key, epoch));
                     self.flows.remove(slot);
                 } else {

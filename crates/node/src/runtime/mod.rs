@@ -71,6 +71,8 @@ pub(crate) struct Shared {
     pub(crate) opened: u64,
     pub(crate) expired: u64,
     pub(crate) panics: u64,
+    /// A new flow had to be turned away for want of room: the switch is to be told.
+    pub(crate) is_full: bool,
     node: NodeId,
     fragments: crate::fragments::FragmentKeys,
 }
@@ -166,6 +168,7 @@ impl Runtime {
             opened: 0,
             expired: 0,
             panics: 0,
+            is_full: false,
             node: config.me.node,
             fragments: crate::fragments::FragmentKeys::new(),
         };
@@ -620,6 +623,9 @@ impl Runtime {
 
     /// Tells the switch which flows are no more.
     fn report_ended(&mut self) {
+        if core::mem::take(&mut self.shared.is_full) {
+            let _ = self.fabric.send(SWITCH, kind::FULL, &[]);
+        }
         if self.shared.ended.is_empty() {
             return;
         }

@@ -54,6 +54,10 @@ const IDLE: u64 = 3 * 3600 * 1_000_000_000;
 /// packets may wait here, and after that at the runtime.
 const UNREAL_IDLE: u64 = 5 * 1_000_000_000;
 
+/// A runtime that had no room for a new flow gets none for so long if another has some, ns: with the fewest flows it would get all of them, and
+/// turn them away.
+const FULL_FOR: u64 = 200_000_000;
+
 struct Held {
     since: u64,
     key: FlowKey,
@@ -65,6 +69,8 @@ struct Target {
     state: MemberState,
     cluster: u16,
     routes: usize,
+    /// It gets no new flows before this time if there is another: it had no room for one.
+    full_until: u64,
 }
 
 /// Faults that a checker must find. Nothing but tests of the checkers sets them.
@@ -303,7 +309,7 @@ impl Switch {
         let rule = self.rules.find(&key).ok_or(DropReason::NoRule)?;
         let of_cluster = |target: &&mut Target| target.state == MemberState::Running && target.cluster == rule.cluster;
         let running = self.targets.iter_mut().filter(of_cluster);
-        let target = running.min_by_key(|target| target.routes).ok_or(DropReason::NoRuntime)?;
+        let target = running.min_by_key(|target| (target.full_until > now, target.routes)).ok_or(DropReason::NoRuntime)?;
         let route = Route::new(key, target.peer, self.next_epoch, rule.chain, now);
         let id = self.routes.insert(hash, route).ok_or(DropReason::RouteTableFull)?;
         target.routes += 1;
@@ -409,6 +415,12 @@ impl Switch {
                     Err(_) => Err(DropReason::Malformed),
                 },
                 kind::SETTLED => self.handle_settled(record.from, body),
+                kind::FULL if body.is_empty() => {
+                    if let Some(target) = self.targets.iter_mut().find(|target| target.peer == record.from) {
+                        target.full_until = now + FULL_FOR;
+                    }
+                    Ok(())
+                }
                 // Who serves what, and by which rules, is the coordinator's to say.
                 kind::CONTROL if record.from.node == COORDINATOR => {
                     Control::decode(body).and_then(|message| self.handle_control(message)).map(|is_change| changed |= is_change)
@@ -471,8 +483,9 @@ impl Switch {
         self.targets = members
             .iter()
             .map(|member| {
-                let routes = old.iter().find(|target| target.peer == member.peer()).map_or(0, |target| target.routes);
-                Target { peer: member.peer(), state: member.state, cluster: member.cluster, routes }
+                let known = old.iter().find(|target| target.peer == member.peer());
+                let (routes, full_until) = known.map_or((0, 0), |target| (target.routes, target.full_until));
+                Target { peer: member.peer(), state: member.state, cluster: member.cluster, routes, full_until }
             })
             .collect();
         for member in members {
