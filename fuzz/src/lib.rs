@@ -78,6 +78,7 @@ impl WholeBox {
             tick_interval: 50 * MILLISECOND,
             patience: 3000 * MILLISECOND,
             fabric,
+            succeeds: false,
         });
         let coordinator = CoordinatorConfig {
             me: Peer { node: COORDINATOR, incarnation: 1 },

@@ -32,6 +32,8 @@ pub struct Hub {
     /// The manager's side of what it does with the coordinator.
     pub manager: Manager,
     fence: Fence,
+    /// A new life does not know yet which of the processes that it found may speak.
+    is_undecided: bool,
     drops: DropCounters,
     forwarded: u64,
 }
@@ -39,7 +41,7 @@ pub struct Hub {
 impl Hub {
     /// A hub of these parts.
     pub fn new(switch: Switch, manager: Manager) -> Hub {
-        Hub { switch, manager, fence: Fence::new(), drops: DropCounters::default(), forwarded: 0 }
+        Hub { switch, manager, fence: Fence::new(), is_undecided: false, drops: DropCounters::default(), forwarded: 0 }
     }
 
     /// A life of the coordinator begins: it may speak, and no earlier one.
@@ -70,6 +72,28 @@ impl Hub {
         self.fence.close(peer);
         self.manager.handle_ended(peer, self.switch.routes_to(peer) as u64);
         self.switch.handle_gone(peer);
+    }
+
+    /// Begins the next life of a hub that has died: these runtimes' processes were found. Which of them may speak the coordinator says; until then
+    /// the driver leaves what they send where it is: see [`Hub::may_hear`].
+    pub fn succeed(&mut self, found: &[Peer]) {
+        self.is_undecided = true;
+        self.manager.succeed(found);
+    }
+
+    /// False while it is not known whether a process may speak.
+    pub fn may_hear(&self, peer: Peer) -> bool {
+        !self.is_undecided || peer.node < FIRST_RUNTIME
+    }
+
+    /// The coordinator has said whom it knows: they may speak, and nobody else of those who were found.
+    fn decide(&mut self, out: &mut HubOut) {
+        let Some(strangers) = self.manager.sort_found(|peer| self.fence.open(peer)) else { return };
+        self.is_undecided = false;
+        for peer in strangers {
+            self.handle_ended(peer);
+            out.wishes.push(Wish::Fence(peer));
+        }
     }
 
     /// The fence.
@@ -112,7 +136,10 @@ impl Hub {
 
     fn handle_frame(&mut self, from: Peer, mut packet: Packet, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
         if !self.fence.is_open(from) {
-            return self.refuse(from, packet, out, pool);
+            return match self.may_hear(from) {
+                true => self.refuse(from, packet, out, pool),
+                false => self.drop(packet, DropReason::LostInFailure, pool),
+            };
         }
         let Some(header) = packet.bytes().get(..14) else { return self.drop(packet, DropReason::Malformed, pool) };
         let destination: Option<Mac> = header[..6].try_into().ok();
@@ -188,6 +215,9 @@ impl Hub {
     /// Messages, timeouts and what follows from them.
     pub fn turn(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
         self.manager.handle_records(now);
+        if self.is_undecided {
+            self.decide(out);
+        }
         let wishes: Vec<Wish> = self.manager.poll_wishes().collect();
         for wish in wishes {
             match wish {

@@ -131,6 +131,28 @@ impl Manager {
         &self.drops
     }
 
+    /// Begins the life after another one, in which these processes were found. The coordinator and the runtimes learn of it.
+    pub fn succeed(&mut self, found: &[Peer]) {
+        self.present = found.to_vec();
+        self.has_heard = true;
+        self.fabric.send_control(COORDINATOR, &Control::Present { peers: found.to_vec() });
+        for peer in found {
+            self.fabric.set_peer(*peer);
+            self.fabric.send_control(peer.node, &Control::Account { handled: 0 });
+        }
+    }
+
+    /// Once the coordinator has said how things stand: calls `open` with everyone found whom it knows, and gives the others. `None` before.
+    pub(crate) fn sort_found(&self, open: impl FnMut(Peer)) -> Option<Vec<Peer>> {
+        let standing = self.standing.as_ref()?;
+        let is_known = |peer: &Peer| {
+            standing.members.iter().any(|member| member.peer() == *peer && member.state != MemberState::Failed)
+        };
+        let (known, strangers): (Vec<Peer>, Vec<Peer>) = self.present.iter().copied().partition(is_known);
+        known.into_iter().for_each(open);
+        Some(strangers)
+    }
+
     /// What is to be done, in order.
     pub fn poll_wishes(&mut self) -> impl Iterator<Item = Wish> + '_ {
         self.wishes.drain(..)

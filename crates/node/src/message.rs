@@ -9,7 +9,7 @@ use holdfast_protection::Peer;
 use holdfast_wire::{DropReason, FlowKey};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
-use zerocopy::byteorder::network_endian::U32;
+use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Kinds of records; those up to [`holdfast_protection::kind::LAST`] are the protections'.
@@ -44,6 +44,10 @@ pub mod kind {
     /// Between runtime and coordinator: a number (8), then a [`Control`](super::Control) that takes effect once, whatever happens to the coordinator.
     /// See [`Ordered`](super::Ordered).
     pub const NUMBERED: u8 = 45;
+    /// A new life of a switch to runtime: its number in packets' metadata (1). It knows no route: which are yours?
+    pub const TELL: u8 = 46;
+    /// The answer, in parts: 1 if nothing follows (1), the newest epoch known (4), [`RouteInfo`]s.
+    pub const ROUTES: u8 = 47;
     /// Runtime to switch: it had to turn a new flow away for want of room. Nothing follows.
     pub const FULL: u8 = 48;
 }
@@ -66,6 +70,22 @@ pub struct Claim {
     pub epoch: U32,
     /// The chain.
     pub chain: U32,
+}
+
+/// A route as the runtime knows it whose flow it leads to.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RouteInfo {
+    /// Keys, epoch and chain of the flow.
+    pub claim: Claim,
+    /// Where it leads: here, or where the flow is on its way to.
+    pub node: U16,
+    /// Incarnation of that runtime.
+    pub incarnation: U32,
+    /// If the flow is on its way: its epoch before. Else 0.
+    pub before: U32,
+    /// 1 if something of the flow has been released, or is known to a replica; 0 if it is being opened.
+    pub is_real: u8,
 }
 
 /// A flow is no more, or never was.
@@ -348,6 +368,12 @@ pub enum Control {
         parts: u16,
         /// Its rules.
         rules: Vec<Rule>,
+    },
+    /// Coordinator to a switch that has just started: these have failed, and not everyone who may have replicas of their flows has reported.
+    /// Before the view.
+    Recovering {
+        /// Who.
+        dead: Vec<Peer>,
     },
     /// Switch to coordinator: new flows are decided by these. Sent at its start too: it has none then, and is sent some.
     RulesInForce {

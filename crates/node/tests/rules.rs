@@ -202,6 +202,7 @@ impl World {
             tick_interval: 50 * MILLISECOND,
             patience: 3000 * MILLISECOND,
             fabric: FabricConfig::default(),
+            succeeds: false,
         })
     }
 

@@ -52,6 +52,7 @@ impl Bench {
             tick_interval: SECOND / 20,
             patience: PATIENCE,
             fabric,
+            succeeds: false,
         });
         let peers = [Peer { node: COORDINATOR, incarnation: 1 }, X, Y];
         let peers: Vec<Fabric> = peers

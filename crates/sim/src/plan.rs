@@ -40,6 +40,8 @@ pub enum Whom {
     Number(usize),
     /// The coordinator. It is away for as long as a pause says, or as the seed does, and then begins a new life.
     Coordinator,
+    /// Switch and manager, in the same way.
+    Hub,
 }
 
 /// What happens.

@@ -111,6 +111,7 @@ impl Bench {
             tick_interval: 10_000_000,
             patience: 3_000_000_000,
             fabric,
+            succeeds: false,
         });
         let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, fabric);
         for peer in [SOURCE, TARGET, Peer { node: SWITCH, incarnation: 1 }] {

@@ -45,16 +45,17 @@ pub(super) fn simulate(seeds: u64, from: u64, seed: Option<u64>, trace: bool, js
     }
     if json {
         let text = json!({ "version": 1, "seeds": seeds, "from": from, "events": events, "connections": connections, "undone": undone,
-            "faults": { "kills": faults.kills, "pauses": faults.pauses, "coordinator_kills": faults.coordinator_kills, "meanwhile": faults.meanwhile, "moves": faults.moves, "moved": faults.moved, "drains": faults.drains, "lost": faults.lost, "doubled": faults.doubled, "reordered": faults.reordered },
+            "faults": { "kills": faults.kills, "pauses": faults.pauses, "coordinator_kills": faults.coordinator_kills, "switch_kills": faults.hub_kills, "meanwhile": faults.meanwhile, "moves": faults.moves, "moved": faults.moved, "drains": faults.drains, "lost": faults.lost, "doubled": faults.doubled, "reordered": faults.reordered },
             "violations": bad.iter().flat_map(|report| report.violations.iter().map(|violation| json!({ "seed": report.seed, "invariant": violation.invariant, "text": violation.text }))).collect::<Vec<_>>() });
         print(&format!("{text}\n"))?;
     } else {
         print(&format!(
-            "{seeds} seeds from {from}: {events} events, {connections} connections\nfaults: {} kills, {} pauses, {} of them without a coordinator, which was killed {} times, {} frames lost, {} doubled, {} reordered\nmeanwhile: {} orders to move flows ({} moved), {} drains\nunder `nfactor` a failure undid at most {undone} packets of a flow\n",
+            "{seeds} seeds from {from}: {events} events, {connections} connections\nfaults: {} kills, {} pauses, {} of them without a coordinator, which was killed {} times; the switch was killed {} times; {} frames lost, {} doubled, {} reordered\nmeanwhile: {} orders to move flows ({} moved), {} drains\nunder `nfactor` a failure undid at most {undone} packets of a flow\n",
             faults.kills,
             faults.pauses,
             faults.meanwhile,
             faults.coordinator_kills,
+            faults.hub_kills,
             faults.lost,
             faults.doubled,
             faults.reordered,

@@ -225,12 +225,13 @@ impl Manager {
         let detection = &checked.config.detection;
         let mut switch = Switch::new(SwitchConfig {
             me: Peer { node: SWITCH, incarnation: 1 },
-            number: 0,
+            number: 1,
             flows: checked.config.limits.flows,
             seed,
             tick_interval: 50 * MILLISECOND,
             patience: 3000 * MILLISECOND,
             fabric,
+            succeeds: false,
         });
         let empty = holdfast_protection::Flows::new(0, 0, 0, 0);
         let may_forget = chains.iter().map(|built| built.protection.safety(&empty).may_forget).max().unwrap_or(0);

@@ -7,6 +7,7 @@
 use super::Coordinator;
 use super::memory::Entry;
 use crate::address::NodeId;
+use crate::message::Control;
 use crate::rules::{Rule, RuleSet};
 use holdfast_protection::Peer;
 
@@ -72,6 +73,13 @@ impl Coordinator {
         match self.switches.iter_mut().find(|(switch, _)| switch.node == from.node) {
             Some(known) => *known = (from, version),
             None => self.switches.push((from, version)),
+        }
+        if version == 0 {
+            // It has just started. Who is there now it learns behind who was.
+            let dead = self.memory.recoveries.iter().filter(|recovery| recovery.failover.recovered_at.is_none());
+            let dead = dead.map(|recovery| recovery.failover.dead).collect();
+            self.pending.push((from.node, Control::Recovering { dead }));
+            self.pending.push((from.node, self.view_of_switch()));
         }
         let newest = self.memory.rules.version();
         if version > newest {

@@ -391,9 +391,12 @@ impl Coordinator {
         }
     }
 
+    fn view_of_switch(&self) -> Control {
+        Control::View { version: self.memory.view, members: self.memory.places.iter().map(|place| place.member).collect() }
+    }
+
     fn push_view(&mut self) {
-        let members: Vec<Member> = self.memory.places.iter().map(|place| place.member).collect();
-        let version = self.memory.view;
+        let Control::View { version, members } = self.view_of_switch() else { return };
         // Each runtime knows those of its own virtual cluster: it puts its replicas, and moves its flows, nowhere else.
         for cluster in 0..self.config.clusters.len() as u16 {
             let members: Vec<Member> = members.iter().filter(|member| member.cluster == cluster).copied().collect();
@@ -440,6 +443,9 @@ impl Coordinator {
     /// Acts on the messages that have arrived.
     pub fn handle_records(&mut self, now: u64) {
         let inbox = core::mem::take(&mut self.fabric.inbox);
+        if inbox.restarted.iter().any(|peer| peer.node == MANAGER) {
+            self.begin_with_manager();
+        }
         for (record, body) in inbox.records() {
             let result = match record.kind {
                 kind::CONTROL => Control::decode(body).map(|message| self.handle_control(record.from, message, now)),
@@ -547,6 +553,18 @@ impl Coordinator {
             }
             _ => self.drops.count(DropReason::Malformed),
         }
+    }
+
+    /// A new life of the manager knows nothing, and this coordinator does not know what the one before had done of what it was asked.
+    fn begin_with_manager(&mut self) {
+        self.pending.retain(|(node, _)| *node != MANAGER);
+        self.is_waiting_for_manager = true;
+        self.standing = None;
+        self.told_failovers.clear();
+        self.told_drains.clear();
+        self.hearings.iter_mut().for_each(|hearing| hearing.suspected = None);
+        self.pending.push((MANAGER, Control::Account { handled: 0 }));
+        self.stop_again();
     }
 
     /// Who lives. Of the others those have died meanwhile that this coordinator, or one before it, has started.

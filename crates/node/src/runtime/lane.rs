@@ -170,6 +170,7 @@ impl Lane {
     #[inline(never)]
     fn open(&mut self, packet: &mut Packet, key: &FlowKey, hash: u64, shared: &mut Shared) -> Step {
         let meta = packet.meta;
+        shared.note_epoch(meta.commit);
         let refused = if is_icmp_error(packet) {
             Some(DropReason::StateInvalid)
         } else if self.flows.owned() >= self.owned_limit {

@@ -17,10 +17,10 @@
 //! In: orders, records, marks, deaths, the worker's time. Out: records, flows that come and go. Never: a packet.
 
 use super::recovery::Recoveries;
-use super::{Lane, Shared, lane};
+use super::{Lane, Shared, lane, telling};
 use crate::address::{COORDINATOR, MANAGER, SWITCH};
 use crate::channel::Fabric;
-use crate::message::{Claim, Control, kind};
+use crate::message::{Claim, Control, RouteInfo, kind};
 use holdfast_nf::Chain;
 use holdfast_protection::flows::{ActorHeader, flag, role};
 use holdfast_protection::{Peer, Slot};
@@ -129,6 +129,8 @@ pub(crate) struct Migrations {
     departures: Vec<Departure>,
     arrivals: Vec<Arrival>,
     settled: Vec<(FlowKey, u32)>,
+    /// Of which targets, and of which batches, flows will not come, and have not been told.
+    cancelled: Vec<(Peer, u32, u32)>,
     next_number: u32,
     /// A batch has just become ready: the next turn is due at once.
     is_urgent: bool,
@@ -152,7 +154,8 @@ fn stay(lane: &mut Lane, flow: &mut Departing) {
 impl Migrations {
     /// True if nothing is under way.
     pub(crate) fn is_idle(&self) -> bool {
-        self.orders.is_empty() && self.departures.is_empty() && self.arrivals.is_empty() && self.settled.is_empty()
+        let is_told = self.settled.is_empty() && self.cancelled.is_empty();
+        self.orders.is_empty() && self.departures.is_empty() && self.arrivals.is_empty() && is_told
     }
 
     /// When a turn is due without input, after now, ns; `None` for never.
@@ -341,7 +344,7 @@ impl Migrations {
         let (request, to, is_target_dead) = (departure.request, departure.to, departure.is_target_dead);
         self.is_urgent |= departure.marked;
         if cancelled != 0 && !is_target_dead {
-            cancel(parts.fabric, to, number, cancelled);
+            self.cancelled.push((to, number, cancelled));
         }
         self.try_again(request, stayed);
         if is_target_dead {
@@ -472,6 +475,43 @@ impl Migrations {
         }
     }
 
+    /// The switch has died. What it had answered or not answered is void: flows that have not been sent stay, and go when the order comes back to them.
+    /// The routes of those that have, as the next life must know them.
+    pub(crate) fn handle_new_switch(&mut self, parts: &mut Parts<'_>) -> Vec<RouteInfo> {
+        let mut departed = Vec::new();
+        let mut again = Vec::new();
+        for departure in &mut self.departures {
+            let lane = &mut parts.lanes[departure.lane];
+            let mut cancelled = 0;
+            for (at, flow) in departure.flows.iter_mut().enumerate() {
+                match flow.stage {
+                    Stage::Over => {}
+                    Stage::Sent if is_departed(lane, flow) => {
+                        departed.push(telling::info(lane.flows.header(flow.slot), lane.index, departure.to, flow.old_epoch));
+                    }
+                    Stage::Sent => flow.stage = Stage::Over,
+                    Stage::Asked | Stage::Welcome | Stage::Moved => {
+                        stay(lane, flow);
+                        cancelled |= 1 << at;
+                        again.push((departure.request, (departure.lane, flow.slot, flow.generation, flow.tries)));
+                    }
+                }
+            }
+            if departure.is_target_dead {
+                if departure.asked_switch && !departure.answered {
+                    parts.recoveries.unhold(departure.to);
+                }
+            } else if cancelled != 0 {
+                self.cancelled.push((departure.to, departure.number, cancelled));
+            }
+        }
+        for (request, flow) in again {
+            self.try_again(request, vec![flow]);
+        }
+        self.departures.retain(|departure| !departure.is_over());
+        departed
+    }
+
     /// The routes that were led to a runtime that died come back.
     fn reclaim(&mut self, dead: Peer, parts: &mut Parts<'_>) {
         for departure in self.departures.iter_mut().filter(|departure| departure.to == dead && departure.answered) {
@@ -498,6 +538,7 @@ impl Migrations {
         if self.is_idle() {
             return;
         }
+        self.cancelled.retain(|(to, number, bits)| members.contains(to) && !cancel(fabric, *to, *number, *bits));
         self.tell_arrivals(fabric);
         self.ask_switch(lanes, fabric, clock);
         self.departures.retain(|departure| !departure.is_over());
@@ -537,7 +578,7 @@ impl Migrations {
                     stay(lane, flow);
                     again.push((departure.request, (departure.lane, flow.slot, flow.generation, flow.tries + 1)));
                 }
-                cancel(fabric, departure.to, departure.number, bits);
+                self.cancelled.push((departure.to, departure.number, bits));
             } else if !is_asked && departure.flows.iter().any(|flow| flow.stage == Stage::Welcome) {
                 let lane = &lanes[departure.lane];
                 let welcome = departure.flows.iter().filter(|flow| flow.stage == Stage::Welcome);
@@ -700,12 +741,12 @@ fn claim_of(lane: &Lane, slot: Slot, chain: usize) -> Claim {
     Claim { key: header.key.into(), reply: header.reply.into(), epoch: header.epoch.into(), chain: (chain as u32).into() }
 }
 
-fn cancel(fabric: &mut Fabric, to: Peer, number: u32, bits: u32) {
+/// False if its channel is full.
+fn cancel(fabric: &mut Fabric, to: Peer, number: u32, bits: u32) -> bool {
     let mut body = [0; 8];
     body[..4].copy_from_slice(&number.to_be_bytes());
     body[4..].copy_from_slice(&bits.to_be_bytes());
-    // Without room the target keeps places for flows that will not come until this runtime is no more.
-    let _ = fabric.send(to.node, kind::CANCEL, &body);
+    fabric.send(to.node, kind::CANCEL, &body).is_ok()
 }
 
 /// Makes a place for a flow that is about to come.

@@ -14,6 +14,7 @@ mod migration;
 mod parking;
 mod pools;
 mod recovery;
+mod telling;
 mod timers;
 
 use crate::address::{COORDINATOR, MANAGER, NodeId, SWITCH, mac_of, node_of};
@@ -31,6 +32,7 @@ use lane::Lane;
 use migration::{Migrations, Parts};
 use pools::Errands;
 use recovery::Recoveries;
+use telling::Telling;
 
 /// Bytes of messages that wait for a way to somebody, beyond which no report is added to them.
 const REPORT_BACKLOG: usize = 16 * 1024;
@@ -73,6 +75,8 @@ pub(crate) struct Shared {
     pub(crate) panics: u64,
     /// A new flow had to be turned away for want of room: the switch is to be told.
     pub(crate) is_full: bool,
+    /// The newest epoch of a route that came with a flow.
+    pub(crate) newest_epoch: u32,
     node: NodeId,
     fragments: crate::fragments::FragmentKeys,
 }
@@ -84,6 +88,13 @@ impl Shared {
             self.trace(&packet, format!("dropped: {reason}"));
         }
         pool.put(packet);
+    }
+
+    /// A flow that is no more, or was not let in, is in no header; its epoch must not be given again all the same.
+    pub(crate) fn note_epoch(&mut self, epoch: u32) {
+        if epoch.wrapping_sub(self.newest_epoch) as i32 > 0 {
+            self.newest_epoch = epoch;
+        }
     }
 
     pub(crate) fn trace(&mut self, packet: &Packet, text: String) {
@@ -131,6 +142,10 @@ pub struct Runtime {
     shared: Shared,
     recoveries: Recoveries,
     migrations: Migrations,
+    /// While a new life of the switch is told which flows are here.
+    telling: Option<Telling>,
+    /// Its number in packets' metadata: an earlier one opens no flows here.
+    switch_number: Option<u8>,
     clock: u64,
     errands: Errands,
     /// The last numbered message of the coordinator that has taken effect here, and whether it waits to hear so.
@@ -169,6 +184,7 @@ impl Runtime {
             expired: 0,
             panics: 0,
             is_full: false,
+            newest_epoch: 0,
             node: config.me.node,
             fragments: crate::fragments::FragmentKeys::new(),
         };
@@ -179,6 +195,8 @@ impl Runtime {
             shared,
             recoveries: Recoveries::default(),
             migrations: Migrations::default(),
+            telling: None,
+            switch_number: None,
             clock: 0,
             errands: Errands::default(),
             handled: 0,
@@ -293,6 +311,11 @@ impl Runtime {
         self.serve_pools();
         self.migrations.advance(&mut self.lanes, &mut self.fabric, &self.members, clock);
         self.recoveries.send_claims(&mut self.fabric, &self.lanes);
+        if let Some(telling) = &mut self.telling
+            && telling.go_on(&self.lanes, &mut self.fabric)
+        {
+            self.telling = None;
+        }
         self.report_ended();
         self.report(clock);
         // After the report: a recovery is over for the coordinator only when it knows that the recovered flows want new replicas.
@@ -313,7 +336,8 @@ impl Runtime {
 
     /// When a turn is due without input, worker's time.
     pub fn poll_timeout(&self) -> Option<u64> {
-        if self.lanes.iter().any(|lane| lane.protection.is_busy() || lane.retry) || self.recoveries.is_waiting() {
+        let is_telling = self.telling.as_ref().is_some_and(Telling::is_busy);
+        if self.lanes.iter().any(|lane| lane.protection.is_busy() || lane.retry) || self.recoveries.is_waiting() || is_telling {
             return Some(0);
         }
         let fabric = self.fabric.poll_timeout().unwrap_or(u64::MAX);
@@ -361,6 +385,10 @@ impl Runtime {
             return;
         };
         match outer.index {
+            // A flow opened by it, or a route given anew by it, would be unknown to the switch that there is now.
+            index::TO_RUNTIME if packet.meta.flags & Flags::NEW != 0 && self.switch_number.is_some_and(|now| now != packet.meta.switch) => {
+                self.shared.drop(packet, DropReason::LostInFailure, pool);
+            }
             index::TO_RUNTIME => {
                 self.packets += 1;
                 self.shared.now = self.shared.now.max(packet.meta.stamp);
@@ -393,6 +421,7 @@ impl Runtime {
                     numbered(body).map(|(number, message)| self.handle_order(record.from, number, message))
                 }
                 kind::CLAIMED => self.recoveries.handle_claimed(body, &mut self.lanes),
+                kind::TELL if record.from.node == SWITCH => self.handle_tell(body),
                 kind::PREPARE..=kind::CANCEL | kind::MOVED => {
                     let (migrations, mut parts) = self.migration();
                     migrations.handle_record(record.from, record.kind, body, &mut parts)
@@ -405,6 +434,17 @@ impl Runtime {
         }
         self.fabric.inbox = inbox;
         self.fabric.inbox.clear();
+    }
+
+    /// The switch has died, and its next life asks for its routes.
+    fn handle_tell(&mut self, body: &[u8]) -> Result<(), DropReason> {
+        let &[number] = body else { return Err(DropReason::Malformed) };
+        self.switch_number = Some(number);
+        let (migrations, mut parts) = self.migration();
+        let departed = migrations.handle_new_switch(&mut parts);
+        self.recoveries.ask_again();
+        self.telling = Some(Telling::new(self.config.me, self.shared.newest_epoch, departed));
+        Ok(())
     }
 
     fn migration(&mut self) -> (&mut Migrations, Parts<'_>) {
@@ -437,6 +477,8 @@ impl Runtime {
     fn handle_control(&mut self, from: Peer, message: Control) {
         match message {
             Control::Account { handled } if from.node == COORDINATOR => self.account(handled),
+            // It has begun anew, and knows of nothing that was reported.
+            Control::Account { .. } if from.node == MANAGER => self.next_report = 0,
             Control::Settled { handled } if from.node == COORDINATOR => self.errands.settle(handled),
             Control::View { version, members } if version > self.view => {
                 self.view = version;

@@ -161,6 +161,14 @@ impl Recoveries {
         }
     }
 
+    /// The switch that was asked is no more: its next life is asked.
+    pub(crate) fn ask_again(&mut self) {
+        while let Some(Asked { dead, gives_back, slots, .. }) = self.asked.pop_back() {
+            let wanted = |(lane, slot)| Wanted { dead, lane, slot, gives_back };
+            slots.into_iter().rev().for_each(|slot| self.queue.push_front(wanted(slot)));
+        }
+    }
+
     /// The switch's answer to one record of claims.
     pub(crate) fn handle_claimed(&mut self, body: &[u8], lanes: &mut [Lane]) -> Result<(), DropReason> {
         let (number, epochs) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;

@@ -4,11 +4,13 @@
 //! without a route gets one: the service-chain rules name the chain, the least loaded runtime becomes the owner. The route's epoch
 //! travels with every packet, so that a runtime knows whether it is still meant. The reply key is learned from the first packet that
 //! the chain releases, before a reply can exist. When a runtime fails, packets of its flows wait here until a replica has
-//! claimed the route (a new epoch, which fences the old owner) or the coordinator says that nobody will. Every packet is
+//! claimed the route (a new epoch, which fences the old owner) or the coordinator says that nobody will. A switch has nothing that would have to be
+//! saved: a new life of it asks the runtimes ([`rebuild`]). Every packet is
 //! stamped with a time that never repeats and never goes back.
 //!
 //! In: packets with their keys, messages, the time. Out: packets for runtimes, messages. Never: a look at a flow's state.
 
+mod rebuild;
 mod routes;
 
 pub use routes::Route;
@@ -21,6 +23,7 @@ use holdfast_protection::Peer;
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
+use rebuild::Rebuild;
 use routes::Routes;
 use std::collections::VecDeque;
 use zerocopy::FromBytes;
@@ -42,6 +45,8 @@ pub struct SwitchConfig {
     pub patience: u64,
     /// Its endpoint.
     pub fabric: FabricConfig,
+    /// There was a life of this switch before: the runtimes are asked for its routes.
+    pub succeeds: bool,
 }
 
 /// Packets that may wait for recoveries.
@@ -92,6 +97,8 @@ pub struct Switch {
     view: u64,
     rules: RuleSet,
     coming: Assembly,
+    /// What a new life has still to learn.
+    rebuild: Option<Rebuild>,
     last_stamp: u64,
     next_epoch: u32,
     next_tick: u64,
@@ -122,6 +129,7 @@ impl Switch {
             view: 0,
             rules: RuleSet::default(),
             coming: Assembly::default(),
+            rebuild: config.succeeds.then(Rebuild::default),
             last_stamp: 0,
             next_epoch: 1,
             next_tick: 0,
@@ -254,8 +262,8 @@ impl Switch {
     ) {
         let id = match self.routes.find(&key, hash) {
             Some(found) => found.slot,
-            // Without rules nobody can say where it belongs: the coordinator has been asked.
-            None if self.rules.version() == 0 => return self.hold(key, packet, now, pool),
+            // Nobody can say where it belongs, or whether it is new: others have been asked.
+            None if self.rules.version() == 0 || self.rebuild.is_some() => return self.hold(key, packet, now, pool),
             None => match self.new_route(key, hash, now) {
                 Ok(id) => id,
                 Err(reason) => return self.drop(packet, reason, pool),
@@ -421,6 +429,10 @@ impl Switch {
                     }
                     Ok(())
                 }
+                kind::ROUTES => {
+                    changed = true;
+                    self.handle_routes(record.from, body, now)
+                }
                 // Who serves what, and by which rules, is the coordinator's to say.
                 kind::CONTROL if record.from.node == COORDINATOR => {
                     Control::decode(body).and_then(|message| self.handle_control(message)).map(|is_change| changed |= is_change)
@@ -444,7 +456,14 @@ impl Switch {
             Control::View { version, members } if version > self.view => {
                 self.view = version;
                 self.set_members(&members);
+                self.ask_members();
                 true
+            }
+            Control::Recovering { dead } => {
+                if let Some(rebuild) = &mut self.rebuild {
+                    rebuild.set_recovering(dead);
+                }
+                false
             }
             Control::Rules { version, part, parts, rules } => match self.coming.take(version, part, parts, rules)? {
                 Some(rules) => {
@@ -467,6 +486,7 @@ impl Switch {
                 for id in lost {
                     self.remove_route(id);
                 }
+                self.recovered(dead);
                 true
             }
             _ => false,
@@ -501,7 +521,8 @@ impl Switch {
         let mut answer = Vec::with_capacity(4 + claims.len() * 4);
         answer.extend_from_slice(number);
         for claim in claims {
-            let epoch = self.grant(from, claim, now).unwrap_or(0);
+            // No epoch can be given before it is known which were: every runtime tells.
+            let epoch = if self.knows_epochs() { self.grant(from, claim, now).unwrap_or(0) } else { AGAIN };
             answer.extend_from_slice(&epoch.to_be_bytes());
         }
         // The claimant waits for every answer; if its channel is full it has stopped reading, and will be declared failed itself.
@@ -580,7 +601,7 @@ impl Switch {
             let is_there = |state| matches!(state, MemberState::Running | MemberState::Leaving);
             targets.iter().any(|target| target.peer == peer && is_there(target.state))
         };
-        let is_possible = to != from && serves(from, &self.targets) && serves(to, &self.targets);
+        let is_possible = self.knows_epochs() && to != from && serves(from, &self.targets) && serves(to, &self.targets);
         let mut answer = Vec::with_capacity(4 + claims.len() * 4);
         answer.extend_from_slice(number);
         for claim in claims {

@@ -45,6 +45,11 @@ impl Lives {
         self.faults_left == 0 && !self.dies_writing && self.now.is_some()
     }
 
+    /// Who it is, if it is there.
+    pub(super) fn peer(&self) -> Option<Peer> {
+        self.now.is_some().then_some(self.config.me)
+    }
+
     pub(super) fn is_away(&self) -> bool {
         self.now.is_none()
     }
@@ -165,6 +170,10 @@ impl World {
 
     /// New rules. They are given again to a coordinator that was away.
     pub(super) fn set_rules(&mut self, rules: Vec<Rule>) {
+        if self.hubs.is_away || !self.hub.switch.is_whole() {
+            // Nobody is there to ask, or to say which rules are in force: the operator is told so.
+            return;
+        }
         let in_force = self.hub.switch.rules().version();
         self.hub.manager.set_rules(in_force, rules);
         self.turn_hub();
@@ -200,7 +209,9 @@ impl World {
         self.faults.coordinator_kills += 1;
         self.say(format_args!("kill coordinator {}", self.coordinator.config.me.incarnation));
         self.coordinator.drops.add(coordinator.drops());
-        self.hub.handle_coordinator_ended(self.coordinator.config.me);
+        if !self.hubs.is_away {
+            self.hub.handle_coordinator_ended(self.coordinator.config.me);
+        }
         let away = if away == 0 { self.random.range(1, 900) * MILLISECOND } else { away };
         self.at(self.now + away, Event::CoordinatorStarts);
         if self.faults_left > 0 && self.coordinator.was_safe && self.random.chance(600) {
@@ -218,7 +229,9 @@ impl World {
         self.say(format_args!("coordinator {} begins", self.coordinator.config.me.incarnation));
         self.check_memory(&coordinator);
         self.coordinator.now = Some(coordinator);
-        self.hub.handle_coordinator(self.coordinator.config.me);
+        if !self.hubs.is_away {
+            self.hub.handle_coordinator(self.coordinator.config.me);
+        }
         self.turn_coordinator_at(self.now);
     }
 

@@ -11,7 +11,7 @@ use holdfast_wire::PacketPool;
 impl World {
     /// Counts everything, then takes it apart and counts again.
     pub(super) fn finish(mut self) -> Outcome {
-        self.faults.moved = self.hub.manager.moves().iter().map(|order| order.moved).sum();
+        self.count_moved();
         let finished: Vec<bool> = self.clients.iter().map(|client| client.progress() == Progress::Done).collect();
         let must_finish = self.scenario.preset.promises() || self.faults.kills + self.faults.pauses == 0;
         if must_finish && self.plan.is_none() {
@@ -25,10 +25,7 @@ impl World {
             self.take_apart(peer, process);
         }
         self.hub.abandon(&mut self.hub_pool);
-        if self.hub_pool.free() != self.hub_pool.total() {
-            let lost = self.hub_pool.total() - self.hub_pool.free();
-            self.checkers.violate("no anonymous drop", format!("the hub died with {lost} buffers"));
-        }
+        self.check_hub_buffers();
         let mut drops = self.drops;
         drops.add(self.hub.drops());
         drops.add(self.hub.switch.drops());

@@ -154,6 +154,14 @@ impl World {
             self.failures += 1;
             return self.begin_waiting();
         }
+        if whom == Whom::Hub {
+            if self.hubs.is_away {
+                return;
+            }
+            self.kill_hub(if let How::Pause(away) = how { away } else { 0 });
+            self.failures += 1;
+            return self.begin_waiting();
+        }
         let there: Vec<(Peer, usize)> = self
             .processes
             .iter()
@@ -166,7 +174,7 @@ impl World {
         let peer = match whom {
             Whom::Owner => there.iter().max_by_key(|(_, owned)| *owned).map_or(there[0].0, |(peer, _)| *peer),
             Whom::Number(number) => there[number % there.len()].0,
-            Whom::Coordinator => return,
+            Whom::Coordinator | Whom::Hub => return,
         };
         match how {
             How::Kill => self.kill(peer),

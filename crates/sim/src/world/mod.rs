@@ -9,6 +9,7 @@ mod coordinator;
 mod draw;
 mod end;
 mod faults;
+mod hub;
 mod report;
 mod rules;
 
@@ -16,6 +17,7 @@ pub use report::{Faults, Report};
 
 use self::coordinator::Lives;
 use self::draw::Habits;
+use self::hub::HubLives;
 use crate::checkers::Checkers;
 use crate::frames;
 use crate::loss::Loss;
@@ -23,16 +25,14 @@ use crate::peers::{Client, Progress, Server};
 use crate::plan::{Exit, Outcome, Plan};
 use crate::random::Random;
 use crate::scenario::Scenario;
-use holdfast_node::address::{COORDINATOR, MANAGER, NodeId, SWITCH};
+use holdfast_node::address::{COORDINATOR, NodeId};
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::coordinator::{ClusterConfig, CoordinatorConfig};
 use holdfast_node::hub::{Hub, HubOut};
-use holdfast_node::manager::{Manager, Wish};
 use holdfast_node::message::PoolId;
 use holdfast_node::runtime::Runtime;
-use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::Peer;
-use holdfast_wire::{DropCounters, FlowKey, MemoryPool, Packet, PacketPool};
+use holdfast_wire::{DropCounters, MemoryPool, Packet, PacketPool};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -65,6 +65,8 @@ enum Event {
     Restore(NodeId),
     CoordinatorFault,
     CoordinatorStarts,
+    HubFault,
+    HubStarts,
     FaultMeanwhile,
     Heal,
     Check,
@@ -94,6 +96,7 @@ pub struct World {
     hub_pool: MemoryPool,
     hub_out: HubOut,
     hub_turn_at: u64,
+    hubs: HubLives,
     coordinator: Lives,
     processes: BTreeMap<Peer, Process>,
     clients: Vec<Client>,
@@ -144,15 +147,6 @@ impl World {
         let promises = scenario.preset.promises();
         let fabric =
             FabricConfig { cluster: 7, min_timeout: 5 * MILLISECOND, max_timeout: 200 * MILLISECOND, ..FabricConfig::default() };
-        let switch = Switch::new(SwitchConfig {
-            me: Peer { node: SWITCH, incarnation: 1 },
-            number: 0,
-            flows: plan.as_ref().map_or(128, |plan| plan.connections.len().max(64) * 2),
-            seed: scenario.seed,
-            tick_interval: 50 * MILLISECOND,
-            patience: 3 * SECOND,
-            fabric,
-        });
         let mut pools = Vec::new();
         let mut probe =
             Runtime::new(scenario.runtime_config(Peer { node: 99, incarnation: 1 }, 64, fabric), scenario.chains(chains));
@@ -168,11 +162,9 @@ impl World {
             layouts: vec![layout.hash; chains.into()],
             fabric,
         };
-        let mut hub = Hub::new(switch, Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric));
+        let flows = plan.as_ref().map_or(128, |plan| plan.connections.len().max(64) * 2);
+        let mut hub = hub::life(&scenario, 1, flows, fabric);
         hub.handle_coordinator(coordinator.me);
-        hub.switch.planted.no_epoch_check = scenario.planted.no_epoch_check;
-        hub.switch.planted.reclassify = scenario.planted.reclassify;
-        hub.fence().planted_open = scenario.planted.no_epoch_check;
         let is_calm = plan.as_ref().is_some_and(|plan| plan.calm);
         let (inside, outside) = match is_calm {
             true => (Habits::CALM, Habits::CALM),
@@ -189,6 +181,7 @@ impl World {
         let loss = (may_forget > 0).then(|| Loss::new(may_forget, on_the_way));
         let faults_left = if scenario.quiet { 0 } else { random.range(1, 4) };
         let coordinator_faults = if scenario.quiet { 0 } else { random.range(0, 4) };
+        let hub_faults = if scenario.quiet { 0 } else { random.range(0, 3) };
         let mut world = World {
             chains,
             random,
@@ -201,6 +194,7 @@ impl World {
             hub_pool: MemoryPool::new(BUFFERS),
             hub_out: HubOut::default(),
             hub_turn_at: u64::MAX,
+            hubs: HubLives::new(flows, hub_faults),
             coordinator: Lives::new(coordinator, coordinator_faults),
             processes: BTreeMap::new(),
             clients,
@@ -235,6 +229,10 @@ impl World {
         for _ in 0..coordinator_faults {
             let time = BEGIN + world.random.range(0, 4000) * MILLISECOND;
             world.at(time, Event::CoordinatorFault);
+        }
+        for _ in 0..hub_faults {
+            let time = BEGIN + world.random.range(0, 4000) * MILLISECOND;
+            world.at(time, Event::HubFault);
         }
         for at in 0..world.clients.len() {
             let due = world.clients[at].due();
@@ -336,6 +334,8 @@ impl World {
             Event::Restore(_) => ("back into service", None, &[]),
             Event::CoordinatorFault => ("coordinator's fault", None, &[]),
             Event::CoordinatorStarts => ("coordinator starts", None, &[]),
+            Event::HubFault => ("hub's fault", None, &[]),
+            Event::HubStarts => ("hub starts", None, &[]),
             Event::FaultMeanwhile => ("fault meanwhile", None, &[]),
             Event::Heal => ("healing", None, &[]),
             Event::Check => ("check", None, &[]),
@@ -403,6 +403,10 @@ impl World {
 
     fn handle(&mut self, event: Event) {
         match event {
+            // The rings outlive the hub: what is in them waits for the next one, and until that one knows whom it may hear.
+            Event::ToHub(peer, frame) if self.hubs.is_away || !self.hub.may_hear(peer) => {
+                self.hubs.keep(peer, frame);
+            }
             Event::ToHub(peer, frame) => self.hub_receives(peer, &frame),
             Event::ToRuntime(peer, frame) => self.runtime_receives(peer, &frame),
             Event::ToCoordinator(peer, frame) => self.coordinator_receives(peer, &frame),
@@ -411,7 +415,7 @@ impl World {
             Event::ToServer(frame) => self.server_receives(&frame),
             Event::ToClient(frame) => self.client_receives(&frame),
             Event::TurnHub => {
-                if self.now >= self.hub_turn_at {
+                if self.now >= self.hub_turn_at && !self.hubs.is_away {
                     self.turn_hub();
                 }
             }
@@ -419,6 +423,7 @@ impl World {
             Event::TurnCoordinator => self.turn_coordinator(),
             Event::ClientTimer(at) => self.client_timer(at),
             Event::Started(peer) => self.started(peer),
+            Event::ExitNoticed(_) if self.hubs.is_away => {}
             Event::ExitNoticed(peer) => {
                 self.given_up(peer);
                 self.hub.handle_ended(peer);
@@ -437,8 +442,10 @@ impl World {
             Event::Restore(node) => self.restore(node),
             Event::CoordinatorFault => self.coordinator_fault(),
             Event::CoordinatorStarts => self.start_coordinator(),
+            Event::HubFault => self.hub_fault(),
+            Event::HubStarts => self.start_hub(),
             Event::FaultMeanwhile => self.fault_meanwhile(),
-            Event::Heal if !self.coordinator.is_spared() => self.at(self.now + 10 * MILLISECOND, Event::Heal),
+            Event::Heal if !self.coordinator.is_spared() || !self.hubs.is_spared() => self.at(self.now + 10 * MILLISECOND, Event::Heal),
             Event::Heal => {
                 self.healed = true;
                 if self.plan.is_none() {
@@ -453,93 +460,8 @@ impl World {
         }
     }
 
-    fn ingress(&mut self, frame: &[u8], port: u8) {
-        let Some(mut packet) = self.hub_pool.take() else { return };
-        let fits = packet.copy_from(frame);
-        packet.meta.ingress = port;
-        let key = if fits && packet.parse().is_ok() { FlowKey::of(&packet) } else { None };
-        match key {
-            Some(key) => self.hub.handle_packet(key, packet),
-            None => self.hub_pool.put(packet),
-        }
-        self.hub.forward(self.now, &mut self.hub_out, &mut self.hub_pool);
-        self.after_hub();
-    }
-
-    fn hub_receives(&mut self, peer: Peer, frame: &[u8]) {
-        let Some(mut packet) = self.hub_pool.take() else { return };
-        if packet.copy_from(frame) {
-            let mut frames = vec![packet];
-            let before = self.hub_out.released.len();
-            self.hub.handle_frames(peer, &mut frames, self.now, &mut self.hub_out, &mut self.hub_pool);
-            self.check_fenced(peer, self.hub_out.released.len() - before);
-        } else {
-            self.hub_pool.put(packet);
-        }
-        self.turn_hub();
-    }
-
-    fn turn_hub(&mut self) {
-        self.hub_turn_at = u64::MAX;
-        self.hub.turn(self.now, &mut self.hub_out, &mut self.hub_pool);
-        self.after_hub();
-        let due = self.hub.poll_timeout().max(self.now + 10 * MICROSECOND);
-        self.turn_hub_at(due);
-    }
-
-    fn after_hub(&mut self) {
-        let mut out = core::mem::take(&mut self.hub_out);
-        for (peer, packet) in out.to_runtime.drain(..) {
-            let frame = packet.bytes().to_vec();
-            let packet = self.check_chain(packet);
-            self.hub_pool.put(packet);
-            if peer.node == COORDINATOR {
-                self.carry(self.inside, (6, peer), frame, |frame| Event::ToCoordinator(peer, frame));
-            } else {
-                self.carry(self.inside, (0, peer), frame, |frame| Event::ToRuntime(peer, frame));
-            }
-        }
-        for released in out.released.drain(..) {
-            let packet = released.into_inner();
-            let frame = packet.bytes().to_vec();
-            self.hub_pool.put(packet);
-            self.check_released(&frame);
-            let to_client = frames::read(&frame).is_some_and(|seen| seen.destination.0[0] == 10);
-            let outside = Peer::default();
-            if to_client {
-                self.carry(self.outside, (2, outside), frame, Event::ToClient);
-            } else {
-                self.carry(self.outside, (3, outside), frame, Event::ToServer);
-            }
-        }
-        for wish in out.wishes.drain(..) {
-            match wish {
-                Wish::Start(peer) => {
-                    let delay = match self.plan.as_ref().map_or(0, |plan| plan.restart) {
-                        0 => self.random.range(2, 60) * MILLISECOND,
-                        // The first start is none after a failure.
-                        delay => {
-                            if self.failures == 0 {
-                                MILLISECOND
-                            } else {
-                                delay
-                            }
-                        }
-                    };
-                    self.at(self.now + delay, Event::Started(peer));
-                }
-                Wish::Stop(peer) => {
-                    self.end_process(peer);
-                    self.at(self.now + MILLISECOND, Event::ExitNoticed(peer));
-                }
-                Wish::Fence(peer) => self.given_up(peer),
-            }
-        }
-        self.hub_out = out;
-    }
-
     fn started(&mut self, peer: Peer) {
-        if !self.hub.manager.present().contains(&peer) {
+        if self.hubs.is_away || !self.hub.manager.present().contains(&peer) {
             return;
         }
         let fabric = self.hub_fabric();

@@ -17,6 +17,8 @@ pub struct Faults {
     pub drains: u64,
     /// Lives of the coordinator ended.
     pub coordinator_kills: u64,
+    /// Lives of the hub, switch and manager, ended.
+    pub hub_kills: u64,
     /// Runtimes killed or stopped while there was no coordinator; counted above too.
     pub meanwhile: u64,
     /// Frames lost.
@@ -36,6 +38,7 @@ impl Faults {
         self.moved += other.moved;
         self.drains += other.drains;
         self.coordinator_kills += other.coordinator_kills;
+        self.hub_kills += other.hub_kills;
         self.meanwhile += other.meanwhile;
         self.lost += other.lost;
         self.doubled += other.doubled;

@@ -1,0 +1,106 @@
+//! Telling a new life of the switch which flows are here.
+//!
+//! Theory of operation. The switch asks ([`kind::TELL`]). What was under way with its life before is given up or asked for again, so that from here on
+//! nothing but the flow actors says where a flow is. Then they are told, a few slots per turn, as the channel takes them. What becomes of a flow
+//! behind the place where the telling is, the switch itself takes part in; what becomes of one ahead of it is told when it is reached.
+
+use super::Lane;
+use crate::address::SWITCH;
+use crate::channel::Fabric;
+use crate::message::{RouteInfo, kind};
+use holdfast_protection::Peer;
+use holdfast_protection::flows::{ActorHeader, role};
+use zerocopy::IntoBytes;
+
+/// Slots looked at per turn.
+const SCAN: usize = 8192;
+/// Routes in one record.
+const ROUTES_PER_RECORD: usize = 20;
+
+/// Who has the flow of this header, said of itself.
+pub(super) fn info(header: &ActorHeader, chain: u16, owner: Peer, before: u32) -> RouteInfo {
+    RouteInfo {
+        claim: crate::message::Claim {
+            key: header.key.into(),
+            reply: header.reply.into(),
+            epoch: header.epoch.into(),
+            chain: u32::from(chain).into(),
+        },
+        node: owner.node.into(),
+        incarnation: owner.incarnation.into(),
+        before: before.into(),
+        is_real: u8::from(header.role != role::OPENING),
+    }
+}
+
+/// See the module.
+pub(super) struct Telling {
+    me: Peer,
+    /// The next slot to look at.
+    at: (usize, u32),
+    newest: u32,
+    /// Not sent yet; first of all the flows on their way to others.
+    ready: Vec<RouteInfo>,
+    is_blocked: bool,
+}
+
+impl Telling {
+    pub(super) fn new(me: Peer, newest: u32, departed: Vec<RouteInfo>) -> Telling {
+        Telling { me, at: (0, 0), newest, ready: departed, is_blocked: false }
+    }
+
+    /// True if a turn would do something without input.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.is_blocked
+    }
+
+    /// Goes on. True when everything has been told.
+    pub(super) fn go_on(&mut self, lanes: &[Lane], fabric: &mut Fabric) -> bool {
+        let mut budget = SCAN;
+        self.is_blocked = false;
+        while budget > 0 {
+            let Some(lane) = lanes.get(self.at.0) else { break };
+            if self.ready.len() >= ROUTES_PER_RECORD && !self.send(fabric, false) {
+                self.is_blocked = true;
+                return false;
+            }
+            if self.at.1 as usize >= lane.flows.capacity() {
+                self.at = (self.at.0 + 1, 0);
+                continue;
+            }
+            let header = lane.flows.header(self.at.1);
+            self.at.1 += 1;
+            budget -= 1;
+            if header.role != role::FREE && header.epoch.wrapping_sub(self.newest) as i32 > 0 {
+                self.newest = header.epoch;
+            }
+            if matches!(header.role, role::OWNER | role::OPENING) {
+                self.ready.push(info(header, lane.index, self.me, 0));
+            }
+        }
+        while self.at.0 >= lanes.len() {
+            let is_last = self.ready.len() <= ROUTES_PER_RECORD;
+            if !self.send(fabric, is_last) {
+                self.is_blocked = true;
+                return false;
+            }
+            if is_last {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn send(&mut self, fabric: &mut Fabric, is_last: bool) -> bool {
+        let count = self.ready.len().min(ROUTES_PER_RECORD);
+        let mut body = Vec::with_capacity(5 + count * size_of::<RouteInfo>());
+        body.push(u8::from(is_last));
+        body.extend_from_slice(&self.newest.to_be_bytes());
+        body.extend_from_slice(self.ready[..count].as_bytes());
+        let is_sent = fabric.send(SWITCH, kind::ROUTES, &body).is_ok();
+        if is_sent {
+            self.ready.drain(..count);
+        }
+        is_sent
+    }
+}

@@ -1,0 +1,183 @@
+//! The routes of a switch that has died, put together again by its next life.
+//!
+//! Theory of operation. What a switch knows is known elsewhere: every flow actor has its keys, its epoch, its chain and, by where it is, its owner; the
+//! rules and the members are the coordinator's. So nothing of a switch is replicated while all goes well, and a new life asks. It asks every
+//! runtime that serves, as soon as it has the view: each first gives up what it had under way with the old life, then tells which flows it has,
+//! and which it has sent to another runtime that may not have them yet. Packets whose route has been told go on at once; others wait. Then:
+//! - When all have told, epochs can be given again: the newest that anybody has seen, and a good step beyond for those that died on their way. Claims and
+//!   moves are answered again.
+//! - When in addition every recovery that was under way is over, a key without a route is a new flow's. Not before: it may be one of a flow
+//!   whose owner died with the switch, and whose replica is about to claim it.
+//!
+//! A packet that the old life sent and that nobody has processed must not open a flow behind the new life's back: runtimes refuse it by
+//! the life's number in its metadata.
+
+use super::routes::Route;
+use super::{MemberState, Switch};
+use crate::message::{RouteInfo, kind};
+use holdfast_protection::Peer;
+use holdfast_wire::{DropReason, FlowKey};
+use zerocopy::FromBytes;
+
+/// Epochs that the old life may have given without anybody being left who knows: as many flows as can have been on their way.
+const STEP: u32 = 1 << 20;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Rebuild {
+    has_view: bool,
+    /// Runtimes that have not told everything.
+    waiting: Vec<Peer>,
+    /// The dead whose replicas have not all reported.
+    recovering: Vec<Peer>,
+    newest: Option<u32>,
+    has_epochs: bool,
+}
+
+impl Rebuild {
+    pub(super) fn set_recovering(&mut self, dead: Vec<Peer>) {
+        if !self.has_view {
+            self.recovering = dead;
+        }
+    }
+}
+
+impl Switch {
+    /// True if new epochs can be given.
+    pub(super) fn knows_epochs(&self) -> bool {
+        self.rebuild.as_ref().is_none_or(|rebuild| rebuild.has_epochs)
+    }
+
+    /// True if every route is known that the life before had.
+    pub fn is_whole(&self) -> bool {
+        self.rebuild.is_none()
+    }
+
+    /// After a new view: who serves is asked, once; who is no more will not answer.
+    pub(super) fn ask_members(&mut self) {
+        let Some(rebuild) = &mut self.rebuild else { return };
+        let serves = |peer: Peer| {
+            let is_there = |state| matches!(state, MemberState::Running | MemberState::Leaving);
+            self.targets.iter().any(|target| target.peer == peer && is_there(target.state))
+        };
+        if rebuild.has_view {
+            // What it would have told is now its replicas' to claim.
+            let gone = rebuild.waiting.extract_if(.., |peer| !serves(*peer));
+            rebuild.recovering.extend(gone);
+        } else {
+            rebuild.has_view = true;
+            rebuild.waiting.extend(self.targets.iter().map(|target| target.peer).filter(|peer| serves(*peer)));
+            for peer in &rebuild.waiting {
+                // The channel is new: it has room.
+                let _ = self.fabric.send(peer.node, kind::TELL, &[self.config.number]);
+            }
+        }
+        self.go_on_rebuilding();
+    }
+
+    /// All who had replicas of its flows have reported.
+    pub(super) fn recovered(&mut self, dead: Peer) {
+        if let Some(rebuild) = &mut self.rebuild {
+            rebuild.recovering.retain(|other| *other != dead);
+            self.go_on_rebuilding();
+        }
+    }
+
+    fn go_on_rebuilding(&mut self) {
+        let Some(rebuild) = &mut self.rebuild else { return };
+        if !rebuild.has_epochs && rebuild.has_view && rebuild.waiting.is_empty() {
+            rebuild.has_epochs = true;
+            if let Some(newest) = rebuild.newest {
+                self.next_epoch = newest.wrapping_add(STEP).max(1);
+            }
+        }
+        if rebuild.has_epochs && rebuild.recovering.is_empty() {
+            self.rebuild = None;
+        }
+    }
+
+    /// A runtime tells what it has.
+    pub(super) fn handle_routes(&mut self, from: Peer, body: &[u8], now: u64) -> Result<(), DropReason> {
+        let Some(rebuild) = self.rebuild.as_mut().filter(|rebuild| rebuild.waiting.contains(&from)) else {
+            return Err(DropReason::StaleDuplicate);
+        };
+        let (&is_last, rest) = body.split_first().ok_or(DropReason::Malformed)?;
+        let (newest, rest) = rest.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
+        let infos = <[RouteInfo]>::ref_from_bytes(rest).map_err(|_| DropReason::Malformed)?;
+        let newest = u32::from_be_bytes(*newest);
+        let is_newer = |known: u32| newest.wrapping_sub(known) as i32 > 0;
+        if newest != 0 && rebuild.newest.is_none_or(is_newer) {
+            rebuild.newest = Some(newest);
+        }
+        if is_last != 0 {
+            rebuild.waiting.retain(|peer| *peer != from);
+        }
+        let mut result = Ok(());
+        for info in infos {
+            result = result.and(self.learn(from, info, now));
+        }
+        self.go_on_rebuilding();
+        result
+    }
+
+    fn learn(&mut self, from: Peer, info: &RouteInfo, now: u64) -> Result<(), DropReason> {
+        let owner = Peer { node: info.node.get(), incarnation: info.incarnation.get() };
+        let (key, epoch) = (FlowKey::from(info.claim.key), info.claim.epoch.get());
+        let moved_from = (info.before.get() != 0).then_some((from, info.before.get()));
+        let hash = self.routes.hash(&key);
+        let id = match self.routes.find(&key, hash) {
+            // What one runtime calls a reply another calls a flow of its own: the newer one is right.
+            Some(found) if found.is_reply => {
+                if self.routes.get(found.slot).is_some_and(|other| epoch.wrapping_sub(other.epoch) as i32 <= 0) {
+                    return Ok(());
+                }
+                self.remove_route(found.slot);
+                None
+            }
+            Some(found) => {
+                let Some(route) = self.routes.get(found.slot) else { return Ok(()) };
+                let ahead = epoch.wrapping_sub(route.epoch) as i32;
+                // Of two who speak of one route the one that has the flow knows best.
+                if ahead < 0 || ahead == 0 && moved_from.is_some() {
+                    return Ok(());
+                }
+                let before = route.owner;
+                self.routes.give(found.slot, owner, epoch);
+                self.count_route(before, -1);
+                Some(found.slot)
+            }
+            None => None,
+        };
+        let id = match id {
+            Some(id) => id,
+            None => {
+                let chain = info.claim.chain.get() as u16;
+                let is_real = info.is_real != 0;
+                // Its first packet was delivered, or there would be nobody who knows of it.
+                let route = Route { is_real, sent: 1, ..Route::new(key, owner, epoch, chain, now) };
+                self.routes.insert(hash, route).ok_or(DropReason::RouteTableFull)?
+            }
+        };
+        self.count_route(owner, 1);
+        if let Some(route) = self.routes.get_mut(id) {
+            route.moved_from = moved_from;
+        }
+        let reply = FlowKey::from(info.claim.reply);
+        if reply != FlowKey::default() && !self.routes.set_reply(id, reply) {
+            self.settle_reply(id, epoch, reply);
+        }
+        Ok(())
+    }
+
+    /// Two routes want one reply key: the newer one's flow lives.
+    fn settle_reply(&mut self, id: super::routes::RouteId, epoch: u32, reply: FlowKey) {
+        let Some(other) = self.routes.find(&reply, self.routes.hash(&reply)).filter(|found| found.slot != id) else { return };
+        let is_older = |route: &Route| epoch.wrapping_sub(route.epoch) as i32 > 0;
+        if self.routes.get(other.slot).is_some_and(is_older) {
+            self.remove_route(other.slot);
+            self.routes.set_reply(id, reply);
+        } else {
+            self.remove_route(id);
+        }
+    }
+}
