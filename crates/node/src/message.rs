@@ -370,7 +370,6 @@ pub enum Control {
         rules: Vec<Rule>,
     },
     /// Coordinator to a switch that has just started: these have failed, and not everyone who may have replicas of their flows has reported.
-    /// Before the view.
     Recovering {
         /// Who.
         dead: Vec<Peer>,

@@ -461,9 +461,10 @@ impl Switch {
             }
             Control::Recovering { dead } => {
                 if let Some(rebuild) = &mut self.rebuild {
-                    rebuild.set_recovering(dead);
+                    rebuild.add_recovering(dead);
                 }
-                false
+                self.go_on_rebuilding();
+                true
             }
             Control::Rules { version, part, parts, rules } => match self.coming.take(version, part, parts, rules)? {
                 Some(rules) => {

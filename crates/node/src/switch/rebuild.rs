@@ -26,6 +26,7 @@ const STEP: u32 = 1 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Rebuild {
     has_view: bool,
+    has_heard_of_recoveries: bool,
     /// Runtimes that have not told everything.
     waiting: Vec<Peer>,
     /// The dead whose replicas have not all reported.
@@ -35,10 +36,10 @@ pub(super) struct Rebuild {
 }
 
 impl Rebuild {
-    pub(super) fn set_recovering(&mut self, dead: Vec<Peer>) {
-        if !self.has_view {
-            self.recovering = dead;
-        }
+    /// These were being recovered from when the coordinator heard of this life. A view may have come before.
+    pub(super) fn add_recovering(&mut self, dead: Vec<Peer>) {
+        self.has_heard_of_recoveries = true;
+        self.recovering.extend(dead);
     }
 }
 
@@ -83,7 +84,7 @@ impl Switch {
         }
     }
 
-    fn go_on_rebuilding(&mut self) {
+    pub(super) fn go_on_rebuilding(&mut self) {
         let Some(rebuild) = &mut self.rebuild else { return };
         if !rebuild.has_epochs && rebuild.has_view && rebuild.waiting.is_empty() {
             rebuild.has_epochs = true;
@@ -91,7 +92,7 @@ impl Switch {
                 self.next_epoch = newest.wrapping_add(STEP).max(1);
             }
         }
-        if rebuild.has_epochs && rebuild.recovering.is_empty() {
+        if rebuild.has_epochs && rebuild.has_heard_of_recoveries && rebuild.recovering.is_empty() {
             self.rebuild = None;
         }
     }
