@@ -201,6 +201,13 @@ impl World {
         }
     }
 
+    /// Everything else is over: if there is nothing left to be written in the middle of which it could die, it dies now.
+    pub(super) fn hurry_coordinator(&mut self) {
+        if self.coordinator.dies_writing && self.coordinator.faults_left == 0 {
+            self.kill_coordinator(0);
+        }
+    }
+
     /// It is away for so long, or for as long as the seed says.
     pub(super) fn kill_coordinator(&mut self, away: u64) {
         (self.coordinator.dies_writing, self.coordinator.pretends_since) = (false, None);

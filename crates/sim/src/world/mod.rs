@@ -445,7 +445,10 @@ impl World {
             Event::HubFault => self.hub_fault(),
             Event::HubStarts => self.start_hub(),
             Event::FaultMeanwhile => self.fault_meanwhile(),
-            Event::Heal if !self.coordinator.is_spared() || !self.hubs.is_spared() => self.at(self.now + 10 * MILLISECOND, Event::Heal),
+            Event::Heal if !self.coordinator.is_spared() || !self.hubs.is_spared() => {
+                self.hurry_coordinator();
+                self.at(self.now + 10 * MILLISECOND, Event::Heal);
+            }
             Event::Heal => {
                 self.healed = true;
                 if self.plan.is_none() {
