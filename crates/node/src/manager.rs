@@ -145,9 +145,8 @@ impl Manager {
     /// Once the coordinator has said how things stand: calls `open` with everyone found whom it knows, and gives the others. `None` before.
     pub(crate) fn sort_found(&self, open: impl FnMut(Peer)) -> Option<Vec<Peer>> {
         let standing = self.standing.as_ref()?;
-        let is_known = |peer: &Peer| {
-            standing.members.iter().any(|member| member.peer() == *peer && member.state != MemberState::Failed)
-        };
+        let is_known =
+            |peer: &Peer| standing.members.iter().any(|member| member.peer() == *peer && member.state != MemberState::Failed);
         let (known, strangers): (Vec<Peer>, Vec<Peer>) = self.present.iter().copied().partition(is_known);
         known.into_iter().for_each(open);
         Some(strangers)

@@ -2,7 +2,7 @@
 
 use holdfast_node::address::{COORDINATOR, SWITCH, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::message::{Claim, Control, Ended, Member, MemberState, kind};
+use holdfast_node::message::{AGAIN, Claim, Control, Ended, Member, MemberState, RouteInfo, kind};
 use holdfast_node::rules::{Rule, RuleSet};
 use holdfast_node::switch::{Route, Switch, SwitchConfig};
 use holdfast_protection::Peer;
@@ -42,17 +42,25 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        let me = Peer { node: SWITCH, incarnation: 1 };
+        let mut bench = Bench::life(1);
+        bench.view(&[X, Y], 1);
+        bench.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
+        bench
+    }
+
+    /// One of its lives, which has heard of nothing yet.
+    fn life(incarnation: u32) -> Bench {
+        let me = Peer { node: SWITCH, incarnation };
         let fabric = FabricConfig::default();
         let mut switch = Switch::new(SwitchConfig {
             me,
-            number: 0,
+            number: incarnation as u8,
             flows: 64,
             seed: 1,
             tick_interval: SECOND / 20,
             patience: PATIENCE,
             fabric,
-            succeeds: false,
+            succeeds: incarnation > 1,
         });
         let peers = [Peer { node: COORDINATOR, incarnation: 1 }, X, Y];
         let peers: Vec<Fabric> = peers
@@ -64,10 +72,7 @@ impl Bench {
                 fabric
             })
             .collect();
-        let mut bench = Bench { switch, pool: MemoryPool::new(64), now: 1000 * SECOND, peers, out: Vec::new() };
-        bench.view(&[X, Y], 1);
-        bench.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
-        bench
+        Bench { switch, pool: MemoryPool::new(64), now: 1000 * SECOND, peers, out: Vec::new() }
     }
 
     /// Only these run.
@@ -306,4 +311,147 @@ fn a_claim_of_a_flow_that_may_live_is_granted() {
     // What was claimed is a flow: it stays.
     bench.wait(10 * SECOND);
     assert!(bench.route(1).is_some() && bench.route(2).is_some());
+}
+
+impl Bench {
+    /// The coordinator answers a life that has just begun: rules, view, whom the others are recovering from.
+    fn introduce(&mut self, running: &[Peer], dead: &[Peer]) {
+        self.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
+        self.peers[0].send_control(SWITCH, &Control::Recovering { dead: dead.to_vec() });
+        self.view(running, 1);
+    }
+
+    /// A runtime tells of flows: port, epoch, to whom it has sent it under which epoch before.
+    fn tell(&mut self, by: Peer, flows: &[(u16, u32, Option<(Peer, u32)>)], newest: u32, is_last: bool) {
+        let mut body = vec![u8::from(is_last)];
+        body.extend_from_slice(&newest.to_be_bytes());
+        for &(from, epoch, sent) in flows {
+            let (owner, before) = sent.unwrap_or((by, 0));
+            let claim = Claim {
+                key: self.key(from, false).into(),
+                reply: self.key(from, true).into(),
+                epoch: epoch.into(),
+                chain: 0.into(),
+            };
+            let info = RouteInfo {
+                claim,
+                node: owner.node.into(),
+                incarnation: owner.incarnation.into(),
+                before: before.into(),
+                is_real: 1,
+            };
+            body.extend_from_slice(info.as_bytes());
+        }
+        self.runtime(by).send(SWITCH, kind::ROUTES, &body).expect("room");
+        self.exchange();
+    }
+
+    fn sent_to(&mut self) -> Vec<Peer> {
+        let sent = self.out.iter().map(|(peer, _)| *peer).collect();
+        self.deliver();
+        sent
+    }
+}
+
+/// A new life of the switch: packets of a flow go on when its owner has told of it, others wait until everybody has; then they are new flows', under epochs that
+/// nobody has had.
+#[test]
+fn a_new_life_asks_for_its_routes() {
+    let mut bench = Bench::life(2);
+    bench.introduce(&[X, Y], &[]);
+    let asked = |fabric: &Fabric| fabric.inbox.records().any(|(record, body)| record.kind == kind::TELL && body == [2]);
+    assert!(asked(bench.runtime(X)) && asked(bench.runtime(Y)));
+    bench.tell(X, &[(1, 40, None)], 41, true);
+    bench.send(1);
+    assert_eq!(bench.sent_to(), [X]);
+    for from in [2, 3] {
+        bench.send(from);
+    }
+    assert_eq!((bench.sent_to(), bench.switch.held()), (vec![], 2));
+    bench.tell(Y, &[(2, 70, None)], 70, false);
+    assert_eq!((bench.sent_to(), bench.switch.held()), (vec![Y], 1));
+    bench.tell(Y, &[], 90, true);
+    assert_eq!(bench.sent_to().len(), 1);
+    let new = bench.route(3).expect("it is a new flow");
+    assert!(new.epoch > 1_000_000, "an epoch that may have been given: {}", new.epoch);
+    assert!(bench.switch.is_whole());
+    assert_eq!([1, 2].map(|from| bench.route(from).map(|route| (route.owner, route.epoch))), [Some((X, 40)), Some((Y, 70))]);
+    assert_eq!(bench.switch.routes_to(X) + bench.switch.routes_to(Y), 3);
+}
+
+/// The owner of a flow died with the switch. Its packets wait until the replica has claimed it, and do not become another flow's.
+#[test]
+fn a_new_life_waits_for_recoveries() {
+    let mut bench = Bench::life(2);
+    bench.introduce(&[X], &[Y]);
+    assert_eq!(bench.claim(X, 1, 40), AGAIN, "before X has told, nobody knows which epochs there were");
+    bench.tell(X, &[], 50, true);
+    bench.send(1);
+    assert_eq!((bench.sent_to(), bench.switch.held()), (vec![], 1));
+    assert!(bench.claim(X, 1, 40) > 1_000_000);
+    assert_eq!(bench.sent_to(), [X]);
+    bench.send(2);
+    assert!(!bench.switch.is_whole());
+    let Peer { node, incarnation } = Y;
+    bench.peers[0].send_control(SWITCH, &Control::Sweep { node, incarnation });
+    bench.exchange();
+    assert!(bench.switch.is_whole());
+    assert_eq!(bench.sent_to(), [X], "now it is a new flow");
+}
+
+/// A runtime dies before it has told everything: what it had is claimed. Nobody waits for its word.
+#[test]
+fn who_dies_while_telling_is_recovered_from() {
+    let mut bench = Bench::life(2);
+    bench.introduce(&[X, Y], &[]);
+    bench.tell(X, &[], 9, true);
+    bench.tell(Y, &[(1, 5, None)], 9, false);
+    bench.view(&[X], 2);
+    assert!(!bench.switch.is_whole());
+    assert_ne!(bench.claim(X, 1, 5), 0);
+    assert_ne!(bench.claim(X, 2, 6), 0);
+    bench.peers[0].send_control(SWITCH, &Control::Sweep { node: Y.node, incarnation: Y.incarnation });
+    bench.exchange();
+    assert!(bench.switch.is_whole());
+    assert_eq!([1, 2].map(|from| bench.route(from).map(|route| route.owner)), [Some(X), Some(X)]);
+}
+
+/// A flow was on its way from X to Y when the switch died. Whoever tells first, the route leads to Y, under the newer epoch, and X may have it back only
+/// until Y has said that it has it.
+#[test]
+fn a_flow_on_its_way_leads_to_where_it_goes() {
+    for is_target_first in [false, true] {
+        for has_arrived in [false, true] {
+            let mut bench = Bench::life(2);
+            bench.introduce(&[X, Y], &[]);
+            let of_target: &[_] = if has_arrived { &[(1, 30, None)] } else { &[] };
+            if is_target_first {
+                bench.tell(Y, of_target, 30, true);
+            }
+            bench.tell(X, &[(1, 30, Some((Y, 20)))], 30, true);
+            if !is_target_first {
+                bench.tell(Y, of_target, 30, true);
+            }
+            let route = bench.route(1).expect("it is known");
+            assert_eq!((route.owner, route.epoch), (Y, 30));
+            assert_eq!(route.moved_from, (!has_arrived).then_some((X, 20)), "{is_target_first} {has_arrived}");
+            assert_eq!(bench.switch.routes_to(X) + bench.switch.routes_to(Y), 1);
+        }
+    }
+}
+
+/// Malformed words, of nobody who was asked, and a second time: counted, and nothing is believed.
+#[test]
+fn routes_that_nobody_asked_for_are_refused() {
+    let mut bench = Bench::new();
+    bench.tell(X, &[(1, 40, None)], 41, true);
+    assert!(bench.switch.is_empty(), "this life has lost nothing");
+    let mut bench = Bench::life(2);
+    bench.introduce(&[X, Y], &[]);
+    for body in [&[][..], &[1], &[1, 0, 0, 0], &[1, 0, 0, 0, 5, 6]] {
+        bench.runtime(X).send(SWITCH, kind::ROUTES, body).expect("room");
+        bench.exchange();
+    }
+    assert!(bench.switch.is_empty() && !bench.switch.is_whole());
+    assert_eq!(bench.switch.drops().total(), 4);
 }

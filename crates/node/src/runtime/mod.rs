@@ -386,7 +386,9 @@ impl Runtime {
         };
         match outer.index {
             // A flow opened by it, or a route given anew by it, would be unknown to the switch that there is now.
-            index::TO_RUNTIME if packet.meta.flags & Flags::NEW != 0 && self.switch_number.is_some_and(|now| now != packet.meta.switch) => {
+            index::TO_RUNTIME
+                if packet.meta.flags & Flags::NEW != 0 && self.switch_number.is_some_and(|now| now != packet.meta.switch) =>
+            {
                 self.shared.drop(packet, DropReason::LostInFailure, pool);
             }
             index::TO_RUNTIME => {
