@@ -8,6 +8,7 @@
 mod allocation;
 #[cfg(not(loom))]
 mod arena;
+mod death;
 pub mod doorbell;
 #[cfg(not(loom))]
 pub mod port;

@@ -4,7 +4,19 @@
 //! entries, then moves `tail` (release); the consumer reads `tail` (acquire), takes the entries, then moves `head` (release). Either side may
 //! die between any two instructions: a descriptor is in the ring or it is not. Counters of a peer gone mad are noticed, because
 //! they can never be further apart than the ring is long.
+//!
+//! A side that dies can be *adopted* by its next life, if there is a record of who has which buffer that outlives both ([`crate::Arena`]).
+//! Every step that the other side or the next life can see is one release store, so the compiler keeps them in the order below; the machine does
+//! too, because a kill falls between two instructions of the killed thread, and the kernel, which tells of the death, orders what came before it.
+//!
+//! - To put in: entry, `written`, record (the buffer is the peer's), and later `tail` for all of them. The next life finds what lies
+//!   from `tail` to `written`: what the record says is the peer's was put in and is shown now; only the last one can be recorded otherwise, and
+//!   that was not put in. So nothing is shown that is not recorded, and nothing is recorded that is never shown.
+//! - To take out: record (the buffer is ours), and later `head` for all of them, before any of them is used again. The next life finds those first in
+//!   the ring that were recorded and not released: they are not the peer's any more, and are passed over, before any buffer is given away
+//!   again. A buffer given to the same peer once more could not be told from them.
 
+use crate::death;
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(not(loom))]
@@ -38,7 +50,9 @@ pub struct Corrupt;
 /// The memory of a ring, wherever it is.
 #[derive(Clone, Copy)]
 pub struct Memory<'a> {
-    /// Entries put in, ever.
+    /// Entries put in, ever, shown or not: for the producer's next life. On a line that the consumer never reads.
+    pub written: &'a AtomicU32,
+    /// Entries put in and shown, ever.
     pub tail: &'a AtomicU32,
     /// Entries taken out, ever.
     pub head: &'a AtomicU32,
@@ -65,6 +79,35 @@ impl<'a> Producer<'a> {
         Producer { memory, tail, head }
     }
 
+    /// The next life of a producer that died. What it had put in is shown, as far as `is_recorded` says that the buffer is the consumer's.
+    ///
+    /// # Errors
+    /// [`Corrupt`].
+    ///
+    /// # Panics
+    /// If the number of entries is not a power of two.
+    pub fn adopt(memory: Memory<'a>, mut is_recorded: impl FnMut(Descriptor) -> bool) -> Result<Producer<'a>, Corrupt> {
+        let mut producer = Producer::new(memory);
+        let written = memory.written.load(Ordering::Relaxed);
+        let hidden = written.wrapping_sub(producer.tail);
+        // The consumer can write here too, and need not be sane.
+        if hidden as usize > memory.entries.len() || producer.unread()? + hidden as usize > memory.entries.len() {
+            return Err(Corrupt);
+        }
+        while producer.tail != written && is_recorded(producer.entry(producer.tail)) {
+            producer.tail = producer.tail.wrapping_add(1);
+        }
+        death::step();
+        memory.written.store(producer.tail, Ordering::Release);
+        producer.publish();
+        Ok(producer)
+    }
+
+    fn entry(&self, at: u32) -> Descriptor {
+        let at = at as usize & (self.memory.entries.len() - 1);
+        Descriptor::unpack(self.memory.entries[at].load(Ordering::Relaxed))
+    }
+
     /// How many descriptors fit now.
     ///
     /// # Errors
@@ -79,7 +122,8 @@ impl<'a> Producer<'a> {
         if used > len { Err(Corrupt) } else { Ok((len - used) as usize) }
     }
 
-    /// Puts one in; the consumer sees it after [`Producer::publish`]. False if the ring is full or corrupt.
+    /// Puts one in; the consumer sees it after [`Producer::publish`]. False if the ring is full or corrupt. Who is to have a next life records
+    /// between the two that the buffer is the consumer's.
     #[inline]
     #[must_use]
     pub fn push(&mut self, descriptor: Descriptor) -> bool {
@@ -87,8 +131,11 @@ impl<'a> Producer<'a> {
             return false;
         }
         let at = self.tail as usize & (self.memory.entries.len() - 1);
+        death::step();
         self.memory.entries[at].store(descriptor.pack(), Ordering::Relaxed);
         self.tail = self.tail.wrapping_add(1);
+        death::step();
+        self.memory.written.store(self.tail, Ordering::Release);
         true
     }
 
@@ -106,6 +153,7 @@ impl<'a> Producer<'a> {
     /// Shows the consumer everything that was put in.
     #[inline]
     pub fn publish(&mut self) {
+        death::step();
         self.memory.tail.store(self.tail, Ordering::Release);
     }
 }
@@ -127,6 +175,31 @@ impl<'a> Consumer<'a> {
         let head = memory.head.load(Ordering::Relaxed);
         let tail = memory.tail.load(Ordering::Acquire);
         Consumer { memory, head, tail }
+    }
+
+    /// The next life of a consumer that died. What it had taken out and not released is passed over, as far as `is_recorded` says that the buffer
+    /// is not the producer's any more.
+    ///
+    /// # Errors
+    /// [`Corrupt`].
+    ///
+    /// # Panics
+    /// If the number of entries is not a power of two.
+    pub fn adopt(memory: Memory<'a>, mut is_recorded: impl FnMut(Descriptor) -> bool) -> Result<Consumer<'a>, Corrupt> {
+        let mut consumer = Consumer::new(memory);
+        loop {
+            let before = consumer.head;
+            match consumer.pop()? {
+                Some(descriptor) if is_recorded(descriptor) => {}
+                Some(_) => {
+                    consumer.head = before;
+                    break;
+                }
+                None => break,
+            }
+        }
+        consumer.release();
+        Ok(consumer)
     }
 
     /// The next descriptor, `None` if there is none.
@@ -153,6 +226,7 @@ impl<'a> Consumer<'a> {
     /// Gives the producer the room of everything that was taken out.
     #[inline]
     pub fn release(&mut self) {
+        death::step();
         self.memory.head.store(self.head, Ordering::Release);
     }
 

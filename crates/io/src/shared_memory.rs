@@ -4,7 +4,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 /// See the module. The mapping is never undone: buffers handed out of it are `'static`.
 pub(crate) struct SharedMemory {
@@ -89,6 +89,18 @@ impl SharedMemory {
         );
         // SAFETY: as in `word64`, for `count` words one after the other.
         unsafe { core::slice::from_raw_parts(self.base.add(at).cast::<AtomicU64>(), count) }
+    }
+
+    /// Consecutive 16-bit words from a byte offset.
+    ///
+    /// # Panics
+    /// If they are not aligned or not all inside.
+    pub(crate) fn words16(&self, at: usize, count: usize) -> &'static [AtomicU16] {
+        assert!(
+            at.is_multiple_of(2) && count.checked_mul(2).and_then(|len| len.checked_add(at)).is_some_and(|end| end <= self.len)
+        );
+        // SAFETY: as in `words64`.
+        unsafe { core::slice::from_raw_parts(self.base.add(at).cast::<AtomicU16>(), count) }
     }
 
     /// Plain bytes.

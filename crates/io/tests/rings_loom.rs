@@ -28,6 +28,7 @@ fn model(scenario: impl Fn()) {
 }
 
 struct Ring {
+    written: AtomicU32,
     tail: AtomicU32,
     head: AtomicU32,
     entries: [AtomicU64; 2],
@@ -39,6 +40,7 @@ impl Ring {
     fn new() -> Arc<Ring> {
         let word = || AtomicU32::new(0);
         Arc::new(Ring {
+            written: word(),
             tail: word(),
             head: word(),
             entries: [AtomicU64::new(0), AtomicU64::new(0)],
@@ -48,7 +50,7 @@ impl Ring {
     }
 
     fn memory(&self) -> Memory<'_> {
-        Memory { tail: &self.tail, head: &self.head, entries: &self.entries }
+        Memory { written: &self.written, tail: &self.tail, head: &self.head, entries: &self.entries }
     }
 }
 
@@ -201,4 +203,126 @@ fn impossible_counters_are_noticed() {
         assert!(producer.room().is_err());
         assert!(!producer.push(descriptor(1)));
     });
+}
+
+/// The record of who has a buffer: the manager, or the guest. It outlives the manager.
+struct Record([AtomicU32; 3]);
+
+impl Record {
+    fn is_guests(&self, buffer: u32) -> bool {
+        self.0[buffer as usize].load(Ordering::Relaxed) == 1
+    }
+
+    fn set(&self, buffer: u32, is_guests: bool) {
+        self.0[buffer as usize].store(u32::from(is_guests), Ordering::Release);
+    }
+}
+
+/// A manager's life: takes what came back, then gives away what it has, in the orders that `holdfast_io::ring` tells; it gets so far as `steps`.
+fn live(rx: &mut Producer<'_>, tx: &mut Consumer<'_>, record: &Record, buffers: &[Buffer; 3], mut steps: u32) -> bool {
+    let mut lives = || {
+        steps = steps.saturating_sub(1);
+        steps > 0
+    };
+    let mut has_taken = false;
+    while let Some(got) = tx.pop().expect("the ring is sound") {
+        if !lives() {
+            return false;
+        }
+        if record.is_guests(got.buffer) {
+            record.set(got.buffer, false);
+            buffers[got.buffer as usize].add(1);
+        }
+        has_taken = true;
+        if !lives() {
+            return false;
+        }
+    }
+    if has_taken {
+        tx.release();
+    }
+    if !lives() {
+        return false;
+    }
+    for buffer in 0..3 {
+        if record.is_guests(buffer) {
+            continue;
+        }
+        buffers[buffer as usize].add(1);
+        if !rx.push(descriptor(buffer)) {
+            break;
+        }
+        if !lives() {
+            return false;
+        }
+        record.set(buffer, true);
+        if !lives() {
+            return false;
+        }
+    }
+    rx.publish();
+    lives()
+}
+
+/// A manager gives buffers to a guest that sends them back, is killed at any step, and is adopted while the guest goes on: nobody touches a buffer
+/// that another has, and none is lost.
+#[test]
+fn a_dead_side_is_adopted() {
+    for steps in 1..12 {
+        model(move || {
+            let (there, back) = (Ring::new(), Ring::new());
+            let word = || AtomicU32::new(0);
+            let record = Arc::new(Record([word(), word(), word()]));
+            let buffers = Arc::new([Buffer::new(), Buffer::new(), Buffer::new()]);
+            let (guest_there, guest_back, guest_buffers) = (there.clone(), back.clone(), buffers.clone());
+            let guest = thread::spawn(move || {
+                let (mut rx, mut tx) = (Consumer::new(guest_there.memory()), Producer::new(guest_back.memory()));
+                // A bounded number of looks: it need not see everything.
+                let mut held = Vec::new();
+                for _ in 0..2 {
+                    if let Some(got) = rx.pop().expect("the ring is sound") {
+                        rx.release();
+                        guest_buffers[got.buffer as usize].add(10);
+                        held.push(got.buffer);
+                    }
+                    if let Some(buffer) = held.pop()
+                        && !tx.push(descriptor(buffer))
+                    {
+                        held.push(buffer);
+                    }
+                    tx.publish();
+                    thread::yield_now();
+                }
+                held
+            });
+            let (host_there, host_back) = (there.clone(), back.clone());
+            let (host_record, host_buffers) = (record.clone(), buffers.clone());
+            let host = thread::spawn(move || {
+                let (mut rx, mut tx) = (Producer::new(host_there.memory()), Consumer::new(host_back.memory()));
+                live(&mut rx, &mut tx, &host_record, &host_buffers, steps);
+            });
+            host.join().unwrap();
+            let is_guests = |descriptor: Descriptor| record.is_guests(descriptor.buffer);
+            let mut rx = Producer::adopt(there.memory(), is_guests).expect("the ring is sound");
+            let mut tx = Consumer::adopt(back.memory(), |descriptor| !is_guests(descriptor)).expect("the ring is sound");
+            live(&mut rx, &mut tx, &record, &buffers, u32::MAX);
+            let held = guest.join().unwrap();
+            // Every buffer is in one place.
+            let mut places = [0; 3];
+            let mut count = |buffer: u32| {
+                assert!(record.is_guests(buffer));
+                places[buffer as usize] += 1;
+            };
+            held.into_iter().for_each(&mut count);
+            for ring in [&there, &back] {
+                let mut rest = Consumer::new(ring.memory());
+                while let Some(got) = rest.pop().expect("the ring is sound") {
+                    count(got.buffer);
+                }
+            }
+            for (buffer, places) in places.into_iter().enumerate() {
+                assert_eq!(places, u32::from(record.is_guests(buffer as u32)), "buffer {buffer} after {steps} steps");
+            }
+        });
+    }
 }

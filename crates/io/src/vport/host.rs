@@ -1,0 +1,254 @@
+//! The manager's half of a virtual port.
+
+use super::{AT_BUFFERS, AT_GUEST_SLEEPS, AT_HEARTBEAT, AT_HOST_SLEEPS, AT_MAGIC, AT_VERSION, DONE, ENTRIES, FILL, FILL_TARGET};
+use super::{LEN, MAGIC, RX, TX, VERSION, drain, ring, ring_bell, wake};
+use crate::arena::Arena;
+use crate::doorbell;
+use crate::ring::{Consumer, Corrupt, Descriptor, Producer};
+use crate::shared_memory::SharedMemory;
+use holdfast_wire::Packet;
+use rustix::event::EventfdFlags;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// What happened at a port.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct VportCounters {
+    /// Frames for the runtime that found its ring full.
+    pub full: u64,
+    /// Descriptors that the runtime had no right to.
+    pub refused: u64,
+}
+
+/// The rings, each from the manager's side.
+struct Rings {
+    rx: Producer<'static>,
+    tx: Consumer<'static>,
+    fill: Producer<'static>,
+    done: Consumer<'static>,
+}
+
+/// The manager's half.
+pub struct VportHost {
+    /// Who the port is in the arena's record; never the manager's own number.
+    id: u16,
+    memory: SharedMemory,
+    rx: Producer<'static>,
+    tx: Consumer<'static>,
+    fill: Producer<'static>,
+    done: Consumer<'static>,
+    outstanding: u32,
+    host_sleeps: &'static AtomicU32,
+    guest_sleeps: &'static AtomicU32,
+    heartbeat: &'static AtomicU64,
+    wake_host: OwnedFd,
+    wake_guest: OwnedFd,
+    counters: VportCounters,
+    broken: bool,
+}
+
+impl VportHost {
+    /// A new port. `id` is unique among the ports that live, and not 0.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn create(id: u16, arena: &mut Arena) -> io::Result<VportHost> {
+        assert_ne!(id, 0, "0 is the manager");
+        let memory = SharedMemory::create("holdfast-vport", LEN)?;
+        memory.word32(AT_VERSION).store(VERSION, Ordering::Relaxed);
+        memory.word32(AT_BUFFERS).store(arena.total() as u32, Ordering::Relaxed);
+        memory.word64(AT_MAGIC).store(MAGIC, Ordering::Release);
+        let eventfd = || rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+        let rings = Rings {
+            rx: Producer::new(ring(&memory, RX)),
+            tx: Consumer::new(ring(&memory, TX)),
+            fill: Producer::new(ring(&memory, FILL)),
+            done: Consumer::new(ring(&memory, DONE)),
+        };
+        let mut host = VportHost::new(id, memory, rings, eventfd()?, eventfd()?);
+        host.supply(arena);
+        Ok(host)
+    }
+
+    /// The port of a manager that is dead, by what [`VportHost::fds`] was there; its runtime may live and goes on. What that manager had put into
+    /// the rings is shown, what it had taken out is passed over. All ports are adopted before the arena gives anything away.
+    ///
+    /// # Errors
+    /// `InvalidData` if they are not a port of this version and arena, or its rings make no sense: then its runtime can only be ended. Else what the
+    /// kernel says.
+    pub fn adopt(id: u16, rings: OwnedFd, wake_host: OwnedFd, wake_guest: OwnedFd, arena: &Arena) -> io::Result<VportHost> {
+        assert_ne!(id, 0, "0 is the manager");
+        let memory = super::open(rings, arena.total() as u32)?;
+        let corrupt = |_: Corrupt| io::Error::new(io::ErrorKind::InvalidData, "the rings of the virtual port are spoilt");
+        let is_guests = |descriptor: Descriptor| arena.is_of(descriptor.buffer, id);
+        let rings = Rings {
+            rx: Producer::adopt(ring(&memory, RX), is_guests).map_err(corrupt)?,
+            tx: Consumer::adopt(ring(&memory, TX), |descriptor| !is_guests(descriptor)).map_err(corrupt)?,
+            fill: Producer::adopt(ring(&memory, FILL), is_guests).map_err(corrupt)?,
+            done: Consumer::adopt(ring(&memory, DONE), |descriptor| !is_guests(descriptor)).map_err(corrupt)?,
+        };
+        let mut host = VportHost::new(id, memory, rings, wake_host, wake_guest);
+        host.outstanding = arena.held_by(id) as u32;
+        // It may have died asleep, or between showing something and ringing.
+        host.awake();
+        host.guest_sleeps.store(0, Ordering::Relaxed);
+        ring_bell(&host.wake_guest);
+        Ok(host)
+    }
+
+    fn new(id: u16, memory: SharedMemory, rings: Rings, wake_host: OwnedFd, wake_guest: OwnedFd) -> VportHost {
+        VportHost {
+            id,
+            rx: rings.rx,
+            tx: rings.tx,
+            fill: rings.fill,
+            done: rings.done,
+            outstanding: 0,
+            host_sleeps: memory.word32(AT_HOST_SLEEPS),
+            guest_sleeps: memory.word32(AT_GUEST_SLEEPS),
+            heartbeat: memory.word64(AT_HEARTBEAT),
+            wake_host,
+            wake_guest,
+            counters: VportCounters::default(),
+            broken: false,
+            memory,
+        }
+    }
+
+    /// What the runtime's process needs: rings, the descriptor that wakes the manager, the one that wakes the runtime.
+    pub fn fds(&self) -> [BorrowedFd<'_>; 3] {
+        [self.memory.fd(), self.wake_host.as_fd(), self.wake_guest.as_fd()]
+    }
+
+    /// Readable when the runtime has something for a manager that sleeps.
+    pub fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.wake_host.as_fd()
+    }
+
+    /// Counters.
+    pub fn counters(&self) -> VportCounters {
+        self.counters
+    }
+
+    /// Turns of the runtime's loop so far: it stands still if the runtime does.
+    pub fn heartbeat(&self) -> u64 {
+        self.heartbeat.load(Ordering::Relaxed)
+    }
+
+    /// Puts a frame into the runtime's ring; [`VportHost::flush`] shows it. Gives it back if there is no room.
+    ///
+    /// # Errors
+    /// The packet.
+    #[inline]
+    pub fn send(&mut self, packet: Packet, arena: &mut Arena) -> Result<(), Packet> {
+        if self.broken || self.outstanding as usize >= ENTRIES || !matches!(self.rx.room(), Ok(1..)) {
+            self.counters.full += 1;
+            return Err(packet);
+        }
+        let descriptor = Descriptor { buffer: packet.id(), offset: packet.offset() as u16, len: packet.len() as u16 };
+        // There is room: it was looked at above.
+        if !self.rx.push(descriptor) {
+            return Err(packet);
+        }
+        arena.give(packet, self.id);
+        self.outstanding += 1;
+        Ok(())
+    }
+
+    /// Shows the runtime what was sent, and wakes it if it sleeps.
+    pub fn flush(&mut self) {
+        self.rx.publish();
+        wake(self.guest_sleeps, &self.wake_guest);
+    }
+
+    /// Takes up to `max` frames that the runtime sent; buffers that it is through with become free.
+    pub fn receive(&mut self, max: usize, into: &mut Vec<Packet>, arena: &mut Arena) {
+        let mut count = 0;
+        while count < max && !self.broken {
+            match self.tx.pop() {
+                Ok(Some(descriptor)) => {
+                    count += 1;
+                    match arena.take_back(descriptor.buffer, self.id, descriptor.offset as usize, descriptor.len as usize) {
+                        Some(packet) => {
+                            self.outstanding -= 1;
+                            into.push(packet);
+                        }
+                        None => self.counters.refused += 1,
+                    }
+                }
+                Ok(None) => break,
+                Err(_) => self.broken = true,
+            }
+        }
+        if count > 0 {
+            self.tx.release();
+        }
+        let mut freed = 0;
+        while !self.broken && freed < ENTRIES {
+            match self.done.pop() {
+                Ok(Some(descriptor)) => {
+                    freed += 1;
+                    if arena.free_from(descriptor.buffer, self.id) {
+                        self.outstanding -= 1;
+                    } else {
+                        self.counters.refused += 1;
+                    }
+                }
+                Ok(None) => break,
+                Err(_) => self.broken = true,
+            }
+        }
+        if freed > 0 {
+            self.done.release();
+        }
+        self.supply(arena);
+    }
+
+    /// Keeps the runtime supplied with free buffers.
+    fn supply(&mut self, arena: &mut Arena) {
+        let Ok(waiting) = self.fill.unread() else {
+            self.broken = true;
+            return;
+        };
+        let mut missing = FILL_TARGET.saturating_sub(waiting as u32).min(ENTRIES as u32 - self.outstanding.min(ENTRIES as u32));
+        if missing < FILL_TARGET / 4 {
+            return;
+        }
+        while missing > 0 {
+            if !arena.give_free(self.id, |buffer| self.fill.push(Descriptor { buffer, offset: 0, len: 0 })) {
+                break;
+            }
+            self.outstanding += 1;
+            missing -= 1;
+        }
+        self.fill.publish();
+    }
+
+    /// Frames that the runtime has not taken yet.
+    pub fn unread(&mut self) -> usize {
+        self.rx.publish();
+        self.rx.unread().unwrap_or(0)
+    }
+
+    #[cfg(test)]
+    pub(super) fn outstanding(&self) -> usize {
+        self.outstanding as usize
+    }
+
+    /// The manager is about to sleep. False if something has come in the meantime: then it must not.
+    pub fn prepare_sleep(&mut self) -> bool {
+        doorbell::may_sleep(self.host_sleeps, || self.tx.is_empty())
+    }
+
+    /// The manager is awake again.
+    pub fn awake(&mut self) {
+        self.host_sleeps.store(0, Ordering::Relaxed);
+        drain(&self.wake_host);
+    }
+
+    /// The runtime's process is dead: everything that it had is free again. Frames that it sent before should be received first.
+    pub fn reclaim(self, arena: &mut Arena) -> usize {
+        arena.reclaim(self.id)
+    }
+}

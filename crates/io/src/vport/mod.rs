@@ -1,0 +1,95 @@
+//! A virtual port: the four rings between the manager and one runtime.
+//!
+//! Theory of operation. `rx` carries frames to the runtime, `tx` frames from it, `fill` free buffers to it, `done` buffers that it is through
+//! with. The manager hands out no more buffers than a ring has entries, so the runtime's rings never overflow. A side that is about to
+//! sleep says so in a word of its own and looks once more; a side that has put something in looks at that word and, if it is
+//! set, writes to an eventfd. Whatever comes out of the runtime's rings is checked against the manager's own record.
+//!
+//! The manager may die at any instruction, and its next life adopts the port while the runtime goes on. The rings tell it what had been put in and
+//! not shown, and what had been taken out and not released ([`crate::ring`]); how many buffers the runtime has is counted in the record; and since
+//! nobody knows whether the bell had been rung, it is rung once more. A frame that the manager had in hand is lost, and none comes twice.
+
+mod guest;
+mod host;
+#[cfg(test)]
+mod tests;
+
+pub use guest::VportGuest;
+pub use host::{VportCounters, VportHost};
+
+use crate::doorbell;
+use crate::ring::Memory;
+use crate::shared_memory::SharedMemory;
+use rustix::fd::OwnedFd;
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const MAGIC: u64 = 0x686f_6c64_6661_7374;
+/// Changes with the layout below.
+const VERSION: u32 = 2;
+/// Entries of every ring, and buffers that a runtime may have at a time.
+const ENTRIES: usize = 8192;
+/// Free buffers that a runtime is kept supplied with.
+const FILL_TARGET: u32 = 1024;
+/// Buffers that a runtime keeps for itself instead of giving them back at once.
+const CACHE: usize = 256;
+
+const HEADER_LEN: usize = 4096;
+const RING_HEADER_LEN: usize = 192;
+const RING_LEN: usize = RING_HEADER_LEN + ENTRIES * 8;
+const LEN: usize = HEADER_LEN + 4 * RING_LEN;
+
+const RX: usize = 0;
+const TX: usize = 1;
+const FILL: usize = 2;
+const DONE: usize = 3;
+
+const AT_MAGIC: usize = 0;
+const AT_VERSION: usize = 8;
+const AT_BUFFERS: usize = 12;
+const AT_HOST_SLEEPS: usize = 64;
+const AT_GUEST_SLEEPS: usize = 128;
+const AT_HEARTBEAT: usize = 192;
+
+fn ring(memory: &SharedMemory, which: usize) -> Memory<'static> {
+    let at = HEADER_LEN + which * RING_LEN;
+    Memory {
+        tail: memory.word32(at),
+        head: memory.word32(at + 64),
+        written: memory.word32(at + 128),
+        entries: memory.words64(at + RING_HEADER_LEN, ENTRIES),
+    }
+}
+
+/// The memory of a port that another process made.
+fn open(fd: OwnedFd, buffers: u32) -> io::Result<SharedMemory> {
+    let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text.to_owned());
+    let memory = SharedMemory::open(fd)?;
+    if memory.len() != LEN || memory.word64(AT_MAGIC).load(Ordering::Acquire) != MAGIC {
+        return Err(invalid("this is not a virtual port"));
+    }
+    if memory.word32(AT_VERSION).load(Ordering::Relaxed) != VERSION {
+        return Err(invalid("the manager is of another version"));
+    }
+    if memory.word32(AT_BUFFERS).load(Ordering::Relaxed) != buffers {
+        return Err(invalid("the port belongs to another arena"));
+    }
+    Ok(memory)
+}
+
+/// Wakes the other side if it sleeps.
+fn wake(sleeps: &AtomicU32, fd: &OwnedFd) {
+    if doorbell::must_ring(sleeps) {
+        ring_bell(fd);
+    }
+}
+
+fn ring_bell(fd: &OwnedFd) {
+    // A full counter means that it is being woken already.
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+}
+
+fn drain(fd: &OwnedFd) {
+    let mut count = [0u8; 8];
+    let _ = rustix::io::read(fd, &mut count);
+}
