@@ -11,6 +11,10 @@ mod arena;
 mod death;
 pub mod doorbell;
 #[cfg(not(loom))]
+mod heartbeat;
+#[cfg(not(loom))]
+mod mailbox;
+#[cfg(not(loom))]
 pub mod port;
 #[cfg(not(loom))]
 pub mod process;
@@ -26,5 +30,9 @@ pub mod wait;
 pub use allocation::{CountingAllocator, allocations};
 #[cfg(not(loom))]
 pub use arena::Arena;
+#[cfg(not(loom))]
+pub use heartbeat::Heartbeat;
+#[cfg(not(loom))]
+pub use mailbox::{MAX_MESSAGE, Mailbox};
 #[cfg(not(loom))]
 pub use vport::{VportCounters, VportGuest, VportHost};

@@ -1,18 +1,26 @@
 //! Starting and watching processes, and the clock.
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::io;
 use std::process::{Child, Command};
 use std::time::Instant;
 
-/// A child with a descriptor that becomes readable when it ends.
+/// A process with a descriptor that becomes readable when it ends.
 pub struct Watched {
-    child: Child,
+    pid: u32,
     pidfd: OwnedFd,
+    /// None of a process that is another's child.
+    child: Option<Child>,
 }
 
 impl Watched {
+    /// Another's child, by its descriptor: it can be watched and ended, but only its parent learns how it ended.
+    pub fn of(pid: u32, pidfd: OwnedFd) -> Watched {
+        Watched { pid, pidfd, child: None }
+    }
+
     /// Starts `command`; the child inherits `fds`, in order, as descriptors whose numbers it finds in the environment
     /// variable `HOLDFAST_FDS`, separated by commas.
     ///
@@ -26,15 +34,22 @@ impl Watched {
         }
         let numbers: Vec<String> = copies.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
         command.env("HOLDFAST_FDS", numbers.join(","));
-        let child = command.spawn()?;
+        let mut child = command.spawn()?;
         let pid = Pid::from_child(&child);
-        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-        Ok(Watched { child, pidfd })
+        let pidfd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => pidfd,
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(error.into());
+            }
+        };
+        Ok(Watched { pid: child.id(), pidfd, child: Some(child) })
     }
 
     /// Process id.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.pid
     }
 
     /// Readable once the process has ended.
@@ -42,30 +57,47 @@ impl Watched {
         self.pidfd.as_fd()
     }
 
-    /// How it ended, if it has.
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
+    }
+
+    /// How it ended, if it has and is this process's child.
     pub fn ended(&mut self) -> Option<std::process::ExitStatus> {
-        self.child.try_wait().ok().flatten()
+        self.child.as_mut()?.try_wait().ok().flatten()
     }
 
     /// Its standard input, if it was started with a pipe; once.
     pub fn take_stdin(&mut self) -> Option<std::process::ChildStdin> {
-        self.child.stdin.take()
+        self.child.as_mut()?.stdin.take()
+    }
+
+    /// Sends it a signal; nothing happens if it has ended, whoever has its number now.
+    pub fn signal(&self, signal: Signal) {
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, signal);
     }
 
     /// Ends it at once.
-    pub fn kill(&mut self) {
-        let _ = self.child.kill();
+    pub fn kill(&self) {
+        self.signal(Signal::KILL);
     }
 
     /// Asks it to end.
     pub fn terminate(&self) {
-        let _ = rustix::process::kill_process(Pid::from_child(&self.child), Signal::TERM);
+        self.signal(Signal::TERM);
     }
 
     /// Ends it and waits until it has.
     pub fn finish(mut self) {
         self.kill();
-        let _ = self.child.wait();
+        match &mut self.child {
+            Some(child) => drop(child.wait()),
+            None => {
+                let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+                while rustix::event::poll(&mut fds, None) == Err(rustix::io::Errno::INTR) {}
+            }
+        }
     }
 }
 
