@@ -8,6 +8,8 @@ pub const NEGATIVE: u8 = 1;
 pub const USAGE: u8 = 2;
 /// Something that is needed is not there.
 pub const UNAVAILABLE: u8 = 69;
+/// A fault of this program.
+pub const SOFTWARE: u8 = 70;
 /// It took too long.
 pub const TIMEOUT: u8 = 75;
 /// A privilege is missing.
@@ -28,6 +30,11 @@ impl Failure {
     /// A failure with this code.
     pub fn new(code: u8, message: impl Into<String>) -> Failure {
         Failure { code, message: message.into() }
+    }
+
+    /// A failure that another process of the box has told the user of.
+    pub fn said(code: u8) -> Failure {
+        Failure { code, message: String::new() }
     }
 }
 

@@ -38,7 +38,8 @@ words! {
     STATE "leaving" "It gives its flows to others and then ends.";
     STATE "failed" "It ended, or was silent for longer than detection.hang_ms; its flows belong to their replicas, and a successor is started.";
     STATE "away" "The coordinator has ended and is going to be started again, at once or after a pause if it keeps ending. Traffic goes on; what fails meanwhile is recovered when it is back.";
-    ROLE "manager" "Owns the host's ports, forwards frames between them and the local processes, starts and watches those.";
+    ROLE "guard" "The process that was started. It is the parent of all others, keeps what the manager's next life needs, and begins that.";
+    ROLE "manager" "Owns the host's ports, forwards frames between them and the local processes, has those started and watches them.";
     ROLE "switch" "Picks the runtime of a new flow, keeps the route, changes it when the flow has a new owner.";
     ROLE "coordinator" "Knows who is there, starts recovery, has what died started again. Traffic flows without it.";
     ROLE "runtime" "A process of its own that owns flows and runs the chain on their packets.";
@@ -60,7 +61,7 @@ words! {
     EXIT "1" "A negative answer: the command did what was asked, and the answer is no.";
     EXIT "2" "The command line is wrong; --help says how it goes.";
     EXIT "69" "Something that is needed is not there: a device, a running box, a program.";
-    EXIT "70" "A fault of this program: please report it.";
+    EXIT "70" "A fault of this program: please report it. Of `holdfast run`: the manager ended again and again, and was given up.";
     EXIT "75" "It took too long.";
     EXIT "77" "A privilege is missing: run as root, or give the binary CAP_NET_RAW and CAP_NET_ADMIN (setcap cap_net_raw,cap_net_admin+ep).";
     EXIT "78" "The configuration is wrong; the message names the line.";
@@ -109,7 +110,9 @@ mod tests {
             let found = explain(reason.name()).unwrap();
             assert!(found.iter().any(|word| word.kind == DROP && word.meaning == reason.explain()), "{reason}");
         }
-        for code in [exit::NEGATIVE, exit::USAGE, exit::UNAVAILABLE, exit::TIMEOUT, exit::PERMISSION, exit::CONFIGURATION] {
+        for code in
+            [exit::NEGATIVE, exit::USAGE, exit::UNAVAILABLE, exit::SOFTWARE, exit::TIMEOUT, exit::PERMISSION, exit::CONFIGURATION]
+        {
             for word in [code.to_string(), format!("exit-{code}"), format!("exit code {code}")] {
                 assert_eq!(explain(&word).unwrap()[0].kind, EXIT, "{word}");
             }

@@ -5,6 +5,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
+use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 
@@ -14,7 +15,11 @@ pub const MAX_MESSAGE: usize = 16 << 10;
 const MAX_FDS: usize = 8;
 
 /// One end. When the other one is closed, or its process has ended, what was sent before can still be received.
-pub struct Mailbox(OwnedFd);
+pub struct Mailbox {
+    socket: OwnedFd,
+    /// What the other side had no room for yet.
+    unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+}
 
 impl Mailbox {
     /// Two ends.
@@ -24,34 +29,54 @@ impl Mailbox {
     pub fn pair() -> io::Result<(Mailbox, Mailbox)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        Ok((Mailbox(one), Mailbox(other)))
+        Ok((Mailbox::of(one), Mailbox::of(other)))
     }
 
     /// An end that was passed to this process.
     pub fn of(fd: OwnedFd) -> Mailbox {
-        Mailbox(fd)
+        Mailbox { socket: fd, unsent: VecDeque::new() }
     }
 
     /// Readable when there is a message.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 
-    /// Sends a message, without waiting.
+    /// Sends a message, now or with a later [`Mailbox::flush`], behind those before it. If the other side is gone nothing happens.
     ///
     /// # Errors
-    /// `WouldBlock` if the other side does not read; `InvalidInput` if the message is too long; else what the kernel says.
-    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    /// `InvalidInput` if the message is too long; else there are no descriptors left.
+    pub fn send(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         if bytes.is_empty() || bytes.len() > MAX_MESSAGE || fds.len() > MAX_FDS {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the message is too long"));
         }
+        let fds = fds.iter().map(|fd| fd.try_clone_to_owned()).collect::<io::Result<Vec<_>>>()?;
+        self.unsent.push_back((bytes.to_vec(), fds));
+        self.flush();
+        Ok(())
+    }
+
+    /// Sends what there was no room for.
+    pub fn flush(&mut self) {
+        while let Some((bytes, fds)) = self.unsent.front() {
+            let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+            match self.send_now(bytes, &fds) {
+                Err(rustix::io::Errno::AGAIN) => return,
+                Err(rustix::io::Errno::INTR) => continue,
+                Ok(()) | Err(_) => {}
+            }
+            self.unsent.pop_front();
+        }
+    }
+
+    fn send_now(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() {
             control.push(SendAncillaryMessage::ScmRights(fds));
         }
         // No signal if the other side is gone: that is an error like any other.
-        sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+        sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
         Ok(())
     }
 
@@ -64,7 +89,7 @@ impl Mailbox {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let got = loop {
-            match recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+            match recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
                 Ok(got) => break got,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => return Ok(None),
@@ -94,7 +119,7 @@ mod tests {
     /// Messages stay apart and bring their descriptors along; what a side sent before it was gone is received, and then its end.
     #[test]
     fn messages_and_descriptors_outlive_their_sender() {
-        let (one, other) = Mailbox::pair().unwrap();
+        let (mut one, mut other) = Mailbox::pair().unwrap();
         let (reader, writer) = io::pipe().unwrap();
         one.send(b"first", &[]).unwrap();
         one.send(b"second", &[reader.as_fd(), writer.as_fd()]).unwrap();
@@ -110,17 +135,23 @@ mod tests {
         reader.read_to_string(&mut text).unwrap();
         assert_eq!(text, "whole");
         assert_eq!(other.receive().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
-        assert!(other.send(b"nobody reads it", &[]).is_err());
+        assert!(other.send(b"nobody reads it", &[]).is_ok());
     }
 
-    /// A side that does not read blocks nobody, and what is too long is refused rather than cut.
+    /// A side that does not read blocks nobody and loses nothing, and what is too long is refused rather than cut.
     #[test]
     fn nobody_waits() {
-        let (one, other) = Mailbox::pair().unwrap();
+        let (mut one, other) = Mailbox::pair().unwrap();
         assert!(other.receive().unwrap().is_none());
         assert_eq!(one.send(&[7; MAX_MESSAGE + 1], &[]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-        let full = (0..100_000).find_map(|_| one.send(&[7; MAX_MESSAGE], &[]).err()).unwrap();
-        assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
-        assert_eq!(other.receive().unwrap().unwrap().0, [7; MAX_MESSAGE]);
+        for number in 0..1000u32 {
+            one.send(&[&number.to_le_bytes()[..], &[7; 8000]].concat(), &[]).unwrap();
+        }
+        assert!(!one.unsent.is_empty());
+        for number in 0..1000u32 {
+            one.flush();
+            assert_eq!(other.receive().unwrap().unwrap().0[..4], number.to_le_bytes());
+        }
+        assert!(other.receive().unwrap().is_none());
     }
 }

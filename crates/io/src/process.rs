@@ -101,24 +101,36 @@ impl Watched {
     }
 }
 
-/// The descriptors that [`Watched::start`] passed, taken out of the environment.
+fn by_hand() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "this role is started by `holdfast run`, not by hand")
+}
+
+/// The descriptors that [`Watched::start`] passed, taken out of the environment. Once, at the start.
 ///
 /// # Errors
 /// `InvalidData` if there are not exactly `count`.
 pub fn inherited(count: usize) -> io::Result<Vec<OwnedFd>> {
-    let invalid = || io::Error::new(io::ErrorKind::InvalidData, "this role is started by `holdfast run`, not by hand");
-    let text = std::env::var("HOLDFAST_FDS").map_err(|_| invalid())?;
-    let numbers: Vec<i32> = text.split(',').filter_map(|number| number.parse().ok()).collect();
-    if numbers.len() != count || numbers.iter().any(|number| *number < 3) {
-        return Err(invalid());
+    let fds = inherited_all()?;
+    if fds.len() == count { Ok(fds) } else { Err(by_hand()) }
+}
+
+/// As [`inherited`], however many there are.
+///
+/// # Errors
+/// `InvalidData` if there are none.
+pub fn inherited_all() -> io::Result<Vec<OwnedFd>> {
+    let text = std::env::var("HOLDFAST_FDS").map_err(|_| by_hand())?;
+    let numbers: Vec<i32> = text.split(',').map(|number| number.parse().unwrap_or(-1)).collect();
+    if numbers.iter().enumerate().any(|(at, number)| *number < 3 || numbers[..at].contains(number)) {
+        return Err(by_hand());
     }
-    let mut fds = Vec::with_capacity(count);
+    let mut fds = Vec::with_capacity(numbers.len());
     for number in numbers {
         // SAFETY: fcntl on a number tells whether it is open, without touching memory.
         if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
-            return Err(invalid());
+            return Err(by_hand());
         }
-        // SAFETY: the descriptor is open, was passed to this process for this purpose, and is taken once: the variable names each once, and
+        // SAFETY: the descriptor is open, was passed to this process for this purpose, and is taken once: the variable names each once (see above), and
         // this is called once, at the start.
         fds.push(unsafe { <OwnedFd as rustix::fd::FromRawFd>::from_raw_fd(number) });
     }

@@ -20,8 +20,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-const EXIT_CODES: &str = "Exit codes: 0 well, 1 a negative answer, 2 wrong usage, 69 something needed is not there, 75 it took too long, \
-                          77 a privilege is missing, 78 the configuration is wrong. `holdfast explain CODE` says more.";
+const EXIT_CODES: &str = "Exit codes: 0 well, 1 a negative answer, 2 wrong usage, 69 something needed is not there, 70 a fault of this \
+                          program, 75 it took too long, 77 a privilege is missing, 78 the configuration is wrong. `holdfast explain CODE` says more.";
 
 /// Chains of stateful network functions whose flows survive.
 #[derive(Debug, Parser)]
@@ -166,6 +166,9 @@ enum Command {
         #[arg(long)]
         directory: Option<PathBuf>,
     },
+    /// The role of the manager; started by `run`
+    #[command(hide = true)]
+    Manager,
     /// The role of a runtime; started by `run`
     #[command(hide = true)]
     Runtime,
@@ -211,7 +214,9 @@ pub fn main() -> ExitCode {
     match dispatch(command, json, control) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            let _ = writeln!(std::io::stderr(), "holdfast: {failure}");
+            if !failure.message.is_empty() {
+                let _ = writeln!(std::io::stderr(), "holdfast: {failure}");
+            }
             ExitCode::from(failure.code)
         }
     }
@@ -242,6 +247,7 @@ fn dispatch(command: Command, json: bool, control: Option<PathBuf>) -> Result<()
         Command::Nf { name } => reference::functions(name.as_deref(), json),
         Command::Completions { shell } => reference::completions(Arguments::command(), shell),
         Command::Man { directory } => reference::manual(Arguments::command(), directory.as_deref()),
+        Command::Manager => run::manager_main(),
         Command::Runtime => run::runtime_main(),
         Command::Coordinator => run::coordinator_main(),
     }

@@ -23,11 +23,11 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock of a control socket.
+    /// Takes the lock of a control socket; `pid` is who others are told has it.
     ///
     /// # Errors
     /// See [`Refusal`].
-    pub(super) fn take(socket: &Path) -> Result<Lock, Refusal> {
+    pub(super) fn take(socket: &Path, pid: u32) -> Result<Lock, Refusal> {
         let mut path = socket.as_os_str().to_owned();
         path.push(".lock");
         let path = PathBuf::from(path);
@@ -50,10 +50,7 @@ impl Lock {
             if !is_at(&file, &path) {
                 continue;
             }
-            file.set_len(0)
-                .and_then(|()| file.rewind())
-                .and_then(|()| writeln!(file, "{}", std::process::id()))
-                .map_err(Refusal::Failed)?;
+            file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{pid}")).map_err(Refusal::Failed)?;
             return Ok(Lock { path, file });
         }
     }

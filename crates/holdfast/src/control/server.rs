@@ -70,7 +70,7 @@ impl Server {
             let made = make_directory(&self.path)
                 .map_err(|error| format!("the control socket {path} was removed and cannot be made again: {error}"))?;
             self.made_directory = self.made_directory.take().or(made);
-            self.lock = Some(Lock::take(&self.path).map_err(|refusal| match refusal {
+            self.lock = Some(Lock::take(&self.path, self.shared.pid).map_err(|refusal| match refusal {
                 Refusal::Held(Some(pid)) => format!("the control socket {path} was taken by another box, process {pid}"),
                 Refusal::Held(None) => format!("the control socket {path} was taken by another box"),
                 Refusal::Failed(error) => format!("the lock of the control socket {path}: {error}"),
@@ -167,6 +167,8 @@ fn failed(path: &Path, error: &std::io::Error) -> Failure {
 }
 
 pub(super) struct Shared {
+    /// The box's process.
+    pid: u32,
     requests: Sender<Asked>,
     wake: Act,
     stop: Act,
@@ -177,18 +179,27 @@ pub(super) struct Shared {
     pub(super) applying: Mutex<()>,
 }
 
-/// Listens at `path`; every request goes to `requests`, then `wake` is called. [`Call::Stop`] sends SIGTERM to this process.
+/// Listens at `path` for the box whose process is `pid`; every request goes to `requests`, then `wake` is called. [`Call::Stop`] sends SIGTERM to this
+/// process.
 ///
 /// # Errors
 /// If somebody listens there already, or the path cannot be used.
-pub fn listen(path: &Path, requests: Sender<Asked>, wake: Arc<dyn Fn() + Send + Sync>) -> Result<Server, Failure> {
+pub fn listen(path: &Path, pid: u32, requests: Sender<Asked>, wake: Arc<dyn Fn() + Send + Sync>) -> Result<Server, Failure> {
     let stop = || {
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
     };
-    listen_and_stop(path, requests, wake, Arc::new(stop))
+    listen_as(path, pid, requests, wake, Arc::new(stop))
 }
 
-/// As [`listen`], with what [`Call::Stop`] does.
+/// Removes what a box that was killed has left at `path`, unless another box is there by now.
+pub fn tidy(path: &Path) {
+    if let Ok(lock) = Lock::take(path, std::process::id()) {
+        let _ = clear(path);
+        drop(lock);
+    }
+}
+
+/// As [`listen`], for a box of this process alone, with what [`Call::Stop`] does.
 ///
 /// # Errors
 /// As [`listen`].
@@ -198,10 +209,14 @@ pub fn listen_and_stop(
     wake: Arc<dyn Fn() + Send + Sync>,
     stop: Arc<dyn Fn() + Send + Sync>,
 ) -> Result<Server, Failure> {
+    listen_as(path, std::process::id(), requests, wake, stop)
+}
+
+fn listen_as(path: &Path, pid: u32, requests: Sender<Asked>, wake: Act, stop: Act) -> Result<Server, Failure> {
     super::check_path(path)?;
     let failed = |error| failed(path, &error);
     let made_directory = make_directory(path).map_err(failed)?;
-    let lock = match Lock::take(path) {
+    let lock = match Lock::take(path, pid) {
         Ok(lock) => lock,
         Err(Refusal::Held(pid)) => {
             let holder = pid.map_or_else(String::new, |pid| format!(": process {pid}"));
@@ -211,6 +226,7 @@ pub fn listen_and_stop(
         Err(Refusal::Failed(error)) => return Err(failed(error)),
     };
     let shared = Arc::new(Shared {
+        pid,
         requests,
         wake,
         stop,
@@ -348,7 +364,7 @@ fn serve(stream: &UnixStream, shared: &Shared) -> std::io::Result<()> {
     match parse(&line) {
         Ok(Call::Trace { selector, count, wait_ms }) => trace(stream, shared, &selector, count, Duration::from_millis(wait_ms)),
         Ok(Call::Stop) => {
-            let answered = respond(stream, &json!({ "version": VERSION, "stopping": true, "pid": std::process::id() }));
+            let answered = respond(stream, &json!({ "version": VERSION, "stopping": true, "pid": shared.pid }));
             (shared.stop)();
             (shared.wake)();
             answered
@@ -391,7 +407,7 @@ fn answer(shared: &Shared, call: &Call) -> Result<Value, String> {
             let asked = Instant::now();
             ask(shared, Request::Status)?;
             let micros = asked.elapsed().as_micros() as u64;
-            Ok(json!({ "version": VERSION, "pid": std::process::id(), "answered_us": micros }))
+            Ok(json!({ "version": VERSION, "pid": shared.pid, "answered_us": micros }))
         }
         Call::Status => ask(shared, Request::Status),
         Call::Flows { filter, limit } => {

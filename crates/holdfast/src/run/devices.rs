@@ -1,11 +1,17 @@
 //! What the box notices about its devices while it runs, and what it tells the operator about its surroundings.
 
 use super::Manager;
+use super::guard_link::GuardLink;
 use crate::config::Checked;
 use crate::host_check::{self, Check, Outcome};
-use holdfast_io::port::Look;
+use holdfast_io::port::{self, Look, Port, PortError};
 use holdfast_wire::MAX_MTU;
 use std::io::Write;
+use std::time::Duration;
+
+/// How often a later life tries to open a port, and how long it waits between: 5 s.
+const REOPEN_TRIES: u32 = 500;
+const REOPEN_PAUSE: Duration = Duration::from_millis(10);
 
 /// A line for the operator.
 pub(super) fn say(text: &str) {
@@ -21,6 +27,21 @@ pub(super) fn warnings(checked: &Checked) -> Vec<String> {
     };
     let checks = host_check::host().into_iter().chain(host_check::devices(checked));
     checks.filter(|check| check.outcome == Outcome::Warn).map(line).collect()
+}
+
+/// Opens a port. In a later life of the manager the kernel may need a moment to let go of what the earlier one had.
+pub(super) fn open(device: &str, incarnation: u32, link: &GuardLink) -> Result<Box<dyn Port>, PortError> {
+    let mut tries = if incarnation == 1 { 0 } else { REOPEN_TRIES };
+    loop {
+        match port::open(device) {
+            Err(PortError::Busy(_) | PortError::Unavailable(_)) if tries > 0 => {
+                tries -= 1;
+                link.beat();
+                std::thread::sleep(REOPEN_PAUSE);
+            }
+            opened => return opened,
+        }
+    }
 }
 
 impl Manager {

@@ -18,6 +18,13 @@ const LONG_LIFE: u64 = 10_000 * MILLISECOND;
 /// Short lives in succession before a pause, and before the box is ready all there are.
 const TRIES: u32 = 3;
 
+/// Where the log of a box lies that has no directory for it.
+pub(super) fn temporary_log(control: &Path) -> PathBuf {
+    let mut path = control.as_os_str().to_owned();
+    path.push(".coordinator");
+    PathBuf::from(path)
+}
+
 /// See the module.
 pub(super) struct Guard {
     log: PathBuf,
@@ -34,8 +41,16 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// A guard of a coordinator whose log lies in the directory `state`, or, for as long as the box runs, beside the control socket.
-    pub(super) fn new(cluster: &str, control: &Path, state: Option<&Path>) -> Result<Guard, Failure> {
+    /// A guard of a coordinator whose log lies in the directory `state`, or, for as long as the box runs, beside the control socket. In a later life of
+    /// the manager the coordinator has had `lives`, and the last of them may be there.
+    pub(super) fn new(
+        cluster: &str,
+        control: &Path,
+        state: Option<&Path>,
+        incarnation: u32,
+        lives: u32,
+        is_there: bool,
+    ) -> Result<Guard, Failure> {
         let log = match state {
             Some(directory) => {
                 std::fs::create_dir_all(directory).map_err(|error| {
@@ -44,20 +59,20 @@ impl Guard {
                 directory.join(format!("{cluster}.coordinator"))
             }
             None => {
-                let mut path = control.as_os_str().to_owned();
-                path.push(".coordinator");
-                let path = PathBuf::from(path);
-                // Of a box that was killed: its runtimes are gone with it.
-                let _ = std::fs::remove_file(&path);
+                let path = temporary_log(control);
+                if incarnation == 1 {
+                    // Of a box that was killed: its runtimes are gone with it.
+                    let _ = std::fs::remove_file(&path);
+                }
                 path
             }
         };
         let guard = Guard {
             log,
             is_kept: state.is_some(),
-            life: 0,
+            life: lives,
             started_at: 0,
-            due: Some(0),
+            due: (!is_there).then_some(0),
             short_lives: 0,
             cause: String::new(),
             last_look: 0,
@@ -104,11 +119,11 @@ impl Manager {
         // If this process stood still itself, nobody could be heard.
         let stood_still = now.saturating_sub(core::mem::replace(&mut self.guard.last_look, now)) > PATIENCE / 4;
         if let Some(worker) = self.workers.iter_mut().find(|worker| worker.peer.node == COORDINATOR) {
-            if stood_still {
+            if stood_still || worker.process.is_none() {
                 worker.alive_at = now;
             }
             if now.saturating_sub(worker.alive_at) > PATIENCE {
-                worker.process.kill();
+                worker.kill();
             }
             return;
         }
@@ -127,7 +142,7 @@ impl Manager {
             incarnation: peer.incarnation,
             begins_anew: !self.host.hub.manager.has_heard(),
             cluster: self.cluster,
-            parent: std::process::id(),
+            parent: self.parent,
             log: self.guard.log.clone(),
             is_kept: self.guard.is_kept,
             file: self.file.clone(),
@@ -135,9 +150,8 @@ impl Manager {
             keys: self.keys.as_ref().map(Keys::from),
             life: keys::new_life()?,
         };
-        let worker = self.start_role("coordinator", peer, Zeroizing::new(serde_json::to_vec(&assignment)?), now)?;
+        self.start_role("coordinator", peer, Zeroizing::new(serde_json::to_vec(&assignment)?), now)?;
         self.guard.due = None;
-        self.workers.push(worker);
         self.host.hub.handle_coordinator(peer);
         Ok(())
     }

@@ -1,13 +1,15 @@
 //! The cluster's keys in a running box: given to every process at its start, and read again on SIGHUP.
 
+use super::guard_link::{ToGuard, memory_file};
 use super::runtime::Keys;
 use super::{Manager, devices};
 use crate::config;
 use holdfast_node::channel::KeyRing;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
+use std::fs::File;
 use std::io::Write;
 use std::num::NonZeroU64;
-use std::process::ChildStdin;
 use zeroize::Zeroizing;
 
 /// A number for a life that no other has: it decides under which key the life seals, so nothing but the system's randomness will do.
@@ -23,9 +25,9 @@ pub(super) fn new_life() -> std::io::Result<NonZeroU64> {
 }
 
 /// The way by which a process gets new keys: its standard input, which no longer waits for a reader.
-pub(super) fn keep_open(stdin: ChildStdin) -> std::io::Result<ChildStdin> {
+pub(super) fn keep_open(stdin: OwnedFd) -> std::io::Result<File> {
     rustix::fs::fcntl_setfl(&stdin, OFlags::NONBLOCK)?;
-    Ok(stdin)
+    Ok(stdin.into())
 }
 
 impl Manager {
@@ -42,6 +44,9 @@ impl Manager {
         self.host.hub.switch.fabric().set_keys(&ring);
         self.host.hub.manager.fabric().set_keys(&ring);
         let mut line = Zeroizing::new(serde_json::to_vec(&Keys::from(&ring)).unwrap_or_default());
+        if let Ok(keys) = memory_file(&line) {
+            let _ = self.link.send(&ToGuard::Keys, &[keys.as_fd()]);
+        }
         line.push(b'\n');
         for worker in &mut self.workers {
             // A line is shorter than what a pipe takes at once or not at all.
@@ -50,7 +55,7 @@ impl Manager {
             {
                 devices::say(&format!(
                     "SIGHUP: process {} did not get the new keys: {error}; stop it, and it starts with them",
-                    worker.process.pid()
+                    worker.pid()
                 ));
             }
         }

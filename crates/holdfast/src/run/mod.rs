@@ -1,18 +1,23 @@
-//! `holdfast run`: one box. This process is manager, switch and router; the coordinator and every runtime are processes of their own.
+//! `holdfast run`: one box. The process that is started is the guard ([`host_guard`]), the parent of the others: the manager, which is switch and
+//! router too, the coordinator, and every runtime.
 //!
-//! In: frames from ports and virtual ports, ends of processes, requests from the control socket, signals. Out: the same, the other way. One
-//! thread turns the state machines; a second one listens at the control socket. Never: a decision of a protocol.
+//! This module is the manager. In: frames from ports and virtual ports, ends of processes, requests from the control socket, signals. Out: the same,
+//! the other way. One thread turns the state machines; a second one listens at the control socket. Never: a decision of a protocol.
 
 mod changes;
 mod coordinator;
 mod devices;
 mod guard;
+mod guard_link;
+mod host_guard;
 mod keys;
 mod reports;
 mod runtime;
 mod store;
+mod workers;
 
 pub use coordinator::main as coordinator_main;
+pub use host_guard::main;
 pub use runtime::main as runtime_main;
 
 use crate::config::{self, Checked, Config};
@@ -20,10 +25,11 @@ use crate::control::{self, Asked, Request, Server};
 use crate::exit::{self, Failure};
 use changes::Change;
 use guard::Guard;
-use holdfast_io::port::{self, Port};
-use holdfast_io::process::{Clock, Watched};
+use guard_link::{Assignment, GuardLink, ToGuard};
+use holdfast_io::port::Port;
+use holdfast_io::process::{Clock, die_with_parent, inherited_all};
 use holdfast_io::wait::{Patience, sleep};
-use holdfast_io::{Arena, VportHost};
+use holdfast_io::{Arena, Heartbeat, Mailbox};
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::{FabricConfig, KeyRing};
 use holdfast_node::edge::Edge;
@@ -34,21 +40,18 @@ use holdfast_node::message::{Refusal, TraceStep};
 use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::{Peer, Released};
 use holdfast_wire::{DropCounters, DropReason, MAX_MTU, Packet, PacketPool, fnv1a};
-use runtime::{Assignment, Keys};
+use runtime::Keys;
 use rustix::event::EventfdFlags;
-use rustix::fd::{AsFd, BorrowedFd};
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, Command, Stdio};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use workers::Worker;
 use zeroize::Zeroizing;
 
 /// Frames per port and turn.
 const BURST: usize = 64;
-/// Runtimes that may end before the box is ready.
-const MAX_FAILED_STARTS: u32 = 12;
 /// Turns without work before the manager sleeps.
 const SPINS: u32 = 50;
 /// Longest sleep, ns.
@@ -58,24 +61,6 @@ const LOOK_INTERVAL: u64 = 100_000;
 /// Between two looks at whether devices and the control socket are still there, ns.
 const SURROUNDINGS_INTERVAL: u64 = 1_000 * MILLISECOND;
 const MILLISECOND: u64 = 1_000_000;
-/// A process that was fenced and neither ends nor wakes up is killed after so long, ns.
-const ZOMBIE_PATIENCE: u64 = 60_000 * MILLISECOND;
-
-/// The process of a runtime or of the coordinator, with its virtual port.
-struct Worker {
-    peer: Peer,
-    id: u16,
-    process: Watched,
-    /// By which it gets new keys, if there are any.
-    stdin: Option<ChildStdin>,
-    port: VportHost,
-    /// Turns of its loop when last looked at, and when that changed.
-    beats: u64,
-    alive_at: u64,
-    fenced_at: Option<u64>,
-    /// Why it ended, once it has.
-    cause: Option<String>,
-}
 
 /// How a failure was noticed, besides what the coordinator knows.
 struct Noticed {
@@ -90,7 +75,10 @@ struct Manager {
     text: String,
     config: Config,
     keys: Option<KeyRing>,
-    binary: PathBuf,
+    incarnation: u32,
+    /// The parent of all processes.
+    parent: u32,
+    link: GuardLink,
     cluster: u32,
     seed: u64,
     guard: Guard,
@@ -113,11 +101,14 @@ struct Manager {
     waiting_rules: Vec<(u64, Sender<serde_json::Value>)>,
     waiting_orders: Vec<(u32, Sender<serde_json::Value>)>,
     last_look: u64,
+    last_death_look: u64,
     last_device_look: u64,
     /// Runtimes that ended before the box was ready, and how the last of them did.
     failed_starts: u32,
     last_cause: String,
     is_ready: bool,
+    /// This life or an earlier one has served.
+    has_served: bool,
     /// Whether each port is up, and its MTU, when last looked at.
     device_states: Vec<(bool, u16)>,
     chain_names: Vec<String>,
@@ -138,17 +129,26 @@ struct Signals<'a> {
     hangup: &'a AtomicBool,
 }
 
-/// Runs a box until SIGTERM or SIGINT.
+/// Runs as the manager, in its first life or a later one, until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// What keeps it from starting.
-pub fn main(file: &Path, control: Option<&Path>, state: Option<&Path>) -> Result<(), Failure> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| Failure::new(exit::CONFIGURATION, format!("{}: {error}", file.display())))?;
-    let name = file.display().to_string();
-    let checked = config::read(&name, &text).map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
-    let keys =
-        config::keys(&name, &text, &checked.config).map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
+/// What keeps it from starting; also if it was not started by a guard.
+pub fn manager_main() -> Result<(), Failure> {
+    let refused = |error: std::io::Error| Failure::new(exit::UNAVAILABLE, error.to_string());
+    let mut line = Zeroizing::new(String::new());
+    let mut fds = inherited_all().map_err(refused)?.into_iter();
+    std::io::stdin().read_line(&mut line).map_err(refused)?;
+    let mut assignment: Assignment = serde_json::from_str(&line)
+        .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the guard's assignment: {error}")))?;
+    die_with_parent(assignment.parent).map_err(refused)?;
+    let (Some(mailbox), Some(heartbeat)) = (fds.next(), fds.next()) else {
+        return Err(Failure::new(exit::UNAVAILABLE, "descriptors are missing"));
+    };
+    let link = GuardLink::new(Mailbox::of(mailbox), Heartbeat::open(heartbeat).map_err(refused)?);
+    let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
+    let checked = config::read(&assignment.file, &assignment.text).map_err(mistake)?;
+    let ring = |keys: Keys| keys.ring().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the guard's keys: {error}")));
+    let keys = assignment.keys.take().map(ring).transpose()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, stop.clone())
@@ -158,8 +158,7 @@ pub fn main(file: &Path, control: Option<&Path>, state: Option<&Path>) -> Result
     signal_hook::flag::register(signal_hook::consts::SIGHUP, hangup.clone())
         .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
     // As an operator finds the machine: ports change what is there to be warned of.
-    let warnings = devices::warnings(&checked);
-    let path = control.map_or_else(|| control::default_path(&checked.config.cluster), Path::to_owned);
+    let warnings = if assignment.incarnation == 1 { devices::warnings(&checked) } else { Vec::new() };
     let (requests, asked) = channel();
     let eventfd = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
     let eventfd = Arc::new(eventfd.map_err(|error| Failure::new(exit::UNAVAILABLE, format!("eventfd: {error}")))?);
@@ -167,11 +166,10 @@ pub fn main(file: &Path, control: Option<&Path>, state: Option<&Path>) -> Result
     let wake = Arc::new(move || {
         let _ = rustix::io::write(&*waker, &1u64.to_ne_bytes());
     });
+    let path = assignment.control.clone();
     // Before the devices: who starts a box a second time is told of the first one, not of devices that it has.
-    let mut server = control::listen(&path, requests, wake)?;
-    let state = state.map(Path::to_owned).or_else(|| checked.config.state.as_ref().map(PathBuf::from));
-    let guard = Guard::new(&checked.config.cluster, &path, state.as_deref())?;
-    let mut manager = Manager::new(name, text, &checked, keys, guard)?;
+    let mut server = control::listen(&path, assignment.parent, requests, wake)?;
+    let mut manager = Manager::new(assignment, &checked, keys, link, fds)?;
     warnings.iter().for_each(|warning| devices::say(warning));
     let served = manager.serve(&Signals { stop: &stop, hangup: &hangup }, &asked, eventfd.as_fd(), &path, &mut server);
     manager.finish();
@@ -188,12 +186,23 @@ fn random_seed() -> u64 {
 }
 
 impl Manager {
-    fn new(file: String, text: String, checked: &Checked, keys: Option<KeyRing>, guard: Guard) -> Result<Manager, Failure> {
+    fn new(
+        assignment: Assignment,
+        checked: &Checked,
+        keys: Option<KeyRing>,
+        mut link: GuardLink,
+        mut fds: impl Iterator<Item = OwnedFd>,
+    ) -> Result<Manager, Failure> {
+        let Assignment { incarnation, file, text, processes, .. } = assignment;
         let clock = Clock::new();
         let now = clock.now();
+        let has_coordinator = processes.iter().any(|process| process.node == COORDINATOR);
+        let (control, state) = (&assignment.control, assignment.state.as_deref());
+        let lives = assignment.coordinators;
+        let guard = Guard::new(&checked.config.cluster, control, state, incarnation, lives, has_coordinator)?;
         let mut ports: Vec<Box<dyn Port>> = Vec::new();
         for (_, device) in &checked.ports {
-            ports.push(port::open(device)?);
+            ports.push(devices::open(device, incarnation, &link)?);
         }
         for ((port, (_, device)), config) in ports.iter().zip(&checked.ports).zip(checked.config.ports.values()) {
             let refused = |text| Failure::new(exit::UNAVAILABLE, text);
@@ -211,46 +220,53 @@ impl Manager {
         let macs: Vec<_> = ports.iter().map(|port| (port.mac(), port.mtu())).collect();
         let edge = Edge::new(checked.edge(&macs));
         let device_states = ports.iter().map(|port| (port.is_up(), port.mtu())).collect();
-        let arena = Arena::create(checked.config.limits.buffers).map_err(|error| {
-            Failure::new(
-                exit::UNAVAILABLE,
-                format!("{} packet buffers: {error}; lower limits.buffers", checked.config.limits.buffers),
-            )
-        })?;
+        let unavailable = |error: std::io::Error| {
+            let what = format!("{} packet buffers: {error}; lower limits.buffers", checked.config.limits.buffers);
+            Failure::new(exit::UNAVAILABLE, what)
+        };
+        let mut passed = || if assignment.has_arena { fds.next() } else { None };
+        let arena = match (passed(), passed()) {
+            (Some(memory), Some(record)) => Arena::adopt(memory, record).map_err(unavailable)?,
+            _ => {
+                let arena = Arena::create(checked.config.limits.buffers).map_err(unavailable)?;
+                link.send(&ToGuard::Arena, &arena.fds()).map_err(unavailable)?;
+                arena
+            }
+        };
         let chains = config::chains(&file, &text, &checked.config)
             .map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
         let cluster = fnv1a(checked.config.cluster.as_bytes()) as u32;
-        let seed = random_seed();
         let fabric = FabricConfig { cluster, ..FabricConfig::default() };
         let detection = &checked.config.detection;
         let mut switch = Switch::new(SwitchConfig {
-            me: Peer { node: SWITCH, incarnation: 1 },
-            number: 1,
+            me: Peer { node: SWITCH, incarnation },
+            // Tells its packets from those of the life before.
+            number: incarnation as u8,
             flows: checked.config.limits.flows,
-            seed,
+            seed: assignment.seed,
             tick_interval: 50 * MILLISECOND,
             patience: 3000 * MILLISECOND,
             fabric,
-            succeeds: false,
+            succeeds: incarnation > 1,
         });
         let empty = holdfast_protection::Flows::new(0, 0, 0, 0);
         let may_forget = chains.iter().map(|built| built.protection.safety(&empty).may_forget).max().unwrap_or(0);
-        let mut manager = holdfast_node::manager::Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric);
+        let mut manager = holdfast_node::manager::Manager::new(Peer { node: MANAGER, incarnation }, fabric);
         if let Some(ring) = &keys {
             let life = || keys::new_life().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("random numbers: {error}")));
             switch.fabric().authenticate(ring, life()?);
             manager.fabric().authenticate(ring, life()?);
         }
-        let binary = std::env::current_exe()
-            .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("finding the program's own file: {error}")))?;
-        Ok(Manager {
+        let mut manager = Manager {
             file,
             text,
             config: checked.config.clone(),
             keys,
-            binary,
+            incarnation,
+            parent: assignment.parent,
+            link,
             cluster,
-            seed,
+            seed: assignment.seed,
             guard,
             clock,
             arena,
@@ -269,10 +285,12 @@ impl Manager {
             waiting_rules: Vec::new(),
             waiting_orders: Vec::new(),
             last_look: 0,
+            last_death_look: 0,
             last_device_look: now,
             failed_starts: 0,
             last_cause: String::new(),
             is_ready: false,
+            has_served: assignment.has_served,
             device_states,
             port_names: checked.ports.clone(),
             may_forget,
@@ -280,7 +298,11 @@ impl Manager {
             traffic: vec![(0, 0); checked.ports.len()],
             cluster_names: checked.clusters.iter().map(|cluster| cluster.name.clone()).collect(),
             chain_names: chains.into_iter().map(|built| built.name).collect(),
-        })
+        };
+        if incarnation > 1 {
+            manager.adopt(processes, fds, now).map_err(unavailable)?;
+        }
+        Ok(manager)
     }
 
     fn serve(
@@ -321,7 +343,7 @@ impl Manager {
             }
             self.answer_flows();
             self.answer_rules();
-            if !self.is_ready && self.guard.is_hopeless() {
+            if !self.has_served && self.guard.is_hopeless() {
                 return Err(Failure::new(exit::UNAVAILABLE, self.guard.complaint()));
             }
             if let Some(cause) = self.hopeless_start() {
@@ -337,22 +359,16 @@ impl Manager {
                 let now = self.clock.now();
                 self.host.announce(now, &mut self.out, &mut self.arena);
                 self.carry_out(now);
-                let mut stdout = std::io::stdout();
-                let _ = writeln!(
-                    stdout,
-                    "ready: {} ports, {} runtimes, control socket {}",
-                    self.ports.len(),
-                    self.workers.iter().filter(|worker| worker.peer.node != COORDINATOR).count(),
-                    control.display()
-                );
-                let _ = stdout.flush();
-                reports::notify_systemd("READY=1");
+                self.has_served = true;
+                let runtimes = self.workers.iter().filter(|worker| worker.peer.node != COORDINATOR).count();
+                let line =
+                    format!("ready: {} ports, {runtimes} runtimes, control socket {}", self.ports.len(), control.display());
+                let _ = self.link.send(&ToGuard::Ready { line }, &[]);
             }
             if patience.is_over(had_work) {
                 self.wait(wake);
             }
         }
-        reports::notify_systemd("STOPPING=1");
         Ok(())
     }
 
@@ -360,6 +376,7 @@ impl Manager {
     fn turn(&mut self) -> bool {
         let now = self.clock.now();
         let mut had_work = false;
+        self.link.beat();
         // What comes before the box is ready waits in the ports: there is nobody yet who could serve it.
         let open = if self.is_ready { self.ports.len() } else { 0 };
         for at in 0..open {
@@ -372,6 +389,9 @@ impl Manager {
             }
         }
         for at in 0..self.workers.len() {
+            if !self.may_hear(at) {
+                continue;
+            }
             let worker = &mut self.workers[at];
             worker.port.receive(BURST, &mut self.rx, &mut self.arena);
             let beats = worker.port.heartbeat();
@@ -434,138 +454,6 @@ impl Manager {
         }
     }
 
-    /// The coordinator gave a runtime up. If its process is still there it was silent, and is told when it speaks again.
-    fn note_fenced(&mut self, peer: Peer, now: u64) {
-        if let Some(worker) = self.workers.iter_mut().find(|worker| worker.peer == peer)
-            && worker.fenced_at.is_none()
-        {
-            worker.fenced_at = Some(now);
-            let cause = worker.cause.clone().unwrap_or_else(|| "no heartbeat".to_owned());
-            self.noticed.push(Noticed { peer, cause, detection: now.saturating_sub(worker.alive_at) });
-        }
-    }
-
-    /// The runtime has nothing left to do. Its death is noticed as any other.
-    fn stop(&mut self, peer: Peer) {
-        if let Some(worker) = self.workers.iter().find(|worker| worker.peer == peer) {
-            worker.process.terminate();
-        }
-    }
-
-    fn start(&mut self, peer: Peer, now: u64) {
-        match self.start_process(peer, now) {
-            Ok(worker) => {
-                self.workers.push(worker);
-                self.host.hub.handle_started(peer);
-            }
-            Err(error) => {
-                let _ = writeln!(std::io::stderr(), "holdfast: runtime {} cannot be started: {error}", peer.node);
-                self.failed_starts += 1;
-                self.last_cause = error.to_string();
-                self.host.hub.handle_ended(peer);
-            }
-        }
-    }
-
-    fn start_process(&mut self, peer: Peer, now: u64) -> std::io::Result<Worker> {
-        let life = keys::new_life()?;
-        let assignment = Assignment {
-            node: peer.node,
-            incarnation: peer.incarnation,
-            cluster: self.cluster,
-            seed: self.seed,
-            parent: std::process::id(),
-            file: self.file.clone(),
-            text: self.text.clone(),
-            keys: self.keys.as_ref().map(Keys::from),
-            life,
-        };
-        self.start_role("runtime", peer, Zeroizing::new(serde_json::to_vec(&assignment)?), now)
-    }
-
-    /// Starts this program in another of its roles, with a virtual port, and tells it in a line what to do.
-    fn start_role(&mut self, role: &str, peer: Peer, mut line: Zeroizing<Vec<u8>>, now: u64) -> std::io::Result<Worker> {
-        while self.next_id == 0 || self.workers.iter().any(|worker| worker.id == self.next_id) {
-            self.next_id = self.next_id.wrapping_add(1);
-        }
-        let id = self.next_id;
-        self.next_id = self.next_id.wrapping_add(1);
-        let port = VportHost::create(id, &mut self.arena)?;
-        let mut command = Command::new(&self.binary);
-        command.arg(role).stdin(Stdio::piped()).stdout(Stdio::null());
-        let [rings, wake_host, wake_guest] = port.fds();
-        let mut process = match Watched::start(&mut command, &[self.arena.fd(), rings, wake_host, wake_guest]) {
-            Ok(process) => process,
-            Err(error) => {
-                port.reclaim(&mut self.arena);
-                return Err(error);
-            }
-        };
-        line.push(b'\n');
-        // A child that died at once shows in its descriptor; that it did not read is no news.
-        let mut stdin = process.take_stdin();
-        if let Some(stdin) = &mut stdin {
-            let _ = stdin.write_all(&line);
-        }
-        let stdin = stdin.filter(|_| self.keys.is_some()).and_then(|stdin| keys::keep_open(stdin).ok());
-        Ok(Worker { peer, id, process, stdin, port, beats: 0, alive_at: now, fenced_at: None, cause: None })
-    }
-
-    fn look_after_processes(&mut self, now: u64) {
-        let mut at = 0;
-        while at < self.workers.len() {
-            let worker = &mut self.workers[at];
-            if let Some(status) = worker.process.ended() {
-                worker.cause = Some(reports::cause(status));
-                self.bury(at, now);
-                continue;
-            }
-            if worker.fenced_at.is_some_and(|fenced| now.saturating_sub(fenced) > ZOMBIE_PATIENCE) {
-                worker.process.kill();
-            }
-            at += 1;
-        }
-    }
-
-    /// How the runtimes end, if they cannot even begin to serve.
-    fn hopeless_start(&self) -> Option<&str> {
-        (!self.is_ready && self.failed_starts >= MAX_FAILED_STARTS).then_some(self.last_cause.as_str())
-    }
-
-    /// A process has ended: what it had sent is carried on, then its role is given up, then its buffers are free.
-    fn bury(&mut self, at: usize, now: u64) {
-        let peer = self.workers[at].peer;
-        let is_coordinator = peer.node == COORDINATOR;
-        if !self.is_ready && !is_coordinator {
-            self.failed_starts += 1;
-            self.last_cause = self.workers[at].cause.clone().unwrap_or_default();
-        }
-        loop {
-            self.workers[at].port.receive(BURST, &mut self.rx, &mut self.arena);
-            if self.rx.is_empty() {
-                break;
-            }
-            self.host.handle_runtime(peer, &mut self.rx, now, &mut self.out, &mut self.arena);
-            self.carry_out(now);
-        }
-        if is_coordinator {
-            // What it had not read are messages, which its next life asks for again.
-            self.host.hub.handle_coordinator_ended(peer);
-            self.guard.ended(self.workers[at].cause.as_deref().unwrap_or_default(), now);
-        } else {
-            for _ in 0..self.workers[at].port.unread() {
-                self.drops.count(DropReason::LostInFailure);
-            }
-            self.note_fenced(peer, now);
-            self.host.hub.handle_ended(peer);
-        }
-        self.host.turn(now, &mut self.out, &mut self.arena);
-        self.carry_out(now);
-        let worker = self.workers.swap_remove(self.workers.iter().position(|worker| worker.peer == peer).unwrap_or(at));
-        worker.port.reclaim(&mut self.arena);
-        worker.process.finish();
-    }
-
     fn wait(&mut self, wake: BorrowedFd<'_>) {
         let longest = self.ports.iter().filter_map(|port| port.poll_interval()).fold(MAX_SLEEP, u64::min);
         let due = self.host.poll_timeout().saturating_sub(self.clock.now()).min(longest);
@@ -578,10 +466,8 @@ impl Manager {
             if self.is_ready {
                 fds.extend(self.ports.iter().filter_map(|port| port.wait_fd()));
             }
-            for worker in &self.workers {
-                fds.push(worker.port.wait_fd());
-                fds.push(worker.process.wait_fd());
-            }
+            fds.push(self.link.fd());
+            fds.extend(self.workers.iter().map(|worker| worker.port.wait_fd()));
             sleep(&fds, due);
             let mut count = [0u8; 8];
             let _ = rustix::io::read(wake, &mut count);
@@ -614,6 +500,7 @@ impl Manager {
                 } else if self.rules_wanted() == based_on {
                     // The name stays: what the file names lies beside the one that the box began with.
                     self.text = text;
+                    self.keep_text();
                     self.waiting_rules.push((self.host.hub.manager.set_rules(based_on, rules), asked.answer));
                     return;
                 } else {
@@ -676,13 +563,5 @@ impl Manager {
             }
             None => true,
         });
-    }
-
-    fn finish(mut self) {
-        self.host.hub.abandon(&mut self.arena);
-        for worker in self.workers {
-            worker.process.finish();
-        }
-        self.guard.finish();
     }
 }

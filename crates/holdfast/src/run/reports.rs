@@ -72,7 +72,7 @@ impl Manager {
         let role = |role: &str, id: u16, flows: u64, packets: u64, drops: &DropCounters| Process {
             role: role.to_owned(),
             id,
-            incarnation: 1,
+            incarnation: self.incarnation.into(),
             pid,
             host: host.clone(),
             cluster: None,
@@ -87,6 +87,7 @@ impl Manager {
             all.add(port.drops());
         }
         let mut processes = vec![
+            Process { incarnation: 1, pid: self.parent, ..role("guard", 0, 0, 0, &DropCounters::default()) },
             role("manager", MANAGER, 0, 0, &own),
             role("switch", SWITCH, switch.len() as u64, switch.packets(), switch.drops()),
         ];
@@ -95,7 +96,7 @@ impl Manager {
         all.add(&coordinator_drops);
         processes.push(Process {
             incarnation: self.guard.life().into(),
-            pid: coordinator.map_or(0, |worker| worker.process.pid()),
+            pid: coordinator.map_or(0, |worker| worker.pid()),
             state: if coordinator.is_some() { status::STATE_RUNNING } else { status::STATE_AWAY }.to_owned(),
             ..role("coordinator", COORDINATOR, 0, 0, &coordinator_drops)
         });
@@ -112,7 +113,7 @@ impl Manager {
                 role: status::ROLE_RUNTIME.to_owned(),
                 id: member.node,
                 incarnation: member.incarnation.into(),
-                pid: worker.map_or(0, |worker| worker.process.pid()),
+                pid: worker.map_or(0, |worker| worker.pid()),
                 host: host.clone(),
                 cluster: self.cluster_names.get(usize::from(member.cluster)).cloned(),
                 state: match member.state {

@@ -1,4 +1,4 @@
-//! The role of a runtime: a process of its own, started by the manager.
+//! The role of a runtime: a process of its own, started by the guard for the manager.
 
 use crate::config;
 use crate::exit::{self, Failure};

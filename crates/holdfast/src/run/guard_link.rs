@@ -1,0 +1,137 @@
+//! What the manager and the guard of its host tell each other, and the manager's side of it.
+//!
+//! In: messages of the guard. Out: messages for it, in order, whether it reads them now or later. Never: waiting for it.
+
+use super::runtime::Keys;
+use holdfast_io::{Heartbeat, Mailbox};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fs::MemfdFlags;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::path::PathBuf;
+use zeroize::Zeroizing;
+
+/// What the guard writes to the manager's standard input, as a line. The descriptors are: the mailbox, the heartbeat, the two of the arena if
+/// there is one, and for each process rings, both bells, the process and, if it is kept, its standard input.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Assignment {
+    /// Counts the manager's lives, from 1.
+    pub(super) incarnation: u32,
+    /// The guard.
+    pub(super) parent: u32,
+    pub(super) seed: u64,
+    /// An earlier life has served.
+    pub(super) has_served: bool,
+    pub(super) file: String,
+    pub(super) text: String,
+    pub(super) keys: Option<Keys>,
+    pub(super) control: PathBuf,
+    pub(super) state: Option<PathBuf>,
+    pub(super) has_arena: bool,
+    /// Lives of the coordinator so far.
+    pub(super) coordinators: u32,
+    pub(super) processes: Vec<Stored>,
+}
+
+/// A process that an earlier life of the manager had started.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Stored {
+    /// Its virtual port in the arena's record.
+    pub(super) id: u16,
+    pub(super) node: u16,
+    pub(super) incarnation: u32,
+    pub(super) pid: u32,
+    pub(super) keeps_stdin: bool,
+    /// How it ended, if it has.
+    pub(super) cause: Option<String>,
+}
+
+/// What the manager wants of the guard.
+#[derive(Serialize, Deserialize)]
+pub(super) enum ToGuard {
+    /// Keep the arena for the next life. With its memory and its record.
+    Arena,
+    /// Start this program in a role. With the line for its standard input in a memory file, rings, the manager's bell, the process's bell.
+    Start {
+        /// Its virtual port in the arena's record.
+        id: u16,
+        role: String,
+        node: u16,
+        incarnation: u32,
+        /// More lines may follow.
+        keeps_stdin: bool,
+    },
+    /// The process has ended and nothing is left of it.
+    Buried { id: u16 },
+    /// The box serves. With what to print.
+    Ready { line: String },
+    /// The configuration has changed. With its text in a memory file.
+    Text,
+    /// The keys have changed. With them in a memory file.
+    Keys,
+}
+
+/// What the guard has to tell.
+#[derive(Serialize, Deserialize)]
+pub(super) enum FromGuard {
+    /// A process was started. With its descriptor and, if it is kept, its standard input.
+    Started { id: u16, pid: u32 },
+    /// A process could not be started.
+    Refused { id: u16, error: String },
+    /// A process has ended.
+    Ended { id: u16, cause: String },
+}
+
+/// Bytes in a memory that can be passed on.
+pub(super) fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let mut file = File::from(rustix::fs::memfd_create("holdfast-line", MemfdFlags::CLOEXEC)?);
+    file.write_all(bytes)?;
+    Ok(file.into())
+}
+
+/// The bytes of a memory that was passed on.
+pub(super) fn read_memory(fd: OwnedFd) -> io::Result<Zeroizing<Vec<u8>>> {
+    let mut file = File::from(fd);
+    file.rewind()?;
+    let len = file.metadata()?.len() as usize;
+    // As long as the file from the start: no copy of a secret is left behind where it grew.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(len + 1));
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The manager's side.
+pub(super) struct GuardLink {
+    mailbox: Mailbox,
+    heartbeat: Heartbeat,
+}
+
+impl GuardLink {
+    pub(super) fn new(mailbox: Mailbox, heartbeat: Heartbeat) -> GuardLink {
+        GuardLink { mailbox, heartbeat }
+    }
+
+    /// The manager's loop has turned.
+    pub(super) fn beat(&self) {
+        self.heartbeat.beat();
+    }
+
+    /// Readable when the guard has something to tell.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.mailbox.fd()
+    }
+
+    /// Sends a message, now or when the guard reads again.
+    pub(super) fn send(&mut self, message: &ToGuard, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.mailbox.send(&serde_json::to_vec(message)?, fds)
+    }
+
+    /// The next message.
+    pub(super) fn receive(&mut self) -> Option<(FromGuard, Vec<OwnedFd>)> {
+        self.mailbox.flush();
+        // If the guard is gone the kernel ends this process too.
+        let (bytes, fds) = self.mailbox.receive().ok().flatten()?;
+        Some((serde_json::from_slice(&bytes).ok()?, fds))
+    }
+}

@@ -1,0 +1,407 @@
+//! `holdfast run`: the guard of a box. It is the parent of all its processes, and what they would lose with the manager is kept here.
+//!
+//! In: the configuration, signals, what the manager wants, how processes end. Out: processes, and the manager's next life when it has died. Never: a
+//! packet, nor a decision of a protocol.
+//!
+//! The guard does so little that nothing brings it down. If it is killed all the same, the kernel ends every process of the box.
+
+use super::guard_link::{Assignment, FromGuard, Stored, ToGuard, read_memory};
+use super::runtime::Keys;
+use super::{MILLISECOND, devices, random_seed, reports};
+use crate::config;
+use crate::control;
+use crate::exit::{self, Failure};
+use holdfast_io::process::{Clock, Watched};
+use holdfast_io::{Heartbeat, Mailbox, wait};
+use holdfast_node::address::COORDINATOR;
+use holdfast_node::channel::KeyRing;
+use rustix::event::{PollFd, PollFlags};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::process::Signal;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use zeroize::Zeroizing;
+
+/// A manager whose loop has not turned for so long is ended, ns.
+const PATIENCE: u64 = 2_000 * MILLISECOND;
+/// The same before its first turn: devices are opened then.
+const START_PATIENCE: u64 = 60_000 * MILLISECOND;
+/// Between two looks at its heartbeat, ns.
+const LOOK_INTERVAL: u64 = 250 * MILLISECOND;
+/// So many lives may end within [`LIVES_WINDOW`]; then there is no next one.
+const MAX_LIVES: usize = 5;
+/// See [`MAX_LIVES`], ns.
+const LIVES_WINDOW: u64 = 10_000 * MILLISECOND;
+/// The exit code of a panic.
+const PANICKED: i32 = 101;
+
+/// A process that the manager wanted, with what the manager's next life needs of it.
+struct Child {
+    id: u16,
+    node: u16,
+    incarnation: u32,
+    process: Watched,
+    stdin: Option<OwnedFd>,
+    /// Rings and both bells.
+    port: Vec<OwnedFd>,
+    cause: Option<String>,
+}
+
+/// The manager's present life.
+struct Life {
+    process: Watched,
+    mailbox: Mailbox,
+    heartbeat: Heartbeat,
+    beats: u64,
+    alive_at: u64,
+}
+
+/// What outlives the manager.
+struct HostGuard {
+    binary: PathBuf,
+    clock: Clock,
+    incarnation: u32,
+    seed: u64,
+    file: String,
+    text: String,
+    keys: Option<KeyRing>,
+    control: PathBuf,
+    state: Option<PathBuf>,
+    arena: Vec<OwnedFd>,
+    coordinators: u32,
+    children: Vec<Child>,
+    has_served: bool,
+    /// When the last lives ended.
+    ends: VecDeque<u64>,
+}
+
+/// How the box ends.
+enum End {
+    /// The manager ended by itself.
+    Exited(u8),
+    /// It was killed while it stopped.
+    Killed(String),
+    /// It ends again and again.
+    Hopeless(String),
+}
+
+/// Runs a box until SIGTERM or SIGINT.
+///
+/// # Errors
+/// What keeps it from starting.
+pub fn main(file: &Path, control: Option<&Path>, state: Option<&Path>) -> Result<(), Failure> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Failure::new(exit::CONFIGURATION, format!("{}: {error}", file.display())))?;
+    let name = file.display().to_string();
+    let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
+    let checked = config::read(&name, &text).map_err(mistake)?;
+    let keys = config::keys(&name, &text, &checked.config).map_err(mistake)?;
+    let signals = Signals::watch().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
+    let binary = std::env::current_exe()
+        .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("finding the program's own file: {error}")))?;
+    let control = control.map_or_else(|| control::default_path(&checked.config.cluster), Path::to_owned);
+    let directory = control.parent().filter(|directory| !directory.as_os_str().is_empty() && !directory.exists());
+    let made_directory = directory.map(Path::to_owned);
+    let mut guard = HostGuard {
+        binary,
+        clock: Clock::new(),
+        incarnation: 0,
+        seed: random_seed(),
+        file: name,
+        text,
+        keys,
+        state: state.map(Path::to_owned).or_else(|| checked.config.state.as_ref().map(PathBuf::from)),
+        control,
+        arena: Vec::new(),
+        coordinators: 0,
+        children: Vec::new(),
+        has_served: false,
+        ends: VecDeque::new(),
+    };
+    let end = guard.run(&signals);
+    for child in guard.children.drain(..) {
+        child.process.finish();
+    }
+    // A manager that was killed could not tidy up, nor know that an earlier life of it made the directory.
+    if !matches!(end, Ok(End::Exited(_))) {
+        control::tidy(&guard.control);
+        if guard.state.is_none() {
+            let _ = std::fs::remove_file(super::guard::temporary_log(&guard.control));
+        }
+    }
+    if let Some(directory) = made_directory {
+        let _ = std::fs::remove_dir(directory);
+    }
+    match end {
+        Ok(End::Exited(0)) => Ok(()),
+        Ok(End::Exited(code)) => Err(Failure::said(code)),
+        Ok(End::Killed(cause)) => Err(Failure::new(
+            exit::SOFTWARE,
+            format!("the manager was ended while it stopped ({cause}); nothing is left of the box"),
+        )),
+        Ok(End::Hopeless(cause)) => Err(Failure::new(
+            exit::SOFTWARE,
+            format!(
+                "the manager has ended {MAX_LIVES} times within {} s (at last {cause}): the box is given up",
+                LIVES_WINDOW / (1000 * MILLISECOND)
+            ),
+        )),
+        Err(error) => Err(Failure::new(exit::UNAVAILABLE, format!("starting the manager: {error}"))),
+    }
+}
+
+/// Signals that have come, and what becomes readable with them.
+struct Signals {
+    stop: Arc<AtomicBool>,
+    hangup: Arc<AtomicBool>,
+    woken: UnixStream,
+}
+
+impl Signals {
+    fn watch() -> io::Result<Signals> {
+        let (stop, hangup) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (woken, waker) = UnixStream::pair()?;
+        woken.set_nonblocking(true)?;
+        for (signal, flag) in [(SIGTERM, &stop), (SIGINT, &stop), (SIGHUP, &hangup)] {
+            signal_hook::flag::register(signal, flag.clone())?;
+            signal_hook::low_level::pipe::register(signal, waker.try_clone()?)?;
+        }
+        Ok(Signals { stop, hangup, woken })
+    }
+
+    fn drain(&self) {
+        let mut bytes = [0; 64];
+        while rustix::io::read(&self.woken, &mut bytes).is_ok_and(|count| count > 0) {}
+    }
+}
+
+/// Writes a line to a process that has just been started. On a thread of its own: a pipe takes only so much before it is read.
+fn write_line(stdin: OwnedFd, line: Zeroizing<Vec<u8>>) -> io::Result<()> {
+    let writing = move || {
+        let mut stdin = std::fs::File::from(stdin);
+        let mut rest = line.as_slice();
+        // A process that died at once shows in its descriptor; that it did not read is no news.
+        while !rest.is_empty() {
+            match stdin.write(rest) {
+                Ok(count) => rest = &rest[count..],
+                // The manager has made the pipe so, for the lines that follow.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let _ = rustix::event::poll(&mut [PollFd::new(&stdin, PollFlags::OUT)], None);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    };
+    std::thread::Builder::new().name("line".to_owned()).spawn(writing).map(drop)
+}
+
+impl HostGuard {
+    fn run(&mut self, signals: &Signals) -> io::Result<End> {
+        loop {
+            let mut life = self.begin()?;
+            let status = self.watch(&mut life, signals)?;
+            let is_stopping = signals.stop.load(Ordering::Relaxed);
+            // What it had asked for before it died was meant.
+            self.hear(&mut life);
+            let cause = reports::cause(status);
+            match status.code() {
+                // What it does when it loses the guard, or itself.
+                Some(code) if code != PANICKED && code != i32::from(exit::SOFTWARE) => return Ok(End::Exited(code as u8)),
+                _ if is_stopping => return Ok(End::Killed(cause)),
+                _ => {}
+            }
+            let now = self.clock.now();
+            self.ends.push_back(now);
+            self.ends.retain(|end| now.saturating_sub(*end) < LIVES_WINDOW);
+            if self.ends.len() >= MAX_LIVES {
+                return Ok(End::Hopeless(cause));
+            }
+            devices::say(&format!("the manager has ended ({cause}): it is started again at once; runtimes and flows live on"));
+        }
+    }
+
+    /// The manager's next life.
+    fn begin(&mut self) -> io::Result<Life> {
+        self.incarnation += 1;
+        let (ours, theirs) = Mailbox::pair()?;
+        let heartbeat = Heartbeat::create()?;
+        let assignment = Assignment {
+            incarnation: self.incarnation,
+            parent: std::process::id(),
+            seed: self.seed,
+            has_served: self.has_served,
+            file: self.file.clone(),
+            text: self.text.clone(),
+            keys: self.keys.as_ref().map(Keys::from),
+            control: self.control.clone(),
+            state: self.state.clone(),
+            has_arena: !self.arena.is_empty(),
+            coordinators: self.coordinators,
+            processes: self.children.iter().map(Child::stored).collect(),
+        };
+        let mut fds = vec![theirs.fd(), heartbeat.fd()];
+        fds.extend(self.arena.iter().map(AsFd::as_fd));
+        for child in &self.children {
+            fds.extend(child.port.iter().map(AsFd::as_fd));
+            fds.push(child.process.wait_fd());
+            fds.extend(child.stdin.as_ref().map(AsFd::as_fd));
+        }
+        let mut command = Command::new(&self.binary);
+        command.arg("manager").stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut process = Watched::start(&mut command, &fds)?;
+        let mut line = Zeroizing::new(serde_json::to_vec(&assignment)?);
+        line.push(b'\n');
+        if let Some(stdin) = process.take_stdin() {
+            write_line(stdin.into(), line)?;
+        }
+        Ok(Life { process, mailbox: ours, heartbeat, beats: 0, alive_at: self.clock.now() })
+    }
+
+    /// Serves a life of the manager until it has ended.
+    fn watch(&mut self, life: &mut Life, signals: &Signals) -> io::Result<ExitStatus> {
+        let mut was_stopped = false;
+        let mut last_look = self.clock.now();
+        loop {
+            if let Some(status) = life.process.ended() {
+                return Ok(status);
+            }
+            let mut fds: Vec<BorrowedFd<'_>> = vec![signals.woken.as_fd(), life.mailbox.fd(), life.process.wait_fd()];
+            fds.extend(self.children.iter().filter(|child| child.cause.is_none()).map(|child| child.process.wait_fd()));
+            wait::sleep(&fds, LOOK_INTERVAL);
+            signals.drain();
+            if signals.stop.load(Ordering::Relaxed) && !was_stopped {
+                was_stopped = true;
+                reports::notify_systemd("STOPPING=1");
+                life.process.terminate();
+            }
+            if signals.hangup.swap(false, Ordering::Relaxed) {
+                life.process.signal(Signal::HUP);
+            }
+            self.hear(life);
+            self.look_after_children(life);
+            let now = self.clock.now();
+            // If this process stood still itself, nobody could be heard.
+            if now.saturating_sub(last_look) > PATIENCE / 2 {
+                life.alive_at = now;
+            }
+            last_look = now;
+            let beats = life.heartbeat.count();
+            if beats != life.beats {
+                (life.beats, life.alive_at) = (beats, now);
+            }
+            let patience = if beats == 0 { START_PATIENCE } else { PATIENCE };
+            if now.saturating_sub(life.alive_at) > patience {
+                life.alive_at = now;
+                life.process.kill();
+            }
+        }
+    }
+
+    /// What the manager wants.
+    fn hear(&mut self, life: &mut Life) {
+        while let Ok(Some((bytes, fds))) = life.mailbox.receive() {
+            let Ok(message) = serde_json::from_slice(&bytes) else { continue };
+            match message {
+                ToGuard::Arena => self.arena = fds,
+                ToGuard::Start { id, role, node, incarnation, keeps_stdin } => {
+                    if node == COORDINATOR {
+                        self.coordinators = self.coordinators.max(incarnation);
+                    }
+                    match self.start(id, &role, node, incarnation, keeps_stdin, fds) {
+                        Ok(child) => {
+                            let mut passed = vec![child.process.wait_fd()];
+                            passed.extend(child.stdin.as_ref().map(AsFd::as_fd));
+                            life.tell(&FromGuard::Started { id, pid: child.process.pid() }, &passed);
+                            self.children.push(child);
+                        }
+                        Err(error) => life.tell(&FromGuard::Refused { id, error: error.to_string() }, &[]),
+                    }
+                }
+                ToGuard::Buried { id } => self.children.retain(|child| child.id != id),
+                ToGuard::Ready { line } => {
+                    if !core::mem::replace(&mut self.has_served, true) {
+                        let mut stdout = io::stdout();
+                        let _ = writeln!(stdout, "{line}");
+                        let _ = stdout.flush();
+                        reports::notify_systemd("READY=1");
+                    }
+                }
+                ToGuard::Text => {
+                    let text = fds.into_iter().next().and_then(|fd| read_memory(fd).ok());
+                    if let Some(text) = text.and_then(|text| String::from_utf8(text.to_vec()).ok()) {
+                        self.text = text;
+                    }
+                }
+                ToGuard::Keys => {
+                    let keys = fds.into_iter().next().and_then(|fd| read_memory(fd).ok());
+                    if let Some(keys) = keys.and_then(|keys| serde_json::from_slice::<Keys>(&keys).ok()) {
+                        self.keys = keys.ring().ok();
+                    }
+                }
+            }
+        }
+        life.mailbox.flush();
+    }
+
+    fn start(&self, id: u16, role: &str, node: u16, incarnation: u32, keeps_stdin: bool, fds: Vec<OwnedFd>) -> io::Result<Child> {
+        let missing = || io::Error::new(io::ErrorKind::InvalidData, "descriptors are missing");
+        let mut fds = fds.into_iter();
+        let line = read_memory(fds.next().ok_or_else(missing)?)?;
+        let port: Vec<OwnedFd> = fds.collect();
+        let (Some(arena), [rings, wake_host, wake_guest]) = (self.arena.first(), port.as_slice()) else { return Err(missing()) };
+        let mut command = Command::new(&self.binary);
+        command.arg(role).stdin(Stdio::piped()).stdout(Stdio::null());
+        let passed = [arena.as_fd(), rings.as_fd(), wake_host.as_fd(), wake_guest.as_fd()];
+        let mut process = Watched::start(&mut command, &passed)?;
+        let stdin: Option<ChildStdin> = process.take_stdin();
+        let stdin = stdin.map(OwnedFd::from);
+        let kept = stdin.as_ref().filter(|_| keeps_stdin).and_then(|stdin| stdin.try_clone().ok());
+        if let Some(stdin) = stdin
+            && let Err(error) = write_line(stdin, line)
+        {
+            process.finish();
+            return Err(error);
+        }
+        Ok(Child { id, node, incarnation, process, stdin: kept, port, cause: None })
+    }
+
+    /// Tells the manager who has ended, and how. What was kept is kept until the manager, in this life or the next, has buried it.
+    fn look_after_children(&mut self, life: &mut Life) {
+        for child in &mut self.children {
+            if child.cause.is_none()
+                && let Some(status) = child.process.ended()
+            {
+                let cause = reports::cause(status);
+                child.cause = Some(cause.clone());
+                life.tell(&FromGuard::Ended { id: child.id, cause }, &[]);
+            }
+        }
+    }
+}
+
+impl Child {
+    fn stored(&self) -> Stored {
+        Stored {
+            id: self.id,
+            node: self.node,
+            incarnation: self.incarnation,
+            pid: self.process.pid(),
+            keeps_stdin: self.stdin.is_some(),
+            cause: self.cause.clone(),
+        }
+    }
+}
+
+impl Life {
+    fn tell(&mut self, message: &FromGuard, fds: &[BorrowedFd<'_>]) {
+        // Without descriptors left the manager does not learn of it in this life; the next one does.
+        let _ = serde_json::to_vec(message).map(|bytes| self.mailbox.send(&bytes, fds));
+    }
+}

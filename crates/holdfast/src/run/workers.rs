@@ -1,0 +1,311 @@
+//! The processes of runtimes and of the coordinator, as the manager sees them. The guard is their parent.
+
+use super::guard_link::{FromGuard, Stored, ToGuard, memory_file};
+use super::runtime::{Assignment, Keys};
+use super::{BURST, MILLISECOND, Manager, Noticed, devices, keys};
+use holdfast_io::VportHost;
+use holdfast_io::process::Watched;
+use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME};
+use holdfast_protection::Peer;
+use holdfast_wire::DropReason;
+use rustix::fd::OwnedFd;
+use std::fs::File;
+use zeroize::Zeroizing;
+
+/// Runtimes that may end before the box is ready.
+const MAX_FAILED_STARTS: u32 = 12;
+/// A process that was fenced and neither ends nor wakes up is killed after so long, ns.
+const ZOMBIE_PATIENCE: u64 = 60_000 * MILLISECOND;
+/// Between two looks at whether a process has ended of which the guard has said nothing, ns.
+const DEATH_LOOK_INTERVAL: u64 = 20 * MILLISECOND;
+
+/// The process of a runtime or of the coordinator, with its virtual port.
+pub(super) struct Worker {
+    pub(super) peer: Peer,
+    pub(super) id: u16,
+    /// None until the guard has started it.
+    pub(super) process: Option<Watched>,
+    /// By which it gets new keys, if there are any.
+    pub(super) stdin: Option<File>,
+    pub(super) port: VportHost,
+    /// Turns of its loop when last looked at, and when that changed.
+    pub(super) beats: u64,
+    pub(super) alive_at: u64,
+    pub(super) fenced_at: Option<u64>,
+    /// Why it ended, once it has.
+    pub(super) cause: Option<String>,
+    /// It was seen to have ended before the guard said how.
+    is_dead: bool,
+}
+
+impl Worker {
+    fn new(peer: Peer, id: u16, port: VportHost, now: u64) -> Worker {
+        Worker {
+            peer,
+            id,
+            process: None,
+            stdin: None,
+            beats: port.heartbeat(),
+            port,
+            alive_at: now,
+            fenced_at: None,
+            cause: None,
+            is_dead: false,
+        }
+    }
+
+    /// Process id; 0 before there is one.
+    pub(super) fn pid(&self) -> u32 {
+        self.process.as_ref().map_or(0, Watched::pid)
+    }
+
+    pub(super) fn kill(&self) {
+        if let Some(process) = &self.process {
+            process.kill();
+        }
+    }
+}
+
+impl Manager {
+    /// Takes over what an earlier life of the manager has left: processes that live on, with everything in their rings.
+    pub(super) fn adopt(
+        &mut self,
+        processes: Vec<Stored>,
+        mut fds: impl Iterator<Item = OwnedFd>,
+        now: u64,
+    ) -> std::io::Result<()> {
+        let mut next =
+            || fds.next().ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidData, "descriptors are missing"));
+        for stored in processes {
+            let (rings, wake_host, wake_guest, pidfd) = (next()?, next()?, next()?, next()?);
+            let stdin = if stored.keeps_stdin { Some(next()?) } else { None };
+            let peer = Peer { node: stored.node, incarnation: stored.incarnation };
+            let process = Watched::of(stored.pid, pidfd);
+            match VportHost::adopt(stored.id, rings, wake_host, wake_guest, &self.arena) {
+                Ok(port) => {
+                    let mut worker = Worker::new(peer, stored.id, port, now);
+                    worker.process = Some(process);
+                    worker.stdin = stdin.map(File::from);
+                    worker.cause = stored.cause;
+                    self.workers.push(worker);
+                }
+                // Nobody can say what it has. It ends before its buffers are free.
+                Err(error) => {
+                    devices::say(&format!("process {} cannot be taken over and is ended: {error}", stored.pid));
+                    process.finish();
+                    self.link.send(&ToGuard::Buried { id: stored.id }, &[])?;
+                }
+            }
+        }
+        let known: Vec<u16> = self.workers.iter().map(|worker| worker.id).collect();
+        self.arena.reclaim_unknown(&known);
+        let is_alive = |worker: &&Worker| worker.cause.is_none();
+        let found: Vec<Peer> = self.workers.iter().filter(is_alive).map(|worker| worker.peer).collect();
+        if let Some(coordinator) = found.iter().find(|peer| peer.node == COORDINATOR) {
+            self.host.hub.handle_coordinator(*coordinator);
+        }
+        let runtimes: Vec<Peer> = found.into_iter().filter(|peer| peer.node >= FIRST_RUNTIME).collect();
+        self.succeed(&runtimes);
+        Ok(())
+    }
+
+    /// The seam for a hub that rebuilds what its earlier life knew: these runtimes were found.
+    fn succeed(&mut self, found: &[Peer]) {
+        for peer in found {
+            self.host.hub.handle_started(*peer);
+        }
+    }
+
+    /// The seam for a hub that does not know yet whom it may hear: until it does, frames wait in the rings.
+    pub(super) fn may_hear(&mut self, at: usize) -> bool {
+        let peer = self.workers[at].peer;
+        self.incarnation == 1 || self.workers[at].fenced_at.is_some() || self.host.hub.fence().is_open(peer)
+    }
+
+    /// The coordinator gave a runtime up. If its process is still there it was silent, and is told when it speaks again.
+    pub(super) fn note_fenced(&mut self, peer: Peer, now: u64) {
+        if let Some(worker) = self.workers.iter_mut().find(|worker| worker.peer == peer)
+            && worker.fenced_at.is_none()
+        {
+            worker.fenced_at = Some(now);
+            let cause = worker.cause.clone().unwrap_or_else(|| "no heartbeat".to_owned());
+            self.noticed.push(Noticed { peer, cause, detection: now.saturating_sub(worker.alive_at) });
+        }
+    }
+
+    /// The runtime has nothing left to do. Its death is noticed as any other.
+    pub(super) fn stop(&mut self, peer: Peer) {
+        if let Some(process) = self.workers.iter().find(|worker| worker.peer == peer).and_then(|worker| worker.process.as_ref()) {
+            process.terminate();
+        }
+    }
+
+    pub(super) fn start(&mut self, peer: Peer, now: u64) {
+        if let Err(error) = self.start_runtime(peer, now) {
+            self.cannot_start(peer, &error.to_string(), now);
+        }
+    }
+
+    fn cannot_start(&mut self, peer: Peer, error: &str, now: u64) {
+        if peer.node == COORDINATOR {
+            self.host.hub.handle_coordinator_ended(peer);
+            return self.guard.ended(error, now);
+        }
+        devices::say(&format!("runtime {} cannot be started: {error}", peer.node));
+        self.failed_starts += 1;
+        error.clone_into(&mut self.last_cause);
+        self.host.hub.handle_ended(peer);
+    }
+
+    fn start_runtime(&mut self, peer: Peer, now: u64) -> std::io::Result<()> {
+        let assignment = Assignment {
+            node: peer.node,
+            incarnation: peer.incarnation,
+            cluster: self.cluster,
+            seed: self.seed,
+            parent: self.parent,
+            file: self.file.clone(),
+            text: self.text.clone(),
+            keys: self.keys.as_ref().map(Keys::from),
+            life: keys::new_life()?,
+        };
+        self.start_role("runtime", peer, Zeroizing::new(serde_json::to_vec(&assignment)?), now)
+    }
+
+    /// Has the guard start this program in another of its roles, with a virtual port, and tell it in a line what to do.
+    pub(super) fn start_role(&mut self, role: &str, peer: Peer, mut line: Zeroizing<Vec<u8>>, now: u64) -> std::io::Result<()> {
+        while self.next_id == 0 || self.workers.iter().any(|worker| worker.id == self.next_id) {
+            self.next_id = self.next_id.wrapping_add(1);
+        }
+        let id = self.next_id;
+        self.next_id = self.next_id.wrapping_add(1);
+        line.push(b'\n');
+        let line = memory_file(&line)?;
+        let port = VportHost::create(id, &mut self.arena)?;
+        let message = ToGuard::Start {
+            id,
+            role: role.to_owned(),
+            node: peer.node,
+            incarnation: peer.incarnation,
+            keeps_stdin: self.keys.is_some(),
+        };
+        let [rings, wake_host, wake_guest] = port.fds();
+        let sent = self.link.send(&message, &[rustix::fd::AsFd::as_fd(&line), rings, wake_host, wake_guest]);
+        if let Err(error) = sent {
+            port.reclaim(&mut self.arena);
+            return Err(error);
+        }
+        self.workers.push(Worker::new(peer, id, port, now));
+        Ok(())
+    }
+
+    /// What the guard has to tell.
+    fn hear_guard(&mut self, now: u64) {
+        while let Some((message, fds)) = self.link.receive() {
+            let (FromGuard::Started { id, .. } | FromGuard::Refused { id, .. } | FromGuard::Ended { id, .. }) = &message;
+            let Some(at) = self.workers.iter().position(|worker| worker.id == *id) else { continue };
+            let mut fds = fds.into_iter();
+            match message {
+                FromGuard::Started { pid, .. } => {
+                    let worker = &mut self.workers[at];
+                    worker.process = fds.next().map(|pidfd| Watched::of(pid, pidfd));
+                    worker.stdin = fds.next().and_then(|stdin| keys::keep_open(stdin).ok());
+                    worker.alive_at = now;
+                    let peer = worker.peer;
+                    if peer.node != COORDINATOR {
+                        self.host.hub.handle_started(peer);
+                    }
+                }
+                FromGuard::Refused { error, .. } => {
+                    let worker = self.workers.swap_remove(at);
+                    worker.port.reclaim(&mut self.arena);
+                    self.cannot_start(worker.peer, &error, now);
+                }
+                FromGuard::Ended { cause, .. } => self.workers[at].cause = Some(cause),
+            }
+        }
+    }
+
+    pub(super) fn look_after_processes(&mut self, now: u64) {
+        self.hear_guard(now);
+        // The guard says who has ended, and how. It may stand still itself.
+        if now.saturating_sub(self.last_death_look) > DEATH_LOOK_INTERVAL {
+            self.last_death_look = now;
+            for worker in self.workers.iter_mut().filter(|worker| worker.cause.is_none()) {
+                let was_dead = worker.is_dead;
+                worker.is_dead = worker.process.as_ref().is_some_and(Watched::has_ended);
+                if was_dead {
+                    worker.cause = Some("ended".to_owned());
+                }
+            }
+        }
+        let mut at = 0;
+        while at < self.workers.len() {
+            let worker = &self.workers[at];
+            if worker.cause.is_some() {
+                self.bury(at, now);
+                continue;
+            }
+            if worker.fenced_at.is_some_and(|fenced| now.saturating_sub(fenced) > ZOMBIE_PATIENCE) {
+                worker.kill();
+            }
+            at += 1;
+        }
+    }
+
+    /// How the runtimes end, if they cannot even begin to serve.
+    pub(super) fn hopeless_start(&self) -> Option<&str> {
+        (!self.has_served && self.failed_starts >= MAX_FAILED_STARTS).then_some(self.last_cause.as_str())
+    }
+
+    /// A process has ended: what it had sent is carried on, then its role is given up, then its buffers are free.
+    fn bury(&mut self, at: usize, now: u64) {
+        let peer = self.workers[at].peer;
+        let is_coordinator = peer.node == COORDINATOR;
+        if !self.is_ready && !is_coordinator {
+            self.failed_starts += 1;
+            self.last_cause = self.workers[at].cause.clone().unwrap_or_default();
+        }
+        while self.may_hear(at) {
+            self.workers[at].port.receive(BURST, &mut self.rx, &mut self.arena);
+            if self.rx.is_empty() {
+                break;
+            }
+            self.host.handle_runtime(peer, &mut self.rx, now, &mut self.out, &mut self.arena);
+            self.carry_out(now);
+        }
+        if is_coordinator {
+            // What it had not read are messages, which its next life asks for again.
+            self.host.hub.handle_coordinator_ended(peer);
+            self.guard.ended(self.workers[at].cause.as_deref().unwrap_or_default(), now);
+        } else {
+            for _ in 0..self.workers[at].port.unread() {
+                self.drops.count(DropReason::LostInFailure);
+            }
+            self.note_fenced(peer, now);
+            self.host.hub.handle_ended(peer);
+        }
+        self.host.turn(now, &mut self.out, &mut self.arena);
+        self.carry_out(now);
+        let worker = self.workers.swap_remove(self.workers.iter().position(|worker| worker.peer == peer).unwrap_or(at));
+        worker.port.reclaim(&mut self.arena);
+        // After its buffers: a life that begins before this is told of it once more.
+        let _ = self.link.send(&ToGuard::Buried { id: worker.id }, &[]);
+    }
+
+    /// Ends every process, and waits until they have.
+    pub(super) fn finish(mut self) {
+        self.host.hub.abandon(&mut self.arena);
+        for process in self.workers.into_iter().filter_map(|worker| worker.process) {
+            process.finish();
+        }
+        self.guard.finish();
+    }
+
+    /// The next life begins with the configuration that was applied.
+    pub(super) fn keep_text(&mut self) {
+        if let Ok(text) = memory_file(self.text.as_bytes()) {
+            let _ = self.link.send(&ToGuard::Text, &[rustix::fd::AsFd::as_fd(&text)]);
+        }
+    }
+}
