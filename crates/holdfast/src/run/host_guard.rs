@@ -22,6 +22,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -85,6 +86,8 @@ struct HostGuard {
 enum End {
     /// The manager ended by itself.
     Exited(u8),
+    /// It was told to before it could do so by itself.
+    Terminated,
     /// It was killed while it stopped.
     Killed(String),
     /// It ends again and again.
@@ -139,7 +142,7 @@ pub fn main(file: &Path, control: Option<&Path>, state: Option<&Path>) -> Result
         let _ = std::fs::remove_dir(directory);
     }
     match end {
-        Ok(End::Exited(0)) => Ok(()),
+        Ok(End::Exited(0) | End::Terminated) => Ok(()),
         Ok(End::Exited(code)) => Err(Failure::said(code)),
         Ok(End::Killed(cause)) => Err(Failure::new(
             exit::SOFTWARE,
@@ -214,6 +217,8 @@ impl HostGuard {
             match status.code() {
                 // What it does when it loses the guard, or itself.
                 Some(code) if code != PANICKED && code != i32::from(exit::SOFTWARE) => return Ok(End::Exited(code as u8)),
+                // It had not come so far as to listen to the signal; that is an end as wanted.
+                _ if is_stopping && status.signal() == Some(SIGTERM) => return Ok(End::Terminated),
                 _ if is_stopping => return Ok(End::Killed(cause)),
                 _ => {}
             }

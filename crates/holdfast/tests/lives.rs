@@ -1,0 +1,255 @@
+//! A box whose manager is killed: the guard begins its next life, and everybody else lives on. Without devices; traffic is in the end-to-end tests.
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A running box in a folder of its own. It does not outlive the test.
+struct Running {
+    child: Child,
+    said: BufReader<ChildStdout>,
+    words: BufReader<ChildStderr>,
+    folder: TempDir,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn configuration(folder: &Path) -> PathBuf {
+    let text = format!(
+        "cluster: lives\nports:\n  inside:  {{ device: \"pcap:{0}/none.pcap\", address: 10.0.0.1/24 }}\n  \
+         outside: {{ device: \"pcap:,{0}/out.pcap\", address: 198.51.100.1/24 }}\n\
+         chains: {{ c: {{ functions: [forward], protection: nfvactor }} }}\nrules: [{{ chain: c }}]\nruntimes: 2\n\
+         limits: {{ flows: 1024, buffers: 8192 }}\n",
+        folder.display()
+    );
+    // A capture without packets: its header only.
+    let header = [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0];
+    fs::write(folder.join("none.pcap"), header).expect("a file");
+    fs::write(folder.join("box.yaml"), text).expect("a file");
+    folder.join("box.yaml")
+}
+
+fn launch(file: &Path, control: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+    command.arg("run").arg(file).arg("--control").arg(control).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn signal(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid as i32).expect("a process"), signal).expect("it is there");
+}
+
+/// When a process began, in the kernel's count: tells it from another one with its number. None once it has ended.
+fn born(pid: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+    (fields[0] != "Z").then(|| fields[19].to_owned())
+}
+
+/// The processes whose parent is this one, by what they do.
+fn children(parent: u32) -> Vec<(String, u32)> {
+    let list = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    let pids = list.split_whitespace().filter_map(|pid| pid.parse().ok());
+    pids.filter_map(|pid: u32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let role = String::from_utf8_lossy(line.split(|byte| *byte == 0).nth(1)?).into_owned();
+        born(pid).map(|_| (role, pid))
+    })
+    .collect()
+}
+
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(started.elapsed() < LIMIT, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+impl Running {
+    fn start() -> Running {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = configuration(folder.path());
+        let mut child = launch(&file, &folder.path().join("run/box.sock")).spawn().expect("the program starts");
+        let mut said = BufReader::new(child.stdout.take().expect("a pipe"));
+        let words = BufReader::new(child.stderr.take().expect("a pipe"));
+        let mut line = String::new();
+        said.read_line(&mut line).expect("it says something");
+        assert!(line.starts_with("ready: 2 ports, 2 runtimes"), "{line}");
+        Running { child, said, words, folder }
+    }
+
+    fn control(&self) -> PathBuf {
+        self.folder.path().join("run/box.sock")
+    }
+
+    /// None while nobody answers.
+    fn status(&self) -> Option<Value> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+        let output = command.args(["status", "--json", "--control"]).arg(self.control()).output().expect("the program starts");
+        serde_json::from_slice(&output.stdout).ok()
+    }
+
+    /// Incarnation and process of a role, as the box says.
+    fn role(&self, role: &str) -> Option<(u64, u32)> {
+        let status = self.status()?;
+        let process = status["processes"].as_array()?.iter().find(|process| process["role"] == role)?;
+        Some((process["incarnation"].as_u64()?, process["pid"].as_u64()? as u32))
+    }
+
+    fn manager(&self, incarnation: u64) -> u32 {
+        until("the manager's next life answers", || self.role("manager").filter(|(life, _)| *life == incarnation)).1
+    }
+
+    /// Everybody but the manager, with when they were born.
+    fn others(&self) -> Vec<(String, u32, Option<String>)> {
+        let all = children(self.child.id()).into_iter().filter(|(role, _)| role != "manager");
+        all.map(|(role, pid)| (role, pid, born(pid))).collect()
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.words.read_line(&mut line).expect("it says something");
+        line
+    }
+
+    fn line_about(&mut self, what: &str) -> String {
+        loop {
+            let line = self.line();
+            assert!(!line.is_empty(), "the box ended without a word about `{what}`");
+            if line.contains(what) {
+                return line;
+            }
+        }
+    }
+
+    /// Waits for the end. Nothing more was said to whoever waits for `ready`.
+    fn end(&mut self) -> ExitStatus {
+        let mut rest = String::new();
+        self.said.read_to_string(&mut rest).expect("it is closed");
+        assert_eq!(rest, "");
+        until("the box ends", || self.child.try_wait().expect("it is our child"))
+    }
+
+    fn ensure_nothing_is_left(&self, pids: &[u32]) {
+        assert!(!self.folder.path().join("run").exists(), "the directory of the control socket is left");
+        for pid in pids {
+            until("every process ends", || born(*pid).is_none().then_some(()));
+        }
+    }
+}
+
+/// The manager is killed, twice: the guard says so and begins its next life, which answers at the same socket; the coordinator and the runtimes are the
+/// processes that they were. Then the box is stopped as ever, and nothing is left.
+#[test]
+fn everybody_else_outlives_the_manager() {
+    let mut running = Running::start();
+    let guard = running.child.id();
+    let first = running.manager(1);
+    assert_eq!(running.role("guard"), Some((1, guard)));
+    assert_eq!(running.role("switch"), Some((1, first)));
+    let before = running.others();
+    let mut roles: Vec<&str> = before.iter().map(|(role, ..)| role.as_str()).collect();
+    roles.sort_unstable();
+    assert_eq!(roles, ["coordinator", "runtime", "runtime"]);
+    signal(first, Signal::KILL);
+    assert!(running.line_about("the manager").contains("has ended (killed by signal 9): it is started again"));
+    let second = running.manager(2);
+    assert_ne!(first, second);
+    assert_eq!(running.others(), before);
+    signal(second, Signal::KILL);
+    let third = running.manager(3);
+    assert_eq!(running.role("switch"), Some((3, third)));
+    assert_eq!(running.others(), before);
+    signal(guard, Signal::TERM);
+    assert!(running.end().success());
+    running.ensure_nothing_is_left(&before.iter().map(|(_, pid, _)| *pid).chain([third]).collect::<Vec<_>>());
+}
+
+/// A process that ends while there is no manager: the next life learns of it, and buries it.
+#[test]
+fn a_death_without_a_manager_is_noticed() {
+    let running = Running::start();
+    let manager = running.manager(1);
+    let coordinator = running.role("coordinator").expect("it answers").1;
+    signal(manager, Signal::STOP);
+    signal(coordinator, Signal::KILL);
+    signal(manager, Signal::KILL);
+    let next =
+        until("the coordinator has a next life", || running.role("coordinator").filter(|(life, pid)| *life == 2 && *pid != 0));
+    assert_ne!(next.1, coordinator);
+    assert_eq!(running.role("manager").map(|(life, _)| life), Some(2));
+}
+
+/// A manager that stands still is ended by the guard, and its next life begins.
+#[test]
+fn a_manager_that_hangs_is_ended() {
+    let mut running = Running::start();
+    let before = running.others();
+    let first = running.manager(1);
+    signal(first, Signal::STOP);
+    assert!(running.line_about("the manager").contains("killed by signal 9"));
+    running.manager(2);
+    assert_eq!(running.others(), before);
+}
+
+/// A manager that is killed again and again: the box is given up with a message and code 70, and nothing is left.
+#[test]
+fn a_manager_that_keeps_dying_is_given_up() {
+    let mut running = Running::start();
+    let before = running.others();
+    let mut last = 0;
+    let status = until("the box is given up", || {
+        if let Some((_, pid)) = children(running.child.id()).into_iter().find(|(role, pid)| role == "manager" && *pid != last) {
+            last = pid;
+            signal(pid, Signal::KILL);
+        }
+        running.child.try_wait().expect("it is our child")
+    });
+    assert_eq!(status.code(), Some(70));
+    assert!(running.line_about("given up").contains("the manager has ended 5 times within 10 s"));
+    running.ensure_nothing_is_left(&before.iter().map(|(_, pid, _)| *pid).collect::<Vec<_>>());
+}
+
+/// The guard is killed: the kernel ends everybody.
+#[test]
+fn nobody_outlives_the_guard() {
+    let mut running = Running::start();
+    let all: Vec<u32> = children(running.child.id()).into_iter().map(|(_, pid)| pid).collect();
+    assert_eq!(all.len(), 4);
+    running.child.kill().expect("it is our child");
+    running.child.wait().expect("it is our child");
+    for pid in all {
+        until("every process ends", || born(pid).is_none().then_some(()));
+    }
+}
+
+/// A second box with the same socket is told of the first, by the process that one would stop; the first goes on.
+#[test]
+fn a_second_box_is_told_of_the_first() {
+    let running = Running::start();
+    let file = running.folder.path().join("box.yaml");
+    let output = launch(&file, &running.control()).output().expect("the program starts");
+    assert_eq!(output.status.code(), Some(69));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        text.contains(&format!("a box is running already with this control socket: process {}", running.child.id())),
+        "{text}"
+    );
+    assert_eq!(running.role("guard"), Some((1, running.child.id())));
+}
