@@ -116,6 +116,21 @@ impl Running {
         until("the manager's next life answers", || self.role("manager").filter(|(life, _)| *life == incarnation)).1
     }
 
+    /// Waits until the box calls itself protected and its runtimes what they were: node, incarnation, process.
+    fn whole(&self) -> Vec<(u64, u64, u64)> {
+        let whole = || {
+            let status = self.status().filter(|status| status["protected"] == "yes")?;
+            let all = status["processes"].as_array()?.iter();
+            let number = |process: &Value, what: &str| process[what].as_u64().unwrap_or_default();
+            let runtimes = all.filter(|process| process["role"] == "runtime" && process["state"] == "running");
+            let runtimes: Vec<_> =
+                runtimes.map(|process| ["id", "incarnation", "pid"].map(|what| number(process, what)).into()).collect();
+            assert_eq!(status["failovers"].as_array().map(Vec::len), Some(0), "{status}");
+            (runtimes.len() == 2).then_some(runtimes)
+        };
+        until("the box is whole", whole)
+    }
+
     /// Everybody but the manager, with when they were born.
     fn others(&self) -> Vec<(String, u32, Option<String>)> {
         let all = children(self.child.id()).into_iter().filter(|(role, _)| role != "manager");
@@ -163,6 +178,7 @@ fn everybody_else_outlives_the_manager() {
     let first = running.manager(1);
     assert_eq!(running.role("guard"), Some((1, guard)));
     assert_eq!(running.role("switch"), Some((1, first)));
+    let runtimes = running.whole();
     let before = running.others();
     let mut roles: Vec<&str> = before.iter().map(|(role, ..)| role.as_str()).collect();
     roles.sort_unstable();
@@ -171,10 +187,12 @@ fn everybody_else_outlives_the_manager() {
     assert!(running.line_about("the manager").contains("has ended (killed by signal 9): it is started again"));
     let second = running.manager(2);
     assert_ne!(first, second);
+    assert_eq!(running.whole(), runtimes);
     assert_eq!(running.others(), before);
     signal(second, Signal::KILL);
     let third = running.manager(3);
     assert_eq!(running.role("switch"), Some((3, third)));
+    assert_eq!(running.whole(), runtimes);
     assert_eq!(running.others(), before);
     signal(guard, Signal::TERM);
     assert!(running.end().success());

@@ -199,6 +199,8 @@ impl Manager {
         let has_coordinator = processes.iter().any(|process| process.node == COORDINATOR);
         let (control, state) = (&assignment.control, assignment.state.as_deref());
         let lives = assignment.coordinators;
+        // Without a coordinator so far there is nothing that anybody could remember.
+        let succeeds = lives > 0;
         let guard = Guard::new(&checked.config.cluster, control, state, incarnation, lives, has_coordinator)?;
         let mut ports: Vec<Box<dyn Port>> = Vec::new();
         for (_, device) in &checked.ports {
@@ -247,7 +249,7 @@ impl Manager {
             tick_interval: 50 * MILLISECOND,
             patience: 3000 * MILLISECOND,
             fabric,
-            succeeds: incarnation > 1,
+            succeeds,
         });
         let empty = holdfast_protection::Flows::new(0, 0, 0, 0);
         let may_forget = chains.iter().map(|built| built.protection.safety(&empty).may_forget).max().unwrap_or(0);
@@ -300,7 +302,7 @@ impl Manager {
             chain_names: chains.into_iter().map(|built| built.name).collect(),
         };
         if incarnation > 1 {
-            manager.adopt(processes, fds, now).map_err(unavailable)?;
+            manager.adopt(processes, fds, succeeds, now).map_err(unavailable)?;
         }
         Ok(manager)
     }
@@ -389,10 +391,11 @@ impl Manager {
             }
         }
         for at in 0..self.workers.len() {
-            if !self.may_hear(at) {
+            let worker = &mut self.workers[at];
+            // What it has sent waits in its rings.
+            if !self.host.hub.may_hear(worker.peer) {
                 continue;
             }
-            let worker = &mut self.workers[at];
             worker.port.receive(BURST, &mut self.rx, &mut self.arena);
             let beats = worker.port.heartbeat();
             if beats != worker.beats {

@@ -72,6 +72,7 @@ impl Manager {
         &mut self,
         processes: Vec<Stored>,
         mut fds: impl Iterator<Item = OwnedFd>,
+        succeeds: bool,
         now: u64,
     ) -> std::io::Result<()> {
         let mut next =
@@ -99,27 +100,16 @@ impl Manager {
         }
         let known: Vec<u16> = self.workers.iter().map(|worker| worker.id).collect();
         self.arena.reclaim_unknown(&known);
-        let is_alive = |worker: &&Worker| worker.cause.is_none();
-        let found: Vec<Peer> = self.workers.iter().filter(is_alive).map(|worker| worker.peer).collect();
+        // Those that have ended meanwhile too: what they had sent is carried on before they are buried.
+        let found: Vec<Peer> = self.workers.iter().map(|worker| worker.peer).collect();
         if let Some(coordinator) = found.iter().find(|peer| peer.node == COORDINATOR) {
             self.host.hub.handle_coordinator(*coordinator);
         }
         let runtimes: Vec<Peer> = found.into_iter().filter(|peer| peer.node >= FIRST_RUNTIME).collect();
-        self.succeed(&runtimes);
-        Ok(())
-    }
-
-    /// The seam for a hub that rebuilds what its earlier life knew: these runtimes were found.
-    fn succeed(&mut self, found: &[Peer]) {
-        for peer in found {
-            self.host.hub.handle_started(*peer);
+        if succeeds {
+            self.host.hub.succeed(&runtimes);
         }
-    }
-
-    /// The seam for a hub that does not know yet whom it may hear: until it does, frames wait in the rings.
-    pub(super) fn may_hear(&mut self, at: usize) -> bool {
-        let peer = self.workers[at].peer;
-        self.incarnation == 1 || self.workers[at].fenced_at.is_some() || self.host.hub.fence().is_open(peer)
+        Ok(())
     }
 
     /// The coordinator gave a runtime up. If its process is still there it was silent, and is told when it speaks again.
@@ -242,7 +232,7 @@ impl Manager {
         let mut at = 0;
         while at < self.workers.len() {
             let worker = &self.workers[at];
-            if worker.cause.is_some() {
+            if worker.cause.is_some() && self.host.hub.may_hear(worker.peer) {
                 self.bury(at, now);
                 continue;
             }
@@ -266,7 +256,7 @@ impl Manager {
             self.failed_starts += 1;
             self.last_cause = self.workers[at].cause.clone().unwrap_or_default();
         }
-        while self.may_hear(at) {
+        loop {
             self.workers[at].port.receive(BURST, &mut self.rx, &mut self.arena);
             if self.rx.is_empty() {
                 break;
