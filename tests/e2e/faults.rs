@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         test("a_bad_configuration_is_78_and_names_the_line", &[], a_bad_configuration_is_78_and_names_the_line),
         test("sigterm_leaves_nothing_behind", &[], sigterm_leaves_nothing_behind),
         test("sigterm_right_after_a_kill_leaves_nothing_behind", &[], sigterm_right_after_a_kill_leaves_nothing_behind),
-        test("the_runtimes_end_with_a_killed_manager", &[], the_runtimes_end_with_a_killed_manager),
+        test("everybody_ends_with_a_killed_guard", &[], everybody_ends_with_a_killed_guard),
         test("the_control_socket_is_private", &[], the_control_socket_is_private),
         test("a_full_table_drops_and_keeps", &[NGINX], a_full_table_drops_and_keeps),
         test("an_empty_pool_drops_and_keeps", &[NGINX], an_empty_pool_drops_and_keeps),
@@ -305,14 +305,13 @@ fn sigterm_right_after_a_kill_leaves_nothing_behind(interrupt: &Interrupt) -> Re
     ensure_gone(&network, &before, interrupt)
 }
 
-/// Nobody stops runtimes whose manager was killed: they must notice.
-fn the_runtimes_end_with_a_killed_manager(interrupt: &Interrupt) -> Result<()> {
+/// Nobody stops the processes of a box whose guard was killed: the kernel does.
+fn everybody_ends_with_a_killed_guard(interrupt: &Interrupt) -> Result<()> {
     let before = traces()?;
     let mut network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
     let pids = network.topology.router.pids()?;
-    ensure!(pids.len() >= 4, "one box and three runtimes are expected: {pids:?}");
-    let manager = network.running.process().pid();
-    signal_pid(manager, Signal::KILL)?;
+    ensure!(pids.len() >= 6, "guard, manager, coordinator and three runtimes are expected: {pids:?}");
+    signal_pid(network.running.process().pid(), Signal::KILL)?;
     network.running.process().wait(PATIENCE, interrupt)?;
     ensure_gone(&network, &before, interrupt)
 }

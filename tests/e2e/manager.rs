@@ -1,0 +1,167 @@
+//! The manager, which is switch and router too, is killed under traffic: the guard begins its next life, and no flow is lost.
+
+use anyhow::{Context, Result, ensure};
+use holdfast::lab::download::{Download, Plan};
+use holdfast::lab::process::signal_pid;
+use holdfast::lab::requirements::*;
+use holdfast::lab::{Interrupt, until};
+use holdfast::status::{Process, Status};
+use holdfast_tests::PATIENCE;
+use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, RECOVERY_LIMIT, VIRTUAL};
+use holdfast_tests::runner::{main as run, test};
+use rustix::process::Signal;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Longest time for a transfer and three failures.
+const LIMIT: Duration = Duration::from_secs(120);
+/// The next life answers, as seen by polling.
+const BACK: Duration = Duration::from_secs(2);
+
+fn main() -> ExitCode {
+    run(vec![
+        test("curl_fetches_100_mb", &[NGINX, CURL], curl_fetches_100_mb),
+        test("connections_and_datagrams_go_on", &[NGINX], connections_and_datagrams_go_on),
+        test("runtimes_still_fail_over_afterwards", &[NGINX], runtimes_still_fail_over_afterwards),
+        test("a_manager_that_hangs_is_ended", &[NGINX], a_manager_that_hangs_is_ended),
+        test("the_coordinator_dies_with_it", &[NGINX], the_coordinator_dies_with_it),
+    ])
+}
+
+fn role(status: &Status, role: &str) -> Result<Process> {
+    let found = status.processes.iter().find(|process| process.role == role);
+    found.cloned().with_context(|| format!("no {role} in {status:?}"))
+}
+
+/// Waits until a life after this one answers. While there is none nobody does.
+fn wait_for_next(network: &Network, last: &Process, limit: Duration, interrupt: &Interrupt) -> Result<Process> {
+    until("the manager is back", limit, interrupt, || {
+        let Ok(status) = network.running.status() else { return Ok(None) };
+        let now = role(&status, "manager")?;
+        Ok((now.incarnation > last.incarnation && now.pid != last.pid).then_some(now))
+    })
+}
+
+/// Kills the manager, waits for its next life and until everything is protected, and checks that nobody else has changed.
+fn kill_manager(network: &Network, interrupt: &Interrupt) -> Result<()> {
+    network.wait_protected()?;
+    let before = network.running.status()?;
+    let last = role(&before, "manager")?;
+    ensure!(last.pid == role(&before, "switch")?.pid && last.pid != role(&before, "guard")?.pid, "{before:?}");
+    let killed = Instant::now();
+    signal_pid(last.pid, Signal::KILL)?;
+    wait_for_next(network, &last, RECOVERY_LIMIT, interrupt)?;
+    ensure!(killed.elapsed() < BACK, "it was back after {:?}", killed.elapsed());
+    network.wait_protected()?;
+    ensure_same(&before, &network.running.status()?)
+}
+
+/// The guard, the coordinator and the runtimes are the processes that they were.
+fn ensure_same(before: &Status, after: &Status) -> Result<()> {
+    for old in before.processes.iter().filter(|process| !["manager", "switch"].contains(&process.role.as_str())) {
+        let new = after.processes.iter().find(|new| (new.role.as_str(), new.id) == (old.role.as_str(), old.id));
+        ensure!(new.is_some_and(|new| (new.pid, new.incarnation) == (old.pid, old.incarnation)), "{old:?} became {new:?}");
+    }
+    ensure!(after.failovers.is_empty(), "no runtime has failed: {:?}", after.failovers);
+    Ok(())
+}
+
+fn curl_fetches_100_mb(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let sum = network.site.add_random("big", 100_000_000)?;
+    let plan = Plan { url: format!("http://{VIRTUAL}/big"), bytes_per_second: Some(8_000_000), stalled_after: GIVE_UP };
+    let mut download = Download::start(&network.topology.client, &plan)?;
+    until("the download is under way", LIMIT, interrupt, || Ok((download.received() > 1_000_000).then_some(())))?;
+    for _ in 0..3 {
+        kill_manager(&network, interrupt)?;
+        let seen = download.received();
+        until("the download goes on", GIVE_UP, interrupt, || Ok((download.received() > seen).then_some(())))?;
+    }
+    ensure!(!download.is_over()?, "the download was over before the last kill: nothing was shown");
+    let outcome = download.finish(LIMIT, interrupt)?;
+    ensure!(outcome.error.is_none() && outcome.bytes == 100_000_000 && outcome.sum == sum, "{outcome:?}");
+    network.stop()
+}
+
+/// Connections that are kept alive and numbered datagrams through three failures: nothing breaks, nothing comes twice, and what is lost is what came while
+/// nobody listened at the ports, or was in the manager's hands.
+fn connections_and_datagrams_go_on(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(VIRTUAL, 100)?;
+    let (_echo, stream) = network.stream(30, 1000)?;
+    for _ in 0..3 {
+        kill_manager(&network, interrupt)?;
+        let connections = held.verify(interrupt)?;
+        ensure!(connections.broken == 0, "{connections:?}");
+    }
+    let datagrams = stream.finish();
+    ensure!((datagrams.doubled, datagrams.changed) == (0, 0), "{datagrams:?}");
+    ensure!(datagrams.flows_alive == 30, "{datagrams:?}");
+    // Three failures under 1,000 a second: a second of silence in each would cost three times that much.
+    ensure!(datagrams.lost < 1_000, "{datagrams:?}");
+    // And new connections are taken.
+    let again = network.hold(VIRTUAL, 10)?;
+    ensure!(again.verify(interrupt)?.alive == 10);
+    drop((held, again));
+    network.stop()
+}
+
+/// What the next life has put together is all that a failure of a runtime needs: flows are recovered as ever.
+fn runtimes_still_fail_over_afterwards(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(VIRTUAL, 60)?;
+    kill_manager(&network, interrupt)?;
+    network.kill_each_runtime(|| {
+        let connections = held.verify(interrupt)?;
+        ensure!(connections.broken == 0, "{connections:?}");
+        Ok(())
+    })?;
+    drop(held);
+    network.stop()
+}
+
+/// It stands still and nothing goes through; the guard ends it, and its next life goes on with every connection.
+fn a_manager_that_hangs_is_ended(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(VIRTUAL, 40)?;
+    network.wait_protected()?;
+    let before = network.running.status()?;
+    let last = role(&before, "manager")?;
+    signal_pid(last.pid, Signal::STOP)?;
+    // Nobody can be asked until the guard has ended it: what shows is that the process is gone.
+    until("the guard ends it", PATIENCE, interrupt, || Ok((!network.topology.router.pids()?.contains(&last.pid)).then_some(())))?;
+    wait_for_next(&network, &last, PATIENCE, interrupt)?;
+    network.wait_protected()?;
+    ensure_same(&before, &network.running.status()?)?;
+    let connections = held.verify(interrupt)?;
+    ensure!(connections.broken == 0, "{connections:?}");
+    drop(held);
+    network.stop()
+}
+
+/// Both are killed at once: what the coordinator knew is in its log, what the manager knew the runtimes tell.
+fn the_coordinator_dies_with_it(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(VIRTUAL, 40)?;
+    network.wait_protected()?;
+    let before = network.running.status()?;
+    let last = role(&before, "manager")?;
+    signal_pid(role(&before, "coordinator")?.pid, Signal::KILL)?;
+    signal_pid(last.pid, Signal::KILL)?;
+    wait_for_next(&network, &last, RECOVERY_LIMIT, interrupt)?;
+    network.wait_protected()?;
+    let after = network.running.status()?;
+    for old in before.runtimes() {
+        let new = after.runtime(old.id);
+        ensure!(new.is_some_and(|new| (new.pid, new.incarnation) == (old.pid, old.incarnation)), "{old:?} became {new:?}");
+    }
+    let connections = held.verify(interrupt)?;
+    ensure!(connections.broken == 0, "{connections:?}");
+    drop(held);
+    network.stop()
+}
