@@ -10,8 +10,8 @@ use std::io::Write;
 use std::time::Duration;
 
 /// How often a later life tries to open a port, and how long it waits between: 5 s.
-const REOPEN_TRIES: u32 = 500;
-const REOPEN_PAUSE: Duration = Duration::from_millis(10);
+const REOPEN_TRIES: u32 = 2500;
+const REOPEN_PAUSE: Duration = Duration::from_millis(2);
 
 /// A line for the operator.
 pub(super) fn say(text: &str) {

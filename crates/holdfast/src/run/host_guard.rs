@@ -39,6 +39,9 @@ const LOOK_INTERVAL: u64 = 250 * MILLISECOND;
 const MAX_LIVES: usize = 5;
 /// See [`MAX_LIVES`], ns.
 const LIVES_WINDOW: u64 = 10_000 * MILLISECOND;
+/// How often a later life is tried to be started, and how long between, ns: 10 s.
+const RESTART_TRIES: u32 = 100;
+const RESTART_PAUSE: u64 = 100 * MILLISECOND;
 /// The exit code of a panic.
 const PANICKED: i32 = 101;
 
@@ -208,7 +211,7 @@ fn write_line(stdin: OwnedFd, line: Zeroizing<Vec<u8>>) -> io::Result<()> {
 impl HostGuard {
     fn run(&mut self, signals: &Signals) -> io::Result<End> {
         loop {
-            let mut life = self.begin()?;
+            let mut life = self.begin_anyhow(signals)?;
             let status = self.watch(&mut life, signals)?;
             let is_stopping = signals.stop.load(Ordering::Relaxed);
             // What it had asked for before it died was meant.
@@ -229,6 +232,23 @@ impl HostGuard {
                 return Ok(End::Hopeless(cause));
             }
             devices::say(&format!("the manager has ended ({cause}): it is started again at once; runtimes and flows live on"));
+        }
+    }
+
+    /// The first life begins or the box does not. Later there is something to lose: a machine that is out of something for a moment is tried again.
+    fn begin_anyhow(&mut self, signals: &Signals) -> io::Result<Life> {
+        let mut tries = if self.incarnation == 0 { 0 } else { RESTART_TRIES };
+        loop {
+            match self.begin() {
+                Err(error) if tries > 0 && !signals.stop.load(Ordering::Relaxed) => {
+                    if tries == RESTART_TRIES {
+                        devices::say(&format!("the manager cannot be started: {error}; it is tried for some seconds"));
+                    }
+                    tries -= 1;
+                    wait::sleep(&[], RESTART_PAUSE);
+                }
+                begun => return begun,
+            }
         }
     }
 
