@@ -1,8 +1,11 @@
 //! A box whose manager is killed: the guard begins its next life, and everybody else lives on. Without devices; traffic is in the end-to-end tests.
 
+use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
+use pcap_file::pcap::{PcapPacket, PcapReader, PcapWriter};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use std::fs;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
@@ -26,19 +29,38 @@ impl Drop for Running {
     }
 }
 
-fn configuration(folder: &Path) -> PathBuf {
+/// A box that reads a capture with a datagram for each of so many flows whenever its ports are opened.
+fn configuration(folder: &Path, flows: u16) -> PathBuf {
     let text = format!(
-        "cluster: lives\nports:\n  inside:  {{ device: \"pcap:{0}/none.pcap\", address: 10.0.0.1/24 }}\n  \
-         outside: {{ device: \"pcap:,{0}/out.pcap\", address: 198.51.100.1/24 }}\n\
-         chains: {{ c: {{ functions: [forward], protection: nfvactor }} }}\nrules: [{{ chain: c }}]\nruntimes: 2\n\
-         limits: {{ flows: 1024, buffers: 8192 }}\n",
+        "cluster: lives\nports:\n  inside:  {{ device: \"pcap:{0}/in.pcap\", address: 10.0.0.1/24 }}\n  \
+         outside: {{ device: \"pcap:,{0}/out.pcap\", address: 198.51.100.1/24, gateway: 198.51.100.254 }}\n\
+         chains: {{ c: {{ functions: [nat: {{ pool: [198.51.100.4] }}], protection: nfvactor }} }}\n\
+         rules: [{{ chain: c }}]\nruntimes: 2\nlimits: {{ flows: 1024, buffers: 8192 }}\n",
         folder.display()
     );
-    // A capture without packets: its header only.
-    let header = [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0];
-    fs::write(folder.join("none.pcap"), header).expect("a file");
+    let mut writer = PcapWriter::new(File::create(folder.join("in.pcap")).expect("a file")).expect("a header");
+    for flow in 0..flows {
+        let mut frame = Vec::new();
+        let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 8]).ipv4([10, 0, 0, 2], [203, 0, 113, 9], 64);
+        builder.udp(4000 + flow, 53).write(&mut frame, &flow.to_be_bytes()).expect("a vector takes it");
+        writer.write_packet(&PcapPacket::new(Duration::from_secs(1), frame.len() as u32, &frame)).expect("a packet");
+    }
     fs::write(folder.join("box.yaml"), text).expect("a file");
     folder.join("box.yaml")
+}
+
+/// The port that each flow's datagram has left with.
+fn translated(folder: &Path) -> BTreeMap<u16, u16> {
+    let mut ports = BTreeMap::new();
+    let reader = File::open(folder.join("out.pcap")).ok().and_then(|file| PcapReader::new(file).ok());
+    let Some(mut reader) = reader else { return ports };
+    while let Some(Ok(packet)) = reader.next_packet() {
+        let packet = SlicedPacket::from_ethernet(&packet.data).expect("what leaves is well formed");
+        let Some(TransportSlice::Udp(udp)) = packet.transport else { continue };
+        let flow = u16::from_be_bytes(udp.payload().try_into().expect("the flow's number"));
+        assert_eq!(ports.insert(flow, udp.source_port()), None, "a datagram has left twice");
+    }
+    ports
 }
 
 fn launch(file: &Path, control: &Path) -> Command {
@@ -83,8 +105,12 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 
 impl Running {
     fn start() -> Running {
+        Running::with_flows(0)
+    }
+
+    fn with_flows(flows: u16) -> Running {
         let folder = tempfile::tempdir().expect("a folder");
-        let file = configuration(folder.path());
+        let file = configuration(folder.path(), flows);
         let mut child = launch(&file, &folder.path().join("run/box.sock")).spawn().expect("the program starts");
         let mut said = BufReader::new(child.stdout.take().expect("a pipe"));
         let words = BufReader::new(child.stderr.take().expect("a pipe"));
@@ -197,6 +223,25 @@ fn everybody_else_outlives_the_manager() {
     signal(guard, Signal::TERM);
     assert!(running.end().success());
     running.ensure_nothing_is_left(&before.iter().map(|(_, pid, _)| *pid).chain([third]).collect::<Vec<_>>());
+}
+
+/// A hundred flows go through a NAT. The manager's next life opens the capture anew, so each flow's datagram comes again: it leaves, once, and
+/// with the port that the flow had, because switch and runtimes still know it.
+#[test]
+fn flows_keep_their_ports() {
+    const FLOWS: usize = 100;
+    let running = Running::with_flows(FLOWS as u16);
+    let folder = running.folder.path();
+    let all = || Some(translated(folder)).filter(|ports| ports.len() == FLOWS);
+    let before = until("every datagram has left", all);
+    for incarnation in [1, 2, 3] {
+        running.whole();
+        let manager = running.manager(incarnation);
+        // Whatever leaves after this has come to a later life.
+        fs::remove_file(folder.join("out.pcap")).expect("it is there");
+        signal(manager, Signal::KILL);
+        assert_eq!(until("every datagram has left again", all), before);
+    }
 }
 
 /// A process that ends while there is no manager: the next life learns of it, and buries it.
