@@ -466,6 +466,7 @@ impl Coordinator {
             self.drops.count(DropReason::StaleEpoch);
             return None;
         };
+        self.end_silence(at, now);
         self.hearings[at].last_heard = now;
         if self.memory.places[at].member.state == MemberState::Failed {
             // It was given up and has not noticed yet.
@@ -473,6 +474,19 @@ impl Coordinator {
             return None;
         }
         Some(at)
+    }
+
+    /// Somebody is heard after all of his cluster were silent: what stood still was the machine, or the manager that carries their frames. The others
+    /// may need a moment longer.
+    fn end_silence(&mut self, at: usize, now: u64) {
+        let cluster = self.memory.places[at].member.cluster;
+        let places = self.memory.places.iter().map(|place| place.member.cluster == cluster);
+        let newest =
+            self.hearings.iter().zip(places.clone()).filter(|(_, is_of_his)| *is_of_his).map(|(hearing, _)| hearing.last_heard);
+        if newest.max().is_some_and(|newest| now.saturating_sub(newest) > self.config.hang_timeout) {
+            let of_his = self.hearings.iter_mut().zip(places).filter(|(_, is_of_his)| *is_of_his);
+            of_his.for_each(|(hearing, _)| hearing.last_heard = now);
+        }
     }
 
     fn handle_errand(&mut self, from: Peer, number: u64, errand: Control, now: u64) {
