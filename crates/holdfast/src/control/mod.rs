@@ -10,7 +10,7 @@ mod lock;
 mod server;
 
 pub use client::{Client, agreed};
-pub use server::{Server, listen, listen_and_stop, tidy};
+pub use server::{Server, listen, listen_and_stop, tidy, tidy_after};
 
 use crate::exit::{self, Failure};
 use holdfast_node::rules::Rule;

@@ -121,7 +121,7 @@ impl Listening {
         let failed = |error| failed(path, &error);
         // Nobody but the owner may connect, not even in the moment between making a socket and giving it its mode: it is made under a name that nobody
         // knows, and moved.
-        let temporary = path.with_extension(format!("{}", std::process::id()));
+        let temporary = temporary(path, std::process::id());
         super::check_path(&temporary)?;
         let listener = Arc::new(UnixListener::bind(&temporary).map_err(failed)?);
         let placed = std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o600))
@@ -157,6 +157,11 @@ impl Drop for Listening {
     }
 }
 
+/// Where a process makes its socket before it is moved to its place.
+fn temporary(path: &Path, pid: u32) -> PathBuf {
+    path.with_extension(format!("{pid}"))
+}
+
 fn id(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
@@ -189,6 +194,11 @@ pub fn listen(path: &Path, pid: u32, requests: Sender<Asked>, wake: Arc<dyn Fn()
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
     };
     listen_as(path, pid, requests, wake, Arc::new(stop))
+}
+
+/// Removes what a process that was killed has left beside `path`: it may have died before its socket was in its place.
+pub fn tidy_after(path: &Path, pid: u32) {
+    let _ = std::fs::remove_file(temporary(path, pid));
 }
 
 /// Removes what a box that was killed has left at `path`, unless another box is there by now.

@@ -217,6 +217,7 @@ impl HostGuard {
             // What it had asked for before it died was meant.
             self.hear(&mut life);
             let cause = reports::cause(status);
+            control::tidy_after(&self.control, life.process.pid());
             match status.code() {
                 // What it does when it loses the guard, or itself.
                 Some(code) if code != PANICKED && code != i32::from(exit::SOFTWARE) => return Ok(End::Exited(code as u8)),
