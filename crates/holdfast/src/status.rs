@@ -97,9 +97,9 @@ pub struct Rules {
 /// One process, or one role of a process that has several.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// `manager`, `switch`, `coordinator` or `runtime`.
+    /// `guard`, `manager`, `switch`, `coordinator` or `runtime`.
     pub role: String,
-    /// Node id on the fabric.
+    /// Node id on the fabric; 0 of the guard, which is not there.
     pub id: u16,
     /// How often this node has been started; larger than that of its predecessor.
     pub incarnation: u64,

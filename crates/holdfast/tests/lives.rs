@@ -244,6 +244,36 @@ fn flows_keep_their_ports() {
     }
 }
 
+/// Rules are applied, and the manager dies: the next life goes by them, and knows the file that they are from.
+#[test]
+fn applied_rules_outlive_the_manager() {
+    let running = Running::start();
+    let file = running.folder.path().join("new.yaml");
+    let text = fs::read_to_string(running.folder.path().join("box.yaml")).expect("it is there");
+    fs::write(&file, text.replace("rules: [{ chain: c }]", "rules: [{ from: 10.0.0.0/8, chain: c }, { chain: c }]"))
+        .expect("a file");
+    let apply = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+        let output =
+            command.arg("apply").arg(&file).arg("--control").arg(running.control()).output().expect("the program starts");
+        assert!(output.status.success(), "{output:?}");
+    };
+    let rules = || {
+        let rules = running.status()?["rules"].clone();
+        (rules["in_force"] == true).then(|| (rules["version"].as_u64(), rules["count"].as_u64()))
+    };
+    running.whole();
+    apply();
+    let applied = (Some(2), Some(2));
+    assert_eq!(rules(), Some(applied));
+    signal(running.manager(1), Signal::KILL);
+    running.manager(2);
+    running.whole();
+    until("the rules are in force", || rules().filter(|rules| *rules == applied));
+    apply();
+    assert_eq!(rules(), Some(applied), "the file says what is in force already");
+}
+
 /// A process that ends while there is no manager: the next life learns of it, and buries it.
 #[test]
 fn a_death_without_a_manager_is_noticed() {

@@ -91,12 +91,17 @@ impl Manager {
     /// New rules are applied when every switch goes by them.
     pub(super) fn answer_rules(&mut self) {
         let in_force = self.host.hub.switch.rules().version();
+        let had = self.waiting_rules.len();
         self.waiting_rules.retain(|(version, answer)| {
             if in_force >= *version {
                 let _ = answer.send(json!({ "version": VERSION, "rules": version }));
             }
             in_force < *version
         });
+        // Not before: a next life that began with the text of rules that nobody has would think them applied.
+        if had > 0 && self.waiting_rules.is_empty() {
+            self.keep_text();
+        }
         if self.waiting_rules.len() > 64 {
             self.waiting_rules.remove(0);
         }

@@ -503,7 +503,6 @@ impl Manager {
                 } else if self.rules_wanted() == based_on {
                     // The name stays: what the file names lies beside the one that the box began with.
                     self.text = text;
-                    self.keep_text();
                     self.waiting_rules.push((self.host.hub.manager.set_rules(based_on, rules), asked.answer));
                     return;
                 } else {
