@@ -54,6 +54,8 @@ const FAILOVERS_KEPT: usize = 64;
 /// Lists of flows, and orders, that may be under way.
 const LISTS: usize = 16;
 /// Requests to move and drains that are remembered.
+/// Between two words on full rings, ns.
+const CROWDED_INTERVAL: u64 = 100_000_000;
 const MOVES_KEPT: usize = 64;
 
 struct FlowList {
@@ -92,6 +94,9 @@ pub struct Manager {
     next_request: u32,
     wishes: Vec<Wish>,
     drops: DropCounters,
+    /// Of each runtime, frames that found its ring full, and how many of them the coordinator has heard of.
+    crowded: Vec<(Peer, u64, u64)>,
+    told_crowded_at: u64,
     /// Steps of traced packets.
     pub traces: Vec<TraceStep>,
 }
@@ -117,6 +122,8 @@ impl Manager {
             next_request: 1,
             wishes: Vec::new(),
             drops: DropCounters::default(),
+            crowded: Vec::new(),
+            told_crowded_at: 0,
             traces: Vec::new(),
         }
     }
@@ -182,6 +189,30 @@ impl Manager {
         self.fabric.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows });
     }
 
+    /// A frame found the ring of a runtime full.
+    #[inline]
+    pub fn count_refused(&mut self, peer: Peer) {
+        match self.crowded.iter_mut().find(|(known, ..)| *known == peer) {
+            Some((_, count, _)) => *count += 1,
+            None => self.crowded.push((peer, 1, 0)),
+        }
+    }
+
+    fn tell_crowded(&mut self) {
+        if self.now.saturating_sub(self.told_crowded_at) < CROWDED_INTERVAL
+            || self.crowded.iter().all(|(_, now, told)| now == told)
+        {
+            return;
+        }
+        self.told_crowded_at = self.now;
+        let present = &self.present;
+        self.crowded.retain(|(peer, ..)| present.contains(peer));
+        let refused: Vec<(Peer, u64)> = self.crowded.iter().map(|&(peer, count, _)| (peer, count)).collect();
+        if self.fabric.send_control(COORDINATOR, &Control::Crowded { refused }) {
+            self.crowded.iter_mut().for_each(|(_, count, told)| *told = *count);
+        }
+    }
+
     /// The runtimes that were started and may speak.
     pub fn present(&self) -> &[Peer] {
         &self.present
@@ -195,6 +226,7 @@ impl Manager {
     /// Acts on the messages that have arrived.
     pub fn handle_records(&mut self, now: u64) {
         self.now = now;
+        self.tell_crowded();
         let inbox = core::mem::take(&mut self.fabric.inbox);
         for (record, body) in inbox.records() {
             let message = if record.kind == kind::CONTROL { Control::decode(body) } else { Err(DropReason::Malformed) };
@@ -406,6 +438,7 @@ impl Manager {
                 member: Member { state, ..*member },
                 report: report.map(|(_, report)| report.clone()).unwrap_or_default(),
                 is_drained: self.standing.iter().any(|standing| standing.drained.contains(&member.node)),
+                is_spare: self.standing.iter().any(|standing| standing.spare.contains(&member.node)),
             }
         })
     }

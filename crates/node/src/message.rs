@@ -172,7 +172,7 @@ pub struct Report {
     pub packets: u64,
     /// Packets waiting for state, leases or commits.
     pub held: u64,
-    /// Share of turns that had work, in 1/1000.
+    /// Share of the time since the last report that went to turns with something to do, in 1/1000.
     pub busy_permille: u16,
     /// Flows without a replica of their latest state, where the protection promises one.
     pub unprotected: u64,
@@ -437,6 +437,11 @@ pub enum Control {
         /// Who.
         peers: Vec<Peer>,
     },
+    /// Manager to coordinator: frames for these runtimes found their rings full, since each began.
+    Crowded {
+        /// Who, and how many.
+        refused: Vec<(Peer, u64)>,
+    },
     /// Coordinator to manager: it has nothing left to do, end its process.
     Stop {
         /// Node.
@@ -479,6 +484,8 @@ pub struct Standing {
     pub members: Vec<Member>,
     /// Those of them that are out of service, or about to be.
     pub drained: Vec<NodeId>,
+    /// Those of these that are started when their cluster grows.
+    pub spare: Vec<NodeId>,
     /// The coordinator's own drops, by number of their reason.
     pub drops: Vec<(u8, u64)>,
 }

@@ -445,7 +445,7 @@ fn a_coordinator_that_forgot_is_still_the_one_that_says() {
 /// Two tenants with runtimes of their own. Flows, replicas, recoveries and restarts of one never touch the other's runtimes, whoever dies.
 #[test]
 fn virtual_clusters_never_mix_also_when_runtimes_die() {
-    let cluster = |chain, runtimes| ClusterConfig { runtimes, chains: vec![chain], promises: true };
+    let cluster = |chain, runtimes| ClusterConfig { runtimes, spare: 0, scaling: None, chains: vec![chain], promises: true };
     let mut world =
         World::new(vec![cluster(0, 2), cluster(1, 3)], vec![rule("from 10.0.0.2", 0, 0), rule("from 10.0.0.3", 1, 1)]);
     let send_all = |world: &mut World| {
@@ -481,7 +481,7 @@ fn virtual_clusters_never_mix_also_when_runtimes_die() {
 /// that could hold a tenant's flows are not drained, however many the other tenant has.
 #[test]
 fn flows_move_inside_their_cluster_only() {
-    let cluster = |chain, runtimes| ClusterConfig { runtimes, chains: vec![chain], promises: true };
+    let cluster = |chain, runtimes| ClusterConfig { runtimes, spare: 0, scaling: None, chains: vec![chain], promises: true };
     let mut world =
         World::new(vec![cluster(0, 1), cluster(1, 3)], vec![rule("from 10.0.0.2", 0, 0), rule("from 10.0.0.3", 1, 1)]);
     (1..=9).for_each(|port| world.send(3, port));
@@ -501,7 +501,7 @@ fn flows_move_inside_their_cluster_only() {
 /// All runtimes of a tenant are dead: its new flows are dropped although the other tenant has runtimes, and nothing is called protected.
 #[test]
 fn a_cluster_without_runtimes_borrows_none() {
-    let cluster = |chain| ClusterConfig { runtimes: 2, chains: vec![chain], promises: true };
+    let cluster = |chain| ClusterConfig { runtimes: 2, spare: 0, scaling: None, chains: vec![chain], promises: true };
     let mut world = World::new(vec![cluster(0), cluster(1)], vec![rule("from 10.0.0.2", 0, 0), rule("any", 1, 1)]);
     for node in [16, 17] {
         let victim = world.runtimes.keys().copied().find(|peer| peer.node == node).expect("it runs");

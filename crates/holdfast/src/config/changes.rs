@@ -119,6 +119,12 @@ impl Comparison {
             ("limits", "buffers", running.limits.buffers.into(), new.limits.buffers.into()),
             ("detection", "heartbeat_ms", running.detection.heartbeat_ms, new.detection.heartbeat_ms),
             ("detection", "hang_ms", running.detection.hang_ms, new.detection.hang_ms),
+            ("scaling", "period_ms", running.scaling.period_ms, new.scaling.period_ms),
+            ("scaling", "drops", running.scaling.drops, new.scaling.drops),
+            ("scaling", "busy_percent", running.scaling.busy_percent.into(), new.scaling.busy_percent.into()),
+            ("scaling", "idle_percent", running.scaling.idle_percent.into(), new.scaling.idle_percent.into()),
+            ("scaling", "move_flows", running.scaling.move_flows, new.scaling.move_flows),
+            ("scaling", "calm_periods", running.scaling.calm_periods.into(), new.scaling.calm_periods.into()),
         ] {
             self.value(&format!("`{section}.{key}`"), &running, &new, root.key(section).key(key), number);
         }

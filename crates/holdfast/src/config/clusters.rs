@@ -18,6 +18,8 @@ pub struct Cluster {
     pub name: String,
     /// Runtimes to start in it.
     pub runtimes: u16,
+    /// Runtimes that it may have.
+    pub max: u16,
     /// The chains that it serves, counted from 0.
     pub chains: Vec<u16>,
 }
@@ -50,7 +52,8 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<Cluster>, Mist
     let shared = of(None);
     if !shared.is_empty() {
         let runtimes = runtimes(config.runtimes, root.key("runtimes"))?;
-        clusters.push(Cluster { name: DEFAULT_CLUSTER.to_owned(), runtimes, chains: shared });
+        let (_, max) = range(config.runtimes);
+        clusters.push(Cluster { name: DEFAULT_CLUSTER.to_owned(), runtimes, max, chains: shared });
     } else if config.runtimes.is_some() {
         return Err(root.name("runtimes").mistake("every chain asks for a cluster of its own: nobody would use these runtimes"));
     }
@@ -67,9 +70,11 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<Cluster>, Mist
             return Err(spot.mistake(format!("no chain asks for `cluster: {cluster}`: nobody would use its runtimes")));
         }
         let runtimes = runtimes(settings.runtimes, root.key("clusters").key(cluster).key("runtimes"))?;
-        clusters.push(Cluster { name: cluster.clone(), runtimes, chains });
+        let (_, max) = range(settings.runtimes);
+        clusters.push(Cluster { name: cluster.clone(), runtimes, max, chains });
     }
-    let total: u32 = clusters.iter().map(|cluster| u32::from(cluster.runtimes)).sum();
+    scaling(config, root)?;
+    let total: u32 = clusters.iter().map(|cluster| u32::from(cluster.max)).sum();
     if total > u32::from(MAX_RUNTIMES) {
         return Err(root
             .name("clusters")
@@ -86,6 +91,29 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<Cluster>, Mist
         }
     }
     Ok(clusters)
+}
+
+/// What makes clusters grow must lie well above what makes them shrink, or a steady load would do both in turn.
+fn scaling(config: &Config, root: Spot<'_>) -> Result<(), Mistake> {
+    let scaling = &config.scaling;
+    let spot = root.key("scaling");
+    if !(10..=3_600_000).contains(&scaling.period_ms) {
+        return Err(spot.key("period_ms").mistake("between 10 ms and an hour are possible"));
+    }
+    if !(1..=100).contains(&scaling.busy_percent) {
+        return Err(spot.key("busy_percent").mistake("a percentage between 1 and 100"));
+    }
+    if scaling.idle_percent >= scaling.busy_percent {
+        let text = "must be less than `busy_percent`: a steady load would start a runtime and stop it again";
+        return Err(spot.key("idle_percent").mistake(text));
+    }
+    if scaling.move_flows == 0 {
+        return Err(spot.key("move_flows").mistake("at least one flow at a time"));
+    }
+    if !(1..=100_000).contains(&scaling.calm_periods) {
+        return Err(spot.key("calm_periods").mistake("between 1 and 100000 periods are possible"));
+    }
+    Ok(())
 }
 
 /// `spot` is the value of `runtimes`.

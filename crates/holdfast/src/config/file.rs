@@ -30,6 +30,9 @@ pub struct Config {
     /// Runtimes of the chains that ask for no cluster of their own; three without it.
     #[serde(default)]
     pub runtimes: Option<RuntimesConfig>,
+    /// When a cluster with fewer runtimes than its `max` starts another, and stops one again.
+    #[serde(default)]
+    pub scaling: ScalingConfig,
     /// Virtual clusters by name: runtimes that serve only the chains that ask for them.
     #[serde(default)]
     pub clusters: BTreeMap<String, ClusterSettings>,
@@ -327,6 +330,35 @@ pub struct ProtectionOptions {
     pub snapshot_every: Option<u32>,
 }
 
+/// When clusters grow and shrink.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ScalingConfig {
+    /// Between two looks at the load, milliseconds.
+    #[schemars(range(min = 10, max = 3_600_000))]
+    pub period_ms: u64,
+    /// Packets that a runtime may drop per period, for want of room, before it gets help.
+    pub drops: u64,
+    /// A runtime that is busy for more than so many percent of its time, three periods in succession, gets help.
+    #[schemars(range(min = 1, max = 100))]
+    pub busy_percent: u16,
+    /// A runtime is stopped if the others would be busy for at most so many percent of their time without it.
+    #[schemars(range(min = 0, max = 99))]
+    pub idle_percent: u16,
+    /// Flows that are moved at a time.
+    #[schemars(range(min = 1))]
+    pub move_flows: u64,
+    /// Periods in succession that must be so calm before one is stopped. Longer each time this turns out to have been too soon.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub calm_periods: u32,
+}
+
+impl Default for ScalingConfig {
+    fn default() -> ScalingConfig {
+        ScalingConfig { period_ms: 1000, drops: 100, busy_percent: 90, idle_percent: 40, move_flows: 500, calm_periods: 30 }
+    }
+}
+
 /// How many runtimes: a number, `{ count: 3 }` or `{ min: 2, max: 4 }`.
 #[derive(Debug, Clone, Copy, JsonSchema)]
 #[schemars(untagged)]
@@ -343,9 +375,9 @@ pub enum RuntimesConfig {
 pub struct RuntimesRange {
     /// Exactly so many.
     pub count: Option<u16>,
-    /// At least; so many are started.
+    /// At least; so many are started at first.
     pub min: Option<u16>,
-    /// At most.
+    /// At most: more are started when there is much to do, and stopped again. As many as `min` without it.
     pub max: Option<u16>,
 }
 

@@ -12,7 +12,7 @@ use holdfast_io::process::{Clock, die_with_parent, inherited};
 use holdfast_io::wait::sleep;
 use holdfast_node::address::COORDINATOR;
 use holdfast_node::channel::FabricConfig;
-use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig};
+use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, Scaling};
 use holdfast_protection::{Flows, Peer};
 use holdfast_wire::PacketPool;
 use serde::{Deserialize, Serialize};
@@ -126,8 +126,19 @@ fn begin(assignment: &Assignment, store: &Store, now: u64) -> Result<Coordinator
     let mut chains = config::chains(&assignment.file, &assignment.text, &checked.config).map_err(mistake)?;
     let empty = Flows::new(0, 0, 0, 0);
     let promises = |chain: &u16| chains[usize::from(*chain)].protection.safety(&empty).promises;
+    let scaling = &checked.config.scaling;
+    let scaling = Scaling {
+        period: scaling.period_ms * MILLISECOND,
+        drops: scaling.drops,
+        busy_permille: scaling.busy_percent * 10,
+        idle_permille: scaling.idle_percent * 10,
+        move_flows: scaling.move_flows,
+        calm_periods: scaling.calm_periods,
+    };
     let clusters = checked.clusters.iter().map(|cluster| ClusterConfig {
         runtimes: cluster.runtimes,
+        spare: cluster.max - cluster.runtimes,
+        scaling: (cluster.max > cluster.runtimes).then_some(scaling),
         chains: cluster.chains.clone(),
         promises: cluster.chains.iter().any(promises),
     });

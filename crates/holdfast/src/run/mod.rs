@@ -431,6 +431,9 @@ impl Manager {
             };
             if let Some((mut packet, reason)) = refused {
                 self.drops.count(reason);
+                if reason == DropReason::QueueFull {
+                    self.host.hub.manager.count_refused(peer);
+                }
                 self.host.handle_undelivered(&mut packet);
                 self.arena.put(packet);
             }

@@ -100,7 +100,7 @@ impl Manager {
             state: if coordinator.is_some() { status::STATE_RUNNING } else { status::STATE_AWAY }.to_owned(),
             ..role("coordinator", COORDINATOR, 0, 0, &coordinator_drops)
         });
-        for holdfast_node::coordinator::RuntimeStatus { member, report, is_drained } in manager.status() {
+        for holdfast_node::coordinator::RuntimeStatus { member, report, is_drained, is_spare } in manager.status() {
             let mut drops = DropCounters::default();
             for (number, count) in &report.drops {
                 if let Some(reason) = DropReason::from_index(*number as usize) {
@@ -120,6 +120,7 @@ impl Manager {
                     MemberState::Starting => "starting",
                     MemberState::Running => status::STATE_RUNNING,
                     MemberState::Leaving => "leaving",
+                    MemberState::Failed if is_spare => "spare",
                     MemberState::Failed if is_drained => "drained",
                     MemberState::Failed => "failed",
                 }

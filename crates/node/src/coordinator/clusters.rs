@@ -4,8 +4,8 @@
 //! who leases from a pool all stay inside it. The rules are the coordinator's: every switch gets them as messages, says which version it goes
 //! by, and gets them again if that is not the newest.
 
-use super::Coordinator;
 use super::memory::Entry;
+use super::{Coordinator, Scaling};
 use crate::address::NodeId;
 use crate::message::Control;
 use crate::rules::{Rule, RuleSet};
@@ -16,6 +16,10 @@ use holdfast_protection::Peer;
 pub struct ClusterConfig {
     /// Runtimes to keep running.
     pub runtimes: u16,
+    /// As many more may be started when there is much to do.
+    pub spare: u16,
+    /// When; never without it.
+    pub scaling: Option<Scaling>,
     /// The chains that it serves, counted from 0.
     pub chains: Vec<u16>,
     /// The protection of one of them promises that flows survive.
@@ -25,7 +29,7 @@ pub struct ClusterConfig {
 impl ClusterConfig {
     /// The only cluster, with so many runtimes for so many chains.
     pub fn only(runtimes: u16, chains: u16, promises: bool) -> Vec<ClusterConfig> {
-        vec![ClusterConfig { runtimes, chains: (0..chains).collect(), promises }]
+        vec![ClusterConfig { runtimes, spare: 0, scaling: None, chains: (0..chains).collect(), promises }]
     }
 }
 

@@ -30,8 +30,10 @@ pub(super) struct Place {
     pub(super) handled: u64,
     /// What it must be told.
     pub(super) orders: Ordered,
-    /// It was drained: it is not started again.
+    /// It was drained, or is spare: it is not started again.
     pub(super) is_drained: bool,
+    /// It is started when its cluster grows.
+    pub(super) is_spare: bool,
 }
 
 /// A failure, and whose word is missing until it is over.
@@ -81,7 +83,7 @@ pub(super) enum Entry {
     /// Everyone has reported what was recovered of the dead.
     Finished { dead: Peer, at: u64 },
     /// A runtime is to be drained.
-    Leaves { peer: Peer, at: u64, had: u64 },
+    Leaves { peer: Peer, at: u64, had: u64, becomes_spare: bool },
     /// A runtime is to be told that flows of it shall go elsewhere.
     Asked { of: Peer, order: Control },
     /// So many more of its flows are elsewhere.
@@ -191,7 +193,12 @@ impl Memory {
                 }
                 self.release(*dead);
             }
-            Entry::Leaves { peer, at, had } => self.leaves(*peer, *at, *had),
+            Entry::Leaves { peer, at, had, becomes_spare } => {
+                self.leaves(*peer, *at, *had);
+                if let Some(place) = self.place(*peer) {
+                    place.is_spare = *becomes_spare;
+                }
+            }
             Entry::Asked { of, order } => self.order(*of, order.clone()),
             Entry::Moved { peer, flows } => {
                 if let Some(drain) = self.drain(*peer) {
@@ -205,7 +212,7 @@ impl Memory {
             }
             Entry::Restored { node, at } => {
                 if let Some(place) = self.places.iter_mut().find(|place| place.member.node == *node) {
-                    (place.is_drained, place.start_at) = (false, Some(*at));
+                    (place.is_drained, place.is_spare, place.start_at) = (false, false, Some(*at));
                 }
             }
             Entry::Wants { peer, pool } => self.wants(*peer, *pool),

@@ -21,10 +21,12 @@ mod log;
 mod memory;
 mod moves;
 mod pools;
+mod scaling;
 
 pub use clusters::ClusterConfig;
 pub use ledger::{Account, Ledger};
 pub use log::{LogError, Record};
+pub use scaling::Scaling;
 
 use crate::address::{FIRST_RUNTIME, MANAGER, NodeId, SWITCH};
 use crate::channel::{Fabric, FabricConfig};
@@ -38,6 +40,7 @@ use log::Log;
 use memory::{Entry, Memory, Place};
 use moves::Draining;
 use pools::Demand;
+use scaling::Workload;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -73,6 +76,8 @@ pub struct RuntimeStatus {
     pub report: Report,
     /// It is out of service, or about to be.
     pub is_drained: bool,
+    /// It is started when its cluster grows.
+    pub is_spare: bool,
 }
 
 /// What is known of a runtime and need not be remembered.
@@ -85,11 +90,13 @@ struct Hearing {
     owes_word: bool,
     /// The manager was asked to fence it.
     suspected: Option<Cause>,
+    /// Frames that found its ring full.
+    refused: u64,
 }
 
 impl Hearing {
     fn new(now: u64, is_accounted: bool) -> Hearing {
-        Hearing { last_heard: now, report: Report::default(), is_accounted, owes_word: false, suspected: None }
+        Hearing { last_heard: now, report: Report::default(), is_accounted, owes_word: false, suspected: None, refused: 0 }
     }
 }
 
@@ -103,6 +110,8 @@ pub struct Coordinator {
     hearings: Vec<Hearing>,
     /// Per ledger.
     demands: Vec<Demand>,
+    /// Per cluster.
+    workloads: Vec<Workload>,
     /// Messages that wait until the log is kept.
     pending: Vec<(NodeId, Control)>,
     /// What an operator is told, after what has come of his order.
@@ -134,15 +143,20 @@ impl Coordinator {
         let ledgers: Vec<Ledger> = config.pools.iter().map(|(id, size)| Ledger::new(*id, *size)).collect();
         let rules = RuleSet::new(1, core::mem::take(&mut config.rules));
         let clusters = config.clusters.iter().zip(0u16..);
-        let numbers = clusters.flat_map(|(cluster, number)| (0..cluster.runtimes).map(move |_| number)).zip(FIRST_RUNTIME..);
-        let place = |(cluster, node)| Place {
+        let of_cluster = |(cluster, number): (&ClusterConfig, u16)| {
+            let spare = (0..cluster.runtimes + cluster.spare).map(|at| scaling::is_spare(cluster, at));
+            spare.map(move |is_spare| (number, is_spare)).collect::<Vec<_>>()
+        };
+        let numbers = clusters.flat_map(of_cluster).zip(FIRST_RUNTIME..);
+        let place = |((cluster, is_spare), node): ((u16, bool), NodeId)| Place {
             member: Member { node, incarnation: 0, state: MemberState::Failed, cluster },
             started_at: now,
             failures: 0,
-            start_at: Some(now),
+            start_at: (!is_spare).then_some(now),
             handled: 0,
             orders: Ordered::default(),
-            is_drained: false,
+            is_drained: is_spare,
+            is_spare,
         };
         let memory = Memory {
             view: 0,
@@ -171,7 +185,7 @@ impl Coordinator {
     ) -> Result<Coordinator, LogError> {
         let (log, memory) = Log::read(records)?;
         let fits = |(ledger, (id, size)): (&Ledger, &(PoolId, u32))| ledger.id == *id && ledger.fits(*size);
-        let runtimes: usize = config.clusters.iter().map(|cluster| usize::from(cluster.runtimes)).sum();
+        let runtimes: usize = config.clusters.iter().map(|cluster| usize::from(cluster.runtimes + cluster.spare)).sum();
         if memory.places.len() != runtimes
             || !memory.chains.iter().eq(config.clusters.iter().map(|cluster| &cluster.chains))
             || memory.ledgers.len() != config.pools.len()
@@ -214,6 +228,7 @@ impl Coordinator {
             fabric: Fabric::new(config.me, config.fabric),
             hearings: memory.places.iter().map(|_| Hearing::new(now, false)).collect(),
             demands: memory.ledgers.iter().map(|_| Demand::default()).collect(),
+            workloads: config.clusters.iter().map(|_| Workload::default()).collect(),
             memory,
             log,
             pending: Vec::new(),
@@ -300,6 +315,7 @@ impl Coordinator {
             member: place.member,
             report: hearing.report.clone(),
             is_drained: place.is_drained,
+            is_spare: place.is_spare,
         })
     }
 
@@ -415,6 +431,7 @@ impl Coordinator {
             protected: self.protected(),
             members: self.memory.places.iter().map(|place| place.member).collect(),
             drained: self.memory.places.iter().filter(|place| place.is_drained).map(|place| place.member.node).collect(),
+            spare: self.memory.places.iter().filter(|place| place.is_spare).map(|place| place.member.node).collect(),
             drops: self.drops.iter().map(|(reason, count)| (reason as u8, count)).collect(),
         };
         // Failures first: when all is well again it must be known what was wrong.
@@ -561,6 +578,7 @@ impl Coordinator {
             Control::Ended { node, incarnation, flows } => self.ended(Peer { node, incarnation }, Some(flows), now),
             Control::Present { peers } => self.present(&peers, now),
             Control::Rules { version, part, parts, rules } => self.handle_rules(version, part, parts, rules),
+            Control::Crowded { refused } => self.handle_crowded(&refused),
             Control::Order { ticket, order } => {
                 let result = self.order(&order, now);
                 self.answers.push((MANAGER, Control::Answer { ticket, result }));
@@ -626,6 +644,7 @@ impl Coordinator {
         }
         self.ask_again(now);
         self.go_on_draining(now);
+        self.scale(now);
         for at in 0..self.memory.places.len() {
             let silent = now.saturating_sub(self.hearings[at].last_heard);
             match self.memory.places[at].member.state {
@@ -674,6 +693,9 @@ impl Coordinator {
         let is_unsent =
             self.memory.places.iter().zip(&self.hearings).any(|(place, hearing)| hearing.is_accounted && !place.orders.is_sent());
         let retry = if is_unsent || !self.pending.is_empty() { self.last_turn + SECOND / 1000 } else { u64::MAX };
-        soonest.min(retry).min(self.last_turn + self.config.hang_timeout / 4)
+        soonest
+            .min(retry)
+            .min(self.next_look().max(self.last_turn + SECOND / 1000))
+            .min(self.last_turn + self.config.hang_timeout / 4)
     }
 }

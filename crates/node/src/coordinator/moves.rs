@@ -37,7 +37,7 @@ impl Coordinator {
         }
     }
 
-    fn request_move(&mut self, from: NodeId, to: Option<NodeId>, limit: u64, selector: &str) -> Result<u32, Refusal> {
+    pub(super) fn request_move(&mut self, from: NodeId, to: Option<NodeId>, limit: u64, selector: &str) -> Result<u32, Refusal> {
         let member_at = |node: NodeId| self.memory.places.iter().map(|place| place.member).find(|member| member.node == node);
         let Some(source) = member_at(from).filter(|member| self.memory.serving().any(|peer| peer == member.peer())) else {
             return Err(Refusal::NotServing(from));
@@ -72,7 +72,7 @@ impl Coordinator {
             return Err(Refusal::NobodyElse);
         }
         let (peer, had) = (self.memory.places[at].member.peer(), self.hearings[at].report.flows);
-        self.record(Entry::Leaves { peer, at: now, had });
+        self.record(Entry::Leaves { peer, at: now, had, becomes_spare: false });
         self.push_view();
         self.go_on_draining(now);
         Ok(())
@@ -97,6 +97,7 @@ impl Coordinator {
     }
 
     pub(super) fn handle_migrated(&mut self, from: Peer, request: u32, moved: u64, last: bool) {
+        self.relieved(from, request, moved, last);
         let is_its = |draining: &&mut Draining| draining.peer == from && draining.request == Some(request);
         let Some(draining) = self.draining.iter_mut().find(is_its) else { return };
         let flows = moved.saturating_sub(core::mem::replace(&mut draining.moved, moved));

@@ -30,7 +30,7 @@ impl Coordinator {
                 continue;
             }
             let cluster = self.memory.cluster_of(chain).and_then(|cluster| self.config.clusters.get(usize::from(cluster)));
-            let shares = cluster.map_or(1, |cluster| usize::from(cluster.runtimes) * 4);
+            let shares = cluster.map_or(1, |cluster| usize::from(cluster.runtimes + cluster.spare) * 4);
             let account = self.memory.ledgers[at].account();
             let all = account.free + account.granted + account.quarantined;
             self.want(to, self.memory.ledgers[at].id, (all / shares).clamp(1, 16), now);

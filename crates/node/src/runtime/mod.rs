@@ -37,6 +37,9 @@ use telling::Telling;
 /// Bytes of messages that wait for a way to somebody, beyond which no report is added to them.
 const REPORT_BACKLOG: usize = 16 * 1024;
 
+/// A turn takes no longer, ns.
+const LONGEST_TURN: u64 = 1_000_000;
+
 /// A chain as a runtime is given it.
 pub struct ChainSpec {
     /// Its name in the configuration.
@@ -154,8 +157,10 @@ pub struct Runtime {
     members: Vec<Peer>,
     view: u64,
     next_report: u64,
-    busy_turns: u64,
-    turns: u64,
+    /// Worker's time since the last report, and how much of it went to turns that had something to do, ns.
+    time: u64,
+    busy_time: u64,
+    was_busy: bool,
     fenced: bool,
     was_settled: bool,
     packets: u64,
@@ -204,8 +209,9 @@ impl Runtime {
             members: Vec::new(),
             view: 0,
             next_report: 0,
-            busy_turns: 0,
-            turns: 0,
+            time: 0,
+            busy_time: 0,
+            was_busy: false,
             fenced: false,
             was_settled: false,
             packets: 0,
@@ -286,6 +292,10 @@ impl Runtime {
     /// One turn through the module graph: takes every frame of `rx`, appends the frames to send to `tx`. `clock` is the worker's time,
     /// ns. True if there was anything to do.
     pub fn turn(&mut self, rx: &mut Vec<Packet>, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) -> bool {
+        let elapsed = if self.clock == 0 { 0 } else { clock.saturating_sub(self.clock) };
+        self.time += elapsed;
+        // A turn that had something to do is followed at once by the next; what takes longer than a turn can is not this worker's work.
+        self.busy_time += if self.was_busy { elapsed.min(LONGEST_TURN) } else { 0 };
         self.clock = clock;
         let had_input = !rx.is_empty();
         let sent_before = tx.len();
@@ -329,8 +339,7 @@ impl Runtime {
             self.carry_out_packets(at, tx, pool);
         }
         let is_busy = had_input || tx.len() > sent_before;
-        self.turns += 1;
-        self.busy_turns += u64::from(is_busy);
+        self.was_busy = is_busy;
         is_busy
     }
 
@@ -692,12 +701,12 @@ impl Runtime {
         let mut report = Report {
             packets: self.packets,
             view: self.view,
-            busy_permille: (self.busy_turns * 1000 / self.turns.max(1)) as u16,
+            busy_permille: (self.busy_time * 1000 / self.time.max(1)) as u16,
             released_unprotected: self.released_unprotected,
             drops: self.shared.drops.iter().map(|(reason, count)| (reason as u8, count)).collect(),
             ..Report::default()
         };
-        (self.busy_turns, self.turns) = (0, 0);
+        (self.busy_time, self.time) = (0, 0);
         for lane in &self.lanes {
             let safety = lane.protection.safety(&lane.flows);
             report.flows += lane.flows.owned() as u64;

@@ -1,0 +1,277 @@
+//! Virtual clusters that grow and shrink by themselves.
+//!
+//! Theory of operation (NFVactor, section VI-A; DESIGN, section 5). Once per period the workload of every runtime is looked at: what it, or its
+//! ring, has dropped because there was too much, how much of its time it was busy, how many flows it has.
+//! - A runtime that dropped more than it may, or was busy nearly all the time for several periods, gets help: a spare place is given to a new process, and
+//!   when that serves, flows move to it some hundred at a time until half of the load is there. With no spare place left, a runtime that has less
+//!   than half as many flows helps instead.
+//! - When the others would have time to spare without it, for many periods in succession, the runtime with the fewest flows leaves: it is drained
+//!   as by an operator's order, and its place is spare again.
+//!
+//! One thing at a time, and nothing while something fails, starts or leaves. What keeps a steady load from being answered by growing and
+//! shrinking in turn: the loads that make a cluster grow and shrink lie far apart, and whenever it had to grow soon after it had
+//! shrunk, it shrinks only after twice the time.
+//!
+//! Which places are spare is remembered; where the help stands is not: a new life of the coordinator sees the load again.
+
+use super::memory::Entry;
+use super::{Coordinator, MemberState};
+use crate::address::NodeId;
+use holdfast_protection::Peer;
+use holdfast_wire::DropReason;
+
+/// When a cluster grows and shrinks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scaling {
+    /// Between two looks, ns.
+    pub period: u64,
+    /// Packets that a runtime may drop in a period for want of room.
+    pub drops: u64,
+    /// A runtime busy for more of its time than this, in 1/1000, for three periods in succession needs help.
+    pub busy_permille: u16,
+    /// A runtime can be done without if the others would then be busy for less of their time than this on average, in 1/1000.
+    pub idle_permille: u16,
+    /// Flows that are moved at a time.
+    pub move_flows: u64,
+    /// Periods in succession in which one could be done without, before it leaves.
+    pub calm_periods: u32,
+}
+
+/// Periods in succession in which a runtime is busy before it gets help: drops are an emergency, this is none.
+const BUSY_PERIODS: u32 = 3;
+/// How often the time before shrinking is doubled at most.
+const DOUBLINGS: u32 = 6;
+
+impl Default for Scaling {
+    fn default() -> Scaling {
+        Scaling { period: 1_000_000_000, drops: 100, busy_permille: 900, idle_permille: 400, move_flows: 500, calm_periods: 30 }
+    }
+}
+
+/// Flows on their way to a runtime that helps another.
+#[derive(Debug)]
+struct Relief {
+    from: Peer,
+    to: NodeId,
+    /// The incarnation that was there before the help: it is not the help.
+    not: u32,
+    /// Flows still to move; known when the help serves.
+    left: Option<u64>,
+    request: Option<(u32, u64)>,
+}
+
+/// What is known of a cluster's workload.
+#[derive(Debug, Default)]
+pub(super) struct Workload {
+    next_look: u64,
+    /// Of each runtime: drops for want of room so far, by itself and by its ring; periods for which it has been busy.
+    seen: Vec<(Peer, u64, u32)>,
+    calm: u32,
+    relief: Option<Relief>,
+    shrunk_at: Option<u64>,
+    doublings: u32,
+    /// Nothing could be done about too much load, so far.
+    pub(super) helpless: u64,
+}
+
+/// Drops that say that there was too much to do.
+fn is_overload(reason: u8) -> bool {
+    DropReason::from_index(reason.into()).is_some_and(|reason| {
+        matches!(
+            reason,
+            DropReason::QueueFull | DropReason::FlowTableFull | DropReason::ParkedOverflow | DropReason::HeldOverflow
+        )
+    })
+}
+
+/// A runtime in one period.
+struct Load {
+    peer: Peer,
+    drops: u64,
+    busy: u16,
+    busy_for: u32,
+    flows: u64,
+}
+
+impl Coordinator {
+    /// Frames for runtimes that found their rings full, as the manager has counted them since each began.
+    pub(super) fn handle_crowded(&mut self, refused: &[(Peer, u64)]) {
+        for &(peer, count) in refused {
+            if let Some(at) = self.at(peer) {
+                self.hearings[at].refused = self.hearings[at].refused.max(count);
+            }
+        }
+    }
+
+    /// Looks at the clusters whose time has come.
+    pub(super) fn scale(&mut self, now: u64) {
+        for cluster in 0..self.config.clusters.len() {
+            let Some(scaling) = self.config.clusters[cluster].scaling else { continue };
+            if now < self.workloads[cluster].next_look {
+                continue;
+            }
+            self.workloads[cluster].next_look = now + scaling.period;
+            let loads = self.poll_workload(cluster, &scaling);
+            if self.workloads[cluster].relief.is_some() {
+                self.relieve(cluster, &scaling);
+            } else {
+                self.decide(cluster, &scaling, &loads, now);
+            }
+        }
+    }
+
+    /// When [`Coordinator::scale`] is due next.
+    pub(super) fn next_look(&self) -> u64 {
+        let due = |(cluster, workload): (&super::ClusterConfig, &Workload)| cluster.scaling.map(|_| workload.next_look);
+        self.config.clusters.iter().zip(&self.workloads).filter_map(due).min().unwrap_or(u64::MAX)
+    }
+
+    /// Times that a cluster was overloaded and could not grow.
+    pub fn helpless(&self) -> u64 {
+        self.workloads.iter().map(|workload| workload.helpless).sum()
+    }
+
+    fn poll_workload(&mut self, cluster: usize, scaling: &Scaling) -> Vec<Load> {
+        let workload = &mut self.workloads[cluster];
+        let mut loads = Vec::new();
+        for (place, hearing) in self.memory.places.iter().zip(&self.hearings) {
+            if usize::from(place.member.cluster) != cluster || place.member.state != MemberState::Running {
+                continue;
+            }
+            let (peer, report) = (place.member.peer(), &hearing.report);
+            let total = report.drops.iter().filter(|(reason, _)| is_overload(*reason)).map(|(_, count)| count).sum::<u64>()
+                + hearing.refused;
+            let known = workload.seen.iter().position(|(seen, ..)| *seen == peer);
+            let (before, busy_for) = known.map_or((total, 0), |at| (workload.seen[at].1, workload.seen[at].2));
+            let busy_for = if report.busy_permille >= scaling.busy_permille { busy_for + 1 } else { 0 };
+            let drops = total.saturating_sub(before);
+            loads.push(Load { peer, drops, busy: report.busy_permille, busy_for, flows: report.flows });
+            match known {
+                Some(at) => workload.seen[at] = (peer, total, busy_for),
+                None => workload.seen.push((peer, total, busy_for)),
+            }
+        }
+        workload.seen.retain(|(peer, ..)| loads.iter().any(|load| load.peer == *peer));
+        loads
+    }
+
+    /// Every process of the cluster runs or is not meant to, everyone knows so, and nothing is being recovered.
+    fn is_calm(&self, cluster: usize) -> bool {
+        let recovers = self.failovers().any(|failover| failover.recovered_at.is_none());
+        let is_settled = |(place, hearing): (&super::Place, &super::Hearing)| match place.member.state {
+            _ if usize::from(place.member.cluster) != cluster => true,
+            MemberState::Running => hearing.report.view >= self.memory.view,
+            MemberState::Failed => place.is_drained,
+            MemberState::Starting | MemberState::Leaving => false,
+        };
+        !recovers && !self.is_waiting_for_manager && self.memory.places.iter().zip(&self.hearings).all(is_settled)
+    }
+
+    fn decide(&mut self, cluster: usize, scaling: &Scaling, loads: &[Load], now: u64) {
+        if !self.is_calm(cluster) {
+            self.workloads[cluster].calm = 0;
+            return;
+        }
+        let suffers = |load: &&Load| load.drops > scaling.drops || load.busy_for >= BUSY_PERIODS;
+        if let Some(worst) = loads.iter().filter(suffers).max_by_key(|load| (load.drops, load.busy, load.flows)) {
+            return self.help(cluster, scaling, worst, loads, now);
+        }
+        let count = loads.len() as u64;
+        let others_busy = loads.iter().map(|load| u64::from(load.busy)).sum::<u64>() / (count.max(2) - 1);
+        let is_spared = count > u64::from(self.config.clusters[cluster].runtimes)
+            && loads.iter().all(|load| load.drops == 0)
+            && others_busy <= u64::from(scaling.idle_permille);
+        let workload = &mut self.workloads[cluster];
+        workload.calm = if is_spared { workload.calm + 1 } else { 0 };
+        if workload.calm < scaling.calm_periods << workload.doublings {
+            return;
+        }
+        workload.calm = 0;
+        workload.shrunk_at = Some(now);
+        if let Some(least) = loads.iter().min_by_key(|load| load.flows) {
+            let (peer, had) = (least.peer, least.flows);
+            self.record(Entry::Leaves { peer, at: now, had, becomes_spare: true });
+            self.push_view();
+            self.go_on_draining(now);
+        }
+    }
+
+    fn help(&mut self, cluster: usize, scaling: &Scaling, worst: &Load, loads: &[Load], now: u64) {
+        let workload = &mut self.workloads[cluster];
+        workload.calm = 0;
+        let shrinking = scaling.period.saturating_mul(u64::from(scaling.calm_periods << workload.doublings));
+        if workload.shrunk_at.take().is_some_and(|at| now.saturating_sub(at) < shrinking.saturating_mul(2)) {
+            workload.doublings = (workload.doublings + 1).min(DOUBLINGS);
+        }
+        let is_free = |place: &&super::Place| {
+            usize::from(place.member.cluster) == cluster && place.is_spare && place.member.state == MemberState::Failed
+        };
+        let spare = self.memory.places.iter().find(is_free).map(|place| (place.member.node, place.member.incarnation));
+        let idle = loads.iter().filter(|load| load.peer != worst.peer && load.flows < worst.flows / 2);
+        let idle = idle.min_by_key(|load| load.flows).map(|load| (load.peer.node, load.peer.incarnation.wrapping_sub(1)));
+        let Some((to, not)) = spare.or(idle) else {
+            self.workloads[cluster].helpless += 1;
+            return;
+        };
+        self.workloads[cluster].relief = Some(Relief { from: worst.peer, to, not, left: None, request: None });
+        if spare.is_some() {
+            self.record(Entry::Restored { node: to, at: now });
+        }
+        self.relieve(cluster, scaling);
+    }
+
+    /// Moves the next flows to the runtime that helps, when it serves.
+    fn relieve(&mut self, cluster: usize, scaling: &Scaling) {
+        let Some(relief) = &self.workloads[cluster].relief else { return };
+        let (from, to) = (relief.from, relief.to);
+        let Some(helper) = self.memory.places.iter().find(|place| place.member.node == to) else { return };
+        let has_come = helper.member.state == MemberState::Running && helper.member.incarnation != relief.not;
+        // Its first process is still to come, or came and died.
+        let is_lost = helper.member.state == MemberState::Failed && (helper.start_at.is_none() || relief.left.is_some());
+        let is_needed = self.memory.running_in(cluster as u16).any(|peer| peer == from);
+        if is_lost || !is_needed {
+            self.workloads[cluster].relief = None;
+            return;
+        }
+        if !has_come || relief.request.is_some() {
+            return;
+        }
+        let flows = self.at(from).map_or(0, |at| self.hearings[at].report.flows);
+        let left = relief.left.unwrap_or(flows / 2);
+        let step = left.min(scaling.move_flows);
+        let request = if step == 0 { None } else { self.request_move(from.node, Some(to), step, "any").ok() };
+        if let Some(relief) = &mut self.workloads[cluster].relief {
+            relief.left = Some(left);
+            relief.request = request.map(|request| (request, 0));
+        }
+        if request.is_none() {
+            self.workloads[cluster].relief = None;
+        }
+    }
+
+    /// How far a request is that may be one of these.
+    pub(super) fn relieved(&mut self, from: Peer, request: u32, moved: u64, last: bool) {
+        for cluster in 0..self.workloads.len() {
+            let Some(relief) = &mut self.workloads[cluster].relief else { continue };
+            let Some((_, known)) = relief.request.as_mut().filter(|(number, _)| *number == request && relief.from == from) else {
+                continue;
+            };
+            let news = moved.saturating_sub(*known);
+            *known = (*known).max(moved);
+            relief.left = relief.left.map(|left| left.saturating_sub(news));
+            if last {
+                relief.request = None;
+                if moved == 0 || relief.left == Some(0) {
+                    self.workloads[cluster].relief = None;
+                } else if let Some(scaling) = self.config.clusters[cluster].scaling {
+                    self.relieve(cluster, &scaling);
+                }
+            }
+        }
+    }
+}
+
+/// A place whose process may be started when a cluster grows.
+pub(super) fn is_spare(config: &super::ClusterConfig, number: u16) -> bool {
+    number >= config.runtimes
+}
