@@ -417,7 +417,7 @@ mod tests {
         let leave = |memory: &mut Memory, peer: Peer| {
             memory.apply(&Entry::Started { peer, at: 1 });
             memory.apply(&Entry::Joined { peer });
-            memory.apply(&Entry::Leaves { peer, at: 1, had: 1 });
+            memory.apply(&Entry::Leaves { peer, at: 1, had: 1, becomes_spare: false });
         };
         let [open, ending] = [Peer { node: 16, incarnation: 1 }, Peer { node: 17, incarnation: 2 }];
         leave(&mut memory, open);
