@@ -579,6 +579,7 @@ impl Protection for NfActor {
         self.fetch(out);
         self.serve(flows, out);
         self.give_up_waiting(flows, out);
+        self.give_up_fetching();
         if self.resync.is_some() || self.resync_again {
             self.resynchronise(flows, out);
         }
@@ -638,6 +639,7 @@ impl Protection for NfActor {
 
     fn recover(&mut self, flows: &mut Flows, dead: Peer, _out: &mut Outbox) {
         self.keep(flows, dead);
+        self.forget_dead(dead);
     }
 
     fn restore(&mut self, _flows: &mut Flows, dead: Peer, _out: &mut Outbox) {

@@ -43,6 +43,8 @@ pub(super) struct Serving {
 /// What this runtime asks for: its predecessor's flows.
 pub(super) struct Fetching {
     dead: Peer,
+    /// When the last of it came; unknown until the time is.
+    heard_at: Option<u64>,
     unasked: Vec<Peer>,
     asked: Vec<Peer>,
 }
@@ -91,7 +93,7 @@ impl NfActor {
 
     pub(super) fn begin_fetching(&mut self, dead: Peer) {
         let unasked = self.links.iter().map(|link| link.peer).collect();
-        self.fetching.push(Fetching { dead, unasked, asked: Vec::new() });
+        self.fetching.push(Fetching { dead, heard_at: None, unasked, asked: Vec::new() });
     }
 
     /// Asks whom it has not asked yet.
@@ -214,10 +216,16 @@ impl NfActor {
         out: &mut Outbox,
     ) -> Result<(), DropReason> {
         let (number, block) = split_block(flows, body)?;
-        let fetching = self.fetching.iter().find(|fetching| fetching.asked.contains(&from)).ok_or(DropReason::Fenced)?;
-        let me = fetching.dead.node;
+        let now = self.now;
+        let fetching = self.fetching.iter_mut().find(|fetching| fetching.asked.contains(&from));
+        let me = fetching.map(|fetching| {
+            fetching.heard_at = Some(now);
+            fetching.dead.node
+        });
+        // Also who is not waited for any more is answered: it has the flow, and goes on with it.
         self.take_number(from, number)?;
-        if let Err(reason) = self.adopt(flows, from, me, block, out) {
+        let adopted = me.ok_or(DropReason::Fenced).and_then(|me| self.adopt(flows, from, me, block, out));
+        if let Err(reason) = adopted {
             self.inbound_from(from).untold.push_back((number, reason));
             return Err(reason);
         }
@@ -262,10 +270,7 @@ impl NfActor {
         if !rest.is_empty() {
             return Err(DropReason::Malformed);
         }
-        let is_answer = |fetching: &Fetching| fetching.dead.incarnation == incarnation && fetching.asked.contains(&from);
-        if !self.fetching.iter().any(is_answer) {
-            return Err(DropReason::Fenced);
-        }
+        // That it is not waited for any more is no reason to let it wait for an answer.
         self.take_number(from, number)?;
         for fetching in self.fetching.iter_mut().filter(|fetching| fetching.dead.incarnation == incarnation) {
             fetching.asked.retain(|peer| *peer != from);
@@ -274,14 +279,27 @@ impl NfActor {
         Ok(())
     }
 
-    /// These have failed or left: nothing more comes from them, and nothing is sent to them.
+    /// These have failed or are leaving: nothing is sent to them. What has been asked for still comes from who is leaving.
     pub(super) fn forget_absent(&mut self, gone: &[Peer]) {
         self.serving.retain(|serving| !gone.contains(&serving.to));
         for fetching in &mut self.fetching {
             fetching.unasked.retain(|peer| !gone.contains(peer));
-            fetching.asked.retain(|peer| !gone.contains(peer));
         }
         self.fetching.retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
+    }
+
+    /// It has failed: nothing comes from it.
+    pub(super) fn forget_dead(&mut self, dead: Peer) {
+        for fetching in &mut self.fetching {
+            fetching.asked.retain(|peer| peer.node != dead.node || !reached(dead.incarnation, peer.incarnation));
+        }
+        self.fetching.retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
+    }
+
+    /// Waits no longer for those of whom nothing has come for so long that they claim what they have themselves.
+    pub(super) fn give_up_fetching(&mut self) {
+        let now = self.now;
+        self.fetching.retain_mut(|fetching| now < *fetching.heard_at.get_or_insert(now) + PATIENCE);
     }
 
     /// Of what `dead` had, something is neither where it is to be served nor given up.
