@@ -313,6 +313,9 @@ fn a_claim_of_a_flow_that_may_live_is_granted() {
     assert!(bench.route(1).is_some() && bench.route(2).is_some());
 }
 
+/// A flow that a runtime tells of: port, epoch, and if it has sent it to another, to whom, under which epoch before.
+type Told = (u16, u32, Option<(Peer, u32)>);
+
 impl Bench {
     /// The coordinator answers a life that has just begun: rules, view, whom the others are recovering from.
     fn introduce(&mut self, running: &[Peer], dead: &[Peer]) {
@@ -321,8 +324,8 @@ impl Bench {
         self.view(running, 1);
     }
 
-    /// A runtime tells of flows: port, epoch, to whom it has sent it under which epoch before.
-    fn tell(&mut self, by: Peer, flows: &[(u16, u32, Option<(Peer, u32)>)], newest: u32, is_last: bool) {
+    /// A runtime tells of flows.
+    fn tell(&mut self, by: Peer, flows: &[Told], newest: u32, is_last: bool) {
         let mut body = vec![u8::from(is_last)];
         body.extend_from_slice(&newest.to_be_bytes());
         for &(from, epoch, sent) in flows {
@@ -454,4 +457,27 @@ fn routes_that_nobody_asked_for_are_refused() {
     }
     assert!(bench.switch.is_empty() && !bench.switch.is_whole());
     assert_eq!(bench.switch.drops().total(), 4);
+}
+
+/// A runtime without room for a new flow gets the next ones only if the others have none either, however few flows it has; after a moment it is asked again.
+#[test]
+fn a_full_runtime_gets_no_new_flows_for_a_moment() {
+    let mut bench = Bench::new();
+    for from in 1..=2 {
+        bench.send(from);
+    }
+    bench.deliver();
+    bench.runtime(X).send(SWITCH, kind::FULL, &[]).expect("room");
+    bench.exchange();
+    for from in 3..=10 {
+        bench.send(from);
+    }
+    assert_eq!(bench.sent_to(), [Y; 8]);
+    bench.runtime(Y).send(SWITCH, kind::FULL, &[]).expect("room");
+    bench.exchange();
+    bench.send(11);
+    assert_eq!(bench.sent_to(), [X], "both are full: the one with fewer flows");
+    bench.now += SECOND;
+    bench.send(12);
+    assert_eq!(bench.sent_to(), [X]);
 }
