@@ -222,10 +222,13 @@ impl NfActor {
             fetching.heard_at = Some(now);
             fetching.dead.node
         });
-        // Also who is not waited for any more is answered: it has the flow, and goes on with it.
         self.take_number(from, number)?;
-        let adopted = me.ok_or(DropReason::Fenced).and_then(|me| self.adopt(flows, from, me, block, out));
-        if let Err(reason) = adopted {
+        let Some(me) = me else {
+            // Also who is not waited for any more is answered: it has the flow, and goes on with it.
+            self.inbound_from(from).untold.push_back((number, DropReason::Fenced));
+            return Ok(());
+        };
+        if let Err(reason) = self.adopt(flows, from, me, block, out) {
             self.inbound_from(from).untold.push_back((number, reason));
             return Err(reason);
         }
