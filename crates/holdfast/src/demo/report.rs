@@ -222,14 +222,16 @@ impl Report {
                 phase.steps.iter().find(|step| step.action == action).map_or_else(|| "–".into(), cell)
             };
             if self.phases.iter().any(|phase| phase.steps.iter().any(|step| step.action == action)) {
-                let [label, done] = match action {
-                    Action::KillManager => ["kill of the manager and switch", "  the next one serves after"],
-                    Action::KillCoordinator => ["kill of the coordinator", "  the next one serves after"],
-                    Action::Drain => ["drain of a runtime: flows moved", "  it has ended after"],
-                    Action::Restore => ["restore of the runtime", "  it serves after"],
+                let done = match action {
+                    Action::KillManager => "kill of the manager and switch: back after",
+                    Action::KillCoordinator => "kill of the coordinator: back after",
+                    Action::Drain => "drain of a runtime: it has ended after",
+                    Action::Restore => "restore of the runtime: back after",
                 };
-                row(label, &|phase| of(&|step| step.moved.map_or_else(String::new, |moved| moved.to_string()), phase));
                 row(done, &|phase| of(&|step| format!("{} ms", step.done_ms), phase));
+                if action == Action::Drain {
+                    row("  flows moved", &|phase| of(&|step| step.moved.unwrap_or(0).to_string(), phase));
+                }
                 row("  everything protected again after", &|phase| of(&|step| format!("{} ms", step.protected_ms), phase));
                 row("  connections alive", &|phase| {
                     of(&|step| format!("{} of {}", step.connections_alive, step.connections_opened), phase)
