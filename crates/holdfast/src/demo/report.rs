@@ -347,7 +347,7 @@ mod tests {
             "3 of 3",
             "1 of 3",
             "180 µs",
-            "drain of a runtime: flows moved",
+            "drain of a runtime: it has ended after",
             "0, 0 of 400",
             "PASS",
             "  1 ok   aa",

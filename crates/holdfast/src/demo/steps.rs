@@ -83,6 +83,8 @@ pub struct Step {
     pub datagrams: Datagrams,
     /// Other runtimes that are not the processes that they were before.
     pub disturbed: Vec<u16>,
+    /// Runtimes that the box held to have failed meanwhile, and why.
+    pub failovers: Vec<String>,
 }
 
 impl Step {
@@ -111,6 +113,9 @@ impl Step {
         }
         if !self.disturbed.is_empty() {
             fail(format!("runtimes {:?} were started anew", self.disturbed));
+        }
+        if !self.failovers.is_empty() {
+            fail(format!("the box saw failures: {}", self.failovers.join(", ")));
         }
         failures
     }
@@ -211,6 +216,7 @@ impl Stage<'_> {
             datagram_flows: plan.flows,
             datagrams: stream.finish(),
             disturbed: disturbed(&before, &after, node),
+            failovers: failovers(&before, &after),
         })
     }
 
@@ -235,6 +241,12 @@ fn disturbed(before: &Status, after: &Status, node: u16) -> Vec<u16> {
     let is_same =
         |old: &Process| after.runtime(old.id).is_some_and(|new| (new.pid, new.incarnation) == (old.pid, old.incarnation));
     others.filter(|old| !is_same(old)).map(|old| old.id).collect()
+}
+
+/// The failures that `after` knows and `before` did not.
+fn failovers(before: &Status, after: &Status) -> Vec<String> {
+    let new = after.failovers.iter().filter(|failover| before.failover(failover.runtime, failover.incarnation).is_none());
+    new.map(|failover| format!("runtime {}: {}", failover.runtime, failover.cause)).collect()
 }
 
 /// Until a later life of it serves. While there is no manager nobody answers.
@@ -293,6 +305,7 @@ pub(super) mod tests {
             datagram_flows: 5,
             datagrams: Datagrams { sent: 400, returned: 400, flows_alive: 5, longest_silence_us: 9_000, ..Datagrams::default() },
             disturbed: Vec::new(),
+            failovers: Vec::new(),
         }
     }
 
@@ -315,6 +328,7 @@ pub(super) mod tests {
             assert_eq!(failures(&|step| step.connections_alive = 2), 1, "{action}");
             assert_eq!(failures(&|step| step.downloads_under_way = 0), 1, "{action}");
             assert_eq!(failures(&|step| step.disturbed = vec![17]), 1, "{action}");
+            assert_eq!(failures(&|step| step.failovers = vec!["runtime 17: no heartbeat".into()]), 1, "{action}");
             let drained = usize::from(action == Action::Drain);
             assert_eq!(failures(&|step| step.moved = None), drained, "{action}");
             assert_eq!(failures(&|step| step.refused = Some(1)), drained, "{action}");
