@@ -12,11 +12,20 @@ pub const VERSION: u32 = 1;
 /// The role of a worker that owns flow actors, in [`Process::role`].
 pub const ROLE_RUNTIME: &str = "runtime";
 
+/// The role that takes frames from the ports to the runtimes; the same process as the manager, in [`Process::role`].
+pub const ROLE_SWITCH: &str = "switch";
+
+/// The role that decides about failures and orders, in [`Process::role`].
+pub const ROLE_COORDINATOR: &str = "coordinator";
+
 /// The state of a process that serves, in [`Process::state`].
 pub const STATE_RUNNING: &str = "running";
 
 /// The state of a coordinator that has ended and is going to be started again, in [`Process::state`]. What it knew last is shown meanwhile.
 pub const STATE_AWAY: &str = "away";
+
+/// The state of a runtime that was taken out of service, in [`Process::state`].
+pub const STATE_DRAINED: &str = "drained";
 
 /// The whole object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,12 +1,13 @@
 //! `holdfast demo`: the main promise, shown on this machine with real programs.
 //!
 //! Three namespaces, a box of firewall → NAT → load balancer on three runtimes, two web servers. Downloads and open connections are under
-//! way while two runtimes are killed, once under `nfvactor` and once, for contrast, under `none`. Progress goes to standard error, the
-//! report to standard output.
+//! way while two runtimes are killed, once under `nfvactor` and once, for contrast, under `none`. Under `nfvactor` the manager and
+//! the coordinator are killed too, and a runtime is drained and restored. Progress goes to standard error, the report to standard output.
 
 mod progress;
 mod report;
 mod scenario;
+mod steps;
 
 use crate::lab::requirements::{self, Missing};
 use crate::lab::{Interrupt, Interrupted};
@@ -18,6 +19,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 pub use report::{Kill, Phase, Report, Transferred};
+pub use steps::{Action, Step};
 
 /// Ended by Ctrl-C, as shells count it.
 const EXIT_INTERRUPTED: u8 = 130;

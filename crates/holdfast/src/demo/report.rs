@@ -1,5 +1,6 @@
 //! What the demo found, as one object and as a table.
 
+use super::steps::{Action, Step};
 use crate::lab::download::Outcome;
 use crate::lab::keepalive::Connections;
 use crate::lab::nginx::{Sum, hex};
@@ -37,6 +38,8 @@ pub struct Phase {
     pub seconds: f64,
     /// The runtimes that were killed.
     pub kills: Vec<Kill>,
+    /// What was done to the box after that; nothing in the contrast.
+    pub steps: Vec<Step>,
     /// The keep-alive connections at the end.
     pub connections: Connections,
     /// SHA-256 of the file that was downloaded.
@@ -45,9 +48,9 @@ pub struct Phase {
     pub downloads: Vec<Transferred>,
     /// The numbered datagrams that ran beside.
     pub datagrams: Datagrams,
-    /// Packets that were inside a runtime when it was killed, as the box counted.
+    /// Packets that were inside a runtime when it was killed, as the box had counted when both were back.
     pub lost_in_failure: u64,
-    /// All the box's drops by reason.
+    /// The box's drops by reason; where the manager was killed its own are those of its last life.
     pub drops: BTreeMap<String, u64>,
     /// What the box left behind when it was stopped.
     pub left_behind: Vec<String>,
@@ -153,6 +156,7 @@ impl Phase {
         if self.kills.iter().any(|kill| kill.flows == 0 || kill.downloads_under_way == 0) {
             fail("a runtime was killed when nothing was under way, which shows nothing".into());
         }
+        self.steps.iter().flat_map(Step::failures).for_each(&mut fail);
         let broken = self.connections.broken + (self.downloads.len() - self.intact());
         if self.promised {
             if self.connections.broken > 0 {
@@ -180,7 +184,7 @@ impl Report {
 
     /// For people; with colours if `colour`.
     pub fn text(&self, colour: bool) -> String {
-        let mut out = String::from("\nkill -9, twice, under a firewall, NAT and load balancer\n\n");
+        let mut out = String::from("\nkill -9 under a firewall, NAT and load balancer\n\n");
         let mut row = |label: &str, cell: &dyn Fn(&Phase) -> String| {
             let cells: String = self.phases.iter().map(|phase| format!("{:>20}", cell(phase))).collect();
             let _ = writeln!(out, "{label:<42}{cells}");
@@ -213,6 +217,30 @@ impl Report {
             let cells: String = self.phases.iter().map(|phase| format!("{:>20}", cell(phase))).collect();
             let _ = writeln!(out, "{label:<42}{cells}");
         };
+        for action in Action::ALL {
+            let of = |cell: &dyn Fn(&Step) -> String, phase: &Phase| {
+                phase.steps.iter().find(|step| step.action == action).map_or_else(|| "–".into(), cell)
+            };
+            if self.phases.iter().any(|phase| phase.steps.iter().any(|step| step.action == action)) {
+                let done = match action {
+                    Action::KillManager => "kill of the manager and switch: back after",
+                    Action::KillCoordinator => "kill of the coordinator: back after",
+                    Action::Drain => "drain of a runtime: it has ended after",
+                    Action::Restore => "restore of the runtime: back after",
+                };
+                row(done, &|phase| of(&|step| format!("{} ms", step.done_ms), phase));
+                if action == Action::Drain {
+                    row("  flows moved", &|phase| of(&|step| step.moved.unwrap_or(0).to_string(), phase));
+                }
+                row("  everything protected again after", &|phase| of(&|step| format!("{} ms", step.protected_ms), phase));
+                row("  connections alive", &|phase| {
+                    of(&|step| format!("{} of {}", step.connections_alive, step.connections_opened), phase)
+                });
+                row("  UDP datagrams lost, reordered", &|phase| {
+                    of(&|step| format!("{}, {} of {}", step.datagrams.lost, step.datagrams.reordered, step.datagrams.sent), phase)
+                });
+            }
+        }
         row("packets lost inside the killed runtimes", &|phase| phase.lost_in_failure.to_string());
         row("UDP datagrams lost on the way and back", &|phase| format!("{} of {}", phase.datagrams.lost, phase.datagrams.sent));
         row("longest silence of a UDP flow", &|phase| micros(phase.datagrams.longest_silence_us));
@@ -251,7 +279,7 @@ impl Report {
 }
 
 /// A time with a unit that suits it.
-fn micros(us: u64) -> String {
+pub(super) fn micros(us: u64) -> String {
     match us {
         0..1_000 => format!("{us} µs"),
         1_000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
@@ -261,6 +289,7 @@ fn micros(us: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::steps::tests::good;
     use super::*;
 
     fn phase(promised: bool, alive: usize, intact: bool) -> Phase {
@@ -280,6 +309,7 @@ mod tests {
                 back_ms: 30,
                 protected_ms: None,
             }],
+            steps: if promised { Action::ALL.map(good).to_vec() } else { Vec::new() },
             connections: Connections { opened: 3, alive, broken: 3 - alive, ..Connections::default() },
             original: "aa".into(),
             downloads: vec![Transferred { bytes: 9, sha256: "aa".into(), intact, seconds: 1.5, error: None }],
@@ -301,6 +331,9 @@ mod tests {
         let mut idle = phase(true, 3, true);
         idle.kills[0].downloads_under_way = 0;
         assert!(!Report::new(idle, phase(false, 1, true)).ok, "a kill without load shows nothing");
+        let mut lossy = phase(true, 3, true);
+        lossy.steps[2].datagrams.lost = 1;
+        assert!(!Report::new(lossy, phase(false, 1, true)).ok, "a drain loses nothing");
         let mut untidy = phase(true, 3, true);
         untidy.left_behind.push("process 9".into());
         assert!(!Report::new(untidy, phase(false, 1, true)).ok);
@@ -310,7 +343,16 @@ mod tests {
     fn the_table_shows_both_halves_and_every_checksum() {
         let report = Report::new(phase(true, 3, true), phase(false, 1, false));
         let text = report.text(false);
-        for part in ["3 of 3", "1 of 3", "180 µs", "PASS", "  1 ok   aa", "BAD  after 9 bytes"] {
+        for part in [
+            "3 of 3",
+            "1 of 3",
+            "180 µs",
+            "drain of a runtime: it has ended after",
+            "0, 0 of 400",
+            "PASS",
+            "  1 ok   aa",
+            "BAD  after 9 bytes",
+        ] {
             assert!(text.contains(part), "{part:?} is not in\n{text}");
         }
         assert!(!text.contains('\x1b'));

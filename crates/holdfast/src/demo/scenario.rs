@@ -1,7 +1,9 @@
-//! One half of the demo: build the network, start the box, put load on it, kill two runtimes, count what lived.
+//! One half of the demo: build the network, start the box, put load on it, kill two runtimes, play the further steps where they are promised to go
+//! well, count what lived.
 
 use super::progress::Progress;
 use super::report::{Kill, Phase, Transferred};
+use super::steps;
 use crate::lab::download::{self, Download};
 use crate::lab::keepalive::{self, KeepAlive};
 use crate::lab::link::Offloads;
@@ -24,7 +26,7 @@ const ECHO: &str = "198.51.100.254:7007";
 /// The body of every answer on a keep-alive connection.
 const HELD_BODY: &str = "still here\n";
 /// A runtime is back, and everything protected again, within this time.
-const RECOVERY_LIMIT: Duration = Duration::from_secs(15);
+pub(super) const RECOVERY_LIMIT: Duration = Duration::from_secs(15);
 /// A client that hears nothing for this long has lost its connection. Far beyond every failover, so that slowness is not counted as loss.
 const GIVE_UP: Duration = Duration::from_secs(10);
 
@@ -58,6 +60,12 @@ impl Scale {
         datagram_flows: 15,
         datagrams_per_second: 500,
     };
+
+    /// The datagrams that run during one step only: half as many as run all the time.
+    pub(super) fn step_datagrams(&self) -> udp::Plan {
+        let server = ECHO.parse().expect("an address");
+        udp::Plan { server, flows: self.datagram_flows, per_second: self.datagrams_per_second / 2 }
+    }
 }
 
 /// What to play.
@@ -80,9 +88,9 @@ pub(super) struct Script<'a> {
 }
 
 /// Everything under way, in the order in which it must end: clients, servers, the box, the network.
-struct Load {
+pub(super) struct Load {
     downloads: Vec<Download>,
-    held: KeepAlive,
+    pub(super) held: KeepAlive,
     datagrams: udp::Stream,
     _echo: udp::Echo,
 }
@@ -118,6 +126,12 @@ pub(super) fn run(script: &Script<'_>, progress: &mut Progress) -> Result<Phase>
         progress.step(&kill.sentence());
         kills.push(kill);
     }
+    // Asked now: a later life of the manager counts anew.
+    let lost_in_failure = running.status()?.dropped("lost_in_failure");
+    let steps = match script.promised {
+        true => steps::play(script, &topology, &running, &mut load, progress)?,
+        false => Vec::new(),
+    };
 
     let downloads = finish_downloads(script, &mut load, &original, progress)?;
     progress.step("one more request on every keep-alive connection");
@@ -141,11 +155,12 @@ pub(super) fn run(script: &Script<'_>, progress: &mut Progress) -> Result<Phase>
         promised: script.promised,
         seconds: started.elapsed().as_secs_f64(),
         kills,
+        steps,
         connections,
         original: nginx::hex(&original),
         downloads,
         datagrams,
-        lost_in_failure: status.dropped("lost_in_failure"),
+        lost_in_failure,
         drops: status.drops,
         left_behind,
     })
@@ -204,7 +219,7 @@ fn wait_under_way(script: &Script<'_>, load: &mut Load, progress: &mut Progress)
     })
 }
 
-fn count_under_way(load: &mut Load) -> Result<usize> {
+pub(super) fn count_under_way(load: &mut Load) -> Result<usize> {
     let mut count = 0;
     for download in &mut load.downloads {
         count += usize::from(!download.is_over()?);
