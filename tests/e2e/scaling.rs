@@ -73,13 +73,17 @@ fn a_cluster_grows_and_shrinks_and_no_flow_notices(interrupt: &Interrupt) -> Res
 
     let server = socket(&format!("{SERVER}:7007"));
     let ledger = udp::Stream::start(&network.topology.client, udp::Plan { server, flows: 60, per_second: 600 })?;
-    holdfast::lab::until("numbered datagrams return", PATIENCE, interrupt, || Ok((ledger.datagrams().returned > 0).then_some(())))?;
+    holdfast::lab::until("numbered datagrams return", PATIENCE, interrupt, || {
+        Ok((ledger.datagrams().returned > 0).then_some(()))
+    })?;
     let status = network.running.status()?;
     ensure!(count(&status, STATE_RUNNING) == 3, "it has shrunk before the datagrams were counted: {status:?}");
-    eprintln!("{:?} {:?}", ledger.datagrams(), status.processes.iter().map(|p| (p.id, p.flows, p.packets, &p.drops)).collect::<Vec<_>>());
-    network.running.wait_for("leaving", LIMIT, interrupt, |status| {
-        count(status, "leaving") == 1
-    })?;
+    eprintln!(
+        "{:?} {:?}",
+        ledger.datagrams(),
+        status.processes.iter().map(|p| (p.id, p.flows, p.packets, &p.drops)).collect::<Vec<_>>()
+    );
+    network.running.wait_for("leaving", LIMIT, interrupt, |status| count(status, "leaving") == 1)?;
     eprintln!("{:?}", ledger.datagrams());
     network.running.wait_for("the cluster has shrunk", LIMIT, interrupt, |status| {
         (count(status, STATE_RUNNING), count(status, "spare")) == (2, 1)
