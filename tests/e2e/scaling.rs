@@ -10,16 +10,17 @@ use holdfast_tests::runner::{main as run, test};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Two or three runtimes. How much load makes a runtime busy depends on the machine, so the test adds load until it does; the calm must last for ten
-/// seconds, so that what counts every datagram is there long before the cluster shrinks.
-const ELASTIC: &str = "scaling: { period_ms: 200, busy_percent: 50, idle_percent: 40, calm_periods: 50 }\n";
+/// Two or three runtimes. How much load makes a runtime busy depends on the machine, so the test adds load until it does; the calm must last for twenty
+/// seconds, so that what counts every datagram is there long before the cluster shrinks. A runtime that gets no processor for a while is no failure here.
+const ELASTIC: &str =
+    "scaling: { period_ms: 200, busy_percent: 40, idle_percent: 30, calm_periods: 100 }\ndetection: { hang_ms: 10000 }\n";
 /// Longest time for growing or shrinking.
 const LIMIT: Duration = Duration::from_secs(90);
 /// How long one step of the load is given to make the cluster grow.
-const STEP: Duration = Duration::from_secs(10);
+const STEP: Duration = Duration::from_secs(8);
 /// Datagrams per second of one step of the load, and how many steps there are at most.
-const LOAD: u64 = 15_000;
-const STEPS: usize = 6;
+const LOAD: u64 = 5_000;
+const STEPS: usize = 12;
 
 fn main() -> ExitCode {
     run(vec![test("a_cluster_grows_and_shrinks_and_no_flow_notices", &[NGINX], a_cluster_grows_and_shrinks_and_no_flow_notices)])
@@ -71,20 +72,23 @@ fn a_cluster_grows_and_shrinks_and_no_flow_notices(interrupt: &Interrupt) -> Res
     network.running.wait_for("flows have moved to the third runtime", LIMIT, interrupt, has_flows)?;
     drop(load);
 
-    let server = socket(&format!("{SERVER}:7007"));
-    let ledger = udp::Stream::start(&network.topology.client, udp::Plan { server, flows: 60, per_second: 600 })?;
+    let numbered = || {
+        let server = socket(&format!("{SERVER}:7007"));
+        udp::Stream::start(&network.topology.client, udp::Plan { server, flows: 60, per_second: 600 })
+    };
+    // What waits in the load's queues, and behind them, may still be lost to the load: the count begins when nothing is lost any more.
+    holdfast::lab::until("the load's queues are empty", LIMIT, interrupt, || {
+        let probe = numbered()?;
+        holdfast::lab::until("the probe is sent", LIMIT, interrupt, || Ok((probe.datagrams().sent >= 600).then_some(())))?;
+        let datagrams = probe.finish();
+        Ok(((datagrams.lost, datagrams.changed) == (0, 0)).then_some(()))
+    })?;
+    let ledger = numbered()?;
     holdfast::lab::until("numbered datagrams return", PATIENCE, interrupt, || {
         Ok((ledger.datagrams().returned > 0).then_some(()))
     })?;
     let status = network.running.status()?;
     ensure!(count(&status, STATE_RUNNING) == 3, "it has shrunk before the datagrams were counted: {status:?}");
-    eprintln!(
-        "{:?} {:?}",
-        ledger.datagrams(),
-        status.processes.iter().map(|p| (p.id, p.flows, p.packets, &p.drops)).collect::<Vec<_>>()
-    );
-    network.running.wait_for("leaving", LIMIT, interrupt, |status| count(status, "leaving") == 1)?;
-    eprintln!("{:?}", ledger.datagrams());
     network.running.wait_for("the cluster has shrunk", LIMIT, interrupt, |status| {
         (count(status, STATE_RUNNING), count(status, "spare")) == (2, 1)
     })?;
