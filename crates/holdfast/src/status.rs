@@ -112,14 +112,14 @@ pub struct Process {
     pub id: u16,
     /// How often this node has been started; larger than that of its predecessor.
     pub incarnation: u64,
-    /// Process id on its host.
+    /// Process id on its host; 0 while there is no process.
     pub pid: u32,
     /// Host name.
     pub host: String,
     /// The virtual cluster of a runtime.
     #[serde(default)]
     pub cluster: Option<String>,
-    /// `starting`, `running`, `leaving` or `failed`; of a coordinator `running` or `away`.
+    /// `starting`, `running`, `leaving`, `failed`, `drained` (by an operator's order) or `spare` (nobody is meant to be there for now); of a coordinator `running` or `away`.
     pub state: String,
     /// Flows that it owns (a runtime) or routes (a switch); replicas do not count.
     pub flows: u64,

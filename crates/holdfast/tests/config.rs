@@ -35,7 +35,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "cluster: edge",
         "clutser: edge",
-        r"edge.yaml:1:1: there is no key `clutser` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `clusters`, `limits`, `detection`, `fabric`, `state`; did you mean `cluster`?
+        r"edge.yaml:1:1: there is no key `clutser` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `scaling`, `clusters`, `limits`, `detection`, `fabric`, `state`; did you mean `cluster`?
 1 | clutser: edge
   | ^^^^^^^",
     ),
@@ -483,7 +483,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "runtimes: {",
         "runtimes {",
-        r"edge.yaml:15:1: there is no key `runtimes { min` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `clusters`, `limits`, `detection`, `fabric`, `state`; is a `:` missing after `runtimes`?
+        r"edge.yaml:15:1: there is no key `runtimes { min` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `scaling`, `clusters`, `limits`, `detection`, `fabric`, `state`; is a `:` missing after `runtimes`?
 15 | runtimes { min: 2, max: 4 }
    | ^^^^^^^^^^^^^^",
     ),
@@ -616,9 +616,25 @@ fn references(value: &serde_json::Value, into: &mut Vec<String>) {
 fn the_schema_knows_every_key_and_every_function_and_is_closed() {
     let schema = config::schema();
     let properties = schema["properties"].as_object().expect("an object has properties");
-    let expected =
-        ["chains", "cluster", "clusters", "detection", "fabric", "limits", "ports", "routes", "rules", "runtimes", "state"];
+    let expected = [
+        "chains",
+        "cluster",
+        "clusters",
+        "detection",
+        "fabric",
+        "limits",
+        "ports",
+        "routes",
+        "rules",
+        "runtimes",
+        "scaling",
+        "state",
+    ];
     assert_eq!(properties.keys().map(String::as_str).collect::<std::collections::BTreeSet<_>>(), expected.into());
+    let scaling = &schema["$defs"]["ScalingConfig"];
+    assert_eq!(scaling["additionalProperties"], false);
+    assert_eq!(scaling["properties"]["busy_percent"]["maximum"], 100);
+    assert_eq!(scaling["properties"].as_object().map(serde_json::Map::len), Some(6), "{scaling}");
     let functions = &schema["$defs"]["FunctionConfig"]["anyOf"][1]["properties"];
     for name in holdfast_functions::catalog::names() {
         assert!(functions[name].is_object(), "{name}");

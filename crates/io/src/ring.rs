@@ -122,6 +122,16 @@ impl<'a> Producer<'a> {
         if used > len { Err(Corrupt) } else { Ok((len - used) as usize) }
     }
 
+    /// True if more than so many descriptors fit.
+    #[inline]
+    pub fn has_more_room_than(&mut self, count: usize) -> bool {
+        let len = self.memory.entries.len();
+        if len.saturating_sub(self.tail.wrapping_sub(self.head) as usize) <= count {
+            self.head = self.memory.head.load(Ordering::Acquire);
+        }
+        len.saturating_sub(self.tail.wrapping_sub(self.head) as usize) > count
+    }
+
     /// Puts one in; the consumer sees it after [`Producer::publish`]. False if the ring is full or corrupt. Who is to have a next life records
     /// between the two that the buffer is the consumer's.
     #[inline]

@@ -134,3 +134,40 @@ fn a_runtime_that_only_sends_does_not_run_dry() {
     host.reclaim(&mut arena);
     assert_eq!(arena.free(), arena.total());
 }
+
+/// Packets come faster than the runtime takes them: its ring is full for packets, and has room for messages. When it has taken some, packets go on.
+#[test]
+fn a_flood_of_packets_leaves_room_for_messages() {
+    let mut arena = Arena::create(20_000).unwrap();
+    let mut host = VportHost::create(1, &mut arena).unwrap();
+    let mut guest = attach(&arena, &host);
+    let mut flood = |host: &mut VportHost, arena: &mut Arena| {
+        let mut count = 0;
+        while let Some(mut packet) = arena.take() {
+            assert!(packet.copy_from(&[1; 60]));
+            match host.send_data(packet, arena) {
+                Ok(()) => count += 1,
+                Err(packet) => {
+                    arena.put(packet);
+                    break;
+                }
+            }
+        }
+        host.flush();
+        count
+    };
+    let packets = flood(&mut host, &mut arena);
+    assert!(packets > 1_000, "{packets}");
+    assert_eq!(host.counters().full, 1);
+    for number in 0..500 {
+        assert!(send(&mut host, &mut arena, 2), "message {number}");
+    }
+    host.flush();
+    let mut rx = Vec::new();
+    guest.receive(100_000, &mut rx);
+    assert_eq!(rx.len(), packets + 500);
+    rx.drain(..).for_each(|packet| guest.put(packet));
+    guest.transmit(&mut Vec::new());
+    host.receive(1, &mut Vec::new(), &mut arena);
+    assert!(flood(&mut host, &mut arena) > 1_000);
+}

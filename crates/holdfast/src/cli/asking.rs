@@ -71,7 +71,7 @@ fn status_text(status: &Status, style: Style) -> String {
             process.role.clone(),
             process.id.to_string(),
             process.incarnation.to_string(),
-            process.pid.to_string(),
+            or_dash((process.pid != 0).then_some(process.pid)),
             process.host.clone(),
             or_dash(process.cluster.as_ref()),
             process.state.clone(),
@@ -193,6 +193,20 @@ mod tests {
                         no_flow            1\n\n\
                         failed  incarnation  cause               detection_us  recovered_us  flows  recovered  lost\n    \
                         16            1  killed by signal 9            90             -      3          2     1\n";
+        assert_eq!(status_text(&status, Style::PLAIN), expected);
+    }
+
+    /// A place in which nobody runs for now: the word says so, there is no process to name, and no failure is listed.
+    #[test]
+    fn a_spare_place_does_not_look_like_a_failure() {
+        let status: Status = serde_json::from_str(
+            r#"{"version":1,"protected":"yes","processes":[{"role":"runtime","id":18,"incarnation":1,"pid":0,"host":"h","cluster":"gold",
+                "state":"spare","flows":0,"packets":0}]}"#,
+        )
+        .unwrap();
+        let expected = "protected: yes\n\n\
+                        role     id  incarnation  pid  host  cluster  state  flows  packets  dropped\n\
+                        runtime  18            1    -  h     gold     spare      0        0        0\n";
         assert_eq!(status_text(&status, Style::PLAIN), expected);
     }
 

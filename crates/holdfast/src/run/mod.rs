@@ -39,6 +39,7 @@ use holdfast_node::manager::Wish;
 use holdfast_node::message::{Refusal, TraceStep};
 use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::{Peer, Released};
+use holdfast_wire::header::ETHERTYPE_FABRIC;
 use holdfast_wire::{DropCounters, DropReason, MAX_MTU, Packet, PacketPool, fnv1a};
 use runtime::Keys;
 use rustix::event::EventfdFlags;
@@ -426,7 +427,14 @@ impl Manager {
     fn carry_out(&mut self, now: u64) {
         for (peer, packet) in self.out.hub.to_runtime.drain(..) {
             let refused = match self.workers.iter_mut().find(|worker| worker.peer == peer && worker.cause.is_none()) {
-                Some(worker) => worker.port.send(packet, &mut self.arena).err().map(|packet| (packet, DropReason::QueueFull)),
+                Some(worker) => {
+                    let is_message = packet.bytes().get(12..14) == Some(&ETHERTYPE_FABRIC.to_be_bytes());
+                    let sent = match is_message {
+                        true => worker.port.send(packet, &mut self.arena),
+                        false => worker.port.send_data(packet, &mut self.arena),
+                    };
+                    sent.err().map(|packet| (packet, DropReason::QueueFull))
+                }
                 None => Some((packet, DropReason::LostInFailure)),
             };
             if let Some((mut packet, reason)) = refused {

@@ -1,6 +1,8 @@
 //! The manager's half of a virtual port.
 
-use super::{AT_BUFFERS, AT_GUEST_SLEEPS, AT_HEARTBEAT, AT_HOST_SLEEPS, AT_MAGIC, AT_VERSION, DONE, ENTRIES, FILL, FILL_TARGET};
+use super::{
+    AT_BUFFERS, AT_GUEST_SLEEPS, AT_HEARTBEAT, AT_HOST_SLEEPS, AT_MAGIC, AT_VERSION, DONE, ENTRIES, FILL, FILL_TARGET, RESERVE,
+};
 use super::{LEN, MAGIC, RX, TX, VERSION, drain, ring, ring_bell, wake};
 use crate::arena::Arena;
 use crate::doorbell;
@@ -136,7 +138,21 @@ impl VportHost {
         self.heartbeat.load(Ordering::Relaxed)
     }
 
-    /// Puts a frame into the runtime's ring; [`VportHost::flush`] shows it. Gives it back if there is no room.
+    /// Puts a packet into the runtime's ring; [`VportHost::flush`] shows it. Gives it back if there is no room but what is kept for messages: a
+    /// runtime that gets more packets than it can take must still be heard and hear, or it would be taken for dead.
+    ///
+    /// # Errors
+    /// The packet.
+    #[inline]
+    pub fn send_data(&mut self, packet: Packet, arena: &mut Arena) -> Result<(), Packet> {
+        if self.outstanding as usize + RESERVE >= ENTRIES || !self.rx.has_more_room_than(RESERVE) {
+            self.counters.full += 1;
+            return Err(packet);
+        }
+        self.send(packet, arena)
+    }
+
+    /// Puts a frame into the runtime's ring, if need be into the part that is kept free for messages: see [`VportHost::send_data`].
     ///
     /// # Errors
     /// The packet.

@@ -29,6 +29,8 @@ const MAGIC: u64 = 0x686f_6c64_6661_7374;
 const VERSION: u32 = 2;
 /// Entries of every ring, and buffers that a runtime may have at a time.
 const ENTRIES: usize = 8192;
+/// Entries of the runtime's ring that packets leave to messages.
+const RESERVE: usize = 1024;
 /// Free buffers that a runtime is kept supplied with.
 const FILL_TARGET: u32 = 1024;
 /// Buffers that a runtime keeps for itself instead of giving them back at once.
