@@ -141,7 +141,7 @@ fn a_flood_of_packets_leaves_room_for_messages() {
     let mut arena = Arena::create(20_000).unwrap();
     let mut host = VportHost::create(1, &mut arena).unwrap();
     let mut guest = attach(&arena, &host);
-    let mut flood = |host: &mut VportHost, arena: &mut Arena| {
+    let flood = |host: &mut VportHost, arena: &mut Arena| {
         let mut count = 0;
         while let Some(mut packet) = arena.take() {
             assert!(packet.copy_from(&[1; 60]));
