@@ -51,7 +51,9 @@ fn finds(planted: Planted) -> Report {
 
 /// Under a weak protection too much is forgotten.
 fn finds_loss(planted: Planted) {
-    let report = finds(planted);
+    let mut reports = (0..1000).map(|seed| run(Scenario { planted, preset: Preset::NfActor, ..Scenario::of_seed(seed) }));
+    let report = reports.find(|report| !report.violations.is_empty());
+    let report = report.unwrap_or_else(|| panic!("{planted:?} was not noticed in 1000 seeds"));
     assert!(report.violations.iter().any(|violation| violation.invariant == "bounded loss"), "{}", broken(&report));
 }
 

@@ -120,6 +120,8 @@ struct Arrival {
     flows: Vec<Option<(Slot, u32)>>,
     /// To be told to the source.
     arrived: u32,
+    /// Its routes were led here by a life of the switch that has died.
+    is_of_dead_switch: bool,
 }
 
 /// See the module.
@@ -129,6 +131,8 @@ pub(crate) struct Migrations {
     departures: Vec<Departure>,
     arrivals: Vec<Arrival>,
     settled: Vec<(FlowKey, u32)>,
+    /// Flows that have come, and whose routes the switch that led them here cannot tell any more: lane and slot.
+    late: Vec<(usize, Slot)>,
     /// Of which targets, and of which batches, flows will not come, and have not been told.
     cancelled: Vec<(Peer, u32, u32)>,
     next_number: u32,
@@ -146,8 +150,10 @@ fn is_here(lane: &Lane, flow: &Departing) -> bool {
 
 fn stay(lane: &mut Lane, flow: &mut Departing) {
     flow.stage = Stage::Over;
-    if is_here(lane, flow) {
-        lane.flows.header_mut(flow.slot).flags &= !flag::MOVING;
+    // Also if its route was given anew meanwhile, to this same runtime.
+    let header = lane.flows.header_mut(flow.slot);
+    if header.generation == flow.generation && header.role == role::OWNER {
+        header.flags &= !flag::MOVING;
     }
 }
 
@@ -279,7 +285,7 @@ impl Migrations {
         let mut answer = [0; 8];
         answer[..4].copy_from_slice(&number.to_be_bytes());
         answer[4..].copy_from_slice(&welcome.to_be_bytes());
-        let arrival = Arrival { from, number, lane: chain, flows, arrived: 0 };
+        let arrival = Arrival { from, number, lane: chain, flows, arrived: 0, is_of_dead_switch: false };
         if parts.fabric.send(from.node, kind::PREPARED, &answer).is_err() {
             // It will not hear that they are welcome.
             arrival.flows.iter().flatten().for_each(|(slot, _)| unwelcome(lane, *slot));
@@ -374,6 +380,9 @@ impl Migrations {
         }
         *place = None;
         arrival.arrived |= 1 << at;
+        if arrival.is_of_dead_switch {
+            self.late.push((arrival.lane, slot));
+        }
         lane.arrive_flow(slot, block, from, parts.shared);
         let header = lane.flows.header(slot);
         self.settled.push((header.key, header.epoch));
@@ -475,9 +484,20 @@ impl Migrations {
         }
     }
 
+    /// Flows that came since this was asked last, and of which the present switch must be told: lane and slot.
+    pub(crate) fn take_late(&mut self) -> Vec<(usize, Slot)> {
+        core::mem::take(&mut self.late)
+    }
+
+    /// True while flows may come of which only the switch that has died knew that they do.
+    pub(crate) fn expects_late(&self) -> bool {
+        self.arrivals.iter().any(|arrival| arrival.is_of_dead_switch && arrival.flows.iter().any(Option::is_some))
+    }
+
     /// The switch has died. What it had answered or not answered is void: flows that have not been sent stay, and go when the order comes back to them.
     /// The routes of those that have, as the next life must know them.
     pub(crate) fn handle_new_switch(&mut self, parts: &mut Parts<'_>) -> Vec<RouteInfo> {
+        self.arrivals.iter_mut().for_each(|arrival| arrival.is_of_dead_switch = true);
         let mut departed = Vec::new();
         let mut again = Vec::new();
         for departure in &mut self.departures {

@@ -321,10 +321,13 @@ impl Runtime {
         self.serve_pools();
         self.migrations.advance(&mut self.lanes, &mut self.fabric, &self.members, clock);
         self.recoveries.send_claims(&mut self.fabric, &self.lanes);
-        if let Some(telling) = &mut self.telling
-            && telling.go_on(&self.lanes, &mut self.fabric)
-        {
-            self.telling = None;
+        if let Some(telling) = &mut self.telling {
+            for (lane, slot) in self.migrations.take_late() {
+                telling.add(self.lanes[lane].flows.header(slot), lane as u16);
+            }
+            if telling.go_on(&self.lanes, &mut self.fabric, self.migrations.expects_late()) {
+                self.telling = None;
+            }
         }
         self.report_ended();
         self.report(clock);

@@ -2,7 +2,9 @@
 //!
 //! Theory of operation. The switch asks ([`kind::TELL`]). What was under way with its life before is given up or asked for again, so that from here on
 //! nothing but the flow actors says where a flow is. Then they are told, a few slots per turn, as the channel takes them. What becomes of a flow
-//! behind the place where the telling is, the switch itself takes part in; what becomes of one ahead of it is told when it is reached.
+//! behind the place where the telling is, the switch itself takes part in; what becomes of one ahead of it is told when it is reached. One that another runtime had
+//! sent here before the switch died may come when its place has been passed: it is told then, and the telling does not end before every such flow has come, is not to come
+//! any more, or is claimed because its source has died.
 
 use super::Lane;
 use crate::address::SWITCH;
@@ -54,8 +56,13 @@ impl Telling {
         !self.is_blocked
     }
 
-    /// Goes on. True when everything has been told.
-    pub(super) fn go_on(&mut self, lanes: &[Lane], fabric: &mut Fabric) -> bool {
+    /// A flow has come whose place has been looked at already.
+    pub(super) fn add(&mut self, header: &ActorHeader, chain: u16) {
+        self.ready.push(info(header, chain, self.me, 0));
+    }
+
+    /// Goes on. True when everything has been told; not before nothing can come any more of which the switch does not know, if `expects_late` says so.
+    pub(super) fn go_on(&mut self, lanes: &[Lane], fabric: &mut Fabric, expects_late: bool) -> bool {
         let mut budget = SCAN;
         self.is_blocked = false;
         while budget > 0 {
@@ -79,7 +86,12 @@ impl Telling {
             }
         }
         while self.at.0 >= lanes.len() {
-            let is_last = self.ready.len() <= ROUTES_PER_RECORD;
+            if expects_late && self.ready.is_empty() {
+                // It goes on with what comes.
+                self.is_blocked = true;
+                return false;
+            }
+            let is_last = self.ready.len() <= ROUTES_PER_RECORD && !expects_late;
             if !self.send(fabric, is_last) {
                 self.is_blocked = true;
                 return false;
