@@ -322,10 +322,10 @@ impl Runtime {
         self.migrations.advance(&mut self.lanes, &mut self.fabric, &self.members, clock);
         self.recoveries.send_claims(&mut self.fabric, &self.lanes);
         if let Some(telling) = &mut self.telling {
-            for (lane, slot) in self.migrations.take_late() {
+            for (lane, slot) in self.migrations.arrivals.take_late() {
                 telling.add(self.lanes[lane].flows.header(slot), lane as u16);
             }
-            if telling.go_on(&self.lanes, &mut self.fabric, self.migrations.expects_late()) {
+            if telling.go_on(&self.lanes, &mut self.fabric, self.migrations.arrivals.expects_late()) {
                 self.telling = None;
             }
         }
@@ -506,7 +506,7 @@ impl Runtime {
                 };
                 self.fenced |= has_failed(me);
                 if members.iter().any(|member| member.peer() == me && member.state == MemberState::Leaving) {
-                    self.migrations.give_back(has_failed, &mut self.lanes, &mut self.recoveries);
+                    self.migrations.arrivals.give_back(has_failed, &mut self.lanes, &mut self.recoveries);
                 }
                 self.members.clear();
                 let others = members.iter().filter(|member| member.node != me.node);

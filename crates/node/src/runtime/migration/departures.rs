@@ -1,0 +1,404 @@
+//! Flows that go: from the question whether they are welcome to the word that they are served.
+
+use super::super::{Lane, Shared, lane, telling};
+use super::orders::Stayed;
+use super::{Migrations, Parts};
+use crate::address::SWITCH;
+use crate::channel::Fabric;
+use crate::message::{Claim, RouteInfo, kind};
+use holdfast_nf::Chain;
+use holdfast_protection::flows::{flag, role};
+use holdfast_protection::{Peer, Slot};
+use holdfast_wire::DropReason;
+use zerocopy::IntoBytes;
+
+/// Batches under way at a time.
+const BATCHES: usize = 32;
+/// Slots looked at per turn in search of flows that shall go.
+const SCAN: u32 = 4096;
+/// A target that has not answered so long does not want the flows, worker's time, ns.
+const PATIENCE: u64 = 300_000_000;
+/// Before a mark is asked for again, ns.
+const MARK_PATIENCE: u64 = 5_000_000;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// The target has not said whether it is welcome.
+    Asked,
+    /// It is.
+    Welcome,
+    /// The route leads to the target.
+    Moved,
+    /// The target has the flow, as far as is known here.
+    Sent,
+    /// Nothing is left to do.
+    Over,
+}
+
+pub(super) struct Departing {
+    pub(super) slot: Slot,
+    pub(super) generation: u32,
+    pub(super) old_epoch: u32,
+    pub(super) new_epoch: u32,
+    pub(super) stage: Stage,
+    pub(super) tries: u8,
+}
+
+/// A batch on its way to another runtime.
+pub(super) struct Departure {
+    pub(super) number: u32,
+    pub(super) request: u32,
+    lane: usize,
+    to: Peer,
+    flows: Vec<Departing>,
+    /// The switch has been asked; since when something is waited for.
+    asked_switch: bool,
+    since: u64,
+    pub(super) answered: bool,
+    pub(super) marked: bool,
+    /// The target died before the switch answered.
+    is_target_dead: bool,
+}
+
+impl Departure {
+    pub(super) fn is_over(&self) -> bool {
+        self.flows.iter().all(|flow| flow.stage == Stage::Over)
+    }
+}
+
+/// The same flow as when it was chosen, still owned here.
+fn is_here(lane: &Lane, flow: &Departing) -> bool {
+    let header = lane.flows.header(flow.slot);
+    header.role == role::OWNER && header.generation == flow.generation && header.epoch == flow.old_epoch
+}
+
+fn stay(lane: &mut Lane, flow: &mut Departing) {
+    flow.stage = Stage::Over;
+    // Also if its route was given anew meanwhile, to this same runtime.
+    let header = lane.flows.header_mut(flow.slot);
+    if header.generation == flow.generation && header.role == role::OWNER {
+        header.flags &= !flag::MOVING;
+    }
+}
+
+impl Migrations {
+    /// At the beginning of a turn, when everything that was released before has gone out: sends the flows that have nothing left to do here.
+    pub(crate) fn depart(&mut self, lanes: &mut [Lane], shared: &mut Shared, fabric: &mut Fabric) {
+        self.is_urgent = false;
+        for departure in &mut self.departures {
+            if !departure.answered || !departure.marked || departure.is_target_dead {
+                continue;
+            }
+            let lane = &mut lanes[departure.lane];
+            let record_len = 5 + lane.flows.block_len();
+            for (at, flow) in departure.flows.iter_mut().enumerate() {
+                if flow.stage != Stage::Moved {
+                    continue;
+                }
+                if !is_here(lane, flow) {
+                    flow.stage = Stage::Over;
+                    continue;
+                }
+                let has_drained = lane.flows.header(flow.slot).parked == 0
+                    && lane.protection.has_drained(&lane.flows, flow.slot, &mut lane.outbox);
+                if !has_drained || fabric.room(departure.to) < record_len + 64 {
+                    continue;
+                }
+                lane.leave(flow.slot, flow.new_epoch, role::DEPARTED, shared);
+                let mut body = Vec::with_capacity(record_len);
+                body.extend_from_slice(&departure.number.to_be_bytes());
+                body.push(at as u8);
+                body.extend_from_slice(lane.flows.block(flow.slot));
+                let sent = fabric.send(departure.to.node, kind::FLOW, &body);
+                debug_assert!(sent.is_ok(), "there was room");
+                flow.stage = Stage::Sent;
+            }
+        }
+    }
+
+    fn departure(&mut self, number: u32, to: Option<Peer>) -> Result<&mut Departure, DropReason> {
+        let found = self.departures.iter_mut().find(|departure| departure.number == number);
+        found.filter(|departure| to.is_none_or(|to| departure.to == to)).ok_or(DropReason::StaleDuplicate)
+    }
+
+    pub(super) fn handle_prepared(&mut self, from: Peer, number: u32, bits: u32, lanes: &mut [Lane]) -> Result<(), DropReason> {
+        let departure = self.departure(number, Some(from))?;
+        let lane = &mut lanes[departure.lane];
+        let mut refused = Vec::new();
+        for (at, flow) in departure.flows.iter_mut().enumerate().filter(|(_, flow)| flow.stage == Stage::Asked) {
+            if bits & 1 << at != 0 && is_here(lane, flow) {
+                flow.stage = Stage::Welcome;
+            } else {
+                stay(lane, flow);
+                refused.push((departure.lane, flow.slot, flow.generation, flow.tries + 1));
+            }
+        }
+        let request = departure.request;
+        self.try_again(request, refused);
+        Ok(())
+    }
+
+    /// These stayed here: another target may have them.
+    fn try_again(&mut self, request: u32, flows: impl IntoIterator<Item = Stayed>) {
+        if let Some(order) = self.orders.iter_mut().find(|order| order.request == request) {
+            order.try_again(flows);
+        }
+    }
+
+    pub(super) fn handle_moved(&mut self, number: u32, epochs: &[u8], parts: &mut Parts<'_>) -> Result<(), DropReason> {
+        let departure = self.departure(number, None)?;
+        if departure.answered || !departure.asked_switch {
+            return Err(DropReason::StaleDuplicate);
+        }
+        departure.answered = true;
+        let lane = &mut parts.lanes[departure.lane];
+        let mut epochs = epochs.chunks_exact(4).map(|bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+        let (mut stayed, mut cancelled) = (Vec::new(), 0u32);
+        for (at, flow) in departure.flows.iter_mut().enumerate().filter(|(_, flow)| flow.stage == Stage::Welcome) {
+            match epochs.next().unwrap_or(0) {
+                0 => {
+                    stay(lane, flow);
+                    cancelled |= 1 << at;
+                    stayed.push((departure.lane, flow.slot, flow.generation, flow.tries + 1));
+                }
+                epoch => {
+                    flow.new_epoch = epoch;
+                    flow.stage = Stage::Moved;
+                }
+            }
+        }
+        let (request, to, is_target_dead) = (departure.request, departure.to, departure.is_target_dead);
+        self.is_urgent |= departure.marked;
+        if cancelled != 0 && !is_target_dead {
+            self.cancelled.push((to, number, cancelled));
+        }
+        self.try_again(request, stayed);
+        if is_target_dead {
+            self.reclaim(to, parts);
+            parts.recoveries.unhold(to);
+        }
+        Ok(())
+    }
+
+    pub(super) fn handle_arrived(&mut self, from: Peer, number: u32, bits: u32, lanes: &mut [Lane]) -> Result<(), DropReason> {
+        let departure = self.departure(number, Some(from))?;
+        let lane = &mut lanes[departure.lane];
+        let mut moved = 0;
+        for (at, flow) in departure.flows.iter_mut().enumerate() {
+            if bits & 1 << at == 0 || flow.stage != Stage::Sent {
+                continue;
+            }
+            flow.stage = Stage::Over;
+            moved += 1;
+            let header = lane.flows.header(flow.slot);
+            if header.role == role::DEPARTED && header.generation == flow.generation {
+                let Lane { protection, flows, outbox, .. } = lane;
+                if !protection.departed(flows, flow.slot, from, flow.old_epoch, outbox) {
+                    flows.remove(flow.slot);
+                }
+            }
+        }
+        let request = departure.request;
+        if let Some(order) = self.orders.iter_mut().find(|order| order.request == request) {
+            order.moved += moved;
+        }
+        Ok(())
+    }
+
+    /// A runtime has died. Flows on their way there or from there have one owner again: who has them whole.
+    pub(crate) fn handle_dead(&mut self, dead: Peer, parts: &mut Parts<'_>) {
+        let mut again = Vec::new();
+        for departure in self.departures.iter_mut().filter(|departure| departure.to == dead && !departure.is_target_dead) {
+            departure.is_target_dead = true;
+            if departure.asked_switch && !departure.answered {
+                // Where the routes lead is not known yet.
+                parts.recoveries.hold(dead);
+            } else if !departure.asked_switch {
+                let lane = &mut parts.lanes[departure.lane];
+                for flow in departure.flows.iter_mut().filter(|flow| flow.stage != Stage::Over) {
+                    stay(lane, flow);
+                    again.push((departure.request, (departure.lane, flow.slot, flow.generation, flow.tries)));
+                }
+            }
+        }
+        for order in &mut self.orders {
+            order.targets.retain(|target| *target != dead);
+        }
+        for (request, flow) in again {
+            self.try_again(request, [flow]);
+        }
+        self.reclaim(dead, parts);
+        self.arrivals.handle_dead(dead, parts);
+    }
+
+    /// The switch has died. What it had answered or not answered is void: flows that have not been sent stay, and go when the order comes back to them.
+    /// The routes of those that have, as the next life must know them.
+    pub(crate) fn handle_new_switch(&mut self, parts: &mut Parts<'_>) -> Vec<RouteInfo> {
+        self.arrivals.handle_new_switch();
+        let mut departed = Vec::new();
+        let mut again = Vec::new();
+        for departure in &mut self.departures {
+            let lane = &mut parts.lanes[departure.lane];
+            let mut cancelled = 0;
+            for (at, flow) in departure.flows.iter_mut().enumerate() {
+                match flow.stage {
+                    Stage::Over => {}
+                    Stage::Sent if is_departed(lane, flow) => {
+                        departed.push(telling::info(lane.flows.header(flow.slot), lane.index, departure.to, flow.old_epoch));
+                    }
+                    Stage::Sent => flow.stage = Stage::Over,
+                    Stage::Asked | Stage::Welcome | Stage::Moved => {
+                        stay(lane, flow);
+                        cancelled |= 1 << at;
+                        again.push((departure.request, (departure.lane, flow.slot, flow.generation, flow.tries)));
+                    }
+                }
+            }
+            if departure.is_target_dead {
+                if departure.asked_switch && !departure.answered {
+                    parts.recoveries.unhold(departure.to);
+                }
+            } else if cancelled != 0 {
+                self.cancelled.push((departure.to, departure.number, cancelled));
+            }
+        }
+        for (request, flow) in again {
+            self.try_again(request, [flow]);
+        }
+        self.departures.retain(|departure| !departure.is_over());
+        departed
+    }
+
+    /// The routes that were led to a runtime that died come back.
+    fn reclaim(&mut self, dead: Peer, parts: &mut Parts<'_>) {
+        for departure in self.departures.iter_mut().filter(|departure| departure.to == dead && departure.answered) {
+            let lane = &mut parts.lanes[departure.lane];
+            for flow in &mut departure.flows {
+                match flow.stage {
+                    Stage::Moved if is_here(lane, flow) => {
+                        lane.leave(flow.slot, flow.new_epoch, role::CLAIMING, parts.shared);
+                    }
+                    Stage::Sent if is_departed(lane, flow) => lane.flows.set_role(flow.slot, role::CLAIMING),
+                    _ => {
+                        flow.stage = Stage::Over;
+                        continue;
+                    }
+                }
+                flow.stage = Stage::Over;
+                parts.recoveries.add(dead, departure.lane as u16, flow.slot);
+            }
+        }
+    }
+
+    pub(super) fn ask_switch(&mut self, lanes: &mut [Lane], fabric: &mut Fabric, clock: u64) {
+        let mut again = Vec::new();
+        for departure in &mut self.departures {
+            let is_late = |patience| clock.saturating_sub(departure.since) > patience;
+            let is_asked = departure.flows.iter().any(|flow| flow.stage == Stage::Asked);
+            if departure.asked_switch {
+                if departure.answered && !departure.marked && is_late(MARK_PATIENCE) {
+                    departure.since = clock;
+                    let _ = fabric.send(SWITCH, kind::MARK, &departure.number.to_be_bytes());
+                }
+            } else if is_asked && is_late(PATIENCE) {
+                let lane = &mut lanes[departure.lane];
+                let mut bits = 0;
+                for (at, flow) in departure.flows.iter_mut().enumerate() {
+                    bits |= 1 << at;
+                    stay(lane, flow);
+                    again.push((departure.request, (departure.lane, flow.slot, flow.generation, flow.tries + 1)));
+                }
+                self.cancelled.push((departure.to, departure.number, bits));
+            } else if !is_asked && departure.flows.iter().any(|flow| flow.stage == Stage::Welcome) {
+                let lane = &lanes[departure.lane];
+                let welcome = departure.flows.iter().filter(|flow| flow.stage == Stage::Welcome);
+                let mut body = Vec::with_capacity(10 + departure.flows.len() * size_of::<Claim>());
+                body.extend_from_slice(&departure.number.to_be_bytes());
+                body.extend_from_slice(&departure.to.node.to_be_bytes());
+                body.extend_from_slice(&departure.to.incarnation.to_be_bytes());
+                for flow in welcome {
+                    body.extend_from_slice(claim_of(lane, flow.slot, departure.lane).as_bytes());
+                }
+                if fabric.send(SWITCH, kind::MOVE, &body).is_ok() {
+                    departure.asked_switch = true;
+                    departure.since = clock;
+                }
+            }
+        }
+        for (request, flow) in again {
+            self.try_again(request, [flow]);
+        }
+    }
+
+    pub(super) fn start(&mut self, lanes: &mut [Lane], fabric: &mut Fabric, members: &[Peer], clock: u64) {
+        for at in 0..self.orders.len() {
+            let mut budget = SCAN;
+            self.orders[at].targets.retain(|target| members.contains(target));
+            while self.departures.len() < BATCHES && budget > 0 {
+                let order = &mut self.orders[at];
+                let Some(to) = order.target() else { break };
+                let (lane, flows) = order.choose(lanes, &mut budget);
+                if flows.is_empty() {
+                    if order.is_exhausted(lanes.len()) {
+                        break;
+                    }
+                    continue;
+                }
+                order.next_target = order.next_target.wrapping_add(1);
+                let mut body = Vec::with_capacity(12 + flows.len() * size_of::<Claim>());
+                body.extend_from_slice(&self.next_number.to_be_bytes());
+                body.extend_from_slice(&lanes[lane].flows.layout().to_be_bytes());
+                for flow in &flows {
+                    body.extend_from_slice(claim_of(&lanes[lane], flow.slot, lane).as_bytes());
+                }
+                let is_sent = fabric.send(to.node, kind::PREPARE, &body).is_ok();
+                for flow in &flows {
+                    let flags = &mut lanes[lane].flows.header_mut(flow.slot).flags;
+                    *flags = if is_sent { *flags | flag::MOVING } else { *flags & !flag::MOVING };
+                }
+                let order = &mut self.orders[at];
+                if !is_sent {
+                    // Its channel is full: later.
+                    order.again.extend(flows.iter().map(|flow| (lane, flow.slot, flow.generation, flow.tries)));
+                    break;
+                }
+                let number = self.next_number;
+                self.next_number = self.next_number.wrapping_add(1);
+                self.departures.push(Departure {
+                    number,
+                    request: order.request,
+                    lane,
+                    to,
+                    flows,
+                    asked_switch: false,
+                    since: clock,
+                    answered: false,
+                    marked: false,
+                    is_target_dead: false,
+                });
+            }
+        }
+    }
+}
+
+fn is_departed(lane: &Lane, flow: &Departing) -> bool {
+    let header = lane.flows.header(flow.slot);
+    header.role == role::DEPARTED && header.generation == flow.generation
+}
+
+fn claim_of(lane: &Lane, slot: Slot, chain: usize) -> Claim {
+    let header = lane.flows.header(slot);
+    Claim { key: header.key.into(), reply: header.reply.into(), epoch: header.epoch.into(), chain: (chain as u32).into() }
+}
+
+impl Lane {
+    /// The flow is no longer owned here: its functions let go of it.
+    fn leave(&mut self, slot: Slot, epoch: u32, role: u8, shared: &mut Shared) {
+        self.wheel.remove(&mut self.flows, slot);
+        let (header, state) = self.flows.parts_mut(slot);
+        header.epoch = epoch;
+        header.flags &= !flag::MOVING;
+        lane::contain(&mut self.chain, state, shared, Chain::migrate_out);
+        self.flows.set_role(slot, role);
+    }
+}

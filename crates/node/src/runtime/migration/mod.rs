@@ -1,0 +1,144 @@
+//! Flows that move to another living runtime.
+//!
+//! Theory of operation (NFVactor, section VI-B; NFActor, section 5; DESIGN, section 5). Once told where flows shall go, the runtimes and the switch do it
+//! among themselves, a batch of flows per message:
+//! 1. *Prepare.* The target makes an empty actor under both keys of each flow, and says which are welcome. The source goes on processing.
+//! 2. *Move.* The switch leads the routes to the target, under new epochs. Behind the last packet of the old routes it sends the source a mark, in band.
+//!    What comes to the target meanwhile waits there.
+//! 3. *Flow.* The source has processed what came before the mark, and all of it has left: also what a replica was to release, and what waited for a
+//!    lease. Only now does it send the flow, and stops to own it. The target serves its packets in order, and says so; then the source forgets
+//!    the flow, or keeps it as the target's replica.
+//!
+//! Records are delivered; a mark may be lost, and is asked for again. At every moment one of the two has the flow whole, and each knows from the coordinator
+//! when the other dies. The source then claims the routes back, under the epochs that they got. The target claims what it had a replica of; what
+//! it has nothing of it renounces at the switch, so that the route is as before and the replica elsewhere may claim it. One that is leaving renounces
+//! everything, at once: whoever is asked before it waits for that.
+//!
+//! In: orders, records, marks, deaths, the worker's time. Out: records, flows that come and go. Never: a packet.
+
+mod arrivals;
+mod departures;
+mod orders;
+
+use super::recovery::Recoveries;
+use super::{Lane, Shared};
+use crate::address::SWITCH;
+use crate::channel::Fabric;
+use crate::message::{Control, kind};
+use arrivals::Arrivals;
+use departures::Departure;
+use holdfast_protection::Peer;
+use holdfast_wire::DropReason;
+use holdfast_wire::selector::Selector;
+use orders::{Order, tell};
+
+/// Flows in one batch: their claims fit one record.
+const BATCH: usize = 20;
+/// Orders at a time.
+const ORDERS: usize = 8;
+
+/// The parts of the runtime that a migration works on.
+pub(crate) struct Parts<'a> {
+    pub(crate) lanes: &'a mut [Lane],
+    pub(crate) shared: &'a mut Shared,
+    pub(crate) fabric: &'a mut Fabric,
+    pub(crate) recoveries: &'a mut Recoveries,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Migrations {
+    orders: Vec<Order>,
+    departures: Vec<Departure>,
+    pub(super) arrivals: Arrivals,
+    /// Of which targets, and of which batches, flows will not come, and have not been told.
+    cancelled: Vec<(Peer, u32, u32)>,
+    next_number: u32,
+    /// A batch has just become ready: the next turn is due at once.
+    is_urgent: bool,
+}
+
+impl Migrations {
+    /// True if nothing is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.orders.is_empty() && self.departures.is_empty() && self.cancelled.is_empty() && self.arrivals.is_idle()
+    }
+
+    /// When a turn is due without input, after now, ns; `None` for never.
+    pub(crate) fn patience(&self) -> Option<u64> {
+        match self {
+            _ if self.is_idle() => None,
+            _ if self.is_urgent => Some(0),
+            _ => Some(1_000_000),
+        }
+    }
+
+    /// The coordinator wants flows moved. An order that cannot be understood or is one too many is answered: nothing moved.
+    pub(crate) fn order(&mut self, request: u32, targets: Vec<Peer>, limit: u64, selector: &str, fabric: &mut Fabric) {
+        match selector.parse::<Selector>() {
+            Ok(selector) if self.orders.len() < ORDERS && !targets.is_empty() => {
+                self.orders.push(Order::new(request, targets, limit, selector));
+                self.is_urgent = true;
+            }
+            _ => {
+                tell(fabric, &Control::Migrated { request, moved: 0, refused: 0, last: true });
+            }
+        }
+    }
+
+    /// In band: nothing more follows on the old routes of this batch.
+    pub(crate) fn handle_mark(&mut self, number: u32) {
+        if let Some(departure) = self.departures.iter_mut().find(|departure| departure.number == number) {
+            departure.marked = true;
+            self.is_urgent |= departure.answered;
+        }
+    }
+
+    /// A record of this protocol.
+    ///
+    /// # Errors
+    /// The reason to count if it is not acceptable.
+    pub(crate) fn handle_record(&mut self, from: Peer, record: u8, body: &[u8], parts: &mut Parts<'_>) -> Result<(), DropReason> {
+        let (number, rest) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
+        let number = u32::from_be_bytes(*number);
+        let bits = || <[u8; 4]>::try_from(rest).map(u32::from_be_bytes).map_err(|_| DropReason::Malformed);
+        match record {
+            kind::PREPARE => self.arrivals.handle_prepare(from, number, rest, parts),
+            kind::PREPARED => self.handle_prepared(from, number, bits()?, parts.lanes),
+            kind::MOVED if from.node == SWITCH => self.handle_moved(number, rest, parts),
+            kind::FLOW => self.arrivals.handle_flow(from, number, rest, parts),
+            kind::ARRIVED => self.handle_arrived(from, number, bits()?, parts.lanes),
+            kind::CANCEL => self.arrivals.handle_cancel(from, number, bits()?, parts.lanes),
+            _ => Err(DropReason::Malformed),
+        }
+    }
+
+    /// Sends what the channels take: requests, answers, news of flows that have come; starts new batches.
+    pub(crate) fn advance(&mut self, lanes: &mut [Lane], fabric: &mut Fabric, members: &[Peer], clock: u64) {
+        if self.is_idle() {
+            return;
+        }
+        self.cancelled.retain(|(to, number, bits)| members.contains(to) && !cancel(fabric, *to, *number, *bits));
+        self.arrivals.tell(fabric);
+        self.ask_switch(lanes, fabric, clock);
+        self.departures.retain(|departure| !departure.is_over());
+        self.start(lanes, fabric, members, clock);
+        self.report(fabric, clock);
+    }
+
+    fn report(&mut self, fabric: &mut Fabric, clock: u64) {
+        let Migrations { orders, departures, .. } = self;
+        orders.retain_mut(|order| {
+            let is_under_way = departures.iter().any(|departure| departure.request == order.request);
+            !order.report(is_under_way, fabric, clock)
+        });
+    }
+}
+
+/// False if its channel is full.
+fn cancel(fabric: &mut Fabric, to: Peer, number: u32, bits: u32) -> bool {
+    let mut body = [0; 8];
+    body[..4].copy_from_slice(&number.to_be_bytes());
+    body[4..].copy_from_slice(&bits.to_be_bytes());
+    fabric.send(to.node, kind::CANCEL, &body).is_ok()
+}

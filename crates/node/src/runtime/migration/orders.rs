@@ -1,0 +1,135 @@
+//! What the coordinator asked for, and which flows that means.
+
+use super::super::Lane;
+use super::BATCH;
+use super::departures::{Departing, Stage};
+use crate::address::{COORDINATOR, MANAGER};
+use crate::channel::Fabric;
+use crate::message::Control;
+use holdfast_protection::flows::{flag, role};
+use holdfast_protection::{Peer, Slot};
+use holdfast_wire::selector::Selector;
+
+/// Between two words to the coordinator on how far an order is, ns.
+const PROGRESS: u64 = 100_000_000;
+
+/// A flow that stayed here, and that another target may have: lane, slot, generation, and how many have refused it.
+pub(super) type Stayed = (usize, Slot, u32, u8);
+
+/// Some of a runtime's flows shall go.
+pub(super) struct Order {
+    pub(super) request: u32,
+    pub(super) targets: Vec<Peer>,
+    pub(super) next_target: usize,
+    left: u64,
+    selector: Selector,
+    /// Where the search for flows goes on: lane and slot.
+    at: (usize, u32),
+    pub(super) again: Vec<Stayed>,
+    pub(super) moved: u64,
+    refused: u64,
+    told_at: u64,
+}
+
+impl Order {
+    pub(super) fn new(request: u32, targets: Vec<Peer>, limit: u64, selector: Selector) -> Order {
+        let next_target = request as usize % targets.len().max(1);
+        let (again, at) = (Vec::new(), (0, 0));
+        Order { request, targets, next_target, left: limit, selector, at, again, moved: 0, refused: 0, told_at: 0 }
+    }
+
+    /// These stayed here: another target may have them.
+    pub(super) fn try_again(&mut self, flows: impl IntoIterator<Item = Stayed>) {
+        for flow in flows {
+            if usize::from(flow.3) < self.targets.len() {
+                self.again.push(flow);
+            } else {
+                self.refused += 1;
+            }
+        }
+    }
+
+    /// Whose turn it is. Without any target left nothing more goes.
+    pub(super) fn target(&mut self) -> Option<Peer> {
+        if self.targets.is_empty() {
+            self.refused += self.again.len() as u64;
+            self.again.clear();
+            self.left = 0;
+            return None;
+        }
+        Some(self.targets[self.next_target % self.targets.len()])
+    }
+
+    /// Everything has been looked at, or enough has been found.
+    pub(super) fn is_exhausted(&self, lanes: usize) -> bool {
+        self.left == 0 || self.at.0 >= lanes
+    }
+
+    /// Tells how far it is, now and then and at its end. True if it is over and that has been told.
+    pub(super) fn report(&mut self, is_under_way: bool, fabric: &mut Fabric, clock: u64) -> bool {
+        let has_more = self.left > 0 && self.at.0 != usize::MAX || !self.again.is_empty();
+        let last = !is_under_way && !has_more;
+        if !last && clock.saturating_sub(self.told_at) < PROGRESS {
+            return false;
+        }
+        self.told_at = clock;
+        tell(fabric, &Control::Migrated { request: self.request, moved: self.moved, refused: self.refused, last }) && last
+    }
+
+    /// The next flows that shall go, of one lane.
+    pub(super) fn choose(&mut self, lanes: &[Lane], budget: &mut u32) -> (usize, Vec<Departing>) {
+        let mut chosen: Vec<Departing> = Vec::with_capacity(BATCH);
+        let departing = |lane: &Lane, slot: Slot, tries: u8| {
+            let header = lane.flows.header(slot);
+            Departing { slot, generation: header.generation, old_epoch: header.epoch, new_epoch: 0, stage: Stage::Asked, tries }
+        };
+        if let Some(&(first, ..)) = self.again.first() {
+            let mut rest = Vec::with_capacity(self.again.len());
+            for (at, slot, generation, tries) in self.again.drain(..) {
+                let header = lanes[at].flows.header(slot);
+                let may_go = header.role == role::OWNER && header.generation == generation && header.flags & flag::MOVING == 0;
+                if at != first || chosen.len() == BATCH {
+                    rest.push((at, slot, generation, tries));
+                } else if may_go {
+                    chosen.push(departing(&lanes[at], slot, tries));
+                }
+            }
+            self.again = rest;
+            *budget = budget.saturating_sub(1);
+            return (first, chosen);
+        }
+        while self.left > 0 && *budget > 0 && chosen.len() < BATCH {
+            let Some(lane) = lanes.get(self.at.0) else {
+                // Everything has been looked at.
+                self.at.0 = usize::MAX;
+                break;
+            };
+            if self.at.1 as usize >= lane.flows.capacity() {
+                if !chosen.is_empty() {
+                    break;
+                }
+                self.at = (self.at.0 + 1, 0);
+                continue;
+            }
+            let slot = self.at.1;
+            self.at.1 += 1;
+            *budget -= 1;
+            let header = lane.flows.header(slot);
+            if header.role == role::OWNER
+                && header.flags & flag::MOVING == 0
+                && (self.selector.matches(&header.key) || self.selector.matches(&header.reply.reverse()))
+            {
+                chosen.push(departing(lane, slot, 0));
+                self.left -= 1;
+            }
+        }
+        let lane = if self.at.0 == usize::MAX { 0 } else { self.at.0 };
+        (lane, chosen)
+    }
+}
+
+/// Tells those who want to know how far a request is. False if one of them must be told again.
+pub(super) fn tell(fabric: &mut Fabric, message: &Control) -> bool {
+    let told = [COORDINATOR, MANAGER].map(|node| fabric.send_control(node, message));
+    told == [true; 2]
+}
