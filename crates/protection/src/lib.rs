@@ -5,11 +5,13 @@
 //! a look into a function's state.
 #![forbid(unsafe_code)]
 
+mod copies;
 mod fence;
 pub mod flows;
 pub mod nfactor;
 pub mod nfvactor;
 mod none;
+mod numbers;
 mod outbox;
 mod released;
 

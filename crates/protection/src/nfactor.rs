@@ -14,12 +14,13 @@ mod restore;
 #[cfg(test)]
 mod tests;
 
-use crate::flows::{ActorHeader, flag, role};
-use crate::{Flows, Outbox, Peer, Protection, Safety, Slot, kind};
+use crate::flows::{flag, role};
+use crate::numbers::{Inbound, Inbounds, Sent, only_u32, reached, split_block, split_refusal};
+use crate::{Flows, Outbox, Peer, Protection, Safety, Slot, copies, kind};
 use holdfast_wire::{DropReason, FlowKey, Packet};
 use restore::{Fetching, Keeping, Serving};
 use std::collections::VecDeque;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 /// Packets between two snapshots of a flow, unless the operator says otherwise.
 pub const SNAPSHOT_EVERY: u32 = 10;
@@ -34,12 +35,6 @@ const LATE: u64 = 100_000_000;
 /// Ends that wait for room in a channel. Beyond that a holder keeps the snapshot until its owner fails; the switch then refuses it.
 const ENDS_LIMIT: usize = 65_536;
 
-/// `a` is at or after `b` in a sequence that wraps.
-#[inline]
-fn reached(a: u32, b: u32) -> bool {
-    a.wrapping_sub(b) as i32 >= 0
-}
-
 /// A record under way, with the flow that it is about.
 struct UnderWay {
     number: u32,
@@ -51,10 +46,7 @@ struct UnderWay {
 /// To a runtime that may hold snapshots of ours.
 struct Link {
     peer: Peer,
-    sent: u32,
-    saved: u32,
-    /// The last record that was refused, until a later one has been saved.
-    refused: Option<u32>,
+    numbers: Sent,
     /// Until this record is saved, flows have no snapshot that had one before.
     mark: Option<u32>,
     under_way: VecDeque<UnderWay>,
@@ -67,42 +59,12 @@ struct Link {
 impl Link {
     fn new(peer: Peer) -> Link {
         let under_way = VecDeque::with_capacity(256);
-        Link { peer, sent: 0, saved: 0, refused: None, mark: None, under_way, snapshots: 0, full_until: 0 }
-    }
-
-    /// The number of the next record. 0 stands for "none", so the count leaves it out when it wraps.
-    fn next(&self) -> u32 {
-        self.sent.checked_add(1).unwrap_or(1)
+        Link { peer, numbers: Sent::default(), mark: None, under_way, snapshots: 0, full_until: 0 }
     }
 
     fn note_sent(&mut self, number: u32, flows: &Flows, slot: Slot, now: u64) {
-        self.sent = number;
+        self.numbers.last = number;
         self.under_way.push_back(UnderWay { number, slot, generation: flows.header(slot).generation, since: now });
-    }
-}
-
-/// From a runtime of whose flows snapshots are here.
-struct Inbound {
-    peer: Peer,
-    saved: u32,
-    acknowledge: bool,
-    closed: bool,
-    /// Refusals that the owner does not know of yet. No longer than what its channel has under way.
-    untold: VecDeque<(u32, DropReason)>,
-}
-
-impl Inbound {
-    /// Tells the owner what was refused, and then, because that covers everything before it, what was saved.
-    fn answer(&mut self, out: &mut Outbox) {
-        while let Some(&(number, reason)) = self.untold.front() {
-            if !out.send(self.peer, kind::REFUSED, &[&number.to_be_bytes(), &[reason as u8]]) {
-                return;
-            }
-            self.untold.pop_front();
-        }
-        if self.acknowledge {
-            self.acknowledge = !out.send(self.peer, kind::SAVED, &[&self.saved.to_be_bytes()]);
-        }
     }
 }
 
@@ -130,7 +92,7 @@ pub struct NfActor {
     every: u32,
     links: Vec<Link>,
     next_link: usize,
-    inbound: Vec<Inbound>,
+    inbound: Inbounds<()>,
     dirty: Vec<Slot>,
     /// The batch's packets: they leave behind the snapshots.
     pending: Vec<Packet>,
@@ -159,7 +121,7 @@ impl NfActor {
             every: every.max(1),
             links: Vec::new(),
             next_link: 0,
-            inbound: Vec::new(),
+            inbound: Inbounds::default(),
             dirty: Vec::with_capacity(256),
             pending: Vec::with_capacity(256),
             ends: VecDeque::new(),
@@ -188,39 +150,8 @@ impl NfActor {
         self.links.iter_mut().find(|link| link.peer == peer)
     }
 
-    fn inbound_from(&mut self, peer: Peer) -> &mut Inbound {
-        let at = match self.inbound.iter().position(|inbound| inbound.peer == peer) {
-            Some(at) => at,
-            None => {
-                // Of a node's lives the present one and the last are remembered: whatever is older is known to be.
-                self.inbound.retain(|inbound| !(inbound.closed && inbound.peer.node == peer.node));
-                self.inbound.push(Inbound { peer, saved: 0, acknowledge: false, closed: false, untold: VecDeque::new() });
-                self.inbound.len() - 1
-            }
-        };
-        &mut self.inbound[at]
-    }
-
-    /// Takes the number of a record: the living count upwards, and the dead have nothing to say.
-    fn take_number(&mut self, from: Peer, number: u32) -> Result<(), DropReason> {
-        let is_later = |peer: &Peer| {
-            peer.node == from.node && peer.incarnation != from.incarnation && reached(peer.incarnation, from.incarnation)
-        };
-        let is_known = self.inbound.iter().any(|inbound| inbound.peer == from);
-        let others = self.inbound.iter().map(|inbound| &inbound.peer).chain(self.links.iter().map(|link| &link.peer));
-        if !is_known && others.into_iter().any(is_later) {
-            return Err(DropReason::Fenced);
-        }
-        let inbound = self.inbound_from(from);
-        if inbound.closed {
-            return Err(DropReason::Fenced);
-        }
-        if number == inbound.saved || !reached(number, inbound.saved) {
-            return Err(DropReason::StaleDuplicate);
-        }
-        inbound.saved = number;
-        inbound.acknowledge = true;
-        Ok(())
+    fn take_number(&mut self, from: Peer, number: u32) -> Result<&mut Inbound<()>, DropReason> {
+        self.inbound.take(from, number, self.links.iter().map(|link| link.peer))
     }
 
     /// The state after this many packets goes out.
@@ -265,7 +196,7 @@ impl NfActor {
             return true;
         };
         let link = &mut self.links[at];
-        let number = link.next();
+        let number = link.numbers.next();
         if !out.send(link.peer, kind::STATE, &[&number.to_be_bytes(), &flows.layout().to_be_bytes(), flows.block(slot)]) {
             flows.header_mut(slot).flags |= flag::UNPROTECTED;
             self.resync_again = true;
@@ -327,99 +258,37 @@ impl NfActor {
         let (number, block) = split_block(flows, body)?;
         // First the number: what came late or twice must not bring back a flow that has ended since.
         self.take_number(from, number)?;
-        if let Err(reason) = self.save(flows, from, block, out) {
-            self.inbound_from(from).untold.push_back((number, reason));
-            return Err(reason);
-        }
-        Ok(())
-    }
-
-    fn save(&mut self, flows: &mut Flows, from: Peer, block: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
-        let (theirs, _) = ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
-        let hash = flows.hash(&theirs.key);
-        let slot = match flows.find(&theirs.key, hash) {
-            None => flows.insert(theirs.key, hash, role::REPLICA).map_err(|_| DropReason::FlowTableFull)?,
-            Some(found) if found.is_reply => return Err(DropReason::FlowTableFull),
-            Some(found) => {
-                let ours = *flows.header(found.slot);
-                let is_arriving = ours.role == role::ARRIVING;
-                let is_ours = matches!(ours.role, role::OWNER | role::OPENING);
-                let acceptable = is_newer(&theirs, &ours) && !(is_ours && theirs.epoch == ours.epoch);
-                if !acceptable && !self.planted.no_epoch_check {
-                    return Err(DropReason::StaleEpoch);
-                }
-                if is_ours {
-                    let holder = Peer { node: ours.peer, incarnation: ours.peer_incarnation };
-                    self.forget_holder(holder);
-                    out.demoted.push(found.slot);
-                }
-                if ours.role != role::REPLICA && !is_arriving {
-                    // Also while its route is being asked for: who sends newer state has it.
-                    flows.set_role(found.slot, role::REPLICA);
-                }
-                found.slot
-            }
+        let links = &mut self.links;
+        let demote = |holder: Peer| {
+            forget_holder(links, holder);
         };
-        if flows.overwrite(slot, block).is_err() {
-            // What is refused must not be found here later, older than what its owner has snapshotted elsewhere.
-            match out.demoted.contains(&slot) {
-                true => flows.header_mut(slot).peer = 0,
-                false => flows.remove(slot),
-            }
-            return Err(DropReason::FlowTableFull);
-        }
-        let header = flows.header_mut(slot);
-        (header.peer, header.peer_incarnation, header.commit) = (from.node, from.incarnation, 0);
-        Ok(())
+        let saved = copies::save(flows, from, block, self.planted.no_epoch_check, demote, out);
+        saved.inspect_err(|reason| self.inbound.from(from).refuse(number, *reason))
     }
 
     /// The holder of this flow's snapshot may forget it.
     fn end_snapshot(&mut self, holder: Peer, epoch: u32, key: FlowKey) -> bool {
-        let is_there = self.forget_holder(holder);
+        let is_there = forget_holder(&mut self.links, holder);
         if is_there && self.ends.len() < ENDS_LIMIT {
             self.ends.push_back(Ended { holder, epoch, key });
         }
         is_there
     }
 
-    fn forget_holder(&mut self, holder: Peer) -> bool {
-        match self.link(holder) {
-            Some(link) => {
-                link.snapshots = link.snapshots.saturating_sub(1);
-                true
-            }
-            None => false,
-        }
-    }
-
     fn handle_end(&mut self, flows: &mut Flows, from: Peer, body: &[u8]) -> Result<(), DropReason> {
-        let (number, rest) = split_u32(body)?;
-        let (epoch, rest) = split_u32(rest)?;
-        let key = FlowKey::read_from_bytes(rest).map_err(|_| DropReason::Malformed)?;
+        let (number, epoch, key) = copies::split_end(body)?;
         self.take_number(from, number)?;
-        if let Some(found) = flows.find(&key, flows.hash(&key)) {
-            let header = flows.header(found.slot);
-            if header.role == role::REPLICA && header.epoch == epoch && !found.is_reply {
-                flows.remove(found.slot);
-            }
-        }
+        copies::end(flows, epoch, &key);
         Ok(())
     }
 
     fn handle_saved(&mut self, from: Peer, number: u32) -> Result<(), DropReason> {
         let link = self.links.iter_mut().find(|link| link.peer == from).ok_or(DropReason::Fenced)?;
-        if number == link.saved || !reached(number, link.saved) {
-            return Err(DropReason::StaleDuplicate);
-        }
-        if !reached(link.sent, number) {
-            return Err(DropReason::Malformed);
-        }
-        link.saved = number;
+        link.numbers.handle_saved(number)?;
         while link.under_way.front().is_some_and(|sent| reached(number, sent.number)) {
             link.under_way.pop_front();
         }
         link.mark = link.mark.filter(|mark| !reached(number, *mark));
-        link.refused = link.refused.filter(|refused| !reached(number, *refused));
         self.finish_serving(from, number);
         Ok(())
     }
@@ -434,15 +303,7 @@ impl NfActor {
     ) -> Result<(), DropReason> {
         let now = self.now;
         let link = self.links.iter_mut().find(|link| link.peer == from).ok_or(DropReason::Fenced)?;
-        // A refusal comes before the word that everything up to it has been seen to.
-        let is_late = number == link.saved || !reached(number, link.saved);
-        if is_late || link.refused.is_some_and(|refused| reached(refused, number)) {
-            return Err(DropReason::StaleDuplicate);
-        }
-        if !reached(link.sent, number) {
-            return Err(DropReason::Malformed);
-        }
-        link.refused = Some(number);
+        link.numbers.handle_refused(number)?;
         let Some(sent) = link.under_way.iter().find(|sent| sent.number == number) else { return Ok(()) };
         let slot = sent.slot;
         let header = flows.header(slot);
@@ -469,27 +330,10 @@ impl NfActor {
     }
 }
 
-/// Epoch, then version. Equal is as good.
-fn is_newer(theirs: &ActorHeader, ours: &ActorHeader) -> bool {
-    match theirs.epoch == ours.epoch {
-        true => reached(theirs.version, ours.version),
-        false => reached(theirs.epoch, ours.epoch),
-    }
-}
-
-fn split_u32(body: &[u8]) -> Result<(u32, &[u8]), DropReason> {
-    let (number, rest) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
-    Ok((u32::from_be_bytes(*number), rest))
-}
-
-/// The number and the block of a record that carries a flow of this layout.
-fn split_block<'a>(flows: &Flows, body: &'a [u8]) -> Result<(u32, &'a [u8]), DropReason> {
-    let (number, rest) = split_u32(body)?;
-    let (layout, block) = rest.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
-    if u64::from_be_bytes(*layout) != flows.layout() || block.len() != flows.block_len() {
-        return Err(DropReason::Malformed);
-    }
-    Ok((number, block))
+/// One snapshot fewer is with this one. False if it is not known.
+fn forget_holder(links: &mut [Link], holder: Peer) -> bool {
+    let link = links.iter_mut().find(|link| link.peer == holder);
+    link.map(|link| link.snapshots = link.snapshots.saturating_sub(1)).is_some()
 }
 
 impl Protection for NfActor {
@@ -524,7 +368,7 @@ impl Protection for NfActor {
         let header = *flows.header(slot);
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
         match holder == to {
-            true => self.forget_holder(holder),
+            true => forget_holder(&mut self.links, holder),
             false => self.end_snapshot(holder, old_epoch, header.key),
         };
         // What is left here is the flow as it went: that is its first snapshot.
@@ -557,12 +401,12 @@ impl Protection for NfActor {
         // Before the snapshots: a key may live again.
         while let Some(Ended { holder, epoch, key }) = self.ends.front() {
             if let Some(link) = self.links.iter_mut().find(|link| link.peer == *holder) {
-                let number = link.next();
+                let number = link.numbers.next();
                 if !out.send(*holder, kind::END, &[&number.to_be_bytes(), &epoch.to_be_bytes(), key.as_bytes()]) {
                     self.blocked = true;
                     break;
                 }
-                link.sent = number;
+                link.numbers.last = number;
             }
             self.ends.pop_front();
         }
@@ -583,8 +427,10 @@ impl Protection for NfActor {
         if self.resync.is_some() || self.resync_again {
             self.resynchronise(flows, out);
         }
-        for inbound in self.inbound.iter_mut().filter(|inbound| !inbound.closed) {
-            inbound.answer(out);
+        for inbound in self.inbound.open() {
+            if inbound.tell_refusals(out) {
+                inbound.tell_saved(out);
+            }
         }
     }
 
@@ -616,14 +462,9 @@ impl Protection for NfActor {
         match record {
             kind::STATE => self.handle_state(flows, from, body, out),
             kind::END => self.handle_end(flows, from, body),
-            kind::SAVED => {
-                let number = <[u8; 4]>::try_from(body).map_err(|_| DropReason::Malformed)?;
-                self.handle_saved(from, u32::from_be_bytes(number))
-            }
+            kind::SAVED => self.handle_saved(from, only_u32(body)?),
             kind::REFUSED => {
-                let (number, rest) = split_u32(body)?;
-                let &[reason] = rest else { return Err(DropReason::Malformed) };
-                let reason = DropReason::from_index(reason as usize).ok_or(DropReason::Malformed)?;
+                let (number, reason) = split_refusal(body)?;
                 self.handle_refused(flows, from, number, reason, out)
             }
             kind::FETCH => self.handle_fetch(flows, from, body),

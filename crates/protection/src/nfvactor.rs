@@ -11,11 +11,15 @@
 //! - The replica fails: the latched packets follow their flows to the next replica; idle flows are sent again in the background.
 //! - There is no other runtime: packets leave unprotected, counted, and `status` says so. The contract is one failure at a time.
 
-use crate::flows::{ActorHeader, flag, role};
-use crate::{Flows, Outbox, Peer, Protection, Safety, Slot, kind};
-use holdfast_wire::{DropReason, FlowKey, Packet};
+mod handed;
+
+use crate::flows::{flag, role};
+use crate::numbers::{Inbounds, Sent, only_u32, reached, split_block, split_refusal};
+use crate::{Flows, Outbox, Peer, Protection, Safety, Slot, copies, kind};
+use handed::Handed;
+use holdfast_wire::{DropReason, Packet};
 use std::collections::VecDeque;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 /// Who releases a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,20 +36,10 @@ const HELD_LIMIT: usize = 8192;
 /// Slots looked at, and states sent, per flush while re-synchronising: what fits between two bursts without being noticed.
 const RESYNC_SCAN: u32 = 2048;
 const RESYNC_SEND: usize = 64;
-/// Refused commits remembered one by one; older ones refuse everything before them.
-const REFUSED_LIMIT: usize = 256;
-/// A refusal is forgotten when so many commits have been saved since: no packet is under way for so long.
-const REFUSED_MEMORY: u32 = 1 << 20;
 /// Before a mark is sent again whose answer has not come, ns: it may be lost, as any frame.
 const MARK_PATIENCE: u64 = 10_000_000;
 /// Before a refused state is sent again, ns: a full table does not empty at once.
 const REFUSED_PAUSE: u64 = 100_000_000;
-
-/// `a` is at or after `b` in a sequence that wraps.
-#[inline]
-fn reached(a: u32, b: u32) -> bool {
-    a.wrapping_sub(b) as i32 >= 0
-}
 
 struct Latched {
     commit: u32,
@@ -57,10 +51,7 @@ struct Latched {
 /// To a runtime that holds replicas of ours.
 struct Link {
     peer: Peer,
-    sent: u32,
-    saved: u32,
-    /// The last commit that was refused, until a later one has been saved.
-    refused: Option<u32>,
+    numbers: Sent,
     /// Commits up to here belong to a re-synchronisation that is not saved yet.
     resync_mark: Option<u32>,
     /// What was handed over up to this commit has left.
@@ -76,9 +67,7 @@ impl Link {
     fn new(peer: Peer) -> Link {
         Link {
             peer,
-            sent: 0,
-            saved: 0,
-            refused: None,
+            numbers: Sent::default(),
             resync_mark: None,
             passed: 0,
             marked: None,
@@ -87,86 +76,9 @@ impl Link {
         }
     }
 
-    /// The number of the next commit. 0 stands for "not sent", so the count leaves it out when it wraps.
-    fn next(&self) -> u32 {
-        self.sent.checked_add(1).unwrap_or(1)
-    }
-
     fn note_sent(&mut self, commit: u32, slot: Slot) {
-        self.sent = commit;
+        self.numbers.last = commit;
         self.under_way.push_back((commit, slot));
-    }
-}
-
-/// From a runtime of whose flows replicas are here.
-struct Inbound {
-    peer: Peer,
-    saved: u32,
-    /// What waited for commits up to here has been released.
-    released_to: u32,
-    acknowledge: bool,
-    closed: bool,
-    handed: VecDeque<Packet>,
-    /// Marks whose commits are not saved yet.
-    marks: VecDeque<u32>,
-    /// The owner is to be told in the next turn: what was released in this one goes out behind the messages.
-    passed: Option<u32>,
-    refused: VecDeque<(u32, DropReason)>,
-    refused_up_to: Option<u32>,
-    /// Refusals that the owner does not know of yet. No longer than what its channel has under way: it hears of nothing else meanwhile.
-    untold: VecDeque<(u32, DropReason)>,
-}
-
-impl Inbound {
-    fn refusal(&self, commit: u32) -> Option<DropReason> {
-        if self.refused.is_empty() && self.refused_up_to.is_none() {
-            return None;
-        }
-        if self.refused_up_to.is_some_and(|limit| reached(limit, commit)) {
-            return Some(DropReason::StaleEpoch);
-        }
-        self.refused.iter().find(|(refused, _)| *refused == commit).map(|&(_, reason)| reason)
-    }
-
-    /// Tells the owner what was refused, and then, because that covers everything before it, what was saved.
-    /// What it handed over up to `passed` had left before this turn.
-    fn answer(&mut self, passed: Option<u32>, out: &mut Outbox) {
-        while let Some(&(commit, reason)) = self.untold.front() {
-            if !out.send(self.peer, kind::REFUSED, &[&commit.to_be_bytes(), &[reason as u8]]) {
-                return;
-            }
-            self.untold.pop_front();
-        }
-        if let Some(commit) = passed
-            && !out.send(self.peer, kind::PASSED, &[&commit.to_be_bytes()])
-        {
-            self.passed = passed;
-        }
-        while self.marks.front().is_some_and(|&commit| reached(self.saved, commit)) {
-            self.passed = self.marks.pop_front();
-        }
-        if self.acknowledge {
-            self.acknowledge = !out.send(self.peer, kind::SAVED, &[&self.saved.to_be_bytes()]);
-        }
-    }
-
-    fn refuse(&mut self, commit: u32, reason: DropReason) {
-        self.untold.push_back((commit, reason));
-        if self.refused.len() == REFUSED_LIMIT {
-            self.refused_up_to = self.refused.pop_front().map(|(commit, _)| commit);
-        }
-        self.refused.push_back((commit, reason));
-    }
-
-    /// Forgets refusals that no packet can ask for any more.
-    fn forget_refusals(&mut self) {
-        let is_old = |commit: u32| reached(self.saved.wrapping_sub(REFUSED_MEMORY), commit);
-        while self.refused.front().is_some_and(|&(commit, _)| is_old(commit)) {
-            self.refused.pop_front();
-        }
-        if self.refused_up_to.is_some_and(is_old) {
-            self.refused_up_to = None;
-        }
     }
 }
 
@@ -186,7 +98,7 @@ pub struct NfvActor {
     peers: Vec<Peer>,
     next_peer: usize,
     links: Vec<Link>,
-    inbound: Vec<Inbound>,
+    inbound: Inbounds<Handed>,
     dirty: Vec<Slot>,
     pending: Vec<(Slot, Packet)>,
     resync: Option<Slot>,
@@ -210,7 +122,7 @@ impl NfvActor {
             peers: Vec::new(),
             next_peer: 0,
             links: Vec::new(),
-            inbound: Vec::new(),
+            inbound: Inbounds::default(),
             dirty: Vec::with_capacity(256),
             pending: Vec::with_capacity(256),
             resync: None,
@@ -234,52 +146,10 @@ impl NfvActor {
         self.links.iter_mut().find(|link| link.peer == Peer { node, incarnation })
     }
 
-    fn inbound_from(&mut self, peer: Peer) -> &mut Inbound {
-        let at = match self.inbound.iter().position(|inbound| inbound.peer == peer) {
-            Some(at) => at,
-            None => {
-                // Of a node's lives the present one and the last are remembered: whatever is older is known to be.
-                self.inbound.retain(|inbound| !(inbound.closed && inbound.peer.node == peer.node));
-                self.inbound.push(Inbound {
-                    peer,
-                    saved: 0,
-                    released_to: 0,
-                    acknowledge: false,
-                    closed: false,
-                    handed: VecDeque::with_capacity(256),
-                    marks: VecDeque::new(),
-                    passed: None,
-                    refused: VecDeque::new(),
-                    refused_up_to: None,
-                    untold: VecDeque::new(),
-                });
-                self.inbound.len() - 1
-            }
-        };
-        &mut self.inbound[at]
-    }
-
-    /// Takes the number of a record that an owner sent: the living count upwards, and the dead have nothing to say.
+    /// Takes the number of a record that an owner sent.
     fn take_commit(&mut self, from: Peer, commit: u32) -> Result<(), DropReason> {
-        let is_newer = |peer: &Peer| {
-            peer.node == from.node && peer.incarnation != from.incarnation && reached(peer.incarnation, from.incarnation)
-        };
-        let is_known = self.inbound.iter().any(|inbound| inbound.peer == from);
-        if !is_known && self.inbound.iter().map(|inbound| &inbound.peer).chain(&self.peers).any(is_newer) {
-            return Err(DropReason::Fenced);
-        }
-        let inbound = self.inbound_from(from);
-        if inbound.closed {
-            return Err(DropReason::Fenced);
-        }
-        if commit == inbound.saved || !reached(commit, inbound.saved) {
-            return Err(DropReason::StaleDuplicate);
-        }
-        inbound.saved = commit;
-        inbound.acknowledge = true;
-        if !inbound.refused.is_empty() || inbound.refused_up_to.is_some() {
-            inbound.forget_refusals();
-        }
+        let inbound = self.inbound.take(from, commit, self.peers.iter().copied())?;
+        inbound.more.forget_refusals(commit);
         Ok(())
     }
 
@@ -308,7 +178,7 @@ impl NfvActor {
             (header.peer, header.peer_incarnation) = (peer.node, peer.incarnation);
         }
         let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) else { return false };
-        let commit = link.next();
+        let commit = link.numbers.next();
         let header = flows.header_mut(slot);
         let before = *header;
         header.version = header.version.wrapping_add(1);
@@ -356,7 +226,7 @@ impl NfvActor {
                     out.dropped.push((packet, DropReason::LostInFailure));
                     return;
                 };
-                if reached(link.saved, commit) {
+                if reached(link.numbers.saved, commit) {
                     out.release(packet);
                 } else if link.latch.len() == HELD_LIMIT {
                     out.dropped.push((packet, DropReason::HeldOverflow));
@@ -398,84 +268,31 @@ impl NfvActor {
         self.resync = if at >= flows.capacity() as u32 { None } else { Some(at) };
         if self.resync.is_none() {
             for link in &mut self.links {
-                link.resync_mark = (link.sent != link.saved).then_some(link.sent);
+                link.resync_mark = (link.numbers.last != link.numbers.saved).then_some(link.numbers.last);
             }
         }
     }
 
     fn handle_state(&mut self, flows: &mut Flows, from: Peer, body: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
-        let (commit, rest) = split_u32(body)?;
-        let (layout, block) = rest.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
-        if u64::from_be_bytes(*layout) != flows.layout() || block.len() != flows.block_len() {
-            return Err(DropReason::Malformed);
-        }
+        let (commit, block) = split_block(flows, body)?;
         // First the number: what came late or twice must not write over what is newer, or bring back a flow that has ended since.
         self.take_commit(from, commit)?;
-        if let Err(reason) = self.save(flows, from, block, out) {
-            self.inbound_from(from).refuse(commit, reason);
-            return Err(reason);
-        }
-        Ok(())
-    }
-
-    fn save(&mut self, flows: &mut Flows, from: Peer, block: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
-        let (theirs, _) = ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
-        let hash = flows.hash(&theirs.key);
-        let slot = match flows.find(&theirs.key, hash) {
-            None => flows.insert(theirs.key, hash, role::REPLICA).map_err(|_| DropReason::FlowTableFull)?,
-            Some(found) if found.is_reply => return Err(DropReason::FlowTableFull),
-            Some(found) => {
-                let ours = flows.header(found.slot);
-                let is_ours = matches!(ours.role, role::OWNER | role::OPENING);
-                let is_arriving = ours.role == role::ARRIVING;
-                let newer = ours.epoch != theirs.epoch && reached(theirs.epoch, ours.epoch);
-                let same = ours.epoch == theirs.epoch;
-                let acceptable =
-                    newer || same && !is_ours && reached(theirs.version, ours.version) || self.planted.no_epoch_check;
-                if !acceptable {
-                    return Err(DropReason::StaleEpoch);
-                }
-                let role = ours.role;
-                if is_ours {
-                    out.demoted.push(found.slot);
-                }
-                if role != role::REPLICA && !is_arriving {
-                    // Also while its route is being asked for: who sends newer state has it.
-                    flows.set_role(found.slot, role::REPLICA);
-                }
-                found.slot
-            }
-        };
-        if flows.overwrite(slot, block).is_err() {
-            // What is refused must not be found here later, older than what its owner has revealed.
-            match out.demoted.contains(&slot) {
-                true => flows.header_mut(slot).peer = 0,
-                false => flows.remove(slot),
-            }
-            return Err(DropReason::FlowTableFull);
-        }
-        let header = flows.header_mut(slot);
-        (header.peer, header.peer_incarnation) = (from.node, from.incarnation);
-        Ok(())
+        let saved = copies::save(flows, from, block, self.planted.no_epoch_check, |_| {}, out);
+        saved.inspect_err(|reason| {
+            let inbound = self.inbound.from(from);
+            inbound.refuse(commit, *reason);
+            inbound.more.refuse(commit, *reason);
+        })
     }
 
     fn handle_saved(&mut self, from: Peer, commit: u32, out: &mut Outbox) -> Result<(), DropReason> {
         let link = self.links.iter_mut().find(|link| link.peer == from).ok_or(DropReason::Fenced)?;
-        if commit == link.saved || !reached(commit, link.saved) {
-            return Err(DropReason::StaleDuplicate);
-        }
-        if !reached(link.sent, commit) {
-            return Err(DropReason::Malformed);
-        }
-        link.saved = commit;
+        link.numbers.handle_saved(commit)?;
         while link.under_way.front().is_some_and(|&(sent, _)| reached(commit, sent)) {
             link.under_way.pop_front();
         }
         if link.resync_mark.is_some_and(|mark| reached(commit, mark)) {
             link.resync_mark = None;
-        }
-        if link.refused.is_some_and(|refused| reached(commit, refused)) {
-            link.refused = None;
         }
         while link.latch.front().is_some_and(|latched| reached(commit, latched.commit)) {
             if let Some(latched) = link.latch.pop_front() {
@@ -494,15 +311,7 @@ impl NfvActor {
         out: &mut Outbox,
     ) -> Result<(), DropReason> {
         let link = self.links.iter_mut().find(|link| link.peer == from).ok_or(DropReason::Fenced)?;
-        // A refusal comes before the word that everything up to it has been seen to.
-        let is_late = commit == link.saved || !reached(commit, link.saved);
-        if is_late || link.refused.is_some_and(|refused| reached(refused, commit)) {
-            return Err(DropReason::StaleDuplicate);
-        }
-        if !reached(link.sent, commit) {
-            return Err(DropReason::Malformed);
-        }
-        link.refused = Some(commit);
+        link.numbers.handle_refused(commit)?;
         let mut kept = VecDeque::with_capacity(link.latch.len());
         for latched in link.latch.drain(..) {
             if latched.commit == commit {
@@ -525,35 +334,6 @@ impl NfvActor {
         self.resync_again = true;
         Ok(())
     }
-
-    /// Releases what waited for states that were saved since. One pass over what waits, however many states came.
-    fn release_handed(inbound: &mut Inbound, out: &mut Outbox) {
-        if inbound.released_to == inbound.saved {
-            return;
-        }
-        inbound.released_to = inbound.saved;
-        for _ in 0..inbound.handed.len() {
-            let Some(packet) = inbound.handed.pop_front() else { return };
-            if reached(inbound.saved, packet.meta.commit) {
-                NfvActor::settle_handed(inbound, packet, out);
-            } else {
-                inbound.handed.push_back(packet);
-            }
-        }
-    }
-
-    /// The state behind the packet has been seen to: saved, or refused.
-    fn settle_handed(inbound: &Inbound, packet: Packet, out: &mut Outbox) {
-        match inbound.refusal(packet.meta.commit) {
-            Some(reason) => out.dropped.push((packet, reason)),
-            None => out.release(packet),
-        }
-    }
-}
-
-fn split_u32(body: &[u8]) -> Result<(u32, &[u8]), DropReason> {
-    let (number, rest) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
-    Ok((u32::from_be_bytes(*number), rest))
 }
 
 impl Protection for NfvActor {
@@ -576,7 +356,7 @@ impl Protection for NfvActor {
         let header = *flows.header(slot);
         let peer = Peer { node: header.peer, incarnation: header.peer_incarnation };
         if let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) {
-            let commit = link.next();
+            let commit = link.numbers.next();
             // Without room the replica keeps a flow that has ended until its own owner is recovered from; the switch then refuses it.
             if out.send(peer, kind::END, &[&commit.to_be_bytes(), &header.epoch.to_be_bytes(), header.key.as_bytes()]) {
                 link.note_sent(commit, slot);
@@ -605,13 +385,9 @@ impl Protection for NfvActor {
             self.resynchronise(flows, out);
         }
         self.has_passed = false;
-        for inbound in &mut self.inbound {
-            if !inbound.closed {
-                NfvActor::release_handed(inbound, out);
-                let before = inbound.passed.take();
-                inbound.answer(before, out);
-                self.has_passed |= inbound.passed.is_some() && inbound.passed != before;
-            }
+        for inbound in self.inbound.open() {
+            inbound.more.release(inbound.saved, out);
+            self.has_passed |= handed::answer(inbound, out);
         }
     }
 
@@ -651,14 +427,11 @@ impl Protection for NfvActor {
     ) -> Result<(), DropReason> {
         match record {
             kind::STATE => self.handle_state(flows, from, body, out),
-            kind::SAVED => {
-                let commit = <[u8; 4]>::try_from(body).map_err(|_| DropReason::Malformed)?;
-                self.handle_saved(from, u32::from_be_bytes(commit), out)
-            }
+            kind::SAVED => self.handle_saved(from, only_u32(body)?, out),
             kind::PASSED => {
-                let commit = u32::from_be_bytes(<[u8; 4]>::try_from(body).map_err(|_| DropReason::Malformed)?);
+                let commit = only_u32(body)?;
                 let link = self.links.iter_mut().find(|link| link.peer == from).ok_or(DropReason::Fenced)?;
-                if !reached(link.sent, commit) {
+                if !reached(link.numbers.last, commit) {
                     return Err(DropReason::Malformed);
                 }
                 if link.passed == 0 || reached(commit, link.passed) {
@@ -670,22 +443,13 @@ impl Protection for NfvActor {
                 Ok(())
             }
             kind::END => {
-                let (commit, rest) = split_u32(body)?;
-                let (epoch, rest) = split_u32(rest)?;
-                let key = FlowKey::read_from_bytes(rest).map_err(|_| DropReason::Malformed)?;
+                let (commit, epoch, key) = copies::split_end(body)?;
                 self.take_commit(from, commit)?;
-                if let Some(found) = flows.find(&key, flows.hash(&key)) {
-                    let header = flows.header(found.slot);
-                    if header.role == role::REPLICA && header.epoch == epoch && !found.is_reply {
-                        flows.remove(found.slot);
-                    }
-                }
+                copies::end(flows, epoch, &key);
                 Ok(())
             }
             kind::REFUSED => {
-                let (commit, rest) = split_u32(body)?;
-                let &[number] = rest else { return Err(DropReason::Malformed) };
-                let reason = DropReason::from_index(number as usize).ok_or(DropReason::Malformed)?;
+                let (commit, reason) = split_refusal(body)?;
                 self.handle_refused(flows, from, commit, reason, out)
             }
             _ => Err(DropReason::Malformed),
@@ -693,16 +457,11 @@ impl Protection for NfvActor {
     }
 
     fn handle_handed(&mut self, _flows: &mut Flows, from: Peer, packet: Packet, out: &mut Outbox) {
-        let inbound = self.inbound_from(from);
+        let inbound = self.inbound.from(from);
         if inbound.closed {
             out.dropped.push((packet, DropReason::Fenced));
-        } else if inbound.released_to == inbound.saved && reached(inbound.saved, packet.meta.commit) {
-            // Nothing of its flow waits: that would be older, and has been released.
-            NfvActor::settle_handed(inbound, packet, out);
-        } else if inbound.handed.len() == HELD_LIMIT {
-            out.dropped.push((packet, DropReason::HeldOverflow));
         } else {
-            inbound.handed.push_back(packet);
+            inbound.more.take(packet, inbound.saved, out);
         }
     }
 
@@ -716,16 +475,11 @@ impl Protection for NfvActor {
                 out.claims.push(slot);
             }
         }
-        // Also if nothing has come from it yet: it may be on its way.
-        self.inbound_from(dead);
-        for inbound in &mut self.inbound {
-            if is_dead(inbound.peer.node, inbound.peer.incarnation) {
-                inbound.closed = true;
-                // Their state never came: it died with the owner, and so do they.
-                out.dropped.extend(inbound.handed.drain(..).map(|packet| (packet, DropReason::LostInFailure)));
-                inbound.marks.clear();
-            }
-        }
+        self.inbound.close(dead, |handed| {
+            // Their state never came: it died with the owner, and so do they.
+            out.dropped.extend(handed.packets.drain(..).map(|packet| (packet, DropReason::LostInFailure)));
+            handed.marks.clear();
+        });
     }
 
     fn claimed(&mut self, flows: &mut Flows, slot: Slot) {
@@ -749,23 +503,23 @@ impl Protection for NfvActor {
             return true;
         }
         if release_at == ReleaseAt::Source {
-            return reached(link.saved, header.commit);
+            return reached(link.numbers.saved, header.commit);
         }
         if link.passed != 0 && reached(link.passed, header.commit) {
             return true;
         }
         if link.marked.is_none_or(|(_, at)| now.saturating_sub(at) > MARK_PATIENCE) {
-            link.marked = Some((link.sent, now));
-            out.marks.push((link.peer, link.sent));
+            link.marked = Some((link.numbers.last, now));
+            out.marks.push((link.peer, link.numbers.last));
         }
         false
     }
 
     fn handle_mark(&mut self, from: Peer, commit: u32) {
-        let inbound = self.inbound_from(from);
+        let inbound = self.inbound.from(from);
         // More than one is under way only if an answer is late.
-        if !inbound.closed && inbound.marks.len() < 16 {
-            inbound.marks.push_back(commit);
+        if !inbound.closed && inbound.more.marks.len() < 16 {
+            inbound.more.marks.push_back(commit);
         }
     }
 
@@ -775,7 +529,7 @@ impl Protection for NfvActor {
         if old != to
             && let Some(link) = self.links.iter_mut().find(|link| link.peer == old)
         {
-            let commit = link.next();
+            let commit = link.numbers.next();
             // Without room the replica keeps it until its owner is recovered from; the switch then refuses it.
             if out.send(old, kind::END, &[&commit.to_be_bytes(), &old_epoch.to_be_bytes(), header.key.as_bytes()]) {
                 link.note_sent(commit, slot);
@@ -816,13 +570,13 @@ impl Protection for NfvActor {
 
     fn held(&self) -> usize {
         self.links.iter().map(|link| link.latch.len()).sum::<usize>()
-            + self.inbound.iter().map(|inbound| inbound.handed.len()).sum::<usize>()
+            + self.inbound.iter().map(|inbound| inbound.more.packets.len()).sum::<usize>()
     }
 
     fn abandon(&mut self, out: &mut Outbox) {
         let latched = self.links.iter_mut().flat_map(|link| link.latch.drain(..)).map(|latched| latched.packet);
         out.dropped.extend(latched.map(|packet| (packet, DropReason::ShuttingDown)));
-        let handed = self.inbound.iter_mut().flat_map(|inbound| inbound.handed.drain(..));
+        let handed = self.inbound.iter_mut().flat_map(|inbound| inbound.more.packets.drain(..));
         out.dropped.extend(handed.map(|packet| (packet, DropReason::ShuttingDown)));
         out.dropped.extend(self.pending.drain(..).map(|(_, packet)| (packet, DropReason::ShuttingDown)));
     }

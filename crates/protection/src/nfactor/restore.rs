@@ -6,8 +6,10 @@
 //! sent has been saved or refused, so that neither routes nor leases are given away meanwhile. A holder whom nobody asks, or no longer,
 //! claims the routes of what it still keeps: the flows are served again, there.
 
-use super::{NfActor, is_newer, reached, split_block, split_u32};
+use super::NfActor;
+use crate::copies::is_newer;
 use crate::flows::{ActorHeader, role};
+use crate::numbers::{reached, split_block, split_u32};
 use crate::{Flows, Outbox, Peer, Slot, kind};
 use holdfast_wire::DropReason;
 use zerocopy::FromBytes;
@@ -75,14 +77,7 @@ impl NfActor {
     /// `dead` has failed: what is here of it is kept, and it says nothing any more.
     pub(super) fn keep(&mut self, flows: &Flows, dead: Peer) {
         let Peer { node, incarnation } = dead;
-        // Also if nothing has come from it yet: it may be on its way.
-        self.inbound_from(dead);
-        for inbound in self.inbound.iter_mut().filter(|inbound| inbound.peer.node == node) {
-            if reached(incarnation, inbound.peer.incarnation) {
-                inbound.closed = true;
-                inbound.untold.clear();
-            }
-        }
+        self.inbound.close(dead, |()| {});
         self.serving.retain(|serving| serving.to.node != node || !reached(incarnation, serving.to.incarnation));
         if !self.keeping.iter().any(|keeping| keeping.dead == dead)
             && flows.iter().any(|(_, header)| is_of(header, node, incarnation))
@@ -101,13 +96,13 @@ impl NfActor {
         for fetching in &mut self.fetching {
             while let Some(&peer) = fetching.unasked.last() {
                 if let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) {
-                    let number = link.next();
+                    let number = link.numbers.next();
                     let incarnation = fetching.dead.incarnation.to_be_bytes();
                     if !out.send(peer, kind::FETCH, &[&number.to_be_bytes(), &incarnation]) {
                         self.blocked = true;
                         break;
                     }
-                    link.sent = number;
+                    link.numbers.last = number;
                     fetching.asked.push(peer);
                 }
                 fetching.unasked.pop();
@@ -141,7 +136,7 @@ impl NfActor {
                 let slot = serving.at;
                 let header = flows.header(slot);
                 if is_of(header, to.node, serving.incarnation) {
-                    let number = link.next();
+                    let number = link.numbers.next();
                     let parts: [&[u8]; 3] = [&number.to_be_bytes(), &flows.layout().to_be_bytes(), flows.block(slot)];
                     if !out.send(to, kind::RESTORED, &parts) {
                         self.blocked = true;
@@ -159,9 +154,9 @@ impl NfActor {
                 kept.for_each(|keeping| keeping.deadline = Some(self.now + PATIENCE));
             }
             if serving.at as usize >= flows.capacity() && serving.said_all.is_none() {
-                let number = link.next();
+                let number = link.numbers.next();
                 if out.send(to, kind::FETCHED, &[&number.to_be_bytes(), &serving.incarnation.to_be_bytes()]) {
-                    link.sent = number;
+                    link.numbers.last = number;
                     serving.said_all = Some(number);
                 } else {
                     self.blocked = true;
@@ -225,11 +220,11 @@ impl NfActor {
         self.take_number(from, number)?;
         let Some(me) = me else {
             // Also who is not waited for any more is answered: it has the flow, and goes on with it.
-            self.inbound_from(from).untold.push_back((number, DropReason::Fenced));
+            self.inbound.from(from).refuse(number, DropReason::Fenced);
             return Ok(());
         };
         if let Err(reason) = self.adopt(flows, from, me, block, out) {
-            self.inbound_from(from).untold.push_back((number, reason));
+            self.inbound.from(from).refuse(number, reason);
             return Err(reason);
         }
         Ok(())
