@@ -3,12 +3,11 @@
 //! In: frames from its virtual port. Out: the same, after what they depend on lies in the log. Never: a packet of a flow.
 
 use super::MILLISECOND;
-use super::runtime::{Keys, NewKeys};
+use super::role::{self, Beginning, NewKeys};
 use super::store::{Store, StoreError};
 use crate::config;
 use crate::exit::{self, Failure};
-use holdfast_io::VportGuest;
-use holdfast_io::process::{Clock, die_with_parent, inherited};
+use holdfast_io::process::Clock;
 use holdfast_io::wait::sleep;
 use holdfast_node::address::COORDINATOR;
 use holdfast_node::channel::FabricConfig;
@@ -16,29 +15,19 @@ use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, 
 use holdfast_protection::{Flows, Peer};
 use holdfast_wire::PacketPool;
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader};
-use std::num::NonZeroU64;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-/// What the manager writes to the coordinator's standard input, as a line. Later lines are [`Keys`].
+/// What a coordinator is told besides.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Assignment {
-    pub(super) incarnation: u32,
+pub(super) struct Memory {
     /// Nothing has been heard of a coordinator in this box: what the log says is of another.
     pub(super) begins_anew: bool,
-    pub(super) cluster: u32,
-    pub(super) parent: u32,
     pub(super) log: PathBuf,
     /// The log outlives the box, and the machine.
     pub(super) is_kept: bool,
-    pub(super) file: String,
-    pub(super) text: String,
-    pub(super) keys: Option<Keys>,
-    /// Tells this life from every other one.
-    pub(super) life: NonZeroU64,
 }
+
+type Assignment = role::Assignment<Memory>;
 
 /// Frames per turn.
 const BURST: usize = 64;
@@ -50,34 +39,17 @@ const MAX_SLEEP: u64 = 100 * MILLISECOND;
 /// # Errors
 /// If it was not started by a manager, or its log cannot be read or written.
 pub fn main() -> Result<(), Failure> {
-    let refused = |error: std::io::Error| Failure::new(exit::UNAVAILABLE, error.to_string());
-    signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::new(AtomicBool::new(false))).map_err(refused)?;
-    let mut fds = inherited(4).map_err(refused)?.into_iter();
-    let mut text = String::new();
-    let mut lines = BufReader::new(std::io::stdin());
-    lines.read_line(&mut text).map_err(refused)?;
-    let mut assignment: Assignment = serde_json::from_str(&text)
-        .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the manager's assignment: {error}")))?;
-    die_with_parent(assignment.parent).map_err(refused)?;
-    let (Some(arena), Some(port), Some(wake_host), Some(wake_guest)) = (fds.next(), fds.next(), fds.next(), fds.next()) else {
-        return Err(Failure::new(exit::UNAVAILABLE, "descriptors are missing"));
-    };
-    let mut guest = VportGuest::attach(arena, port, wake_host, wake_guest).map_err(refused)?;
+    let Beginning { assignment, mut guest, keys } = role::begin::<Memory>()?;
     let unkept = |error: StoreError| {
-        Failure::new(exit::UNAVAILABLE, format!("the coordinator's log {}: {error}", assignment.log.display()))
+        Failure::new(exit::UNAVAILABLE, format!("the coordinator's log {}: {error}", assignment.role.log.display()))
     };
-    let mut store = Store::open(&assignment.log, assignment.is_kept).map_err(unkept)?;
+    let mut store = Store::open(&assignment.role.log, assignment.role.is_kept).map_err(unkept)?;
     let clock = Clock::new();
-    let keys = assignment.keys.take();
     let mut coordinator = begin(&assignment, &store, clock.now())?;
-    let new_keys = match keys {
-        Some(keys) => {
-            let ring = keys.ring().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the manager's keys: {error}")))?;
-            coordinator.fabric().authenticate(&ring, assignment.life);
-            Some(NewKeys::listen(lines))
-        }
-        None => None,
-    };
+    let new_keys = keys.map(|(ring, new)| {
+        coordinator.fabric().authenticate(&ring, assignment.life);
+        new
+    });
     let (mut rx, mut tx) = (Vec::with_capacity(BURST), Vec::with_capacity(BURST));
     loop {
         guest.beat();
@@ -144,7 +116,7 @@ fn begin(assignment: &Assignment, store: &Store, now: u64) -> Result<Coordinator
     });
     let clusters = clusters.collect();
     let unreadable = |error: &dyn std::fmt::Display| {
-        Failure::new(exit::UNAVAILABLE, format!("the coordinator's log {}: {error}", assignment.log.display()))
+        Failure::new(exit::UNAVAILABLE, format!("the coordinator's log {}: {error}", assignment.role.log.display()))
     };
     let records = store.records().map_err(|error| unreadable(&error))?;
     let mut config = CoordinatorConfig {
@@ -159,14 +131,14 @@ fn begin(assignment: &Assignment, store: &Store, now: u64) -> Result<Coordinator
         fabric: FabricConfig { cluster: assignment.cluster, ..FabricConfig::default() },
     };
     let bytes = || records.iter().map(Vec::as_slice);
-    if records.is_empty() && !assignment.begins_anew {
+    if records.is_empty() && !assignment.role.begins_anew {
         // A coordinator that knows of nobody would start runtimes beside those that are there, and lease their numbers a second time.
         return Err(unreadable(&"it is empty, and a life before this one has written it"));
     }
     if records.is_empty() {
         return Ok(Coordinator::new(config, now));
     }
-    if assignment.begins_anew {
+    if assignment.role.begins_anew {
         config.first_incarnation = Coordinator::next_incarnation(bytes()).map_err(|error| unreadable(&error))?;
         return Ok(Coordinator::new(config, now));
     }

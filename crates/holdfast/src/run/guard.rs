@@ -2,14 +2,12 @@
 //!
 //! In: how the coordinator's lives end, and the time. Out: its next life. Never: the end of the box because there is no coordinator: traffic needs none.
 
-use super::coordinator::Assignment;
-use super::runtime::Keys;
-use super::{MILLISECOND, Manager, devices, keys};
+use super::coordinator::Memory;
+use super::{MILLISECOND, Manager, devices};
 use crate::exit::{self, Failure};
 use holdfast_node::address::COORDINATOR;
 use holdfast_protection::Peer;
 use std::path::{Path, PathBuf};
-use zeroize::Zeroizing;
 
 /// A coordinator whose loop has not turned for so long is ended, ns: it remembers everything, so that little is lost if it was only slow.
 const PATIENCE: u64 = 2_000 * MILLISECOND;
@@ -138,19 +136,9 @@ impl Manager {
         self.guard.life += 1;
         self.guard.started_at = now;
         let peer = Peer { node: COORDINATOR, incarnation: self.guard.life };
-        let assignment = Assignment {
-            incarnation: peer.incarnation,
-            begins_anew: !self.host.hub.manager.has_heard(),
-            cluster: self.cluster,
-            parent: self.parent,
-            log: self.guard.log.clone(),
-            is_kept: self.guard.is_kept,
-            file: self.file.clone(),
-            text: self.text.clone(),
-            keys: self.keys.as_ref().map(Keys::from),
-            life: keys::new_life()?,
-        };
-        self.start_role("coordinator", peer, Zeroizing::new(serde_json::to_vec(&assignment)?), now)?;
+        let memory =
+            Memory { begins_anew: !self.host.hub.manager.has_heard(), log: self.guard.log.clone(), is_kept: self.guard.is_kept };
+        self.start_role("coordinator", peer, memory, now)?;
         self.guard.due = None;
         self.host.hub.handle_coordinator(peer);
         Ok(())

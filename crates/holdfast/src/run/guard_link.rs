@@ -2,7 +2,7 @@
 //!
 //! In: messages of the guard. Out: messages for it, in order, whether it reads them now or later. Never: waiting for it.
 
-use super::runtime::Keys;
+use super::role::Keys;
 use holdfast_io::{Heartbeat, Mailbox};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::MemfdFlags;

@@ -6,7 +6,7 @@
 //! The guard does so little that nothing brings it down. If it is killed all the same, the kernel ends every process of the box.
 
 use super::guard_link::{Assignment, FromGuard, Stored, ToGuard, read_memory};
-use super::runtime::Keys;
+use super::role::Keys;
 use super::{MILLISECOND, devices, random_seed, reports};
 use crate::config;
 use crate::control;

@@ -1,7 +1,7 @@
 //! The cluster's keys in a running box: given to every process at its start, and read again on SIGHUP.
 
 use super::guard_link::{ToGuard, memory_file};
-use super::runtime::Keys;
+use super::role::Keys;
 use super::{Manager, devices};
 use crate::config;
 use holdfast_node::channel::KeyRing;

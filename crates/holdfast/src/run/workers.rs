@@ -1,7 +1,8 @@
 //! The processes of runtimes and of the coordinator, as the manager sees them. The guard is their parent.
 
 use super::guard_link::{FromGuard, Stored, ToGuard, memory_file};
-use super::runtime::{Assignment, Keys};
+use super::role::{Assignment, Keys};
+use super::runtime::Place;
 use super::{BURST, MILLISECOND, Manager, Noticed, devices, keys};
 use holdfast_io::VportHost;
 use holdfast_io::process::Watched;
@@ -9,6 +10,7 @@ use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME};
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
 use rustix::fd::OwnedFd;
+use serde::Serialize;
 use std::fs::File;
 use zeroize::Zeroizing;
 
@@ -148,22 +150,23 @@ impl Manager {
     }
 
     fn start_runtime(&mut self, peer: Peer, now: u64) -> std::io::Result<()> {
+        let role = Place { node: peer.node, seed: self.seed };
+        self.start_role("runtime", peer, role, now)
+    }
+
+    /// Has the guard start this program in another of its roles, with a virtual port, and tell it in a line what to do.
+    pub(super) fn start_role(&mut self, name: &str, peer: Peer, role: impl Serialize, now: u64) -> std::io::Result<()> {
         let assignment = Assignment {
-            node: peer.node,
             incarnation: peer.incarnation,
             cluster: self.cluster,
-            seed: self.seed,
             parent: self.parent,
             file: self.file.clone(),
             text: self.text.clone(),
             keys: self.keys.as_ref().map(Keys::from),
             life: keys::new_life()?,
+            role,
         };
-        self.start_role("runtime", peer, Zeroizing::new(serde_json::to_vec(&assignment)?), now)
-    }
-
-    /// Has the guard start this program in another of its roles, with a virtual port, and tell it in a line what to do.
-    pub(super) fn start_role(&mut self, role: &str, peer: Peer, mut line: Zeroizing<Vec<u8>>, now: u64) -> std::io::Result<()> {
+        let mut line = Zeroizing::new(serde_json::to_vec(&assignment)?);
         while self.next_id == 0 || self.workers.iter().any(|worker| worker.id == self.next_id) {
             self.next_id = self.next_id.wrapping_add(1);
         }
@@ -174,7 +177,7 @@ impl Manager {
         let port = VportHost::create(id, &mut self.arena)?;
         let message = ToGuard::Start {
             id,
-            role: role.to_owned(),
+            role: name.to_owned(),
             node: peer.node,
             incarnation: peer.incarnation,
             keeps_stdin: self.keys.is_some(),

@@ -1,0 +1,119 @@
+//! What every role of its own process begins with: the manager's assignment, a virtual port, the cluster's keys.
+
+use crate::exit::{self, Failure};
+use holdfast_io::VportGuest;
+use holdfast_io::process::{die_with_parent, inherited};
+use holdfast_node::channel::{Key, KeyRing, KeyRingError};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader};
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+
+/// What the manager writes to the process's standard input, as a line: secrets show neither in arguments nor in the environment. Later lines are
+/// [`Keys`].
+#[derive(Serialize, Deserialize)]
+pub(super) struct Assignment<T> {
+    pub(super) incarnation: u32,
+    pub(super) cluster: u32,
+    pub(super) parent: u32,
+    pub(super) file: String,
+    pub(super) text: String,
+    pub(super) keys: Option<Keys>,
+    /// Tells this life from every other one.
+    pub(super) life: NonZeroU64,
+    /// What only this role is told.
+    pub(super) role: T,
+}
+
+/// The cluster's keys on their way.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Keys(Vec<(u8, [u8; 32])>);
+
+impl From<&KeyRing> for Keys {
+    fn from(ring: &KeyRing) -> Keys {
+        Keys(ring.keys().iter().map(|key| (key.number, key.secret)).collect())
+    }
+}
+
+impl Keys {
+    pub(super) fn ring(self) -> Result<KeyRing, KeyRingError> {
+        KeyRing::new(self.0.into_iter().map(|(number, secret)| Key { number, secret }).collect())
+    }
+}
+
+/// Rings that the manager sends later, until it is gone. A thread waits for them: a pipe has no other way to be read without a system call per turn.
+pub(super) struct NewKeys {
+    rings: Receiver<KeyRing>,
+    has_come: Arc<AtomicBool>,
+}
+
+impl NewKeys {
+    pub(super) fn listen(mut lines: impl BufRead + Send + 'static) -> NewKeys {
+        let (sender, rings) = channel();
+        let has_come = Arc::new(AtomicBool::new(false));
+        let flag = has_come.clone();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            while lines.read_line(&mut line).is_ok_and(|len| len > 0) {
+                if let Some(ring) = serde_json::from_str::<Keys>(&line).ok().and_then(|keys| keys.ring().ok()) {
+                    let _ = sender.send(ring);
+                    flag.store(true, Ordering::Release);
+                }
+                line.clear();
+            }
+        });
+        NewKeys { rings, has_come }
+    }
+
+    /// The newest.
+    pub(super) fn take(&self) -> Option<KeyRing> {
+        if !self.has_come.load(Ordering::Relaxed) {
+            return None;
+        }
+        // First the flag: what comes after it was lowered raises it again.
+        self.has_come.swap(false, Ordering::AcqRel);
+        self.rings.try_iter().last()
+    }
+}
+
+/// What a role has when it begins.
+pub(super) struct Beginning<T> {
+    pub(super) assignment: Assignment<T>,
+    pub(super) guest: VportGuest,
+    /// The keys to begin with, and where later ones come from.
+    pub(super) keys: Option<(KeyRing, NewKeys)>,
+}
+
+/// Takes what the manager gives to a process that it has started.
+///
+/// # Errors
+/// If it was not started by a manager.
+pub(super) fn begin<T: DeserializeOwned>() -> Result<Beginning<T>, Failure> {
+    let unavailable = |message: String| Failure::new(exit::UNAVAILABLE, message);
+    let refused = |error: std::io::Error| unavailable(error.to_string());
+    // A terminal that closes, or a signal to the whole service, reaches every process. The manager lives on, and so must its processes: all flows
+    // would be lost at once.
+    signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::new(AtomicBool::new(false))).map_err(refused)?;
+    let mut fds = inherited(4).map_err(refused)?.into_iter();
+    let mut text = String::new();
+    let mut lines = BufReader::new(std::io::stdin());
+    lines.read_line(&mut text).map_err(refused)?;
+    let mut assignment: Assignment<T> =
+        serde_json::from_str(&text).map_err(|error| unavailable(format!("the manager's assignment: {error}")))?;
+    die_with_parent(assignment.parent).map_err(refused)?;
+    let (Some(arena), Some(port), Some(wake_host), Some(wake_guest)) = (fds.next(), fds.next(), fds.next(), fds.next()) else {
+        return Err(unavailable("descriptors are missing".into()));
+    };
+    let guest = VportGuest::attach(arena, port, wake_host, wake_guest).map_err(refused)?;
+    let keys = match assignment.keys.take() {
+        Some(keys) => {
+            let ring = keys.ring().map_err(|error| unavailable(format!("the manager's keys: {error}")))?;
+            Some((ring, NewKeys::listen(lines)))
+        }
+        None => None,
+    };
+    Ok(Beginning { assignment, guest, keys })
+}
