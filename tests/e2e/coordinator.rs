@@ -8,6 +8,7 @@ use holdfast::status::{Process, Protected, STATE_AWAY, STATE_RUNNING};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::network::{Chain, Network, Options, RECOVERY_LIMIT, SERVER, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::verdict::{ensure_same, ensure_unbroken};
 use rustix::process::Signal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -57,14 +58,10 @@ fn a_killed_coordinator_is_back_within_a_second(interrupt: &Interrupt) -> Result
         wait_for_next(&network, &last, RECOVERY_LIMIT, interrupt)?;
         ensure!(killed.elapsed() < BACK, "it was back after {:?}", killed.elapsed());
         network.wait_protected()?;
-        let connections = held.verify(interrupt)?;
-        ensure!(connections.broken == 0, "{connections:?}");
+        ensure_unbroken(&held, interrupt)?;
     }
     let after = network.running.status()?;
-    for old in before.runtimes() {
-        let new = after.runtime(old.id);
-        ensure!(new.is_some_and(|new| (new.pid, new.incarnation) == (old.pid, old.incarnation)), "{old:?} became {new:?}");
-    }
+    ensure_same(before.runtimes(), &after)?;
     ensure!(after.failovers.is_empty(), "nobody has failed: {:?}", after.failovers);
     let datagrams = stream.finish();
     ensure!((datagrams.lost, datagrams.doubled, datagrams.changed) == (0, 0, 0), "{datagrams:?}");
@@ -120,8 +117,7 @@ fn a_runtime_that_dies_meanwhile_is_recovered(interrupt: &Interrupt) -> Result<(
     let failover = status.failover(victim.id, victim.incarnation).context("it was there a moment ago")?;
     ensure!(failover.flows > 0 && failover.lost == 0, "{failover:?}");
     network.wait_protected()?;
-    let connections = held.verify(interrupt)?;
-    ensure!(connections.broken == 0, "{connections:?}");
+    ensure_unbroken(&held, interrupt)?;
     let after = network.running.status()?;
     let successor = after.runtime(victim.id).context("its place is taken")?;
     ensure!(successor.incarnation > victim.incarnation, "{successor:?}");

@@ -8,6 +8,7 @@ use holdfast::lab::{Interrupt, until};
 use holdfast::status::Protected;
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, SERVER, VIRTUAL, ip, socket};
 use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::verdict::{ensure_same, ensure_served, ensure_unbroken};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -152,11 +153,7 @@ fn keep_alive_connections_live(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
     network.serve_web()?;
     let held = network.hold(VIRTUAL, 100)?;
-    network.kill_each_runtime(|| {
-        let connections = held.verify(interrupt)?;
-        ensure!(connections.broken == 0, "{connections:?}");
-        Ok(())
-    })?;
+    network.kill_each_runtime(|| ensure_unbroken(&held, interrupt))?;
     drop(held);
     network.stop()
 }
@@ -181,10 +178,8 @@ fn datagrams_are_lost_at_most_in_the_failure(interrupt: &Interrupt) -> Result<()
     let (_echo, stream) = network.stream(30, 1000)?;
     network.kill_each_runtime(|| Ok(()))?;
     let datagrams = stream.finish();
-    ensure!((datagrams.doubled, datagrams.changed) == (0, 0), "{datagrams:?}");
-    ensure!(datagrams.flows_alive == 30, "{datagrams:?}");
     // Three failures, a third of 1,000 a second each: a second of silence in each would cost that much.
-    ensure!(datagrams.lost < 1_000, "{datagrams:?}");
+    ensure_served(&datagrams, 30, 1_000)?;
     network.stop()
 }
 
@@ -202,10 +197,7 @@ fn the_status_tells_the_story(interrupt: &Interrupt) -> Result<()> {
     let after = network.running.status()?;
     ensure!(after.protected == Protected::Yes, "{after:?}");
     let untouched = |process: &&holdfast::status::Process| process.id != victim.id;
-    for old in before.runtimes().filter(untouched) {
-        let new = after.runtime(old.id);
-        ensure!(new.is_some_and(|new| (new.pid, new.incarnation) == (old.pid, old.incarnation)), "{old:?} became {new:?}");
-    }
+    ensure_same(before.runtimes().filter(untouched), &after)?;
     drop(stream);
     network.stop()
 }

@@ -11,6 +11,7 @@ use holdfast::lab::topology::HOST_DEVICE;
 use holdfast::lab::{Interrupt, link, until};
 use holdfast_tests::network::{self, CLIENT, Chain, GIVE_UP, INSIDE, Network, Options, SERVER, VIRTUAL, ip, socket};
 use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::verdict::ensure_unbroken;
 use holdfast_tests::{PATIENCE, binary, frames};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
@@ -332,8 +333,7 @@ fn a_full_table_drops_and_keeps(interrupt: &Interrupt) -> Result<()> {
     flood(&network, 2_000)?;
     let full = |status: &holdfast::status::Status| status.dropped("route_table_full") + status.dropped("flow_table_full") > 0;
     network.running.wait_for("a full table is counted", PATIENCE, interrupt, full)?;
-    let connections = held.verify(interrupt)?;
-    ensure!(connections.broken == 0, "{connections:?}");
+    ensure_unbroken(&held, interrupt)?;
     drop(held);
     network.stop()
 }
@@ -346,8 +346,7 @@ fn an_empty_pool_drops_and_keeps(interrupt: &Interrupt) -> Result<()> {
     let held = network.hold(VIRTUAL, 20)?;
     flood(&network, 5_000)?;
     network.running.wait_for("an empty pool is counted", PATIENCE, interrupt, |status| status.dropped("pool_empty") > 0)?;
-    let connections = held.verify(interrupt)?;
-    ensure!(connections.broken == 0, "{connections:?}");
+    ensure_unbroken(&held, interrupt)?;
     drop(held);
     network.stop()
 }
@@ -404,8 +403,7 @@ fn garbage_is_dropped_with_a_reason(interrupt: &Interrupt) -> Result<()> {
     let pings = programs::ping(&network.topology.client, ip(INSIDE), 5, 56, Duration::from_millis(50))?;
     ensure!(pings.received > 0, "{pings:?}");
 
-    let connections = held.verify(interrupt)?;
-    ensure!(connections.broken == 0, "{connections:?}");
+    ensure_unbroken(&held, interrupt)?;
     let after = network.running.status()?;
     for reason in ["truncated", "bad_version", "bad_length", "bad_checksum", "unknown_ethertype"] {
         ensure!(after.dropped(reason) > before.dropped(reason), "no {reason} among {:?}", after.drops);

@@ -7,6 +7,7 @@ use holdfast::lab::requirements::*;
 use holdfast::lab::{Interrupt, link, until};
 use holdfast_tests::network::{Chain, GIVE_UP, INSIDE, Network, Options, SERVER, SERVER_2, SIX, VIRTUAL, ip, socket};
 use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::verdict::ensure_unbroken;
 use holdfast_tests::{PATIENCE, frames};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -192,8 +193,7 @@ fn the_load_balancer_uses_both_servers(interrupt: &Interrupt) -> Result<()> {
     let connections_to = |address: &str| table.lines().filter(|line| line.contains(&format!(" {address}:80 "))).count();
     let (first, second) = (connections_to(SERVER), connections_to(SERVER_2));
     ensure!(first + second == 60 && first.abs_diff(second) <= 20, "{first} and {second} of 60 connections:\n{table}");
-    let connections = held.verify(interrupt)?;
-    ensure!(connections.broken == 0, "{connections:?}");
+    ensure_unbroken(&held, interrupt)?;
     drop(held);
     network.stop()
 }

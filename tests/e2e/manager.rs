@@ -9,6 +9,7 @@ use holdfast::status::{Process, Status};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, RECOVERY_LIMIT, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::verdict::{ensure_same, ensure_served, ensure_unbroken};
 use rustix::process::Signal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -53,15 +54,13 @@ fn kill_manager(network: &Network, interrupt: &Interrupt) -> Result<()> {
     wait_for_next(network, &last, RECOVERY_LIMIT, interrupt)?;
     ensure!(killed.elapsed() < BACK, "it was back after {:?}", killed.elapsed());
     network.wait_protected()?;
-    ensure_same(&before, &network.running.status()?)
+    ensure_nobody_else_changed(&before, &network.running.status()?)
 }
 
 /// The guard, the coordinator and the runtimes are the processes that they were.
-fn ensure_same(before: &Status, after: &Status) -> Result<()> {
-    for old in before.processes.iter().filter(|process| !["manager", "switch"].contains(&process.role.as_str())) {
-        let new = after.processes.iter().find(|new| (new.role.as_str(), new.id) == (old.role.as_str(), old.id));
-        ensure!(new.is_some_and(|new| (new.pid, new.incarnation) == (old.pid, old.incarnation)), "{old:?} became {new:?}");
-    }
+fn ensure_nobody_else_changed(before: &Status, after: &Status) -> Result<()> {
+    let others = |process: &&Process| !["manager", "switch"].contains(&process.role.as_str());
+    ensure_same(before.processes.iter().filter(others), after)?;
     ensure!(after.failovers.is_empty(), "no runtime has failed: {:?}", after.failovers);
     Ok(())
 }
@@ -93,14 +92,11 @@ fn connections_and_datagrams_go_on(interrupt: &Interrupt) -> Result<()> {
     let (_echo, stream) = network.stream(30, 1000)?;
     for _ in 0..3 {
         kill_manager(&network, interrupt)?;
-        let connections = held.verify(interrupt)?;
-        ensure!(connections.broken == 0, "{connections:?}");
+        ensure_unbroken(&held, interrupt)?;
     }
     let datagrams = stream.finish();
-    ensure!((datagrams.doubled, datagrams.changed) == (0, 0), "{datagrams:?}");
-    ensure!(datagrams.flows_alive == 30, "{datagrams:?}");
     // Three failures under 1,000 a second: a second of silence in each would cost three times that much.
-    ensure!(datagrams.lost < 1_000, "{datagrams:?}");
+    ensure_served(&datagrams, 30, 1_000)?;
     // And new connections are taken.
     let again = network.hold(VIRTUAL, 10)?;
     ensure!(again.verify(interrupt)?.alive == 10);
@@ -114,11 +110,7 @@ fn runtimes_still_fail_over_afterwards(interrupt: &Interrupt) -> Result<()> {
     network.serve_web()?;
     let held = network.hold(VIRTUAL, 60)?;
     kill_manager(&network, interrupt)?;
-    network.kill_each_runtime(|| {
-        let connections = held.verify(interrupt)?;
-        ensure!(connections.broken == 0, "{connections:?}");
-        Ok(())
-    })?;
+    network.kill_each_runtime(|| ensure_unbroken(&held, interrupt))?;
     drop(held);
     network.stop()
 }
@@ -136,9 +128,8 @@ fn a_manager_that_hangs_is_ended(interrupt: &Interrupt) -> Result<()> {
     until("the guard ends it", PATIENCE, interrupt, || Ok((!network.topology.router.pids()?.contains(&last.pid)).then_some(())))?;
     wait_for_next(&network, &last, PATIENCE, interrupt)?;
     network.wait_protected()?;
-    ensure_same(&before, &network.running.status()?)?;
-    let connections = held.verify(interrupt)?;
-    ensure!(connections.broken == 0, "{connections:?}");
+    ensure_nobody_else_changed(&before, &network.running.status()?)?;
+    ensure_unbroken(&held, interrupt)?;
     drop(held);
     network.stop()
 }
@@ -156,12 +147,8 @@ fn the_coordinator_dies_with_it(interrupt: &Interrupt) -> Result<()> {
     wait_for_next(&network, &last, RECOVERY_LIMIT, interrupt)?;
     network.wait_protected()?;
     let after = network.running.status()?;
-    for old in before.runtimes() {
-        let new = after.runtime(old.id);
-        ensure!(new.is_some_and(|new| (new.pid, new.incarnation) == (old.pid, old.incarnation)), "{old:?} became {new:?}");
-    }
-    let connections = held.verify(interrupt)?;
-    ensure!(connections.broken == 0, "{connections:?}");
+    ensure_same(before.runtimes(), &after)?;
+    ensure_unbroken(&held, interrupt)?;
     drop(held);
     network.stop()
 }

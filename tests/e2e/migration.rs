@@ -10,6 +10,7 @@ use holdfast::status::Status;
 use holdfast_tests::PATIENCE;
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, RECOVERY_LIMIT, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::verdict::{ensure_perfect, ensure_unbroken};
 use rustix::process::Signal;
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
@@ -70,11 +71,9 @@ fn flows_move_and_nothing_is_lost(interrupt: &Interrupt) -> Result<()> {
     network.wait_protected()?;
     let moved = go_round(&network)?;
     ensure!(moved >= 2 * 1100, "of 1,100 flows that went round twice only {moved} moved");
-    let connections = held.verify(interrupt)?;
-    ensure!(connections.broken == 0, "{connections:?}");
+    ensure_unbroken(&held, interrupt)?;
     let datagrams = stream.finish();
-    ensure!((datagrams.lost, datagrams.reordered, datagrams.doubled, datagrams.changed) == (0, 0, 0, 0), "{datagrams:?}");
-    ensure!(datagrams.flows_alive == 100, "{datagrams:?}");
+    ensure_perfect(&datagrams, 100)?;
     network.wait_protected()?;
     drop(held);
     network.stop()
@@ -120,8 +119,7 @@ fn a_drained_runtime_ends_and_comes_back(interrupt: &Interrupt) -> Result<()> {
     let status = network.running.status()?;
     ensure!(status.failovers.is_empty(), "to be drained is no failure: {:?}", status.failovers);
     network.wait_protected()?;
-    let connections = held.verify(interrupt)?;
-    ensure!(connections.broken == 0, "{connections:?}");
+    ensure_unbroken(&held, interrupt)?;
     let datagrams = stream.finish();
     ensure!((datagrams.lost, datagrams.reordered, datagrams.doubled) == (0, 0, 0), "{datagrams:?}");
     network.running.ask(&format!("restore {}", victim.id))?;
@@ -129,8 +127,7 @@ fn a_drained_runtime_ends_and_comes_back(interrupt: &Interrupt) -> Result<()> {
         status.runtime(victim.id).is_some_and(|process| process.state == "running")
     })?;
     network.wait_protected()?;
-    let connections = held.verify(interrupt)?;
-    ensure!(connections.broken == 0, "{connections:?}");
+    ensure_unbroken(&held, interrupt)?;
     drop(held);
     network.stop()
 }

@@ -7,6 +7,7 @@ use holdfast::lab::requirements::*;
 use holdfast_tests::binary;
 use holdfast_tests::network::{Chain, Network, Options, RECOVERY_LIMIT, SERVER};
 use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::verdict::ensure_unbroken;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::process::{Command, ExitCode, Output};
@@ -101,8 +102,7 @@ fn connections_stay_in_their_chain_when_the_rules_change(interrupt: &Interrupt) 
     let victim = network.running.busiest(None)?;
     network.running.kill(&victim, true, RECOVERY_LIMIT, interrupt)?;
     for held in [&old, &new] {
-        let connections = held.verify(interrupt)?;
-        ensure!(connections.broken == 0, "{connections:?}");
+        ensure_unbroken(held, interrupt)?;
     }
     check(&network)?;
     drop((old, new));
@@ -152,8 +152,7 @@ fn tenants_have_runtimes_of_their_own(interrupt: &Interrupt) -> Result<()> {
             let victim =
                 holdfast::lab::running::Victim { id, incarnation: process.incarnation, pid: process.pid, flows: process.flows };
             network.running.kill(&victim, true, RECOVERY_LIMIT, interrupt)?;
-            let connections = held.verify(interrupt)?;
-            ensure!(connections.broken == 0, "{connections:?}");
+            ensure_unbroken(&held, interrupt)?;
             check(&network)?;
         }
     }

@@ -7,6 +7,7 @@ use holdfast::status::{STATE_RUNNING, Status};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::network::{Chain, HELD_BODY, Network, Options, SERVER, VIRTUAL, socket};
 use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::verdict::ensure_unbroken;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -95,8 +96,7 @@ fn a_cluster_grows_and_shrinks_and_no_flow_notices(interrupt: &Interrupt) -> Res
     })?;
     let midway = ledger.datagrams();
     network.wait_protected()?;
-    let connections = held.verify(interrupt)?;
-    ensure!(connections.broken == 0, "{connections:?}");
+    ensure_unbroken(&held, interrupt)?;
     let datagrams = ledger.finish();
     let (before, after) = (&status.drops, network.running.status()?.drops);
     ensure!(

@@ -7,6 +7,7 @@
 pub mod frames;
 pub mod network;
 pub mod runner;
+pub mod verdict;
 
 use anyhow::{Result, ensure};
 use std::path::PathBuf;

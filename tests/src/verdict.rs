@@ -1,0 +1,50 @@
+//! What tests expect of connections, datagrams and processes; if it is not so, the error says what there was instead.
+
+use anyhow::{Result, ensure};
+use holdfast::lab::Interrupt;
+use holdfast::lab::keepalive::KeepAlive;
+use holdfast::lab::udp::Datagrams;
+use holdfast::status::{Process, Status};
+
+/// None of these connections has broken, and each answers once more.
+///
+/// # Errors
+/// If one has.
+pub fn ensure_unbroken(held: &KeepAlive, interrupt: &Interrupt) -> Result<()> {
+    let connections = held.verify(interrupt)?;
+    ensure!(connections.broken == 0, "{connections:?}");
+    Ok(())
+}
+
+/// Of as many flows everyone is served to the end, nothing has come twice or changed, and fewer than `lost` datagrams are missing.
+///
+/// # Errors
+/// If it is not so.
+pub fn ensure_served(datagrams: &Datagrams, flows: usize, lost: u64) -> Result<()> {
+    ensure!((datagrams.doubled, datagrams.changed) == (0, 0), "{datagrams:?}");
+    ensure!(datagrams.flows_alive == flows, "{datagrams:?}");
+    ensure!(datagrams.lost < lost, "{datagrams:?}");
+    Ok(())
+}
+
+/// Of as many flows nothing is missing, nothing has come twice, late or changed.
+///
+/// # Errors
+/// If it is not so.
+pub fn ensure_perfect(datagrams: &Datagrams, flows: usize) -> Result<()> {
+    ensure_served(datagrams, flows, 1)?;
+    ensure!(datagrams.reordered == 0, "{datagrams:?}");
+    Ok(())
+}
+
+/// These processes live, and are the same as before.
+///
+/// # Errors
+/// With the first that is not.
+pub fn ensure_same<'a>(before: impl Iterator<Item = &'a Process>, after: &Status) -> Result<()> {
+    for old in before {
+        let new = after.processes.iter().find(|new| (new.role.as_str(), new.id) == (old.role.as_str(), old.id));
+        ensure!(new.is_some_and(|new| (new.pid, new.incarnation) == (old.pid, old.incarnation)), "{old:?} became {new:?}");
+    }
+    Ok(())
+}
