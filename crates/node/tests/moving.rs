@@ -1,9 +1,9 @@
-//! A runtime that is leaving while flows are on their way to it: what it does when the one that sends them dies.
+//! A flow on its way from one runtime to another: what becomes of it when the one that sends it, or the switch, dies.
 
 use holdfast_nf::{Bound, Chain, ConfigError, Context, NetworkFunction, Open, Verdict};
 use holdfast_node::address::{COORDINATOR, SWITCH, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::message::{Claim, Control, Member, MemberState, RENOUNCED, kind, numbered};
+use holdfast_node::message::{Claim, Control, Member, MemberState, RENOUNCED, RouteInfo, kind, numbered};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::flows::role;
 use holdfast_protection::{NfvActor, Peer, ReleaseAt};
@@ -11,7 +11,7 @@ use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{MemoryPool, Packet, PacketPool};
 use zerocopy::FromBytes;
 
-/// The one that is leaving, and the one that sends it a flow.
+/// The one that gets a flow, and the one that sends it.
 const TARGET: Peer = Peer { node: 16, incarnation: 1 };
 const SOURCE: Peer = Peer { node: 17, incarnation: 2 };
 const SECOND: u64 = 1_000_000_000;
@@ -58,6 +58,11 @@ struct Host {
     coordinator: Fabric,
     pool: MemoryPool,
     now: u64,
+    /// What the source sends to the target stays in between.
+    is_cut: bool,
+    withheld: Vec<Vec<u8>>,
+    /// The flow's batch, as the source calls it.
+    batch: u32,
 }
 
 impl Host {
@@ -77,6 +82,9 @@ impl Host {
             coordinator: fabric(COORDINATOR),
             pool: MemoryPool::new(64),
             now: SECOND,
+            is_cut: false,
+            withheld: Vec::new(),
+            batch: 0,
         };
         let target = if has_replica { MemberState::Running } else { MemberState::Leaving };
         host.show(1, target, MemberState::Running);
@@ -90,7 +98,10 @@ impl Host {
         };
         host.coordinator.send_control(SOURCE.node, &order);
         host.carry(Vec::new());
-        assert!(host.take(kind::MOVE).len() == 1, "the switch leads the route to the target");
+        let moves = host.take(kind::MOVE);
+        let number =
+            moves.first().and_then(|body| body.first_chunk::<4>()).expect("the switch is asked to lead the route to the target");
+        host.batch = u32::from_be_bytes(*number);
         assert_eq!(host.role(), Some(role::ARRIVING));
         host
     }
@@ -117,6 +128,50 @@ impl Host {
         let frame = packet.bytes().to_vec();
         self.pool.put(packet);
         frame
+    }
+
+    /// Behind the last packet of the old route.
+    fn mark(&mut self) -> Vec<u8> {
+        let mut packet = self.packet(&[]);
+        (packet.meta.commit, packet.meta.flags) = (self.batch, Flags::OAM);
+        let outer = Outer { destination: mac_of(SOURCE.node), source: mac_of(SWITCH), index: index::MARK };
+        assert!(nsh::encapsulate(&mut packet, outer));
+        let frame = packet.bytes().to_vec();
+        self.pool.put(packet);
+        frame
+    }
+
+    /// The switch leads the route to the target, and the source sends the flow.
+    fn lead(&mut self) {
+        let body = [self.batch.to_be_bytes(), (EPOCH + 1).to_be_bytes()].concat();
+        self.switch.send(SOURCE.node, kind::MOVED, &body).expect("there is room");
+        let mark = self.mark();
+        self.carry(vec![(SOURCE, mark)]);
+    }
+
+    /// The switch dies, and its next life begins.
+    fn next_switch(&mut self) {
+        self.switch = Fabric::new(Peer { node: SWITCH, incarnation: 2 }, FabricConfig::default());
+        for peer in [TARGET, SOURCE] {
+            self.switch.set_peer(peer);
+        }
+    }
+
+    /// The switch's next life asks for routes. What it is told: of how many flows, and whether that is all.
+    fn tell(&mut self, who: Peer) -> (usize, bool) {
+        self.switch.send(who.node, kind::TELL, &[2]).expect("there is room");
+        self.carry(Vec::new());
+        self.told()
+    }
+
+    /// What the switch has been told since.
+    fn told(&mut self) -> (usize, bool) {
+        let told = self.take(kind::ROUTES);
+        let of_target = |body: &Vec<u8>| {
+            let infos = <[RouteInfo]>::ref_from_bytes(&body[5..]).expect("routes");
+            infos.iter().filter(|info| info.node.get() == TARGET.node && info.claim.epoch.get() == EPOCH + 1).count()
+        };
+        (told.iter().map(of_target).sum(), told.iter().any(|body| body[0] == 1))
     }
 
     fn packet(&mut self, frame: &[u8]) -> Packet {
@@ -151,7 +206,14 @@ impl Host {
                     self.pool.put(packet);
                 }
             }
+            if !self.is_cut {
+                frames.extend(self.withheld.drain(..).map(|frame| (TARGET, frame)));
+            }
             for frame in sent {
+                if self.is_cut && frame[..6] == mac_of(TARGET.node) && frame[6..12] == mac_of(SOURCE.node) {
+                    self.withheld.push(frame);
+                    continue;
+                }
                 for peer in [TARGET, SOURCE] {
                     if frame[..6] == mac_of(peer.node) {
                         frames.push((peer, frame.clone()));
@@ -271,4 +333,35 @@ fn one_that_only_starts_is_not_dead() {
     let mut host = Host::moving(false);
     host.show(2, MemberState::Leaving, MemberState::Starting);
     assert_eq!((host.claim(), host.role()), (None, Some(role::ARRIVING)));
+}
+
+/// The switch dies while a flow is between two runtimes. The one to which it comes tells the next life what it has before the flow is there, the other
+/// when it has gone: the flow is told all the same, by who has it.
+#[test]
+fn a_flow_that_arrives_behind_the_telling_is_told() {
+    let mut host = Host::moving(true);
+    host.is_cut = true;
+    host.lead();
+    assert!(!host.withheld.is_empty() && host.role() == Some(role::ARRIVING), "the flow is under way");
+    host.next_switch();
+    assert_eq!(host.tell(TARGET), (0, false), "a flow that only the dead switch knew of may come");
+    host.is_cut = false;
+    host.carry(Vec::new());
+    assert_eq!((host.role(), host.told()), (Some(role::OWNER), (1, true)));
+    assert_eq!(host.tell(SOURCE), (0, true), "it has only a replica");
+}
+
+/// The same, and the source dies with the switch: what does not come is not waited for, it is claimed.
+#[test]
+fn a_flow_that_does_not_arrive_ends_the_telling() {
+    let mut host = Host::moving(true);
+    host.is_cut = true;
+    host.lead();
+    host.next_switch();
+    assert_eq!(host.tell(TARGET), (0, false));
+    host.source = None;
+    host.withheld.clear();
+    host.show(2, MemberState::Running, MemberState::Failed);
+    host.recover();
+    assert_eq!((host.role(), host.told()), (Some(role::CLAIMING), (0, true)));
 }
