@@ -10,6 +10,7 @@
 //!
 //! In: packets with their keys, messages, the time. Out: packets for runtimes, messages. Never: a look at a flow's state.
 
+mod ownership;
 mod rebuild;
 mod routes;
 
@@ -17,7 +18,7 @@ pub use routes::Route;
 
 use crate::address::{COORDINATOR, NodeId, mac_of};
 use crate::channel::{Fabric, FabricConfig};
-use crate::message::{AGAIN, Claim, Control, Ended, Member, MemberState, RENOUNCED, TraceStep, kind};
+use crate::message::{Control, Member, MemberState, TraceStep, kind};
 use crate::rules::{Assembly, RuleSet};
 use holdfast_protection::Peer;
 use holdfast_wire::nsh::{self, Flags, Outer, index};
@@ -26,7 +27,6 @@ use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
 use rebuild::Rebuild;
 use routes::Routes;
 use std::collections::VecDeque;
-use zerocopy::FromBytes;
 
 /// What a switch is told at its start.
 #[derive(Debug, Clone)]
@@ -512,174 +512,6 @@ impl Switch {
         for member in members {
             self.fabric.set_peer(member.peer());
         }
-    }
-
-    /// Replicas ask for their flows' routes. Each gets it, under a new epoch, if nobody has got it since and the flow has not ended. A flow
-    /// that the switch does not know may live all the same: its route may have been forgotten or swept.
-    fn handle_claims(&mut self, from: Peer, body: &[u8], now: u64) -> Result<(), DropReason> {
-        let (number, claims) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
-        let claims = <[Claim]>::ref_from_bytes(claims).map_err(|_| DropReason::Malformed)?;
-        let mut answer = Vec::with_capacity(4 + claims.len() * 4);
-        answer.extend_from_slice(number);
-        for claim in claims {
-            // No epoch can be given before it is known which were: every runtime tells.
-            let epoch = if self.knows_epochs() { self.grant(from, claim, now).unwrap_or(0) } else { AGAIN };
-            answer.extend_from_slice(&epoch.to_be_bytes());
-        }
-        // The claimant waits for every answer; if its channel is full it has stopped reading, and will be declared failed itself.
-        let _ = self.fabric.send(from.node, kind::CLAIMED, &answer);
-        Ok(())
-    }
-
-    fn grant(&mut self, to: Peer, claim: &Claim, now: u64) -> Option<u32> {
-        if !self.targets.iter().any(|target| target.peer == to && target.state != MemberState::Failed) {
-            return None;
-        }
-        let key = FlowKey::from(claim.key);
-        let hash = self.routes.hash(&key);
-        let epoch = self.next_epoch;
-        let is_renounced = claim.chain.get() & RENOUNCED != 0;
-        let id = match self.routes.find(&key, hash) {
-            Some(found) if found.is_reply => return None,
-            Some(found) => {
-                let route = self.routes.get(found.slot)?;
-                let came_from = route.moved_from.filter(|(_, old)| *old == claim.epoch.get());
-                if is_renounced {
-                    // It is as if the flow had never moved: its old owner's replica may have it.
-                    if let Some((before, old)) = came_from
-                        && route.owner == to
-                    {
-                        self.routes.give(found.slot, before, old);
-                        self.count_route(to, -1);
-                        self.count_route(before, 1);
-                    }
-                    return None;
-                }
-                if route.epoch != claim.epoch.get() && !self.planted.no_epoch_check {
-                    match came_from {
-                        // The old owner is gone. It may have been done with the move: the new one knows, and will say.
-                        Some(_) if route.owner != to => return Some(AGAIN),
-                        // It was the replica and the target both.
-                        Some(_) => {}
-                        None => return None,
-                    }
-                }
-                let old = route.owner;
-                self.routes.give(found.slot, to, epoch);
-                self.count_route(old, -1);
-                found.slot
-            }
-            None if is_renounced => return None,
-            None if self.routes.has_ended(hash, claim.epoch.get()) && !self.planted.no_epoch_check => return None,
-            None => {
-                let route = Route { is_real: true, ..Route::new(key, to, epoch, claim.chain.get() as u16, now) };
-                self.routes.insert(hash, route)?
-            }
-        };
-        self.count_route(to, 1);
-        self.next_epoch = self.next_epoch.wrapping_add(1).max(1);
-        let reply = FlowKey::from(claim.reply);
-        if reply != FlowKey::default() {
-            self.routes.set_reply(id, reply);
-        }
-        Some(epoch)
-    }
-
-    /// A runtime gives routes of its flows to another. What follows the mark that it gets in band came before the new routes.
-    fn handle_move(
-        &mut self,
-        from: Peer,
-        body: &[u8],
-        out: &mut Vec<(Peer, Packet)>,
-        pool: &mut dyn PacketPool,
-    ) -> Result<(), DropReason> {
-        let (number, rest) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
-        let (node, rest) = rest.split_first_chunk::<2>().ok_or(DropReason::Malformed)?;
-        let (incarnation, claims) = rest.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
-        let to = Peer { node: u16::from_be_bytes(*node), incarnation: u32::from_be_bytes(*incarnation) };
-        let claims = <[Claim]>::ref_from_bytes(claims).map_err(|_| DropReason::Malformed)?;
-        let serves = |peer: Peer, targets: &[Target]| {
-            let is_there = |state| matches!(state, MemberState::Running | MemberState::Leaving);
-            targets.iter().any(|target| target.peer == peer && is_there(target.state))
-        };
-        let is_possible = self.knows_epochs() && to != from && serves(from, &self.targets) && serves(to, &self.targets);
-        let mut answer = Vec::with_capacity(4 + claims.len() * 4);
-        answer.extend_from_slice(number);
-        for claim in claims {
-            let epoch = if is_possible { self.move_route(from, to, claim).unwrap_or(0) } else { 0 };
-            answer.extend_from_slice(&epoch.to_be_bytes());
-        }
-        let _ = self.fabric.send(from.node, kind::MOVED, &answer);
-        self.mark(from, u32::from_be_bytes(*number), out, pool);
-        Ok(())
-    }
-
-    fn move_route(&mut self, from: Peer, to: Peer, claim: &Claim) -> Option<u32> {
-        let key = FlowKey::from(claim.key);
-        let found = self.routes.find(&key, self.routes.hash(&key)).filter(|found| !found.is_reply)?;
-        let route = self.routes.get(found.slot)?;
-        let old = route.epoch;
-        if route.owner != from || old != claim.epoch.get() || route.moved_from.is_some() {
-            return None;
-        }
-        let epoch = self.next_epoch;
-        self.next_epoch = self.next_epoch.wrapping_add(1).max(1);
-        self.routes.give(found.slot, to, epoch);
-        if let Some(route) = self.routes.get_mut(found.slot) {
-            route.moved_from = Some((from, old));
-        }
-        self.count_route(from, -1);
-        self.count_route(to, 1);
-        let reply = FlowKey::from(claim.reply);
-        if reply != FlowKey::default() {
-            // A packet on its way out that would have taught it says an epoch that is over.
-            self.routes.set_reply(found.slot, reply);
-        }
-        Some(epoch)
-    }
-
-    /// Sends a mark behind every packet that was sent to this runtime before. Without a buffer there is none; the runtime asks again.
-    fn mark(&mut self, to: Peer, number: u32, out: &mut Vec<(Peer, Packet)>, pool: &mut dyn PacketPool) {
-        let Some(mut mark) = pool.take() else { return };
-        mark.meta.stamp = self.last_stamp;
-        mark.meta.switch = self.config.number;
-        mark.meta.flags = Flags::OAM;
-        mark.meta.commit = number;
-        let outer = Outer { destination: mac_of(to.node), source: mac_of(self.config.me.node), index: index::MARK };
-        if nsh::encapsulate(&mut mark, outer) {
-            out.push((to, mark));
-        } else {
-            pool.put(mark);
-        }
-    }
-
-    /// Flows have arrived where their routes lead.
-    fn handle_settled(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
-        let settled = <[Ended]>::ref_from_bytes(body).map_err(|_| DropReason::Malformed)?;
-        for settled in settled {
-            let key = FlowKey::from(settled.key);
-            if let Some(found) = self.routes.find(&key, self.routes.hash(&key))
-                && let Some(route) = self.routes.get_mut(found.slot)
-                && route.owner == from
-                && route.epoch == settled.epoch.get()
-            {
-                route.moved_from = None;
-            }
-        }
-        Ok(())
-    }
-
-    fn handle_ended(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
-        let ended = <[Ended]>::ref_from_bytes(body).map_err(|_| DropReason::Malformed)?;
-        for ended in ended {
-            let key = FlowKey::from(ended.key);
-            if let Some(found) = self.routes.find(&key, self.routes.hash(&key))
-                && self.routes.get(found.slot).is_some_and(|route| route.epoch == ended.epoch.get() && route.owner == from)
-            {
-                self.end_route(found.slot);
-            }
-        }
-        Ok(())
     }
 
     /// Sends on what waited and need not wait any more.

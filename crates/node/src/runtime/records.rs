@@ -1,0 +1,178 @@
+//! What the switch, the coordinator, the manager and other runtimes say.
+
+use super::Runtime;
+use super::migration::{Migrations, Parts};
+use super::telling::Telling;
+use crate::address::{COORDINATOR, MANAGER, NodeId, SWITCH, mac_of, node_of};
+use crate::message::{Control, FlowInfo, MemberState, kind, numbered};
+use holdfast_protection::flows::{ActorHeader, flag, role};
+use holdfast_protection::{Peer, kind as protection_kind};
+use holdfast_wire::selector::Selector;
+use holdfast_wire::{DropReason, Packet, PacketPool};
+
+impl Runtime {
+    pub(super) fn handle_records(&mut self, pool: &mut dyn PacketPool) {
+        let inbox = core::mem::take(&mut self.fabric.inbox);
+        for (record, body) in inbox.records() {
+            let result = match record.kind {
+                1..=protection_kind::LAST => self.handle_protection(record.from, record.kind, body, pool),
+                kind::CONTROL => Control::decode(body).map(|message| self.handle_control(record.from, message)),
+                kind::NUMBERED if record.from.node == COORDINATOR => {
+                    numbered(body).map(|(number, message)| self.handle_order(record.from, number, message))
+                }
+                kind::CLAIMED => self.recoveries.handle_claimed(body, &mut self.lanes),
+                kind::TELL if record.from.node == SWITCH => self.handle_tell(body),
+                kind::PREPARE..=kind::CANCEL | kind::MOVED => {
+                    let (migrations, mut parts) = self.migration();
+                    migrations.handle_record(record.from, record.kind, body, &mut parts)
+                }
+                _ => Err(DropReason::Malformed),
+            };
+            if let Err(reason) = result {
+                self.shared.drops.count(reason);
+            }
+        }
+        self.fabric.inbox = inbox;
+        self.fabric.inbox.clear();
+    }
+
+    /// The switch has died, and its next life asks for its routes.
+    fn handle_tell(&mut self, body: &[u8]) -> Result<(), DropReason> {
+        let &[number] = body else { return Err(DropReason::Malformed) };
+        self.switch_number = Some(number);
+        let (migrations, mut parts) = self.migration();
+        let departed = migrations.handle_new_switch(&mut parts);
+        self.recoveries.ask_again();
+        self.telling = Some(Telling::new(self.config.me, self.shared.newest_epoch, departed));
+        Ok(())
+    }
+
+    fn migration(&mut self) -> (&mut Migrations, Parts<'_>) {
+        let Runtime { migrations, lanes, shared, fabric, recoveries, .. } = self;
+        (migrations, Parts { lanes, shared, fabric, recoveries })
+    }
+
+    /// Something came behind everything that was sent to this runtime before: from the switch on an old route, or handed over by an owner.
+    pub(super) fn handle_mark(&mut self, mark: &Packet, source: holdfast_wire::header::Mac) {
+        if source == mac_of(SWITCH) {
+            self.migrations.handle_mark(mark.meta.commit);
+            return;
+        }
+        let from = node_of(&source).and_then(|node| self.fabric.peer(node));
+        if let Some(from) = from
+            && let Some(lane) = self.lanes.get_mut(mark.meta.chain as usize)
+        {
+            lane.protection.handle_mark(from, mark.meta.commit);
+        }
+    }
+
+    fn handle_protection(&mut self, from: Peer, record: u8, body: &[u8], pool: &mut dyn PacketPool) -> Result<(), DropReason> {
+        let (chain, body) = body.split_first_chunk::<2>().ok_or(DropReason::Malformed)?;
+        let lane = self.lanes.get_mut(u16::from_be_bytes(*chain) as usize).ok_or(DropReason::Malformed)?;
+        let result = lane.protection.handle_record(&mut lane.flows, from, record, body, &mut lane.outbox);
+        lane.demote(&mut self.shared, pool);
+        result
+    }
+
+    pub(super) fn handle_control(&mut self, from: Peer, message: Control) {
+        match message {
+            Control::Account { handled } if from.node == COORDINATOR => self.account(handled),
+            // It has begun anew, and knows of nothing that was reported.
+            Control::Account { .. } if from.node == MANAGER => self.next_report = 0,
+            Control::Settled { handled } if from.node == COORDINATOR => self.errands.settle(handled),
+            Control::View { version, members } if version > self.view => {
+                self.view = version;
+                let me = self.config.me;
+                let has_failed = |peer: Peer| {
+                    let mut of_node = members.iter().filter(|member| member.node == peer.node);
+                    of_node.any(|member| {
+                        let is_past = member.incarnation > peer.incarnation;
+                        is_past || member.peer() == peer && member.state == MemberState::Failed
+                    })
+                };
+                self.fenced |= has_failed(me);
+                if members.iter().any(|member| member.peer() == me && member.state == MemberState::Leaving) {
+                    self.migrations.arrivals.give_back(has_failed, &mut self.lanes, &mut self.recoveries);
+                }
+                self.members.clear();
+                let others = members.iter().filter(|member| member.node != me.node);
+                self.members.extend(
+                    others
+                        .filter(|member| matches!(member.state, MemberState::Running | MemberState::Leaving))
+                        .map(|member| member.peer()),
+                );
+                for peer in &self.members {
+                    self.fabric.set_peer(*peer);
+                }
+                let replicas: Vec<Peer> = members
+                    .iter()
+                    .filter(|member| member.node != me.node && member.state == MemberState::Running)
+                    .map(|member| member.peer())
+                    .collect();
+                for lane in &mut self.lanes {
+                    lane.protection.set_peers(&mut lane.flows, &replicas, &mut lane.outbox);
+                }
+            }
+            Control::Recover { node, incarnation } => {
+                let dead = Peer { node, incarnation };
+                self.fabric.remove_peer(dead);
+                if self.recoveries.begin(dead, self.config.me, &mut self.lanes) {
+                    let (migrations, mut parts) = self.migration();
+                    migrations.handle_dead(dead, &mut parts);
+                }
+            }
+            Control::Migrate { request, targets, limit, selector } => {
+                let targets = targets.into_iter().map(|(node, incarnation)| Peer { node, incarnation }).collect();
+                self.migrations.order(request, targets, limit, &selector, &mut self.fabric);
+            }
+            Control::Grant { pool, blocks } => {
+                self.with_pool(pool, |pool| blocks.iter().for_each(|(block, used)| pool.backend().grant_block(*block, used)));
+            }
+            Control::Deny { pool } => self.with_pool(pool, |pool| pool.backend().deny()),
+            Control::Returned { pool, numbers } => self.with_pool(pool, |pool| {
+                for number in &numbers {
+                    pool.backend().returned(*number);
+                }
+            }),
+            Control::Taken { pool, numbers } => self.with_pool(pool, |pool| {
+                for number in &numbers {
+                    pool.backend().taken(*number);
+                }
+            }),
+            Control::SpareBlocks { pool } => self.with_pool(pool, |pool| pool.backend().spare()),
+            Control::ListFlows { request, limit, selector } => self.list_flows(from.node, request, limit as usize, &selector),
+            _ => {}
+        }
+    }
+
+    fn list_flows(&mut self, to: NodeId, request: u32, limit: usize, selector: &str) {
+        let mut infos = Vec::new();
+        // Who asked has read it before; of a selector that nobody can read there are no flows.
+        let selector = selector.parse::<Selector>().ok();
+        let is_meant = |header: &ActorHeader| {
+            selector.as_ref().is_some_and(|selector| selector.matches(&header.key) || selector.matches(&header.reply.reverse()))
+        };
+        for lane in &self.lanes {
+            let owned = lane.flows.iter().filter(|(_, header)| header.role == role::OWNER && is_meant(header));
+            infos.extend(owned.take(limit.saturating_sub(infos.len())).map(|(slot, header)| FlowInfo {
+                key: header.key,
+                reply: header.reply,
+                chain: lane.index,
+                state: lane.chain.describe(lane.flows.state(slot)).to_owned(),
+                owner: self.config.me.node,
+                replica: if header.flags & flag::UNPROTECTED == 0 { header.peer } else { 0 },
+                epoch: header.epoch,
+                age: self.shared.now.saturating_sub(header.opened_at),
+                packets: header.packets(),
+                bytes: header.bytes(),
+            }));
+        }
+        let chunks = infos.chunks(8).count();
+        for (at, flows) in infos.chunks(8).enumerate() {
+            self.fabric.send_control(to, &Control::Flows { request, flows: flows.to_vec(), last: at + 1 == chunks });
+        }
+        if chunks == 0 {
+            self.fabric.send_control(to, &Control::Flows { request, flows: Vec::new(), last: true });
+        }
+    }
+}
