@@ -34,6 +34,12 @@ pub struct Status {
     pub version: u32,
     /// Would every flow survive if one process failed now?
     pub protected: Protected,
+    /// What may fail: `process`, or `host` with everything on it.
+    #[serde(default = "process")]
+    pub survives: String,
+    /// The hosts, if several make the box, in the order of their numbers.
+    #[serde(default)]
+    pub hosts: Vec<Host>,
     /// Of a flow that survives a failure, the latest packets whose effects on its state may be undone: under the weakest chain's protection
     /// among those that promise anything. 0: none.
     #[serde(default)]
@@ -52,6 +58,30 @@ pub struct Status {
     /// What failed since the start, oldest first.
     #[serde(default)]
     pub failovers: Vec<Failover>,
+}
+
+fn process() -> String {
+    UNIT_PROCESS.to_owned()
+}
+
+/// Any one process may fail, in [`Status::survives`].
+pub const UNIT_PROCESS: &str = "process";
+
+/// Any one host may fail, in [`Status::survives`].
+pub const UNIT_HOST: &str = "host";
+
+/// The host that serves the ports, in [`Host::state`].
+pub const STATE_SERVING: &str = "serving";
+
+/// A host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// Its name in the configuration.
+    pub name: String,
+    /// `serving` the ports, `running`, or `away`: as the coordinator saw it last.
+    pub state: String,
+    /// It is the one that answers.
+    pub is_this: bool,
 }
 
 /// Whether a single failure now would be survived by every flow.
@@ -223,6 +253,8 @@ mod tests {
     #[test]
     fn the_busiest_runtime_is_one_that_serves() {
         let mut status = Status {
+            survives: process(),
+            hosts: Vec::new(),
             version: VERSION,
             protected: Protected::Yes,
             may_forget: 0,

@@ -55,6 +55,12 @@ impl Host {
         self.settle(now, out, pool);
     }
 
+    /// Frames that came from other hosts.
+    pub fn handle_fabric(&mut self, frames: &mut Vec<Packet>, now: u64, out: &mut HostOut, pool: &mut dyn PacketPool) {
+        self.hub.handle_fabric(frames, now, &mut out.hub, pool);
+        self.settle(now, out, pool);
+    }
+
     /// A frame for a runtime that could not be put into its ring, and is to be dropped.
     pub fn handle_undelivered(&mut self, frame: &mut Packet) {
         self.hub.handle_undelivered(frame);

@@ -4,9 +4,13 @@
 //! then goes where its destination address says: to another process, to the switch, to the manager, or, if it is a released packet, out.
 //! A runtime is fenced here before anybody else is told that it is gone.
 //!
-//! In: packets with their keys from the edge, frames from processes, what becomes of processes, the time. Out: a [`HubOut`]. Never: I/O.
+//! Several hosts make one box. Each has a hub; what is for nobody here goes to the others by the fabric's port, and what comes from there is for somebody
+//! here or is none of this hub's business. One of them serves the ports at a time ([`quorum`](crate::quorum)): the switch lives there, and there all
+//! packets pass the fence, also those that runtimes of other hosts release. When service changes hands, a new life of the switch begins as after its death.
+//!
+//! In: packets with their keys from the edge, frames from processes and from other hosts, what becomes of processes, the time. Out: a [`HubOut`]. Never: I/O.
 
-use crate::address::{COORDINATOR, FIRST_RUNTIME, MANAGER, NodeId, SWITCH, mac_of, node_of};
+use crate::address::{COORDINATOR, FIRST_RUNTIME, NodeId, SWITCH, mac_of, mac_of_life, node_of};
 use crate::manager::{Manager, Wish};
 use crate::switch::Switch;
 use holdfast_protection::{Fence, Peer, Released};
@@ -19,6 +23,8 @@ use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
 pub struct HubOut {
     /// Frames for processes: runtimes, and the coordinator.
     pub to_runtime: Vec<(Peer, Packet)>,
+    /// Frames for other hosts.
+    pub to_fabric: Vec<Packet>,
     /// Packets for the edge, parsed.
     pub released: Vec<Released<Packet>>,
     /// Processes to start and to fence.
@@ -34,6 +40,10 @@ pub struct Hub {
     fence: Fence,
     /// A new life does not know yet which of the processes that it found may speak.
     is_undecided: bool,
+    /// Of several hosts: processes that were started here.
+    local: Option<Vec<Peer>>,
+    /// The switch lives here.
+    is_serving: bool,
     drops: DropCounters,
     forwarded: u64,
 }
@@ -41,12 +51,49 @@ pub struct Hub {
 impl Hub {
     /// A hub of these parts.
     pub fn new(switch: Switch, manager: Manager) -> Hub {
-        Hub { switch, manager, fence: Fence::new(), is_undecided: false, drops: DropCounters::default(), forwarded: 0 }
+        let (fence, drops) = (Fence::new(), DropCounters::default());
+        Hub { switch, manager, fence, is_undecided: false, local: None, is_serving: true, drops, forwarded: 0 }
+    }
+
+    /// It is one of several. It does not serve the ports before it is told to: its switch is nobody.
+    pub fn join(&mut self, hosts: u16, patience: u64, now: u64) {
+        self.manager.join(hosts, patience, now);
+        self.local = Some(Vec::new());
+        self.is_serving = false;
+    }
+
+    /// The switch's next life begins here, as [`Wish::Serve`] says.
+    pub fn begin(&mut self, switch: Switch) {
+        self.switch = switch;
+        self.is_serving = true;
+    }
+
+    /// Another host serves, or none: what the switch still holds is given back.
+    pub fn retire(&mut self, pool: &mut dyn PacketPool) {
+        self.is_serving = false;
+        self.switch.abandon(pool);
+    }
+
+    /// True if the ports are served here.
+    pub fn is_serving(&self) -> bool {
+        self.is_serving
+    }
+
+    fn is_local(&self, peer: Peer) -> bool {
+        self.local.as_ref().is_none_or(|local| local.contains(&peer))
+    }
+
+    fn note_local(&mut self, peer: Peer) {
+        if let Some(local) = &mut self.local {
+            local.retain(|other| *other != peer);
+            local.push(peer);
+        }
     }
 
     /// A life of the coordinator begins: it may speak, and no earlier one.
     pub fn handle_coordinator(&mut self, peer: Peer) {
         self.fence.open(peer);
+        self.note_local(peer);
         self.manager.fabric().set_peer(peer);
         self.switch.fabric().set_peer(peer);
     }
@@ -55,11 +102,19 @@ impl Hub {
     pub fn handle_coordinator_ended(&mut self, peer: Peer) {
         self.manager.handle_coordinator_ended();
         self.fence.close(peer);
+        self.handle_buried(peer);
     }
 
-    /// True while there is a coordinator.
+    /// A process is no more, and nothing can be told to it.
+    pub fn handle_buried(&mut self, peer: Peer) {
+        if let Some(local) = &mut self.local {
+            local.retain(|other| *other != peer);
+        }
+    }
+
+    /// True while there is a coordinator; that of another host is heard, or not.
     pub fn has_coordinator(&self) -> bool {
-        self.fence.peer(COORDINATOR).is_some()
+        self.fence.peer(COORDINATOR).is_some() || self.local.is_some() && self.manager.is_coordinator_heard()
     }
 
     /// A runtime's process was started.
@@ -78,6 +133,7 @@ impl Hub {
     /// the driver leaves what they send where it is: see [`Hub::may_hear`].
     pub fn succeed(&mut self, found: &[Peer]) {
         self.is_undecided = true;
+        found.iter().for_each(|peer| self.note_local(*peer));
         self.manager.succeed(found);
     }
 
@@ -120,6 +176,15 @@ impl Hub {
     /// Sends on the packets taken since.
     pub fn forward(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
         self.switch.forward(now, &mut out.to_runtime, pool);
+        self.part(out);
+    }
+
+    /// What is for runtimes of other hosts goes there.
+    fn part(&self, out: &mut HubOut) {
+        if let Some(local) = &self.local {
+            let remote = out.to_runtime.extract_if(.., |(peer, _)| !local.contains(peer));
+            out.to_fabric.extend(remote.map(|(_, frame)| frame));
+        }
     }
 
     /// A frame for a runtime that could not be put into its ring, and is to be dropped.
@@ -145,19 +210,20 @@ impl Hub {
         let destination: Option<Mac> = header[..6].try_into().ok();
         let ethertype = u16::from_be_bytes([header[12], header[13]]);
         // Who sends speaks only for itself.
-        if header[6..12] != mac_of(from.node) {
+        let own = if ethertype == ETHERTYPE_NSH { mac_of_life(from) } else { mac_of(from.node) };
+        if header[6..12] != own {
             return self.drop(packet, DropReason::Malformed, pool);
         }
         let Some(node) = destination.as_ref().and_then(node_of) else { return self.drop(packet, DropReason::UnknownNode, pool) };
         match (node, ethertype) {
-            (SWITCH, ETHERTYPE_NSH) if from.node >= FIRST_RUNTIME => self.release(from, packet, out, pool),
-            (SWITCH, ETHERTYPE_FABRIC) => {
+            (SWITCH, ETHERTYPE_NSH) if from.node >= FIRST_RUNTIME && self.is_serving => self.release(from, packet, out, pool),
+            (SWITCH, ETHERTYPE_FABRIC) if self.is_serving => {
                 if let Err(reason) = self.switch.fabric().handle_frame(packet.bytes(), now) {
                     self.drops.count(reason);
                 }
                 pool.put(packet);
             }
-            (MANAGER, ETHERTYPE_FABRIC) => {
+            (node, ETHERTYPE_FABRIC) if node == self.manager.node() => {
                 if let Err(reason) = self.manager.fabric().handle_frame(packet.bytes(), now) {
                     self.drops.count(reason);
                 }
@@ -169,9 +235,68 @@ impl Hub {
                     packet.layers = Default::default();
                     out.to_runtime.push((peer, packet));
                 }
+                None if self.local.is_some() => {
+                    packet.layers = Default::default();
+                    out.to_fabric.push(packet);
+                }
                 None => self.drop(packet, DropReason::UnknownNode, pool),
             },
             _ => self.drop(packet, DropReason::Malformed, pool),
+        }
+    }
+
+    /// Frames that came from other hosts.
+    pub fn handle_fabric(&mut self, frames: &mut Vec<Packet>, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
+        for packet in frames.drain(..) {
+            self.handle_fabric_frame(packet, now, out, pool);
+        }
+    }
+
+    fn handle_fabric_frame(&mut self, mut packet: Packet, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
+        let Some(header) = packet.bytes().first_chunk::<14>() else { return self.drop(packet, DropReason::Malformed, pool) };
+        let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] = *header;
+        let (source, ethertype) = ([s0, s1, s2, s3, s4, s5], u16::from_be_bytes([t0, t1]));
+        // Whatever else lives on that network is nobody's here, and what the network shows to every host is for one of them.
+        let (Some(node), Some(from)) = (node_of(&[d0, d1, d2, d3, d4, d5]), node_of(&source)) else { return pool.put(packet) };
+        let receiver = match node {
+            SWITCH if self.is_serving && ethertype == ETHERTYPE_NSH => {
+                return self.release_remote(from, source, packet, out, pool);
+            }
+            SWITCH if self.is_serving => Some(self.switch.fabric()),
+            node if node == self.manager.node() => Some(self.manager.fabric()),
+            _ => None,
+        };
+        match receiver {
+            Some(fabric) => {
+                let result = if ethertype == ETHERTYPE_FABRIC {
+                    fabric.handle_frame(packet.bytes(), now)
+                } else {
+                    Err(DropReason::Malformed)
+                };
+                if let Err(reason) = result {
+                    self.drops.count(reason);
+                }
+                pool.put(packet);
+            }
+            None => match self.present(node).filter(|_| matches!(ethertype, ETHERTYPE_NSH | ETHERTYPE_FABRIC)) {
+                Some(peer) => {
+                    self.forwarded += 1;
+                    packet.layers = Default::default();
+                    out.to_runtime.push((peer, packet));
+                }
+                None => pool.put(packet),
+            },
+        }
+    }
+
+    /// A runtime of another host has released a packet.
+    fn release_remote(&mut self, from: NodeId, source: Mac, packet: Packet, out: &mut HubOut, pool: &mut dyn PacketPool) {
+        // An earlier life of it that does not know yet has another address.
+        let speaker =
+            self.fence.peer(from).filter(|peer| from >= FIRST_RUNTIME && mac_of_life(*peer) == source && !self.is_local(*peer));
+        match speaker {
+            Some(peer) => self.release(peer, packet, out, pool),
+            None => self.drop(packet, DropReason::Fenced, pool),
         }
     }
 
@@ -190,9 +315,20 @@ impl Hub {
         }
     }
 
-    /// The incarnation of a runtime that may speak.
+    /// The incarnation of a process of this host that may speak.
     fn present(&self, node: NodeId) -> Option<Peer> {
-        self.fence.peer(node)
+        self.fence.peer(node).filter(|peer| self.is_local(*peer))
+    }
+
+    /// Runtimes of other hosts may speak whom the coordinator names.
+    fn admit(&mut self, peers: &[Peer]) {
+        let Hub { fence, local: Some(local), .. } = self else { return };
+        let gone = |peer: &Peer| peer.node >= FIRST_RUNTIME && !local.contains(peer) && !peers.contains(peer);
+        for peer in fence.peers().iter().copied().filter(gone).collect::<Vec<_>>() {
+            fence.close(peer);
+        }
+        let ours = |node| local.iter().any(|peer| peer.node == node);
+        peers.iter().filter(|peer| !ours(peer.node)).for_each(|peer| fence.open(*peer));
     }
 
     fn release(&mut self, from: Peer, mut packet: Packet, out: &mut HubOut, pool: &mut dyn PacketPool) {
@@ -221,29 +357,46 @@ impl Hub {
         let wishes: Vec<Wish> = self.manager.poll_wishes().collect();
         for wish in wishes {
             match wish {
-                Wish::Start(peer) => self.fence.open(peer),
+                Wish::Start(peer) => {
+                    self.fence.open(peer);
+                    self.note_local(peer);
+                }
                 // Whoever recovers its flows does so after this.
                 Wish::Fence(peer) => self.handle_ended(peer),
-                Wish::Stop(_) => {}
+                Wish::Stop(_) | Wish::Serve(_) => {}
+                Wish::Retire => self.retire(pool),
             }
             out.wishes.push(wish);
         }
-        self.switch.handle_records(now, &mut out.to_runtime, pool);
-        self.switch.handle_timeout(now, &mut out.to_runtime, pool);
-        self.forward(now, out, pool);
+        if let Some(peers) = self.manager.take_admitted() {
+            self.admit(&peers);
+        }
+        if self.is_serving {
+            self.switch.handle_records(now, &mut out.to_runtime, pool);
+            self.switch.handle_timeout(now, &mut out.to_runtime, pool);
+            self.forward(now, out, pool);
+        }
         self.carry(now, out, pool);
     }
 
     /// Carries the frames of switch and manager.
     fn carry(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
-        let Hub { switch, manager, fence, drops, .. } = self;
-        for fabric in [switch.fabric(), manager.fabric()] {
+        let Hub { switch, manager, fence, local, is_serving, drops, .. } = self;
+        let switch = if *is_serving { Some(switch.fabric()) } else { None };
+        for fabric in switch.into_iter().chain([manager.fabric()]) {
             fabric.poll_transmit(now, |frame| {
                 let node = frame[..6].try_into().ok().and_then(|mac: Mac| node_of(&mac));
-                let Some(peer) = node.and_then(|node| fence.peer(node)) else { return true };
+                let peer =
+                    node.and_then(|node| fence.peer(node)).filter(|peer| local.as_ref().is_none_or(|local| local.contains(peer)));
+                if peer.is_none() && local.is_none() {
+                    return true;
+                }
                 let Some(mut packet) = pool.take() else { return false };
                 if packet.copy_from(frame) {
-                    out.to_runtime.push((peer, packet));
+                    match peer {
+                        Some(peer) => out.to_runtime.push((peer, packet)),
+                        None => out.to_fabric.push(packet),
+                    }
                 } else {
                     drops.count(DropReason::FrameTooLarge);
                     pool.put(packet);
@@ -261,7 +414,10 @@ impl Hub {
     /// When [`Hub::turn`] is due without input.
     pub fn poll_timeout(&mut self) -> u64 {
         let fabric = |timeout: Option<u64>| timeout.unwrap_or(u64::MAX);
-        let fabrics = fabric(self.switch.fabric().poll_timeout()).min(fabric(self.manager.fabric().poll_timeout()));
-        fabrics.min(self.switch.poll_timeout())
+        let manager = fabric(self.manager.fabric().poll_timeout()).min(self.manager.poll_timeout());
+        if !self.is_serving {
+            return manager;
+        }
+        manager.min(fabric(self.switch.fabric().poll_timeout())).min(self.switch.poll_timeout())
     }
 }

@@ -13,6 +13,7 @@ pub mod host;
 pub mod hub;
 pub mod manager;
 pub mod message;
+pub mod quorum;
 pub mod rules;
 pub mod runtime;
 pub mod switch;

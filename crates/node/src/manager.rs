@@ -6,12 +6,13 @@
 //!
 //! In: messages, what the driver knows of processes. Out: messages, [`Wish`]es. Never: a decision about a runtime.
 
-use crate::address::{COORDINATOR, NodeId};
+use crate::address::{COORDINATOR, NodeId, host_of, manager_of};
 use crate::channel::{Fabric, FabricConfig};
 use crate::coordinator::RuntimeStatus;
 use crate::message::{
     Control, Drain, Failover, FlowInfo, Member, MemberState, Order, Protected, Refusal, Report, Standing, TraceStep, kind,
 };
+use crate::quorum::{Change, Quorum};
 use crate::rules::{Rule, RuleSet};
 use holdfast_protection::Peer;
 use holdfast_wire::{DropCounters, DropReason};
@@ -26,6 +27,10 @@ pub enum Wish {
     Fence(Peer),
     /// It has nothing left to do: end its process.
     Stop(Peer),
+    /// The ports are to be served here, in this term: begin the switch's next life, see [`Hub::begin`](crate::hub::Hub::begin).
+    Serve(u32),
+    /// The ports are not to be served here any more: see [`Hub::retire`](crate::hub::Hub::retire).
+    Retire,
 }
 
 /// A request to move flows.
@@ -54,9 +59,11 @@ const FAILOVERS_KEPT: usize = 64;
 /// Lists of flows, and orders, that may be under way.
 const LISTS: usize = 16;
 /// Requests to move and drains that are remembered.
+const MOVES_KEPT: usize = 64;
 /// Between two words on full rings, ns.
 const CROWDED_INTERVAL: u64 = 100_000_000;
-const MOVES_KEPT: usize = 64;
+/// Beats wait in no queue that is longer, bytes: what is old is of no use.
+const BEAT_BACKLOG: usize = 1024;
 
 struct FlowList {
     request: u32,
@@ -97,6 +104,12 @@ pub struct Manager {
     /// Of each runtime, frames that found its ring full, and how many of them the coordinator has heard of.
     crowded: Vec<(Peer, u64, u64)>,
     told_crowded_at: u64,
+    /// Of several hosts: which of them are there, and whether this one serves the ports.
+    quorum: Option<Quorum>,
+    /// When the coordinator was heard last.
+    coordinator_at: Option<u64>,
+    /// Runtimes of other hosts that may speak, when that has changed.
+    admitted: Option<Vec<Peer>>,
     /// Steps of traced packets.
     pub traces: Vec<TraceStep>,
 }
@@ -124,8 +137,61 @@ impl Manager {
             drops: DropCounters::default(),
             crowded: Vec::new(),
             told_crowded_at: 0,
+            quorum: None,
+            coordinator_at: None,
+            admitted: None,
             traces: Vec::new(),
         }
+    }
+
+    /// It is one of so many hosts. `patience`: see [`Quorum`], ns.
+    pub fn join(&mut self, hosts: u16, patience: u64, now: u64) {
+        let me = host_of(self.fabric.me().node).unwrap_or(0);
+        self.quorum = Some(Quorum::new(me, hosts, patience, now));
+    }
+
+    /// Which hosts are there, if there are several.
+    pub fn quorum(&self) -> Option<&Quorum> {
+        self.quorum.as_ref()
+    }
+
+    /// Of several hosts, wherever it is: the coordinator has been heard lately.
+    pub(crate) fn is_coordinator_heard(&self) -> bool {
+        let patience = self.quorum.as_ref().map_or(0, Quorum::patience);
+        self.coordinator_at.is_some_and(|at| self.now.saturating_sub(at) <= 4 * patience)
+    }
+
+    /// The runtimes of other hosts that may speak, if that has changed.
+    pub(crate) fn take_admitted(&mut self) -> Option<Vec<Peer>> {
+        self.admitted.take()
+    }
+
+    fn change(&mut self, change: Option<Change>) {
+        self.wishes.extend(change.map(|change| match change {
+            Change::Begin(term) => Wish::Serve(term),
+            Change::Retire => Wish::Retire,
+        }));
+    }
+
+    /// Whether it is still to serve, or to begin; and tells the others that it lives.
+    fn keep_quorum(&mut self, now: u64) {
+        let Some(quorum) = &mut self.quorum else { return };
+        let change = quorum.turn(now);
+        if let Some(beat) = quorum.poll_beat(now) {
+            let others = quorum.others().map(manager_of).chain([COORDINATOR]);
+            let beat = Control::Beat(beat);
+            for node in others {
+                if self.fabric.backlog(node) < BEAT_BACKLOG {
+                    self.fabric.send_control(node, &beat);
+                }
+            }
+        }
+        self.change(change);
+    }
+
+    /// When [`Manager::handle_records`] is due without input.
+    pub fn poll_timeout(&self) -> u64 {
+        self.quorum.as_ref().map_or(u64::MAX, Quorum::poll_timeout)
     }
 
     /// The endpoint, for the hub that carries its frames.
@@ -232,16 +298,24 @@ impl Manager {
             let message = if record.kind == kind::CONTROL { Control::decode(body) } else { Err(DropReason::Malformed) };
             match message {
                 Ok(message) if record.from.node == COORDINATOR => self.handle_coordinator(message),
+                Ok(Control::Beat(beat)) => {
+                    let host = host_of(record.from.node);
+                    let heard =
+                        host.and_then(|host| self.quorum.as_mut().and_then(|quorum| quorum.handle_beat(host, &beat, now)));
+                    self.change(heard);
+                }
                 Ok(message) => self.handle_runtime(record.from, message),
                 Err(reason) => self.drops.count(reason),
             }
         }
         self.fabric.inbox = inbox;
         self.fabric.inbox.clear();
+        self.keep_quorum(now);
     }
 
     fn handle_coordinator(&mut self, message: Control) {
         self.has_heard = true;
+        self.coordinator_at = Some(self.now);
         match message {
             Control::Start { node, incarnation } => {
                 let peer = Peer { node, incarnation };
@@ -267,6 +341,11 @@ impl Manager {
                 self.fabric.send_control(COORDINATOR, &Control::Present { peers: self.present.clone() });
                 self.tell_rules();
             }
+            Control::Serve { host, term } => {
+                let change = self.quorum.as_mut().and_then(|quorum| quorum.handle_term(host, term));
+                self.change(change);
+            }
+            Control::Admit { peers } => self.admitted = Some(peers),
             Control::Stop { node, incarnation } => self.wishes.push(Wish::Stop(Peer { node, incarnation })),
             Control::Answer { ticket, result } => {
                 let Some(known) = self.tickets.iter_mut().find(|known| known.number == ticket) else { return };
@@ -441,6 +520,11 @@ impl Manager {
                 is_spare: self.standing.iter().any(|standing| standing.spare.contains(&member.node)),
             }
         })
+    }
+
+    /// How things stood when the coordinator spoke last, if it ever has.
+    pub fn standing(&self) -> Option<&Standing> {
+        self.standing.as_ref()
     }
 
     /// Failures so far, latest last.

@@ -46,7 +46,7 @@ pub mod kind {
     pub const NUMBERED: u8 = 45;
     /// A new life of a switch to runtime: its number in packets' metadata (1). It knows no route: which are yours?
     pub const TELL: u8 = 46;
-    /// The answer, in parts: 1 if nothing follows (1), the newest epoch known (4), [`RouteInfo`]s.
+    /// The answer, in parts: 1 if nothing follows (1), the newest epoch known (4), the latest stamp (8), [`RouteInfo`]s.
     pub const ROUTES: u8 = 47;
     /// Runtime to switch: it had to turn a new flow away for want of room. Nothing follows.
     pub const FULL: u8 = 48;
@@ -141,6 +141,8 @@ pub struct Member {
     pub state: MemberState,
     /// Its virtual cluster, counted from 0.
     pub cluster: u16,
+    /// Its host, counted from 0.
+    pub host: u16,
 }
 
 impl Member {
@@ -356,6 +358,25 @@ pub enum Control {
         /// Nothing follows.
         last: bool,
     },
+    /// Coordinator to runtime: the managers that want to hear how things are.
+    Managers {
+        /// Their nodes.
+        nodes: Vec<NodeId>,
+    },
+    /// Coordinator to manager: on this host the switch lives, in its `term`; every change of hosts begins another. Nobody else serves the ports.
+    Serve {
+        /// The host.
+        host: u16,
+        /// Counts them.
+        term: u32,
+    },
+    /// Coordinator to the manager that serves the ports: these runtimes of other hosts may speak, and no others of those hosts.
+    Admit {
+        /// Who.
+        peers: Vec<Peer>,
+    },
+    /// Manager to manager and coordinator: it lives. See [`quorum`](crate::quorum).
+    Beat(Beat),
     /// Runtime to manager: steps of packets that are traced.
     Trace(Vec<TraceStep>),
     /// Coordinator to switch: service-chain rules. They are in force once all parts have come. Answered by [`Control::RulesInForce`].
@@ -471,6 +492,21 @@ pub enum Control {
     Failover(Failover),
 }
 
+/// A manager's sign of life.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Beat {
+    /// When it was sent, by the sender's clock, ns.
+    pub sent: u64,
+    /// Of every host, when the last beat was sent that the sender has from it, by that host's clock, ns; 0 if there is none.
+    pub echoes: Vec<u64>,
+    /// The hosts that are connected to the sender, itself included, a bit each.
+    pub connected: u16,
+    /// The latest term that it has been told.
+    pub term: u32,
+    /// It serves the ports in that term.
+    pub serves: bool,
+}
+
 /// How things stand, as the coordinator sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
@@ -488,6 +524,12 @@ pub struct Standing {
     pub spare: Vec<NodeId>,
     /// The coordinator's own drops, by number of their reason.
     pub drops: Vec<(u8, u64)>,
+    /// The hosts that are there, a bit each, and the one that serves the ports.
+    pub hosts: u16,
+    /// See `hosts`.
+    pub serving: u16,
+    /// The death of any one of the hosts would cost no flow, if `protected` says so; else no more than a process may die.
+    pub survives_host: bool,
 }
 
 /// Whether flows would survive a failure at this moment.

@@ -2,7 +2,7 @@
 
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::coordinator::{Account, ClusterConfig, Coordinator, CoordinatorConfig};
+use holdfast_node::coordinator::{Account, ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig};
 use holdfast_node::message::{Control, MemberState, Order, Ordered, PoolId, Protected, Report, kind, numbered};
 use holdfast_protection::Peer;
 
@@ -22,6 +22,7 @@ impl Bench {
     fn new(runtimes: u16, blocks: u32) -> Bench {
         let config = CoordinatorConfig {
             me: Peer { node: COORDINATOR, incarnation: 1 },
+            hosts: HostsConfig::one(),
             clusters: ClusterConfig::only(runtimes, 1, true),
             rules: Vec::new(),
             hang_timeout: 1000 * MILLISECOND,

@@ -2,7 +2,7 @@
 
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, LogError, Record};
+use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig, LogError, Record};
 use holdfast_node::message::{Control, MemberState, Order, Ordered, PoolId, Report, kind, numbered};
 use holdfast_node::rules::Rule;
 use holdfast_protection::Peer;
@@ -17,6 +17,7 @@ const BLOCKS: u32 = 12;
 fn config(life: u32) -> CoordinatorConfig {
     CoordinatorConfig {
         me: Peer { node: COORDINATOR, incarnation: life },
+        hosts: HostsConfig::one(),
         clusters: ClusterConfig::only(3, 1, true),
         rules: vec![],
         hang_timeout: 1000 * MILLISECOND,

@@ -78,8 +78,13 @@ impl Pair {
         });
         let coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
         let mut pair = Pair { runtimes, coordinator, pool: MemoryPool::new(256), now: SECOND };
-        let member =
-            |peer: Peer| Member { node: peer.node, incarnation: peer.incarnation, state: MemberState::Running, cluster: 0 };
+        let member = |peer: Peer| Member {
+            node: peer.node,
+            incarnation: peer.incarnation,
+            state: MemberState::Running,
+            cluster: 0,
+            host: 0,
+        };
         for peer in PEERS {
             pair.coordinator.set_peer(peer);
             let view = Control::View { version: 1, members: PEERS.map(member).to_vec() };

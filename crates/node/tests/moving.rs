@@ -107,7 +107,7 @@ impl Host {
     }
 
     fn show(&mut self, version: u64, target: MemberState, source: MemberState) {
-        let member = |Peer { node, incarnation }, state| Member { node, incarnation, state, cluster: 0 };
+        let member = |Peer { node, incarnation }, state| Member { node, incarnation, state, cluster: 0, host: 0 };
         let view = Control::View { version, members: vec![member(TARGET, target), member(SOURCE, source)] };
         for peer in [TARGET, SOURCE] {
             self.coordinator.set_peer(peer);
@@ -168,7 +168,7 @@ impl Host {
     fn told(&mut self) -> (usize, bool) {
         let told = self.take(kind::ROUTES);
         let of_target = |body: &Vec<u8>| {
-            let infos = <[RouteInfo]>::ref_from_bytes(&body[5..]).expect("routes");
+            let infos = <[RouteInfo]>::ref_from_bytes(&body[13..]).expect("routes");
             infos.iter().filter(|info| info.node.get() == TARGET.node && info.claim.epoch.get() == EPOCH + 1).count()
         };
         (told.iter().map(of_target).sum(), told.iter().any(|body| body[0] == 1))

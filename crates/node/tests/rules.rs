@@ -4,7 +4,7 @@ use holdfast_functions::Forward;
 use holdfast_nf::{Bound, Chain};
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::FabricConfig;
-use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig};
+use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig};
 use holdfast_node::hub::{Hub, HubOut};
 use holdfast_node::manager::{Manager, Wish};
 use holdfast_node::message::{Control, Order, Protected, Refusal};
@@ -171,6 +171,7 @@ impl World {
         let layouts = (0..usize::from(chains)).filter_map(|at| probe.flows(at).map(|flows| flows.layout())).collect();
         let coordinator = CoordinatorConfig {
             me: Peer { node: COORDINATOR, incarnation: 1 },
+            hosts: HostsConfig::one(),
             clusters,
             rules,
             hang_timeout: 1000 * MILLISECOND,
@@ -278,7 +279,7 @@ impl World {
                     self.hub.handle_started(peer);
                 }
                 Wish::Stop(peer) => self.end(peer),
-                Wish::Fence(_) => {}
+                Wish::Fence(_) | Wish::Serve(_) | Wish::Retire => {}
             }
         }
     }
@@ -424,6 +425,7 @@ fn a_coordinator_that_forgot_is_still_the_one_that_says() {
     assert_eq!(world.hub.switch.rules().version(), 4);
     let config = CoordinatorConfig {
         me: Peer { node: COORDINATOR, incarnation: 2 },
+        hosts: HostsConfig::one(),
         clusters: ClusterConfig::only(2, 2, true),
         rules: vec![rule("udp", 0, 0)],
         hang_timeout: 1000 * MILLISECOND,

@@ -419,7 +419,8 @@ fn packets_handed_over_before_the_first_view_are_released() {
     });
     let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
     coordinator.set_peer(peers[0]);
-    let member = |peer: Peer| Member { node: peer.node, incarnation: peer.incarnation, state: MemberState::Running, cluster: 0 };
+    let member =
+        |peer: Peer| Member { node: peer.node, incarnation: peer.incarnation, state: MemberState::Running, cluster: 0, host: 0 };
     coordinator.send_control(16, &Control::View { version: 1, members: peers.map(member).to_vec() });
     let mut rx = Vec::new();
     coordinator.poll_transmit(1, |frame| {

@@ -2,7 +2,7 @@
 
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, Scaling};
+use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig, Scaling};
 use holdfast_node::message::{Control, Member, MemberState, Order, Ordered, Report, kind, numbered};
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
@@ -49,6 +49,7 @@ impl World {
         };
         let config = CoordinatorConfig {
             me: Peer { node: COORDINATOR, incarnation: 1 },
+            hosts: HostsConfig::one(),
             clusters: vec![cluster],
             rules: Vec::new(),
             hang_timeout: 1000 * MILLISECOND,

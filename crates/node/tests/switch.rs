@@ -82,6 +82,7 @@ impl Bench {
             incarnation: peer.incarnation,
             state: if running.contains(&peer) { MemberState::Running } else { MemberState::Failed },
             cluster: 0,
+            host: 0,
         });
         self.peers[0].send_control(SWITCH, &Control::View { version, members: members.to_vec() });
         self.exchange();
@@ -328,6 +329,7 @@ impl Bench {
     fn tell(&mut self, by: Peer, flows: &[Told], newest: u32, is_last: bool) {
         let mut body = vec![u8::from(is_last)];
         body.extend_from_slice(&newest.to_be_bytes());
+        body.extend_from_slice(&0u64.to_be_bytes());
         for &(from, epoch, sent) in flows {
             let (owner, before) = sent.unwrap_or((by, 0));
             let claim = Claim {

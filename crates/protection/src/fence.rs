@@ -46,6 +46,11 @@ impl Fence {
         self.open.contains(&peer)
     }
 
+    /// All that may release.
+    pub fn peers(&self) -> &[Peer] {
+        &self.open
+    }
+
     /// The incarnation of this node that may release, if any.
     #[inline]
     pub fn peer(&self, node: u16) -> Option<Peer> {

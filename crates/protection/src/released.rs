@@ -10,7 +10,7 @@ use holdfast_wire::header::Mac;
 ///
 /// Ports transmit only `Released<Packet>`. A chain's packet becomes one in two places and nowhere else: where a
 /// protection commits it, and at the fence of the manager, which accepts what a runtime that may
-/// still speak has released.
+/// still speak has released. Ports of the network between hosts carry what has not left: [`Released::inside`].
 #[derive(Debug)]
 #[must_use = "a released packet is for a port"]
 pub struct Released<T>(T);
@@ -23,6 +23,11 @@ impl<T> Released<T> {
 
     /// For what no flow's state stands behind: the box's own ARP, neighbour discovery and ICMP. Never for a chain's packet.
     pub fn stateless(inner: T) -> Released<T> {
+        Released(inner)
+    }
+
+    /// For frames between the hosts of one box: what they carry has not left it, and is released, if at all, at the other end.
+    pub fn inside(inner: T) -> Released<T> {
         Released(inner)
     }
 

@@ -671,6 +671,7 @@ fn introduce(runtime: &mut Runtime, pool: &mut MemoryPool) {
         incarnation: peer.incarnation,
         state: MemberState::Running,
         cluster: 0,
+        host: 0,
     });
     coordinator.send_control(me.node, &Control::View { version: 1, members: members.to_vec() });
     let mut rx = Vec::new();

@@ -166,7 +166,7 @@ impl Bench {
     }
 
     fn show(&mut self, source: MemberState, target: MemberState, version: u64) {
-        let member = |peer: Peer, state| Member { node: peer.node, incarnation: peer.incarnation, state, cluster: 0 };
+        let member = |peer: Peer, state| Member { node: peer.node, incarnation: peer.incarnation, state, cluster: 0, host: 0 };
         let view = Control::View { version, members: vec![member(SOURCE, source), member(TARGET, target)] };
         for node in [SWITCH, SOURCE.node, TARGET.node] {
             self.coordinator.send_control(node, &view);

@@ -59,6 +59,9 @@ enum Command {
         /// The directory that outlives the box; goes before the configuration's `state`
         #[arg(long, value_name = "DIRECTORY")]
         state_dir: Option<PathBuf>,
+        /// Which of the configuration's `hosts` this one is
+        #[arg(long, value_name = "NAME")]
+        host: Option<String>,
     },
     /// Go by another configuration without stopping, all of it or nothing
     ///
@@ -229,7 +232,7 @@ fn dispatch(command: Command, json: bool, control: Option<PathBuf>) -> Result<()
         Command::Check { schema: true, .. } => print(&format!("{:#}\n", crate::config::schema())),
         Command::Check { file, no_host, .. } => check::check(file.as_deref(), !no_host, json),
         Command::Apply { file, dry_run } => apply::apply(control, &file, dry_run, json),
-        Command::Run { file, state_dir } => run::main(&file, control, state_dir.as_deref()),
+        Command::Run { file, state_dir, host } => run::main(&file, control, state_dir.as_deref(), host.as_deref()),
         Command::Status => asking::status(control, json),
         Command::Flows { selector, limit } => asking::flows(control, &selector.join(" "), limit, json),
         Command::Trace { selector, count, wait } => {

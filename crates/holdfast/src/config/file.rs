@@ -36,6 +36,10 @@ pub struct Config {
     /// Virtual clusters by name: runtimes that serve only the chains that ask for them.
     #[serde(default)]
     pub clusters: BTreeMap<String, ClusterSettings>,
+    /// Hosts by name, if several make the box: each runs `holdfast run FILE --host NAME` with the same file. One of them serves the ports at a
+    /// time. Three or more, so that any one of them may die.
+    #[serde(default)]
+    pub hosts: BTreeMap<String, HostSettings>,
     /// Limits.
     #[serde(default)]
     pub limits: LimitsConfig,
@@ -109,6 +113,30 @@ pub struct ClusterSettings {
     pub runtimes: Option<RuntimesConfig>,
 }
 
+/// A host of the box.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HostSettings {
+    /// The interface of the Ethernet network that joins the hosts, and that nobody else uses.
+    pub fabric: String,
+    /// The devices of ports that have another name there than the port's `device`.
+    #[serde(default)]
+    pub devices: BTreeMap<String, String>,
+    /// It has the ports' devices, and serves them when it is its turn.
+    #[serde(default = "yes")]
+    pub serves: bool,
+    /// Runtimes are started there.
+    #[serde(default = "yes")]
+    pub runtimes: bool,
+    /// The coordinator lives there; without any, on the first host by name.
+    #[serde(default)]
+    pub coordinator: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
 /// A service-chain rule.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -153,11 +181,13 @@ pub struct DetectionConfig {
     pub heartbeat_ms: u64,
     /// A runtime that is not heard for so long has failed, milliseconds. Processes that end are noticed at once.
     pub hang_ms: u64,
+    /// A host that is not heard for so long is cut off, milliseconds: it stops serving by then, and another begins as long after.
+    pub host_ms: u64,
 }
 
 impl Default for DetectionConfig {
     fn default() -> DetectionConfig {
-        DetectionConfig { heartbeat_ms: 20, hang_ms: 500 }
+        DetectionConfig { heartbeat_ms: 20, hang_ms: 500, host_ms: 400 }
     }
 }
 

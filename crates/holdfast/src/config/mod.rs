@@ -13,6 +13,7 @@ mod chains;
 mod changes;
 mod clusters;
 mod file;
+mod hosts;
 mod keys;
 mod mistake;
 mod network;
@@ -24,9 +25,10 @@ mod source;
 pub use changes::{RuleChange, differences, rule_changes};
 pub use clusters::{Cluster, DEFAULT_CLUSTER};
 pub use file::{
-    ChainConfig, ClusterSettings, Config, DetectionConfig, FabricFileConfig, FunctionConfig, LimitsConfig, OneOrMany, PortConfig,
-    ProtectionConfig, ProtectionOptions, RouteConfig, RuleConfig, RuntimesConfig, RuntimesRange, Word,
+    ChainConfig, ClusterSettings, Config, DetectionConfig, FabricFileConfig, FunctionConfig, HostSettings, LimitsConfig,
+    OneOrMany, PortConfig, ProtectionConfig, ProtectionOptions, RouteConfig, RuleConfig, RuntimesConfig, RuntimesRange, Word,
 };
+pub use hosts::HostEntry;
 pub use keys::{keys, line as key_line, read as read_keys};
 pub use mistake::Mistake;
 
@@ -71,6 +73,8 @@ pub struct Checked {
     pub clusters: Vec<Cluster>,
     /// Addresses that the chains own.
     pub owned: Vec<Prefix>,
+    /// The hosts, if there are several.
+    pub hosts: Vec<HostEntry>,
 }
 
 /// Reads and checks a configuration. `file` is its name, for messages.
@@ -112,12 +116,13 @@ fn check(config: Config, root: Spot<'_>) -> Result<Checked, Mistake> {
     let owned = chains::owned(&config, &mut built, &networks, root)?;
     let clusters = clusters::read(&config, root)?;
     let rules = rules::read(&config, &clusters, root)?;
+    let hosts = hosts::read(&config, root)?;
     limits(&config, root)?;
     if config.state.as_ref().is_some_and(|state| !state.starts_with('/')) {
         return Err(root.key("state").mistake("`state` is a directory's path from the root, like /var/lib/holdfast".to_owned()));
     }
     let network::Networks { ports, addresses, routes, .. } = networks;
-    Ok(Checked { config, ports, addresses, routes, rules, clusters, owned })
+    Ok(Checked { config, ports, addresses, routes, rules, clusters, owned, hosts })
 }
 
 fn limits(config: &Config, root: Spot<'_>) -> Result<(), Mistake> {
@@ -132,6 +137,7 @@ fn limits(config: &Config, root: Spot<'_>) -> Result<(), Mistake> {
     let detection = &config.detection;
     between("detection", "heartbeat_ms", detection.heartbeat_ms, 1, 60_000)?;
     between("detection", "hang_ms", detection.hang_ms, LEAST_HEARTBEATS, 600_000)?;
+    between("detection", "host_ms", detection.host_ms, 50, 600_000)?;
     let least = LEAST_HEARTBEATS * detection.heartbeat_ms;
     if detection.hang_ms < least {
         return Err(root.key("detection").key("hang_ms").mistake(format!(
@@ -163,6 +169,30 @@ impl Checked {
     /// Runtimes to start, in all clusters.
     pub fn runtimes(&self) -> u16 {
         self.clusters.iter().map(|cluster| cluster.runtimes).sum()
+    }
+
+    /// Which host is meant, counted from 0; the only one needs no name.
+    ///
+    /// # Errors
+    /// What to write instead.
+    pub fn host(&self, wanted: Option<&str>) -> Result<u16, String> {
+        hosts::find(&self.hosts, wanted)
+    }
+
+    /// From here on ports are those of this host. One that serves none has none.
+    pub fn on_host(&mut self, host: u16) {
+        let Some(entry) = self.hosts.get(usize::from(host)) else { return };
+        if !entry.has_ports {
+            self.ports.clear();
+        }
+        for ((_, device), own) in self.ports.iter_mut().zip(&entry.devices) {
+            device.clone_from(own);
+        }
+    }
+
+    /// What the coordinator is told of the hosts.
+    pub fn hosts_config(&self) -> holdfast_node::coordinator::HostsConfig {
+        hosts::for_coordinator(&self.hosts, self.config.detection.host_ms * 1_000_000)
     }
 
     /// The edge's configuration, once the ports' MAC addresses and MTUs are known.

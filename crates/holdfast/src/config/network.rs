@@ -94,11 +94,11 @@ pub(super) fn check(config: &Config, root: Spot<'_>) -> Result<Networks, Mistake
 }
 
 /// The device without its driver.
-fn plain(device: &str) -> &str {
+pub(super) fn plain(device: &str) -> &str {
     device.split_once(':').map_or(device, |(_, name)| name)
 }
 
-fn device(text: &str) -> Result<&str, String> {
+pub(super) fn device(text: &str) -> Result<&str, String> {
     let driver = text.split_once(':').map(|(driver, _)| driver);
     if let Some(driver) = driver.filter(|driver| !DRIVERS.contains(driver)) {
         let guess = suggestion(driver, DRIVERS.iter().copied());

@@ -10,7 +10,6 @@ use crate::exit::{self, Failure};
 use holdfast_io::process::Clock;
 use holdfast_io::wait::sleep;
 use holdfast_node::address::COORDINATOR;
-use holdfast_node::channel::FabricConfig;
 use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, Scaling};
 use holdfast_protection::{Flows, Peer};
 use holdfast_wire::PacketPool;
@@ -121,6 +120,7 @@ fn begin(assignment: &Assignment, store: &Store, now: u64) -> Result<Coordinator
     let records = store.records().map_err(|error| unreadable(&error))?;
     let mut config = CoordinatorConfig {
         me: Peer { node: COORDINATOR, incarnation: assignment.incarnation },
+        hosts: checked.hosts_config(),
         clusters,
         rules: checked.rules,
         hang_timeout: checked.config.detection.hang_ms * MILLISECOND,
@@ -128,7 +128,7 @@ fn begin(assignment: &Assignment, store: &Store, now: u64) -> Result<Coordinator
         first_incarnation: 1,
         layouts: chains.iter().map(|built| built.chain.layout().hash).collect(),
         pools: config::pools(&mut chains),
-        fabric: FabricConfig { cluster: assignment.cluster, ..FabricConfig::default() },
+        fabric: assignment.fabric(),
     };
     let bytes = || records.iter().map(Vec::as_slice);
     if records.is_empty() && !assignment.role.begins_anew {

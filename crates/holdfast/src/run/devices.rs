@@ -3,15 +3,20 @@
 use super::Manager;
 use super::guard_link::GuardLink;
 use crate::config::Checked;
+use crate::exit::{self, Failure};
 use crate::host_check::{self, Check, Outcome};
 use holdfast_io::port::{self, Look, Port, PortError};
 use holdfast_wire::MAX_MTU;
+use holdfast_wire::nsh::ENCAPSULATION_LEN;
 use std::io::Write;
 use std::time::Duration;
 
 /// How often a later life tries to open a port, and how long it waits between: 5 s.
 const REOPEN_TRIES: u32 = 2500;
 const REOPEN_PAUSE: Duration = Duration::from_millis(2);
+
+/// What stands around a flow's state in a message: headers of frame, record and flow actor.
+const RECORD_ROOM: usize = 384;
 
 /// A line for the operator.
 pub(super) fn say(text: &str) {
@@ -42,6 +47,26 @@ pub(super) fn open(device: &str, incarnation: u32, link: &GuardLink) -> Result<B
             opened => return opened,
         }
     }
+}
+
+/// The longest frame of messages that the network between the hosts takes, at most `wanted`.
+///
+/// # Errors
+/// If a packet of `mtu` bytes in its encapsulation, or a flow's state of `state` bytes in its message, would not fit.
+pub(super) fn fabric_mtu(port: &dyn Port, mtu: usize, state: usize, wanted: usize) -> Result<usize, Failure> {
+    let has = usize::from(port.mtu());
+    let needs = (mtu + ENCAPSULATION_LEN).max(state + RECORD_ROOM);
+    if has < needs {
+        let name = port.name();
+        return Err(Failure::new(
+            exit::UNAVAILABLE,
+            format!(
+                "`{name}` joins the hosts and has an MTU of {has}; {needs} are needed: `ip link set {name} mtu {needs}`, or more"
+            ),
+        ));
+    }
+    // Its own header does not count.
+    Ok((has + 14).min(wanted))
 }
 
 impl Manager {

@@ -21,6 +21,8 @@ pub(super) struct Assignment {
     /// The guard.
     pub(super) parent: u32,
     pub(super) seed: u64,
+    /// Which host of the box this is, counted from 0.
+    pub(super) host: u16,
     /// An earlier life has served.
     pub(super) has_served: bool,
     pub(super) file: String,

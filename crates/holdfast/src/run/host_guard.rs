@@ -72,6 +72,7 @@ struct HostGuard {
     clock: Clock,
     incarnation: u32,
     seed: u64,
+    host: u16,
     file: String,
     text: String,
     keys: Option<KeyRing>,
@@ -101,12 +102,13 @@ enum End {
 ///
 /// # Errors
 /// What keeps it from starting.
-pub fn main(file: &Path, control: Option<&Path>, state: Option<&Path>) -> Result<(), Failure> {
+pub fn main(file: &Path, control: Option<&Path>, state: Option<&Path>, host: Option<&str>) -> Result<(), Failure> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| Failure::new(exit::CONFIGURATION, format!("{}: {error}", file.display())))?;
     let name = file.display().to_string();
     let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
     let checked = config::read(&name, &text).map_err(mistake)?;
+    let host = checked.host(host).map_err(|message| Failure::new(exit::CONFIGURATION, format!("{name}: {message}")))?;
     let keys = config::keys(&name, &text, &checked.config).map_err(mistake)?;
     let signals = Signals::watch().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
     let binary = std::env::current_exe()
@@ -119,6 +121,7 @@ pub fn main(file: &Path, control: Option<&Path>, state: Option<&Path>) -> Result
         clock: Clock::new(),
         incarnation: 0,
         seed: random_seed(),
+        host,
         file: name,
         text,
         keys,
@@ -262,6 +265,7 @@ impl HostGuard {
             incarnation: self.incarnation,
             parent: std::process::id(),
             seed: self.seed,
+            host: self.host,
             has_served: self.has_served,
             file: self.file.clone(),
             text: self.text.clone(),

@@ -21,7 +21,7 @@ pub use coordinator::main as coordinator_main;
 pub use host_guard::main;
 pub use runtime::main as runtime_main;
 
-use crate::config::{self, Checked, Config};
+use crate::config::{self, Checked, Config, HostEntry};
 use crate::control::{self, Asked, Request, Server};
 use crate::exit::{self, Failure};
 use changes::Change;
@@ -31,7 +31,7 @@ use holdfast_io::port::Port;
 use holdfast_io::process::{Clock, die_with_parent, inherited_all};
 use holdfast_io::wait::{Patience, sleep};
 use holdfast_io::{Arena, Heartbeat, Mailbox};
-use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
+use holdfast_node::address::{COORDINATOR, SWITCH, manager_of};
 use holdfast_node::channel::{FabricConfig, KeyRing};
 use holdfast_node::edge::Edge;
 use holdfast_node::host::{Host, HostOut};
@@ -54,6 +54,8 @@ use zeroize::Zeroizing;
 
 /// Frames per port and turn.
 const BURST: usize = 64;
+/// Frames that a device may have kept while nobody wanted them.
+const MOST_STALE: usize = 65_536;
 /// Turns without work before the manager sleeps.
 const SPINS: u32 = 50;
 /// Longest sleep, ns.
@@ -81,7 +83,12 @@ struct Manager {
     /// The parent of all processes.
     parent: u32,
     link: GuardLink,
-    cluster: u32,
+    fabric_config: FabricConfig,
+    /// The network that joins the hosts, if there are several, and which of them this is.
+    fabric_port: Option<Box<dyn Port>>,
+    number: u16,
+    hosts: Vec<HostEntry>,
+    fabric_frames: Vec<Released<Packet>>,
     seed: u64,
     guard: Guard,
     clock: Clock,
@@ -148,7 +155,8 @@ pub fn manager_main() -> Result<(), Failure> {
     };
     let link = GuardLink::new(Mailbox::of(mailbox), Heartbeat::open(heartbeat).map_err(refused)?);
     let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
-    let checked = config::read(&assignment.file, &assignment.text).map_err(mistake)?;
+    let mut checked = config::read(&assignment.file, &assignment.text).map_err(mistake)?;
+    checked.on_host(assignment.host);
     let ring = |keys: Keys| keys.ring().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the guard's keys: {error}")));
     let keys = assignment.keys.take().map(ring).transpose()?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -184,6 +192,21 @@ fn random_seed() -> u64 {
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(8) => u64::from_ne_bytes(bytes),
         _ => std::process::id().into(),
+    }
+}
+
+/// A life of the switch: the `incarnation` of its manager in a term.
+fn switch_config(config: &Config, seed: u64, incarnation: u32, term: u32, fabric: FabricConfig, succeeds: bool) -> SwitchConfig {
+    SwitchConfig {
+        me: Peer { node: SWITCH, incarnation: term << 16 | incarnation },
+        // Tells its packets from those of the life before.
+        number: (term.wrapping_mul(32).wrapping_add(incarnation)) as u8,
+        flows: config.limits.flows,
+        seed,
+        tick_interval: 50 * MILLISECOND,
+        patience: 3000 * MILLISECOND,
+        fabric,
+        succeeds,
     }
 }
 
@@ -239,27 +262,31 @@ impl Manager {
         };
         let chains = config::chains(&file, &text, &checked.config)
             .map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
-        let cluster = fnv1a(checked.config.cluster.as_bytes()) as u32;
-        let fabric = FabricConfig { cluster, ..FabricConfig::default() };
+        let (number, hosts) = (assignment.host, checked.hosts.clone());
+        let mut fabric = FabricConfig { cluster: fnv1a(checked.config.cluster.as_bytes()) as u32, ..FabricConfig::default() };
+        let fabric_port = match hosts.get(usize::from(number)) {
+            Some(entry) => {
+                let port = devices::open(&entry.fabric, incarnation, &link)?;
+                let largest = chains.iter().map(|built| built.chain.layout().size).max().unwrap_or(0);
+                let mtus = ports.iter().map(|port| usize::from(port.mtu())).max().unwrap_or(1500);
+                fabric.mtu = devices::fabric_mtu(port.as_ref(), mtus, largest, fabric.mtu)?;
+                Some(port)
+            }
+            None => None,
+        };
         let detection = &checked.config.detection;
-        let mut switch = Switch::new(SwitchConfig {
-            me: Peer { node: SWITCH, incarnation },
-            // Tells its packets from those of the life before.
-            number: incarnation as u8,
-            flows: checked.config.limits.flows,
-            seed: assignment.seed,
-            tick_interval: 50 * MILLISECOND,
-            patience: 3000 * MILLISECOND,
-            fabric,
-            succeeds,
-        });
+        let mut switch = Switch::new(switch_config(&checked.config, assignment.seed, incarnation, 0, fabric, succeeds));
         let empty = holdfast_protection::Flows::new(0, 0, 0, 0);
         let may_forget = chains.iter().map(|built| built.protection.safety(&empty).may_forget).max().unwrap_or(0);
-        let mut manager = holdfast_node::manager::Manager::new(Peer { node: MANAGER, incarnation }, fabric);
+        let mut manager = holdfast_node::manager::Manager::new(Peer { node: manager_of(number), incarnation }, fabric);
         if let Some(ring) = &keys {
             let life = || keys::new_life().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("random numbers: {error}")));
             switch.fabric().authenticate(ring, life()?);
             manager.fabric().authenticate(ring, life()?);
+        }
+        let mut hub = Hub::new(switch, manager);
+        if !hosts.is_empty() {
+            hub.join(hosts.len() as u16, detection.host_ms * MILLISECOND, now);
         }
         let mut manager = Manager {
             file,
@@ -269,7 +296,11 @@ impl Manager {
             incarnation,
             parent: assignment.parent,
             link,
-            cluster,
+            fabric_config: fabric,
+            fabric_port,
+            number,
+            hosts,
+            fabric_frames: Vec::with_capacity(BURST),
             seed: assignment.seed,
             guard,
             clock,
@@ -278,7 +309,7 @@ impl Manager {
             ports,
             workers: Vec::new(),
             next_id: 1,
-            host: Host::new(edge, Hub::new(switch, manager)),
+            host: Host::new(edge, hub),
             out: HostOut::default(),
             rx: Vec::with_capacity(BURST),
             drops: DropCounters::default(),
@@ -382,13 +413,21 @@ impl Manager {
         let mut had_work = false;
         self.link.beat();
         // What comes before the box is ready waits in the ports: there is nobody yet who could serve it.
-        let open = if self.is_ready { self.ports.len() } else { 0 };
+        let open = if self.is_ready && self.host.hub.is_serving() { self.ports.len() } else { 0 };
         for at in 0..open {
             self.ports[at].receive(BURST, &mut self.arena, &mut self.rx);
             if !self.rx.is_empty() {
                 had_work = true;
                 self.traffic[at].0 += self.rx.len() as u64;
                 self.host.handle_port(at as u8, &mut self.rx, now, &mut self.out, &mut self.arena);
+                self.carry_out(now);
+            }
+        }
+        if let Some(port) = &mut self.fabric_port {
+            port.receive(BURST, &mut self.arena, &mut self.rx);
+            if !self.rx.is_empty() {
+                had_work = true;
+                self.host.handle_fabric(&mut self.rx, now, &mut self.out, &mut self.arena);
                 self.carry_out(now);
             }
         }
@@ -413,7 +452,10 @@ impl Manager {
         if now.saturating_sub(self.last_look) > LOOK_INTERVAL {
             self.last_look = now;
             self.look_after_processes(now);
-            self.look_after_coordinator(now);
+            // It lives on the first host.
+            if self.number == 0 {
+                self.look_after_coordinator(now);
+            }
         }
         if now.saturating_sub(self.last_device_look) > SURROUNDINGS_INTERVAL {
             self.look_at_devices(now);
@@ -450,6 +492,12 @@ impl Manager {
         for worker in &mut self.workers {
             worker.port.flush();
         }
+        if let Some(port) = &mut self.fabric_port {
+            self.fabric_frames.extend(self.out.hub.to_fabric.drain(..).map(Released::inside));
+            if !self.fabric_frames.is_empty() {
+                port.transmit(&mut self.fabric_frames, &mut self.arena);
+            }
+        }
         for (port, packet) in self.out.transmit.drain(..) {
             self.outgoing[port as usize].push(packet);
         }
@@ -465,7 +513,40 @@ impl Manager {
                 Wish::Start(peer) => self.start(peer, now),
                 Wish::Fence(peer) => self.note_fenced(peer, now),
                 Wish::Stop(peer) => self.stop(peer),
+                Wish::Serve(term) => self.begin_to_serve(term, now),
+                Wish::Retire => {
+                    devices::say("another host serves the ports now, or the others cannot be heard: this one has stopped to")
+                }
             }
+        }
+    }
+
+    /// This host's turn has come: the switch's next life begins here, and the ports' addresses are here.
+    fn begin_to_serve(&mut self, term: u32, now: u64) {
+        let config = switch_config(&self.config, self.seed, self.incarnation, term, self.fabric_config, true);
+        let mut switch = Switch::new(config);
+        if let Some(ring) = &self.keys {
+            match keys::new_life() {
+                Ok(life) => switch.fabric().authenticate(ring, life),
+                // Without it nobody would understand the switch; the next manager tries again.
+                Err(error) => return devices::say(&format!("this host is to serve the ports and cannot: {error}")),
+            }
+        }
+        // What came by the ports meanwhile was for another host.
+        for port in &mut self.ports {
+            // More than a device keeps comes only while it is looked at.
+            for _ in 0..MOST_STALE / BURST {
+                port.receive(BURST, &mut self.arena, &mut self.rx);
+                if self.rx.is_empty() {
+                    break;
+                }
+                self.rx.drain(..).for_each(|frame| self.arena.put(frame));
+            }
+        }
+        self.host.hub.begin(switch);
+        devices::say(&format!("this host serves the ports now, in term {term}"));
+        if self.is_ready {
+            self.host.announce(now, &mut self.out, &mut self.arena);
         }
     }
 
@@ -478,7 +559,8 @@ impl Manager {
         let may_sleep = self.workers.iter_mut().all(|worker| worker.port.prepare_sleep());
         if may_sleep {
             let mut fds: Vec<BorrowedFd<'_>> = vec![wake];
-            if self.is_ready {
+            fds.extend(self.fabric_port.iter().filter_map(|port| port.wait_fd()));
+            if self.is_ready && self.host.hub.is_serving() {
                 fds.extend(self.ports.iter().filter_map(|port| port.wait_fd()));
             }
             fds.push(self.link.fd());

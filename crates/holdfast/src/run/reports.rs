@@ -2,7 +2,7 @@
 
 use super::Manager;
 use crate::status::{self, Failover, Port, Process, Protected, Status};
-use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
+use holdfast_node::address::{COORDINATOR, SWITCH};
 use holdfast_node::message::{self, FlowInfo, MemberState};
 use holdfast_wire::{DropCounters, DropReason};
 use serde_json::{Value, json};
@@ -60,7 +60,12 @@ impl Manager {
     /// Everything that `holdfast status` shows.
     pub(super) fn status(&self) -> Status {
         let manager = &self.host.hub.manager;
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let names: Vec<&str> = self.hosts.iter().map(|host| host.name.as_str()).collect();
+        let nodename = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let name_of = |host: u16| names.get(usize::from(host)).map_or_else(|| nodename.clone(), |name| (*name).to_owned());
+        let host = name_of(self.number);
+        let standing = manager.standing();
+        let is_serving = self.host.hub.is_serving();
         let pid = std::process::id();
         let mut own = self.host.edge.drops().clone();
         own.add(self.host.hub.drops());
@@ -88,16 +93,26 @@ impl Manager {
         }
         let mut processes = vec![
             Process { incarnation: 1, pid: self.parent, ..role("guard", 0, 0, 0, &DropCounters::default()) },
-            role("manager", MANAGER, 0, 0, &own),
-            role("switch", SWITCH, switch.len() as u64, switch.packets(), switch.drops()),
+            role("manager", manager.node(), 0, 0, &own),
         ];
+        match standing.map(|standing| standing.serving).filter(|_| !is_serving) {
+            None => processes.push(Process { ..role("switch", SWITCH, switch.len() as u64, switch.packets(), switch.drops()) }),
+            // What it does there it says there.
+            Some(serving) => processes.push(Process {
+                incarnation: 0,
+                pid: 0,
+                host: name_of(serving),
+                ..role("switch", SWITCH, 0, 0, &DropCounters::default())
+            }),
+        }
         let coordinator = self.workers.iter().find(|worker| worker.peer.node == COORDINATOR);
         let coordinator_drops = manager.coordinator_drops();
         all.add(&coordinator_drops);
         processes.push(Process {
             incarnation: self.guard.life().into(),
             pid: coordinator.map_or(0, |worker| worker.pid()),
-            state: if coordinator.is_some() { status::STATE_RUNNING } else { status::STATE_AWAY }.to_owned(),
+            host: name_of(0),
+            state: if self.host.hub.has_coordinator() { status::STATE_RUNNING } else { status::STATE_AWAY }.to_owned(),
             ..role("coordinator", COORDINATOR, 0, 0, &coordinator_drops)
         });
         for holdfast_node::coordinator::RuntimeStatus { member, report, is_drained, is_spare } in manager.status() {
@@ -114,7 +129,7 @@ impl Manager {
                 id: member.node,
                 incarnation: member.incarnation.into(),
                 pid: worker.map_or(0, |worker| worker.pid()),
-                host: host.clone(),
+                host: name_of(member.host),
                 cluster: self.cluster_names.get(usize::from(member.cluster)).cloned(),
                 state: match member.state {
                     MemberState::Starting => "starting",
@@ -126,7 +141,7 @@ impl Manager {
                 }
                 .to_owned(),
                 // The switch knows now what a runtime reports with its next heartbeat.
-                flows: switch.routes_to(member.peer()) as u64,
+                flows: if is_serving { switch.routes_to(member.peer()) as u64 } else { report.flows },
                 packets: report.packets,
                 drops: named(&drops),
             });
@@ -169,14 +184,33 @@ impl Manager {
         });
         Status {
             version: status::VERSION,
-            protected: match manager.protected(coordinator.is_some()) {
+            survives: match standing.is_some_and(|standing| standing.survives_host) {
+                true => status::UNIT_HOST.to_owned(),
+                false => status::UNIT_PROCESS.to_owned(),
+            },
+            hosts: names
+                .iter()
+                .zip(0u16..)
+                .map(|(name, number)| status::Host {
+                    name: (*name).to_owned(),
+                    state: match standing {
+                        Some(standing) if standing.hosts & 1 << number == 0 => status::STATE_AWAY,
+                        Some(standing) if standing.serving == number => status::STATE_SERVING,
+                        Some(_) => status::STATE_RUNNING,
+                        None => status::STATE_AWAY,
+                    }
+                    .to_owned(),
+                    is_this: number == self.number,
+                })
+                .collect(),
+            protected: match manager.protected(self.host.hub.has_coordinator()) {
                 message::Protected::Yes => Protected::Yes,
                 message::Protected::Resynchronising => Protected::ReSynchronising,
                 message::Protected::No => Protected::No,
             },
             may_forget: self.may_forget,
             ports: ports.collect(),
-            rules: Some(status::Rules {
+            rules: is_serving.then(|| status::Rules {
                 version: switch.rules().version(),
                 count: switch.rules().rules().len(),
                 in_force: switch.rules().version() == self.rules_wanted(),

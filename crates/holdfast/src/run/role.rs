@@ -3,7 +3,7 @@
 use crate::exit::{self, Failure};
 use holdfast_io::VportGuest;
 use holdfast_io::process::{die_with_parent, inherited};
-use holdfast_node::channel::{Key, KeyRing, KeyRingError};
+use holdfast_node::channel::{FabricConfig, Key, KeyRing, KeyRingError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader};
@@ -18,6 +18,8 @@ use std::sync::mpsc::{Receiver, channel};
 pub(super) struct Assignment<T> {
     pub(super) incarnation: u32,
     pub(super) cluster: u32,
+    /// Longest frame of messages, bytes.
+    pub(super) mtu: usize,
     pub(super) parent: u32,
     pub(super) file: String,
     pub(super) text: String,
@@ -26,6 +28,12 @@ pub(super) struct Assignment<T> {
     pub(super) life: NonZeroU64,
     /// What only this role is told.
     pub(super) role: T,
+}
+
+impl<T> Assignment<T> {
+    pub(super) fn fabric(&self) -> FabricConfig {
+        FabricConfig { cluster: self.cluster, mtu: self.mtu, ..FabricConfig::default() }
+    }
 }
 
 /// The cluster's keys on their way.

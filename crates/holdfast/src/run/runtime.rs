@@ -5,7 +5,6 @@ use crate::config;
 use crate::exit::{self, Failure};
 use holdfast_io::process::Clock;
 use holdfast_io::wait::{Patience, sleep};
-use holdfast_node::channel::FabricConfig;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::Peer;
 use serde::{Deserialize, Serialize};
@@ -42,7 +41,7 @@ pub fn main() -> Result<(), Failure> {
         flows: checked.config.limits.flows,
         seed: assignment.role.seed,
         report_interval: checked.config.detection.heartbeat_ms * 1_000_000,
-        fabric: FabricConfig { cluster: assignment.cluster, ..FabricConfig::default() },
+        fabric: assignment.fabric(),
     };
     let mut runtime = Runtime::new(runtime_config, specs);
     let new_keys = keys.map(|(ring, new)| {

@@ -158,7 +158,8 @@ impl Manager {
     pub(super) fn start_role(&mut self, name: &str, peer: Peer, role: impl Serialize, now: u64) -> std::io::Result<()> {
         let assignment = Assignment {
             incarnation: peer.incarnation,
-            cluster: self.cluster,
+            cluster: self.fabric_config.cluster,
+            mtu: self.fabric_config.mtu,
             parent: self.parent,
             file: self.file.clone(),
             text: self.text.clone(),
@@ -280,6 +281,7 @@ impl Manager {
         }
         self.host.turn(now, &mut self.out, &mut self.arena);
         self.carry_out(now);
+        self.host.hub.handle_buried(peer);
         let worker = self.workers.swap_remove(self.workers.iter().position(|worker| worker.peer == peer).unwrap_or(at));
         worker.port.reclaim(&mut self.arena);
         // After its buffers: a life that begins before this is told of it once more.

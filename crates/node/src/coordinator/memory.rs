@@ -59,6 +59,9 @@ pub(super) struct Memory {
     pub(super) recoveries: Vec<Recovery>,
     pub(super) drains: Vec<Drain>,
     pub(super) rules: RuleSet,
+    /// The host that serves the ports, and its term.
+    pub(super) serving_host: u16,
+    pub(super) term: u32,
     /// The chains of every virtual cluster.
     pub(super) chains: Vec<Vec<u16>>,
 }
@@ -96,6 +99,8 @@ pub(super) enum Entry {
     Wants { peer: Peer, pool: PoolId },
     /// New rules.
     Rules { rules: RuleSet },
+    /// The ports are to be served by a host.
+    Serves { host: u16, term: u32 },
     /// An incarnation was seen that nobody remembers: none up to it is given again.
     Seen { incarnation: u32 },
 }
@@ -217,6 +222,7 @@ impl Memory {
             }
             Entry::Wants { peer, pool } => self.wants(*peer, *pool),
             Entry::Rules { rules } => self.rules.clone_from(rules),
+            Entry::Serves { host, term } => (self.serving_host, self.term) = (*host, *term),
             Entry::Seen { incarnation } => self.next_incarnation = self.next_incarnation.max(incarnation + 1),
         }
     }
@@ -392,11 +398,12 @@ mod tests {
     use super::*;
     use crate::address::COORDINATOR;
     use crate::channel::FabricConfig;
-    use crate::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig};
+    use crate::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig};
 
     fn memory() -> Memory {
         let config = CoordinatorConfig {
             me: Peer { node: COORDINATOR, incarnation: 1 },
+            hosts: HostsConfig::one(),
             clusters: ClusterConfig::only(3, 1, true),
             rules: Vec::new(),
             hang_timeout: SECOND,

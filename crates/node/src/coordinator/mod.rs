@@ -16,6 +16,7 @@
 //! In: messages, the time. Out: records, messages. Never: a packet.
 
 mod clusters;
+mod hosts;
 mod ledger;
 mod log;
 mod memory;
@@ -24,11 +25,12 @@ mod pools;
 mod scaling;
 
 pub use clusters::ClusterConfig;
+pub use hosts::{HostConfig, HostsConfig};
 pub use ledger::{Account, Ledger};
 pub use log::{LogError, Record};
 pub use scaling::Scaling;
 
-use crate::address::{FIRST_RUNTIME, MANAGER, NodeId, SWITCH};
+use crate::address::{FIRST_RUNTIME, MANAGER, NodeId, SWITCH, host_of, manager_of};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{
     Cause, Control, Drain, Failover, Member, MemberState, Ordered, PoolId, Protected, Report, Standing, kind, numbered,
@@ -36,6 +38,7 @@ use crate::message::{
 use crate::rules::{Assembly, Rule, RuleSet};
 use holdfast_protection::Peer;
 use holdfast_wire::{DropCounters, DropReason};
+use hosts::Known;
 use log::Log;
 use memory::{Entry, Memory, Place};
 use moves::Draining;
@@ -51,6 +54,8 @@ pub struct CoordinatorConfig {
     pub me: Peer,
     /// Virtual clusters, the default one first, with the runtimes to keep running in each.
     pub clusters: Vec<ClusterConfig>,
+    /// The hosts that make the box.
+    pub hosts: HostsConfig,
     /// Service-chain rules to begin with.
     pub rules: Vec<Rule>,
     /// A runtime that is not heard for so long has failed, ns.
@@ -122,8 +127,12 @@ pub struct Coordinator {
     told_drains: Vec<Drain>,
     draining: Vec<Draining>,
     next_request: u32,
-    /// The manager has not told yet who lives.
-    is_waiting_for_manager: bool,
+    /// Per host.
+    hosts: Vec<Known>,
+    began_at: u64,
+    /// When service was given to a host last, and when all were told of it.
+    given_at: u64,
+    refreshed_at: u64,
     drops: DropCounters,
     last_turn: u64,
     /// Switches that have spoken, with the version of the rules that each goes by.
@@ -148,8 +157,8 @@ impl Coordinator {
             spare.map(move |is_spare| (number, is_spare)).collect::<Vec<_>>()
         };
         let numbers = clusters.flat_map(of_cluster).zip(FIRST_RUNTIME..);
-        let place = |((cluster, is_spare), node): ((u16, bool), NodeId)| Place {
-            member: Member { node, incarnation: 0, state: MemberState::Failed, cluster },
+        let place = |(((cluster, is_spare), node), host): (((u16, bool), NodeId), u16)| Place {
+            member: Member { node, incarnation: 0, state: MemberState::Failed, cluster, host },
             started_at: now,
             failures: 0,
             start_at: (!is_spare).then_some(now),
@@ -161,16 +170,20 @@ impl Coordinator {
         let memory = Memory {
             view: 0,
             next_incarnation: config.first_incarnation.max(1),
-            places: numbers.map(place).collect(),
+            places: numbers.zip(config.hosts.places()).map(place).collect(),
             wanting: vec![Vec::new(); ledgers.len()],
             ledgers,
             recoveries: Vec::new(),
             drains: Vec::new(),
             rules,
+            serving_host: config.hosts.hosts.iter().position(|host| host.has_ports).unwrap_or(0) as u16,
+            term: 0,
             chains: config.clusters.iter().map(|cluster| cluster.chains.clone()).collect(),
         };
         let mut coordinator = Coordinator::of(config, now, Log::default(), memory);
-        coordinator.pending.push((MANAGER, Control::Account { handled: 0 }));
+        // Alone with its manager it knows from the first moment that there is nobody yet.
+        coordinator.hosts[0].is_known = !coordinator.is_joined();
+        coordinator.ask_managers();
         coordinator
     }
 
@@ -186,7 +199,10 @@ impl Coordinator {
         let (log, memory) = Log::read(records)?;
         let fits = |(ledger, (id, size)): (&Ledger, &(PoolId, u32))| ledger.id == *id && ledger.fits(*size);
         let runtimes: usize = config.clusters.iter().map(|cluster| usize::from(cluster.runtimes + cluster.spare)).sum();
+        let are_elsewhere =
+            memory.places.iter().map(|place| place.member.host).ne(config.hosts.places().take(memory.places.len()));
         if memory.places.len() != runtimes
+            || are_elsewhere
             || !memory.chains.iter().eq(config.clusters.iter().map(|cluster| &cluster.chains))
             || memory.ledgers.len() != config.pools.len()
             || !memory.ledgers.iter().zip(&config.pools).all(fits)
@@ -194,9 +210,8 @@ impl Coordinator {
             return Err(LogError::OtherConfiguration);
         }
         let mut coordinator = Coordinator::of(config, now, log, memory);
-        coordinator.is_waiting_for_manager = true;
         coordinator.record(Entry::Began);
-        coordinator.pending.push((MANAGER, Control::Account { handled: 0 }));
+        coordinator.ask_managers();
         for place in &coordinator.memory.places {
             if place.member.state != MemberState::Failed {
                 coordinator.fabric.set_peer(place.member.peer());
@@ -239,7 +254,10 @@ impl Coordinator {
             draining: Vec::new(),
             // No life takes the answers to another's requests for its own.
             next_request: (config.me.incarnation << 16) + 1,
-            is_waiting_for_manager: false,
+            hosts: vec![Known::default(); config.hosts.hosts.len()],
+            began_at: now,
+            given_at: now,
+            refreshed_at: now,
             drops: DropCounters::default(),
             last_turn: now,
             switches: Vec::new(),
@@ -337,11 +355,16 @@ impl Coordinator {
     /// True once every runtime has started and knows the others, and the switches know the rules.
     pub fn is_ready(&self) -> bool {
         let is_ruled = self.rules_in_force() == self.memory.rules.version();
+        // Without a host that does not come, more than half of the hosts begin after a while.
+        let may_lack = self.is_joined() && self.last_turn.saturating_sub(self.began_at) > self.config.start_timeout;
+        let is_waited_for = |place: &Place| !may_lack || self.is_there(place.member.host);
+        let are_all_there = may_lack || self.hosts.iter().all(|host| host.is_known);
         is_ruled
+            && are_all_there
             && self.memory.places.iter().zip(&self.hearings).all(|(place, hearing)| match place.member.state {
                 MemberState::Running => hearing.report.view == self.memory.view,
                 MemberState::Leaving => true,
-                _ => place.is_drained,
+                _ => place.is_drained || !is_waited_for(place),
             })
     }
 
@@ -367,7 +390,7 @@ impl Coordinator {
                 && self.last_turn.saturating_sub(hearing.last_heard) <= self.config.hang_timeout / 2
         };
         let is_recovering = self.failovers().any(|failover| failover.recovered_at.is_none());
-        if is_recovering || self.is_waiting_for_manager || !serving().all(settled) {
+        if is_recovering || self.is_waiting_for_manager() || !serving().all(settled) {
             Protected::Resynchronising
         } else {
             Protected::Yes
@@ -403,7 +426,12 @@ impl Coordinator {
     fn suspect(&mut self, at: usize, cause: Cause) {
         if self.hearings[at].suspected.replace(cause).is_none() {
             let Peer { node, incarnation } = self.memory.places[at].member.peer();
-            self.pending.push((MANAGER, Control::Fence { node, incarnation }));
+            let fence = Control::Fence { node, incarnation };
+            let (serving, own) = (self.serving_manager(), self.manager_for(node));
+            if own != serving {
+                self.pending.push((own, fence.clone()));
+            }
+            self.pending.push((serving, fence));
         }
     }
 
@@ -433,6 +461,13 @@ impl Coordinator {
             drained: self.memory.places.iter().filter(|place| place.is_drained).map(|place| place.member.node).collect(),
             spare: self.memory.places.iter().filter(|place| place.is_spare).map(|place| place.member.node).collect(),
             drops: self.drops.iter().map(|(reason, count)| (reason as u8, count)).collect(),
+            hosts: self
+                .hosts
+                .iter()
+                .zip(0..)
+                .fold(0, |bits, (host, number): (&Known, u16)| bits | u16::from(host.is_known) << number),
+            serving: self.memory.serving_host,
+            survives_host: self.survives_host(),
         };
         // Failures first: when all is well again it must be known what was wrong.
         let changed = self.memory.recoveries.iter().map(|recovery| &recovery.failover);
@@ -440,7 +475,7 @@ impl Coordinator {
         for failover in changed {
             self.told_failovers.retain(|told| told.dead != failover.dead);
             self.told_failovers.push(failover.clone());
-            self.pending.push((MANAGER, Control::Failover(failover)));
+            self.tell_all(&Control::Failover(failover));
         }
         if self.told_failovers.len() > self.memory.recoveries.len() {
             let known = &self.memory.recoveries;
@@ -448,20 +483,43 @@ impl Coordinator {
         }
         if self.told_drains != self.memory.drains {
             let news = self.memory.drains.iter().filter(|drain| !self.told_drains.contains(drain));
-            self.pending.extend(news.map(|drain| (MANAGER, Control::Draining(drain.clone()))));
+            for drain in news.cloned().collect::<Vec<_>>() {
+                self.tell_all(&Control::Draining(drain));
+            }
             self.told_drains.clone_from(&self.memory.drains);
         }
         if self.standing.as_ref() != Some(&standing) {
-            self.pending.push((MANAGER, Control::Standing(standing.clone())));
+            self.tell_all(&Control::Standing(standing.clone()));
             self.standing = Some(standing);
+        }
+    }
+
+    /// To every manager that is there.
+    fn tell_all(&mut self, message: &Control) {
+        // A manager that is alone is told whatever happens.
+        let managers = if self.is_joined() { self.managers() } else { vec![MANAGER] };
+        self.pending.extend(managers.into_iter().map(|node| (node, message.clone())));
+    }
+
+    fn forget_told(&mut self) {
+        self.standing = None;
+        self.told_failovers.clear();
+        self.told_drains.clear();
+    }
+
+    fn ask_managers(&mut self) {
+        for host in 0..self.hosts.len() as u16 {
+            self.ask_manager(manager_of(host));
         }
     }
 
     /// Acts on the messages that have arrived.
     pub fn handle_records(&mut self, now: u64) {
         let inbox = core::mem::take(&mut self.fabric.inbox);
-        if inbox.restarted.iter().any(|peer| peer.node == MANAGER) {
-            self.begin_with_manager();
+        for peer in &inbox.restarted {
+            if let Some(host) = host_of(peer.node) {
+                self.begin_with_manager(host);
+            }
         }
         for (record, body) in inbox.records() {
             let result = match record.kind {
@@ -536,8 +594,8 @@ impl Coordinator {
     }
 
     fn handle_control(&mut self, from: Peer, message: Control, now: u64) {
-        if from.node == MANAGER {
-            return self.handle_manager(message, now);
+        if let Some(host) = host_of(from.node).filter(|host| usize::from(*host) < self.hosts.len()) {
+            return self.handle_manager(from, host, message, now);
         }
         if let Control::RulesInForce { version } = message
             && from.node == SWITCH
@@ -551,6 +609,7 @@ impl Coordinator {
                     self.suspect(at, Cause::NeverStarted);
                 } else if self.memory.places[at].member.state == MemberState::Starting {
                     self.record(Entry::Joined { peer: from });
+                    self.tell_managers();
                     self.push_view();
                     self.grant_first_blocks(from, now);
                 }
@@ -568,46 +627,66 @@ impl Coordinator {
         }
     }
 
-    fn handle_manager(&mut self, message: Control, now: u64) {
+    fn handle_manager(&mut self, from: Peer, host: u16, message: Control, now: u64) {
         match message {
             Control::Started { node, incarnation } => {
                 if let Some(at) = self.at(Peer { node, incarnation }) {
                     self.hearings[at].last_heard = now;
                 }
             }
-            Control::Ended { node, incarnation, flows } => self.ended(Peer { node, incarnation }, Some(flows), now),
-            Control::Present { peers } => self.present(&peers, now),
+            Control::Ended { node, incarnation, flows } => self.handle_ended(host, Peer { node, incarnation }, Some(flows), now),
+            Control::Present { peers } => self.present(host, &peers, now),
+            Control::Beat(beat) => self.handle_beat(from, beat, now),
             Control::Rules { version, part, parts, rules } => self.handle_rules(version, part, parts, rules),
             Control::Crowded { refused } => self.handle_crowded(&refused),
             Control::Order { ticket, order } => {
                 let result = self.order(&order, now);
-                self.answers.push((MANAGER, Control::Answer { ticket, result }));
+                self.answers.push((from.node, Control::Answer { ticket, result }));
             }
             _ => self.drops.count(DropReason::Malformed),
         }
     }
 
     /// A new life of the manager knows nothing, and this coordinator does not know what the one before had done of what it was asked.
-    fn begin_with_manager(&mut self) {
-        self.pending.retain(|(node, _)| *node != MANAGER);
-        self.is_waiting_for_manager = true;
-        self.standing = None;
-        self.told_failovers.clear();
-        self.told_drains.clear();
-        self.hearings.iter_mut().for_each(|hearing| hearing.suspected = None);
-        self.pending.push((MANAGER, Control::Account { handled: 0 }));
+    fn begin_with_manager(&mut self, host: u16) {
+        let Some(known) = self.hosts.get_mut(usize::from(host)) else { return };
+        *known = Known::default();
+        self.forget_told();
+        let serves = host == self.memory.serving_host;
+        for (place, hearing) in self.memory.places.iter().zip(&mut self.hearings) {
+            if serves || place.member.host == host {
+                hearing.suspected = None;
+            }
+        }
+        self.ask_manager(manager_of(host));
         self.stop_again();
     }
 
+    /// A manager says that nothing comes any more of a runtime. Where packets leave, that is so; where only its process was, it still has to be fenced.
+    fn handle_ended(&mut self, host: u16, peer: Peer, flows: Option<u64>, now: u64) {
+        if host == self.memory.serving_host {
+            return self.ended(peer, flows, now);
+        }
+        let is_of_host = |at: &usize| self.memory.places[*at].member.host == host;
+        if let Some(at) = self.at(peer).filter(is_of_host)
+            && self.memory.places[at].member.state != MemberState::Failed
+        {
+            self.suspect(at, Cause::Exited);
+        }
+    }
+
     /// Who lives. Of the others those have died meanwhile that this coordinator, or one before it, has started.
-    fn present(&mut self, peers: &[Peer], now: u64) {
-        if !core::mem::take(&mut self.is_waiting_for_manager) {
+    fn present(&mut self, host: u16, peers: &[Peer], now: u64) {
+        if self.is_there(host) {
             return;
         }
-        let there = |place: &&Place| place.member.state != MemberState::Failed && !peers.contains(&place.member.peer());
+        self.welcome(host);
+        let there = |place: &&Place| {
+            place.member.host == host && place.member.state != MemberState::Failed && !peers.contains(&place.member.peer())
+        };
         let gone: Vec<Peer> = self.memory.places.iter().filter(there).map(|place| place.member.peer()).collect();
         for peer in gone {
-            self.ended(peer, None, now);
+            self.handle_ended(host, peer, None, now);
         }
         for peer in peers {
             if self.at(*peer).is_none() {
@@ -615,7 +694,7 @@ impl Coordinator {
                 if peer.incarnation >= self.memory.next_incarnation {
                     self.record(Entry::Seen { incarnation: peer.incarnation });
                 }
-                self.pending.push((MANAGER, Control::Fence { node: peer.node, incarnation: peer.incarnation }));
+                self.pending.push((manager_of(host), Control::Fence { node: peer.node, incarnation: peer.incarnation }));
             }
         }
         // The life before may have ended between hearing the last word and acting upon it.
@@ -639,26 +718,33 @@ impl Coordinator {
             self.hearings.iter_mut().for_each(|hearing| hearing.last_heard = now);
         }
         self.last_turn = now;
-        if self.is_waiting_for_manager {
+        self.look_after_hosts(now);
+        if self.is_waiting_for_manager() {
             return;
         }
         self.ask_again(now);
         self.go_on_draining(now);
         self.scale(now);
+        let has_quorum = self.has_quorum();
         for at in 0..self.memory.places.len() {
             let silent = now.saturating_sub(self.hearings[at].last_heard);
             match self.memory.places[at].member.state {
-                MemberState::Running | MemberState::Leaving if self.has_failed(at, silent, now) => self.suspect(at, Cause::Hung),
+                MemberState::Running | MemberState::Leaving if has_quorum && self.has_failed(at, silent, now) => {
+                    self.suspect(at, Cause::Hung);
+                }
                 MemberState::Starting if silent > self.config.start_timeout => self.suspect(at, Cause::NeverStarted),
                 _ => {}
             }
             let place = &self.memory.places[at];
-            if place.member.state == MemberState::Failed && place.start_at.is_some_and(|due| due <= now) {
+            let may_start = place.member.state == MemberState::Failed && self.is_there(place.member.host);
+            if may_start && place.start_at.is_some_and(|due| due <= now) {
                 let peer = Peer { node: place.member.node, incarnation: self.memory.next_incarnation };
                 self.record(Entry::Started { peer, at: now });
                 self.hearings[at] = Hearing::new(now, true);
                 self.fabric.set_peer(peer);
-                self.pending.push((MANAGER, Control::Start { node: peer.node, incarnation: peer.incarnation }));
+                self.admit();
+                let start = Control::Start { node: peer.node, incarnation: peer.incarnation };
+                self.pending.push((self.manager_for(peer.node), start));
                 self.push_view();
             }
         }
@@ -686,10 +772,11 @@ impl Coordinator {
             }
             MemberState::Starting if hearing.suspected.is_some() => u64::MAX,
             MemberState::Starting => hearing.last_heard + self.config.start_timeout + 1,
+            MemberState::Failed if !self.is_there(place.member.host) => u64::MAX,
             MemberState::Failed => place.start_at.unwrap_or(u64::MAX),
         };
         let soonest = self.memory.places.iter().zip(&self.hearings).map(due).min().unwrap_or(u64::MAX);
-        let soonest = if self.is_waiting_for_manager { u64::MAX } else { soonest };
+        let soonest = if self.is_waiting_for_manager() { u64::MAX } else { soonest }.min(self.next_host_look());
         let is_unsent =
             self.memory.places.iter().zip(&self.hearings).any(|(place, hearing)| hearing.is_accounted && !place.orders.is_sent());
         let retry = if is_unsent || !self.pending.is_empty() { self.last_turn + SECOND / 1000 } else { u64::MAX };

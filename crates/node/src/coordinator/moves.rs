@@ -7,7 +7,7 @@
 
 use super::memory::Entry;
 use super::{Coordinator, MemberState};
-use crate::address::{MANAGER, NodeId};
+use crate::address::NodeId;
 use crate::message::{Control, Drain, Order, Refusal, Report};
 use holdfast_protection::Peer;
 
@@ -153,7 +153,7 @@ impl Coordinator {
     }
 
     fn stop(&mut self, Peer { node, incarnation }: Peer) {
-        self.pending.push((MANAGER, Control::Stop { node, incarnation }));
+        self.pending.push((self.manager_for(node), Control::Stop { node, incarnation }));
     }
 
     /// In a new life: those that were to be stopped may not have been.

@@ -164,7 +164,7 @@ impl Coordinator {
             MemberState::Failed => place.is_drained,
             MemberState::Starting | MemberState::Leaving => false,
         };
-        !recovers && !self.is_waiting_for_manager && self.memory.places.iter().zip(&self.hearings).all(is_settled)
+        !recovers && !self.is_waiting_for_manager() && self.memory.places.iter().zip(&self.hearings).all(is_settled)
     }
 
     fn decide(&mut self, cluster: usize, scaling: &Scaling, loads: &[Load], now: u64) {

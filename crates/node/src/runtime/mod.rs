@@ -18,13 +18,13 @@ mod recovery;
 mod telling;
 mod timers;
 
-use crate::address::{COORDINATOR, MANAGER, NodeId, SWITCH, mac_of, node_of};
+use crate::address::{COORDINATOR, MANAGER, NodeId, SWITCH, mac_of, mac_of_life, node_of};
 use crate::channel::{Fabric, FabricConfig, KeyRing};
 use crate::message::{Control, PoolId, Report, TraceStep, kind};
 use core::num::NonZeroU64;
 use holdfast_nf::{Chain, Context};
 use holdfast_protection::{Peer, Protection};
-use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH};
+use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH, Mac};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
 use lane::Lane;
@@ -154,6 +154,8 @@ pub struct Runtime {
     handled: u64,
     owes_word: bool,
     members: Vec<Peer>,
+    /// Who wants to hear how things are here: the coordinator, and the managers.
+    listeners: Vec<NodeId>,
     view: u64,
     next_report: u64,
     /// Worker's time since the last report, and how much of it went to turns that had something to do, ns.
@@ -206,6 +208,7 @@ impl Runtime {
             handled: 0,
             owes_word: false,
             members: Vec::new(),
+            listeners: vec![COORDINATOR, MANAGER],
             view: 0,
             next_report: 0,
             time: 0,
@@ -318,7 +321,7 @@ impl Runtime {
             self.carry_out_records(at);
         }
         self.serve_pools();
-        self.migrations.advance(&mut self.lanes, &mut self.fabric, &self.members, clock);
+        self.migrations.advance(&mut self.lanes, &mut self.fabric, &self.members, &self.listeners, clock);
         self.recoveries.send_claims(&mut self.fabric, &self.lanes);
         if let Some(telling) = &mut self.telling {
             for (lane, slot) in self.migrations.arrivals.take_late() {
@@ -380,6 +383,15 @@ impl Runtime {
         }
     }
 
+    /// The runtime that sent a packet, unless that was an earlier life of it: then nobody any more.
+    #[inline]
+    fn sender(&self, source: &Mac) -> Option<Peer> {
+        let node = node_of(source)?;
+        // Its messages may have come before the view that names it: who was just started is told last.
+        let peer = self.members.iter().find(|peer| peer.node == node).copied().or_else(|| self.fabric.peer(node))?;
+        (mac_of_life(peer) == *source).then_some(peer)
+    }
+
     #[inline]
     fn sort_packet(&mut self, mut packet: Packet, outer: Outer, pool: &mut dyn PacketPool) {
         if packet.meta.flags & Flags::OAM != 0 {
@@ -391,6 +403,7 @@ impl Runtime {
             pool.put(packet);
             return;
         }
+        let sender = if outer.index == index::TO_REPLICA { self.sender(&outer.source) } else { None };
         let Some(lane) = self.lanes.get_mut(packet.meta.chain as usize) else {
             self.shared.drop(packet, DropReason::Malformed, pool);
             return;
@@ -410,16 +423,10 @@ impl Runtime {
                     Err(reason) => self.shared.drop(packet, reason, pool),
                 }
             }
-            index::TO_REPLICA => {
-                // Its messages may have come before the view that names it: who was just started is told last.
-                let members = &self.members;
-                let from = node_of(&outer.source)
-                    .and_then(|node| members.iter().find(|peer| peer.node == node).copied().or_else(|| self.fabric.peer(node)));
-                match from {
-                    Some(from) => lane.protection.handle_handed(&mut lane.flows, from, packet, &mut lane.outbox),
-                    None => self.shared.drop(packet, DropReason::Fenced, pool),
-                }
-            }
+            index::TO_REPLICA => match sender {
+                Some(from) => lane.protection.handle_handed(&mut lane.flows, from, packet, &mut lane.outbox),
+                None => self.shared.drop(packet, DropReason::Fenced, pool),
+            },
             _ => self.shared.drop(packet, DropReason::Malformed, pool),
         }
     }
@@ -460,7 +467,7 @@ impl Runtime {
 
     /// Sends the protection's packets, after the messages that they must not overtake.
     fn carry_out_packets(&mut self, at: usize, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool) {
-        let me = mac_of(self.config.me.node);
+        let me = mac_of_life(self.config.me);
         let lane = &mut self.lanes[at];
         for (to, mut packet) in lane.outbox.handed.drain(..) {
             let outer = Outer { destination: mac_of(to.node), source: me, index: index::TO_REPLICA };
@@ -555,7 +562,7 @@ impl Runtime {
             }
         }
         let report = Control::Report(report);
-        for node in [COORDINATOR, MANAGER] {
+        for node in self.listeners.iter().copied() {
             // To one who is not there nothing new is said while the old is on its way: it asks when it is back.
             if is_news || self.fabric.backlog(node) < REPORT_BACKLOG {
                 self.fabric.send_control(node, &report);
@@ -564,7 +571,9 @@ impl Runtime {
         if !self.shared.traces.is_empty() {
             let steps = core::mem::take(&mut self.shared.traces);
             for chunk in steps.chunks(8) {
-                self.fabric.send_control(MANAGER, &Control::Trace(chunk.to_vec()));
+                for manager in self.listeners.iter().filter(|node| **node != COORDINATOR) {
+                    self.fabric.send_control(*manager, &Control::Trace(chunk.to_vec()));
+                }
             }
         }
     }
@@ -572,7 +581,7 @@ impl Runtime {
 
 /// Puts a released packet into a frame for the switch's egress. Only here does a frame say that it is released. False if there is no room.
 #[inline]
-fn encapsulate_released(packet: &mut Packet, flows: &holdfast_protection::Flows, me: holdfast_wire::header::Mac) -> bool {
+fn encapsulate_released(packet: &mut Packet, flows: &holdfast_protection::Flows, me: Mac) -> bool {
     if packet.meta.flags & Flags::LEARN != 0 {
         // The switch knows the route by its epoch. At a replica the packet says only which flow it belongs to.
         let key = packet.parse().ok().and_then(|()| FlowKey::of(packet)).map(|key| key.reverse());

@@ -3,8 +3,8 @@
 use super::Runtime;
 use super::migration::{Migrations, Parts};
 use super::telling::Telling;
-use crate::address::{COORDINATOR, MANAGER, NodeId, SWITCH, mac_of, node_of};
-use crate::message::{Control, FlowInfo, MemberState, kind, numbered};
+use crate::address::{COORDINATOR, NodeId, SWITCH, host_of, node_of};
+use crate::message::{Control, FlowInfo, Member, MemberState, kind, numbered};
 use holdfast_protection::flows::{ActorHeader, flag, role};
 use holdfast_protection::{Peer, kind as protection_kind};
 use holdfast_wire::selector::Selector;
@@ -43,7 +43,7 @@ impl Runtime {
         let (migrations, mut parts) = self.migration();
         let departed = migrations.handle_new_switch(&mut parts);
         self.recoveries.ask_again();
-        self.telling = Some(Telling::new(self.config.me, self.shared.newest_epoch, departed));
+        self.telling = Some(Telling::new(self.config.me, self.shared.newest_epoch, self.shared.now, departed));
         Ok(())
     }
 
@@ -54,16 +54,24 @@ impl Runtime {
 
     /// Something came behind everything that was sent to this runtime before: from the switch on an old route, or handed over by an owner.
     pub(super) fn handle_mark(&mut self, mark: &Packet, source: holdfast_wire::header::Mac) {
-        if source == mac_of(SWITCH) {
+        if node_of(&source) == Some(SWITCH) {
             self.migrations.handle_mark(mark.meta.commit);
             return;
         }
-        let from = node_of(&source).and_then(|node| self.fabric.peer(node));
-        if let Some(from) = from
+        if let Some(from) = self.sender(&source)
             && let Some(lane) = self.lanes.get_mut(mark.meta.chain as usize)
         {
             lane.protection.handle_mark(from, mark.meta.commit);
         }
+    }
+
+    /// Who may have replicas of flows that are here: runtimes of other hosts, because a host dies as a whole, or those of this one if there is no other.
+    fn replicas(&self, members: &[Member]) -> Vec<Peer> {
+        let me = self.config.me;
+        let here = members.iter().find(|member| member.peer() == me).map(|member| member.host);
+        let running = || members.iter().filter(|member| member.node != me.node && member.state == MemberState::Running);
+        let elsewhere: Vec<Peer> = running().filter(|member| Some(member.host) != here).map(Member::peer).collect();
+        if elsewhere.is_empty() { running().map(Member::peer).collect() } else { elsewhere }
     }
 
     fn handle_protection(&mut self, from: Peer, record: u8, body: &[u8], pool: &mut dyn PacketPool) -> Result<(), DropReason> {
@@ -78,8 +86,12 @@ impl Runtime {
         match message {
             Control::Account { handled } if from.node == COORDINATOR => self.account(handled),
             // It has begun anew, and knows of nothing that was reported.
-            Control::Account { .. } if from.node == MANAGER => self.next_report = 0,
+            Control::Account { .. } if host_of(from.node).is_some() => self.next_report = 0,
             Control::Settled { handled } if from.node == COORDINATOR => self.errands.settle(handled),
+            Control::Managers { nodes } if from.node == COORDINATOR => {
+                self.listeners.truncate(1);
+                self.listeners.extend(nodes.into_iter().filter(|node| host_of(*node).is_some()));
+            }
             Control::View { version, members } if version > self.view => {
                 self.view = version;
                 let me = self.config.me;
@@ -104,11 +116,7 @@ impl Runtime {
                 for peer in &self.members {
                     self.fabric.set_peer(*peer);
                 }
-                let replicas: Vec<Peer> = members
-                    .iter()
-                    .filter(|member| member.node != me.node && member.state == MemberState::Running)
-                    .map(|member| member.peer())
-                    .collect();
+                let replicas = self.replicas(&members);
                 for lane in &mut self.lanes {
                     lane.protection.set_peers(&mut lane.flows, &replicas, &mut lane.outbox);
                 }
@@ -123,7 +131,7 @@ impl Runtime {
             }
             Control::Migrate { request, targets, limit, selector } => {
                 let targets = targets.into_iter().map(|(node, incarnation)| Peer { node, incarnation }).collect();
-                self.migrations.order(request, targets, limit, &selector, &mut self.fabric);
+                self.migrations.order(request, targets, limit, &selector, &mut self.fabric, &self.listeners);
             }
             Control::Grant { pool, blocks } => {
                 self.with_pool(pool, |pool| blocks.iter().for_each(|(block, used)| pool.backend().grant_block(*block, used)));

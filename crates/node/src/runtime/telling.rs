@@ -41,14 +41,16 @@ pub(super) struct Telling {
     /// The next slot to look at.
     at: (usize, u32),
     newest: u32,
+    /// The latest stamp that was seen here when the telling began.
+    stamp: u64,
     /// Not sent yet; first of all the flows on their way to others.
     ready: Vec<RouteInfo>,
     is_blocked: bool,
 }
 
 impl Telling {
-    pub(super) fn new(me: Peer, newest: u32, departed: Vec<RouteInfo>) -> Telling {
-        Telling { me, at: (0, 0), newest, ready: departed, is_blocked: false }
+    pub(super) fn new(me: Peer, newest: u32, stamp: u64, departed: Vec<RouteInfo>) -> Telling {
+        Telling { me, at: (0, 0), newest, stamp, ready: departed, is_blocked: false }
     }
 
     /// True if a turn would do something without input.
@@ -105,9 +107,10 @@ impl Telling {
 
     fn send(&mut self, fabric: &mut Fabric, is_last: bool) -> bool {
         let count = self.ready.len().min(ROUTES_PER_RECORD);
-        let mut body = Vec::with_capacity(5 + count * size_of::<RouteInfo>());
+        let mut body = Vec::with_capacity(13 + count * size_of::<RouteInfo>());
         body.push(u8::from(is_last));
         body.extend_from_slice(&self.newest.to_be_bytes());
+        body.extend_from_slice(&self.stamp.to_be_bytes());
         body.extend_from_slice(self.ready[..count].as_bytes());
         let is_sent = fabric.send(SWITCH, kind::ROUTES, &body).is_ok();
         if is_sent {

@@ -3,7 +3,7 @@
 //! A route's owner changes here and nowhere else, each time under a new epoch.
 
 use super::{Route, Switch, Target};
-use crate::address::mac_of;
+use crate::address::{mac_of, mac_of_life};
 use crate::message::{AGAIN, Claim, Ended, MemberState, RENOUNCED, kind};
 use holdfast_protection::Peer;
 use holdfast_wire::nsh::{self, Flags, Outer, index};
@@ -142,7 +142,7 @@ impl Switch {
         mark.meta.switch = self.config.number;
         mark.meta.flags = Flags::OAM;
         mark.meta.commit = number;
-        let outer = Outer { destination: mac_of(to.node), source: mac_of(self.config.me.node), index: index::MARK };
+        let outer = Outer { destination: mac_of(to.node), source: mac_of_life(self.config.me), index: index::MARK };
         if nsh::encapsulate(&mut mark, outer) {
             out.push((to, mark));
         } else {

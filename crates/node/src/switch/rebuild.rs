@@ -104,6 +104,7 @@ impl Switch {
         };
         let (&is_last, rest) = body.split_first().ok_or(DropReason::Malformed)?;
         let (newest, rest) = rest.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
+        let (stamp, rest) = rest.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
         let infos = <[RouteInfo]>::ref_from_bytes(rest).map_err(|_| DropReason::Malformed)?;
         let newest = u32::from_be_bytes(*newest);
         let is_newer = |known: u32| newest.wrapping_sub(known) as i32 > 0;
@@ -113,12 +114,21 @@ impl Switch {
         if is_last != 0 {
             rebuild.waiting.retain(|peer| *peer != from);
         }
+        self.go_on_from(u64::from_be_bytes(*stamp), now);
         let mut result = Ok(());
         for info in infos {
             result = result.and(self.learn(from, info, now));
         }
         self.go_on_rebuilding();
         result
+    }
+
+    /// Stamps go on where those of the life before ended, also if that was on another host, whose clock shows another time: flows live by stamps.
+    fn go_on_from(&mut self, stamp: u64, now: u64) {
+        if stamp != 0 {
+            let ahead = stamp as i64 - now as i64;
+            self.clock_ahead = Some(self.clock_ahead.map_or(ahead, |known| known.max(ahead)));
+        }
     }
 
     fn learn(&mut self, from: Peer, info: &RouteInfo, now: u64) -> Result<(), DropReason> {

@@ -203,6 +203,8 @@ impl World {
                     self.at(self.now + MILLISECOND, Event::ExitNoticed(peer));
                 }
                 Wish::Fence(peer) => self.given_up(peer),
+                // Only of several hosts.
+                Wish::Serve(_) | Wish::Retire => {}
             }
         }
         self.hub_out = out;

@@ -27,7 +27,7 @@ use crate::random::Random;
 use crate::scenario::Scenario;
 use holdfast_node::address::{COORDINATOR, NodeId};
 use holdfast_node::channel::FabricConfig;
-use holdfast_node::coordinator::{ClusterConfig, CoordinatorConfig};
+use holdfast_node::coordinator::{ClusterConfig, CoordinatorConfig, HostsConfig};
 use holdfast_node::hub::{Hub, HubOut};
 use holdfast_node::message::PoolId;
 use holdfast_node::runtime::Runtime;
@@ -153,6 +153,7 @@ impl World {
         probe.visit_pools(|id: PoolId, pool| pools.push((id, pool.size())));
         let coordinator = CoordinatorConfig {
             me: Peer { node: COORDINATOR, incarnation: 1 },
+            hosts: HostsConfig::one(),
             clusters: ClusterConfig::only(RUNTIMES, chains, promises),
             rules: rules::all_to(0),
             hang_timeout: 300 * MILLISECOND,

@@ -22,7 +22,7 @@ mod orders;
 
 use super::recovery::Recoveries;
 use super::{Lane, Shared};
-use crate::address::SWITCH;
+use crate::address::{NodeId, SWITCH};
 use crate::channel::Fabric;
 use crate::message::{Control, kind};
 use arrivals::Arrivals;
@@ -74,14 +74,22 @@ impl Migrations {
     }
 
     /// The coordinator wants flows moved. An order that cannot be understood or is one too many is answered: nothing moved.
-    pub(crate) fn order(&mut self, request: u32, targets: Vec<Peer>, limit: u64, selector: &str, fabric: &mut Fabric) {
+    pub(crate) fn order(
+        &mut self,
+        request: u32,
+        targets: Vec<Peer>,
+        limit: u64,
+        selector: &str,
+        fabric: &mut Fabric,
+        listeners: &[NodeId],
+    ) {
         match selector.parse::<Selector>() {
             Ok(selector) if self.orders.len() < ORDERS && !targets.is_empty() => {
                 self.orders.push(Order::new(request, targets, limit, selector));
                 self.is_urgent = true;
             }
             _ => {
-                tell(fabric, &Control::Migrated { request, moved: 0, refused: 0, last: true });
+                tell(fabric, listeners, &Control::Migrated { request, moved: 0, refused: 0, last: true });
             }
         }
     }
@@ -114,7 +122,14 @@ impl Migrations {
     }
 
     /// Sends what the channels take: requests, answers, news of flows that have come; starts new batches.
-    pub(crate) fn advance(&mut self, lanes: &mut [Lane], fabric: &mut Fabric, members: &[Peer], clock: u64) {
+    pub(crate) fn advance(
+        &mut self,
+        lanes: &mut [Lane],
+        fabric: &mut Fabric,
+        members: &[Peer],
+        listeners: &[NodeId],
+        clock: u64,
+    ) {
         if self.is_idle() {
             return;
         }
@@ -123,14 +138,14 @@ impl Migrations {
         self.ask_switch(lanes, fabric, clock);
         self.departures.retain(|departure| !departure.is_over());
         self.start(lanes, fabric, members, clock);
-        self.report(fabric, clock);
+        self.report(fabric, listeners, clock);
     }
 
-    fn report(&mut self, fabric: &mut Fabric, clock: u64) {
+    fn report(&mut self, fabric: &mut Fabric, listeners: &[NodeId], clock: u64) {
         let Migrations { orders, departures, .. } = self;
         orders.retain_mut(|order| {
             let is_under_way = departures.iter().any(|departure| departure.request == order.request);
-            !order.report(is_under_way, fabric, clock)
+            !order.report(is_under_way, fabric, listeners, clock)
         });
     }
 }

@@ -3,7 +3,7 @@
 use super::super::Lane;
 use super::BATCH;
 use super::departures::{Departing, Stage};
-use crate::address::{COORDINATOR, MANAGER};
+use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::message::Control;
 use holdfast_protection::flows::{flag, role};
@@ -66,14 +66,15 @@ impl Order {
     }
 
     /// Tells how far it is, now and then and at its end. True if it is over and that has been told.
-    pub(super) fn report(&mut self, is_under_way: bool, fabric: &mut Fabric, clock: u64) -> bool {
+    pub(super) fn report(&mut self, is_under_way: bool, fabric: &mut Fabric, listeners: &[NodeId], clock: u64) -> bool {
         let has_more = self.left > 0 && self.at.0 != usize::MAX || !self.again.is_empty();
         let last = !is_under_way && !has_more;
         if !last && clock.saturating_sub(self.told_at) < PROGRESS {
             return false;
         }
         self.told_at = clock;
-        tell(fabric, &Control::Migrated { request: self.request, moved: self.moved, refused: self.refused, last }) && last
+        tell(fabric, listeners, &Control::Migrated { request: self.request, moved: self.moved, refused: self.refused, last })
+            && last
     }
 
     /// The next flows that shall go, of one lane.
@@ -129,7 +130,7 @@ impl Order {
 }
 
 /// Tells those who want to know how far a request is. False if one of them must be told again.
-pub(super) fn tell(fabric: &mut Fabric, message: &Control) -> bool {
-    let told = [COORDINATOR, MANAGER].map(|node| fabric.send_control(node, message));
-    told == [true; 2]
+pub(super) fn tell(fabric: &mut Fabric, listeners: &[NodeId], message: &Control) -> bool {
+    let untold = listeners.iter().filter(|node| !fabric.send_control(**node, message)).count();
+    untold == 0
 }

@@ -1,0 +1,343 @@
+//! Who serves the ports: never two hosts at a time, whatever is cut, late or stopped.
+//!
+//! Theory of operation. The managers of a cluster send each other beats, several times per patience. Each says when it was sent, by its sender's clock, and when
+//! the last beat of every other host was sent that its sender has: an *echo*. An echo of a time `t` says that its sender was there after `t`; a host is
+//! *connected* to those whose echo of it is no older than the patience, by its own clock and nobody else's.
+//! - Service is given in *terms*, by the coordinator. Whoever hears of a later term passes it on, and stops serving.
+//! - Who serves stops by itself as soon as it is not connected to more than half of the votes, its own included.
+//! - Who is to serve begins when more than half have said that they know of its term, and a patience has passed since. By then an earlier one has stopped:
+//!   more than half had to be connected to it, one of those has said so, and what that one had said before it knew of the term is out of date. If
+//!   every host has said that it does not serve, there is nothing to wait for.
+//!
+//! Each host has a vote; the first one has two if their number is even, so that of two hosts the first goes on alone, and the second never does.
+//!
+//! In: beats, what the coordinator says, the time. Out: beats, and when to begin and to stop. Never: a decision about who is to serve.
+
+use crate::message::Beat;
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Serve the ports, in this term.
+    Begin(u32),
+    /// Stop to serve them.
+    Retire,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Heard {
+    /// When, by this host's clock.
+    at: u64,
+    /// When it was sent, by the other's.
+    sent: u64,
+    /// When the last beat was sent from here that the other had.
+    echo: u64,
+    term: u32,
+    serves: bool,
+}
+
+/// See the module. Hosts are counted from 0.
+#[derive(Debug)]
+pub struct Quorum {
+    me: u16,
+    patience: u64,
+    began_at: u64,
+    others: Vec<Option<Heard>>,
+    term: u32,
+    /// This host is to serve in the latest term.
+    is_meant: bool,
+    /// Since when more than half have known of it.
+    known_since: Option<u64>,
+    serves: bool,
+    /// The last term in which it has served: never twice, because each is one life of the switch.
+    served: u32,
+    next_beat: u64,
+}
+
+/// Whether these hosts, a bit each, are more than half of so many.
+pub fn is_majority(part: u16, hosts: u16) -> bool {
+    let extra = u32::from(hosts.is_multiple_of(2));
+    2 * (part.count_ones() + extra * u32::from(part & 1)) > u32::from(hosts) + extra
+}
+
+impl Quorum {
+    /// Of so many hosts, this being one of them. `patience`: ns.
+    pub fn new(me: u16, hosts: u16, patience: u64, now: u64) -> Quorum {
+        let others = vec![None; usize::from(hosts)];
+        let (term, is_meant, known_since, serves, served) = (0, false, None, false, 0);
+        Quorum { me, patience, began_at: now, others, term, is_meant, known_since, serves, served, next_beat: now }
+    }
+
+    /// Other hosts.
+    pub fn others(&self) -> impl Iterator<Item = u16> + use<> {
+        let (me, count) = (self.me, self.others.len() as u16);
+        (0..count).filter(move |host| *host != me)
+    }
+
+    /// See [`Quorum::new`].
+    pub fn patience(&self) -> u64 {
+        self.patience
+    }
+
+    /// It serves the ports.
+    pub fn serves(&self) -> bool {
+        self.serves
+    }
+
+    /// The latest term.
+    pub fn term(&self) -> u32 {
+        self.term
+    }
+
+    fn bits(&self, is_meant: impl Fn(&Heard) -> bool) -> u16 {
+        let heard = self.others.iter().enumerate().filter(|(_, heard)| heard.as_ref().is_some_and(&is_meant));
+        heard.fold(1 << self.me, |bits, (host, _)| bits | 1 << host)
+    }
+
+    fn is_connected(&self, heard: &Heard, now: u64) -> bool {
+        // What an earlier life of this host had sent is nothing to go by.
+        heard.echo >= self.began_at && now.saturating_sub(heard.echo) <= self.patience
+    }
+
+    /// The hosts that are connected to this one, itself included, a bit each.
+    pub fn connected(&self, now: u64) -> u16 {
+        self.bits(|heard| self.is_connected(heard, now))
+    }
+
+    fn is_enough(&self, hosts: u16) -> bool {
+        is_majority(hosts, self.others.len() as u16)
+    }
+
+    /// The coordinator has given service to a host.
+    pub fn handle_term(&mut self, host: u16, term: u32) -> Option<Change> {
+        let change = self.hear_of(term);
+        if term == self.term && term != self.served {
+            self.is_meant = host == self.me;
+        }
+        change
+    }
+
+    fn hear_of(&mut self, term: u32) -> Option<Change> {
+        if term <= self.term {
+            return None;
+        }
+        self.term = term;
+        (self.is_meant, self.known_since) = (false, None);
+        self.next_beat = 0;
+        core::mem::take(&mut self.serves).then_some(Change::Retire)
+    }
+
+    /// Another host's manager lives.
+    pub fn handle_beat(&mut self, host: u16, beat: &Beat, now: u64) -> Option<Change> {
+        let echo = beat.echoes.get(usize::from(self.me)).copied()?;
+        let known = self.others.get_mut(usize::from(host))?;
+        *known = Some(Heard { at: now, sent: beat.sent, echo, term: beat.term, serves: beat.serves });
+        self.hear_of(beat.term)
+    }
+
+    /// When a host was heard last.
+    pub fn last_heard(&self, host: u16) -> Option<u64> {
+        self.others.get(usize::from(host)).copied().flatten().map(|heard| heard.at)
+    }
+
+    /// What the time brings.
+    pub fn turn(&mut self, now: u64) -> Option<Change> {
+        if self.serves {
+            if self.is_enough(self.connected(now)) {
+                return None;
+            }
+            self.serves = false;
+            self.next_beat = 0;
+            return Some(Change::Retire);
+        }
+        if !self.is_meant {
+            return None;
+        }
+        let knows = |heard: &Heard| self.is_connected(heard, now) && heard.term == self.term;
+        if !self.is_enough(self.bits(knows)) {
+            self.known_since = None;
+            return None;
+        }
+        let since = *self.known_since.get_or_insert(now);
+        let all = ((1u32 << self.others.len()) - 1) as u16;
+        let are_all_idle = self.bits(|heard| knows_of(heard, self.term) && self.is_connected(heard, now)) == all;
+        // Clocks do not run equally fast.
+        if !are_all_idle && now.saturating_sub(since) <= self.patience + self.patience / 8 {
+            return None;
+        }
+        (self.serves, self.is_meant, self.served) = (true, false, self.term);
+        self.next_beat = 0;
+        Some(Change::Begin(self.term))
+    }
+
+    /// The next beat, if it is time.
+    pub fn poll_beat(&mut self, now: u64) -> Option<Beat> {
+        if now < self.next_beat {
+            return None;
+        }
+        self.next_beat = now + self.patience / 6;
+        let echoes = self.others.iter().map(|heard| heard.map_or(0, |heard| heard.sent)).collect();
+        Some(Beat { sent: now, echoes, connected: self.connected(now), term: self.term, serves: self.serves })
+    }
+
+    /// When the next turn is due.
+    pub fn poll_timeout(&self) -> u64 {
+        self.next_beat
+    }
+}
+
+fn knows_of(heard: &Heard, term: u32) -> bool {
+    heard.term == term && !heard.serves
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: u64 = 600;
+
+    /// Hosts whose beats arrive at once where the link is not cut. Their clocks begin at different times.
+    struct Hosts {
+        quorums: Vec<Quorum>,
+        offsets: Vec<u64>,
+        cut: Vec<(usize, usize)>,
+        stopped: Vec<usize>,
+        late: Vec<(usize, usize, Beat)>,
+    }
+
+    impl Hosts {
+        fn new(count: u16) -> Hosts {
+            let offsets: Vec<u64> = (0..u64::from(count)).map(|host| 10_000 * (host * 7 % 5 + 1)).collect();
+            let quorums = (0..count).map(|host| Quorum::new(host, count, PATIENCE, offsets[usize::from(host)])).collect();
+            Hosts { quorums, offsets, cut: Vec::new(), stopped: Vec::new(), late: Vec::new() }
+        }
+
+        fn give(&mut self, host: u16, term: u32, told: &[usize]) {
+            for at in told {
+                self.quorums[*at].handle_term(host, term);
+            }
+        }
+
+        /// Everything until a time; checks that nobody ever serves beside another.
+        fn run(&mut self, from: u64, to: u64) {
+            for now in (from..to).step_by(10) {
+                for at in 0..self.quorums.len() {
+                    if self.stopped.contains(&at) {
+                        continue;
+                    }
+                    let own = now + self.offsets[at];
+                    self.quorums[at].turn(own);
+                    let Some(beat) = self.quorums[at].poll_beat(own) else { continue };
+                    for other in (0..self.quorums.len()).filter(|other| *other != at) {
+                        if self.cut.contains(&(at, other)) {
+                            self.late.push((at, other, beat.clone()));
+                        } else if !self.stopped.contains(&other) {
+                            self.quorums[other].handle_beat(at as u16, &beat, now + self.offsets[other]);
+                        }
+                    }
+                }
+                assert!(self.serving().len() < 2, "{:?} serve at {now}", self.serving());
+            }
+        }
+
+        /// Those who serve; who is stopped does nothing.
+        fn serving(&self) -> Vec<usize> {
+            (0..self.quorums.len()).filter(|at| self.quorums[*at].serves() && !self.stopped.contains(at)).collect()
+        }
+    }
+
+    /// Three hosts begin together: nothing is to be waited for.
+    #[test]
+    fn the_first_term_begins_at_once() {
+        let mut hosts = Hosts::new(3);
+        hosts.give(0, 1, &[0, 1, 2]);
+        hosts.run(0, 3 * PATIENCE / 6);
+        assert_eq!(hosts.serving(), [0]);
+    }
+
+    /// The host that serves dies. Another begins, and not before the dead one would have stopped.
+    #[test]
+    fn another_begins_when_the_first_must_have_stopped() {
+        let mut hosts = Hosts::new(3);
+        hosts.give(0, 1, &[0, 1, 2]);
+        hosts.run(0, 1000);
+        hosts.stopped.push(0);
+        hosts.give(1, 2, &[1, 2]);
+        hosts.run(1000, 1000 + PATIENCE);
+        assert_eq!(hosts.serving(), [0; 0]);
+        hosts.run(1000 + PATIENCE, 1000 + 2 * PATIENCE);
+        assert_eq!(hosts.serving(), [1]);
+        // It comes back, and has been asleep: it does not serve for a moment, and never again in its old term.
+        hosts.stopped.clear();
+        hosts.run(1000 + 2 * PATIENCE, 1000 + 6 * PATIENCE);
+        assert_eq!(hosts.serving(), [1]);
+    }
+
+    /// The one that serves is cut off, in one direction or both: it stops by itself, before another begins. What was under way arrives much later and
+    /// deceives nobody.
+    #[test]
+    fn who_is_cut_off_stops_in_time() {
+        for cut in [vec![(0, 1), (0, 2)], vec![(1, 0), (2, 0)], vec![(0, 1), (0, 2), (1, 0), (2, 0)]] {
+            let mut hosts = Hosts::new(3);
+            hosts.give(0, 1, &[0, 1, 2]);
+            hosts.run(0, 1000);
+            hosts.cut = cut.clone();
+            hosts.give(1, 2, &[1, 2]);
+            hosts.run(1000, 1000 + 3 * PATIENCE);
+            assert_eq!(hosts.serving(), [1], "{cut:?}");
+            for (from, to, beat) in core::mem::take(&mut hosts.late) {
+                let now = 1000 + 3 * PATIENCE + hosts.offsets[to];
+                hosts.quorums[to].handle_beat(from as u16, &beat, now);
+            }
+            hosts.run(1000 + 3 * PATIENCE, 1000 + 4 * PATIENCE);
+            assert_eq!(hosts.serving(), [1], "{cut:?}");
+            hosts.cut.clear();
+            hosts.run(1000 + 4 * PATIENCE, 1000 + 8 * PATIENCE);
+            assert_eq!(hosts.serving(), [1], "{cut:?}");
+        }
+    }
+
+    /// Two parts overlap in one host, which both hear: it passes the later term on.
+    #[test]
+    fn a_term_is_passed_on() {
+        let mut hosts = Hosts::new(5);
+        hosts.give(0, 1, &[0, 1, 2, 3, 4]);
+        hosts.run(0, 1000);
+        hosts.cut = [0, 3, 4]
+            .iter()
+            .flat_map(|a| [1, 2].map(|b| [(*a, b), (b, *a)]))
+            .flatten()
+            .filter(|(a, b)| ![*a, *b].contains(&3))
+            .collect();
+        hosts.give(1, 2, &[1]);
+        hosts.run(1000, 1000 + 4 * PATIENCE);
+        assert_eq!(hosts.serving(), [1]);
+    }
+
+    /// Of two the first is enough by itself, and the second is not.
+    #[test]
+    fn of_two_the_first_is_enough() {
+        for (dead, living) in [(0, vec![]), (1, vec![0])] {
+            let mut hosts = Hosts::new(2);
+            hosts.give(0, 1, &[0, 1]);
+            hosts.run(0, 1000);
+            assert_eq!(hosts.serving(), [0]);
+            hosts.stopped.push(dead);
+            hosts.give(1 - dead as u16, 2, &[1 - dead]);
+            hosts.run(1000, 1000 + 4 * PATIENCE);
+            assert_eq!(hosts.serving(), living);
+        }
+    }
+
+    /// Never are two parts of one cluster both more than half.
+    #[test]
+    fn two_parts_are_never_both_enough() {
+        for hosts in 1..=13u16 {
+            let all = ((1u32 << hosts) - 1) as u16;
+            assert!(is_majority(all, hosts));
+            for part in 0..=all {
+                assert!(!(is_majority(part, hosts) && is_majority(all & !part, hosts)), "{hosts} hosts, {part:b}");
+            }
+        }
+    }
+}
