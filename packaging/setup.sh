@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 packages=(
   build-essential ca-certificates git
   libdpdk-dev pkg-config
-  iproute2 ethtool util-linux
+  iproute2 ethtool nftables util-linux
   nginx-light curl iperf3 wrk bind9-dnsutils dnsmasq-base traceroute iputils-ping tcpdump
 )
 # Cargo's own tools, each at the version that the tests were written with.

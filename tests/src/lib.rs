@@ -4,6 +4,7 @@
 //! ignored, with the reason on standard error.
 #![forbid(unsafe_code)]
 
+pub mod cluster;
 pub mod frames;
 pub mod network;
 pub mod runner;

@@ -46,7 +46,7 @@ struct World {
 fn switch(incarnation: u32, succeeds: bool) -> Switch {
     Switch::new(SwitchConfig {
         me: Peer { node: SWITCH, incarnation },
-        number: (incarnation >> 16) as u8 * 32 + incarnation as u8,
+        number: incarnation as u8,
         flows: 256,
         seed: 1,
         tick_interval: 20 * MILLISECOND,
@@ -158,7 +158,7 @@ impl World {
         let mut fabric = Vec::new();
         let mut told = Vec::new();
         {
-            let Host { out, runtimes, released, hub, incarnation, .. } = &mut self.hosts[at];
+            let Host { out, runtimes, released, hub, .. } = &mut self.hosts[at];
             for (peer, packet) in out.to_runtime.drain(..) {
                 match runtimes.get_mut(&peer) {
                     Some((_, rx)) => rx.push(packet),
@@ -185,7 +185,7 @@ impl World {
                         hub.handle_ended(peer);
                         hub.handle_buried(peer);
                     }
-                    Wish::Serve(term) => hub.begin(switch(term << 16 | *incarnation, true)),
+                    Wish::Serve(term) => hub.begin(switch(term, true)),
                     Wish::Retire => {}
                 }
             }

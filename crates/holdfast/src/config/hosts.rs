@@ -34,6 +34,11 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mi
         let count = hosts.len();
         return Err(spot.mistake(format!("`hosts` names 2 to {MAX_HOSTS} hosts, not {count}: a box on one host needs none")));
     }
+    if config.state.is_none() {
+        return Err(spot.mistake(
+            "`hosts` needs `state`, a directory: the coordinator's host keeps there what it must know when it is switched on again",
+        ));
+    }
     let coordinators: Vec<&String> = hosts.iter().filter(|(_, host)| host.coordinator).map(|(name, _)| name).collect();
     if let [first, second, ..] = coordinators.as_slice() {
         let message = format!("the coordinator lives on one host, and `{first}` has it already");

@@ -54,6 +54,8 @@ pub type Program = (&'static str, &'static str);
 pub const IP: Program = ("ip", "iproute2");
 /// For offloads.
 pub const ETHTOOL: Program = ("ethtool", "ethtool");
+/// For links that are cut.
+pub const NFT: Program = ("nft", "nftables");
 /// Web server.
 pub const NGINX: Program = ("nginx", "nginx-light");
 /// Web client.

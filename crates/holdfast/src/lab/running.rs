@@ -51,9 +51,24 @@ impl RunningBox {
     /// Starts `BINARY run CONFIGURATION --control …` inside `namespace`, and waits for its `ready` line.
     pub fn start(lab: &Lab, namespace: &Namespace, binary: &Path, configuration: &str) -> Result<RunningBox> {
         let mut running = RunningBox::launch(lab, namespace, binary, configuration)?;
-        let said_ready = |process: &Process| Ok(process.stdout().lines().any(|line| line.starts_with("ready")).then_some(()));
-        running.process.wait_while_running("holdfast run says ready", READY_LIMIT, lab.interrupt(), said_ready)?;
+        running.wait_ready(lab.interrupt())?;
         Ok(running)
+    }
+
+    /// Waits until it has said that it is ready.
+    pub fn wait_ready(&mut self, interrupt: &Interrupt) -> Result<()> {
+        let said_ready = |process: &Process| Ok(process.stdout().lines().any(|line| line.starts_with("ready")).then_some(()));
+        self.process.wait_while_running("holdfast run says ready", READY_LIMIT, interrupt, said_ready)
+    }
+
+    /// Starts one host of a box that has several, without waiting for anything.
+    pub fn launch_host(lab: &Lab, namespace: &Namespace, binary: &Path, configuration: &str, host: &str) -> Result<RunningBox> {
+        let file = lab.write("holdfast.yaml", configuration)?;
+        let control = lab.scratch().join(format!("{host}.sock"));
+        let mut command = namespace.command(binary);
+        command.arg("run").arg(&file).args(["--host", host, "--control"]).arg(&control);
+        let process = Process::start(command, &format!("holdfast-{host}"), lab.scratch())?;
+        Ok(RunningBox { process, binary: binary.to_owned(), control })
     }
 
     /// Starts it without waiting for anything: for configurations that must be refused.

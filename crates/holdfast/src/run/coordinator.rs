@@ -131,14 +131,16 @@ fn begin(assignment: &Assignment, store: &Store, now: u64) -> Result<Coordinator
         fabric: assignment.fabric(),
     };
     let bytes = || records.iter().map(Vec::as_slice);
-    if records.is_empty() && !assignment.role.begins_anew {
+    // Of several hosts only this one may have begun anew: what the log says is of runtimes that may live.
+    let has_hosts = !checked.hosts.is_empty();
+    if records.is_empty() && !assignment.role.begins_anew && !has_hosts {
         // A coordinator that knows of nobody would start runtimes beside those that are there, and lease their numbers a second time.
         return Err(unreadable(&"it is empty, and a life before this one has written it"));
     }
     if records.is_empty() {
         return Ok(Coordinator::new(config, now));
     }
-    if assignment.role.begins_anew {
+    if assignment.role.begins_anew && !has_hosts {
         config.first_incarnation = Coordinator::next_incarnation(bytes()).map_err(|error| unreadable(&error))?;
         return Ok(Coordinator::new(config, now));
     }

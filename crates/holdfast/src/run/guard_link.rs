@@ -31,7 +31,9 @@ pub(super) struct Assignment {
     pub(super) control: PathBuf,
     pub(super) state: Option<PathBuf>,
     pub(super) has_arena: bool,
-    /// Lives of the coordinator so far.
+    /// Of several hosts: what was added to incarnations so that they are higher than those of the host's earlier times.
+    pub(super) base: u32,
+    /// The last life of the coordinator here; the base if there was none.
     pub(super) coordinators: u32,
     pub(super) processes: Vec<Stored>,
 }

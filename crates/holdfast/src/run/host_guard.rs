@@ -79,6 +79,7 @@ struct HostGuard {
     control: PathBuf,
     state: Option<PathBuf>,
     arena: Vec<OwnedFd>,
+    base: u32,
     coordinators: u32,
     children: Vec<Child>,
     has_served: bool,
@@ -110,6 +111,7 @@ pub fn main(file: &Path, control: Option<&Path>, state: Option<&Path>, host: Opt
     let checked = config::read(&name, &text).map_err(mistake)?;
     let host = checked.host(host).map_err(|message| Failure::new(exit::CONFIGURATION, format!("{name}: {message}")))?;
     let keys = config::keys(&name, &text, &checked.config).map_err(mistake)?;
+    let base = if checked.hosts.is_empty() { 0 } else { seconds() };
     let signals = Signals::watch().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
     let binary = std::env::current_exe()
         .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("finding the program's own file: {error}")))?;
@@ -128,7 +130,8 @@ pub fn main(file: &Path, control: Option<&Path>, state: Option<&Path>, host: Opt
         state: state.map(Path::to_owned).or_else(|| checked.config.state.as_ref().map(PathBuf::from)),
         control,
         arena: Vec::new(),
-        coordinators: 0,
+        base,
+        coordinators: base,
         children: Vec::new(),
         has_served: false,
         ends: VecDeque::new(),
@@ -163,6 +166,12 @@ pub fn main(file: &Path, control: Option<&Path>, state: Option<&Path>, host: Opt
         )),
         Err(error) => Err(Failure::new(exit::UNAVAILABLE, format!("starting the manager: {error}"))),
     }
+}
+
+/// Seconds of the wall clock: other hosts remember this one's incarnations when it has been switched off and on.
+fn seconds() -> u32 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs() as u32)
 }
 
 /// Signals that have come, and what becomes readable with them.
@@ -273,6 +282,7 @@ impl HostGuard {
             control: self.control.clone(),
             state: self.state.clone(),
             has_arena: !self.arena.is_empty(),
+            base: self.base,
             coordinators: self.coordinators,
             processes: self.children.iter().map(Child::stored).collect(),
         };

@@ -195,12 +195,12 @@ fn random_seed() -> u64 {
     }
 }
 
-/// A life of the switch: the `incarnation` of its manager in a term.
-fn switch_config(config: &Config, seed: u64, incarnation: u32, term: u32, fabric: FabricConfig, succeeds: bool) -> SwitchConfig {
+/// A life of the switch: that of its manager, or, of several hosts, the term.
+fn switch_config(config: &Config, seed: u64, incarnation: u32, fabric: FabricConfig, succeeds: bool) -> SwitchConfig {
     SwitchConfig {
-        me: Peer { node: SWITCH, incarnation: term << 16 | incarnation },
+        me: Peer { node: SWITCH, incarnation },
         // Tells its packets from those of the life before.
-        number: (term.wrapping_mul(32).wrapping_add(incarnation)) as u8,
+        number: incarnation as u8,
         flows: config.limits.flows,
         seed,
         tick_interval: 50 * MILLISECOND,
@@ -225,7 +225,7 @@ impl Manager {
         let (control, state) = (&assignment.control, assignment.state.as_deref());
         let lives = assignment.coordinators;
         // Without a coordinator so far there is nothing that anybody could remember.
-        let succeeds = lives > 0;
+        let succeeds = if checked.hosts.is_empty() { lives > 0 } else { incarnation > 1 };
         let guard = Guard::new(&checked.config.cluster, control, state, incarnation, lives, has_coordinator)?;
         let mut ports: Vec<Box<dyn Port>> = Vec::new();
         for (_, device) in &checked.ports {
@@ -275,10 +275,13 @@ impl Manager {
             None => None,
         };
         let detection = &checked.config.detection;
-        let mut switch = Switch::new(switch_config(&checked.config, assignment.seed, incarnation, 0, fabric, succeeds));
+        let mut switch = Switch::new(switch_config(&checked.config, assignment.seed, incarnation, fabric, succeeds));
         let empty = holdfast_protection::Flows::new(0, 0, 0, 0);
         let may_forget = chains.iter().map(|built| built.protection.safety(&empty).may_forget).max().unwrap_or(0);
-        let mut manager = holdfast_node::manager::Manager::new(Peer { node: manager_of(number), incarnation }, fabric);
+        let mut manager = holdfast_node::manager::Manager::new(
+            Peer { node: manager_of(number), incarnation: assignment.base + incarnation },
+            fabric,
+        );
         if let Some(ring) = &keys {
             let life = || keys::new_life().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("random numbers: {error}")));
             switch.fabric().authenticate(ring, life()?);
@@ -523,7 +526,7 @@ impl Manager {
 
     /// This host's turn has come: the switch's next life begins here, and the ports' addresses are here.
     fn begin_to_serve(&mut self, term: u32, now: u64) {
-        let config = switch_config(&self.config, self.seed, self.incarnation, term, self.fabric_config, true);
+        let config = switch_config(&self.config, self.seed, term, self.fabric_config, true);
         let mut switch = Switch::new(config);
         if let Some(ring) = &self.keys {
             match keys::new_life() {

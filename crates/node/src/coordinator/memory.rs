@@ -14,6 +14,8 @@ use crate::rules::RuleSet;
 use holdfast_protection::Peer;
 use serde::{Deserialize, Serialize};
 
+/// A process that keeps dying is given no more time than this, ns.
+const LONGEST_PAUSE: u64 = (SECOND / 10) << 7;
 /// Failovers, and drains, that are remembered for `status`.
 const KEPT: usize = 64;
 
@@ -69,8 +71,8 @@ pub(super) struct Memory {
 /// One step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Entry {
-    /// A coordinator's new life.
-    Began,
+    /// A coordinator's new life, at this time by its clock, which may be another one than that of the life before.
+    Began { at: u64 },
     /// A place is given to a new incarnation.
     Started { peer: Peer, at: u64 },
     /// It said hello.
@@ -166,7 +168,7 @@ impl Memory {
     /// See the module.
     pub(super) fn apply(&mut self, entry: &Entry) {
         match entry {
-            Entry::Began => self.view += 1,
+            Entry::Began { at } => self.began(*at),
             Entry::Started { peer, at } => self.started(*peer, *at),
             Entry::Joined { peer } => {
                 if let Some(place) = self.place(*peer) {
@@ -234,6 +236,14 @@ impl Memory {
         }
     }
 
+    fn began(&mut self, at: u64) {
+        self.view += 1;
+        for place in &mut self.places {
+            place.started_at = place.started_at.min(at);
+            place.start_at = place.start_at.map(|due| due.min(at + LONGEST_PAUSE));
+        }
+    }
+
     fn started(&mut self, peer: Peer, at: u64) {
         let Some(place) = self.places.iter_mut().find(|place| place.member.node == peer.node) else { return };
         place.member = Member { incarnation: peer.incarnation, state: MemberState::Starting, ..place.member };
@@ -269,7 +279,7 @@ impl Memory {
         // A process that lives for a while is started again at once; one that keeps dying is given time.
         let lived = at.saturating_sub(place.started_at);
         place.failures = if lived > 10 * SECOND { 0 } else { place.failures + 1 };
-        let pause = if place.failures <= 2 { 0 } else { (SECOND / 10) << (place.failures - 3).min(7) };
+        let pause = if place.failures <= 2 { 0 } else { ((SECOND / 10) << (place.failures - 3).min(7)).min(LONGEST_PAUSE) };
         place.start_at = if place.is_drained { None } else { Some(at + pause) };
         let serves = |place: &Place| matches!(place.member.state, MemberState::Running | MemberState::Leaving);
         if !self.places.iter().any(|place| place.member.cluster == cluster && serves(place)) {

@@ -210,7 +210,7 @@ impl Coordinator {
             return Err(LogError::OtherConfiguration);
         }
         let mut coordinator = Coordinator::of(config, now, log, memory);
-        coordinator.record(Entry::Began);
+        coordinator.record(Entry::Began { at: now });
         coordinator.ask_managers();
         for place in &coordinator.memory.places {
             if place.member.state != MemberState::Failed {
@@ -653,6 +653,10 @@ impl Coordinator {
         *known = Known::default();
         self.forget_told();
         let serves = host == self.memory.serving_host;
+        if serves && self.memory.term > 0 {
+            // Each term is one life of the switch.
+            self.record(Entry::Serves { host, term: self.memory.term + 1 });
+        }
         for (place, hearing) in self.memory.places.iter().zip(&mut self.hearings) {
             if serves || place.member.host == host {
                 hearing.suspected = None;

@@ -1,0 +1,82 @@
+//! A box of three hosts: any one of them may die, or be cut off from the others, and no connection breaks.
+
+use anyhow::{Result, ensure};
+use holdfast::lab::hosts::Cut;
+use holdfast::lab::requirements::*;
+use holdfast::lab::{Interrupt, until};
+use holdfast_tests::PATIENCE;
+use holdfast_tests::cluster::{Cluster, SERVING, WITNESS};
+use holdfast_tests::network::VIRTUAL;
+use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::verdict::ensure_unbroken;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    run(vec![
+        test("each_host_dies_and_comes_back", &[NGINX, NFT], each_host_dies_and_comes_back),
+        test("the_serving_host_is_cut_off", &[NGINX, NFT], the_serving_host_is_cut_off),
+        test("datagrams_through_the_death_of_a_host", &[NGINX, NFT], datagrams_through_the_death_of_a_host),
+    ])
+}
+
+/// The host that serves, then the other, then the one of the coordinator; each when everything is safe again.
+fn each_host_dies_and_comes_back(interrupt: &Interrupt) -> Result<()> {
+    let mut cluster = Cluster::start(interrupt)?;
+    let held = cluster.hold(VIRTUAL, 100)?;
+    cluster.wait_serving(SERVING[1], SERVING[0])?;
+    for (dead, on, serving) in
+        [(SERVING[0], SERVING[1], SERVING[1]), (SERVING[0], WITNESS, SERVING[1]), (SERVING[1], SERVING[0], SERVING[0])]
+    {
+        cluster.wait_safe()?;
+        cluster.kill(dead)?;
+        cluster.wait_serving(on, serving)?;
+        ensure_unbroken(&held, interrupt)?;
+        cluster.begin(dead)?;
+    }
+    cluster.wait_safe()?;
+    let before = cluster.on(WITNESS)?.status()?;
+    cluster.kill(WITNESS)?;
+    ensure_unbroken(&held, interrupt)?;
+    let new = cluster.hold(VIRTUAL, 20)?;
+    ensure!(new.verify(interrupt)?.alive == 20, "new connections need no coordinator");
+    drop((held, new, before));
+    cluster.stop()
+}
+
+/// The host that serves hears the others no longer, or they do not hear it, or both: it stops, another serves, and when the links are whole again
+/// everything becomes safe again.
+fn the_serving_host_is_cut_off(interrupt: &Interrupt) -> Result<()> {
+    let cluster = Cluster::start(interrupt)?;
+    let held = cluster.hold(VIRTUAL, 60)?;
+    let mut serving = 0;
+    for cut in [Cut::From, Cut::To, Cut::Both] {
+        cluster.wait_safe()?;
+        cluster.hosts.cut(SERVING[serving], cut)?;
+        let other = 1 - serving;
+        cluster.wait_serving(WITNESS, SERVING[other])?;
+        ensure_unbroken(&held, interrupt)?;
+        cluster.hosts.heal()?;
+        cluster.wait_safe()?;
+        ensure_unbroken(&held, interrupt)?;
+        serving = other;
+    }
+    drop(held);
+    cluster.stop()
+}
+
+/// Numbered datagrams: what is lost is what came while nobody served, nothing comes twice, and every flow goes on.
+fn datagrams_through_the_death_of_a_host(interrupt: &Interrupt) -> Result<()> {
+    let mut cluster = Cluster::start(interrupt)?;
+    let (_echo, stream) = cluster.stream(30, 300)?;
+    cluster.wait_safe()?;
+    cluster.kill(SERVING[0])?;
+    cluster.wait_serving(SERVING[1], SERVING[1])?;
+    let returned = stream.datagrams().returned;
+    until("datagrams return", PATIENCE, interrupt, || Ok((stream.datagrams().returned > returned + 300).then_some(())))?;
+    let datagrams = stream.finish();
+    ensure!((datagrams.doubled, datagrams.changed) == (0, 0), "{datagrams:?}");
+    ensure!(datagrams.flows_alive == 30, "{datagrams:?}");
+    // A host is given up after a while, and another begins when the first must have stopped: a few seconds' worth at 300 a second.
+    ensure!(datagrams.lost < 1_500, "{datagrams:?}");
+    cluster.stop()
+}
