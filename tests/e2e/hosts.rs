@@ -1,6 +1,6 @@
 //! A box of three hosts: any one of them may die, or be cut off from the others, and no connection breaks.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use holdfast::lab::hosts::Cut;
 use holdfast::lab::requirements::*;
 use holdfast::lab::{Interrupt, until};
@@ -30,13 +30,13 @@ fn each_host_dies_and_comes_back(interrupt: &Interrupt) -> Result<()> {
         cluster.wait_safe()?;
         cluster.kill(dead)?;
         cluster.wait_serving(on, serving)?;
-        ensure_unbroken(&held, interrupt)?;
+        ensure_unbroken(&held, interrupt).with_context(|| format!("{dead} is dead"))?;
         cluster.begin(dead)?;
     }
     cluster.wait_safe()?;
     let before = cluster.on(WITNESS)?.status()?;
     cluster.kill(WITNESS)?;
-    ensure_unbroken(&held, interrupt)?;
+    ensure_unbroken(&held, interrupt).context("the witness is dead")?;
     let new = cluster.hold(VIRTUAL, 20)?;
     ensure!(new.verify(interrupt)?.alive == 20, "new connections need no coordinator");
     drop((held, new, before));

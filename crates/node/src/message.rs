@@ -360,8 +360,8 @@ pub enum Control {
     },
     /// Coordinator to runtime: the managers that want to hear how things are.
     Managers {
-        /// Their nodes.
-        nodes: Vec<NodeId>,
+        /// Who.
+        peers: Vec<Peer>,
     },
     /// Coordinator to manager: on this host the switch lives, in its `term`; every change of hosts begins another. Nobody else serves the ports.
     Serve {

@@ -4,7 +4,7 @@ use super::print;
 use crate::control::{Call, Client};
 use crate::exit::{self, Failure};
 use crate::flows::{Flow, Flows};
-use crate::status::{Protected, Status};
+use crate::status::{self, Protected, Status};
 use crate::table::{Style, Table, Tone};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -42,7 +42,16 @@ fn status_text(status: &Status, style: Style) -> String {
         0 => String::new(),
         packets => format!(" (weakly: a failure may undo up to {packets} packets of a flow, and what was under way)"),
     };
-    let mut text = format!("protected: {protected}{weakness}\n");
+    let unit = match (status.protected, status.hosts.is_empty()) {
+        (Protected::Yes, false) if status.survives == status::UNIT_HOST => ", whichever host fails",
+        (Protected::Yes, false) => ", whichever process fails; not every host may",
+        _ => "",
+    };
+    let mut text = format!("protected: {protected}{unit}{weakness}\n");
+    if !status.hosts.is_empty() {
+        let host = |host: &status::Host| format!("{}{} {}", host.name, if host.is_this { " (this one)" } else { "" }, host.state);
+        text += &format!("hosts: {}\n", status.hosts.iter().map(host).collect::<Vec<_>>().join(", "));
+    }
     if let Some(rules) = &status.rules {
         let wait = if rules.in_force { "" } else { ", not in force everywhere yet" };
         text += &format!("rules: version {}, {}{wait}\n", rules.version, counted(rules.count, "rule"));

@@ -183,7 +183,7 @@ impl Checked {
     pub fn on_host(&mut self, host: u16) {
         let Some(entry) = self.hosts.get(usize::from(host)) else { return };
         if !entry.has_ports {
-            self.ports.clear();
+            (self.ports, self.addresses, self.routes) = (Vec::new(), Vec::new(), Vec::new());
         }
         for ((_, device), own) in self.ports.iter_mut().zip(&entry.devices) {
             device.clone_from(own);

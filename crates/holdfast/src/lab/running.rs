@@ -63,7 +63,7 @@ impl RunningBox {
 
     /// Starts one host of a box that has several, without waiting for anything.
     pub fn launch_host(lab: &Lab, namespace: &Namespace, binary: &Path, configuration: &str, host: &str) -> Result<RunningBox> {
-        let file = lab.write("holdfast.yaml", configuration)?;
+        let file = lab.write(&format!("{host}.yaml"), configuration)?;
         let control = lab.scratch().join(format!("{host}.sock"));
         let mut command = namespace.command(binary);
         command.arg("run").arg(&file).args(["--host", host, "--control"]).arg(&control);

@@ -92,7 +92,7 @@ impl Manager {
             }
         }
         // Who is at the other end now may never have heard of the box.
-        if is_any_up_again && self.is_ready {
+        if is_any_up_again && self.is_ready && self.host.hub.is_serving() {
             self.host.announce(now, &mut self.out, &mut self.arena);
             self.carry_out(now);
         }

@@ -395,8 +395,10 @@ impl Manager {
             if !self.is_ready && self.host.hub.manager.is_ready() {
                 self.is_ready = true;
                 let now = self.clock.now();
-                self.host.announce(now, &mut self.out, &mut self.arena);
-                self.carry_out(now);
+                if self.host.hub.is_serving() {
+                    self.host.announce(now, &mut self.out, &mut self.arena);
+                    self.carry_out(now);
+                }
                 self.has_served = true;
                 let runtimes = self.workers.iter().filter(|worker| worker.peer.node != COORDINATOR).count();
                 let line =

@@ -109,7 +109,7 @@ impl Manager {
         let coordinator_drops = manager.coordinator_drops();
         all.add(&coordinator_drops);
         processes.push(Process {
-            incarnation: self.guard.life().into(),
+            incarnation: if self.number == 0 { self.guard.life().into() } else { 0 },
             pid: coordinator.map_or(0, |worker| worker.pid()),
             host: name_of(0),
             state: if self.host.hub.has_coordinator() { status::STATE_RUNNING } else { status::STATE_AWAY }.to_owned(),

@@ -134,9 +134,9 @@ impl Coordinator {
     /// Runtimes report to the managers that are there.
     pub(super) fn tell_managers(&mut self) {
         if self.is_joined() {
-            let nodes = self.managers();
+            let peers: Vec<Peer> = self.managers().into_iter().filter_map(|node| self.fabric.peer(node)).collect();
             let runtimes: Vec<NodeId> = self.memory.serving().map(|peer| peer.node).collect();
-            self.pending.extend(runtimes.into_iter().map(|node| (node, Control::Managers { nodes: nodes.clone() })));
+            self.pending.extend(runtimes.into_iter().map(|node| (node, Control::Managers { peers: peers.clone() })));
         }
     }
 

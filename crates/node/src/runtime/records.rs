@@ -88,9 +88,14 @@ impl Runtime {
             // It has begun anew, and knows of nothing that was reported.
             Control::Account { .. } if host_of(from.node).is_some() => self.next_report = 0,
             Control::Settled { handled } if from.node == COORDINATOR => self.errands.settle(handled),
-            Control::Managers { nodes } if from.node == COORDINATOR => {
+            Control::Managers { peers } if from.node == COORDINATOR => {
                 self.listeners.truncate(1);
-                self.listeners.extend(nodes.into_iter().filter(|node| host_of(*node).is_some()));
+                for peer in peers.into_iter().filter(|peer| host_of(peer.node).is_some()) {
+                    // One of another host does not know who lives here, and could not tell that it has begun anew.
+                    self.fabric.set_peer(peer);
+                    self.listeners.push(peer.node);
+                }
+                self.next_report = 0;
             }
             Control::View { version, members } if version > self.view => {
                 self.view = version;
