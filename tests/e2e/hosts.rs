@@ -8,13 +8,14 @@ use holdfast_tests::PATIENCE;
 use holdfast_tests::cluster::{Cluster, SERVING, WITNESS};
 use holdfast_tests::network::VIRTUAL;
 use holdfast_tests::runner::{main as run, test};
-use holdfast_tests::verdict::ensure_unbroken;
+use holdfast_tests::verdict::{ensure_perfect, ensure_unbroken};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     run(vec![
         test("each_host_dies_and_comes_back", &[NGINX, NFT], each_host_dies_and_comes_back),
         test("the_serving_host_is_cut_off", &[NGINX, NFT], the_serving_host_is_cut_off),
+        test("a_host_is_drained_and_restored", &[NGINX, NFT], a_host_is_drained_and_restored),
         test("datagrams_through_the_death_of_a_host", &[NGINX, NFT], datagrams_through_the_death_of_a_host),
     ])
 }
@@ -60,6 +61,26 @@ fn the_serving_host_is_cut_off(interrupt: &Interrupt) -> Result<()> {
         ensure_unbroken(&held, interrupt)?;
         serving = other;
     }
+    drop(held);
+    cluster.stop()
+}
+
+/// A host's runtimes are taken out of service under load and brought back: nothing is lost, nothing comes late.
+fn a_host_is_drained_and_restored(interrupt: &Interrupt) -> Result<()> {
+    let cluster = Cluster::start(interrupt)?;
+    let held = cluster.hold(VIRTUAL, 60)?;
+    let (_echo, stream) = cluster.stream(60, 600)?;
+    cluster.wait_safe()?;
+    let asking = cluster.on(SERVING[0])?;
+    asking.ask(&format!("drain {}", SERVING[1]))?;
+    let status = asking.status()?;
+    let of_host = |state: &str| status.runtimes().filter(|one| one.host == SERVING[1] && one.state == state).count();
+    ensure!(of_host("drained") == 2, "{status:?}");
+    ensure_unbroken(&held, interrupt)?;
+    asking.ask(&format!("restore {}", SERVING[1]))?;
+    cluster.wait_safe()?;
+    ensure_unbroken(&held, interrupt)?;
+    ensure_perfect(&stream.finish(), 60)?;
     drop(held);
     cluster.stop()
 }

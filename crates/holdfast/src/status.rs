@@ -21,6 +21,9 @@ pub const ROLE_COORDINATOR: &str = "coordinator";
 /// The state of a process that serves, in [`Process::state`].
 pub const STATE_RUNNING: &str = "running";
 
+/// The state of a process that has been started and has not spoken yet, in [`Process::state`].
+pub const STATE_STARTING: &str = "starting";
+
 /// The state of a coordinator that has ended and is going to be started again, in [`Process::state`]. What it knew last is shown meanwhile.
 pub const STATE_AWAY: &str = "away";
 

@@ -110,15 +110,15 @@ enum Command {
         /// Which, like `tcp from 10.0.0.0/24 to any port 80`, before or after NAT; all without it
         selector: Vec<String>,
     },
-    /// Take a runtime out of service: its flows move, its replicas are made elsewhere, and it ends
+    /// Take a runtime, or all of a host, out of service: flows move, replicas are made elsewhere, and it ends
     Drain {
-        /// A node id as in `holdfast status`
-        runtime: u16,
+        /// A node id as in `holdfast status`, or a host's name
+        what: String,
     },
-    /// Bring a drained runtime back into service
+    /// Bring a drained runtime, or those of a host, back into service
     Restore {
-        /// A node id as in `holdfast status`
-        runtime: u16,
+        /// A node id as in `holdfast status`, or a host's name
+        what: String,
     },
     /// Explain a drop reason, a state, an exit code
     Explain {
@@ -239,8 +239,8 @@ fn dispatch(command: Command, json: bool, control: Option<PathBuf>) -> Result<()
             asking::trace(control, &selector.join(" "), count, Duration::from_secs(wait), json)
         }
         Command::Migrate { from, to, flows, selector } => moving::migrate(control, from, to, flows, &selector.join(" "), json),
-        Command::Drain { runtime } => moving::drain(control, runtime, json),
-        Command::Restore { runtime } => moving::restore(control, runtime, json),
+        Command::Drain { what } => moving::drain(control, &what, json),
+        Command::Restore { what } => moving::restore(control, &what, json),
         Command::Explain { word } => reference::explain(&word.join(" "), json),
         Command::Sim { seeds, from, seed, trace } => simulate::simulate(seeds, from, seed, trace, json),
         Command::Keygen { file, add } => keygen::keygen(&file, add, json),

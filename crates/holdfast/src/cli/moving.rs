@@ -6,6 +6,7 @@ use super::print;
 use crate::control::{Call, Client, VERSION};
 use crate::exit::{self, Failure};
 use crate::moves::Progress;
+use crate::status::{STATE_DRAINED, STATE_RUNNING, STATE_STARTING, Status};
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -40,26 +41,64 @@ pub(super) fn migrate(
     }
 }
 
-pub(super) fn drain(control: Option<&Path>, runtime: u16, json: bool) -> Result<(), Failure> {
+pub(super) fn drain(control: Option<&Path>, what: &str, json: bool) -> Result<(), Failure> {
     let client = Client::new(control)?;
-    client.ask(Call::Drain { runtime })?;
-    let progress = watch(&client, &Call::Draining { runtime })?;
-    tell(&progress, "drained: moved", json)?;
-    if progress.failed {
-        return Err(Failure::new(
+    let (runtimes, host) = meant(&client, what, |state| [STATE_RUNNING, STATE_STARTING].contains(&state))?;
+    // All of them leave before the first flow moves: none of them is another's target.
+    for runtime in &runtimes {
+        client.ask(Call::Drain { runtime: *runtime })?;
+    }
+    let mut done = Vec::new();
+    for runtime in runtimes {
+        let progress = watch(&client, &Call::Draining { runtime })?;
+        if !json || host.is_none() {
+            tell(&progress, "drained: moved", json)?;
+        }
+        done.push(progress);
+    }
+    if let Some(host) = host.filter(|_| json) {
+        print(&format!("{}\n", serde_json::json!({ "version": VERSION, "host": host, "runtimes": done })))?;
+    }
+    match done.iter().find(|progress| progress.failed) {
+        Some(Progress { runtime, .. }) => Err(Failure::new(
             exit::NEGATIVE,
             format!("runtime {runtime} failed before it was empty: its flows were recovered, see `holdfast status`"),
-        ));
+        )),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn restore(control: Option<&Path>, what: &str, json: bool) -> Result<(), Failure> {
+    let client = Client::new(control)?;
+    let (runtimes, _) = meant(&client, what, |state| state == STATE_DRAINED)?;
+    for runtime in runtimes {
+        client.ask(Call::Restore { runtime })?;
+        match json {
+            true => print(&format!("{}\n", serde_json::json!({ "version": VERSION, "runtime": runtime })))?,
+            false => print(&format!("runtime {runtime} is being started\n"))?,
+        }
     }
     Ok(())
 }
 
-pub(super) fn restore(control: Option<&Path>, runtime: u16, json: bool) -> Result<(), Failure> {
-    Client::new(control)?.ask(Call::Restore { runtime })?;
-    match json {
-        true => print(&format!("{}\n", serde_json::json!({ "version": VERSION, "runtime": runtime }))),
-        false => print(&format!("runtime {runtime} is being started\n")),
+/// A runtime by its number, or those of a host that are in the wanted state, with the host's name.
+fn meant(client: &Client, what: &str, wanted: impl Fn(&str) -> bool) -> Result<(Vec<u16>, Option<String>), Failure> {
+    if let Ok(runtime) = what.parse() {
+        return Ok((vec![runtime], None));
     }
+    let status: Status = serde_json::from_value(client.ask(Call::Status)?)
+        .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the box's answer is of another version: {error}")))?;
+    if !status.hosts.iter().any(|host| host.name == what) {
+        let hosts: Vec<&str> = status.hosts.iter().map(|host| host.name.as_str()).collect();
+        let known = if hosts.is_empty() { "the box is on one host".to_owned() } else { format!("hosts: {}", hosts.join(", ")) };
+        return Err(Failure::new(exit::NEGATIVE, format!("`{what}` is neither a runtime's number nor a host; {known}")));
+    }
+    let of_host = status.runtimes().filter(|runtime| runtime.host == what && wanted(&runtime.state));
+    let runtimes: Vec<u16> = of_host.map(|runtime| runtime.id).collect();
+    if runtimes.is_empty() {
+        return Err(Failure::new(exit::NEGATIVE, format!("no runtime of {what} is meant: `holdfast status` says what they are")));
+    }
+    Ok((runtimes, Some(what.to_owned())))
 }
 
 /// Looks until it is over.
