@@ -32,7 +32,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Builds it, with web servers, and waits until the box is ready and safe.
+    /// Builds it, with web servers and a key for its messages, and waits until the box is ready and safe.
     pub fn start(interrupt: &Interrupt) -> Result<Cluster> {
         let mut lab = Lab::new(interrupt.clone())?;
         let addresses = Addresses {
@@ -42,11 +42,15 @@ impl Cluster {
         };
         let names = [SERVING[0], SERVING[1], WITNESS];
         let hosts = Hosts::build(&mut lab, &names, &addresses)?;
+        let key = lab.scratch().join("key");
+        let made = std::process::Command::new(binary()?).arg("keygen").arg(&key).output()?;
+        ensure!(made.status.success(), "keygen: {}", String::from_utf8_lossy(&made.stderr));
         let more = format!(
-            "state: {state}\nhosts:\n  {}: {{ fabric: fab0 }}\n  {}: {{ fabric: fab0 }}\n  {WITNESS}: {{ fabric: fab0, serves: false, runtimes: false, coordinator: true }}\n",
+            "state: {state}\nfabric: {{ key: {key} }}\nhosts:\n  {}: {{ fabric: fab0 }}\n  {}: {{ fabric: fab0 }}\n  {WITNESS}: {{ fabric: fab0, serves: false, runtimes: false, coordinator: true }}\n",
             names[0],
             names[1],
-            state = lab.scratch().join("state").display()
+            state = lab.scratch().join("state").display(),
+            key = key.display()
         );
         let configuration =
             Options::protected(Chain::Balanced).configuration().replace("{ min: 3, max: 3 }", "{ min: 4, max: 4 }") + &more;

@@ -111,7 +111,12 @@ pub fn main(file: &Path, control: Option<&Path>, state: Option<&Path>, host: Opt
     let checked = config::read(&name, &text).map_err(mistake)?;
     let host = checked.host(host).map_err(|message| Failure::new(exit::CONFIGURATION, format!("{name}: {message}")))?;
     let keys = config::keys(&name, &text, &checked.config).map_err(mistake)?;
-    let base = if checked.hosts.is_empty() { 0 } else { seconds() };
+    let state = state.map(Path::to_owned).or_else(|| checked.config.state.as_ref().map(PathBuf::from));
+    let base = match (checked.hosts.get(usize::from(host)), &state) {
+        (Some(entry), Some(directory)) => base(directory, &checked.config.cluster, &entry.name)
+            .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the state directory {}: {error}", directory.display())))?,
+        _ => 0,
+    };
     let signals = Signals::watch().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
     let binary = std::env::current_exe()
         .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("finding the program's own file: {error}")))?;
@@ -127,7 +132,7 @@ pub fn main(file: &Path, control: Option<&Path>, state: Option<&Path>, host: Opt
         file: name,
         text,
         keys,
-        state: state.map(Path::to_owned).or_else(|| checked.config.state.as_ref().map(PathBuf::from)),
+        state,
         control,
         arena: Vec::new(),
         base,
@@ -168,10 +173,28 @@ pub fn main(file: &Path, control: Option<&Path>, state: Option<&Path>, host: Opt
     }
 }
 
-/// Seconds of the wall clock: other hosts remember this one's incarnations when it has been switched off and on.
-fn seconds() -> u32 {
+/// What is added to incarnations of a host among several: the others remember those of its earlier times, and this is higher. It is the wall clock's second, and
+/// higher than what lies in the state directory, in case that clock went back or the host was quick: lives follow each other more slowly than [`MAX_LIVES`] allow.
+fn base(directory: &Path, cluster: &str, host: &str) -> io::Result<u32> {
+    const STEP: u32 = 16;
+    std::fs::create_dir_all(directory)?;
+    let path = directory.join(format!("{cluster}.{host}.incarnation"));
+    let last = match std::fs::read_to_string(&path) {
+        Ok(text) => text
+            .trim()
+            .parse()
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("{}: not a number", path.display())))?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+        Err(error) => return Err(error),
+    };
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs() as u32)
+    let base = since.map_or(0, |since| since.as_secs() as u32).max(u32::saturating_add(last, STEP));
+    let new = path.with_extension("new");
+    let mut file = std::fs::File::create(&new)?;
+    writeln!(file, "{base}")?;
+    file.sync_all()?;
+    std::fs::rename(&new, &path)?;
+    Ok(base)
 }
 
 /// Signals that have come, and what becomes readable with them.
