@@ -2,8 +2,10 @@
 //!
 //! Three namespaces, a box of firewall → NAT → load balancer on three runtimes, two web servers. Downloads and open connections are under
 //! way while two runtimes are killed, once under `nfvactor` and once, for contrast, under `none`. Under `nfvactor` the manager and
-//! the coordinator are killed too, and a runtime is drained and restored. Progress goes to standard error, the report to standard output.
+//! the coordinator are killed too, and a runtime is drained and restored. Then the same box on three hosts, of which one is drained and restored and
+//! the one that serves is killed. Progress goes to standard error, the report to standard output.
 
+mod hosts;
 mod progress;
 mod report;
 mod scenario;
@@ -18,6 +20,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
+pub use hosts::{HostAction, HostStep};
 pub use report::{Kill, Phase, Report, Transferred};
 pub use steps::{Action, Step};
 
@@ -26,6 +29,8 @@ const EXIT_INTERRUPTED: u8 = 130;
 
 /// The box of the first half.
 pub const PROTECTED: &str = include_str!("../../../../demo/protected.yaml");
+/// What the box on three hosts has besides.
+pub const HOSTS: &str = include_str!("../../../../demo/hosts.yaml");
 /// The box of the second half.
 pub const UNPROTECTED: &str = include_str!("../../../../demo/unprotected.yaml");
 
@@ -46,13 +51,19 @@ pub struct DemoArgs {
 /// Runs it. 0 if every protected connection lived and every checksum matched, and the contrast shows; 1 if not; 69 or 77 with the remedy on
 /// standard error if a program or the privilege is missing; 130 after Ctrl-C.
 pub fn run(args: &DemoArgs) -> ExitCode {
-    let result = requirements::require(&[requirements::IP, requirements::ETHTOOL, requirements::NGINX, requirements::CURL])
-        .map_err(anyhow::Error::from)
-        .and_then(|()| Interrupt::on_signals())
-        .and_then(|interrupt| {
-            let binary = std::env::current_exe().context("finding the program's own file")?;
-            play(args, &binary, &interrupt)
-        });
+    let result = requirements::require(&[
+        requirements::IP,
+        requirements::ETHTOOL,
+        requirements::NFT,
+        requirements::NGINX,
+        requirements::CURL,
+    ])
+    .map_err(anyhow::Error::from)
+    .and_then(|()| Interrupt::on_signals())
+    .and_then(|interrupt| {
+        let binary = std::env::current_exe().context("finding the program's own file")?;
+        play(args, &binary, &interrupt)
+    });
     let report = match result {
         Ok(report) => report,
         Err(error) => {
@@ -91,6 +102,8 @@ pub fn play(args: &DemoArgs, binary: &Path, interrupt: &Interrupt) -> anyhow::Re
         &mut progress,
     )
     .context("under protection nfvactor")?;
+    let connections = scale.connections / 2;
+    let hosts = hosts::run(binary, connections, scale.step_datagrams(), interrupt, &mut progress).context("on three hosts")?;
     let unprotected = scenario::run(
         &scenario::Script {
             protection: "none",
@@ -104,7 +117,7 @@ pub fn play(args: &DemoArgs, binary: &Path, interrupt: &Interrupt) -> anyhow::Re
         &mut progress,
     )
     .context("under protection none")?;
-    Ok(Report::new(protected, unprotected))
+    Ok(Report::new(protected, hosts, unprotected))
 }
 
 fn exit_code(error: &anyhow::Error) -> u8 {

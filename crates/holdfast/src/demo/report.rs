@@ -1,5 +1,6 @@
 //! What the demo found, as one object and as a table.
 
+use super::hosts::HostStep;
 use super::steps::{Action, Step};
 use crate::lab::download::Outcome;
 use crate::lab::keepalive::Connections;
@@ -25,6 +26,8 @@ pub struct Report {
     pub failures: Vec<String>,
     /// Protected first, then the contrast.
     pub phases: Vec<Phase>,
+    /// What was done to the box on three hosts.
+    pub hosts: Vec<HostStep>,
 }
 
 /// One half.
@@ -176,10 +179,11 @@ impl Phase {
 }
 
 impl Report {
-    pub(super) fn new(protected: Phase, unprotected: Phase) -> Report {
+    pub(super) fn new(protected: Phase, hosts: Vec<HostStep>, unprotected: Phase) -> Report {
         let phases = vec![protected, unprotected];
-        let failures: Vec<String> = phases.iter().flat_map(Phase::failures).collect();
-        Report { version: VERSION, ok: failures.is_empty(), failures, phases }
+        let mut failures: Vec<String> = phases.iter().flat_map(Phase::failures).collect();
+        failures.extend(hosts.iter().flat_map(HostStep::failures));
+        Report { version: VERSION, ok: failures.is_empty(), failures, phases, hosts }
     }
 
     /// For people; with colours if `colour`.
@@ -245,6 +249,12 @@ impl Report {
         row("UDP datagrams lost on the way and back", &|phase| format!("{} of {}", phase.datagrams.lost, phase.datagrams.sent));
         row("longest silence of a UDP flow", &|phase| micros(phase.datagrams.longest_silence_us));
         row("slowest answer, keep-alive", &|phase| micros(phase.connections.slowest_answer_us));
+        if !self.hosts.is_empty() {
+            let _ = writeln!(out, "\nthe box on three hosts");
+        }
+        for step in &self.hosts {
+            let _ = writeln!(out, "  {}", step.sentence());
+        }
         for phase in &self.phases {
             self.downloads_text(phase, &mut out);
         }
@@ -322,26 +332,26 @@ mod tests {
 
     #[test]
     fn it_passes_only_when_all_protected_lived_and_something_unprotected_broke() {
-        assert!(Report::new(phase(true, 3, true), phase(false, 1, true)).ok);
-        assert!(Report::new(phase(true, 3, true), phase(false, 3, false)).ok, "a broken download is contrast too");
-        assert!(!Report::new(phase(true, 2, true), phase(false, 1, true)).ok);
-        assert!(!Report::new(phase(true, 3, false), phase(false, 1, true)).ok);
-        let void = Report::new(phase(true, 3, true), phase(false, 3, true));
+        assert!(Report::new(phase(true, 3, true), Vec::new(), phase(false, 1, true)).ok);
+        assert!(Report::new(phase(true, 3, true), Vec::new(), phase(false, 3, false)).ok, "a broken download is contrast too");
+        assert!(!Report::new(phase(true, 2, true), Vec::new(), phase(false, 1, true)).ok);
+        assert!(!Report::new(phase(true, 3, false), Vec::new(), phase(false, 1, true)).ok);
+        let void = Report::new(phase(true, 3, true), Vec::new(), phase(false, 3, true));
         assert!(!void.ok && void.failures[0].contains("NOTHING BROKE"), "{:?}", void.failures);
         let mut idle = phase(true, 3, true);
         idle.kills[0].downloads_under_way = 0;
-        assert!(!Report::new(idle, phase(false, 1, true)).ok, "a kill without load shows nothing");
+        assert!(!Report::new(idle, Vec::new(), phase(false, 1, true)).ok, "a kill without load shows nothing");
         let mut lossy = phase(true, 3, true);
         lossy.steps[2].datagrams.lost = 1;
-        assert!(!Report::new(lossy, phase(false, 1, true)).ok, "a drain loses nothing");
+        assert!(!Report::new(lossy, Vec::new(), phase(false, 1, true)).ok, "a drain loses nothing");
         let mut untidy = phase(true, 3, true);
         untidy.left_behind.push("process 9".into());
-        assert!(!Report::new(untidy, phase(false, 1, true)).ok);
+        assert!(!Report::new(untidy, Vec::new(), phase(false, 1, true)).ok);
     }
 
     #[test]
     fn the_table_shows_both_halves_and_every_checksum() {
-        let report = Report::new(phase(true, 3, true), phase(false, 1, false));
+        let report = Report::new(phase(true, 3, true), Vec::new(), phase(false, 1, false));
         let text = report.text(false);
         for part in [
             "3 of 3",

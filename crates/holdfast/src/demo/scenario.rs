@@ -24,7 +24,7 @@ const BACKENDS: [&str; 2] = ["198.51.100.11:80", "198.51.100.12:80"];
 /// Sends the numbered datagrams back.
 const ECHO: &str = "198.51.100.254:7007";
 /// The body of every answer on a keep-alive connection.
-const HELD_BODY: &str = "still here\n";
+pub(super) const HELD_BODY: &str = "still here\n";
 /// A runtime is back, and everything protected again, within this time.
 pub(super) const RECOVERY_LIMIT: Duration = Duration::from_secs(15);
 /// A client that hears nothing for this long has lost its connection. Far beyond every failover, so that slowness is not counted as loss.
@@ -36,7 +36,7 @@ pub(super) struct Scale {
     downloads: usize,
     download_bytes: u64,
     bytes_per_second: u64,
-    connections: usize,
+    pub(super) connections: usize,
     datagram_flows: usize,
     datagrams_per_second: u64,
 }
@@ -104,8 +104,7 @@ pub(super) fn run(script: &Script<'_>, progress: &mut Progress) -> Result<Phase>
     let site = Site::new(&lab, "site")?;
     let original = site.add_random("file", script.scale.download_bytes)?;
     site.add("held", HELD_BODY)?;
-    let backends: Vec<SocketAddr> = BACKENDS.iter().map(|text| text.parse().expect("an address")).collect();
-    let mut servers = nginx::start_all(&lab, &topology.server, &backends, &site)?;
+    let mut servers = nginx::start_all(&lab, &topology.server, &backends(), &site)?;
     let mut running = RunningBox::start(&lab, &topology.router, script.binary, script.configuration)?;
 
     progress.step(&format!("{} keep-alive connections, {} downloads", script.scale.connections, script.scale.downloads));
@@ -166,6 +165,23 @@ pub(super) fn run(script: &Script<'_>, progress: &mut Progress) -> Result<Phase>
     })
 }
 
+/// The web servers.
+pub(super) fn backends() -> Vec<SocketAddr> {
+    BACKENDS.iter().map(|text| text.parse().expect("an address")).collect()
+}
+
+/// So many connections that are kept alive.
+pub(super) fn held_plan(count: usize) -> keepalive::Plan {
+    keepalive::Plan {
+        server: VIRTUAL.parse().expect("an address"),
+        path: "/held".into(),
+        body: HELD_BODY.into(),
+        count,
+        interval: Duration::from_millis(500),
+        answer_within: GIVE_UP,
+    }
+}
+
 fn addresses() -> Addresses {
     Addresses {
         client: "10.0.0.2/24".into(),
@@ -181,18 +197,7 @@ fn start_load(script: &Script<'_>, topology: &Topology) -> Result<Load> {
     let Scale { connections, downloads, bytes_per_second, datagram_flows, datagrams_per_second, .. } = script.scale;
     let echo_address: SocketAddr = ECHO.parse().expect("an address");
     let echo = udp::Echo::start(&topology.server, echo_address)?;
-    let held = KeepAlive::open(
-        &topology.client,
-        &keepalive::Plan {
-            server: VIRTUAL.parse().expect("an address"),
-            path: "/held".into(),
-            body: HELD_BODY.into(),
-            count: connections,
-            interval: Duration::from_millis(500),
-            answer_within: GIVE_UP,
-        },
-        script.interrupt,
-    )?;
+    let held = KeepAlive::open(&topology.client, &held_plan(connections), script.interrupt)?;
     let plan = download::Plan {
         url: format!("http://{VIRTUAL}/file"),
         bytes_per_second: Some(bytes_per_second),
