@@ -10,7 +10,7 @@ use crate::lab::process::signal_pid;
 use crate::lab::running::RunningBox;
 use crate::lab::udp::{self, Datagrams};
 use crate::lab::{Interrupt, Lab, until};
-use crate::status::{Protected, STATE_SERVING, Status, UNIT_HOST};
+use crate::status::{Protected, Status, UNIT_HOST};
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use serde::Serialize;
@@ -174,8 +174,8 @@ impl Stage<'_> {
                     let _ = signal_pid(pid, Signal::KILL);
                 }
                 let other = 1 - at;
-                let serves =
-                    |status: &Status| status.hosts.iter().any(|host| host.name == NAMES[other] && host.state == STATE_SERVING);
+                // Who serves has rules.
+                let serves = |status: &Status| status.rules.is_some();
                 self.boxes[other].wait_for("the other host serves", RECOVERY_LIMIT, self.interrupt, serves)?;
             }
         }
