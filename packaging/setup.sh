@@ -12,7 +12,7 @@ packages=(
   build-essential ca-certificates git
   libdpdk-dev pkg-config
   iproute2 ethtool nftables util-linux
-  nginx-light curl iperf3 wrk bind9-dnsutils dnsmasq-base traceroute iputils-ping tcpdump
+  nginx-light curl iperf3 wrk etcd-server openssl bind9-dnsutils dnsmasq-base traceroute iputils-ping tcpdump
 )
 # Cargo's own tools, each at the version that the tests were written with.
 tools=(cargo-deny@0.20.2 cargo-fuzz@0.13.2)
@@ -51,6 +51,10 @@ install_packages() {
   if [[ " ${missing[*]} " == *" nginx-light "* ]]; then
     deb-systemd-helper disable nginx.service > /dev/null 2>&1 || true
     update-rc.d nginx disable > /dev/null 2>&1 || true
+  fi
+  if [[ " ${missing[*]} " == *" etcd-server "* ]]; then
+    deb-systemd-helper disable etcd.service > /dev/null 2>&1 || true
+    update-rc.d etcd disable > /dev/null 2>&1 || true
   fi
 }
 

@@ -127,11 +127,21 @@ impl Network {
 
     /// The same with a configuration of the test's own.
     pub fn start_with(options: &Options, configuration: &str, interrupt: &Interrupt) -> Result<Network> {
+        Network::start_after(options, interrupt, |_, _| Ok(configuration.to_owned()))
+    }
+
+    /// The same after something that the box needs, and that says the configuration.
+    pub fn start_after(
+        options: &Options,
+        interrupt: &Interrupt,
+        prepare: impl FnOnce(&Lab, &Topology) -> Result<String>,
+    ) -> Result<Network> {
         let binary = binary()?;
         let (lab, topology) = cables(options, interrupt)?;
+        let configuration = prepare(&lab, &topology)?;
         let site = Site::new(&lab, "site")?;
         site.add("held", HELD_BODY)?;
-        let running = RunningBox::start(&lab, &topology.router, &binary, configuration)?;
+        let running = RunningBox::start(&lab, &topology.router, &binary, &configuration)?;
         let promised = options.protection != "none";
         Ok(Network { running, promised, servers: Vec::new(), site, topology, lab })
     }

@@ -27,6 +27,9 @@ pub const STATE_STARTING: &str = "starting";
 /// The state of a coordinator that has ended and is going to be started again, in [`Process::state`]. What it knew last is shown meanwhile.
 pub const STATE_AWAY: &str = "away";
 
+/// The state of a coordinator that waits to be elected, in [`Process::state`]. What another one knew last is shown meanwhile.
+pub const STATE_CANDIDATE: &str = "candidate";
+
 /// The state of a runtime that was taken out of service, in [`Process::state`].
 pub const STATE_DRAINED: &str = "drained";
 
@@ -53,6 +56,9 @@ pub struct Status {
     /// The service-chain rules.
     #[serde(default)]
     pub rules: Option<Rules>,
+    /// How the election of a coordinator stands, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub election: Option<Election>,
     /// Every process of the cluster, the dead ones replaced by their successors.
     pub processes: Vec<Process>,
     /// Drops by reason (the names of `holdfast explain`), all parts together, since the start.
@@ -136,6 +142,31 @@ pub struct Rules {
     pub in_force: bool,
 }
 
+/// The election of a coordinator, as this box's process saw it last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Election {
+    /// Who leads; absent while nobody does, or nobody knows.
+    #[serde(default)]
+    pub leader: Option<Leader>,
+    /// Milliseconds since etcd answered last; absent while it answers.
+    #[serde(default)]
+    pub silent_ms: Option<u64>,
+    /// What is wrong with etcd, or with what lies there.
+    #[serde(default)]
+    pub trouble: Option<String>,
+}
+
+/// The coordinator that was elected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leader {
+    /// Host name.
+    pub host: String,
+    /// Process id on its host.
+    pub pid: u32,
+    /// Higher than that of any before.
+    pub incarnation: u64,
+}
+
 /// One process, or one role of a process that has several.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
@@ -152,7 +183,7 @@ pub struct Process {
     /// The virtual cluster of a runtime.
     #[serde(default)]
     pub cluster: Option<String>,
-    /// `starting`, `running`, `leaving`, `failed`, `drained` (by an operator's order) or `spare` (nobody is meant to be there for now); of a coordinator `running` or `away`.
+    /// `starting`, `running`, `leaving`, `failed`, `drained` (by an operator's order) or `spare` (nobody is meant to be there for now); of a coordinator `running`, `candidate` or `away`.
     pub state: String,
     /// Flows that it owns (a runtime) or routes (a switch); replicas do not count.
     pub flows: u64,
@@ -263,6 +294,7 @@ mod tests {
             may_forget: 0,
             ports: Vec::new(),
             rules: None,
+            election: None,
             processes: vec![runtime(16, 5, STATE_RUNNING), runtime(17, 9, "failed"), runtime(18, 2, STATE_RUNNING)],
             drops: BTreeMap::new(),
             failovers: Vec::new(),

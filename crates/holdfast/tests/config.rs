@@ -35,7 +35,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "cluster: edge",
         "clutser: edge",
-        r"edge.yaml:1:1: there is no key `clutser` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `scaling`, `clusters`, `hosts`, `limits`, `detection`, `fabric`, `state`; did you mean `cluster`?
+        r"edge.yaml:1:1: there is no key `clutser` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `scaling`, `clusters`, `hosts`, `limits`, `detection`, `fabric`, `state`, `etcd`; did you mean `cluster`?
 1 | clutser: edge
   | ^^^^^^^",
     ),
@@ -518,7 +518,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "runtimes: {",
         "runtimes {",
-        r"edge.yaml:15:1: there is no key `runtimes { min` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `scaling`, `clusters`, `hosts`, `limits`, `detection`, `fabric`, `state`; is a `:` missing after `runtimes`?
+        r"edge.yaml:15:1: there is no key `runtimes { min` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `scaling`, `clusters`, `hosts`, `limits`, `detection`, `fabric`, `state`, `etcd`; is a `:` missing after `runtimes`?
 15 | runtimes { min: 2, max: 4 }
    | ^^^^^^^^^^^^^^",
     ),
@@ -656,6 +656,7 @@ fn the_schema_knows_every_key_and_every_function_and_is_closed() {
         "cluster",
         "clusters",
         "detection",
+        "etcd",
         "fabric",
         "hosts",
         "limits",

@@ -4,7 +4,7 @@ use super::print;
 use crate::control::{Call, Client};
 use crate::exit::{self, Failure};
 use crate::flows::{Flow, Flows};
-use crate::status::{self, Protected, Status};
+use crate::status::{self, Election, Protected, Status};
 use crate::table::{Style, Table, Tone};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -55,6 +55,9 @@ fn status_text(status: &Status, style: Style) -> String {
     if let Some(rules) = &status.rules {
         let wait = if rules.in_force { "" } else { ", not in force everywhere yet" };
         text += &format!("rules: version {}, {}{wait}\n", rules.version, counted(rules.count, "rule"));
+    }
+    if let Some(election) = &status.election {
+        text += &election_text(election, style);
     }
     text += "\n";
     let ports = status.ports.iter().map(|port| {
@@ -116,6 +119,16 @@ fn status_text(status: &Status, style: Style) -> String {
         text += &format!("\n{}", failovers.text(style));
     }
     text
+}
+
+fn election_text(election: &Election, style: Style) -> String {
+    let leader = match &election.leader {
+        Some(leader) => format!("{}, process {} (incarnation {})", leader.host, leader.pid, leader.incarnation),
+        None => style.paint("nobody", Tone::Caution),
+    };
+    let silent = election.silent_ms.map(|ms| style.paint(&format!("; etcd has not answered for {}", age(ms)), Tone::Caution));
+    let trouble = election.trouble.as_ref().map(|trouble| format!("; {trouble}"));
+    format!("coordinator: {leader}{}{}\n", silent.unwrap_or_default(), trouble.unwrap_or_default())
 }
 
 pub(super) fn flows(control: Option<&Path>, selector: &str, limit: u32, json: bool) -> Result<(), Failure> {

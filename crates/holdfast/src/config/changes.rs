@@ -5,6 +5,7 @@
 
 use super::chains;
 use super::clusters::{DEFAULT_CLUSTER, range};
+use super::etcd::EtcdConfig;
 use super::file::{Config, FunctionConfig, OneOrMany, PortConfig};
 use super::mistake::Mistake;
 use super::source::{Source, Spot};
@@ -113,6 +114,7 @@ impl Comparison {
         }
         let key = |config: &Config| config.fabric.as_ref().and_then(|fabric| fabric.key.clone()).unwrap_or_default();
         self.text("`fabric.key`", key(running), key(new), root.key("fabric").key("key"));
+        self.etcd(running, new, root);
         let number = |number: &u64| number.to_string();
         for (section, key, running, new) in [
             ("limits", "flows", running.limits.flows as u64, new.limits.flows as u64),
@@ -127,6 +129,23 @@ impl Comparison {
             ("scaling", "calm_periods", running.scaling.calm_periods.into(), new.scaling.calm_periods.into()),
         ] {
             self.value(&format!("`{section}.{key}`"), &running, &new, root.key(section).key(key), number);
+        }
+    }
+
+    fn etcd(&mut self, running: &Config, new: &Config, root: Spot<'_>) {
+        type Read = fn(&EtcdConfig) -> Option<String>;
+        let spot = root.key("etcd");
+        let of = |config: &Config, key: Read| config.etcd.as_ref().and_then(key).unwrap_or_default();
+        let keys: [(&str, Read); 6] = [
+            ("endpoints", |etcd| Some(etcd.endpoints.join(", "))),
+            ("prefix", |etcd| etcd.prefix.clone()),
+            ("ca", |etcd| etcd.ca.clone()),
+            ("certificate", |etcd| etcd.certificate.clone()),
+            ("key", |etcd| etcd.key.clone()),
+            ("lease_ms", |etcd| Some(etcd.lease_ms.to_string())),
+        ];
+        for (key, value) in keys {
+            self.text(&format!("`etcd.{key}`"), of(running, value), of(new, value), spot.key(key));
         }
     }
 

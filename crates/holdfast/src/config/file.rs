@@ -2,6 +2,7 @@
 //!
 //! Texts are kept as texts here. Whether they are addresses, prefixes or known names is found out afterwards, where the places are known.
 
+use super::etcd::EtcdConfig;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, de};
@@ -51,8 +52,12 @@ pub struct Config {
     #[serde(default)]
     pub fabric: Option<FabricFileConfig>,
     /// The directory that outlives the box: numbers that must never be used again are kept there. Without it they are kept as long as the box runs.
+    /// Those that `etcd` keeps are kept there.
     #[serde(default)]
     pub state: Option<String>,
+    /// Several coordinators, one of which leads: the etcd through which they elect it, and share what it decides. Without it the box has one of its own.
+    #[serde(default)]
+    pub etcd: Option<EtcdConfig>,
 }
 
 /// Messages between the processes.

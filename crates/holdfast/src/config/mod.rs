@@ -12,6 +12,7 @@
 mod chains;
 mod changes;
 mod clusters;
+mod etcd;
 mod file;
 mod hosts;
 mod keys;
@@ -24,6 +25,7 @@ mod source;
 
 pub use changes::{RuleChange, differences, rule_changes};
 pub use clusters::{Cluster, DEFAULT_CLUSTER};
+pub use etcd::{Endpoint, Etcd, EtcdConfig};
 pub use file::{
     ChainConfig, ClusterSettings, Config, DetectionConfig, FabricFileConfig, FunctionConfig, HostSettings, LimitsConfig,
     OneOrMany, PortConfig, ProtectionConfig, ProtectionOptions, RouteConfig, RuleConfig, RuntimesConfig, RuntimesRange, Word,
@@ -75,6 +77,8 @@ pub struct Checked {
     pub owned: Vec<Prefix>,
     /// The hosts, if there are several.
     pub hosts: Vec<HostEntry>,
+    /// Where coordinators elect one.
+    pub etcd: Option<Etcd>,
 }
 
 /// Reads and checks a configuration. `file` is its name, for messages.
@@ -89,7 +93,7 @@ pub fn read(file: &str, text: &str) -> Result<Checked, Mistake> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let source = Source::new(file, text);
     let config: Config = serde_saphyr::from_str(text).map_err(|error| parser::mistake(&error, &source))?;
-    check(config, source.root())
+    check(file, config, source.root())
 }
 
 /// Builds the chains of a configuration that has been read from this text, in the order of their numbers.
@@ -109,7 +113,7 @@ pub fn fuzz(bytes: &[u8]) {
     }
 }
 
-fn check(config: Config, root: Spot<'_>) -> Result<Checked, Mistake> {
+fn check(file: &str, config: Config, root: Spot<'_>) -> Result<Checked, Mistake> {
     clusters::name(&config.cluster).map_err(|message| root.key("cluster").mistake(message))?;
     let networks = network::check(&config, root)?;
     let mut built = chains::build(&config, root)?;
@@ -121,8 +125,9 @@ fn check(config: Config, root: Spot<'_>) -> Result<Checked, Mistake> {
     if config.state.as_ref().is_some_and(|state| !state.starts_with('/')) {
         return Err(root.key("state").mistake("`state` is a directory's path from the root, like /var/lib/holdfast".to_owned()));
     }
+    let etcd = etcd::read(file, &config, root)?;
     let network::Networks { ports, addresses, routes, .. } = networks;
-    Ok(Checked { config, ports, addresses, routes, rules, clusters, owned, hosts })
+    Ok(Checked { config, ports, addresses, routes, rules, clusters, owned, hosts, etcd })
 }
 
 fn limits(config: &Config, root: Spot<'_>) -> Result<(), Mistake> {

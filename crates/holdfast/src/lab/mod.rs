@@ -7,6 +7,7 @@
 //! It needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN) and never touches the namespace it is started in.
 
 pub mod download;
+pub mod etcd;
 pub mod hosts;
 pub mod keepalive;
 pub mod link;

@@ -70,6 +70,8 @@ pub const PING: Program = ("ping", "iputils-ping");
 pub const TRACEROUTE: Program = ("traceroute", "traceroute");
 /// DNS client.
 pub const DIG: Program = ("dig", "bind9-dnsutils");
+/// Where coordinators elect one.
+pub const ETCD: Program = ("etcd", "etcd-server");
 /// DNS server.
 pub const DNSMASQ: Program = ("dnsmasq", "dnsmasq-base");
 

@@ -1,11 +1,14 @@
 //! The role of the coordinator: a process of its own, started by the manager.
 //!
+//! One decision is kept before the next is taken: while the log is being written the fabric goes on, and what comes in waits to be decided about together.
+//!
 //! In: frames from its virtual port. Out: the same, after what they depend on lies in the log. Never: a packet of a flow.
 
 use super::MILLISECOND;
+use super::election::{Elected, Mandate};
 use super::role::{self, Beginning, NewKeys};
-use super::store::{Store, StoreError};
-use crate::config;
+use super::store::{LogStore, Store, StoreError};
+use crate::config::{self, Checked};
 use crate::exit::{self, Failure};
 use holdfast_io::process::Clock;
 use holdfast_io::wait::sleep;
@@ -13,12 +16,17 @@ use holdfast_node::address::COORDINATOR;
 use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, Scaling};
 use holdfast_protection::{Flows, Peer};
 use holdfast_wire::PacketPool;
+use rustix::fd::BorrowedFd;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a coordinator is told besides.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Memory {
+    /// Tells this box from every other.
+    pub(super) life_of_box: u64,
     /// Nothing has been heard of a coordinator in this box: what the log says is of another.
     pub(super) begins_anew: bool,
     pub(super) log: PathBuf,
@@ -36,22 +44,44 @@ const MAX_SLEEP: u64 = 100 * MILLISECOND;
 /// Runs until it is killed.
 ///
 /// # Errors
-/// If it was not started by a manager, or its log cannot be read or written.
+/// If it was not started by a manager, its log cannot be read or written, or it was elected and another is now.
 pub fn main() -> Result<(), Failure> {
-    let Beginning { assignment, mut guest, keys } = role::begin::<Memory>()?;
-    let unkept = |error: StoreError| {
-        Failure::new(exit::UNAVAILABLE, format!("the coordinator's log {}: {error}", assignment.role.log.display()))
-    };
-    let mut store = Store::open(&assignment.role.log, assignment.role.is_kept).map_err(unkept)?;
+    let Beginning { mut assignment, mut guest, keys } = role::begin::<Memory>()?;
+    let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
+    let checked = config::read(&assignment.file, &assignment.text).map_err(mistake)?;
     let clock = Clock::new();
-    let mut coordinator = begin(&assignment, &store, clock.now())?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let (log, mut elected, records, mut store): (String, Option<Elected>, _, Box<dyn LogStore>) = match &checked.etcd {
+        Some(etcd) => {
+            // What was elected gives its place up when it is told to end.
+            signal_hook::flag::register(signal_hook::consts::SIGTERM, stop.clone())
+                .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
+            let mandate = Elected::campaign(etcd, assignment.role.life_of_box, &mut guest, &clock, &stop)?;
+            let Some(Mandate { elected, leadership, begins_anew }) = mandate else { return Ok(()) };
+            (assignment.incarnation, assignment.role.begins_anew) = (leadership.incarnation, begins_anew);
+            (etcd.place(), Some(elected), leadership.records.map_err(StoreError::new), Box::new(leadership.store))
+        }
+        None => {
+            let log = assignment.role.log.display().to_string();
+            let store = Store::open(&assignment.role.log, assignment.role.is_kept);
+            let store = store.map_err(|error| unusable(&log, &error))?;
+            (log, None, store.records(), Box::new(store))
+        }
+    };
+    let unkept = |error: StoreError| unusable(&log, &error);
+    let records = records.map_err(unkept)?;
+    let mut coordinator = begin(&assignment, checked, &log, &records, clock.now())?;
+    drop(records);
     let new_keys = keys.map(|(ring, new)| {
         coordinator.fabric().authenticate(&ring, assignment.life);
         new
     });
     let (mut rx, mut tx) = (Vec::with_capacity(BURST), Vec::with_capacity(BURST));
-    loop {
+    // Something was decided and is not yet kept.
+    let mut is_keeping = false;
+    while !stop.load(Ordering::Relaxed) {
         guest.beat();
+        store.calm();
         if let Some(ring) = new_keys.as_ref().and_then(NewKeys::take) {
             coordinator.fabric().set_keys(&ring);
         }
@@ -62,13 +92,24 @@ pub fn main() -> Result<(), Failure> {
             coordinator.handle_frame(packet.bytes(), now);
             guest.put(packet);
         }
-        coordinator.handle_records(now);
-        coordinator.handle_timeout(now);
-        let records = coordinator.poll_log();
-        if !records.is_empty() {
-            store.keep(&records).map_err(unkept)?;
+        if is_keeping && store.is_kept().map_err(unkept)? {
+            is_keeping = false;
+            coordinator.logged();
         }
-        coordinator.logged();
+        if !is_keeping {
+            coordinator.handle_records(now);
+            coordinator.handle_timeout(now);
+            let records = coordinator.poll_log();
+            if !records.is_empty() {
+                store.keep(records).map_err(unkept)?;
+                is_keeping = !store.is_kept().map_err(unkept)?;
+            }
+            if !is_keeping {
+                coordinator.logged();
+            }
+        }
+        // Whoever must not act any more says nothing either.
+        store.is_kept().map_err(unkept)?;
         coordinator.fabric().poll_transmit(now, |frame| {
             let Some(mut packet) = guest.take() else { return false };
             let fits = packet.copy_from(frame);
@@ -79,21 +120,30 @@ pub fn main() -> Result<(), Failure> {
             }
             true
         });
+        if let Some(elected) = &mut elected {
+            elected.report(&mut guest, &mut tx, now);
+        }
         guest.transmit(&mut tx);
-        let due = coordinator.poll_timeout().min(coordinator.fabric().poll_timeout().unwrap_or(u64::MAX));
+        let due = if is_keeping { u64::MAX } else { coordinator.poll_timeout() };
+        let due = due.min(coordinator.fabric().poll_timeout().unwrap_or(u64::MAX));
         let due = due.saturating_sub(clock.now()).min(MAX_SLEEP);
         if is_idle && due > 1_000 && guest.prepare_sleep() {
-            sleep(&[guest.wait_fd()], due);
+            let fds: Vec<BorrowedFd<'_>> = store.wait_fd().into_iter().chain([guest.wait_fd()]).collect();
+            sleep(&fds, due);
         }
         guest.awake();
     }
+    Ok(())
+}
+
+fn unusable(log: &str, error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(exit::UNAVAILABLE, format!("the coordinator's log {log}: {error}"))
 }
 
 /// The next life, or the first one. Of a box that is gone only the numbers count that must not be used again: whoever remembers
 /// an incarnation of that box must never take one of this box for it.
-fn begin(assignment: &Assignment, store: &Store, now: u64) -> Result<Coordinator, Failure> {
+fn begin(assignment: &Assignment, checked: Checked, log: &str, records: &[Vec<u8>], now: u64) -> Result<Coordinator, Failure> {
     let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
-    let checked = config::read(&assignment.file, &assignment.text).map_err(mistake)?;
     let mut chains = config::chains(&assignment.file, &assignment.text, &checked.config).map_err(mistake)?;
     let empty = Flows::new(0, 0, 0, 0);
     let promises = |chain: &u16| chains[usize::from(*chain)].protection.safety(&empty).promises;
@@ -114,10 +164,7 @@ fn begin(assignment: &Assignment, store: &Store, now: u64) -> Result<Coordinator
         promises: cluster.chains.iter().any(promises),
     });
     let clusters = clusters.collect();
-    let unreadable = |error: &dyn std::fmt::Display| {
-        Failure::new(exit::UNAVAILABLE, format!("the coordinator's log {}: {error}", assignment.role.log.display()))
-    };
-    let records = store.records().map_err(|error| unreadable(&error))?;
+    let unreadable = |error: &dyn std::fmt::Display| unusable(log, error);
     let mut config = CoordinatorConfig {
         me: Peer { node: COORDINATOR, incarnation: assignment.incarnation },
         hosts: checked.hosts_config(),

@@ -3,7 +3,9 @@
 //! In: how the coordinator's lives end, and the time. Out: its next life. Never: the end of the box because there is no coordinator: traffic needs none.
 
 use super::coordinator::Memory;
+use super::election::Election;
 use super::{MILLISECOND, Manager, devices};
+use crate::config::Etcd;
 use crate::exit::{self, Failure};
 use holdfast_node::address::COORDINATOR;
 use holdfast_protection::Peer;
@@ -36,6 +38,10 @@ pub(super) struct Guard {
     short_lives: u32,
     cause: String,
     last_look: u64,
+    /// Where its lives keep their log, in words.
+    place: String,
+    /// Of a coordinator that is elected.
+    pub(super) election: Option<Election>,
 }
 
 impl Guard {
@@ -45,10 +51,13 @@ impl Guard {
         cluster: &str,
         control: &Path,
         state: Option<&Path>,
+        etcd: Option<&Etcd>,
         incarnation: u32,
         lives: u32,
         is_there: bool,
     ) -> Result<Guard, Failure> {
+        // What lies in etcd needs no directory.
+        let state = state.filter(|_| etcd.is_none());
         let log = match state {
             Some(directory) => {
                 std::fs::create_dir_all(directory).map_err(|error| {
@@ -66,6 +75,8 @@ impl Guard {
             }
         };
         let guard = Guard {
+            place: etcd.map_or_else(|| log.display().to_string(), Etcd::place),
+            election: etcd.map(Election::new),
             log,
             is_kept: state.is_some(),
             life: lives,
@@ -81,6 +92,13 @@ impl Guard {
     /// The number of the present life, or of the last one.
     pub(super) fn life(&self) -> u32 {
         self.life
+    }
+
+    /// A candidate has become the coordinator.
+    pub(super) fn leads(&mut self, incarnation: u32, now: u64) {
+        self.life = incarnation;
+        self.started_at = now;
+        devices::say(&format!("the coordinator of this box was elected (incarnation {incarnation})"));
     }
 
     /// A life has ended.
@@ -100,7 +118,7 @@ impl Guard {
 
     /// Why the box cannot begin.
     pub(super) fn complaint(&self) -> String {
-        format!("the coordinator ends as soon as it starts ({}); its log is {}", self.cause, self.log.display())
+        format!("the coordinator ends as soon as it starts ({}); its log is {}", self.cause, self.place)
     }
 
     /// The box ends. A log that is not to outlive it goes.
@@ -133,14 +151,25 @@ impl Manager {
     }
 
     fn start_coordinator(&mut self, now: u64) -> std::io::Result<()> {
-        self.guard.life += 1;
         self.guard.started_at = now;
-        let peer = Peer { node: COORDINATOR, incarnation: self.guard.life };
-        let memory =
-            Memory { begins_anew: !self.host.hub.manager.has_heard(), log: self.guard.log.clone(), is_kept: self.guard.is_kept };
+        let is_elected = self.guard.election.is_some();
+        if !is_elected {
+            self.guard.life += 1;
+        }
+        // A candidate is nobody yet.
+        let incarnation = if is_elected { 0 } else { self.guard.life };
+        let peer = Peer { node: COORDINATOR, incarnation };
+        let memory = Memory {
+            life_of_box: self.seed,
+            begins_anew: !self.host.hub.manager.has_heard(),
+            log: self.guard.log.clone(),
+            is_kept: self.guard.is_kept,
+        };
         self.start_role("coordinator", peer, memory, now)?;
         self.guard.due = None;
-        self.host.hub.handle_coordinator(peer);
+        if !is_elected {
+            self.host.hub.handle_coordinator(peer);
+        }
         Ok(())
     }
 }

@@ -66,6 +66,8 @@ pub(super) enum ToGuard {
         /// More lines may follow.
         keeps_stdin: bool,
     },
+    /// The coordinator, started as a candidate with incarnation 0, was elected.
+    Leads { id: u16, incarnation: u32 },
     /// The process has ended and nothing is left of it.
     Buried { id: u16 },
     /// The box serves. With what to print.

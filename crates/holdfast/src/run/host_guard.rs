@@ -387,6 +387,12 @@ impl HostGuard {
                         Err(error) => life.tell(&FromGuard::Refused { id, error: error.to_string() }, &[]),
                     }
                 }
+                ToGuard::Leads { id, incarnation } => {
+                    self.coordinators = self.coordinators.max(incarnation);
+                    if let Some(child) = self.children.iter_mut().find(|child| child.id == id) {
+                        child.incarnation = incarnation;
+                    }
+                }
                 ToGuard::Buried { id } => self.children.retain(|child| child.id != id),
                 ToGuard::Ready { line } => {
                     if !core::mem::replace(&mut self.has_served, true) {

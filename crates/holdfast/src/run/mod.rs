@@ -7,6 +7,8 @@
 mod changes;
 mod coordinator;
 mod devices;
+mod election;
+mod etcd;
 mod guard;
 mod guard_link;
 mod host_guard;
@@ -226,7 +228,8 @@ impl Manager {
         let lives = assignment.coordinators;
         // Without a coordinator so far there is nothing that anybody could remember.
         let succeeds = if checked.hosts.is_empty() { lives > 0 } else { incarnation > 1 };
-        let guard = Guard::new(&checked.config.cluster, control, state, incarnation, lives, has_coordinator)?;
+        let etcd = checked.etcd.as_ref();
+        let guard = Guard::new(&checked.config.cluster, control, state, etcd, incarnation, lives, has_coordinator)?;
         let mut ports: Vec<Box<dyn Port>> = Vec::new();
         for (_, device) in &checked.ports {
             ports.push(devices::open(device, incarnation, &link)?);
@@ -447,9 +450,10 @@ impl Manager {
             if beats != worker.beats {
                 (worker.beats, worker.alive_at) = (beats, now);
             }
+            self.hear_election(at, now);
             if !self.rx.is_empty() {
                 had_work = true;
-                let peer = worker.peer;
+                let peer = self.workers[at].peer;
                 self.host.handle_runtime(peer, &mut self.rx, now, &mut self.out, &mut self.arena);
                 self.carry_out(now);
             }

@@ -112,7 +112,12 @@ impl Manager {
             incarnation: if self.number == 0 { self.guard.life().into() } else { 0 },
             pid: coordinator.map_or(0, |worker| worker.pid()),
             host: name_of(0),
-            state: if self.host.hub.has_coordinator() { status::STATE_RUNNING } else { status::STATE_AWAY }.to_owned(),
+            state: match coordinator {
+                _ if self.host.hub.has_coordinator() => status::STATE_RUNNING,
+                Some(worker) if worker.peer.incarnation == 0 => status::STATE_CANDIDATE,
+                _ => status::STATE_AWAY,
+            }
+            .to_owned(),
             ..role("coordinator", COORDINATOR, 0, 0, &coordinator_drops)
         });
         for holdfast_node::coordinator::RuntimeStatus { member, report, is_drained, is_spare } in manager.status() {
@@ -215,6 +220,7 @@ impl Manager {
                 count: switch.rules().rules().len(),
                 in_force: switch.rules().version() == self.rules_wanted(),
             }),
+            election: self.guard.election.as_ref().map(|election| election.status(self.clock.now())),
             failovers: failovers.collect(),
             processes,
             drops: named(&all),

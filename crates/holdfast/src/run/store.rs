@@ -1,10 +1,11 @@
-//! Where the coordinator's log lies: a redb database in one file.
+//! Where the coordinator's log lies: a redb database in one file, or what else keeps records.
 //!
 //! A log that need not outlive the machine is written without waiting for the disk: what the kernel has is safe from the end of a process. One in a
 //! state directory is flushed with every record; they are rare.
 
 use holdfast_node::coordinator::Record;
 use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
+use rustix::fd::BorrowedFd;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -15,6 +16,29 @@ const RECORDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("coordinat
 /// What keeps a log from being read or written.
 #[derive(Debug)]
 pub(super) struct StoreError(String);
+
+impl StoreError {
+    pub(super) fn new(what: impl Into<String>) -> StoreError {
+        StoreError(what.into())
+    }
+}
+
+/// Keeps records for the coordinator's next life.
+pub(super) trait LogStore {
+    /// Begins to keep records, after those before.
+    fn keep(&mut self, records: Vec<Record>) -> Result<(), StoreError>;
+
+    /// Whether all that was given is kept. After an error the coordinator must do nothing more.
+    fn is_kept(&mut self) -> Result<bool, StoreError>;
+
+    /// Readable when that has changed, if it can change by itself, until [`LogStore::calm`].
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// What has changed is going to be looked at.
+    fn calm(&self) {}
+}
 
 impl std::fmt::Display for StoreError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -90,13 +114,15 @@ impl Store {
         }
         Ok(records)
     }
+}
 
-    /// Keeps records: all of them, or none if there is an error.
-    pub(super) fn keep(&mut self, records: &[Record]) -> Result<(), StoreError> {
+impl LogStore for Store {
+    /// All of them are kept then, or none if there is an error.
+    fn keep(&mut self, records: Vec<Record>) -> Result<(), StoreError> {
         let writing = self.database.begin_write()?;
         {
             let mut table = writing.open_table(RECORDS)?;
-            for record in records {
+            for record in &records {
                 if record.replaces {
                     table.retain(|_, _| false)?;
                 }
@@ -105,6 +131,10 @@ impl Store {
         }
         writing.commit()?;
         Ok(())
+    }
+
+    fn is_kept(&mut self) -> Result<bool, StoreError> {
+        Ok(true)
     }
 }
 
@@ -123,13 +153,13 @@ mod tests {
         let path = directory.path().join("log");
         for is_kept in [false, true] {
             let mut store = Store::open(&path, is_kept).unwrap();
-            store.keep(&[record(7, true), record(8, false)]).unwrap();
-            store.keep(&[record(300, false)]).unwrap();
+            store.keep(vec![record(7, true), record(8, false)]).unwrap();
+            store.keep(vec![record(300, false)]).unwrap();
             assert!(Store::open(&path, is_kept).is_err(), "it is in use");
             drop(store);
             let mut store = Store::open(&path, is_kept).unwrap();
             assert_eq!(store.records().unwrap(), [[7; 3], [8; 3], [300u64 as u8; 3]]);
-            store.keep(&[record(301, true)]).unwrap();
+            store.keep(vec![record(301, true)]).unwrap();
             assert_eq!(store.records().unwrap(), [[301u64 as u8; 3]]);
         }
     }
@@ -140,9 +170,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (path, copy) = (directory.path().join("log"), directory.path().join("copy"));
         let mut store = Store::open(&path, false).unwrap();
-        store.keep(&[record(1, true)]).unwrap();
+        store.keep(vec![record(1, true)]).unwrap();
         for number in 2..50 {
-            store.keep(&[record(number, false)]).unwrap();
+            store.keep(vec![record(number, false)]).unwrap();
             std::fs::copy(&path, &copy).unwrap();
             assert_eq!(Store::open(&copy, false).unwrap().records().unwrap().len(), number as usize);
             std::fs::remove_file(&copy).unwrap();

@@ -6,6 +6,7 @@ use super::runtime::Place;
 use super::{BURST, MILLISECOND, Manager, Noticed, devices, keys};
 use holdfast_io::VportHost;
 use holdfast_io::process::Watched;
+use holdfast_io::wait::sleep;
 use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME};
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
@@ -18,6 +19,8 @@ use zeroize::Zeroizing;
 const MAX_FAILED_STARTS: u32 = 12;
 /// A process that was fenced and neither ends nor wakes up is killed after so long, ns.
 const ZOMBIE_PATIENCE: u64 = 60_000 * MILLISECOND;
+/// A coordinator may take so long to give its place up when the box ends, ns.
+const RESIGN_PATIENCE: u64 = 500 * MILLISECOND;
 /// Between two looks at whether a process has ended of which the guard has said nothing, ns.
 const DEATH_LOOK_INTERVAL: u64 = 20 * MILLISECOND;
 
@@ -104,7 +107,8 @@ impl Manager {
         self.arena.reclaim_unknown(&known);
         // Those that have ended meanwhile too: what they had sent is carried on before they are buried.
         let found: Vec<Peer> = self.workers.iter().map(|worker| worker.peer).collect();
-        if let Some(coordinator) = found.iter().find(|peer| peer.node == COORDINATOR) {
+        // A candidate is nobody yet.
+        if let Some(coordinator) = found.iter().find(|peer| peer.node == COORDINATOR && peer.incarnation > 0) {
             self.host.hub.handle_coordinator(*coordinator);
         }
         let runtimes: Vec<Peer> = found.into_iter().filter(|peer| peer.node >= FIRST_RUNTIME).collect();
@@ -265,9 +269,12 @@ impl Manager {
             if self.rx.is_empty() {
                 break;
             }
-            self.host.handle_runtime(peer, &mut self.rx, now, &mut self.out, &mut self.arena);
+            self.hear_election(at, now);
+            self.host.handle_runtime(self.workers[at].peer, &mut self.rx, now, &mut self.out, &mut self.arena);
             self.carry_out(now);
         }
+        // A candidate's last word may have been that it leads.
+        let peer = self.workers[at].peer;
         if is_coordinator {
             // What it had not read are messages, which its next life asks for again.
             self.host.hub.handle_coordinator_ended(peer);
@@ -291,6 +298,14 @@ impl Manager {
     /// Ends every process, and waits until they have.
     pub(super) fn finish(mut self) {
         self.host.hub.abandon(&mut self.arena);
+        if self.guard.election.is_some()
+            && let Some(process) =
+                self.workers.iter().find(|worker| worker.peer.node == COORDINATOR).and_then(|worker| worker.process.as_ref())
+        {
+            // Whoever waits to be elected need not wait for the end of its lease.
+            process.terminate();
+            sleep(&[process.wait_fd()], RESIGN_PATIENCE);
+        }
         for process in self.workers.into_iter().filter_map(|worker| worker.process) {
             process.finish();
         }

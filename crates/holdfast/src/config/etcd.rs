@@ -1,0 +1,191 @@
+//! The etcd in which coordinators elect one and keep their log.
+
+use super::file::Config;
+use super::mistake::Mistake;
+use super::source::Spot;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+/// Where coordinators elect one, and what they decide is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EtcdConfig {
+    /// Addresses of etcd's members, like https://10.0.0.1:2379; each is tried in turn. All are `https`, or all are `http` and no file is named: then whoever
+    /// reaches etcd can change what it keeps.
+    #[schemars(length(min = 1, max = 16))]
+    pub endpoints: Vec<String>,
+    /// Where everything lies, like /holdfast/edge; boxes with the same one elect one coordinator. `/holdfast/` and the cluster's name without it.
+    #[serde(default)]
+    pub prefix: Option<String>,
+    /// File with the certificates of the authorities that etcd's own are signed by (PEM), from the configuration's directory. Needed with `https`.
+    #[serde(default)]
+    pub ca: Option<String>,
+    /// File with this box's certificate for etcd, and what leads to its authority (PEM).
+    #[serde(default)]
+    pub certificate: Option<String>,
+    /// File with the certificate's key (PEM).
+    #[serde(default)]
+    pub key: Option<String>,
+    /// A coordinator that etcd has not heard for so long leads no more, milliseconds. etcd counts whole seconds, and two at least with its own defaults.
+    #[serde(default = "default_lease")]
+    #[schemars(range(min = 1000, max = 60_000))]
+    pub lease_ms: u64,
+}
+
+fn default_lease() -> u64 {
+    2000
+}
+
+const MAX_ENDPOINTS: usize = 16;
+const MAX_PREFIX: usize = 256;
+/// etcd's own, when none is named.
+const DEFAULT_PORT: u16 = 2379;
+
+/// A member of etcd.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// As it was written.
+    pub text: String,
+    /// Its name or address, without brackets.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+}
+
+/// The section, read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Etcd {
+    /// Its members.
+    pub endpoints: Vec<Endpoint>,
+    /// Where everything lies; without a slash at its end.
+    pub prefix: String,
+    /// The authorities' file, if the members speak TLS.
+    pub ca: Option<PathBuf>,
+    /// The files with this box's certificate and its key.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+    /// See [`EtcdConfig::lease_ms`].
+    pub lease_ms: u64,
+}
+
+impl Etcd {
+    /// Where it is, in words.
+    pub fn place(&self) -> String {
+        let endpoints: Vec<&str> = self.endpoints.iter().map(|endpoint| endpoint.text.as_str()).collect();
+        format!("at {} in etcd ({})", self.prefix, endpoints.join(", "))
+    }
+}
+
+/// Whether it speaks TLS, and where it is.
+fn endpoint(text: &str) -> Result<(bool, Endpoint), String> {
+    let wrong = || format!("`{text}` is no address of etcd: `https://HOST:PORT`, like https://10.0.0.1:2379");
+    let (scheme, rest) = text.split_once("://").ok_or_else(wrong)?;
+    let is_secure = match scheme {
+        "https" => true,
+        "http" => false,
+        _ => return Err(wrong()),
+    };
+    let rest = rest.strip_suffix('/').unwrap_or(rest);
+    let (host, port) = match rest.strip_prefix('[') {
+        Some(six) => {
+            let (host, port) = six.split_once(']').ok_or_else(wrong)?;
+            host.parse::<std::net::Ipv6Addr>().map_err(|_| wrong())?;
+            (host, if port.is_empty() { None } else { Some(port.strip_prefix(':').ok_or_else(wrong)?) })
+        }
+        None => rest.split_once(':').map_or((rest, None), |(host, port)| (host, Some(port))),
+    };
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if host.is_empty() || host.len() > 253 || !rest.starts_with('[') && !host.chars().all(is_plain) {
+        return Err(wrong());
+    }
+    let port = match port {
+        None => DEFAULT_PORT,
+        Some(port) => port.parse().ok().filter(|number| *number > 0).ok_or_else(wrong)?,
+    };
+    Ok((is_secure, Endpoint { text: text.to_owned(), host: host.to_owned(), port }))
+}
+
+fn prefix(text: &str) -> Result<(), String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
+    if text.len() > MAX_PREFIX
+        || !text.starts_with('/')
+        || text.ends_with('/')
+        || text.contains("//")
+        || !text.chars().all(is_plain)
+    {
+        return Err(format!(
+            "`{}` is no prefix: it is like /holdfast/edge, of letters, digits, `-`, `_`, `.`, and `/` before each part, {MAX_PREFIX} at most",
+            text.chars().take(MAX_PREFIX).collect::<String>()
+        ));
+    }
+    Ok(())
+}
+
+/// The section with all that it leaves out; `file` is the configuration's name.
+///
+/// # Errors
+/// The first mistake.
+pub(super) fn read(file: &str, config: &Config, root: Spot<'_>) -> Result<Option<Etcd>, Mistake> {
+    let Some(etcd) = &config.etcd else { return Ok(None) };
+    let section = root.key("etcd");
+    if !config.hosts.is_empty() {
+        return Err(root
+            .name("etcd")
+            .mistake("of a box on several hosts the coordinator lives on one of them: `etcd` and `hosts` exclude each other"));
+    }
+    if etcd.endpoints.is_empty() || etcd.endpoints.len() > MAX_ENDPOINTS {
+        let found = etcd.endpoints.len();
+        return Err(section.key("endpoints").mistake(format!("etcd has 1 to {MAX_ENDPOINTS} endpoints here, not {found}")));
+    }
+    let mut endpoints = Vec::new();
+    let mut scheme = None;
+    for (at, text) in etcd.endpoints.iter().enumerate() {
+        let spot = section.key("endpoints").index(at);
+        let (is_secure, endpoint) = endpoint(text).map_err(|message| spot.mistake(message))?;
+        if *scheme.get_or_insert(is_secure) != is_secure {
+            return Err(spot.mistake("the endpoints are all `https`, or all `http`"));
+        }
+        endpoints.push(endpoint);
+    }
+    let is_secure = scheme == Some(true);
+    for (key, path) in [("ca", &etcd.ca), ("certificate", &etcd.certificate), ("key", &etcd.key)] {
+        if path.as_ref().is_some_and(String::is_empty) {
+            return Err(section.key(key).mistake(format!("`{key}` is a file's path")));
+        }
+        if path.is_some() && !is_secure {
+            return Err(section.name(key).mistake(format!("`{key}` is for endpoints with `https`, and these have `http`")));
+        }
+    }
+    if is_secure && etcd.ca.is_none() {
+        return Err(root
+            .name("etcd")
+            .mistake("`https` needs `ca`, the file with the certificate of the authority that etcd's own is signed by"));
+    }
+    let certificate = match (&etcd.certificate, &etcd.key) {
+        (Some(certificate), Some(key)) => Some((path_of(file, certificate), path_of(file, key))),
+        (None, None) => None,
+        (Some(_), None) => return Err(section.name("certificate").mistake("`certificate` needs `key`, the file with its key")),
+        (None, Some(_)) => {
+            return Err(section.name("key").mistake("`key` needs `certificate`, the file with what it is the key of"));
+        }
+    };
+    if let Some(text) = &etcd.prefix {
+        prefix(text).map_err(|message| section.key("prefix").mistake(message))?;
+    }
+    if !(1000..=60_000).contains(&etcd.lease_ms) {
+        let text = format!("`lease_ms` is between 1000 and 60000, not {}", etcd.lease_ms);
+        return Err(section.key("lease_ms").mistake(text));
+    }
+    Ok(Some(Etcd {
+        endpoints,
+        prefix: etcd.prefix.clone().unwrap_or_else(|| format!("/holdfast/{}", config.cluster)),
+        ca: etcd.ca.as_ref().map(|ca| path_of(file, ca)),
+        certificate,
+        lease_ms: etcd.lease_ms,
+    }))
+}
+
+/// A path is from the configuration's own directory: where `run` is started does not matter.
+fn path_of(file: &str, path: &str) -> PathBuf {
+    Path::new(file).parent().unwrap_or(Path::new("")).join(path)
+}

@@ -1,0 +1,274 @@
+//! The election: a candidate waits until nobody leads, and then leads for as long as etcd hears it.
+//!
+//! A leader renews its lease several times before it ends, and counts the lease from before it asked: by its own clock it leads no longer than by the server's.
+//! A life that follows another of the same box knows that the other has ended, and gives its lease up for it; everyone else waits until that is over.
+
+use super::log::EtcdStore;
+use super::{
+    CAMPAIGN, Client, Contact, END, KEEPER, TransactionAnswer, Trouble, boot_time, changed_by, get, http, made_by, nanoseconds,
+    put,
+};
+use crate::config::Etcd;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+/// Who leads, as it lies in etcd for everyone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::run) struct Leader {
+    /// Host name.
+    pub(in crate::run) host: String,
+    /// Process id there.
+    pub(in crate::run) pid: u32,
+    /// Tells its box from every other: only one process of a box is a candidate at a time.
+    pub(in crate::run) life_of_box: String,
+    /// Under which it leads.
+    pub(in crate::run) incarnation: u32,
+}
+
+/// What a candidate has become.
+pub(in crate::run) struct Leadership {
+    /// Higher than that of anybody who led before.
+    pub(in crate::run) incarnation: u32,
+    /// The log of those before, or why it cannot be read.
+    pub(in crate::run) records: Result<Vec<Vec<u8>>, String>,
+    /// Where its own goes.
+    pub(in crate::run) store: EtcdStore,
+}
+
+/// A process that wants to lead. Dropped, it wants no more, and gives up what it has.
+pub(in crate::run) struct Candidacy {
+    contact: Arc<Contact>,
+    news: Receiver<Leadership>,
+    client: Client,
+    lease: Arc<AtomicI64>,
+    _going: Sender<()>,
+}
+
+/// Between two looks at whether somebody leads.
+fn look_interval(config: &Etcd) -> Duration {
+    Duration::from_millis((config.lease_ms / 10).clamp(50, 500))
+}
+
+/// Taken off a lease: clocks differ in speed, and a turn of a loop takes its time.
+fn margin(lease: Duration) -> Duration {
+    (lease / 10).max(Duration::from_millis(100))
+}
+
+impl Candidacy {
+    /// Begins to campaign, for the box with this number.
+    ///
+    /// # Errors
+    /// A file with a certificate or a key that is none; what the system says.
+    pub(in crate::run) fn begin(config: Etcd, life_of_box: u64) -> Result<Candidacy, Trouble> {
+        let system = |error: io::Error| Trouble(error.to_string());
+        let tls = http::tls(&config).map_err(Trouble)?;
+        let contact = Arc::new(Contact::new().map_err(system)?);
+        let config = Arc::new(config);
+        let client = |number| Client::new(number, config.clone(), tls.clone(), contact.clone());
+        let (sender, news) = channel();
+        let (going, stop) = channel();
+        let lease = Arc::new(AtomicI64::new(0));
+        let mut campaign = Campaign {
+            me: Leader {
+                host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+                pid: std::process::id(),
+                life_of_box: format!("{life_of_box:016x}"),
+                incarnation: 0,
+            },
+            client: client(CAMPAIGN),
+            keeper: Some(client(KEEPER)),
+            lease: lease.clone(),
+        };
+        let run = move || campaign.run(&stop, &sender);
+        std::thread::Builder::new().name("etcd".to_owned()).spawn(run).map_err(system)?;
+        Ok(Candidacy { client: client(END), contact, news, lease, _going: going })
+    }
+
+    /// What is known of the election.
+    pub(in crate::run) fn contact(&self) -> &Arc<Contact> {
+        &self.contact
+    }
+
+    /// That it leads, once.
+    pub(in crate::run) fn poll(&self) -> Option<Leadership> {
+        self.news.try_recv().ok()
+    }
+}
+
+impl Drop for Candidacy {
+    fn drop(&mut self) {
+        let lease = self.lease.load(Ordering::Relaxed);
+        if lease != 0 && self.contact.leads() {
+            self.contact.end("it was given up");
+            // If that fails the lease ends by itself.
+            let _ = self.client.revoke(lease);
+        }
+    }
+}
+
+struct Campaign {
+    me: Leader,
+    client: Client,
+    keeper: Option<Client>,
+    /// The lease on which the leadership hangs; 0 without one.
+    lease: Arc<AtomicI64>,
+}
+
+/// Who leads, if it can be read, and the lease on which that hangs.
+fn leader_of(seen: &TransactionAnswer) -> Option<(Option<Leader>, i64)> {
+    seen.found(0).map(|found| (serde_json::from_slice(&found.value).ok(), found.lease))
+}
+
+struct Won {
+    revision: i64,
+    lease: i64,
+    granted: Duration,
+}
+
+impl Campaign {
+    fn run(&mut self, stop: &Receiver<()>, news: &Sender<Leadership>) {
+        let interval = look_interval(&self.client.config);
+        loop {
+            match self.try_to_lead() {
+                Ok(Some(won)) => return self.lead(&won, news),
+                Ok(None) => {}
+                Err(trouble) => self.client.contact.trouble(CAMPAIGN, &trouble),
+            }
+            if stop.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+        }
+    }
+
+    /// Who leads, and the highest incarnation.
+    fn look(&mut self) -> Result<TransactionAnswer, Trouble> {
+        let keys = vec![get(&self.client.key("leader")), get(&self.client.key("incarnation"))];
+        self.client.transaction(Vec::new(), keys, Vec::new())
+    }
+
+    /// Leads if nobody does.
+    fn try_to_lead(&mut self) -> Result<Option<Won>, Trouble> {
+        let (leader_key, incarnation_key) = (self.client.key("leader"), self.client.key("incarnation"));
+        let mut seen = self.look()?;
+        if let Some((leader, lease)) = leader_of(&seen)
+            && leader.is_some_and(|leader| leader.life_of_box == self.me.life_of_box)
+            && lease != 0
+        {
+            // Its process has ended: whoever starts one begins with that.
+            self.client.revoke(lease)?;
+            seen = self.look()?;
+        }
+        if let Some((leader, lease)) = leader_of(&seen) {
+            let is_readable = leader.is_some();
+            self.client.contact.words().leader = leader;
+            return match lease {
+                0 => Err(Trouble(format!("{leader_key} hangs on no lease, so no coordinator has put it there: delete it"))),
+                _ if !is_readable => {
+                    Err(Trouble(format!("{leader_key} is not of this version: another program uses this prefix")))
+                }
+                _ => Ok(None),
+            };
+        }
+        self.client.contact.words().leader = None;
+        let (highest, changed) = match seen.found(1) {
+            None => (0, 0),
+            Some(found) => {
+                let text = std::str::from_utf8(&found.value).ok();
+                let number = text.and_then(|text| text.parse::<u32>().ok()).filter(|number| *number < u32::MAX);
+                let wrong = || Trouble(format!("{incarnation_key} is no number of a coordinator's life"));
+                (number.ok_or_else(wrong)?, found.mod_revision)
+            }
+        };
+        self.me.incarnation = highest + 1;
+        let asked_at = boot_time();
+        let granted = self.client.grant(self.client.config.lease_ms.div_ceil(1000))?;
+        let value = serde_json::to_vec(&self.me).map_err(|error| Trouble(error.to_string()))?;
+        let number = self.me.incarnation.to_string();
+        let written = self.client.key("written");
+        let answer = self.client.transaction(
+            vec![made_by(&leader_key, 0), changed_by(&incarnation_key, changed)],
+            vec![
+                put(&leader_key, &value, granted.id),
+                put(&incarnation_key, number.as_bytes(), 0),
+                put(&written, EtcdStore::beginning(self.me.incarnation).as_bytes(), 0),
+            ],
+            Vec::new(),
+        );
+        match answer {
+            Ok(answer) if answer.succeeded => {
+                let lease = Duration::from_secs(granted.ttl as u64);
+                // It may be the first of several lives to do so, and leads by the first second already.
+                self.hold(granted.id, asked_at, lease);
+                Ok(Some(Won { revision: answer.header.revision, lease: granted.id, granted: lease }))
+            }
+            // Whether it leads is not known: without the lease it does not.
+            result => {
+                let _ = self.client.revoke(granted.id);
+                result.map(|_| None)
+            }
+        }
+    }
+
+    fn hold(&mut self, lease: i64, from: u64, granted: Duration) {
+        let contact = &self.client.contact;
+        self.lease.store(lease, Ordering::Relaxed);
+        contact.leads_until.store(from + nanoseconds(granted - margin(granted)), Ordering::Relaxed);
+        contact.words().leader = Some(self.me.clone());
+    }
+
+    /// Reads the log of those before, while another thread keeps the lease; from then on this one writes.
+    fn lead(&mut self, won: &Won, news: &Sender<Leadership>) {
+        let contact = self.client.contact.clone();
+        let Some(keeper) = self.keeper.take() else { return };
+        let Won { revision, lease, granted } = *won;
+        let keep = move || keep_lease(keeper, lease, granted);
+        if let Err(error) = std::thread::Builder::new().name("lease".to_owned()).spawn(keep) {
+            return contact.end(&error.to_string());
+        }
+        let records = loop {
+            match super::log::read(&mut self.client) {
+                Ok(records) => break records,
+                // The log is there; only etcd is not, for now.
+                Err(_) if contact.leads() => std::thread::sleep(look_interval(&self.client.config)),
+                Err(trouble) => return contact.end(&trouble.0),
+            }
+        };
+        let (store, writer) = EtcdStore::new(contact.clone(), self.me.incarnation, revision);
+        let leadership = Leadership { incarnation: self.me.incarnation, records, store };
+        if news.send(leadership).is_err() {
+            // Nobody wants it any more.
+            contact.end("it was given up");
+            let _ = self.client.revoke(lease);
+            return;
+        }
+        contact.wake();
+        writer.run(&mut self.client);
+    }
+}
+
+/// Renews the lease until that fails for as long as it lasts.
+fn keep_lease(mut client: Client, lease: i64, granted: Duration) {
+    let contact = client.contact.clone();
+    let pause = (granted / 5).min(Duration::from_secs(2));
+    while contact.leads() {
+        let asked_at = boot_time();
+        match client.renew(lease) {
+            Ok(left) if left > 0 => {
+                let left = Duration::from_secs(left as u64);
+                let until = asked_at + nanoseconds(left.saturating_sub(margin(left)));
+                // Whoever ended it meanwhile has meant it.
+                let lengthen = |now: u64| (now != 0).then_some(until.max(now));
+                let _ = contact.leads_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lengthen);
+                std::thread::sleep(pause);
+            }
+            Ok(_) => return contact.end("its lease at etcd has ended"),
+            Err(_) => std::thread::sleep(look_interval(&client.config).min(pause)),
+        }
+    }
+    let silence = contact.silence().as_millis();
+    contact.end(&format!("etcd has not renewed its lease in time, and answered last {silence} ms ago"));
+}

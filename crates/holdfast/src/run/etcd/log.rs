@@ -1,0 +1,221 @@
+//! The coordinator's log in etcd.
+//!
+//! A record is one value or, if it is long, several; each value begins with a byte that says whether it is a record's last. Their keys only ever grow: the
+//! leader's incarnation, then a count. A record whose last value is missing was never kept, and is passed over. A snapshot's last value comes with the
+//! end of everything before it.
+//!
+//! Every write is a transaction that asks whether this leader still leads, and whether its own last write was the last one: a request that etcd gets twice, or
+//! late, has no effect.
+
+use super::{Client, Contact, KeyValue, Trouble, delete, get, is_value, made_by, put};
+use crate::run::store::{LogStore, StoreError};
+use holdfast_node::coordinator::Record;
+use rustix::fd::BorrowedFd;
+use serde_json::Value;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+/// Bytes per value.
+const PART: usize = 256 << 10;
+/// What etcd takes in one transaction with its own defaults is twice this, operations and bytes.
+const MAX_OPERATIONS: usize = 64;
+const MAX_BYTES: usize = 768 << 10;
+/// Values that are read at a time.
+const PAGE: usize = 32;
+/// The first byte of a value.
+const MORE: u8 = 0;
+const LAST: u8 = 1;
+/// Between two tries of a write.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// See the module. The coordinator's side; a [`Writer`] does the work.
+pub(in crate::run) struct EtcdStore {
+    contact: Arc<Contact>,
+    batches: Sender<Vec<Record>>,
+    /// Batches given, and batches that are kept.
+    given: u64,
+    kept: Arc<AtomicU64>,
+}
+
+/// The thread's side.
+pub(super) struct Writer {
+    contact: Arc<Contact>,
+    batches: Receiver<Vec<Record>>,
+    kept: Arc<AtomicU64>,
+    incarnation: u32,
+    /// The revision that made this leader one.
+    revision: i64,
+    position: u64,
+}
+
+/// A place in the log.
+pub(super) fn place(incarnation: u32, position: u64) -> String {
+    format!("{incarnation:010}-{position:012}")
+}
+
+impl EtcdStore {
+    /// What lies in `written` when a leader begins.
+    pub(super) fn beginning(incarnation: u32) -> String {
+        place(incarnation, 0)
+    }
+
+    pub(super) fn new(contact: Arc<Contact>, incarnation: u32, revision: i64) -> (EtcdStore, Writer) {
+        let (sender, batches) = channel();
+        let kept = Arc::new(AtomicU64::new(0));
+        let writer = Writer { contact: contact.clone(), batches, kept: kept.clone(), incarnation, revision, position: 0 };
+        (EtcdStore { contact, batches: sender, given: 0, kept }, writer)
+    }
+}
+
+impl LogStore for EtcdStore {
+    fn keep(&mut self, records: Vec<Record>) -> Result<(), StoreError> {
+        self.given += 1;
+        self.batches.send(records).map_err(|_| StoreError::new(self.contact.why()))
+    }
+
+    fn is_kept(&mut self) -> Result<bool, StoreError> {
+        // First what is kept: what was kept before the end of the lease is, and nothing may leave all the same.
+        let is_kept = self.kept.load(Ordering::Acquire) == self.given;
+        if self.contact.leads() { Ok(is_kept) } else { Err(StoreError::new(self.contact.why())) }
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.contact.fd())
+    }
+
+    fn calm(&self) {
+        self.contact.calm();
+    }
+}
+
+/// One transaction's part of a batch.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Step {
+    pub(super) values: Vec<(String, Vec<u8>)>,
+    /// Everything before this key goes.
+    pub(super) replaces: Option<String>,
+}
+
+/// Divides records into transactions; `position` is the last one taken, and is moved on.
+pub(super) fn steps(records: &[Record], incarnation: u32, position: &mut u64) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    let (mut step, mut bytes) = (Step::default(), 0);
+    // What a later one replaces need not be written.
+    let from = records.iter().rposition(|record| record.replaces).unwrap_or(0);
+    for record in &records[from..] {
+        let count = record.bytes.chunks(PART).count().max(1);
+        let first = place(incarnation, *position + 1);
+        for at in 0..count {
+            let part = record.bytes.chunks(PART).nth(at).unwrap_or_default();
+            if !step.values.is_empty() && (bytes + part.len() > MAX_BYTES || step.values.len() == MAX_OPERATIONS) {
+                steps.push(core::mem::take(&mut step));
+                bytes = 0;
+            }
+            *position += 1;
+            let mut value = Vec::with_capacity(part.len() + 1);
+            value.push(if at + 1 == count { LAST } else { MORE });
+            value.extend_from_slice(part);
+            bytes += value.len();
+            step.values.push((place(incarnation, *position), value));
+        }
+        if record.replaces {
+            step.replaces = Some(first);
+        }
+    }
+    steps.push(step);
+    steps.retain(|step| !step.values.is_empty());
+    steps
+}
+
+impl Writer {
+    /// Writes what comes until this leader leads no more.
+    pub(super) fn run(mut self, client: &mut Client) {
+        while let Ok(records) = self.batches.recv() {
+            let before = self.position;
+            let mut last = place(self.incarnation, before);
+            for step in steps(&records, self.incarnation, &mut self.position) {
+                let next = step.values.last().map_or_else(|| last.clone(), |(place, _)| place.clone());
+                loop {
+                    if !self.contact.leads() {
+                        return;
+                    }
+                    match write(client, self.revision, &step, &last, &next) {
+                        Ok(true) => break,
+                        Ok(false) => {
+                            return self.contact.end("another coordinator leads, or its log was written by somebody else");
+                        }
+                        Err(_) => std::thread::sleep(PAUSE),
+                    }
+                }
+                last = next;
+            }
+            self.kept.fetch_add(1, Ordering::Release);
+            self.contact.wake();
+        }
+    }
+}
+
+/// False if it was refused.
+pub(super) fn write(client: &mut Client, revision: i64, step: &Step, last: &str, next: &str) -> Result<bool, Trouble> {
+    let (leader, written) = (client.key("leader"), client.key("written"));
+    let mut success: Vec<Value> = Vec::new();
+    if let Some(first) = &step.replaces {
+        success.push(delete(&client.key("log/"), &client.key(&format!("log/{first}"))));
+    }
+    success.extend(step.values.iter().map(|(place, value)| put(&client.key(&format!("log/{place}")), value, 0)));
+    success.push(put(&written, next.as_bytes(), 0));
+    let compare = vec![made_by(&leader, revision), is_value(&written, last)];
+    let answer = client.transaction(compare, success, vec![get(&leader), get(&written)])?;
+    // An earlier try may have come through without its answer.
+    let leads = || answer.found(0).is_some_and(|found| found.create_revision == revision);
+    let is_written = || answer.found(1).is_some_and(|found| found.value == next.as_bytes());
+    Ok(answer.succeeded || leads() && is_written())
+}
+
+/// The records of those before, in order; or what is wrong with them.
+pub(super) fn read(client: &mut Client) -> Result<Result<Vec<Vec<u8>>, String>, Trouble> {
+    let (mut from, end) = (client.key("log/"), client.key("log0"));
+    let (mut values, mut revision) = (Vec::new(), 0);
+    loop {
+        let mut answer = client.range(&from, Some(&end), PAGE, revision)?;
+        // All pages are of one moment.
+        revision = if revision == 0 { answer.header.revision } else { revision };
+        let last = answer.kvs.last().map(|last| String::from_utf8_lossy(&last.key).into_owned());
+        values.append(&mut answer.kvs);
+        match last {
+            Some(last) if answer.more => from = last + "\0",
+            _ => return Ok(decode(&client.key("log/"), &values)),
+        }
+    }
+}
+
+/// Puts records together. Whatever lies there, no panic.
+pub(super) fn decode(prefix: &str, values: &[KeyValue]) -> Result<Vec<Vec<u8>>, String> {
+    let mut records = Vec::new();
+    // A record that is not whole yet, and the incarnation that wrote it.
+    let (mut record, mut writer): (Vec<u8>, &[u8]) = (Vec::new(), &[]);
+    for value in values {
+        let wrong = || format!("`{}` is no part of it", value.key.escape_ascii());
+        let place = value.key.strip_prefix(prefix.as_bytes()).ok_or_else(wrong)?;
+        let (incarnation, position) = place.split_at_checked(10).ok_or_else(wrong)?;
+        let is_number = |digits: &[u8]| digits.iter().all(u8::is_ascii_digit);
+        if !is_number(incarnation) || position.len() != 13 || position[0] != b'-' || !is_number(&position[1..]) {
+            return Err(wrong());
+        }
+        if incarnation != writer {
+            // What another leader has not finished was never kept.
+            record.clear();
+            writer = incarnation;
+        }
+        let (kind, part) = value.value.split_first().ok_or_else(wrong)?;
+        record.extend_from_slice(part);
+        match *kind {
+            MORE => {}
+            LAST => records.push(core::mem::take(&mut record)),
+            _ => return Err(wrong()),
+        }
+    }
+    Ok(records)
+}

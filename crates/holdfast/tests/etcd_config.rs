@@ -1,0 +1,94 @@
+//! The section `etcd:` of the configuration.
+
+use holdfast::config;
+use std::path::Path;
+
+const BOX: &str = "cluster: edge\nports: { a: { device: a, address: 10.0.0.1/24 } }\nchains: { c: { functions: [forward] } }\nrules: [{ chain: c }]\n";
+
+fn said(section: &str) -> String {
+    config::read("/etc/holdfast/edge.yaml", &format!("{BOX}{section}"))
+        .err()
+        .map(|mistake| mistake.to_string())
+        .unwrap_or_default()
+}
+
+fn etcd(section: &str) -> config::Etcd {
+    config::read("/etc/holdfast/edge.yaml", &format!("{BOX}{section}"))
+        .map_err(|mistake| mistake.to_string())
+        .unwrap()
+        .etcd
+        .unwrap()
+}
+
+/// Endpoints in every form that is one; what is left out has its value, and files lie beside the configuration.
+#[test]
+fn a_section_is_read_with_all_that_it_leaves_out() {
+    let short = etcd("etcd: { endpoints: [http://127.0.0.1, \"http://[::1]:99/\", http://etcd-1.example:2380] }\n");
+    let ends: Vec<(&str, u16)> = short.endpoints.iter().map(|endpoint| (endpoint.host.as_str(), endpoint.port)).collect();
+    assert_eq!(ends, [("127.0.0.1", 2379), ("::1", 99), ("etcd-1.example", 2380)]);
+    assert_eq!((short.prefix.as_str(), short.lease_ms, &short.ca, &short.certificate), ("/holdfast/edge", 2000, &None, &None));
+    let long = etcd(
+        "etcd:\n  endpoints: [https://10.0.0.9:2379]\n  prefix: /a/b\n  ca: tls/ca.pem\n  certificate: /c.pem\n  key: k.pem\n  lease_ms: 5000\n",
+    );
+    assert_eq!((long.prefix.as_str(), long.lease_ms), ("/a/b", 5000));
+    assert_eq!(long.ca.as_deref(), Some(Path::new("/etc/holdfast/tls/ca.pem")));
+    let (certificate, key) = long.certificate.as_ref().unwrap();
+    assert_eq!((certificate.as_path(), key.as_path()), (Path::new("/c.pem"), Path::new("/etc/holdfast/k.pem")));
+}
+
+/// What is wrong is said with its place and what would be right.
+#[test]
+fn mistakes_have_their_place() {
+    let cases = [
+        ("etcd: { endpoints: [] }", "5:20: etcd has 1 to 16 endpoints here, not 0"),
+        ("etcd: { prefix: /a }", "5:1: `etcd` has no `endpoints`"),
+        (
+            "etcd: { endpoint: [http://a] }",
+            "5:9: there is no key `endpoint` here: `endpoints`, `prefix`, `ca`, `certificate`, `key`, `lease_ms`; did you mean `endpoints`?",
+        ),
+        (
+            "etcd: { endpoints: [http://a, 10.0.0.1:2379] }",
+            "5:31: `10.0.0.1:2379` is no address of etcd: `https://HOST:PORT`, like https://10.0.0.1:2379",
+        ),
+        ("etcd: { endpoints: [ftp://a] }", "5:21: `ftp://a` is no address"),
+        ("etcd: { endpoints: [\"http://a:0\"] }", "5:21: `http://a:0` is no address"),
+        ("etcd: { endpoints: [\"http://a/b\"] }", "5:21: `http://a/b` is no address"),
+        ("etcd: { endpoints: [\"http://u@a\"] }", "5:21: `http://u@a` is no address"),
+        ("etcd: { endpoints: [\"http://[::1\"] }", "5:21: `http://[::1` is no address"),
+        ("etcd: { endpoints: [http://a, https://b] }", "5:31: the endpoints are all `https`, or all `http`"),
+        ("etcd: { endpoints: [https://a] }", "5:1: `https` needs `ca`"),
+        ("etcd: { endpoints: [http://a], ca: x }", "5:32: `ca` is for endpoints with `https`"),
+        ("etcd: { endpoints: [https://a], ca: x, key: y }", "5:40: `key` needs `certificate`"),
+        ("etcd: { endpoints: [https://a], ca: x, certificate: y }", "5:40: `certificate` needs `key`"),
+        ("etcd: { endpoints: [http://a], prefix: a/b }", "5:40: `a/b` is no prefix"),
+        ("etcd: { endpoints: [http://a], prefix: /a/ }", "5:40: `/a/` is no prefix"),
+        (
+            "hosts: { x: { fabric: e0 }, y: { fabric: e0 } }\nstate: /s\netcd: { endpoints: [http://a] }",
+            "7:1: of a box on several hosts the coordinator lives on one of them: `etcd` and `hosts` exclude each other",
+        ),
+        ("etcd: { endpoints: [http://a], lease_ms: 10 }", "5:42: `lease_ms` is between 1000 and 60000, not 10"),
+    ];
+    for (section, expected) in cases {
+        let message = said(&format!("{section}\n"));
+        assert!(message.starts_with(&format!("/etc/holdfast/edge.yaml:{expected}")), "{section}: {message}");
+    }
+}
+
+/// A running box keeps its etcd: another one, or none, takes a restart, and it is said where.
+#[test]
+fn another_etcd_takes_a_restart() {
+    let read = |section: &str| {
+        let text = format!("{BOX}{section}");
+        (config::read("edge.yaml", &text).map_err(|mistake| mistake.to_string()).unwrap().config, text)
+    };
+    let (running, _) = read("etcd: { endpoints: [http://a], lease_ms: 2000 }\n");
+    let differences = |section: &str| {
+        let (new, text) = read(section);
+        config::differences("edge.yaml", &text, &running, &new).iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert!(differences("etcd: { endpoints: [http://a] }\n").is_empty());
+    let changed = differences("etcd: { endpoints: [http://a, http://b], prefix: /x, lease_ms: 3000 }\n");
+    assert_eq!(changed.len(), 3, "{changed:?}");
+    assert!(changed[0].starts_with("edge.yaml:5:20: `etcd.endpoints` is `http://a` in the running box"), "{changed:?}");
+    assert_eq!(differences("").len(), 2);
+}
