@@ -106,8 +106,13 @@ impl World {
 
     /// Tells these nodes how both runtimes are.
     pub(super) fn show(&mut self, nodes: &[u16], states: [MemberState; 2], version: u64) {
-        let member =
-            |(peer, state): (Peer, MemberState)| Member { node: peer.node, incarnation: peer.incarnation, state, cluster: 0, host: 0 };
+        let member = |(peer, state): (Peer, MemberState)| Member {
+            node: peer.node,
+            incarnation: peer.incarnation,
+            state,
+            cluster: 0,
+            host: 0,
+        };
         let members: Vec<Member> = [FIRST, SECOND].into_iter().zip(states).map(member).collect();
         for node in nodes {
             self.coordinator.send_control(*node, &Control::View { version, members: members.clone() });
