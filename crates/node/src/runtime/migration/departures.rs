@@ -85,6 +85,7 @@ impl Migrations {
     /// At the beginning of a turn, when everything that was released before has gone out: sends the flows that have nothing left to do here.
     pub(crate) fn depart(&mut self, lanes: &mut [Lane], shared: &mut Shared, fabric: &mut Fabric) {
         self.is_urgent = false;
+        let mut body = Vec::new();
         for departure in &mut self.departures {
             if !departure.answered || !departure.marked || departure.is_target_dead {
                 continue;
@@ -105,7 +106,7 @@ impl Migrations {
                     continue;
                 }
                 lane.leave(flow.slot, flow.new_epoch, role::DEPARTED, shared);
-                let mut body = Vec::with_capacity(record_len);
+                body.clear();
                 body.extend_from_slice(&departure.number.to_be_bytes());
                 body.push(at as u8);
                 body.extend_from_slice(lane.flows.block(flow.slot));
@@ -294,13 +295,15 @@ impl Migrations {
         let mut again = Vec::new();
         for departure in &mut self.departures {
             let is_late = |patience| clock.saturating_sub(departure.since) > patience;
-            let is_asked = departure.flows.iter().any(|flow| flow.stage == Stage::Asked);
             if departure.asked_switch {
                 if departure.answered && !departure.marked && is_late(MARK_PATIENCE) {
                     departure.since = clock;
                     let _ = fabric.send(SWITCH, kind::MARK, &departure.number.to_be_bytes());
                 }
-            } else if is_asked && is_late(PATIENCE) {
+                continue;
+            }
+            let is_asked = departure.flows.iter().any(|flow| flow.stage == Stage::Asked);
+            if is_asked && is_late(PATIENCE) {
                 let lane = &mut lanes[departure.lane];
                 let mut bits = 0;
                 for (at, flow) in departure.flows.iter_mut().enumerate() {
