@@ -103,6 +103,18 @@ impl Lane {
         buckets.wrapping_add(self.flows.touch_slots(hashes.iter().copied(), true, &mut self.likely))
     }
 
+    /// Brings what it takes to remove these flows into the cache, where flows that have left are removed.
+    pub(crate) fn expect_removals(&mut self, slots: impl Iterator<Item = Slot>) {
+        if self.has_copies {
+            return;
+        }
+        let keys = slots.flat_map(|slot| {
+            let header = self.flows.header(slot);
+            [self.flows.hash(&header.key), self.flows.hash(&header.reply)]
+        });
+        core::hint::black_box(self.flows.touch_buckets(keys));
+    }
+
     /// Takes this turn's packets through the chain.
     ///
     /// The look-ups of a burst are done in stages, so that their cache misses overlap instead of following one another.

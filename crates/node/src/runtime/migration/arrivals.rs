@@ -77,6 +77,8 @@ impl Arrivals {
         let mut hashes = [0; BATCH];
         hashes.iter_mut().zip(claims).for_each(|(hash, claim)| *hash = lane.flows.hash(&claim.key.into()));
         core::hint::black_box(lane.touch(&hashes[..claims.len()]));
+        let replies = claims.iter().map(|claim| lane.flows.hash(&claim.reply.into()));
+        core::hint::black_box(lane.flows.touch_buckets(replies));
         for (claim, hash) in claims.iter().zip(hashes) {
             let slot = if is_alike && room > 0 { welcome(lane, from, claim, hash) } else { None };
             room -= usize::from(slot.is_some());
