@@ -75,36 +75,37 @@ pub fn run(plan: &Plan, make: MakeChain<'_>) -> Result<Vec<Row>, String> {
     for &flows in &plan.flows {
         for (case, protection) in protections {
             let rate = (flows as u64 * PACE).min(MOST);
-            let rounds = |rate| (0..plan.rounds).map(move |_| Bench::new(flows, make, protection)?.measure(rate));
-            let idle = rounds(0).collect::<Result<Vec<Round>, String>>()?;
-            let loaded = rounds(rate).collect::<Result<Vec<Round>, String>>()?;
-            rows.push(row(case, flows, rate, &idle, &loaded));
+            let rounds = (0..plan.rounds).map(|_| Bench::new(flows, make, protection)?.measure(rate));
+            rows.push(row(case, flows, rate, &rounds.collect::<Result<Vec<Round>, String>>()?));
         }
     }
     Ok(rows)
 }
 
-fn row(case: &'static str, flows: usize, packets_per_second: u64, idle: &[Round], loaded: &[Round]) -> Row {
-    let took = |rounds: &[Round]| median(&rounds.iter().map(|round| round.took.as_secs_f64()).collect::<Vec<f64>>());
-    let pause = |percent| median(&loaded.iter().map(|round| percentile(&round.pauses, percent)).collect::<Vec<f64>>()) / 1e3;
+fn row(case: &'static str, flows: usize, packets_per_second: u64, rounds: &[Round]) -> Row {
+    let of = |what: fn(&Round) -> Duration| median(&rounds.iter().map(|round| what(round).as_secs_f64()).collect::<Vec<f64>>());
+    let (took, idle) = (of(|round| round.took), of(|round| round.idle));
+    let pause = |percent| median(&rounds.iter().map(|round| percentile(&round.pauses, percent)).collect::<Vec<f64>>()) / 1e3;
     Row {
         version: 2,
         case,
         flows,
         packets_per_second,
-        milliseconds: took(loaded) * 1e3,
-        microseconds_per_flow: took(loaded) * 1e6 / flows as f64,
-        idle_microseconds_per_flow: took(idle) * 1e6 / flows as f64,
+        milliseconds: took * 1e3,
+        microseconds_per_flow: took * 1e6 / flows as f64,
+        idle_microseconds_per_flow: idle * 1e6 / flows as f64,
         pause_p50_us: pause(50.0),
         pause_p99_us: pause(99.0),
-        packets: loaded.iter().map(|round| round.packets).sum(),
-        lost: loaded.iter().map(|round| round.lost).sum(),
-        reordered: loaded.iter().map(|round| round.reordered).sum(),
+        packets: rounds.iter().map(|round| round.packets).sum(),
+        lost: rounds.iter().map(|round| round.lost).sum(),
+        reordered: rounds.iter().map(|round| round.reordered).sum(),
     }
 }
 
 struct Round {
     took: Duration,
+    /// Without a load.
+    idle: Duration,
     /// Per flow that had a packet, ns, in order.
     pauses: Vec<u64>,
     packets: u64,
@@ -151,6 +152,8 @@ struct Bench {
     world: World,
     book: Book,
     next: usize,
+    /// The latest order.
+    request: u32,
 }
 
 /// A flow's datagram of this number. Nobody checks the payload's sum on the way: the functions change it by what they change.
@@ -169,7 +172,7 @@ impl Bench {
         world.show(&[SWITCH], [MemberState::Running; 2], 2);
         world.settle(Duration::from_millis(20), |_, _| {});
         (book.released, book.pauses) = (0, vec![0; flows]);
-        Ok(Bench { world, book, next: 0 })
+        Ok(Bench { world, book, next: 0, request: 0 })
     }
 
     /// The next flow's next datagram.
@@ -183,20 +186,16 @@ impl Bench {
         }
     }
 
-    /// What the source has told of the order, once it is carried out.
-    fn moved(&self) -> Option<u64> {
-        self.world.heard.iter().find_map(|message| match message {
-            Control::Migrated { moved, refused: 0, last: true, .. } => Some(*moved),
-            _ => None,
-        })
-    }
-
-    fn measure(mut self, packets_per_second: u64) -> Result<Round, String> {
+    /// Moves all flows to the other runtime under this load, and says how long it took.
+    fn migrate(&mut self, packets_per_second: u64) -> Result<Duration, String> {
         let flows = self.book.sent.len();
+        let (from, to) = if self.world.owned(0) == flows { (0, 1) } else { (1, 0) };
+        let (source, target) = ([FIRST, SECOND][from], [FIRST, SECOND][to]);
+        self.request += 1;
+        let targets = vec![(target.node, target.incarnation)];
+        let order = Control::Migrate { request: self.request, targets, limit: u64::MAX, selector: "any".to_owned() };
         self.world.heard.clear();
-        let targets = vec![(SECOND.node, SECOND.incarnation)];
-        let order = Control::Migrate { request: 1, targets, limit: u64::MAX, selector: "any".to_owned() };
-        self.world.coordinator.send_control(FIRST.node, &order);
+        self.world.coordinator.send_control(source.node, &order);
         let started = Instant::now();
         let mut made = 0;
         let moved = loop {
@@ -206,22 +205,48 @@ impl Bench {
             self.world.heard.clear();
             let elapsed = started.elapsed();
             if elapsed > Duration::from_secs(60) {
-                return Err(format!("after a minute {} of {flows} flows were at the target", self.world.owned(1)));
+                return Err(format!("after a minute {} of {flows} flows were at the target", self.world.owned(to)));
             }
             let wanted = elapsed.as_micros() as u64 * packets_per_second / 1_000_000;
             for _ in 0..wanted.saturating_sub(made).min(BURST) {
                 self.send_next();
                 made += 1;
             }
-            let Bench { world, book, .. } = &mut self;
-            world.turn(&mut |now, frame| book.check(now, frame));
+            self.turn();
         };
         let took = started.elapsed();
-        let Bench { world, book, .. } = &mut self;
-        world.settle(Duration::from_millis(50), |now, frame| book.check(now, frame));
-        if moved != flows as u64 || world.owned(0) != 0 || world.owned(1) != flows {
-            return Err(format!("{} flows are at the source and {} at the target", world.owned(0), world.owned(1)));
+        let until = Instant::now() + Duration::from_millis(20);
+        while Instant::now() < until {
+            self.turn();
         }
+        if moved != flows as u64 || self.world.owned(from) != 0 || self.world.owned(to) != flows {
+            let (source, target) = (self.world.owned(from), self.world.owned(to));
+            return Err(format!("{source} flows are at the source and {target} at the target"));
+        }
+        Ok(took)
+    }
+
+    fn turn(&mut self) {
+        let Bench { world, book, .. } = self;
+        world.turn(&mut |now, frame| book.check(now, frame));
+    }
+
+    /// What the source has told of the order, once it is carried out.
+    fn moved(&self) -> Option<u64> {
+        self.world.heard.iter().find_map(|message| match message {
+            Control::Migrated { request, moved, refused: 0, last: true } if *request == self.request => Some(*moved),
+            _ => None,
+        })
+    }
+
+    /// There and back once, so that what moving needs has been made; then there without a load, back, and there with it.
+    fn measure(mut self, packets_per_second: u64) -> Result<Round, String> {
+        self.migrate(0)?;
+        self.migrate(0)?;
+        let idle = self.migrate(0)?;
+        self.migrate(0)?;
+        let took = self.migrate(packets_per_second)?;
+        let book = &mut self.book;
         let packets = book.sent.iter().map(|&sent| u64::from(sent) - 1).sum::<u64>();
         let lost = packets - book.released;
         if lost + book.reordered > 0 {
@@ -229,7 +254,7 @@ impl Bench {
         }
         let mut pauses: Vec<u64> = book.pauses.iter().copied().filter(|&pause| pause > 0).collect();
         pauses.sort_unstable();
-        Ok(Round { took, pauses, packets, lost, reordered: book.reordered })
+        Ok(Round { took, idle, pauses, packets, lost, reordered: book.reordered })
     }
 }
 
