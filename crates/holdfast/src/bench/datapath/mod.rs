@@ -63,7 +63,7 @@ pub fn run(plan: &Plan, make: MakeChain<'_>, allocations: &dyn Fn() -> u64) -> R
         (0..plan.flows).map(|flow| traffic::udp(traffic::client(flow), traffic::VIRTUAL)).collect();
     let mut bare = Bare::new(plan.flows, make()?);
     let out_bare = bare.open(&forward)?;
-    let reverse: Vec<[u8; FRAME_LEN]> = out_bare.iter().map(|frame| traffic::reply_to(frame)).collect();
+    let reverse: Vec<[u8; FRAME_LEN]> = out_bare.iter().map(traffic::reply_to).collect();
     bare.check(&forward, &reverse, &out_bare)?;
 
     let mut none = Alone::new(plan.flows, make()?);
@@ -158,7 +158,7 @@ fn check_both<const L: usize>(
     if again != expected {
         return Err("a flow's second packet came out other than its first".to_owned());
     }
-    let wanted: Vec<[u8; L]> = forward.iter().map(|frame| traffic::reply_to(frame)).collect();
+    let wanted: Vec<[u8; L]> = forward.iter().map(traffic::reply_to).collect();
     if back.len() != wanted.len() {
         return Err(format!("{} of {} replies came out", back.len(), wanted.len()));
     }
