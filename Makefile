@@ -59,9 +59,12 @@ sim: build ## SEEDS worlds of the deterministic simulator
 e2e: build ## Real clients and servers in network namespaces (root)
 	$(CARGO) test --locked -p holdfast-tests --no-fail-fast
 
-bench: build ## What the machinery costs per packet and per message
+bench: build ## What the machinery costs per packet, message, replica, recovery and migration (bench/README.md)
 	$(HOLDFAST_BIN) bench datapath
 	for flows in 10000 1000000; do $(HOLDFAST_BIN) bench datapath --flows $$flows; done
+	$(HOLDFAST_BIN) bench replication
+	$(HOLDFAST_BIN) bench recovery
+	$(HOLDFAST_BIN) bench migration
 	$(HOLDFAST_BIN) bench messages
 
 clean: ## Remove what was built

@@ -209,16 +209,25 @@ impl Fabric {
     /// # Errors
     /// See [`SendError`]; nothing was queued.
     pub fn send(&mut self, node: NodeId, kind: u8, body: &[u8]) -> Result<(), SendError> {
-        if body.len() > self.max_record() {
+        self.send_parts(node, kind, &[body])
+    }
+
+    /// Queues a record for a node whose parts lie in different places.
+    ///
+    /// # Errors
+    /// See [`SendError`]; nothing was queued.
+    pub fn send_parts(&mut self, node: NodeId, kind: u8, parts: &[&[u8]]) -> Result<(), SendError> {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        if len > self.max_record() {
             return Err(SendError::TooLong);
         }
         let channel = self.channel(node);
-        if channel.room() < body.len() + RECORD_HEADER_LEN {
+        if channel.room() < len + RECORD_HEADER_LEN {
             return Err(SendError::Full);
         }
         channel.queue.push(kind);
-        channel.queue.extend_from_slice(&(body.len() as u16).to_be_bytes());
-        channel.queue.extend_from_slice(body);
+        channel.queue.extend_from_slice(&(len as u16).to_be_bytes());
+        parts.iter().for_each(|part| channel.queue.extend_from_slice(part));
         Ok(())
     }
 

@@ -23,7 +23,7 @@ pub use none::Unprotected;
 pub use outbox::{Outbox, Record};
 pub use released::Released;
 
-use holdfast_wire::{DropReason, Packet};
+use holdfast_wire::{DropReason, FlowKey, Packet};
 use serde::{Deserialize, Serialize};
 
 /// A node of the fabric in one of its lives.
@@ -117,6 +117,12 @@ pub trait Protection: Send {
     /// The reason to count if the record is not acceptable.
     fn handle_record(&mut self, flows: &mut Flows, from: Peer, kind: u8, body: &[u8], out: &mut Outbox)
     -> Result<(), DropReason>;
+
+    /// Whose state a record brings, for records that come by the thousand: what the key leads to is brought into the cache while others are acted upon.
+    fn flow_of(&self, kind: u8, body: &[u8]) -> Option<FlowKey> {
+        let _ = (kind, body);
+        None
+    }
 
     /// A packet that its owner handed over for release here.
     fn handle_handed(&mut self, flows: &mut Flows, from: Peer, packet: Packet, out: &mut Outbox);

@@ -15,7 +15,7 @@ mod restore;
 mod tests;
 
 use crate::flows::{flag, role};
-use crate::numbers::{Inbound, Inbounds, Sent, only_u32, reached, split_block, split_refusal};
+use crate::numbers::{Inbound, Inbounds, Sent, key_of, only_u32, reached, split_block, split_refusal};
 use crate::{Flows, Outbox, Peer, Protection, Safety, Slot, copies, kind};
 use holdfast_wire::{DropReason, FlowKey, Packet};
 use restore::{Fetching, Keeping, Serving};
@@ -226,7 +226,7 @@ impl NfActor {
             }
             return;
         };
-        let end = (from + RESYNC_SCAN).min(flows.capacity() as u32);
+        let end = (from + RESYNC_SCAN).min(flows.reach());
         let mut sent = 0;
         let mut at = from;
         while at < end && sent < RESYNC_SEND {
@@ -244,7 +244,7 @@ impl NfActor {
             }
             at += 1;
         }
-        self.resync = if at >= flows.capacity() as u32 { None } else { Some(at) };
+        self.resync = if at >= flows.reach() { None } else { Some(at) };
         if self.resync.is_none() {
             self.homeless = core::mem::take(&mut self.homeless_so_far);
             if self.homeless > 0 {
@@ -472,6 +472,10 @@ impl Protection for NfActor {
             kind::FETCHED => self.handle_fetched(from, body),
             _ => Err(DropReason::Malformed),
         }
+    }
+
+    fn flow_of(&self, record: u8, body: &[u8]) -> Option<FlowKey> {
+        if record == kind::STATE { key_of(body) } else { None }
     }
 
     fn handle_handed(&mut self, _flows: &mut Flows, _from: Peer, packet: Packet, out: &mut Outbox) {

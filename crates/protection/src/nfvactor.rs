@@ -14,10 +14,10 @@
 mod handed;
 
 use crate::flows::{flag, role};
-use crate::numbers::{Inbounds, Sent, only_u32, reached, split_block, split_refusal};
+use crate::numbers::{Inbounds, Sent, key_of, only_u32, reached, split_block, split_refusal};
 use crate::{Flows, Outbox, Peer, Protection, Safety, Slot, copies, kind};
 use handed::Handed;
-use holdfast_wire::{DropReason, Packet};
+use holdfast_wire::{DropReason, FlowKey, Packet};
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
 
@@ -246,7 +246,7 @@ impl NfvActor {
             }
             return;
         };
-        let end = (from + RESYNC_SCAN).min(flows.capacity() as u32);
+        let end = (from + RESYNC_SCAN).min(flows.reach());
         let mut sent = 0;
         let mut at = from;
         while at < end && sent < RESYNC_SEND {
@@ -265,7 +265,7 @@ impl NfvActor {
             }
             at += 1;
         }
-        self.resync = if at >= flows.capacity() as u32 { None } else { Some(at) };
+        self.resync = if at >= flows.reach() { None } else { Some(at) };
         if self.resync.is_none() {
             for link in &mut self.links {
                 link.resync_mark = (link.numbers.last != link.numbers.saved).then_some(link.numbers.last);
@@ -456,6 +456,10 @@ impl Protection for NfvActor {
         }
     }
 
+    fn flow_of(&self, record: u8, body: &[u8]) -> Option<FlowKey> {
+        if record == kind::STATE { key_of(body) } else { None }
+    }
+
     fn handle_handed(&mut self, _flows: &mut Flows, from: Peer, packet: Packet, out: &mut Outbox) {
         let inbound = self.inbound.from(from);
         if inbound.closed {
@@ -467,7 +471,7 @@ impl Protection for NfvActor {
 
     fn recover(&mut self, flows: &mut Flows, dead: Peer, out: &mut Outbox) {
         let is_dead = |node: u16, incarnation: u32| node == dead.node && reached(dead.incarnation, incarnation);
-        for slot in 0..flows.capacity() as u32 {
+        for slot in 0..flows.reach() {
             let header = flows.header(slot);
             let is_copy = matches!(header.role, role::REPLICA | role::ARRIVING);
             if is_copy && is_dead(header.peer, header.peer_incarnation) {

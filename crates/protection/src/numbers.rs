@@ -5,8 +5,9 @@
 //! 0 stands for "none", so the counts leave it out when they wrap.
 
 use crate::{Flows, Outbox, Peer, kind};
-use holdfast_wire::DropReason;
+use holdfast_wire::{DropReason, FlowKey};
 use std::collections::VecDeque;
+use zerocopy::FromBytes;
 
 /// `a` is at or after `b` in a sequence that wraps.
 #[inline]
@@ -33,6 +34,11 @@ pub(crate) fn split_block<'a>(flows: &Flows, body: &'a [u8]) -> Result<(u32, &'a
         return Err(DropReason::Malformed);
     }
     Ok((number, block))
+}
+
+/// The forward key of the flow that such a record carries: the block begins with it. For a look ahead; nothing else of the record has been looked at.
+pub(crate) fn key_of(body: &[u8]) -> Option<FlowKey> {
+    FlowKey::read_from_prefix(body.get(4 + 8..)?).ok().map(|(key, _)| key)
 }
 
 /// The number and the reason of a refusal.

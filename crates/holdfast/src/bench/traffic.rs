@@ -1,23 +1,23 @@
-//! The frames that a datapath benchmark plays: 64 bytes, both directions, in an order without locality.
+//! The frames that benchmarks play: both directions, in an order without locality. Lengths are without the frame check sequence.
 
 use holdfast_wire::header::{Ipv4, Udp, proto};
 use holdfast_wire::{Packet, PacketPool, checksum};
 use zerocopy::IntoBytes;
 
-/// Length of every frame, bytes, without the frame check sequence.
+/// The shortest frame, 64 bytes on the wire.
 pub(crate) const FRAME_LEN: usize = 60;
 
 /// Where the balancer's virtual address is.
 pub(crate) const VIRTUAL: ([u8; 4], u16) = ([203, 0, 113, 10], 80);
 
-/// A UDP frame of [`FRAME_LEN`] bytes.
-pub(crate) fn udp(source: ([u8; 4], u16), destination: ([u8; 4], u16)) -> [u8; FRAME_LEN] {
-    let mut frame = [0u8; FRAME_LEN];
+/// A UDP frame.
+pub(crate) fn udp<const L: usize>(source: ([u8; 4], u16), destination: ([u8; 4], u16)) -> [u8; L] {
+    let mut frame = [0u8; L];
     frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0]);
     let mut ip = Ipv4 {
         version_ihl: 0x45,
         tos: 0,
-        total_len: ((FRAME_LEN - 14) as u16).into(),
+        total_len: ((L - 14) as u16).into(),
         id: 1.into(),
         flags_fragment: 0x4000.into(),
         ttl: 64,
@@ -28,12 +28,8 @@ pub(crate) fn udp(source: ([u8; 4], u16), destination: ([u8; 4], u16)) -> [u8; F
     };
     ip.checksum = checksum::checksum(ip.as_bytes()).into();
     frame[14..34].copy_from_slice(ip.as_bytes());
-    let udp = Udp {
-        source: source.1.into(),
-        destination: destination.1.into(),
-        len: ((FRAME_LEN - 34) as u16).into(),
-        checksum: 0.into(),
-    };
+    let udp =
+        Udp { source: source.1.into(), destination: destination.1.into(), len: ((L - 34) as u16).into(), checksum: 0.into() };
     frame[34..42].copy_from_slice(udp.as_bytes());
     // A computed 0 is sent as 0xffff (RFC 768): 0 would mean that there is none.
     let sum = match checksum::transport(&source.0, &destination.0, proto::UDP, &frame[34..]) {
@@ -52,7 +48,7 @@ pub(crate) fn client(flow: usize) -> ([u8; 4], u16) {
 }
 
 /// The reply to a frame that left: source and destination exchanged.
-pub(crate) fn reply_to(frame: &[u8]) -> [u8; FRAME_LEN] {
+pub(crate) fn reply_to<const L: usize>(frame: &[u8; L]) -> [u8; L] {
     let end = |address: usize, port: usize| {
         let address = [frame[address], frame[address + 1], frame[address + 2], frame[address + 3]];
         (address, u16::from_be_bytes([frame[port], frame[port + 1]]))
@@ -62,19 +58,18 @@ pub(crate) fn reply_to(frame: &[u8]) -> [u8; FRAME_LEN] {
 
 /// True if the frame's IP header and UDP checksum are right.
 pub(crate) fn is_sound(frame: &[u8]) -> bool {
-    checksum::checksum(&frame[14..34]) == 0
-        && checksum::transport(&frame[26..30], &frame[30..34], proto::UDP, &frame[34..FRAME_LEN]) == 0
+    checksum::checksum(&frame[14..34]) == 0 && checksum::transport(&frame[26..30], &frame[30..34], proto::UDP, &frame[34..]) == 0
 }
 
 /// A port that plays frames from memory, one after the other, for ever.
-pub(crate) struct Player {
-    frames: Vec<[u8; FRAME_LEN]>,
+pub(crate) struct Player<const L: usize> {
+    frames: Vec<[u8; L]>,
     at: usize,
 }
 
-impl Player {
+impl<const L: usize> Player<L> {
     /// Plays `frames` in a random order that is the same for every player of as many frames.
-    pub(crate) fn new(mut frames: Vec<[u8; FRAME_LEN]>) -> Player {
+    pub(crate) fn new(mut frames: Vec<[u8; L]>) -> Player<L> {
         let mut random = holdfast_sim::Random::new(frames.len() as u64);
         for at in (1..frames.len()).rev() {
             frames.swap(at, random.range(0, at as u64 + 1) as usize);
@@ -96,4 +91,10 @@ impl Player {
             into.push(packet);
         }
     }
+}
+
+/// The value below which so many percent of these are, in order; 0 without any.
+pub(crate) fn percentile(sorted: &[u64], percent: f64) -> f64 {
+    let at = (sorted.len() as f64 * percent / 100.0) as usize;
+    sorted.get(at.min(sorted.len().saturating_sub(1))).map_or(0.0, |&value| value as f64)
 }

@@ -1,13 +1,14 @@
 //! `holdfast bench`: what the machinery costs.
 
 use super::print;
-use crate::bench::{datapath, messages, migration};
+use crate::bench::{datapath, messages, migration, recovery, replication};
 use crate::exit::{self, Failure};
 use crate::table::{Style, Table};
+use holdfast_nf::Chain;
 use serde_json::json;
 use std::time::Duration;
 
-/// The chain under test, with room for so many flows.
+/// Its functions.
 fn functions(flows: usize) -> [(String, serde_json::Value); 3] {
     let addresses = flows.div_ceil(64_512).next_power_of_two().max(1);
     let prefix = 32 - addresses.trailing_zeros();
@@ -33,16 +34,75 @@ fn tell<T: serde::Serialize>(rows: &[T], json: bool, head: &[&str], cells: impl 
     print(&Table::of(head, rows.iter().map(cells)).text(Style::of_stdout()))
 }
 
-pub(super) fn migration(flows: &[usize], json: bool) -> Result<(), Failure> {
+/// The chain under test, with room for so many flows.
+///
+/// # Errors
+/// If there is no such chain.
+pub(crate) fn chain(flows: usize) -> Result<Chain, String> {
+    holdfast_functions::catalog::chain(&functions(flows)).map_err(|(_, error)| error.to_string())
+}
+
+/// What a plan found wrong.
+fn wrong(error: String) -> Failure {
+    Failure::new(exit::NEGATIVE, format!("the result is wrong, so no time counts: {error}"))
+}
+
+pub(super) fn recovery(flows: &[usize], rounds: usize, json: bool) -> Result<(), Failure> {
     let mut rows = Vec::new();
     for &flows in flows {
-        let functions = functions(flows);
-        let make = || holdfast_functions::catalog::chain(&functions).map_err(|(_, error)| error.to_string());
-        let measured = migration::run(flows, &make)
-            .map_err(|error| Failure::new(exit::NEGATIVE, format!("the result is wrong, so no time counts: {error}")))?;
-        rows.extend(measured);
+        rows.push(recovery::run(&recovery::Plan { flows, rounds }, &|| chain(flows)).map_err(wrong)?);
     }
-    let head = ["case", "flows", "packets/s", "ms", "us/flow", "pause p50 us", "p99 us", "lost", "reordered"];
+    let head = ["case", "flows", "ms", "least", "most", "ns/flow", "half ms", "accounted ms", "longest turn ms", "checked"];
+    tell(&rows, json, &head, |row: &recovery::Row| {
+        vec![
+            row.case.to_owned(),
+            row.flows.to_string(),
+            format!("{:.2}", row.milliseconds),
+            format!("{:.2}", row.least_milliseconds),
+            format!("{:.2}", row.most_milliseconds),
+            format!("{:.0}", row.ns_per_flow),
+            format!("{:.2}", row.half_milliseconds),
+            format!("{:.2}", row.accounted_milliseconds),
+            format!("{:.2}", row.longest_turn_milliseconds),
+            row.checked.to_string(),
+        ]
+    })
+}
+
+pub(super) fn replication(flows: usize, rounds: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
+    let plan = replication::Plan { flows, time: Duration::from_millis(200), rounds, packets_per_second };
+    let rows = replication::run(&plan, &|| chain(flows)).map_err(wrong)?;
+    let head = [
+        "case",
+        "bytes",
+        "Mpps",
+        "ratio to none",
+        "p50 us",
+        "p99",
+        "p99.9",
+        "added p50",
+        "p99",
+        "p99.9",
+        "replication B",
+        "fabric B",
+    ];
+    tell(&rows, json, &head, |row: &replication::Row| {
+        let times =
+            [row.latency_p50_us, row.latency_p99_us, row.latency_p999_us, row.added_p50_us, row.added_p99_us, row.added_p999_us];
+        let mut cells =
+            vec![row.case.to_owned(), row.bytes.to_string(), format!("{:.2}", row.mpps), format!("{:.2}", row.ratio_to_none)];
+        cells.extend(times.map(|time| format!("{time:.1}")));
+        cells.extend([row.replication_bytes_per_packet, row.fabric_bytes_per_packet].map(|bytes| format!("{bytes:.0}")));
+        cells
+    })
+}
+
+pub(super) fn migration(flows: &[usize], rounds: usize, json: bool) -> Result<(), Failure> {
+    let most = flows.iter().copied().max().unwrap_or(0);
+    let plan = migration::Plan { flows: flows.to_vec(), rounds };
+    let rows = migration::run(&plan, &|| chain(most)).map_err(wrong)?;
+    let head =
+        ["case", "flows", "packets/s", "ms", "us/flow", "idle us/flow", "pause p50 us", "p99 us", "packets", "lost", "reordered"];
     tell(&rows, json, &head, |row: &migration::Row| {
         vec![
             row.case.to_owned(),
@@ -50,8 +110,10 @@ pub(super) fn migration(flows: &[usize], json: bool) -> Result<(), Failure> {
             row.packets_per_second.to_string(),
             format!("{:.2}", row.milliseconds),
             format!("{:.2}", row.microseconds_per_flow),
+            format!("{:.2}", row.idle_microseconds_per_flow),
             format!("{:.0}", row.pause_p50_us),
             format!("{:.0}", row.pause_p99_us),
+            row.packets.to_string(),
             row.lost.to_string(),
             row.reordered.to_string(),
         ]
@@ -59,11 +121,8 @@ pub(super) fn migration(flows: &[usize], json: bool) -> Result<(), Failure> {
 }
 
 pub(super) fn bench(flows: usize, rounds: usize, json: bool) -> Result<(), Failure> {
-    let functions = functions(flows);
-    let make = || holdfast_functions::catalog::chain(&functions).map_err(|(_, error)| error.to_string());
     let plan = datapath::Plan { flows, time: Duration::from_millis(200), rounds };
-    let rows = datapath::run(&plan, &make, &holdfast_io::allocations)
-        .map_err(|error| Failure::new(exit::NEGATIVE, format!("the result is wrong, so no time was taken: {error}")))?;
+    let rows = datapath::run(&plan, &|| chain(flows), &holdfast_io::allocations).map_err(wrong)?;
     let head = ["case", "flows", "ns/packet", "ratio to bare", "Mpps", "allocations/packet", "bytes/flow"];
     tell(&rows, json, &head, |row: &datapath::Row| {
         vec![
@@ -80,8 +139,7 @@ pub(super) fn bench(flows: usize, rounds: usize, json: bool) -> Result<(), Failu
 
 pub(super) fn messages(messages: usize, rounds: usize, json: bool) -> Result<(), Failure> {
     let plan = messages::Plan { messages, rounds };
-    let rows = messages::run(&plan, &holdfast_io::allocations)
-        .map_err(|error| Failure::new(exit::NEGATIVE, format!("the result is wrong, so no time was taken: {error}")))?;
+    let rows = messages::run(&plan, &holdfast_io::allocations).map_err(wrong)?;
     let head = ["case", "bytes", "authenticated", "messages/s", "ns/message", "messages/frame", "allocations/message"];
     tell(&rows, json, &head, |row: &messages::Row| {
         vec![

@@ -5,7 +5,7 @@
 
 mod apply;
 mod asking;
-mod bench;
+pub(crate) mod bench;
 mod check;
 mod keygen;
 mod moving;
@@ -196,6 +196,30 @@ enum Plan {
         /// Flows
         #[arg(long, value_delimiter = ',', default_values_t = [500, 1_000, 100_000, 200_000])]
         flows: Vec<usize>,
+        /// Rounds; the median counts
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+    },
+    /// How long a dead runtime's flows are without an owner
+    Recovery {
+        /// Flows
+        #[arg(long, value_delimiter = ',', default_values_t = [87_000, 1_000_000])]
+        flows: Vec<usize>,
+        /// Rounds; the median counts
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+    },
+    /// What it costs that every packet's state is elsewhere before the packet leaves
+    Replication {
+        /// Flows
+        #[arg(long, default_value_t = 10_000)]
+        flows: usize,
+        /// Rounds; the median counts
+        #[arg(long, default_value_t = 7)]
+        rounds: usize,
+        /// Packets per second at which latency is measured
+        #[arg(long, default_value_t = 100_000)]
+        rate: u64,
     },
     /// What messages between processes cost, authenticated and not
     Messages {
@@ -245,7 +269,9 @@ fn dispatch(command: Command, json: bool, control: Option<PathBuf>) -> Result<()
         Command::Sim { seeds, from, seed, trace } => simulate::simulate(seeds, from, seed, trace, json),
         Command::Keygen { file, add } => keygen::keygen(&file, add, json),
         Command::Bench { plan: Plan::Datapath { flows, rounds } } => bench::bench(flows, rounds, json),
-        Command::Bench { plan: Plan::Migration { flows } } => bench::migration(&flows, json),
+        Command::Bench { plan: Plan::Migration { flows, rounds } } => bench::migration(&flows, rounds, json),
+        Command::Bench { plan: Plan::Recovery { flows, rounds } } => bench::recovery(&flows, rounds, json),
+        Command::Bench { plan: Plan::Replication { flows, rounds, rate } } => bench::replication(flows, rounds, rate, json),
         Command::Bench { plan: Plan::Messages { messages, rounds } } => bench::messages(messages, rounds, json),
         Command::Nf { name } => reference::functions(name.as_deref(), json),
         Command::Completions { shell } => reference::completions(Arguments::command(), shell),

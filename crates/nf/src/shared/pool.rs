@@ -12,7 +12,7 @@
 use super::{Shareable, SharedField};
 use crate::Context;
 use core::ops::Range;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 /// Numbers in one block.
 pub const BLOCK_LEN: u32 = 256;
@@ -220,14 +220,68 @@ fn set(mask: &mut BlockMask, bit: u32, value: bool) {
     }
 }
 
+/// Numbers of flows here whose blocks are not: should such a block come, they are leased in it. A recovery brings a million at once.
+struct Visitors {
+    /// Block number to index in `masks`.
+    at: Vec<u32>,
+    /// Blocks with a visitor, in any order.
+    masks: Vec<(u32, BlockMask)>,
+}
+
+impl Visitors {
+    fn new(blocks: usize) -> Visitors {
+        Visitors { at: vec![NOT_HELD; blocks], masks: Vec::new() }
+    }
+
+    fn come(&mut self, number: u32) {
+        let block = number / BLOCK_LEN;
+        let Some(at) = self.at.get_mut(block as usize) else { return };
+        if *at == NOT_HELD {
+            *at = self.masks.len() as u32;
+            self.masks.push((block, [0; 4]));
+        }
+        set(&mut self.masks[*at as usize].1, number % BLOCK_LEN, true);
+    }
+
+    fn go(&mut self, number: u32) {
+        let block = number / BLOCK_LEN;
+        let at = self.at.get(block as usize).copied().unwrap_or(NOT_HELD);
+        let Some((_, mask)) = self.masks.get_mut(at as usize) else { return };
+        set(mask, number % BLOCK_LEN, false);
+        if *mask == [0; 4] {
+            self.take(block);
+        }
+    }
+
+    /// Those of one block go.
+    fn take(&mut self, block: u32) -> BlockMask {
+        let Some(at) = self.at.get_mut(block as usize).filter(|at| **at != NOT_HELD) else { return [0; 4] };
+        let at = core::mem::replace(at, NOT_HELD);
+        let (_, mask) = self.masks.swap_remove(at as usize);
+        if let Some((moved, _)) = self.masks.get(at as usize) {
+            self.at[*moved as usize] = at;
+        }
+        mask
+    }
+
+    fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        let numbers = |(block, mask): &(u32, BlockMask)| {
+            let (block, mask) = (*block, *mask);
+            (0..BLOCK_LEN)
+                .filter(move |bit| mask[(bit / 64) as usize] >> (bit % 64) & 1 == 1)
+                .map(move |bit| block * BLOCK_LEN + bit)
+        };
+        self.masks.iter().flat_map(numbers)
+    }
+}
+
 /// Blocks of the pool that belong to one runtime.
 pub struct PartitionPool {
     size: u32,
     blocks: Vec<Block>,
     /// Block number to index in `blocks`.
     held: Vec<u32>,
-    /// Numbers of flows here whose blocks are not: should such a block come, they are leased in it.
-    visitors: BTreeSet<u32>,
+    visitors: Visitors,
     cursor: usize,
     free: u32,
     wanted: bool,
@@ -243,7 +297,7 @@ impl PartitionPool {
             size,
             blocks: Vec::with_capacity(count),
             held: vec![NOT_HELD; count],
-            visitors: BTreeSet::new(),
+            visitors: Visitors::new(count),
             cursor: 0,
             free: 0,
             wanted: false,
@@ -322,7 +376,7 @@ impl PoolBackend for PartitionPool {
             block.is_fresh = true;
         });
         if !is_here {
-            self.visitors.remove(&number);
+            self.visitors.go(number);
             self.effects.push_back(PoolEffect::Return(number));
         }
     }
@@ -333,7 +387,7 @@ impl PoolBackend for PartitionPool {
             set(&mut block.foreign, bit, false);
         });
         if !is_here {
-            self.visitors.insert(number);
+            self.visitors.come(number);
         }
         // Also for a number of a block that is here: whoever had the flow before has it no more.
         self.effects.push_back(PoolEffect::Adopted(number));
@@ -346,7 +400,7 @@ impl PoolBackend for PartitionPool {
             set(&mut block.foreign, bit, true);
         });
         if !is_here {
-            self.visitors.remove(&number);
+            self.visitors.go(number);
         }
     }
 
@@ -357,12 +411,11 @@ impl PoolBackend for PartitionPool {
             return;
         }
         let mut granted = Block { number: block, leased: self.beyond(block), foreign: *used, free: 0, next: 0, is_fresh: false };
-        let numbers = block * BLOCK_LEN..(block + 1) * BLOCK_LEN;
-        for number in self.visitors.range(numbers.clone()) {
-            set(&mut granted.leased, number % BLOCK_LEN, true);
-            set(&mut granted.foreign, number % BLOCK_LEN, false);
+        let visitors = self.visitors.take(block);
+        for (word, visitors) in visitors.into_iter().enumerate() {
+            granted.leased[word] |= visitors;
+            granted.foreign[word] &= !visitors;
         }
-        self.visitors.retain(|number| !numbers.contains(number));
         granted.count();
         self.held[block as usize] = self.blocks.len() as u32;
         self.free += granted.free;
@@ -426,7 +479,7 @@ impl PoolBackend for PartitionPool {
     }
 
     fn announce(&mut self) {
-        self.effects.extend(self.visitors.iter().copied().map(PoolEffect::Adopted));
+        self.effects.extend(self.visitors.iter().map(PoolEffect::Adopted));
     }
 
     fn granted(&self) -> u32 {
@@ -543,6 +596,7 @@ impl PoolBackend for RequestPool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn a_partition_leases_every_number_of_its_blocks_once() {
@@ -611,6 +665,27 @@ mod tests {
 
     /// Others need blocks. Those of which no number is held go back, but not the last free numbers, and not a block whose flows have ended
     /// only just; what has gone is not leased.
+    /// Flows with numbers of three blocks come; one goes, and the first block comes. What is left is known, number by number.
+    #[test]
+    fn numbers_of_several_blocks_are_told_apart() {
+        let mut pool = PartitionPool::new(1024);
+        for number in [300, 5, 700, 701, 6] {
+            pool.adopt(number);
+        }
+        pool.give_back(701);
+        pool.give_back(300);
+        pool.grant_block(0, &[0; 4]);
+        while pool.poll_effect().is_some() {}
+        pool.announce();
+        let mut told = BTreeSet::new();
+        while let Some(PoolEffect::Adopted(number)) = pool.poll_effect() {
+            told.insert(number);
+        }
+        assert_eq!(told, BTreeSet::from([700]), "those of block 0 are this partition's own now");
+        assert!(!pool.is_free(5) && !pool.is_free(6) && pool.is_free(7));
+        assert_eq!(pool.available(), BLOCK_LEN - 2);
+    }
+
     #[test]
     fn blocks_that_nobody_uses_are_spared_and_enough_is_kept() {
         let mut pool = PartitionPool::new(4 * 256);

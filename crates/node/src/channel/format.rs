@@ -79,6 +79,7 @@ pub(super) struct Answer {
 /// Writes a frame, without a number if it only acknowledges. [`refresh`] completes it.
 pub(super) fn write(bytes: &mut Vec<u8>, me: Peer, to: NodeId, cluster: u32, sequence: Option<u32>, records: &[u8]) {
     bytes.clear();
+    bytes.reserve(ETHERNET_LEN + HEADER_LEN + records.len());
     bytes.extend_from_slice(&mac_of(to));
     bytes.extend_from_slice(&mac_of(me.node));
     bytes.extend_from_slice(&ETHERTYPE_FABRIC.to_be_bytes());

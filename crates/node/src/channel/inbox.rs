@@ -26,7 +26,16 @@ pub struct Inbox {
 impl Inbox {
     /// The records.
     pub fn records(&self) -> impl Iterator<Item = (Arrived, &[u8])> + '_ {
-        self.records.iter().map(|record| (*record, &self.bytes[record.start..record.start + record.len]))
+        self.records_from(0)
+    }
+
+    /// The records, without so many at the beginning.
+    pub(crate) fn records_from(&self, at: usize) -> impl Iterator<Item = (Arrived, &[u8])> + '_ {
+        self.records
+            .get(at..)
+            .unwrap_or_default()
+            .iter()
+            .map(|record| (*record, &self.bytes[record.start..record.start + record.len]))
     }
 
     /// Forgets them.

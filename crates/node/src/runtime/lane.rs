@@ -50,6 +50,8 @@ pub(crate) struct Lane {
     /// Shared state has changed, or a flow came back: parked packets may go on.
     pub(crate) retry: bool,
     pub(crate) owned_limit: usize,
+    /// Flows are copied whole.
+    has_copies: bool,
     likely: Vec<Option<Found>>,
     undo: Vec<u8>,
     running: Option<(Slot, bool)>,
@@ -66,7 +68,8 @@ impl Lane {
     ) -> Lane {
         let layout = chain.layout();
         // Room for the flows that are owned here and as many replicas, if there can be any.
-        let capacity = if protection.safety(&Flows::new(0, 0, 0, 0)).promises { owned_limit * 2 } else { owned_limit };
+        let has_copies = protection.safety(&Flows::new(0, 0, 0, 0)).promises;
+        let capacity = if has_copies { owned_limit * 2 } else { owned_limit };
         let flows = Flows::new(capacity, layout.size, layout.hash, seed);
         let undo = vec![0; layout.size];
         Lane {
@@ -81,6 +84,7 @@ impl Lane {
             work: Vec::with_capacity(256),
             retry: false,
             owned_limit,
+            has_copies,
             likely: Vec::with_capacity(256),
             undo,
             running: None,
@@ -93,6 +97,24 @@ impl Lane {
         self.work.push(Arrival { packet: Some(packet), hash: self.flows.hash(&key), key });
     }
 
+    /// Brings what keys of these hashes lead to into the cache. The value means nothing; use it so that the loads stay.
+    pub(crate) fn touch(&mut self, hashes: &[u64]) -> u64 {
+        let buckets = self.flows.touch_buckets(hashes.iter().copied());
+        buckets.wrapping_add(self.flows.touch_slots(hashes.iter().copied(), true, &mut self.likely))
+    }
+
+    /// Brings what it takes to remove these flows into the cache, where flows that have left are removed.
+    pub(crate) fn expect_removals(&mut self, slots: impl Iterator<Item = Slot>) {
+        if self.has_copies {
+            return;
+        }
+        let keys = slots.flat_map(|slot| {
+            let header = self.flows.header(slot);
+            [self.flows.hash(&header.key), self.flows.hash(&header.reply)]
+        });
+        core::hint::black_box(self.flows.touch_buckets(keys));
+    }
+
     /// Takes this turn's packets through the chain.
     ///
     /// The look-ups of a burst are done in stages, so that their cache misses overlap instead of following one another.
@@ -102,7 +124,8 @@ impl Lane {
         }
         let mut work = core::mem::take(&mut self.work);
         core::hint::black_box(self.flows.touch_buckets(work.iter().map(|arrival| arrival.hash)));
-        core::hint::black_box(self.flows.touch_slots(work.iter().map(|arrival| arrival.hash), &mut self.likely));
+        let hashes = work.iter().map(|arrival| arrival.hash);
+        core::hint::black_box(self.flows.touch_slots(hashes, self.has_copies, &mut self.likely));
         // A packet leaves its place only when its fate is known: a panic loses none.
         let mut at = 0;
         while at < work.len() {

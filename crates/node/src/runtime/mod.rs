@@ -9,6 +9,7 @@
 //! a system call, a lock, an allocation per packet, a second copy of a flow's truth.
 
 mod account;
+mod ahead;
 mod lane;
 mod migration;
 mod parking;

@@ -1,8 +1,8 @@
 //! What the switch, the coordinator, the manager and other runtimes say.
 
-use super::Runtime;
 use super::migration::{Migrations, Parts};
 use super::telling::Telling;
+use super::{Runtime, ahead};
 use crate::address::{COORDINATOR, NodeId, SWITCH, host_of, node_of};
 use crate::message::{Control, FlowInfo, Member, MemberState, kind, numbered};
 use holdfast_protection::flows::{ActorHeader, flag, role};
@@ -13,7 +13,10 @@ use holdfast_wire::{DropReason, Packet, PacketPool};
 impl Runtime {
     pub(super) fn handle_records(&mut self, pool: &mut dyn PacketPool) {
         let inbox = core::mem::take(&mut self.fabric.inbox);
-        for (record, body) in inbox.records() {
+        for (at, (record, body)) in inbox.records().enumerate() {
+            if at % ahead::AHEAD == 0 {
+                ahead::look(&mut self.lanes, inbox.records_from(at));
+            }
             let result = match record.kind {
                 1..=protection_kind::LAST => self.handle_protection(record.from, record.kind, body, pool),
                 kind::CONTROL => Control::decode(body).map(|message| self.handle_control(record.from, message)),

@@ -19,8 +19,10 @@ use holdfast_wire::DropReason;
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
 
-/// Claims in one record.
-const CLAIMS_PER_RECORD: usize = 20;
+/// Claims in one record, at most; it ends where a frame does.
+const CLAIMS_PER_RECORD: usize = 64;
+/// Bytes of claims that wait for the network, beyond which no more are made: what is on its way stays in the caches, and a turn stays short.
+const BACKLOG: usize = 64 << 10;
 
 struct Recovery {
     dead: Peer,
@@ -124,11 +126,15 @@ impl Recoveries {
 
     /// Sends as many claims as the channel to the switch takes.
     pub(crate) fn send_claims(&mut self, fabric: &mut Fabric, lanes: &[Lane]) {
-        while let Some(&Wanted { dead, gives_back, .. }) = self.queue.front() {
-            let mut slots = Vec::with_capacity(CLAIMS_PER_RECORD);
-            let mut body = Vec::with_capacity(4 + CLAIMS_PER_RECORD * size_of::<Claim>());
+        let most = ((fabric.max_record() - 4) / size_of::<Claim>()).clamp(1, CLAIMS_PER_RECORD);
+        let mut body = Vec::with_capacity(4 + most * size_of::<Claim>());
+        while let Some(&Wanted { dead, gives_back, .. }) = self.queue.front()
+            && fabric.backlog(SWITCH) < BACKLOG
+        {
+            let mut slots = Vec::with_capacity(most);
+            body.clear();
             body.extend_from_slice(&self.next_number.to_be_bytes());
-            while slots.len() < CLAIMS_PER_RECORD
+            while slots.len() < most
                 && let Some(Wanted { lane, slot, .. }) =
                     self.queue.pop_front_if(|next| (next.dead, next.gives_back) == (dead, gives_back))
             {

@@ -73,7 +73,7 @@ impl Telling {
                 self.is_blocked = true;
                 return false;
             }
-            if self.at.1 as usize >= lane.flows.capacity() {
+            if self.at.1 >= lane.flows.reach() {
                 self.at = (self.at.0 + 1, 0);
                 continue;
             }

@@ -107,6 +107,8 @@ pub struct Switch {
     sweep_at: usize,
     work: Vec<(FlowKey, u64, Packet)>,
     hashes: Vec<u64>,
+    /// Of the keys of one message, while it is acted upon.
+    expected: Vec<u64>,
     held: VecDeque<Held>,
     trace: Option<(Selector, u32)>,
     /// Steps of traced packets.
@@ -139,6 +141,7 @@ impl Switch {
             sweep_at: 0,
             work: Vec::with_capacity(256),
             hashes: Vec::with_capacity(256),
+            expected: Vec::with_capacity(64),
             held: VecDeque::with_capacity(256),
             trace: None,
             traces: Vec::new(),

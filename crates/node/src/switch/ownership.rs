@@ -4,13 +4,23 @@
 
 use super::{Route, Switch, Target};
 use crate::address::{mac_of, mac_of_life};
-use crate::message::{AGAIN, Claim, Ended, MemberState, RENOUNCED, kind};
+use crate::message::{AGAIN, Claim, Ended, KeyBytes, MemberState, RENOUNCED, kind};
 use holdfast_protection::Peer;
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
 use zerocopy::FromBytes;
 
 impl Switch {
+    /// Hashes of the keys of a message's flows. Their routes are in the cache then: the misses of keys that are looked up together overlap instead of following
+    /// one another. The list goes back to [`Switch::expected`].
+    fn expect(&mut self, keys: impl Iterator<Item = KeyBytes>) -> Vec<u64> {
+        let mut hashes = core::mem::take(&mut self.expected);
+        hashes.clear();
+        hashes.extend(keys.map(|key| self.routes.hash(&FlowKey::from(key))));
+        core::hint::black_box(self.routes.touch_routes(&hashes));
+        hashes
+    }
+
     /// Replicas ask for their flows' routes. Each gets it, under a new epoch, if nobody has got it since and the flow has not ended. A flow
     /// that the switch does not know may live all the same: its route may have been forgotten or swept.
     pub(super) fn handle_claims(&mut self, from: Peer, body: &[u8], now: u64) -> Result<(), DropReason> {
@@ -18,22 +28,23 @@ impl Switch {
         let claims = <[Claim]>::ref_from_bytes(claims).map_err(|_| DropReason::Malformed)?;
         let mut answer = Vec::with_capacity(4 + claims.len() * 4);
         answer.extend_from_slice(number);
-        for claim in claims {
+        let hashes = self.expect(claims.iter().map(|claim| claim.key));
+        for (claim, hash) in claims.iter().zip(&hashes) {
             // No epoch can be given before it is known which were: every runtime tells.
-            let epoch = if self.knows_epochs() { self.grant(from, claim, now).unwrap_or(0) } else { AGAIN };
+            let epoch = if self.knows_epochs() { self.grant(from, claim, *hash, now).unwrap_or(0) } else { AGAIN };
             answer.extend_from_slice(&epoch.to_be_bytes());
         }
+        self.expected = hashes;
         // The claimant waits for every answer; if its channel is full it has stopped reading, and will be declared failed itself.
         let _ = self.fabric.send(from.node, kind::CLAIMED, &answer);
         Ok(())
     }
 
-    fn grant(&mut self, to: Peer, claim: &Claim, now: u64) -> Option<u32> {
+    fn grant(&mut self, to: Peer, claim: &Claim, hash: u64, now: u64) -> Option<u32> {
         if !self.targets.iter().any(|target| target.peer == to && target.state != MemberState::Failed) {
             return None;
         }
         let key = FlowKey::from(claim.key);
-        let hash = self.routes.hash(&key);
         let epoch = self.next_epoch;
         let is_renounced = claim.chain.get() & RENOUNCED != 0;
         let id = match self.routes.find(&key, hash) {
@@ -102,18 +113,20 @@ impl Switch {
         let is_possible = self.knows_epochs() && to != from && serves(from, &self.targets) && serves(to, &self.targets);
         let mut answer = Vec::with_capacity(4 + claims.len() * 4);
         answer.extend_from_slice(number);
-        for claim in claims {
-            let epoch = if is_possible { self.move_route(from, to, claim).unwrap_or(0) } else { 0 };
+        let hashes = self.expect(claims.iter().map(|claim| claim.key));
+        for (claim, hash) in claims.iter().zip(&hashes) {
+            let epoch = if is_possible { self.move_route(from, to, claim, *hash).unwrap_or(0) } else { 0 };
             answer.extend_from_slice(&epoch.to_be_bytes());
         }
+        self.expected = hashes;
         let _ = self.fabric.send(from.node, kind::MOVED, &answer);
         self.mark(from, u32::from_be_bytes(*number), out, pool);
         Ok(())
     }
 
-    fn move_route(&mut self, from: Peer, to: Peer, claim: &Claim) -> Option<u32> {
+    fn move_route(&mut self, from: Peer, to: Peer, claim: &Claim, hash: u64) -> Option<u32> {
         let key = FlowKey::from(claim.key);
-        let found = self.routes.find(&key, self.routes.hash(&key)).filter(|found| !found.is_reply)?;
+        let found = self.routes.find(&key, hash).filter(|found| !found.is_reply)?;
         let route = self.routes.get(found.slot)?;
         let old = route.epoch;
         if route.owner != from || old != claim.epoch.get() || route.moved_from.is_some() {
@@ -153,9 +166,10 @@ impl Switch {
     /// Flows have arrived where their routes lead.
     pub(super) fn handle_settled(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
         let settled = <[Ended]>::ref_from_bytes(body).map_err(|_| DropReason::Malformed)?;
-        for settled in settled {
+        let hashes = self.expect(settled.iter().map(|settled| settled.key));
+        for (settled, hash) in settled.iter().zip(&hashes) {
             let key = FlowKey::from(settled.key);
-            if let Some(found) = self.routes.find(&key, self.routes.hash(&key))
+            if let Some(found) = self.routes.find(&key, *hash)
                 && let Some(route) = self.routes.get_mut(found.slot)
                 && route.owner == from
                 && route.epoch == settled.epoch.get()
@@ -163,19 +177,22 @@ impl Switch {
                 route.moved_from = None;
             }
         }
+        self.expected = hashes;
         Ok(())
     }
 
     pub(super) fn handle_ended(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
         let ended = <[Ended]>::ref_from_bytes(body).map_err(|_| DropReason::Malformed)?;
-        for ended in ended {
+        let hashes = self.expect(ended.iter().map(|ended| ended.key));
+        for (ended, hash) in ended.iter().zip(&hashes) {
             let key = FlowKey::from(ended.key);
-            if let Some(found) = self.routes.find(&key, self.routes.hash(&key))
+            if let Some(found) = self.routes.find(&key, *hash)
                 && self.routes.get(found.slot).is_some_and(|route| route.epoch == ended.epoch.get() && route.owner == from)
             {
                 self.end_route(found.slot);
             }
         }
+        self.expected = hashes;
         Ok(())
     }
 }

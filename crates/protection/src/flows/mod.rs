@@ -55,6 +55,8 @@ pub struct Flows {
     table: KeyTable,
     seed: u64,
     capacity: usize,
+    /// Slots from here on were never used.
+    reach: Slot,
     owned: usize,
     layout: u64,
     demoted: Vec<Demoted>,
@@ -74,6 +76,7 @@ impl Flows {
             table: KeyTable::new(capacity * 2),
             seed,
             capacity,
+            reach: 0,
             owned: 0,
             layout,
             demoted: Vec::new(),
@@ -98,6 +101,11 @@ impl Flows {
     /// Slots altogether.
     pub fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    /// Where a search through all slots may end: those from here on were never used. Free slots are used again before.
+    pub fn reach(&self) -> Slot {
+        self.reach
     }
 
     /// Slots in use, in any role.
@@ -185,10 +193,10 @@ impl Flows {
         hashes.fold(0, |sum, hash| sum.wrapping_add(self.table.touch(hash)))
     }
 
-    /// Second half: looks the keys up without comparing them, and brings the slots' lines into the cache. `into` gets one entry per
-    /// hash, for [`Flows::find_likely`]. The returned value means nothing; use it so that the loads stay.
+    /// Second half: looks the keys up without comparing them, and brings the slots' lines into the cache, of the header's `whole` or what a packet
+    /// touches. `into` gets one entry per hash, for [`Flows::find_likely`]. The returned value means nothing; use it so that the loads stay.
     #[inline]
-    pub fn touch_slots(&self, hashes: impl Iterator<Item = u64>, into: &mut Vec<Option<Found>>) -> u64 {
+    pub fn touch_slots(&self, hashes: impl Iterator<Item = u64>, whole: bool, into: &mut Vec<Option<Found>>) -> u64 {
         into.clear();
         into.extend(hashes.map(|hash| self.table.candidate(hash)));
         let mut sum = 0u64;
@@ -198,7 +206,7 @@ impl Flows {
             for line in &lines[..COLD_LINE] {
                 sum = sum.wrapping_add(u64::from(line.0[0]));
             }
-            for line in &lines[COLD_LINE + 1..] {
+            for line in &lines[COLD_LINE + usize::from(!whole)..] {
                 sum = sum.wrapping_add(u64::from(line.0[0]));
             }
         }
@@ -226,6 +234,7 @@ impl Flows {
             return Err(Full);
         }
         self.free.pop();
+        self.reach = self.reach.max(slot + 1);
         let generation = self.header(slot).generation.wrapping_add(1);
         self.bytes_mut(slot).fill(0);
         let header = self.header_mut(slot);
@@ -329,7 +338,7 @@ impl Flows {
 
     /// All slots in use.
     pub fn iter(&self) -> impl Iterator<Item = (Slot, &ActorHeader)> + '_ {
-        (0..self.capacity as u32).map(|slot| (slot, self.header(slot))).filter(|(_, header)| header.role != role::FREE)
+        (0..self.reach).map(|slot| (slot, self.header(slot))).filter(|(_, header)| header.role != role::FREE)
     }
 }
 
@@ -384,6 +393,19 @@ mod tests {
         here.header_mut(place).flags |= flag::EMPTY | flag::MOVING;
         here.overwrite(place, there.block(slot)).unwrap();
         assert_eq!(here.header(place).flags, flag::MOVING);
+    }
+
+    /// Ten flows come, five go, three come: nobody has to look further than at ten slots, and every flow is found there.
+    #[test]
+    fn a_search_ends_behind_the_last_slot_that_was_used() {
+        let mut flows = flows();
+        assert_eq!((flows.reach(), flows.iter().count()), (0, 0));
+        let slots: Vec<Slot> = (0..10).map(|n| flows.insert(key(n), flows.hash(&key(n)), role::OWNER).unwrap()).collect();
+        slots[..5].iter().for_each(|slot| flows.remove(*slot));
+        for n in 10..13 {
+            flows.insert(key(n), flows.hash(&key(n)), role::REPLICA).unwrap();
+        }
+        assert_eq!((flows.reach(), flows.iter().count(), flows.len()), (10, 8, 8));
     }
 
     #[test]

@@ -130,7 +130,8 @@ impl NfActor {
         for serving in &mut self.serving {
             let to = serving.to;
             let Some(link) = self.links.iter_mut().find(|link| link.peer == to) else { continue };
-            let end = serving.at.saturating_add(SERVE_SCAN).min(flows.capacity() as u32);
+            let limit = if serving.said_all.is_some() { serving.at } else { flows.reach() };
+            let end = serving.at.saturating_add(SERVE_SCAN).min(limit);
             let mut sent = 0;
             while serving.at < end && sent < SERVE_SEND {
                 let slot = serving.at;
@@ -153,7 +154,7 @@ impl NfActor {
                 let kept = self.keeping.iter_mut().filter(|keeping| keeping.dead.node == to.node);
                 kept.for_each(|keeping| keeping.deadline = Some(self.now + PATIENCE));
             }
-            if serving.at as usize >= flows.capacity() && serving.said_all.is_none() {
+            if serving.at >= flows.reach() && serving.said_all.is_none() {
                 let number = link.numbers.next();
                 if out.send(to, kind::FETCHED, &[&number.to_be_bytes(), &serving.incarnation.to_be_bytes()]) {
                     link.numbers.last = number;
@@ -193,7 +194,7 @@ impl NfActor {
             if !is_over && now < *keeping.deadline.get_or_insert(now + PATIENCE) {
                 return true;
             }
-            for slot in 0..flows.capacity() as u32 {
+            for slot in 0..flows.reach() {
                 if is_of(flows.header(slot), keeping.dead.node, keeping.dead.incarnation) {
                     claim(flows, slot, keeping.dead.node, out);
                 }

@@ -27,6 +27,8 @@ struct Batch {
 #[derive(Default)]
 pub(crate) struct Arrivals {
     batches: Vec<Batch>,
+    /// The one that was found last: a batch's flows come one after the other.
+    last: usize,
     /// Flows that have come, of which the switch has not been told.
     settled: Vec<(FlowKey, u32)>,
     /// Flows that have come, and whose routes the switch that led them here cannot tell any more: lane and slot.
@@ -40,8 +42,11 @@ impl Arrivals {
     }
 
     fn batch(&mut self, from: Peer, number: u32) -> Result<&mut Batch, DropReason> {
-        let mut batches = self.batches.iter_mut();
-        batches.find(|batch| batch.from == from && batch.number == number).ok_or(DropReason::StaleDuplicate)
+        let is_it = |batch: &Batch| batch.from == from && batch.number == number;
+        if !self.batches.get(self.last).is_some_and(is_it) {
+            self.last = self.batches.iter().position(is_it).ok_or(DropReason::StaleDuplicate)?;
+        }
+        Ok(&mut self.batches[self.last])
     }
 
     /// A runtime has flows that shall come here: says which are welcome.
@@ -60,11 +65,22 @@ impl Arrivals {
             return Err(DropReason::Malformed);
         }
         let is_alike = u64::from_be_bytes(*layout) == lane.flows.layout();
-        let expected: usize = self.batches.iter().map(|batch| batch.flows.iter().flatten().count()).sum();
+        // Counted one by one only where it matters.
+        let most = self.batches.len() * BATCH;
+        let expected = match lane.flows.owned() + most + claims.len() <= lane.owned_limit {
+            true => most,
+            false => self.batches.iter().map(|batch| batch.flows.iter().flatten().count()).sum(),
+        };
         let mut room = lane.owned_limit.saturating_sub(lane.flows.owned() + expected);
         let mut flows = Vec::with_capacity(claims.len());
-        for claim in claims {
-            let slot = if is_alike && room > 0 { welcome(lane, from, claim) } else { None };
+        // In stages, so that the keys' cache misses overlap.
+        let mut hashes = [0; BATCH];
+        hashes.iter_mut().zip(claims).for_each(|(hash, claim)| *hash = lane.flows.hash(&claim.key.into()));
+        core::hint::black_box(lane.touch(&hashes[..claims.len()]));
+        let replies = claims.iter().map(|claim| lane.flows.hash(&claim.reply.into()));
+        core::hint::black_box(lane.flows.touch_buckets(replies));
+        for (claim, hash) in claims.iter().zip(hashes) {
+            let slot = if is_alike && room > 0 { welcome(lane, from, claim, hash) } else { None };
             room -= usize::from(slot.is_some());
             flows.push(slot.map(|slot| (slot, lane.flows.header(slot).generation)));
         }
@@ -185,9 +201,8 @@ impl Arrivals {
 }
 
 /// Makes a place for a flow that is about to come.
-fn welcome(lane: &mut Lane, from: Peer, claim: &Claim) -> Option<Slot> {
+fn welcome(lane: &mut Lane, from: Peer, claim: &Claim, hash: u64) -> Option<Slot> {
     let (key, reply) = (FlowKey::from(claim.key), FlowKey::from(claim.reply));
-    let hash = lane.flows.hash(&key);
     if let Some(found) = lane.flows.find(&key, hash) {
         let ours = lane.flows.header(found.slot);
         if found.is_reply || ours.role != role::REPLICA {

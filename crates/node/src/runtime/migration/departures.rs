@@ -105,11 +105,8 @@ impl Migrations {
                     continue;
                 }
                 lane.leave(flow.slot, flow.new_epoch, role::DEPARTED, shared);
-                let mut body = Vec::with_capacity(record_len);
-                body.extend_from_slice(&departure.number.to_be_bytes());
-                body.push(at as u8);
-                body.extend_from_slice(lane.flows.block(flow.slot));
-                let sent = fabric.send(departure.to.node, kind::FLOW, &body);
+                let parts: [&[u8]; 3] = [&departure.number.to_be_bytes(), &[at as u8], lane.flows.block(flow.slot)];
+                let sent = fabric.send_parts(departure.to.node, kind::FLOW, &parts);
                 debug_assert!(sent.is_ok(), "there was room");
                 flow.stage = Stage::Sent;
             }
@@ -184,6 +181,7 @@ impl Migrations {
         let departure = self.departure(number, Some(from))?;
         let lane = &mut lanes[departure.lane];
         let mut moved = 0;
+        lane.expect_removals(departure.flows.iter().map(|flow| flow.slot));
         for (at, flow) in departure.flows.iter_mut().enumerate() {
             if bits & 1 << at == 0 || flow.stage != Stage::Sent {
                 continue;
@@ -292,15 +290,18 @@ impl Migrations {
 
     pub(super) fn ask_switch(&mut self, lanes: &mut [Lane], fabric: &mut Fabric, clock: u64) {
         let mut again = Vec::new();
+        let mut body = Vec::new();
         for departure in &mut self.departures {
             let is_late = |patience| clock.saturating_sub(departure.since) > patience;
-            let is_asked = departure.flows.iter().any(|flow| flow.stage == Stage::Asked);
             if departure.asked_switch {
                 if departure.answered && !departure.marked && is_late(MARK_PATIENCE) {
                     departure.since = clock;
                     let _ = fabric.send(SWITCH, kind::MARK, &departure.number.to_be_bytes());
                 }
-            } else if is_asked && is_late(PATIENCE) {
+                continue;
+            }
+            let is_asked = departure.flows.iter().any(|flow| flow.stage == Stage::Asked);
+            if is_asked && is_late(PATIENCE) {
                 let lane = &mut lanes[departure.lane];
                 let mut bits = 0;
                 for (at, flow) in departure.flows.iter_mut().enumerate() {
@@ -312,7 +313,7 @@ impl Migrations {
             } else if !is_asked && departure.flows.iter().any(|flow| flow.stage == Stage::Welcome) {
                 let lane = &lanes[departure.lane];
                 let welcome = departure.flows.iter().filter(|flow| flow.stage == Stage::Welcome);
-                let mut body = Vec::with_capacity(10 + departure.flows.len() * size_of::<Claim>());
+                body.clear();
                 body.extend_from_slice(&departure.number.to_be_bytes());
                 body.extend_from_slice(&departure.to.node.to_be_bytes());
                 body.extend_from_slice(&departure.to.incarnation.to_be_bytes());
@@ -331,6 +332,7 @@ impl Migrations {
     }
 
     pub(super) fn start(&mut self, lanes: &mut [Lane], fabric: &mut Fabric, members: &[Peer], clock: u64) {
+        let mut body = Vec::new();
         for at in 0..self.orders.len() {
             let mut budget = SCAN;
             self.orders[at].targets.retain(|target| members.contains(target));
@@ -345,7 +347,7 @@ impl Migrations {
                     continue;
                 }
                 order.next_target = order.next_target.wrapping_add(1);
-                let mut body = Vec::with_capacity(12 + flows.len() * size_of::<Claim>());
+                body.clear();
                 body.extend_from_slice(&self.next_number.to_be_bytes());
                 body.extend_from_slice(&lanes[lane].flows.layout().to_be_bytes());
                 for flow in &flows {

@@ -33,7 +33,7 @@ use holdfast_wire::selector::Selector;
 use orders::{Order, tell};
 
 /// Flows in one batch: their claims fit one record.
-const BATCH: usize = 20;
+const BATCH: usize = 25;
 /// Orders at a time.
 const ORDERS: usize = 8;
 

@@ -105,7 +105,7 @@ impl Order {
                 self.at.0 = usize::MAX;
                 break;
             };
-            if self.at.1 as usize >= lane.flows.capacity() {
+            if self.at.1 >= lane.flows.reach() {
                 if !chosen.is_empty() {
                     break;
                 }

@@ -1,0 +1,169 @@
+//! `holdfast bench datapath`: what the machinery costs per packet.
+//!
+//! Three ways to run the same functions over the same frames on one core: `bare`, a loop with a plain hash table; `none`, the runtime
+//! without protection; `nfvactor`, the runtime with its replica in a second thread. Every case first plays each flow once in each direction and
+//! compares what comes out; only then is time taken. The cases take turns, so that a noisy machine disturbs all alike.
+
+mod bare;
+mod pair;
+mod runtime;
+
+pub(super) use pair::Pair;
+pub(super) use runtime::{Alone, Runs};
+
+use super::median;
+use super::traffic::{self, FRAME_LEN, Player};
+use super::world::MakeChain;
+use bare::Bare;
+use holdfast_protection::ReleaseAt;
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// Packets in one burst: as many as a runtime's process takes.
+pub(super) const BURST: usize = 64;
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Flows, each played in both directions.
+    pub flows: usize,
+    /// How long each case is timed per round.
+    pub time: Duration,
+    /// Rounds; the median counts.
+    pub rounds: usize,
+}
+
+/// One row of the result.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// Version of this object.
+    pub version: u32,
+    /// `bare`, `none` or `nfvactor`.
+    pub case: &'static str,
+    /// Flows.
+    pub flows: usize,
+    /// Median over the rounds.
+    pub ns_per_packet: f64,
+    /// Median of the ratios taken round by round.
+    pub ratio_to_bare: f64,
+    /// Allocations while time was taken, by packet.
+    pub allocations_per_packet: f64,
+    /// Memory that one flow takes, its share of the table included.
+    pub bytes_per_flow: usize,
+    /// Packets per second, millions.
+    pub mpps: f64,
+}
+
+/// Runs the plan. `allocations` reads the process's count of allocations.
+///
+/// # Errors
+/// What came out wrong: then no time was taken.
+pub fn run(plan: &Plan, make: MakeChain<'_>, allocations: &dyn Fn() -> u64) -> Result<Vec<Row>, String> {
+    let forward: Vec<[u8; FRAME_LEN]> =
+        (0..plan.flows).map(|flow| traffic::udp(traffic::client(flow), traffic::VIRTUAL)).collect();
+    let mut bare = Bare::new(plan.flows, make()?);
+    let out_bare = bare.open(&forward)?;
+    let reverse: Vec<[u8; FRAME_LEN]> = out_bare.iter().map(traffic::reply_to).collect();
+    bare.check(&forward, &reverse, &out_bare)?;
+
+    let mut none = Alone::new(plan.flows, make()?);
+    let out_none = none.open(&forward)?;
+    if out_none != out_bare {
+        return Err("the runtime translates other than the bare loop".to_owned());
+    }
+    none.check(&forward, &reverse, &out_bare)?;
+
+    let mut pair = Pair::new(plan.flows, make()?, make()?, ReleaseAt::Replica);
+    let out_pair = pair.open(&forward)?;
+    if out_pair != out_bare {
+        return Err("the replicated runtime translates other than the bare loop".to_owned());
+    }
+    pair.check(&forward, &reverse, &out_bare)?;
+
+    let both: Vec<[u8; FRAME_LEN]> = forward.iter().zip(&reverse).flat_map(|(forward, reverse)| [*forward, *reverse]).collect();
+    bare.player = Player::new(both.clone());
+    none.play(&both);
+    pair.play(&both);
+
+    let mut times: [Vec<f64>; 3] = [Vec::new(), Vec::new(), Vec::new()];
+    let mut allocated = [0u64; 3];
+    let mut packets = [0u64; 3];
+    for round in 0..plan.rounds + 1 {
+        for (case, times) in times.iter_mut().enumerate() {
+            let before = allocations();
+            let started = Instant::now();
+            let mut count = 0u64;
+            while started.elapsed() < plan.time {
+                for _ in 0..64 {
+                    count += match case {
+                        0 => bare.burst(),
+                        1 => none.burst(BURST) as u64,
+                        _ => pair.burst(BURST) as u64,
+                    };
+                }
+            }
+            let took = started.elapsed();
+            // The first round warms caches and queues up and is not counted.
+            if round > 0 {
+                times.push(took.as_nanos() as f64 / count.max(1) as f64);
+                allocated[case] += allocations() - before;
+                packets[case] += count;
+            }
+        }
+    }
+    pair.drain()?;
+    pair.stop();
+    let sizes = [bare.bytes_per_flow(), none.bytes_per_flow(), none.bytes_per_flow()];
+    let rows = ["bare", "none", "nfvactor"].into_iter().enumerate().map(|(at, case)| {
+        let ratios: Vec<f64> = times[at].iter().zip(&times[0]).map(|(time, bare)| time / bare).collect();
+        let ns_per_packet = median(&times[at]);
+        Row {
+            version: 1,
+            case,
+            flows: plan.flows,
+            ns_per_packet,
+            ratio_to_bare: median(&ratios),
+            allocations_per_packet: allocated[at] as f64 / packets[at].max(1) as f64,
+            bytes_per_flow: sizes[at],
+            mpps: 1000.0 / ns_per_packet,
+        }
+    });
+    Ok(rows.collect())
+}
+
+/// Every flow's first packet came out, sound and unlike every other.
+fn check_forward<const L: usize>(forward: &[[u8; L]], out: &[[u8; L]]) -> Result<(), String> {
+    if out.len() != forward.len() {
+        return Err(format!("{} of {} first packets came out", out.len(), forward.len()));
+    }
+    if let Some(at) = out.iter().position(|frame| !traffic::is_sound(frame)) {
+        return Err(format!("frame {at} came out with a wrong checksum"));
+    }
+    let mut sources: Vec<&[u8]> = out.iter().map(|frame| &frame[26..36]).collect();
+    sources.sort_unstable();
+    sources.dedup();
+    if sources.len() != out.len() {
+        return Err("two flows came out alike".to_owned());
+    }
+    Ok(())
+}
+
+/// A flow's second packet came out as its first, and the reply as from whom it was sent to.
+fn check_both<const L: usize>(
+    forward: &[[u8; L]],
+    again: &[[u8; L]],
+    back: &[[u8; L]],
+    expected: &[[u8; L]],
+) -> Result<(), String> {
+    if again != expected {
+        return Err("a flow's second packet came out other than its first".to_owned());
+    }
+    let wanted: Vec<[u8; L]> = forward.iter().map(traffic::reply_to).collect();
+    if back.len() != wanted.len() {
+        return Err(format!("{} of {} replies came out", back.len(), wanted.len()));
+    }
+    match back.iter().zip(&wanted).position(|(back, wanted)| back[26..] != wanted[26..] || !traffic::is_sound(back)) {
+        Some(at) => Err(format!("the reply of flow {at} came out wrong")),
+        None => Ok(()),
+    }
+}

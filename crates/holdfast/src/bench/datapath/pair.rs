@@ -1,0 +1,310 @@
+//! Two runtimes in two threads: one owns the flows, the other holds their replicas.
+
+use super::runtime::{ME, OTHER, Runs, Sink, ToRuntime, runtime};
+use super::{BURST, check_both, check_forward};
+use holdfast_nf::Chain;
+use holdfast_node::address::{COORDINATOR, mac_of};
+use holdfast_node::channel::{Fabric, FabricConfig};
+use holdfast_node::message::{Control, Member, MemberState};
+use holdfast_node::runtime::Runtime;
+use holdfast_protection::{NfvActor, Peer, ReleaseAt};
+use holdfast_wire::nsh::Flags;
+use holdfast_wire::{MemoryPool, Packet, PacketPool};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Packets that may be on their way through both.
+const UNDER_WAY: usize = 4096;
+/// Buffers of each side.
+const BUFFERS: usize = UNDER_WAY * 4;
+
+/// See the module. The owner, and what stands for the switch, are in the caller's thread.
+pub(in crate::bench) struct Pair<const L: usize> {
+    primary: Runtime,
+    pool: MemoryPool,
+    input: ToRuntime<L>,
+    sink: Sink<L>,
+    rx: Vec<Packet>,
+    tx: Vec<Packet>,
+    to_replica: SyncSender<Vec<Packet>>,
+    from_replica: Receiver<Vec<Packet>>,
+    spare: Vec<Vec<Packet>>,
+    /// Bundles that the replica has, or that are on their way back.
+    bundles: usize,
+    /// Packets taken so far.
+    taken: u64,
+    /// Bytes of frames that went from one runtime to the other.
+    pub(in crate::bench) exchanged: u64,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<const L: usize> Runs<L> for Pair<L> {
+    /// Waits while too much is under way.
+    fn burst(&mut self, count: usize) -> usize {
+        let mut taken = 0;
+        if self.under_way() < UNDER_WAY {
+            let before = self.rx.len();
+            self.input.receive(count, &mut self.pool, &mut self.rx);
+            taken = self.rx.len() - before;
+            self.taken += taken as u64;
+        }
+        self.turn();
+        taken
+    }
+
+    fn sink(&mut self) -> &mut Sink<L> {
+        &mut self.sink
+    }
+
+    fn set_due(&mut self, due: u64) {
+        self.input.due = due;
+    }
+}
+
+impl<const L: usize> Pair<L> {
+    pub(in crate::bench) fn new(flows: usize, chain: Chain, replica_chain: Chain, release_at: ReleaseAt) -> Pair<L> {
+        let (to_replica, inbox) = sync_channel::<Vec<Packet>>(256);
+        let (outbox, from_replica) = sync_channel::<Vec<Packet>>(256);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let mut pool = MemoryPool::new(BUFFERS);
+        let mut primary = runtime(ME, flows, chain, Box::new(NfvActor::new(release_at)));
+        introduce(&mut primary, &mut pool);
+        let thread = std::thread::spawn(move || {
+            let mut pool = MemoryPool::new(BUFFERS);
+            let mut replica = runtime(OTHER, flows, replica_chain, Box::new(NfvActor::new(release_at)));
+            introduce(&mut replica, &mut pool);
+            serve_replica(&mut replica, &mut pool, &inbox, &outbox, &stopped);
+        });
+        Pair {
+            primary,
+            pool,
+            input: ToRuntime::new(),
+            sink: Sink::new(),
+            rx: Vec::with_capacity(BURST),
+            tx: Vec::with_capacity(BURST * 4),
+            to_replica,
+            from_replica,
+            spare: Vec::new(),
+            bundles: 0,
+            taken: 0,
+            exchanged: 0,
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    pub(in crate::bench) fn play(&mut self, frames: &[[u8; L]]) {
+        self.input.play(frames, &mut self.pool);
+    }
+
+    /// Packets taken that have not come out.
+    pub(in crate::bench) fn under_way(&self) -> usize {
+        (self.taken - self.sink.released) as usize
+    }
+
+    fn turn(&mut self) {
+        let now = self.sink.now();
+        self.primary.turn(&mut self.rx, &mut self.tx, &mut self.pool, now);
+        self.exchange();
+    }
+
+    fn exchange(&mut self) {
+        let mut bundle = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(BURST * 4));
+        for packet in self.tx.drain(..) {
+            if packet.bytes()[..6] == mac_of(OTHER.node) {
+                self.exchanged += packet.len() as u64;
+                bundle.push(packet);
+            } else {
+                self.sink.take(&packet);
+                self.pool.put(packet);
+            }
+        }
+        if bundle.is_empty() {
+            self.spare.push(bundle);
+        } else {
+            match self.to_replica.send(bundle) {
+                Ok(()) => self.bundles += 1,
+                Err(lost) => lost.0.into_iter().for_each(|packet| self.pool.put(packet)),
+            }
+        }
+        loop {
+            let next = if self.under_way() >= UNDER_WAY && self.bundles > 0 && self.rx.is_empty() {
+                self.from_replica.recv().map_err(|_| TryRecvError::Disconnected)
+            } else {
+                self.from_replica.try_recv()
+            };
+            let Ok(mut back) = next else { break };
+            self.bundles -= 1;
+            for packet in back.drain(..) {
+                if packet.bytes()[..6] == mac_of(ME.node) {
+                    self.exchanged += packet.len() as u64;
+                    self.rx.push(packet);
+                } else {
+                    self.sink.take(&packet);
+                    self.pool.put(packet);
+                }
+            }
+            self.spare.push(back);
+        }
+    }
+
+    /// Plays frames once, in order, and returns what came out.
+    fn play_once(&mut self, frames: &[[u8; L]], flags: u8) -> Result<Vec<[u8; L]>, String> {
+        self.sink.kept = Some(Vec::with_capacity(frames.len()));
+        for chunk in frames.chunks(BURST) {
+            self.wait(UNDER_WAY)?;
+            self.input.once(chunk, flags, &mut self.pool, &mut self.rx)?;
+            self.taken += chunk.len() as u64;
+            self.turn();
+        }
+        self.drain()?;
+        self.sink.kept.take().ok_or_else(|| "nothing was kept".to_owned())
+    }
+
+    /// Waits until everything that was taken has come out.
+    pub(in crate::bench) fn drain(&mut self) -> Result<(), String> {
+        self.wait(1)
+    }
+
+    /// Waits until fewer than `limit` packets are under way.
+    fn wait(&mut self, limit: usize) -> Result<(), String> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while self.under_way() >= limit {
+            if Instant::now() > deadline {
+                return Err(format!("{} packets did not come out", self.under_way()));
+            }
+            self.turn();
+        }
+        Ok(())
+    }
+
+    pub(in crate::bench) fn open(&mut self, forward: &[[u8; L]]) -> Result<Vec<[u8; L]>, String> {
+        let out = self.play_once(forward, Flags::NEW)?;
+        check_forward(forward, &out)?;
+        Ok(out)
+    }
+
+    pub(in crate::bench) fn check(
+        &mut self,
+        forward: &[[u8; L]],
+        reverse: &[[u8; L]],
+        expected: &[[u8; L]],
+    ) -> Result<(), String> {
+        let again = self.play_once(forward, 0)?;
+        let back = self.play_once(reverse, 0)?;
+        check_both(forward, &again, &back, expected)
+    }
+
+    pub(in crate::bench) fn stop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // The replica may wait for room in the channel back.
+        while self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            let _ = self.from_replica.try_recv();
+            std::thread::yield_now();
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Tells a runtime that both are there.
+fn introduce(runtime: &mut Runtime, pool: &mut MemoryPool) {
+    let me = runtime.me();
+    let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
+    coordinator.set_peer(me);
+    let members = [ME, OTHER].map(|peer| Member {
+        node: peer.node,
+        incarnation: peer.incarnation,
+        state: MemberState::Running,
+        cluster: 0,
+        host: 0,
+    });
+    coordinator.send_control(me.node, &Control::View { version: 1, members: members.to_vec() });
+    let mut rx = Vec::new();
+    coordinator.poll_transmit(1, |frame| {
+        let Some(mut packet) = pool.take() else { return false };
+        let fits = packet.copy_from(frame);
+        rx.push(packet);
+        fits
+    });
+    let mut tx = Vec::new();
+    runtime.turn(&mut rx, &mut tx, pool, 1);
+    for packet in tx {
+        pool.put(packet);
+    }
+}
+
+/// The replica's thread: saves states, releases packets, acknowledges. Buffers go back where they came from.
+fn serve_replica(
+    replica: &mut Runtime,
+    pool: &mut MemoryPool,
+    inbox: &Receiver<Vec<Packet>>,
+    outbox: &SyncSender<Vec<Packet>>,
+    stop: &AtomicBool,
+) {
+    let mut borrowed = Borrowed { pool, theirs: Vec::with_capacity(UNDER_WAY) };
+    let (mut rx, mut tx) = (Vec::with_capacity(BURST * 4), Vec::with_capacity(BURST * 4));
+    let mut clock = 1u64;
+    let mut idle = 0u32;
+    while !stop.load(Ordering::Relaxed) {
+        // Spins while its owner works, and sleeps while another case is timed.
+        let next = if idle < 1000 {
+            inbox.try_recv()
+        } else {
+            inbox.recv_timeout(Duration::from_millis(10)).map_err(|error| match error {
+                RecvTimeoutError::Timeout => TryRecvError::Empty,
+                RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+            })
+        };
+        let mut bundle = match next {
+            Ok(bundle) => bundle,
+            Err(TryRecvError::Empty) => {
+                idle = idle.saturating_add(1);
+                std::thread::yield_now();
+                continue;
+            }
+            Err(TryRecvError::Disconnected) => return,
+        };
+        idle = 0;
+        rx.append(&mut bundle);
+        clock += 1000;
+        replica.turn(&mut rx, &mut tx, &mut borrowed, clock);
+        bundle.append(&mut tx);
+        bundle.append(&mut borrowed.theirs);
+        if outbox.send(bundle).is_err() {
+            return;
+        }
+    }
+}
+
+/// The replica's pool: packets that the owner sent go back to the owner, whatever became of them.
+struct Borrowed<'a> {
+    pool: &'a mut MemoryPool,
+    theirs: Vec<Packet>,
+}
+
+impl PacketPool for Borrowed<'_> {
+    fn take(&mut self) -> Option<Packet> {
+        self.theirs
+            .pop()
+            .map(|mut packet| {
+                packet.clear();
+                packet
+            })
+            .or_else(|| self.pool.take())
+    }
+
+    fn put(&mut self, packet: Packet) {
+        self.theirs.push(packet);
+    }
+
+    fn free(&self) -> usize {
+        self.pool.free() + self.theirs.len()
+    }
+}

@@ -1,0 +1,239 @@
+//! A runtime, and the frames that a switch would send it.
+
+use super::super::traffic::Player;
+use super::super::world::grant_all;
+use super::{BURST, check_both, check_forward};
+use holdfast_nf::Chain;
+use holdfast_node::address::{FIRST_RUNTIME, SWITCH, mac_of};
+use holdfast_node::channel::FabricConfig;
+use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
+use holdfast_protection::{Peer, Protection, Unprotected};
+use holdfast_wire::header::ETHERTYPE_NSH;
+use holdfast_wire::nsh::{self, ENCAPSULATION_LEN, Flags, Outer, index};
+use holdfast_wire::{MemoryPool, Packet, PacketPool};
+use std::time::Instant;
+
+pub(super) const ME: Peer = Peer { node: FIRST_RUNTIME, incarnation: 1 };
+pub(super) const OTHER: Peer = Peer { node: FIRST_RUNTIME + 1, incarnation: 1 };
+
+pub(super) fn runtime(me: Peer, flows: usize, chain: Chain, protection: Box<dyn Protection>) -> Runtime {
+    let config = RuntimeConfig { me, flows, seed: 7, report_interval: 1_000_000_000, fabric: FabricConfig::default() };
+    let mut runtime = Runtime::new(config, vec![ChainSpec { name: "bench".to_owned(), chain, protection }]);
+    runtime.visit_pools(|_, pool| grant_all(pool));
+    runtime
+}
+
+/// Where the stamp is in the encapsulation.
+const STAMP_AT: usize = 22;
+/// Where a packet says when it was due: the payload.
+const DUE_AT: usize = 42;
+
+/// Plays frames to a runtime as the switch sends them. All flows have one epoch, so all have one encapsulation but for the stamp: it is made beforehand,
+/// because that is the switch's work.
+pub(super) struct ToRuntime<const L: usize> {
+    player: Player<L>,
+    encapsulation: [u8; ENCAPSULATION_LEN],
+    stamp: u64,
+    epoch: u32,
+    /// When the packets were due, ns; 0 if they do not say.
+    pub(super) due: u64,
+}
+
+impl<const L: usize> ToRuntime<L> {
+    pub(super) fn new() -> ToRuntime<L> {
+        ToRuntime { player: Player::new(Vec::new()), encapsulation: [0; ENCAPSULATION_LEN], stamp: 1, epoch: 1, due: 0 }
+    }
+
+    pub(super) fn play(&mut self, frames: &[[u8; L]], pool: &mut dyn PacketPool) {
+        self.player = Player::new(frames.to_vec());
+        let Some(mut packet) = pool.take() else { return };
+        encapsulate(&mut packet, 0, self.epoch, 0);
+        self.encapsulation.copy_from_slice(packet.bytes());
+        pool.put(packet);
+    }
+
+    pub(super) fn receive(&mut self, count: usize, pool: &mut dyn PacketPool, into: &mut Vec<Packet>) {
+        let before = into.len();
+        self.player.receive(count, pool, into);
+        for packet in &mut into[before..] {
+            self.stamp += 1;
+            if let Some(room) = packet.push_front(ENCAPSULATION_LEN) {
+                room.copy_from_slice(&self.encapsulation);
+                room[STAMP_AT..STAMP_AT + 8].copy_from_slice(&self.stamp.to_be_bytes());
+            }
+            if self.due > 0 {
+                // Nobody checks the payload's sum on the way.
+                let at = ENCAPSULATION_LEN + DUE_AT;
+                packet.bytes_mut()[at..at + 8].copy_from_slice(&self.due.to_be_bytes());
+            }
+        }
+    }
+
+    /// These frames, once.
+    pub(super) fn once(
+        &mut self,
+        frames: &[[u8; L]],
+        flags: u8,
+        pool: &mut dyn PacketPool,
+        into: &mut Vec<Packet>,
+    ) -> Result<(), String> {
+        for frame in frames {
+            let mut packet = pool.take().ok_or("no buffer left")?;
+            if !packet.copy_from(frame) {
+                return Err("the frame does not fit".to_owned());
+            }
+            self.stamp += 1;
+            encapsulate(&mut packet, self.stamp, self.epoch, flags);
+            into.push(packet);
+        }
+        Ok(())
+    }
+}
+
+#[inline]
+fn encapsulate(packet: &mut Packet, stamp: u64, epoch: u32, flags: u8) {
+    packet.meta.stamp = stamp;
+    packet.meta.commit = epoch;
+    packet.meta.flags = flags;
+    let outer = Outer { destination: mac_of(ME.node), source: mac_of(SWITCH), index: index::TO_RUNTIME };
+    let fits = nsh::encapsulate(packet, outer);
+    debug_assert!(fits);
+}
+
+/// Where what is released goes: it is counted, and looked at if somebody wants to.
+pub(in crate::bench) struct Sink<const L: usize> {
+    pub(in crate::bench) released: u64,
+    /// What came out, if that is kept.
+    pub(super) kept: Option<Vec<[u8; L]>>,
+    /// How long each packet was under way, ns, if packets say when they were due.
+    pub(in crate::bench) latencies: Option<Vec<u64>>,
+    began: Instant,
+}
+
+impl<const L: usize> Sink<L> {
+    pub(super) fn new() -> Sink<L> {
+        Sink { released: 0, kept: None, latencies: None, began: Instant::now() }
+    }
+
+    pub(in crate::bench) fn now(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64 + 1
+    }
+
+    /// A frame for the switch. Messages are not for this sink.
+    #[inline]
+    pub(super) fn take(&mut self, packet: &Packet) {
+        let bytes = packet.bytes();
+        if bytes.len() != ENCAPSULATION_LEN + L || bytes[12..14] != ETHERTYPE_NSH.to_be_bytes() || bytes[21] != index::RELEASED {
+            return;
+        }
+        self.released += 1;
+        let frame = &bytes[ENCAPSULATION_LEN..];
+        if let (Some(kept), Ok(frame)) = (&mut self.kept, frame.try_into()) {
+            kept.push(frame);
+        }
+        let now = self.now_if_timed();
+        if let (Some(latencies), Some((due, _))) = (&mut self.latencies, frame[DUE_AT..].split_first_chunk::<8>()) {
+            latencies.push(now.saturating_sub(u64::from_be_bytes(*due)));
+        }
+    }
+
+    #[inline]
+    fn now_if_timed(&self) -> u64 {
+        if self.latencies.is_some() { self.now() } else { 0 }
+    }
+}
+
+/// A way of running the functions.
+pub(in crate::bench) trait Runs<const L: usize> {
+    /// At most so many packets come in, and everybody has a turn. How many were taken.
+    fn burst(&mut self, count: usize) -> usize;
+    /// Where its packets go.
+    fn sink(&mut self) -> &mut Sink<L>;
+    /// From now on packets say that they were due at this time.
+    fn set_due(&mut self, due: u64);
+}
+
+/// A runtime on its own.
+pub(in crate::bench) struct Alone<const L: usize> {
+    runtime: Runtime,
+    pool: MemoryPool,
+    input: ToRuntime<L>,
+    sink: Sink<L>,
+    rx: Vec<Packet>,
+    tx: Vec<Packet>,
+    clock: u64,
+}
+
+impl<const L: usize> Runs<L> for Alone<L> {
+    fn burst(&mut self, count: usize) -> usize {
+        self.input.receive(count, &mut self.pool, &mut self.rx);
+        let taken = self.rx.len();
+        self.turn();
+        taken
+    }
+
+    fn sink(&mut self) -> &mut Sink<L> {
+        &mut self.sink
+    }
+
+    fn set_due(&mut self, due: u64) {
+        self.input.due = due;
+    }
+}
+
+impl<const L: usize> Alone<L> {
+    pub(in crate::bench) fn new(flows: usize, chain: Chain) -> Alone<L> {
+        Alone {
+            runtime: runtime(ME, flows, chain, Box::new(Unprotected)),
+            pool: MemoryPool::new(1024),
+            input: ToRuntime::new(),
+            sink: Sink::new(),
+            rx: Vec::with_capacity(BURST),
+            tx: Vec::with_capacity(BURST),
+            clock: 1,
+        }
+    }
+
+    pub(super) fn bytes_per_flow(&self) -> usize {
+        self.runtime.flows(0).map_or(0, |flows| flows.memory_per_flow())
+    }
+
+    pub(in crate::bench) fn play(&mut self, frames: &[[u8; L]]) {
+        self.input.play(frames, &mut self.pool);
+    }
+
+    fn turn(&mut self) {
+        self.clock += 1000;
+        self.runtime.turn(&mut self.rx, &mut self.tx, &mut self.pool, self.clock);
+        for packet in self.tx.drain(..) {
+            self.sink.take(&packet);
+            self.pool.put(packet);
+        }
+    }
+
+    fn play_once(&mut self, frames: &[[u8; L]], flags: u8) -> Result<Vec<[u8; L]>, String> {
+        self.sink.kept = Some(Vec::with_capacity(frames.len()));
+        for chunk in frames.chunks(BURST) {
+            self.input.once(chunk, flags, &mut self.pool, &mut self.rx)?;
+            self.turn();
+        }
+        self.sink.kept.take().ok_or_else(|| "nothing was kept".to_owned())
+    }
+
+    pub(in crate::bench) fn open(&mut self, forward: &[[u8; L]]) -> Result<Vec<[u8; L]>, String> {
+        let out = self.play_once(forward, Flags::NEW)?;
+        check_forward(forward, &out)?;
+        Ok(out)
+    }
+
+    pub(in crate::bench) fn check(
+        &mut self,
+        forward: &[[u8; L]],
+        reverse: &[[u8; L]],
+        expected: &[[u8; L]],
+    ) -> Result<(), String> {
+        let again = self.play_once(forward, 0)?;
+        let back = self.play_once(reverse, 0)?;
+        check_both(forward, &again, &back, expected)
+    }
+}

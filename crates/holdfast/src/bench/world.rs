@@ -1,0 +1,284 @@
+//! One box in one thread: hub and runtimes take turns, and a stand-in for the coordinator says what it is told to. So every part's work is in the time, but not
+//! what two cores could do at once.
+
+use super::traffic::{self, FRAME_LEN};
+use holdfast_nf::{Chain, Pool};
+use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, MANAGER, SWITCH, mac_of};
+use holdfast_node::channel::{Fabric, FabricConfig};
+use holdfast_node::hub::{Hub, HubOut};
+use holdfast_node::manager::Manager;
+use holdfast_node::message::{Control, Member, MemberState, kind, numbered};
+use holdfast_node::rules::{Rule, RuleSet};
+use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
+use holdfast_node::switch::{Switch, SwitchConfig};
+use holdfast_protection::{Peer, Protection};
+use holdfast_wire::selector::Selector;
+use holdfast_wire::{FlowKey, MemoryPool, Packet, PacketPool};
+use std::time::{Duration, Instant};
+
+/// Makes the chain under test; every runtime gets a fresh one.
+pub type MakeChain<'a> = &'a dyn Fn() -> Result<Chain, String>;
+
+/// The runtime at which flows begin.
+pub(super) const FIRST: Peer = Peer { node: FIRST_RUNTIME, incarnation: 1 };
+/// The other one.
+pub(super) const SECOND: Peer = Peer { node: FIRST_RUNTIME + 1, incarnation: 1 };
+const SPEAKER: Peer = Peer { node: COORDINATOR, incarnation: 1 };
+/// Buffers of the box.
+const BUFFERS: usize = 32_768;
+/// Packets of flows that begin in one turn.
+const OPENED_AT_ONCE: usize = 64;
+
+/// See the module.
+pub(super) struct World {
+    pub(super) hub: Hub,
+    /// The first, until it dies, and the second.
+    pub(super) runtimes: [Option<Runtime>; 2],
+    rx: [Vec<Packet>; 2],
+    tx: Vec<Packet>,
+    out: HubOut,
+    pub(super) coordinator: Fabric,
+    /// What the runtimes have told the coordinator, besides reports.
+    pub(super) heard: Vec<Control>,
+    pool: MemoryPool,
+    began: Instant,
+    /// The longest turn of a runtime.
+    pub(super) longest_turn: Duration,
+}
+
+impl World {
+    /// A box whose switch sends new flows to the first runtime. The second one is there for it, but gets none.
+    pub(super) fn new(flows: usize, make: MakeChain<'_>, protection: &dyn Fn() -> Box<dyn Protection>) -> Result<World, String> {
+        let fabric = FabricConfig::default();
+        let runtime = |me: Peer| -> Result<Runtime, String> {
+            let config = RuntimeConfig { me, flows, seed: 7, report_interval: 100_000_000, fabric };
+            let spec = ChainSpec { name: "bench".to_owned(), chain: make()?, protection: protection() };
+            let mut runtime = Runtime::new(config, vec![spec]);
+            // The first leases every number; the second needs none for flows that come.
+            if me == FIRST {
+                runtime.visit_pools(|_, pool| grant_all(pool));
+            }
+            Ok(runtime)
+        };
+        let switch = Switch::new(SwitchConfig {
+            me: Peer { node: SWITCH, incarnation: 1 },
+            number: 0,
+            flows,
+            seed: 7,
+            tick_interval: 10_000_000,
+            patience: 3_000_000_000,
+            fabric,
+            succeeds: false,
+        });
+        let mut hub = Hub::new(switch, Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric));
+        hub.handle_coordinator(SPEAKER);
+        hub.fence().open(FIRST);
+        hub.fence().open(SECOND);
+        let mut coordinator = Fabric::new(SPEAKER, fabric);
+        for peer in [FIRST, SECOND, Peer { node: SWITCH, incarnation: 1 }, Peer { node: MANAGER, incarnation: 1 }] {
+            coordinator.set_peer(peer);
+        }
+        let rules = RuleSet::new(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
+        for message in rules.messages(coordinator.max_record()) {
+            coordinator.send_control(SWITCH, &message);
+        }
+        let mut world = World {
+            hub,
+            runtimes: [Some(runtime(FIRST)?), Some(runtime(SECOND)?)],
+            rx: [Vec::new(), Vec::new()],
+            tx: Vec::new(),
+            out: HubOut::default(),
+            coordinator,
+            heard: Vec::new(),
+            pool: MemoryPool::new(BUFFERS),
+            began: Instant::now(),
+            longest_turn: Duration::ZERO,
+        };
+        world.show(&[SWITCH], [MemberState::Running, MemberState::Starting], 1);
+        world.show(&[FIRST.node, SECOND.node], [MemberState::Running; 2], 1);
+        Ok(world)
+    }
+
+    /// Time since the beginning, ns; never 0.
+    pub(super) fn now(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64 + 1
+    }
+
+    /// Tells these nodes how both runtimes are.
+    pub(super) fn show(&mut self, nodes: &[u16], states: [MemberState; 2], version: u64) {
+        let member = |(peer, state): (Peer, MemberState)| Member {
+            node: peer.node,
+            incarnation: peer.incarnation,
+            state,
+            cluster: 0,
+            host: 0,
+        };
+        let members: Vec<Member> = [FIRST, SECOND].into_iter().zip(states).map(member).collect();
+        for node in nodes {
+            self.coordinator.send_control(*node, &Control::View { version, members: members.clone() });
+        }
+    }
+
+    /// Flows that a runtime owns.
+    pub(super) fn owned(&self, at: usize) -> usize {
+        self.runtimes[at].as_ref().and_then(|runtime| runtime.flows(0)).map_or(0, |flows| flows.owned())
+    }
+
+    /// Flows of others of which a runtime has a copy.
+    pub(super) fn copies(&self, at: usize) -> usize {
+        self.runtimes[at].as_ref().and_then(|runtime| runtime.flows(0)).map_or(0, |flows| flows.len() - flows.owned())
+    }
+
+    /// Begins as many flows, the first packet of each as `first` makes it, and gives `released` what comes out.
+    pub(super) fn open(
+        &mut self,
+        flows: usize,
+        first: impl Fn(usize) -> [u8; FRAME_LEN],
+        mut released: impl FnMut(&[u8]),
+    ) -> Result<(), String> {
+        self.settle(Duration::from_millis(20), |_, _| {});
+        let mut count = 0;
+        for flow in 0..flows {
+            self.send(&first(flow));
+            if flow % OPENED_AT_ONCE == OPENED_AT_ONCE - 1 {
+                self.turn(&mut |_, frame| {
+                    count += 1;
+                    released(frame);
+                });
+            }
+        }
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while count < flows && Instant::now() < deadline {
+            self.turn(&mut |_, frame| {
+                count += 1;
+                released(frame);
+            });
+        }
+        if count != flows || self.owned(0) != flows || self.hub.switch.routes_to(FIRST) != flows {
+            return Err(format!("of {flows} flows {} were opened, {count} packets came out", self.owned(0)));
+        }
+        Ok(())
+    }
+
+    /// Lets so much time go by.
+    pub(super) fn settle(&mut self, time: Duration, mut released: impl FnMut(u64, &[u8])) {
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            self.turn(&mut released);
+        }
+    }
+
+    /// A frame comes in by a port. False if it did not.
+    pub(super) fn send(&mut self, frame: &[u8]) -> bool {
+        let Some(mut packet) = self.pool.take() else { return false };
+        let fits = packet.copy_from(frame);
+        match fits.then(|| packet.parse().ok()).flatten().and_then(|()| FlowKey::of(&packet)) {
+            Some(key) => {
+                self.hub.handle_packet(key, packet);
+                true
+            }
+            None => {
+                self.pool.put(packet);
+                false
+            }
+        }
+    }
+
+    /// One turn of everybody. `released` gets what leaves the box, with the time.
+    pub(super) fn turn(&mut self, released: &mut dyn FnMut(u64, &[u8])) {
+        let now = self.now();
+        self.hub.turn(now, &mut self.out, &mut self.pool);
+        self.speak(now);
+        self.deliver(now, released);
+        for (at, peer) in [FIRST, SECOND].into_iter().enumerate() {
+            let Some(runtime) = &mut self.runtimes[at] else { continue };
+            let began = Instant::now();
+            runtime.turn(&mut self.rx[at], &mut self.tx, &mut self.pool, now);
+            self.longest_turn = self.longest_turn.max(began.elapsed());
+            self.hub.handle_frames(peer, &mut self.tx, now, &mut self.out, &mut self.pool);
+            self.deliver(now, released);
+        }
+        self.hear();
+    }
+
+    /// Frames of the coordinator.
+    fn speak(&mut self, now: u64) {
+        let World { coordinator, pool, tx, .. } = self;
+        coordinator.poll_transmit(now, |frame| {
+            let Some(mut packet) = pool.take() else { return false };
+            let fits = packet.copy_from(frame);
+            tx.push(packet);
+            fits
+        });
+        self.hub.handle_frames(SPEAKER, &mut self.tx, now, &mut self.out, &mut self.pool);
+    }
+
+    /// What the hub has for others.
+    fn deliver(&mut self, now: u64, released: &mut dyn FnMut(u64, &[u8])) {
+        for (peer, packet) in self.out.to_runtime.drain(..) {
+            match [FIRST, SECOND].iter().position(|known| *known == peer) {
+                Some(at) if self.runtimes[at].is_some() => self.rx[at].push(packet),
+                Some(_) => self.pool.put(packet),
+                None => {
+                    debug_assert_eq!(packet.bytes()[..6], mac_of(COORDINATOR));
+                    let _ = self.coordinator.handle_frame(packet.bytes(), now);
+                    self.pool.put(packet);
+                }
+            }
+        }
+        for packet in self.out.released.drain(..) {
+            released(self.began.elapsed().as_nanos() as u64 + 1, packet.get().bytes());
+            self.pool.put(packet.into_inner());
+        }
+        self.out.wishes.clear();
+    }
+
+    /// What the coordinator hears. What is numbered it keeps at once.
+    fn hear(&mut self) {
+        let mut settled: Vec<(u16, u64)> = Vec::new();
+        for (record, body) in self.coordinator.inbox.records() {
+            match record.kind {
+                kind::CONTROL => match Control::decode(body) {
+                    Ok(Control::Report(_)) | Err(_) => {}
+                    Ok(message) => self.heard.push(message),
+                },
+                kind::NUMBERED => {
+                    let Ok((number, message)) = numbered(body) else { continue };
+                    match settled.iter_mut().find(|(node, _)| *node == record.from.node) {
+                        Some((_, last)) => *last = number,
+                        None => settled.push((record.from.node, number)),
+                    }
+                    if !matches!(message, Control::Adopted { .. } | Control::Returned { .. }) {
+                        self.heard.push(message);
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.coordinator.inbox.clear();
+        for (node, handled) in settled {
+            self.coordinator.send_control(node, &Control::Settled { handled });
+        }
+    }
+
+    /// The first runtime is killed: nothing of it is heard any more.
+    pub(super) fn kill_first(&mut self) {
+        self.runtimes[0] = None;
+        for packet in core::mem::take(&mut self.rx[0]) {
+            self.pool.put(packet);
+        }
+        self.hub.handle_ended(FIRST);
+    }
+}
+
+/// Grants every block of a pool: one runtime may lease them all.
+pub(super) fn grant_all(pool: &mut Pool) {
+    for block in 0..pool.size().div_ceil(holdfast_nf::shared::BLOCK_LEN) {
+        pool.backend().grant_block(block, &[0; 4]);
+    }
+}
+
+/// The first packet of a flow.
+pub(super) fn first_packet(flow: usize) -> [u8; FRAME_LEN] {
+    traffic::udp(traffic::client(flow), traffic::VIRTUAL)
+}
