@@ -89,7 +89,8 @@ impl Cluster {
         place.and_then(|(_, running)| running.as_ref()).with_context(|| format!("{name} is dead"))
     }
 
-    /// Kills every process of a host at once, as a power cut would.
+    /// Kills every process of a host at once, as a power cut would, and waits until the coordinator has noticed, if that is not dead too: before, it cannot know
+    /// that another failure would be the second.
     pub fn kill(&mut self, name: &str) -> Result<()> {
         for pid in self.namespace(name)?.pids()? {
             // One may have followed another already.
@@ -101,6 +102,10 @@ impl Cluster {
         place.1 = None;
         // A machine that starts again has no socket of an earlier time.
         let _ = std::fs::remove_file(self.lab.scratch().join(format!("{name}.sock")));
+        if name != WITNESS {
+            let is_away = |status: &Status| status.hosts.iter().any(|host| host.name == name && host.state == status::STATE_AWAY);
+            self.wait_for(WITNESS, "the death of the host is noticed", is_away)?;
+        }
         Ok(())
     }
 

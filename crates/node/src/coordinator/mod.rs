@@ -129,6 +129,8 @@ pub struct Coordinator {
     next_request: u32,
     /// Per host.
     hosts: Vec<Known>,
+    /// Of several hosts: the box has been ready. A host that serves later does so whoever is missing.
+    was_ready: bool,
     began_at: u64,
     /// When service was given to a host last, and when all were told of it.
     given_at: u64,
@@ -244,6 +246,7 @@ impl Coordinator {
             hearings: memory.places.iter().map(|_| Hearing::new(now, false)).collect(),
             demands: memory.ledgers.iter().map(|_| Demand::default()).collect(),
             workloads: config.clusters.iter().map(|_| Workload::default()).collect(),
+            was_ready: memory.term > 0,
             memory,
             log,
             pending: Vec::new(),
@@ -453,9 +456,11 @@ impl Coordinator {
 
     /// Tells the manager what has changed.
     fn tell_manager(&mut self) {
+        let is_ready = self.is_ready();
+        self.was_ready = self.is_joined() && (self.was_ready || is_ready);
         let standing = Standing {
             view: self.memory.view,
-            ready: self.is_ready(),
+            ready: is_ready || self.was_ready,
             protected: self.protected(),
             members: self.memory.places.iter().map(|place| place.member).collect(),
             drained: self.memory.places.iter().filter(|place| place.is_drained).map(|place| place.member.node).collect(),
