@@ -1,6 +1,6 @@
 //! The branch office with three hosts for the box: two that serve and run, and a witness with the coordinator.
 
-use crate::network::{CLIENT, Chain, GIVE_UP, HELD_BODY, INSIDE, Options, RECOVERY_LIMIT, SERVER, SERVER_2, socket};
+use crate::network::{self, CLIENT, Chain, HELD_BODY, INSIDE, Options, RECOVERY_LIMIT, SERVER, SERVER_2, socket};
 use crate::{PATIENCE, binary};
 use anyhow::{Context, Result, ensure};
 use holdfast::lab::hosts::{Addresses, Hosts};
@@ -11,7 +11,6 @@ use holdfast::lab::{Interrupt, Lab, keepalive, udp, until};
 use holdfast::status::{self, Protected, Status};
 use rustix::process::Signal;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 /// The hosts that serve the ports, and run runtimes.
 pub const SERVING: [&str; 2] = ["alpha", "beta"];
@@ -128,24 +127,12 @@ impl Cluster {
 
     /// Opens keep-alive connections.
     pub fn hold(&self, server: &str, count: usize) -> Result<keepalive::KeepAlive> {
-        let plan = keepalive::Plan {
-            server: socket(server),
-            path: "/held".into(),
-            body: HELD_BODY.into(),
-            count,
-            interval: Duration::from_millis(200),
-            answer_within: GIVE_UP,
-        };
-        keepalive::KeepAlive::open(&self.hosts.client, &plan, self.lab.interrupt())
+        network::hold(&self.hosts.client, server, count, self.lab.interrupt())
     }
 
     /// Starts an echo at the server and numbered datagrams to it.
     pub fn stream(&self, flows: usize, per_second: u64) -> Result<(udp::Echo, udp::Stream)> {
-        let server = socket(&format!("{SERVER}:7007"));
-        let echo = udp::Echo::start(&self.hosts.server, server)?;
-        let stream = udp::Stream::start(&self.hosts.client, udp::Plan { server, flows, per_second })?;
-        until("datagrams return", PATIENCE, self.lab.interrupt(), || Ok((stream.datagrams().returned > 0).then_some(())))?;
-        Ok((echo, stream))
+        network::stream(&self.hosts.client, &self.hosts.server, flows, per_second, self.lab.interrupt())
     }
 
     /// Stops every host's part and checks that it ends well.

@@ -6,7 +6,7 @@ use holdfast::lab::link::Offloads;
 use holdfast::lab::nginx::{Nginx, Site};
 use holdfast::lab::running::RunningBox;
 use holdfast::lab::topology::{Addresses, Topology};
-use holdfast::lab::{Interrupt, Lab, keepalive, udp};
+use holdfast::lab::{Interrupt, Lab, Namespace, keepalive, udp};
 use holdfast::status::Protected;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -162,26 +162,12 @@ impl Network {
 
     /// Opens keep-alive connections to a web server.
     pub fn hold(&self, server: &str, count: usize) -> Result<keepalive::KeepAlive> {
-        let plan = keepalive::Plan {
-            server: socket(server),
-            path: "/held".into(),
-            body: HELD_BODY.into(),
-            count,
-            interval: Duration::from_millis(200),
-            answer_within: GIVE_UP,
-        };
-        keepalive::KeepAlive::open(&self.topology.client, &plan, self.lab.interrupt())
+        hold(&self.topology.client, server, count, self.lab.interrupt())
     }
 
     /// Starts an echo at the server and numbered datagrams to it.
     pub fn stream(&self, flows: usize, per_second: u64) -> Result<(udp::Echo, udp::Stream)> {
-        let server = socket(&format!("{SERVER}:7007"));
-        let echo = udp::Echo::start(&self.topology.server, server)?;
-        let stream = udp::Stream::start(&self.topology.client, udp::Plan { server, flows, per_second })?;
-        holdfast::lab::until("datagrams return", crate::PATIENCE, self.lab.interrupt(), || {
-            Ok((stream.datagrams().returned > 0).then_some(()))
-        })?;
-        Ok((echo, stream))
+        stream(&self.topology.client, &self.topology.server, flows, per_second, self.lab.interrupt())
     }
 
     /// Waits until every flow has its replica (at once under a protection that promises nothing).
@@ -216,6 +202,34 @@ impl Network {
         ensure!(status.success(), "SIGTERM ended the box with {status}");
         Ok(())
     }
+}
+
+/// Opens keep-alive connections from a namespace to a web server.
+pub fn hold(client: &Namespace, server: &str, count: usize, interrupt: &Interrupt) -> Result<keepalive::KeepAlive> {
+    let plan = keepalive::Plan {
+        server: socket(server),
+        path: "/held".into(),
+        body: HELD_BODY.into(),
+        count,
+        interval: Duration::from_millis(200),
+        answer_within: GIVE_UP,
+    };
+    keepalive::KeepAlive::open(client, &plan, interrupt)
+}
+
+/// Starts an echo at the server and numbered datagrams to it.
+pub fn stream(
+    client: &Namespace,
+    server: &Namespace,
+    flows: usize,
+    per_second: u64,
+    interrupt: &Interrupt,
+) -> Result<(udp::Echo, udp::Stream)> {
+    let address = socket(&format!("{SERVER}:7007"));
+    let echo = udp::Echo::start(server, address)?;
+    let stream = udp::Stream::start(client, udp::Plan { server: address, flows, per_second })?;
+    holdfast::lab::until("datagrams return", crate::PATIENCE, interrupt, || Ok((stream.datagrams().returned > 0).then_some(())))?;
+    Ok((echo, stream))
 }
 
 /// The namespaces without a box.
