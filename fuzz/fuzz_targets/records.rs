@@ -7,7 +7,7 @@ use arbitrary::Arbitrary;
 use holdfast_fuzz::CONFIGURATION;
 use holdfast_node::address::{COORDINATOR, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig};
+use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig};
 use holdfast_node::message::{Control, Member, MemberState};
 use holdfast_node::rules::MAX_RULES;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
@@ -41,6 +41,7 @@ fn switch_and_coordinator(steps: &[Step]) {
         succeeds: false,
     });
     let config = CoordinatorConfig {
+        hosts: HostsConfig::one(),
         me: coordinator_peer,
         clusters: ClusterConfig::only(3, 2, true),
         rules: Vec::new(),
@@ -120,7 +121,7 @@ fuzz_target!(|steps: Vec<Step>| {
             peer
         })
         .collect();
-    let member = |node, incarnation| Member { node, incarnation, state: MemberState::Running, cluster: 0 };
+    let member = |node, incarnation| Member { node, incarnation, state: MemberState::Running, cluster: 0, host: 0 };
     peers[0].send_control(ME.node, &Control::View { version: 1, members: vec![member(16, 2), member(17, 1), member(18, 1)] });
     let mut now = 1_000_000_000;
     for step in steps.iter().take(64) {

@@ -3,7 +3,7 @@
 use holdfast::config::{self, Checked};
 use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, MANAGER, SWITCH};
 use holdfast_node::channel::FabricConfig;
-use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig};
+use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig};
 use holdfast_node::edge::Edge;
 use holdfast_node::host::{Host, HostOut};
 use holdfast_node::hub::Hub;
@@ -81,6 +81,7 @@ impl WholeBox {
             succeeds: false,
         });
         let coordinator = CoordinatorConfig {
+            hosts: HostsConfig::one(),
             me: Peer { node: COORDINATOR, incarnation: 1 },
             clusters: ClusterConfig::only(2, chains.len() as u16, true),
             rules: checked.rules.clone(),
