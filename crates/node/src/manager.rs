@@ -150,11 +150,6 @@ impl Manager {
         self.quorum = Some(Quorum::new(me, hosts, patience, now));
     }
 
-    /// Which hosts are there, if there are several.
-    pub fn quorum(&self) -> Option<&Quorum> {
-        self.quorum.as_ref()
-    }
-
     /// Of several hosts, wherever it is: the coordinator has been heard lately.
     pub(crate) fn is_coordinator_heard(&self) -> bool {
         let patience = self.quorum.as_ref().map_or(0, Quorum::patience);
@@ -300,8 +295,7 @@ impl Manager {
                 Ok(message) if record.from.node == COORDINATOR => self.handle_coordinator(message),
                 Ok(Control::Beat(beat)) => {
                     let host = host_of(record.from.node);
-                    let heard =
-                        host.and_then(|host| self.quorum.as_mut().and_then(|quorum| quorum.handle_beat(host, &beat, now)));
+                    let heard = host.and_then(|host| self.quorum.as_mut().and_then(|quorum| quorum.handle_beat(host, &beat)));
                     self.change(heard);
                 }
                 Ok(message) => self.handle_runtime(record.from, message),

@@ -26,8 +26,6 @@ pub enum Change {
 
 #[derive(Debug, Clone, Copy)]
 struct Heard {
-    /// When, by this host's clock.
-    at: u64,
     /// When it was sent, by the other's.
     sent: u64,
     /// When the last beat was sent from here that the other had.
@@ -128,16 +126,11 @@ impl Quorum {
     }
 
     /// Another host's manager lives.
-    pub fn handle_beat(&mut self, host: u16, beat: &Beat, now: u64) -> Option<Change> {
+    pub fn handle_beat(&mut self, host: u16, beat: &Beat) -> Option<Change> {
         let echo = beat.echoes.get(usize::from(self.me)).copied()?;
         let known = self.others.get_mut(usize::from(host))?;
-        *known = Some(Heard { at: now, sent: beat.sent, echo, term: beat.term, serves: beat.serves });
+        *known = Some(Heard { sent: beat.sent, echo, term: beat.term, serves: beat.serves });
         self.hear_of(beat.term)
-    }
-
-    /// When a host was heard last.
-    pub fn last_heard(&self, host: u16) -> Option<u64> {
-        self.others.get(usize::from(host)).copied().flatten().map(|heard| heard.at)
     }
 
     /// What the time brings.
@@ -232,7 +225,7 @@ mod tests {
                         if self.cut.contains(&(at, other)) {
                             self.late.push((at, other, beat.clone()));
                         } else if !self.stopped.contains(&other) {
-                            self.quorums[other].handle_beat(at as u16, &beat, now + self.offsets[other]);
+                            self.quorums[other].handle_beat(at as u16, &beat);
                         }
                     }
                 }
@@ -286,8 +279,7 @@ mod tests {
             hosts.run(1000, 1000 + 3 * PATIENCE);
             assert_eq!(hosts.serving(), [1], "{cut:?}");
             for (from, to, beat) in core::mem::take(&mut hosts.late) {
-                let now = 1000 + 3 * PATIENCE + hosts.offsets[to];
-                hosts.quorums[to].handle_beat(from as u16, &beat, now);
+                hosts.quorums[to].handle_beat(from as u16, &beat);
             }
             hosts.run(1000 + 3 * PATIENCE, 1000 + 4 * PATIENCE);
             assert_eq!(hosts.serving(), [1], "{cut:?}");

@@ -119,12 +119,13 @@ impl Coordinator {
         if !self.is_joined() {
             return;
         }
-        self.tell_service();
+        self.tell_service(self.last_turn);
         self.tell_managers();
         self.admit();
     }
 
-    fn tell_service(&mut self) {
+    fn tell_service(&mut self, now: u64) {
+        self.refreshed_at = now;
         let (host, term) = (self.memory.serving_host, self.memory.term);
         for node in self.managers() {
             self.pending.push((node, Control::Serve { host, term }));
@@ -181,21 +182,12 @@ impl Coordinator {
             return;
         }
         self.give_up(&lost);
-        let serving = &self.hosts[usize::from(self.memory.serving_host)];
-        let count = self.hosts.len() as u16;
-        let has_given_up = |beat: &Beat| beat.term >= self.memory.term && !beat.serves && !is_majority(beat.connected, count);
-        let is_served = match &serving.beat {
-            Some(beat) => !has_given_up(beat),
-            // One that has never been heard in this life may still come: the others may have to tell of it first.
-            None => serving.heard_at.is_none() && self.memory.term > 0 && now.saturating_sub(self.began_at) < 3 * patience,
-        };
-        let stopped = serving.beat.as_ref().is_some_and(|beat| beat.term > self.memory.term);
-        if self.memory.term > 0 && is_served && !stopped && !self.has_stopped(now) {
-            self.refresh(now);
-            return;
+        if !self.is_served(now) {
+            self.serve_elsewhere(now);
+        } else if now.saturating_sub(self.refreshed_at) > patience {
+            // By this the managers know, too, that there is a coordinator.
+            self.tell_service(now);
         }
-        self.serve_elsewhere(now);
-        self.refresh(now);
     }
 
     /// Whoever lives on these hosts is given up.
@@ -208,19 +200,27 @@ impl Coordinator {
         }
     }
 
-    /// The host that serves has had this term, and says that it does not serve.
-    fn has_stopped(&self, now: u64) -> bool {
-        let serving = &self.hosts[usize::from(self.memory.serving_host)];
-        let is_idle = serving.beat.as_ref().is_some_and(|beat| beat.term >= self.memory.term && !beat.serves);
-        // It is given time to begin.
-        is_idle && now.saturating_sub(self.given_at) > 3 * self.config.hosts.patience
+    /// The host that is to serve does, or may be about to.
+    fn is_served(&self, now: u64) -> bool {
+        let (term, count) = (self.memory.term, self.hosts.len() as u16);
+        // It is given time to begin; and in a new life of this coordinator, to be heard.
+        let is_soon = |since: u64| now.saturating_sub(since) <= 3 * self.config.hosts.patience;
+        match &self.hosts[usize::from(self.memory.serving_host)].beat {
+            _ if term == 0 => false,
+            None => is_soon(self.began_at),
+            Some(beat) if beat.term > term => false,
+            Some(beat) if beat.term == term && !beat.serves => is_majority(beat.connected, count) && is_soon(self.given_at),
+            Some(_) => true,
+        }
     }
 
-    fn refresh(&mut self, now: u64) {
-        if now.saturating_sub(self.refreshed_at) > self.config.hosts.patience && self.memory.term > 0 {
-            self.refreshed_at = now;
-            self.tell_service();
-        }
+    /// Service is given to a host.
+    pub(super) fn give_service(&mut self, host: u16, now: u64) {
+        let highest = self.hosts.iter().filter_map(|known| known.beat.as_ref()).map(|beat| beat.term).max().unwrap_or(0);
+        let term = self.memory.term.max(highest) + 1;
+        self.record(Entry::Serves { host, term });
+        self.given_at = now;
+        self.tell_service(now);
     }
 
     /// Another host, or the same anew, is to serve: one that has ports and is connected to more than half of all.
@@ -237,11 +237,7 @@ impl Coordinator {
         if self.memory.term == 0 && host != serving && now.saturating_sub(self.began_at) < self.config.start_timeout {
             return;
         }
-        let highest = self.hosts.iter().filter_map(|known| known.beat.as_ref()).map(|beat| beat.term).max().unwrap_or(0);
-        let term = self.memory.term.max(highest) + 1;
-        self.record(Entry::Serves { host, term });
-        self.given_at = now;
-        self.tell_service();
+        self.give_service(host, now);
         // Whoever was to be fenced is fenced where packets leave now; those of a host that is gone go with it.
         for at in 0..self.memory.places.len() {
             let member = self.memory.places[at].member;

@@ -14,8 +14,9 @@ use crate::rules::RuleSet;
 use holdfast_protection::Peer;
 use serde::{Deserialize, Serialize};
 
-/// A process that keeps dying is given no more time than this, ns.
-const LONGEST_PAUSE: u64 = (SECOND / 10) << 7;
+/// A process that keeps dying is given time, ns: twice as much each time, so often.
+const SHORTEST_PAUSE: u64 = SECOND / 10;
+const DOUBLINGS: u32 = 7;
 /// Failovers, and drains, that are remembered for `status`.
 const KEPT: usize = 64;
 
@@ -240,7 +241,7 @@ impl Memory {
         self.view += 1;
         for place in &mut self.places {
             place.started_at = place.started_at.min(at);
-            place.start_at = place.start_at.map(|due| due.min(at + LONGEST_PAUSE));
+            place.start_at = place.start_at.map(|due| due.min(at + (SHORTEST_PAUSE << DOUBLINGS)));
         }
     }
 
@@ -279,7 +280,7 @@ impl Memory {
         // A process that lives for a while is started again at once; one that keeps dying is given time.
         let lived = at.saturating_sub(place.started_at);
         place.failures = if lived > 10 * SECOND { 0 } else { place.failures + 1 };
-        let pause = if place.failures <= 2 { 0 } else { ((SECOND / 10) << (place.failures - 3).min(7)).min(LONGEST_PAUSE) };
+        let pause = if place.failures <= 2 { 0 } else { SHORTEST_PAUSE << (place.failures - 3).min(DOUBLINGS) };
         place.start_at = if place.is_drained { None } else { Some(at + pause) };
         let serves = |place: &Place| matches!(place.member.state, MemberState::Running | MemberState::Leaving);
         if !self.places.iter().any(|place| place.member.cluster == cluster && serves(place)) {

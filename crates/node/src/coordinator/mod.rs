@@ -660,7 +660,7 @@ impl Coordinator {
         let serves = host == self.memory.serving_host;
         if serves && self.memory.term > 0 {
             // Each term is one life of the switch.
-            self.record(Entry::Serves { host, term: self.memory.term + 1 });
+            self.give_service(host, self.last_turn);
         }
         for (place, hearing) in self.memory.places.iter().zip(&mut self.hearings) {
             if serves || place.member.host == host {
