@@ -111,10 +111,7 @@ fn a_runtime_that_dies_meanwhile_is_recovered(interrupt: &Interrupt) -> Result<(
         .running
         .wait_for("the box knows that it is not safe", PATIENCE, interrupt, |status| status.protected != Protected::Yes)?;
     signal_pid(last.pid, Signal::KILL)?;
-    let status = network.running.wait_for("its flows are recovered", RECOVERY_LIMIT, interrupt, |status| {
-        status.failover(victim.id, victim.incarnation).is_some_and(|failover| failover.recovered_us.is_some())
-    })?;
-    let failover = status.failover(victim.id, victim.incarnation).context("it was there a moment ago")?;
+    let failover = network.wait_recovered(&victim)?;
     ensure!(failover.flows > 0 && failover.lost == 0, "{failover:?}");
     network.wait_protected()?;
     ensure_unbroken(&held, interrupt)?;

@@ -62,10 +62,7 @@ fn a_killed_coordinator_finds_its_log_in_etcd(interrupt: &Interrupt) -> Result<(
     signal_pid(last.pid, Signal::KILL)?;
     signal_pid(victim.pid, Signal::KILL)?;
     wait_for_next(&network, &last, interrupt)?;
-    let status = network.running.wait_for("its flows are recovered", RECOVERY_LIMIT, interrupt, |status| {
-        status.failover(victim.id, victim.incarnation).is_some_and(|failover| failover.recovered_us.is_some())
-    })?;
-    let failover = status.failover(victim.id, victim.incarnation).context("it was there a moment ago")?;
+    let failover = network.wait_recovered(&victim)?;
     ensure!(failover.flows > 0 && failover.lost == 0, "{failover:?}");
     network.wait_protected()?;
     ensure_unbroken(&held, interrupt)?;

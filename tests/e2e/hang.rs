@@ -6,7 +6,7 @@ use holdfast::lab::requirements::*;
 use holdfast::lab::running::Victim;
 use holdfast::lab::{Interrupt, until};
 use holdfast_tests::PATIENCE;
-use holdfast_tests::network::{Chain, Network, Options, RECOVERY_LIMIT, VIRTUAL};
+use holdfast_tests::network::{Chain, Network, Options, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};
 use rustix::process::Signal;
 use std::process::ExitCode;
@@ -19,13 +19,11 @@ fn main() -> ExitCode {
 }
 
 /// Stops the busiest runtime and waits until the box has replaced it.
-fn stop_busiest(network: &Network, interrupt: &Interrupt) -> Result<Victim> {
+fn stop_busiest(network: &Network) -> Result<Victim> {
     network.wait_protected()?;
     let victim = network.running.busiest(None)?;
     signal_pid(victim.pid, Signal::STOP)?;
-    network.running.wait_for("the stopped runtime's flows are served elsewhere", RECOVERY_LIMIT, interrupt, |status| {
-        status.failover(victim.id, victim.incarnation).is_some_and(|failover| failover.recovered_us.is_some())
-    })?;
+    network.wait_recovered(&victim)?;
     Ok(victim)
 }
 
@@ -45,7 +43,7 @@ fn a_stopped_runtime_loses_its_flows_to_others(interrupt: &Interrupt) -> Result<
     let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
     network.serve_web()?;
     let held = network.hold(VIRTUAL, 60)?;
-    let victim = stop_busiest(&network, interrupt)?;
+    let victim = stop_busiest(&network)?;
     let connections = held.verify(interrupt)?;
     ensure!(connections.broken == 0, "while it is stopped: {connections:?}");
     wake(&victim)?;
@@ -63,7 +61,7 @@ fn a_stopped_runtime_loses_its_flows_to_others(interrupt: &Interrupt) -> Result<
 fn a_woken_runtime_releases_nothing(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
     let (_echo, stream) = network.stream(30, 1000)?;
-    let victim = stop_busiest(&network, interrupt)?;
+    let victim = stop_busiest(&network)?;
     let returned = stream.datagrams().returned;
     until("datagrams return", PATIENCE, interrupt, || Ok((stream.datagrams().returned > returned + 300).then_some(())))?;
     let before = stream.datagrams();

@@ -1,9 +1,9 @@
 //! The branch office with three hosts for the box: two that serve and run, and a witness with the coordinator.
 
-use crate::network::{self, CLIENT, Chain, HELD_BODY, INSIDE, Options, RECOVERY_LIMIT, SERVER, SERVER_2, socket};
+use crate::network::{self, Chain, HELD_BODY, Options, RECOVERY_LIMIT, SERVER, SERVER_2, socket};
 use crate::{PATIENCE, binary};
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::hosts::{Addresses, Hosts};
+use holdfast::lab::hosts::Hosts;
 use holdfast::lab::nginx::{self, Nginx, Site};
 use holdfast::lab::process::signal_pid;
 use holdfast::lab::running::RunningBox;
@@ -34,13 +34,9 @@ impl Cluster {
     /// Builds it, with web servers and a key for its messages, and waits until the box is ready and safe.
     pub fn start(interrupt: &Interrupt) -> Result<Cluster> {
         let mut lab = Lab::new(interrupt.clone())?;
-        let addresses = Addresses {
-            client: format!("{CLIENT}/24"),
-            inside_gateway: INSIDE.into(),
-            servers: vec![format!("{SERVER}/24"), format!("{SERVER_2}/24")],
-        };
+        let options = Options::protected(Chain::Balanced);
         let names = [SERVING[0], SERVING[1], WITNESS];
-        let hosts = Hosts::build(&mut lab, &names, &addresses)?;
+        let hosts = Hosts::build(&mut lab, &names, &network::addresses(&options))?;
         let key = lab.scratch().join("key");
         let made = std::process::Command::new(binary()?).arg("keygen").arg(&key).output()?;
         ensure!(made.status.success(), "keygen: {}", String::from_utf8_lossy(&made.stderr));
@@ -51,8 +47,7 @@ impl Cluster {
             state = lab.scratch().join("state").display(),
             key = key.display()
         );
-        let configuration =
-            Options::protected(Chain::Balanced).configuration().replace("{ min: 3, max: 3 }", "{ min: 4, max: 4 }") + &more;
+        let configuration = options.configuration().replace("{ min: 3, max: 3 }", "{ min: 4, max: 4 }") + &more;
         let site = Site::new(&lab, "site")?;
         site.add("held", HELD_BODY)?;
         let servers: Vec<SocketAddr> = vec![socket(&format!("{SERVER}:80")), socket(&format!("{SERVER_2}:80"))];

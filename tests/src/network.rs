@@ -4,10 +4,10 @@ use crate::binary;
 use anyhow::{Context, Result, ensure};
 use holdfast::lab::link::Offloads;
 use holdfast::lab::nginx::{Nginx, Site};
-use holdfast::lab::running::RunningBox;
+use holdfast::lab::running::{RunningBox, Victim};
 use holdfast::lab::topology::{Addresses, Topology};
 use holdfast::lab::{Interrupt, Lab, Namespace, keepalive, udp};
-use holdfast::status::Protected;
+use holdfast::status::{Failover, Protected, Status};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -179,6 +179,15 @@ impl Network {
         Ok(())
     }
 
+    /// Waits until the flows of a runtime that failed are served elsewhere, and gives the account of it.
+    pub fn wait_recovered(&self, victim: &Victim) -> Result<Failover> {
+        let what = format!("the flows of runtime {} are recovered", victim.id);
+        let account = |status: &Status| status.failover(victim.id, victim.incarnation).cloned();
+        let is_over = |status: &Status| account(status).is_some_and(|failover| failover.recovered_us.is_some());
+        let status = self.running.wait_for(&what, RECOVERY_LIMIT, self.lab.interrupt(), is_over)?;
+        account(&status).context("it was there a moment ago")
+    }
+
     /// Kills every runtime, one after the other, each when the one before is back and everything is protected again: whichever owned a
     /// flow has failed then. `between` runs after each.
     pub fn kill_each_runtime(&self, mut between: impl FnMut() -> Result<()>) -> Result<()> {
@@ -201,6 +210,19 @@ impl Network {
         let status = self.running.stop(crate::PATIENCE, self.lab.interrupt())?;
         ensure!(status.success(), "SIGTERM ended the box with {status}");
         Ok(())
+    }
+}
+
+/// Who has which address, whatever stands between client and server.
+pub fn addresses(options: &Options) -> Addresses {
+    let is_plain = options.chain == Chain::Plain;
+    Addresses {
+        client: format!("{CLIENT}/24"),
+        inside_gateway: INSIDE.into(),
+        servers: vec![format!("{SERVER}/24"), format!("{SERVER_2}/24")],
+        behind_box: if is_plain { vec![("172.20.5.0/24".into(), "192.0.2.2".into())] } else { Vec::new() },
+        devices: ("lan0".into(), "wan0".into()),
+        offloads: options.offloads,
     }
 }
 
@@ -236,15 +258,7 @@ pub fn stream(
 pub fn cables(options: &Options, interrupt: &Interrupt) -> Result<(Lab, Topology)> {
     let mut lab = Lab::new(interrupt.clone())?;
     let plain = options.chain == Chain::Plain;
-    let addresses = Addresses {
-        client: format!("{CLIENT}/24"),
-        inside_gateway: INSIDE.into(),
-        servers: vec![format!("{SERVER}/24"), format!("{SERVER_2}/24")],
-        behind_box: if plain { vec![("172.20.5.0/24".into(), "192.0.2.2".into())] } else { Vec::new() },
-        devices: ("lan0".into(), "wan0".into()),
-        offloads: options.offloads,
-    };
-    let topology = Topology::build(&mut lab, &addresses)?;
+    let topology = Topology::build(&mut lab, &addresses(options))?;
     if plain {
         use holdfast::lab::{link, topology::HOST_DEVICE};
         for (namespace, address, network, gateway) in

@@ -1,9 +1,9 @@
 //! The part of the demo with three hosts: one is drained and restored under load, and the one that serves is killed with everything on it.
 
 use super::progress::Progress;
-use super::report::micros;
-use super::scenario::{HELD_BODY, RECOVERY_LIMIT, backends, held_plan};
-use crate::lab::hosts::{Addresses, Hosts};
+use super::report::account;
+use super::scenario::{HELD_BODY, RECOVERY_LIMIT, addresses, backends, held_plan};
+use crate::lab::hosts::Hosts;
 use crate::lab::keepalive::KeepAlive;
 use crate::lab::nginx::{self, Site};
 use crate::lab::process::signal_pid;
@@ -81,13 +81,7 @@ impl HostStep {
                 format!("kill -9 of everything on host {host}, which served: the other serves after {done_ms} ms")
             }
         };
-        let Datagrams { sent, lost, reordered, longest_silence_us, .. } = self.datagrams;
-        format!(
-            "{begin}; {} of {} connections alive; of {sent} datagrams {lost} lost, {reordered} reordered, longest silence {}",
-            self.connections_alive,
-            self.connections_opened,
-            micros(longest_silence_us)
-        )
+        format!("{begin}; {}", account((self.connections_alive, self.connections_opened), &self.datagrams))
     }
 }
 
@@ -109,12 +103,7 @@ pub(super) fn run(
 ) -> Result<Vec<HostStep>> {
     progress.step("a box of three hosts: two that serve and run, and a witness with the coordinator");
     let mut lab = Lab::new(interrupt.clone())?;
-    let addresses = Addresses {
-        client: "10.0.0.2/24".into(),
-        inside_gateway: "10.0.0.1".into(),
-        servers: ["198.51.100.254/24", "198.51.100.11/24", "198.51.100.12/24"].map(String::from).to_vec(),
-    };
-    let hosts = Hosts::build(&mut lab, &NAMES, &addresses)?;
+    let hosts = Hosts::build(&mut lab, &NAMES, &addresses())?;
     let site = Site::new(&lab, "site")?;
     site.add("held", HELD_BODY)?;
     let servers = nginx::start_all(&lab, &hosts.server, &backends(), &site)?;

@@ -288,6 +288,15 @@ impl Report {
     }
 }
 
+/// What became of connections, alive and opened, and of the datagrams of a step.
+pub(super) fn account((alive, opened): (usize, usize), datagrams: &Datagrams) -> String {
+    let Datagrams { sent, lost, reordered, longest_silence_us, .. } = datagrams;
+    let silence = micros(*longest_silence_us);
+    format!(
+        "{alive} of {opened} connections alive; of {sent} datagrams {lost} lost, {reordered} reordered, longest silence {silence}"
+    )
+}
+
 /// A time with a unit that suits it.
 pub(super) fn micros(us: u64) -> String {
     match us {

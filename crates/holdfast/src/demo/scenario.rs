@@ -182,7 +182,7 @@ pub(super) fn held_plan(count: usize) -> keepalive::Plan {
     }
 }
 
-fn addresses() -> Addresses {
+pub(super) fn addresses() -> Addresses {
     Addresses {
         client: "10.0.0.2/24".into(),
         inside_gateway: "10.0.0.1".into(),

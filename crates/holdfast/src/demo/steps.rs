@@ -4,7 +4,7 @@
 //! silent for how long) is its account alone.
 
 use super::progress::Progress;
-use super::report::micros;
+use super::report::account;
 use super::scenario::{Load, RECOVERY_LIMIT, Script, count_under_way};
 use crate::lab::process::signal_pid;
 use crate::lab::running::RunningBox;
@@ -133,13 +133,7 @@ impl Step {
             }
             Action::Restore => format!("restore of runtime {node}: it serves after {done_ms} ms"),
         };
-        let Datagrams { sent, lost, reordered, longest_silence_us, .. } = self.datagrams;
-        format!(
-            "{begin}; {} of {} connections alive; of {sent} datagrams {lost} lost, {reordered} reordered, longest silence {}",
-            self.connections_alive,
-            self.connections_opened,
-            micros(longest_silence_us)
-        )
+        format!("{begin}; {}", account((self.connections_alive, self.connections_opened), &self.datagrams))
     }
 }
 

@@ -1,28 +1,17 @@
-//! Several hosts between one client and one server: three bridges in a namespace of their own join them. The inside network has the client and every host's
-//! `lan0`, the outside network the server and every host's `wan0`, and the fabric every host's `fab0`.
+//! Several hosts between one client and one server: three bridges in a namespace of their own join them. The inside network has the client and a device of every
+//! host, the outside network the server and another one, and the fabric every host's `fab0`.
 
-use super::link::{self, Offloads};
-use super::topology::HOST_DEVICE;
+use super::link;
+use super::topology::{Addresses, HOST_DEVICE};
 use super::{Lab, Namespace};
 use anyhow::Result;
 
-/// The devices of a host: inside, outside, fabric.
-pub const DEVICES: [&str; 3] = ["lan0", "wan0", "fab0"];
-/// The bridges, in the same order.
+/// A host's device on the fabric.
+const FABRIC_DEVICE: &str = "fab0";
+/// The bridges: inside, outside, between the hosts.
 const BRIDGES: [&str; 3] = ["inside", "outside", "fabric"];
 /// Largest packet between the hosts, bytes.
 const FABRIC_MTU: &str = "2600";
-
-/// Who has which address.
-#[derive(Debug, Clone)]
-pub struct Addresses {
-    /// The client's address on the inside network, with its prefix length.
-    pub client: String,
-    /// The box's address there.
-    pub inside_gateway: String,
-    /// The server's addresses on the outside network, with their prefix lengths.
-    pub servers: Vec<String>,
-}
 
 /// In which direction a host's link to the others is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +48,7 @@ impl Hosts {
         }
         let join = |lab: &Lab, namespace: &Namespace, device: &str, name: &str, bridge: &str| -> Result<()> {
             let port = format!("{}-{name}", &bridge[..3]);
-            link::veth((namespace, device), (&network, &port), Offloads::Off, lab.interrupt())?;
+            link::veth((namespace, device), (&network, &port), addresses.offloads, lab.interrupt())?;
             if bridge == BRIDGES[2] {
                 namespace.ip(&format!("link set {device} mtu {FABRIC_MTU}"))?;
                 network.ip(&format!("link set {port} mtu {FABRIC_MTU}"))?;
@@ -68,20 +57,17 @@ impl Hosts {
         };
         join(lab, &client, HOST_DEVICE, "client", BRIDGES[0])?;
         join(lab, &server, HOST_DEVICE, "server", BRIDGES[1])?;
+        let (inside, outside) = &addresses.devices;
         let mut hosts = Vec::new();
         for name in names {
             let host = lab.namespace(name)?;
             link::silence(&host)?;
-            for (device, bridge) in DEVICES.iter().zip(BRIDGES) {
+            for (device, bridge) in [inside.as_str(), outside, FABRIC_DEVICE].into_iter().zip(BRIDGES) {
                 join(lab, &host, device, name, bridge)?;
             }
             hosts.push(host);
         }
-        link::address(&client, HOST_DEVICE, &addresses.client)?;
-        link::route(&client, "default", &addresses.inside_gateway)?;
-        for address in &addresses.servers {
-            link::address(&server, HOST_DEVICE, address)?;
-        }
+        addresses.assign(&client, &server)?;
         network.run("nft add table bridge cuts")?;
         network.run("nft add chain bridge cuts forward { type filter hook forward priority 0 ; }")?;
         Ok(Hosts { client, server, network, hosts })

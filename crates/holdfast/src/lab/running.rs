@@ -61,23 +61,26 @@ impl RunningBox {
         self.process.wait_while_running("holdfast run says ready", READY_LIMIT, interrupt, said_ready)
     }
 
-    /// Starts one host of a box that has several, without waiting for anything.
-    pub fn launch_host(lab: &Lab, namespace: &Namespace, binary: &Path, configuration: &str, host: &str) -> Result<RunningBox> {
-        let file = lab.write(&format!("{host}.yaml"), configuration)?;
-        let control = lab.scratch().join(format!("{host}.sock"));
-        let mut command = namespace.command(binary);
-        command.arg("run").arg(&file).args(["--host", host, "--control"]).arg(&control);
-        let process = Process::start(command, &format!("holdfast-{host}"), lab.scratch())?;
-        Ok(RunningBox { process, binary: binary.to_owned(), control })
-    }
-
     /// Starts it without waiting for anything: for configurations that must be refused.
     pub fn launch(lab: &Lab, namespace: &Namespace, binary: &Path, configuration: &str) -> Result<RunningBox> {
-        let file = lab.write("holdfast.yaml", configuration)?;
-        let control = lab.scratch().join("control.sock");
+        RunningBox::launch_as(lab, namespace, binary, configuration, None)
+    }
+
+    /// Starts one host of a box that has several, without waiting for anything.
+    pub fn launch_host(lab: &Lab, namespace: &Namespace, binary: &Path, configuration: &str, host: &str) -> Result<RunningBox> {
+        RunningBox::launch_as(lab, namespace, binary, configuration, Some(host))
+    }
+
+    fn launch_as(lab: &Lab, namespace: &Namespace, binary: &Path, configuration: &str, host: Option<&str>) -> Result<RunningBox> {
+        let name = host.unwrap_or("holdfast");
+        let file = lab.write(&format!("{name}.yaml"), configuration)?;
+        let control = lab.scratch().join(host.map_or("control.sock".to_owned(), |host| format!("{host}.sock")));
         let mut command = namespace.command(binary);
         command.arg("run").arg(&file).arg("--control").arg(&control);
-        let process = Process::start(command, "holdfast", lab.scratch())?;
+        if let Some(host) = host {
+            command.args(["--host", host]);
+        }
+        let process = Process::start(command, name, lab.scratch())?;
         Ok(RunningBox { process, binary: binary.to_owned(), control })
     }
 

@@ -21,6 +21,21 @@ pub struct Addresses {
     pub offloads: Offloads,
 }
 
+impl Addresses {
+    /// Gives client and server what is theirs.
+    pub(super) fn assign(&self, client: &Namespace, server: &Namespace) -> Result<()> {
+        link::address(client, HOST_DEVICE, &self.client)?;
+        link::route(client, "default", &self.inside_gateway)?;
+        for address in &self.servers {
+            link::address(server, HOST_DEVICE, address)?;
+        }
+        for (network, gateway) in &self.behind_box {
+            link::route(server, network, gateway)?;
+        }
+        Ok(())
+    }
+}
+
 /// The name of the client's and the server's device.
 pub const HOST_DEVICE: &str = "eth0";
 
@@ -43,14 +58,7 @@ impl Topology {
         let (inside, outside) = (addresses.devices.0.as_str(), addresses.devices.1.as_str());
         link::veth((&router, inside), (&client, HOST_DEVICE), addresses.offloads, lab.interrupt())?;
         link::veth((&router, outside), (&server, HOST_DEVICE), addresses.offloads, lab.interrupt())?;
-        link::address(&client, HOST_DEVICE, &addresses.client)?;
-        link::route(&client, "default", &addresses.inside_gateway)?;
-        for server_address in &addresses.servers {
-            link::address(&server, HOST_DEVICE, server_address)?;
-        }
-        for (network, gateway) in &addresses.behind_box {
-            link::route(&server, network, gateway)?;
-        }
+        addresses.assign(&client, &server)?;
         Ok(Topology { client, router, server })
     }
 }
