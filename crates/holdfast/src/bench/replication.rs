@@ -5,7 +5,7 @@
 //! each flow in both directions, and what comes out is compared; only then is time taken. The cases take turns, so that a noisy machine
 //! disturbs all alike. Frames come in an order without locality: no two of a burst share a flow, and every packet has a state of its own to send.
 
-use super::datapath::{Alone, BURST, Pair, Runs};
+use super::datapath::{Alone, BURST, Pair, PlaysOnce, Runs};
 use super::median;
 use super::traffic::{self, FRAME_LEN, percentile};
 use super::world::MakeChain;
