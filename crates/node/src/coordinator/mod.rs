@@ -31,7 +31,7 @@ pub use ledger::{Account, Ledger};
 pub use log::{LogError, Record};
 pub use scaling::Scaling;
 
-use crate::address::{FIRST_RUNTIME, MANAGER, NodeId, SWITCH, host_of, manager_of};
+use crate::address::{FIRST_RUNTIME, NodeId, SWITCH, host_of};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{
     Cause, Control, Drain, Failover, Member, MemberState, Ordered, PoolId, Protected, Report, Standing, kind, numbered,
