@@ -131,7 +131,8 @@ pub(super) fn run(
     let configuration = super::PROTECTED.replace("{ min: 3, max: 3 }", "{ min: 2, max: 3 }") + super::ELASTIC;
     let mut running = RunningBox::start(&lab, &topology.router, binary, &configuration)?;
     let echo = udp::Echo::start(&topology.server, plan.server)?;
-    // So calm that they alone keep nobody busy.
+    // So calm that this alone keeps nobody busy.
+    let plan = udp::Plan { per_second: plan.per_second / 4, ..plan };
     let calm = Plan { interval: Duration::from_secs(2), ..held_plan(connections) };
     let held = KeepAlive::open(&topology.client, &calm, interrupt)?;
     let mut stage = Stage { running: &running, topology: &topology, held, load: Vec::new(), plan, interrupt };
