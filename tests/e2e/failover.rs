@@ -1,12 +1,14 @@
 //! The same programs while every runtime is killed with SIGKILL, one after the other: whichever owned a flow has failed under it.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use holdfast::lab::download::{Download, Plan};
+use holdfast::lab::keepalive::KeepAlive;
 use holdfast::lab::programs::{self, Iperf3};
 use holdfast::lab::requirements::*;
+use holdfast::lab::running::Victim;
 use holdfast::lab::{Interrupt, until};
 use holdfast::status::Protected;
-use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, SERVER, VIRTUAL, ip, socket};
+use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, RECOVERY_LIMIT, SERVER, VIRTUAL, ip, many, socket};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::verdict::{ensure_same, ensure_served, ensure_unbroken};
 use std::process::ExitCode;
@@ -18,6 +20,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 fn main() -> ExitCode {
     run(vec![
         test("curl_fetches_100_mb", &[NGINX, CURL], curl_fetches_100_mb),
+        test("a_runtime_dies_again_and_again", &[NGINX, CURL], a_runtime_dies_again_and_again),
         test("iperf3_tcp_both_directions", &[IPERF3], iperf3_tcp_both_directions),
         test("iperf3_udp_both_directions", &[IPERF3], iperf3_udp_both_directions),
         test("ping_goes_on", &[PING], ping_goes_on),
@@ -47,6 +50,41 @@ fn curl_fetches_100_mb(interrupt: &Interrupt) -> Result<()> {
     ensure!(!download.is_over()?, "the download was over before the last kill: nothing was shown");
     let outcome = download.finish(LIMIT, interrupt)?;
     ensure!(outcome.error.is_none() && outcome.bytes == 100_000_000 && outcome.sum == sum, "{outcome:?}");
+    network.stop()
+}
+
+/// A runtime dies, and as soon as everything is protected again the one that took most of its flows over, and then the first one's next life, which has got
+/// new flows meanwhile. A thousand connections and a download go through all of it.
+fn a_runtime_dies_again_and_again(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let sum = network.site.add_random("big", 60_000_000)?;
+    let held = KeepAlive::open(&network.topology.client, &many(1000), interrupt)?;
+    let plan = Plan { url: format!("http://{VIRTUAL}/big"), bytes_per_second: Some(4_000_000), stalled_after: GIVE_UP };
+    let mut download = Download::start(&network.topology.client, &plan)?;
+    until("the download is under way", LIMIT, interrupt, || Ok((download.received() > 500_000).then_some(())))?;
+    network.wait_protected()?;
+    let first = network.running.busiest(None)?;
+    let limit = RECOVERY_LIMIT;
+    network.running.kill(&first, true, limit, interrupt)?;
+    ensure_unbroken(&held, interrupt).context("the first death")?;
+    let second = network.running.busiest(Some(first.id))?;
+    ensure!(second.flows > first.flows, "it has flows of the first one too: {second:?}, {first:?}");
+    network.running.kill(&second, true, limit, interrupt)?;
+    ensure_unbroken(&held, interrupt).context("the death of who took over")?;
+    let new = network.hold(VIRTUAL, 60)?;
+    network.wait_protected()?;
+    let status = network.running.status()?;
+    let again = status.runtime(first.id).context("it is back")?;
+    let again = Victim { id: again.id, incarnation: again.incarnation, pid: again.pid, flows: again.flows };
+    ensure!(again.incarnation > first.incarnation && again.flows > 0, "{again:?}");
+    network.running.kill(&again, true, limit, interrupt)?;
+    ensure!(!download.is_over()?, "the download was over before the last kill: nothing was shown");
+    ensure_unbroken(&held, interrupt).context("the death of the first one's next life")?;
+    ensure_unbroken(&new, interrupt)?;
+    let outcome = download.finish(LIMIT, interrupt)?;
+    ensure!(outcome.error.is_none() && outcome.bytes == 60_000_000 && outcome.sum == sum, "{outcome:?}");
+    drop((held, new));
     network.stop()
 }
 

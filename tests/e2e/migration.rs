@@ -3,12 +3,13 @@
 use anyhow::{Context, Result, ensure};
 use holdfast::lab::download::{Download, Plan};
 use holdfast::lab::process::signal_pid;
+use holdfast::lab::programs::{self, Iperf3};
 use holdfast::lab::requirements::*;
 use holdfast::lab::{Interrupt, until};
 use holdfast::moves::Progress;
-use holdfast::status::Status;
+use holdfast::status::{STATE_DRAINED, STATE_RUNNING, Status};
 use holdfast_tests::PATIENCE;
-use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, RECOVERY_LIMIT, VIRTUAL};
+use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, RECOVERY_LIMIT, SERVER, VIRTUAL, socket};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::verdict::{ensure_perfect, ensure_unbroken};
 use rustix::process::Signal;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         test("flows_move_without_a_protection", &[], flows_move_without_a_protection),
         test("a_download_goes_round_all_runtimes", &[NGINX, CURL], a_download_goes_round_all_runtimes),
         test("a_drained_runtime_ends_and_comes_back", &[NGINX], a_drained_runtime_ends_and_comes_back),
+        test("iperf3_goes_on_while_runtimes_are_drained", &[IPERF3], iperf3_goes_on_while_runtimes_are_drained),
         test("the_target_dies_meanwhile", &[NGINX], the_target_dies_meanwhile),
         test("the_source_dies_meanwhile", &[NGINX], the_source_dies_meanwhile),
         test("what_cannot_be_moved_is_said", &[], what_cannot_be_moved_is_said),
@@ -130,6 +132,46 @@ fn a_drained_runtime_ends_and_comes_back(interrupt: &Interrupt) -> Result<()> {
     ensure_unbroken(&held, interrupt)?;
     drop(held);
     network.stop()
+}
+
+/// Every runtime is drained and restored, one after the other, so that the flow moves whoever has it. TCP and UDP, in both directions: no datagram is lost.
+fn iperf3_goes_on_while_runtimes_are_drained(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    let _server = programs::iperf3_server(&network.lab, &network.topology.server, 5201)?;
+    let ids = ids(&network.running.status()?);
+    // Slowly enough that the receiver's buffer holds what comes while this machine has no core for it.
+    for udp_bits_per_second in [None, Some(1_000_000)] {
+        for reverse in [false, true] {
+            let plan = Iperf3 { server: socket(&format!("{SERVER}:5201")), udp_bits_per_second, reverse, seconds: 12 };
+            let mut process = plan.start(&network.lab, &network.topology.client, "iperf3")?;
+            wait_for_flows(&network, 2)?;
+            let mut moved = 0;
+            for id in &ids {
+                network.wait_protected()?;
+                let text = network.running.ask(&format!("drain {id}"))?;
+                let progress: Progress = serde_json::from_str(&text)?;
+                ensure!(progress.done && !progress.failed, "{progress:?}");
+                moved += progress.moved;
+                wait_for_state(&network, *id, STATE_DRAINED)?;
+                network.running.ask(&format!("restore {id}"))?;
+                wait_for_state(&network, *id, STATE_RUNNING)?;
+            }
+            ensure!(process.try_wait()?.is_none(), "iperf3 ended before the last drain: {}", process.last_words());
+            ensure!(moved >= 2, "{moved} flows moved");
+            let transfer = Iperf3::read(&process.finish(LIMIT, interrupt)?)?;
+            let is_alive = match udp_bits_per_second {
+                None => transfer.bits_per_second > 1e6,
+                Some(_) => transfer.datagrams > 600 && transfer.lost == 0,
+            };
+            ensure!(is_alive, "reverse {reverse}: {transfer:?}");
+        }
+    }
+    network.stop()
+}
+
+fn wait_for_state(network: &Network, id: u16, state: &str) -> Result<()> {
+    let is_so = |status: &Status| status.runtime(id).is_some_and(|process| process.state == state);
+    network.running.wait_for(&format!("runtime {id} is {state}"), RECOVERY_LIMIT, network.lab.interrupt(), is_so).map(drop)
 }
 
 /// Many orders, and in the middle of one of them `victim` dies.

@@ -5,7 +5,7 @@ use holdfast::lab::requirements::*;
 use holdfast::lab::{Interrupt, keepalive, udp};
 use holdfast::status::{STATE_RUNNING, Status};
 use holdfast_tests::PATIENCE;
-use holdfast_tests::network::{Chain, HELD_BODY, Network, Options, SERVER, VIRTUAL, socket};
+use holdfast_tests::network::{Chain, Network, Options, SERVER, many, socket};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::verdict::ensure_unbroken;
 use std::process::ExitCode;
@@ -56,15 +56,7 @@ fn a_cluster_grows_and_shrinks_and_no_flow_notices(interrupt: &Interrupt) -> Res
     network.serve_web()?;
     let status = network.running.status()?;
     ensure!((count(&status, STATE_RUNNING), count(&status, "spare")) == (2, 1), "at first: {status:?}");
-    let plan = keepalive::Plan {
-        server: socket(VIRTUAL),
-        path: "/held".into(),
-        body: HELD_BODY.into(),
-        count: 300,
-        interval: Duration::from_secs(1),
-        answer_within: Duration::from_secs(30),
-    };
-    let held = keepalive::KeepAlive::open(&network.topology.client, &plan, interrupt)?;
+    let held = keepalive::KeepAlive::open(&network.topology.client, &many(300), interrupt)?;
 
     let (_echo, first) = network.stream(1, 10)?;
     drop(first);

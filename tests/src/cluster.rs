@@ -24,6 +24,8 @@ pub struct Cluster {
     boxes: Vec<(&'static str, Option<RunningBox>)>,
     configuration: String,
     _servers: Vec<Nginx>,
+    /// What the web servers serve.
+    pub site: Site,
     /// The namespaces.
     pub hosts: Hosts,
     /// Their owner.
@@ -53,7 +55,7 @@ impl Cluster {
         let servers: Vec<SocketAddr> = vec![socket(&format!("{SERVER}:80")), socket(&format!("{SERVER_2}:80"))];
         let servers = nginx::start_all(&lab, &hosts.server, &servers, &site)?;
         let boxes = names.into_iter().map(|name| (name, None)).collect();
-        let mut cluster = Cluster { boxes, configuration, _servers: servers, hosts, lab };
+        let mut cluster = Cluster { boxes, configuration, _servers: servers, site, hosts, lab };
         for name in names {
             cluster.begin(name)?;
         }

@@ -239,6 +239,18 @@ pub fn hold(client: &Namespace, server: &str, count: usize, interrupt: &Interrup
     keepalive::KeepAlive::open(client, &plan, interrupt)
 }
 
+/// Very many keep-alive connections, each used once a second, and never given up: what shall show is that none breaks.
+pub fn many(count: usize) -> keepalive::Plan {
+    keepalive::Plan {
+        server: socket(VIRTUAL),
+        path: "/held".into(),
+        body: HELD_BODY.into(),
+        count,
+        interval: Duration::from_secs(1),
+        answer_within: Duration::from_secs(30),
+    }
+}
+
 /// Starts an echo at the server and numbered datagrams to it.
 pub fn stream(
     client: &Namespace,

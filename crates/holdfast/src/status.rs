@@ -33,6 +33,9 @@ pub const STATE_CANDIDATE: &str = "candidate";
 /// The state of a runtime that was taken out of service, in [`Process::state`].
 pub const STATE_DRAINED: &str = "drained";
 
+/// The state of a place in which a runtime is started when its cluster grows, in [`Process::state`].
+pub const STATE_SPARE: &str = "spare";
+
 /// The whole object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {

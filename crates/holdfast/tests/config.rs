@@ -481,41 +481,6 @@ const MISTAKES: &[(&str, &str, &str)] = &[
    |        ^^^^^^^^",
     ),
     (
-        "{ min: 2, max: 4 }",
-        "{ min: 2 }\nhosts: { a: { fabric: f0 }, b: { fabric: f0 } }",
-        r"edge.yaml:16:8: `hosts` needs `state`, a directory: the coordinator's host keeps there what it must know when it is switched on again
-16 | hosts: { a: { fabric: f0 }, b: { fabric: f0 } }
-   |        ^",
-    ),
-    (
-        "{ min: 2, max: 4 }",
-        "{ min: 2 }\nstate: /s\nhosts: { a: { fabric: f0 } }",
-        r"edge.yaml:17:8: `hosts` names 2 to 13 hosts, not 1: a box on one host needs none
-17 | hosts: { a: { fabric: f0 } }
-   |        ^",
-    ),
-    (
-        "{ min: 2, max: 4 }",
-        "{ min: 2 }\nstate: /s\nhosts: { a: { fabric: f0 }, b: { fabric: veth-in } }",
-        r"edge.yaml:17:42: port `inside` has this device: the hosts' network is one of its own
-17 | hosts: { a: { fabric: f0 }, b: { fabric: veth-in } }
-   |                                          ^^^^^^^",
-    ),
-    (
-        "{ min: 2, max: 4 }",
-        "{ min: 2 }\nstate: /s\nhosts: { a: { fabric: f0, devices: { insid: x } }, b: { fabric: f0 } }",
-        r"edge.yaml:17:38: there is no port `insid`: `inside`, `outside`; did you mean `inside`?
-17 | hosts: { a: { fabric: f0, devices: { insid: x } }, b: { fabric: f0 } }
-   |                                      ^^^^^",
-    ),
-    (
-        "{ min: 2, max: 4 }",
-        "{ min: 2 }\nstate: /s\nhosts: { a: { fabric: f0, coordinator: true }, b: { fabric: f0, coordinator: true } }",
-        r"edge.yaml:17:78: the coordinator lives on one host, and `a` has it already
-17 | hosts: { a: { fabric: f0, coordinator: true }, b: { fabric: f0, coordinator: true } }
-   |                                                                              ^^^^",
-    ),
-    (
         "runtimes: {",
         "runtimes {",
         r"edge.yaml:15:1: there is no key `runtimes { min` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `scaling`, `clusters`, `hosts`, `limits`, `detection`, `fabric`, `state`, `etcd`; is a `:` missing after `runtimes`?
@@ -567,9 +532,13 @@ fn the_example_of_the_design_is_read_as_it_is_meant() {
 
 #[test]
 fn the_demos_boxes_are_right() {
-    for text in [holdfast::demo::PROTECTED, holdfast::demo::UNPROTECTED] {
+    use holdfast::demo::{ELASTIC, HOSTS, PROTECTED, UNPROTECTED};
+    let elastic = PROTECTED.replace("{ min: 3, max: 3 }", "{ min: 2, max: 3 }") + ELASTIC;
+    let hosts = PROTECTED.to_owned() + &HOSTS.replace("STATE", "/state");
+    for text in [PROTECTED, UNPROTECTED, &elastic, &hosts] {
         assert_eq!(said(text), "");
     }
+    assert!(elastic.contains("{ min: 2, max: 3 }"));
 }
 
 #[test]

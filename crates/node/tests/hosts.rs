@@ -376,3 +376,29 @@ fn replicas_lie_on_the_other_host() {
     world.pass(1500);
     assert!(hosts_of(&world).iter().all(|(owner, replica)| owner != replica && *replica < 2));
 }
+
+/// What the managers that are there say when somebody asks whether the box is ready.
+fn is_ready(world: &World) -> Vec<bool> {
+    let there = world.hosts.iter().filter(|host| !host.is_stopped);
+    there.map(|host| host.hub.manager.is_ready()).collect()
+}
+
+/// A box that has been ready loses the host that serves. The places there stay empty, and all the same the box is as ready as before: the host that
+/// serves next, and a manager that begins only then, open their ports.
+#[test]
+fn a_box_that_was_ready_is_ready_whoever_is_missing() {
+    let mut world = World::new();
+    assert_eq!(is_ready(&world), [true; HOSTS]);
+    world.kill(0);
+    // Before the start's patience is over nobody could know that the host does not come.
+    for _ in 0..20 {
+        world.pass(10);
+        assert_eq!(is_ready(&world), [true; HOSTS - 1]);
+    }
+    world.pass(200);
+    assert_eq!(world.serving(), [1]);
+    assert!(!world.coordinator.is_ready(), "two places are empty, and not long enough");
+    world.revive(WITNESS);
+    world.pass(100);
+    assert_eq!(is_ready(&world), [true; HOSTS - 1], "also a manager that has just begun");
+}

@@ -5,7 +5,7 @@
 //! each flow in both directions, and what comes out is compared; only then is time taken. The cases take turns, so that a noisy machine
 //! disturbs all alike. Frames come in an order without locality: no two of a burst share a flow, and every packet has a state of its own to send.
 
-use super::datapath::{Alone, BURST, Pair, Runs};
+use super::datapath::{Alone, BURST, Pair, PlaysOnce, Runs};
 use super::median;
 use super::traffic::{self, FRAME_LEN, percentile};
 use super::world::MakeChain;
@@ -213,11 +213,11 @@ fn row<const L: usize>(plan: &Plan, case: usize, found: &[Found; 3]) -> Row {
 mod tests {
     use super::*;
 
-    /// A short run: both lengths in all cases. Replication has bytes of its own, more where the packet travels too.
+    /// A short run, and yet so long that also a busy machine gives the replica some of it: both lengths in all cases. Replication has bytes of its own, more where the packet travels too.
     #[test]
     fn every_case_is_measured() {
         let chain = || crate::cli::bench::chain(200);
-        let plan = Plan { flows: 200, time: Duration::from_millis(5), rounds: 1, packets_per_second: 20_000 };
+        let plan = Plan { flows: 200, time: Duration::from_millis(50), rounds: 1, packets_per_second: 20_000 };
         let rows = run(&plan, &chain).unwrap();
         let cases: Vec<_> = rows.iter().map(|row| (row.bytes, row.case)).collect();
         assert_eq!(cases, [64, 1400].iter().flat_map(|&bytes| CASES.map(|case| (bytes, case))).collect::<Vec<_>>());

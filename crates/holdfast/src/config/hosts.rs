@@ -52,9 +52,9 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mi
         }
     }
     let entry = |(name, host): (&String, &HostSettings)| -> Result<HostEntry, Mistake> {
-        let spot = spot.key(name);
+        let (named, spot) = (spot.name(name), spot.key(name));
         super::clusters::name(name).map_err(|_| {
-            spot.mistake("a host's name is 1 to 48 letters, digits, `-`, `_` or `.`, and does not begin with `.`")
+            named.mistake("a host's name is 1 to 48 letters, digits, `-`, `_` or `.`, and does not begin with `.`")
         })?;
         for port in host.devices.keys() {
             if !config.ports.contains_key(port) {

@@ -2,12 +2,14 @@
 //!
 //! Three namespaces, a box of firewall → NAT → load balancer on three runtimes, two web servers. Downloads and open connections are under
 //! way while two runtimes are killed, once under `nfvactor` and once, for contrast, under `none`. Under `nfvactor` the manager and
-//! the coordinator are killed too, and a runtime is drained and restored. Then the same box on three hosts, of which one is drained and restored and
-//! the one that serves is killed. Progress goes to standard error, the report to standard output.
+//! the coordinator are killed too, and a runtime is drained and restored. Then the same box with two runtimes gets a third one while there is load, and
+//! the same box on three hosts, of which one is drained and restored and the one that serves is killed. Progress goes to standard error, the
+//! report to standard output.
 
 mod hosts;
 mod progress;
 mod report;
+mod scaling;
 mod scenario;
 mod steps;
 
@@ -22,6 +24,7 @@ use std::process::ExitCode;
 
 pub use hosts::{HostAction, HostStep};
 pub use report::{Kill, Phase, Report, Transferred};
+pub use scaling::{ScaleAction, ScaleStep};
 pub use steps::{Action, Step};
 
 /// Ended by Ctrl-C, as shells count it.
@@ -29,6 +32,8 @@ const EXIT_INTERRUPTED: u8 = 130;
 
 /// The box of the first half.
 pub const PROTECTED: &str = include_str!("../../../../demo/protected.yaml");
+/// What the box that grows and shrinks has besides.
+pub const ELASTIC: &str = include_str!("../../../../demo/elastic.yaml");
 /// What the box on three hosts has besides.
 pub const HOSTS: &str = include_str!("../../../../demo/hosts.yaml");
 /// The box of the second half.
@@ -103,6 +108,8 @@ pub fn play(args: &DemoArgs, binary: &Path, interrupt: &Interrupt) -> anyhow::Re
     )
     .context("under protection nfvactor")?;
     let connections = scale.connections / 2;
+    let scaling = scaling::run(binary, connections, scale.step_datagrams(), interrupt, &mut progress)
+        .context("with load that comes and goes")?;
     let hosts = hosts::run(binary, connections, scale.step_datagrams(), interrupt, &mut progress).context("on three hosts")?;
     let unprotected = scenario::run(
         &scenario::Script {
@@ -117,7 +124,7 @@ pub fn play(args: &DemoArgs, binary: &Path, interrupt: &Interrupt) -> anyhow::Re
         &mut progress,
     )
     .context("under protection none")?;
-    Ok(Report::new(protected, hosts, unprotected))
+    Ok(Report::new(protected, scaling, hosts, unprotected))
 }
 
 fn exit_code(error: &anyhow::Error) -> u8 {

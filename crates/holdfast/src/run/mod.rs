@@ -56,10 +56,10 @@ use zeroize::Zeroizing;
 
 /// Frames per port and turn.
 const BURST: usize = 64;
-/// When it is said again, after service has changed hosts, where the addresses are, ns: who had an answer about them a moment ago does not listen
-/// for as long as a second (Linux: `locktime`), and any one may be lost.
-const ANNOUNCE_AGAIN: [u64; 6] =
-    [100 * MILLISECOND, 300 * MILLISECOND, 600 * MILLISECOND, 1_050 * MILLISECOND, 1_500 * MILLISECOND, 3_000 * MILLISECOND];
+/// When it is said, after service has changed hosts, where the addresses are, ns: again and again, because who had an answer about them a moment ago
+/// does not listen for as long as a second (Linux: `locktime`), and any one may be lost.
+const ANNOUNCE_AFTER: [u64; 7] =
+    [0, 100 * MILLISECOND, 300 * MILLISECOND, 600 * MILLISECOND, 1_050 * MILLISECOND, 1_500 * MILLISECOND, 3_000 * MILLISECOND];
 /// Frames that a device may have kept while nobody wanted them.
 const MOST_STALE: usize = 65_536;
 /// Turns without work before the manager sleeps.
@@ -95,8 +95,8 @@ struct Manager {
     number: u16,
     hosts: Vec<HostEntry>,
     fabric_frames: Vec<Released<Packet>>,
-    /// When the addresses are announced next, and how often that has been done.
-    announce_at: Option<(u64, usize)>,
+    /// When the addresses are to be announced.
+    announce_at: Vec<u64>,
     seed: u64,
     guard: Guard,
     clock: Clock,
@@ -313,7 +313,7 @@ impl Manager {
             number,
             hosts,
             fabric_frames: Vec::with_capacity(BURST),
-            announce_at: None,
+            announce_at: Vec::new(),
             seed: assignment.seed,
             guard,
             clock,
@@ -562,18 +562,19 @@ impl Manager {
         }
         self.host.hub.begin(switch);
         devices::say(&format!("this host serves the ports now, in term {term}"));
-        self.announce_at = Some((now, 0));
+        self.announce_at = ANNOUNCE_AFTER.iter().map(|after| now + after).collect();
     }
 
     /// Tells the neighbours, again and again for a while, that the addresses are here now.
     fn announce_again(&mut self, now: u64) {
-        let Some((due, times)) = self.announce_at.filter(|(due, _)| *due <= now && self.is_ready) else { return };
-        self.announce_at = None;
-        if self.host.hub.is_serving() {
+        if !self.is_ready {
+            return;
+        }
+        let left = self.announce_at.len();
+        self.announce_at.retain(|due| *due > now);
+        if self.announce_at.len() < left && self.host.hub.is_serving() {
             self.host.announce(now, &mut self.out, &mut self.arena);
             self.carry_out(now);
-            let pause = |at: usize| if at == 0 { 0 } else { ANNOUNCE_AGAIN[at - 1] };
-            self.announce_at = ANNOUNCE_AGAIN.get(times).map(|after| (due - pause(times) + after, times + 1));
         }
     }
 

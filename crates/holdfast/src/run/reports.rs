@@ -140,7 +140,7 @@ impl Manager {
                     MemberState::Starting => "starting",
                     MemberState::Running => status::STATE_RUNNING,
                     MemberState::Leaving => "leaving",
-                    MemberState::Failed if is_spare => "spare",
+                    MemberState::Failed if is_spare => status::STATE_SPARE,
                     MemberState::Failed if is_drained => "drained",
                     MemberState::Failed => "failed",
                 }

@@ -19,6 +19,7 @@ mod clusters;
 mod hosts;
 mod ledger;
 mod log;
+mod managers;
 mod memory;
 mod moves;
 mod pools;
@@ -30,7 +31,7 @@ pub use ledger::{Account, Ledger};
 pub use log::{LogError, Record};
 pub use scaling::Scaling;
 
-use crate::address::{FIRST_RUNTIME, MANAGER, NodeId, SWITCH, host_of, manager_of};
+use crate::address::{FIRST_RUNTIME, NodeId, SWITCH, host_of};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{
     Cause, Control, Drain, Failover, Member, MemberState, Ordered, PoolId, Protected, Report, Standing, kind, numbered,
@@ -454,70 +455,6 @@ impl Coordinator {
         self.pending.push((SWITCH, Control::View { version, members }));
     }
 
-    /// Tells the manager what has changed.
-    fn tell_manager(&mut self) {
-        let is_ready = self.is_ready();
-        self.was_ready = self.is_joined() && (self.was_ready || is_ready);
-        let standing = Standing {
-            view: self.memory.view,
-            ready: is_ready || self.was_ready,
-            protected: self.protected(),
-            members: self.memory.places.iter().map(|place| place.member).collect(),
-            drained: self.memory.places.iter().filter(|place| place.is_drained).map(|place| place.member.node).collect(),
-            spare: self.memory.places.iter().filter(|place| place.is_spare).map(|place| place.member.node).collect(),
-            drops: self.drops.iter().map(|(reason, count)| (reason as u8, count)).collect(),
-            hosts: self
-                .hosts
-                .iter()
-                .zip(0..)
-                .fold(0, |bits, (host, number): (&Known, u16)| bits | u16::from(host.is_known) << number),
-            serving: self.memory.serving_host,
-            survives_host: self.survives_host(),
-        };
-        // Failures first: when all is well again it must be known what was wrong.
-        let changed = self.memory.recoveries.iter().map(|recovery| &recovery.failover);
-        let changed: Vec<Failover> = changed.filter(|failover| !self.told_failovers.contains(failover)).cloned().collect();
-        for failover in changed {
-            self.told_failovers.retain(|told| told.dead != failover.dead);
-            self.told_failovers.push(failover.clone());
-            self.tell_all(&Control::Failover(failover));
-        }
-        if self.told_failovers.len() > self.memory.recoveries.len() {
-            let known = &self.memory.recoveries;
-            self.told_failovers.retain(|told| known.iter().any(|recovery| recovery.failover.dead == told.dead));
-        }
-        if self.told_drains != self.memory.drains {
-            let news = self.memory.drains.iter().filter(|drain| !self.told_drains.contains(drain));
-            for drain in news.cloned().collect::<Vec<_>>() {
-                self.tell_all(&Control::Draining(drain));
-            }
-            self.told_drains.clone_from(&self.memory.drains);
-        }
-        if self.standing.as_ref() != Some(&standing) {
-            self.tell_all(&Control::Standing(standing.clone()));
-            self.standing = Some(standing);
-        }
-    }
-
-    /// To every manager that is there.
-    fn tell_all(&mut self, message: &Control) {
-        // A manager that is alone is told whatever happens.
-        let managers = if self.is_joined() { self.managers() } else { vec![MANAGER] };
-        self.pending.extend(managers.into_iter().map(|node| (node, message.clone())));
-    }
-
-    fn forget_told(&mut self) {
-        self.standing = None;
-        self.told_failovers.clear();
-        self.told_drains.clear();
-    }
-
-    fn ask_managers(&mut self) {
-        for host in 0..self.hosts.len() as u16 {
-            self.ask_manager(manager_of(host));
-        }
-    }
-
     /// Acts on the messages that have arrived.
     pub fn handle_records(&mut self, now: u64) {
         let inbox = core::mem::take(&mut self.fabric.inbox);
@@ -630,85 +567,6 @@ impl Coordinator {
             Control::Migrated { request, moved, last, .. } => self.handle_migrated(from, request, moved, last),
             _ => self.drops.count(DropReason::Malformed),
         }
-    }
-
-    fn handle_manager(&mut self, from: Peer, host: u16, message: Control, now: u64) {
-        match message {
-            Control::Started { node, incarnation } => {
-                if let Some(at) = self.at(Peer { node, incarnation }) {
-                    self.hearings[at].last_heard = now;
-                }
-            }
-            Control::Ended { node, incarnation, flows } => self.handle_ended(host, Peer { node, incarnation }, Some(flows), now),
-            Control::Present { peers } => self.present(host, &peers, now),
-            Control::Beat(beat) => self.handle_beat(from, beat, now),
-            Control::Rules { version, part, parts, rules } => self.handle_rules(version, part, parts, rules),
-            Control::Crowded { refused } => self.handle_crowded(&refused),
-            Control::Order { ticket, order } => {
-                let result = self.order(&order, now);
-                self.answers.push((from.node, Control::Answer { ticket, result }));
-            }
-            _ => self.drops.count(DropReason::Malformed),
-        }
-    }
-
-    /// A new life of the manager knows nothing, and this coordinator does not know what the one before had done of what it was asked.
-    fn begin_with_manager(&mut self, host: u16) {
-        let Some(known) = self.hosts.get_mut(usize::from(host)) else { return };
-        *known = Known::default();
-        self.forget_told();
-        let serves = host == self.memory.serving_host;
-        if serves && self.memory.term > 0 {
-            // Each term is one life of the switch.
-            self.give_service(host, self.last_turn);
-        }
-        for (place, hearing) in self.memory.places.iter().zip(&mut self.hearings) {
-            if serves || place.member.host == host {
-                hearing.suspected = None;
-            }
-        }
-        self.ask_manager(manager_of(host));
-        self.stop_again();
-    }
-
-    /// A manager says that nothing comes any more of a runtime. Where packets leave, that is so; where only its process was, it still has to be fenced.
-    fn handle_ended(&mut self, host: u16, peer: Peer, flows: Option<u64>, now: u64) {
-        if host == self.memory.serving_host {
-            return self.ended(peer, flows, now);
-        }
-        let is_of_host = |at: &usize| self.memory.places[*at].member.host == host;
-        if let Some(at) = self.at(peer).filter(is_of_host)
-            && self.memory.places[at].member.state != MemberState::Failed
-        {
-            self.suspect(at, Cause::Exited);
-        }
-    }
-
-    /// Who lives. Of the others those have died meanwhile that this coordinator, or one before it, has started.
-    fn present(&mut self, host: u16, peers: &[Peer], now: u64) {
-        if self.is_there(host) {
-            return;
-        }
-        self.welcome(host);
-        let there = |place: &&Place| {
-            place.member.host == host && place.member.state != MemberState::Failed && !peers.contains(&place.member.peer())
-        };
-        let gone: Vec<Peer> = self.memory.places.iter().filter(there).map(|place| place.member.peer()).collect();
-        for peer in gone {
-            self.handle_ended(host, peer, None, now);
-        }
-        for peer in peers {
-            if self.at(*peer).is_none() {
-                // The log knows nothing of it: nobody else may ever be called so.
-                if peer.incarnation >= self.memory.next_incarnation {
-                    self.record(Entry::Seen { incarnation: peer.incarnation });
-                }
-                self.pending.push((manager_of(host), Control::Fence { node: peer.node, incarnation: peer.incarnation }));
-            }
-        }
-        // The life before may have ended between hearing the last word and acting upon it.
-        self.ask_again(now);
-        self.finish_recoveries(now);
     }
 
     /// Ends the failovers of which everything is known.

@@ -2,7 +2,7 @@
 
 use super::super::traffic::{FRAME_LEN, Player};
 use super::super::world::grant_all;
-use super::{BURST, check_both, check_forward};
+use super::{BURST, PlaysOnce};
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position};
 use holdfast_protection::flows::{Found, KeyTable};
 use holdfast_wire::{FlowKey, MemoryPool, Packet, PacketPool};
@@ -30,6 +30,28 @@ pub(super) struct Bare {
     keys: Vec<(FlowKey, u64)>,
     found: Vec<Option<Found>>,
     now: u64,
+}
+
+impl PlaysOnce<FRAME_LEN> for Bare {
+    fn play_once(&mut self, frames: &[[u8; FRAME_LEN]], _flags: u8) -> Result<Vec<[u8; FRAME_LEN]>, String> {
+        let mut out = Vec::with_capacity(frames.len());
+        for chunk in frames.chunks(BURST) {
+            let mut packets = Vec::with_capacity(BURST);
+            for frame in chunk {
+                let mut packet = self.pool.take().ok_or("no buffer left")?;
+                if !packet.copy_from(frame) {
+                    return Err("the frame does not fit".to_owned());
+                }
+                packets.push(packet);
+            }
+            self.process(&mut packets, |packet, passed| {
+                if passed && let Ok(frame) = packet.bytes().try_into() {
+                    out.push(frame);
+                }
+            });
+        }
+        Ok(out)
+    }
 }
 
 impl Bare {
@@ -154,43 +176,5 @@ impl Bare {
         self.used += 1;
         self.table.insert(hash, Found { slot, is_reply: false })
             && self.table.insert(reply.hash(7), Found { slot, is_reply: true })
-    }
-
-    /// Plays frames once, in order, and returns what came out.
-    fn play_once(&mut self, frames: &[[u8; FRAME_LEN]]) -> Result<Vec<[u8; FRAME_LEN]>, String> {
-        let mut out = Vec::with_capacity(frames.len());
-        for chunk in frames.chunks(BURST) {
-            let mut packets = Vec::with_capacity(BURST);
-            for frame in chunk {
-                let mut packet = self.pool.take().ok_or("no buffer left")?;
-                if !packet.copy_from(frame) {
-                    return Err("the frame does not fit".to_owned());
-                }
-                packets.push(packet);
-            }
-            self.process(&mut packets, |packet, passed| {
-                if passed && let Ok(frame) = packet.bytes().try_into() {
-                    out.push(frame);
-                }
-            });
-        }
-        Ok(out)
-    }
-
-    pub(super) fn open(&mut self, forward: &[[u8; FRAME_LEN]]) -> Result<Vec<[u8; FRAME_LEN]>, String> {
-        let out = self.play_once(forward)?;
-        check_forward(forward, &out)?;
-        Ok(out)
-    }
-
-    pub(super) fn check(
-        &mut self,
-        forward: &[[u8; FRAME_LEN]],
-        reverse: &[[u8; FRAME_LEN]],
-        expected: &[[u8; FRAME_LEN]],
-    ) -> Result<(), String> {
-        let again = self.play_once(forward)?;
-        let back = self.play_once(reverse)?;
-        check_both(forward, &again, &back, expected)
     }
 }

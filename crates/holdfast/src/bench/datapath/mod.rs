@@ -16,6 +16,7 @@ use super::traffic::{self, FRAME_LEN, Player};
 use super::world::MakeChain;
 use bare::Bare;
 use holdfast_protection::ReleaseAt;
+use holdfast_wire::nsh::Flags;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -129,6 +130,26 @@ pub fn run(plan: &Plan, make: MakeChain<'_>, allocations: &dyn Fn() -> u64) -> R
         }
     });
     Ok(rows.collect())
+}
+
+/// Can be examined before it is timed.
+pub(super) trait PlaysOnce<const L: usize> {
+    /// Plays frames once, in order, and returns what came out. With `flags` in their packets' metadata, where there is any.
+    fn play_once(&mut self, frames: &[[u8; L]], flags: u8) -> Result<Vec<[u8; L]>, String>;
+
+    /// Every flow's first packet.
+    fn open(&mut self, forward: &[[u8; L]]) -> Result<Vec<[u8; L]>, String> {
+        let out = self.play_once(forward, Flags::NEW)?;
+        check_forward(forward, &out)?;
+        Ok(out)
+    }
+
+    /// Every flow's second packet, and a reply.
+    fn check(&mut self, forward: &[[u8; L]], reverse: &[[u8; L]], expected: &[[u8; L]]) -> Result<(), String> {
+        let again = self.play_once(forward, 0)?;
+        let back = self.play_once(reverse, 0)?;
+        check_both(forward, &again, &back, expected)
+    }
 }
 
 /// Every flow's first packet came out, sound and unlike every other.

@@ -1,14 +1,13 @@
 //! Two runtimes in two threads: one owns the flows, the other holds their replicas.
 
 use super::runtime::{ME, OTHER, Runs, Sink, ToRuntime, runtime};
-use super::{BURST, check_both, check_forward};
+use super::{BURST, PlaysOnce};
 use holdfast_nf::Chain;
 use holdfast_node::address::{COORDINATOR, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState};
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::{NfvActor, Peer, ReleaseAt};
-use holdfast_wire::nsh::Flags;
 use holdfast_wire::{MemoryPool, Packet, PacketPool};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,6 +61,20 @@ impl<const L: usize> Runs<L> for Pair<L> {
 
     fn set_due(&mut self, due: u64) {
         self.input.due = due;
+    }
+}
+
+impl<const L: usize> PlaysOnce<L> for Pair<L> {
+    fn play_once(&mut self, frames: &[[u8; L]], flags: u8) -> Result<Vec<[u8; L]>, String> {
+        self.sink.kept = Some(Vec::with_capacity(frames.len()));
+        for chunk in frames.chunks(BURST) {
+            self.wait(UNDER_WAY)?;
+            self.input.once(chunk, flags, &mut self.pool, &mut self.rx)?;
+            self.taken += chunk.len() as u64;
+            self.turn();
+        }
+        self.drain()?;
+        self.sink.kept.take().ok_or_else(|| "nothing was kept".to_owned())
     }
 }
 
@@ -153,19 +166,6 @@ impl<const L: usize> Pair<L> {
         }
     }
 
-    /// Plays frames once, in order, and returns what came out.
-    fn play_once(&mut self, frames: &[[u8; L]], flags: u8) -> Result<Vec<[u8; L]>, String> {
-        self.sink.kept = Some(Vec::with_capacity(frames.len()));
-        for chunk in frames.chunks(BURST) {
-            self.wait(UNDER_WAY)?;
-            self.input.once(chunk, flags, &mut self.pool, &mut self.rx)?;
-            self.taken += chunk.len() as u64;
-            self.turn();
-        }
-        self.drain()?;
-        self.sink.kept.take().ok_or_else(|| "nothing was kept".to_owned())
-    }
-
     /// Waits until everything that was taken has come out.
     pub(in crate::bench) fn drain(&mut self) -> Result<(), String> {
         self.wait(1)
@@ -181,23 +181,6 @@ impl<const L: usize> Pair<L> {
             self.turn();
         }
         Ok(())
-    }
-
-    pub(in crate::bench) fn open(&mut self, forward: &[[u8; L]]) -> Result<Vec<[u8; L]>, String> {
-        let out = self.play_once(forward, Flags::NEW)?;
-        check_forward(forward, &out)?;
-        Ok(out)
-    }
-
-    pub(in crate::bench) fn check(
-        &mut self,
-        forward: &[[u8; L]],
-        reverse: &[[u8; L]],
-        expected: &[[u8; L]],
-    ) -> Result<(), String> {
-        let again = self.play_once(forward, 0)?;
-        let back = self.play_once(reverse, 0)?;
-        check_both(forward, &again, &back, expected)
     }
 
     pub(in crate::bench) fn stop(&mut self) {

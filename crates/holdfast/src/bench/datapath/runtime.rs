@@ -2,14 +2,14 @@
 
 use super::super::traffic::Player;
 use super::super::world::grant_all;
-use super::{BURST, check_both, check_forward};
+use super::{BURST, PlaysOnce};
 use holdfast_nf::Chain;
 use holdfast_node::address::{FIRST_RUNTIME, SWITCH, mac_of};
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::{Peer, Protection, Unprotected};
 use holdfast_wire::header::ETHERTYPE_NSH;
-use holdfast_wire::nsh::{self, ENCAPSULATION_LEN, Flags, Outer, index};
+use holdfast_wire::nsh::{self, ENCAPSULATION_LEN, Outer, index};
 use holdfast_wire::{MemoryPool, Packet, PacketPool};
 use std::time::Instant;
 
@@ -181,6 +181,17 @@ impl<const L: usize> Runs<L> for Alone<L> {
     }
 }
 
+impl<const L: usize> PlaysOnce<L> for Alone<L> {
+    fn play_once(&mut self, frames: &[[u8; L]], flags: u8) -> Result<Vec<[u8; L]>, String> {
+        self.sink.kept = Some(Vec::with_capacity(frames.len()));
+        for chunk in frames.chunks(BURST) {
+            self.input.once(chunk, flags, &mut self.pool, &mut self.rx)?;
+            self.turn();
+        }
+        self.sink.kept.take().ok_or_else(|| "nothing was kept".to_owned())
+    }
+}
+
 impl<const L: usize> Alone<L> {
     pub(in crate::bench) fn new(flows: usize, chain: Chain) -> Alone<L> {
         Alone {
@@ -209,31 +220,5 @@ impl<const L: usize> Alone<L> {
             self.sink.take(&packet);
             self.pool.put(packet);
         }
-    }
-
-    fn play_once(&mut self, frames: &[[u8; L]], flags: u8) -> Result<Vec<[u8; L]>, String> {
-        self.sink.kept = Some(Vec::with_capacity(frames.len()));
-        for chunk in frames.chunks(BURST) {
-            self.input.once(chunk, flags, &mut self.pool, &mut self.rx)?;
-            self.turn();
-        }
-        self.sink.kept.take().ok_or_else(|| "nothing was kept".to_owned())
-    }
-
-    pub(in crate::bench) fn open(&mut self, forward: &[[u8; L]]) -> Result<Vec<[u8; L]>, String> {
-        let out = self.play_once(forward, Flags::NEW)?;
-        check_forward(forward, &out)?;
-        Ok(out)
-    }
-
-    pub(in crate::bench) fn check(
-        &mut self,
-        forward: &[[u8; L]],
-        reverse: &[[u8; L]],
-        expected: &[[u8; L]],
-    ) -> Result<(), String> {
-        let again = self.play_once(forward, 0)?;
-        let back = self.play_once(reverse, 0)?;
-        check_both(forward, &again, &back, expected)
     }
 }

@@ -1,0 +1,323 @@
+//! The part of the demo in which load comes and goes: two runtimes become three, and two again, and nobody notices.
+//!
+//! The load is HTTP: connections that ask again as soon as they are answered. Some are added until a third runtime is started, so that it takes no
+//! more of them than the machine has time for, and none after that: whatever the third one serves has moved there.
+
+use super::progress::Progress;
+use super::report::account;
+use super::scenario::{HELD_BODY, RECOVERY_LIMIT, addresses, backends, held_plan};
+use crate::control::{Call, Client};
+use crate::lab::keepalive::{Connections, KeepAlive, Plan};
+use crate::lab::nginx::{self, Site};
+use crate::lab::running::RunningBox;
+use crate::lab::topology::Topology;
+use crate::lab::udp::{self, Datagrams};
+use crate::lab::{Interrupt, Lab, until};
+use crate::moves;
+use crate::status::{Protected, STATE_RUNNING, STATE_SPARE, Status};
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Connections of one step of the load, how many steps there are at most, and how long each is given to make the cluster grow.
+const STEP: usize = 10;
+const STEPS: usize = 8;
+const STEP_TIME: Duration = Duration::from_millis(1_800);
+/// The newcomer's flows have come when no more have come for so long.
+const SETTLED: Duration = Duration::from_millis(300);
+/// The processes of the box end within this time.
+const END: Duration = Duration::from_secs(10);
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScaleAction {
+    /// Load came: a runtime was started and got flows.
+    Grow,
+    /// The load ended: a runtime's flows moved away, and it left.
+    Shrink,
+}
+
+/// One step.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ScaleStep {
+    /// What happened.
+    pub action: ScaleAction,
+    /// The runtime that came or went.
+    pub runtime: u16,
+    /// Runtimes that served before.
+    pub before: usize,
+    /// Runtimes that served after.
+    pub after: usize,
+    /// Flows that moved to it, or away from it.
+    pub moved: u64,
+    /// From the first connection of the load, or from its end, in milliseconds, polled from outside, until it was done.
+    pub done_ms: u64,
+    /// Connections of the load, and what they were answered per second.
+    pub load_connections: usize,
+    /// See `load_connections`.
+    pub requests_per_second: u64,
+    /// Connections that were still whole, those of the load included, and answered one more request.
+    pub connections_alive: usize,
+    /// Those opened.
+    pub connections_opened: usize,
+    /// Flows of numbered datagrams that ran during this step.
+    pub datagram_flows: usize,
+    /// What became of them.
+    pub datagrams: Datagrams,
+    /// Runtimes that the box held to have failed meanwhile, and why.
+    pub failovers: Vec<String>,
+}
+
+impl ScaleStep {
+    /// What went wrong; nothing, if it kept the promise.
+    pub(super) fn failures(&self) -> Vec<String> {
+        let mut failures = Vec::new();
+        let mut fail = |text: String| failures.push(format!("{:?} under load that comes and goes: {text}", self.action));
+        if self.moved == 0 {
+            fail("no flow moved, which shows nothing".into());
+        }
+        if self.connections_alive < self.connections_opened {
+            fail(format!("{} of {} connections alive", self.connections_alive, self.connections_opened));
+        }
+        let Datagrams { lost, reordered, doubled, changed, flows_alive, .. } = self.datagrams;
+        if flows_alive < self.datagram_flows || doubled + changed > 0 {
+            fail(format!("{flows_alive} flows of datagrams alive, {doubled} datagrams doubled, {changed} changed"));
+        }
+        // What is too much for a machine is dropped; when the load has ended nothing is too much.
+        if self.action == ScaleAction::Shrink && lost + reordered > 0 {
+            fail(format!("{lost} datagrams lost, {reordered} reordered"));
+        }
+        if !self.failovers.is_empty() {
+            fail(format!("the box saw failures: {}", self.failovers.join(", ")));
+        }
+        failures
+    }
+
+    /// Its time and what it came to, for people.
+    pub(super) fn sentence(&self) -> String {
+        let ScaleStep { runtime, before, after, moved, done_ms, .. } = self;
+        let begin = match self.action {
+            ScaleAction::Grow => format!(
+                "load of {} requests a second on {} connections: {after} runtimes instead of {before}, {moved} flows moved to \
+                 runtime {runtime}, after {done_ms} ms",
+                self.requests_per_second, self.load_connections
+            ),
+            ScaleAction::Shrink => {
+                format!(
+                    "the load has ended: {after} runtimes instead of {before}, {moved} flows moved from runtime {runtime}, after {done_ms} ms"
+                )
+            }
+        };
+        format!("{begin}; {}", account((self.connections_alive, self.connections_opened), &self.datagrams))
+    }
+}
+
+/// Plays all of it.
+pub(super) fn run(
+    binary: &Path,
+    connections: usize,
+    plan: udp::Plan,
+    interrupt: &Interrupt,
+    progress: &mut Progress,
+) -> Result<Vec<ScaleStep>> {
+    progress.step("a box of two runtimes that may become three");
+    let mut lab = Lab::new(interrupt.clone())?;
+    let topology = Topology::build(&mut lab, &addresses())?;
+    let site = Site::new(&lab, "site")?;
+    site.add("held", HELD_BODY)?;
+    let servers = nginx::start_all(&lab, &topology.server, &backends(), &site)?;
+    let configuration = super::PROTECTED.replace("{ min: 3, max: 3 }", "{ min: 2, max: 3 }") + super::ELASTIC;
+    let mut running = RunningBox::start(&lab, &topology.router, binary, &configuration)?;
+    let echo = udp::Echo::start(&topology.server, plan.server)?;
+    // So calm that this alone keeps nobody busy.
+    let plan = udp::Plan { per_second: plan.per_second / 4, ..plan };
+    let calm = Plan { interval: Duration::from_secs(2), ..held_plan(connections) };
+    let held = KeepAlive::open(&topology.client, &calm, interrupt)?;
+    let mut stage = Stage { running: &running, topology: &topology, held, load: Vec::new(), plan, interrupt };
+    let mut steps = Vec::new();
+    for action in [ScaleAction::Grow, ScaleAction::Shrink] {
+        let step = stage.play(action, progress).with_context(|| format!("{action:?}"))?;
+        progress.step(&step.sentence());
+        steps.push(step);
+    }
+    drop(stage);
+    let status = running.stop(END, interrupt)?;
+    ensure!(status.success(), "SIGTERM ended the box with {status}");
+    drop((echo, servers));
+    Ok(steps)
+}
+
+struct Stage<'a> {
+    running: &'a RunningBox,
+    topology: &'a Topology,
+    held: KeepAlive,
+    load: Vec<KeepAlive>,
+    plan: udp::Plan,
+    interrupt: &'a Interrupt,
+}
+
+/// Who came or went, and how many flows with it.
+struct Done {
+    runtime: u16,
+    moved: u64,
+}
+
+fn count(status: &Status, state: &str) -> usize {
+    status.runtimes().filter(|process| process.state == state).count()
+}
+
+impl Stage<'_> {
+    fn play(&mut self, action: ScaleAction, progress: &mut Progress) -> Result<ScaleStep> {
+        let mut begun = Instant::now();
+        // Its connections are counted before they end.
+        let mut load = self.load_connections();
+        if action == ScaleAction::Shrink {
+            self.load.clear();
+        }
+        let stream = udp::Stream::start(&self.topology.client, self.plan)?;
+        until("every flow of datagrams is under way", RECOVERY_LIMIT, self.interrupt, || {
+            Ok((stream.datagrams().flows_alive == self.plan.flows).then_some(()))
+        })?;
+        let before = self.running.status()?;
+        let (done, requests_per_second) = match action {
+            ScaleAction::Grow => {
+                begun = Instant::now();
+                let done = self.grow(&before, progress)?;
+                load = self.load_connections();
+                (done, load.answers * 1000 / (begun.elapsed().as_millis() as u64).max(1))
+            }
+            ScaleAction::Shrink => (self.shrink(&before, progress)?, 0),
+        };
+        let done_ms = begun.elapsed().as_millis() as u64;
+        let held = self.held.verify(self.interrupt)?;
+        let after = self.running.status()?;
+        let new = after.failovers.iter().skip(before.failovers.len());
+        Ok(ScaleStep {
+            action,
+            runtime: done.runtime,
+            before: count(&before, STATE_RUNNING),
+            after: count(&after, STATE_RUNNING),
+            moved: done.moved,
+            done_ms,
+            load_connections: load.opened,
+            requests_per_second,
+            connections_alive: held.alive + load.alive,
+            connections_opened: held.opened + load.opened,
+            datagram_flows: self.plan.flows,
+            datagrams: stream.finish(),
+            failovers: new.map(|failover| format!("runtime {}: {}", failover.runtime, failover.cause)).collect(),
+        })
+    }
+
+    /// Those of the load, all together.
+    fn load_connections(&self) -> Connections {
+        self.load.iter().map(KeepAlive::connections).fold(Connections::default(), |sum, load| Connections {
+            opened: sum.opened + load.opened,
+            alive: sum.alive + load.alive,
+            answers: sum.answers + load.answers,
+            ..sum
+        })
+    }
+
+    /// Adds connections that ask without pause until somebody is called for help; done when the flows that it is to have are there.
+    fn grow(&mut self, before: &Status, progress: &mut Progress) -> Result<Done> {
+        let spare = before.runtimes().find(|process| process.state == STATE_SPARE).context("there is no spare place")?.id;
+        let plan = Plan { interval: Duration::ZERO, ..held_plan(STEP) };
+        let mut is_called = false;
+        while !is_called {
+            ensure!(
+                self.load.len() < STEPS,
+                "{} connections could not make the cluster grow: {before:?}",
+                self.load.len() * STEP
+            );
+            self.load.push(KeepAlive::open(&self.topology.client, &plan, self.interrupt)?);
+            progress.advance(|| format!("{} connections ask without pause", self.load.len() * STEP));
+            let added = Instant::now();
+            is_called = until("the cluster grows", RECOVERY_LIMIT, self.interrupt, || {
+                let is_called = self.running.status()?.runtime(spare).is_some_and(|process| process.state != STATE_SPARE);
+                Ok((is_called || added.elapsed() > STEP_TIME).then_some(is_called))
+            })?;
+        }
+        let mut seen = (0, Instant::now());
+        let moved = until("the newcomer has its flows", RECOVERY_LIMIT, self.interrupt, || {
+            let status = self.running.status()?;
+            let flows = status.runtime(spare).filter(|process| process.state == STATE_RUNNING).map_or(0, |process| process.flows);
+            if flows != seen.0 {
+                seen = (flows, Instant::now());
+            }
+            Ok((flows > 0 && seen.1.elapsed() > SETTLED).then_some(flows))
+        })?;
+        Ok(Done { runtime: spare, moved })
+    }
+
+    /// Until a place is spare again.
+    fn shrink(&self, before: &Status, progress: &mut Progress) -> Result<Done> {
+        let serving = count(before, STATE_RUNNING);
+        progress.advance(|| "the load has ended".to_owned());
+        let has_shrunk = |status: &Status| {
+            (count(status, STATE_RUNNING), count(status, STATE_SPARE)) == (serving - 1, 1) && status.protected == Protected::Yes
+        };
+        let after = self.running.wait_for("the cluster shrinks", RECOVERY_LIMIT, self.interrupt, has_shrunk)?;
+        let runtime = after.runtimes().find(|process| process.state == STATE_SPARE).context("nobody has left")?.id;
+        let answer = Client::new(Some(self.running.control()))?.ask(Call::Draining { runtime })?;
+        let account: moves::Progress = serde_json::from_value(answer).context("reading the account of who left")?;
+        Ok(Done { runtime, moved: account.moved })
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// As it should be.
+    pub(in super::super) fn good(action: ScaleAction) -> ScaleStep {
+        let (before, after) = if action == ScaleAction::Grow { (2, 3) } else { (3, 2) };
+        ScaleStep {
+            action,
+            runtime: 18,
+            before,
+            after,
+            moved: 40,
+            done_ms: 900,
+            load_connections: 20,
+            requests_per_second: 4_000,
+            connections_alive: 120,
+            connections_opened: 120,
+            datagram_flows: 5,
+            datagrams: Datagrams { sent: 400, returned: 400, flows_alive: 5, longest_silence_us: 9_000, ..Datagrams::default() },
+            failovers: Vec::new(),
+        }
+    }
+
+    /// Load may cost datagrams while it lasts; nothing else, and nothing at all may be lost when it is over.
+    #[test]
+    fn a_step_passes_only_if_flows_moved_and_nobody_noticed() {
+        for action in [ScaleAction::Grow, ScaleAction::Shrink] {
+            let failures = |change: &dyn Fn(&mut ScaleStep)| {
+                let mut step = good(action);
+                change(&mut step);
+                step.failures().len()
+            };
+            let lossless = usize::from(action == ScaleAction::Shrink);
+            assert_eq!(failures(&|_| ()), 0, "{action:?}");
+            assert_eq!(failures(&|step| step.datagrams.lost = 1), lossless, "{action:?}");
+            assert_eq!(failures(&|step| step.datagrams.reordered = 1), lossless, "{action:?}");
+            assert_eq!(failures(&|step| step.datagrams.doubled = 1), 1, "{action:?}");
+            assert_eq!(failures(&|step| step.datagrams.flows_alive = 4), 1, "{action:?}");
+            assert_eq!(failures(&|step| step.connections_alive = 119), 1, "{action:?}");
+            assert_eq!(failures(&|step| step.moved = 0), 1, "{action:?}");
+            assert_eq!(failures(&|step| step.failovers = vec!["runtime 17: no heartbeat".into()]), 1, "{action:?}");
+        }
+    }
+
+    #[test]
+    fn a_sentence_says_how_many_runtimes_there_were_and_how_many_flows_moved() {
+        let grown = good(ScaleAction::Grow).sentence();
+        for part in ["4000 requests a second", "3 runtimes instead of 2", "40 flows moved to runtime 18", "120 of 120"] {
+            assert!(grown.contains(part), "{part:?} is not in {grown:?}");
+        }
+        assert!(good(ScaleAction::Shrink).sentence().contains("2 runtimes instead of 3, 40 flows moved from runtime 18"));
+    }
+}

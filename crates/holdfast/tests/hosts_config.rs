@@ -1,0 +1,113 @@
+//! The section `hosts:` of the configuration.
+
+use holdfast::config::{self, Checked};
+
+const BOX: &str =
+    "cluster: edge\nports: { inside: { device: v0, address: 10.0.0.1/24 }, outside: { device: v1, address: 198.51.100.1/24 } }
+chains: { c: { functions: [forward] } }\nrules: [{ chain: c }]\nruntimes: { min: 2 }\n";
+
+fn read(section: &str) -> Result<Checked, String> {
+    config::read("edge.yaml", &format!("{BOX}{section}")).map_err(|mistake| mistake.to_string())
+}
+
+fn checked(section: &str) -> Checked {
+    read(section).unwrap_or_else(|mistake| panic!("{mistake}"))
+}
+
+const THREE: &str = "state: /s\nhosts:
+  alpha: { fabric: f0, devices: { outside: w1 } }
+  beta:  { fabric: f0 }
+  gamma: { fabric: f1, coordinator: true, serves: false, runtimes: false }\n";
+
+/// What is wrong is said with its place and what would be right.
+#[test]
+fn mistakes_have_their_place() {
+    let cases = [
+        (
+            "hosts: { a: { fabric: f0 }, b: { fabric: f0 } }",
+            "6:8: `hosts` needs `state`, a directory: the coordinator's host keeps there what it must know when it is switched on again",
+        ),
+        ("state: /s\nhosts: { a: { fabric: f0 } }", "7:8: `hosts` names 2 to 13 hosts, not 1: a box on one host needs none"),
+        (
+            "state: /s\nhosts: { a: { fabric: f0 }, b: { fabric: v0 } }",
+            "7:42: port `inside` has this device: the hosts' network is one of its own",
+        ),
+        (
+            "state: /s\nhosts: { a: { fabric: f0, devices: { insid: x } }, b: { fabric: f0 } }",
+            "7:38: there is no port `insid`: `inside`, `outside`; did you mean `inside`?",
+        ),
+        (
+            "state: /s\nhosts: { a: { fabric: f0, devices: { inside: v1 } }, b: { fabric: f0 } }",
+            "7:36: ports `inside` and `outside` have one device, `v1`",
+        ),
+        (
+            "state: /s\nhosts: { a: { fabric: f0, coordinator: true }, b: { fabric: f0, coordinator: true } }",
+            "7:78: the coordinator lives on one host, and `a` has it already",
+        ),
+        (
+            "state: /s\nhosts: { a: { fabric: f0, serves: false }, b: { fabric: f0, serves: false } }",
+            "7:8: `serves` is false for every host: somebody has to",
+        ),
+        (
+            "state: /s\nhosts: { a: { fabric: f0, runtimes: false }, b: { fabric: f0, runtimes: false } }",
+            "7:8: `runtimes` is false for every host: somebody has to",
+        ),
+        (
+            "state: /s\nhosts: { a: { fabric: f0 }, .b: { fabric: f0 } }",
+            "7:29: a host's name is 1 to 48 letters, digits, `-`, `_` or `.`, and does not begin with `.`",
+        ),
+    ];
+    for (section, expected) in cases {
+        let said = read(section).err().unwrap_or_default();
+        let first = said.lines().next().unwrap_or_default();
+        assert_eq!(first, format!("edge.yaml:{expected}"), "{section}\n{said}");
+    }
+}
+
+/// The coordinator's host is the first, whatever its place in the file; the others keep their order. A host's own devices take the ports' places.
+#[test]
+fn hosts_are_numbered_from_the_coordinators() {
+    let checked = checked(THREE);
+    let names: Vec<&str> = checked.hosts.iter().map(|host| host.name.as_str()).collect();
+    assert_eq!(names, ["gamma", "alpha", "beta"]);
+    let found = |name| checked.host(Some(name)).unwrap_or_else(|text| panic!("{text}"));
+    assert_eq!((found("gamma"), found("alpha"), found("beta")), (0, 1, 2));
+    let devices: Vec<&[String]> = checked.hosts.iter().map(|host| host.devices.as_slice()).collect();
+    assert_eq!(devices, [["v0", "v1"], ["v0", "w1"], ["v0", "v1"]]);
+    let roles: Vec<(bool, bool)> = checked.hosts_config().hosts.iter().map(|host| (host.has_ports, host.has_runtimes)).collect();
+    assert_eq!(roles, [(false, false), (true, true), (true, true)]);
+}
+
+/// Of several hosts each has to be told which one it is, and a slip of the pen is answered with the names that there are.
+#[test]
+fn a_host_must_be_named_where_there_are_several() {
+    let checked = checked(THREE);
+    assert_eq!(
+        checked.host(None),
+        Err("the box has several hosts: say which this one is, `--host NAME`; `gamma`, `alpha`, `beta`".to_owned())
+    );
+    assert_eq!(
+        checked.host(Some("bta")),
+        Err("there is no host `bta`: `gamma`, `alpha`, `beta`; did you mean `beta`?".to_owned())
+    );
+    assert_eq!(checked.host(Some("")), Err("there is no host ``: `gamma`, `alpha`, `beta`".to_owned()));
+}
+
+/// A box on one host has no names.
+#[test]
+fn the_only_host_needs_no_name_and_has_none() {
+    let checked = checked("");
+    assert_eq!(checked.host(None), Ok(0));
+    assert_eq!(checked.host(Some("alpha")), Err("`--host alpha`: the configuration has no `hosts`".to_owned()));
+}
+
+/// On a host that serves no port there is none to open.
+#[test]
+fn a_host_has_its_own_ports_and_one_that_serves_none_has_none() {
+    let ports_of = |number| {
+        let mut checked = checked(THREE);
+        checked.on_host(number);
+        checked.ports.into_iter().map(|(_, device)| device).collect::<Vec<_>>()
+    };
+    assert_eq!((ports_of(0), ports_of(1), ports_of(2)), (vec![], vec!["v0".into(), "w1".into()], vec!["v0".into(), "v1".into()]));
+}

@@ -1,0 +1,178 @@
+//! What a partition and a server's pool lease, and when not.
+
+use super::*;
+use std::collections::BTreeSet;
+
+#[test]
+fn a_partition_leases_every_number_of_its_blocks_once() {
+    let mut pool = PartitionPool::new(600);
+    pool.grant_block(1, &[0; 4]);
+    pool.grant_block(2, &[0; 4]);
+    let mut seen = BTreeSet::new();
+    while let Lease::Granted(number) = pool.lease(&(0..600)) {
+        assert!(seen.insert(number), "{number} was leased twice");
+    }
+    assert_eq!(seen, (256..600).collect::<BTreeSet<u32>>(), "the last block ends with the pool");
+    assert_eq!(pool.poll_effect(), Some(PoolEffect::WantBlock), "running low asks for more");
+    assert_eq!(pool.lease(&(0..600)), Lease::Wait);
+    pool.deny();
+    assert_eq!(pool.lease(&(0..600)), Lease::Exhausted);
+    pool.give_back(300);
+    assert_eq!(pool.lease(&(0..600)), Lease::Granted(300));
+}
+
+#[test]
+fn numbers_that_flows_still_hold_are_not_leased_from_a_granted_block() {
+    let mut pool = PartitionPool::new(256);
+    pool.grant_block(0, &[u64::MAX, u64::MAX, u64::MAX, u64::MAX - 2]);
+    assert_eq!(pool.lease(&(0..256)), Lease::Granted(193));
+    assert!(pool.returned(5), "a flow elsewhere ended");
+    assert_eq!(pool.lease(&(0..256)), Lease::Granted(5));
+}
+
+#[test]
+fn a_foreign_number_is_reported_when_adopted_and_returned_when_given_back() {
+    let mut pool = PartitionPool::new(1024);
+    pool.adopt(700);
+    assert_eq!(pool.poll_effect(), Some(PoolEffect::Adopted(700)));
+    pool.give_back(700);
+    assert_eq!(pool.poll_effect(), Some(PoolEffect::Return(700)));
+    assert_eq!(pool.poll_effect(), None);
+}
+
+/// The block came first, with the number of a flow elsewhere; then the flow came too. The coordinator must hear of it, or it would
+/// take the number for lost with the runtime that had the flow before; and if it did, the flow keeps its number.
+#[test]
+fn a_number_of_a_held_block_is_reported_when_adopted_and_not_freed_from_outside() {
+    let mut pool = PartitionPool::new(256);
+    pool.grant_block(0, &[1 << 5, 0, 0, 0]);
+    pool.adopt(5);
+    assert_eq!(pool.poll_effect(), Some(PoolEffect::Adopted(5)));
+    assert!(pool.returned(5));
+    assert!(!pool.is_free(5));
+    pool.give_back(5);
+    assert_eq!((pool.is_free(5), pool.available(), pool.poll_effect()), (true, 256, None));
+}
+
+/// The flow came first, then the block with its number.
+#[test]
+fn a_flow_keeps_its_number_when_the_block_comes_after_it() {
+    for used in [[0; 4], [1 << 5, 0, 0, 0]] {
+        let mut pool = PartitionPool::new(256);
+        pool.adopt(5);
+        pool.grant_block(0, &used);
+        assert!(!pool.is_free(5));
+        assert_eq!((pool.poll_effect(), pool.available()), (Some(PoolEffect::Adopted(5)), 255));
+        pool.give_back(5);
+        assert_eq!((pool.is_free(5), pool.available(), pool.poll_effect()), (true, 256, None));
+    }
+}
+
+/// Flows with numbers of three blocks come; one goes, and the first block comes. What is left is known, number by number.
+#[test]
+fn numbers_of_several_blocks_are_told_apart() {
+    let mut pool = PartitionPool::new(1024);
+    for number in [300, 5, 700, 701, 6] {
+        pool.adopt(number);
+    }
+    pool.give_back(701);
+    pool.give_back(300);
+    pool.grant_block(0, &[0; 4]);
+    while pool.poll_effect().is_some() {}
+    pool.announce();
+    let mut told = BTreeSet::new();
+    while let Some(PoolEffect::Adopted(number)) = pool.poll_effect() {
+        told.insert(number);
+    }
+    assert_eq!(told, BTreeSet::from([700]), "those of block 0 are this partition's own now");
+    assert!(!pool.is_free(5) && !pool.is_free(6) && pool.is_free(7));
+    assert_eq!(pool.available(), BLOCK_LEN - 2);
+}
+
+/// Others need blocks. Those of which no number is held go back, but not the last free numbers, and not a block whose flows have ended
+/// only just; what has gone is not leased.
+#[test]
+fn blocks_that_nobody_uses_are_spared_and_enough_is_kept() {
+    let mut pool = PartitionPool::new(4 * 256);
+    (0..4).for_each(|block| pool.grant_block(block, &[0; 4]));
+    assert_eq!(pool.lease(&(256..512)), Lease::Granted(256));
+    assert_eq!(pool.lease(&(512..768)), Lease::Granted(512));
+    pool.give_back(512);
+    let spared = |pool: &mut PartitionPool| {
+        pool.spare();
+        std::iter::from_fn(|| pool.poll_effect()).collect::<Vec<_>>()
+    };
+    assert_eq!(spared(&mut pool), [PoolEffect::Spare(0), PoolEffect::Spare(3), PoolEffect::SparedAll]);
+    assert_eq!(spared(&mut pool), [PoolEffect::Spare(2), PoolEffect::SparedAll], "it has rested");
+    pool.give_back(256);
+    assert_eq!(spared(&mut pool), [PoolEffect::SparedAll]);
+    assert_eq!(spared(&mut pool), [PoolEffect::SparedAll], "one is kept");
+    for _ in 0..256 {
+        assert!(matches!(pool.lease(&(0..1024)), Lease::Granted(256..512)));
+    }
+    pool.grant_block(2, &[0; 4]);
+    assert_eq!(spared(&mut pool), [PoolEffect::WantBlock, PoolEffect::SparedAll], "it is all that is free");
+}
+
+/// A number of a block here turns out to be held elsewhere.
+#[test]
+fn a_number_that_is_taken_after_all_is_not_leased() {
+    let mut pool = PartitionPool::new(256);
+    pool.grant_block(0, &[0; 4]);
+    pool.taken(0);
+    assert_eq!(pool.lease(&(0..256)), Lease::Granted(1));
+    pool.returned(0);
+    assert!(pool.is_free(0));
+}
+
+/// A flow leaves with its number: it is free again when whoever has the flow returns it.
+#[test]
+fn the_number_of_a_flow_that_left_is_taken_until_it_is_returned() {
+    let mut pool = PartitionPool::new(256);
+    pool.grant_block(0, &[0; 4]);
+    assert_eq!(pool.lease(&(0..256)), Lease::Granted(0));
+    pool.forget(0);
+    assert!(!pool.is_free(0));
+    pool.returned(0);
+    assert!(pool.is_free(0));
+}
+
+#[test]
+fn a_returned_number_rests_while_others_are_free() {
+    let mut pool = PartitionPool::new(256);
+    pool.grant_block(0, &[0; 4]);
+    let Lease::Granted(first) = pool.lease(&(0..256)) else { panic!("the block is free") };
+    pool.give_back(first);
+    for _ in 1..256 {
+        assert_ne!(pool.lease(&(0..256)), Lease::Granted(first));
+    }
+    assert_eq!(pool.lease(&(0..256)), Lease::Granted(first));
+}
+
+#[test]
+fn preferred_blocks_come_first_and_others_after() {
+    let mut pool = PartitionPool::new(512);
+    pool.grant_block(0, &[0; 4]);
+    pool.grant_block(1, &[0; 4]);
+    for _ in 0..256 {
+        assert!(matches!(pool.lease(&(256..512)), Lease::Granted(n) if n >= 256));
+    }
+    assert!(matches!(pool.lease(&(256..512)), Lease::Granted(n) if n < 256));
+}
+
+#[test]
+fn the_request_pool_waits_for_its_server_and_keeps_a_credit() {
+    let mut pool = RequestPool::new(2);
+    assert_eq!(
+        (pool.poll_effect(), pool.poll_effect(), pool.poll_effect()),
+        (Some(PoolEffect::Request), Some(PoolEffect::Request), None)
+    );
+    assert_eq!(pool.lease(&(0..9)), Lease::Wait);
+    pool.assign(7);
+    assert_eq!(pool.lease(&(0..9)), Lease::Granted(7));
+    assert_eq!(pool.poll_effect(), Some(PoolEffect::Request), "the credit is filled up again");
+    pool.give_back(7);
+    assert_eq!(pool.poll_effect(), Some(PoolEffect::Return(7)));
+    pool.deny();
+    assert_eq!(pool.lease(&(0..9)), Lease::Exhausted);
+}

@@ -1,0 +1,288 @@
+//! A migration stands still at one of its steps, because somebody whom it waits for is stopped, and there one of its parties is killed: source, target or
+//! switch. No connection notices.
+//!
+//! Where it stands is certain. *Prepare*: the target is stopped before the order, so nothing can be prepared there. *Move*: the third runtime is
+//! stopped, which has the replicas of half of the flows or more; their routes lead to the target already, and they cannot follow before the replica's
+//! runtime has let their packets out. *Flow*: then the target is stopped and the third one goes on, so what the source sends arrives nowhere.
+
+use anyhow::{Context, Result, ensure};
+use holdfast::control::{Call, Client};
+use holdfast::flows::Flows;
+use holdfast::lab::download::{Download, Plan};
+use holdfast::lab::process::signal_pid;
+use holdfast::lab::requirements::*;
+use holdfast::lab::{Interrupt, keepalive, until};
+use holdfast::moves::Progress;
+use holdfast::status::{Process, ROLE_SWITCH, Status};
+use holdfast_tests::network::{Chain, Network, Options, RECOVERY_LIMIT, VIRTUAL, many};
+use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::verdict::{ensure_served, ensure_unbroken};
+use rustix::process::Signal;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Who is stopped is not given up: it goes on before that.
+const PATIENT: &str = "detection: { hang_ms: 25000 }\n";
+/// Connections, and flows of numbered datagrams beside them.
+const CONNECTIONS: usize = 1000;
+const FLOWS: usize = 60;
+/// Flows that move at most.
+const MOST: u64 = 600;
+/// What is downloaded in each step, and how fast: long enough for the step.
+const BYTES: u64 = 8_000_000;
+const BYTES_PER_SECOND: u64 = 800_000;
+/// Longest time for a download on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+/// So long after the order the source has asked the target, and has not lost patience yet (which it does after 300 ms).
+const ASKED: std::ops::Range<u64> = 60_000..200_000;
+/// Nothing more has moved for so long, microseconds: the source tells how far it is every 100 ms.
+const STANDS_US: u64 = 350_000;
+
+fn main() -> ExitCode {
+    run(vec![
+        test("the_source_dies_at_each_step", &[NGINX, CURL], |interrupt| at_each_step(Victim::Source, interrupt)),
+        test("the_target_dies_at_each_step", &[NGINX, CURL], |interrupt| at_each_step(Victim::Target, interrupt)),
+        test("the_switch_dies_at_each_step", &[NGINX, CURL], |interrupt| at_each_step(Victim::Switch, interrupt)),
+    ])
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Prepare,
+    Move,
+    Flow,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Victim {
+    Source,
+    Target,
+    Switch,
+}
+
+/// The parties of one migration, as they were before it, and its order.
+struct Migration<'a> {
+    network: &'a Network,
+    client: Client,
+    interrupt: &'a Interrupt,
+    source: Process,
+    target: Process,
+    third: Process,
+    /// How many flows shall move: no more than may be under way at a time.
+    wanted: u64,
+    /// Those of them whose replicas the third one has, by its share of the source's flows.
+    replicas: u64,
+    order: u32,
+    stopped: Vec<u32>,
+}
+
+impl<'a> Migration<'a> {
+    fn new(network: &'a Network, interrupt: &'a Interrupt) -> Result<Migration<'a>> {
+        let status = network.running.status()?;
+        let source = status.busiest_runtime(None).context("a runtime serves")?.clone();
+        let client = Client::new(Some(network.running.control()))?;
+        let flows = client.ask(Call::Flows { filter: String::new(), limit: 10_000 })?;
+        let flows: Flows = serde_json::from_value(flows)?;
+        let replicas_at = |process: &Process| {
+            flows.flows.iter().filter(|flow| flow.owner == source.id && flow.replica == Some(process.id)).count() as u64
+        };
+        let others = || status.runtimes().filter(|process| process.id != source.id);
+        let third = others().max_by_key(|process| replicas_at(process)).context("there are three")?.clone();
+        let target = others().find(|process| process.id != third.id).context("there are three")?.clone();
+        ensure!(source.flows > 100, "hardly anything could move: {status:?}");
+        // Some stay.
+        let wanted = (source.flows * 9 / 10).min(MOST);
+        let replicas = replicas_at(&third) * wanted / source.flows;
+        Ok(Migration { network, client, interrupt, source, target, third, wanted, replicas, order: 0, stopped: Vec::new() })
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        let call = Call::Move { from: self.source.id, to: Some(self.target.id), limit: self.wanted, filter: String::new() };
+        let answer = self.client.ask(call)?;
+        let order = answer["order"].as_u64().and_then(|order| u32::try_from(order).ok());
+        self.order = order.with_context(|| format!("no number in {answer}"))?;
+        Ok(())
+    }
+
+    fn progress(&self) -> Result<Progress> {
+        Ok(serde_json::from_value(self.client.ask(Call::Moving { order: self.order })?)?)
+    }
+
+    fn stop(&mut self, pid: u32) -> Result<()> {
+        self.stopped.push(pid);
+        signal_pid(pid, Signal::STOP)
+    }
+
+    fn go_on(&mut self) -> Result<()> {
+        self.stopped.drain(..).try_for_each(|pid| signal_pid(pid, Signal::CONT))
+    }
+
+    fn wait_for(&self, what: &str, wanted: impl FnMut(&Status) -> bool) -> Result<Status> {
+        self.network.running.wait_for(what, RECOVERY_LIMIT, self.interrupt, wanted)
+    }
+
+    /// Routes have left the source, as the switch has it, and the target has not got their flows: nearly all whose replicas the third one has.
+    fn ensure_standing(&self, step: &str) -> Result<()> {
+        let status = self.network.running.status()?;
+        let left = status.runtime(self.source.id).map_or(0, |process| process.flows);
+        let progress = self.progress()?;
+        ensure!(!progress.done, "it is over: {progress:?}");
+        let standing = self.source.flows.saturating_sub(left + progress.moved);
+        ensure!(
+            standing > 50 && standing * 2 > self.replicas,
+            "{standing} of {} flows stand at {step}, the third runtime has replicas of {}",
+            self.wanted,
+            self.replicas
+        );
+        Ok(())
+    }
+
+    /// Brings the migration to its step, where it stands.
+    fn stand_at(&mut self, step: Step) -> Result<()> {
+        match step {
+            Step::Prepare => {
+                self.stop(self.target.pid)?;
+                // One that was looked at too late is over, and nothing has come of it.
+                until("it stands at Prepare", RECOVERY_LIMIT, self.interrupt, || {
+                    self.begin()?;
+                    let progress = until("the target has been asked", RECOVERY_LIMIT, self.interrupt, || {
+                        let progress = self.progress()?;
+                        Ok((progress.took_us >= ASKED.start || progress.done).then_some(progress))
+                    })?;
+                    ensure!(progress.moved == 0, "with the target stopped: {progress:?}");
+                    let stands = !progress.done && progress.refused == 0 && ASKED.contains(&progress.took_us);
+                    Ok(stands.then_some(()))
+                })
+            }
+            Step::Move | Step::Flow => {
+                // Whatever goes through a flow now waits for its replica.
+                self.stop(self.third.pid)?;
+                self.begin()?;
+                // How many have moved, and when that was told first, by the order's own time.
+                let mut last = (0, 0);
+                let mut seen = (0, None);
+                let what = "routes lead to the target, and their flows do not follow";
+                let stands = until(what, RECOVERY_LIMIT, self.interrupt, || {
+                    let left = self.network.running.status()?.runtime(self.source.id).map_or(0, |process| process.flows);
+                    let progress = self.progress()?;
+                    seen = (left, Some(progress.clone()));
+                    if progress.moved != last.0 {
+                        last = (progress.moved, progress.took_us);
+                    }
+                    ensure!(!progress.done, "nothing stood: {progress:?}");
+                    // The routes of all, while what can follow has followed.
+                    let gone = self.source.flows.saturating_sub(left);
+                    let stands = gone * 10 > self.wanted * 9 && progress.took_us > last.1 + STANDS_US;
+                    Ok(stands.then_some(()))
+                });
+                let Migration { source, target, third, replicas, .. } = self;
+                stands.with_context(|| {
+                    format!("{seen:?} at {source:?}, with target {target:?} and {replicas} replicas at {third:?}")
+                })?;
+                self.ensure_standing("Move")?;
+                if step == Step::Flow {
+                    self.send_flows()?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// From Move to Flow.
+    fn send_flows(&mut self) -> Result<()> {
+        let pid = self.target.pid;
+        self.go_on_after(|migration| migration.stop(pid))?;
+        // The third one has let out what it had, and the source has heard so and sent the flows, when they have reported again: with every report packets
+        // have come to one of them, because some flows stay where they are.
+        let ids = [self.source.id, self.third.id];
+        let packets = |status: &Status| -> u64 { ids.iter().filter_map(|id| status.runtime(*id)).map(|one| one.packets).sum() };
+        for _ in 0..3 {
+            let before = packets(&self.network.running.status()?);
+            self.wait_for("the third runtime goes on", |status| packets(status) > before)?;
+        }
+        self.ensure_standing("Flow")
+    }
+
+    /// Those who are stopped now go on after `act`.
+    fn go_on_after(&mut self, act: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let waiting = std::mem::take(&mut self.stopped);
+        act(self)?;
+        waiting.into_iter().try_for_each(|pid| signal_pid(pid, Signal::CONT))
+    }
+
+    /// Kills, and waits until that is noticed.
+    fn kill(&mut self, victim: Victim) -> Result<()> {
+        let runtime = match victim {
+            Victim::Source => &self.source,
+            Victim::Target => &self.target,
+            Victim::Switch => return self.kill_switch(),
+        };
+        let (id, incarnation) = (runtime.id, runtime.incarnation);
+        signal_pid(runtime.pid, Signal::KILL)?;
+        self.wait_for("its death is noticed", |status| status.failover(id, incarnation).is_some())?;
+        if victim == Victim::Source {
+            let progress = self.progress()?;
+            ensure!(progress.failed, "the order was over when its source died: {progress:?}");
+        }
+        Ok(())
+    }
+
+    fn kill_switch(&self) -> Result<()> {
+        let switch = |status: &Status| {
+            let found = status.processes.iter().find(|process| process.role == ROLE_SWITCH).cloned();
+            found.with_context(|| format!("no switch in {status:?}"))
+        };
+        let last = switch(&self.network.running.status()?)?;
+        signal_pid(last.pid, Signal::KILL)?;
+        until("its next life answers", RECOVERY_LIMIT, self.interrupt, || {
+            let Ok(status) = self.network.running.status() else { return Ok(None) };
+            Ok((switch(&status)?.incarnation > last.incarnation).then_some(()))
+        })
+    }
+}
+
+/// One after the other, each when everything is protected again.
+fn at_each_step(victim: Victim, interrupt: &Interrupt) -> Result<()> {
+    let options = Options { more: PATIENT, ..Options::protected(Chain::Balanced) };
+    let mut network = Network::start(&options, interrupt)?;
+    network.serve_web()?;
+    let sum = network.site.add_random("big", BYTES)?;
+    let held = keepalive::KeepAlive::open(&network.topology.client, &many(CONNECTIONS), interrupt)?;
+    let (_echo, stream) = network.stream(FLOWS, 300)?;
+    for step in [Step::Prepare, Step::Move, Step::Flow] {
+        dies_at(step, victim, &network, &held, sum, interrupt).with_context(|| format!("{victim:?} dies at {step:?}"))?;
+    }
+    // Those that came while somebody was stopped or dead may be missing.
+    ensure_served(&stream.finish(), FLOWS, u64::MAX)?;
+    drop(held);
+    network.stop()
+}
+
+fn dies_at(
+    step: Step,
+    victim: Victim,
+    network: &Network,
+    held: &keepalive::KeepAlive,
+    sum: holdfast::lab::nginx::Sum,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    network.wait_protected()?;
+    let url = format!("http://{VIRTUAL}/big");
+    let plan = Plan { url, bytes_per_second: Some(BYTES_PER_SECOND), stalled_after: Duration::from_secs(30) };
+    let mut download = Download::start(&network.topology.client, &plan)?;
+    until("the download is under way", LIMIT, interrupt, || Ok((download.received() > 100_000).then_some(())))?;
+    let failed = network.running.status()?.failovers.len();
+    let mut migration = Migration::new(network, interrupt)?;
+    migration.stand_at(step)?;
+    ensure!(!download.is_over()?, "the download was over before anybody was killed: nothing was shown");
+    migration.kill(victim)?;
+    migration.go_on()?;
+    network.wait_protected()?;
+    ensure_unbroken(held, interrupt)?;
+    let status = network.running.status()?;
+    let expected = failed + usize::from(victim != Victim::Switch);
+    ensure!(status.failovers.len() == expected, "only one may have failed: {:?}", status.failovers);
+    let outcome = download.finish(LIMIT, interrupt)?;
+    ensure!(outcome.error.is_none() && outcome.bytes == BYTES && outcome.sum == sum, "{outcome:?}");
+    Ok(())
+}
