@@ -9,7 +9,7 @@ use holdfast_node::runtime::Runtime;
 use holdfast_protection::flows::role;
 use holdfast_protection::{Flows, Slot};
 use holdfast_wire::FlowKey;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A broken invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +35,9 @@ pub(crate) struct Checkers {
     mapped: BTreeMap<u32, frames::End>,
     /// Per connection: the chain that its packets take, and whether anything of it has reached its client.
     chains: BTreeMap<u32, (u16, bool)>,
+    /// Connections whose flow was served, and of those the ones whose flow has ended since and that have sent nothing after that.
+    served: BTreeSet<u32>,
+    over: BTreeSet<u32>,
 }
 
 impl Checkers {
@@ -48,6 +51,38 @@ impl Checkers {
             mappings: BTreeMap::new(),
             mapped: BTreeMap::new(),
             chains: BTreeMap::new(),
+            served: BTreeSet::new(),
+            over: BTreeSet::new(),
+        }
+    }
+
+    /// A connection that has sent nothing since its flow ended has no flow. `is_whole`: nothing is being recovered, so that a flow without owner and
+    /// route has ended.
+    pub(crate) fn check_over(&mut self, clients: &[Client], serving: &[&Runtime], routes: &BTreeSet<FlowKey>, is_whole: bool) {
+        for client in clients {
+            let (local, remote, protocol) = client.ends();
+            let (id, key) = (client.id(), frames::key(local, remote, protocol));
+            if serving.iter().any(|runtime| is_owner(runtime, &key)) {
+                self.served.insert(id);
+                if self.over.remove(&id) {
+                    self.violate("ended flows", format!("the flow of connection {id} had ended, and is served again"));
+                }
+            } else if is_whole && self.served.contains(&id) && !routes.contains(&key) {
+                self.over.insert(id);
+            }
+        }
+    }
+
+    /// A packet comes from inside: its connection may begin anew.
+    pub(crate) fn note_sent(&mut self, frame: &[u8], clients: &[Client]) {
+        if self.over.is_empty() {
+            return;
+        }
+        let Some(seen) = frames::read(frame) else { return };
+        let client = clients.iter().find(|client| client.ends() == (seen.source, seen.destination, seen.protocol));
+        if let Some(client) = client {
+            self.over.remove(&client.id());
+            self.served.remove(&client.id());
         }
     }
 
@@ -120,6 +155,9 @@ impl Checkers {
         }
         let mut forgotten = Vec::new();
         for ((id, way), counts) in &self.revealed {
+            if self.over.contains(id) {
+                continue;
+            }
             let Some(client) = clients.iter().find(|client| client.id() == *id) else { continue };
             let Some((&count, _)) = counts.last_key_value() else { continue };
             let (local, remote, protocol) = client.ends();

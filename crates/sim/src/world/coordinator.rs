@@ -1,6 +1,8 @@
 //! The coordinator of a world: a process of its own, which may die at any time and begins again from its log.
 
+use super::streams::{Lane, Of};
 use super::{Event, MICROSECOND, MILLISECOND, World};
+use holdfast_node::address::COORDINATOR;
 use holdfast_node::coordinator::{Coordinator, CoordinatorConfig, Ledger};
 use holdfast_node::message::{Drain, Failover, Order, Protected};
 use holdfast_node::rules::Rule;
@@ -19,22 +21,25 @@ pub(super) struct Lives {
     dies_writing: bool,
     /// Planted: since when it only pretends to write.
     pretends_since: Option<u64>,
-    faults_left: u64,
+    pub(super) faults_left: u64,
+    /// It is slow: no turn before.
+    busy_until: u64,
     /// When it died, every flow would have survived a failure.
     was_safe: bool,
     drops: DropCounters,
 }
 
 impl Lives {
-    pub(super) fn new(config: CoordinatorConfig, faults_left: u64) -> Lives {
+    pub(super) fn new(config: CoordinatorConfig, begins: u64) -> Lives {
         Lives {
-            now: Some(Coordinator::new(config.clone(), super::BEGIN)),
+            now: Some(Coordinator::new(config.clone(), begins)),
             config,
             log: Vec::new(),
             turn_at: u64::MAX,
             dies_writing: false,
             pretends_since: None,
-            faults_left,
+            faults_left: 0,
+            busy_until: 0,
             was_safe: false,
             drops: DropCounters::default(),
         }
@@ -52,6 +57,14 @@ impl Lives {
 
     pub(super) fn is_away(&self) -> bool {
         self.now.is_none()
+    }
+
+    pub(super) fn is_dying(&self) -> bool {
+        self.dies_writing
+    }
+
+    pub(super) fn was_safe(&self) -> bool {
+        self.was_safe
     }
 
     pub(super) fn is_ready(&self) -> bool {
@@ -108,6 +121,7 @@ impl Lives {
 
 impl World {
     pub(super) fn turn_coordinator_at(&mut self, time: u64) {
+        let time = time.max(self.coordinator.busy_until);
         if time < self.coordinator.turn_at {
             self.coordinator.turn_at = time;
             self.at(time, Event::TurnCoordinator);
@@ -115,9 +129,10 @@ impl World {
     }
 
     pub(super) fn coordinator_receives(&mut self, peer: Peer, frame: &[u8]) {
+        let now = self.coordinator_time();
         let Some(coordinator) = self.coordinator.now.as_mut().filter(|_| peer == self.coordinator.config.me) else { return };
-        coordinator.handle_frame(frame, self.now);
-        let delay = self.random.range(1, 20) * MICROSECOND;
+        coordinator.handle_frame(frame, now);
+        let delay = self.streams.of(Of::Waking, peer).range(1, 20) * MICROSECOND;
         self.turn_coordinator_at(self.now + delay);
     }
 
@@ -126,7 +141,8 @@ impl World {
             return;
         }
         self.coordinator.turn_at = u64::MAX;
-        let now = self.now;
+        self.coordinator.busy_until = self.now + 10 * MICROSECOND * self.slowness(COORDINATOR);
+        let now = self.coordinator_time();
         let Some(coordinator) = &mut self.coordinator.now else { return };
         coordinator.handle_records(now);
         coordinator.handle_timeout(now);
@@ -141,7 +157,8 @@ impl World {
         let pretends = self.scenario.planted.speaks_before_writing;
         if dies {
             self.coordinator.pretends_since = pretends.then_some(now);
-            let written = self.random.range(0, records.len() as u64 + 1) as usize;
+            let me = self.coordinator.config.me;
+            let written = self.streams.of(Of::Written, me).range(0, records.len() as u64 + 1) as usize;
             records.truncate(written);
         }
         for record in records {
@@ -163,9 +180,10 @@ impl World {
         let due = coordinator.poll_timeout().min(coordinator.fabric().poll_timeout().unwrap_or(u64::MAX));
         let me = self.coordinator.config.me;
         for frame in frames {
-            self.carry(self.inside, (7, me), frame, |frame| Event::ToHub(me, frame));
+            self.carry(self.inside, Lane::FromCoordinator, me, frame, |frame| Event::ToHub(me, frame));
         }
-        self.turn_coordinator_at(due.max(now + 10 * MICROSECOND));
+        let due = self.world_time(COORDINATOR, due);
+        self.turn_coordinator_at(due.max(self.now + 10 * MICROSECOND));
     }
 
     /// New rules. They are given again to a coordinator that was away.
@@ -181,31 +199,17 @@ impl World {
 
     /// An operator's wish. False if it is not carried out.
     pub(super) fn order(&mut self, order: &Order) -> bool {
-        let now = self.now;
+        let now = self.coordinator_time();
         let is_done = self.coordinator.now.as_mut().is_some_and(|coordinator| coordinator.order(order, now).is_ok());
-        self.turn_coordinator_at(now);
+        self.turn_coordinator_at(self.now);
         is_done
     }
 
-    /// Its end is drawn: at once, or in the middle of writing.
-    pub(super) fn coordinator_fault(&mut self) {
-        if self.coordinator.is_away() || self.coordinator.dies_writing {
-            self.at(self.now + 20 * MILLISECOND, Event::CoordinatorFault);
-            return;
-        }
-        self.coordinator.faults_left -= 1;
-        if self.random.chance(500) {
-            self.coordinator.dies_writing = true;
-        } else {
-            self.kill_coordinator(0);
-        }
-    }
-
-    /// Everything else is over: if there is nothing left to be written in the middle of which it could die, it dies now.
-    pub(super) fn hurry_coordinator(&mut self) {
-        if self.coordinator.dies_writing && self.coordinator.faults_left == 0 {
-            self.kill_coordinator(0);
-        }
+    /// It dies in the middle of writing, as soon as it has something to write. False if it is away, or is to do so already.
+    pub(super) fn kill_coordinator_writing(&mut self) -> bool {
+        let is_there = !self.coordinator.is_away() && !self.coordinator.dies_writing;
+        self.coordinator.dies_writing |= is_there;
+        is_there
     }
 
     /// It is away for so long, or for as long as the seed says.
@@ -219,17 +223,16 @@ impl World {
         if !self.hubs.is_away {
             self.hub.handle_coordinator_ended(self.coordinator.config.me);
         }
-        let away = if away == 0 { self.random.range(1, 900) * MILLISECOND } else { away };
+        let me = self.coordinator.config.me;
+        let drawn = self.streams.of(Of::Away, me).range(1, 900) * MILLISECOND;
+        let away = if away == 0 { drawn } else { away };
         self.at(self.now + away, Event::CoordinatorStarts);
-        if self.faults_left > 0 && self.coordinator.was_safe && self.random.chance(600) {
-            let meanwhile = self.random.range(0, away);
-            self.at(self.now + meanwhile, Event::FaultMeanwhile);
-        }
+        self.perhaps_meanwhile(away);
     }
 
     pub(super) fn start_coordinator(&mut self) {
         self.coordinator.config.me.incarnation += 1;
-        let Some(coordinator) = self.coordinator.restored(self.now) else {
+        let Some(coordinator) = self.coordinator.restored(self.coordinator_time()) else {
             self.checkers.violate("log", "the coordinator cannot read its own log".to_owned());
             return;
         };
@@ -260,14 +263,6 @@ impl World {
         forgotten.extend((version > newest).then(|| format!("rules {version}, it has {newest}")));
         for what in forgotten {
             self.checkers.violate("log", format!("the coordinator has forgotten {what}"));
-        }
-    }
-
-    /// A runtime fails while there is no coordinator.
-    pub(super) fn fault_meanwhile(&mut self) {
-        if self.coordinator.is_away() && self.coordinator.was_safe && self.all_run() && self.faults_left > 0 {
-            self.faults.meanwhile += 1;
-            self.strike();
         }
     }
 }

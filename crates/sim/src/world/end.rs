@@ -1,9 +1,9 @@
 //! How a world ends: connections, buffers and memories are counted.
 
-use super::{Process, World};
+use super::{BEGIN, Process, World};
 use crate::peers::Progress;
-use crate::plan::Outcome;
-use crate::world::Report;
+use crate::plan::{How, Outcome, Plan, Step, When, Whom};
+use crate::world::{Faults, Report};
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::Peer;
 use holdfast_wire::PacketPool;
@@ -13,8 +13,9 @@ impl World {
     pub(super) fn finish(mut self) -> Outcome {
         self.count_moved();
         let finished: Vec<bool> = self.clients.iter().map(|client| client.progress() == Progress::Done).collect();
-        let must_finish = self.scenario.preset.promises() || self.faults.kills + self.faults.pauses == 0;
-        if must_finish && self.plan.is_none() {
+        let Faults { kills, pauses, cuts, slowed, .. } = self.faults;
+        let must_finish = self.scenario.preset.promises() || kills + pauses + cuts + slowed == 0;
+        if must_finish && self.plan.live {
             self.check_liveness();
         }
         if self.checkers.violations.is_empty() {
@@ -31,6 +32,16 @@ impl World {
         drops.add(self.hub.switch.drops());
         drops.add(self.hub.manager.drops());
         drops.add(&self.coordinator.drops());
+        if self.fate.is_some() {
+            if !self.healed {
+                let when = When::Time(self.now - BEGIN);
+                self.done.push(Step { when, whom: Whom::World, how: How::Heal });
+            }
+            // A drained runtime's return was written down when it was drained; perhaps the world was over before.
+            let now = self.now - BEGIN;
+            self.done.retain(|step| step.time().is_none_or(|time| time <= now));
+            self.done.sort_by_key(Step::time);
+        }
         let report = Report {
             seed: self.scenario.seed,
             hash: self.hash,
@@ -46,7 +57,9 @@ impl World {
             finished,
             released: self.released,
             drops,
-            failures: self.failures,
+            steps: self.done.len(),
+            plan: Plan { steps: self.done, ..self.plan },
+            failovers: self.coordinator.failovers(),
             quiet_from: self.quiet_from.unwrap_or(self.count),
             settled: self.settled,
             unprotected: self.unprotected,

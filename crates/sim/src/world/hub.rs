@@ -1,5 +1,6 @@
 //! The hub of a world: switch and manager, which die together, and whose next life finds the processes as they are.
 
+use super::streams::{Lane, Of};
 use super::{Event, MICROSECOND, MILLISECOND, SECOND, World};
 use crate::frames;
 use crate::scenario::Scenario;
@@ -16,7 +17,7 @@ pub(super) struct HubLives {
     life: u32,
     flows: usize,
     pub(super) is_away: bool,
-    faults_left: u64,
+    pub(super) faults_left: u64,
     /// What lies in the processes' rings.
     unread: Vec<(Peer, Vec<u8>)>,
 }
@@ -25,8 +26,8 @@ pub(super) struct HubLives {
 const UNREAD_LIMIT: usize = 4096;
 
 impl HubLives {
-    pub(super) fn new(flows: usize, faults_left: u64) -> HubLives {
-        HubLives { life: 1, flows, is_away: false, faults_left, unread: Vec::new() }
+    pub(super) fn new(flows: usize) -> HubLives {
+        HubLives { life: 1, flows, is_away: false, faults_left: 0, unread: Vec::new() }
     }
 
     /// Nobody is there who could read it.
@@ -62,16 +63,6 @@ pub(super) fn life(scenario: &Scenario, incarnation: u32, flows: usize, fabric: 
 }
 
 impl World {
-    /// Its end is drawn.
-    pub(super) fn hub_fault(&mut self) {
-        if self.hubs.is_away {
-            self.at(self.now + 20 * MILLISECOND, Event::HubFault);
-            return;
-        }
-        self.hubs.faults_left -= 1;
-        self.kill_hub(0);
-    }
-
     /// It is away for so long, or for as long as the seed says. What it had in hand is lost.
     pub(super) fn kill_hub(&mut self, away: u64) {
         self.faults.hub_kills += 1;
@@ -83,7 +74,9 @@ impl World {
         for drops in [self.hub.drops(), self.hub.switch.drops(), self.hub.manager.drops()] {
             self.drops.add(drops);
         }
-        let away = if away == 0 { self.random.range(1, 60) * MILLISECOND } else { away };
+        let me = Peer { node: SWITCH, incarnation: self.hubs.life };
+        let drawn = self.streams.of(Of::Away, me).range(1, 60) * MILLISECOND;
+        let away = if away == 0 { drawn } else { away };
         self.at(self.now + away, Event::HubStarts);
     }
 
@@ -118,6 +111,9 @@ impl World {
         if self.hubs.is_away {
             return;
         }
+        if port == 0 {
+            self.checkers.note_sent(frame, &self.clients);
+        }
         let Some(mut packet) = self.hub_pool.take() else { return };
         let fits = packet.copy_from(frame);
         packet.meta.ingress = port;
@@ -126,7 +122,8 @@ impl World {
             Some(key) => self.hub.handle_packet(key, packet),
             None => self.hub_pool.put(packet),
         }
-        self.hub.forward(self.now, &mut self.hub_out, &mut self.hub_pool);
+        let now = self.hub_time();
+        self.hub.forward(now, &mut self.hub_out, &mut self.hub_pool);
         self.after_hub();
     }
 
@@ -135,7 +132,8 @@ impl World {
         if packet.copy_from(frame) {
             let mut frames = vec![packet];
             let before = self.hub_out.released.len();
-            self.hub.handle_frames(peer, &mut frames, self.now, &mut self.hub_out, &mut self.hub_pool);
+            let now = self.hub_time();
+            self.hub.handle_frames(peer, &mut frames, now, &mut self.hub_out, &mut self.hub_pool);
             self.check_fenced(peer, self.hub_out.released.len() - before);
         } else {
             self.hub_pool.put(packet);
@@ -145,9 +143,11 @@ impl World {
 
     pub(super) fn turn_hub(&mut self) {
         self.hub_turn_at = u64::MAX;
-        self.hub.turn(self.now, &mut self.hub_out, &mut self.hub_pool);
+        let now = self.hub_time();
+        self.hub.turn(now, &mut self.hub_out, &mut self.hub_pool);
         self.after_hub();
-        let due = self.hub.poll_timeout().max(self.now + 10 * MICROSECOND);
+        let due = self.hub.poll_timeout();
+        let due = self.world_time(SWITCH, due).max(self.now + 10 * MICROSECOND);
         self.turn_hub_at(due);
         for (from, frame) in core::mem::take(&mut self.hubs.unread) {
             match self.hub.may_hear(from) {
@@ -164,9 +164,9 @@ impl World {
             let packet = self.check_chain(packet);
             self.hub_pool.put(packet);
             if peer.node == COORDINATOR {
-                self.carry(self.inside, (6, peer), frame, |frame| Event::ToCoordinator(peer, frame));
+                self.carry(self.inside, Lane::ToCoordinator, peer, frame, |frame| Event::ToCoordinator(peer, frame));
             } else {
-                self.carry(self.inside, (0, peer), frame, |frame| Event::ToRuntime(peer, frame));
+                self.carry(self.inside, Lane::ToRuntime, peer, frame, |frame| Event::ToRuntime(peer, frame));
             }
         }
         for released in out.released.drain(..) {
@@ -177,24 +177,20 @@ impl World {
             let to_client = frames::read(&frame).is_some_and(|seen| seen.destination.0[0] == 10);
             let outside = Peer::default();
             if to_client {
-                self.carry(self.outside, (2, outside), frame, Event::ToClient);
+                self.carry(self.outside, Lane::ToClient, outside, frame, Event::ToClient);
             } else {
-                self.carry(self.outside, (3, outside), frame, Event::ToServer);
+                self.carry(self.outside, Lane::ToServer, outside, frame, Event::ToServer);
             }
         }
         for wish in out.wishes.drain(..) {
             match wish {
                 Wish::Start(peer) => {
-                    let delay = match self.plan.as_ref().map_or(0, |plan| plan.restart) {
-                        0 => self.random.range(2, 60) * MILLISECOND,
+                    let drawn = self.streams.of(Of::Start, peer).range(2, 60) * MILLISECOND;
+                    let delay = match self.plan.restart {
+                        0 => drawn,
                         // The first start is none after a failure.
-                        delay => {
-                            if self.failures == 0 {
-                                MILLISECOND
-                            } else {
-                                delay
-                            }
-                        }
+                        _ if self.done.is_empty() => MILLISECOND,
+                        delay => delay,
                     };
                     self.at(self.now + delay, Event::Started(peer));
                 }

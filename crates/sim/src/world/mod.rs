@@ -5,24 +5,31 @@
 //! kills their processes, and tells the coordinator of deaths as a host's manager would. After the faults it heals, and then
 //! every connection that the protection promises to save has to finish. Two runs of one seed give one hash.
 
+mod clocks;
 mod coordinator;
 mod draw;
 mod end;
-mod faults;
+mod fate;
 mod hub;
+mod links;
+mod looks;
 mod report;
 mod rules;
+mod steps;
+mod streams;
 
 pub use report::{Faults, Report};
 
 use self::coordinator::Lives;
-use self::draw::Habits;
+use self::fate::Fate;
 use self::hub::HubLives;
+use self::links::Cuts;
+use self::streams::{Lane, Of, Streams};
 use crate::checkers::Checkers;
 use crate::frames;
 use crate::loss::Loss;
 use crate::peers::{Client, Progress, Server};
-use crate::plan::{Exit, Outcome, Plan};
+use crate::plan::{Exit, Habits, How, Outcome, Plan, Step};
 use crate::random::Random;
 use crate::scenario::Scenario;
 use holdfast_node::address::{COORDINATOR, NodeId};
@@ -42,7 +49,6 @@ const SECOND: u64 = 1_000_000_000;
 /// Simulated time begins here: stamps are never zero.
 const BEGIN: u64 = 1000 * SECOND;
 const BUFFERS: usize = 1024;
-const RUNTIMES: u16 = 3;
 
 enum Event {
     ToHub(Peer, Vec<u8>),
@@ -59,12 +65,18 @@ enum Event {
     Started(Peer),
     ExitNoticed(Peer),
     Resume(Peer),
+    /// A frame that was on its way for long.
+    Stale(Lane, Peer, Vec<u8>),
+    /// It is time for a plan's step.
+    Step,
     Fault,
     Move,
-    Drain,
+    Drain(NodeId),
     Restore(NodeId),
     CoordinatorFault,
+    CoordinatorCut,
     CoordinatorStarts,
+    Slowness,
     HubFault,
     HubStarts,
     FaultMeanwhile,
@@ -79,6 +91,8 @@ struct Process {
     rx: Vec<Packet>,
     paused: bool,
     turn_at: u64,
+    /// It is slow: no turn before.
+    busy_until: u64,
 }
 
 /// See the module.
@@ -86,7 +100,10 @@ pub struct World {
     scenario: Scenario,
     /// Chains of every runtime.
     chains: u16,
-    random: Random,
+    /// What is done to it; where a seed decides that, what it begins with.
+    plan: Plan,
+    fate: Option<Fate>,
+    streams: Streams,
     now: u64,
     next_number: u64,
     events: BinaryHeap<Reverse<(u64, u64, usize)>>,
@@ -103,23 +120,26 @@ pub struct World {
     server: Server,
     inside: Habits,
     outside: Habits,
+    cuts: Cuts,
+    /// How many times as slow, and until when.
+    slow: BTreeMap<NodeId, (u64, u64)>,
     healed: bool,
-    faults_left: u64,
-    moves_left: u64,
     faults: Faults,
     checkers: Checkers,
     /// Where the protection is a weak one.
     loss: Option<Loss>,
     hash: u64,
     count: u64,
-    last_arrival: BTreeMap<(u8, Peer), u64>,
+    last_arrival: BTreeMap<(Lane, Peer), u64>,
     trace: bool,
     deadline: u64,
     quiet_since: Option<u64>,
     quiet_from: Option<u64>,
-    plan: Option<Plan>,
-    /// Of the plan: how many have happened, and at how many boundaries since then the system called itself safe.
-    failures: usize,
+    /// The steps that were taken.
+    done: Vec<Step>,
+    /// The message that the next step waits for.
+    was_seen: bool,
+    /// Of the plan: how many runtimes were killed or stopped, and at how many boundaries since the last step the system called itself safe.
     runtime_failures: usize,
     settled_since: u64,
     settled: u64,
@@ -131,18 +151,28 @@ pub struct World {
 impl World {
     /// A world drawn from the scenario's seed.
     pub fn new(scenario: Scenario, trace: bool) -> World {
-        World::of(scenario, None, trace)
+        let (plan, fate) = fate::draw(&scenario);
+        let mut world = World::of(scenario, plan, trace);
+        world.coordinator.faults_left = fate.coordinator_faults;
+        world.hubs.faults_left = fate.hub_faults;
+        world.begin_fate(fate);
+        world
     }
 
     /// A world with the scenario's protection, chain and network, in which happens what the plan says.
     pub fn planned(scenario: Scenario, plan: Plan, trace: bool) -> World {
-        World::of(Scenario { quiet: true, ..scenario }, Some(plan), trace)
+        let mut world = World::of(Scenario { quiet: true, ..scenario }, plan, trace);
+        let times: Vec<u64> = world.plan.steps.iter().filter_map(Step::time).collect();
+        times.into_iter().for_each(|time| world.at(BEGIN + time, Event::Step));
+        if !world.plan.steps.iter().any(|step| step.how == How::Heal) {
+            let end = Random::new(scenario.seed).range(300, 1200) * MILLISECOND;
+            world.at(if world.plan.calm { BEGIN } else { BEGIN + end }, Event::Heal);
+        }
+        world
     }
 
-    fn of(scenario: Scenario, plan: Option<Plan>, trace: bool) -> World {
-        let mut random = Random::new(scenario.seed);
-        let changes = rules::changes(&scenario, plan.as_ref());
-        let chains = if changes.is_empty() { 1 } else { 2 };
+    fn of(scenario: Scenario, plan: Plan, trace: bool) -> World {
+        let chains = if plan.rules.is_empty() { 1 } else { 2 };
         let layout = scenario.chains(1)[0].chain.layout().clone();
         let promises = scenario.preset.promises();
         let fabric =
@@ -154,7 +184,7 @@ impl World {
         let coordinator = CoordinatorConfig {
             me: Peer { node: COORDINATOR, incarnation: 1 },
             hosts: HostsConfig::one(),
-            clusters: ClusterConfig::only(RUNTIMES, chains, promises),
+            clusters: ClusterConfig::only(plan.runtimes, chains, promises),
             rules: rules::all_to(0),
             hang_timeout: 300 * MILLISECOND,
             start_timeout: 5 * SECOND,
@@ -163,29 +193,24 @@ impl World {
             layouts: vec![layout.hash; chains.into()],
             fabric,
         };
-        let flows = plan.as_ref().map_or(128, |plan| plan.connections.len().max(64) * 2);
+        let flows = plan.connections.len().max(64) * 2;
         let mut hub = hub::life(&scenario, 1, flows, fabric);
         hub.handle_coordinator(coordinator.me);
-        let is_calm = plan.as_ref().is_some_and(|plan| plan.calm);
-        let (inside, outside) = match is_calm {
-            true => (Habits::CALM, Habits::CALM),
-            false => (draw::habits(&mut random), draw::habits(&mut random)),
-        };
-        let clients = match &plan {
-            Some(plan) => draw::planned(&plan.connections),
-            None => draw::clients(&mut random),
-        };
-        let is_strict = plan.as_ref().is_some_and(|plan| plan.strict);
-        let checkers = Checkers::new(layout, promises || is_strict, scenario.preset.is_strict() || is_strict);
+        let [inside, outside] = plan.habits.unwrap_or_else(|| match plan.calm {
+            true => [Habits::CALM; 2],
+            false => {
+                let mut random = Random::new(scenario.seed);
+                [draw::habits(&mut random), draw::habits(&mut random)]
+            }
+        });
+        let checkers = Checkers::new(layout, promises || plan.strict, scenario.preset.is_strict() || plan.strict);
         let may_forget = scenario.preset.may_forget();
-        let on_the_way = if is_calm { 2 * MILLISECOND } else { 200 * MILLISECOND };
+        let on_the_way = if plan.calm { 2 * MILLISECOND } else { 200 * MILLISECOND };
         let loss = (may_forget > 0).then(|| Loss::new(may_forget, on_the_way));
-        let faults_left = if scenario.quiet { 0 } else { random.range(1, 4) };
-        let coordinator_faults = if scenario.quiet { 0 } else { random.range(0, 4) };
-        let hub_faults = if scenario.quiet { 0 } else { random.range(0, 3) };
         let mut world = World {
             chains,
-            random,
+            fate: None,
+            streams: Streams::new(scenario.seed),
             now: BEGIN,
             next_number: 0,
             events: BinaryHeap::new(),
@@ -195,27 +220,28 @@ impl World {
             hub_pool: MemoryPool::new(BUFFERS),
             hub_out: HubOut::default(),
             hub_turn_at: u64::MAX,
-            hubs: HubLives::new(flows, hub_faults),
-            coordinator: Lives::new(coordinator, coordinator_faults),
+            hubs: HubLives::new(flows),
+            coordinator: Lives::new(coordinator, clocks::at_beginning(&plan, COORDINATOR)),
             processes: BTreeMap::new(),
-            clients,
+            clients: draw::clients(&plan.connections),
             server: Server::default(),
             inside,
             outside,
+            cuts: Cuts::default(),
+            slow: BTreeMap::new(),
             healed: false,
-            faults_left,
-            moves_left: 0,
-            faults: Faults::default(),
+            faults: Faults { skewed: u64::from(!plan.clocks.is_empty()), ..Faults::default() },
             checkers,
             loss,
             hash: 0xcbf2_9ce4_8422_2325,
             count: 0,
             last_arrival: BTreeMap::new(),
             trace,
-            deadline: BEGIN + plan.as_ref().map_or(60 * SECOND, |plan| plan.lasts),
+            deadline: BEGIN + plan.lasts,
             quiet_since: None,
             quiet_from: None,
-            failures: 0,
+            done: Vec::new(),
+            was_seen: false,
             runtime_failures: 0,
             settled_since: 0,
             settled: 0,
@@ -227,32 +253,12 @@ impl World {
         };
         world.turn_hub_at(BEGIN);
         world.turn_coordinator_at(BEGIN);
-        for _ in 0..coordinator_faults {
-            let time = BEGIN + world.random.range(0, 4000) * MILLISECOND;
-            world.at(time, Event::CoordinatorFault);
-        }
-        for _ in 0..hub_faults {
-            let time = BEGIN + world.random.range(0, 4000) * MILLISECOND;
-            world.at(time, Event::HubFault);
-        }
         for at in 0..world.clients.len() {
             let due = world.clients[at].due();
             world.at(due, Event::ClientTimer(at));
         }
-        let first_fault = BEGIN + world.random.range(300, 1200) * MILLISECOND;
-        let is_peaceful = world.faults_left == 0;
-        world.at(if is_calm { BEGIN } else { first_fault }, if is_peaceful { Event::Heal } else { Event::Fault });
         world.at(BEGIN + 50 * MILLISECOND, Event::Check);
-        if world.plan.is_none() {
-            world.moves_left = world.random.range(0, 40);
-            let first_move = first_fault - world.random.range(0, 200) * MILLISECOND;
-            world.at(first_move, Event::Move);
-            if world.random.chance(200) {
-                let due = first_fault + world.random.range(0, 1500) * MILLISECOND;
-                world.at(due, Event::Drain);
-            }
-        }
-        for (time, chain) in changes {
+        for (time, chain) in world.plan.rules.clone() {
             world.at(BEGIN + time, Event::Rules(chain));
         }
         world
@@ -277,7 +283,7 @@ impl World {
             self.handle(event);
             self.follow_plan();
             // One that was drawn has shown enough; one that was planned is wanted whole.
-            if self.plan.is_none() && self.checkers.violations.len() > 8 {
+            if self.fate.is_some() && self.checkers.violations.len() > 8 {
                 break;
             }
         }
@@ -329,12 +335,16 @@ impl World {
             Event::Started(peer) => ("process started", Some(*peer), &[]),
             Event::ExitNoticed(peer) => ("exit noticed", Some(*peer), &[]),
             Event::Resume(peer) => ("process continues", Some(*peer), &[]),
+            Event::Stale(_, peer, frame) => ("stale frame", Some(*peer), frame),
+            Event::Step => ("step", None, &[]),
             Event::Fault => ("fault", None, &[]),
             Event::Move => ("order to move", None, &[]),
-            Event::Drain => ("order to drain", None, &[]),
+            Event::Drain(_) => ("order to drain", None, &[]),
             Event::Restore(_) => ("back into service", None, &[]),
             Event::CoordinatorFault => ("coordinator's fault", None, &[]),
+            Event::CoordinatorCut => ("coordinator's cut", None, &[]),
             Event::CoordinatorStarts => ("coordinator starts", None, &[]),
+            Event::Slowness => ("slowness", None, &[]),
             Event::HubFault => ("hub's fault", None, &[]),
             Event::HubStarts => ("hub starts", None, &[]),
             Event::FaultMeanwhile => ("fault meanwhile", None, &[]),
@@ -367,42 +377,21 @@ impl World {
     }
 
     fn turn_runtime_at(&mut self, peer: Peer, time: u64) {
-        if let Some(process) = self.processes.get_mut(&peer)
-            && time < process.turn_at
-        {
+        let Some(process) = self.processes.get_mut(&peer) else { return };
+        let time = time.max(process.busy_until);
+        if time < process.turn_at {
             process.turn_at = time;
             self.at(time, Event::TurnRuntime(peer));
         }
     }
 
-    /// Sends a frame over a link with its habits.
-    fn carry(&mut self, habits: Habits, lane: (u8, Peer), frame: Vec<u8>, make: impl Fn(Vec<u8>) -> Event) {
-        if !self.healed && self.random.chance(habits.loss) {
-            self.faults.lost += 1;
-            return;
-        }
-        let copies = if !self.healed && self.random.chance(habits.double) { 2 } else { 1 };
-        self.faults.doubled += copies - 1;
-        for _ in 0..copies {
-            let mut delay = self.random.range(habits.delay.0, habits.delay.1);
-            let is_stray = !self.healed && self.random.chance(habits.stray);
-            if is_stray {
-                delay *= self.random.range(10, 100);
-            }
-            let mut time = self.now + delay;
-            let last = self.last_arrival.entry(lane).or_insert(0);
-            if is_stray {
-                self.faults.reordered += 1;
-            } else {
-                // A link delivers in order unless a frame strays.
-                time = time.max(*last + 1);
-                *last = time;
-            }
-            self.at(time, make(frame.clone()));
-        }
-    }
-
     fn handle(&mut self, event: Event) {
+        match &event {
+            Event::ToHub(_, frame) => self.watch(false, Lane::ToHub, frame),
+            Event::ToRuntime(_, frame) => self.watch(false, Lane::ToRuntime, frame),
+            Event::ToCoordinator(_, frame) => self.watch(false, Lane::ToCoordinator, frame),
+            _ => {}
+        }
         match event {
             // The rings outlive the hub: what is in them waits for the next one, and until that one knows whom it may hear.
             Event::ToHub(peer, frame) if self.hubs.is_away || !self.hub.may_hear(peer) => {
@@ -437,12 +426,16 @@ impl World {
                 }
                 self.turn_runtime_at(peer, self.now);
             }
+            Event::Stale(lane, peer, frame) => self.stale_arrives(lane, peer, frame),
+            Event::Step => {}
             Event::Fault => self.fault(),
             Event::Move => self.order_move(),
-            Event::Drain => self.order_drain(),
+            Event::Drain(node) => self.order_drain(node),
             Event::Restore(node) => self.restore(node),
             Event::CoordinatorFault => self.coordinator_fault(),
+            Event::CoordinatorCut => self.coordinator_cut(),
             Event::CoordinatorStarts => self.start_coordinator(),
+            Event::Slowness => self.slowness_begins(),
             Event::HubFault => self.hub_fault(),
             Event::HubStarts => self.start_hub(),
             Event::FaultMeanwhile => self.fault_meanwhile(),
@@ -450,12 +443,8 @@ impl World {
                 self.hurry_coordinator();
                 self.at(self.now + 10 * MILLISECOND, Event::Heal);
             }
-            Event::Heal => {
-                self.healed = true;
-                if self.plan.is_none() {
-                    self.deadline = self.now + 40 * SECOND;
-                }
-            }
+            Event::Heal if self.fate.is_some() => self.fate_is_over(),
+            Event::Heal => self.heal(),
             Event::Check => {
                 self.check_owners();
                 self.at(self.now + 50 * MILLISECOND, Event::Check);
@@ -469,9 +458,10 @@ impl World {
             return;
         }
         let fabric = self.hub_fabric();
-        let flows = self.plan.as_ref().map_or(64, |plan| plan.flows);
-        let runtime = Runtime::new(self.scenario.runtime_config(peer, flows, fabric), self.scenario.chains(self.chains));
-        let process = Process { runtime, pool: MemoryPool::new(BUFFERS), rx: Vec::new(), paused: false, turn_at: u64::MAX };
+        let runtime =
+            Runtime::new(self.scenario.runtime_config(peer, self.plan.flows, fabric), self.scenario.chains(self.chains));
+        let process =
+            Process { runtime, pool: MemoryPool::new(BUFFERS), rx: Vec::new(), paused: false, turn_at: u64::MAX, busy_until: 0 };
         self.processes.insert(peer, process);
         self.hub.handle_started(peer);
         self.turn_runtime_at(peer, self.now);
@@ -487,6 +477,12 @@ impl World {
         if process.pool.free() < BUFFERS / 4 {
             return;
         }
+        let ring = self.plan.ring;
+        let room = ring - if frames::is_messages(frame) { 0 } else { ring / 8 };
+        if ring > 0 && process.rx.len() >= room {
+            self.faults.overflowed += 1;
+            return self.undelivered(frame);
+        }
         let Some(mut packet) = process.pool.take() else { return };
         if packet.copy_from(frame) {
             process.rx.push(packet);
@@ -494,20 +490,34 @@ impl World {
             process.pool.put(packet);
         }
         if !process.paused {
-            let delay = self.random.range(1, 20) * MICROSECOND;
+            let delay = self.streams.of(Of::Waking, peer).range(1, 20) * MICROSECOND;
             self.turn_runtime_at(peer, self.now + delay);
         }
     }
 
+    /// The manager could not put it into a runtime's ring.
+    fn undelivered(&mut self, frame: &[u8]) {
+        if self.hubs.is_away {
+            return;
+        }
+        let Some(mut packet) = self.hub_pool.take() else { return };
+        if packet.copy_from(frame) {
+            self.hub.handle_undelivered(&mut packet);
+        }
+        self.hub_pool.put(packet);
+    }
+
     fn turn_runtime(&mut self, peer: Peer) {
+        let (clock, slowness) = (self.local(peer.node), self.slowness(peer.node));
         let Some(process) = self.processes.get_mut(&peer) else { return };
         if process.paused || self.now < process.turn_at {
             return;
         }
         process.turn_at = u64::MAX;
+        process.busy_until = self.now + 10 * MICROSECOND * slowness;
         let mut tx = Vec::new();
-        process.runtime.turn(&mut process.rx, &mut tx, &mut process.pool, self.now);
-        let due = process.runtime.poll_timeout().unwrap_or(u64::MAX).max(self.now + 10 * MICROSECOND);
+        process.runtime.turn(&mut process.rx, &mut tx, &mut process.pool, clock);
+        let due = process.runtime.poll_timeout().unwrap_or(u64::MAX);
         let frames: Vec<Vec<u8>> = tx
             .into_iter()
             .map(|packet| {
@@ -518,12 +528,13 @@ impl World {
             .collect();
         let is_fenced = process.runtime.is_fenced();
         for frame in frames {
-            self.carry(self.inside, (1, peer), frame, |frame| Event::ToHub(peer, frame));
+            self.carry(self.inside, Lane::ToHub, peer, frame, |frame| Event::ToHub(peer, frame));
         }
         if is_fenced {
             self.end_process(peer);
             return;
         }
+        let due = self.world_time(peer.node, due).max(self.now + 10 * MICROSECOND);
         self.turn_runtime_at(peer, due);
     }
 
@@ -532,7 +543,7 @@ impl World {
             return;
         }
         if let Some(frame) = self.clients[at].on_timer(self.now) {
-            self.carry(self.outside, (4, Peer::default()), frame, Event::FromClient);
+            self.carry(self.outside, Lane::FromClient, Peer::default(), frame, Event::FromClient);
         }
         let due = self.clients[at].due();
         if due != u64::MAX {
@@ -555,7 +566,7 @@ impl World {
         };
         let before = self.clients[at].due();
         if let Some(reply) = self.clients[at].on_frame(seen, self.now) {
-            self.carry(self.outside, (4, Peer::default()), reply, Event::FromClient);
+            self.carry(self.outside, Lane::FromClient, Peer::default(), reply, Event::FromClient);
         }
         let due = self.clients[at].due();
         if due != before && due != u64::MAX {
@@ -571,11 +582,11 @@ impl World {
         if seen.source.0[0] == 10 {
             self.checkers.violate("fail closed", format!("an untranslated packet left: {:?}", seen.source));
         }
-        let drawn = self.random.draw() as u32;
+        let drawn = self.streams.of(Of::Sequence, Peer::default()).draw() as u32;
         // In a calm world only what the chain does may tell two runs apart.
-        let random = if self.plan.as_ref().is_some_and(|plan| plan.calm) { 7 } else { drawn };
+        let random = if self.plan.calm { 7 } else { drawn };
         if let Some(reply) = self.server.on_frame(seen, random) {
-            self.carry(self.outside, (5, Peer::default()), reply, Event::FromServer);
+            self.carry(self.outside, Lane::FromServer, Peer::default(), reply, Event::FromServer);
         }
     }
 }

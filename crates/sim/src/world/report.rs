@@ -9,6 +9,18 @@ pub struct Faults {
     pub kills: u64,
     /// Processes stopped for longer than the coordinator waits, then continued.
     pub pauses: u64,
+    /// Links between a process and the hub cut, one way or both.
+    pub cuts: u64,
+    /// Frames that a cut stopped.
+    pub cut_off: u64,
+    /// Times that a process was slow for a while.
+    pub slowed: u64,
+    /// Worlds whose nodes' clocks differed.
+    pub skewed: u64,
+    /// Messages that came again long after.
+    pub stale: u64,
+    /// Frames that found a runtime's ring full.
+    pub overflowed: u64,
     /// Orders to move flows.
     pub moves: u64,
     /// Flows that moved.
@@ -34,6 +46,12 @@ impl Faults {
     pub fn add(&mut self, other: &Faults) {
         self.kills += other.kills;
         self.pauses += other.pauses;
+        self.cuts += other.cuts;
+        self.cut_off += other.cut_off;
+        self.slowed += other.slowed;
+        self.skewed += other.skewed;
+        self.stale += other.stale;
+        self.overflowed += other.overflowed;
         self.moves += other.moves;
         self.moved += other.moved;
         self.drains += other.drains;
