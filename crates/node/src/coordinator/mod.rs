@@ -493,14 +493,14 @@ impl Coordinator {
         Some(at)
     }
 
-    /// Somebody is heard after all of his cluster were silent: what stood still was the machine, or the manager that carries their frames. The others
-    /// may need a moment longer.
+    /// Somebody is heard after all of his cluster were silent: what stood still was the machine, the manager that carries their frames, or the link to
+    /// this coordinator. The others may need a moment longer.
     fn end_silence(&mut self, at: usize, now: u64) {
         let cluster = self.memory.places[at].member.cluster;
         let places = self.memory.places.iter().map(|place| place.member.cluster == cluster);
         let newest =
             self.hearings.iter().zip(places.clone()).filter(|(_, is_of_his)| *is_of_his).map(|(hearing, _)| hearing.last_heard);
-        if newest.max().is_some_and(|newest| now.saturating_sub(newest) > self.config.hang_timeout) {
+        if newest.max().is_some_and(|newest| now.saturating_sub(newest) > self.config.hang_timeout / 2) {
             let of_his = self.hearings.iter_mut().zip(places).filter(|(_, is_of_his)| *is_of_his);
             of_his.for_each(|(hearing, _)| hearing.last_heard = now);
         }
@@ -617,15 +617,17 @@ impl Coordinator {
         }
     }
 
-    /// Silence is a failure while somebody else could take over. When nobody is heard it is the machine that stands still: to give up the last ones
-    /// would lose every flow for nothing. Only who stays silent for long is given up all the same, so that a new one may serve.
+    /// Silence is a failure while others speak and could take over. When nobody is heard it is the machine that stands still: to give up the last ones
+    /// would lose every flow for nothing. They do not fall silent at the same instant: who was heard last then is no witness against the others.
+    /// Only who stays silent for long is given up all the same, so that a new one may serve.
     fn has_failed(&self, at: usize, silent: u64, now: u64) -> bool {
         let timeout = self.config.hang_timeout;
         let cluster = self.memory.places[at].member.cluster;
         let heard = self.memory.places.iter().zip(&self.hearings).enumerate();
         let heard = heard.filter(|(other, (place, _))| *other != at && place.member.cluster == cluster);
         let mut others = heard.map(|(_, (place, hearing))| (place.member.state, now.saturating_sub(hearing.last_heard)));
-        let is_anybody_heard = others.any(|(state, silent)| state == MemberState::Running && silent <= timeout);
+        let is_witness = |heard: u64| heard <= timeout && heard + timeout / 2 <= silent;
+        let is_anybody_heard = others.any(|(state, heard)| state == MemberState::Running && is_witness(heard));
         silent > timeout && (is_anybody_heard || silent > timeout.saturating_mul(HOPELESS))
     }
 
