@@ -39,9 +39,9 @@ impl World {
             .map(|(_, process)| &process.runtime)
             .collect();
         self.checkers.check_owners(&serving);
-        let is_whole = self.may_fail_now() && !self.cuts.any(self.now) && !self.hubs.is_away && self.hub.switch.is_whole();
+        let is_whole = self.all_run() && !self.cuts.any(self.now) && !self.hubs.is_away && self.hub.switch.is_whole();
         let routes = self.hub.switch.routes().map(|route| route.key).collect();
-        self.checkers.check_over(&self.clients, &serving, &routes, is_whole);
+        self.checkers.check_over(self.now, &self.clients, &serving, &routes, is_whole);
         if let Some(loss) = &self.loss {
             loss.check_floors(&serving, &mut self.checkers);
         }

@@ -281,6 +281,7 @@ impl World {
             self.count += 1;
             self.note(number, &event);
             self.handle(event);
+            self.checkers.check_ended(&self.clients, self.processes.values().map(|process| &process.runtime));
             self.follow_plan();
             // One that was drawn has shown enough; one that was planned is wanted whole.
             if self.fate.is_some() && self.checkers.violations.len() > 8 {

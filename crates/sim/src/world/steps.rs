@@ -53,7 +53,7 @@ impl World {
     }
 
     /// As the system says, or said last before its coordinator died: another failure would be survived.
-    pub(super) fn may_fail_now(&self) -> bool {
+    fn may_fail_now(&self) -> bool {
         self.may_fail() || self.coordinator.is_away() && self.coordinator.was_safe() && self.all_run()
     }
 
