@@ -39,7 +39,7 @@ impl Node {
     }
 
     fn set_peers(&mut self, peers: &[Peer]) {
-        self.protection.set_peers(&mut self.flows, peers, &mut self.out);
+        self.protection.set_peers(&mut self.flows, peers, &[], &mut self.out);
     }
 
     /// A packet of a flow: its count is the flow's state. Not released before the turn's end.
