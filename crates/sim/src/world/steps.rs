@@ -158,15 +158,17 @@ impl World {
                 self.faults.slowed += 1;
                 self.slow.insert(node, (factor, self.now + time));
             }
-            How::Move(to, limit) => {
-                if self.order(&Order::Move { from: node, to, limit, selector: "any".to_owned() }) {
-                    self.faults.moves += 1;
-                    self.say(format_args!("move {limit} flows from runtime {node} to {to:?}"));
-                }
-            }
+            How::Move(to, limit) => self.move_flows(node, to, limit),
             How::Drain => self.at(self.now, Event::Drain(node)),
             How::Restore => self.at(self.now, Event::Restore(node)),
             _ => {}
+        }
+    }
+
+    fn move_flows(&mut self, node: NodeId, to: Option<NodeId>, limit: u64) {
+        if self.order(&Order::Move { from: node, to, limit, selector: "any".to_owned() }) {
+            self.faults.moves += 1;
+            self.say(format_args!("move {limit} flows from runtime {node} to {to:?}"));
         }
     }
 
