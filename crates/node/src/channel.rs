@@ -184,6 +184,11 @@ impl Fabric {
         self.channels.iter().find(|channel| channel.peer.node == node && channel.is_open()).map(|channel| channel.peer)
     }
 
+    /// When a frame of this life came last. What it says may wait for one that was lost: that its sender lives is known before.
+    pub fn heard_at(&self, peer: Peer) -> Option<u64> {
+        self.channels.iter().find(|channel| channel.peer == peer).and_then(|channel| channel.heard_at)
+    }
+
     /// An incarnation is no more: nothing is sent to it, and what still comes from it is refused. What is sent to its node waits for the next.
     pub fn remove_peer(&mut self, peer: Peer) {
         if let Some(channel) = self.channels.iter_mut().find(|channel| channel.peer == peer) {
@@ -290,6 +295,7 @@ impl Fabric {
         if let Some(seal) = &sender.seal {
             channel.set_life(life, header.counter.get(), seal);
         }
+        channel.heard_at = Some(now);
         let (acknowledgement, selective) = (header.acknowledgement.get(), header.selective.get());
         let answer = Answer { acknowledgement, selective, credit: header.credit.get() };
         channel.handle_answer(answer, header.counter.get(), now, spare);

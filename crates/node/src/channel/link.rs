@@ -62,6 +62,8 @@ pub(super) struct Channel {
     pub(super) asked: Option<u64>,
     smoothed_rtt: u64,
     pub(super) backoff: u32,
+    /// When a frame of this life came last, in its turn or not.
+    pub(super) heard_at: Option<u64>,
 }
 
 impl Channel {
@@ -86,6 +88,7 @@ impl Channel {
             asked: None,
             smoothed_rtt: 0,
             backoff: 0,
+            heard_at: None,
         }
     }
 

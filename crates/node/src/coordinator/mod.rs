@@ -594,6 +594,9 @@ impl Coordinator {
         self.scale(now);
         let has_quorum = self.has_quorum();
         for at in 0..self.memory.places.len() {
+            // What it says may be stuck behind a frame that was lost, while it hears from nobody that it was.
+            let heard = self.fabric.heard_at(self.memory.places[at].member.peer()).unwrap_or(0);
+            self.hearings[at].last_heard = self.hearings[at].last_heard.max(heard);
             let silent = now.saturating_sub(self.hearings[at].last_heard);
             match self.memory.places[at].member.state {
                 MemberState::Running | MemberState::Leaving if has_quorum && self.has_failed(at, silent, now) => {
