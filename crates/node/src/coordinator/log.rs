@@ -82,6 +82,15 @@ fn decode<T: DeserializeOwned>(body: &[u8], at: usize) -> Result<T, LogError> {
     postcard::from_bytes(body).map_err(|_| LogError::Damaged(at))
 }
 
+/// A record as people read it, for traces.
+pub fn describe(record: &[u8]) -> String {
+    let body = record.get(HEADER_LEN..record.len().saturating_sub(CHECKSUM_LEN)).unwrap_or_default();
+    match record.get(1) {
+        Some(&ENTRY) => decode::<Entry>(body, 0).map_or_else(|error| error.to_string(), |entry| format!("{entry:?}")),
+        _ => "a snapshot".to_owned(),
+    }
+}
+
 impl Log {
     pub(super) fn append(&mut self, entry: &Entry) {
         let bytes = encode(ENTRY, self.next, entry);

@@ -28,7 +28,7 @@ mod scaling;
 pub use clusters::ClusterConfig;
 pub use hosts::{HostConfig, HostsConfig};
 pub use ledger::{Account, Ledger};
-pub use log::{LogError, Record};
+pub use log::{LogError, Record, describe};
 pub use scaling::Scaling;
 
 use crate::address::{FIRST_RUNTIME, NodeId, SWITCH, host_of};
@@ -493,16 +493,29 @@ impl Coordinator {
         Some(at)
     }
 
-    /// Somebody is heard after all of his cluster were silent: what stood still was the machine, the manager that carries their frames, or the link to
-    /// this coordinator. The others may need a moment longer.
+    /// Frames of a runtime count as hearing it: what it says may be stuck behind one that was lost, while it hears from nobody that it was.
+    fn hear_frames(&mut self, now: u64) {
+        for at in 0..self.memory.places.len() {
+            let heard = self.fabric.heard_at(self.memory.places[at].member.peer()).unwrap_or(0);
+            if heard > self.hearings[at].last_heard {
+                self.end_silence(at, now);
+                self.hearings[at].last_heard = heard.max(self.hearings[at].last_heard);
+            }
+        }
+    }
+
+    /// Somebody is heard after all who serve in his cluster were silent: what stood still was the machine, the manager that carries their frames, or the
+    /// link to this coordinator. The others may need a moment longer. Who is only starting has not been silent.
     fn end_silence(&mut self, at: usize, now: u64) {
         let cluster = self.memory.places[at].member.cluster;
-        let places = self.memory.places.iter().map(|place| place.member.cluster == cluster);
-        let newest =
-            self.hearings.iter().zip(places.clone()).filter(|(_, is_of_his)| *is_of_his).map(|(hearing, _)| hearing.last_heard);
+        let serves = |place: &Place| {
+            place.member.cluster == cluster && matches!(place.member.state, MemberState::Running | MemberState::Leaving)
+        };
+        let of_his = self.memory.places.iter().map(serves);
+        let newest = self.hearings.iter().zip(of_his).filter(|(_, serves)| *serves).map(|(hearing, _)| hearing.last_heard);
         if newest.max().is_some_and(|newest| now.saturating_sub(newest) > self.config.hang_timeout / 2) {
-            let of_his = self.hearings.iter_mut().zip(places).filter(|(_, is_of_his)| *is_of_his);
-            of_his.for_each(|(hearing, _)| hearing.last_heard = now);
+            let silent = self.hearings.iter_mut().zip(self.memory.places.iter().map(serves)).filter(|(_, serves)| *serves);
+            silent.for_each(|(hearing, _)| hearing.last_heard = now);
         }
     }
 
@@ -592,11 +605,9 @@ impl Coordinator {
         self.ask_again(now);
         self.go_on_draining(now);
         self.scale(now);
+        self.hear_frames(now);
         let has_quorum = self.has_quorum();
         for at in 0..self.memory.places.len() {
-            // What it says may be stuck behind a frame that was lost, while it hears from nobody that it was.
-            let heard = self.fabric.heard_at(self.memory.places[at].member.peer()).unwrap_or(0);
-            self.hearings[at].last_heard = self.hearings[at].last_heard.max(heard);
             let silent = now.saturating_sub(self.hearings[at].last_heard);
             match self.memory.places[at].member.state {
                 MemberState::Running | MemberState::Leaving if has_quorum && self.has_failed(at, silent, now) => {

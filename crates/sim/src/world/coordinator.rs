@@ -3,7 +3,7 @@
 use super::streams::{Lane, Of};
 use super::{Event, MICROSECOND, MILLISECOND, World};
 use holdfast_node::address::COORDINATOR;
-use holdfast_node::coordinator::{Coordinator, CoordinatorConfig, Ledger};
+use holdfast_node::coordinator::{Coordinator, CoordinatorConfig, Ledger, describe};
 use holdfast_node::message::{Drain, Failover, Order, Protected};
 use holdfast_node::rules::Rule;
 use holdfast_protection::Peer;
@@ -162,6 +162,9 @@ impl World {
             records.truncate(written);
         }
         for record in records {
+            if self.trace {
+                self.say(format_args!("the coordinator writes {}", describe(&record.bytes)));
+            }
             if record.replaces {
                 self.coordinator.log.clear();
             }
