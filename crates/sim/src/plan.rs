@@ -87,8 +87,12 @@ pub enum Whom {
     Node(NodeId),
     /// The coordinator. It is away for as long as a pause says, or as the seed does, and then begins a new life.
     Coordinator,
-    /// Switch and manager, in the same way.
+    /// Switch and manager, in the same way: of several hosts, those of the one that serves.
     Hub,
+    /// Switch and manager of this host, whether it serves or not.
+    Manager(u16),
+    /// One of several hosts, with everything on it. The first has the coordinator and no runtimes.
+    Host(u16),
     /// Nobody in particular.
     World,
 }
@@ -111,9 +115,11 @@ pub enum How {
     Kill,
     /// Stopped, and continued after so many ns. Coordinator and hub are killed, and their next life begins then.
     Pause(u64),
+    /// A host dies, and comes back with nothing on it after so many ns.
+    Away(u64),
     /// The coordinator dies in the middle of writing something down, as soon as it has to.
     KillWriting,
-    /// No frame goes this way between it and the hub for so many ns.
+    /// No frame goes this way between it and the hub, or between the host and the others, for so many ns.
     Cut(Way, u64),
     /// After each turn it does nothing for so many times as long as a turn takes, for so many ns.
     Slow(u64, u64),
@@ -144,6 +150,8 @@ pub enum Fact {
     Owns,
     /// It owns none.
     OwnsNothing,
+    /// The host serves the ports.
+    Serves,
 }
 
 /// One thing that is done.
@@ -178,6 +186,8 @@ pub struct Plan {
     pub calm: bool,
     /// The habits of the links inside the box and of those outside, if neither.
     pub habits: Option<[Habits; 2]>,
+    /// Hosts: one, or several. Of several the first has the coordinator, and neither ports nor runtimes.
+    pub hosts: u16,
     /// Runtimes.
     pub runtimes: u16,
     /// Flows that a runtime may own.
@@ -205,6 +215,7 @@ impl Default for Plan {
             steps: Vec::new(),
             calm: false,
             habits: None,
+            hosts: 1,
             runtimes: 3,
             flows: 64,
             ring: 0,

@@ -6,7 +6,7 @@ use crate::plan::ANYBODY;
 use crate::plan::{Clock, Connection, End, Habits, How, Plan, Step, Way, When, Whom};
 use crate::scenario::{Planted, Preset, Scenario};
 use core::fmt;
-use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, NodeId, SWITCH};
+use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, MAX_HOSTS, NodeId, SWITCH, manager_of};
 use holdfast_wire::DropReason;
 
 /// A line that cannot be read.
@@ -136,19 +136,35 @@ impl<'a> Words<'a> {
                     self.expected("a runtime's number, from 16", Some(&number.to_string()))
                 }
             }
+            "manager" => Ok(manager_of(self.host()?)),
             "coordinator" => Ok(COORDINATOR),
             "hub" => Ok(SWITCH),
             word => self.expected(what, Some(word)),
         }
     }
 
+    fn host(&mut self) -> Read<u16> {
+        let what = "a host's number, from 0";
+        let number = self.number(what)?;
+        if number < MAX_HOSTS { Ok(number) } else { self.expected(what, Some(&number.to_string())) }
+    }
+
     fn whom(&mut self) -> Read<Whom> {
-        let what = "`owner`, `runtime` and its number, `any` and a number, `coordinator` or `hub`";
+        let what =
+            "`owner`, `runtime` and its number, `any` and a number, `coordinator`, `hub`, or `manager` or `host` and its number";
         match self.peek() {
             Some("owner") => self.next(what).map(|_| Whom::Owner),
             Some("any") => {
                 self.next(what)?;
                 Ok(Whom::Number(self.number("a number")?))
+            }
+            Some("host") => {
+                self.next(what)?;
+                Ok(Whom::Host(self.host()?))
+            }
+            Some("manager") => {
+                self.next(what)?;
+                Ok(Whom::Manager(self.host()?))
             }
             Some("runtime" | "coordinator" | "hub") => Ok(match self.node()? {
                 COORDINATOR => Whom::Coordinator,
@@ -161,7 +177,7 @@ impl<'a> Words<'a> {
 
     fn runtime(&mut self) -> Read<Whom> {
         match self.whom()? {
-            Whom::Coordinator | Whom::Hub => self.error("expected a runtime".to_owned()),
+            Whom::Coordinator | Whom::Hub | Whom::Manager(_) | Whom::Host(_) => self.error("expected a runtime".to_owned()),
             whom => Ok(whom),
         }
     }
@@ -227,8 +243,9 @@ impl<'a> Words<'a> {
         match self.next(VERBS)? {
             "kill" => {
                 let whom = self.whom()?;
-                let may_return = matches!(whom, Whom::Coordinator | Whom::Hub);
+                let may_return = matches!(whom, Whom::Coordinator | Whom::Hub | Whom::Manager(_));
                 let how = match self.peek() {
+                    Some("for") if matches!(whom, Whom::Host(_)) => How::Away(self.for_time()?),
                     Some("for") if may_return => How::Pause(self.for_time()?),
                     Some("writing") if whom == Whom::Coordinator => {
                         self.word("writing")?;
@@ -238,9 +255,13 @@ impl<'a> Words<'a> {
                 };
                 Ok((whom, how))
             }
-            "stop" => Ok((self.runtime()?, How::Pause(self.for_time()?))),
+            "stop" => match self.whom()? {
+                Whom::Coordinator | Whom::Hub | Whom::Manager(_) => self.error("expected a runtime or a host".to_owned()),
+                whom => Ok((whom, How::Pause(self.for_time()?))),
+            },
             "cut" => {
-                let (from, way) = if self.take("hub") { (None, Way::In) } else { (Some(self.whom()?), Way::Out) };
+                let is_from_rest = self.take("hub") || self.take("others");
+                let (from, way) = if is_from_rest { (None, Way::In) } else { (Some(self.whom()?), Way::Out) };
                 let arrow = self.next("`->` or `<->`")?;
                 let way = match (arrow, way) {
                     ("->", way) => way,
@@ -249,12 +270,12 @@ impl<'a> Words<'a> {
                 };
                 let whom = match from {
                     Some(whom) => {
-                        self.word("hub")?;
+                        self.word(if matches!(whom, Whom::Host(_)) { "others" } else { "hub" })?;
                         whom
                     }
                     None => self.whom()?,
                 };
-                if whom == Whom::Hub {
+                if matches!(whom, Whom::Hub | Whom::Manager(_)) {
                     return self.error("the hub has no link to itself".to_owned());
                 }
                 Ok((whom, How::Cut(way, self.for_time()?)))
@@ -278,7 +299,11 @@ impl<'a> Words<'a> {
             "heal" => Ok((Whom::World, How::Heal)),
             "expect" => {
                 let is_of_somebody = !matches!(self.peek(), Some("safe" | "unsafe"));
-                let whom = if is_of_somebody { self.runtime()? } else { Whom::World };
+                let whom = match self.peek() {
+                    Some("host") => self.whom()?,
+                    _ if is_of_somebody => self.runtime()?,
+                    _ => Whom::World,
+                };
                 let mut text = self.next("what is to be so")?.to_owned();
                 while let Some(word) = self.rest.pop() {
                     text = format!("{text} {word}");
@@ -324,7 +349,7 @@ impl Reading {
     }
 
     fn line(&mut self, words: &mut Words<'_>) -> Read<()> {
-        const FIRST: &str = "`seed`, `protection`, `planted`, `few`, `network`, `inside`, `outside`, `runtimes`, `flows`, `ring`, `clock`, `restart`, `lasts`, `each`, `at`, `once`, `after`, `when` or `expect`";
+        const FIRST: &str = "`seed`, `protection`, `planted`, `few`, `network`, `inside`, `outside`, `hosts`, `runtimes`, `flows`, `ring`, `clock`, `restart`, `lasts`, `each`, `at`, `once`, `after`, `when` or `expect`";
         let Some(first) = words.rest.pop() else { return Ok(()) };
         match first {
             "seed" => self.scenario.seed = words.number("a number")?,
@@ -347,6 +372,10 @@ impl Reading {
                 of[usize::from(first == "outside")] = habits;
                 self.plan.calm = false;
             }
+            "hosts" => match words.number("1, or 3 and more")? {
+                count @ (1 | 3..=MAX_HOSTS) => self.plan.hosts = count,
+                count => return words.expected("1, or 3 and more", Some(&count.to_string())),
+            },
             "runtimes" => self.plan.runtimes = words.number("how many")?,
             "flows" => self.plan.flows = words.number("how many")?,
             "ring" => self.plan.ring = words.number("how many frames")?,

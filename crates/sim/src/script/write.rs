@@ -4,7 +4,7 @@ use super::{Expect, Script};
 use crate::plan::{ANYBODY, Clock, Connection, End, Fact, Habits, How, Plan, Step, Way, When, Whom};
 use crate::scenario::Planted;
 use core::fmt::{self, Display, Formatter};
-use holdfast_node::address::{COORDINATOR, MANAGER, NodeId, SWITCH};
+use holdfast_node::address::{COORDINATOR, NodeId, SWITCH, host_of};
 use holdfast_node::message::kind as message;
 use holdfast_protection::kind;
 
@@ -82,8 +82,8 @@ impl Display for Time {
 fn node(node: NodeId) -> String {
     match node {
         COORDINATOR => "coordinator".to_owned(),
-        SWITCH | MANAGER => "hub".to_owned(),
-        node => format!("runtime {node}"),
+        SWITCH => "hub".to_owned(),
+        node => host_of(node).map_or_else(|| format!("runtime {node}"), |host| format!("manager {host}")),
     }
 }
 
@@ -94,6 +94,8 @@ fn whom(whom: Whom) -> String {
         Whom::Node(of) => node(of),
         Whom::Coordinator => "coordinator".to_owned(),
         Whom::Hub => "hub".to_owned(),
+        Whom::Manager(number) => format!("manager {number}"),
+        Whom::Host(number) => format!("host {number}"),
         Whom::World => String::new(),
     }
 }
@@ -119,19 +121,24 @@ pub(super) const FACTS: &[(Fact, &str)] = &[
     (Fact::Gone, "gone"),
     (Fact::Owns, "owns flows"),
     (Fact::OwnsNothing, "owns nothing"),
+    (Fact::Serves, "serves"),
 ];
 
 /// A step, as a line.
 pub(super) fn step(step: &Step) -> String {
     let who = whom(step.whom);
+    let rest = if matches!(step.whom, Whom::Host(_)) { "others" } else { "hub" };
     let what = match step.how {
         How::Kill => format!("kill {who}"),
-        How::Pause(time) if matches!(step.whom, Whom::Coordinator | Whom::Hub) => format!("kill {who} for {}", Time(time)),
+        How::Pause(time) if matches!(step.whom, Whom::Coordinator | Whom::Hub | Whom::Manager(_)) => {
+            format!("kill {who} for {}", Time(time))
+        }
+        How::Away(time) => format!("kill {who} for {}", Time(time)),
         How::Pause(time) => format!("stop {who} for {}", Time(time)),
         How::KillWriting => format!("kill {who} writing"),
-        How::Cut(Way::Out, time) => format!("cut {who} -> hub for {}", Time(time)),
-        How::Cut(Way::In, time) => format!("cut hub -> {who} for {}", Time(time)),
-        How::Cut(Way::Both, time) => format!("cut {who} <-> hub for {}", Time(time)),
+        How::Cut(Way::Out, time) => format!("cut {who} -> {rest} for {}", Time(time)),
+        How::Cut(Way::In, time) => format!("cut {rest} -> {who} for {}", Time(time)),
+        How::Cut(Way::Both, time) => format!("cut {who} <-> {rest} for {}", Time(time)),
         How::Slow(factor, time) => format!("slow {who} {factor} times for {}", Time(time)),
         How::Move(None, limit) => format!("move {limit} flows from {who}"),
         How::Move(Some(to), limit) => format!("move {limit} flows from {who} to {}", node(to)),
@@ -200,6 +207,9 @@ impl Display for Script {
             }
             None if !plan.calm => writeln!(f, "network drawn")?,
             _ => writeln!(f, "network calm")?,
+        }
+        if plan.hosts != plain.hosts {
+            writeln!(f, "hosts {}", plan.hosts)?;
         }
         if plan.runtimes != plain.runtimes {
             writeln!(f, "runtimes {}", plan.runtimes)?;

@@ -1,8 +1,9 @@
 //! Every node's own clock. What one says means nothing to another.
 
+use super::hosts::Site;
 use super::{BEGIN, World};
 use crate::plan::{Clock, Plan};
-use holdfast_node::address::{COORDINATOR, NodeId, SWITCH};
+use holdfast_node::address::{COORDINATOR, NodeId, SWITCH, manager_of};
 
 const MILLION: i128 = 1_000_000;
 
@@ -24,6 +25,16 @@ fn clock_of(plan: &Plan, node: NodeId) -> Clock {
     plan.clocks.iter().find(|(of, _)| *of == node).map_or(Clock::default(), |(_, clock)| *clock)
 }
 
+/// Whose clock a host's is: that of one host has the switch's name, of several each its manager's.
+fn clock_node(hosts: u16, at: Site) -> NodeId {
+    if hosts > 1 { manager_of(at as u16) } else { SWITCH }
+}
+
+/// What a host's clock shows when the world begins.
+pub(super) fn of_host_at_beginning(plan: &Plan, at: Site) -> u64 {
+    at_beginning(plan, clock_node(plan.hosts, at))
+}
+
 /// What this node's clock shows when the world begins.
 pub(super) fn at_beginning(plan: &Plan, node: NodeId) -> u64 {
     forward(clock_of(plan, node), BEGIN)
@@ -35,8 +46,14 @@ impl World {
         forward(clock_of(&self.plan, node), self.now)
     }
 
-    pub(super) fn hub_time(&self) -> u64 {
-        self.local(SWITCH)
+    /// What a host's clock shows.
+    pub(super) fn host_time(&self, at: Site) -> u64 {
+        self.local(clock_node(self.plan.hosts, at))
+    }
+
+    /// When a host's clock shows that.
+    pub(super) fn host_world_time(&self, at: Site, local: u64) -> u64 {
+        self.world_time(clock_node(self.plan.hosts, at), local)
     }
 
     pub(super) fn coordinator_time(&self) -> u64 {

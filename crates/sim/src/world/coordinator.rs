@@ -1,5 +1,6 @@
 //! The coordinator of a world: a process of its own, which may die at any time and begins again from its log.
 
+use super::hosts::WITNESS;
 use super::streams::{Lane, Of};
 use super::{Event, MICROSECOND, MILLISECOND, World};
 use holdfast_node::address::COORDINATOR;
@@ -80,6 +81,11 @@ impl Lives {
         if self.now.is_some() { self.is_protected() } else { self.was_safe }
     }
 
+    /// As it says: the death of any host would be survived.
+    pub(super) fn survives_host(&self) -> bool {
+        self.now.as_ref().is_some_and(Coordinator::survives_host)
+    }
+
     pub(super) fn has_given_up(&self, peer: Peer) -> bool {
         self.now.as_ref().is_some_and(|coordinator| coordinator.failovers().any(|failover| failover.dead == peer))
     }
@@ -141,6 +147,9 @@ impl World {
             return;
         }
         self.coordinator.turn_at = u64::MAX;
+        if self.now < self.coordinator.busy_until {
+            return self.turn_coordinator_at(self.now);
+        }
         self.coordinator.busy_until = self.now + 10 * MICROSECOND * self.slowness(COORDINATOR);
         let now = self.coordinator_time();
         let Some(coordinator) = &mut self.coordinator.now else { return };
@@ -183,7 +192,7 @@ impl World {
         let due = coordinator.poll_timeout().min(coordinator.fabric().poll_timeout().unwrap_or(u64::MAX));
         let me = self.coordinator.config.me;
         for frame in frames {
-            self.carry(self.inside, Lane::FromCoordinator, me, frame, |frame| Event::ToHub(me, frame));
+            self.carry(self.inside, Lane::FromCoordinator, me, frame, |frame| Event::ToHub(WITNESS, me, frame));
         }
         let due = self.world_time(COORDINATOR, due);
         self.turn_coordinator_at(due.max(self.now + 10 * MICROSECOND));
@@ -191,13 +200,11 @@ impl World {
 
     /// New rules. They are given again to a coordinator that was away.
     pub(super) fn set_rules(&mut self, rules: Vec<Rule>) {
-        if self.hubs.is_away || !self.hub.switch.is_whole() {
-            // Nobody is there to ask, or to say which rules are in force: the operator is told so.
-            return;
-        }
-        let in_force = self.hub.switch.rules().version();
-        self.hub.manager.set_rules(in_force, rules);
-        self.turn_hub();
+        // Nobody may be there to ask, or to say which rules are in force: the operator is told so.
+        let Some(at) = self.hosts.serving().filter(|at| self.hosts[*at].hub.switch.is_whole()) else { return };
+        let hub = &mut self.hosts[at].hub;
+        hub.manager.set_rules(hub.switch.rules().version(), rules);
+        self.turn_hub(at);
     }
 
     /// An operator's wish. False if it is not carried out.
@@ -223,8 +230,8 @@ impl World {
         self.faults.coordinator_kills += 1;
         self.say(format_args!("kill coordinator {}", self.coordinator.config.me.incarnation));
         self.coordinator.drops.add(coordinator.drops());
-        if !self.hubs.is_away {
-            self.hub.handle_coordinator_ended(self.coordinator.config.me);
+        if !self.hosts[WITNESS].is_away {
+            self.hosts[WITNESS].hub.handle_coordinator_ended(self.coordinator.config.me);
         }
         let me = self.coordinator.config.me;
         let drawn = self.streams.of(Of::Away, me).range(1, 900) * MILLISECOND;
@@ -233,7 +240,21 @@ impl World {
         self.perhaps_meanwhile(away);
     }
 
+    /// With its host, until then.
+    pub(super) fn stop_coordinator(&mut self, until: u64) {
+        self.coordinator.busy_until = self.coordinator.busy_until.max(until);
+        self.turn_coordinator_at(until);
+    }
+
+    /// Its host must be there.
     pub(super) fn start_coordinator(&mut self) {
+        let host = &self.hosts[WITNESS];
+        if let Some(until) = host.stopped_until {
+            return self.at(until, Event::CoordinatorStarts);
+        }
+        if host.is_dead {
+            return self.at(self.now + MILLISECOND, Event::CoordinatorStarts);
+        }
         self.coordinator.config.me.incarnation += 1;
         let Some(coordinator) = self.coordinator.restored(self.coordinator_time()) else {
             self.checkers.violate("log", "the coordinator cannot read its own log".to_owned());
@@ -242,15 +263,15 @@ impl World {
         self.say(format_args!("coordinator {} begins", self.coordinator.config.me.incarnation));
         self.check_memory(&coordinator);
         self.coordinator.now = Some(coordinator);
-        if !self.hubs.is_away {
-            self.hub.handle_coordinator(self.coordinator.config.me);
+        if !self.hosts[WITNESS].is_away {
+            self.hosts[WITNESS].hub.handle_coordinator(self.coordinator.config.me);
         }
         self.turn_coordinator_at(self.now);
     }
 
     /// What people and the switch were told, the next life knows.
     fn check_memory(&mut self, coordinator: &Coordinator) {
-        let manager = &self.hub.manager;
+        let managers = || self.hosts.all().filter(|host| !host.is_away).map(|host| &host.hub.manager);
         let knows_drain = |told: &&Drain| {
             let mut known = coordinator.drains().iter().filter(|known| known.peer == told.peer);
             known.any(|known| known.ended_at.is_some() || told.ended_at.is_none())
@@ -260,9 +281,13 @@ impl World {
             known.any(|known| known.recovered_at.is_some() || told.recovered_at.is_none())
         };
         let mut forgotten: Vec<String> = Vec::new();
-        forgotten.extend(manager.drains().iter().find(|told| !knows_drain(told)).map(|told| format!("{told:?}")));
-        forgotten.extend(manager.failovers().iter().find(|told| !knows_failover(told)).map(|told| format!("{told:?}")));
-        let (version, newest) = (self.hub.switch.rules().version(), coordinator.rules().version());
+        let drain = managers().flat_map(|manager| manager.drains()).find(|told| !knows_drain(told));
+        forgotten.extend(drain.map(|told| format!("{told:?}")));
+        let failover = managers().flat_map(|manager| manager.failovers()).find(|told| !knows_failover(told));
+        forgotten.extend(failover.map(|told| format!("{told:?}")));
+        let newest = coordinator.rules().version();
+        let version =
+            self.hosts.all().filter(|host| !host.is_away).map(|host| host.hub.switch.rules().version()).max().unwrap_or(0);
         forgotten.extend((version > newest).then(|| format!("rules {version}, it has {newest}")));
         for what in forgotten {
             self.checkers.violate("log", format!("the coordinator has forgotten {what}"));

@@ -1,5 +1,6 @@
 //! How a world ends: connections, buffers and memories are counted.
 
+use super::hosts::WITNESS;
 use super::{BEGIN, Process, World};
 use crate::peers::Progress;
 use crate::plan::{How, Outcome, Plan, Step, When, Whom};
@@ -11,7 +12,7 @@ use holdfast_wire::PacketPool;
 impl World {
     /// Counts everything, then takes it apart and counts again.
     pub(super) fn finish(mut self) -> Outcome {
-        self.count_moved();
+        self.count_moved(WITNESS);
         let finished: Vec<bool> = self.clients.iter().map(|client| client.progress() == Progress::Done).collect();
         let Faults { kills, pauses, cuts, slowed, .. } = self.faults;
         let must_finish = self.scenario.preset.promises() || kills + pauses + cuts + slowed == 0;
@@ -25,12 +26,17 @@ impl World {
         for (peer, process) in core::mem::take(&mut self.processes) {
             self.take_apart(peer, process);
         }
-        self.hub.abandon(&mut self.hub_pool);
-        self.check_hub_buffers();
+        for at in self.hosts.sites() {
+            let host = &mut self.hosts[at];
+            host.hub.abandon(&mut host.pool);
+            self.check_hub_buffers(at);
+        }
         let mut drops = self.drops;
-        drops.add(self.hub.drops());
-        drops.add(self.hub.switch.drops());
-        drops.add(self.hub.manager.drops());
+        for hub in self.hosts.all().map(|host| &host.hub) {
+            drops.add(hub.drops());
+            drops.add(hub.switch.drops());
+            drops.add(hub.manager.drops());
+        }
         drops.add(&self.coordinator.drops());
         if self.fate.is_some() {
             if !self.healed {
@@ -84,13 +90,8 @@ impl World {
 
     /// What was ever revealed is known to the runtimes that serve now.
     fn check_remembered(&mut self) {
-        let fence = self.hub.fence();
-        let serving: Vec<&Runtime> = self
-            .processes
-            .iter()
-            .filter(|(peer, process)| fence.is_open_for_check(**peer) && !process.paused)
-            .map(|(_, process)| &process.runtime)
-            .collect();
+        let serving: Vec<&Runtime> =
+            self.serving().iter().filter_map(|peer| self.processes.get(peer)).map(|process| &process.runtime).collect();
         self.checkers.check_remembered(&self.clients, &serving);
         if let Some(loss) = &self.loss {
             loss.check_floors(&serving, &mut self.checkers);
@@ -106,9 +107,11 @@ impl World {
                 self.checkers.violate("no anonymous drop", text);
             }
         }
-        let accounted = self.hub_pool.free() + self.hub.switch.held();
-        if accounted != self.hub_pool.total() {
-            self.checkers.violate("no anonymous drop", format!("the hub lost {} buffers", self.hub_pool.total() - accounted));
+        for host in self.hosts.all() {
+            let accounted = host.pool.free() + host.hub.switch.held();
+            if accounted != host.pool.total() {
+                self.checkers.violate("no anonymous drop", format!("a hub lost {} buffers", host.pool.total() - accounted));
+            }
         }
     }
 

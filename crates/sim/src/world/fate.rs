@@ -1,13 +1,16 @@
 //! What a seed does to its world. First it draws which kinds of things happen at all: a world in which everything happens hides what a few
 //! of them do together. Everything is written down as [steps](super::steps), so that a plan can do it again.
 
+use super::hosts::{Site, WITNESS};
 use super::{BEGIN, Event, MICROSECOND, MILLISECOND, World, draw, rules};
 use crate::plan::{Clock, How, Plan, Step, Way, When, Whom};
 use crate::random::Random;
 use crate::scenario::Scenario;
-use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, NodeId, SWITCH};
+use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, NodeId, SWITCH, manager_of};
 
 const SECOND: u64 = 1_000 * MILLISECOND;
+/// How many, if there are several.
+const HOSTS: u16 = 3;
 
 /// Which kinds of failures a runtime may have in this world.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +39,11 @@ fn some_time(random: &mut Random, low: u64, high: u64) -> u64 {
     random.range(low * MILLISECOND, high * MILLISECOND)
 }
 
+/// Whether a seed's world has several hosts: what they keep even when one of them dies, only a strict protection promises.
+fn hosts_of(scenario: &Scenario) -> bool {
+    !scenario.quiet && scenario.preset.is_strict() && Random::new(scenario.seed ^ 0x686f_7374).chance(350)
+}
+
 /// The world and the fate that a scenario's seed stands for.
 pub(super) fn draw(scenario: &Scenario) -> (Plan, Fate) {
     let mut random = Random::new(scenario.seed);
@@ -60,16 +68,20 @@ pub(super) fn draw(scenario: &Scenario) -> (Plan, Fate) {
     let mut clocks = Vec::new();
     if random.chance(500) {
         let nodes = [COORDINATOR, SWITCH].into_iter().chain(FIRST_RUNTIME..FIRST_RUNTIME + runtimes);
-        clocks.extend(nodes.map(|node| {
+        let managers = (0..HOSTS).map(manager_of).filter(|_| hosts_of(scenario));
+        clocks.extend(nodes.chain(managers).map(|node| {
             let magnitude = random.range(0, 47);
             let ahead = random.range(0, 1 << magnitude);
             (node, Clock { ahead, drift: random.range(0, 401) as i64 - 200 })
         }));
     }
+    let hosts = if hosts_of(scenario) { HOSTS } else { 1 };
+    let runtimes = if hosts > 1 { 4 } else { runtimes };
     let ring = if random.chance(300) { random.range(24, 200) as usize } else { 0 };
     let plan = Plan {
         connections: draw::connections(&mut random),
         habits: Some(habits),
+        hosts,
         runtimes,
         ring,
         clocks,
@@ -148,7 +160,23 @@ impl World {
         let hows: Vec<How> = weighed.collect();
         let how = hows[random.range(0, hows.len() as u64) as usize];
         *faults_left -= 1;
-        self.carry_out(Step { when, whom: Whom::Node(node), how });
+        let step = match self.host_strike() {
+            Some(step) => step,
+            None => Step { when, whom: Whom::Node(node), how },
+        };
+        self.carry_out(step);
+    }
+
+    /// Of several hosts one may fail instead of a runtime.
+    fn host_strike(&mut self) -> Option<Step> {
+        let (is_possible, when) = (self.hosts.are_several() && self.may_lose_host(), self.now_as(When::Safe));
+        let random = &mut self.fate.as_mut().filter(|_| is_possible)?.random;
+        let (is_wanted, host) = (random.chance(600), random.range(0, HOSTS.into()) as u16);
+        let magnitude = random.range(4, 12);
+        let time = random.range(1, 1 << magnitude) * MILLISECOND;
+        let way = [Way::Out, Way::In, Way::Both][random.range(0, 3) as usize];
+        let how = [How::Away(time), How::Pause(time), How::Cut(way, time)][random.range(0, 3) as usize];
+        is_wanted.then_some(Step { when, whom: Whom::Host(host), how })
     }
 
     /// Somebody wants flows elsewhere; now, or in the middle of what goes on.
@@ -229,12 +257,16 @@ impl World {
     }
 
     pub(super) fn hub_fault(&mut self) {
-        if self.hubs.is_away {
+        let when = self.now_as(When::Time);
+        let count = self.hosts.sites().len() as u64;
+        let Some(fate) = self.fate() else { return };
+        let manager = if count > 1 { fate.random.range(0, count) as Site } else { WITNESS };
+        if !self.hosts[manager].runs() {
             return self.at(self.now + 20 * MILLISECOND, Event::HubFault);
         }
-        self.hubs.faults_left -= 1;
-        let when = self.now_as(When::Time);
-        self.carry_out(Step { when, whom: Whom::Hub, how: How::Kill });
+        self.hosts.faults_left -= 1;
+        let whom = if count > 1 { Whom::Manager(manager as u16) } else { Whom::Hub };
+        self.carry_out(Step { when, whom, how: How::Kill });
     }
 
     /// The coordinator has been killed: perhaps a runtime fails before it is back.

@@ -1,14 +1,15 @@
 //! The ways that frames take in a world, and what happens to them there.
 
+use super::hosts::WITNESS;
 use super::streams::{Lane, Of};
 use super::{Event, MILLISECOND, World};
 use crate::frames;
 use crate::plan::{Habits, Way};
-use holdfast_node::address::NodeId;
+use holdfast_node::address::{NodeId, host_of};
 use holdfast_protection::Peer;
 use std::collections::BTreeMap;
 
-/// Links between a node and the hub that carry nothing, until when.
+/// Links between a node and its hub, or between a host and the others, that carry nothing, until when. A host goes by its manager's name.
 #[derive(Default)]
 pub(super) struct Cuts(BTreeMap<(NodeId, bool), u64>);
 
@@ -31,13 +32,14 @@ impl Cuts {
         self.0.values().any(|until| *until > now)
     }
 
-    fn is_cut(&self, lane: Lane, node: NodeId, now: u64) -> bool {
-        let outwards = match lane {
-            Lane::ToHub | Lane::FromCoordinator => true,
-            Lane::ToRuntime | Lane::ToCoordinator => false,
-            _ => return false,
-        };
-        self.0.get(&(node, outwards)).is_some_and(|until| *until > now)
+    fn is_cut(&self, lane: Lane, peer: Peer, now: u64) -> bool {
+        let is_cut = |node: NodeId, outwards| self.0.get(&(node, outwards)).is_some_and(|until| *until > now);
+        match lane {
+            Lane::ToHub | Lane::FromCoordinator => is_cut(peer.node, true),
+            Lane::ToRuntime | Lane::ToCoordinator => is_cut(peer.node, false),
+            Lane::Between => is_cut(peer.node, true) || is_cut(peer.incarnation as NodeId, false),
+            _ => false,
+        }
     }
 }
 
@@ -45,7 +47,7 @@ impl World {
     /// Sends a frame over a link with its habits.
     pub(super) fn carry(&mut self, habits: Habits, lane: Lane, peer: Peer, frame: Vec<u8>, make: impl Fn(Vec<u8>) -> Event) {
         self.watch(true, lane, &frame);
-        if self.cuts.is_cut(lane, peer.node, self.now) {
+        if self.cuts.is_cut(lane, peer, self.now) {
             self.faults.cut_off += 1;
             return;
         }
@@ -99,7 +101,15 @@ impl World {
                     self.coordinator_receives(there, &frame);
                 }
             }
-            Lane::ToHub | Lane::FromCoordinator => self.handle(Event::ToHub(peer, frame)),
+            Lane::ToHub => {
+                let at = self.processes.get(&peer).map_or(WITNESS, |process| process.host);
+                self.handle(Event::ToHub(at, peer, frame));
+            }
+            Lane::FromCoordinator => self.handle(Event::ToHub(WITNESS, peer, frame)),
+            Lane::Between => {
+                let to = host_of(peer.incarnation as NodeId).unwrap_or(0).into();
+                self.handle(Event::FromHost(to, frame));
+            }
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! One simulated world: a host's hub, runtimes, clients and servers, and a network that does what the seed says.
+//! One simulated world: one host or several, with hubs and runtimes, clients and servers, and a network that does what the seed says.
 //!
 //! Theory of operation. Everything that happens is an event at a simulated time; events at one time happen in the order in which they were
 //! made. Nodes are the production state machines; the world carries their frames, with delay, loss, duplication and reordering, stops and
@@ -10,7 +10,7 @@ mod coordinator;
 mod draw;
 mod end;
 mod fate;
-mod hub;
+mod hosts;
 mod links;
 mod looks;
 mod report;
@@ -22,7 +22,7 @@ pub use report::{Faults, Report};
 
 use self::coordinator::Lives;
 use self::fate::Fate;
-use self::hub::HubLives;
+use self::hosts::{Hosts, Site, WITNESS};
 use self::links::Cuts;
 use self::streams::{Lane, Of, Streams};
 use crate::checkers::Checkers;
@@ -33,9 +33,7 @@ use crate::plan::{Exit, Habits, How, Outcome, Plan, Step};
 use crate::random::Random;
 use crate::scenario::Scenario;
 use holdfast_node::address::{COORDINATOR, NodeId};
-use holdfast_node::channel::FabricConfig;
-use holdfast_node::coordinator::{ClusterConfig, CoordinatorConfig, HostsConfig};
-use holdfast_node::hub::{Hub, HubOut};
+use holdfast_node::coordinator::{ClusterConfig, CoordinatorConfig};
 use holdfast_node::message::PoolId;
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::Peer;
@@ -51,20 +49,23 @@ const BEGIN: u64 = 1000 * SECOND;
 const BUFFERS: usize = 1024;
 
 enum Event {
-    ToHub(Peer, Vec<u8>),
+    ToHub(Site, Peer, Vec<u8>),
+    /// To a host, from another one.
+    FromHost(Site, Vec<u8>),
     ToRuntime(Peer, Vec<u8>),
     ToCoordinator(Peer, Vec<u8>),
     FromClient(Vec<u8>),
     FromServer(Vec<u8>),
     ToServer(Vec<u8>),
     ToClient(Vec<u8>),
-    TurnHub,
+    TurnHub(Site),
     TurnRuntime(Peer),
     TurnCoordinator,
     ClientTimer(usize),
-    Started(Peer),
-    ExitNoticed(Peer),
+    Started(Site, Peer),
+    ExitNoticed(Site, Peer),
     Resume(Peer),
+    HostResumes(Site),
     /// A frame that was on its way for long.
     Stale(Lane, Peer, Vec<u8>),
     /// It is time for a plan's step.
@@ -78,7 +79,7 @@ enum Event {
     CoordinatorStarts,
     Slowness,
     HubFault,
-    HubStarts,
+    HubStarts(Site),
     FaultMeanwhile,
     Heal,
     Check,
@@ -86,6 +87,7 @@ enum Event {
 }
 
 struct Process {
+    host: Site,
     runtime: Runtime,
     pool: MemoryPool,
     rx: Vec<Packet>,
@@ -109,11 +111,7 @@ pub struct World {
     events: BinaryHeap<Reverse<(u64, u64, usize)>>,
     bodies: Vec<Option<Event>>,
     free_bodies: Vec<usize>,
-    hub: Hub,
-    hub_pool: MemoryPool,
-    hub_out: HubOut,
-    hub_turn_at: u64,
-    hubs: HubLives,
+    hosts: Hosts,
     coordinator: Lives,
     processes: BTreeMap<Peer, Process>,
     clients: Vec<Client>,
@@ -154,7 +152,7 @@ impl World {
         let (plan, fate) = fate::draw(&scenario);
         let mut world = World::of(scenario, plan, trace);
         world.coordinator.faults_left = fate.coordinator_faults;
-        world.hubs.faults_left = fate.hub_faults;
+        world.hosts.faults_left = fate.hub_faults;
         world.begin_fate(fate);
         world
     }
@@ -175,15 +173,14 @@ impl World {
         let chains = if plan.rules.is_empty() { 1 } else { 2 };
         let layout = scenario.chains(1)[0].chain.layout().clone();
         let promises = scenario.preset.promises();
-        let fabric =
-            FabricConfig { cluster: 7, min_timeout: 5 * MILLISECOND, max_timeout: 200 * MILLISECOND, ..FabricConfig::default() };
+        let fabric = hosts::fabric();
         let mut pools = Vec::new();
         let mut probe =
             Runtime::new(scenario.runtime_config(Peer { node: 99, incarnation: 1 }, 64, fabric), scenario.chains(chains));
         probe.visit_pools(|id: PoolId, pool| pools.push((id, pool.size())));
         let coordinator = CoordinatorConfig {
             me: Peer { node: COORDINATOR, incarnation: 1 },
-            hosts: HostsConfig::one(),
+            hosts: hosts::config(plan.hosts),
             clusters: ClusterConfig::only(plan.runtimes, chains, promises),
             rules: rules::all_to(0),
             hang_timeout: 300 * MILLISECOND,
@@ -194,8 +191,11 @@ impl World {
             fabric,
         };
         let flows = plan.connections.len().max(64) * 2;
-        let mut hub = hub::life(&scenario, 1, flows, fabric);
-        hub.handle_coordinator(coordinator.me);
+        let mut hosts = Hosts::new(&scenario, plan.hosts, flows);
+        for at in 0..plan.hosts {
+            hosts.add(plan.hosts, clocks::of_host_at_beginning(&plan, at.into()));
+        }
+        hosts[WITNESS].hub.handle_coordinator(coordinator.me);
         let [inside, outside] = plan.habits.unwrap_or_else(|| match plan.calm {
             true => [Habits::CALM; 2],
             false => {
@@ -216,11 +216,7 @@ impl World {
             events: BinaryHeap::new(),
             bodies: Vec::new(),
             free_bodies: Vec::new(),
-            hub,
-            hub_pool: MemoryPool::new(BUFFERS),
-            hub_out: HubOut::default(),
-            hub_turn_at: u64::MAX,
-            hubs: HubLives::new(flows),
+            hosts,
             coordinator: Lives::new(coordinator, clocks::at_beginning(&plan, COORDINATOR)),
             processes: BTreeMap::new(),
             clients: draw::clients(&plan.connections),
@@ -251,7 +247,7 @@ impl World {
             plan,
             scenario,
         };
-        world.turn_hub_at(BEGIN);
+        world.hosts.sites().for_each(|at| world.turn_hub_at(at, BEGIN));
         world.turn_coordinator_at(BEGIN);
         for at in 0..world.clients.len() {
             let due = world.clients[at].due();
@@ -322,20 +318,22 @@ impl World {
         mix(self.now);
         mix(number);
         let (name, peer, frame): (&str, Option<Peer>, &[u8]) = match event {
-            Event::ToHub(peer, frame) => ("frame to hub from", Some(*peer), frame),
+            Event::ToHub(_, peer, frame) => ("frame to hub from", Some(*peer), frame),
+            Event::FromHost(_, frame) => ("frame from another host", None, frame),
             Event::ToRuntime(peer, frame) => ("frame to runtime", Some(*peer), frame),
             Event::ToCoordinator(peer, frame) => ("frame to coordinator", Some(*peer), frame),
             Event::FromClient(frame) => ("packet from client", None, frame),
             Event::FromServer(frame) => ("packet from server", None, frame),
             Event::ToServer(frame) => ("packet to server", None, frame),
             Event::ToClient(frame) => ("packet to client", None, frame),
-            Event::TurnHub => ("hub turns", None, &[]),
+            Event::TurnHub(_) => ("hub turns", None, &[]),
             Event::TurnRuntime(peer) => ("runtime turns", Some(*peer), &[]),
             Event::TurnCoordinator => ("coordinator turns", None, &[]),
             Event::ClientTimer(_) => ("client's timer", None, &[]),
-            Event::Started(peer) => ("process started", Some(*peer), &[]),
-            Event::ExitNoticed(peer) => ("exit noticed", Some(*peer), &[]),
+            Event::Started(_, peer) => ("process started", Some(*peer), &[]),
+            Event::ExitNoticed(_, peer) => ("exit noticed", Some(*peer), &[]),
             Event::Resume(peer) => ("process continues", Some(*peer), &[]),
+            Event::HostResumes(_) => ("host continues", None, &[]),
             Event::Stale(_, peer, frame) => ("stale frame", Some(*peer), frame),
             Event::Step => ("step", None, &[]),
             Event::Fault => ("fault", None, &[]),
@@ -347,7 +345,7 @@ impl World {
             Event::CoordinatorStarts => ("coordinator starts", None, &[]),
             Event::Slowness => ("slowness", None, &[]),
             Event::HubFault => ("hub's fault", None, &[]),
-            Event::HubStarts => ("hub starts", None, &[]),
+            Event::HubStarts(_) => ("hub starts", None, &[]),
             Event::FaultMeanwhile => ("fault meanwhile", None, &[]),
             Event::Heal => ("healing", None, &[]),
             Event::Check => ("check", None, &[]),
@@ -357,7 +355,7 @@ impl World {
         for part in frame.chunks(8) {
             mix(part.iter().fold(0, |word, &byte| word << 8 | u64::from(byte)));
         }
-        if self.trace && !matches!(event, Event::TurnHub | Event::TurnRuntime(_) | Event::TurnCoordinator | Event::Check) {
+        if self.trace && !matches!(event, Event::TurnHub(_) | Event::TurnRuntime(_) | Event::TurnCoordinator | Event::Check) {
             let who = peer.map_or(String::new(), |peer| format!(" {}.{}", peer.node, peer.incarnation));
             let what = frames::describe(frame);
             crate::print_trace(format_args!("{:>12.6} ms  {name}{who}  {what}", (self.now - BEGIN) as f64 / 1e6));
@@ -367,13 +365,6 @@ impl World {
     fn say(&self, text: core::fmt::Arguments<'_>) {
         if self.trace {
             crate::print_trace(format_args!("{:>12.6} ms  ** {text}", (self.now - BEGIN) as f64 / 1e6));
-        }
-    }
-
-    fn turn_hub_at(&mut self, time: u64) {
-        if time < self.hub_turn_at {
-            self.hub_turn_at = time;
-            self.at(time, Event::TurnHub);
         }
     }
 
@@ -388,38 +379,36 @@ impl World {
 
     fn handle(&mut self, event: Event) {
         match &event {
-            Event::ToHub(_, frame) => self.watch(false, Lane::ToHub, frame),
+            Event::ToHub(_, _, frame) => self.watch(false, Lane::ToHub, frame),
+            Event::FromHost(_, frame) => self.watch(false, Lane::Between, frame),
             Event::ToRuntime(_, frame) => self.watch(false, Lane::ToRuntime, frame),
             Event::ToCoordinator(_, frame) => self.watch(false, Lane::ToCoordinator, frame),
             _ => {}
         }
         match event {
-            // The rings outlive the hub: what is in them waits for the next one, and until that one knows whom it may hear.
-            Event::ToHub(peer, frame) if self.hubs.is_away || !self.hub.may_hear(peer) => {
-                self.hubs.keep(peer, frame);
-            }
-            Event::ToHub(peer, frame) => self.hub_receives(peer, &frame),
+            Event::ToHub(at, peer, frame) => self.hub_receives(at, Some(peer), frame),
+            Event::FromHost(at, frame) => self.hub_receives(at, None, frame),
             Event::ToRuntime(peer, frame) => self.runtime_receives(peer, &frame),
             Event::ToCoordinator(peer, frame) => self.coordinator_receives(peer, &frame),
             Event::FromClient(frame) => self.ingress(&frame, 0),
             Event::FromServer(frame) => self.ingress(&frame, 1),
             Event::ToServer(frame) => self.server_receives(&frame),
             Event::ToClient(frame) => self.client_receives(&frame),
-            Event::TurnHub => {
-                if self.now >= self.hub_turn_at && !self.hubs.is_away {
-                    self.turn_hub();
-                }
-            }
+            Event::TurnHub(at) => self.hub_turns(at),
             Event::TurnRuntime(peer) => self.turn_runtime(peer),
             Event::TurnCoordinator => self.turn_coordinator(),
             Event::ClientTimer(at) => self.client_timer(at),
-            Event::Started(peer) => self.started(peer),
-            Event::ExitNoticed(_) if self.hubs.is_away => {}
-            Event::ExitNoticed(peer) => {
-                self.given_up(peer);
-                self.hub.handle_ended(peer);
-                self.turn_hub();
-            }
+            Event::Started(at, peer) => self.started(at, peer),
+            Event::ExitNoticed(at, _) if self.hosts[at].is_away => {}
+            Event::ExitNoticed(at, peer) => match self.hosts[at].stopped_until {
+                Some(until) => self.at(until, Event::ExitNoticed(at, peer)),
+                None => {
+                    self.given_up(peer);
+                    self.hosts[at].hub.handle_ended(peer);
+                    self.turn_hub(at);
+                }
+            },
+            Event::HostResumes(at) => self.resume_host(at),
             Event::Resume(peer) => {
                 if let Some(process) = self.processes.get_mut(&peer) {
                     process.paused = false;
@@ -438,9 +427,9 @@ impl World {
             Event::CoordinatorStarts => self.start_coordinator(),
             Event::Slowness => self.slowness_begins(),
             Event::HubFault => self.hub_fault(),
-            Event::HubStarts => self.start_hub(),
+            Event::HubStarts(at) => self.start_hub(at),
             Event::FaultMeanwhile => self.fault_meanwhile(),
-            Event::Heal if !self.coordinator.is_spared() || !self.hubs.is_spared() => {
+            Event::Heal if !self.coordinator.is_spared() || !self.hosts.are_spared() => {
                 self.hurry_coordinator();
                 self.at(self.now + 10 * MILLISECOND, Event::Heal);
             }
@@ -454,22 +443,27 @@ impl World {
         }
     }
 
-    fn started(&mut self, peer: Peer) {
-        if self.hubs.is_away || !self.hub.manager.present().contains(&peer) {
+    fn started(&mut self, at: Site, peer: Peer) {
+        if self.hosts[at].is_away || !self.hosts[at].hub.manager.present().contains(&peer) {
             return;
         }
-        let fabric = self.hub_fabric();
-        let runtime =
-            Runtime::new(self.scenario.runtime_config(peer, self.plan.flows, fabric), self.scenario.chains(self.chains));
-        let process =
-            Process { runtime, pool: MemoryPool::new(BUFFERS), rx: Vec::new(), paused: false, turn_at: u64::MAX, busy_until: 0 };
+        if let Some(until) = self.hosts[at].stopped_until {
+            return self.at(until, Event::Started(at, peer));
+        }
+        let config = self.scenario.runtime_config(peer, self.plan.flows, hosts::fabric());
+        let runtime = Runtime::new(config, self.scenario.chains(self.chains));
+        let process = Process {
+            host: at,
+            runtime,
+            pool: MemoryPool::new(BUFFERS),
+            rx: Vec::new(),
+            paused: false,
+            turn_at: u64::MAX,
+            busy_until: 0,
+        };
         self.processes.insert(peer, process);
-        self.hub.handle_started(peer);
+        self.hosts[at].hub.handle_started(peer);
         self.turn_runtime_at(peer, self.now);
-    }
-
-    fn hub_fabric(&self) -> FabricConfig {
-        FabricConfig { cluster: 7, min_timeout: 5 * MILLISECOND, max_timeout: 200 * MILLISECOND, ..FabricConfig::default() }
     }
 
     fn runtime_receives(&mut self, peer: Peer, frame: &[u8]) {
@@ -482,7 +476,8 @@ impl World {
         let room = ring - if frames::is_messages(frame) { 0 } else { ring / 8 };
         if ring > 0 && process.rx.len() >= room {
             self.faults.overflowed += 1;
-            return self.undelivered(frame);
+            let host = process.host;
+            return self.undelivered(host, frame);
         }
         let Some(mut packet) = process.pool.take() else { return };
         if packet.copy_from(frame) {
@@ -497,15 +492,16 @@ impl World {
     }
 
     /// The manager could not put it into a runtime's ring.
-    fn undelivered(&mut self, frame: &[u8]) {
-        if self.hubs.is_away {
+    fn undelivered(&mut self, at: Site, frame: &[u8]) {
+        let host = &mut self.hosts[at];
+        if !host.runs() {
             return;
         }
-        let Some(mut packet) = self.hub_pool.take() else { return };
+        let Some(mut packet) = host.pool.take() else { return };
         if packet.copy_from(frame) {
-            self.hub.handle_undelivered(&mut packet);
+            host.hub.handle_undelivered(&mut packet);
         }
-        self.hub_pool.put(packet);
+        host.pool.put(packet);
     }
 
     fn turn_runtime(&mut self, peer: Peer) {
@@ -514,6 +510,7 @@ impl World {
         if process.paused || self.now < process.turn_at {
             return;
         }
+        let host = process.host;
         process.turn_at = u64::MAX;
         process.busy_until = self.now + 10 * MICROSECOND * slowness;
         let mut tx = Vec::new();
@@ -529,7 +526,7 @@ impl World {
             .collect();
         let is_fenced = process.runtime.is_fenced();
         for frame in frames {
-            self.carry(self.inside, Lane::ToHub, peer, frame, |frame| Event::ToHub(peer, frame));
+            self.carry(self.inside, Lane::ToHub, peer, frame, |frame| Event::ToHub(host, peer, frame));
         }
         if is_fenced {
             self.end_process(peer);

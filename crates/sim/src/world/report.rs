@@ -31,6 +31,12 @@ pub struct Faults {
     pub coordinator_kills: u64,
     /// Lives of the hub, switch and manager, ended.
     pub hub_kills: u64,
+    /// Hosts that died with everything on them.
+    pub host_kills: u64,
+    /// Hosts that were stopped with everything on them.
+    pub host_stops: u64,
+    /// Terms in which one of several hosts began to serve the ports.
+    pub terms: u64,
     /// Runtimes killed or stopped while there was no coordinator; counted above too.
     pub meanwhile: u64,
     /// Frames lost.
@@ -57,6 +63,9 @@ impl Faults {
         self.drains += other.drains;
         self.coordinator_kills += other.coordinator_kills;
         self.hub_kills += other.hub_kills;
+        self.host_kills += other.host_kills;
+        self.host_stops += other.host_stops;
+        self.terms += other.terms;
         self.meanwhile += other.meanwhile;
         self.lost += other.lost;
         self.doubled += other.doubled;

@@ -1,10 +1,11 @@
 //! What is done to a world, step by step: by a plan, or by [fate](super::fate), which writes down what it did as one.
 
+use super::hosts::{Site, WITNESS};
 use super::{BEGIN, Event, MICROSECOND, World};
 use crate::frames;
 use crate::plan::{ANYBODY, Fact, How, Step, When, Whom};
 use crate::world::streams::{Lane, Of};
-use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, NodeId};
+use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, NodeId, manager_of};
 use holdfast_node::message::Order;
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::Peer;
@@ -25,7 +26,10 @@ impl World {
             When::Event(number) => self.count >= number,
             When::Time(time) => self.now >= BEGIN + time,
             When::Settled(number) => is_settled && self.settled_since >= number,
-            When::Safe(time) => self.now >= BEGIN + time && self.may_fail_now(),
+            When::Safe(time) => {
+                let is_host = matches!(step.whom, Whom::Host(_)) && !matches!(step.how, How::Expect(_));
+                self.now >= BEGIN + time && if is_host { self.may_lose_host() } else { self.may_fail_now() }
+            }
             When::Sent(..) | When::Reached(..) => self.was_seen,
         };
         self.settled_since += u64::from(is_settled);
@@ -62,6 +66,11 @@ impl World {
         self.is_safe() && self.all_run() && !self.cuts.any(self.now)
     }
 
+    /// Nothing is wrong, and the system says that a host may die.
+    pub(super) fn may_lose_host(&self) -> bool {
+        self.may_fail() && self.coordinator.survives_host()
+    }
+
     /// As the system says: another failure would be survived.
     pub(super) fn is_safe(&self) -> bool {
         let promises = self.scenario.preset.promises();
@@ -69,7 +78,9 @@ impl World {
     }
 
     pub(super) fn all_run(&self) -> bool {
-        self.processes.len() == usize::from(self.plan.runtimes) && self.processes.values().all(|process| !process.paused)
+        let are_hosts_there = !self.hosts.are_several() || self.hosts.all_run();
+        let are_all = self.processes.len() == usize::from(self.plan.runtimes);
+        are_hosts_there && are_all && self.processes.values().all(|process| !process.paused)
     }
 
     /// The runtime that is meant.
@@ -84,7 +95,7 @@ impl World {
             Whom::Owner => there.iter().max_by_key(|(_, owned)| *owned).map(|(peer, _)| *peer),
             Whom::Number(number) => there.get(number % there.len().max(1)).map(|(peer, _)| *peer),
             Whom::Node(node) => self.processes.keys().find(|peer| peer.node == node).copied(),
-            Whom::Coordinator | Whom::Hub | Whom::World => None,
+            Whom::Coordinator | Whom::Hub | Whom::Manager(_) | Whom::Host(_) | Whom::World => None,
         }
     }
 
@@ -97,6 +108,7 @@ impl World {
         let node = match step.whom {
             Whom::Node(node) => Some(node),
             Whom::Coordinator => Some(COORDINATOR),
+            Whom::Host(number) => Some(manager_of(number)),
             whom => self.runtime(whom).map(|peer| peer.node),
         };
         let is_taken = match (step.whom, step.how) {
@@ -114,11 +126,15 @@ impl World {
                 true
             }
             (Whom::Coordinator, How::KillWriting) => self.kill_coordinator_writing(),
-            (Whom::Hub, How::Kill | How::Pause(_)) if self.hubs.is_away => false,
-            (Whom::Hub, how @ (How::Kill | How::Pause(_))) => {
-                self.kill_hub(if let How::Pause(away) = how { away } else { 0 });
-                true
+            (Whom::Hub | Whom::Manager(_), how @ (How::Kill | How::Pause(_))) => {
+                let number = if let Whom::Manager(number) = step.whom { Some(number.into()) } else { self.hosts.serving() };
+                let site = number.filter(|site| self.hosts.sites().contains(site) && self.hosts[*site].runs());
+                site.is_some_and(|site| {
+                    self.kill_hub(site, if let How::Pause(away) = how { away } else { 0 });
+                    true
+                })
             }
+            (Whom::Host(number), how @ (How::Kill | How::Away(_) | How::Pause(_))) => self.strike_host(number.into(), how),
             (whom, how @ (How::Kill | How::Pause(_))) => match self.runtime(whom) {
                 Some(peer) => {
                     self.runtime_failures += 1;
@@ -140,6 +156,20 @@ impl World {
             self.was_seen = false;
         }
         is_taken
+    }
+
+    /// Of several hosts, one that is there.
+    fn strike_host(&mut self, at: Site, how: How) -> bool {
+        if !self.hosts.are_several() || !self.hosts.sites().contains(&at) || !self.hosts[at].runs() {
+            return false;
+        }
+        self.runtime_failures += self.processes.values().filter(|process| process.host == at).count();
+        match how {
+            How::Pause(time) => self.stop_host(at, time),
+            How::Away(time) => self.kill_host(at, time),
+            _ => self.kill_host(at, 0),
+        }
+        true
     }
 
     /// What a node need not be there for.
@@ -176,12 +206,13 @@ impl World {
         self.faults.kills += 1;
         self.note_failure(peer);
         self.say(format_args!("kill runtime {}.{}", peer.node, peer.incarnation));
+        let host = self.processes.get(&peer).map_or(WITNESS, |process| process.host);
         self.end_process(peer);
         let noticed = self.streams.of(Of::Notice, peer).range(20, 5000) * MICROSECOND;
-        self.at(self.now + noticed, Event::ExitNoticed(peer));
+        self.at(self.now + noticed, Event::ExitNoticed(host, peer));
     }
 
-    fn note_failure(&mut self, peer: Peer) {
+    pub(super) fn note_failure(&mut self, peer: Peer) {
         let was_safe = self.coordinator.says_safe();
         if let Some(loss) = &mut self.loss {
             loss.failed(peer, self.now, was_safe);
@@ -219,6 +250,7 @@ impl World {
             Fact::Gone => there.is_none(),
             Fact::Owns => there.is_some_and(|peer| owned(peer) > 0),
             Fact::OwnsNothing => there.is_none_or(|peer| owned(peer) == 0),
+            Fact::Serves => matches!(whom, Whom::Host(number) if self.hosts.serving() == Some(number.into())),
         };
         if !is_so {
             let time = (self.now - BEGIN) as f64 / 1e6;

@@ -21,6 +21,8 @@ pub(super) enum Of {
     Written,
     /// A server's first sequence number.
     Sequence,
+    /// For how long a host is away.
+    HostAway,
 }
 
 /// A way that frames take in order.
@@ -34,6 +36,8 @@ pub(super) enum Lane {
     FromServer,
     ToCoordinator,
     FromCoordinator,
+    /// From a host to another; by both managers' names.
+    Between,
 }
 
 /// See the module.
@@ -60,6 +64,7 @@ impl Streams {
                 Of::Away => 19,
                 Of::Written => 20,
                 Of::Sequence => 21,
+                Of::HostAway => 22,
             };
             let name = number << 48 | u64::from(peer.node) << 32 | u64::from(peer.incarnation);
             Random::new(Random::new(seed).draw() ^ Random::new(name).draw())
