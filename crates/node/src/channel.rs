@@ -184,7 +184,7 @@ impl Fabric {
         self.channels.iter().find(|channel| channel.peer.node == node && channel.is_open()).map(|channel| channel.peer)
     }
 
-    /// When a frame of this life came last. What it says may wait for one that was lost: that its sender lives is known before.
+    /// When the newest frame of this life came. What it says may wait for one that was lost: that its sender lives is known before.
     pub fn heard_at(&self, peer: Peer) -> Option<u64> {
         self.channels.iter().find(|channel| channel.peer == peer).and_then(|channel| channel.heard_at)
     }
@@ -295,7 +295,6 @@ impl Fabric {
         if let Some(seal) = &sender.seal {
             channel.set_life(life, header.counter.get(), seal);
         }
-        channel.heard_at = Some(now);
         let (acknowledgement, selective) = (header.acknowledgement.get(), header.selective.get());
         let answer = Answer { acknowledgement, selective, credit: header.credit.get() };
         channel.handle_answer(answer, header.counter.get(), now, spare);

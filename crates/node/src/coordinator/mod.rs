@@ -180,6 +180,7 @@ impl Coordinator {
             drains: Vec::new(),
             rules,
             serving_host: config.hosts.hosts.iter().position(|host| host.has_ports).unwrap_or(0) as u16,
+            serving_life: 0,
             term: 0,
             chains: config.clusters.iter().map(|cluster| cluster.chains.clone()).collect(),
         };

@@ -244,8 +244,12 @@ impl World {
         if self.hosts[at].is_away {
             return;
         }
-        for (from, frame) in core::mem::take(&mut self.hosts[at].unread) {
-            self.hub_receives(at, from, frame);
+        // Other hosts' frames first, as on a machine.
+        let (others, own): (Vec<_>, Vec<_>) =
+            core::mem::take(&mut self.hosts[at].unread).into_iter().partition(|(from, _)| from.is_none());
+        for (from, frame) in others.into_iter().chain(own) {
+            self.hub_reads(at, from, frame);
+            self.after_hub(at);
         }
         self.turn_hub(at);
     }
@@ -337,16 +341,26 @@ impl World {
     /// A frame comes to a host: from one of its processes, or from another host. The rings outlive the hub: what is in them waits for the next one, and
     /// until that one knows whom it may hear.
     pub(super) fn hub_receives(&mut self, at: Site, from: Option<Peer>, frame: Vec<u8>) {
+        if self.hub_reads(at, from, frame) {
+            self.turn_hub(at);
+        }
+    }
+
+    /// True if it did.
+    fn hub_reads(&mut self, at: Site, from: Option<Peer>, frame: Vec<u8>) -> bool {
         let is_there = self.hosts[at].runs();
         match from {
-            Some(peer) if !is_there || !self.hosts[at].hub.may_hear(peer) => return self.hosts[at].keep(from, frame),
-            None if self.hosts[at].is_away => return,
-            None if !is_there => return self.hosts[at].keep(from, frame),
-            _ => {}
+            None if self.hosts[at].is_away => return false,
+            Some(peer) if is_there && self.hosts[at].hub.may_hear(peer) => {}
+            None if is_there => {}
+            _ => {
+                self.hosts[at].keep(from, frame);
+                return false;
+            }
         }
         let now = self.host_time(at);
         let host = &mut self.hosts[at];
-        let Some(mut packet) = host.pool.take() else { return };
+        let Some(mut packet) = host.pool.take() else { return true };
         if packet.copy_from(&frame) {
             let mut frames = vec![packet];
             let before = host.out.released.len();
@@ -361,7 +375,7 @@ impl World {
         } else {
             host.pool.put(packet);
         }
-        self.turn_hub(at);
+        true
     }
 
     pub(super) fn hub_turns(&mut self, at: Site) {
