@@ -91,6 +91,10 @@ impl Shrinking {
     fn round(&mut self) -> bool {
         let mut has_changed = self.thin(|plan| &mut plan.clocks, |_| true);
         has_changed |= self.simplify(|plan| plan.ring = 0);
+        has_changed |= self.simplify(|plan| plan.hosts = 1);
+        for runtimes in [2, 3] {
+            has_changed |= self.simplify(|plan| plan.runtimes = plan.runtimes.min(runtimes));
+        }
         for at in 0..self.plan.connections.len() {
             for packets in [1, 2, 5, 10, 20] {
                 has_changed |= self.simplify(|plan| plan.connections[at].packets = plan.connections[at].packets.min(packets));
