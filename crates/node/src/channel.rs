@@ -184,6 +184,11 @@ impl Fabric {
         self.channels.iter().find(|channel| channel.peer.node == node && channel.is_open()).map(|channel| channel.peer)
     }
 
+    /// When the newest frame of this life came. What it says may wait for one that was lost: that its sender lives is known before.
+    pub fn heard_at(&self, peer: Peer) -> Option<u64> {
+        self.channels.iter().find(|channel| channel.peer == peer).and_then(|channel| channel.heard_at)
+    }
+
     /// An incarnation is no more: nothing is sent to it, and what still comes from it is refused. What is sent to its node waits for the next.
     pub fn remove_peer(&mut self, peer: Peer) {
         if let Some(channel) = self.channels.iter_mut().find(|channel| channel.peer == peer) {

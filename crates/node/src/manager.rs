@@ -335,8 +335,10 @@ impl Manager {
                 self.fabric.send_control(COORDINATOR, &Control::Present { peers: self.present.clone() });
                 self.tell_rules();
             }
-            Control::Serve { host, term } => {
-                let change = self.quorum.as_mut().and_then(|quorum| quorum.handle_term(host, term));
+            Control::Serve { host, term, life } => {
+                let me = self.fabric.me();
+                let is_meant = manager_of(host) == me.node && life == me.incarnation;
+                let change = self.quorum.as_mut().and_then(|quorum| quorum.handle_term(is_meant, term));
                 self.change(change);
             }
             Control::Admit { peers } => self.admitted = Some(peers),

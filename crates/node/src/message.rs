@@ -372,6 +372,8 @@ pub enum Control {
         host: u16,
         /// Counts them.
         term: u32,
+        /// The incarnation of the host's manager: a term is served by one life of it, and not by the next.
+        life: u32,
     },
     /// Coordinator to the manager that serves the ports: these runtimes of other hosts may speak, and no others of those hosts.
     Admit {

@@ -106,11 +106,11 @@ impl Quorum {
         is_majority(hosts, self.others.len() as u16)
     }
 
-    /// The coordinator has given service to a host.
-    pub fn handle_term(&mut self, host: u16, term: u32) -> Option<Change> {
+    /// The coordinator has given service: to this life of this host's manager, or to another.
+    pub fn handle_term(&mut self, is_meant: bool, term: u32) -> Option<Change> {
         let change = self.hear_of(term);
         if term == self.term && term != self.served {
-            self.is_meant = host == self.me;
+            self.is_meant = is_meant;
         }
         change
     }
@@ -207,7 +207,7 @@ mod tests {
 
         fn give(&mut self, host: u16, term: u32, told: &[usize]) {
             for at in told {
-                self.quorums[*at].handle_term(host, term);
+                self.quorums[*at].handle_term(host == *at as u16, term);
             }
         }
 

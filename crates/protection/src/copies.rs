@@ -71,11 +71,11 @@ pub(crate) fn split_end(body: &[u8]) -> Result<(u32, u32, FlowKey), DropReason> 
     Ok((number, epoch, FlowKey::read_from_bytes(rest).map_err(|_| DropReason::Malformed)?))
 }
 
-/// The owner has no use for this copy any more, as it was under this epoch.
+/// The owner has no use for this copy any more, as it was under this epoch or an earlier one.
 pub(crate) fn end(flows: &mut Flows, epoch: u32, key: &FlowKey) {
     if let Some(found) = flows.find(key, flows.hash(key)) {
         let header = flows.header(found.slot);
-        if header.role == role::REPLICA && header.epoch == epoch && !found.is_reply {
+        if header.role == role::REPLICA && reached(epoch, header.epoch) && !found.is_reply {
             flows.remove(found.slot);
         }
     }

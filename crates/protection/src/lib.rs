@@ -13,6 +13,7 @@ pub mod nfvactor;
 mod none;
 mod numbers;
 mod outbox;
+mod parting;
 mod released;
 
 pub use fence::Fence;
@@ -108,8 +109,9 @@ pub trait Protection: Send {
     /// The batch is over.
     fn flush(&mut self, flows: &mut Flows, out: &mut Outbox);
 
-    /// The runtimes that may hold replicas now, without this one, in the coordinator's order. Who is no longer among them has failed or left.
-    fn set_peers(&mut self, flows: &mut Flows, peers: &[Peer], out: &mut Outbox);
+    /// The runtimes that may hold replicas now, without this one, in the coordinator's order. Who is no longer among them has failed or left, or is
+    /// leaving: then it still has those that it had.
+    fn set_peers(&mut self, flows: &mut Flows, peers: &[Peer], leaving: &[Peer], out: &mut Outbox);
 
     /// A record from another runtime, in order, without the chain's number.
     ///

@@ -16,11 +16,11 @@ mod tests;
 
 use crate::flows::{flag, role};
 use crate::numbers::{Inbound, Inbounds, Sent, key_of, only_u32, reached, split_block, split_refusal};
+use crate::parting::{self, Holder, Parting};
 use crate::{Flows, Outbox, Peer, Protection, Safety, Slot, copies, kind};
 use holdfast_wire::{DropReason, FlowKey, Packet};
 use restore::{Fetching, Keeping, Serving};
 use std::collections::VecDeque;
-use zerocopy::IntoBytes;
 
 /// Packets between two snapshots of a flow, unless the operator says otherwise.
 pub const SNAPSHOT_EVERY: u32 = 10;
@@ -32,8 +32,6 @@ const RESYNC_SEND: usize = 64;
 const REFUSED_PAUSE: u64 = 100_000_000;
 /// A snapshot that has been under way for longer, ns, is no snapshot yet: nobody calls its flow safe.
 const LATE: u64 = 100_000_000;
-/// Ends that wait for room in a channel. Beyond that a holder keeps the snapshot until its owner fails; the switch then refuses it.
-const ENDS_LIMIT: usize = 65_536;
 
 /// A record under way, with the flow that it is about.
 struct UnderWay {
@@ -57,9 +55,9 @@ struct Link {
 }
 
 impl Link {
-    fn new(peer: Peer) -> Link {
+    fn new(peer: Peer, numbers: Sent) -> Link {
         let under_way = VecDeque::with_capacity(256);
-        Link { peer, numbers: Sent::default(), mark: None, under_way, snapshots: 0, full_until: 0 }
+        Link { peer, numbers, mark: None, under_way, snapshots: 0, full_until: 0 }
     }
 
     fn note_sent(&mut self, number: u32, flows: &Flows, slot: Slot, now: u64) {
@@ -68,11 +66,14 @@ impl Link {
     }
 }
 
-/// A flow ended whose snapshot is to go.
-struct Ended {
-    holder: Peer,
-    epoch: u32,
-    key: FlowKey,
+impl Holder for Link {
+    fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    fn numbers(&mut self) -> &mut Sent {
+        &mut self.numbers
+    }
 }
 
 /// Faults that a checker must find. Nothing but tests of the checkers sets them.
@@ -96,7 +97,7 @@ pub struct NfActor {
     dirty: Vec<Slot>,
     /// The batch's packets: they leave behind the snapshots.
     pending: Vec<Packet>,
-    ends: VecDeque<Ended>,
+    parting: Parting,
     resync: Option<Slot>,
     resync_again: bool,
     /// No further look for flows without a snapshot before this time, ns.
@@ -124,7 +125,7 @@ impl NfActor {
             inbound: Inbounds::default(),
             dirty: Vec::with_capacity(256),
             pending: Vec::with_capacity(256),
-            ends: VecDeque::new(),
+            parting: Parting::default(),
             resync: None,
             resync_again: false,
             resync_not_before: 0,
@@ -188,6 +189,9 @@ impl NfActor {
         let header = *flows.header(slot);
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
         let known = self.links.iter().position(|link| link.peer == holder);
+        if known.is_none() {
+            self.parting.replace(slot, &header, holder);
+        }
         let Some(at) = known.or_else(|| self.choose()) else {
             let header = flows.header_mut(slot);
             (header.peer, header.peer_incarnation) = (0, 0);
@@ -266,13 +270,13 @@ impl NfActor {
         saved.inspect_err(|reason| self.inbound.from(from).refuse(number, *reason))
     }
 
-    /// The holder of this flow's snapshot may forget it.
-    fn end_snapshot(&mut self, holder: Peer, epoch: u32, key: FlowKey) -> bool {
-        let is_there = forget_holder(&mut self.links, holder);
-        if is_there && self.ends.len() < ENDS_LIMIT {
-            self.ends.push_back(Ended { holder, epoch, key });
+    /// The snapshots of a flow that is not owned here any more may go: its holder's, and those of holders that are leaving.
+    fn end_snapshots(&mut self, slot: Slot, holder: Peer, epoch: u32, key: FlowKey) {
+        self.parting.gone(slot);
+        forget_holder(&mut self.links, holder);
+        if holder.node != 0 {
+            self.parting.end(holder, epoch, key);
         }
-        is_there
     }
 
     fn handle_end(&mut self, flows: &mut Flows, from: Peer, body: &[u8]) -> Result<(), DropReason> {
@@ -283,6 +287,9 @@ impl NfActor {
     }
 
     fn handle_saved(&mut self, from: Peer, number: u32) -> Result<(), DropReason> {
+        if let Some(result) = self.parting.handle_saved(from, number) {
+            return result;
+        }
         let link = self.links.iter_mut().find(|link| link.peer == from).ok_or(DropReason::Fenced)?;
         link.numbers.handle_saved(number)?;
         while link.under_way.front().is_some_and(|sent| reached(number, sent.number)) {
@@ -356,21 +363,24 @@ impl Protection for NfActor {
 
     fn ended(&mut self, flows: &mut Flows, slot: Slot, _out: &mut Outbox) {
         let header = flows.header(slot);
-        self.end_snapshot(Peer { node: header.peer, incarnation: header.peer_incarnation }, header.epoch, header.key);
+        self.end_snapshots(slot, Peer { node: header.peer, incarnation: header.peer_incarnation }, header.epoch, header.key);
     }
 
     fn unclaimed(&mut self, flows: &mut Flows, slot: Slot) {
         let header = flows.header(slot);
-        self.end_snapshot(Peer { node: header.peer, incarnation: header.peer_incarnation }, header.epoch, header.key);
+        self.end_snapshots(slot, Peer { node: header.peer, incarnation: header.peer_incarnation }, header.epoch, header.key);
     }
 
     fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: u32, _out: &mut Outbox) -> bool {
         let header = *flows.header(slot);
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
         match holder == to {
-            true => forget_holder(&mut self.links, holder),
-            false => self.end_snapshot(holder, old_epoch, header.key),
-        };
+            true => {
+                forget_holder(&mut self.links, holder);
+                self.parting.gone(slot);
+            }
+            false => self.end_snapshots(slot, holder, old_epoch, header.key),
+        }
         // What is left here is the flow as it went: that is its first snapshot.
         flows.set_role(slot, role::REPLICA);
         let header = flows.header_mut(slot);
@@ -390,6 +400,7 @@ impl Protection for NfActor {
         } else {
             (header.peer, header.peer_incarnation) = (0, 0);
             header.flags |= flag::UNPROTECTED;
+            self.parting.replace(slot, header, from);
             self.resync_again = true;
             self.resync_not_before = self.now;
         }
@@ -397,19 +408,8 @@ impl Protection for NfActor {
 
     fn flush(&mut self, flows: &mut Flows, out: &mut Outbox) {
         self.now = self.now.max(out.now());
-        self.blocked = false;
         // Before the snapshots: a key may live again.
-        while let Some(Ended { holder, epoch, key }) = self.ends.front() {
-            if let Some(link) = self.links.iter_mut().find(|link| link.peer == *holder) {
-                let number = link.numbers.next();
-                if !out.send(*holder, kind::END, &[&number.to_be_bytes(), &epoch.to_be_bytes(), key.as_bytes()]) {
-                    self.blocked = true;
-                    break;
-                }
-                link.numbers.last = number;
-            }
-            self.ends.pop_front();
-        }
+        self.blocked = !self.parting.tell(&mut self.links, out);
         let mut dirty = core::mem::take(&mut self.dirty);
         for slot in dirty.drain(..) {
             let header = flows.header_mut(slot);
@@ -427,6 +427,8 @@ impl Protection for NfActor {
         if self.resync.is_some() || self.resync_again {
             self.resynchronise(flows, out);
         }
+        let links = &mut self.links;
+        self.parting.look(flows, |header| parting::is_saved(links, header));
         for inbound in self.inbound.open() {
             if inbound.tell_refusals(out) {
                 inbound.tell_saved(out);
@@ -434,14 +436,16 @@ impl Protection for NfActor {
         }
     }
 
-    fn set_peers(&mut self, _flows: &mut Flows, peers: &[Peer], _out: &mut Outbox) {
+    fn set_peers(&mut self, _flows: &mut Flows, peers: &[Peer], leaving: &[Peer], _out: &mut Outbox) {
         let had_none = self.links.is_empty();
         let mut old = core::mem::take(&mut self.links);
+        let parting = &mut self.parting;
         let take = |peer: &Peer| match old.iter().position(|link| link.peer == *peer) {
             Some(at) => old.swap_remove(at),
-            None => Link::new(*peer),
+            None => Link::new(*peer, parting.stays(*peer)),
         };
         self.links = peers.iter().map(take).collect();
+        parting.set(leaving, &mut old);
         self.next_link = 0;
         if !old.is_empty() || had_none {
             self.resync = Some(0);
@@ -501,6 +505,7 @@ impl Protection for NfActor {
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
         // Who gave the snapshot back has it still, and gets the next one: it carries the new epoch.
         if !self.links.iter().any(|link| link.peer == holder) {
+            self.parting.replace(slot, header, holder);
             (header.peer, header.peer_incarnation) = (0, 0);
         }
         header.commit = 0;
@@ -512,7 +517,7 @@ impl Protection for NfActor {
     fn is_busy(&self) -> bool {
         let may_resync = self.resync.is_some() || self.resync_again && self.now >= self.resync_not_before;
         !self.pending.is_empty()
-            || !self.blocked && (may_resync && !self.links.is_empty() || !self.ends.is_empty() || self.has_restoring_to_do())
+            || !self.blocked && (may_resync && !self.links.is_empty() || self.parting.is_waiting() || self.has_restoring_to_do())
     }
 
     fn safety(&self, flows: &Flows) -> Safety {

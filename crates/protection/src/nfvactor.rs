@@ -15,11 +15,11 @@ mod handed;
 
 use crate::flows::{flag, role};
 use crate::numbers::{Inbounds, Sent, key_of, only_u32, reached, split_block, split_refusal};
+use crate::parting::{self, Holder, Parting};
 use crate::{Flows, Outbox, Peer, Protection, Safety, Slot, copies, kind};
 use handed::Handed;
 use holdfast_wire::{DropReason, FlowKey, Packet};
 use std::collections::VecDeque;
-use zerocopy::IntoBytes;
 
 /// Who releases a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,10 +64,10 @@ struct Link {
 }
 
 impl Link {
-    fn new(peer: Peer) -> Link {
+    fn new(peer: Peer, numbers: Sent) -> Link {
         Link {
             peer,
-            numbers: Sent::default(),
+            numbers,
             resync_mark: None,
             passed: 0,
             marked: None,
@@ -79,6 +79,16 @@ impl Link {
     fn note_sent(&mut self, commit: u32, slot: Slot) {
         self.numbers.last = commit;
         self.under_way.push_back((commit, slot));
+    }
+}
+
+impl Holder for Link {
+    fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    fn numbers(&mut self) -> &mut Sent {
+        &mut self.numbers
     }
 }
 
@@ -99,6 +109,7 @@ pub struct NfvActor {
     next_peer: usize,
     links: Vec<Link>,
     inbound: Inbounds<Handed>,
+    parting: Parting,
     dirty: Vec<Slot>,
     pending: Vec<(Slot, Packet)>,
     resync: Option<Slot>,
@@ -123,6 +134,7 @@ impl NfvActor {
             next_peer: 0,
             links: Vec::new(),
             inbound: Inbounds::default(),
+            parting: Parting::default(),
             dirty: Vec::with_capacity(256),
             pending: Vec::with_capacity(256),
             resync: None,
@@ -167,12 +179,14 @@ impl NfvActor {
         let mut peer = Peer { node: header.peer, incarnation: header.peer_incarnation };
         if self.link(peer.node, peer.incarnation).is_none() {
             let Some(&next) = self.peers.get(self.next_peer) else {
+                self.parting.replace(slot, &header, peer);
                 let header = flows.header_mut(slot);
                 (header.peer, header.peer_incarnation) = (0, 0);
                 header.flags |= flag::UNPROTECTED;
                 return false;
             };
             self.next_peer = (self.next_peer + 1) % self.peers.len();
+            self.parting.replace(slot, &header, peer);
             peer = next;
             let header = flows.header_mut(slot);
             (header.peer, header.peer_incarnation) = (peer.node, peer.incarnation);
@@ -285,7 +299,18 @@ impl NfvActor {
         })
     }
 
+    /// The copies of a flow that is not owned here any more: what its holder has, and what those have that are leaving.
+    fn end_copies(&mut self, slot: Slot, holder: Peer, epoch: u32, key: FlowKey) {
+        self.parting.gone(slot);
+        if holder.node != 0 {
+            self.parting.end(holder, epoch, key);
+        }
+    }
+
     fn handle_saved(&mut self, from: Peer, commit: u32, out: &mut Outbox) -> Result<(), DropReason> {
+        if let Some(result) = self.parting.handle_saved(from, commit) {
+            return result;
+        }
         let link = self.links.iter_mut().find(|link| link.peer == from).ok_or(DropReason::Fenced)?;
         link.numbers.handle_saved(commit)?;
         while link.under_way.front().is_some_and(|&(sent, _)| reached(commit, sent)) {
@@ -352,21 +377,14 @@ impl Protection for NfvActor {
         self.mark_dirty(flows, slot);
     }
 
-    fn ended(&mut self, flows: &mut Flows, slot: Slot, out: &mut Outbox) {
-        let header = *flows.header(slot);
-        let peer = Peer { node: header.peer, incarnation: header.peer_incarnation };
-        if let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) {
-            let commit = link.numbers.next();
-            // Without room the replica keeps a flow that has ended until its own owner is recovered from; the switch then refuses it.
-            if out.send(peer, kind::END, &[&commit.to_be_bytes(), &header.epoch.to_be_bytes(), header.key.as_bytes()]) {
-                link.note_sent(commit, slot);
-            }
-        }
+    fn ended(&mut self, flows: &mut Flows, slot: Slot, _out: &mut Outbox) {
+        let header = flows.header(slot);
+        self.end_copies(slot, Peer { node: header.peer, incarnation: header.peer_incarnation }, header.epoch, header.key);
     }
 
     fn flush(&mut self, flows: &mut Flows, out: &mut Outbox) {
         self.now = self.now.max(out.now());
-        self.blocked = false;
+        self.blocked = !self.parting.tell(&mut self.links, out);
         let mut dirty = core::mem::take(&mut self.dirty);
         for slot in dirty.drain(..) {
             let header = flows.header_mut(slot);
@@ -384,6 +402,8 @@ impl Protection for NfvActor {
         if self.resync.is_some() || self.resync_again {
             self.resynchronise(flows, out);
         }
+        let links = &mut self.links;
+        self.parting.look(flows, |header| parting::is_saved(links, header));
         self.has_passed = false;
         for inbound in self.inbound.open() {
             inbound.more.release(inbound.saved, out);
@@ -391,18 +411,19 @@ impl Protection for NfvActor {
         }
     }
 
-    fn set_peers(&mut self, flows: &mut Flows, peers: &[Peer], _out: &mut Outbox) {
+    fn set_peers(&mut self, flows: &mut Flows, peers: &[Peer], leaving: &[Peer], _out: &mut Outbox) {
         let had_none = self.peers.is_empty();
         self.peers.clear();
         self.peers.extend_from_slice(peers);
         self.next_peer = if peers.is_empty() { 0 } else { self.next_peer % peers.len() };
-        let (kept, lost): (Vec<Link>, Vec<Link>) = self.links.drain(..).partition(|link| peers.contains(&link.peer));
+        let (kept, mut lost): (Vec<Link>, Vec<Link>) = self.links.drain(..).partition(|link| peers.contains(&link.peer));
         self.links = kept;
         for peer in peers {
             if !self.links.iter().any(|link| link.peer == *peer) {
-                self.links.push(Link::new(*peer));
+                self.links.push(Link::new(*peer, self.parting.stays(*peer)));
             }
         }
+        self.parting.set(leaving, &mut lost);
         if !lost.is_empty() || had_none {
             self.resync = Some(0);
             self.resync_again = false;
@@ -430,6 +451,9 @@ impl Protection for NfvActor {
             kind::SAVED => self.handle_saved(from, only_u32(body)?, out),
             kind::PASSED => {
                 let commit = only_u32(body)?;
+                if self.parting.numbers(from).is_some() {
+                    return Ok(());
+                }
                 let link = self.links.iter_mut().find(|link| link.peer == from).ok_or(DropReason::Fenced)?;
                 if !reached(link.numbers.last, commit) {
                     return Err(DropReason::Malformed);
@@ -527,18 +551,10 @@ impl Protection for NfvActor {
         }
     }
 
-    fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: u32, out: &mut Outbox) -> bool {
+    fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: u32, _out: &mut Outbox) -> bool {
         let header = *flows.header(slot);
         let old = Peer { node: header.peer, incarnation: header.peer_incarnation };
-        if old != to
-            && let Some(link) = self.links.iter_mut().find(|link| link.peer == old)
-        {
-            let commit = link.numbers.next();
-            // Without room the replica keeps it until its owner is recovered from; the switch then refuses it.
-            if out.send(old, kind::END, &[&commit.to_be_bytes(), &old_epoch.to_be_bytes(), header.key.as_bytes()]) {
-                link.note_sent(commit, slot);
-            }
-        }
+        self.end_copies(slot, if old == to { Peer::default() } else { old }, old_epoch, header.key);
         flows.set_role(slot, role::REPLICA);
         let header = flows.header_mut(slot);
         (header.peer, header.peer_incarnation, header.commit) = (to.node, to.incarnation, 0);
@@ -557,13 +573,16 @@ impl Protection for NfvActor {
         } else {
             (header.peer, header.peer_incarnation) = (0, 0);
             header.flags |= flag::UNPROTECTED;
+            self.parting.replace(slot, header, from);
             self.resync_again = true;
         }
     }
 
     fn is_busy(&self) -> bool {
         let may_resync = self.resync.is_some() || self.resync_again && self.now >= self.resync_not_before;
-        may_resync && !self.blocked && !self.peers.is_empty() || !self.pending.is_empty() || self.has_passed
+        !self.blocked && (may_resync && !self.peers.is_empty() || self.parting.is_waiting())
+            || !self.pending.is_empty()
+            || self.has_passed
     }
 
     fn safety(&self, flows: &Flows) -> Safety {

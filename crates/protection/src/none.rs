@@ -23,7 +23,7 @@ impl Protection for Unprotected {
 
     fn flush(&mut self, _flows: &mut Flows, _out: &mut Outbox) {}
 
-    fn set_peers(&mut self, _flows: &mut Flows, _peers: &[Peer], _out: &mut Outbox) {}
+    fn set_peers(&mut self, _flows: &mut Flows, _peers: &[Peer], _leaving: &[Peer], _out: &mut Outbox) {}
 
     fn handle_record(&mut self, _: &mut Flows, _: Peer, _: u8, _: &[u8], _: &mut Outbox) -> Result<(), DropReason> {
         Err(DropReason::Malformed)

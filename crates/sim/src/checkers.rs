@@ -9,7 +9,7 @@ use holdfast_node::runtime::Runtime;
 use holdfast_protection::flows::role;
 use holdfast_protection::{Flows, Slot};
 use holdfast_wire::FlowKey;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A broken invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +19,9 @@ pub struct Violation {
     /// How.
     pub text: String,
 }
+
+/// No recovery takes longer while everybody is there, ns.
+const LONGEST_RECOVERY: u64 = 2_500_000_000;
 
 /// See the module.
 pub(crate) struct Checkers {
@@ -35,6 +38,10 @@ pub(crate) struct Checkers {
     mapped: BTreeMap<u32, frames::End>,
     /// Per connection: the chain that its packets take, and whether anything of it has reached its client.
     chains: BTreeMap<u32, (u16, bool)>,
+    /// Connections whose flow was served; of those, since when a flow has had neither owner nor route; and which have ended so, and sent nothing since.
+    served: BTreeSet<u32>,
+    absent: BTreeMap<u32, u64>,
+    over: BTreeSet<u32>,
 }
 
 impl Checkers {
@@ -48,6 +55,63 @@ impl Checkers {
             mappings: BTreeMap::new(),
             mapped: BTreeMap::new(),
             chains: BTreeMap::new(),
+            served: BTreeSet::new(),
+            absent: BTreeMap::new(),
+            over: BTreeSet::new(),
+        }
+    }
+
+    /// A connection that has sent nothing since its flow ended has no flow. `is_whole`: everybody is there, so that a flow that has neither owner nor route
+    /// for longer than any recovery takes has ended.
+    pub(crate) fn check_over(
+        &mut self,
+        now: u64,
+        clients: &[Client],
+        serving: &[&Runtime],
+        routes: &BTreeSet<FlowKey>,
+        is_whole: bool,
+    ) {
+        for client in clients {
+            let (local, remote, protocol) = client.ends();
+            let (id, key) = (client.id(), frames::key(local, remote, protocol));
+            let is_served = serving.iter().any(|runtime| is_owner(runtime, &key));
+            if is_served {
+                self.served.insert(id);
+            }
+            if is_served || !is_whole || !self.served.contains(&id) || routes.contains(&key) {
+                self.absent.remove(&id);
+            } else if now - *self.absent.entry(id).or_insert(now) >= LONGEST_RECOVERY {
+                self.over.insert(id);
+            }
+        }
+    }
+
+    /// No flow that has ended is served again, not even for as long as it takes to end it once more: that gives back what may be another's by then.
+    pub(crate) fn check_ended<'a>(&mut self, clients: &[Client], runtimes: impl Iterator<Item = &'a Runtime> + Clone) {
+        if self.over.is_empty() {
+            return;
+        }
+        for client in clients {
+            let (local, remote, protocol) = client.ends();
+            let (id, key) = (client.id(), frames::key(local, remote, protocol));
+            if self.over.contains(&id) && runtimes.clone().any(|runtime| is_owner(runtime, &key)) {
+                self.over.remove(&id);
+                self.violate("ended flows", format!("the flow of connection {id} had ended, and is served again"));
+            }
+        }
+    }
+
+    /// A packet comes from inside: its connection may begin anew.
+    pub(crate) fn note_sent(&mut self, frame: &[u8], clients: &[Client]) {
+        if self.over.is_empty() && self.absent.is_empty() {
+            return;
+        }
+        let Some(seen) = frames::read(frame) else { return };
+        let client = clients.iter().find(|client| client.ends() == (seen.source, seen.destination, seen.protocol));
+        if let Some(client) = client {
+            self.over.remove(&client.id());
+            self.served.remove(&client.id());
+            self.absent.remove(&client.id());
         }
     }
 
@@ -120,6 +184,9 @@ impl Checkers {
         }
         let mut forgotten = Vec::new();
         for ((id, way), counts) in &self.revealed {
+            if self.over.contains(id) {
+                continue;
+            }
             let Some(client) = clients.iter().find(|client| client.id() == *id) else { continue };
             let Some((&count, _)) = counts.last_key_value() else { continue };
             let (local, remote, protocol) = client.ends();

@@ -1,11 +1,11 @@
 //! Frames of the simulated peers, and what they read back.
 
-use holdfast_wire::header::{Ipv4, Tcp, Udp, proto};
+use holdfast_node::address::{NodeId, node_of};
+use holdfast_wire::header::{ETHERTYPE_FABRIC, Ipv4, Tcp, Udp, proto};
 use holdfast_wire::{FlowKey, Packet, checksum, map_v4};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The end of a connection, IPv4.
-pub(crate) type End = ([u8; 4], u16);
+pub(crate) use crate::plan::End;
 
 fn ipv4(source: [u8; 4], destination: [u8; 4], protocol: u8, segment: &[u8]) -> Vec<u8> {
     let mut header = Ipv4 {
@@ -130,10 +130,47 @@ pub(crate) fn rewrite_udp(packet: &mut Packet, at: usize, value: u64) {
     segment[6..8].copy_from_slice(&sum.to_be_bytes());
 }
 
+fn ethertype(frame: &[u8]) -> u16 {
+    frame.get(12..14).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
+}
+
+/// A frame with messages.
+pub(crate) fn is_messages(frame: &[u8]) -> bool {
+    ethertype(frame) == ETHERTYPE_FABRIC
+}
+
+fn node_at(frame: &[u8], at: usize) -> Option<NodeId> {
+    node_of(frame.get(at..at + 6)?.try_into().ok()?)
+}
+
+/// The node that sent a frame.
+pub(crate) fn source(frame: &[u8]) -> Option<NodeId> {
+    node_at(frame, 6)
+}
+
+/// The node for which a frame is.
+pub(crate) fn destination(frame: &[u8]) -> Option<NodeId> {
+    node_at(frame, 0)
+}
+
+/// Where a frame with messages says how long its records are, and where they begin.
+const RECORDS_LEN_AT: usize = 14 + 38;
+const RECORDS_AT: usize = 14 + 84;
+
+/// The kinds of the records in a frame.
+pub(crate) fn records(frame: &[u8]) -> impl Iterator<Item = u8> {
+    let len = frame.get(RECORDS_LEN_AT..RECORDS_LEN_AT + 2).map_or(0, |len| usize::from(u16::from_be_bytes([len[0], len[1]])));
+    let mut rest = if is_messages(frame) { frame.get(RECORDS_AT..RECORDS_AT + len).unwrap_or_default() } else { &[] };
+    core::iter::from_fn(move || {
+        let (&[kind, high, low], behind) = rest.split_first_chunk::<3>()?;
+        rest = behind.get(usize::from(u16::from_be_bytes([high, low]))..).unwrap_or_default();
+        Some(kind)
+    })
+}
+
 /// A frame in a few words, for traces.
 pub(crate) fn describe(frame: &[u8]) -> String {
-    let ethertype = frame.get(12..14).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
-    match ethertype {
+    match ethertype(frame) {
         0x894f => {
             let inner = frame.get(38..).map_or(String::new(), describe);
             let index = frame.get(21).copied().unwrap_or(0);
@@ -143,7 +180,8 @@ pub(crate) fn describe(frame: &[u8]) -> String {
         0x88b6 => {
             let word =
                 |at: usize| frame.get(at..at + 4).map_or(0, |bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
-            format!("messages sequence {} acknowledges {} ({} bytes)", word(34), word(38), frame.len())
+            let records: Vec<String> = records(frame).map(crate::script::record_name).collect();
+            format!("messages sequence {} acknowledges {}: {}", word(34), word(38), records.join(" "))
         }
         0x0800 => match read(frame) {
             Some(seen) if seen.protocol == proto::TCP => format!(

@@ -11,13 +11,17 @@ mod peers;
 mod plan;
 mod random;
 mod scenario;
+mod script;
+mod shrink;
 mod stamper;
 mod world;
 
 pub use checkers::Violation;
-pub use plan::{Connection, Exit, Failure, How, Outcome, Plan, When, Whom};
+pub use plan::{ANYBODY, Clock, Connection, End, Exit, Fact, Habits, How, Outcome, Plan, Step, Way, When, Whom};
 pub use random::Random;
 pub use scenario::{Planted, Preset, Scenario};
+pub use script::{Expect, Script, ScriptError};
+pub use shrink::shrink;
 pub use world::{Faults, Report, World};
 
 /// Runs one seed.

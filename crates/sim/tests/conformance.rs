@@ -8,7 +8,7 @@ mod pair;
 #[path = "conformance/records.rs"]
 mod records;
 
-use holdfast_sim::{Connection, Exit, Failure, How, Outcome, Plan, Planted, Preset, Scenario, Violation, When, Whom, play};
+use holdfast_sim::{Connection, Exit, How, Outcome, Plan, Planted, Preset, Scenario, Step, Violation, When, Whom, play};
 use holdfast_wire::DropReason;
 use libtest_mimic::{Arguments, Failed, Trial};
 use proptest::prelude::*;
@@ -83,6 +83,7 @@ fn few_connections() -> Vec<Connection> {
             packets: 6 + number as u32,
             start: READY + number * 3 * MILLISECOND,
             pause: (4 + number) * MILLISECOND,
+            ends: None,
         })
         .collect()
 }
@@ -94,7 +95,7 @@ fn check_basics(preset: Preset, plan: &Plan, outcome: &Outcome) -> Result<(), St
         "seed {}, {:?}, {:?}: {}",
         outcome.report.seed,
         preset,
-        plan.failures,
+        plan.steps,
         lines(&outcome.report.violations)
     );
     Ok(())
@@ -106,7 +107,7 @@ fn check_finished(preset: Preset, plan: &Plan, outcome: &Outcome) -> Result<(), 
         stuck.is_empty(),
         "seed {}, {preset:?}, {:?}: connections {stuck:?} did not finish",
         outcome.report.seed,
-        plan.failures
+        plan.steps
     );
     Ok(())
 }
@@ -124,7 +125,7 @@ fn by_flow(released: &[Exit]) -> BTreeMap<Flow, Vec<&[u8]>> {
 /// Clients talk to servers, nothing fails: every flow's packets leave as they do without protection, byte for byte and in order.
 fn transparent(preset: Preset) -> Result<(), String> {
     let connection = (any::<bool>(), 1u32..30, 0u64..40_000, 1_000u64..9_000).prop_map(|(tcp, packets, start, pause)| {
-        Connection { tcp, packets, start: READY + start * MICROSECOND, pause: pause * MICROSECOND }
+        Connection { tcp, packets, start: READY + start * MICROSECOND, pause: pause * MICROSECOND, ends: None }
     });
     let workload = prop::collection::vec(connection, 1..16);
     runner(48)
@@ -170,10 +171,10 @@ fn sweep(
     let last = undisturbed.quiet_from;
     let mut runs = 0;
     for event in (first..last).step_by(step as usize) {
-        let failures = vec![Failure { when: When::Event(event), whom: Whom::Number(runs), how }];
-        let plan = Plan { failures, ..plan.clone() };
+        let failures = vec![Step { when: When::Event(event), whom: Whom::Number(runs), how }];
+        let plan = Plan { steps: failures, ..plan.clone() };
         let outcome = play(scenario, plan.clone());
-        require!(outcome.failures == 1, "the failure after event {event} of seed {} never happened", scenario.seed);
+        require!(outcome.steps == 1, "the failure after event {event} of seed {} never happened", scenario.seed);
         look(&plan, outcome)?;
         runs += 1;
     }
@@ -202,7 +203,7 @@ fn output_commit(preset: Preset) -> Result<(), String> {
             let (lost, others): (Vec<Violation>, Vec<Violation>) =
                 outcome.report.violations.into_iter().partition(|violation| violation.invariant == "output commit");
             forgotten += usize::from(!lost.is_empty());
-            require!(others.is_empty(), "seed {seed}, {:?}: {}", plan.failures, lines(&others));
+            require!(others.is_empty(), "seed {seed}, {:?}: {}", plan.steps, lines(&others));
             Ok(())
         })?;
     }
@@ -256,7 +257,13 @@ const SMALL: usize = 4;
 
 fn crowd(count: u64) -> Vec<Connection> {
     (0..count)
-        .map(|number| Connection { tcp: false, packets: 60, start: READY + number * MILLISECOND, pause: 10 * MILLISECOND })
+        .map(|number| Connection {
+            tcp: false,
+            packets: 60,
+            start: READY + number * MILLISECOND,
+            pause: 10 * MILLISECOND,
+            ends: None,
+        })
         .collect()
 }
 
@@ -277,14 +284,14 @@ fn full_table(preset: Preset) -> Result<(), String> {
 /// finds no place is dropped with a reason; flows that have one go on; when the runtime is back, all do.
 fn full_of_replicas(preset: Preset) -> Result<(), String> {
     let (killed, back) = (READY + 200 * MILLISECOND, READY + 700 * MILLISECOND);
-    let kill = Failure { when: When::Time(killed), whom: Whom::Owner, how: How::Kill };
+    let kill = Step { when: When::Time(killed), whom: Whom::Owner, how: How::Kill };
     let mut connections = crowd(12);
     connections.iter_mut().for_each(|one| one.packets = 120);
-    let plan = Plan { connections, failures: vec![kill], flows: SMALL, calm: true, restart: back - killed, ..Plan::default() };
+    let plan = Plan { connections, steps: vec![kill], flows: SMALL, calm: true, restart: back - killed, ..Plan::default() };
     let outcome = play(scenario(22, preset), plan.clone());
     check_basics(preset, &plan, &outcome)?;
     check_finished(preset, &plan, &outcome)?;
-    require!(outcome.failures == 1, "nobody was killed");
+    require!(outcome.steps == 1, "nobody was killed");
     let served = |from: u64, to: u64| -> std::collections::BTreeSet<usize> {
         outcome.released.iter().filter(|exit| (from..to).contains(&exit.at)).filter_map(Exit::connection).collect()
     };
@@ -345,15 +352,15 @@ fn settled_is_safe(preset: Preset) -> Result<(), String> {
         for first in [0, 40, 95] {
             for number in 0..3 {
                 for boundary in [0, 1, 2, 5, 12, 40, 150] {
-                    let begin = Failure {
+                    let begin = Step {
                         when: When::Time(READY + first * MILLISECOND),
                         whom: Whom::Number(seed as usize % 3),
                         how: How::Kill,
                     };
-                    let again = Failure { when: When::Settled(boundary), whom: Whom::Number(number), how: How::Kill };
+                    let again = Step { when: When::Settled(boundary), whom: Whom::Number(number), how: How::Kill };
                     let plan = Plan {
                         connections: connections.clone(),
-                        failures: vec![begin, again],
+                        steps: vec![begin, again],
                         strict: preset.is_strict(),
                         ..Plan::default()
                     };
@@ -362,7 +369,7 @@ fn settled_is_safe(preset: Preset) -> Result<(), String> {
                         require!(outcome.settled == 0, "seed {seed}: it called itself safe");
                         return Ok(());
                     }
-                    kills += outcome.failures;
+                    kills += outcome.steps;
                     check_basics(preset, &plan, &outcome)?;
                     check_finished(preset, &plan, &outcome)?;
                 }
@@ -374,10 +381,10 @@ fn settled_is_safe(preset: Preset) -> Result<(), String> {
     let mut lost = 0;
     for seed in 31..37 {
         for pause in [0, 1, 2, 4] {
-            let kill = |time, number| Failure { when: When::Time(time), whom: Whom::Number(number), how: How::Kill };
+            let kill = |time, number| Step { when: When::Time(time), whom: Whom::Number(number), how: How::Kill };
             let begin = READY + 40 * MILLISECOND;
             let failures = vec![kill(begin, seed as usize % 3), kill(begin + pause * MILLISECOND, seed as usize)];
-            let plan = Plan { connections: connections.clone(), failures, strict: preset.is_strict(), ..Plan::default() };
+            let plan = Plan { connections: connections.clone(), steps: failures, strict: preset.is_strict(), ..Plan::default() };
             lost += usize::from(!play(scenario(seed, preset), plan).report.violations.is_empty());
         }
     }

@@ -1,6 +1,6 @@
 //! Failure after failure in a world with few numbers.
 
-use holdfast_sim::{Connection, Failure, How, Plan, Planted, Preset, Scenario, When, Whom, play};
+use holdfast_sim::{Connection, How, Plan, Planted, Preset, Scenario, Step, When, Whom, play};
 
 const MILLISECOND: u64 = 1_000_000;
 
@@ -17,22 +17,23 @@ fn numbers_stay_with_their_flows_through_failure_after_failure() {
                 packets: 110 - 6 * number as u32,
                 start: (600 + number * 300) * MILLISECOND,
                 pause: 50 * MILLISECOND,
+                ends: None,
             };
-            let failure = |number: u64| Failure {
+            let failure = |number: u64| Step {
                 when: When::Settled(1 + (seed * 7 + number * 13) % 40),
                 whom: if number == 0 { Whom::Number(seed as usize) } else { Whom::Owner },
                 how: How::Kill,
             };
-            let first = Failure { when: When::Time(900 * MILLISECOND), ..failure(0) };
+            let first = Step { when: When::Time(900 * MILLISECOND), ..failure(0) };
             let plan = Plan {
                 connections: (0..12).map(connection).collect(),
-                failures: std::iter::once(first).chain((1..9).map(failure)).collect(),
+                steps: std::iter::once(first).chain((1..9).map(failure)).collect(),
                 ..Plan::default()
             };
             let outcome = play(Scenario { seed, preset, planted: Planted::default(), quiet: true, tight: true }, plan);
             let broken = outcome.report.violations.first();
             assert!(broken.is_none(), "seed {seed}, {preset:?}: {broken:?}");
-            failures += outcome.failures;
+            failures += outcome.steps;
         }
     }
     assert!(failures > 200, "the worlds were too peaceful: {failures} failures");
@@ -50,16 +51,17 @@ fn connections_keep_their_chain_while_rules_change_and_runtimes_die() {
                 packets: 60,
                 start: (600 + number * 150) * MILLISECOND,
                 pause: 40 * MILLISECOND,
+                ends: None,
             };
-            let failure = |number: u64| Failure {
+            let failure = |number: u64| Step {
                 when: When::Settled(1 + (seed * 5 + number * 11) % 40),
                 whom: Whom::Owner,
                 how: if number % 3 == 2 { How::Pause(900 * MILLISECOND) } else { How::Kill },
             };
-            let first = Failure { when: When::Time((700 + seed * 20) * MILLISECOND), ..failure(0) };
+            let first = Step { when: When::Time((700 + seed * 20) * MILLISECOND), ..failure(0) };
             let plan = Plan {
                 connections: (0..10).map(connection).collect(),
-                failures: std::iter::once(first).chain((1..5).map(failure)).collect(),
+                steps: std::iter::once(first).chain((1..5).map(failure)).collect(),
                 rules: (0..8).map(|number| ((660 + number * 290 + seed * 13) * MILLISECOND, (number as u16 + 1) % 2)).collect(),
                 ..Plan::default()
             };
@@ -67,7 +69,7 @@ fn connections_keep_their_chain_while_rules_change_and_runtimes_die() {
             let broken = outcome.report.violations.first();
             assert!(broken.is_none(), "seed {seed}, {preset:?}: {broken:?}");
             assert!(outcome.finished.iter().all(|finished| *finished), "seed {seed}, {preset:?}: {:?}", outcome.finished);
-            failures += outcome.failures;
+            failures += outcome.steps;
             // The two NATs have addresses of their own.
             for exit in &outcome.released {
                 match exit.ends[0].0 {

@@ -137,8 +137,14 @@ enum Command {
         #[arg(long)]
         seed: Option<u64>,
         /// Print every event of it
-        #[arg(long, requires = "seed")]
+        #[arg(long, conflicts_with = "seeds")]
         trace: bool,
+        /// If it breaks an invariant: make the failure small, and print it as a scenario. Of several seeds the first that fails is always shrunk
+        #[arg(long, requires = "seed", conflicts_with_all = ["trace", "scenario"])]
+        shrink: bool,
+        /// Play what a file says instead of what a seed draws
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "seeds", "from"])]
+        scenario: Option<PathBuf>,
     },
     /// Write a new key for `fabric: { key: FILE }` into a file that only its owner can read
     Keygen {
@@ -266,7 +272,9 @@ fn dispatch(command: Command, json: bool, control: Option<PathBuf>) -> Result<()
         Command::Drain { what } => moving::drain(control, &what, json),
         Command::Restore { what } => moving::restore(control, &what, json),
         Command::Explain { word } => reference::explain(&word.join(" "), json),
-        Command::Sim { seeds, from, seed, trace } => simulate::simulate(seeds, from, seed, trace, json),
+        Command::Sim { scenario: Some(file), trace, .. } => simulate::play(&file, trace, json),
+        Command::Sim { seed: Some(seed), shrink: true, .. } => simulate::shrink(seed, json),
+        Command::Sim { seeds, from, seed, trace, .. } => simulate::simulate(seeds, from, seed, trace, json),
         Command::Keygen { file, add } => keygen::keygen(&file, add, json),
         Command::Bench { plan: Plan::Datapath { flows, rounds } } => bench::bench(flows, rounds, json),
         Command::Bench { plan: Plan::Migration { flows, rounds } } => bench::migration(&flows, rounds, json),

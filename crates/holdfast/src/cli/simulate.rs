@@ -1,11 +1,73 @@
-//! `holdfast sim`: seeds through the deterministic simulator.
+//! `holdfast sim`: seeds and scenarios through the deterministic simulator.
 
 use super::print;
 use crate::exit::{self, Failure};
-use serde_json::json;
+use holdfast_sim::{Faults, Report, Scenario, Script};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// What many worlds gave.
+#[derive(Default)]
+struct Sum {
+    faults: Faults,
+    events: u64,
+    connections: usize,
+    undone: u64,
+    bad: Vec<Report>,
+}
+
+impl Sum {
+    fn add(&mut self, report: Report) {
+        self.faults.add(&report.faults);
+        self.events += report.events;
+        self.connections += report.connections;
+        self.undone = self.undone.max(report.undone);
+        if !report.violations.is_empty() {
+            self.bad.push(report);
+        }
+    }
+
+    fn join(&mut self, other: Sum) {
+        self.faults.add(&other.faults);
+        self.events += other.events;
+        self.connections += other.connections;
+        self.undone = self.undone.max(other.undone);
+        self.bad.extend(other.bad);
+    }
+}
+
+/// What was done, by name, in the order of the output.
+fn counts(faults: &Faults) -> [(&'static str, u64); 20] {
+    [
+        ("kills", faults.kills),
+        ("pauses", faults.pauses),
+        ("cuts", faults.cuts),
+        ("cut_off", faults.cut_off),
+        ("slowed", faults.slowed),
+        ("skewed", faults.skewed),
+        ("coordinator_kills", faults.coordinator_kills),
+        ("switch_kills", faults.hub_kills),
+        ("host_kills", faults.host_kills),
+        ("host_stops", faults.host_stops),
+        ("terms", faults.terms),
+        ("meanwhile", faults.meanwhile),
+        ("lost", faults.lost),
+        ("doubled", faults.doubled),
+        ("reordered", faults.reordered),
+        ("stale", faults.stale),
+        ("overflowed", faults.overflowed),
+        ("moves", faults.moves),
+        ("moved", faults.moved),
+        ("drains", faults.drains),
+    ]
+}
+
+fn violations(report: &Report) -> Vec<Value> {
+    let line = |violation: &holdfast_sim::Violation| json!({ "seed": report.seed, "invariant": violation.invariant, "text": violation.text });
+    report.violations.iter().map(line).collect()
+}
 
 pub(super) fn simulate(seeds: u64, from: u64, seed: Option<u64>, trace: bool, json: bool) -> Result<(), Failure> {
-    use holdfast_sim::{Faults, Report, Scenario};
     let (from, seeds) = seed.map_or((from, seeds), |seed| (seed, 1));
     if trace {
         let report = holdfast_sim::run_traced(Scenario::of_seed(from));
@@ -16,58 +78,49 @@ pub(super) fn simulate(seeds: u64, from: u64, seed: Option<u64>, trace: bool, js
     let parts: Vec<_> = (0..workers)
         .map(|worker| {
             std::thread::spawn(move || {
-                let mut faults = Faults::default();
-                let (mut events, mut connections, mut undone, mut bad) = (0u64, 0usize, 0u64, Vec::<Report>::new());
+                let mut sum = Sum::default();
                 for seed in (from + worker..from + seeds).step_by(workers as usize) {
-                    let report = holdfast_sim::run(Scenario::of_seed(seed));
-                    faults.add(&report.faults);
-                    events += report.events;
-                    connections += report.connections;
-                    undone = undone.max(report.undone);
-                    if !report.violations.is_empty() {
-                        bad.push(report);
-                    }
+                    sum.add(holdfast_sim::run(Scenario::of_seed(seed)));
                 }
-                (faults, events, connections, undone, bad)
+                sum
             })
         })
         .collect();
-    let mut faults = Faults::default();
-    let (mut events, mut connections, mut undone, mut bad) = (0, 0, 0, Vec::new());
+    let mut sum = Sum::default();
     for part in parts {
-        let (some_faults, some_events, some_connections, some_undone, some_bad) =
-            part.join().map_err(|_| Failure::new(exit::NEGATIVE, "the simulator panicked"))?;
-        faults.add(&some_faults);
-        events += some_events;
-        connections += some_connections;
-        undone = undone.max(some_undone);
-        bad.extend(some_bad);
+        sum.join(part.join().map_err(|_| Failure::new(exit::NEGATIVE, "the simulator panicked"))?);
     }
+    sum.bad.sort_by_key(|report| report.seed);
+    let Sum { faults, events, connections, undone, bad } = sum;
     if json {
+        let faults: serde_json::Map<String, Value> =
+            counts(&faults).into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect();
         let text = json!({ "version": 1, "seeds": seeds, "from": from, "events": events, "connections": connections, "undone": undone,
-            "faults": { "kills": faults.kills, "pauses": faults.pauses, "coordinator_kills": faults.coordinator_kills, "switch_kills": faults.hub_kills, "meanwhile": faults.meanwhile, "moves": faults.moves, "moved": faults.moved, "drains": faults.drains, "lost": faults.lost, "doubled": faults.doubled, "reordered": faults.reordered },
-            "violations": bad.iter().flat_map(|report| report.violations.iter().map(|violation| json!({ "seed": report.seed, "invariant": violation.invariant, "text": violation.text }))).collect::<Vec<_>>() });
+            "faults": faults, "violations": bad.iter().flat_map(violations).collect::<Vec<_>>() });
         print(&format!("{text}\n"))?;
     } else {
+        let Faults { kills, pauses, cuts, cut_off, slowed, skewed, coordinator_kills, hub_kills, meanwhile, .. } = faults;
+        let Faults { host_kills, host_stops, terms, .. } = faults;
+        let Faults { lost, doubled, reordered, stale, overflowed, moves, moved, drains, .. } = faults;
         print(&format!(
-            "{seeds} seeds from {from}: {events} events, {connections} connections\nfaults: {} kills, {} pauses, {} of them without a coordinator, which was killed {} times; the switch was killed {} times; {} frames lost, {} doubled, {} reordered\nmeanwhile: {} orders to move flows ({} moved), {} drains\nunder `nfactor` a failure undid at most {undone} packets of a flow\n",
-            faults.kills,
-            faults.pauses,
-            faults.meanwhile,
-            faults.coordinator_kills,
-            faults.hub_kills,
-            faults.lost,
-            faults.doubled,
-            faults.reordered,
-            faults.moves,
-            faults.moved,
-            faults.drains
+            "{seeds} seeds from {from}: {events} events, {connections} connections\n\
+             faults: {kills} kills, {pauses} pauses, {cuts} cuts ({cut_off} frames did not get through), {meanwhile} of them without a coordinator, \
+             which was killed {coordinator_kills} times; the switch was killed {hub_kills} times; {slowed} times a process was slow; \
+             in {skewed} worlds clocks differed\n\
+             hosts: {host_kills} killed, {host_stops} stopped; {terms} times one began to serve\n\
+             frames: {lost} lost, {doubled} doubled, {reordered} reordered, {stale} came again long after, {overflowed} found a full ring\n\
+             meanwhile: {moves} orders to move flows ({moved} moved), {drains} drains\n\
+             under `nfactor` a failure undid at most {undone} packets of a flow\n"
         ))?;
     }
-    conclude(&bad, json)
+    let result = conclude(&bad, json);
+    if let Some(first) = bad.first().filter(|_| !json) {
+        print_shrunk(first.seed)?;
+    }
+    result
 }
 
-fn conclude(reports: &[holdfast_sim::Report], json: bool) -> Result<(), Failure> {
+fn conclude(reports: &[Report], json: bool) -> Result<(), Failure> {
     let broken: usize = reports.iter().map(|report| report.violations.len()).sum();
     if !json {
         print(&format!("violations: {broken}\n"))?;
@@ -81,5 +134,61 @@ fn conclude(reports: &[holdfast_sim::Report], json: bool) -> Result<(), Failure>
         Ok(())
     } else {
         Err(Failure::new(exit::NEGATIVE, format!("{broken} violations; `holdfast sim --seed N --trace` shows one")))
+    }
+}
+
+/// The smallest scenario that breaks what the seed breaks, if that can be done by plan. True if the seed breaks anything.
+fn print_shrunk(seed: u64) -> Result<bool, Failure> {
+    let Some(script) = holdfast_sim::shrink(Scenario::of_seed(seed)) else { return Ok(false) };
+    print(&format!("# seed {seed}, shrunk; `holdfast sim --scenario FILE` plays it\n{script}"))?;
+    Ok(true)
+}
+
+pub(super) fn shrink(seed: u64, json: bool) -> Result<(), Failure> {
+    if json {
+        let script = holdfast_sim::shrink(Scenario::of_seed(seed)).map(|script| script.to_string());
+        print(&format!("{}\n", json!({ "version": 1, "seed": seed, "scenario": script })))?;
+        return if script.is_none() {
+            Ok(())
+        } else {
+            Err(Failure::new(exit::NEGATIVE, format!("seed {seed} breaks an invariant")))
+        };
+    }
+    match print_shrunk(seed)? {
+        true => Err(Failure::new(exit::NEGATIVE, format!("seed {seed} breaks an invariant"))),
+        false => print(&format!("seed {seed} breaks nothing, or not again when it is done by plan\n")),
+    }
+}
+
+pub(super) fn play(file: &Path, trace: bool, json: bool) -> Result<(), Failure> {
+    let text =
+        std::fs::read_to_string(file).map_err(|error| Failure::new(exit::USAGE, format!("{}: {error}", file.display())))?;
+    let scripts = Script::read(&text).map_err(|error| Failure::new(exit::USAGE, format!("{}: {error}", file.display())))?;
+    let mut results = Vec::new();
+    for script in &scripts {
+        let (outcome, wrong) = script.play(trace);
+        if !json {
+            let name = if script.name.is_empty() { String::new() } else { format!("{}: ", script.name) };
+            let Report { events, connections, finished, .. } = outcome.report;
+            print(&format!(
+                "{name}{events} events, {} steps taken, {finished} of {connections} connections finished\n",
+                outcome.steps
+            ))?;
+            for line in &wrong {
+                print(&format!("  {line}\n"))?;
+            }
+        }
+        results.push((&script.name, outcome, wrong));
+    }
+    if json {
+        let world = |(name, outcome, wrong): &(&String, holdfast_sim::Outcome, Vec<String>)| {
+            json!({ "name": name, "events": outcome.report.events, "steps": outcome.steps,
+            "connections": outcome.report.connections, "finished": outcome.report.finished, "wrong": wrong })
+        };
+        print(&format!("{}\n", json!({ "version": 1, "worlds": results.iter().map(world).collect::<Vec<_>>() })))?;
+    }
+    match results.iter().all(|(.., wrong)| wrong.is_empty()) {
+        true => Ok(()),
+        false => Err(Failure::new(exit::NEGATIVE, format!("{}: not as expected; `--trace` shows every event", file.display()))),
     }
 }

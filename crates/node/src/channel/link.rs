@@ -62,6 +62,8 @@ pub(super) struct Channel {
     pub(super) asked: Option<u64>,
     smoothed_rtt: u64,
     pub(super) backoff: u32,
+    /// When the newest frame of this life came, in its turn or not.
+    pub(super) heard_at: Option<u64>,
 }
 
 impl Channel {
@@ -86,6 +88,7 @@ impl Channel {
             asked: None,
             smoothed_rtt: 0,
             backoff: 0,
+            heard_at: None,
         }
     }
 
@@ -258,7 +261,8 @@ impl Channel {
         }
         self.handle_selective(acknowledgement, selective, now);
         if counter > self.heard {
-            self.heard = counter;
+            // Whoever sends nothing new may be dead for long: what is late, or comes again, says nothing of now.
+            (self.heard, self.heard_at) = (counter, Some(now));
             let limit = acknowledgement.wrapping_add(credit.into());
             if self.flight.front().is_some_and(|front| !after(self.limit, front.sequence) && after(limit, front.sequence)) {
                 // The peer was silent for want of room only.

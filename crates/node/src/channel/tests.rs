@@ -59,6 +59,28 @@ fn settle(a: &mut Fabric, b: &mut Fabric, now: u64) {
     }
 }
 
+/// A frame is heard although it cannot be delivered yet; when it, or an earlier one, comes again long after, nothing is heard: its sender may be dead.
+#[test]
+fn what_comes_again_says_nothing_of_now() {
+    let (mut a, mut b) = pair(FabricConfig::default(), None);
+    let mut sent = Vec::new();
+    for _ in 0..2 {
+        a.send(B.node, 40, &[0; 2000]).unwrap();
+        sent.extend(frames(&mut a, MILLISECOND));
+    }
+    assert_eq!(b.heard_at(A), None);
+    b.handle_frame(&sent[1], 2 * MILLISECOND).unwrap();
+    assert!(drain(&mut b).is_empty());
+    assert_eq!(b.heard_at(A), Some(2 * MILLISECOND));
+    b.handle_frame(&sent[0], 3 * MILLISECOND).unwrap();
+    assert_eq!(drain(&mut b).len(), 2);
+    for frame in &sent {
+        assert_eq!(b.handle_frame(frame, 900 * MILLISECOND), Err(DropReason::StaleDuplicate));
+    }
+    assert_eq!(b.heard_at(A), Some(2 * MILLISECOND));
+    assert_eq!(b.heard_at(Peer { incarnation: 2, ..A }), None);
+}
+
 /// A frame is overtaken, and acknowledged before it was repeated: what was measured of others still says how far away the peer is.
 #[test]
 fn a_frame_that_was_only_late_does_not_spoil_the_estimate() {

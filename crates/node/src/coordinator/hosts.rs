@@ -126,9 +126,9 @@ impl Coordinator {
 
     fn tell_service(&mut self, now: u64) {
         self.refreshed_at = now;
-        let (host, term) = (self.memory.serving_host, self.memory.term);
+        let (host, term, life) = (self.memory.serving_host, self.memory.term, self.memory.serving_life);
         for node in self.managers() {
-            self.pending.push((node, Control::Serve { host, term }));
+            self.pending.push((node, Control::Serve { host, term, life }));
         }
     }
 
@@ -208,17 +208,25 @@ impl Coordinator {
         match &self.hosts[usize::from(self.memory.serving_host)].beat {
             _ if term == 0 => false,
             None => is_soon(self.began_at),
+            // The manager that was to serve is no more. Each term is one life of the switch: the next manager cannot go on with it.
+            Some(_) if self.manager_life(self.memory.serving_host) != self.memory.serving_life => false,
             Some(beat) if beat.term > term => false,
             Some(beat) if beat.term == term && !beat.serves => is_majority(beat.connected, count) && is_soon(self.given_at),
             Some(_) => true,
         }
     }
 
+    /// The incarnation of a host's manager, as far as it has been heard; or 0.
+    fn manager_life(&self, host: u16) -> u32 {
+        self.fabric.peer(manager_of(host)).map_or(0, |peer| peer.incarnation)
+    }
+
     /// Service is given to a host.
     pub(super) fn give_service(&mut self, host: u16, now: u64) {
         let highest = self.hosts.iter().filter_map(|known| known.beat.as_ref()).map(|beat| beat.term).max().unwrap_or(0);
         let term = self.memory.term.max(highest) + 1;
-        self.record(Entry::Serves { host, term });
+        let life = self.manager_life(host);
+        self.record(Entry::Serves { host, term, life });
         self.given_at = now;
         self.tell_service(now);
     }

@@ -11,7 +11,7 @@ use holdfast_wire::fnv1a;
 use serde::de::DeserializeOwned;
 
 /// Changes with the layout of records, entries and memory.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const SNAPSHOT: u8 = 1;
 const ENTRY: u8 = 2;
 /// Version, kind, number.
@@ -80,6 +80,15 @@ fn encode(kind: u8, number: u64, body: &impl serde::Serialize) -> Vec<u8> {
 
 fn decode<T: DeserializeOwned>(body: &[u8], at: usize) -> Result<T, LogError> {
     postcard::from_bytes(body).map_err(|_| LogError::Damaged(at))
+}
+
+/// A record as people read it, for traces.
+pub fn describe(record: &[u8]) -> String {
+    let body = record.get(HEADER_LEN..record.len().saturating_sub(CHECKSUM_LEN)).unwrap_or_default();
+    match record.get(1) {
+        Some(&ENTRY) => decode::<Entry>(body, 0).map_or_else(|error| error.to_string(), |entry| format!("{entry:?}")),
+        _ => "a snapshot".to_owned(),
+    }
 }
 
 impl Log {

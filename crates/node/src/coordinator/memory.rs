@@ -64,6 +64,8 @@ pub(super) struct Memory {
     pub(super) rules: RuleSet,
     /// The host that serves the ports, and its term.
     pub(super) serving_host: u16,
+    /// The incarnation of that host's manager.
+    pub(super) serving_life: u32,
     pub(super) term: u32,
     /// The chains of every virtual cluster.
     pub(super) chains: Vec<Vec<u16>>,
@@ -103,7 +105,7 @@ pub(super) enum Entry {
     /// New rules.
     Rules { rules: RuleSet },
     /// The ports are to be served by a host.
-    Serves { host: u16, term: u32 },
+    Serves { host: u16, term: u32, life: u32 },
     /// An incarnation was seen that nobody remembers: none up to it is given again.
     Seen { incarnation: u32 },
 }
@@ -225,7 +227,7 @@ impl Memory {
             }
             Entry::Wants { peer, pool } => self.wants(*peer, *pool),
             Entry::Rules { rules } => self.rules.clone_from(rules),
-            Entry::Serves { host, term } => (self.serving_host, self.term) = (*host, *term),
+            Entry::Serves { host, term, life } => (self.serving_host, self.term, self.serving_life) = (*host, *term, *life),
             Entry::Seen { incarnation } => self.next_incarnation = self.next_incarnation.max(incarnation + 1),
         }
     }

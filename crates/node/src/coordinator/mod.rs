@@ -28,7 +28,7 @@ mod scaling;
 pub use clusters::ClusterConfig;
 pub use hosts::{HostConfig, HostsConfig};
 pub use ledger::{Account, Ledger};
-pub use log::{LogError, Record};
+pub use log::{LogError, Record, describe};
 pub use scaling::Scaling;
 
 use crate::address::{FIRST_RUNTIME, NodeId, SWITCH, host_of};
@@ -180,6 +180,7 @@ impl Coordinator {
             drains: Vec::new(),
             rules,
             serving_host: config.hosts.hosts.iter().position(|host| host.has_ports).unwrap_or(0) as u16,
+            serving_life: 0,
             term: 0,
             chains: config.clusters.iter().map(|cluster| cluster.chains.clone()).collect(),
         };
@@ -493,16 +494,29 @@ impl Coordinator {
         Some(at)
     }
 
-    /// Somebody is heard after all of his cluster were silent: what stood still was the machine, or the manager that carries their frames. The others
-    /// may need a moment longer.
+    /// Frames of a runtime count as hearing it: what it says may be stuck behind one that was lost, while it hears from nobody that it was.
+    fn hear_frames(&mut self, now: u64) {
+        for at in 0..self.memory.places.len() {
+            let heard = self.fabric.heard_at(self.memory.places[at].member.peer()).unwrap_or(0);
+            if heard > self.hearings[at].last_heard {
+                self.end_silence(at, now);
+                self.hearings[at].last_heard = heard.max(self.hearings[at].last_heard);
+            }
+        }
+    }
+
+    /// Somebody is heard after all who serve in his cluster were silent: what stood still was the machine, the manager that carries their frames, or the
+    /// link to this coordinator. The others may need a moment longer. Who is only starting has not been silent.
     fn end_silence(&mut self, at: usize, now: u64) {
         let cluster = self.memory.places[at].member.cluster;
-        let places = self.memory.places.iter().map(|place| place.member.cluster == cluster);
-        let newest =
-            self.hearings.iter().zip(places.clone()).filter(|(_, is_of_his)| *is_of_his).map(|(hearing, _)| hearing.last_heard);
-        if newest.max().is_some_and(|newest| now.saturating_sub(newest) > self.config.hang_timeout) {
-            let of_his = self.hearings.iter_mut().zip(places).filter(|(_, is_of_his)| *is_of_his);
-            of_his.for_each(|(hearing, _)| hearing.last_heard = now);
+        let serves = |place: &Place| {
+            place.member.cluster == cluster && matches!(place.member.state, MemberState::Running | MemberState::Leaving)
+        };
+        let of_his = self.memory.places.iter().map(serves);
+        let newest = self.hearings.iter().zip(of_his).filter(|(_, serves)| *serves).map(|(hearing, _)| hearing.last_heard);
+        if newest.max().is_some_and(|newest| now.saturating_sub(newest) > self.config.hang_timeout / 2) {
+            let silent = self.hearings.iter_mut().zip(self.memory.places.iter().map(serves)).filter(|(_, serves)| *serves);
+            silent.for_each(|(hearing, _)| hearing.last_heard = now);
         }
     }
 
@@ -592,6 +606,7 @@ impl Coordinator {
         self.ask_again(now);
         self.go_on_draining(now);
         self.scale(now);
+        self.hear_frames(now);
         let has_quorum = self.has_quorum();
         for at in 0..self.memory.places.len() {
             let silent = now.saturating_sub(self.hearings[at].last_heard);
@@ -617,15 +632,17 @@ impl Coordinator {
         }
     }
 
-    /// Silence is a failure while somebody else could take over. When nobody is heard it is the machine that stands still: to give up the last ones
-    /// would lose every flow for nothing. Only who stays silent for long is given up all the same, so that a new one may serve.
+    /// Silence is a failure while others speak and could take over. When nobody is heard it is the machine that stands still: to give up the last ones
+    /// would lose every flow for nothing. They do not fall silent at the same instant: who was heard last then is no witness against the others.
+    /// Only who stays silent for long is given up all the same, so that a new one may serve.
     fn has_failed(&self, at: usize, silent: u64, now: u64) -> bool {
         let timeout = self.config.hang_timeout;
         let cluster = self.memory.places[at].member.cluster;
         let heard = self.memory.places.iter().zip(&self.hearings).enumerate();
         let heard = heard.filter(|(other, (place, _))| *other != at && place.member.cluster == cluster);
         let mut others = heard.map(|(_, (place, hearing))| (place.member.state, now.saturating_sub(hearing.last_heard)));
-        let is_anybody_heard = others.any(|(state, silent)| state == MemberState::Running && silent <= timeout);
+        let is_witness = |heard: u64| heard <= timeout && heard + timeout / 2 <= silent;
+        let is_anybody_heard = others.any(|(state, heard)| state == MemberState::Running && is_witness(heard));
         silent > timeout && (is_anybody_heard || silent > timeout.saturating_mul(HOPELESS))
     }
 

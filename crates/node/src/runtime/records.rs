@@ -125,8 +125,10 @@ impl Runtime {
                     self.fabric.set_peer(*peer);
                 }
                 let replicas = self.replicas(&members);
+                // Also who is on this host while there are others: what it has of earlier stays until it is replaced.
+                let leaving: Vec<Peer> = self.members.iter().copied().filter(|peer| !replicas.contains(peer)).collect();
                 for lane in &mut self.lanes {
-                    lane.protection.set_peers(&mut lane.flows, &replicas, &mut lane.outbox);
+                    lane.protection.set_peers(&mut lane.flows, &replicas, &leaving, &mut lane.outbox);
                 }
             }
             Control::Recover { node, incarnation } => {

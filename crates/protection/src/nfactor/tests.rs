@@ -39,7 +39,7 @@ impl Node {
     }
 
     fn set_peers(&mut self, peers: &[Peer]) {
-        self.protection.set_peers(&mut self.flows, peers, &mut self.out);
+        self.protection.set_peers(&mut self.flows, peers, &[], &mut self.out);
     }
 
     /// A packet of a flow: its count is the flow's state. Not released before the turn's end.
@@ -121,6 +121,50 @@ fn kinds(sent: &[Sent]) -> Vec<(u16, u8)> {
 const A: Peer = Peer { node: 16, incarnation: 1 };
 const B: Peer = Peer { node: 17, incarnation: 2 };
 const C: Peer = Peer { node: 18, incarnation: 3 };
+/// The next life of A.
+const REBORN: Peer = Peer { node: 16, incarnation: 9 };
+
+/// Two that know each other.
+fn pair() -> (Node, Node) {
+    (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]))
+}
+
+/// A with two that hold its snapshots.
+fn three() -> (Node, Node, Node) {
+    (Node::new(A, 8, &[B, C]), Node::new(B, 8, &[A]), Node::new(C, 8, &[A]))
+}
+
+/// They hear that `dead` has failed, and that from now on there are these.
+fn mourn(dead: Peer, holders: &mut [&mut Node], peers: &[Peer]) {
+    for node in holders {
+        node.set_peers(peers);
+        node.protection.recover(&mut node.flows, dead, &mut node.out);
+    }
+}
+
+/// The next life of some: it is to fetch what these have of the dead.
+fn reborn(me: Peer, dead: &[Peer], holders: &[Peer]) -> Node {
+    let mut again = Node::new(me, 8, holders);
+    for dead in dead {
+        again.protection.restore(&mut again.flows, *dead, &mut again.out);
+    }
+    again
+}
+
+/// What this one has to say comes to those for whom it is.
+fn say(from: &mut Node, now: u64, to: &mut [&mut Node]) {
+    let me = from.me;
+    for sent in from.turn(now, 1 << 20) {
+        if let Some(to) = to.iter_mut().find(|node| node.me == sent.0) {
+            to.take(me, &sent).unwrap();
+        }
+    }
+}
+
+/// How many records of a kind are among these.
+fn count(sent: &[Sent], kind: u8) -> usize {
+    sent.iter().filter(|sent| sent.1 == kind).count()
+}
 
 /// A flow's packets come one per turn: its state goes out after the first, when they have doubled, then after every tenth.
 #[test]
@@ -173,7 +217,7 @@ fn a_refused_snapshot_goes_to_another_and_one_that_nobody_takes_is_counted() {
 /// A holder fails: its flows' snapshots are at the other at once, and until they are, nobody calls the flows safe.
 #[test]
 fn when_a_holder_fails_its_snapshots_are_made_anew() {
-    let (mut a, mut b, mut c) = (Node::new(A, 8, &[B, C]), Node::new(B, 8, &[A]), Node::new(C, 8, &[A]));
+    let (mut a, mut b, mut c) = three();
     for flow in 0..4 {
         a.packet(flow);
     }
@@ -195,30 +239,27 @@ fn when_a_holder_fails_its_snapshots_are_made_anew() {
 /// knew them, and the holders get snapshots of the new epoch.
 #[test]
 fn a_next_incarnation_fetches_from_all_holders() {
-    let (mut a, mut b, mut c) = (Node::new(A, 8, &[B, C]), Node::new(B, 8, &[A]), Node::new(C, 8, &[A]));
+    let (mut a, mut b, mut c) = three();
     for _ in 0..9 {
         (0..4).for_each(|flow| a.packet(flow));
         talk(&mut [&mut a, &mut b, &mut c], 1);
     }
     drop(a);
-    let reborn = peer(16, 9);
+    mourn(A, &mut [&mut b, &mut c], &[]);
     for node in [&mut b, &mut c] {
-        node.set_peers(&[]);
-        node.protection.recover(&mut node.flows, A, &mut node.out);
         node.turn(MILLISECOND, 1 << 20);
         assert!(node.protection.is_recovering(A));
         assert!(node.out.claims.is_empty() && node.out.late_claims.is_empty());
-        node.set_peers(&[reborn]);
+        node.set_peers(&[REBORN]);
     }
-    let mut again = Node::new(reborn, 8, &[B, C]);
-    again.protection.restore(&mut again.flows, A, &mut again.out);
+    let mut again = reborn(REBORN, &[A], &[B, C]);
     assert!(again.protection.is_recovering(A));
     // A channel with little room: what does not fit follows.
     for sent in again.turn(MILLISECOND, 1 << 20) {
         let to = if sent.0 == B { &mut b } else { &mut c };
-        to.take(reborn, &sent).unwrap();
+        to.take(REBORN, &sent).unwrap();
         let some = to.turn(MILLISECOND, 300);
-        assert_eq!(some.iter().filter(|(_, kind, _)| *kind == kind::RESTORED).count(), 1, "{:?}", kinds(&some));
+        assert_eq!(count(&some, kind::RESTORED), 1, "{:?}", kinds(&some));
         let me = to.me;
         assert!(to.protection.is_recovering(A));
         for record in &some {
@@ -240,11 +281,10 @@ fn a_next_incarnation_fetches_from_all_holders() {
 /// Nobody comes to fetch: the holder claims the routes itself. Who asks after that gets nothing.
 #[test]
 fn what_nobody_fetches_is_claimed_by_who_has_it() {
-    let (mut a, mut b) = (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]));
+    let (mut a, mut b) = pair();
     a.packet(1);
     talk(&mut [&mut a, &mut b], 1);
-    b.set_peers(&[C]);
-    b.protection.recover(&mut b.flows, A, &mut b.out);
+    mourn(A, &mut [&mut b], &[C]);
     b.turn(MILLISECOND, 1 << 20);
     b.turn(MILLISECOND + PATIENCE - 1, 1 << 20);
     assert!(b.out.late_claims.is_empty() && b.protection.is_recovering(A));
@@ -252,13 +292,8 @@ fn what_nobody_fetches_is_claimed_by_who_has_it() {
     assert_eq!(b.out.late_claims.first().map(|(node, _)| *node), Some(16));
     assert_eq!((b.claim(2), b.known(1)), (1, Some((1, role::OWNER))));
     assert!(!b.protection.is_recovering(A));
-    let reborn = peer(16, 9);
-    let mut again = Node::new(reborn, 8, &[B]);
-    b.set_peers(&[C, reborn]);
-    again.protection.restore(&mut again.flows, A, &mut again.out);
-    for sent in again.turn(MILLISECOND, 1 << 20) {
-        b.take(reborn, &sent).unwrap();
-    }
+    b.set_peers(&[C, REBORN]);
+    say(&mut reborn(REBORN, &[A], &[B]), MILLISECOND, &mut [&mut b]);
     let answer = b.turn(MILLISECOND + PATIENCE, 1 << 20);
     assert!(!kinds(&answer).contains(&(16, kind::RESTORED)) && kinds(&answer).contains(&(16, kind::FETCHED)));
 }
@@ -266,28 +301,18 @@ fn what_nobody_fetches_is_claimed_by_who_has_it() {
 /// The next incarnation dies too, with half of what it asked for: the third gets all of it.
 #[test]
 fn a_second_restart_gets_what_the_first_had_fetched() {
-    let (mut a, mut b) = (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]));
+    let (mut a, mut b) = pair();
     (0..4).for_each(|flow| a.packet(flow));
     talk(&mut [&mut a, &mut b], 1);
-    let lives = [A, peer(16, 8), peer(16, 9)];
-    b.set_peers(&[lives[1]]);
-    b.protection.recover(&mut b.flows, A, &mut b.out);
-    let mut second = Node::new(lives[1], 8, &[B]);
-    second.protection.restore(&mut second.flows, A, &mut second.out);
-    for sent in second.turn(MILLISECOND, 1 << 20) {
-        b.take(lives[1], &sent).unwrap();
-    }
-    let some = b.turn(MILLISECOND, 600);
-    assert_eq!(some.iter().filter(|(_, kind, _)| *kind == kind::RESTORED).count(), 2);
-    drop(second);
-    b.set_peers(&[lives[2]]);
-    b.protection.recover(&mut b.flows, lives[1], &mut b.out);
-    let mut third = Node::new(lives[2], 8, &[B]);
-    third.protection.restore(&mut third.flows, A, &mut third.out);
-    third.protection.restore(&mut third.flows, lives[1], &mut third.out);
+    let second = peer(16, 8);
+    mourn(A, &mut [&mut b], &[second]);
+    say(&mut reborn(second, &[A], &[B]), MILLISECOND, &mut [&mut b]);
+    assert_eq!(count(&b.turn(MILLISECOND, 600), kind::RESTORED), 2);
+    mourn(second, &mut [&mut b], &[REBORN]);
+    let mut third = reborn(REBORN, &[A, second], &[B]);
     talk(&mut [&mut third, &mut b], MILLISECOND);
     assert_eq!(third.claim(5), 4);
-    assert!(!b.protection.is_recovering(A) && !b.protection.is_recovering(lives[1]));
+    assert!(!b.protection.is_recovering(A) && !b.protection.is_recovering(second));
 }
 
 /// Snapshots of one flow come to its next incarnation from two holders: the newer one counts, whichever comes first.
@@ -302,19 +327,14 @@ fn an_older_snapshot_never_overwrites_a_newer_one() {
         a.packet(1);
         talk(&mut [&mut a, &mut c], 1);
         assert_eq!((b.known(1), c.known(1)), (Some((1, role::REPLICA)), Some((2, role::REPLICA))));
-        let reborn = peer(16, 9);
-        let mut again = Node::new(reborn, 8, &[B, C]);
-        again.protection.restore(&mut again.flows, A, &mut again.out);
-        for node in [&mut b, &mut c] {
-            node.set_peers(&[reborn]);
-            node.protection.recover(&mut node.flows, A, &mut node.out);
-        }
+        let mut again = reborn(REBORN, &[A], &[B, C]);
+        mourn(A, &mut [&mut b, &mut c], &[REBORN]);
         let asked = again.turn(MILLISECOND, 1 << 20);
         let mut holders = if newer_first { [&mut c, &mut b] } else { [&mut b, &mut c] };
         for holder in &mut holders {
             let me = holder.me;
             for sent in asked.iter().filter(|sent| sent.0 == me) {
-                holder.take(reborn, sent).unwrap();
+                holder.take(REBORN, sent).unwrap();
             }
             for sent in holder.turn(MILLISECOND, 1 << 20) {
                 let _ = again.take(holder.me, &sent);
@@ -328,7 +348,7 @@ fn an_older_snapshot_never_overwrites_a_newer_one() {
 /// A snapshot is under way and nobody says that it has come: its flow is not called safe any more, until somebody does.
 #[test]
 fn a_snapshot_that_is_late_is_none() {
-    let (mut a, mut b) = (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]));
+    let (mut a, mut b) = pair();
     talk(&mut [&mut a, &mut b], 1);
     a.packet(1);
     let sent = a.turn(2, 1 << 20);
@@ -345,13 +365,12 @@ fn a_snapshot_that_is_late_is_none() {
 /// The next incarnation is there and does not ask: its flows are claimed sooner than if it had still to come.
 #[test]
 fn a_next_incarnation_that_does_not_ask_is_not_waited_for() {
-    let (mut a, mut b) = (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]));
+    let (mut a, mut b) = pair();
     a.packet(1);
     talk(&mut [&mut a, &mut b], 1);
-    b.set_peers(&[]);
-    b.protection.recover(&mut b.flows, A, &mut b.out);
+    mourn(A, &mut [&mut b], &[]);
     b.turn(MILLISECOND, 1 << 20);
-    b.set_peers(&[peer(16, 9)]);
+    b.set_peers(&[REBORN]);
     let came = MILLISECOND + SHORT_PATIENCE;
     b.turn(came, 1 << 20);
     b.turn(came + SHORT_PATIENCE - 1, 1 << 20);
@@ -364,14 +383,11 @@ fn a_next_incarnation_that_does_not_ask_is_not_waited_for() {
 /// The switch refuses the route of a flow that was fetched: who held its snapshot forgets it too.
 #[test]
 fn the_snapshot_of_a_refused_claim_is_forgotten() {
-    let (mut a, mut b) = (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]));
+    let (mut a, mut b) = pair();
     a.packet(1);
     talk(&mut [&mut a, &mut b], 1);
-    let reborn = peer(16, 9);
-    b.set_peers(&[reborn]);
-    b.protection.recover(&mut b.flows, A, &mut b.out);
-    let mut again = Node::new(reborn, 8, &[B]);
-    again.protection.restore(&mut again.flows, A, &mut again.out);
+    mourn(A, &mut [&mut b], &[REBORN]);
+    let mut again = reborn(REBORN, &[A], &[B]);
     talk(&mut [&mut again, &mut b], MILLISECOND);
     assert_eq!(b.known(1), Some((1, role::REPLICA)));
     let (_, slot) = again.out.late_claims.pop().unwrap();
@@ -423,9 +439,7 @@ fn a_refusal_from_before_a_move_means_nothing_after_it() {
     }
     b.flows.remove(other);
     move_flow(&mut a, &mut b);
-    for sent in b.turn(1, 1 << 20) {
-        a.take(B, &sent).unwrap();
-    }
+    say(&mut b, 1, &mut [&mut a]);
     assert!(a.out.late_claims.is_empty(), "B has the flow");
     assert_eq!(a.known(1), Some((1, role::REPLICA)));
 }
@@ -439,17 +453,9 @@ fn a_refused_snapshot_does_not_take_a_newer_one_with_it() {
     a.set_peers(&[C]);
     a.packet(1);
     talk(&mut [&mut a, &mut c], 1);
-    let reborn = peer(16, 9);
-    let mut again = Node::new(reborn, 8, &[B, C]);
-    again.protection.restore(&mut again.flows, A, &mut again.out);
-    for node in [&mut b, &mut c] {
-        node.set_peers(&[reborn]);
-        node.protection.recover(&mut node.flows, A, &mut node.out);
-    }
-    for sent in again.turn(MILLISECOND, 1 << 20) {
-        let to = if sent.0 == B { &mut b } else { &mut c };
-        to.take(reborn, &sent).unwrap();
-    }
+    let mut again = reborn(REBORN, &[A], &[B, C]);
+    mourn(A, &mut [&mut b, &mut c], &[REBORN]);
+    say(&mut again, MILLISECOND, &mut [&mut b, &mut c]);
     let older = b.turn(MILLISECOND, 1 << 20);
     for sent in c.turn(MILLISECOND, 1 << 20) {
         let _ = again.take(C, &sent);
@@ -461,10 +467,8 @@ fn a_refused_snapshot_does_not_take_a_newer_one_with_it() {
     let older = older.iter().map(|sent| again.take(B, sent)).collect::<Vec<_>>();
     assert!(older.contains(&Err(DropReason::StaleEpoch)), "{older:?}");
     for sent in newest.iter().filter(|sent| sent.1 == kind::STATE) {
-        b.take(reborn, sent).unwrap();
+        b.take(REBORN, sent).unwrap();
     }
-    for sent in again.turn(3 * MILLISECOND, 1 << 20) {
-        b.take(reborn, &sent).unwrap();
-    }
+    say(&mut again, 3 * MILLISECOND, &mut [&mut b]);
     assert_eq!(b.known(1), Some((2, role::REPLICA)));
 }

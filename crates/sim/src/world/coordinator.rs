@@ -1,7 +1,10 @@
 //! The coordinator of a world: a process of its own, which may die at any time and begins again from its log.
 
+use super::hosts::WITNESS;
+use super::streams::{Lane, Of};
 use super::{Event, MICROSECOND, MILLISECOND, World};
-use holdfast_node::coordinator::{Coordinator, CoordinatorConfig, Ledger};
+use holdfast_node::address::COORDINATOR;
+use holdfast_node::coordinator::{Coordinator, CoordinatorConfig, Ledger, describe};
 use holdfast_node::message::{Drain, Failover, Order, Protected};
 use holdfast_node::rules::Rule;
 use holdfast_protection::Peer;
@@ -19,22 +22,25 @@ pub(super) struct Lives {
     dies_writing: bool,
     /// Planted: since when it only pretends to write.
     pretends_since: Option<u64>,
-    faults_left: u64,
+    pub(super) faults_left: u64,
+    /// It is slow: no turn before.
+    busy_until: u64,
     /// When it died, every flow would have survived a failure.
     was_safe: bool,
     drops: DropCounters,
 }
 
 impl Lives {
-    pub(super) fn new(config: CoordinatorConfig, faults_left: u64) -> Lives {
+    pub(super) fn new(config: CoordinatorConfig, begins: u64) -> Lives {
         Lives {
-            now: Some(Coordinator::new(config.clone(), super::BEGIN)),
+            now: Some(Coordinator::new(config.clone(), begins)),
             config,
             log: Vec::new(),
             turn_at: u64::MAX,
             dies_writing: false,
             pretends_since: None,
-            faults_left,
+            faults_left: 0,
+            busy_until: 0,
             was_safe: false,
             drops: DropCounters::default(),
         }
@@ -54,6 +60,14 @@ impl Lives {
         self.now.is_none()
     }
 
+    pub(super) fn is_dying(&self) -> bool {
+        self.dies_writing
+    }
+
+    pub(super) fn was_safe(&self) -> bool {
+        self.was_safe
+    }
+
     pub(super) fn is_ready(&self) -> bool {
         self.now.as_ref().is_some_and(Coordinator::is_ready)
     }
@@ -65,6 +79,11 @@ impl Lives {
     /// As it says, or said last.
     pub(super) fn says_safe(&self) -> bool {
         if self.now.is_some() { self.is_protected() } else { self.was_safe }
+    }
+
+    /// As it says: the death of any host would be survived.
+    pub(super) fn survives_host(&self) -> bool {
+        self.now.as_ref().is_some_and(Coordinator::survives_host)
     }
 
     pub(super) fn has_given_up(&self, peer: Peer) -> bool {
@@ -108,6 +127,7 @@ impl Lives {
 
 impl World {
     pub(super) fn turn_coordinator_at(&mut self, time: u64) {
+        let time = time.max(self.coordinator.busy_until);
         if time < self.coordinator.turn_at {
             self.coordinator.turn_at = time;
             self.at(time, Event::TurnCoordinator);
@@ -115,9 +135,10 @@ impl World {
     }
 
     pub(super) fn coordinator_receives(&mut self, peer: Peer, frame: &[u8]) {
+        let now = self.coordinator_time();
         let Some(coordinator) = self.coordinator.now.as_mut().filter(|_| peer == self.coordinator.config.me) else { return };
-        coordinator.handle_frame(frame, self.now);
-        let delay = self.random.range(1, 20) * MICROSECOND;
+        coordinator.handle_frame(frame, now);
+        let delay = self.streams.of(Of::Waking, peer).range(1, 20) * MICROSECOND;
         self.turn_coordinator_at(self.now + delay);
     }
 
@@ -126,7 +147,11 @@ impl World {
             return;
         }
         self.coordinator.turn_at = u64::MAX;
-        let now = self.now;
+        if self.now < self.coordinator.busy_until {
+            return self.turn_coordinator_at(self.now);
+        }
+        self.coordinator.busy_until = self.now + 10 * MICROSECOND * self.slowness(COORDINATOR);
+        let now = self.coordinator_time();
         let Some(coordinator) = &mut self.coordinator.now else { return };
         coordinator.handle_records(now);
         coordinator.handle_timeout(now);
@@ -141,10 +166,14 @@ impl World {
         let pretends = self.scenario.planted.speaks_before_writing;
         if dies {
             self.coordinator.pretends_since = pretends.then_some(now);
-            let written = self.random.range(0, records.len() as u64 + 1) as usize;
+            let me = self.coordinator.config.me;
+            let written = self.streams.of(Of::Written, me).range(0, records.len() as u64 + 1) as usize;
             records.truncate(written);
         }
         for record in records {
+            if self.trace {
+                self.say(format_args!("the coordinator writes {}", describe(&record.bytes)));
+            }
             if record.replaces {
                 self.coordinator.log.clear();
             }
@@ -163,49 +192,34 @@ impl World {
         let due = coordinator.poll_timeout().min(coordinator.fabric().poll_timeout().unwrap_or(u64::MAX));
         let me = self.coordinator.config.me;
         for frame in frames {
-            self.carry(self.inside, (7, me), frame, |frame| Event::ToHub(me, frame));
+            self.carry(self.inside, Lane::FromCoordinator, me, frame, |frame| Event::ToHub(WITNESS, me, frame));
         }
-        self.turn_coordinator_at(due.max(now + 10 * MICROSECOND));
+        let due = self.world_time(COORDINATOR, due);
+        self.turn_coordinator_at(due.max(self.now + 10 * MICROSECOND));
     }
 
     /// New rules. They are given again to a coordinator that was away.
     pub(super) fn set_rules(&mut self, rules: Vec<Rule>) {
-        if self.hubs.is_away || !self.hub.switch.is_whole() {
-            // Nobody is there to ask, or to say which rules are in force: the operator is told so.
-            return;
-        }
-        let in_force = self.hub.switch.rules().version();
-        self.hub.manager.set_rules(in_force, rules);
-        self.turn_hub();
+        // Nobody may be there to ask, or to say which rules are in force: the operator is told so.
+        let Some(at) = self.hosts.serving().filter(|at| self.hosts[*at].hub.switch.is_whole()) else { return };
+        let hub = &mut self.hosts[at].hub;
+        hub.manager.set_rules(hub.switch.rules().version(), rules);
+        self.turn_hub(at);
     }
 
     /// An operator's wish. False if it is not carried out.
     pub(super) fn order(&mut self, order: &Order) -> bool {
-        let now = self.now;
+        let now = self.coordinator_time();
         let is_done = self.coordinator.now.as_mut().is_some_and(|coordinator| coordinator.order(order, now).is_ok());
-        self.turn_coordinator_at(now);
+        self.turn_coordinator_at(self.now);
         is_done
     }
 
-    /// Its end is drawn: at once, or in the middle of writing.
-    pub(super) fn coordinator_fault(&mut self) {
-        if self.coordinator.is_away() || self.coordinator.dies_writing {
-            self.at(self.now + 20 * MILLISECOND, Event::CoordinatorFault);
-            return;
-        }
-        self.coordinator.faults_left -= 1;
-        if self.random.chance(500) {
-            self.coordinator.dies_writing = true;
-        } else {
-            self.kill_coordinator(0);
-        }
-    }
-
-    /// Everything else is over: if there is nothing left to be written in the middle of which it could die, it dies now.
-    pub(super) fn hurry_coordinator(&mut self) {
-        if self.coordinator.dies_writing && self.coordinator.faults_left == 0 {
-            self.kill_coordinator(0);
-        }
+    /// It dies in the middle of writing, as soon as it has something to write. False if it is away, or is to do so already.
+    pub(super) fn kill_coordinator_writing(&mut self) -> bool {
+        let is_there = !self.coordinator.is_away() && !self.coordinator.dies_writing;
+        self.coordinator.dies_writing |= is_there;
+        is_there
     }
 
     /// It is away for so long, or for as long as the seed says.
@@ -216,35 +230,48 @@ impl World {
         self.faults.coordinator_kills += 1;
         self.say(format_args!("kill coordinator {}", self.coordinator.config.me.incarnation));
         self.coordinator.drops.add(coordinator.drops());
-        if !self.hubs.is_away {
-            self.hub.handle_coordinator_ended(self.coordinator.config.me);
+        if !self.hosts[WITNESS].is_away {
+            self.hosts[WITNESS].hub.handle_coordinator_ended(self.coordinator.config.me);
         }
-        let away = if away == 0 { self.random.range(1, 900) * MILLISECOND } else { away };
+        let me = self.coordinator.config.me;
+        let drawn = self.streams.of(Of::Away, me).range(1, 900) * MILLISECOND;
+        let away = if away == 0 { drawn } else { away };
         self.at(self.now + away, Event::CoordinatorStarts);
-        if self.faults_left > 0 && self.coordinator.was_safe && self.random.chance(600) {
-            let meanwhile = self.random.range(0, away);
-            self.at(self.now + meanwhile, Event::FaultMeanwhile);
-        }
+        self.perhaps_meanwhile(away);
     }
 
+    /// With its host, until then.
+    pub(super) fn stop_coordinator(&mut self, until: u64) {
+        self.coordinator.busy_until = self.coordinator.busy_until.max(until);
+        self.turn_coordinator_at(until);
+    }
+
+    /// Its host must be there.
     pub(super) fn start_coordinator(&mut self) {
+        let host = &self.hosts[WITNESS];
+        if let Some(until) = host.stopped_until {
+            return self.at(until, Event::CoordinatorStarts);
+        }
+        if host.is_dead {
+            return self.at(self.now + MILLISECOND, Event::CoordinatorStarts);
+        }
         self.coordinator.config.me.incarnation += 1;
-        let Some(coordinator) = self.coordinator.restored(self.now) else {
+        let Some(coordinator) = self.coordinator.restored(self.coordinator_time()) else {
             self.checkers.violate("log", "the coordinator cannot read its own log".to_owned());
             return;
         };
         self.say(format_args!("coordinator {} begins", self.coordinator.config.me.incarnation));
         self.check_memory(&coordinator);
         self.coordinator.now = Some(coordinator);
-        if !self.hubs.is_away {
-            self.hub.handle_coordinator(self.coordinator.config.me);
+        if !self.hosts[WITNESS].is_away {
+            self.hosts[WITNESS].hub.handle_coordinator(self.coordinator.config.me);
         }
         self.turn_coordinator_at(self.now);
     }
 
     /// What people and the switch were told, the next life knows.
     fn check_memory(&mut self, coordinator: &Coordinator) {
-        let manager = &self.hub.manager;
+        let managers = || self.hosts.all().filter(|host| !host.is_away).map(|host| &host.hub.manager);
         let knows_drain = |told: &&Drain| {
             let mut known = coordinator.drains().iter().filter(|known| known.peer == told.peer);
             known.any(|known| known.ended_at.is_some() || told.ended_at.is_none())
@@ -254,20 +281,16 @@ impl World {
             known.any(|known| known.recovered_at.is_some() || told.recovered_at.is_none())
         };
         let mut forgotten: Vec<String> = Vec::new();
-        forgotten.extend(manager.drains().iter().find(|told| !knows_drain(told)).map(|told| format!("{told:?}")));
-        forgotten.extend(manager.failovers().iter().find(|told| !knows_failover(told)).map(|told| format!("{told:?}")));
-        let (version, newest) = (self.hub.switch.rules().version(), coordinator.rules().version());
+        let drain = managers().flat_map(|manager| manager.drains()).find(|told| !knows_drain(told));
+        forgotten.extend(drain.map(|told| format!("{told:?}")));
+        let failover = managers().flat_map(|manager| manager.failovers()).find(|told| !knows_failover(told));
+        forgotten.extend(failover.map(|told| format!("{told:?}")));
+        let newest = coordinator.rules().version();
+        let version =
+            self.hosts.all().filter(|host| !host.is_away).map(|host| host.hub.switch.rules().version()).max().unwrap_or(0);
         forgotten.extend((version > newest).then(|| format!("rules {version}, it has {newest}")));
         for what in forgotten {
             self.checkers.violate("log", format!("the coordinator has forgotten {what}"));
-        }
-    }
-
-    /// A runtime fails while there is no coordinator.
-    pub(super) fn fault_meanwhile(&mut self) {
-        if self.coordinator.is_away() && self.coordinator.was_safe && self.all_run() && self.faults_left > 0 {
-            self.faults.meanwhile += 1;
-            self.strike();
         }
     }
 }

@@ -1,9 +1,10 @@
 //! How a world ends: connections, buffers and memories are counted.
 
-use super::{Process, World};
+use super::hosts::WITNESS;
+use super::{BEGIN, Process, World};
 use crate::peers::Progress;
-use crate::plan::Outcome;
-use crate::world::Report;
+use crate::plan::{How, Outcome, Plan, Step, When, Whom};
+use crate::world::{Faults, Report};
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::Peer;
 use holdfast_wire::PacketPool;
@@ -11,10 +12,11 @@ use holdfast_wire::PacketPool;
 impl World {
     /// Counts everything, then takes it apart and counts again.
     pub(super) fn finish(mut self) -> Outcome {
-        self.count_moved();
+        self.count_moved(WITNESS);
         let finished: Vec<bool> = self.clients.iter().map(|client| client.progress() == Progress::Done).collect();
-        let must_finish = self.scenario.preset.promises() || self.faults.kills + self.faults.pauses == 0;
-        if must_finish && self.plan.is_none() {
+        let Faults { kills, pauses, cuts, slowed, .. } = self.faults;
+        let must_finish = self.scenario.preset.promises() || kills + pauses + cuts + slowed == 0;
+        if must_finish && self.plan.live {
             self.check_liveness();
         }
         if self.checkers.violations.is_empty() {
@@ -24,13 +26,28 @@ impl World {
         for (peer, process) in core::mem::take(&mut self.processes) {
             self.take_apart(peer, process);
         }
-        self.hub.abandon(&mut self.hub_pool);
-        self.check_hub_buffers();
+        for at in self.hosts.sites() {
+            let host = &mut self.hosts[at];
+            host.hub.abandon(&mut host.pool);
+            self.check_hub_buffers(at);
+        }
         let mut drops = self.drops;
-        drops.add(self.hub.drops());
-        drops.add(self.hub.switch.drops());
-        drops.add(self.hub.manager.drops());
+        for hub in self.hosts.all().map(|host| &host.hub) {
+            drops.add(hub.drops());
+            drops.add(hub.switch.drops());
+            drops.add(hub.manager.drops());
+        }
         drops.add(&self.coordinator.drops());
+        if self.fate.is_some() {
+            if !self.healed {
+                let when = When::Time(self.now - BEGIN);
+                self.done.push(Step { when, whom: Whom::World, how: How::Heal });
+            }
+            // A drained runtime's return was written down when it was drained; perhaps the world was over before.
+            let now = self.now - BEGIN;
+            self.done.retain(|step| step.time().is_none_or(|time| time <= now));
+            self.done.sort_by_key(Step::time);
+        }
         let report = Report {
             seed: self.scenario.seed,
             hash: self.hash,
@@ -46,7 +63,9 @@ impl World {
             finished,
             released: self.released,
             drops,
-            failures: self.failures,
+            steps: self.done.len(),
+            plan: Plan { steps: self.done, ..self.plan },
+            failovers: self.coordinator.failovers(),
             quiet_from: self.quiet_from.unwrap_or(self.count),
             settled: self.settled,
             unprotected: self.unprotected,
@@ -71,13 +90,8 @@ impl World {
 
     /// What was ever revealed is known to the runtimes that serve now.
     fn check_remembered(&mut self) {
-        let fence = self.hub.fence();
-        let serving: Vec<&Runtime> = self
-            .processes
-            .iter()
-            .filter(|(peer, process)| fence.is_open_for_check(**peer) && !process.paused)
-            .map(|(_, process)| &process.runtime)
-            .collect();
+        let serving: Vec<&Runtime> =
+            self.serving().iter().filter_map(|peer| self.processes.get(peer)).map(|process| &process.runtime).collect();
         self.checkers.check_remembered(&self.clients, &serving);
         if let Some(loss) = &self.loss {
             loss.check_floors(&serving, &mut self.checkers);
@@ -93,9 +107,11 @@ impl World {
                 self.checkers.violate("no anonymous drop", text);
             }
         }
-        let accounted = self.hub_pool.free() + self.hub.switch.held();
-        if accounted != self.hub_pool.total() {
-            self.checkers.violate("no anonymous drop", format!("the hub lost {} buffers", self.hub_pool.total() - accounted));
+        for host in self.hosts.all() {
+            let accounted = host.pool.free() + host.hub.switch.held();
+            if accounted != host.pool.total() {
+                self.checkers.violate("no anonymous drop", format!("a hub lost {} buffers", host.pool.total() - accounted));
+            }
         }
     }
 

@@ -1,34 +1,39 @@
-//! One simulated world: a host's hub, runtimes, clients and servers, and a network that does what the seed says.
+//! One simulated world: one host or several, with hubs and runtimes, clients and servers, and a network that does what the seed says.
 //!
 //! Theory of operation. Everything that happens is an event at a simulated time; events at one time happen in the order in which they were
 //! made. Nodes are the production state machines; the world carries their frames, with delay, loss, duplication and reordering, stops and
 //! kills their processes, and tells the coordinator of deaths as a host's manager would. After the faults it heals, and then
 //! every connection that the protection promises to save has to finish. Two runs of one seed give one hash.
 
+mod clocks;
 mod coordinator;
 mod draw;
 mod end;
-mod faults;
-mod hub;
+mod fate;
+mod hosts;
+mod links;
+mod looks;
 mod report;
 mod rules;
+mod steps;
+mod streams;
 
 pub use report::{Faults, Report};
 
 use self::coordinator::Lives;
-use self::draw::Habits;
-use self::hub::HubLives;
+use self::fate::Fate;
+use self::hosts::{Hosts, Site, WITNESS};
+use self::links::Cuts;
+use self::streams::{Lane, Of, Streams};
 use crate::checkers::Checkers;
 use crate::frames;
 use crate::loss::Loss;
 use crate::peers::{Client, Progress, Server};
-use crate::plan::{Exit, Outcome, Plan};
+use crate::plan::{Exit, Habits, How, Outcome, Plan, Step};
 use crate::random::Random;
 use crate::scenario::Scenario;
 use holdfast_node::address::{COORDINATOR, NodeId};
-use holdfast_node::channel::FabricConfig;
-use holdfast_node::coordinator::{ClusterConfig, CoordinatorConfig, HostsConfig};
-use holdfast_node::hub::{Hub, HubOut};
+use holdfast_node::coordinator::{ClusterConfig, CoordinatorConfig};
 use holdfast_node::message::PoolId;
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::Peer;
@@ -42,31 +47,39 @@ const SECOND: u64 = 1_000_000_000;
 /// Simulated time begins here: stamps are never zero.
 const BEGIN: u64 = 1000 * SECOND;
 const BUFFERS: usize = 1024;
-const RUNTIMES: u16 = 3;
 
 enum Event {
-    ToHub(Peer, Vec<u8>),
+    ToHub(Site, Peer, Vec<u8>),
+    /// To a host, from another one.
+    FromHost(Site, Vec<u8>),
     ToRuntime(Peer, Vec<u8>),
     ToCoordinator(Peer, Vec<u8>),
     FromClient(Vec<u8>),
     FromServer(Vec<u8>),
     ToServer(Vec<u8>),
     ToClient(Vec<u8>),
-    TurnHub,
+    TurnHub(Site),
     TurnRuntime(Peer),
     TurnCoordinator,
     ClientTimer(usize),
-    Started(Peer),
-    ExitNoticed(Peer),
+    Started(Site, Peer),
+    ExitNoticed(Site, Peer),
     Resume(Peer),
+    HostResumes(Site),
+    /// A frame that was on its way for long.
+    Stale(Lane, Peer, Vec<u8>),
+    /// It is time for a plan's step.
+    Step,
     Fault,
     Move,
-    Drain,
+    Drain(NodeId),
     Restore(NodeId),
     CoordinatorFault,
+    CoordinatorCut,
     CoordinatorStarts,
+    Slowness,
     HubFault,
-    HubStarts,
+    HubStarts(Site),
     FaultMeanwhile,
     Heal,
     Check,
@@ -74,11 +87,14 @@ enum Event {
 }
 
 struct Process {
+    host: Site,
     runtime: Runtime,
     pool: MemoryPool,
     rx: Vec<Packet>,
     paused: bool,
     turn_at: u64,
+    /// It is slow: no turn before.
+    busy_until: u64,
 }
 
 /// See the module.
@@ -86,40 +102,42 @@ pub struct World {
     scenario: Scenario,
     /// Chains of every runtime.
     chains: u16,
-    random: Random,
+    /// What is done to it; where a seed decides that, what it begins with.
+    plan: Plan,
+    fate: Option<Fate>,
+    streams: Streams,
     now: u64,
     next_number: u64,
     events: BinaryHeap<Reverse<(u64, u64, usize)>>,
     bodies: Vec<Option<Event>>,
     free_bodies: Vec<usize>,
-    hub: Hub,
-    hub_pool: MemoryPool,
-    hub_out: HubOut,
-    hub_turn_at: u64,
-    hubs: HubLives,
+    hosts: Hosts,
     coordinator: Lives,
     processes: BTreeMap<Peer, Process>,
     clients: Vec<Client>,
     server: Server,
     inside: Habits,
     outside: Habits,
+    cuts: Cuts,
+    /// How many times as slow, and until when.
+    slow: BTreeMap<NodeId, (u64, u64)>,
     healed: bool,
-    faults_left: u64,
-    moves_left: u64,
     faults: Faults,
     checkers: Checkers,
     /// Where the protection is a weak one.
     loss: Option<Loss>,
     hash: u64,
     count: u64,
-    last_arrival: BTreeMap<(u8, Peer), u64>,
+    last_arrival: BTreeMap<(Lane, Peer), u64>,
     trace: bool,
     deadline: u64,
     quiet_since: Option<u64>,
     quiet_from: Option<u64>,
-    plan: Option<Plan>,
-    /// Of the plan: how many have happened, and at how many boundaries since then the system called itself safe.
-    failures: usize,
+    /// The steps that were taken.
+    done: Vec<Step>,
+    /// The message that the next step waits for.
+    was_seen: bool,
+    /// Of the plan: how many runtimes were killed or stopped, and at how many boundaries since the last step the system called itself safe.
     runtime_failures: usize,
     settled_since: u64,
     settled: u64,
@@ -131,30 +149,39 @@ pub struct World {
 impl World {
     /// A world drawn from the scenario's seed.
     pub fn new(scenario: Scenario, trace: bool) -> World {
-        World::of(scenario, None, trace)
+        let (plan, fate) = fate::draw(&scenario);
+        let mut world = World::of(scenario, plan, trace);
+        world.coordinator.faults_left = fate.coordinator_faults;
+        world.hosts.faults_left = fate.hub_faults;
+        world.begin_fate(fate);
+        world
     }
 
     /// A world with the scenario's protection, chain and network, in which happens what the plan says.
     pub fn planned(scenario: Scenario, plan: Plan, trace: bool) -> World {
-        World::of(Scenario { quiet: true, ..scenario }, Some(plan), trace)
+        let mut world = World::of(Scenario { quiet: true, ..scenario }, plan, trace);
+        let times: Vec<u64> = world.plan.steps.iter().filter_map(Step::time).collect();
+        times.into_iter().for_each(|time| world.at(BEGIN + time, Event::Step));
+        if !world.plan.steps.iter().any(|step| step.how == How::Heal) {
+            let end = Random::new(scenario.seed).range(300, 1200) * MILLISECOND;
+            world.at(if world.plan.calm { BEGIN } else { BEGIN + end }, Event::Heal);
+        }
+        world
     }
 
-    fn of(scenario: Scenario, plan: Option<Plan>, trace: bool) -> World {
-        let mut random = Random::new(scenario.seed);
-        let changes = rules::changes(&scenario, plan.as_ref());
-        let chains = if changes.is_empty() { 1 } else { 2 };
+    fn of(scenario: Scenario, plan: Plan, trace: bool) -> World {
+        let chains = if plan.rules.is_empty() { 1 } else { 2 };
         let layout = scenario.chains(1)[0].chain.layout().clone();
         let promises = scenario.preset.promises();
-        let fabric =
-            FabricConfig { cluster: 7, min_timeout: 5 * MILLISECOND, max_timeout: 200 * MILLISECOND, ..FabricConfig::default() };
+        let fabric = hosts::fabric();
         let mut pools = Vec::new();
         let mut probe =
             Runtime::new(scenario.runtime_config(Peer { node: 99, incarnation: 1 }, 64, fabric), scenario.chains(chains));
         probe.visit_pools(|id: PoolId, pool| pools.push((id, pool.size())));
         let coordinator = CoordinatorConfig {
             me: Peer { node: COORDINATOR, incarnation: 1 },
-            hosts: HostsConfig::one(),
-            clusters: ClusterConfig::only(RUNTIMES, chains, promises),
+            hosts: hosts::config(plan.hosts),
+            clusters: ClusterConfig::only(plan.runtimes, chains, promises),
             rules: rules::all_to(0),
             hang_timeout: 300 * MILLISECOND,
             start_timeout: 5 * SECOND,
@@ -163,59 +190,54 @@ impl World {
             layouts: vec![layout.hash; chains.into()],
             fabric,
         };
-        let flows = plan.as_ref().map_or(128, |plan| plan.connections.len().max(64) * 2);
-        let mut hub = hub::life(&scenario, 1, flows, fabric);
-        hub.handle_coordinator(coordinator.me);
-        let is_calm = plan.as_ref().is_some_and(|plan| plan.calm);
-        let (inside, outside) = match is_calm {
-            true => (Habits::CALM, Habits::CALM),
-            false => (draw::habits(&mut random), draw::habits(&mut random)),
-        };
-        let clients = match &plan {
-            Some(plan) => draw::planned(&plan.connections),
-            None => draw::clients(&mut random),
-        };
-        let is_strict = plan.as_ref().is_some_and(|plan| plan.strict);
-        let checkers = Checkers::new(layout, promises || is_strict, scenario.preset.is_strict() || is_strict);
+        let flows = plan.connections.len().max(64) * 2;
+        let mut hosts = Hosts::new(&scenario, plan.hosts, flows);
+        for at in 0..plan.hosts {
+            hosts.add(plan.hosts, clocks::of_host_at_beginning(&plan, at.into()));
+        }
+        hosts[WITNESS].hub.handle_coordinator(coordinator.me);
+        let [inside, outside] = plan.habits.unwrap_or_else(|| match plan.calm {
+            true => [Habits::CALM; 2],
+            false => {
+                let mut random = Random::new(scenario.seed);
+                [draw::habits(&mut random), draw::habits(&mut random)]
+            }
+        });
+        let checkers = Checkers::new(layout, promises || plan.strict, scenario.preset.is_strict() || plan.strict);
         let may_forget = scenario.preset.may_forget();
-        let on_the_way = if is_calm { 2 * MILLISECOND } else { 200 * MILLISECOND };
+        let on_the_way = if plan.calm { 2 * MILLISECOND } else { 200 * MILLISECOND };
         let loss = (may_forget > 0).then(|| Loss::new(may_forget, on_the_way));
-        let faults_left = if scenario.quiet { 0 } else { random.range(1, 4) };
-        let coordinator_faults = if scenario.quiet { 0 } else { random.range(0, 4) };
-        let hub_faults = if scenario.quiet { 0 } else { random.range(0, 3) };
         let mut world = World {
             chains,
-            random,
+            fate: None,
+            streams: Streams::new(scenario.seed),
             now: BEGIN,
             next_number: 0,
             events: BinaryHeap::new(),
             bodies: Vec::new(),
             free_bodies: Vec::new(),
-            hub,
-            hub_pool: MemoryPool::new(BUFFERS),
-            hub_out: HubOut::default(),
-            hub_turn_at: u64::MAX,
-            hubs: HubLives::new(flows, hub_faults),
-            coordinator: Lives::new(coordinator, coordinator_faults),
+            hosts,
+            coordinator: Lives::new(coordinator, clocks::at_beginning(&plan, COORDINATOR)),
             processes: BTreeMap::new(),
-            clients,
+            clients: draw::clients(&plan.connections),
             server: Server::default(),
             inside,
             outside,
+            cuts: Cuts::default(),
+            slow: BTreeMap::new(),
             healed: false,
-            faults_left,
-            moves_left: 0,
-            faults: Faults::default(),
+            faults: Faults { skewed: u64::from(!plan.clocks.is_empty()), ..Faults::default() },
             checkers,
             loss,
             hash: 0xcbf2_9ce4_8422_2325,
             count: 0,
             last_arrival: BTreeMap::new(),
             trace,
-            deadline: BEGIN + plan.as_ref().map_or(60 * SECOND, |plan| plan.lasts),
+            deadline: BEGIN + plan.lasts,
             quiet_since: None,
             quiet_from: None,
-            failures: 0,
+            done: Vec::new(),
+            was_seen: false,
             runtime_failures: 0,
             settled_since: 0,
             settled: 0,
@@ -225,34 +247,14 @@ impl World {
             plan,
             scenario,
         };
-        world.turn_hub_at(BEGIN);
+        world.hosts.sites().for_each(|at| world.turn_hub_at(at, BEGIN));
         world.turn_coordinator_at(BEGIN);
-        for _ in 0..coordinator_faults {
-            let time = BEGIN + world.random.range(0, 4000) * MILLISECOND;
-            world.at(time, Event::CoordinatorFault);
-        }
-        for _ in 0..hub_faults {
-            let time = BEGIN + world.random.range(0, 4000) * MILLISECOND;
-            world.at(time, Event::HubFault);
-        }
         for at in 0..world.clients.len() {
             let due = world.clients[at].due();
             world.at(due, Event::ClientTimer(at));
         }
-        let first_fault = BEGIN + world.random.range(300, 1200) * MILLISECOND;
-        let is_peaceful = world.faults_left == 0;
-        world.at(if is_calm { BEGIN } else { first_fault }, if is_peaceful { Event::Heal } else { Event::Fault });
         world.at(BEGIN + 50 * MILLISECOND, Event::Check);
-        if world.plan.is_none() {
-            world.moves_left = world.random.range(0, 40);
-            let first_move = first_fault - world.random.range(0, 200) * MILLISECOND;
-            world.at(first_move, Event::Move);
-            if world.random.chance(200) {
-                let due = first_fault + world.random.range(0, 1500) * MILLISECOND;
-                world.at(due, Event::Drain);
-            }
-        }
-        for (time, chain) in changes {
+        for (time, chain) in world.plan.rules.clone() {
             world.at(BEGIN + time, Event::Rules(chain));
         }
         world
@@ -275,9 +277,10 @@ impl World {
             self.count += 1;
             self.note(number, &event);
             self.handle(event);
+            self.checkers.check_ended(&self.clients, self.processes.values().map(|process| &process.runtime));
             self.follow_plan();
             // One that was drawn has shown enough; one that was planned is wanted whole.
-            if self.plan.is_none() && self.checkers.violations.len() > 8 {
+            if self.fate.is_some() && self.checkers.violations.len() > 8 {
                 break;
             }
         }
@@ -315,28 +318,34 @@ impl World {
         mix(self.now);
         mix(number);
         let (name, peer, frame): (&str, Option<Peer>, &[u8]) = match event {
-            Event::ToHub(peer, frame) => ("frame to hub from", Some(*peer), frame),
+            Event::ToHub(_, peer, frame) => ("frame to hub from", Some(*peer), frame),
+            Event::FromHost(_, frame) => ("frame from another host", None, frame),
             Event::ToRuntime(peer, frame) => ("frame to runtime", Some(*peer), frame),
             Event::ToCoordinator(peer, frame) => ("frame to coordinator", Some(*peer), frame),
             Event::FromClient(frame) => ("packet from client", None, frame),
             Event::FromServer(frame) => ("packet from server", None, frame),
             Event::ToServer(frame) => ("packet to server", None, frame),
             Event::ToClient(frame) => ("packet to client", None, frame),
-            Event::TurnHub => ("hub turns", None, &[]),
+            Event::TurnHub(_) => ("hub turns", None, &[]),
             Event::TurnRuntime(peer) => ("runtime turns", Some(*peer), &[]),
             Event::TurnCoordinator => ("coordinator turns", None, &[]),
             Event::ClientTimer(_) => ("client's timer", None, &[]),
-            Event::Started(peer) => ("process started", Some(*peer), &[]),
-            Event::ExitNoticed(peer) => ("exit noticed", Some(*peer), &[]),
+            Event::Started(_, peer) => ("process started", Some(*peer), &[]),
+            Event::ExitNoticed(_, peer) => ("exit noticed", Some(*peer), &[]),
             Event::Resume(peer) => ("process continues", Some(*peer), &[]),
+            Event::HostResumes(_) => ("host continues", None, &[]),
+            Event::Stale(_, peer, frame) => ("stale frame", Some(*peer), frame),
+            Event::Step => ("step", None, &[]),
             Event::Fault => ("fault", None, &[]),
             Event::Move => ("order to move", None, &[]),
-            Event::Drain => ("order to drain", None, &[]),
+            Event::Drain(_) => ("order to drain", None, &[]),
             Event::Restore(_) => ("back into service", None, &[]),
             Event::CoordinatorFault => ("coordinator's fault", None, &[]),
+            Event::CoordinatorCut => ("coordinator's cut", None, &[]),
             Event::CoordinatorStarts => ("coordinator starts", None, &[]),
+            Event::Slowness => ("slowness", None, &[]),
             Event::HubFault => ("hub's fault", None, &[]),
-            Event::HubStarts => ("hub starts", None, &[]),
+            Event::HubStarts(_) => ("hub starts", None, &[]),
             Event::FaultMeanwhile => ("fault meanwhile", None, &[]),
             Event::Heal => ("healing", None, &[]),
             Event::Check => ("check", None, &[]),
@@ -346,7 +355,7 @@ impl World {
         for part in frame.chunks(8) {
             mix(part.iter().fold(0, |word, &byte| word << 8 | u64::from(byte)));
         }
-        if self.trace && !matches!(event, Event::TurnHub | Event::TurnRuntime(_) | Event::TurnCoordinator | Event::Check) {
+        if self.trace && !matches!(event, Event::TurnHub(_) | Event::TurnRuntime(_) | Event::TurnCoordinator | Event::Check) {
             let who = peer.map_or(String::new(), |peer| format!(" {}.{}", peer.node, peer.incarnation));
             let what = frames::describe(frame);
             crate::print_trace(format_args!("{:>12.6} ms  {name}{who}  {what}", (self.now - BEGIN) as f64 / 1e6));
@@ -359,77 +368,47 @@ impl World {
         }
     }
 
-    fn turn_hub_at(&mut self, time: u64) {
-        if time < self.hub_turn_at {
-            self.hub_turn_at = time;
-            self.at(time, Event::TurnHub);
-        }
-    }
-
     fn turn_runtime_at(&mut self, peer: Peer, time: u64) {
-        if let Some(process) = self.processes.get_mut(&peer)
-            && time < process.turn_at
-        {
+        let Some(process) = self.processes.get_mut(&peer) else { return };
+        let time = time.max(process.busy_until);
+        if time < process.turn_at {
             process.turn_at = time;
             self.at(time, Event::TurnRuntime(peer));
         }
     }
 
-    /// Sends a frame over a link with its habits.
-    fn carry(&mut self, habits: Habits, lane: (u8, Peer), frame: Vec<u8>, make: impl Fn(Vec<u8>) -> Event) {
-        if !self.healed && self.random.chance(habits.loss) {
-            self.faults.lost += 1;
-            return;
-        }
-        let copies = if !self.healed && self.random.chance(habits.double) { 2 } else { 1 };
-        self.faults.doubled += copies - 1;
-        for _ in 0..copies {
-            let mut delay = self.random.range(habits.delay.0, habits.delay.1);
-            let is_stray = !self.healed && self.random.chance(habits.stray);
-            if is_stray {
-                delay *= self.random.range(10, 100);
-            }
-            let mut time = self.now + delay;
-            let last = self.last_arrival.entry(lane).or_insert(0);
-            if is_stray {
-                self.faults.reordered += 1;
-            } else {
-                // A link delivers in order unless a frame strays.
-                time = time.max(*last + 1);
-                *last = time;
-            }
-            self.at(time, make(frame.clone()));
-        }
-    }
-
     fn handle(&mut self, event: Event) {
+        match &event {
+            Event::ToHub(_, _, frame) => self.watch(false, Lane::ToHub, frame),
+            Event::FromHost(_, frame) => self.watch(false, Lane::Between, frame),
+            Event::ToRuntime(_, frame) => self.watch(false, Lane::ToRuntime, frame),
+            Event::ToCoordinator(_, frame) => self.watch(false, Lane::ToCoordinator, frame),
+            _ => {}
+        }
         match event {
-            // The rings outlive the hub: what is in them waits for the next one, and until that one knows whom it may hear.
-            Event::ToHub(peer, frame) if self.hubs.is_away || !self.hub.may_hear(peer) => {
-                self.hubs.keep(peer, frame);
-            }
-            Event::ToHub(peer, frame) => self.hub_receives(peer, &frame),
+            Event::ToHub(at, peer, frame) => self.hub_receives(at, Some(peer), frame),
+            Event::FromHost(at, frame) => self.hub_receives(at, None, frame),
             Event::ToRuntime(peer, frame) => self.runtime_receives(peer, &frame),
             Event::ToCoordinator(peer, frame) => self.coordinator_receives(peer, &frame),
             Event::FromClient(frame) => self.ingress(&frame, 0),
             Event::FromServer(frame) => self.ingress(&frame, 1),
             Event::ToServer(frame) => self.server_receives(&frame),
             Event::ToClient(frame) => self.client_receives(&frame),
-            Event::TurnHub => {
-                if self.now >= self.hub_turn_at && !self.hubs.is_away {
-                    self.turn_hub();
-                }
-            }
+            Event::TurnHub(at) => self.hub_turns(at),
             Event::TurnRuntime(peer) => self.turn_runtime(peer),
             Event::TurnCoordinator => self.turn_coordinator(),
             Event::ClientTimer(at) => self.client_timer(at),
-            Event::Started(peer) => self.started(peer),
-            Event::ExitNoticed(_) if self.hubs.is_away => {}
-            Event::ExitNoticed(peer) => {
-                self.given_up(peer);
-                self.hub.handle_ended(peer);
-                self.turn_hub();
-            }
+            Event::Started(at, peer) => self.started(at, peer),
+            Event::ExitNoticed(at, _) if self.hosts[at].is_away => {}
+            Event::ExitNoticed(at, peer) => match self.hosts[at].stopped_until {
+                Some(until) => self.at(until, Event::ExitNoticed(at, peer)),
+                None => {
+                    self.given_up(peer);
+                    self.hosts[at].hub.handle_ended(peer);
+                    self.turn_hub(at);
+                }
+            },
+            Event::HostResumes(at) => self.resume_host(at),
             Event::Resume(peer) => {
                 if let Some(process) = self.processes.get_mut(&peer) {
                     process.paused = false;
@@ -437,25 +416,25 @@ impl World {
                 }
                 self.turn_runtime_at(peer, self.now);
             }
+            Event::Stale(lane, peer, frame) => self.stale_arrives(lane, peer, frame),
+            Event::Step => {}
             Event::Fault => self.fault(),
             Event::Move => self.order_move(),
-            Event::Drain => self.order_drain(),
+            Event::Drain(node) => self.order_drain(node),
             Event::Restore(node) => self.restore(node),
             Event::CoordinatorFault => self.coordinator_fault(),
+            Event::CoordinatorCut => self.coordinator_cut(),
             Event::CoordinatorStarts => self.start_coordinator(),
+            Event::Slowness => self.slowness_begins(),
             Event::HubFault => self.hub_fault(),
-            Event::HubStarts => self.start_hub(),
+            Event::HubStarts(at) => self.start_hub(at),
             Event::FaultMeanwhile => self.fault_meanwhile(),
-            Event::Heal if !self.coordinator.is_spared() || !self.hubs.is_spared() => {
+            Event::Heal if !self.coordinator.is_spared() || !self.hosts.are_spared() => {
                 self.hurry_coordinator();
                 self.at(self.now + 10 * MILLISECOND, Event::Heal);
             }
-            Event::Heal => {
-                self.healed = true;
-                if self.plan.is_none() {
-                    self.deadline = self.now + 40 * SECOND;
-                }
-            }
+            Event::Heal if self.fate.is_some() => self.fate_is_over(),
+            Event::Heal => self.heal(),
             Event::Check => {
                 self.check_owners();
                 self.at(self.now + 50 * MILLISECOND, Event::Check);
@@ -464,21 +443,27 @@ impl World {
         }
     }
 
-    fn started(&mut self, peer: Peer) {
-        if self.hubs.is_away || !self.hub.manager.present().contains(&peer) {
+    fn started(&mut self, at: Site, peer: Peer) {
+        if self.hosts[at].is_away || !self.hosts[at].hub.manager.present().contains(&peer) {
             return;
         }
-        let fabric = self.hub_fabric();
-        let flows = self.plan.as_ref().map_or(64, |plan| plan.flows);
-        let runtime = Runtime::new(self.scenario.runtime_config(peer, flows, fabric), self.scenario.chains(self.chains));
-        let process = Process { runtime, pool: MemoryPool::new(BUFFERS), rx: Vec::new(), paused: false, turn_at: u64::MAX };
+        if let Some(until) = self.hosts[at].stopped_until {
+            return self.at(until, Event::Started(at, peer));
+        }
+        let config = self.scenario.runtime_config(peer, self.plan.flows, hosts::fabric());
+        let runtime = Runtime::new(config, self.scenario.chains(self.chains));
+        let process = Process {
+            host: at,
+            runtime,
+            pool: MemoryPool::new(BUFFERS),
+            rx: Vec::new(),
+            paused: false,
+            turn_at: u64::MAX,
+            busy_until: 0,
+        };
         self.processes.insert(peer, process);
-        self.hub.handle_started(peer);
+        self.hosts[at].hub.handle_started(peer);
         self.turn_runtime_at(peer, self.now);
-    }
-
-    fn hub_fabric(&self) -> FabricConfig {
-        FabricConfig { cluster: 7, min_timeout: 5 * MILLISECOND, max_timeout: 200 * MILLISECOND, ..FabricConfig::default() }
     }
 
     fn runtime_receives(&mut self, peer: Peer, frame: &[u8]) {
@@ -487,6 +472,13 @@ impl World {
         if process.pool.free() < BUFFERS / 4 {
             return;
         }
+        let ring = self.plan.ring;
+        let room = ring - if frames::is_messages(frame) { 0 } else { ring / 8 };
+        if ring > 0 && process.rx.len() >= room {
+            self.faults.overflowed += 1;
+            let host = process.host;
+            return self.undelivered(host, frame);
+        }
         let Some(mut packet) = process.pool.take() else { return };
         if packet.copy_from(frame) {
             process.rx.push(packet);
@@ -494,20 +486,36 @@ impl World {
             process.pool.put(packet);
         }
         if !process.paused {
-            let delay = self.random.range(1, 20) * MICROSECOND;
+            let delay = self.streams.of(Of::Waking, peer).range(1, 20) * MICROSECOND;
             self.turn_runtime_at(peer, self.now + delay);
         }
     }
 
+    /// The manager could not put it into a runtime's ring.
+    fn undelivered(&mut self, at: Site, frame: &[u8]) {
+        let host = &mut self.hosts[at];
+        if !host.runs() {
+            return;
+        }
+        let Some(mut packet) = host.pool.take() else { return };
+        if packet.copy_from(frame) {
+            host.hub.handle_undelivered(&mut packet);
+        }
+        host.pool.put(packet);
+    }
+
     fn turn_runtime(&mut self, peer: Peer) {
+        let (clock, slowness) = (self.local(peer.node), self.slowness(peer.node));
         let Some(process) = self.processes.get_mut(&peer) else { return };
         if process.paused || self.now < process.turn_at {
             return;
         }
+        let host = process.host;
         process.turn_at = u64::MAX;
+        process.busy_until = self.now + 10 * MICROSECOND * slowness;
         let mut tx = Vec::new();
-        process.runtime.turn(&mut process.rx, &mut tx, &mut process.pool, self.now);
-        let due = process.runtime.poll_timeout().unwrap_or(u64::MAX).max(self.now + 10 * MICROSECOND);
+        process.runtime.turn(&mut process.rx, &mut tx, &mut process.pool, clock);
+        let due = process.runtime.poll_timeout().unwrap_or(u64::MAX);
         let frames: Vec<Vec<u8>> = tx
             .into_iter()
             .map(|packet| {
@@ -518,12 +526,13 @@ impl World {
             .collect();
         let is_fenced = process.runtime.is_fenced();
         for frame in frames {
-            self.carry(self.inside, (1, peer), frame, |frame| Event::ToHub(peer, frame));
+            self.carry(self.inside, Lane::ToHub, peer, frame, |frame| Event::ToHub(host, peer, frame));
         }
         if is_fenced {
             self.end_process(peer);
             return;
         }
+        let due = self.world_time(peer.node, due).max(self.now + 10 * MICROSECOND);
         self.turn_runtime_at(peer, due);
     }
 
@@ -532,7 +541,7 @@ impl World {
             return;
         }
         if let Some(frame) = self.clients[at].on_timer(self.now) {
-            self.carry(self.outside, (4, Peer::default()), frame, Event::FromClient);
+            self.carry(self.outside, Lane::FromClient, Peer::default(), frame, Event::FromClient);
         }
         let due = self.clients[at].due();
         if due != u64::MAX {
@@ -555,7 +564,7 @@ impl World {
         };
         let before = self.clients[at].due();
         if let Some(reply) = self.clients[at].on_frame(seen, self.now) {
-            self.carry(self.outside, (4, Peer::default()), reply, Event::FromClient);
+            self.carry(self.outside, Lane::FromClient, Peer::default(), reply, Event::FromClient);
         }
         let due = self.clients[at].due();
         if due != before && due != u64::MAX {
@@ -571,11 +580,11 @@ impl World {
         if seen.source.0[0] == 10 {
             self.checkers.violate("fail closed", format!("an untranslated packet left: {:?}", seen.source));
         }
-        let drawn = self.random.draw() as u32;
+        let drawn = self.streams.of(Of::Sequence, Peer::default()).draw() as u32;
         // In a calm world only what the chain does may tell two runs apart.
-        let random = if self.plan.as_ref().is_some_and(|plan| plan.calm) { 7 } else { drawn };
+        let random = if self.plan.calm { 7 } else { drawn };
         if let Some(reply) = self.server.on_frame(seen, random) {
-            self.carry(self.outside, (5, Peer::default()), reply, Event::FromServer);
+            self.carry(self.outside, Lane::FromServer, Peer::default(), reply, Event::FromServer);
         }
     }
 }

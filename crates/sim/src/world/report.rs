@@ -9,6 +9,18 @@ pub struct Faults {
     pub kills: u64,
     /// Processes stopped for longer than the coordinator waits, then continued.
     pub pauses: u64,
+    /// Links between a process and the hub cut, one way or both.
+    pub cuts: u64,
+    /// Frames that a cut stopped.
+    pub cut_off: u64,
+    /// Times that a process was slow for a while.
+    pub slowed: u64,
+    /// Worlds whose nodes' clocks differed.
+    pub skewed: u64,
+    /// Messages that came again long after.
+    pub stale: u64,
+    /// Frames that found a runtime's ring full.
+    pub overflowed: u64,
     /// Orders to move flows.
     pub moves: u64,
     /// Flows that moved.
@@ -19,6 +31,12 @@ pub struct Faults {
     pub coordinator_kills: u64,
     /// Lives of the hub, switch and manager, ended.
     pub hub_kills: u64,
+    /// Hosts that died with everything on them.
+    pub host_kills: u64,
+    /// Hosts that were stopped with everything on them.
+    pub host_stops: u64,
+    /// Terms in which one of several hosts began to serve the ports.
+    pub terms: u64,
     /// Runtimes killed or stopped while there was no coordinator; counted above too.
     pub meanwhile: u64,
     /// Frames lost.
@@ -34,11 +52,20 @@ impl Faults {
     pub fn add(&mut self, other: &Faults) {
         self.kills += other.kills;
         self.pauses += other.pauses;
+        self.cuts += other.cuts;
+        self.cut_off += other.cut_off;
+        self.slowed += other.slowed;
+        self.skewed += other.skewed;
+        self.stale += other.stale;
+        self.overflowed += other.overflowed;
         self.moves += other.moves;
         self.moved += other.moved;
         self.drains += other.drains;
         self.coordinator_kills += other.coordinator_kills;
         self.hub_kills += other.hub_kills;
+        self.host_kills += other.host_kills;
+        self.host_stops += other.host_stops;
+        self.terms += other.terms;
         self.meanwhile += other.meanwhile;
         self.lost += other.lost;
         self.doubled += other.doubled;

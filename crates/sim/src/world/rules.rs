@@ -1,7 +1,6 @@
 //! Rules that change while a world runs.
 
 use super::{MILLISECOND, World};
-use crate::plan::Plan;
 use crate::random::Random;
 use crate::scenario::Scenario;
 use holdfast_node::rules::Rule;
@@ -16,16 +15,16 @@ pub(super) fn all_to(chain: u16) -> Vec<Rule> {
 
 /// When the rules change, ns after the world's beginning, and to which chain. In a third of the worlds that are drawn they do, while connections
 /// begin and runtimes die. What else is drawn does not depend on it.
-pub(super) fn changes(scenario: &Scenario, plan: Option<&Plan>) -> Vec<(u64, u16)> {
-    match plan {
-        Some(plan) => plan.rules.clone(),
-        None if scenario.quiet || !scenario.seed.is_multiple_of(3) => Vec::new(),
-        None => {
-            let mut random = Random::new(scenario.seed ^ 0x7275_6c65);
-            let count = random.range(1, 5);
-            (1..=count).map(|number| (random.range(100, 2500) * MILLISECOND, (number % 2) as u16)).collect()
-        }
+pub(super) fn drawn(scenario: &Scenario) -> Vec<(u64, u16)> {
+    if scenario.quiet || !scenario.seed.is_multiple_of(3) {
+        return Vec::new();
     }
+    let mut random = Random::new(scenario.seed ^ 0x7275_6c65);
+    let count = random.range(1, 5);
+    let mut changes: Vec<(u64, u16)> =
+        (1..=count).map(|number| (random.range(100, 2500) * MILLISECOND, (number % 2) as u16)).collect();
+    changes.sort_unstable();
+    changes
 }
 
 impl World {

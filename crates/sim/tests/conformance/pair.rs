@@ -72,7 +72,7 @@ impl Side {
     pub(crate) fn set_peers(&mut self, peers: &[Peer]) {
         self.peers = peers.to_vec();
         self.set_room(1 << 20);
-        self.protection.set_peers(&mut self.flows, peers, &mut self.out);
+        self.protection.set_peers(&mut self.flows, peers, &[], &mut self.out);
     }
 
     /// The protection says that this side may die.

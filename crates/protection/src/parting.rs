@@ -1,0 +1,161 @@
+//! Copies that are of no use any more, and holders that are leaving.
+//!
+//! Theory of operation. An owner tells a holder when a copy's flow has ended or has gone elsewhere; what finds no room in the channel waits. A holder that is leaving
+//! gets no more copies, but those that it has stay until they are replaced: when another holder has saved the flow, or the flow ends or moves before, the
+//! leaving one is told too. Otherwise its copy would outlive the flow. While the switch lives it refuses such a copy's claim; its next life has
+//! never heard of flows that had ended, and would let an ended flow have a number that another one has been leased.
+
+use crate::flows::{ActorHeader, role};
+use crate::numbers::{Sent, reached};
+use crate::{Flows, Outbox, Peer, Slot, kind};
+use holdfast_wire::{DropReason, FlowKey};
+use std::collections::{BTreeMap, VecDeque};
+use zerocopy::IntoBytes;
+
+/// Ends that wait for room in a channel. Beyond that a holder keeps the copy until its owner fails; the switch then refuses it.
+const ENDS_LIMIT: usize = 65_536;
+/// Replaced copies looked at per flush.
+const LOOK: usize = 256;
+
+/// A link to a holder.
+pub(crate) trait Holder {
+    /// Who it is.
+    fn peer(&self) -> Peer;
+    /// The count of what it was sent.
+    fn numbers(&mut self) -> &mut Sent;
+}
+
+/// A copy that is to go.
+struct End {
+    holder: Peer,
+    epoch: u32,
+    key: FlowKey,
+}
+
+impl End {
+    /// False if there is no room.
+    fn send(&self, numbers: &mut Sent, out: &mut Outbox) -> bool {
+        let number = numbers.next();
+        let is_sent = out.send(self.holder, kind::END, &[&number.to_be_bytes(), &self.epoch.to_be_bytes(), self.key.as_bytes()]);
+        if is_sent {
+            numbers.last = number;
+        }
+        is_sent
+    }
+}
+
+/// A flow of ours of which a leaving holder has a copy, as it was then.
+struct Replaced {
+    generation: u32,
+    epoch: u32,
+    key: FlowKey,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Parting {
+    leaving: Vec<(Peer, Sent)>,
+    replaced: BTreeMap<(Slot, Peer), Replaced>,
+    ends: VecDeque<End>,
+    /// Where the look at what was replaced goes on.
+    next: (Slot, Peer),
+}
+
+impl Parting {
+    /// These are leaving now, and these links are not used any more. What the others had is not ours to care for.
+    pub(crate) fn set<H: Holder>(&mut self, leaving: &[Peer], lost: &mut [H]) {
+        self.leaving.retain(|(peer, _)| leaving.contains(peer));
+        for &peer in leaving {
+            let link = lost.iter_mut().find(|link| link.peer() == peer);
+            let numbers = link.map(|link| core::mem::take(link.numbers()));
+            match (self.leaving.iter_mut().find(|(known, _)| *known == peer), numbers) {
+                (None, numbers) => self.leaving.push((peer, numbers.unwrap_or_default())),
+                (Some((_, known)), Some(numbers)) => *known = numbers,
+                (Some(_), None) => {}
+            }
+        }
+        self.replaced.retain(|(_, peer), _| leaving.contains(peer));
+    }
+
+    /// It stays after all: the count goes on.
+    pub(crate) fn stays(&mut self, peer: Peer) -> Sent {
+        let at = self.leaving.iter().position(|(known, _)| *known == peer);
+        at.map_or_else(Sent::default, |at| self.leaving.swap_remove(at).1)
+    }
+
+    /// It is leaving, and this says how far it has come.
+    pub(crate) fn numbers(&mut self, peer: Peer) -> Option<&mut Sent> {
+        self.leaving.iter_mut().find(|(known, _)| *known == peer).map(|(_, numbers)| numbers)
+    }
+
+    /// The flow's state goes to another one from now on, or will, and this holder's copy is what there is until then.
+    pub(crate) fn replace(&mut self, slot: Slot, header: &ActorHeader, holder: Peer) {
+        if self.numbers(holder).is_some() {
+            let replaced = Replaced { generation: header.generation, epoch: header.epoch, key: header.key };
+            self.replaced.insert((slot, holder), replaced);
+        }
+    }
+
+    /// The holder is to be told that a copy is of no use.
+    pub(crate) fn end(&mut self, holder: Peer, epoch: u32, key: FlowKey) {
+        if self.ends.len() < ENDS_LIMIT {
+            self.ends.push_back(End { holder, epoch, key });
+        }
+    }
+
+    /// The flow is not owned here any more: what leaving holders have of it goes.
+    pub(crate) fn gone(&mut self, slot: Slot) {
+        while let Some((&(slot, holder), _)) = self.replaced.range((slot, Peer::default())..=(slot, LAST)).next() {
+            if let Some(Replaced { epoch, key, .. }) = self.replaced.remove(&(slot, holder)) {
+                self.end(holder, epoch, key);
+            }
+        }
+    }
+
+    /// Looks at some of what was replaced: where another holder has saved the flow, the leaving one is told.
+    pub(crate) fn look(&mut self, flows: &Flows, mut is_saved: impl FnMut(&ActorHeader) -> bool) {
+        for _ in 0..LOOK.min(self.replaced.len()) {
+            let next = self.replaced.range(self.next..).next().or_else(|| self.replaced.iter().next());
+            let Some((&(slot, holder), replaced)) = next else { return };
+            self.next = (slot, Peer { node: holder.node, incarnation: holder.incarnation.saturating_add(1) });
+            let header = flows.header(slot);
+            let is_same = header.generation == replaced.generation && header.key == replaced.key;
+            if !is_same || header.role != role::OWNER || is_saved(header) {
+                self.gone(slot);
+            }
+        }
+    }
+
+    /// Tells what there is room for. False if a channel is full.
+    pub(crate) fn tell<H: Holder>(&mut self, links: &mut [H], out: &mut Outbox) -> bool {
+        while let Some(end) = self.ends.front() {
+            let link = links.iter_mut().find(|link| link.peer() == end.holder).map(H::numbers);
+            let numbers =
+                link.or_else(|| self.leaving.iter_mut().find(|(peer, _)| *peer == end.holder).map(|(_, numbers)| numbers));
+            if numbers.is_some_and(|numbers| !end.send(numbers, out)) {
+                return false;
+            }
+            self.ends.pop_front();
+        }
+        true
+    }
+
+    /// There is something to be told.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.ends.is_empty()
+    }
+
+    /// One that is leaving has seen to everything up to this number. `None` if it is not leaving.
+    pub(crate) fn handle_saved(&mut self, from: Peer, number: u32) -> Option<Result<(), DropReason>> {
+        self.numbers(from).map(|numbers| numbers.handle_saved(number))
+    }
+}
+
+const LAST: Peer = Peer { node: u16::MAX, incarnation: u32::MAX };
+
+/// The holder has what the header says was sent last.
+pub(crate) fn is_saved<H: Holder>(links: &mut [H], header: &ActorHeader) -> bool {
+    let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
+    let link = links.iter_mut().find(|link| link.peer() == holder);
+    header.commit != 0 && link.is_some_and(|link| reached(link.numbers().saved, header.commit))
+}

@@ -1,0 +1,246 @@
+//! A world, written down.
+
+use super::{Expect, Script};
+use crate::plan::{ANYBODY, Clock, Connection, End, Fact, Habits, How, Plan, Step, Way, When, Whom};
+use crate::scenario::Planted;
+use core::fmt::{self, Display, Formatter};
+use holdfast_node::address::{COORDINATOR, NodeId, SWITCH, host_of};
+use holdfast_node::message::kind as message;
+use holdfast_protection::kind;
+
+/// Records by name.
+pub(super) const RECORDS: &[(u8, &str)] = &[
+    (kind::STATE, "state"),
+    (kind::SAVED, "saved"),
+    (kind::END, "end"),
+    (kind::REFUSED, "refused"),
+    (kind::PASSED, "passed"),
+    (kind::FETCH, "fetch"),
+    (kind::RESTORED, "restored"),
+    (kind::FETCHED, "fetched"),
+    (message::CONTROL, "control"),
+    (message::CLAIM, "claim"),
+    (message::CLAIMED, "claimed"),
+    (message::ENDED, "ended"),
+    (message::MOVE, "move"),
+    (message::MOVED, "moved"),
+    (message::MARK, "mark"),
+    (message::SETTLED, "settled"),
+    (message::PREPARE, "prepare"),
+    (message::PREPARED, "prepared"),
+    (message::FLOW, "flow"),
+    (message::ARRIVED, "arrived"),
+    (message::CANCEL, "cancel"),
+    (message::NUMBERED, "order"),
+    (message::TELL, "tell"),
+    (message::ROUTES, "routes"),
+    (message::FULL, "full"),
+];
+
+/// Bugs by name.
+pub(super) type Bug = (&'static str, fn(&mut Planted) -> &mut bool);
+pub(super) const BUGS: &[Bug] = &[
+    ("release-before-commit", |planted| &mut planted.release_before_commit),
+    ("no-epoch-check", |planted| &mut planted.no_epoch_check),
+    ("reuse-live-port", |planted| &mut planted.reuse_live_port),
+    ("reclassify", |planted| &mut planted.reclassify),
+    ("ignore-interval", |planted| &mut planted.ignore_interval),
+    ("report-early", |planted| &mut planted.report_early),
+    ("speaks-before-writing", |planted| &mut planted.speaks_before_writing),
+];
+
+/// A record's name, or its number.
+pub(crate) fn record_name(kind: u8) -> String {
+    RECORDS.iter().find(|(of, _)| *of == kind).map_or_else(|| kind.to_string(), |(_, name)| (*name).to_owned())
+}
+
+/// A time, as short as it can be said exactly.
+struct Time(u64);
+
+impl Display for Time {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (unit, name) = match self.0 {
+            0 => return f.write_str("0ms"),
+            time if time.is_multiple_of(1_000_000_000) => (1_000_000_000, "s"),
+            time if time >= 1_000_000 => (1_000_000, "ms"),
+            time if time >= 1_000 => (1_000, "us"),
+            _ => (1, "ns"),
+        };
+        let digits = match unit {
+            1_000_000_000 => 9,
+            1_000_000 => 6,
+            1_000 => 3,
+            _ => 0,
+        };
+        let rest = format!("{:0digits$}", self.0 % unit);
+        let rest = rest.trim_end_matches('0');
+        let point = if rest.is_empty() { "" } else { "." };
+        write!(f, "{}{point}{rest}{name}", self.0 / unit)
+    }
+}
+
+fn node(node: NodeId) -> String {
+    match node {
+        COORDINATOR => "coordinator".to_owned(),
+        SWITCH => "hub".to_owned(),
+        node => host_of(node).map_or_else(|| format!("runtime {node}"), |host| format!("manager {host}")),
+    }
+}
+
+fn whom(whom: Whom) -> String {
+    match whom {
+        Whom::Owner => "owner".to_owned(),
+        Whom::Number(number) => format!("any {number}"),
+        Whom::Node(of) => node(of),
+        Whom::Coordinator => "coordinator".to_owned(),
+        Whom::Hub => "hub".to_owned(),
+        Whom::Manager(number) => format!("manager {number}"),
+        Whom::Host(number) => format!("host {number}"),
+        Whom::World => String::new(),
+    }
+}
+
+fn when(when: When) -> String {
+    match when {
+        When::Event(number) => format!("after event {number}"),
+        When::Time(time) => format!("at {}", Time(time)),
+        When::Settled(number) => format!("once settled {number}"),
+        When::Safe(0) => "once safe".to_owned(),
+        When::Safe(time) => format!("at {} once safe", Time(time)),
+        When::Sent(ANYBODY, kind) => format!("when {} is sent", record_name(kind)),
+        When::Reached(ANYBODY, kind) => format!("when {} arrives", record_name(kind)),
+        When::Sent(of, kind) => format!("when {} sends {}", node(of), record_name(kind)),
+        When::Reached(of, kind) => format!("when {} reaches {}", record_name(kind), node(of)),
+    }
+}
+
+pub(super) const FACTS: &[(Fact, &str)] = &[
+    (Fact::Safe, "safe"),
+    (Fact::Unsafe, "unsafe"),
+    (Fact::There, "there"),
+    (Fact::Gone, "gone"),
+    (Fact::Owns, "owns flows"),
+    (Fact::OwnsNothing, "owns nothing"),
+    (Fact::Serves, "serves"),
+];
+
+/// A step, as a line.
+pub(super) fn step(step: &Step) -> String {
+    let who = whom(step.whom);
+    let rest = if matches!(step.whom, Whom::Host(_)) { "others" } else { "hub" };
+    let what = match step.how {
+        How::Kill => format!("kill {who}"),
+        How::Pause(time) if matches!(step.whom, Whom::Coordinator | Whom::Hub | Whom::Manager(_)) => {
+            format!("kill {who} for {}", Time(time))
+        }
+        How::Away(time) => format!("kill {who} for {}", Time(time)),
+        How::Pause(time) => format!("stop {who} for {}", Time(time)),
+        How::KillWriting => format!("kill {who} writing"),
+        How::Cut(Way::Out, time) => format!("cut {who} -> {rest} for {}", Time(time)),
+        How::Cut(Way::In, time) => format!("cut {rest} -> {who} for {}", Time(time)),
+        How::Cut(Way::Both, time) => format!("cut {who} <-> {rest} for {}", Time(time)),
+        How::Slow(factor, time) => format!("slow {who} {factor} times for {}", Time(time)),
+        How::Move(None, limit) => format!("move {limit} flows from {who}"),
+        How::Move(Some(to), limit) => format!("move {limit} flows from {who} to {}", node(to)),
+        How::Drain => format!("drain {who}"),
+        How::Restore => format!("restore {who}"),
+        How::Heal => "heal".to_owned(),
+        How::Expect(fact) => {
+            let fact = FACTS.iter().find(|(of, _)| *of == fact).map_or("", |(_, name)| name);
+            format!("expect {who}{}{fact}", if who.is_empty() { "" } else { " " })
+        }
+    };
+    format!("{} {what}", when(step.when))
+}
+
+/// An expectation, as a line.
+pub(super) fn expect(expect: &Expect) -> String {
+    match expect {
+        Expect::Violation(name) => format!("expect violation {name}"),
+        Expect::Drops(reason) => format!("expect drops {reason}"),
+        Expect::Failovers(count) => format!("expect failovers {count}"),
+        Expect::Moved => "expect moved flows".to_owned(),
+        Expect::Unfinished(number) => format!("expect connection {number} unfinished"),
+    }
+}
+
+fn end((address, port): End) -> String {
+    let [a, b, c, d] = address;
+    format!("{a}.{b}.{c}.{d}:{port}")
+}
+
+fn connection(connection: &Connection) -> String {
+    let protocol = if connection.tcp { "tcp" } else { "udp" };
+    let ends = connection.ends.map_or(String::new(), |(local, remote)| format!(" {} -> {},", end(local), end(remote)));
+    let Connection { packets, start, pause, .. } = *connection;
+    format!("at {} open {protocol}{ends} {packets} packets, one every {}", Time(start), Time(pause))
+}
+
+fn habits(name: &str, habits: &Habits) -> String {
+    let Habits { delay, lose, double, stray, stale } = *habits;
+    let mut line = format!("{name} takes {} to {}", Time(delay.0), Time(delay.1));
+    for (chance, verb) in [(lose, "loses"), (double, "doubles"), (stray, "strays"), (stale, "repeats")] {
+        if chance > 0 {
+            line += &format!(", {verb} {chance}");
+        }
+    }
+    line
+}
+
+impl Display for Script {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (scenario, plan, plain) = (&self.scenario, &self.plan, Plan::default());
+        writeln!(f, "seed {}", scenario.seed)?;
+        writeln!(f, "protection {}", scenario.preset.name())?;
+        let mut planted = scenario.planted;
+        for (name, of) in BUGS {
+            if *of(&mut planted) {
+                writeln!(f, "planted {name}")?;
+            }
+        }
+        if scenario.tight {
+            writeln!(f, "few numbers")?;
+        }
+        match plan.habits {
+            Some([inside, outside]) if [inside, outside] != [Habits::CALM; 2] => {
+                writeln!(f, "{}\n{}", habits("inside", &inside), habits("outside", &outside))?;
+            }
+            None if !plan.calm => writeln!(f, "network drawn")?,
+            _ => writeln!(f, "network calm")?,
+        }
+        if plan.hosts != plain.hosts {
+            writeln!(f, "hosts {}", plan.hosts)?;
+        }
+        if plan.runtimes != plain.runtimes {
+            writeln!(f, "runtimes {}", plan.runtimes)?;
+        }
+        if plan.flows != plain.flows {
+            writeln!(f, "flows {}", plan.flows)?;
+        }
+        if plan.ring != plain.ring {
+            writeln!(f, "ring {}", plan.ring)?;
+        }
+        for (of, Clock { ahead, drift }) in &plan.clocks {
+            writeln!(f, "clock {} ahead {} drift {drift}", node(*of), Time(*ahead))?;
+        }
+        if plan.restart != plain.restart {
+            writeln!(f, "restart {}", Time(plan.restart))?;
+        }
+        if plan.lasts != plain.lasts {
+            writeln!(f, "lasts {}", Time(plan.lasts))?;
+        }
+        // Their order is their numbers.
+        plan.connections.iter().try_for_each(|one| writeln!(f, "{}", connection(one)))?;
+        let mut lines: Vec<(u64, String)> = Vec::new();
+        lines.extend(plan.rules.iter().map(|(time, chain)| (*time, format!("at {} rules chain {chain}", Time(*time)))));
+        let mut latest = 0;
+        for one in &plan.steps {
+            // What waits for something comes after what was before it.
+            latest = one.time().unwrap_or(latest).max(latest);
+            lines.push((latest, step(one)));
+        }
+        lines.sort_by_key(|(time, _)| *time);
+        lines.iter().try_for_each(|(_, line)| writeln!(f, "{line}"))?;
+        self.expects.iter().try_for_each(|one| writeln!(f, "{}", expect(one)))
+    }
+}

@@ -1,0 +1,299 @@
+//! What a seed does to its world. First it draws which kinds of things happen at all: a world in which everything happens hides what a few
+//! of them do together. Everything is written down as [steps](super::steps), so that a plan can do it again.
+
+use super::hosts::{Site, WITNESS};
+use super::{BEGIN, Event, MICROSECOND, MILLISECOND, World, draw, rules};
+use crate::plan::{Clock, How, Plan, Step, Way, When, Whom};
+use crate::random::Random;
+use crate::scenario::Scenario;
+use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, NodeId, SWITCH, manager_of};
+
+const SECOND: u64 = 1_000 * MILLISECOND;
+/// How many, if there are several.
+const HOSTS: u16 = 3;
+
+/// Which kinds of failures a runtime may have in this world.
+#[derive(Debug, Clone, Copy)]
+struct Kinds {
+    kill: bool,
+    stop: bool,
+    cut: bool,
+}
+
+/// See the module.
+pub(super) struct Fate {
+    random: Random,
+    kinds: Kinds,
+    pub(super) faults_left: u64,
+    moves_left: u64,
+    /// How often these happen.
+    pub(super) coordinator_faults: u64,
+    pub(super) hub_faults: u64,
+    coordinator_cuts: u64,
+    slownesses: u64,
+    drains: bool,
+}
+
+/// Between these, ms; no two things happen at the same moment, so that it does not matter which comes first then.
+fn some_time(random: &mut Random, low: u64, high: u64) -> u64 {
+    random.range(low * MILLISECOND, high * MILLISECOND)
+}
+
+/// Whether a seed's world has several hosts: what they keep even when one of them dies, only a strict protection promises.
+fn hosts_of(scenario: &Scenario) -> bool {
+    !scenario.quiet && scenario.preset.is_strict() && Random::new(scenario.seed ^ 0x686f_7374).chance(350)
+}
+
+/// The world and the fate that a scenario's seed stands for.
+pub(super) fn draw(scenario: &Scenario) -> (Plan, Fate) {
+    let mut random = Random::new(scenario.seed);
+    let runtimes = 3;
+    let mut kinds = Kinds { kill: random.chance(600), stop: random.chance(500), cut: random.chance(500) };
+    if !(kinds.kill || kinds.stop || kinds.cut) {
+        kinds.kill = true;
+    }
+    let mut some = |chance: u64, low: u64, high: u64| {
+        let (is_wanted, count) = (random.chance(chance), random.range(low, high));
+        if is_wanted && !scenario.quiet { count } else { 0 }
+    };
+    let faults_left = some(900, 1, 4);
+    let (coordinator_faults, hub_faults) = (some(600, 1, 4), some(550, 1, 3));
+    let (coordinator_cuts, slownesses) = (some(300, 1, 3), some(400, 1, 4));
+    let moves_left = if random.chance(650) { random.range(0, 40) } else { 0 };
+    let drains = random.chance(250);
+    let mut habits = [draw::habits(&mut random), draw::habits(&mut random)];
+    for habits in &mut habits {
+        habits.stale = if random.chance(400) { random.range(1, 40) } else { 0 };
+    }
+    let mut clocks = Vec::new();
+    if random.chance(500) {
+        let nodes = [COORDINATOR, SWITCH].into_iter().chain(FIRST_RUNTIME..FIRST_RUNTIME + runtimes);
+        let managers = (0..HOSTS).map(manager_of).filter(|_| hosts_of(scenario));
+        clocks.extend(nodes.chain(managers).map(|node| {
+            let magnitude = random.range(0, 47);
+            let ahead = random.range(0, 1 << magnitude);
+            (node, Clock { ahead, drift: random.range(0, 401) as i64 - 200 })
+        }));
+    }
+    let hosts = if hosts_of(scenario) { HOSTS } else { 1 };
+    let runtimes = if hosts > 1 { 4 } else { runtimes };
+    let ring = if random.chance(300) { random.range(24, 200) as usize } else { 0 };
+    let plan = Plan {
+        connections: draw::connections(&mut random),
+        habits: Some(habits),
+        hosts,
+        runtimes,
+        ring,
+        clocks,
+        rules: rules::drawn(scenario),
+        live: true,
+        lasts: 60 * SECOND,
+        ..Plan::default()
+    };
+    let fate =
+        Fate { random, kinds, faults_left, moves_left, coordinator_faults, hub_faults, coordinator_cuts, slownesses, drains };
+    (plan, fate)
+}
+
+impl World {
+    /// Everything that is to happen is put into the future.
+    pub(super) fn begin_fate(&mut self, mut fate: Fate) {
+        let random = &mut fate.random;
+        let mut due: Vec<(u64, Event)> = Vec::new();
+        let mut at_some_time = |random: &mut Random, count: u64, event: fn() -> Event| {
+            due.extend((0..count).map(|_| (BEGIN + some_time(random, 0, 4000), event())));
+        };
+        at_some_time(random, fate.coordinator_faults, || Event::CoordinatorFault);
+        at_some_time(random, fate.hub_faults, || Event::HubFault);
+        at_some_time(random, fate.coordinator_cuts, || Event::CoordinatorCut);
+        at_some_time(random, fate.slownesses, || Event::Slowness);
+        let first_fault = BEGIN + some_time(random, 300, 1200);
+        due.push((first_fault, if fate.faults_left == 0 { Event::Heal } else { Event::Fault }));
+        due.push((first_fault - some_time(random, 0, 200), Event::Move));
+        if fate.drains {
+            let node = FIRST_RUNTIME + random.range(0, self.plan.runtimes.into()) as NodeId;
+            due.push((first_fault + some_time(random, 0, 1500), Event::Drain(node)));
+        }
+        self.fate = Some(fate);
+        due.into_iter().for_each(|(time, event)| self.at(time, event));
+    }
+
+    fn fate(&mut self) -> Option<&mut Fate> {
+        self.fate.as_mut()
+    }
+
+    fn now_as(&self, make: impl Fn(u64) -> When) -> When {
+        make(self.now - BEGIN)
+    }
+
+    /// A runtime fails, if the system is safe: the contract is one failure at a time.
+    pub(super) fn fault(&mut self) {
+        let may_fail = self.may_fail();
+        let now = self.now;
+        let Some(fate) = self.fate() else { return };
+        if fate.faults_left > 0 {
+            if !may_fail {
+                return self.at(now + 500 * MICROSECOND, Event::Fault);
+            }
+            self.strike();
+        }
+        // The contract is one failure at a time with re-protection between; how soon after it is the seed's business.
+        let Some(fate) = self.fate() else { return };
+        let pause = some_time(&mut fate.random, 0, 900) * fate.random.range(0, 2);
+        let next = if fate.faults_left > 0 { Event::Fault } else { Event::Heal };
+        self.at(now + pause, next);
+    }
+
+    /// One of those there are is killed, stopped or cut off.
+    fn strike(&mut self) {
+        let there: Vec<NodeId> = self.processes.keys().map(|peer| peer.node).collect();
+        let when = self.now_as(When::Safe);
+        let Some(Fate { random, kinds, faults_left, .. }) = self.fate() else { return };
+        let node = there[random.range(0, there.len() as u64) as usize];
+        let pause = random.range(100, 1500) * MILLISECOND;
+        // As often shorter than it takes to be given up as longer.
+        let magnitude = random.range(4, 12);
+        let cut = random.range(1, 1 << magnitude) * MILLISECOND;
+        let way = [Way::Out, Way::In, Way::Both][random.range(0, 3) as usize];
+        let hows = [(kinds.kill, 2, How::Kill), (kinds.stop, 1, How::Pause(pause)), (kinds.cut, 1, How::Cut(way, cut))];
+        let weighed = hows.iter().filter(|(is_there, ..)| *is_there).flat_map(|&(_, weight, how)| (0..weight).map(move |_| how));
+        let hows: Vec<How> = weighed.collect();
+        let how = hows[random.range(0, hows.len() as u64) as usize];
+        *faults_left -= 1;
+        let step = match self.host_strike() {
+            Some(step) => step,
+            None => Step { when, whom: Whom::Node(node), how },
+        };
+        self.carry_out(step);
+    }
+
+    /// Of several hosts one may fail instead of a runtime.
+    fn host_strike(&mut self) -> Option<Step> {
+        let (is_possible, when) = (self.hosts.are_several() && self.may_lose_host(), self.now_as(When::Safe));
+        let random = &mut self.fate.as_mut().filter(|_| is_possible)?.random;
+        let (is_wanted, host) = (random.chance(600), random.range(0, HOSTS.into()) as u16);
+        let magnitude = random.range(4, 12);
+        let time = random.range(1, 1 << magnitude) * MILLISECOND;
+        let way = [Way::Out, Way::In, Way::Both][random.range(0, 3) as usize];
+        let how = [How::Away(time), How::Pause(time), How::Cut(way, time)][random.range(0, 3) as usize];
+        is_wanted.then_some(Step { when, whom: Whom::Host(host), how })
+    }
+
+    /// Somebody wants flows elsewhere; now, or in the middle of what goes on.
+    pub(super) fn order_move(&mut self) {
+        let (when, nodes, now) = (self.now_as(When::Time), self.nodes(), self.now);
+        let Some(Fate { random, moves_left, .. }) = self.fate() else { return };
+        if *moves_left == 0 {
+            return;
+        }
+        *moves_left -= 1;
+        let some = |random: &mut Random| nodes.start + random.range(0, nodes.len() as u64) as NodeId;
+        let (from, to) = (some(random), some(random));
+        let to = (!random.chance(300)).then_some(to);
+        let limit = random.range(1, 64);
+        let pause = some_time(random, 1, 40) * random.range(1, 10);
+        self.carry_out(Step { when, whom: Whom::Node(from), how: How::Move(to, limit) });
+        self.at(now + pause, Event::Move);
+    }
+
+    /// One that was taken out of service comes back after a while.
+    pub(super) fn drained(&mut self, node: NodeId) {
+        let now = self.now;
+        if let Some(fate) = self.fate() {
+            let pause = some_time(&mut fate.random, 100, 4000);
+            let when = self.now_as(When::Time);
+            self.done.push(Step { when, whom: Whom::Node(node), how: How::Drain });
+            self.at(now + pause, Event::Restore(node));
+            // So much later, or when it is done.
+            let when = When::Time(now + pause - BEGIN);
+            self.done.push(Step { when, whom: Whom::Node(node), how: How::Restore });
+        }
+    }
+
+    /// The coordinator dies: at once, or in the middle of writing.
+    pub(super) fn coordinator_fault(&mut self) {
+        if self.coordinator.is_away() || self.coordinator.is_dying() {
+            return self.at(self.now + 20 * MILLISECOND, Event::CoordinatorFault);
+        }
+        let when = self.now_as(When::Time);
+        let Some(fate) = self.fate() else { return };
+        let how = if fate.random.chance(500) { How::KillWriting } else { How::Kill };
+        self.coordinator.faults_left -= 1;
+        self.carry_out(Step { when, whom: Whom::Coordinator, how });
+    }
+
+    /// Everything else is over: if there is nothing left to be written in the middle of which the coordinator could die, it dies now.
+    pub(super) fn hurry_coordinator(&mut self) {
+        if self.coordinator.is_dying() && self.coordinator.faults_left == 0 {
+            let when = self.now_as(When::Time);
+            self.carry_out(Step { when, whom: Whom::Coordinator, how: How::Kill });
+        }
+    }
+
+    pub(super) fn coordinator_cut(&mut self) {
+        let when = self.now_as(When::Time);
+        let healed = self.healed;
+        let Some(Fate { random, .. }) = self.fate() else { return };
+        let magnitude = random.range(4, 11);
+        let time = random.range(1, 1 << magnitude) * MILLISECOND;
+        let way = [Way::Out, Way::In, Way::Both][random.range(0, 3) as usize];
+        if !healed {
+            self.carry_out(Step { when, whom: Whom::Coordinator, how: How::Cut(way, time) });
+        }
+    }
+
+    pub(super) fn slowness_begins(&mut self) {
+        let (when, nodes, healed) = (self.now_as(When::Time), self.nodes(), self.healed);
+        let Some(Fate { random, .. }) = self.fate() else { return };
+        let node = match random.range(0, nodes.len() as u64 + 1) as NodeId {
+            0 => COORDINATOR,
+            number => nodes.start + number - 1,
+        };
+        let (factor, time) = (1 << random.range(2, 11), random.range(50, 2000) * MILLISECOND);
+        if !healed {
+            let whom = if node == COORDINATOR { Whom::Coordinator } else { Whom::Node(node) };
+            self.carry_out(Step { when, whom, how: How::Slow(factor, time) });
+        }
+    }
+
+    pub(super) fn hub_fault(&mut self) {
+        let when = self.now_as(When::Time);
+        let count = self.hosts.sites().len() as u64;
+        let Some(fate) = self.fate() else { return };
+        let manager = if count > 1 { fate.random.range(0, count) as Site } else { WITNESS };
+        if !self.hosts[manager].runs() {
+            return self.at(self.now + 20 * MILLISECOND, Event::HubFault);
+        }
+        self.hosts.faults_left -= 1;
+        let whom = if count > 1 { Whom::Manager(manager as u16) } else { Whom::Hub };
+        self.carry_out(Step { when, whom, how: How::Kill });
+    }
+
+    /// The coordinator has been killed: perhaps a runtime fails before it is back.
+    pub(super) fn perhaps_meanwhile(&mut self, away: u64) {
+        let (now, was_safe) = (self.now, self.coordinator.was_safe());
+        let Some(fate) = self.fate() else { return };
+        if fate.faults_left > 0 && was_safe && fate.random.chance(600) {
+            let meanwhile = fate.random.range(0, away);
+            self.at(now + meanwhile, Event::FaultMeanwhile);
+        }
+    }
+
+    /// A runtime fails while there is no coordinator.
+    pub(super) fn fault_meanwhile(&mut self) {
+        let is_left = self.fate.as_ref().is_some_and(|fate| fate.faults_left > 0);
+        let is_whole = self.all_run() && !self.cuts.any(self.now);
+        if self.coordinator.is_away() && self.coordinator.was_safe() && is_whole && is_left {
+            self.faults.meanwhile += 1;
+            self.strike();
+        }
+    }
+
+    /// Everything that was to be done has been done.
+    pub(super) fn fate_is_over(&mut self) {
+        let when = self.now_as(When::Time);
+        self.carry_out(Step { when, whom: Whom::World, how: How::Heal });
+        self.deadline = self.now + 40 * SECOND;
+        self.plan.lasts = self.deadline - BEGIN;
+    }
+}

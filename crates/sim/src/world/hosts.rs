@@ -1,0 +1,479 @@
+//! The hosts of a world. On each is a hub, switch and manager, which die together, and whose next life finds the processes as they are. Of several hosts
+//! one serves the ports at a time; any may die with everything on it, be stopped, or be cut off from the others.
+
+use super::streams::{Lane, Of};
+use super::{Event, MICROSECOND, MILLISECOND, SECOND, World};
+use crate::frames;
+use crate::scenario::Scenario;
+use holdfast_node::address::{COORDINATOR, SWITCH, manager_of};
+use holdfast_node::channel::FabricConfig;
+use holdfast_node::coordinator::{HostConfig, HostsConfig};
+use holdfast_node::hub::{Hub, HubOut};
+use holdfast_node::manager::{Manager, Wish};
+use holdfast_node::switch::{Switch, SwitchConfig};
+use holdfast_protection::Peer;
+use holdfast_wire::{FlowKey, MemoryPool, PacketPool};
+use std::collections::VecDeque;
+
+/// A host's number.
+pub(super) type Site = usize;
+/// Where the coordinator lives. Of several hosts this one has neither ports nor runtimes.
+pub(super) const WITNESS: Site = 0;
+
+/// Frames that fit into a host's rings.
+const UNREAD_LIMIT: usize = 4096;
+/// A host that is not heard for so long, or hears nobody, is given up.
+const PATIENCE: u64 = 300 * MILLISECOND;
+const BUFFERS: usize = 1024;
+
+/// One of them.
+pub(super) struct Host {
+    pub(super) hub: Hub,
+    pub(super) pool: MemoryPool,
+    out: HubOut,
+    turn_at: u64,
+    life: u32,
+    /// The hub has died, or the host with everything on it.
+    pub(super) is_away: bool,
+    /// When the next life begins.
+    back_at: u64,
+    /// Everything on it died with the hub.
+    pub(super) is_dead: bool,
+    /// It is stopped, with everything on it, and when it goes on.
+    pub(super) stopped_until: Option<u64>,
+    /// What nobody has read yet: from the host's processes, or from other hosts.
+    unread: VecDeque<(Option<Peer>, Vec<u8>)>,
+}
+
+impl Host {
+    pub(super) fn runs(&self) -> bool {
+        !self.is_away && self.stopped_until.is_none()
+    }
+
+    fn keep(&mut self, from: Option<Peer>, frame: Vec<u8>) {
+        if self.unread.len() < UNREAD_LIMIT {
+            self.unread.push_back((from, frame));
+        }
+    }
+}
+
+/// See the module.
+pub(super) struct Hosts {
+    all: Vec<Host>,
+    flows: usize,
+    seed: u64,
+    planted: [bool; 2],
+    /// Where packets from outside arrive: at the host that has said last that the addresses are there.
+    ports: Site,
+    pub(super) faults_left: u64,
+}
+
+impl core::ops::Index<Site> for Hosts {
+    type Output = Host;
+
+    fn index(&self, at: Site) -> &Host {
+        &self.all[at]
+    }
+}
+
+impl core::ops::IndexMut<Site> for Hosts {
+    fn index_mut(&mut self, at: Site) -> &mut Host {
+        &mut self.all[at]
+    }
+}
+
+/// What the coordinator knows of so many hosts.
+pub(super) fn config(hosts: u16) -> HostsConfig {
+    match hosts {
+        0 | 1 => HostsConfig::one(),
+        count => {
+            let host = |at: u16| HostConfig { has_ports: at > 0, has_runtimes: at > 0 };
+            HostsConfig { hosts: (0..count).map(host).collect(), patience: PATIENCE }
+        }
+    }
+}
+
+/// How frames with messages travel inside the box.
+pub(super) fn fabric() -> FabricConfig {
+    FabricConfig { cluster: 7, min_timeout: 5 * MILLISECOND, max_timeout: 200 * MILLISECOND, ..FabricConfig::default() }
+}
+
+impl Hosts {
+    /// So many, with room for so many flows at the switch.
+    pub(super) fn new(scenario: &Scenario, count: u16, flows: usize) -> Hosts {
+        let planted = [scenario.planted.no_epoch_check, scenario.planted.reclassify];
+        let (seed, ports) = (scenario.seed, 0);
+        Hosts { all: Vec::with_capacity(count.into()), flows, seed, planted, ports, faults_left: 0 }
+    }
+
+    /// Adds the next one.
+    pub(super) fn add(&mut self, count: u16, now: u64) {
+        let hub = self.life(self.all.len(), 1, count, now);
+        self.all.push(Host {
+            hub,
+            pool: MemoryPool::new(BUFFERS),
+            out: HubOut::default(),
+            turn_at: u64::MAX,
+            life: 1,
+            is_away: false,
+            back_at: 0,
+            is_dead: false,
+            stopped_until: None,
+            unread: VecDeque::new(),
+        });
+    }
+
+    pub(super) fn sites(&self) -> core::ops::Range<Site> {
+        0..self.all.len()
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Host> {
+        self.all.iter()
+    }
+
+    /// There are several.
+    pub(super) fn are_several(&self) -> bool {
+        self.all.len() > 1
+    }
+
+    /// The one that serves the ports, if one does. One that is stopped serves nobody.
+    pub(super) fn serving(&self) -> Option<Site> {
+        self.all.iter().position(|host| host.runs() && host.hub.is_serving())
+    }
+
+    /// More than one.
+    pub(super) fn serve_together(&self) -> bool {
+        self.all.iter().filter(|host| host.runs() && host.hub.is_serving()).count() > 1
+    }
+
+    /// Every one is there.
+    pub(super) fn all_run(&self) -> bool {
+        self.all.iter().all(Host::runs)
+    }
+
+    /// All are there, and nothing more is going to be done to them.
+    pub(super) fn are_spared(&self) -> bool {
+        self.faults_left == 0 && self.all_run()
+    }
+
+    fn switch(&self, incarnation: u32, succeeds: bool) -> Switch {
+        let mut switch = Switch::new(SwitchConfig {
+            me: Peer { node: SWITCH, incarnation },
+            number: incarnation as u8,
+            flows: self.flows,
+            seed: self.seed,
+            tick_interval: 50 * MILLISECOND,
+            patience: 3 * SECOND,
+            fabric: fabric(),
+            succeeds,
+        });
+        [switch.planted.no_epoch_check, switch.planted.reclassify] = self.planted;
+        switch
+    }
+
+    /// A life of a host's hub. Of several hosts its switch is nobody at first.
+    fn life(&self, at: Site, life: u32, count: u16, now: u64) -> Hub {
+        let joins = count > 1;
+        let switch = if joins { self.switch(0, false) } else { self.switch(life, life > 1) };
+        let mut hub = Hub::new(switch, Manager::new(Peer { node: manager_of(at as u16), incarnation: life }, fabric()));
+        if joins {
+            hub.join(count, PATIENCE, now);
+        }
+        hub.fence().planted_open = self.planted[0];
+        hub
+    }
+}
+
+impl World {
+    pub(super) fn turn_hub_at(&mut self, at: Site, time: u64) {
+        if time < self.hosts[at].turn_at {
+            self.hosts[at].turn_at = time;
+            self.at(time, Event::TurnHub(at));
+        }
+    }
+
+    /// Hub and processes of a host die together. It comes back, empty, after so long, or when the seed says.
+    pub(super) fn kill_host(&mut self, at: Site, away: u64) {
+        self.faults.host_kills += 1;
+        self.say(format_args!("kill host {at}"));
+        let there: Vec<Peer> = self.processes.iter().filter(|(_, process)| process.host == at).map(|(peer, _)| *peer).collect();
+        for peer in there {
+            self.note_failure(peer);
+            self.end_process(peer);
+        }
+        let away = match away {
+            0 => {
+                self.streams.of(Of::HostAway, Peer { node: at as u16, incarnation: self.hosts[at].life }).range(1, 2_000)
+                    * MILLISECOND
+            }
+            away => away,
+        };
+        if at == WITNESS && !self.coordinator.is_away() {
+            self.kill_coordinator(away);
+        }
+        self.end_hub(at, away);
+        self.hosts[at].unread.clear();
+        self.hosts[at].is_dead = true;
+    }
+
+    /// Nothing of a host moves for so long; then everything goes on where it was.
+    pub(super) fn stop_host(&mut self, at: Site, time: u64) {
+        self.faults.host_stops += 1;
+        self.say(format_args!("stop host {at}"));
+        let until = self.now + time;
+        self.hosts[at].stopped_until = Some(until);
+        let there: Vec<Peer> = self.processes.iter().filter(|(_, process)| process.host == at).map(|(peer, _)| *peer).collect();
+        for peer in there {
+            self.note_failure(peer);
+            if let Some(process) = self.processes.get_mut(&peer).filter(|process| !process.paused) {
+                process.paused = true;
+                self.at(until, Event::Resume(peer));
+            }
+        }
+        if at == WITNESS {
+            self.stop_coordinator(until);
+        }
+        self.at(until, Event::HostResumes(at));
+    }
+
+    /// It goes on: what has come meanwhile is read first, as far as a turn reads it.
+    pub(super) fn resume_host(&mut self, at: Site) {
+        self.say(format_args!("host {at} goes on"));
+        self.hosts[at].stopped_until = None;
+        self.hosts[at].turn_at = u64::MAX;
+        if self.hosts[at].is_away {
+            return;
+        }
+        // Other hosts' frames first, as on a machine.
+        let (others, own): (Vec<_>, Vec<_>) =
+            core::mem::take(&mut self.hosts[at].unread).into_iter().partition(|(from, _)| from.is_none());
+        for (from, frame) in others.into_iter().chain(own) {
+            self.hub_reads(at, from, frame);
+            self.after_hub(at);
+        }
+        self.turn_hub(at);
+    }
+
+    /// It is away for so long, or for as long as the seed says. What it had in hand is lost.
+    pub(super) fn kill_hub(&mut self, at: Site, away: u64) {
+        self.faults.hub_kills += 1;
+        self.say(format_args!("kill hub {} of host {at}", self.hosts[at].life));
+        let me = Peer { node: SWITCH + (at as u16) * 1000, incarnation: self.hosts[at].life };
+        let drawn = self.streams.of(Of::Away, me).range(1, 60) * MILLISECOND;
+        self.end_hub(at, if away == 0 { drawn } else { away });
+    }
+
+    fn end_hub(&mut self, at: Site, away: u64) {
+        let back_at = self.now + away;
+        self.hosts[at].back_at = back_at;
+        self.at(back_at, Event::HubStarts(at));
+        if self.hosts[at].is_away {
+            return;
+        }
+        self.count_moved(at);
+        let host = &mut self.hosts[at];
+        host.is_away = true;
+        host.hub.abandon(&mut host.pool);
+        for drops in [host.hub.drops(), host.hub.switch.drops(), host.hub.manager.drops()] {
+            self.drops.add(drops);
+        }
+        self.check_hub_buffers(at);
+    }
+
+    pub(super) fn start_hub(&mut self, at: Site) {
+        if !self.hosts[at].is_away || self.now < self.hosts[at].back_at {
+            return;
+        }
+        let (life, count, now) = (self.hosts[at].life + 1, self.hosts.sites().len() as u16, self.host_time(at));
+        self.say(format_args!("hub {life} of host {at} begins"));
+        let hub = self.hosts.life(at, life, count, now);
+        let found: Vec<Peer> = self.processes.iter().filter(|(_, process)| process.host == at).map(|(peer, _)| *peer).collect();
+        let host = &mut self.hosts[at];
+        (host.life, host.is_away, host.hub, host.turn_at) = (life, false, hub, u64::MAX);
+        if at == WITNESS
+            && let Some(coordinator) = self.coordinator.peer()
+        {
+            host.hub.handle_coordinator(coordinator);
+        }
+        if !core::mem::take(&mut host.is_dead) {
+            host.hub.succeed(&found);
+        }
+        self.turn_hub(at);
+    }
+
+    /// Flows that moved, as this life of the hub knows.
+    pub(super) fn count_moved(&mut self, at: Site) {
+        if at == WITNESS {
+            self.faults.moved += self.hosts[at].hub.manager.moves().iter().map(|order| order.moved).sum::<u64>();
+        }
+    }
+
+    pub(super) fn check_hub_buffers(&mut self, at: Site) {
+        let pool = &self.hosts[at].pool;
+        if pool.free() != pool.total() {
+            let lost = pool.total() - pool.free();
+            self.checkers.violate("no anonymous drop", format!("the hub of host {at} died with {lost} buffers"));
+        }
+    }
+
+    pub(super) fn ingress(&mut self, frame: &[u8], port: u8) {
+        let at = self.hosts.ports;
+        if !self.hosts[at].runs() || !self.hosts[at].hub.is_serving() {
+            return;
+        }
+        if port == 0 {
+            self.checkers.note_sent(frame, &self.clients);
+        }
+        let now = self.host_time(at);
+        let host = &mut self.hosts[at];
+        let Some(mut packet) = host.pool.take() else { return };
+        let fits = packet.copy_from(frame);
+        packet.meta.ingress = port;
+        let key = if fits && packet.parse().is_ok() { FlowKey::of(&packet) } else { None };
+        match key {
+            Some(key) => host.hub.handle_packet(key, packet),
+            None => host.pool.put(packet),
+        }
+        host.hub.forward(now, &mut host.out, &mut host.pool);
+        self.after_hub(at);
+    }
+
+    /// A frame comes to a host: from one of its processes, or from another host. The rings outlive the hub: what is in them waits for the next one, and
+    /// until that one knows whom it may hear.
+    pub(super) fn hub_receives(&mut self, at: Site, from: Option<Peer>, frame: Vec<u8>) {
+        if self.hub_reads(at, from, frame) {
+            self.turn_hub(at);
+        }
+    }
+
+    /// True if it did.
+    fn hub_reads(&mut self, at: Site, from: Option<Peer>, frame: Vec<u8>) -> bool {
+        let is_there = self.hosts[at].runs();
+        match from {
+            None if self.hosts[at].is_away => return false,
+            Some(peer) if is_there && self.hosts[at].hub.may_hear(peer) => {}
+            None if is_there => {}
+            _ => {
+                self.hosts[at].keep(from, frame);
+                return false;
+            }
+        }
+        let now = self.host_time(at);
+        let host = &mut self.hosts[at];
+        let Some(mut packet) = host.pool.take() else { return true };
+        if packet.copy_from(&frame) {
+            let mut frames = vec![packet];
+            let before = host.out.released.len();
+            match from {
+                Some(peer) => host.hub.handle_frames(peer, &mut frames, now, &mut host.out, &mut host.pool),
+                None => host.hub.handle_fabric(&mut frames, now, &mut host.out, &mut host.pool),
+            }
+            let let_out = host.out.released.len() - before;
+            if let Some(peer) = from {
+                self.check_fenced(peer, let_out);
+            }
+        } else {
+            host.pool.put(packet);
+        }
+        true
+    }
+
+    pub(super) fn hub_turns(&mut self, at: Site) {
+        if self.now >= self.hosts[at].turn_at && self.hosts[at].runs() {
+            self.turn_hub(at);
+        }
+    }
+
+    pub(super) fn turn_hub(&mut self, at: Site) {
+        let now = self.host_time(at);
+        let host = &mut self.hosts[at];
+        host.turn_at = u64::MAX;
+        host.hub.turn(now, &mut host.out, &mut host.pool);
+        self.after_hub(at);
+        if self.hosts.serve_together() {
+            self.checkers.violate("one owner", "two hosts serve the ports".to_owned());
+        }
+        let due = self.hosts[at].hub.poll_timeout();
+        let due = self.host_world_time(at, due).max(self.now + 10 * MICROSECOND);
+        self.turn_hub_at(at, due);
+        for (from, frame) in core::mem::take(&mut self.hosts[at].unread) {
+            match from {
+                Some(peer) if self.hosts[at].hub.may_hear(peer) => self.at(self.now, Event::ToHub(at, peer, frame)),
+                from => self.hosts[at].unread.push_back((from, frame)),
+            }
+        }
+    }
+
+    fn after_hub(&mut self, at: Site) {
+        let mut out = core::mem::take(&mut self.hosts[at].out);
+        for (peer, packet) in out.to_runtime.drain(..) {
+            let frame = packet.bytes().to_vec();
+            let packet = self.check_chain(packet);
+            self.hosts[at].pool.put(packet);
+            if peer.node == COORDINATOR {
+                self.carry(self.inside, Lane::ToCoordinator, peer, frame, |frame| Event::ToCoordinator(peer, frame));
+            } else {
+                self.carry(self.inside, Lane::ToRuntime, peer, frame, |frame| Event::ToRuntime(peer, frame));
+            }
+        }
+        for packet in out.to_fabric.drain(..) {
+            let frame = packet.bytes().to_vec();
+            let packet = self.check_chain(packet);
+            self.hosts[at].pool.put(packet);
+            // The network shows a frame to every host.
+            for to in self.hosts.sites().filter(|to| *to != at) {
+                let between = Peer { node: manager_of(at as u16), incarnation: u32::from(manager_of(to as u16)) };
+                self.carry(self.inside, Lane::Between, between, frame.clone(), |frame| Event::FromHost(to, frame));
+            }
+        }
+        for released in out.released.drain(..) {
+            let packet = released.into_inner();
+            let frame = packet.bytes().to_vec();
+            self.hosts[at].pool.put(packet);
+            self.check_released(&frame);
+            let to_client = frames::read(&frame).is_some_and(|seen| seen.destination.0[0] == 10);
+            let outside = Peer::default();
+            if to_client {
+                self.carry(self.outside, Lane::ToClient, outside, frame, Event::ToClient);
+            } else {
+                self.carry(self.outside, Lane::ToServer, outside, frame, Event::ToServer);
+            }
+        }
+        for wish in out.wishes.drain(..) {
+            self.fulfil(at, wish);
+        }
+        self.hosts[at].out = out;
+    }
+
+    /// What a host's manager wants done.
+    fn fulfil(&mut self, at: Site, wish: Wish) {
+        match wish {
+            Wish::Start(peer) => {
+                let drawn = self.streams.of(Of::Start, peer).range(2, 60) * MILLISECOND;
+                let delay = match self.plan.restart {
+                    0 => drawn,
+                    // The first start is none after a failure.
+                    _ if self.done.is_empty() => MILLISECOND,
+                    delay => delay,
+                };
+                self.at(self.now + delay, Event::Started(at, peer));
+            }
+            Wish::Stop(peer) => {
+                if self.processes.get(&peer).is_some_and(|process| process.host == at) {
+                    self.end_process(peer);
+                }
+                self.at(self.now + MILLISECOND, Event::ExitNoticed(at, peer));
+            }
+            Wish::Fence(peer) => self.given_up(peer),
+            Wish::Serve(term) => {
+                self.say(format_args!("host {at} serves in term {term}"));
+                self.faults.terms += 1;
+                let switch = self.hosts.switch(term, true);
+                self.hosts[at].hub.begin(switch);
+                self.hosts.ports = at;
+                self.turn_hub_at(at, self.now);
+            }
+            Wish::Retire => self.say(format_args!("host {at} serves no more")),
+        }
+    }
+}

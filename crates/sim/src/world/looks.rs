@@ -1,0 +1,108 @@
+//! What is looked at while a world runs.
+
+use super::{BEGIN, World};
+use crate::frames;
+use crate::plan::Exit;
+use holdfast_node::runtime::Runtime;
+use holdfast_node::switch::Route;
+use holdfast_protection::Peer;
+use holdfast_protection::flows::role;
+use holdfast_wire::FlowKey;
+
+impl World {
+    /// A runtime has been given up.
+    pub(super) fn given_up(&mut self, dead: Peer) {
+        let Some(loss) = &mut self.loss else { return };
+        let Some(at) = self.hosts.serving() else { return };
+        let routes: Vec<Route> = self.hosts[at].hub.switch.routes().filter(|route| route.owner == dead).copied().collect();
+        let living = self.processes.iter().filter(|(peer, _)| **peer != dead).map(|(_, process)| &process.runtime);
+        loss.given_up(dead, &routes, &living.collect::<Vec<_>>(), &self.clients, &mut self.checkers);
+    }
+
+    /// A packet leaves.
+    pub(super) fn check_released(&mut self, frame: &[u8]) {
+        self.keep_released(frame);
+        let is_settled = self.coordinator.is_protected() && self.all_run();
+        let processes = self.processes.values().map(|process| &process.runtime);
+        self.checkers.check_released(frame, &self.clients, processes, is_settled, self.loss.as_ref());
+        if let Some(loss) = &mut self.loss {
+            loss.released(frame, &self.clients, self.now);
+        }
+    }
+
+    /// The runtimes that the host that serves would hear, if one does.
+    pub(super) fn serving(&mut self) -> Vec<Peer> {
+        let Some(at) = self.hosts.serving() else { return Vec::new() };
+        let fence = self.hosts[at].hub.fence();
+        let there = self.processes.iter().filter(|(peer, process)| fence.is_open_for_check(**peer) && !process.paused);
+        there.map(|(peer, _)| *peer).collect()
+    }
+
+    pub(super) fn check_owners(&mut self) {
+        let peers = self.serving();
+        let serving: Vec<&Runtime> =
+            peers.iter().filter_map(|peer| self.processes.get(peer)).map(|process| &process.runtime).collect();
+        self.checkers.check_owners(&serving);
+        let switch = self.hosts.serving().map(|at| &self.hosts[at].hub.switch);
+        let is_whole = self.all_run() && !self.cuts.any(self.now) && switch.is_some_and(|switch| switch.is_whole());
+        let routes = switch.map_or_else(Default::default, |switch| switch.routes().map(|route| route.key).collect());
+        self.checkers.check_over(self.now, &self.clients, &serving, &routes, is_whole);
+        if let Some(loss) = &self.loss {
+            loss.check_floors(&serving, &mut self.checkers);
+        }
+        self.check_numbers(&peers);
+    }
+
+    /// Of every flow that is served, whether the number behind its outside port could be leased to another now.
+    fn check_numbers(&mut self, serving: &[Peer]) {
+        let mut held = Vec::new();
+        let outside = |reply: &FlowKey| {
+            let [.., a, b, c, d] = reply.destination;
+            ([a, b, c, d], reply.destination_port)
+        };
+        for process in serving.iter().filter_map(|peer| self.processes.get(peer)) {
+            for chain in 0..self.chains {
+                let Some(flows) = process.runtime.flows(chain.into()) else { continue };
+                let owned = flows.iter().filter(|(_, header)| header.role == role::OWNER);
+                held.extend(owned.map(|(_, header)| (header.key, chain, self.scenario.number(chain, outside(&header.reply)))));
+            }
+        }
+        let mut leasable = vec![None; held.len()];
+        for peer in serving {
+            let Some(process) = self.processes.get_mut(peer) else { continue };
+            process.runtime.visit_pools(|id, pool| {
+                for ((_, chain, number), leasable) in held.iter().zip(&mut leasable) {
+                    if id.chain == *chain && *number < pool.size() && pool.backend().is_free(*number) {
+                        *leasable = Some(peer.node);
+                    }
+                }
+            });
+        }
+        let ledgers = self.coordinator.ledgers();
+        for ((key, chain, number), leasable) in held.into_iter().zip(leasable) {
+            let in_ledger = ledgers.iter().any(|ledger| ledger.id.chain == chain && ledger.is_free(number));
+            self.checkers.check_number(&key, number, leasable, in_ledger);
+        }
+    }
+
+    fn keep_released(&mut self, frame: &[u8]) {
+        if self.fate.is_some() {
+            return;
+        }
+        if let Some(seen) = frames::read(frame) {
+            let ends = [seen.source, seen.destination];
+            self.released.push(Exit { at: self.now - BEGIN, ends, protocol: seen.protocol, frame: frame.to_vec() });
+        }
+    }
+
+    /// What the hub let out of a frame that came from `peer`: nothing, if that one has been given up.
+    pub(super) fn check_fenced(&mut self, peer: Peer, let_out: usize) {
+        // Of several hosts the one that serves may not have heard of it: then none of those that recover has the route.
+        if let_out > 0 && !self.hosts.are_several() && self.coordinator.has_given_up(peer) {
+            self.checkers.violate(
+                "one owner",
+                format!("runtime {}.{} released a packet after it had been given up", peer.node, peer.incarnation),
+            );
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! What is done to a world, step by step: by a plan, or by [fate](super::fate), which writes down what it did as one.
+
+use super::hosts::{Site, WITNESS};
+use super::{BEGIN, Event, MICROSECOND, World};
+use crate::frames;
+use crate::plan::{ANYBODY, Fact, How, Step, When, Whom};
+use crate::world::streams::{Lane, Of};
+use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, NodeId, manager_of};
+use holdfast_node::message::Order;
+use holdfast_node::runtime::Runtime;
+use holdfast_protection::Peer;
+
+impl World {
+    /// Between two events: the plan's next step, if it is time for it.
+    pub(super) fn follow_plan(&mut self) {
+        if self.fate.is_some() {
+            return;
+        }
+        let next = self.plan.steps.get(self.done.len()).copied();
+        // What was done before is known: only then does the system's word count.
+        let noticed = self.coordinator.failovers() >= self.runtime_failures;
+        let is_settled = noticed && self.coordinator.is_protected();
+        self.settled += u64::from(is_settled);
+        let Some(step) = next else { return };
+        let is_time = match step.when {
+            When::Event(number) => self.count >= number,
+            When::Time(time) => self.now >= BEGIN + time,
+            When::Settled(number) => is_settled && self.settled_since >= number,
+            When::Safe(time) => {
+                let is_host = matches!(step.whom, Whom::Host(_)) && !matches!(step.how, How::Expect(_));
+                self.now >= BEGIN + time && if is_host { self.may_lose_host() } else { self.may_fail_now() }
+            }
+            When::Sent(..) | When::Reached(..) => self.was_seen,
+        };
+        self.settled_since += u64::from(is_settled);
+        if is_time && self.carry_out(step) {
+            // What follows from it is waited for.
+            self.settled_since = 0;
+            (self.quiet_since, self.quiet_from) = (None, None);
+        }
+    }
+
+    /// A frame that the next step may be waiting for.
+    pub(super) fn watch(&mut self, is_sent: bool, lane: Lane, frame: &[u8]) {
+        let Some(step) = self.plan.steps.get(self.done.len()) else { return };
+        let is_outwards = matches!(lane, Lane::ToHub | Lane::FromCoordinator);
+        // Frames between two processes pass the hub: what counts is who made them, and for whom they are.
+        let (who, kind, of) = match step.when {
+            When::Sent(of, kind) if is_sent => (frames::source(frame), kind, of),
+            When::Reached(of, kind) if !is_sent => (frames::destination(frame), kind, of),
+            _ => return,
+        };
+        let is_first = is_sent && (is_outwards || who.is_some_and(|who| who < FIRST_RUNTIME && who != COORDINATOR));
+        let is_last = !is_sent && (!is_outwards || who.is_some_and(|who| who < FIRST_RUNTIME && who != COORDINATOR));
+        let there = (is_first || is_last) && (of == ANYBODY || who == Some(of));
+        self.was_seen |= there && frames::records(frame).any(|record| record == kind);
+    }
+
+    /// As the system says, or said last before its coordinator died: another failure would be survived.
+    fn may_fail_now(&self) -> bool {
+        self.may_fail() || self.coordinator.is_away() && self.coordinator.was_safe() && self.all_run()
+    }
+
+    /// Nothing is wrong, as the system says and as one sees.
+    pub(super) fn may_fail(&self) -> bool {
+        self.is_safe() && self.all_run() && !self.cuts.any(self.now)
+    }
+
+    /// Nothing is wrong, and the system says that a host may die.
+    pub(super) fn may_lose_host(&self) -> bool {
+        self.may_fail() && self.coordinator.survives_host()
+    }
+
+    /// As the system says: another failure would be survived.
+    pub(super) fn is_safe(&self) -> bool {
+        let promises = self.scenario.preset.promises();
+        self.coordinator.is_ready() && (!promises || self.coordinator.is_protected())
+    }
+
+    pub(super) fn all_run(&self) -> bool {
+        let are_hosts_there = !self.hosts.are_several() || self.hosts.all_run();
+        let are_all = self.processes.len() == usize::from(self.plan.runtimes);
+        are_hosts_there && are_all && self.processes.values().all(|process| !process.paused)
+    }
+
+    /// The runtime that is meant.
+    fn runtime(&self, whom: Whom) -> Option<Peer> {
+        let there: Vec<(Peer, usize)> = self
+            .processes
+            .iter()
+            .filter(|(_, process)| !process.paused)
+            .map(|(peer, process)| (*peer, self.owned(&process.runtime)))
+            .collect();
+        match whom {
+            Whom::Owner => there.iter().max_by_key(|(_, owned)| *owned).map(|(peer, _)| *peer),
+            Whom::Number(number) => there.get(number % there.len().max(1)).map(|(peer, _)| *peer),
+            Whom::Node(node) => self.processes.keys().find(|peer| peer.node == node).copied(),
+            Whom::Coordinator | Whom::Hub | Whom::Manager(_) | Whom::Host(_) | Whom::World => None,
+        }
+    }
+
+    fn owned(&self, runtime: &Runtime) -> usize {
+        (0..self.chains).filter_map(|chain| runtime.flows(chain.into())).map(|flows| flows.owned()).sum()
+    }
+
+    /// Takes a step, if it can be taken now, and writes it down.
+    pub(super) fn carry_out(&mut self, step: Step) -> bool {
+        let node = match step.whom {
+            Whom::Node(node) => Some(node),
+            Whom::Coordinator => Some(COORDINATOR),
+            Whom::Host(number) => Some(manager_of(number)),
+            whom => self.runtime(whom).map(|peer| peer.node),
+        };
+        let is_taken = match (step.whom, step.how) {
+            (_, How::Heal) => {
+                self.heal();
+                true
+            }
+            (whom, How::Expect(fact)) => {
+                self.expect(whom, fact);
+                true
+            }
+            (Whom::Coordinator, How::Kill | How::Pause(_)) if self.coordinator.is_away() => false,
+            (Whom::Coordinator, how @ (How::Kill | How::Pause(_))) => {
+                self.kill_coordinator(if let How::Pause(away) = how { away } else { 0 });
+                true
+            }
+            (Whom::Coordinator, How::KillWriting) => self.kill_coordinator_writing(),
+            (Whom::Hub | Whom::Manager(_), how @ (How::Kill | How::Pause(_))) => {
+                let number = if let Whom::Manager(number) = step.whom { Some(number.into()) } else { self.hosts.serving() };
+                let site = number.filter(|site| self.hosts.sites().contains(site) && self.hosts[*site].runs());
+                site.is_some_and(|site| {
+                    self.kill_hub(site, if let How::Pause(away) = how { away } else { 0 });
+                    true
+                })
+            }
+            (Whom::Host(number), how @ (How::Kill | How::Away(_) | How::Pause(_))) => self.strike_host(number.into(), how),
+            (whom, how @ (How::Kill | How::Pause(_))) => match self.runtime(whom) {
+                Some(peer) => {
+                    self.runtime_failures += 1;
+                    match how {
+                        How::Pause(pause) => self.stop(peer, pause),
+                        _ => self.kill(peer),
+                    }
+                    true
+                }
+                None => false,
+            },
+            (_, how) => node.is_some_and(|node| {
+                self.do_to(node, how);
+                true
+            }),
+        };
+        if is_taken {
+            self.done.push(step);
+            self.was_seen = false;
+        }
+        is_taken
+    }
+
+    /// Of several hosts, one that is there.
+    fn strike_host(&mut self, at: Site, how: How) -> bool {
+        if !self.hosts.are_several() || !self.hosts.sites().contains(&at) || !self.hosts[at].runs() {
+            return false;
+        }
+        self.runtime_failures += self.processes.values().filter(|process| process.host == at).count();
+        match how {
+            How::Pause(time) => self.stop_host(at, time),
+            How::Away(time) => self.kill_host(at, time),
+            _ => self.kill_host(at, 0),
+        }
+        true
+    }
+
+    /// What a node need not be there for.
+    fn do_to(&mut self, node: NodeId, how: How) {
+        match how {
+            How::Cut(way, time) => {
+                self.say(format_args!("cut node {node}, {way:?}, for {} ms", time / 1_000_000));
+                self.faults.cuts += 1;
+                if let Some(peer) = self.processes.keys().find(|peer| peer.node == node).copied() {
+                    self.note_failure(peer);
+                }
+                self.cuts.cut(node, way, self.now + time);
+            }
+            How::Slow(factor, time) => {
+                self.say(format_args!("node {node} is {factor} times as slow for {} ms", time / 1_000_000));
+                self.faults.slowed += 1;
+                self.slow.insert(node, (factor, self.now + time));
+            }
+            How::Move(to, limit) => self.move_flows(node, to, limit),
+            How::Drain => self.at(self.now, Event::Drain(node)),
+            How::Restore => self.at(self.now, Event::Restore(node)),
+            _ => {}
+        }
+    }
+
+    fn move_flows(&mut self, node: NodeId, to: Option<NodeId>, limit: u64) {
+        if self.order(&Order::Move { from: node, to, limit, selector: "any".to_owned() }) {
+            self.faults.moves += 1;
+            self.say(format_args!("move {limit} flows from runtime {node} to {to:?}"));
+        }
+    }
+
+    pub(super) fn kill(&mut self, peer: Peer) {
+        self.faults.kills += 1;
+        self.note_failure(peer);
+        self.say(format_args!("kill runtime {}.{}", peer.node, peer.incarnation));
+        let host = self.processes.get(&peer).map_or(WITNESS, |process| process.host);
+        self.end_process(peer);
+        let noticed = self.streams.of(Of::Notice, peer).range(20, 5000) * MICROSECOND;
+        self.at(self.now + noticed, Event::ExitNoticed(host, peer));
+    }
+
+    pub(super) fn note_failure(&mut self, peer: Peer) {
+        let was_safe = self.coordinator.says_safe();
+        if let Some(loss) = &mut self.loss {
+            loss.failed(peer, self.now, was_safe);
+        }
+    }
+
+    pub(super) fn stop(&mut self, peer: Peer, pause: u64) {
+        self.faults.pauses += 1;
+        self.note_failure(peer);
+        self.say(format_args!("stop runtime {}.{}", peer.node, peer.incarnation));
+        if let Some(process) = self.processes.get_mut(&peer) {
+            process.paused = true;
+        }
+        self.at(self.now + pause, Event::Resume(peer));
+    }
+
+    pub(super) fn heal(&mut self) {
+        self.healed = true;
+        self.cuts.heal();
+        self.slow.clear();
+    }
+
+    /// How many times as long as a turn this node does nothing after it.
+    pub(super) fn slowness(&self, node: NodeId) -> u64 {
+        self.slow.get(&node).filter(|(_, until)| *until > self.now).map_or(0, |(factor, _)| *factor)
+    }
+
+    fn expect(&mut self, whom: Whom, fact: Fact) {
+        let owned = |peer: Peer| self.processes.get(&peer).map_or(0, |process| self.owned(&process.runtime));
+        let there = self.runtime(whom);
+        let is_so = match fact {
+            Fact::Safe => self.is_safe(),
+            Fact::Unsafe => !self.is_safe(),
+            Fact::There => there.is_some(),
+            Fact::Gone => there.is_none(),
+            Fact::Owns => there.is_some_and(|peer| owned(peer) > 0),
+            Fact::OwnsNothing => there.is_none_or(|peer| owned(peer) == 0),
+            Fact::Serves => matches!(whom, Whom::Host(number) if self.hosts.serving() == Some(number.into())),
+        };
+        if !is_so {
+            let time = (self.now - BEGIN) as f64 / 1e6;
+            let flows: Vec<String> =
+                self.processes.keys().map(|peer| format!("{}.{} owns {}", peer.node, peer.incarnation, owned(*peer))).collect();
+            self.checkers.violate("expectation", format!("{time} ms: {whom:?} is not {fact:?}; {}", flows.join(", ")));
+        }
+    }
+
+    /// A runtime is taken out of service.
+    pub(super) fn order_drain(&mut self, node: NodeId) {
+        if !self.coordinator.is_ready() || !self.order(&Order::Drain(node)) {
+            self.at(self.now + 10_000 * MICROSECOND, Event::Drain(node));
+            return;
+        }
+        self.faults.drains += 1;
+        self.say(format_args!("drain runtime {node}"));
+        self.drained(node);
+    }
+
+    pub(super) fn restore(&mut self, node: NodeId) {
+        // Without a coordinator nobody knows.
+        let is_over = self.coordinator.is_undrained().unwrap_or(false);
+        if !is_over || !self.order(&Order::Restore(node)) {
+            // It failed before it was done, and was started again; or it is not done yet.
+            if !is_over {
+                self.at(self.now + 50_000 * MICROSECOND, Event::Restore(node));
+            }
+            return;
+        }
+        self.say(format_args!("runtime {node} comes back into service"));
+    }
+
+    /// The numbers of the runtimes.
+    pub(super) fn nodes(&self) -> core::ops::Range<NodeId> {
+        FIRST_RUNTIME..FIRST_RUNTIME + self.plan.runtimes
+    }
+}

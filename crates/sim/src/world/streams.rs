@@ -1,0 +1,73 @@
+//! What is left to chance in a world: one sequence per purpose and node, so that what is drawn for one does not change what another gets.
+
+use crate::random::Random;
+use holdfast_protection::Peer;
+use std::collections::BTreeMap;
+
+/// What something is drawn for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Of {
+    /// A frame's way, by lane.
+    Lane(Lane),
+    /// When a node gets to look at what has come.
+    Waking,
+    /// How long a process takes to start.
+    Start,
+    /// When the manager hears of a process's end.
+    Notice,
+    /// For how long coordinator or hub are away.
+    Away,
+    /// What of a batch of records was written before the end.
+    Written,
+    /// A server's first sequence number.
+    Sequence,
+    /// For how long a host is away.
+    HostAway,
+}
+
+/// A way that frames take in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Lane {
+    ToRuntime,
+    ToHub,
+    ToClient,
+    ToServer,
+    FromClient,
+    FromServer,
+    ToCoordinator,
+    FromCoordinator,
+    /// From a host to another; by both managers' names.
+    Between,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Streams {
+    seed: u64,
+    streams: BTreeMap<(Of, Peer), Random>,
+}
+
+impl Streams {
+    pub(super) fn new(seed: u64) -> Streams {
+        Streams { seed, streams: BTreeMap::new() }
+    }
+
+    /// The sequence for this purpose and node.
+    pub(super) fn of(&mut self, of: Of, peer: Peer) -> &mut Random {
+        let seed = self.seed;
+        self.streams.entry((of, peer)).or_insert_with(|| {
+            let number = match of {
+                Of::Lane(lane) => lane as u64,
+                Of::Waking => 16,
+                Of::Start => 17,
+                Of::Notice => 18,
+                Of::Away => 19,
+                Of::Written => 20,
+                Of::Sequence => 21,
+                Of::HostAway => 22,
+            };
+            let name = number << 48 | u64::from(peer.node) << 32 | u64::from(peer.incarnation);
+            Random::new(Random::new(seed).draw() ^ Random::new(name).draw())
+        })
+    }
+}
