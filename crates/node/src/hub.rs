@@ -216,7 +216,13 @@ impl Hub {
         }
         let Some(node) = destination.as_ref().and_then(node_of) else { return self.drop(packet, DropReason::UnknownNode, pool) };
         match (node, ethertype) {
-            (SWITCH, ETHERTYPE_NSH) if from.node >= FIRST_RUNTIME && self.is_serving => self.release(from, packet, out, pool),
+            (SWITCH, ETHERTYPE_NSH) if from.node >= FIRST_RUNTIME && self.is_serving => {
+                // What it sent before this host stood still may be another's to send by now.
+                match self.manager.serves_at(now) {
+                    true => self.release(from, packet, out, pool),
+                    false => self.drop(packet, DropReason::Fenced, pool),
+                }
+            }
             (SWITCH, ETHERTYPE_FABRIC) if self.is_serving => {
                 if let Err(reason) = self.switch.fabric().handle_frame(packet.bytes(), now) {
                     self.drops.count(reason);
@@ -260,6 +266,9 @@ impl Hub {
         let (Some(node), Some(from)) = (node_of(&[d0, d1, d2, d3, d4, d5]), node_of(&source)) else { return pool.put(packet) };
         let receiver = match node {
             SWITCH if self.is_serving && ethertype == ETHERTYPE_NSH => {
+                if !self.manager.serves_at(now) {
+                    return self.drop(packet, DropReason::Fenced, pool);
+                }
                 return self.release_remote(from, source, packet, out, pool);
             }
             SWITCH if self.is_serving => Some(self.switch.fabric()),

@@ -156,6 +156,11 @@ impl Manager {
         self.coordinator_at.is_some_and(|at| self.now.saturating_sub(at) <= 4 * patience)
     }
 
+    /// Nobody else serves the ports now, as far as this host goes: see [`Quorum::serves_at`].
+    pub(crate) fn serves_at(&self, now: u64) -> bool {
+        self.quorum.as_ref().is_none_or(|quorum| quorum.serves_at(now))
+    }
+
     /// The runtimes of other hosts that may speak, if that has changed.
     pub(crate) fn take_admitted(&mut self) -> Option<Vec<Peer>> {
         self.admitted.take()

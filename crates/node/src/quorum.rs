@@ -82,6 +82,11 @@ impl Quorum {
         self.serves
     }
 
+    /// It serves the ports, and still may: after a time in which it stood still, another may do so by now.
+    pub fn serves_at(&self, now: u64) -> bool {
+        self.serves && self.is_enough(self.connected(now))
+    }
+
     /// The latest term.
     pub fn term(&self) -> u32 {
         self.term
@@ -246,6 +251,21 @@ mod tests {
         hosts.give(0, 1, &[0, 1, 2]);
         hosts.run(0, 3 * PATIENCE / 6);
         assert_eq!(hosts.serving(), [0]);
+    }
+
+    /// The host that serves stands still for as long as it takes another to begin. When it goes on it knows at once that it may not, before it has heard anybody.
+    #[test]
+    fn who_stood_still_knows_it_at_once() {
+        let mut hosts = Hosts::new(3);
+        hosts.give(0, 1, &[0, 1, 2]);
+        hosts.run(0, 1000);
+        assert!(hosts.quorums[0].serves_at(1000 + hosts.offsets[0]));
+        hosts.stopped.push(0);
+        hosts.give(1, 2, &[1, 2]);
+        hosts.run(1000, 1000 + 3 * PATIENCE);
+        assert_eq!(hosts.serving(), [1]);
+        let now = 1000 + 3 * PATIENCE + hosts.offsets[0];
+        assert!(hosts.quorums[0].serves() && !hosts.quorums[0].serves_at(now));
     }
 
     /// The host that serves dies. Another begins, and not before the dead one would have stopped.

@@ -146,6 +146,11 @@ impl Hosts {
         self.all.iter().filter(|host| host.runs() && host.hub.is_serving()).count() > 1
     }
 
+    /// Another than this one.
+    fn another_serves(&self, at: Site) -> bool {
+        self.sites().any(|other| other != at && self.all[other].runs() && self.all[other].hub.is_serving())
+    }
+
     /// Every one is there.
     pub(super) fn all_run(&self) -> bool {
         self.all.iter().all(Host::runs)
@@ -425,6 +430,9 @@ impl World {
                 let between = Peer { node: manager_of(at as u16), incarnation: u32::from(manager_of(to as u16)) };
                 self.carry(self.inside, Lane::Between, between, frame.clone(), |frame| Event::FromHost(to, frame));
             }
+        }
+        if !out.released.is_empty() && self.hosts.another_serves(at) {
+            self.checkers.violate("one owner", format!("host {at} let packets out while another served"));
         }
         for released in out.released.drain(..) {
             let packet = released.into_inner();
