@@ -1,7 +1,8 @@
 //! The part of the demo in which load comes and goes: two runtimes become three, and two again, and nobody notices.
 //!
-//! The load is HTTP: connections that ask again as soon as they are answered. Some are added until a third runtime is started, so that it takes no
-//! more of them than the machine has time for, and none after that: whatever the third one serves has moved there.
+//! The load is HTTP: connections that ask again as soon as they are answered. Where other programs leave so little time that the answers are slow to come,
+//! they alone keep nobody busy; then datagrams come too, which wait for no answer. More and more of it is added until a third runtime is started,
+//! and nothing after that: whatever the third one serves has moved there.
 
 use super::progress::Progress;
 use super::report::account;
@@ -20,12 +21,18 @@ use serde::Serialize;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Connections of one step of the load, how many steps there are at most, and how long each is given to make the cluster grow.
+/// The load grows by steps: so many connections in each of the first, then so many datagrams a second, on so many flows, in each of the others. How long a step
+/// is given to make the cluster grow.
 const STEP: usize = 10;
-const STEPS: usize = 8;
+const STEPS: usize = 2;
+const STEP_DATAGRAMS: u64 = 3_000;
+const STEP_FLOWS: usize = 10;
+const STEPS_DATAGRAMS: usize = 6;
 const STEP_TIME: Duration = Duration::from_millis(1_800);
 /// The newcomer's flows have come when no more have come for so long.
 const SETTLED: Duration = Duration::from_millis(300);
+/// A machine that has hardly any time for the box needs so long for what takes another one a moment.
+const LIMIT: Duration = Duration::from_secs(45);
 /// The processes of the box end within this time.
 const END: Duration = Duration::from_secs(10);
 
@@ -58,6 +65,8 @@ pub struct ScaleStep {
     pub load_connections: usize,
     /// See `load_connections`.
     pub requests_per_second: u64,
+    /// Datagrams per second of the load.
+    pub load_datagrams_per_second: u64,
     /// Connections that were still whole, those of the load included, and answered one more request.
     pub connections_alive: usize,
     /// Those opened.
@@ -98,9 +107,13 @@ impl ScaleStep {
     /// Its time and what it came to, for people.
     pub(super) fn sentence(&self) -> String {
         let ScaleStep { runtime, before, after, moved, done_ms, .. } = self;
+        let datagrams = match self.load_datagrams_per_second {
+            0 => String::new(),
+            some => format!(" and {some} datagrams a second"),
+        };
         let begin = match self.action {
             ScaleAction::Grow => format!(
-                "load of {} requests a second on {} connections: {after} runtimes instead of {before}, {moved} flows moved to \
+                "load of {} requests a second on {} connections{datagrams}: {after} runtimes instead of {before}, {moved} flows moved to \
                  runtime {runtime}, after {done_ms} ms",
                 self.requests_per_second, self.load_connections
             ),
@@ -135,7 +148,8 @@ pub(super) fn run(
     let plan = udp::Plan { per_second: plan.per_second / 4, ..plan };
     let calm = Plan { interval: Duration::from_secs(2), ..held_plan(connections) };
     let held = KeepAlive::open(&topology.client, &calm, interrupt)?;
-    let mut stage = Stage { running: &running, topology: &topology, held, load: Vec::new(), plan, interrupt };
+    let mut stage =
+        Stage { running: &running, topology: &topology, held, load: Vec::new(), load_datagrams: Vec::new(), plan, interrupt };
     let mut steps = Vec::new();
     for action in [ScaleAction::Grow, ScaleAction::Shrink] {
         let step = stage.play(action, progress).with_context(|| format!("{action:?}"))?;
@@ -154,6 +168,7 @@ struct Stage<'a> {
     topology: &'a Topology,
     held: KeepAlive,
     load: Vec<KeepAlive>,
+    load_datagrams: Vec<udp::Stream>,
     plan: udp::Plan,
     interrupt: &'a Interrupt,
 }
@@ -162,6 +177,8 @@ struct Stage<'a> {
 struct Done {
     runtime: u16,
     moved: u64,
+    /// Of the load that it took.
+    datagrams_per_second: u64,
 }
 
 fn count(status: &Status, state: &str) -> usize {
@@ -203,6 +220,7 @@ impl Stage<'_> {
             done_ms,
             load_connections: load.opened,
             requests_per_second,
+            load_datagrams_per_second: done.datagrams_per_second,
             connections_alive: held.alive + load.alive,
             connections_opened: held.opened + load.opened,
             datagram_flows: self.plan.flows,
@@ -221,27 +239,37 @@ impl Stage<'_> {
         })
     }
 
-    /// Adds connections that ask without pause until somebody is called for help; done when the flows that it is to have are there.
+    /// Adds load until somebody is called for help; done when the flows that it is to have are there.
     fn grow(&mut self, before: &Status, progress: &mut Progress) -> Result<Done> {
         let spare = before.runtimes().find(|process| process.state == STATE_SPARE).context("there is no spare place")?.id;
-        let plan = Plan { interval: Duration::ZERO, ..held_plan(STEP) };
         let mut is_called = false;
-        while !is_called {
-            ensure!(
-                self.load.len() < STEPS,
-                "{} connections could not make the cluster grow: {before:?}",
-                self.load.len() * STEP
-            );
-            self.load.push(KeepAlive::open(&self.topology.client, &plan, self.interrupt)?);
-            progress.advance(|| format!("{} connections ask without pause", self.load.len() * STEP));
+        for step in 0..STEPS + STEPS_DATAGRAMS {
+            if is_called {
+                break;
+            }
+            if step < STEPS {
+                let plan = Plan { interval: Duration::ZERO, ..held_plan(STEP) };
+                self.load.push(KeepAlive::open(&self.topology.client, &plan, self.interrupt)?);
+            } else {
+                let plan = udp::Plan { flows: STEP_FLOWS, per_second: STEP_DATAGRAMS, ..self.plan };
+                self.load_datagrams.push(udp::Stream::start(&self.topology.client, plan)?);
+            }
+            progress.advance(|| {
+                let datagrams = self.load_datagrams.len() as u64 * STEP_DATAGRAMS;
+                format!("load: {} connections that ask without pause, {datagrams} datagrams a second", self.load.len() * STEP)
+            });
             let added = Instant::now();
             is_called = until("the cluster grows", RECOVERY_LIMIT, self.interrupt, || {
                 let is_called = self.running.status()?.runtime(spare).is_some_and(|process| process.state != STATE_SPARE);
                 Ok((is_called || added.elapsed() > STEP_TIME).then_some(is_called))
             })?;
         }
+        ensure!(is_called, "the load could not make the cluster grow: {before:?}");
+        // Help is decided upon; what does not wait for its answer would only be in the way of what moves now.
+        let datagrams_per_second = self.load_datagrams.len() as u64 * STEP_DATAGRAMS;
+        self.load_datagrams.clear();
         let mut seen = (0, Instant::now());
-        let moved = until("the newcomer has its flows", RECOVERY_LIMIT, self.interrupt, || {
+        let moved = until("the newcomer has its flows", LIMIT, self.interrupt, || {
             let status = self.running.status()?;
             let flows = status.runtime(spare).filter(|process| process.state == STATE_RUNNING).map_or(0, |process| process.flows);
             if flows != seen.0 {
@@ -249,7 +277,7 @@ impl Stage<'_> {
             }
             Ok((flows > 0 && seen.1.elapsed() > SETTLED).then_some(flows))
         })?;
-        Ok(Done { runtime: spare, moved })
+        Ok(Done { runtime: spare, moved, datagrams_per_second })
     }
 
     /// Until a place is spare again.
@@ -259,11 +287,11 @@ impl Stage<'_> {
         let has_shrunk = |status: &Status| {
             (count(status, STATE_RUNNING), count(status, STATE_SPARE)) == (serving - 1, 1) && status.protected == Protected::Yes
         };
-        let after = self.running.wait_for("the cluster shrinks", RECOVERY_LIMIT, self.interrupt, has_shrunk)?;
+        let after = self.running.wait_for("the cluster shrinks", LIMIT, self.interrupt, has_shrunk)?;
         let runtime = after.runtimes().find(|process| process.state == STATE_SPARE).context("nobody has left")?.id;
         let answer = Client::new(Some(self.running.control()))?.ask(Call::Draining { runtime })?;
         let account: moves::Progress = serde_json::from_value(answer).context("reading the account of who left")?;
-        Ok(Done { runtime, moved: account.moved })
+        Ok(Done { runtime, moved: account.moved, datagrams_per_second: 0 })
     }
 }
 
@@ -283,6 +311,7 @@ pub(super) mod tests {
             done_ms: 900,
             load_connections: 20,
             requests_per_second: 4_000,
+            load_datagrams_per_second: 0,
             connections_alive: 120,
             connections_opened: 120,
             datagram_flows: 5,
@@ -318,6 +347,9 @@ pub(super) mod tests {
         for part in ["4000 requests a second", "3 runtimes instead of 2", "40 flows moved to runtime 18", "120 of 120"] {
             assert!(grown.contains(part), "{part:?} is not in {grown:?}");
         }
+        assert!(!grown.contains("datagrams a second"), "there were none");
+        let starved = ScaleStep { load_datagrams_per_second: 6_000, ..good(ScaleAction::Grow) };
+        assert!(starved.sentence().contains("on 20 connections and 6000 datagrams a second: 3 runtimes"));
         assert!(good(ScaleAction::Shrink).sentence().contains("2 runtimes instead of 3, 40 flows moved from runtime 18"));
     }
 }
