@@ -65,6 +65,11 @@ impl Coordinator {
         self.config.hosts.hosts.len() > 1
     }
 
+    /// It is on this host, and not on the first: people are told.
+    pub fn live_on(&mut self, host: u16) {
+        self.own_host = host;
+    }
+
     /// The manager that serves the ports.
     pub(super) fn serving_manager(&self) -> NodeId {
         manager_of(self.memory.serving_host)
