@@ -1,4 +1,4 @@
-//! The election: a candidate waits until nobody leads, and then leads for as long as etcd hears it.
+//! The election: a candidate waits until nobody leads, and then leads for as long as etcd hears it. It tries to only while it is wanted.
 //!
 //! A leader renews its lease several times before it ends, and counts the lease from before it asked: by its own clock it leads no longer than by the server's.
 //! A life that follows another of the same box knows that the other has ended, and gives its lease up for it; everyone else waits until that is over.
@@ -45,7 +45,7 @@ pub(in crate::run) struct Candidacy {
     news: Receiver<Leadership>,
     client: Client,
     lease: Arc<AtomicI64>,
-    _going: Sender<()>,
+    going: Sender<()>,
 }
 
 /// Between two looks at whether somebody leads.
@@ -59,11 +59,11 @@ fn margin(lease: Duration) -> Duration {
 }
 
 impl Candidacy {
-    /// Begins to campaign, for the box with this number.
+    /// Begins to campaign, for the box with this number, or its part on the host of this name.
     ///
     /// # Errors
     /// A file with a certificate or a key that is none; what the system says.
-    pub(in crate::run) fn begin(config: Etcd, life_of_box: u64) -> Result<Candidacy, Trouble> {
+    pub(in crate::run) fn begin(config: Etcd, host: &str, life_of_box: u64) -> Result<Candidacy, Trouble> {
         let system = |error: io::Error| Trouble(error.to_string());
         let tls = http::tls(&config).map_err(Trouble)?;
         let contact = Arc::new(Contact::new().map_err(system)?);
@@ -74,7 +74,7 @@ impl Candidacy {
         let lease = Arc::new(AtomicI64::new(0));
         let mut campaign = Campaign {
             me: Leader {
-                host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+                host: host.to_owned(),
                 pid: std::process::id(),
                 life_of_box: format!("{life_of_box:016x}"),
                 incarnation: 0,
@@ -85,7 +85,17 @@ impl Candidacy {
         };
         let run = move || campaign.run(&stop, &sender);
         std::thread::Builder::new().name("etcd".to_owned()).spawn(run).map_err(system)?;
-        Ok(Candidacy { client: client(END), contact, news, lease, _going: going })
+        Ok(Candidacy { client: client(END), contact, news, lease, going })
+    }
+
+    /// For so long it may try to lead.
+    pub(in crate::run) fn want(&self, period: Duration) {
+        let was_wanted = self.contact.is_wanted();
+        self.contact.wanted_until.store(boot_time().saturating_add(nanoseconds(period)), Ordering::Relaxed);
+        if !was_wanted {
+            // It has not waited for its next look.
+            let _ = self.going.send(());
+        }
     }
 
     /// What is known of the election.
@@ -138,7 +148,7 @@ impl Campaign {
                 Ok(None) => {}
                 Err(trouble) => self.client.contact.trouble(CAMPAIGN, &trouble),
             }
-            if stop.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
+            if stop.recv_timeout(interval) == Err(RecvTimeoutError::Disconnected) {
                 return;
             }
         }
@@ -174,6 +184,9 @@ impl Campaign {
             };
         }
         self.client.contact.words().leader = None;
+        if !self.client.contact.is_wanted() {
+            return Ok(None);
+        }
         let (highest, changed) = match seen.found(1) {
             None => (0, 0),
             Some(found) => {

@@ -58,6 +58,8 @@ pub(super) struct Contact {
     answered_at: AtomicU64,
     /// Until when this process leads for certain; 0 while it does not.
     leads_until: AtomicU64,
+    /// Until when it may try to.
+    wanted_until: AtomicU64,
     words: Mutex<Words>,
     wake: OwnedFd,
 }
@@ -77,6 +79,7 @@ impl Contact {
             began_at: boot_time(),
             answered_at: AtomicU64::new(0),
             leads_until: AtomicU64::new(0),
+            wanted_until: AtomicU64::new(0),
             words: Mutex::default(),
             wake: rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
         })
@@ -119,6 +122,11 @@ impl Contact {
     /// Whether this process leads, for certain.
     pub(super) fn leads(&self) -> bool {
         boot_time() < self.leads_until.load(Ordering::Relaxed)
+    }
+
+    /// It may try to lead.
+    fn is_wanted(&self) -> bool {
+        boot_time() < self.wanted_until.load(Ordering::Relaxed)
     }
 
     /// It leads no more.
