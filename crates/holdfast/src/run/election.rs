@@ -5,7 +5,8 @@
 //! the election stands, and get a word each time. All of it goes through the virtual port, as frames of a kind of their own, and no further.
 //!
 //! Of several hosts each has a candidate. One whose host is not connected to more than half of them tries nothing, and one that leads gives its place up when that
-//! has been so for a while: etcd may be on another network, and who leads must be heard by those whom it leads.
+//! has been so for a while: etcd may be on another network, and who leads must be heard by those whom it leads. One on the host that serves the ports lets the others try
+//! first: if one host does both, its death is noticed only when the lease is over.
 //!
 //! In: what etcd's threads know; such frames. Out: such frames; a new coordinator for the hub. Never: a decision about flows or runtimes.
 
@@ -60,6 +61,8 @@ pub(super) struct Word {
     incarnation: u32,
     /// This host is connected to more than half of all.
     is_connected: bool,
+    /// It serves the ports: its death is to be noticed by another host.
+    serves: bool,
     /// Nothing has been heard of a coordinator in this box: what the log says is of another.
     begins_anew: bool,
 }
@@ -90,6 +93,8 @@ pub(super) struct Elected {
     /// When the manager last said that this host is connected to more than half of all, and when that was last looked at.
     connected_at: Option<u64>,
     looked_at: u64,
+    /// This host serves the ports.
+    serves: bool,
 }
 
 /// Where it is a candidate, and for whom.
@@ -129,6 +134,7 @@ impl Elected {
             host_patience: place.host_patience,
             connected_at: None,
             looked_at: clock.now(),
+            serves: false,
         };
         let mut leadership: Option<Leadership> = None;
         let (mut rx, mut tx) = (Vec::with_capacity(BURST), Vec::with_capacity(1));
@@ -178,6 +184,7 @@ impl Elected {
         if word.as_ref().is_some_and(|word| word.is_connected) {
             self.connected_at = Some(now);
         }
+        self.serves = word.as_ref().map_or(self.serves, |word| word.serves);
         Some(word)
     }
 
@@ -189,7 +196,7 @@ impl Elected {
     fn be_wanted(&self, now: u64) {
         if self.is_connected(now) {
             let period = if self.host_patience.is_none() { u64::MAX } else { WORD_HOLDS * INTERVAL };
-            self.candidacy.want(Duration::from_nanos(period));
+            self.candidacy.want(Duration::from_nanos(period), self.serves && self.host_patience.is_some());
         }
     }
 
@@ -307,19 +314,20 @@ impl Manager {
         }
         let Some(report) = last else { return };
         let worker = &mut self.workers[at];
-        if let Some(incarnation) = report.incarnation {
-            if worker.peer.incarnation != incarnation {
-                worker.peer.incarnation = incarnation;
-                // First the guard: the next life of this process must know that there was a coordinator.
-                let _ = self.link.send(&ToGuard::Leads { id: worker.id, incarnation }, &[]);
-                self.guard.leads(incarnation, now);
-                self.host.hub.handle_coordinator(worker.peer);
-            }
+        if let Some(incarnation) = report.incarnation
+            && worker.peer.incarnation != incarnation
+        {
+            worker.peer.incarnation = incarnation;
+            // First the guard: the next life of this process must know that there was a coordinator.
+            let _ = self.link.send(&ToGuard::Leads { id: worker.id, incarnation }, &[]);
+            self.guard.leads(incarnation, now);
+            self.host.hub.handle_coordinator(worker.peer);
         }
         let manager = &self.host.hub.manager;
         let word = Word {
             incarnation: report.incarnation.unwrap_or(0),
             is_connected: manager.is_connected(),
+            serves: self.host.hub.is_serving(),
             begins_anew: !manager.has_heard(),
         };
         // If there is no room now it says again how things stand.
@@ -355,12 +363,21 @@ mod tests {
         let prefix = "/holdfast/test".to_owned();
         let etcd = Etcd { endpoints: vec![endpoint], prefix, ca: None, certificate: None, lease_ms: 60_000 };
         let candidacy = Candidacy::begin(etcd, "here", 1).unwrap();
-        Elected { candidacy, incarnation: Some(1), asks: false, reported_at: 0, host_patience, connected_at: None, looked_at: 0 }
+        Elected {
+            candidacy,
+            incarnation: Some(1),
+            asks: false,
+            reported_at: 0,
+            host_patience,
+            connected_at: None,
+            looked_at: 0,
+            serves: false,
+        }
     }
 
     fn say(elected: &mut Elected, is_connected: bool, now: u64) {
         let mut packet = MemoryPool::new(1).take().unwrap();
-        assert!(packet.copy_from(&frame(&Word { incarnation: 1, is_connected, begins_anew: false })));
+        assert!(packet.copy_from(&frame(&Word { incarnation: 1, is_connected, serves: false, begins_anew: false })));
         assert!(elected.hear(&packet, now).flatten().is_some_and(|word| word.is_connected == is_connected));
     }
 

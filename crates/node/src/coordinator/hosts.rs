@@ -65,9 +65,19 @@ impl Coordinator {
         self.config.hosts.hosts.len() > 1
     }
 
-    /// It is on this host, and not on the first: people are told.
+    /// It is on this host, and not on the first. Said before anything is decided.
     pub fn live_on(&mut self, host: u16) {
         self.own_host = host;
+        if self.memory.term == 0 {
+            let may_serve = |host: &u16| self.config.hosts.hosts[usize::from(*host)].has_ports;
+            self.memory.serving_host = self.in_order().find(may_serve).unwrap_or(0);
+        }
+    }
+
+    /// The hosts in the order in which they are to serve: the coordinator's own is the last, so that both do not fail together.
+    fn in_order(&self) -> impl Iterator<Item = u16> + use<> {
+        let (own, count) = (self.own_host, self.hosts.len() as u16);
+        (0..count).filter(move |host| *host != own).chain([own])
     }
 
     /// The manager that serves the ports.
@@ -245,7 +255,7 @@ impl Coordinator {
             known.is_known && is_connected && self.config.hosts.hosts[usize::from(*host)].has_ports
         };
         let serving = self.memory.serving_host;
-        let Some(host) = [serving].into_iter().chain(0..count).find(may_serve) else { return };
+        let Some(host) = [serving].into_iter().chain(self.in_order()).find(may_serve) else { return };
         // They begin together: the first one may need a moment longer.
         if self.memory.term == 0 && host != serving && now.saturating_sub(self.began_at) < self.config.start_timeout {
             return;

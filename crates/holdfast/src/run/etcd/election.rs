@@ -53,6 +53,9 @@ fn look_interval(config: &Etcd) -> Duration {
     Duration::from_millis((config.lease_ms / 10).clamp(50, 500))
 }
 
+/// Looks of others that a modest candidate lets pass.
+const MODESTY: u32 = 3;
+
 /// Taken off a lease: clocks differ in speed, and a turn of a loop takes its time.
 fn margin(lease: Duration) -> Duration {
     (lease / 10).max(Duration::from_millis(100))
@@ -82,14 +85,16 @@ impl Candidacy {
             client: client(CAMPAIGN),
             keeper: Some(client(KEEPER)),
             lease: lease.clone(),
+            vacant_since: None,
         };
         let run = move || campaign.run(&stop, &sender);
         std::thread::Builder::new().name("etcd".to_owned()).spawn(run).map_err(system)?;
         Ok(Candidacy { client: client(END), contact, news, lease, going })
     }
 
-    /// For so long it may try to lead.
-    pub(in crate::run) fn want(&self, period: Duration) {
+    /// For so long it may try to lead; if it is modest, after others have had the time to.
+    pub(in crate::run) fn want(&self, period: Duration, is_modest: bool) {
+        self.contact.is_modest.store(is_modest, Ordering::Relaxed);
         let was_wanted = self.contact.is_wanted();
         self.contact.wanted_until.store(boot_time().saturating_add(nanoseconds(period)), Ordering::Relaxed);
         if !was_wanted {
@@ -126,6 +131,8 @@ struct Campaign {
     keeper: Option<Client>,
     /// The lease on which the leadership hangs; 0 without one.
     lease: Arc<AtomicI64>,
+    /// Since when nobody has led, as far as it has looked, ns.
+    vacant_since: Option<u64>,
 }
 
 /// Who leads, if it can be read, and the lease on which that hangs.
@@ -173,6 +180,7 @@ impl Campaign {
             seen = self.look()?;
         }
         if let Some((leader, lease)) = leader_of(&seen) {
+            self.vacant_since = None;
             let is_readable = leader.is_some();
             self.client.contact.words().leader = leader;
             return match lease {
@@ -184,7 +192,11 @@ impl Campaign {
             };
         }
         self.client.contact.words().leader = None;
-        if !self.client.contact.is_wanted() {
+        let now = boot_time();
+        let vacant = now.saturating_sub(*self.vacant_since.get_or_insert(now));
+        let contact = &self.client.contact;
+        let others_first = nanoseconds(MODESTY * look_interval(&self.client.config));
+        if !contact.is_wanted() || contact.is_modest.load(Ordering::Relaxed) && vacant < others_first {
             return Ok(None);
         }
         let (highest, changed) = match seen.found(1) {

@@ -27,7 +27,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, Error as _};
 use serde_json::{Value, json};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -58,8 +58,9 @@ pub(super) struct Contact {
     answered_at: AtomicU64,
     /// Until when this process leads for certain; 0 while it does not.
     leads_until: AtomicU64,
-    /// Until when it may try to.
+    /// Until when it may try to, and whether others are to try first.
     wanted_until: AtomicU64,
+    is_modest: AtomicBool,
     words: Mutex<Words>,
     wake: OwnedFd,
 }
@@ -80,6 +81,7 @@ impl Contact {
             answered_at: AtomicU64::new(0),
             leads_until: AtomicU64::new(0),
             wanted_until: AtomicU64::new(0),
+            is_modest: AtomicBool::new(false),
             words: Mutex::default(),
             wake: rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
         })

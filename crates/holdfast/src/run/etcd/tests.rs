@@ -40,7 +40,7 @@ fn config(endpoint: &str, lease: Duration) -> Etcd {
 /// One that is always wanted.
 fn wanted(config: Etcd, box_number: u64) -> Candidacy {
     let candidate = Candidacy::begin(config, "here", box_number).unwrap();
-    candidate.want(Duration::MAX);
+    candidate.want(Duration::MAX, false);
     candidate
 }
 
@@ -262,12 +262,34 @@ fn who_is_not_wanted_is_not_elected() {
     let next = world.candidate(3);
     let leadership = elected(&next);
     assert_eq!((leadership.incarnation, unwanted.poll().is_some()), (2, false));
-    unwanted.want(Duration::from_nanos(1));
+    unwanted.want(Duration::from_nanos(1), false);
     drop((leadership, next));
     wait("it knows that nobody leads", PATIENCE, || unwanted.contact().leader().is_none().then_some(()));
     assert!(unwanted.poll().is_none() && !unwanted.contact().leads());
-    unwanted.want(Duration::MAX);
+    unwanted.want(Duration::MAX, false);
     assert_eq!(elected(&unwanted).incarnation, 3);
+}
+
+/// Two candidates wait for the end of a leader, one of them modest: the other leads next, and the modest one when that is gone too and nobody else wants to.
+#[test]
+fn who_is_modest_lets_others_try_first() {
+    let world = World::new(LEASE);
+    let leader = world.candidate(1);
+    let leadership = elected(&leader);
+    let modest = Candidacy::begin(world.config.clone(), "there", 2).unwrap();
+    modest.want(Duration::MAX, true);
+    let other = world.candidate(3);
+    for candidate in [&modest, &other] {
+        wait("it knows who leads", PATIENCE, || candidate.contact().leader());
+    }
+    drop((leadership, leader));
+    let leadership = elected(&other);
+    assert!(modest.poll().is_none());
+    wait("it knows who leads", PATIENCE, || {
+        modest.contact().leader().filter(|leader| leader.incarnation == leadership.incarnation)
+    });
+    drop((leadership, other));
+    assert_eq!(elected(&modest).incarnation, 3);
 }
 
 /// etcd stands still: the leader leads no longer than its lease, and says why. When etcd goes on a candidate is elected, and when it is killed and started again it
