@@ -133,13 +133,14 @@ fn who_leads_is_cut_off(interrupt: &Interrupt) -> Result<()> {
     let cluster = Cluster::start_equals(interrupt)?;
     let held = cluster.hold(VIRTUAL, 60)?;
     let old = safe_leader(&cluster)?;
+    let before = cluster.on(&old.host)?.status()?.failovers.len();
     cluster.hosts.cut_management(&old.host)?;
     let new = cluster.wait_leader(other(&old.host), old.incarnation)?;
     ensure!(new.host != old.host, "{new:?} after {old:?}");
     let status = cluster.wait_for(&old.host, "it says that etcd is silent", |status| {
         status.election.as_ref().is_some_and(|election| election.silent_ms.is_some())
     })?;
-    ensure!(status.failovers.is_empty(), "{status:?}");
+    ensure!(status.failovers.len() == before, "{status:?}");
     safe_leader(&cluster)?;
     lose_a_runtime(&cluster, None)?;
     cluster.hosts.heal()?;
@@ -165,6 +166,7 @@ fn etcd_is_away(interrupt: &Interrupt) -> Result<()> {
     let cluster = Cluster::start_equals(interrupt)?;
     let held = cluster.hold(VIRTUAL, 60)?;
     let old = safe_leader(&cluster)?;
+    let before = cluster.on(EQUALS[0])?.status()?.failovers.len();
     let etcd = cluster.etcd.as_ref().context("they elect")?;
     etcd.signal(Signal::STOP)?;
     for name in EQUALS {
@@ -179,8 +181,9 @@ fn etcd_is_away(interrupt: &Interrupt) -> Result<()> {
     ensure_unbroken(&new, interrupt)?;
     etcd.signal(Signal::CONT)?;
     cluster.wait_leader(EQUALS[0], old.incarnation)?;
-    let status = cluster.wait_safe()?;
-    ensure!(status.failovers.is_empty(), "nobody has failed: {status:?}");
+    cluster.wait_safe()?;
+    let status = cluster.on(EQUALS[0])?.status()?;
+    ensure!(status.failovers.len() == before, "nobody has failed: {status:?}");
     lose_a_runtime(&cluster, None)?;
     ensure_unbroken(&held, interrupt)?;
     ensure_unbroken(&new, interrupt)?;

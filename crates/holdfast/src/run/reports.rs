@@ -67,7 +67,7 @@ impl Manager {
     fn election_status(&self, has_coordinator: bool) -> Option<status::Election> {
         let mut election = self.guard.election.as_ref()?.status(self.clock.now());
         let manager = &self.host.hub.manager;
-        let heard = manager.coordinator().zip(manager.standing()).filter(|_| has_coordinator);
+        let heard = manager.coordinator().zip(manager.standing()).filter(|_| has_coordinator && election.silent_ms.is_some());
         if let Some((coordinator, standing)) = heard
             && let Some(entry) = self.hosts.get(usize::from(standing.coordinator))
         {
