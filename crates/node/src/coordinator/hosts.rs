@@ -171,6 +171,14 @@ impl Coordinator {
 
     /// A host is heard that is connected to more than half of all. Without one it is this coordinator that is cut off: it gives nobody up.
     pub(super) fn has_quorum(&self) -> bool {
+        // When its own link is cut, all the others fall silent within a moment: the last of them to be missed must not be taken for a majority.
+        let is_fresh =
+            |host: &Known| host.heard_at.is_some_and(|at| self.last_turn.saturating_sub(at) <= self.config.hosts.patience / 2);
+        let fresh =
+            self.hosts.iter().zip(0..).filter(|(host, _)| is_fresh(host)).fold(0u16, |bits, (_, number)| bits | 1 << number);
+        if self.is_joined() && !is_majority(fresh, self.hosts.len() as u16) {
+            return false;
+        }
         !self.is_joined() || self.hosts.iter().any(|host| host.heard_at.is_some() && host.alone_since.is_none())
     }
 
