@@ -164,7 +164,7 @@ pub struct Election {
 pub struct Leader {
     /// Host name.
     pub host: String,
-    /// Process id on its host.
+    /// Process id on its host; 0 where only etcd knows it, and does not answer.
     pub pid: u32,
     /// Higher than that of any before.
     pub incarnation: u64,

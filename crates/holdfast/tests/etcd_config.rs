@@ -36,6 +36,17 @@ fn a_section_is_read_with_all_that_it_leaves_out() {
     assert_eq!((certificate.as_path(), key.as_path()), (Path::new("/c.pem"), Path::new("/etc/holdfast/k.pem")));
 }
 
+/// With hosts there is a candidate on each: none of them is the first but by its name.
+#[test]
+fn hosts_elect_their_coordinator() {
+    let section = "hosts: { z: { fabric: e0 }, x: { fabric: e0, coordinator: false }, y: { fabric: e0 } }\nstate: /s\netcd: { endpoints: [http://a] }\n";
+    let checked =
+        config::read("/etc/holdfast/edge.yaml", &format!("{BOX}{section}")).map_err(|mistake| mistake.to_string()).unwrap();
+    let names: Vec<&str> = checked.hosts.iter().map(|host| host.name.as_str()).collect();
+    assert_eq!(names, ["x", "y", "z"]);
+    assert!(checked.etcd.is_some());
+}
+
 /// What is wrong is said with its place and what would be right.
 #[test]
 fn mistakes_have_their_place() {
@@ -63,8 +74,12 @@ fn mistakes_have_their_place() {
         ("etcd: { endpoints: [http://a], prefix: a/b }", "5:40: `a/b` is no prefix"),
         ("etcd: { endpoints: [http://a], prefix: /a/ }", "5:40: `/a/` is no prefix"),
         (
-            "hosts: { x: { fabric: e0 }, y: { fabric: e0 } }\nstate: /s\netcd: { endpoints: [http://a] }",
-            "7:1: of a box on several hosts the coordinator lives on one of them: `etcd` and `hosts` exclude each other",
+            "hosts: { x: { fabric: e0 }, y: { fabric: e0, coordinator: true } }\nstate: /s\netcd: { endpoints: [http://a] }",
+            "5:46: with `etcd` the coordinator is elected, and lives on any of the hosts: `coordinator` is for a box without `etcd`",
+        ),
+        (
+            "hosts: { x: { fabric: e0 }, y: { fabric: e0 } }\netcd: { endpoints: [http://a] }",
+            "5:8: `hosts` needs `state`, a directory: each host keeps there what it must know when it is switched on again",
         ),
         ("etcd: { endpoints: [http://a], lease_ms: 10 }", "5:42: `lease_ms` is between 1000 and 60000, not 10"),
     ];

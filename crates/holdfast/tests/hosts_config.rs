@@ -25,7 +25,7 @@ fn mistakes_have_their_place() {
     let cases = [
         (
             "hosts: { a: { fabric: f0 }, b: { fabric: f0 } }",
-            "6:8: `hosts` needs `state`, a directory: the coordinator's host keeps there what it must know when it is switched on again",
+            "6:8: `hosts` needs `state`, a directory: each host keeps there what it must know when it is switched on again",
         ),
         ("state: /s\nhosts: { a: { fabric: f0 } }", "7:8: `hosts` names 2 to 13 hosts, not 1: a box on one host needs none"),
         (

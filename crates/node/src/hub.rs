@@ -100,7 +100,7 @@ impl Hub {
 
     /// The coordinator's life has ended.
     pub fn handle_coordinator_ended(&mut self, peer: Peer) {
-        self.manager.handle_coordinator_ended();
+        self.manager.handle_coordinator_ended(peer);
         self.fence.close(peer);
         self.handle_buried(peer);
     }

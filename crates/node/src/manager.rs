@@ -74,10 +74,19 @@ struct FlowList {
 /// An order that was passed on.
 struct Ticket {
     number: u32,
+    /// The coordinator that was asked, if any was known.
+    asked: Option<Peer>,
     /// Whose flows are to move, if any are.
     from: Option<NodeId>,
     /// What the coordinator said, once it has.
     answer: Option<Result<u32, Refusal>>,
+}
+
+impl Ticket {
+    /// Nobody answers it any more.
+    fn refuse(&mut self) {
+        self.answer.get_or_insert(Err(Refusal::Away));
+    }
 }
 
 /// See the module.
@@ -161,6 +170,11 @@ impl Manager {
         self.quorum.as_ref().is_none_or(|quorum| quorum.serves_at(now))
     }
 
+    /// The coordinator's life that was heard last, or will be.
+    pub fn coordinator(&self) -> Option<Peer> {
+        self.fabric.peer(COORDINATOR)
+    }
+
     /// The runtimes of other hosts that may speak, if that has changed.
     pub(crate) fn take_admitted(&mut self) -> Option<Vec<Peer>> {
         self.admitted.take()
@@ -171,6 +185,11 @@ impl Manager {
             Change::Begin(term) => Wish::Serve(term),
             Change::Retire => Wish::Retire,
         }));
+    }
+
+    /// More than half of the hosts hear this one, and it hears them; alone it is all there are.
+    pub fn is_connected(&self) -> bool {
+        self.quorum.as_ref().is_none_or(|quorum| quorum.is_connected(self.now))
     }
 
     /// Whether it is still to serve, or to begin; and tells the others that it lives.
@@ -294,6 +313,11 @@ impl Manager {
         self.now = now;
         self.tell_crowded();
         let inbox = core::mem::take(&mut self.fabric.inbox);
+        if inbox.restarted.iter().any(|peer| peer.node == COORDINATOR) {
+            // It may have been on another host: nobody has said that its life has ended.
+            let known = self.coordinator();
+            self.tickets.iter_mut().filter(|ticket| ticket.asked != known).for_each(Ticket::refuse);
+        }
         for (record, body) in inbox.records() {
             let message = if record.kind == kind::CONTROL { Control::decode(body) } else { Err(DropReason::Malformed) };
             match message {
@@ -451,8 +475,9 @@ impl Manager {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let from = if let Order::Move { from, .. } = &order { Some(*from) } else { None };
+        let asked = self.coordinator();
         self.fabric.send_control(COORDINATOR, &Control::Order { ticket, order });
-        self.tickets.push(Ticket { number: ticket, from, answer: None });
+        self.tickets.push(Ticket { number: ticket, asked, from, answer: None });
         if self.tickets.len() > LISTS {
             self.tickets.remove(0);
         }
@@ -467,11 +492,9 @@ impl Manager {
         Some(answer)
     }
 
-    /// The coordinator's life has ended: what it was asked it does not answer any more.
-    pub fn handle_coordinator_ended(&mut self) {
-        for ticket in &mut self.tickets {
-            ticket.answer.get_or_insert(Err(Refusal::Away));
-        }
+    /// A life of the coordinator has ended: what it was asked it does not answer any more.
+    pub fn handle_coordinator_ended(&mut self, peer: Peer) {
+        self.tickets.iter_mut().filter(|ticket| ticket.asked == Some(peer)).for_each(Ticket::refuse);
     }
 
     /// Requests to move flows so far, those of drains included.

@@ -533,6 +533,8 @@ pub struct Standing {
     pub hosts: u16,
     /// See `hosts`.
     pub serving: u16,
+    /// The host where the coordinator is.
+    pub coordinator: u16,
     /// The death of any one of the hosts would cost no flow, if `protected` says so; else no more than a process may die.
     pub survives_host: bool,
 }

@@ -97,14 +97,19 @@ impl Quorum {
         heard.fold(1 << self.me, |bits, (host, _)| bits | 1 << host)
     }
 
-    fn is_connected(&self, heard: &Heard, now: u64) -> bool {
+    fn is_heard_by(&self, heard: &Heard, now: u64) -> bool {
         // What an earlier life of this host had sent is nothing to go by.
         heard.echo >= self.began_at && now.saturating_sub(heard.echo) <= self.patience
     }
 
     /// The hosts that are connected to this one, itself included, a bit each.
     pub fn connected(&self, now: u64) -> u16 {
-        self.bits(|heard| self.is_connected(heard, now))
+        self.bits(|heard| self.is_heard_by(heard, now))
+    }
+
+    /// It is connected to more than half.
+    pub fn is_connected(&self, now: u64) -> bool {
+        self.is_enough(self.connected(now))
     }
 
     fn is_enough(&self, hosts: u16) -> bool {
@@ -141,7 +146,7 @@ impl Quorum {
     /// What the time brings.
     pub fn turn(&mut self, now: u64) -> Option<Change> {
         if self.serves {
-            if self.is_enough(self.connected(now)) {
+            if self.is_connected(now) {
                 return None;
             }
             self.serves = false;
@@ -151,14 +156,14 @@ impl Quorum {
         if !self.is_meant {
             return None;
         }
-        let knows = |heard: &Heard| self.is_connected(heard, now) && heard.term == self.term;
+        let knows = |heard: &Heard| self.is_heard_by(heard, now) && heard.term == self.term;
         if !self.is_enough(self.bits(knows)) {
             self.known_since = None;
             return None;
         }
         let since = *self.known_since.get_or_insert(now);
         let all = ((1u32 << self.others.len()) - 1) as u16;
-        let are_all_idle = self.bits(|heard| knows_of(heard, self.term) && self.is_connected(heard, now)) == all;
+        let are_all_idle = self.bits(|heard| knows_of(heard, self.term) && self.is_heard_by(heard, now)) == all;
         // Clocks do not run equally fast.
         if !are_all_idle && now.saturating_sub(since) <= self.patience + self.patience / 8 {
             return None;

@@ -123,7 +123,10 @@ fn status_text(status: &Status, style: Style) -> String {
 
 fn election_text(election: &Election, style: Style) -> String {
     let leader = match &election.leader {
-        Some(leader) => format!("{}, process {} (incarnation {})", leader.host, leader.pid, leader.incarnation),
+        Some(leader) => {
+            let process = if leader.pid == 0 { String::new() } else { format!(", process {}", leader.pid) };
+            format!("{}{process} (incarnation {})", leader.host, leader.incarnation)
+        }
         None => style.paint("nobody", Tone::Caution),
     };
     let silent = election.silent_ms.map(|ms| style.paint(&format!("; etcd has not answered for {}", age(ms)), Tone::Caution));

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// Where coordinators elect one, and what they decide is kept.
+/// Where coordinators elect one, and what they decide is kept. With `hosts` there is a candidate on each of them.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EtcdConfig {
@@ -128,11 +128,6 @@ fn prefix(text: &str) -> Result<(), String> {
 pub(super) fn read(file: &str, config: &Config, root: Spot<'_>) -> Result<Option<Etcd>, Mistake> {
     let Some(etcd) = &config.etcd else { return Ok(None) };
     let section = root.key("etcd");
-    if !config.hosts.is_empty() {
-        return Err(root
-            .name("etcd")
-            .mistake("of a box on several hosts the coordinator lives on one of them: `etcd` and `hosts` exclude each other"));
-    }
     if etcd.endpoints.is_empty() || etcd.endpoints.len() > MAX_ENDPOINTS {
         let found = etcd.endpoints.len();
         return Err(section.key("endpoints").mistake(format!("etcd has 1 to {MAX_ENDPOINTS} endpoints here, not {found}")));

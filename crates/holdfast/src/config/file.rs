@@ -133,7 +133,7 @@ pub struct HostSettings {
     /// Runtimes are started there.
     #[serde(default = "yes")]
     pub runtimes: bool,
-    /// The coordinator lives there; without any, on the first host by name.
+    /// The coordinator lives there; without any, on the first host by name. Not with `etcd`, where it is elected.
     #[serde(default)]
     pub coordinator: bool,
 }

@@ -8,7 +8,7 @@ use holdfast_node::address::MAX_HOSTS;
 use holdfast_node::coordinator::{HostConfig, HostsConfig};
 use std::collections::BTreeMap;
 
-/// A host, in the order of their numbers: the coordinator's is the first.
+/// A host, in the order of their numbers: the coordinator's is the first, if it has a host of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostEntry {
     /// Its name.
@@ -36,13 +36,18 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mi
     }
     if config.state.is_none() {
         return Err(spot.mistake(
-            "`hosts` needs `state`, a directory: the coordinator's host keeps there what it must know when it is switched on again",
+            "`hosts` needs `state`, a directory: each host keeps there what it must know when it is switched on again",
         ));
     }
     let coordinators: Vec<&String> = hosts.iter().filter(|(_, host)| host.coordinator).map(|(name, _)| name).collect();
     if let [first, second, ..] = coordinators.as_slice() {
         let message = format!("the coordinator lives on one host, and `{first}` has it already");
         return Err(spot.key(second).key("coordinator").mistake(message));
+    }
+    if let Some(name) = coordinators.first().filter(|_| config.etcd.is_some()) {
+        return Err(spot.key(name).name("coordinator").mistake(
+            "with `etcd` the coordinator is elected, and lives on any of the hosts: `coordinator` is for a box without `etcd`",
+        ));
     }
     for (what, is_there) in
         [("serves", hosts.values().any(|host| host.serves)), ("runtimes", hosts.values().any(|host| host.runtimes))]

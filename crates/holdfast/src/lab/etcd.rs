@@ -40,17 +40,17 @@ pub struct Etcd {
 static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
-/// An address of the loopback that nobody has.
-fn free_address() -> Result<SocketAddr> {
+/// A port of an address that nobody has.
+fn free_address(address: Ipv4Addr) -> Result<SocketAddr> {
     for _ in PORTS {
         // Processes at the same time begin at different places.
         let at = (std::process::id() as usize * 97 + usize::from(NEXT_PORT.fetch_add(1, Ordering::Relaxed))) % PORTS.len();
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, PORTS.start + at as u16));
+        let address = SocketAddr::from((address, PORTS.start + at as u16));
         if TcpListener::bind(address).is_ok() {
             return Ok(address);
         }
     }
-    bail!("no port of the loopback is free")
+    bail!("no port of {address} is free")
 }
 
 impl Etcd {
@@ -61,7 +61,19 @@ impl Etcd {
         certificates: Option<Certificates>,
         interrupt: &Interrupt,
     ) -> Result<Etcd> {
-        let free = || namespace.map_or_else(free_address, |namespace| namespace.enter(free_address)?);
+        Etcd::start_at(Ipv4Addr::LOCALHOST, home, namespace, certificates, interrupt)
+    }
+
+    /// The same at another address of its namespace.
+    pub fn start_at(
+        address: Ipv4Addr,
+        home: &Path,
+        namespace: Option<&Namespace>,
+        certificates: Option<Certificates>,
+        interrupt: &Interrupt,
+    ) -> Result<Etcd> {
+        let any = || free_address(address);
+        let free = || namespace.map_or_else(any, |namespace| namespace.enter(any)?);
         let mut etcd = Etcd {
             process: None,
             home: home.to_owned(),

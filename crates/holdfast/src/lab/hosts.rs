@@ -1,7 +1,8 @@
 //! Several hosts between one client and one server: three bridges in a namespace of their own join them. The inside network has the client and a device of every
-//! host, the outside network the server and another one, and the fabric every host's `fab0`.
+//! host, the outside network the server and another one, and the fabric every host's `fab0`. A fourth one, if it is wanted, is for management: there the kernels
+//! have addresses, at `mgmt0`.
 
-use super::link;
+use super::link::{self, Offloads};
 use super::topology::{Addresses, HOST_DEVICE};
 use super::{Lab, Namespace};
 use anyhow::Result;
@@ -10,6 +11,10 @@ use anyhow::Result;
 const FABRIC_DEVICE: &str = "fab0";
 /// The bridges: inside, outside, between the hosts.
 const BRIDGES: [&str; 3] = ["inside", "outside", "fabric"];
+/// The bridge for management, and a host's device there.
+const MANAGEMENT: (&str, &str) = ("management", "mgmt0");
+/// The address there of what serves the hosts; theirs follow 10.99.0.1.
+pub const MANAGER: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 99, 0, 254);
 /// Largest packet between the hosts, bytes.
 const FABRIC_MTU: &str = "2600";
 
@@ -37,33 +42,43 @@ pub struct Hosts {
     pub hosts: Vec<Namespace>,
 }
 
+fn bridge(network: &Namespace, name: &str) -> Result<()> {
+    network.ip(&format!("link add {name} type bridge"))?;
+    network.ip(&format!("link set {name} up"))
+}
+
+/// The port of a bridge to somebody.
+fn port(bridge: &str, name: &str) -> String {
+    format!("{}-{name}", &bridge[..3])
+}
+
+/// Joins somebody's device to a bridge.
+fn join(lab: &Lab, network: &Namespace, end: (&Namespace, &str), name: &str, bridge: &str, offloads: Offloads) -> Result<()> {
+    let port = port(bridge, name);
+    link::veth(end, (network, &port), offloads, lab.interrupt())?;
+    if bridge == BRIDGES[2] {
+        end.0.ip(&format!("link set {} mtu {FABRIC_MTU}", end.1))?;
+        network.ip(&format!("link set {port} mtu {FABRIC_MTU}"))?;
+    }
+    network.ip(&format!("link set {port} master {bridge}"))
+}
+
 impl Hosts {
     /// Makes and joins them; `names` are the hosts'.
     pub fn build(lab: &mut Lab, names: &[&str], addresses: &Addresses) -> Result<Hosts> {
         let (client, server, network) = (lab.namespace("client")?, lab.namespace("server")?, lab.namespace("network")?);
         link::silence(&network)?;
-        for bridge in BRIDGES {
-            network.ip(&format!("link add {bridge} type bridge"))?;
-            network.ip(&format!("link set {bridge} up"))?;
-        }
-        let join = |lab: &Lab, namespace: &Namespace, device: &str, name: &str, bridge: &str| -> Result<()> {
-            let port = format!("{}-{name}", &bridge[..3]);
-            link::veth((namespace, device), (&network, &port), addresses.offloads, lab.interrupt())?;
-            if bridge == BRIDGES[2] {
-                namespace.ip(&format!("link set {device} mtu {FABRIC_MTU}"))?;
-                network.ip(&format!("link set {port} mtu {FABRIC_MTU}"))?;
-            }
-            network.ip(&format!("link set {port} master {bridge}"))
-        };
-        join(lab, &client, HOST_DEVICE, "client", BRIDGES[0])?;
-        join(lab, &server, HOST_DEVICE, "server", BRIDGES[1])?;
+        let offloads = addresses.offloads;
+        BRIDGES.iter().try_for_each(|name| bridge(&network, name))?;
+        join(lab, &network, (&client, HOST_DEVICE), "client", BRIDGES[0], offloads)?;
+        join(lab, &network, (&server, HOST_DEVICE), "server", BRIDGES[1], offloads)?;
         let (inside, outside) = &addresses.devices;
         let mut hosts = Vec::new();
         for name in names {
             let host = lab.namespace(name)?;
             link::silence(&host)?;
             for (device, bridge) in [inside.as_str(), outside, FABRIC_DEVICE].into_iter().zip(BRIDGES) {
-                join(lab, &host, device, name, bridge)?;
+                join(lab, &network, (&host, device), name, bridge, offloads)?;
             }
             hosts.push(host);
         }
@@ -73,11 +88,33 @@ impl Hosts {
         Ok(Hosts { client, server, network, hosts })
     }
 
+    /// Joins the hosts by a network for management too, and a namespace in which to run what they need there, at [`MANAGER`].
+    pub fn manage(&self, lab: &mut Lab, names: &[&str]) -> Result<Namespace> {
+        let manager = lab.namespace("manager")?;
+        bridge(&self.network, MANAGEMENT.0)?;
+        join(lab, &self.network, (&manager, HOST_DEVICE), "manager", MANAGEMENT.0, Offloads::LeftOn)?;
+        link::address(&manager, HOST_DEVICE, &format!("{MANAGER}/24"))?;
+        for ((host, name), number) in self.hosts.iter().zip(names).zip(1..) {
+            join(lab, &self.network, (host, MANAGEMENT.1), name, MANAGEMENT.0, Offloads::LeftOn)?;
+            link::address(host, MANAGEMENT.1, &format!("10.99.0.{number}/24"))?;
+        }
+        Ok(manager)
+    }
+
     /// Cuts a host's link to the fabric.
     pub fn cut(&self, name: &str, cut: Cut) -> Result<()> {
+        self.cut_port(&port(BRIDGES[2], name), cut)
+    }
+
+    /// Cuts a host's link to the network for management.
+    pub fn cut_management(&self, name: &str) -> Result<()> {
+        self.cut_port(&port(MANAGEMENT.0, name), Cut::Both)
+    }
+
+    fn cut_port(&self, port: &str, cut: Cut) -> Result<()> {
         for (direction, is_cut) in [("iifname", cut != Cut::To), ("oifname", cut != Cut::From)] {
             if is_cut {
-                self.network.run(&format!("nft add rule bridge cuts forward {direction} fab-{name} drop"))?;
+                self.network.run(&format!("nft add rule bridge cuts forward {direction} {port} drop"))?;
             }
         }
         Ok(())

@@ -5,7 +5,7 @@
 //! In: frames from its virtual port. Out: the same, after what they depend on lies in the log. Never: a packet of a flow.
 
 use super::MILLISECOND;
-use super::election::{Elected, Mandate};
+use super::election::{Elected, Mandate, Place};
 use super::role::{self, Beginning, NewKeys};
 use super::store::{LogStore, Store, StoreError};
 use crate::config::{self, Checked};
@@ -25,6 +25,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// What a coordinator is told besides.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Memory {
+    /// Its host's name, and its number if there are several.
+    pub(super) host: String,
+    pub(super) host_number: u16,
     /// Tells this box from every other.
     pub(super) life_of_box: u64,
     /// Nothing has been heard of a coordinator in this box: what the log says is of another.
@@ -56,7 +59,9 @@ pub fn main() -> Result<(), Failure> {
             // What was elected gives its place up when it is told to end.
             signal_hook::flag::register(signal_hook::consts::SIGTERM, stop.clone())
                 .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
-            let mandate = Elected::campaign(etcd, assignment.role.life_of_box, &mut guest, &clock, &stop)?;
+            let host_patience = (!checked.hosts.is_empty()).then_some(checked.config.detection.host_ms * MILLISECOND);
+            let place = Place { etcd, host: &assignment.role.host, life_of_box: assignment.role.life_of_box, host_patience };
+            let mandate = Elected::campaign(&place, &mut guest, &clock, &stop)?;
             let Some(Mandate { elected, leadership, begins_anew }) = mandate else { return Ok(()) };
             (assignment.incarnation, assignment.role.begins_anew) = (leadership.incarnation, begins_anew);
             (etcd.place(), Some(elected), leadership.records.map_err(StoreError::new), Box::new(leadership.store))
@@ -72,6 +77,7 @@ pub fn main() -> Result<(), Failure> {
     let records = records.map_err(unkept)?;
     let mut coordinator = begin(&assignment, checked, &log, &records, clock.now())?;
     drop(records);
+    coordinator.live_on(assignment.role.host_number);
     let new_keys = keys.map(|(ring, new)| {
         coordinator.fabric().authenticate(&ring, assignment.life);
         new
@@ -89,8 +95,13 @@ pub fn main() -> Result<(), Failure> {
         let is_idle = rx.is_empty();
         let now = clock.now();
         for packet in rx.drain(..) {
-            coordinator.handle_frame(packet.bytes(), now);
+            if elected.as_mut().and_then(|elected| elected.hear(&packet, now)).is_none() {
+                coordinator.handle_frame(packet.bytes(), now);
+            }
             guest.put(packet);
+        }
+        if let Some(elected) = &mut elected {
+            elected.check_reach(now)?;
         }
         if is_keeping && store.is_kept().map_err(unkept)? {
             is_keeping = false;

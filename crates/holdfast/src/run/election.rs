@@ -2,7 +2,11 @@
 //!
 //! A process that is started as the coordinator is a candidate, and nobody for the manager: what it sends is not looked at. When it leads it says so, under which
 //! incarnation, and asks for a word; with the word begins what any life of a coordinator begins with. Candidates and leaders say now and then how
-//! the election stands. All of it goes through the virtual port, as frames of a kind of their own, and no further.
+//! the election stands, and get a word each time. All of it goes through the virtual port, as frames of a kind of their own, and no further.
+//!
+//! Of several hosts each has a candidate. One whose host is not connected to more than half of them tries nothing, and one that leads gives its place up when that
+//! has been so for a while: etcd may be on another network, and who leads must be heard by those whom it leads. One on the host that serves the ports lets the others try
+//! first: if one host does both, its death is noticed only when the lease is over.
 //!
 //! In: what etcd's threads know; such frames. Out: such frames; a new coordinator for the hub. Never: a decision about flows or runtimes.
 
@@ -20,6 +24,7 @@ use holdfast_wire::{Packet, PacketPool};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Ethernet's second type for local experiments; the fabric has the other.
 const ETHERTYPE: u16 = 0x88b5;
@@ -28,6 +33,11 @@ const HEADER_LEN: usize = 14;
 const INTERVAL: u64 = 100 * MILLISECOND;
 /// Frames per turn.
 const BURST: usize = 64;
+/// A word of the manager holds for so many intervals.
+const WORD_HOLDS: u64 = 5;
+/// Patiences of a host (`detection.host_ms`) after which a leader that does not reach the others gives its place up. One passes before its manager says so; in the
+/// others the manager may be started again.
+const RESIGN_PATIENCES: u64 = 3;
 
 /// What a coordinator's process has to say.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,10 +54,15 @@ struct Report {
     trouble: Option<String>,
 }
 
-/// The manager's word to a new leader.
+/// The manager's word.
 #[derive(Debug, Serialize, Deserialize)]
-struct Word {
+pub(super) struct Word {
+    /// To the leader of this incarnation; 0: to a candidate.
     incarnation: u32,
+    /// This host is connected to more than half of all.
+    is_connected: bool,
+    /// It serves the ports: its death is to be noticed by another host.
+    serves: bool,
     /// Nothing has been heard of a coordinator in this box: what the log says is of another.
     begins_anew: bool,
 }
@@ -73,6 +88,22 @@ pub(super) struct Elected {
     incarnation: Option<u32>,
     asks: bool,
     reported_at: u64,
+    /// See [`Place::host_patience`].
+    host_patience: Option<u64>,
+    /// When the manager last said that this host is connected to more than half of all, and when that was last looked at.
+    connected_at: Option<u64>,
+    looked_at: u64,
+    /// This host serves the ports.
+    serves: bool,
+}
+
+/// Where it is a candidate, and for whom.
+pub(super) struct Place<'a> {
+    pub(super) etcd: &'a Etcd,
+    pub(super) host: &'a str,
+    pub(super) life_of_box: u64,
+    /// Of several hosts: after so long one is not connected to another that it does not hear, ns.
+    pub(super) host_patience: Option<u64>,
 }
 
 /// A leader that may begin.
@@ -88,15 +119,23 @@ impl Elected {
     /// # Errors
     /// What keeps it from being a candidate, or from leading once it was elected.
     pub(super) fn campaign(
-        etcd: &Etcd,
-        life_of_box: u64,
+        place: &Place<'_>,
         guest: &mut VportGuest,
         clock: &Clock,
         stop: &AtomicBool,
     ) -> Result<Option<Mandate>, Failure> {
         let refused = |trouble: Trouble| Failure::new(exit::CONFIGURATION, format!("etcd: {trouble}"));
-        let candidacy = Candidacy::begin(etcd.clone(), life_of_box).map_err(refused)?;
-        let mut elected = Elected { candidacy, incarnation: None, asks: false, reported_at: 0 };
+        let candidacy = Candidacy::begin(place.etcd.clone(), place.host, place.life_of_box).map_err(refused)?;
+        let mut elected = Elected {
+            candidacy,
+            incarnation: None,
+            asks: false,
+            reported_at: 0,
+            host_patience: place.host_patience,
+            connected_at: None,
+            looked_at: clock.now(),
+            serves: false,
+        };
         let mut leadership: Option<Leadership> = None;
         let (mut rx, mut tx) = (Vec::with_capacity(BURST), Vec::with_capacity(1));
         while !stop.load(Ordering::Relaxed) {
@@ -112,19 +151,21 @@ impl Elected {
                 return Err(elected.over());
             }
             guest.receive(BURST, &mut rx);
+            let now = clock.now();
             let mut word: Option<Word> = None;
             for packet in rx.drain(..) {
-                let come = if is_frame(&packet) { read::<Word>(&packet) } else { None };
+                let come = elected.hear(&packet, now).flatten();
                 word = come.filter(|come| Some(come.incarnation) == elected.incarnation).or(word);
                 guest.put(packet);
             }
+            elected.be_wanted(now);
             if let Some(word) = word
                 && let Some(leadership) = leadership.take()
             {
                 elected.asks = false;
                 return Ok(Some(Mandate { elected, leadership, begins_anew: word.begins_anew }));
             }
-            elected.report(guest, &mut tx, clock.now());
+            elected.report(guest, &mut tx, now);
             guest.transmit(&mut tx);
             if guest.prepare_sleep() {
                 sleep(&[guest.wait_fd(), elected.candidacy.contact().fd()], INTERVAL);
@@ -132,6 +173,48 @@ impl Elected {
             guest.awake();
         }
         Ok(None)
+    }
+
+    /// Takes a frame of the manager's, if it is one, and gives its word.
+    pub(super) fn hear(&mut self, packet: &Packet, now: u64) -> Option<Option<Word>> {
+        if !is_frame(packet) {
+            return None;
+        }
+        let word = read::<Word>(packet);
+        if word.as_ref().is_some_and(|word| word.is_connected) {
+            self.connected_at = Some(now);
+        }
+        self.serves = word.as_ref().map_or(self.serves, |word| word.serves);
+        Some(word)
+    }
+
+    fn is_connected(&self, now: u64) -> bool {
+        let holds = |at: u64| now.saturating_sub(at) <= WORD_HOLDS * INTERVAL;
+        self.host_patience.is_none() || self.connected_at.is_some_and(holds)
+    }
+
+    fn be_wanted(&self, now: u64) {
+        if self.is_connected(now) {
+            let period = if self.host_patience.is_none() { u64::MAX } else { WORD_HOLDS * INTERVAL };
+            self.candidacy.want(Duration::from_nanos(period), self.serves && self.host_patience.is_some());
+        }
+    }
+
+    /// Whether a leader is still connected to more than half of the hosts, or was until a moment ago.
+    ///
+    /// # Errors
+    /// It is not, and gives its place up by ending.
+    pub(super) fn check_reach(&mut self, now: u64) -> Result<(), Failure> {
+        let Some(patience) = self.host_patience else { return Ok(()) };
+        let last = core::mem::replace(&mut self.looked_at, now);
+        // If this process stood still itself, it could hear nobody; and when it began it was connected.
+        let since = self.connected_at.filter(|_| now.saturating_sub(last) <= patience);
+        let silence = now.saturating_sub(*self.connected_at.insert(since.unwrap_or(now)));
+        if silence <= RESIGN_PATIENCES * patience {
+            return Ok(());
+        }
+        let why = format!("this host has not been connected to more than half of the hosts for {} ms", silence / MILLISECOND);
+        Err(Failure::new(exit::UNAVAILABLE, format!("the coordinator gives its place up: {why}")))
     }
 
     fn over(&self) -> Failure {
@@ -144,12 +227,14 @@ impl Elected {
             return;
         }
         let contact = self.candidacy.contact();
+        let alone = || "this host is not connected to more than half of the hosts: its coordinator is not elected";
+        let alone = (self.incarnation.is_none() && !self.is_connected(now)).then(alone);
         let report = Report {
             incarnation: self.incarnation,
             asks: self.asks,
             leader: contact.leader(),
             silence_ms: contact.has_heard().then(|| contact.silence().as_millis() as u64),
-            trouble: contact.current_trouble(),
+            trouble: contact.current_trouble().or(alone.map(str::to_owned)),
         };
         let Some(mut packet) = guest.take() else { return };
         if packet.copy_from(&frame(&report)) {
@@ -229,31 +314,127 @@ impl Manager {
         }
         let Some(report) = last else { return };
         let worker = &mut self.workers[at];
-        if let Some(incarnation) = report.incarnation {
-            if worker.peer.incarnation != incarnation {
-                worker.peer.incarnation = incarnation;
-                // First the guard: the next life of this process must know that there was a coordinator.
-                let _ = self.link.send(&ToGuard::Leads { id: worker.id, incarnation }, &[]);
-                self.guard.leads(incarnation, now);
-                self.host.hub.handle_coordinator(worker.peer);
+        if let Some(incarnation) = report.incarnation
+            && worker.peer.incarnation != incarnation
+        {
+            worker.peer.incarnation = incarnation;
+            // First the guard: the next life of this process must know that there was a coordinator.
+            let _ = self.link.send(&ToGuard::Leads { id: worker.id, incarnation }, &[]);
+            self.guard.leads(incarnation, now);
+            self.host.hub.handle_coordinator(worker.peer);
+        }
+        let manager = &self.host.hub.manager;
+        let word = Word {
+            incarnation: report.incarnation.unwrap_or(0),
+            is_connected: manager.is_connected(),
+            serves: self.host.hub.is_serving(),
+            begins_anew: !manager.has_heard(),
+        };
+        // If there is no room now it says again how things stand.
+        if let Some(mut packet) = self.arena.take() {
+            let unsent = match packet.copy_from(&frame(&word)) {
+                true => worker.port.send(packet, &mut self.arena).err(),
+                false => Some(packet),
+            };
+            if let Some(packet) = unsent {
+                self.arena.put(packet);
             }
-            if report.asks {
-                let word = Word { incarnation, begins_anew: !self.host.hub.manager.has_heard() };
-                // If there is no room now it asks again.
-                if let Some(mut packet) = self.arena.take() {
-                    let unsent = match packet.copy_from(&frame(&word)) {
-                        true => worker.port.send(packet, &mut self.arena).err(),
-                        false => Some(packet),
-                    };
-                    if let Some(packet) = unsent {
-                        self.arena.put(packet);
-                    }
-                    worker.port.flush();
-                }
-            }
+            worker.port.flush();
         }
         if let Some(election) = &mut self.guard.election {
             election.handle(report, now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Endpoint;
+    use holdfast_wire::MemoryPool;
+
+    const PATIENCE: u64 = 400 * MILLISECOND;
+    /// Between two turns of a leader's loop.
+    const TURN: u64 = 50 * MILLISECOND;
+
+    /// A coordinator whose etcd is nowhere.
+    fn new(host_patience: Option<u64>) -> Elected {
+        let endpoint = Endpoint { text: "http://127.0.0.1:1".to_owned(), host: "127.0.0.1".to_owned(), port: 1 };
+        let prefix = "/holdfast/test".to_owned();
+        let etcd = Etcd { endpoints: vec![endpoint], prefix, ca: None, certificate: None, lease_ms: 60_000 };
+        let candidacy = Candidacy::begin(etcd, "here", 1).unwrap();
+        Elected {
+            candidacy,
+            incarnation: Some(1),
+            asks: false,
+            reported_at: 0,
+            host_patience,
+            connected_at: None,
+            looked_at: 0,
+            serves: false,
+        }
+    }
+
+    fn say(elected: &mut Elected, is_connected: bool, now: u64) {
+        let mut packet = MemoryPool::new(1).take().unwrap();
+        assert!(packet.copy_from(&frame(&Word { incarnation: 1, is_connected, serves: false, begins_anew: false })));
+        assert!(elected.hear(&packet, now).flatten().is_some_and(|word| word.is_connected == is_connected));
+    }
+
+    /// How long it leads on from a time, while its manager says that it is not connected, or says nothing.
+    fn leads_on(elected: &mut Elected, from: u64, says: bool) -> u64 {
+        let turns = (from..from + 100 * PATIENCE).step_by(TURN as usize);
+        let mut turns = turns.skip_while(|now| {
+            if says {
+                say(elected, false, *now);
+            }
+            elected.check_reach(*now).is_ok()
+        });
+        turns.next().expect("it gives its place up") - from
+    }
+
+    /// The manager of a leader's host says that it is not connected, or says nothing any more: the leader gives its place up after three patiences, and not while it is
+    /// told now and then that all is well.
+    #[test]
+    fn who_does_not_reach_the_others_gives_its_place_up() {
+        for says in [false, true] {
+            let mut elected = new(Some(PATIENCE));
+            let mut now = 0;
+            for _ in 0..5 {
+                say(&mut elected, true, now);
+                for _ in 0..3 * PATIENCE / TURN {
+                    assert!(elected.check_reach(now).is_ok());
+                    now += TURN;
+                }
+            }
+            say(&mut elected, true, now);
+            let led = leads_on(&mut elected, now, says);
+            assert!((3 * PATIENCE..=3 * PATIENCE + TURN).contains(&led), "{led}");
+        }
+    }
+
+    /// The leader's process stands still for long: whoever heard nobody because of that has not lost anybody, and finds out anew.
+    #[test]
+    fn who_stood_still_looks_again() {
+        let mut elected = new(Some(PATIENCE));
+        say(&mut elected, true, 0);
+        assert!(elected.check_reach(TURN).is_ok());
+        let woken = 50 * PATIENCE;
+        let led = leads_on(&mut elected, woken, true);
+        assert!((3 * PATIENCE..=3 * PATIENCE + TURN).contains(&led), "{led}");
+    }
+
+    /// A candidate is to be elected only while the manager's word holds; of one host, always.
+    #[test]
+    fn a_word_holds_for_a_moment() {
+        let mut elected = new(Some(PATIENCE));
+        assert!(!elected.is_connected(0));
+        say(&mut elected, true, TURN);
+        assert!(elected.is_connected(TURN + WORD_HOLDS * INTERVAL));
+        assert!(!elected.is_connected(TURN + WORD_HOLDS * INTERVAL + 1));
+        say(&mut elected, false, TURN);
+        assert!(elected.is_connected(TURN), "the quorum's own patience decides, not a single word");
+        let mut alone = new(None);
+        assert!(alone.is_connected(0) && alone.check_reach(100 * PATIENCE).is_ok());
     }
 }

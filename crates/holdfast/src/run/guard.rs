@@ -98,7 +98,7 @@ impl Guard {
     pub(super) fn leads(&mut self, incarnation: u32, now: u64) {
         self.life = incarnation;
         self.started_at = now;
-        devices::say(&format!("the coordinator of this box was elected (incarnation {incarnation})"));
+        devices::say(&format!("the coordinator of this host was elected (incarnation {incarnation})"));
     }
 
     /// A life has ended.
@@ -160,6 +160,8 @@ impl Manager {
         let incarnation = if is_elected { 0 } else { self.guard.life };
         let peer = Peer { node: COORDINATOR, incarnation };
         let memory = Memory {
+            host: self.host_name(),
+            host_number: self.number,
             life_of_box: self.seed,
             begins_anew: !self.host.hub.manager.has_heard(),
             log: self.guard.log.clone(),

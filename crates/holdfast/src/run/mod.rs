@@ -468,8 +468,8 @@ impl Manager {
         if now.saturating_sub(self.last_look) > LOOK_INTERVAL {
             self.last_look = now;
             self.look_after_processes(now);
-            // It lives on the first host.
-            if self.number == 0 {
+            // It lives on the first host; candidates live on each.
+            if self.number == 0 || self.guard.election.is_some() {
                 self.look_after_coordinator(now);
             }
         }

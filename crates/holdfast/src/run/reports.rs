@@ -57,13 +57,35 @@ pub(super) fn flows(flows: &[FlowInfo], chains: &[String]) -> Value {
 }
 
 impl Manager {
+    /// This host's name: in the configuration if there are several, and otherwise the machine's own.
+    pub(super) fn host_name(&self) -> String {
+        let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+        self.hosts.get(usize::from(self.number)).map_or_else(machine, |host| host.name.clone())
+    }
+
+    /// How the election stands. Of several hosts one may hear who leads and not etcd.
+    fn election_status(&self, has_coordinator: bool) -> Option<status::Election> {
+        let mut election = self.guard.election.as_ref()?.status(self.clock.now());
+        let manager = &self.host.hub.manager;
+        let heard = manager.coordinator().zip(manager.standing()).filter(|_| has_coordinator && election.silent_ms.is_some());
+        if let Some((coordinator, standing)) = heard
+            && let Some(entry) = self.hosts.get(usize::from(standing.coordinator))
+        {
+            let incarnation = coordinator.incarnation.into();
+            let is_known = |leader: &status::Leader| leader.incarnation >= incarnation;
+            let leader = election.leader.take().filter(is_known);
+            election.leader = leader.or_else(|| Some(status::Leader { host: entry.name.clone(), pid: 0, incarnation }));
+        }
+        Some(election)
+    }
+
     /// Everything that `holdfast status` shows.
     pub(super) fn status(&self) -> Status {
         let manager = &self.host.hub.manager;
         let names: Vec<&str> = self.hosts.iter().map(|host| host.name.as_str()).collect();
-        let nodename = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let name_of = |host: u16| names.get(usize::from(host)).map_or_else(|| nodename.clone(), |name| (*name).to_owned());
-        let host = name_of(self.number);
+        let own_name = self.host_name();
+        let name_of = |host: u16| names.get(usize::from(host)).map_or_else(|| own_name.clone(), |name| (*name).to_owned());
+        let host = own_name.clone();
         let standing = manager.standing();
         let is_serving = self.host.hub.is_serving();
         let pid = std::process::id();
@@ -108,18 +130,41 @@ impl Manager {
         let coordinator = self.workers.iter().find(|worker| worker.peer.node == COORDINATOR);
         let coordinator_drops = manager.coordinator_drops();
         all.add(&coordinator_drops);
-        processes.push(Process {
-            incarnation: if self.number == 0 { self.guard.life().into() } else { 0 },
-            pid: coordinator.map_or(0, |worker| worker.pid()),
-            host: name_of(0),
-            state: match coordinator {
-                _ if self.host.hub.has_coordinator() => status::STATE_RUNNING,
-                Some(worker) if worker.peer.incarnation == 0 => status::STATE_CANDIDATE,
-                _ => status::STATE_AWAY,
-            }
-            .to_owned(),
-            ..role("coordinator", COORDINATOR, 0, 0, &coordinator_drops)
-        });
+        let has_coordinator = self.host.hub.has_coordinator();
+        let election = self.election_status(has_coordinator);
+        let is_joined = !names.is_empty();
+        // Of several hosts, each of which has a candidate, only one's leads.
+        let is_elsewhere =
+            is_joined && election.is_some() && has_coordinator && coordinator.is_none_or(|own| own.peer.incarnation == 0);
+        let leader = election.as_ref().and_then(|election| election.leader.as_ref()).filter(|_| is_elsewhere);
+        if let Some(leader) = leader {
+            // What it does there it says there.
+            processes.push(Process {
+                incarnation: leader.incarnation,
+                pid: 0,
+                host: leader.host.clone(),
+                ..role(status::ROLE_COORDINATOR, COORDINATOR, 0, 0, &coordinator_drops)
+            });
+        }
+        if coordinator.is_some() || leader.is_none() {
+            let is_candidate = coordinator.is_some_and(|own| own.peer.incarnation == 0) && (is_elsewhere || !has_coordinator);
+            processes.push(Process {
+                incarnation: match self.number {
+                    _ if is_joined && election.is_some() => coordinator.map_or(0, |own| own.peer.incarnation.into()),
+                    0 => self.guard.life().into(),
+                    _ => 0,
+                },
+                pid: coordinator.map_or(0, |worker| worker.pid()),
+                host: if election.is_some() { host.clone() } else { name_of(0) },
+                state: match has_coordinator {
+                    _ if is_candidate => status::STATE_CANDIDATE,
+                    true => status::STATE_RUNNING,
+                    false => status::STATE_AWAY,
+                }
+                .to_owned(),
+                ..role(status::ROLE_COORDINATOR, COORDINATOR, 0, 0, &coordinator_drops)
+            });
+        }
         for holdfast_node::coordinator::RuntimeStatus { member, report, is_drained, is_spare } in manager.status() {
             let mut drops = DropCounters::default();
             for (number, count) in &report.drops {
@@ -166,7 +211,7 @@ impl Manager {
                 recovered_us: failover
                     .recovered_at
                     .filter(|_| failover.had == 0 || failover.flows > 0)
-                    .map(|at| (at - failover.detected_at) / 1000),
+                    .map(|at| at.saturating_sub(failover.detected_at) / 1000),
                 flows: failover.had,
                 recovered: failover.flows,
                 // What ended or began meanwhile makes the two counts differ a little: never below nothing.
@@ -220,7 +265,7 @@ impl Manager {
                 count: switch.rules().rules().len(),
                 in_force: switch.rules().version() == self.rules_wanted(),
             }),
-            election: self.guard.election.as_ref().map(|election| election.status(self.clock.now())),
+            election,
             failovers: failovers.collect(),
             processes,
             drops: named(&all),

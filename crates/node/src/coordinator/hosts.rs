@@ -65,6 +65,21 @@ impl Coordinator {
         self.config.hosts.hosts.len() > 1
     }
 
+    /// It is on this host, and not on the first. Said before anything is decided.
+    pub fn live_on(&mut self, host: u16) {
+        self.own_host = host;
+        if self.memory.term == 0 {
+            let may_serve = |host: &u16| self.config.hosts.hosts[usize::from(*host)].has_ports;
+            self.memory.serving_host = self.in_order().find(may_serve).unwrap_or(0);
+        }
+    }
+
+    /// The hosts in the order in which they are to serve: the coordinator's own is the last, so that both do not fail together.
+    fn in_order(&self) -> impl Iterator<Item = u16> + use<> {
+        let (own, count) = (self.own_host, self.hosts.len() as u16);
+        (0..count).filter(move |host| *host != own).chain([own])
+    }
+
     /// The manager that serves the ports.
     pub(super) fn serving_manager(&self) -> NodeId {
         manager_of(self.memory.serving_host)
@@ -156,6 +171,14 @@ impl Coordinator {
 
     /// A host is heard that is connected to more than half of all. Without one it is this coordinator that is cut off: it gives nobody up.
     pub(super) fn has_quorum(&self) -> bool {
+        // When its own link is cut, all the others fall silent within a moment: the last of them to be missed must not be taken for a majority.
+        let is_fresh =
+            |host: &Known| host.heard_at.is_some_and(|at| self.last_turn.saturating_sub(at) <= self.config.hosts.patience / 2);
+        let fresh =
+            self.hosts.iter().zip(0..).filter(|(host, _)| is_fresh(host)).fold(0u16, |bits, (_, number)| bits | 1 << number);
+        if self.is_joined() && !is_majority(fresh, self.hosts.len() as u16) {
+            return false;
+        }
         !self.is_joined() || self.hosts.iter().any(|host| host.heard_at.is_some() && host.alone_since.is_none())
     }
 
@@ -240,7 +263,7 @@ impl Coordinator {
             known.is_known && is_connected && self.config.hosts.hosts[usize::from(*host)].has_ports
         };
         let serving = self.memory.serving_host;
-        let Some(host) = [serving].into_iter().chain(0..count).find(may_serve) else { return };
+        let Some(host) = [serving].into_iter().chain(self.in_order()).find(may_serve) else { return };
         // They begin together: the first one may need a moment longer.
         if self.memory.term == 0 && host != serving && now.saturating_sub(self.began_at) < self.config.start_timeout {
             return;

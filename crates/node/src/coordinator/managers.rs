@@ -30,6 +30,7 @@ impl Coordinator {
                 .zip(0..)
                 .fold(0, |bits, (host, number): (&Known, u16)| bits | u16::from(host.is_known) << number),
             serving: self.memory.serving_host,
+            coordinator: self.own_host,
             survives_host: self.survives_host(),
         };
         // Failures first: when all is well again it must be known what was wrong.

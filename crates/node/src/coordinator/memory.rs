@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 /// A process that keeps dying is given time, ns: twice as much each time, so often.
 const SHORTEST_PAUSE: u64 = SECOND / 10;
 const DOUBLINGS: u32 = 7;
+/// A time that lies so far back when a coordinator begins is one of another host's clock, ns.
+const AWAY: u64 = 600 * SECOND;
 /// Failovers, and drains, that are remembered for `status`.
 const KEPT: usize = 64;
 
@@ -244,6 +246,16 @@ impl Memory {
         for place in &mut self.places {
             place.started_at = place.started_at.min(at);
             place.start_at = place.start_at.map(|due| due.min(at + (SHORTEST_PAUSE << DOUBLINGS)));
+        }
+        // What is under way is measured by this clock from now on. By the same one it began not so long ago, and not later.
+        let date = |began_at: u64| if (at.saturating_sub(AWAY)..=at).contains(&began_at) { began_at } else { at };
+        for failover in self.recoveries.iter_mut().map(|recovery| &mut recovery.failover) {
+            if failover.recovered_at.is_none() {
+                failover.detected_at = date(failover.detected_at);
+            }
+        }
+        for drain in self.drains.iter_mut().filter(|drain| drain.ended_at.is_none()) {
+            drain.began_at = date(drain.began_at);
         }
     }
 

@@ -130,6 +130,8 @@ pub struct Coordinator {
     next_request: u32,
     /// Per host.
     hosts: Vec<Known>,
+    /// Where this coordinator is.
+    own_host: u16,
     /// Of several hosts: the box has been ready. A host that serves later does so whoever is missing.
     was_ready: bool,
     began_at: u64,
@@ -260,6 +262,7 @@ impl Coordinator {
             // No life takes the answers to another's requests for its own.
             next_request: (config.me.incarnation << 16) + 1,
             hosts: vec![Known::default(); config.hosts.hosts.len()],
+            own_host: 0,
             began_at: now,
             given_at: now,
             refreshed_at: now,

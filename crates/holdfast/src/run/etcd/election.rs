@@ -1,4 +1,4 @@
-//! The election: a candidate waits until nobody leads, and then leads for as long as etcd hears it.
+//! The election: a candidate waits until nobody leads, and then leads for as long as etcd hears it. It tries to only while it is wanted.
 //!
 //! A leader renews its lease several times before it ends, and counts the lease from before it asked: by its own clock it leads no longer than by the server's.
 //! A life that follows another of the same box knows that the other has ended, and gives its lease up for it; everyone else waits until that is over.
@@ -45,7 +45,7 @@ pub(in crate::run) struct Candidacy {
     news: Receiver<Leadership>,
     client: Client,
     lease: Arc<AtomicI64>,
-    _going: Sender<()>,
+    going: Sender<()>,
 }
 
 /// Between two looks at whether somebody leads.
@@ -53,17 +53,20 @@ fn look_interval(config: &Etcd) -> Duration {
     Duration::from_millis((config.lease_ms / 10).clamp(50, 500))
 }
 
+/// Looks of others that a modest candidate lets pass.
+const MODESTY: u32 = 3;
+
 /// Taken off a lease: clocks differ in speed, and a turn of a loop takes its time.
 fn margin(lease: Duration) -> Duration {
     (lease / 10).max(Duration::from_millis(100))
 }
 
 impl Candidacy {
-    /// Begins to campaign, for the box with this number.
+    /// Begins to campaign, for the box with this number, or its part on the host of this name.
     ///
     /// # Errors
     /// A file with a certificate or a key that is none; what the system says.
-    pub(in crate::run) fn begin(config: Etcd, life_of_box: u64) -> Result<Candidacy, Trouble> {
+    pub(in crate::run) fn begin(config: Etcd, host: &str, life_of_box: u64) -> Result<Candidacy, Trouble> {
         let system = |error: io::Error| Trouble(error.to_string());
         let tls = http::tls(&config).map_err(Trouble)?;
         let contact = Arc::new(Contact::new().map_err(system)?);
@@ -74,7 +77,7 @@ impl Candidacy {
         let lease = Arc::new(AtomicI64::new(0));
         let mut campaign = Campaign {
             me: Leader {
-                host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+                host: host.to_owned(),
                 pid: std::process::id(),
                 life_of_box: format!("{life_of_box:016x}"),
                 incarnation: 0,
@@ -82,10 +85,22 @@ impl Candidacy {
             client: client(CAMPAIGN),
             keeper: Some(client(KEEPER)),
             lease: lease.clone(),
+            vacant_since: None,
         };
         let run = move || campaign.run(&stop, &sender);
         std::thread::Builder::new().name("etcd".to_owned()).spawn(run).map_err(system)?;
-        Ok(Candidacy { client: client(END), contact, news, lease, _going: going })
+        Ok(Candidacy { client: client(END), contact, news, lease, going })
+    }
+
+    /// For so long it may try to lead; if it is modest, after others have had the time to.
+    pub(in crate::run) fn want(&self, period: Duration, is_modest: bool) {
+        self.contact.is_modest.store(is_modest, Ordering::Relaxed);
+        let was_wanted = self.contact.is_wanted();
+        self.contact.wanted_until.store(boot_time().saturating_add(nanoseconds(period)), Ordering::Relaxed);
+        if !was_wanted {
+            // It has not waited for its next look.
+            let _ = self.going.send(());
+        }
     }
 
     /// What is known of the election.
@@ -116,6 +131,8 @@ struct Campaign {
     keeper: Option<Client>,
     /// The lease on which the leadership hangs; 0 without one.
     lease: Arc<AtomicI64>,
+    /// Since when nobody has led, as far as it has looked, ns.
+    vacant_since: Option<u64>,
 }
 
 /// Who leads, if it can be read, and the lease on which that hangs.
@@ -138,7 +155,7 @@ impl Campaign {
                 Ok(None) => {}
                 Err(trouble) => self.client.contact.trouble(CAMPAIGN, &trouble),
             }
-            if stop.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
+            if stop.recv_timeout(interval) == Err(RecvTimeoutError::Disconnected) {
                 return;
             }
         }
@@ -163,6 +180,7 @@ impl Campaign {
             seen = self.look()?;
         }
         if let Some((leader, lease)) = leader_of(&seen) {
+            self.vacant_since = None;
             let is_readable = leader.is_some();
             self.client.contact.words().leader = leader;
             return match lease {
@@ -174,6 +192,13 @@ impl Campaign {
             };
         }
         self.client.contact.words().leader = None;
+        let now = boot_time();
+        let vacant = now.saturating_sub(*self.vacant_since.get_or_insert(now));
+        let contact = &self.client.contact;
+        let others_first = nanoseconds(MODESTY * look_interval(&self.client.config));
+        if !contact.is_wanted() || contact.is_modest.load(Ordering::Relaxed) && vacant < others_first {
+            return Ok(None);
+        }
         let (highest, changed) = match seen.found(1) {
             None => (0, 0),
             Some(found) => {

@@ -27,7 +27,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, Error as _};
 use serde_json::{Value, json};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -58,6 +58,9 @@ pub(super) struct Contact {
     answered_at: AtomicU64,
     /// Until when this process leads for certain; 0 while it does not.
     leads_until: AtomicU64,
+    /// Until when it may try to, and whether others are to try first.
+    wanted_until: AtomicU64,
+    is_modest: AtomicBool,
     words: Mutex<Words>,
     wake: OwnedFd,
 }
@@ -77,6 +80,8 @@ impl Contact {
             began_at: boot_time(),
             answered_at: AtomicU64::new(0),
             leads_until: AtomicU64::new(0),
+            wanted_until: AtomicU64::new(0),
+            is_modest: AtomicBool::new(false),
             words: Mutex::default(),
             wake: rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
         })
@@ -119,6 +124,11 @@ impl Contact {
     /// Whether this process leads, for certain.
     pub(super) fn leads(&self) -> bool {
         boot_time() < self.leads_until.load(Ordering::Relaxed)
+    }
+
+    /// It may try to lead.
+    fn is_wanted(&self) -> bool {
+        boot_time() < self.wanted_until.load(Ordering::Relaxed)
     }
 
     /// It leads no more.

@@ -37,6 +37,13 @@ fn config(endpoint: &str, lease: Duration) -> Etcd {
     Etcd { endpoints: vec![endpoint], prefix: "/holdfast/test".to_owned(), ca: None, certificate: None, lease_ms }
 }
 
+/// One that is always wanted.
+fn wanted(config: Etcd, box_number: u64) -> Candidacy {
+    let candidate = Candidacy::begin(config, "here", box_number).unwrap();
+    candidate.want(Duration::MAX, false);
+    candidate
+}
+
 impl World {
     fn new(lease: Duration) -> World {
         let home = tempfile::tempdir().unwrap();
@@ -50,7 +57,7 @@ impl World {
     }
 
     fn candidate(&self, box_number: u64) -> Candidacy {
-        Candidacy::begin(self.config.clone(), box_number).unwrap()
+        wanted(self.config.clone(), box_number)
     }
 
     /// A client beside all others, and more patient.
@@ -178,7 +185,7 @@ const WORLD_OF_CHILD: &str = "HOLDFAST_TEST_ETCD";
 
 /// What is killed in the next test: leads, starts runtimes, and says what it has kept.
 fn lead_until_killed(endpoint: &str) {
-    let candidate = Candidacy::begin(config(endpoint, LEASE), 1).unwrap();
+    let candidate = wanted(config(endpoint, LEASE), 1);
     let mut leadership = elected(&candidate);
     let mut coordinator = Coordinator::new(coordinator_config(leadership.incarnation), 1);
     for turn in 1..4u64 {
@@ -237,6 +244,52 @@ fn the_next_life_in_the_same_box_does_not_wait() {
     assert_eq!(elected(&next).incarnation, 2);
     assert!(began.elapsed() < Duration::from_secs(10), "it took {:?}", began.elapsed());
     wait("the first learns it", PATIENCE, || first.contact().is_over().then_some(()));
+}
+
+/// A candidate whose host does not reach the others is not wanted: it knows who leads and what is wrong with etcd, and is not elected when nobody leads; but soon
+/// when it is wanted. One that was wanted for a while is not afterwards.
+#[test]
+fn who_is_not_wanted_is_not_elected() {
+    let world = World::new(LEASE);
+    let leader = world.candidate(1);
+    let leadership = elected(&leader);
+    let unwanted = Candidacy::begin(world.config.clone(), "there", 2).unwrap();
+    let seen = wait("it knows who leads", PATIENCE, || unwanted.contact().leader());
+    assert_eq!((seen.host.as_str(), seen.incarnation), ("here", 1));
+    drop((leadership, leader));
+    wait("it knows that nobody leads", PATIENCE, || unwanted.contact().leader().is_none().then_some(()));
+    // Who is wanted is asked to stand back by nobody.
+    let next = world.candidate(3);
+    let leadership = elected(&next);
+    assert_eq!((leadership.incarnation, unwanted.poll().is_some()), (2, false));
+    unwanted.want(Duration::from_nanos(1), false);
+    drop((leadership, next));
+    wait("it knows that nobody leads", PATIENCE, || unwanted.contact().leader().is_none().then_some(()));
+    assert!(unwanted.poll().is_none() && !unwanted.contact().leads());
+    unwanted.want(Duration::MAX, false);
+    assert_eq!(elected(&unwanted).incarnation, 3);
+}
+
+/// Two candidates wait for the end of a leader, one of them modest: the other leads next, and the modest one when that is gone too and nobody else wants to.
+#[test]
+fn who_is_modest_lets_others_try_first() {
+    let world = World::new(LEASE);
+    let leader = world.candidate(1);
+    let leadership = elected(&leader);
+    let modest = Candidacy::begin(world.config.clone(), "there", 2).unwrap();
+    modest.want(Duration::MAX, true);
+    let other = world.candidate(3);
+    for candidate in [&modest, &other] {
+        wait("it knows who leads", PATIENCE, || candidate.contact().leader());
+    }
+    drop((leadership, leader));
+    let leadership = elected(&other);
+    assert!(modest.poll().is_none());
+    wait("it knows who leads", PATIENCE, || {
+        modest.contact().leader().filter(|leader| leader.incarnation == leadership.incarnation)
+    });
+    drop((leadership, other));
+    assert_eq!(elected(&modest).incarnation, 3);
 }
 
 /// etcd stands still: the leader leads no longer than its lease, and says why. When etcd goes on a candidate is elected, and when it is killed and started again it
@@ -325,11 +378,11 @@ fn with_tls_both_sides_show_who_they_are() {
     let mut config = config(&server.endpoint(), LEASE);
     config.ca = Some(client.ca.clone());
     config.certificate = Some((client.certificate.clone(), client.key.clone()));
-    let candidate = Candidacy::begin(config.clone(), 1).unwrap();
+    let candidate = wanted(config.clone(), 1);
     let mut leadership = elected(&candidate);
     keep(&mut leadership.store, vec![record(0, 600 << 10, true), record(1, 4, false)]);
     let trouble = |config: &Etcd| {
-        let candidate = Candidacy::begin(config.clone(), 2).unwrap();
+        let candidate = wanted(config.clone(), 2);
         wait("it complains", PATIENCE, || candidate.contact().current_trouble())
     };
     let nameless = trouble(&Etcd { certificate: None, ..config.clone() });
@@ -337,7 +390,7 @@ fn with_tls_both_sides_show_who_they_are() {
     assert!(misled.contains("certificate"), "{misled}");
     assert!(nameless.contains(&server.endpoint()), "{nameless}");
     // Files that are none.
-    let begin = |config: Etcd| Candidacy::begin(config, 3).map(drop).unwrap_err().0;
+    let begin = |config: Etcd| Candidacy::begin(config, "here", 3).map(drop).unwrap_err().0;
     let missing = begin(Etcd { ca: Some(home.path().join("none.pem")), ..config.clone() });
     assert!(missing.contains("none.pem"), "{missing}");
     let no_key = begin(Etcd { certificate: Some((client.certificate.clone(), client.certificate)), ..config });

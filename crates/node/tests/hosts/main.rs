@@ -1,0 +1,137 @@
+//! Three hosts that make one box: what becomes of flows, and of who serves the ports, when one of them dies or is cut off.
+
+mod leader;
+mod world;
+
+use holdfast_node::message::{MemberState, Protected};
+use world::{HOSTS, WITNESS, World};
+
+/// The host that serves dies with everything on it. The other begins to serve, and every flow goes on there where it was.
+#[test]
+fn the_host_that_serves_dies() {
+    let mut world = World::new();
+    assert_eq!(world.send(0, 40), 40);
+    assert_eq!(world.send(0, 40), 40);
+    world.kill(0);
+    world.pass(1000);
+    assert_eq!(world.serving(), [1]);
+    assert_eq!(world.send(1, 40), 40);
+    let flows = world.flows(&[1]);
+    assert_eq!(flows.len(), 40, "no flow ends because the other host's clock shows another day");
+    assert!(flows.values().all(|packets| *packets == 3), "{flows:?}");
+    assert!(!world.coordinator().survives_host());
+    // It comes back, and everything is safe again.
+    world.revive(0);
+    world.pass(1500);
+    assert_eq!((world.serving(), world.coordinator().protected()), (vec![1], Protected::Yes));
+    assert!(world.coordinator().survives_host());
+    assert_eq!(world.send(1, 40), 40);
+    assert!(world.flows(&[0, 1]).values().all(|packets| *packets == 4));
+}
+
+/// A host that does not serve dies: its flows go on at the other.
+#[test]
+fn a_host_of_runtimes_dies() {
+    let mut world = World::new();
+    assert_eq!(world.send(0, 40), 40);
+    assert!(world.flows(&[1]).len() > 5, "flows are on both hosts");
+    world.kill(1);
+    world.pass(600);
+    assert_eq!((world.serving(), world.send(0, 40)), (vec![0], 40));
+    assert!(world.flows(&[0]).values().all(|packets| *packets == 2));
+    assert_eq!(world.flows(&[0]).len(), 40);
+}
+
+/// The coordinator's host dies: traffic goes on, and when it is back it is the same as before.
+#[test]
+fn the_witness_dies() {
+    let mut world = World::new();
+    assert_eq!(world.send(0, 40), 40);
+    world.kill(WITNESS);
+    world.pass(2000);
+    assert_eq!((world.serving(), world.send(0, 60)), (vec![0], 60));
+    world.revive(WITNESS);
+    world.elect(WITNESS);
+    world.pass(1000);
+    assert_eq!((world.serving(), world.send(0, 60)), (vec![0], 60));
+    assert!(world.coordinator().failovers().next().is_none());
+}
+
+/// The host that serves is cut off from the others, in one direction or in both, while clients still reach it. It stops before another begins; when the
+/// links are whole again its runtimes are strangers, and new ones take their places.
+#[test]
+fn the_host_that_serves_is_cut_off() {
+    let (out, back) = ([(0, 1), (0, 2)], [(1, 0), (2, 0)]);
+    for cut in [out.to_vec(), back.to_vec(), [out, back].concat()] {
+        let mut world = World::new();
+        assert_eq!(world.send(0, 40), 40);
+        world.cut = cut.clone();
+        for _ in 0..60 {
+            // What it takes in is released by whoever is meant, or by nobody.
+            world.send(0, 40);
+        }
+        assert_eq!(world.serving(), [1], "{cut:?}");
+        assert_eq!(world.send(1, 40), 40, "{cut:?}");
+        assert_eq!(world.send(0, 40), 0, "{cut:?}");
+        world.cut.clear();
+        world.pass(1500);
+        assert_eq!((world.serving(), world.coordinator().protected()), (vec![1], Protected::Yes), "{cut:?}");
+        assert!(world.coordinator().survives_host(), "{cut:?}");
+        assert_eq!(world.send(1, 40), 40, "{cut:?}");
+        assert!(world.coordinator().status().all(|runtime| runtime.member.state == MemberState::Running));
+    }
+}
+
+/// Replicas lie on the other host; when there is none they lie beside their flows, and move as soon as there is one again.
+#[test]
+fn replicas_lie_on_the_other_host() {
+    let mut world = World::new();
+    assert_eq!(world.send(0, 40), 40);
+    let hosts_of = |world: &mut World| -> Vec<(u16, u16)> {
+        let status: Vec<_> = world.coordinator().status().map(|runtime| runtime.member).collect();
+        let host = |node: u16| status.iter().find(|member| member.node == node).map_or(99, |member| member.host);
+        let mut pairs = Vec::new();
+        for at in [0, 1] {
+            for (peer, (runtime, _)) in &world.hosts[at].runtimes {
+                let flows = runtime.flows(0).expect("a chain");
+                let owned = flows.iter().filter(|(_, header)| header.role == holdfast_protection::flows::role::OWNER);
+                pairs.extend(owned.map(|(_, header)| (host(peer.node), host(header.peer))));
+            }
+        }
+        pairs
+    };
+    assert!(hosts_of(&mut world).iter().all(|(owner, replica)| owner != replica && *replica < 2));
+    world.kill(1);
+    world.pass(1000);
+    assert_eq!(hosts_of(&mut world).len(), 40);
+    assert!(hosts_of(&mut world).iter().all(|pair| *pair == (0, 0)));
+    world.revive(1);
+    world.pass(1500);
+    assert!(hosts_of(&mut world).iter().all(|(owner, replica)| owner != replica && *replica < 2));
+}
+
+/// What the managers that are there say when somebody asks whether the box is ready.
+fn is_ready(world: &World) -> Vec<bool> {
+    let there = world.hosts.iter().filter(|host| !host.is_stopped);
+    there.map(|host| host.hub.manager.is_ready()).collect()
+}
+
+/// A box that has been ready loses the host that serves. The places there stay empty, and all the same the box is as ready as before: the host that
+/// serves next, and a manager that begins only then, open their ports.
+#[test]
+fn a_box_that_was_ready_is_ready_whoever_is_missing() {
+    let mut world = World::new();
+    assert_eq!(is_ready(&world), [true; HOSTS]);
+    world.kill(0);
+    // Before the start's patience is over nobody could know that the host does not come.
+    for _ in 0..20 {
+        world.pass(10);
+        assert_eq!(is_ready(&world), [true; HOSTS - 1]);
+    }
+    world.pass(200);
+    assert_eq!(world.serving(), [1]);
+    assert!(!world.coordinator().is_ready(), "two places are empty, and not long enough");
+    world.revive(WITNESS);
+    world.pass(100);
+    assert_eq!(is_ready(&world), [true; HOSTS - 1], "also a manager that has just begun");
+}
