@@ -102,6 +102,8 @@ pub struct Switch {
     last_stamp: u64,
     /// How far stamps are ahead of this host's clock, ns: they go on where those of the life before ended.
     clock_ahead: Option<i64>,
+    /// The last stamp that was given without knowing the time.
+    untimed: u64,
     next_epoch: u32,
     next_tick: u64,
     sweep_at: usize,
@@ -136,6 +138,7 @@ impl Switch {
             rebuild: config.succeeds.then(Rebuild::default),
             last_stamp: 0,
             clock_ahead: None,
+            untimed: 0,
             next_epoch: 1,
             next_tick: 0,
             sweep_at: 0,
@@ -232,6 +235,12 @@ impl Switch {
     /// The next stamp.
     #[inline]
     fn stamp(&mut self, now: u64) {
+        if self.rebuild.is_some() && self.clock_ahead.is_none() {
+            // What time it is by the stamps of the life before nobody has told yet, and this host's clock may be days ahead.
+            self.last_stamp += 1;
+            self.untimed = self.last_stamp;
+            return;
+        }
         let time = now.saturating_add_signed(self.clock_ahead.unwrap_or(0));
         self.last_stamp = time.max(self.last_stamp + 1);
     }
@@ -530,7 +539,11 @@ impl Switch {
     /// Sends on what waited and need not wait any more.
     fn retry_held(&mut self, now: u64, out: &mut Vec<(Peer, Packet)>, pool: &mut dyn PacketPool) {
         let held = core::mem::take(&mut self.held);
-        for Held { since, key, packet } in held {
+        for Held { since, key, mut packet } in held {
+            if packet.meta.stamp <= self.untimed {
+                self.stamp(now);
+                packet.meta.stamp = self.last_stamp;
+            }
             let waiting = self.held.len();
             let hash = self.routes.hash(&key);
             self.route(key, hash, packet, now, out, pool);
