@@ -20,6 +20,7 @@ mod keys;
 mod link;
 mod replay;
 
+pub use format::Overheard;
 pub use inbox::{Arrived, Inbox};
 pub use keys::{Key, KeyRing, KeyRingError, MAX_KEYS};
 

@@ -1,6 +1,9 @@
 //! Frames of the simulated peers, and what they read back.
 
+use crate::script::record_name;
 use holdfast_node::address::{NodeId, node_of};
+use holdfast_node::channel::Overheard;
+use holdfast_node::message::{self, Control};
 use holdfast_wire::header::{ETHERTYPE_FABRIC, Ipv4, Tcp, Udp, proto};
 use holdfast_wire::{FlowKey, Packet, checksum, map_v4};
 use zerocopy::{FromBytes, IntoBytes};
@@ -153,19 +156,20 @@ pub(crate) fn destination(frame: &[u8]) -> Option<NodeId> {
     node_at(frame, 0)
 }
 
-/// Where a frame with messages says how long its records are, and where they begin.
-const RECORDS_LEN_AT: usize = 14 + 38;
-const RECORDS_AT: usize = 14 + 84;
-
 /// The kinds of the records in a frame.
 pub(crate) fn records(frame: &[u8]) -> impl Iterator<Item = u8> {
-    let len = frame.get(RECORDS_LEN_AT..RECORDS_LEN_AT + 2).map_or(0, |len| usize::from(u16::from_be_bytes([len[0], len[1]])));
-    let mut rest = if is_messages(frame) { frame.get(RECORDS_AT..RECORDS_AT + len).unwrap_or_default() } else { &[] };
-    core::iter::from_fn(move || {
-        let (&[kind, high, low], behind) = rest.split_first_chunk::<3>()?;
-        rest = behind.get(usize::from(u16::from_be_bytes([high, low]))..).unwrap_or_default();
-        Some(kind)
-    })
+    Overheard::read(frame).into_iter().flat_map(|overheard| overheard.records()).map(|(kind, _)| kind)
+}
+
+/// A record in a few words: what nodes tell one another now and then, whole.
+fn describe_record((kind, body): (u8, &[u8])) -> String {
+    let message = match kind {
+        message::kind::CONTROL => Control::decode(body).ok(),
+        message::kind::NUMBERED => message::numbered(body).ok().map(|(_, message)| message),
+        _ => None,
+    };
+    let name = record_name(kind);
+    message.map_or_else(|| name.clone(), |message| format!("{name} {message:?}"))
 }
 
 /// A frame in a few words, for traces.
@@ -177,12 +181,10 @@ pub(crate) fn describe(frame: &[u8]) -> String {
             let commit = frame.get(34..38).map_or(0, |bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
             format!("nsh index {index} flags {:02x} commit {commit} [{inner}]", frame.get(18).copied().unwrap_or(0))
         }
-        0x88b6 => {
-            let word =
-                |at: usize| frame.get(at..at + 4).map_or(0, |bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
-            let records: Vec<String> = records(frame).map(crate::script::record_name).collect();
-            format!("messages sequence {} acknowledges {}: {}", word(34), word(38), records.join(" "))
-        }
+        ETHERTYPE_FABRIC => Overheard::read(frame).map_or("sealed messages".to_owned(), |overheard| {
+            let records: Vec<String> = overheard.records().map(describe_record).collect();
+            format!("messages sequence {} acknowledges {}: {}", overheard.sequence, overheard.acknowledgement, records.join(", "))
+        }),
         0x0800 => match read(frame) {
             Some(seen) if seen.protocol == proto::TCP => format!(
                 "tcp {:?} > {:?} flags {:02x} seq {} ack {} len {}",

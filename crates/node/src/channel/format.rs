@@ -138,6 +138,40 @@ pub(super) fn are_records(bytes: &[u8]) -> bool {
     gather(bytes, 0, bytes.len()) == bytes.len()
 }
 
+/// What anybody on the way can read of a frame that is not sealed: for traces, and for worlds that fail when a certain message passes.
+#[derive(Debug, Clone, Copy)]
+pub struct Overheard<'a> {
+    /// The frame's number.
+    pub sequence: u32,
+    /// The number that its sender expects next.
+    pub acknowledgement: u32,
+    records: &'a [u8],
+}
+
+impl<'a> Overheard<'a> {
+    /// Reads a frame. `None` if it carries no messages, is sealed, or is not whole.
+    pub fn read(frame: &'a [u8]) -> Option<Overheard<'a>> {
+        let (ethernet, rest) = frame.split_at_checked(ETHERNET_LEN)?;
+        let (header, records) = Header::ref_from_prefix(rest).ok()?;
+        let is_ours =
+            ethernet[12..] == ETHERTYPE_FABRIC.to_be_bytes() && header.magic.get() == MAGIC && header.version == VERSION;
+        let records = records.get(..usize::from(header.length.get()))?;
+        let is_readable = is_ours && header.flags & SEALED == 0 && are_records(records);
+        is_readable.then(|| Overheard { sequence: header.sequence.get(), acknowledgement: header.acknowledgement.get(), records })
+    }
+
+    /// Kind and body of each record.
+    pub fn records(&self) -> impl Iterator<Item = (u8, &'a [u8])> + use<'a> {
+        let mut rest = self.records;
+        core::iter::from_fn(move || {
+            let (&[kind, high, low], behind) = rest.split_first_chunk::<RECORD_HEADER_LEN>()?;
+            let (body, behind) = behind.split_at_checked(usize::from(u16::from_be_bytes([high, low])))?;
+            rest = behind;
+            Some((kind, body))
+        })
+    }
+}
+
 /// True if `a` comes after `b`, for numbers that begin anew after the last.
 pub(super) fn after(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 > 0
