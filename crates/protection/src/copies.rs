@@ -2,7 +2,7 @@
 
 use crate::flows::{ActorHeader, role};
 use crate::numbers::{reached, split_u32};
-use crate::{Flows, Outbox, Peer};
+use crate::{Flows, Outbox, Peer, Slot};
 use holdfast_wire::{DropReason, FlowKey};
 use zerocopy::FromBytes;
 
@@ -14,8 +14,17 @@ pub(crate) fn is_newer(theirs: &ActorHeader, ours: &ActorHeader) -> bool {
     }
 }
 
-/// Keeps a flow as its owner `from` sent it. A flow that is owned here under an older epoch becomes a copy: `demote` is told with what was its own holder.
-/// `accepts_all`, for checkers that must find it: also what is older.
+/// A flow that was owned here, or is on its way to its new owner, has become a copy.
+pub(crate) struct Demoted {
+    pub(crate) slot: Slot,
+    pub(crate) key: FlowKey,
+    /// Who held the copy of what was here.
+    pub(crate) holder: Peer,
+    /// That copy is of this epoch or an earlier one.
+    pub(crate) epoch: u32,
+}
+
+/// Keeps a flow as its owner `from` sent it. One that was owned here under an older epoch, or has just left, becomes a copy: `demote` is told. `accepts_all`, for checkers that must find it: also what is older.
 ///
 /// # Errors
 /// Why it is not kept. There is no older copy here then either, to be found later in its place.
@@ -24,7 +33,7 @@ pub(crate) fn save(
     from: Peer,
     block: &[u8],
     accepts_all: bool,
-    demote: impl FnOnce(Peer),
+    demote: impl FnOnce(Demoted),
     out: &mut Outbox,
 ) -> Result<(), DropReason> {
     let (theirs, _) = ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
@@ -40,8 +49,11 @@ pub(crate) fn save(
                 return Err(DropReason::StaleEpoch);
             }
             let role = ours.role;
+            if is_ours || role == role::DEPARTED {
+                let holder = Peer { node: ours.peer, incarnation: ours.peer_incarnation };
+                demote(Demoted { slot: found.slot, key: theirs.key, holder, epoch: theirs.epoch.wrapping_sub(1) });
+            }
             if is_ours {
-                demote(Peer { node: ours.peer, incarnation: ours.peer_incarnation });
                 out.demoted.push(found.slot);
             }
             if !matches!(role, role::REPLICA | role::ARRIVING) {

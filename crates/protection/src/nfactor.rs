@@ -14,6 +14,7 @@ mod restore;
 #[cfg(test)]
 mod tests;
 
+use crate::copies::Demoted;
 use crate::flows::{flag, role};
 use crate::numbers::{Inbound, Inbounds, Sent, key_of, only_u32, reached, split_block, split_refusal};
 use crate::parting::{self, Holder, Parting};
@@ -262,11 +263,11 @@ impl NfActor {
         let (number, block) = split_block(flows, body)?;
         // First the number: what came late or twice must not bring back a flow that has ended since.
         self.take_number(from, number)?;
-        let links = &mut self.links;
-        let demote = |holder: Peer| {
-            forget_holder(links, holder);
-        };
-        let saved = copies::save(flows, from, block, self.planted.no_epoch_check, demote, out);
+        let mut demoted = None;
+        let saved = copies::save(flows, from, block, self.planted.no_epoch_check, |one| demoted = Some(one), out);
+        if let Some(Demoted { slot, key, holder, epoch }) = demoted {
+            self.leave_snapshots(slot, holder, from, epoch, key);
+        }
         saved.inspect_err(|reason| self.inbound.from(from).refuse(number, *reason))
     }
 
@@ -276,6 +277,16 @@ impl NfActor {
         forget_holder(&mut self.links, holder);
         if holder.node != 0 {
             self.parting.end(holder, epoch, key);
+        }
+    }
+
+    /// The flow has gone to `to`: what that one has is no snapshot any more.
+    fn leave_snapshots(&mut self, slot: Slot, holder: Peer, to: Peer, epoch: u32, key: FlowKey) {
+        if holder == to {
+            forget_holder(&mut self.links, holder);
+            self.parting.gone(slot);
+        } else {
+            self.end_snapshots(slot, holder, epoch, key);
         }
     }
 
@@ -374,13 +385,7 @@ impl Protection for NfActor {
     fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: u32, _out: &mut Outbox) -> bool {
         let header = *flows.header(slot);
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
-        match holder == to {
-            true => {
-                forget_holder(&mut self.links, holder);
-                self.parting.gone(slot);
-            }
-            false => self.end_snapshots(slot, holder, old_epoch, header.key),
-        }
+        self.leave_snapshots(slot, holder, to, old_epoch, header.key);
         // What is left here is the flow as it went: that is its first snapshot.
         flows.set_role(slot, role::REPLICA);
         let header = flows.header_mut(slot);

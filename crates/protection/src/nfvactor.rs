@@ -13,6 +13,7 @@
 
 mod handed;
 
+use crate::copies::Demoted;
 use crate::flows::{flag, role};
 use crate::numbers::{Inbounds, Sent, key_of, only_u32, reached, split_block, split_refusal};
 use crate::parting::{self, Holder, Parting};
@@ -291,7 +292,11 @@ impl NfvActor {
         let (commit, block) = split_block(flows, body)?;
         // First the number: what came late or twice must not write over what is newer, or bring back a flow that has ended since.
         self.take_commit(from, commit)?;
-        let saved = copies::save(flows, from, block, self.planted.no_epoch_check, |_| {}, out);
+        let mut demoted = None;
+        let saved = copies::save(flows, from, block, self.planted.no_epoch_check, |one| demoted = Some(one), out);
+        if let Some(Demoted { slot, key, holder, epoch }) = demoted {
+            self.end_copies(slot, if holder == from { Peer::default() } else { holder }, epoch, key);
+        }
         saved.inspect_err(|reason| {
             let inbound = self.inbound.from(from);
             inbound.refuse(commit, *reason);
