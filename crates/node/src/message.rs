@@ -262,12 +262,12 @@ pub enum Control {
         /// Flows taken over.
         flows: u64,
     },
-    /// Runtime to coordinator: flows recovered here hold these numbers of a pool. Comes before [`Control::Recovered`].
+    /// Runtime to coordinator: flows that came here hold these numbers of a pool. Comes before [`Control::Recovered`].
     Adopted {
         /// The pool.
         pool: PoolId,
-        /// Numbers.
-        numbers: Vec<u32>,
+        /// Numbers, each with the epoch under which its flow came, or 0 if that is not remembered.
+        numbers: Vec<(u32, u32)>,
     },
     /// Coordinator to switch: every replica has reported; routes that still lead to the failed runtime lead nowhere.
     Sweep {

@@ -164,7 +164,7 @@ fn a_second_failure_during_recovery_does_not_free_what_is_held() {
     bench.recovered(c, a);
     bench.kill(b);
     assert_eq!(bench.account().quarantined, 2, "B may have had A's flows");
-    bench.tell(c, &Control::Adopted { pool: POOL, numbers: vec![block * 256 + 3] });
+    bench.tell(c, &Control::Adopted { pool: POOL, numbers: vec![(block * 256 + 3, 1)] });
     bench.recovered(c, b);
     assert_eq!(bench.account(), Account { free: 3, granted: 1, quarantined: 0, foreign: 1 });
     for _ in 0..2 {
@@ -182,7 +182,7 @@ fn an_owner_hears_of_numbers_that_others_hold_after_all() {
     let mut bench = Bench::new(3, 4);
     let [b, c] = [17, 18].map(|node| bench.peer(node));
     let number = granted(&bench.told(c))[0].0 * 256 + 9;
-    bench.tell(b, &Control::Adopted { pool: POOL, numbers: vec![number] });
+    bench.tell(b, &Control::Adopted { pool: POOL, numbers: vec![(number, 1)] });
     assert_eq!(bench.told(c), [Control::Taken { pool: POOL, numbers: vec![number] }]);
     bench.tell(b, &Control::Returned { pool: POOL, numbers: vec![number] });
     assert_eq!(bench.told(c), [Control::Returned { pool: POOL, numbers: vec![number] }]);

@@ -335,7 +335,7 @@ proptest! {
                     host.runtimes[at % count].errands.push(Control::Returned { pool: POOL, numbers: vec![3] });
                 }
                 Event::Adopt(at, number) if count > 0 => {
-                    host.runtimes[at % count].errands.push(Control::Adopted { pool: POOL, numbers: vec![number] });
+                    host.runtimes[at % count].errands.push(Control::Adopted { pool: POOL, numbers: vec![(number, 1)] });
                 }
                 Event::Die(kept) => {
                     host.now += MILLISECOND;
@@ -407,9 +407,10 @@ fn the_log_is_bounded() {
     for number in 0..10_000 {
         host.turn();
         if let Some(runtime) = host.runtimes.first_mut() {
-            runtime
-                .errands
-                .push(Control::Adopted { pool: POOL, numbers: (0..100).map(|step| (number * 7 + step) % 3000).collect() });
+            runtime.errands.push(Control::Adopted {
+                pool: POOL,
+                numbers: (0..100).map(|step| ((number * 7 + step) % 3000, number + 1)).collect(),
+            });
         }
         longest = longest.max(host.disk.iter().map(|record| record.bytes.len()).sum::<usize>());
     }
@@ -430,12 +431,12 @@ fn an_errand_that_overtakes_the_account_hides_none_before_it() {
     }
     let free = (0..BLOCKS).find(|block| !host.owners.contains_key(block)).expect("a block is left");
     host.coordinator = None;
-    host.runtimes[0].errands.push(Control::Adopted { pool: POOL, numbers: vec![free * 256 + 7] });
+    host.runtimes[0].errands.push(Control::Adopted { pool: POOL, numbers: vec![(free * 256 + 7, 1)] });
     host.turn();
     host.begin_again();
     let coordinator = Peer { node: COORDINATOR, incarnation: host.life };
     host.runtimes[0].fabric.set_peer(coordinator);
-    host.runtimes[0].errands.push(Control::Adopted { pool: POOL, numbers: vec![free * 256 + 8] });
+    host.runtimes[0].errands.push(Control::Adopted { pool: POOL, numbers: vec![(free * 256 + 8, 2)] });
     host.turn_runtimes();
     for _ in 0..50 {
         host.turn();

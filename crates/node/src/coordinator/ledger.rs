@@ -5,12 +5,41 @@
 //! numbers their flows hold; when all have reported, the block can be granted again, without those. A number that a flow holds outside the
 //! block's owner is *foreign*: the ledger knows who has the flow, so that the number becomes free when the flow ends there, or
 //! is lost with that runtime. When flow and block are at one runtime the number is that runtime's own affair.
+//!
+//! What a runtime tells may come late, after that of the one to which the flow has gone on: the newest epoch counts.
 
 use crate::message::PoolId;
 use holdfast_nf::shared::{BLOCK_LEN, BlockMask};
 use holdfast_protection::Peer;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+
+/// So many numbers are remembered of those that are foreign no more: word of one that is forgotten and was still on its way keeps the number taken for as
+/// long as its sender lives.
+const SETTLED: usize = 1024;
+
+/// Numbers that are foreign no more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+struct Settled {
+    /// Under which epoch they last were.
+    epochs: BTreeMap<u32, u32>,
+    /// In the order in which they came.
+    order: VecDeque<u32>,
+}
+
+impl Settled {
+    fn insert(&mut self, number: u32, epoch: u32) {
+        if epoch == 0 || self.epochs.insert(number, epoch).is_some() {
+            return;
+        }
+        self.order.push_back(number);
+        if self.order.len() > SETTLED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.epochs.remove(&oldest);
+        }
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Owner {
@@ -32,7 +61,9 @@ pub struct Ledger {
     /// Which pool.
     pub id: PoolId,
     blocks: Vec<Block>,
-    holders: BTreeMap<u32, Peer>,
+    /// Who has the flow that holds a foreign number, and under which epoch it came there.
+    holders: BTreeMap<u32, (Peer, u32)>,
+    settled: Settled,
     cursor: usize,
     step: usize,
 }
@@ -57,7 +88,7 @@ impl Ledger {
         let blocks = (0..count).map(|_| Block { owner: Owner::Nobody, foreign: [0; 4] }).collect();
         // Blocks are granted far apart, so that every runtime gets some of every address of a NAT pool.
         let step = (1..=count.max(1)).rev().find(|step| step * 8 <= count * 5 && gcd(*step, count.max(1)) == 1).unwrap_or(1);
-        Ledger { id, blocks, holders: BTreeMap::new(), cursor: 0, step }
+        Ledger { id, blocks, holders: BTreeMap::new(), settled: Settled::default(), cursor: 0, step }
     }
 
     /// Up to `count` free blocks, in the order in which they are to be granted. Nothing has changed.
@@ -77,10 +108,10 @@ impl Ledger {
             granted.push((number, block.foreign));
             // Of the numbers in it that its own flows hold it has reported, and keeps account from now on.
             let numbers = number * BLOCK_LEN..(number + 1) * BLOCK_LEN;
-            let own = self.holders.range(numbers).filter(|(_, holder)| **holder == to).map(|(number, _)| *number);
+            let own = self.holders.range(numbers).filter(|(_, (holder, _))| *holder == to).map(|(number, _)| *number);
             for number in own.collect::<Vec<_>>() {
-                self.holders.remove(&number);
                 set(&mut block.foreign, number % BLOCK_LEN, false);
+                settle(&mut self.holders, &mut self.settled, number, None);
             }
         }
         granted
@@ -114,18 +145,22 @@ impl Ledger {
         }
     }
 
-    /// A recovered flow at `holder` holds this number. Returns the runtime that has its block and must be told that it is taken.
-    pub fn adopted(&mut self, holder: Peer, number: u32) -> Option<Peer> {
+    /// A flow that came to `holder` under this epoch, or 0 if that is not known, holds this number. Returns the runtime that has its block and must be told
+    /// that it is taken.
+    pub fn adopted(&mut self, holder: Peer, number: u32, epoch: u32) -> Option<Peer> {
+        if self.is_past(number, epoch) {
+            return None;
+        }
         let block = self.blocks.get_mut((number / BLOCK_LEN) as usize)?;
         let bit = number % BLOCK_LEN;
         if block.owner == Owner::Runtime(holder) {
-            self.holders.remove(&number);
             set(&mut block.foreign, bit, false);
+            settle(&mut self.holders, &mut self.settled, number, Some(epoch));
             return None;
         }
         let was_known = is_set(&block.foreign, bit);
         set(&mut block.foreign, bit, true);
-        self.holders.insert(number, holder);
+        self.holders.insert(number, (holder, epoch));
         match block.owner {
             Owner::Runtime(owner) if !was_known => Some(owner),
             _ => None,
@@ -140,7 +175,7 @@ impl Ledger {
                 block.owner = Owner::Nobody;
             }
         }
-        let lost: Vec<u32> = self.holders.iter().filter(|(_, holder)| **holder == dead).map(|(number, _)| *number).collect();
+        let lost: Vec<u32> = self.holders.iter().filter(|(_, (holder, _))| *holder == dead).map(|(number, _)| *number).collect();
         lost.into_iter().filter_map(|number| self.returned(dead, number).map(|owner| (owner, number))).collect()
     }
 
@@ -148,17 +183,26 @@ impl Ledger {
     pub fn returned(&mut self, from: Peer, number: u32) -> Option<Peer> {
         let block = self.blocks.get_mut((number / BLOCK_LEN) as usize)?;
         match self.holders.get(&number) {
-            Some(holder) if *holder == from => {}
+            Some((holder, _)) if *holder == from => {}
             // The block was on its way to where the flow was, with this number marked as taken.
             None if block.owner == Owner::Runtime(from) => return Some(from),
             // Another has the flow now.
             _ => return None,
         }
-        self.holders.remove(&number);
         set(&mut block.foreign, number % BLOCK_LEN, false);
+        settle(&mut self.holders, &mut self.settled, number, None);
         match block.owner {
             Owner::Runtime(owner) => Some(owner),
             Owner::Nobody | Owner::Quarantined(_) => None,
+        }
+    }
+
+    /// Whether the flow that had this number under this epoch is known to have gone on, or to have ended.
+    fn is_past(&self, number: u32, epoch: u32) -> bool {
+        let is_older = |known: u32| known != 0 && (epoch == 0 || known.wrapping_sub(epoch) as i32 > 0);
+        match self.holders.get(&number) {
+            Some((_, known)) => is_older(*known),
+            None => epoch != 0 && self.settled.epochs.get(&number).is_some_and(|known| is_older(*known)),
         }
     }
 
@@ -182,6 +226,12 @@ impl Ledger {
         }
         account
     }
+}
+
+/// The number is foreign no more. Under which epoch it was is remembered.
+fn settle(holders: &mut BTreeMap<u32, (Peer, u32)>, settled: &mut Settled, number: u32, epoch: Option<u32>) {
+    let known = holders.remove(&number).map(|(_, epoch)| epoch);
+    settled.insert(number, epoch.or(known).unwrap_or(0));
 }
 
 fn is_set(mask: &BlockMask, bit: u32) -> bool {
@@ -212,6 +262,7 @@ mod tests {
         }
     }
 
+    const EPOCH: u32 = 9;
     const ID: PoolId = PoolId { chain: 0, function: 0, field: 0 };
     const A: Peer = Peer { node: 16, incarnation: 1 };
     const B: Peer = Peer { node: 17, incarnation: 1 };
@@ -239,7 +290,7 @@ mod tests {
         assert_eq!(ledger.grant(A, 9).len(), 1);
         ledger.quarantine(A);
         assert_eq!(ledger.grant(C, 1), []);
-        ledger.adopted(B, 3);
+        ledger.adopted(B, 3, EPOCH);
         assert_eq!(ledger.release(A), []);
         assert_eq!(ledger.grant(C, 1), [(0, [8, 0, 0, 0])]);
         assert_eq!(ledger.returned(A, 3), None, "it is not A's to return");
@@ -252,7 +303,7 @@ mod tests {
         let mut ledger = Ledger::new(ID, BLOCK_LEN);
         ledger.grant(A, 1);
         ledger.quarantine(A);
-        ledger.adopted(B, 7);
+        ledger.adopted(B, 7, EPOCH);
         ledger.release(A);
         ledger.grant(C, 1);
         ledger.quarantine(B);
@@ -266,11 +317,11 @@ mod tests {
         let mut ledger = Ledger::new(ID, BLOCK_LEN);
         ledger.grant(A, 1);
         ledger.quarantine(A);
-        ledger.adopted(B, 7);
+        ledger.adopted(B, 7, EPOCH);
         ledger.release(A);
         assert_eq!(ledger.grant(C, 1), [(0, [1 << 7, 0, 0, 0])]);
         ledger.quarantine(B);
-        assert_eq!(ledger.adopted(C, 7), None);
+        assert_eq!(ledger.adopted(C, 7, EPOCH), None);
         assert_eq!(ledger.release(B), []);
         assert_eq!(ledger.account().foreign, 0);
     }
@@ -282,7 +333,7 @@ mod tests {
         let mut ledger = Ledger::new(ID, BLOCK_LEN);
         ledger.grant(A, 1);
         ledger.quarantine(A);
-        ledger.adopted(B, 7);
+        ledger.adopted(B, 7, EPOCH);
         ledger.release(A);
         assert_eq!(ledger.grant(B, 1), [(0, [1 << 7, 0, 0, 0])]);
         assert_eq!(ledger.account().foreign, 0);
@@ -294,9 +345,45 @@ mod tests {
     fn an_owner_is_told_of_numbers_that_are_taken_after_all() {
         let mut ledger = Ledger::new(ID, BLOCK_LEN);
         ledger.grant(A, 1);
-        assert_eq!(ledger.adopted(B, 7), Some(A));
-        assert_eq!(ledger.adopted(C, 7), None);
+        assert_eq!(ledger.adopted(B, 7, EPOCH), Some(A));
+        assert_eq!(ledger.adopted(C, 7, EPOCH), None);
         assert_eq!(ledger.returned(B, 7), None, "C has the flow now");
         assert_eq!(ledger.returned(C, 7), Some(A));
+    }
+
+    /// A flow of A's goes to B, and on to C. What B says of it comes after what C says: it is C that has the flow, and when it ends
+    /// there the number is free, however late B is heard.
+    #[test]
+    fn word_that_comes_late_changes_nothing() {
+        let mut ledger = Ledger::new(ID, BLOCK_LEN);
+        ledger.grant(A, 1);
+        assert_eq!(ledger.adopted(C, 7, EPOCH + 1), Some(A));
+        assert_eq!(ledger.adopted(B, 7, EPOCH), None);
+        assert_eq!(ledger.release(B), [], "B has no flow with it");
+        assert_eq!(ledger.returned(C, 7), Some(A));
+        assert_eq!(ledger.adopted(B, 7, EPOCH), None);
+        assert_eq!(ledger.account().foreign, 0, "the flow has ended");
+        assert_eq!(ledger.adopted(B, 7, EPOCH + 2), Some(A), "another flow with the same number");
+    }
+
+    /// The flow comes back to A, whose number it is, before B is heard.
+    #[test]
+    fn word_that_comes_late_takes_nothing_from_the_blocks_owner() {
+        let mut ledger = Ledger::new(ID, BLOCK_LEN);
+        ledger.grant(A, 1);
+        assert_eq!(ledger.adopted(A, 7, EPOCH + 1), None);
+        assert_eq!(ledger.adopted(B, 7, EPOCH), None);
+        assert_eq!(ledger.account().foreign, 0);
+    }
+
+    /// The log was lost, and a runtime says again what its flows hold, without epochs: who is known to hold a number keeps it.
+    #[test]
+    fn an_announcement_is_believed_where_nothing_is_known() {
+        let mut ledger = Ledger::new(ID, BLOCK_LEN);
+        assert_eq!(ledger.adopted(B, 7, 0), None);
+        assert_eq!(ledger.adopted(C, 7, EPOCH), None);
+        assert_eq!(ledger.adopted(B, 7, 0), None);
+        ledger.release(B);
+        assert_eq!(ledger.account().foreign, 1, "C holds it");
     }
 }

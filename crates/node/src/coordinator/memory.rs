@@ -13,6 +13,7 @@ use crate::message::{Cause, Control, Drain, Failover, Member, MemberState, Order
 use crate::rules::RuleSet;
 use holdfast_protection::Peer;
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 
 /// A process that keeps dying is given time, ns: twice as much each time, so often.
 const SHORTEST_PAUSE: u64 = SECOND / 10;
@@ -46,8 +47,9 @@ pub(super) struct Place {
 pub(super) struct Recovery {
     pub(super) failover: Failover,
     pub(super) waiting: Vec<Peer>,
-    /// Those that are leaving are asked when the others have reported: what they have may be older.
-    later: Vec<Peer>,
+    /// Who is asked when these have reported, one group after the other: what the later ones have may be older. A replica lies on another host if there
+    /// is one, and those that are leaving get none. Runtimes know of this order.
+    later: VecDeque<Vec<Peer>>,
     /// Those that died before they reported: what they had recovered is known when they have been recovered from.
     after: Vec<Peer>,
 }
@@ -287,7 +289,7 @@ impl Memory {
             (drain.ended_at, drain.failed) = (Some(at), true);
         }
         let Some(place) = self.place(peer) else { return };
-        let cluster = place.member.cluster;
+        let Member { cluster, host, .. } = place.member;
         let was_running = matches!(place.member.state, MemberState::Running | MemberState::Leaving);
         place.member.state = MemberState::Failed;
         place.orders = Ordered::default();
@@ -311,16 +313,12 @@ impl Memory {
                 recovery.waiting.retain(|waiting| *waiting != peer);
                 recovery.after.push(peer);
             }
-            recovery.later.retain(|later| *later != peer);
+            recovery.later.iter_mut().for_each(|later| later.retain(|later| *later != peer));
         }
         self.view += 1;
         if !was_running {
             self.ask_later();
             return self.release(peer);
-        }
-        let waiting: Vec<Peer> = self.running_in(cluster).collect();
-        for other in &waiting {
-            self.order(*other, Control::Recover { node: peer.node, incarnation: peer.incarnation });
         }
         if self.recoveries.len() >= KEPT
             && let Some(done) = self.recoveries.iter().position(|recovery| recovery.failover.recovered_at.is_some())
@@ -328,10 +326,16 @@ impl Memory {
             self.recoveries.remove(done);
         }
         let failover = Failover { dead: peer, cause, detected_at: at, recovered_at: None, had: flows, flows: 0 };
-        let of_cluster = self.places.iter().filter(|place| place.member.cluster == cluster);
-        let leaving = of_cluster.filter(|place| place.member.state == MemberState::Leaving);
-        let later = leaving.map(|place| place.member.peer()).collect();
-        self.recoveries.push(Recovery { failover, waiting, later, after: Vec::new() });
+        let of_cluster = self.places.iter().map(|place| place.member).filter(|member| member.cluster == cluster);
+        let group =
+            |is_meant: &dyn Fn(&Member) -> bool| of_cluster.clone().filter(is_meant).map(|member| member.peer()).collect();
+        let running = |member: &Member| member.state == MemberState::Running;
+        let later = VecDeque::from([
+            group(&|member| running(member) && member.host != host),
+            group(&|member| running(member) && member.host == host),
+            group(&|member| member.state == MemberState::Leaving),
+        ]);
+        self.recoveries.push(Recovery { failover, waiting: Vec::new(), later, after: Vec::new() });
         self.ask_later();
     }
 
@@ -349,13 +353,16 @@ impl Memory {
         }
     }
 
-    /// Those that are leaving are asked when nobody else is waited for.
+    /// The next group is asked when nobody else is waited for.
     fn ask_later(&mut self) {
         let mut asked = Vec::new();
         for recovery in &mut self.recoveries {
-            if recovery.failover.recovered_at.is_none() && recovery.waiting.is_empty() {
-                recovery.waiting.append(&mut recovery.later);
-                asked.extend(recovery.waiting.iter().map(|peer| (*peer, recovery.failover.dead)));
+            while recovery.failover.recovered_at.is_none()
+                && recovery.waiting.is_empty()
+                && let Some(next) = recovery.later.pop_front()
+            {
+                asked.extend(next.iter().map(|peer| (*peer, recovery.failover.dead)));
+                recovery.waiting = next;
             }
         }
         for (peer, Peer { node, incarnation }) in asked {
@@ -378,8 +385,10 @@ impl Memory {
             }
             (Control::Adopted { pool, numbers }, Some(at)) => {
                 let ledger = &mut self.ledgers[at];
-                let taken: Vec<(Peer, u32)> =
-                    numbers.iter().filter_map(|number| ledger.adopted(from, *number).map(|owner| (owner, *number))).collect();
+                let taken = numbers
+                    .iter()
+                    .filter_map(|(number, epoch)| ledger.adopted(from, *number, *epoch).map(|owner| (owner, *number)));
+                let taken: Vec<(Peer, u32)> = taken.collect();
                 self.tell_owners(&taken, |numbers| Control::Taken { pool: *pool, numbers });
             }
             (Control::Returned { pool, numbers }, Some(at)) => {

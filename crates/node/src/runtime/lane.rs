@@ -6,6 +6,7 @@ use super::timers::Wheel;
 use crate::address::SWITCH;
 use crate::channel::Fabric;
 use crate::message::Ended;
+use holdfast_nf::shared::PoolEffect;
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position, SharedField};
 use holdfast_protection::flows::{ActorHeader, Found, flag, role};
 use holdfast_protection::{Admission, Flows, Outbox, Protection, Slot};
@@ -55,6 +56,17 @@ pub(crate) struct Lane {
     likely: Vec<Option<Found>>,
     undo: Vec<u8>,
     running: Option<(Slot, bool)>,
+    wishes: Vec<Wish>,
+}
+
+/// What a pool asks of the coordinator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wish {
+    pub(crate) function: u8,
+    pub(crate) field: u8,
+    pub(crate) effect: PoolEffect,
+    /// Of the flow because of which it is asked, if it has just come here; or 0.
+    pub(crate) epoch: u32,
 }
 
 impl Lane {
@@ -88,6 +100,7 @@ impl Lane {
             likely: Vec::with_capacity(256),
             undo,
             running: None,
+            wishes: Vec::new(),
         }
     }
 
@@ -461,9 +474,30 @@ impl Lane {
         if may_forget > 0 {
             self.chain.outdated(state, may_forget);
         }
+        self.gather_wishes(epoch);
         self.wheel.remove(&mut self.flows, slot);
         self.wheel.file(&mut self.flows, slot);
         self.retry = true;
+    }
+
+    /// Keeps what pools ask for because a flow came here under `epoch`, behind what they have asked for until now.
+    pub(crate) fn gather_wishes(&mut self, epoch: u32) {
+        let mut wishes = core::mem::take(&mut self.wishes);
+        self.visit_pools(|function, field, pool| {
+            wishes.extend(core::iter::from_fn(|| pool.backend().poll_effect()).map(|effect| Wish {
+                function,
+                field,
+                effect,
+                epoch,
+            }));
+        });
+        self.wishes = wishes;
+    }
+
+    /// What pools have asked for, in order.
+    pub(crate) fn take_wishes(&mut self) -> impl Iterator<Item = Wish> + '_ {
+        self.gather_wishes(0);
+        self.wishes.drain(..)
     }
 
     /// Visits every pool of the chain's functions.

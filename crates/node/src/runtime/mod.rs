@@ -28,7 +28,7 @@ use holdfast_protection::{Peer, Protection};
 use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH, Mac};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
-use lane::Lane;
+use lane::{Lane, Wish};
 use migration::Migrations;
 use pools::Errands;
 use recovery::Recoveries;
@@ -448,11 +448,9 @@ impl Runtime {
         let errands = &mut self.errands;
         for lane in &mut self.lanes {
             let chain = lane.index;
-            lane.visit_pools(|function, field, pool| {
-                while let Some(effect) = pool.backend().poll_effect() {
-                    errands.push(PoolId { chain, function, field }, effect);
-                }
-            });
+            for Wish { function, field, effect, epoch } in lane.take_wishes() {
+                errands.push(PoolId { chain, function, field }, effect, epoch);
+            }
         }
     }
 

@@ -11,18 +11,19 @@ use holdfast_nf::shared::PoolEffect;
 use std::collections::VecDeque;
 
 /// Numbers in one message: it fits a record however large they are.
-const NUMBERS: usize = 200;
+const NUMBERS: usize = 100;
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct Errands {
-    queue: VecDeque<(PoolId, PoolEffect)>,
+    /// Each with the epoch of the flow because of which it is asked, or 0.
+    queue: VecDeque<(PoolId, PoolEffect, u32)>,
     kept: Ordered,
 }
 
 impl Errands {
-    pub(super) fn push(&mut self, pool: PoolId, effect: PoolEffect) {
-        self.queue.push_back((pool, effect));
+    pub(super) fn push(&mut self, pool: PoolId, effect: PoolEffect, epoch: u32) {
+        self.queue.push_back((pool, effect, epoch));
     }
 
     /// An errand of no pool, after all that pools had until now.
@@ -56,10 +57,10 @@ impl Errands {
     }
 
     fn next(&self) -> Option<(Control, usize)> {
-        let &(pool, first) = self.queue.front()?;
+        let &(pool, first, _) = self.queue.front()?;
+        let same_pool = || self.queue.iter().take(NUMBERS).take_while(|(other, ..)| *other == pool);
         let alike = |number: fn(PoolEffect) -> Option<u32>| -> Vec<u32> {
-            let same_pool = self.queue.iter().take(NUMBERS).take_while(|(other, _)| *other == pool);
-            same_pool.map_while(|(_, effect)| number(*effect)).collect()
+            same_pool().map_while(|(_, effect, _)| number(*effect)).collect()
         };
         Some(match first {
             PoolEffect::WantBlock | PoolEffect::Request => (Control::WantBlock { pool }, 1),
@@ -69,7 +70,10 @@ impl Errands {
                 (Control::Returned { pool, numbers }, count)
             }
             PoolEffect::Adopted(_) => {
-                let numbers = alike(|effect| if let PoolEffect::Adopted(number) = effect { Some(number) } else { None });
+                let adopted = |(_, effect, epoch): &_| {
+                    if let PoolEffect::Adopted(number) = effect { Some((*number, *epoch)) } else { None }
+                };
+                let numbers: Vec<(u32, u32)> = same_pool().map_while(adopted).collect();
                 let count = numbers.len();
                 (Control::Adopted { pool, numbers }, count)
             }
@@ -77,7 +81,7 @@ impl Errands {
                 let blocks = alike(|effect| if let PoolEffect::Spare(block) = effect { Some(block) } else { None });
                 let count = blocks.len();
                 // The last message of an answer ends with its end.
-                let is_last = matches!(self.queue.get(count), Some((other, PoolEffect::SparedAll)) if *other == pool);
+                let is_last = matches!(self.queue.get(count), Some((other, PoolEffect::SparedAll, _)) if *other == pool);
                 (Control::Spared { pool, blocks, last: is_last }, count + usize::from(is_last))
             }
         })

@@ -111,9 +111,16 @@ impl Runtime {
                     })
                 };
                 self.fenced |= has_failed(me);
-                if members.iter().any(|member| member.peer() == me && member.state == MemberState::Leaving) {
-                    self.migrations.arrivals.give_back(has_failed, &mut self.lanes, &mut self.recoveries);
-                }
+                // In which order it asks what there is of the dead, the coordinator says: those first who have copies as they should be.
+                let own = members.iter().find(|member| member.peer() == me);
+                let is_leaving = own.is_some_and(|own| own.state == MemberState::Leaving);
+                let is_here = |member: &&Member| own.is_some_and(|own| own.host == member.host);
+                let is_alone = !members.iter().any(|member| member.state == MemberState::Running && !is_here(&member));
+                let is_asked_later = |dead: Peer| {
+                    let lived_here = members.iter().filter(is_here).any(|member| member.node == dead.node);
+                    has_failed(dead) && (is_leaving || lived_here && !is_alone)
+                };
+                self.migrations.arrivals.give_back(is_asked_later, &mut self.lanes, &mut self.recoveries);
                 self.members.clear();
                 let others = members.iter().filter(|member| member.node != me.node);
                 self.members.extend(

@@ -140,9 +140,9 @@ impl Arrivals {
         Ok(())
     }
 
-    /// This runtime is leaving, and asked last what it has of the dead. Who is asked before waits for what was on its way here: its routes go back.
-    pub(crate) fn give_back(&mut self, has_failed: impl Fn(Peer) -> bool, lanes: &mut [Lane], recoveries: &mut Recoveries) {
-        for batch in self.batches.extract_if(.., |batch| has_failed(batch.from)) {
+    /// Of these dead others are asked what they have before this runtime is, and wait for what was on its way here: its routes go back.
+    pub(crate) fn give_back(&mut self, is_asked_later: impl Fn(Peer) -> bool, lanes: &mut [Lane], recoveries: &mut Recoveries) {
+        for batch in self.batches.extract_if(.., |batch| is_asked_later(batch.from)) {
             let lane = &mut lanes[batch.lane];
             for (slot, generation) in batch.flows.into_iter().flatten() {
                 let header = lane.flows.header(slot);
@@ -253,10 +253,12 @@ impl Lane {
         let header = self.flows.header_mut(slot);
         // The switch may not have learnt the reply key from a packet that left before.
         header.flags = flag::UNCONFIRMED;
+        let epoch = header.epoch;
         self.flows.set_role(slot, role::OWNER);
         self.protection.arrived(&mut self.flows, slot, from);
         let (_, state) = self.flows.parts_mut(slot);
         lane::contain(&mut self.chain, state, shared, Chain::migrate_in);
+        self.gather_wishes(epoch);
         self.wheel.file(&mut self.flows, slot);
         self.retry = true;
     }

@@ -11,8 +11,8 @@
 //!
 //! Records are delivered; a mark may be lost, and is asked for again. At every moment one of the two has the flow whole, and each knows from the coordinator
 //! when the other dies. The source then claims the routes back, under the epochs that they got. The target claims what it had a replica of; what
-//! it has nothing of it renounces at the switch, so that the route is as before and the replica elsewhere may claim it. One that is leaving renounces
-//! everything, at once: whoever is asked before it waits for that.
+//! it has nothing of it renounces at the switch, so that the route is as before and the replica elsewhere may claim it. One that is asked later than
+//! others what it has renounces everything, at once: whoever is asked before it waits for that.
 //!
 //! In: orders, records, marks, deaths, the worker's time. Out: records, flows that come and go. Never: a packet.
 
