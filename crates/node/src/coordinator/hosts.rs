@@ -169,17 +169,25 @@ impl Coordinator {
         self.pending.push((self.serving_manager(), Control::Admit { peers }));
     }
 
-    /// A host is heard that is connected to more than half of all. Without one it is this coordinator that is cut off: it gives nobody up.
+    /// More than half of the hosts are heard, and its own is connected to as many, both ways. Without that it is this coordinator that is cut off: it gives
+    /// nobody up.
     pub(super) fn has_quorum(&self) -> bool {
+        if !self.is_joined() {
+            return true;
+        }
         // When its own link is cut, all the others fall silent within a moment: the last of them to be missed must not be taken for a majority.
         let is_fresh =
             |host: &Known| host.heard_at.is_some_and(|at| self.last_turn.saturating_sub(at) <= self.config.hosts.patience / 2);
-        let fresh =
-            self.hosts.iter().zip(0..).filter(|(host, _)| is_fresh(host)).fold(0u16, |bits, (_, number)| bits | 1 << number);
-        if self.is_joined() && !is_majority(fresh, self.hosts.len() as u16) {
-            return false;
-        }
-        !self.is_joined() || self.hosts.iter().any(|host| host.heard_at.is_some() && host.alone_since.is_none())
+        // Nor does it help to hear the others while they do not hear what is decided here.
+        let own = Some(&self.hosts[usize::from(self.own_host)]).filter(|own| is_fresh(own));
+        let connected = own.and_then(|own| own.beat.as_ref()).map_or(0, |beat| beat.connected);
+        let count = self.hosts.len() as u16;
+        is_majority(connected, count) && is_majority(self.hosts_that(is_fresh), count)
+    }
+
+    /// A bit for each of these hosts.
+    pub(super) fn hosts_that(&self, are_meant: impl Fn(&Known) -> bool) -> u16 {
+        self.hosts.iter().zip(0..).filter(|(host, _)| are_meant(host)).fold(0, |bits, (_, number)| bits | 1 << number)
     }
 
     /// Looks whether the hosts are there, and whether the ports are served.
@@ -223,18 +231,28 @@ impl Coordinator {
         }
     }
 
+    /// Whoever is to serve is given time to begin; and in a new life of this coordinator, every host to be heard.
+    fn is_soon_after(&self, since: u64, now: u64) -> bool {
+        now.saturating_sub(since) <= 3 * self.config.hosts.patience
+    }
+
+    /// Nothing is heard of a host, although it has had the time to say something.
+    fn is_gone(&self, host: u16, now: u64) -> bool {
+        self.hosts[usize::from(host)].heard_at.is_none() && !self.is_soon_after(self.began_at, now)
+    }
+
     /// The host that is to serve does, or may be about to.
     fn is_served(&self, now: u64) -> bool {
         let (term, count) = (self.memory.term, self.hosts.len() as u16);
-        // It is given time to begin; and in a new life of this coordinator, to be heard.
-        let is_soon = |since: u64| now.saturating_sub(since) <= 3 * self.config.hosts.patience;
         match &self.hosts[usize::from(self.memory.serving_host)].beat {
             _ if term == 0 => false,
-            None => is_soon(self.began_at),
+            None => self.is_soon_after(self.began_at, now),
             // The manager that was to serve is no more. Each term is one life of the switch: the next manager cannot go on with it.
             Some(_) if self.manager_life(self.memory.serving_host) != self.memory.serving_life => false,
             Some(beat) if beat.term > term => false,
-            Some(beat) if beat.term == term && !beat.serves => is_majority(beat.connected, count) && is_soon(self.given_at),
+            Some(beat) if beat.term == term && !beat.serves => {
+                is_majority(beat.connected, count) && self.is_soon_after(self.given_at, now)
+            }
             Some(_) => true,
         }
     }
@@ -276,7 +294,7 @@ impl Coordinator {
                 continue;
             }
             let cause = self.hearings[at].suspected.take();
-            if let Some(cause) = cause.or((!self.is_there(member.host)).then_some(Cause::Hung)) {
+            if let Some(cause) = cause.or(self.is_gone(member.host, now).then_some(Cause::Hung)) {
                 self.suspect(at, cause);
             }
         }
@@ -294,8 +312,7 @@ impl Coordinator {
     /// Whether flows would survive the death of any one host, as far as the hosts themselves go.
     pub fn survives_host(&self) -> bool {
         let count = self.hosts.len() as u16;
-        let known = self.hosts.iter().zip(0..).filter(|(host, _)| host.is_known);
-        let known = known.fold(0u16, |bits, (_, number)| bits | 1 << number);
+        let known = self.hosts_that(|host| host.is_known);
         let survives = |dead: u16| {
             let rest = known & !(1 << dead);
             let has = |is_meant: fn(&HostConfig) -> bool| {

@@ -24,11 +24,7 @@ impl Coordinator {
             drained: self.memory.places.iter().filter(|place| place.is_drained).map(|place| place.member.node).collect(),
             spare: self.memory.places.iter().filter(|place| place.is_spare).map(|place| place.member.node).collect(),
             drops: self.drops.iter().map(|(reason, count)| (reason as u8, count)).collect(),
-            hosts: self
-                .hosts
-                .iter()
-                .zip(0..)
-                .fold(0, |bits, (host, number): (&Known, u16)| bits | u16::from(host.is_known) << number),
+            hosts: self.hosts_that(|host| host.is_known),
             serving: self.memory.serving_host,
             coordinator: self.own_host,
             survives_host: self.survives_host(),

@@ -390,9 +390,10 @@ impl Coordinator {
         if clusters.peek().is_none() || clusters.any(|cluster| self.memory.running_in(cluster).count() < 2) {
             return Protected::No;
         }
-        // One that has been silent for a while may have failed already: another failure now would be the second.
+        // One that has been silent for a while may have failed already, and one that is to be fenced will: another failure now would be the second.
         let settled = |hearing: &Hearing| {
-            hearing.report.view == self.memory.view
+            hearing.suspected.is_none()
+                && hearing.report.view == self.memory.view
                 && !hearing.report.resynchronising
                 && hearing.report.unprotected == 0
                 && self.last_turn.saturating_sub(hearing.last_heard) <= self.config.hang_timeout / 2

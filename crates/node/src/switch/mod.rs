@@ -505,10 +505,7 @@ impl Switch {
             },
             Control::Sweep { node, incarnation } => {
                 let dead = Peer { node, incarnation };
-                let lost: Vec<_> = self.routes.iter().filter(|(_, route)| route.owner == dead).map(|(id, _)| id).collect();
-                for id in lost {
-                    self.remove_route(id);
-                }
+                self.sweep(dead);
                 self.recovered(dead);
                 true
             }

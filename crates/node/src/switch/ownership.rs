@@ -41,8 +41,11 @@ impl Switch {
     }
 
     fn grant(&mut self, to: Peer, claim: &Claim, hash: u64, now: u64) -> Option<u32> {
-        if !self.targets.iter().any(|target| target.peer == to && target.state != MemberState::Failed) {
-            return None;
+        match self.targets.iter().find(|target| target.peer.node == to.node) {
+            Some(target) if target.peer == to && target.state != MemberState::Failed => {}
+            Some(target) if target.peer.incarnation >= to.incarnation => return None,
+            // The view that names it is still on its way here.
+            _ => return Some(AGAIN),
         }
         let key = FlowKey::from(claim.key);
         let epoch = self.next_epoch;
@@ -91,6 +94,21 @@ impl Switch {
             self.routes.set_reply(id, reply);
         }
         Some(epoch)
+    }
+
+    /// Nobody will claim any more what was led to the dead one. A flow that was on its way there from another that is dead too, and not swept yet, is as if
+    /// it had never moved: its old owner's replica asks for it.
+    pub(super) fn sweep(&mut self, dead: Peer) {
+        let lost: Vec<_> =
+            self.routes.iter().filter(|(_, route)| route.owner == dead).map(|(id, route)| (id, route.moved_from)).collect();
+        for (id, moved_from) in lost {
+            let lives = |peer| self.targets.iter().any(|target| target.peer == peer && target.state != MemberState::Failed);
+            match moved_from.filter(|(before, _)| !lives(*before)) {
+                Some((before, old)) => self.routes.give(id, before, old),
+                None => self.remove_route(id),
+            }
+        }
+        self.routes.visit(|route| route.moved_from = route.moved_from.filter(|(before, _)| *before != dead));
     }
 
     /// A runtime gives routes of its flows to another. What follows the mark that it gets in band came before the new routes.

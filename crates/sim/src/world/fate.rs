@@ -9,9 +9,7 @@ use crate::scenario::Scenario;
 use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, NodeId, SWITCH, manager_of};
 
 const SECOND: u64 = 1_000 * MILLISECOND;
-/// Seeds from here on may have several hosts: of these worlds about one in a thousand still breaks something, see ARCHITECTURE.
-const SEVERAL_FROM: u64 = 1_000_000;
-/// How many, if there are several.
+/// How many hosts, if there are several.
 const HOSTS: u16 = 3;
 
 /// Which kinds of failures a runtime may have in this world.
@@ -43,10 +41,7 @@ fn some_time(random: &mut Random, low: u64, high: u64) -> u64 {
 
 /// Whether a seed's world has several hosts: what they keep even when one of them dies, only a strict protection promises.
 fn hosts_of(scenario: &Scenario) -> bool {
-    scenario.seed >= SEVERAL_FROM
-        && !scenario.quiet
-        && scenario.preset.is_strict()
-        && Random::new(scenario.seed ^ 0x686f_7374).chance(350)
+    !scenario.quiet && scenario.preset.is_strict() && Random::new(scenario.seed ^ 0x686f_7374).chance(350)
 }
 
 /// The world and the fate that a scenario's seed stands for.
