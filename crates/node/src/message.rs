@@ -187,6 +187,8 @@ pub struct Report {
     pub view: u64,
     /// Packets that left without a replica's knowing, because there was none.
     pub released_unprotected: u64,
+    /// Copies with others that were found not to be what this runtime has.
+    pub differed: u64,
     /// Drops by number of their reason.
     pub drops: Vec<(u8, u64)>,
 }

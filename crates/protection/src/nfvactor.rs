@@ -2,23 +2,35 @@
 //!
 //! Theory of operation (NFVactor, section V-B; DESIGN, section 5).
 //! - The owner picks a replica runtime per flow, round-robin. At the end of a batch it sends each changed flow's state once, numbered
-//!   per pair of runtimes (the *commit*), over the reliable channel.
+//!   per pair of runtimes (the *commit*), over the reliable channel: the first time whole, then [what has changed](crate::delta).
+//! - What has changed is found by comparing the block with what it was before the batch's first packet ([`Before`]), which the replica has, because
+//!   every earlier change was sent and the channel keeps the order. Whatever makes that untrue for a flow (a refusal, another replica, another
+//!   epoch, a change outside of its packets) is known here, and the next record carries the flow whole.
 //! - [`ReleaseAt::Replica`]: the batch's packets follow as data frames tagged with their flow's commit. The replica
 //!   releases a packet when it has saved that commit. Nothing comes back; a packet lost on the way is a lost packet and nothing else.
 //! - [`ReleaseAt::Source`]: the packets wait in a latch here until the replica says which commits it has saved.
 //! - The owner fails: the replica asks the switch for the flow's route. With the route comes a new epoch; what the
 //!   old owner still sends carries the old one and is refused. Nothing that was released can be missing here: it was saved before.
+//! - Slowly, a flow after the other, the owner asks whether the copy is what it has ([`kind::CHECK`]). One that is not is thrown away, counted, and made
+//!   anew; until that is saved nobody calls the flows safe.
 //! - The replica fails: the latched packets follow their flows to the next replica; idle flows are sent again in the background.
 //! - There is no other runtime: packets leave unprotected, counted, and `status` says so. The contract is one failure at a time.
 
+mod before;
 mod handed;
+mod link;
+mod states;
+#[cfg(test)]
+mod tests;
 
 use crate::flows::{flag, role};
-use crate::numbers::{Inbounds, Sent, key_of, only_u32, reached, split_block, split_refusal};
-use crate::parting::{self, Holder, Parting};
-use crate::{Flows, Outbox, Peer, Protection, Safety, Slot, copies, kind};
+use crate::numbers::{Inbounds, key_of, only_u32, reached, split_refusal};
+use crate::parting::{self, Parting};
+use crate::{Admission, Flows, Outbox, Peer, Protection, Safety, Slot, copies, delta, kind};
+use before::Before;
 use handed::Handed;
 use holdfast_wire::{DropReason, FlowKey, Packet};
+use link::{Latched, Link};
 use std::collections::VecDeque;
 
 /// Who releases a packet.
@@ -33,64 +45,10 @@ pub enum ReleaseAt {
 
 /// Packets that one link may hold back.
 const HELD_LIMIT: usize = 8192;
-/// Slots looked at, and states sent, per flush while re-synchronising: what fits between two bursts without being noticed.
-const RESYNC_SCAN: u32 = 2048;
-const RESYNC_SEND: usize = 64;
 /// Before a mark is sent again whose answer has not come, ns: it may be lost, as any frame.
 const MARK_PATIENCE: u64 = 10_000_000;
 /// Before a refused state is sent again, ns: a full table does not empty at once.
 const REFUSED_PAUSE: u64 = 100_000_000;
-
-struct Latched {
-    commit: u32,
-    slot: Slot,
-    generation: u32,
-    packet: Packet,
-}
-
-/// To a runtime that holds replicas of ours.
-struct Link {
-    peer: Peer,
-    numbers: Sent,
-    /// Commits up to here belong to a re-synchronisation that is not saved yet.
-    resync_mark: Option<u32>,
-    /// What was handed over up to this commit has left.
-    passed: u32,
-    /// The commit and the time of a mark that is not answered yet.
-    marked: Option<(u32, u64)>,
-    /// Commits that are not saved yet, with the flow whose state each carries.
-    under_way: VecDeque<(u32, Slot)>,
-    latch: VecDeque<Latched>,
-}
-
-impl Link {
-    fn new(peer: Peer, numbers: Sent) -> Link {
-        Link {
-            peer,
-            numbers,
-            resync_mark: None,
-            passed: 0,
-            marked: None,
-            under_way: VecDeque::with_capacity(1024),
-            latch: VecDeque::with_capacity(256),
-        }
-    }
-
-    fn note_sent(&mut self, commit: u32, slot: Slot) {
-        self.numbers.last = commit;
-        self.under_way.push_back((commit, slot));
-    }
-}
-
-impl Holder for Link {
-    fn peer(&self) -> Peer {
-        self.peer
-    }
-
-    fn numbers(&mut self) -> &mut Sent {
-        &mut self.numbers
-    }
-}
 
 /// Faults that a checker must find. Nothing but tests of the checkers sets them.
 #[doc(hidden)]
@@ -100,6 +58,8 @@ pub struct Planted {
     pub release_before_commit: bool,
     /// Late state of an older owner is accepted.
     pub no_epoch_check: bool,
+    /// Copies are damaged now and then.
+    pub corrupts_copies: bool,
 }
 
 /// See the module.
@@ -111,6 +71,9 @@ pub struct NfvActor {
     inbound: Inbounds<Handed>,
     parting: Parting,
     dirty: Vec<Slot>,
+    before: Before,
+    /// A change on its way into the outbox.
+    encoded: Vec<u8>,
     pending: Vec<(Slot, Packet)>,
     resync: Option<Slot>,
     resync_again: bool,
@@ -118,6 +81,11 @@ pub struct NfvActor {
     resync_not_before: u64,
     /// Somebody is to be told in the next turn what has left in this one.
     has_passed: bool,
+    /// Where asking about copies goes on, and not before which time, ns.
+    ask_at: Slot,
+    ask_not_before: u64,
+    /// Copies that were not as they should be.
+    differed: u64,
     /// A channel is full: there is nothing to be done until something comes in.
     blocked: bool,
     /// The latest time known, ns.
@@ -136,11 +104,16 @@ impl NfvActor {
             inbound: Inbounds::default(),
             parting: Parting::default(),
             dirty: Vec::with_capacity(256),
+            before: Before::default(),
+            encoded: Vec::with_capacity(512),
             pending: Vec::with_capacity(256),
             resync: None,
             resync_again: false,
             resync_not_before: 0,
             has_passed: false,
+            ask_at: 0,
+            ask_not_before: 0,
+            differed: 0,
             blocked: false,
             now: 0,
             planted: Planted::default(),
@@ -171,45 +144,6 @@ impl NfvActor {
             header.flags |= flag::DIRTY;
             self.dirty.push(slot);
         }
-    }
-
-    /// Sends the flow's state to its replica, choosing one if it has none. False if there is none, or its channel is full.
-    fn send_state(&mut self, flows: &mut Flows, slot: Slot, out: &mut Outbox) -> bool {
-        let header = *flows.header(slot);
-        let mut peer = Peer { node: header.peer, incarnation: header.peer_incarnation };
-        if self.link(peer.node, peer.incarnation).is_none() {
-            let Some(&next) = self.peers.get(self.next_peer) else {
-                self.parting.replace(slot, &header, peer);
-                let header = flows.header_mut(slot);
-                (header.peer, header.peer_incarnation) = (0, 0);
-                header.flags |= flag::UNPROTECTED;
-                return false;
-            };
-            self.next_peer = (self.next_peer + 1) % self.peers.len();
-            self.parting.replace(slot, &header, peer);
-            peer = next;
-            let header = flows.header_mut(slot);
-            (header.peer, header.peer_incarnation) = (peer.node, peer.incarnation);
-        }
-        let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) else { return false };
-        let commit = link.numbers.next();
-        let header = flows.header_mut(slot);
-        let before = *header;
-        header.version = header.version.wrapping_add(1);
-        header.commit = commit;
-        header.flags &= !flag::UNPROTECTED;
-        let sent = out.send(peer, kind::STATE, &[&commit.to_be_bytes(), &flows.layout().to_be_bytes(), flows.block(slot)]);
-        if sent {
-            link.note_sent(commit, slot);
-        } else {
-            let header = flows.header_mut(slot);
-            header.version = before.version;
-            header.commit = 0;
-            header.flags |= flag::UNPROTECTED;
-            self.resync_again = true;
-            self.blocked = true;
-        }
-        sent
     }
 
     fn dispatch(&mut self, flows: &Flows, slot: Slot, mut packet: Packet, out: &mut Outbox) {
@@ -251,54 +185,6 @@ impl NfvActor {
         }
     }
 
-    /// Sends states of flows without a replica, a few at a time.
-    fn resynchronise(&mut self, flows: &mut Flows, out: &mut Outbox) {
-        let Some(from) = self.resync else {
-            if self.resync_again && !self.peers.is_empty() && self.now >= self.resync_not_before {
-                self.resync_again = false;
-                self.resync = Some(0);
-            }
-            return;
-        };
-        let end = (from + RESYNC_SCAN).min(flows.reach());
-        let mut sent = 0;
-        let mut at = from;
-        while at < end && sent < RESYNC_SEND {
-            let header = flows.header(at);
-            if header.role == role::OWNER {
-                let has_replica = self
-                    .links
-                    .iter()
-                    .any(|link| link.peer.node == header.peer && link.peer.incarnation == header.peer_incarnation);
-                if !has_replica || header.flags & flag::UNPROTECTED != 0 {
-                    if !self.send_state(flows, at, out) {
-                        break;
-                    }
-                    sent += 1;
-                }
-            }
-            at += 1;
-        }
-        self.resync = if at >= flows.reach() { None } else { Some(at) };
-        if self.resync.is_none() {
-            for link in &mut self.links {
-                link.resync_mark = (link.numbers.last != link.numbers.saved).then_some(link.numbers.last);
-            }
-        }
-    }
-
-    fn handle_state(&mut self, flows: &mut Flows, from: Peer, body: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
-        let (commit, block) = split_block(flows, body)?;
-        // First the number: what came late or twice must not write over what is newer, or bring back a flow that has ended since.
-        self.take_commit(from, commit)?;
-        let saved = copies::save(flows, from, block, self.planted.no_epoch_check, |_| {}, out);
-        saved.inspect_err(|reason| {
-            let inbound = self.inbound.from(from);
-            inbound.refuse(commit, *reason);
-            inbound.more.refuse(commit, *reason);
-        })
-    }
-
     /// The copies of a flow that is not owned here any more: what its holder has, and what those have that are leaving.
     fn end_copies(&mut self, slot: Slot, holder: Peer, epoch: u32, key: FlowKey) {
         self.parting.gone(slot);
@@ -313,7 +199,7 @@ impl NfvActor {
         }
         let link = self.links.iter_mut().find(|link| link.peer == from).ok_or(DropReason::Fenced)?;
         link.numbers.handle_saved(commit)?;
-        while link.under_way.front().is_some_and(|&(sent, _)| reached(commit, sent)) {
+        while link.under_way.front().is_some_and(|sent| reached(commit, sent.number)) {
             link.under_way.pop_front();
         }
         if link.resync_mark.is_some_and(|mark| reached(commit, mark)) {
@@ -346,17 +232,28 @@ impl NfvActor {
             }
         }
         link.latch = kept;
-        if let Some(&(_, slot)) = link.under_way.iter().find(|&&(sent, _)| sent == commit) {
-            let header = flows.header_mut(slot);
-            // If the flow has changed since, its newer state was refused too, and comes here then.
-            if header.role == role::OWNER && header.commit == commit && header.peer == from.node {
+        self.resync_again = true;
+        let sent = link.under_way.iter().find(|sent| sent.number == commit).copied();
+        let header = sent.map(|sent| flows.header_mut(sent.slot)).filter(|header| {
+            let is_same = sent.is_some_and(|sent| sent.generation == header.generation);
+            is_same && header.role == role::OWNER && (header.peer, header.peer_incarnation) == (from.node, from.incarnation)
+        });
+        if let Some(header) = header {
+            // If the flow has changed since, what had changed was refused too, and comes here then; a change of that would not be taken either.
+            header.flags |= flag::WHOLE;
+            if reason == DropReason::ReplicaDiffers || sent.is_some_and(|sent| sent.is_question) {
+                // There is no copy any more, and there is room for one.
+                header.flags |= flag::UNPROTECTED;
+                self.differed += u64::from(reason == DropReason::ReplicaDiffers);
+                return Ok(());
+            }
+            if header.commit == commit {
                 // The next one to be asked may have room.
                 (header.peer, header.peer_incarnation, header.commit) = (0, 0, 0);
                 header.flags |= flag::UNPROTECTED;
             }
         }
         self.resync_not_before = self.now + REFUSED_PAUSE;
-        self.resync_again = true;
         Ok(())
     }
 }
@@ -364,6 +261,12 @@ impl NfvActor {
 impl Protection for NfvActor {
     fn name(&self) -> &'static str {
         "nfvactor"
+    }
+
+    #[inline]
+    fn admit(&mut self, flows: &mut Flows, slot: Slot) -> Admission {
+        self.before.note(flows, slot);
+        Admission::Ready
     }
 
     #[inline]
@@ -385,15 +288,7 @@ impl Protection for NfvActor {
     fn flush(&mut self, flows: &mut Flows, out: &mut Outbox) {
         self.now = self.now.max(out.now());
         self.blocked = !self.parting.tell(&mut self.links, out);
-        let mut dirty = core::mem::take(&mut self.dirty);
-        for slot in dirty.drain(..) {
-            let header = flows.header_mut(slot);
-            header.flags &= !flag::DIRTY;
-            if header.role == role::OWNER {
-                self.send_state(flows, slot, out);
-            }
-        }
-        self.dirty = dirty;
+        self.send_changed(flows, out);
         let mut pending = core::mem::take(&mut self.pending);
         for (slot, packet) in pending.drain(..) {
             self.dispatch(flows, slot, packet, out);
@@ -402,6 +297,7 @@ impl Protection for NfvActor {
         if self.resync.is_some() || self.resync_again {
             self.resynchronise(flows, out);
         }
+        self.ask(flows, out);
         let links = &mut self.links;
         self.parting.look(flows, |header| parting::is_saved(links, header));
         self.has_passed = false;
@@ -448,6 +344,8 @@ impl Protection for NfvActor {
     ) -> Result<(), DropReason> {
         match record {
             kind::STATE => self.handle_state(flows, from, body, out),
+            kind::DELTA => self.handle_delta(flows, from, body),
+            kind::CHECK => self.handle_check(flows, from, body),
             kind::SAVED => self.handle_saved(from, only_u32(body)?, out),
             kind::PASSED => {
                 let commit = only_u32(body)?;
@@ -480,8 +378,12 @@ impl Protection for NfvActor {
         }
     }
 
-    fn flow_of(&self, record: u8, body: &[u8]) -> Option<FlowKey> {
-        if record == kind::STATE { key_of(body) } else { None }
+    fn flow_of(&self, flows: &Flows, record: u8, body: &[u8]) -> Option<u64> {
+        match record {
+            kind::STATE => key_of(body).map(|key| flows.hash(&key)),
+            kind::DELTA | kind::CHECK => delta::hash_of(body),
+            _ => None,
+        }
     }
 
     fn handle_handed(&mut self, _flows: &mut Flows, from: Peer, packet: Packet, out: &mut Outbox) {
@@ -588,7 +490,13 @@ impl Protection for NfvActor {
     fn safety(&self, flows: &Flows) -> Safety {
         let unprotected = if self.peers.is_empty() { flows.owned() as u64 } else { 0 };
         let filling = self.resync.is_some() || self.resync_again || self.links.iter().any(|link| link.resync_mark.is_some());
-        Safety { promises: true, may_forget: 0, unprotected, resynchronising: filling && !self.peers.is_empty() }
+        Safety {
+            promises: true,
+            may_forget: 0,
+            unprotected,
+            resynchronising: filling && !self.peers.is_empty(),
+            differed: self.differed,
+        }
     }
 
     fn held(&self) -> usize {

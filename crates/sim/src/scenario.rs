@@ -57,6 +57,7 @@ impl Preset {
             let planted = holdfast_protection::nfvactor::Planted {
                 release_before_commit: planted.release_before_commit,
                 no_epoch_check: planted.no_epoch_check,
+                corrupts_copies: planted.corrupts_copies,
             };
             Box::new(NfvActor::new(release_at).plant(planted))
         };
@@ -88,6 +89,8 @@ pub struct Planted {
     pub ignore_interval: bool,
     /// A recovery is called over before the snapshots have been fetched.
     pub report_early: bool,
+    /// Copies of flows are damaged now and then.
+    pub corrupts_copies: bool,
     /// The coordinator's messages leave before what they depend on is written down.
     pub speaks_before_writing: bool,
 }

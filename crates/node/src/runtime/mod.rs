@@ -557,6 +557,7 @@ impl Runtime {
             report.flows += lane.flows.owned() as u64;
             report.replicas += (lane.flows.len() - lane.flows.owned()) as u64;
             report.held += (lane.protection.held() + lane.parking.len()) as u64;
+            report.differed += safety.differed;
             if safety.promises {
                 report.unprotected += safety.unprotected;
                 report.resynchronising |= safety.resynchronising;
