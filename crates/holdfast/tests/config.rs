@@ -315,7 +315,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "protection: nfvactor ",
         "protection: { preset: nfvactor, release: sorce } ",
-        r"edge.yaml:10:46: `sorce` is no answer to `release`: `at-once`, `replica`, `source`; did you mean `source`?
+        r"edge.yaml:10:46: `sorce` is no answer to `release`: `at-once`, `replica`, `source`, `auto`; did you mean `source`?
 10 |     protection: { preset: nfvactor, release: sorce }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                                              ^^^^^",
     ),

@@ -363,8 +363,10 @@ pub enum Control {
         /// Nothing follows.
         last: bool,
     },
-    /// Coordinator to runtime: the managers that want to hear how things are.
+    /// Coordinator to runtime: the managers that want to hear how things are, and the host that serves the ports.
     Managers {
+        /// The host.
+        serving: u16,
         /// Who.
         peers: Vec<Peer>,
     },

@@ -75,6 +75,18 @@ pub enum Admission {
     Drop(DropReason),
 }
 
+/// What it costs a packet to go by another runtime on its way out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Detour {
+    /// Nothing: it is on the same host, where no packet is copied, or where packets leave, where each of them goes anyway.
+    #[default]
+    None,
+    /// It crosses the network once more.
+    Longer,
+    /// It crosses the network twice instead of not at all: packets leave here.
+    ThereAndBack,
+}
+
 /// How safe the flows are at this moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Safety {
@@ -116,6 +128,11 @@ pub trait Protection: Send {
 
     /// The batch is over.
     fn flush(&mut self, flows: &mut Flows, out: &mut Outbox);
+
+    /// What it costs a packet to leave by one of these. Told before [`set_peers`](Protection::set_peers), and when it changes.
+    fn set_detours(&mut self, detours: &[(Peer, Detour)]) {
+        let _ = detours;
+    }
 
     /// The runtimes that may hold replicas now, without this one, in the coordinator's order. Who is no longer among them has failed or left, or is
     /// leaving: then it still has those that it had.

@@ -22,16 +22,18 @@ mod link;
 mod states;
 #[cfg(test)]
 mod tests;
+mod way;
 
 use crate::flows::{flag, role};
 use crate::numbers::{Inbounds, key_of, only_u32, reached, split_refusal};
 use crate::parting::{self, Parting};
-use crate::{Admission, Flows, Outbox, Peer, Protection, Safety, Slot, copies, delta, kind};
+use crate::{Admission, Detour, Flows, Outbox, Peer, Protection, Safety, Slot, copies, delta, kind};
 use before::Before;
 use handed::Handed;
 use holdfast_wire::{DropReason, FlowKey, Packet};
 use link::{Latched, Link};
 use std::collections::VecDeque;
+use way::Choice;
 
 /// Who releases a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -41,6 +43,8 @@ pub enum ReleaseAt {
     Replica,
     /// The owner, once the replica has acknowledged the state: there and back, but only the state travels.
     Source,
+    /// Whatever costs less, link by link: see `nfvactor/way.rs`.
+    Auto,
 }
 
 /// Packets that one link may hold back.
@@ -90,6 +94,10 @@ pub struct NfvActor {
     blocked: bool,
     /// The latest time known, ns.
     now: u64,
+    /// What it costs a packet to go by others.
+    detours: Vec<(Peer, Detour)>,
+    /// For tests: links change their way whenever so much time, ns, has gone by.
+    fickle: Option<u64>,
     planted: Planted,
 }
 
@@ -116,8 +124,16 @@ impl NfvActor {
             differed: 0,
             blocked: false,
             now: 0,
+            detours: Vec::new(),
+            fickle: None,
             planted: Planted::default(),
         }
+    }
+
+    /// One that changes its mind all the time, ns, for tests of what happens then.
+    #[doc(hidden)]
+    pub fn fickle(every: u64) -> NfvActor {
+        NfvActor { fickle: Some(every), ..NfvActor::new(ReleaseAt::Auto) }
     }
 
     /// With faults, for tests of the checkers.
@@ -146,7 +162,7 @@ impl NfvActor {
         }
     }
 
-    fn dispatch(&mut self, flows: &Flows, slot: Slot, mut packet: Packet, out: &mut Outbox) {
+    fn dispatch(&mut self, flows: &Flows, slot: Slot, packet: Packet, out: &mut Outbox) {
         let header = flows.header(slot);
         if self.planted.release_before_commit {
             out.release(packet);
@@ -157,31 +173,18 @@ impl NfvActor {
             out.release(packet);
             return;
         }
-        let peer = Peer { node: header.peer, incarnation: header.peer_incarnation };
         if header.commit == 0 {
             // The state could not be sent, so what it reveals must not leave; the sender will try again.
             out.dropped.push((packet, DropReason::HeldOverflow));
             return;
         }
-        match self.release_at {
-            ReleaseAt::Replica => {
-                packet.meta.commit = header.commit;
-                out.handed.push((peer, packet));
+        let (commit, generation) = (header.commit, header.generation);
+        match self.link(header.peer, header.peer_incarnation) {
+            Some(link) => {
+                link.choice.note_packet(packet.len());
+                link.hold(Latched { commit, slot, generation, packet, is_for_holder: false }, out);
             }
-            ReleaseAt::Source => {
-                let (commit, generation) = (header.commit, header.generation);
-                let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) else {
-                    out.dropped.push((packet, DropReason::LostInFailure));
-                    return;
-                };
-                if reached(link.numbers.saved, commit) {
-                    out.release(packet);
-                } else if link.latch.len() == HELD_LIMIT {
-                    out.dropped.push((packet, DropReason::HeldOverflow));
-                } else {
-                    link.latch.push_back(Latched { commit, slot, generation, packet });
-                }
-            }
+            None => out.dropped.push((packet, DropReason::LostInFailure)),
         }
     }
 
@@ -205,11 +208,7 @@ impl NfvActor {
         if link.resync_mark.is_some_and(|mark| reached(commit, mark)) {
             link.resync_mark = None;
         }
-        while link.latch.front().is_some_and(|latched| reached(commit, latched.commit)) {
-            if let Some(latched) = link.latch.pop_front() {
-                out.release(latched.packet);
-            }
-        }
+        link.open_latch(out);
         Ok(())
     }
 
@@ -258,6 +257,10 @@ impl NfvActor {
     }
 }
 
+fn detour(detours: &[(Peer, Detour)], peer: Peer) -> Detour {
+    detours.iter().find(|(known, _)| *known == peer).map_or(Detour::None, |(_, detour)| *detour)
+}
+
 impl Protection for NfvActor {
     fn name(&self) -> &'static str {
         "nfvactor"
@@ -289,6 +292,11 @@ impl Protection for NfvActor {
         self.now = self.now.max(out.now());
         self.blocked = !self.parting.tell(&mut self.links, out);
         self.send_changed(flows, out);
+        if self.release_at == ReleaseAt::Auto {
+            for link in &mut self.links {
+                link.reconsider(self.now, self.fickle, out);
+            }
+        }
         let mut pending = core::mem::take(&mut self.pending);
         for (slot, packet) in pending.drain(..) {
             self.dispatch(flows, slot, packet, out);
@@ -307,6 +315,14 @@ impl Protection for NfvActor {
         }
     }
 
+    fn set_detours(&mut self, detours: &[(Peer, Detour)]) {
+        self.detours.clear();
+        self.detours.extend_from_slice(detours);
+        for link in &mut self.links {
+            link.choice.detour = detour(&self.detours, link.peer);
+        }
+    }
+
     fn set_peers(&mut self, flows: &mut Flows, peers: &[Peer], leaving: &[Peer], _out: &mut Outbox) {
         let had_none = self.peers.is_empty();
         self.peers.clear();
@@ -316,7 +332,8 @@ impl Protection for NfvActor {
         self.links = kept;
         for peer in peers {
             if !self.links.iter().any(|link| link.peer == *peer) {
-                self.links.push(Link::new(*peer, self.parting.stays(*peer)));
+                let choice = Choice::new(self.release_at, detour(&self.detours, *peer));
+                self.links.push(Link::new(*peer, self.parting.stays(*peer), choice));
             }
         }
         self.parting.set(leaving, &mut lost);
@@ -358,6 +375,7 @@ impl Protection for NfvActor {
                 }
                 if link.passed == 0 || reached(commit, link.passed) {
                     link.passed = commit;
+                    link.note_passed(out);
                 }
                 if link.marked.is_some_and(|(marked, _)| reached(commit, marked)) {
                     link.marked = None;
@@ -432,8 +450,10 @@ impl Protection for NfvActor {
         if header.commit == 0 {
             return true;
         }
-        if release_at == ReleaseAt::Source {
-            return reached(link.numbers.saved, header.commit);
+        match release_at {
+            ReleaseAt::Source => return reached(link.numbers.saved, header.commit),
+            ReleaseAt::Auto if !reached(link.numbers.saved, header.commit) || link.holds(slot) => return false,
+            ReleaseAt::Auto | ReleaseAt::Replica => {}
         }
         if link.passed != 0 && reached(link.passed, header.commit) {
             return true;

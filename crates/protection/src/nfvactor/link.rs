@@ -1,5 +1,6 @@
 //! To a runtime that holds replicas of ours.
 
+use super::way::Choice;
 use crate::numbers::Sent;
 use crate::parting::Holder;
 use crate::{Flows, Peer, Slot};
@@ -12,6 +13,8 @@ pub(super) struct Latched {
     pub(super) slot: Slot,
     pub(super) generation: u32,
     pub(super) packet: Packet,
+    /// It waits here only for what is before it, and for its state at who holds the replica.
+    pub(super) is_for_holder: bool,
 }
 
 /// A record that is not answered yet, with the flow that it is about.
@@ -36,10 +39,11 @@ pub(super) struct Link {
     pub(super) marked: Option<(u32, u64)>,
     pub(super) under_way: VecDeque<UnderWay>,
     pub(super) latch: VecDeque<Latched>,
+    pub(super) choice: Choice,
 }
 
 impl Link {
-    pub(super) fn new(peer: Peer, numbers: Sent) -> Link {
+    pub(super) fn new(peer: Peer, numbers: Sent, choice: Choice) -> Link {
         Link {
             peer,
             numbers,
@@ -48,6 +52,7 @@ impl Link {
             marked: None,
             under_way: VecDeque::with_capacity(1024),
             latch: VecDeque::with_capacity(256),
+            choice,
         }
     }
 

@@ -48,10 +48,12 @@ impl NfvActor {
         let sent = match before {
             Some(before) if is_followed && delta::encode(before, block, limit, &mut self.encoded) => {
                 let head = delta::head(commit, flows.hash(&header.key), header.epoch, header.version);
+                link.choice.note_state(head.len() + self.encoded.len());
                 out.send(peer, kind::DELTA, &[&head, &self.encoded])
             }
             _ => {
                 let version = header.version.wrapping_add(1);
+                link.choice.note_state(WHOLE_HEAD_LEN + block.len());
                 flows.header_mut(slot).version = version;
                 let sent =
                     out.send(peer, kind::STATE, &[&commit.to_be_bytes(), &flows.layout().to_be_bytes(), flows.block(slot)]);

@@ -1,5 +1,6 @@
 //! What an owner and its replicas say to one another, record by record.
 
+use super::way::Way;
 use super::*;
 use holdfast_wire::{MemoryPool, PacketPool};
 
@@ -26,14 +27,19 @@ struct Node {
 
 impl Node {
     fn new(me: Peer, capacity: usize, peers: &[Peer]) -> Node {
+        Node::with(ReleaseAt::Source, me, capacity, peers, Detour::None)
+    }
+
+    fn with(release_at: ReleaseAt, me: Peer, capacity: usize, peers: &[Peer], detour: Detour) -> Node {
         let mut node = Node {
             me,
-            protection: NfvActor::new(ReleaseAt::Source),
+            protection: NfvActor::new(release_at),
             flows: Flows::new(capacity, STATE_LEN, 7, 3),
             out: Outbox::default(),
             pool: MemoryPool::new(64),
             now: SECOND,
         };
+        node.protection.set_detours(&[A, B, C].map(|peer| (peer, detour)));
         node.set_peers(peers);
         node
     }
@@ -52,15 +58,27 @@ impl Node {
         slot
     }
 
+    fn drained(&mut self, flow: u16) -> bool {
+        let slot = self.slot(flow).unwrap();
+        self.protection.has_drained(&self.flows, slot, &mut Outbox::default())
+    }
+
     /// A packet of a flow, which has one byte of state more than before.
     fn packet(&mut self, flow: u16) {
+        self.packet_of(flow, 60, 1);
+    }
+
+    /// One of this length that changes so many bytes.
+    fn packet_of(&mut self, flow: u16, len: usize, changes: usize) {
         let slot = self.slot(flow).unwrap_or_else(|| self.open(flow, u32::from(flow) + 1));
         assert_eq!(self.protection.admit(&mut self.flows, slot), Admission::Ready);
         let (header, state) = self.flows.parts_mut(slot);
         header.last_stamp += 1000;
         let at = state.iter().position(|byte| *byte == 0).unwrap_or(0);
         state[at] = at as u8 + 1;
-        let packet = self.pool.take().unwrap();
+        state[1..changes].iter_mut().for_each(|byte| *byte = byte.wrapping_add(3) | 1);
+        let mut packet = self.pool.take().unwrap();
+        assert!(packet.copy_from(&vec![0; len]));
         self.protection.commit(&mut self.flows, slot, packet, false, &mut self.out);
     }
 
@@ -372,4 +390,99 @@ fn questions_are_few_and_go_around() {
     slots.sort_unstable();
     slots.dedup();
     assert_eq!(slots.len(), 50);
+}
+
+/// A that chooses, with B so far off the way, and a flow with packets of this length that change so many bytes of its state: how many were handed over and how many latched, in batches
+/// for so long that a choice is made more than once.
+fn choose(detour: Detour, len: usize, changes: usize) -> (usize, usize) {
+    let mut a = Node::with(ReleaseAt::Auto, A, 8, &[B], detour);
+    let mut b = Node::with(ReleaseAt::Auto, B, 8, &[A], detour);
+    let (mut handed, mut latched) = (0, 0);
+    for round in 0..40 {
+        a.now += way::WATCHED / 10;
+        a.packet_of(1, len, changes);
+        for sent in a.turn() {
+            b.take(A, &sent).unwrap();
+        }
+        if round >= 20 {
+            handed += a.out.handed.len();
+            latched += a.protection.held();
+        }
+        for (_, packet) in a.out.handed.drain(..) {
+            a.pool.put(packet);
+        }
+        for (_, commit) in core::mem::take(&mut a.out.marks) {
+            b.protection.handle_mark(A, commit);
+        }
+        for _ in 0..2 {
+            b.turn().iter().for_each(|answer| a.take(B, answer).unwrap());
+        }
+        a.released();
+    }
+    (handed, latched)
+}
+
+/// What costs less: where the way by the replica is no detour every packet is handed over, and where it leads back here none is. In between packets go
+/// where their states take more than they do.
+#[test]
+fn the_cheaper_way_is_chosen() {
+    assert_eq!(choose(Detour::None, 1400, 1), (20, 0));
+    assert_eq!(choose(Detour::ThereAndBack, 20, 110), (0, 20));
+    assert_eq!(choose(Detour::Longer, 1400, 110), (0, 20));
+    assert_eq!(choose(Detour::Longer, 60, 1), (0, 20));
+    assert_eq!(choose(Detour::Longer, 20, 110), (20, 0));
+}
+
+/// A link changes from handing over to the latch while handed packets have not left, and back while latched ones have not: nothing that comes later leaves
+/// before them, and in the end everything has.
+#[test]
+fn a_change_of_the_way_keeps_the_order() {
+    let mut a = Node::with(ReleaseAt::Auto, A, 8, &[B], Detour::Longer);
+    let mut b = Node::with(ReleaseAt::Auto, B, 8, &[A], Detour::Longer);
+    a.protection.fickle = Some(u64::MAX / 2);
+    a.protection.links[0].choice.way = Way::HandOver;
+    a.protection.links[0].reconsider(a.now, None, &mut Outbox::default());
+    let states = |a: &mut Node| a.turn().into_iter().filter(|sent| sent.1 != kind::CHECK).collect::<Vec<Sent>>();
+
+    // Handed over, and B has not got it yet.
+    a.packet(1);
+    let mut to_b = states(&mut a);
+    assert_eq!((a.out.handed.len(), a.protection.held()), (1, 0));
+    let (_, first) = a.out.handed.pop().unwrap();
+    // From now on in the latch, behind it.
+    a.protection.links[0].change(Way::Latch, a.now, &mut a.out);
+    a.packet(1);
+    to_b.extend(states(&mut a));
+    assert_eq!((a.out.handed.len(), a.protection.held(), a.out.marks.len()), (0, 1, 1));
+    for sent in to_b.drain(..) {
+        b.take(A, &sent).unwrap();
+    }
+    b.turn().iter().for_each(|answer| a.take(B, answer).unwrap());
+    assert_eq!(a.released(), 0, "its state is saved, but what was handed over has not left");
+    assert!(!a.drained(1));
+    b.protection.handle_handed(&mut b.flows, A, first, &mut b.out);
+    let (_, mark) = a.out.marks.pop().unwrap();
+    b.protection.handle_mark(A, mark);
+    let answers = b.turn();
+    assert_eq!(b.released(), 1);
+    answers.iter().for_each(|answer| a.take(B, answer).unwrap());
+    assert_eq!(a.released(), 0, "it leaves B in the same turn as the answer would");
+    b.turn().iter().for_each(|answer| a.take(B, answer).unwrap());
+    assert_eq!(a.released(), 1);
+
+    // In the latch; and from now on handed over, behind it.
+    a.packet(1);
+    to_b.extend(states(&mut a));
+    a.protection.links[0].change(Way::HandOver, a.now, &mut a.out);
+    a.packet(1);
+    to_b.extend(states(&mut a));
+    assert_eq!((a.out.handed.len(), a.protection.held()), (0, 2));
+    for sent in to_b.drain(..) {
+        b.take(A, &sent).unwrap();
+    }
+    b.turn().iter().for_each(|answer| a.take(B, answer).unwrap());
+    assert_eq!((a.released(), a.out.handed.len(), a.protection.held()), (1, 1, 0));
+    a.packet(1);
+    states(&mut a);
+    assert_eq!((a.out.handed.len(), a.protection.held()), (2, 0));
 }
