@@ -558,6 +558,8 @@ fn other_ways_to_say_the_same_are_understood() {
         ("{ min: 2, max: 4 }", "2"),
         ("{ min: 2, max: 4 }", "{ count: 2 }"),
         ("protection: nfvactor ", "protection: { preset: nfvactor, release: source } "),
+        ("protection: nfvactor ", "protection: { preset: nfvactor, release: auto } "),
+        ("protection: nfvactor ", "protection: { flow: replica, release: auto } "),
         ("protection: nfvactor ", "protection: { flow: replica, shared: partitioned, release: source, rebuild: replica } "),
         ("protection: nfvactor ", "protection: { flow: memory, release: at-once } "),
         ("protection: none", "protection: { preset: none }"),

@@ -33,6 +33,8 @@ pub(super) struct Choice {
     pub(super) detour: Detour,
     /// Latched packets wait until everything handed over up to this commit has left.
     behind: Option<u32>,
+    /// The latest commit of which a packet was handed over.
+    handed: Option<u32>,
     /// When it is decided again, ns.
     decided_next: u64,
     /// Bytes that handing packets over costs, or would cost, and of the states that are sent in any case, since the last decision.
@@ -46,7 +48,7 @@ impl Choice {
             (ReleaseAt::Replica, _) | (ReleaseAt::Auto, Detour::None) => Way::HandOver,
             (ReleaseAt::Source, _) | (ReleaseAt::Auto, _) => Way::Latch,
         };
-        Choice { way, detour, behind: None, decided_next: 0, packets: 0, states: 0 }
+        Choice { way, detour, behind: None, handed: None, decided_next: 0, packets: 0, states: 0 }
     }
 
     #[inline]
@@ -98,8 +100,9 @@ impl Link {
     /// From now on this is the way.
     pub(super) fn change(&mut self, wanted: Way, now: u64, out: &mut Outbox) {
         self.choice.way = wanted;
-        if wanted == Way::Latch && self.numbers.last != 0 && !(self.passed != 0 && reached(self.passed, self.numbers.last)) {
-            self.choice.behind = Some(self.numbers.last);
+        let has_left = |commit: u32| self.passed != 0 && reached(self.passed, commit);
+        if wanted == Way::Latch && self.choice.handed.is_some_and(|handed| !has_left(handed)) {
+            self.choice.behind = self.choice.handed;
             self.marked = None;
             self.ask_what_has_left(now, out);
         }
@@ -135,6 +138,8 @@ impl Link {
 
     fn hand_over(&mut self, mut latched: Latched, out: &mut Outbox) {
         latched.packet.meta.commit = latched.commit;
+        let newest = self.choice.handed.filter(|handed| reached(*handed, latched.commit));
+        self.choice.handed = newest.or(Some(latched.commit));
         out.handed.push((self.peer, latched.packet));
     }
 
