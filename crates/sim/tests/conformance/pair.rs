@@ -351,7 +351,8 @@ impl Pair {
                 self.sides[other].handed.push_back((*commit, contents.clone()));
             }
         }
-        for (_, commit) in effects.marks.iter().filter(|(to, _)| *to == self.sides[other].me) {
+        let opposite = self.sides[other].me;
+        for (_, commit) in effects.marks.iter().filter(|(to, _)| *to == opposite) {
             self.sides[other].handed.push_back((*commit, Vec::new()));
             self.marks += 1;
         }
