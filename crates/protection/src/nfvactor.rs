@@ -18,6 +18,7 @@
 
 mod before;
 mod handed;
+mod leaving;
 mod link;
 mod states;
 #[cfg(test)]
@@ -31,6 +32,7 @@ use crate::{Admission, Detour, Flows, Outbox, Peer, Protection, Safety, Slot, co
 use before::Before;
 use handed::Handed;
 use holdfast_wire::{DropReason, FlowKey, Packet};
+use leaving::Leaving;
 use link::{Latched, Link};
 use std::collections::VecDeque;
 use way::Choice;
@@ -74,6 +76,7 @@ pub struct NfvActor {
     links: Vec<Link>,
     inbound: Inbounds<Handed>,
     parting: Parting,
+    leaving: Leaving,
     dirty: Vec<Slot>,
     before: Before,
     /// A change on its way into the outbox.
@@ -111,6 +114,7 @@ impl NfvActor {
             links: Vec::new(),
             inbound: Inbounds::default(),
             parting: Parting::default(),
+            leaving: Leaving::default(),
             dirty: Vec::with_capacity(256),
             before: Before::default(),
             encoded: Vec::with_capacity(512),
@@ -179,12 +183,40 @@ impl NfvActor {
             return;
         }
         let (commit, generation) = (header.commit, header.generation);
-        match self.link(header.peer, header.peer_incarnation) {
+        let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        match self.links.iter_mut().find(|link| link.peer == holder) {
             Some(link) => {
                 link.choice.note_packet(packet.len());
-                link.hold(Latched { commit, slot, generation, packet, is_for_holder: false }, out);
+                let latched = Latched { commit, slot, generation, packet, is_for_holder: false };
+                if let Some(latched) = self.leaving.hold(holder, latched, out) {
+                    link.hold(latched, out);
+                }
             }
             None => out.dropped.push((packet, DropReason::LostInFailure)),
+        }
+    }
+
+    /// What waited for holders that were leaving goes on, before anything that came since.
+    fn follow_leaving(&mut self, flows: &mut Flows, out: &mut Outbox) {
+        self.leaving.ask(self.now, out);
+        let mut before = Vec::new();
+        while let Some((holder, latched)) = self.leaving.poll() {
+            match self.links.iter_mut().find(|link| link.peer == holder) {
+                Some(link) => link.hold(latched, out),
+                None => {
+                    // Who was to have it is gone too: it goes with its flow, if that is still here.
+                    let header = flows.header(latched.slot);
+                    if header.generation == latched.generation && header.role == role::OWNER {
+                        self.mark_dirty(flows, latched.slot);
+                        before.push((latched.slot, latched.packet));
+                    } else {
+                        out.dropped.push((latched.packet, DropReason::LostInFailure));
+                    }
+                }
+            }
+        }
+        if !before.is_empty() {
+            self.pending.splice(0..0, before);
         }
     }
 
@@ -290,6 +322,7 @@ impl Protection for NfvActor {
 
     fn flush(&mut self, flows: &mut Flows, out: &mut Outbox) {
         self.now = self.now.max(out.now());
+        self.follow_leaving(flows, out);
         self.blocked = !self.parting.tell(&mut self.links, out);
         self.send_changed(flows, out);
         if self.release_at == ReleaseAt::Auto {
@@ -336,6 +369,7 @@ impl Protection for NfvActor {
                 self.links.push(Link::new(*peer, self.parting.stays(*peer), choice));
             }
         }
+        self.leaving.set(|peer| peers.contains(peer) || leaving.contains(peer), &lost);
         self.parting.set(leaving, &mut lost);
         if !lost.is_empty() || had_none {
             self.resync = Some(0);
@@ -366,6 +400,7 @@ impl Protection for NfvActor {
             kind::SAVED => self.handle_saved(from, only_u32(body)?, out),
             kind::PASSED => {
                 let commit = only_u32(body)?;
+                self.leaving.handle_passed(from, commit);
                 if self.parting.numbers(from).is_some() {
                     return Ok(());
                 }
@@ -441,6 +476,9 @@ impl Protection for NfvActor {
     fn has_drained(&mut self, flows: &Flows, slot: Slot, out: &mut Outbox) -> bool {
         let header = flows.header(slot);
         if header.flags & flag::DIRTY != 0 {
+            return false;
+        }
+        if self.leaving.is_behind(slot, header.generation) {
             return false;
         }
         let now = self.now;
@@ -521,11 +559,13 @@ impl Protection for NfvActor {
 
     fn held(&self) -> usize {
         self.links.iter().map(|link| link.latch.len()).sum::<usize>()
+            + self.leaving.held()
             + self.inbound.iter().map(|inbound| inbound.more.packets.len()).sum::<usize>()
     }
 
     fn abandon(&mut self, out: &mut Outbox) {
-        let latched = self.links.iter_mut().flat_map(|link| link.latch.drain(..)).map(|latched| latched.packet);
+        let latched = self.links.iter_mut().flat_map(|link| link.latch.drain(..)).chain(self.leaving.drain());
+        let latched = latched.map(|latched| latched.packet);
         out.dropped.extend(latched.map(|packet| (packet, DropReason::ShuttingDown)));
         let handed = self.inbound.iter_mut().flat_map(|inbound| inbound.more.packets.drain(..));
         out.dropped.extend(handed.map(|packet| (packet, DropReason::ShuttingDown)));

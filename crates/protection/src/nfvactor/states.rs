@@ -33,6 +33,7 @@ impl NfvActor {
             };
             self.next_peer = (self.next_peer + 1) % self.peers.len();
             self.parting.replace(slot, &header, peer);
+            self.leaving.replace(slot, &header, peer);
             peer = next;
             let header = flows.header_mut(slot);
             (header.peer, header.peer_incarnation) = (peer.node, peer.incarnation);

@@ -116,6 +116,11 @@ impl Link {
         }
     }
 
+    /// The latest commit of which a packet was handed over, if that may not have left yet.
+    pub(super) fn handed_and_not_left(&self) -> Option<u32> {
+        self.choice.handed.filter(|handed| self.passed == 0 || !reached(self.passed, *handed))
+    }
+
     /// The holder has said that everything handed over up to `passed` has left.
     pub(super) fn note_passed(&mut self, out: &mut Outbox) {
         if self.choice.behind.is_some_and(|behind| reached(self.passed, behind)) {
