@@ -51,6 +51,7 @@ words! {
     CAUSE "exited with code" "The process ended by itself; what it said on standard error is the reason.";
     FIELD "protected" "Would every flow survive if one process failed now? `yes`, `no` or `re-synchronising`.";
     FIELD "may_forget" "Of a flow that survives a failure, the latest packets whose effects on its state may be undone. 0: none.";
+    FIELD "copies_differed" "Replicas found to be other than their flows at the owner, since the runtimes' start. Each was thrown away and sent anew; until it was, the answer to `protected` was not `yes`.";
     FIELD "incarnation" "How often a node has been started. What an older one still sends is refused.";
     FIELD "epoch" "Grows with every change of a flow's owner; what carries an older one is refused.";
     FIELD "owner" "The runtime that processes the flow's packets.";

@@ -53,6 +53,9 @@ pub struct Status {
     /// among those that promise anything. 0: none.
     #[serde(default)]
     pub may_forget: u32,
+    /// Copies of flows that were found not to be what their owners have, in all runtimes that are there, since their start. They were made anew.
+    #[serde(default)]
+    pub copies_differed: u64,
     /// The ports, in the order of the configuration.
     #[serde(default)]
     pub ports: Vec<Port>,
@@ -295,6 +298,7 @@ mod tests {
             version: VERSION,
             protected: Protected::Yes,
             may_forget: 0,
+            copies_differed: 0,
             ports: Vec::new(),
             rules: None,
             election: None,

@@ -315,7 +315,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "protection: nfvactor ",
         "protection: { preset: nfvactor, release: sorce } ",
-        r"edge.yaml:10:46: `sorce` is no answer to `release`: `at-once`, `replica`, `source`; did you mean `source`?
+        r"edge.yaml:10:46: `sorce` is no answer to `release`: `at-once`, `replica`, `source`, `auto`; did you mean `source`?
 10 |     protection: { preset: nfvactor, release: sorce }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                                              ^^^^^",
     ),
@@ -558,6 +558,8 @@ fn other_ways_to_say_the_same_are_understood() {
         ("{ min: 2, max: 4 }", "2"),
         ("{ min: 2, max: 4 }", "{ count: 2 }"),
         ("protection: nfvactor ", "protection: { preset: nfvactor, release: source } "),
+        ("protection: nfvactor ", "protection: { preset: nfvactor, release: auto } "),
+        ("protection: nfvactor ", "protection: { flow: replica, release: auto } "),
         ("protection: nfvactor ", "protection: { flow: replica, shared: partitioned, release: source, rebuild: replica } "),
         ("protection: nfvactor ", "protection: { flow: memory, release: at-once } "),
         ("protection: none", "protection: { preset: none }"),

@@ -187,6 +187,8 @@ pub struct Report {
     pub view: u64,
     /// Packets that left without a replica's knowing, because there was none.
     pub released_unprotected: u64,
+    /// Copies with others that were found not to be what this runtime has.
+    pub differed: u64,
     /// Drops by number of their reason.
     pub drops: Vec<(u8, u64)>,
 }
@@ -361,8 +363,10 @@ pub enum Control {
         /// Nothing follows.
         last: bool,
     },
-    /// Coordinator to runtime: the managers that want to hear how things are.
+    /// Coordinator to runtime: the managers that want to hear how things are, and the host that serves the ports.
     Managers {
+        /// The host.
+        serving: u16,
         /// Who.
         peers: Vec<Peer>,
     },

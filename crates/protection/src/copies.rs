@@ -1,6 +1,7 @@
 //! Copies of flows that other runtimes own: what is taken, and when they go.
 
-use crate::flows::{ActorHeader, role};
+use crate::delta;
+use crate::flows::{ActorHeader, flag, role};
 use crate::numbers::{reached, split_u32};
 use crate::{Flows, Outbox, Peer, Slot};
 use holdfast_wire::{DropReason, FlowKey};
@@ -74,6 +75,52 @@ pub(crate) fn save(
     let header = flows.header_mut(slot);
     (header.peer, header.peer_incarnation, header.commit) = (from.node, from.incarnation, 0);
     Ok(())
+}
+
+/// Writes what has changed in a flow of `from` over the copy of it.
+///
+/// # Errors
+/// Why that is not possible. A copy that would be older than its owner believes is not kept, to be found later.
+pub(crate) fn patch(flows: &mut Flows, from: Peer, record: &delta::Record<'_>) -> Result<Slot, DropReason> {
+    let slot = find(flows, from, record.hash, record.epoch)?;
+    let header = flows.header_mut(slot);
+    if header.version != record.version {
+        forget(flows, slot);
+        return Err(DropReason::ReplicaDiffers);
+    }
+    header.version = record.version.wrapping_add(1);
+    record.change.apply(flows.block_mut(slot));
+    Ok(slot)
+}
+
+/// Compares the copy of a flow of `from` with what it says of it.
+///
+/// # Errors
+/// Why there is no copy any more that could be meant.
+pub(crate) fn check(flows: &mut Flows, from: Peer, check: &delta::Check) -> Result<(), DropReason> {
+    let slot = find(flows, from, check.hash, check.epoch)?;
+    if flows.header(slot).version != check.version || flows.digest(slot) != check.digest {
+        forget(flows, slot);
+        return Err(DropReason::ReplicaDiffers);
+    }
+    Ok(())
+}
+
+/// The copy of a flow of `from` that has this epoch.
+fn find(flows: &Flows, from: Peer, hash: u64, epoch: u32) -> Result<Slot, DropReason> {
+    let slot = flows.find_hash(hash, |header| header.epoch == epoch).ok_or(DropReason::StaleEpoch)?;
+    let header = flows.header(slot);
+    let is_its = (header.peer, header.peer_incarnation) == (from.node, from.incarnation);
+    let is_copy = matches!(header.role, role::REPLICA | role::ARRIVING) && header.flags & flag::EMPTY == 0;
+    if is_its && is_copy { Ok(slot) } else { Err(DropReason::StaleEpoch) }
+}
+
+/// A copy that is not to be found any more. If the flow itself is on its way here, its place stays.
+fn forget(flows: &mut Flows, slot: Slot) {
+    match flows.header(slot).role {
+        role::ARRIVING => flows.header_mut(slot).flags |= flag::EMPTY,
+        _ => flows.remove(slot),
+    }
 }
 
 /// The number, the epoch and the key of a flow that has ended.

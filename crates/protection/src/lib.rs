@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod copies;
+mod delta;
 mod fence;
 pub mod flows;
 pub mod nfactor;
@@ -24,7 +25,7 @@ pub use none::Unprotected;
 pub use outbox::{Outbox, Record};
 pub use released::Released;
 
-use holdfast_wire::{DropReason, FlowKey, Packet};
+use holdfast_wire::{DropReason, Packet};
 use serde::{Deserialize, Serialize};
 
 /// A node of the fabric in one of its lives.
@@ -54,6 +55,11 @@ pub mod kind {
     pub const RESTORED: u8 = 7;
     /// That was all: a number (4), the incarnation asked for (4).
     pub const FETCHED: u8 = 8;
+    /// What has changed in a flow since the record before, to its replica: commit number (4), hash of the forward key (8), epoch (4), the version
+    /// that has changed (4), and the change.
+    pub const DELTA: u8 = 10;
+    /// Is the copy like this? Number (4), hash of the forward key (8), epoch (4), version (4), digest (8). If not, it is refused.
+    pub const CHECK: u8 = 11;
     /// The highest kind that belongs to protections.
     pub const LAST: u8 = 31;
 }
@@ -69,6 +75,18 @@ pub enum Admission {
     Drop(DropReason),
 }
 
+/// What it costs a packet to go by another runtime on its way out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Detour {
+    /// Nothing: it is on the same host, where no packet is copied, or where packets leave, where each of them goes anyway.
+    #[default]
+    None,
+    /// It crosses the network once more.
+    Longer,
+    /// It crosses the network twice instead of not at all: packets leave here.
+    ThereAndBack,
+}
+
 /// How safe the flows are at this moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Safety {
@@ -80,6 +98,8 @@ pub struct Safety {
     pub unprotected: u64,
     /// Replicas are being filled.
     pub resynchronising: bool,
+    /// Copies that were found not to be what their flows' owner here has, since the start.
+    pub differed: u64,
 }
 
 /// One answer to the three questions, for one chain in one runtime.
@@ -109,6 +129,11 @@ pub trait Protection: Send {
     /// The batch is over.
     fn flush(&mut self, flows: &mut Flows, out: &mut Outbox);
 
+    /// What it costs a packet to leave by one of these. Told before [`set_peers`](Protection::set_peers), and when it changes.
+    fn set_detours(&mut self, detours: &[(Peer, Detour)]) {
+        let _ = detours;
+    }
+
     /// The runtimes that may hold replicas now, without this one, in the coordinator's order. Who is no longer among them has failed or left, or is
     /// leaving: then it still has those that it had.
     fn set_peers(&mut self, flows: &mut Flows, peers: &[Peer], leaving: &[Peer], out: &mut Outbox);
@@ -120,9 +145,9 @@ pub trait Protection: Send {
     fn handle_record(&mut self, flows: &mut Flows, from: Peer, kind: u8, body: &[u8], out: &mut Outbox)
     -> Result<(), DropReason>;
 
-    /// Whose state a record brings, for records that come by the thousand: what the key leads to is brought into the cache while others are acted upon.
-    fn flow_of(&self, kind: u8, body: &[u8]) -> Option<FlowKey> {
-        let _ = (kind, body);
+    /// Whose state a record brings, for records that come by the thousand: what the key's hash leads to is brought into the cache while others are acted upon.
+    fn flow_of(&self, flows: &Flows, kind: u8, body: &[u8]) -> Option<u64> {
+        let _ = (flows, kind, body);
         None
     }
 

@@ -483,8 +483,8 @@ impl Protection for NfActor {
         }
     }
 
-    fn flow_of(&self, record: u8, body: &[u8]) -> Option<FlowKey> {
-        if record == kind::STATE { key_of(body) } else { None }
+    fn flow_of(&self, flows: &Flows, record: u8, body: &[u8]) -> Option<u64> {
+        if record == kind::STATE { key_of(body).map(|key| flows.hash(&key)) } else { None }
     }
 
     fn handle_handed(&mut self, _flows: &mut Flows, _from: Peer, packet: Packet, out: &mut Outbox) {
@@ -535,6 +535,7 @@ impl Protection for NfActor {
             may_forget: self.every,
             unprotected,
             resynchronising: self.is_restoring() || filling && !self.links.is_empty(),
+            differed: 0,
         }
     }
 

@@ -2,25 +2,40 @@
 //!
 //! Theory of operation (NFVactor, section V-B; DESIGN, section 5).
 //! - The owner picks a replica runtime per flow, round-robin. At the end of a batch it sends each changed flow's state once, numbered
-//!   per pair of runtimes (the *commit*), over the reliable channel.
+//!   per pair of runtimes (the *commit*), over the reliable channel: the first time whole, then [what has changed](crate::delta).
+//! - What has changed is found by comparing the block with what it was before the batch's first packet ([`Before`]), which the replica has, because
+//!   every earlier change was sent and the channel keeps the order. Whatever makes that untrue for a flow (a refusal, another replica, another
+//!   epoch, a change outside of its packets) is known here, and the next record carries the flow whole.
 //! - [`ReleaseAt::Replica`]: the batch's packets follow as data frames tagged with their flow's commit. The replica
 //!   releases a packet when it has saved that commit. Nothing comes back; a packet lost on the way is a lost packet and nothing else.
 //! - [`ReleaseAt::Source`]: the packets wait in a latch here until the replica says which commits it has saved.
 //! - The owner fails: the replica asks the switch for the flow's route. With the route comes a new epoch; what the
 //!   old owner still sends carries the old one and is refused. Nothing that was released can be missing here: it was saved before.
+//! - Slowly, a flow after the other, the owner asks whether the copy is what it has ([`kind::CHECK`]). One that is not is thrown away, counted, and made
+//!   anew; until that is saved nobody calls the flows safe.
 //! - The replica fails: the latched packets follow their flows to the next replica; idle flows are sent again in the background.
 //! - There is no other runtime: packets leave unprotected, counted, and `status` says so. The contract is one failure at a time.
 
+mod before;
 mod handed;
+mod leaving;
+mod link;
+mod states;
+#[cfg(test)]
+mod tests;
+mod way;
 
-use crate::copies::Demoted;
 use crate::flows::{flag, role};
-use crate::numbers::{Inbounds, Sent, key_of, only_u32, reached, split_block, split_refusal};
-use crate::parting::{self, Holder, Parting};
-use crate::{Flows, Outbox, Peer, Protection, Safety, Slot, copies, kind};
+use crate::numbers::{Inbounds, key_of, only_u32, reached, split_refusal};
+use crate::parting::{self, Parting};
+use crate::{Admission, Detour, Flows, Outbox, Peer, Protection, Safety, Slot, copies, delta, kind};
+use before::Before;
 use handed::Handed;
 use holdfast_wire::{DropReason, FlowKey, Packet};
+use leaving::Leaving;
+use link::{Latched, Link};
 use std::collections::VecDeque;
+use way::Choice;
 
 /// Who releases a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -30,68 +45,16 @@ pub enum ReleaseAt {
     Replica,
     /// The owner, once the replica has acknowledged the state: there and back, but only the state travels.
     Source,
+    /// Whatever costs less, link by link: see `nfvactor/way.rs`.
+    Auto,
 }
 
 /// Packets that one link may hold back.
 const HELD_LIMIT: usize = 8192;
-/// Slots looked at, and states sent, per flush while re-synchronising: what fits between two bursts without being noticed.
-const RESYNC_SCAN: u32 = 2048;
-const RESYNC_SEND: usize = 64;
 /// Before a mark is sent again whose answer has not come, ns: it may be lost, as any frame.
 const MARK_PATIENCE: u64 = 10_000_000;
 /// Before a refused state is sent again, ns: a full table does not empty at once.
 const REFUSED_PAUSE: u64 = 100_000_000;
-
-struct Latched {
-    commit: u32,
-    slot: Slot,
-    generation: u32,
-    packet: Packet,
-}
-
-/// To a runtime that holds replicas of ours.
-struct Link {
-    peer: Peer,
-    numbers: Sent,
-    /// Commits up to here belong to a re-synchronisation that is not saved yet.
-    resync_mark: Option<u32>,
-    /// What was handed over up to this commit has left.
-    passed: u32,
-    /// The commit and the time of a mark that is not answered yet.
-    marked: Option<(u32, u64)>,
-    /// Commits that are not saved yet, with the flow whose state each carries.
-    under_way: VecDeque<(u32, Slot)>,
-    latch: VecDeque<Latched>,
-}
-
-impl Link {
-    fn new(peer: Peer, numbers: Sent) -> Link {
-        Link {
-            peer,
-            numbers,
-            resync_mark: None,
-            passed: 0,
-            marked: None,
-            under_way: VecDeque::with_capacity(1024),
-            latch: VecDeque::with_capacity(256),
-        }
-    }
-
-    fn note_sent(&mut self, commit: u32, slot: Slot) {
-        self.numbers.last = commit;
-        self.under_way.push_back((commit, slot));
-    }
-}
-
-impl Holder for Link {
-    fn peer(&self) -> Peer {
-        self.peer
-    }
-
-    fn numbers(&mut self) -> &mut Sent {
-        &mut self.numbers
-    }
-}
 
 /// Faults that a checker must find. Nothing but tests of the checkers sets them.
 #[doc(hidden)]
@@ -101,6 +64,8 @@ pub struct Planted {
     pub release_before_commit: bool,
     /// Late state of an older owner is accepted.
     pub no_epoch_check: bool,
+    /// Copies are damaged now and then.
+    pub corrupts_copies: bool,
 }
 
 /// See the module.
@@ -111,7 +76,11 @@ pub struct NfvActor {
     links: Vec<Link>,
     inbound: Inbounds<Handed>,
     parting: Parting,
+    leaving: Leaving,
     dirty: Vec<Slot>,
+    before: Before,
+    /// A change on its way into the outbox.
+    encoded: Vec<u8>,
     pending: Vec<(Slot, Packet)>,
     resync: Option<Slot>,
     resync_again: bool,
@@ -119,10 +88,19 @@ pub struct NfvActor {
     resync_not_before: u64,
     /// Somebody is to be told in the next turn what has left in this one.
     has_passed: bool,
+    /// Where asking about copies goes on, and not before which time, ns.
+    ask_at: Slot,
+    ask_not_before: u64,
+    /// Copies that were not as they should be.
+    differed: u64,
     /// A channel is full: there is nothing to be done until something comes in.
     blocked: bool,
     /// The latest time known, ns.
     now: u64,
+    /// What it costs a packet to go by others.
+    detours: Vec<(Peer, Detour)>,
+    /// For tests: links change their way whenever so much time, ns, has gone by.
+    fickle: Option<u64>,
     planted: Planted,
 }
 
@@ -136,16 +114,30 @@ impl NfvActor {
             links: Vec::new(),
             inbound: Inbounds::default(),
             parting: Parting::default(),
+            leaving: Leaving::default(),
             dirty: Vec::with_capacity(256),
+            before: Before::default(),
+            encoded: Vec::with_capacity(512),
             pending: Vec::with_capacity(256),
             resync: None,
             resync_again: false,
             resync_not_before: 0,
             has_passed: false,
+            ask_at: 0,
+            ask_not_before: 0,
+            differed: 0,
             blocked: false,
             now: 0,
+            detours: Vec::new(),
+            fickle: None,
             planted: Planted::default(),
         }
+    }
+
+    /// One that changes its mind all the time, ns, for tests of what happens then.
+    #[doc(hidden)]
+    pub fn fickle(every: u64) -> NfvActor {
+        NfvActor { fickle: Some(every), ..NfvActor::new(ReleaseAt::Auto) }
     }
 
     /// With faults, for tests of the checkers.
@@ -174,46 +166,7 @@ impl NfvActor {
         }
     }
 
-    /// Sends the flow's state to its replica, choosing one if it has none. False if there is none, or its channel is full.
-    fn send_state(&mut self, flows: &mut Flows, slot: Slot, out: &mut Outbox) -> bool {
-        let header = *flows.header(slot);
-        let mut peer = Peer { node: header.peer, incarnation: header.peer_incarnation };
-        if self.link(peer.node, peer.incarnation).is_none() {
-            let Some(&next) = self.peers.get(self.next_peer) else {
-                self.parting.replace(slot, &header, peer);
-                let header = flows.header_mut(slot);
-                (header.peer, header.peer_incarnation) = (0, 0);
-                header.flags |= flag::UNPROTECTED;
-                return false;
-            };
-            self.next_peer = (self.next_peer + 1) % self.peers.len();
-            self.parting.replace(slot, &header, peer);
-            peer = next;
-            let header = flows.header_mut(slot);
-            (header.peer, header.peer_incarnation) = (peer.node, peer.incarnation);
-        }
-        let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) else { return false };
-        let commit = link.numbers.next();
-        let header = flows.header_mut(slot);
-        let before = *header;
-        header.version = header.version.wrapping_add(1);
-        header.commit = commit;
-        header.flags &= !flag::UNPROTECTED;
-        let sent = out.send(peer, kind::STATE, &[&commit.to_be_bytes(), &flows.layout().to_be_bytes(), flows.block(slot)]);
-        if sent {
-            link.note_sent(commit, slot);
-        } else {
-            let header = flows.header_mut(slot);
-            header.version = before.version;
-            header.commit = 0;
-            header.flags |= flag::UNPROTECTED;
-            self.resync_again = true;
-            self.blocked = true;
-        }
-        sent
-    }
-
-    fn dispatch(&mut self, flows: &Flows, slot: Slot, mut packet: Packet, out: &mut Outbox) {
+    fn dispatch(&mut self, flows: &Flows, slot: Slot, packet: Packet, out: &mut Outbox) {
         let header = flows.header(slot);
         if self.planted.release_before_commit {
             out.release(packet);
@@ -224,84 +177,47 @@ impl NfvActor {
             out.release(packet);
             return;
         }
-        let peer = Peer { node: header.peer, incarnation: header.peer_incarnation };
         if header.commit == 0 {
             // The state could not be sent, so what it reveals must not leave; the sender will try again.
             out.dropped.push((packet, DropReason::HeldOverflow));
             return;
         }
-        match self.release_at {
-            ReleaseAt::Replica => {
-                packet.meta.commit = header.commit;
-                out.handed.push((peer, packet));
-            }
-            ReleaseAt::Source => {
-                let (commit, generation) = (header.commit, header.generation);
-                let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) else {
-                    out.dropped.push((packet, DropReason::LostInFailure));
-                    return;
-                };
-                if reached(link.numbers.saved, commit) {
-                    out.release(packet);
-                } else if link.latch.len() == HELD_LIMIT {
-                    out.dropped.push((packet, DropReason::HeldOverflow));
-                } else {
-                    link.latch.push_back(Latched { commit, slot, generation, packet });
+        let (commit, generation) = (header.commit, header.generation);
+        let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        match self.links.iter_mut().find(|link| link.peer == holder) {
+            Some(link) => {
+                link.choice.note_packet(packet.len());
+                let latched = Latched { commit, slot, generation, packet, is_for_holder: false };
+                if let Some(latched) = self.leaving.hold(holder, latched, out) {
+                    link.hold(latched, out);
                 }
             }
+            None => out.dropped.push((packet, DropReason::LostInFailure)),
         }
     }
 
-    /// Sends states of flows without a replica, a few at a time.
-    fn resynchronise(&mut self, flows: &mut Flows, out: &mut Outbox) {
-        let Some(from) = self.resync else {
-            if self.resync_again && !self.peers.is_empty() && self.now >= self.resync_not_before {
-                self.resync_again = false;
-                self.resync = Some(0);
-            }
-            return;
-        };
-        let end = (from + RESYNC_SCAN).min(flows.reach());
-        let mut sent = 0;
-        let mut at = from;
-        while at < end && sent < RESYNC_SEND {
-            let header = flows.header(at);
-            if header.role == role::OWNER {
-                let has_replica = self
-                    .links
-                    .iter()
-                    .any(|link| link.peer.node == header.peer && link.peer.incarnation == header.peer_incarnation);
-                if !has_replica || header.flags & flag::UNPROTECTED != 0 {
-                    if !self.send_state(flows, at, out) {
-                        break;
+    /// What waited for holders that were leaving goes on, before anything that came since.
+    fn follow_leaving(&mut self, flows: &mut Flows, out: &mut Outbox) {
+        self.leaving.ask(self.now, out);
+        let mut before = Vec::new();
+        while let Some((holder, latched)) = self.leaving.poll() {
+            match self.links.iter_mut().find(|link| link.peer == holder) {
+                Some(link) => link.hold(latched, out),
+                None => {
+                    // Who was to have it is gone too: it goes with its flow, if that is still here.
+                    let header = flows.header(latched.slot);
+                    if header.generation == latched.generation && header.role == role::OWNER {
+                        self.mark_dirty(flows, latched.slot);
+                        before.push((latched.slot, latched.packet));
+                    } else {
+                        out.dropped.push((latched.packet, DropReason::LostInFailure));
                     }
-                    sent += 1;
                 }
             }
-            at += 1;
         }
-        self.resync = if at >= flows.reach() { None } else { Some(at) };
-        if self.resync.is_none() {
-            for link in &mut self.links {
-                link.resync_mark = (link.numbers.last != link.numbers.saved).then_some(link.numbers.last);
-            }
+        if !before.is_empty() {
+            self.pending.splice(0..0, before);
         }
-    }
-
-    fn handle_state(&mut self, flows: &mut Flows, from: Peer, body: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
-        let (commit, block) = split_block(flows, body)?;
-        // First the number: what came late or twice must not write over what is newer, or bring back a flow that has ended since.
-        self.take_commit(from, commit)?;
-        let mut demoted = None;
-        let saved = copies::save(flows, from, block, self.planted.no_epoch_check, |one| demoted = Some(one), out);
-        if let Some(Demoted { slot, key, holder, epoch }) = demoted {
-            self.end_copies(slot, if holder == from { Peer::default() } else { holder }, epoch, key);
-        }
-        saved.inspect_err(|reason| {
-            let inbound = self.inbound.from(from);
-            inbound.refuse(commit, *reason);
-            inbound.more.refuse(commit, *reason);
-        })
     }
 
     /// The copies of a flow that is not owned here any more: what its holder has, and what those have that are leaving.
@@ -318,17 +234,13 @@ impl NfvActor {
         }
         let link = self.links.iter_mut().find(|link| link.peer == from).ok_or(DropReason::Fenced)?;
         link.numbers.handle_saved(commit)?;
-        while link.under_way.front().is_some_and(|&(sent, _)| reached(commit, sent)) {
+        while link.under_way.front().is_some_and(|sent| reached(commit, sent.number)) {
             link.under_way.pop_front();
         }
         if link.resync_mark.is_some_and(|mark| reached(commit, mark)) {
             link.resync_mark = None;
         }
-        while link.latch.front().is_some_and(|latched| reached(commit, latched.commit)) {
-            if let Some(latched) = link.latch.pop_front() {
-                out.release(latched.packet);
-            }
-        }
+        link.open_latch(out);
         Ok(())
     }
 
@@ -351,24 +263,45 @@ impl NfvActor {
             }
         }
         link.latch = kept;
-        if let Some(&(_, slot)) = link.under_way.iter().find(|&&(sent, _)| sent == commit) {
-            let header = flows.header_mut(slot);
-            // If the flow has changed since, its newer state was refused too, and comes here then.
-            if header.role == role::OWNER && header.commit == commit && header.peer == from.node {
+        self.resync_again = true;
+        let sent = link.under_way.iter().find(|sent| sent.number == commit).copied();
+        let header = sent.map(|sent| flows.header_mut(sent.slot)).filter(|header| {
+            let is_same = sent.is_some_and(|sent| sent.generation == header.generation);
+            is_same && header.role == role::OWNER && (header.peer, header.peer_incarnation) == (from.node, from.incarnation)
+        });
+        if let Some(header) = header {
+            // If the flow has changed since, what had changed was refused too, and comes here then; a change of that would not be taken either.
+            header.flags |= flag::WHOLE;
+            if reason == DropReason::ReplicaDiffers || sent.is_some_and(|sent| sent.is_question) {
+                // There is no copy any more, and there is room for one.
+                header.flags |= flag::UNPROTECTED;
+                self.differed += u64::from(reason == DropReason::ReplicaDiffers);
+                return Ok(());
+            }
+            if header.commit == commit {
                 // The next one to be asked may have room.
                 (header.peer, header.peer_incarnation, header.commit) = (0, 0, 0);
                 header.flags |= flag::UNPROTECTED;
             }
         }
         self.resync_not_before = self.now + REFUSED_PAUSE;
-        self.resync_again = true;
         Ok(())
     }
+}
+
+fn detour(detours: &[(Peer, Detour)], peer: Peer) -> Detour {
+    detours.iter().find(|(known, _)| *known == peer).map_or(Detour::None, |(_, detour)| *detour)
 }
 
 impl Protection for NfvActor {
     fn name(&self) -> &'static str {
         "nfvactor"
+    }
+
+    #[inline]
+    fn admit(&mut self, flows: &mut Flows, slot: Slot) -> Admission {
+        self.before.note(flows, slot);
+        Admission::Ready
     }
 
     #[inline]
@@ -389,16 +322,14 @@ impl Protection for NfvActor {
 
     fn flush(&mut self, flows: &mut Flows, out: &mut Outbox) {
         self.now = self.now.max(out.now());
+        self.follow_leaving(flows, out);
         self.blocked = !self.parting.tell(&mut self.links, out);
-        let mut dirty = core::mem::take(&mut self.dirty);
-        for slot in dirty.drain(..) {
-            let header = flows.header_mut(slot);
-            header.flags &= !flag::DIRTY;
-            if header.role == role::OWNER {
-                self.send_state(flows, slot, out);
+        self.send_changed(flows, out);
+        if self.release_at == ReleaseAt::Auto {
+            for link in &mut self.links {
+                link.reconsider(self.now, self.fickle, out);
             }
         }
-        self.dirty = dirty;
         let mut pending = core::mem::take(&mut self.pending);
         for (slot, packet) in pending.drain(..) {
             self.dispatch(flows, slot, packet, out);
@@ -407,12 +338,21 @@ impl Protection for NfvActor {
         if self.resync.is_some() || self.resync_again {
             self.resynchronise(flows, out);
         }
+        self.ask(flows, out);
         let links = &mut self.links;
         self.parting.look(flows, |header| parting::is_saved(links, header));
         self.has_passed = false;
         for inbound in self.inbound.open() {
             inbound.more.release(inbound.saved, out);
             self.has_passed |= handed::answer(inbound, out);
+        }
+    }
+
+    fn set_detours(&mut self, detours: &[(Peer, Detour)]) {
+        self.detours.clear();
+        self.detours.extend_from_slice(detours);
+        for link in &mut self.links {
+            link.choice.detour = detour(&self.detours, link.peer);
         }
     }
 
@@ -425,9 +365,11 @@ impl Protection for NfvActor {
         self.links = kept;
         for peer in peers {
             if !self.links.iter().any(|link| link.peer == *peer) {
-                self.links.push(Link::new(*peer, self.parting.stays(*peer)));
+                let choice = Choice::new(self.release_at, detour(&self.detours, *peer));
+                self.links.push(Link::new(*peer, self.parting.stays(*peer), choice));
             }
         }
+        self.leaving.set(|peer| peers.contains(peer) || leaving.contains(peer), &lost);
         self.parting.set(leaving, &mut lost);
         if !lost.is_empty() || had_none {
             self.resync = Some(0);
@@ -453,9 +395,12 @@ impl Protection for NfvActor {
     ) -> Result<(), DropReason> {
         match record {
             kind::STATE => self.handle_state(flows, from, body, out),
+            kind::DELTA => self.handle_delta(flows, from, body),
+            kind::CHECK => self.handle_check(flows, from, body),
             kind::SAVED => self.handle_saved(from, only_u32(body)?, out),
             kind::PASSED => {
                 let commit = only_u32(body)?;
+                self.leaving.handle_passed(from, commit);
                 if self.parting.numbers(from).is_some() {
                     return Ok(());
                 }
@@ -465,6 +410,7 @@ impl Protection for NfvActor {
                 }
                 if link.passed == 0 || reached(commit, link.passed) {
                     link.passed = commit;
+                    link.note_passed(out);
                 }
                 if link.marked.is_some_and(|(marked, _)| reached(commit, marked)) {
                     link.marked = None;
@@ -485,8 +431,12 @@ impl Protection for NfvActor {
         }
     }
 
-    fn flow_of(&self, record: u8, body: &[u8]) -> Option<FlowKey> {
-        if record == kind::STATE { key_of(body) } else { None }
+    fn flow_of(&self, flows: &Flows, record: u8, body: &[u8]) -> Option<u64> {
+        match record {
+            kind::STATE => key_of(body).map(|key| flows.hash(&key)),
+            kind::DELTA | kind::CHECK => delta::hash_of(body),
+            _ => None,
+        }
     }
 
     fn handle_handed(&mut self, _flows: &mut Flows, from: Peer, packet: Packet, out: &mut Outbox) {
@@ -528,6 +478,9 @@ impl Protection for NfvActor {
         if header.flags & flag::DIRTY != 0 {
             return false;
         }
+        if self.leaving.is_behind(slot, header.generation) {
+            return false;
+        }
         let now = self.now;
         let release_at = self.release_at;
         let Some(link) = self.link(header.peer, header.peer_incarnation) else { return true };
@@ -535,8 +488,10 @@ impl Protection for NfvActor {
         if header.commit == 0 {
             return true;
         }
-        if release_at == ReleaseAt::Source {
-            return reached(link.numbers.saved, header.commit);
+        match release_at {
+            ReleaseAt::Source => return reached(link.numbers.saved, header.commit),
+            ReleaseAt::Auto if !reached(link.numbers.saved, header.commit) || link.holds(slot) => return false,
+            ReleaseAt::Auto | ReleaseAt::Replica => {}
         }
         if link.passed != 0 && reached(link.passed, header.commit) {
             return true;
@@ -593,16 +548,24 @@ impl Protection for NfvActor {
     fn safety(&self, flows: &Flows) -> Safety {
         let unprotected = if self.peers.is_empty() { flows.owned() as u64 } else { 0 };
         let filling = self.resync.is_some() || self.resync_again || self.links.iter().any(|link| link.resync_mark.is_some());
-        Safety { promises: true, may_forget: 0, unprotected, resynchronising: filling && !self.peers.is_empty() }
+        Safety {
+            promises: true,
+            may_forget: 0,
+            unprotected,
+            resynchronising: filling && !self.peers.is_empty(),
+            differed: self.differed,
+        }
     }
 
     fn held(&self) -> usize {
         self.links.iter().map(|link| link.latch.len()).sum::<usize>()
+            + self.leaving.held()
             + self.inbound.iter().map(|inbound| inbound.more.packets.len()).sum::<usize>()
     }
 
     fn abandon(&mut self, out: &mut Outbox) {
-        let latched = self.links.iter_mut().flat_map(|link| link.latch.drain(..)).map(|latched| latched.packet);
+        let latched = self.links.iter_mut().flat_map(|link| link.latch.drain(..)).chain(self.leaving.drain());
+        let latched = latched.map(|latched| latched.packet);
         out.dropped.extend(latched.map(|packet| (packet, DropReason::ShuttingDown)));
         let handed = self.inbound.iter_mut().flat_map(|inbound| inbound.more.packets.drain(..));
         out.dropped.extend(handed.map(|packet| (packet, DropReason::ShuttingDown)));

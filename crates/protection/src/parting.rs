@@ -3,7 +3,8 @@
 //! Theory of operation. An owner tells a holder when a copy's flow has ended or has gone elsewhere; what finds no room in the channel waits. A holder that is leaving
 //! gets no more copies, but those that it has stay until they are replaced: when another holder has saved the flow, or the flow ends or moves before, the
 //! leaving one is told too. Otherwise its copy would outlive the flow. While the switch lives it refuses such a copy's claim; its next life has
-//! never heard of flows that had ended, and would let an ended flow have a number that another one has been leased.
+//! never heard of flows that had ended, and would let an ended flow have a number that another one has been leased. A flow may also come from one of which
+//! this runtime has not heard yet whether it is leaving: the copy there is replaced in the same way.
 
 use crate::flows::{ActorHeader, role};
 use crate::numbers::{Sent, reached};
@@ -44,7 +45,7 @@ impl End {
     }
 }
 
-/// A flow of ours of which a leaving holder has a copy, as it was then.
+/// A flow of ours of which one that was its holder has a copy, as it was then.
 struct Replaced {
     generation: u32,
     epoch: u32,
@@ -62,9 +63,11 @@ pub(crate) struct Parting {
 }
 
 impl Parting {
-    /// These are leaving now, and these links are not used any more. What the others had is not ours to care for.
+    /// These are leaving now, and these links are not used any more. What those had that are neither is not ours to care for.
     pub(crate) fn set<H: Holder>(&mut self, leaving: &[Peer], lost: &mut [H]) {
-        self.leaving.retain(|(peer, _)| leaving.contains(peer));
+        let is_gone = |peer: &Peer| !leaving.contains(peer);
+        let left = self.leaving.extract_if(.., |(peer, _)| is_gone(peer)).map(|(peer, _)| peer);
+        let gone: Vec<Peer> = left.chain(lost.iter().map(H::peer).filter(is_gone)).collect();
         for &peer in leaving {
             let link = lost.iter_mut().find(|link| link.peer() == peer);
             let numbers = link.map(|link| core::mem::take(link.numbers()));
@@ -74,7 +77,7 @@ impl Parting {
                 (Some(_), None) => {}
             }
         }
-        self.replaced.retain(|(_, peer), _| leaving.contains(peer));
+        self.replaced.retain(|(_, peer), _| !gone.contains(peer));
     }
 
     /// It stays after all: the count goes on.
@@ -90,7 +93,7 @@ impl Parting {
 
     /// The flow's state goes to another one from now on, or will, and this holder's copy is what there is until then.
     pub(crate) fn replace(&mut self, slot: Slot, header: &ActorHeader, holder: Peer) {
-        if self.numbers(holder).is_some() {
+        if holder.node != 0 {
             let replaced = Replaced { generation: header.generation, epoch: header.epoch, key: header.key };
             self.replaced.insert((slot, holder), replaced);
         }
@@ -120,7 +123,10 @@ impl Parting {
             self.next = (slot, Peer { node: holder.node, incarnation: holder.incarnation.saturating_add(1) });
             let header = flows.header(slot);
             let is_same = header.generation == replaced.generation && header.key == replaced.key;
-            if !is_same || header.role != role::OWNER || is_saved(header) {
+            if is_same && (header.peer, header.peer_incarnation) == (holder.node, holder.incarnation) {
+                // It has stayed, or come back, and keeps the copy.
+                self.replaced.remove(&(slot, holder));
+            } else if !is_same || header.role != role::OWNER || is_saved(header) {
                 self.gone(slot);
             }
         }

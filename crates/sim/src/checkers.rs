@@ -6,7 +6,7 @@ use crate::peers::Client;
 use crate::stamper::{self, Stamps};
 use holdfast_nf::{ChainLayout, zerocopy::FromBytes};
 use holdfast_node::runtime::Runtime;
-use holdfast_protection::flows::role;
+use holdfast_protection::flows::{flag, role};
 use holdfast_protection::{Flows, Slot};
 use holdfast_wire::FlowKey;
 use std::collections::{BTreeMap, BTreeSet};
@@ -135,6 +135,26 @@ impl Checkers {
         let client = clients.iter().find(|client| client.ends() == ends);
         if let Some((_, is_there)) = client.and_then(|client| self.chains.get_mut(&client.id())) {
             *is_there = true;
+        }
+    }
+
+    /// A copy that is at the same version as its flow is the same. What is on its way has another version.
+    pub(crate) fn check_copies(&mut self, serving: &[&Runtime]) {
+        for owner in serving {
+            for (chain, flows) in (0..).map_while(|chain| Some((chain, owner.flows(chain)?))) {
+                for (slot, header) in flows.iter().filter(|(_, header)| header.role == role::OWNER && header.commit != 0) {
+                    let holder = serving.iter().find(|runtime| runtime.me().node == header.peer && self.strict);
+                    let Some(theirs) = holder.and_then(|holder| holder.flows(chain)) else { continue };
+                    let Some(copy) = theirs.find(&header.key, theirs.hash(&header.key)) else { continue };
+                    let there = theirs.header(copy.slot);
+                    let is_same = there.role == role::REPLICA && (there.epoch, there.version) == (header.epoch, header.version);
+                    let is_sent = header.flags & (flag::WHOLE | flag::UNPROTECTED) == 0;
+                    if is_same && is_sent && theirs.digest(copy.slot) != flows.digest(slot) {
+                        let text = format!("runtime {} has another {} than runtime {}", header.peer, header.key, owner.me().node);
+                        self.violate("copies", text);
+                    }
+                }
+            }
         }
     }
 

@@ -9,6 +9,10 @@ use holdfast_protection::nfactor::SNAPSHOT_EVERY;
 use holdfast_protection::{Flows, NfActor, NfvActor, Peer, Protection, ReleaseAt, Unprotected};
 use serde_json::json;
 
+/// Between two changes of the way in which packets wait for their states, ns of stamped time, where they are all the time: more often than anybody's measurements
+/// would have it.
+const FICKLE: u64 = 3_000_000;
+
 /// Which protection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preset {
@@ -18,13 +22,15 @@ pub enum Preset {
     Replica,
     /// `nfvactor`, released at the source.
     Source,
+    /// `nfvactor`, released by the one or the other, in turns.
+    Fickle,
     /// `nfactor`, with a snapshot every ten packets.
     NfActor,
 }
 
 impl Preset {
     /// Every protection. The conformance suite runs for each of them.
-    pub const ALL: [Preset; 4] = [Preset::None, Preset::Replica, Preset::Source, Preset::NfActor];
+    pub const ALL: [Preset; 5] = [Preset::None, Preset::Replica, Preset::Source, Preset::Fickle, Preset::NfActor];
 
     /// Its name in tests and reports.
     pub fn name(self) -> &'static str {
@@ -32,6 +38,7 @@ impl Preset {
             Preset::None => "none",
             Preset::Replica => "nfvactor_at_replica",
             Preset::Source => "nfvactor_at_source",
+            Preset::Fickle => "nfvactor_auto",
             Preset::NfActor => "nfactor",
         }
     }
@@ -53,17 +60,19 @@ impl Preset {
 
     /// A fresh one.
     pub fn protection(self, planted: Planted) -> Box<dyn Protection> {
-        let nfvactor = |release_at| {
+        let nfvactor = |protection: NfvActor| {
             let planted = holdfast_protection::nfvactor::Planted {
                 release_before_commit: planted.release_before_commit,
                 no_epoch_check: planted.no_epoch_check,
+                corrupts_copies: planted.corrupts_copies,
             };
-            Box::new(NfvActor::new(release_at).plant(planted))
+            Box::new(protection.plant(planted))
         };
         match self {
             Preset::None => Box::new(Unprotected),
-            Preset::Replica => nfvactor(ReleaseAt::Replica),
-            Preset::Source => nfvactor(ReleaseAt::Source),
+            Preset::Replica => nfvactor(NfvActor::new(ReleaseAt::Replica)),
+            Preset::Source => nfvactor(NfvActor::new(ReleaseAt::Source)),
+            Preset::Fickle => nfvactor(NfvActor::fickle(FICKLE)),
             Preset::NfActor => Box::new(NfActor::new(SNAPSHOT_EVERY).plant(holdfast_protection::nfactor::Planted {
                 ignore_interval: planted.ignore_interval,
                 no_epoch_check: planted.no_epoch_check,
@@ -88,6 +97,8 @@ pub struct Planted {
     pub ignore_interval: bool,
     /// A recovery is called over before the snapshots have been fetched.
     pub report_early: bool,
+    /// Copies of flows are damaged now and then.
+    pub corrupts_copies: bool,
     /// The coordinator's messages leave before what they depend on is written down.
     pub speaks_before_writing: bool,
 }

@@ -77,6 +77,17 @@ fn missing_epoch_checks_are_noticed() {
     finds(Planted { no_epoch_check: true, ..Planted::default() });
 }
 
+/// Copies are damaged now and then, where no packet looks: their owners ask about them, and find it.
+#[test]
+fn a_damaged_copy_is_noticed() {
+    let planted = Planted { corrupts_copies: true, ..Planted::default() };
+    let mut reports = (0..200).map(|seed| run(Scenario { planted, quiet: true, ..Scenario::of_seed(seed) }));
+    let is_found = |report: &Report| {
+        report.violations.iter().any(|violation| violation.invariant == "copies" && violation.text.contains("were found"))
+    };
+    assert!(reports.any(|report| is_found(&report)), "damaged copies were not noticed in 200 seeds");
+}
+
 #[test]
 fn a_flow_that_changes_its_chain_is_noticed() {
     finds(Planted { reclassify: true, ..Planted::default() });

@@ -79,6 +79,7 @@ reasons! {
     ArenaEmpty "arena_empty" "All packet buffers are in use.";
     PortDown "port_down" "The outgoing port is down.";
     ShuttingDown "shutting_down" "The box is stopping.";
+    ReplicaDiffers "replica_differs" "A flow's copy was not as its owner says that it should be. The owner was told and sent the whole flow again. If it happens more than once, look at the host's memory, and report it.";
 }
 
 impl DropReason {

@@ -224,7 +224,10 @@ mod tests {
         assert!(rows.iter().all(|row| row.mpps > 0.0 && row.latency_p50_us > 0.0 && row.latency_p999_us >= row.latency_p50_us));
         for of_length in rows.chunks(3) {
             let bytes: Vec<f64> = of_length.iter().map(|row| row.replication_bytes_per_packet).collect();
-            assert!(bytes[0] == 0.0 && bytes[2] > 200.0 && bytes[1] > bytes[2] + of_length[0].bytes as f64 - 64.0, "{bytes:?}");
+            assert!(
+                bytes[0] == 0.0 && (30.0..200.0).contains(&bytes[2]) && bytes[1] > bytes[2] + of_length[0].bytes as f64 - 64.0,
+                "{bytes:?}"
+            );
         }
     }
 }

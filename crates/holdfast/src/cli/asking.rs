@@ -48,6 +48,10 @@ fn status_text(status: &Status, style: Style) -> String {
         _ => "",
     };
     let mut text = format!("protected: {protected}{unit}{weakness}\n");
+    if status.copies_differed > 0 {
+        let count = counted(status.copies_differed as usize, "replica");
+        text += &format!("replicas: {count} not as the owner has the flow, made anew (holdfast explain replica_differs)\n");
+    }
     if !status.hosts.is_empty() {
         let host = |host: &status::Host| format!("{}{} {}", host.name, if host.is_this { " (this one)" } else { "" }, host.state);
         text += &format!("hosts: {}\n", status.hosts.iter().map(host).collect::<Vec<_>>().join(", "));

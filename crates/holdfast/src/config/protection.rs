@@ -47,7 +47,7 @@ const FLOW: Question = Question { key: "flow", now: &["memory", "replica", "snap
 const SHARED: Question =
     Question { key: "shared", now: &["memory", "partitioned"], later: &["checkpoint", "dal", "state-server"] };
 const RELEASE: Question =
-    Question { key: "release", now: &["at-once", "replica", "source"], later: &["standby", "stable", "write-back"] };
+    Question { key: "release", now: &["at-once", "replica", "source", "auto"], later: &["standby", "stable", "write-back"] };
 const REBUILD: Question =
     Question { key: "rebuild", now: &["nothing", "replica", "snapshots"], later: &["standby", "replay", "dal", "page-faults"] };
 
@@ -111,9 +111,10 @@ fn preset(name: &str, release: Option<&str>, spot: Spot<'_>, options: Spot<'_>) 
         }
         ("nfvactor", None | Some("replica")) => Ok(Preset::NfvActor(ReleaseAt::Replica)),
         ("nfvactor", Some("source")) => Ok(Preset::NfvActor(ReleaseAt::Source)),
+        ("nfvactor", Some("auto")) => Ok(Preset::NfvActor(ReleaseAt::Auto)),
         ("nfvactor", Some(_)) => Err(options
             .key("release")
-            .mistake("`nfvactor` lets a packet leave only once its state is saved: `release` is `replica` or `source`")),
+            .mistake("`nfvactor` lets a packet leave only once its state is saved: `release` is `replica`, `source` or `auto`")),
         (later, _) if LATER.contains(&later) => Err(spot
             .mistake(format!("the protection `{later}` is not available in this version: {}", listed(PRESETS.iter().copied())))),
         (unknown, _) => {
@@ -135,7 +136,7 @@ fn answers(options: &ProtectionOptions, spot: Spot<'_>) -> Result<Preset, Mistak
             "a protection has a `preset`, or says at least where `flow` state lives: `memory`, `replica` or `snapshot`",
         )),
         Some("memory") => match (release, rebuild) {
-            (Some("replica" | "source"), _) => contradiction(
+            (Some("replica" | "source" | "auto"), _) => contradiction(
                 "release",
                 "without a replica nobody says that the state is saved: `flow: replica`, or `release: at-once`",
             ),
@@ -149,7 +150,7 @@ fn answers(options: &ProtectionOptions, spot: Spot<'_>) -> Result<Preset, Mistak
                 "shared",
                 "flows that come back need `shared: partitioned`: what is left in a dead runtime's memory may be given twice",
             ),
-            (_, Some("replica" | "source"), _) => contradiction(
+            (_, Some("replica" | "source" | "auto"), _) => contradiction(
                 "release",
                 "a snapshot is older than what it would have to hold back: `release: at-once`, or `flow: replica`",
             ),
@@ -165,12 +166,13 @@ fn answers(options: &ProtectionOptions, spot: Spot<'_>) -> Result<Preset, Mistak
             ),
             (_, Some("at-once"), _) => contradiction(
                 "release",
-                "a replica with `release: at-once` is not available in this version: `replica`, `source`",
+                "a replica with `release: at-once` is not available in this version: `replica`, `source`, `auto`",
             ),
             (_, _, Some("nothing" | "snapshots")) => {
                 contradiction("rebuild", "a replica from which nothing is rebuilt is of no use: `rebuild: replica`")
             }
             (_, Some("source"), _) => Ok(Preset::NfvActor(ReleaseAt::Source)),
+            (_, Some("auto"), _) => Ok(Preset::NfvActor(ReleaseAt::Auto)),
             _ => Ok(Preset::NfvActor(ReleaseAt::Replica)),
         },
     }

@@ -259,6 +259,7 @@ impl Manager {
                 message::Protected::No => Protected::No,
             },
             may_forget: self.may_forget,
+            copies_differed: manager.status().map(|status| status.report.differed).sum(),
             ports: ports.collect(),
             rules: is_serving.then(|| status::Rules {
                 version: switch.rules().version(),

@@ -152,7 +152,8 @@ impl Coordinator {
         if self.is_joined() {
             let peers: Vec<Peer> = self.managers().into_iter().filter_map(|node| self.fabric.peer(node)).collect();
             let runtimes: Vec<NodeId> = self.memory.serving().map(|peer| peer.node).collect();
-            self.pending.extend(runtimes.into_iter().map(|node| (node, Control::Managers { peers: peers.clone() })));
+            let message = Control::Managers { serving: self.memory.serving_host, peers };
+            self.pending.extend(runtimes.into_iter().map(|node| (node, message.clone())));
         }
     }
 
@@ -270,6 +271,7 @@ impl Coordinator {
         self.record(Entry::Serves { host, term, life });
         self.given_at = now;
         self.tell_service(now);
+        self.tell_managers();
     }
 
     /// Another host, or the same anew, is to serve: one that has ports and is connected to more than half of all.

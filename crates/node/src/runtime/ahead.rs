@@ -18,8 +18,8 @@ pub(super) fn look<'a>(lanes: &mut [Lane], records: impl Iterator<Item = (Arrive
         let Some((number, body)) = body.split_first_chunk::<2>() else { continue };
         let number = u16::from_be_bytes(*number) as usize;
         let Some(lane) = lanes.get(number).filter(|_| *chain.get_or_insert(number) == number) else { continue };
-        if let Some(key) = lane.protection.flow_of(record.kind, body) {
-            hashes[count] = lane.flows.hash(&key);
+        if let Some(hash) = lane.protection.flow_of(&lane.flows, record.kind, body) {
+            hashes[count] = hash;
             count += 1;
         }
     }

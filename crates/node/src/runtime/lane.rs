@@ -179,7 +179,7 @@ impl Lane {
                             }
                             // The switch had forgotten the route and gave it anew, to the same runtime.
                             header.epoch = epoch;
-                            header.flags |= flag::UNCONFIRMED;
+                            header.flags |= flag::UNCONFIRMED | flag::WHOLE;
                         }
                         if header.parked > 0 {
                             return Step::Park(found.slot, Position::START);

@@ -155,6 +155,10 @@ pub struct Runtime {
     handled: u64,
     owes_word: bool,
     members: Vec<Peer>,
+    /// On which host each of them is, and this one; and the host where packets leave, 0 if there is only one.
+    hosts: Vec<(Peer, u16)>,
+    my_host: Option<u16>,
+    serving_host: u16,
     /// Who wants to hear how things are here: the coordinator, and the managers.
     listeners: Vec<NodeId>,
     view: u64,
@@ -209,6 +213,9 @@ impl Runtime {
             handled: 0,
             owes_word: false,
             members: Vec::new(),
+            hosts: Vec::new(),
+            my_host: None,
+            serving_host: 0,
             listeners: vec![COORDINATOR, MANAGER],
             view: 0,
             next_report: 0,
@@ -555,6 +562,7 @@ impl Runtime {
             report.flows += lane.flows.owned() as u64;
             report.replicas += (lane.flows.len() - lane.flows.owned()) as u64;
             report.held += (lane.protection.held() + lane.parking.len()) as u64;
+            report.differed += safety.differed;
             if safety.promises {
                 report.unprotected += safety.unprotected;
                 report.resynchronising |= safety.resynchronising;

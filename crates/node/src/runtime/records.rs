@@ -6,7 +6,7 @@ use super::{Runtime, ahead};
 use crate::address::{COORDINATOR, NodeId, SWITCH, host_of, node_of};
 use crate::message::{Control, FlowInfo, Member, MemberState, kind, numbered};
 use holdfast_protection::flows::{ActorHeader, flag, role};
-use holdfast_protection::{Peer, kind as protection_kind};
+use holdfast_protection::{Detour, Peer, kind as protection_kind};
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{DropReason, Packet, PacketPool};
 
@@ -77,6 +77,18 @@ impl Runtime {
         if elsewhere.is_empty() { running().map(Member::peer).collect() } else { elsewhere }
     }
 
+    /// Tells the protections what it costs a packet to leave by another runtime.
+    fn tell_detours(&mut self) {
+        let (Some(here), serving) = (self.my_host, self.serving_host) else { return };
+        let detour = |host: u16| match host {
+            host if host == here || host == serving => Detour::None,
+            _ if here == serving => Detour::ThereAndBack,
+            _ => Detour::Longer,
+        };
+        let detours: Vec<(Peer, Detour)> = self.hosts.iter().map(|(peer, host)| (*peer, detour(*host))).collect();
+        self.lanes.iter_mut().for_each(|lane| lane.protection.set_detours(&detours));
+    }
+
     fn handle_protection(&mut self, from: Peer, record: u8, body: &[u8], pool: &mut dyn PacketPool) -> Result<(), DropReason> {
         let (chain, body) = body.split_first_chunk::<2>().ok_or(DropReason::Malformed)?;
         let lane = self.lanes.get_mut(u16::from_be_bytes(*chain) as usize).ok_or(DropReason::Malformed)?;
@@ -91,7 +103,9 @@ impl Runtime {
             // It has begun anew, and knows of nothing that was reported.
             Control::Account { .. } if host_of(from.node).is_some() => self.next_report = 0,
             Control::Settled { handled } if from.node == COORDINATOR => self.errands.settle(handled),
-            Control::Managers { peers } if from.node == COORDINATOR => {
+            Control::Managers { serving, peers } if from.node == COORDINATOR => {
+                self.serving_host = serving;
+                self.tell_detours();
                 self.listeners.truncate(1);
                 for peer in peers.into_iter().filter(|peer| host_of(peer.node).is_some()) {
                     // One of another host does not know who lives here, and could not tell that it has begun anew.
@@ -131,6 +145,9 @@ impl Runtime {
                 for peer in &self.members {
                     self.fabric.set_peer(*peer);
                 }
+                self.my_host = members.iter().find(|member| member.peer() == me).map(|member| member.host).or(self.my_host);
+                self.hosts = members.iter().map(|member| (member.peer(), member.host)).collect();
+                self.tell_detours();
                 let replicas = self.replicas(&members);
                 // Also who is on this host while there are others: what it has of earlier stays until it is replaced.
                 let leaving: Vec<Peer> = self.members.iter().copied().filter(|peer| !replicas.contains(peer)).collect();

@@ -4,6 +4,7 @@ mod leader;
 mod world;
 
 use holdfast_node::message::{MemberState, Protected};
+use holdfast_protection::ReleaseAt;
 use world::{HOSTS, WITNESS, World};
 
 /// The host that serves dies with everything on it. The other begins to serve, and every flow goes on there where it was.
@@ -134,4 +135,30 @@ fn a_box_that_was_ready_is_ready_whoever_is_missing() {
     world.revive(WITNESS);
     world.pass(100);
     assert_eq!(is_ready(&world), [true; HOSTS - 1], "also a manager that has just begun");
+}
+
+/// The protection may choose where packets wait for their states. Runtimes on the host that serves keep them, because each would come back; those on
+/// the other host hand them over to where they have to go anyway. When the other host begins to serve, it is the other way round.
+#[test]
+fn packets_wait_where_that_costs_less() {
+    let mut world = World::with(ReleaseAt::Auto);
+    let owned = |world: &World, at: usize| world.flows(&[at]).len();
+    for (serving, flows) in [(0, 60u8), (1, 120)] {
+        // Each is looked at for a while before it changes.
+        for _ in 0..20 {
+            assert_eq!(world.send(serving, flows), usize::from(flows));
+        }
+        world.handed = [0; HOSTS];
+        assert_eq!(world.send(serving, flows), usize::from(flows));
+        let other = 1 - serving;
+        assert!(owned(&world, 0) > 5 && owned(&world, 1) > 5);
+        assert_eq!((world.handed[serving], world.handed[other]), (0, owned(&world, other)), "host {serving} serves");
+        if serving == 0 {
+            world.kill(0);
+            world.pass(1000);
+            assert_eq!((world.serving(), world.send(1, 60)), (vec![1], 60));
+            world.revive(0);
+            world.pass(1500);
+        }
+    }
 }

@@ -12,6 +12,8 @@ use holdfast_node::rules::Rule;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::{NfvActor, Peer, ReleaseAt};
+use holdfast_wire::header::ETHERTYPE_NSH;
+use holdfast_wire::nsh::index;
 use holdfast_wire::{FlowKey, MemoryPool, Packet, PacketPool};
 use std::collections::BTreeMap;
 
@@ -47,6 +49,9 @@ pub(crate) struct World {
     /// From whom to whom nothing arrives.
     pub(crate) cut: Vec<(usize, usize)>,
     now: u64,
+    release_at: ReleaseAt,
+    /// Packets that runtimes of each host have handed over to another host.
+    pub(crate) handed: [usize; HOSTS],
 }
 
 fn switch(incarnation: u32, succeeds: bool) -> Switch {
@@ -62,10 +67,10 @@ fn switch(incarnation: u32, succeeds: bool) -> Switch {
     })
 }
 
-fn runtime(me: Peer) -> Runtime {
+fn runtime(me: Peer, release_at: ReleaseAt) -> Runtime {
     let config = RuntimeConfig { me, flows: 256, seed: 1, report_interval: 10 * MILLISECOND, fabric: FabricConfig::default() };
     let chain = Chain::new(vec![Box::new(Bound::<Forward>::new(Default::default()).expect("nothing to refuse"))]);
-    let protection = Box::new(NfvActor::new(ReleaseAt::Replica));
+    let protection = Box::new(NfvActor::new(release_at));
     Runtime::new(config, vec![ChainSpec { name: "chain".to_owned(), chain, protection }])
 }
 
@@ -90,15 +95,20 @@ impl Host {
 impl World {
     /// Two hosts that serve and a witness.
     pub(crate) fn new() -> World {
-        World::of([0, 1], WITNESS)
+        World::of([0, 1], WITNESS, ReleaseAt::Replica)
+    }
+
+    /// The same, where packets wait for their states elsewhere.
+    pub(crate) fn with(release_at: ReleaseAt) -> World {
+        World::of([0, 1], WITNESS, release_at)
     }
 
     /// Three equal hosts; the coordinator was elected on this one.
     pub(crate) fn of_equals(leader: usize) -> World {
-        World::of([0, 1, 2], leader)
+        World::of([0, 1, 2], leader, ReleaseAt::Replica)
     }
 
-    fn of<const N: usize>(serving: [usize; N], leader: usize) -> World {
+    fn of<const N: usize>(serving: [usize; N], leader: usize, release_at: ReleaseAt) -> World {
         let serves = |at: usize| serving.contains(&at);
         let config = CoordinatorConfig {
             me: Peer { node: COORDINATOR, incarnation: 1 },
@@ -112,7 +122,7 @@ impl World {
             start_timeout: 1000 * MILLISECOND,
             first_incarnation: 1,
             pools: Vec::new(),
-            layouts: vec![runtime(Peer { node: 99, incarnation: 1 }).flows(0).expect("a chain").layout()],
+            layouts: vec![runtime(Peer { node: 99, incarnation: 1 }, release_at).flows(0).expect("a chain").layout()],
             fabric: FabricConfig::default(),
         };
         let now = 1000 * MILLISECOND;
@@ -129,6 +139,8 @@ impl World {
             pool: MemoryPool::new(4096),
             cut: Vec::new(),
             now,
+            release_at,
+            handed: [0; HOSTS],
         };
         let me = world.coordinator().fabric().me();
         world.hosts[leader].hub.handle_coordinator(me);
@@ -231,7 +243,7 @@ impl World {
             for wish in std::mem::take(&mut out.wishes) {
                 match wish {
                     Wish::Start(peer) => {
-                        runtimes.insert(peer, (runtime(peer), Vec::new()));
+                        runtimes.insert(peer, (runtime(peer, self.release_at), Vec::new()));
                         hub.handle_started(peer);
                     }
                     Wish::Stop(peer) | Wish::Fence(peer) => {
@@ -247,6 +259,9 @@ impl World {
         }
         // The network shows a frame to every host.
         for frame in fabric {
+            // The index is the last byte of the NSH service path header.
+            let is_handed = frame.bytes()[12..14] == ETHERTYPE_NSH.to_be_bytes() && frame.bytes()[21] == index::TO_REPLICA;
+            self.handed[at] += usize::from(is_handed);
             for to in (0..HOSTS).filter(|to| *to != at) {
                 if self.cut.contains(&(at, to)) || self.hosts[to].is_stopped {
                     continue;

@@ -1,5 +1,6 @@
 //! What every flow actor begins with, whatever its chain.
 
+use core::mem::offset_of;
 use holdfast_wire::FlowKey;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -25,6 +26,8 @@ pub mod role {
 pub mod flag {
     /// The switch has not shown yet that it knows the reply key.
     pub const UNCONFIRMED: u8 = 1;
+    /// The block as it was before this batch is kept: see the protection. Local to the runtime.
+    pub const TOUCHED: u8 = 2;
     /// The flow's state changed in this batch.
     pub const DIRTY: u8 = 4;
     /// The flow's latest state was never sent to a replica.
@@ -33,6 +36,8 @@ pub mod flag {
     pub const MOVING: u8 = 16;
     /// There is no state yet behind this key. Local to the runtime.
     pub const EMPTY: u8 = 32;
+    /// What has changed since the replica was sent something last is not known: it is sent everything. Local to the runtime.
+    pub const WHOLE: u8 = 64;
 }
 
 /// The first three cache lines of a flow actor; the chain's state follows. Plain old data: it travels in messages as it is.
@@ -116,12 +121,48 @@ impl ActorHeader {
     }
 }
 
+/// Bits of the header, by words of eight bytes, that a packet may change and a replica must know.
+pub(crate) const VARIABLE: [u64; WORDS] = words(&[
+    (offset_of!(ActorHeader, expires_at), 8, 0xff),
+    (offset_of!(ActorHeader, flags), 1, flag::UNCONFIRMED),
+    (offset_of!(ActorHeader, chain), 2, 0xff),
+    (offset_of!(ActorHeader, switch), 2, 0xff),
+    (offset_of!(ActorHeader, last_stamp), 8, 0xff),
+    (offset_of!(ActorHeader, fresh_bytes), 8 + 4, 0xff),
+    (offset_of!(ActorHeader, opened_at), 8 + 16 + 16, 0xff),
+]);
+
+/// Bits of the header that say which flow it is and who has it. With `version` and what is in [`VARIABLE`] they are what travels: the rest is each runtime's own.
+pub(crate) const FIXED: [u64; WORDS] = words(&[
+    (offset_of!(ActorHeader, key), size_of::<FlowKey>(), 0xff),
+    (offset_of!(ActorHeader, epoch), 4, 0xff),
+    (offset_of!(ActorHeader, reply), size_of::<FlowKey>(), 0xff),
+]);
+
+const WORDS: usize = size_of::<ActorHeader>() / 8;
+
+/// A mask of the header in words of eight bytes: offset, length, and which bits of each byte.
+const fn words(fields: &[(usize, usize, u8)]) -> [u64; WORDS] {
+    let mut words = [0; WORDS];
+    let mut field = 0;
+    while field < fields.len() {
+        let (offset, len, bits) = fields[field];
+        let mut at = offset;
+        while at < offset + len {
+            words[at / 8] |= (bits as u64) << (8 * (at % 8));
+            at += 1;
+        }
+        field += 1;
+    }
+    words
+}
+
 /// No slot.
 pub const NO_SLOT: u32 = u32::MAX;
 
 const _: () = assert!(size_of::<ActorHeader>() == 192);
-const _: () = assert!(core::mem::offset_of!(ActorHeader, reply) == 64);
-const _: () = assert!(core::mem::offset_of!(ActorHeader, opened_at) == 128);
+const _: () = assert!(offset_of!(ActorHeader, reply) == 64);
+const _: () = assert!(offset_of!(ActorHeader, opened_at) == 128);
 
 #[cfg(test)]
 mod tests {

@@ -7,8 +7,10 @@ mod header;
 mod table;
 
 pub use header::{ActorHeader, NO_SLOT, flag, role};
+pub(crate) use header::{FIXED, VARIABLE};
 pub use table::{Found, KeyTable};
 
+use crate::delta;
 use holdfast_wire::FlowKey;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -142,6 +144,18 @@ impl Flows {
         &self.bytes(slot)[..HEADER_LEN + self.state_len]
     }
 
+    /// The same, to write what [`VARIABLE`] allows, and the chain's state.
+    #[inline]
+    pub(crate) fn block_mut(&mut self, slot: Slot) -> &mut [u8] {
+        let len = self.block_len();
+        &mut self.bytes_mut(slot)[..len]
+    }
+
+    /// A digest of what travels of the flow actor: the same wherever it is known equally well.
+    pub fn digest(&self, slot: Slot) -> u64 {
+        delta::digest(self.block(slot))
+    }
+
     /// The header.
     #[inline]
     pub fn header(&self, slot: Slot) -> &ActorHeader {
@@ -179,6 +193,12 @@ impl Flows {
     #[inline]
     pub fn find(&self, key: &FlowKey, hash: u64) -> Option<Found> {
         self.table.find(hash, |found| self.is_key(found, key))
+    }
+
+    /// The flow whose forward key has this hash, if `is_it` says so of its header.
+    #[inline]
+    pub(crate) fn find_hash(&self, hash: u64, is_it: impl Fn(&ActorHeader) -> bool) -> Option<Slot> {
+        self.table.find(hash, |found| !found.is_reply && is_it(self.header(found.slot))).map(|found| found.slot)
     }
 
     #[inline]

@@ -15,6 +15,8 @@ pub(super) const RECORDS: &[(u8, &str)] = &[
     (kind::END, "end"),
     (kind::REFUSED, "refused"),
     (kind::PASSED, "passed"),
+    (kind::DELTA, "delta"),
+    (kind::CHECK, "check"),
     (kind::FETCH, "fetch"),
     (kind::RESTORED, "restored"),
     (kind::FETCHED, "fetched"),
@@ -42,6 +44,7 @@ pub(super) type Bug = (&'static str, fn(&mut Planted) -> &mut bool);
 pub(super) const BUGS: &[Bug] = &[
     ("release-before-commit", |planted| &mut planted.release_before_commit),
     ("no-epoch-check", |planted| &mut planted.no_epoch_check),
+    ("corrupts-copies", |planted| &mut planted.corrupts_copies),
     ("reuse-live-port", |planted| &mut planted.reuse_live_port),
     ("reclassify", |planted| &mut planted.reclassify),
     ("ignore-interval", |planted| &mut planted.ignore_interval),

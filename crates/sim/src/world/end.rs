@@ -7,7 +7,7 @@ use crate::plan::{How, Outcome, Plan, Step, When, Whom};
 use crate::world::{Faults, Report};
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::Peer;
-use holdfast_wire::PacketPool;
+use holdfast_wire::{DropReason, PacketPool};
 
 impl World {
     /// Counts everything, then takes it apart and counts again.
@@ -47,6 +47,10 @@ impl World {
             let now = self.now - BEGIN;
             self.done.retain(|step| step.time().is_none_or(|time| time <= now));
             self.done.sort_by_key(Step::time);
+        }
+        if drops.get(DropReason::ReplicaDiffers) > 0 {
+            let text = format!("{} were found to differ from their flows", drops.get(DropReason::ReplicaDiffers));
+            self.checkers.violate("copies", text);
         }
         let report = Report {
             seed: self.scenario.seed,
@@ -93,6 +97,7 @@ impl World {
         let serving: Vec<&Runtime> =
             self.serving().iter().filter_map(|peer| self.processes.get(peer)).map(|process| &process.runtime).collect();
         self.checkers.check_remembered(&self.clients, &serving);
+        self.checkers.check_copies(&serving);
         if let Some(loss) = &self.loss {
             loss.check_floors(&serving, &mut self.checkers);
         }

@@ -44,7 +44,7 @@ pub(crate) struct Side {
     now: u64,
     /// Records on their way here.
     pub(crate) records: VecDeque<Message>,
-    /// Packets handed over to here: number of the commit, contents.
+    /// Packets handed over to here: number of the commit, contents. Without contents it is a mark.
     pub(crate) handed: VecDeque<(u32, Vec<u8>)>,
 }
 
@@ -181,6 +181,7 @@ impl Side {
             effects.handed.push((to, packet.meta.commit, packet.bytes().to_vec()));
             self.pool.put(packet);
         }
+        effects.marks = core::mem::take(&mut self.out.marks);
         for (packet, reason) in self.out.dropped.drain(..) {
             effects.dropped.push(reason);
             self.pool.put(packet);
@@ -233,6 +234,8 @@ impl Side {
 pub(crate) struct Effects {
     pub(crate) released: Vec<Vec<u8>>,
     pub(crate) handed: Vec<(Peer, u32, Vec<u8>)>,
+    /// What follows everything handed over so far.
+    pub(crate) marks: Vec<(Peer, u32)>,
     pub(crate) dropped: Vec<DropReason>,
     pub(crate) records: Vec<(Peer, Message)>,
     pub(crate) unprotected: u64,
@@ -271,6 +274,8 @@ pub(crate) struct Pair {
     revealed: BTreeMap<u16, u64>,
     ended: BTreeSet<u16>,
     pub(crate) released: usize,
+    /// Marks sent so far.
+    marks: usize,
     incarnations: u32,
     epoch: u32,
     /// A record was forged: what is released then proves nothing.
@@ -297,6 +302,7 @@ impl Pair {
             revealed: BTreeMap::new(),
             ended: BTreeSet::new(),
             released: 0,
+            marks: 0,
             incarnations: 2,
             epoch: 1,
             forged: false,
@@ -345,6 +351,11 @@ impl Pair {
                 self.sides[other].handed.push_back((*commit, contents.clone()));
             }
         }
+        let opposite = self.sides[other].me;
+        for (_, commit) in effects.marks.iter().filter(|(to, _)| *to == opposite) {
+            self.sides[other].handed.push_back((*commit, Vec::new()));
+            self.marks += 1;
+        }
         self.released += effects.released.len();
         for contents in &effects.released {
             let (flow, count) = read(contents);
@@ -382,7 +393,10 @@ impl Pair {
     pub(crate) fn deliver_handed(&mut self, at: usize) -> Result<(), String> {
         let Some((commit, contents)) = self.sides[at].handed.pop_front() else { return Ok(()) };
         let from = self.sides[1 - at].me;
-        self.sides[at].take_handed(from, commit, &contents);
+        match contents.is_empty() {
+            true => self.sides[at].protection.handle_mark(from, commit),
+            false => self.sides[at].take_handed(from, commit, &contents),
+        }
         self.settle(at).map(|_| ())
     }
 
@@ -405,9 +419,17 @@ impl Pair {
     pub(crate) fn drain(&mut self) -> Result<(), String> {
         for _ in 0..200 {
             self.sides.iter_mut().for_each(|side| side.set_room(1 << 20));
+            let (before, marks) = (self.history.len(), self.marks);
             self.talk()?;
-            let is_quiet = self.sides.iter().all(|side| side.records.is_empty() && !side.protection.is_busy());
-            if is_quiet {
+            // A question whether a copy is as it should be is asked at any time.
+            let is_asking = |sent: &Sent| matches!(sent.message.kind, kind::CHECK | kind::SAVED);
+            let was_quiet = self.history[before..].iter().all(is_asking) && self.marks == marks;
+            if was_quiet && !self.sides.iter().any(|side| side.protection.is_busy()) {
+                for at in 0..2 {
+                    while !self.sides[at].records.is_empty() {
+                        self.deliver(at)?;
+                    }
+                }
                 return Ok(());
             }
         }

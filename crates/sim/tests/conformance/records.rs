@@ -146,6 +146,10 @@ pub(crate) fn refusals_are_told(preset: Preset) -> Result<(), String> {
     }
     pair.sides[1].flush();
     pair.sides[1].carry_out();
+    // Its own states are lost here, as in no channel: nothing may wait for them, or the next record's answer would cover them.
+    let Side { protection, out, .. } = &mut pair.sides[1];
+    protection.abandon(out);
+    pair.sides[1].carry_out();
     pair.sides[1].set_room(0);
     let before = pair.released;
     pair.process(0);

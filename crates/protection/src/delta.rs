@@ -1,0 +1,387 @@
+//! What has changed in a flow actor's block from one state to the next, and how that travels.
+//!
+//! A block is looked at as words of eight bytes. One bit per word, the lowest first, says which of them have changed; then follows for each of these a
+//! byte whose bits say which of the word's bytes have changed, and these bytes as they are now. So the length follows from the contents, and
+//! a body that is cut, too long, or changes what no packet can change is known before anything is written.
+
+use crate::flows::{ActorHeader, FIXED, VARIABLE};
+use crate::numbers::split_u32;
+use holdfast_wire::DropReason;
+
+const WORD: usize = 8;
+const HEADER_WORDS: usize = size_of::<ActorHeader>() / WORD;
+
+/// Word of a block that may end within it: what lies beyond is 0.
+#[inline]
+fn word(bytes: &[u8]) -> u64 {
+    match bytes.first_chunk() {
+        Some(bytes) => u64::from_le_bytes(*bytes),
+        None => bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+    }
+}
+
+/// A bit for each byte of the word that is not 0.
+#[inline]
+fn mask_of(word: u64) -> u8 {
+    // The highest bit of every byte that is not 0, then these bits side by side.
+    const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+    let high = (((word & LOW) + LOW) | word) & !LOW;
+    ((high >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
+}
+
+/// All bits of the bytes that the mask names.
+#[inline]
+fn bytes_of(mask: u8) -> u64 {
+    let bits = u64::from(mask).wrapping_mul(0x0101_0101_0101_0101) & 0x8040_2010_0804_0201;
+    // One bit in each byte that is meant; carried up to the highest one, and from there over the whole byte.
+    let high = ((bits.wrapping_add(0x7f7f_7f7f_7f7f_7f7f)) | bits) & 0x8080_8080_8080_8080;
+    (high >> 7).wrapping_mul(0xff)
+}
+
+/// Bits of this word that a packet may change and that travel.
+#[inline]
+fn variable(at: usize) -> u64 {
+    if at < HEADER_WORDS { VARIABLE[at] } else { u64::MAX }
+}
+
+/// Writes what leads from `before` to `after`, two blocks of one length. False, and what has been written then means nothing, if that would not be shorter
+/// than `limit`, or something has changed that only a whole block carries.
+pub(crate) fn encode(before: &[u8], after: &[u8], limit: usize, into: &mut Vec<u8>) -> bool {
+    let map_len = after.len().div_ceil(WORD).div_ceil(8);
+    into.clear();
+    into.resize(map_len, 0);
+    for (at, (before, after)) in before.chunks(WORD).zip(after.chunks(WORD)).enumerate() {
+        let (was, is) = (word(before), word(after));
+        let mut changed = was ^ is;
+        if at < HEADER_WORDS {
+            if changed & FIXED[at] != 0 {
+                return false;
+            }
+            changed &= VARIABLE[at];
+        }
+        if changed == 0 {
+            continue;
+        }
+        into[at / 8] |= 1 << (at % 8);
+        let mask = mask_of(changed);
+        into.push(mask);
+        let mut rest = mask;
+        while rest != 0 {
+            into.push((is >> (8 * rest.trailing_zeros())) as u8);
+            rest &= rest - 1;
+        }
+    }
+    into.len() < limit
+}
+
+/// Something differs that travels, or that never changes.
+pub(crate) fn differ(before: &[u8], after: &[u8]) -> bool {
+    let pairs = before.chunks(WORD).zip(after.chunks(WORD)).enumerate();
+    pairs.into_iter().any(|(at, (before, after))| {
+        let counts = if at < HEADER_WORDS { FIXED[at] | VARIABLE[at] } else { u64::MAX };
+        (word(before) ^ word(after)) & counts != 0
+    })
+}
+
+/// A digest of what travels of a block, and of nothing else. Against accidents, not against those who mean it.
+pub(crate) fn digest(block: &[u8]) -> u64 {
+    const VERSION: usize = core::mem::offset_of!(ActorHeader, version);
+    let mut digest = 0x9e37_79b9_7f4a_7c15u64;
+    for (at, bytes) in block.chunks(WORD).enumerate() {
+        let mut counts = u64::MAX;
+        if at < HEADER_WORDS {
+            counts = FIXED[at] | VARIABLE[at];
+        }
+        if at == VERSION / WORD {
+            counts |= u64::from(u32::MAX) << (8 * (VERSION % WORD));
+        }
+        // Every word changes all that follows, also where it stands.
+        digest = (digest ^ word(bytes) & counts).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        digest ^= digest >> 32;
+    }
+    digest
+}
+
+/// A change that has been looked through: it fits a block of the length for which it was read.
+#[derive(Debug)]
+pub(crate) struct Change<'a> {
+    map: &'a [u8],
+    words: &'a [u8],
+}
+
+impl<'a> Change<'a> {
+    /// Reads a change of a block of this length.
+    ///
+    /// # Errors
+    /// [`DropReason::Malformed`] if it is none.
+    pub(crate) fn read(body: &'a [u8], block_len: usize) -> Result<Change<'a>, DropReason> {
+        let words = block_len.div_ceil(WORD);
+        let (map, list) = body.split_at_checked(words.div_ceil(8)).ok_or(DropReason::Malformed)?;
+        let mut rest = list;
+        for at in changed_words(map) {
+            let (mask, after) = rest.split_first().ok_or(DropReason::Malformed)?;
+            let room = block_len.saturating_sub(at * WORD);
+            // No bits beyond the block, and none in what no packet changes.
+            let is_allowed = *mask != 0 && (room >= WORD || *mask >> room == 0) && mask_of(variable(at)) & mask == *mask;
+            rest = after.get(mask.count_ones() as usize..).filter(|_| is_allowed).ok_or(DropReason::Malformed)?;
+        }
+        if rest.is_empty() { Ok(Change { map, words: list }) } else { Err(DropReason::Malformed) }
+    }
+
+    /// Writes it into a block of the length for which it was read.
+    pub(crate) fn apply(&self, block: &mut [u8]) {
+        let mut rest = self.words;
+        for at in changed_words(self.map) {
+            let Some((&mask, after)) = rest.split_first() else { return };
+            let Some((bytes, after)) = after.split_at_checked(mask.count_ones() as usize) else { return };
+            rest = after;
+            let mut now = 0;
+            let mut left = mask;
+            for byte in bytes {
+                now |= u64::from(*byte) << (8 * left.trailing_zeros());
+                left &= left.wrapping_sub(1);
+            }
+            let written = bytes_of(mask) & variable(at);
+            let end = block.len().min((at + 1) * WORD);
+            let Some(place) = block.get_mut(at * WORD..end) else { return };
+            let word = word(place) & !written | now & written;
+            place.copy_from_slice(&word.to_le_bytes()[..place.len()]);
+        }
+    }
+}
+
+fn changed_words(map: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    map.iter().enumerate().flat_map(|(at, &bits)| {
+        let mut rest = bits;
+        core::iter::from_fn(move || {
+            let bit = (rest != 0).then(|| rest.trailing_zeros() as usize)?;
+            rest &= rest - 1;
+            Some(at * 8 + bit)
+        })
+    })
+}
+
+/// A record that carries what has changed in a flow.
+#[derive(Debug)]
+pub(crate) struct Record<'a> {
+    /// Its number.
+    pub(crate) commit: u32,
+    /// Where the flow is looked for: the hash of its forward key under the cluster's seed.
+    pub(crate) hash: u64,
+    /// Which flow it is: an epoch belongs to one route, and there is none of it with another owner.
+    pub(crate) epoch: u32,
+    /// The state that has changed.
+    pub(crate) version: u32,
+    /// What has.
+    pub(crate) change: Change<'a>,
+}
+
+/// Bytes of such a record before the change.
+pub(crate) const HEAD_LEN: usize = 20;
+
+/// Puts its head together.
+pub(crate) fn head(commit: u32, hash: u64, epoch: u32, version: u32) -> [u8; HEAD_LEN] {
+    let mut head = [0; HEAD_LEN];
+    head[..4].copy_from_slice(&commit.to_be_bytes());
+    head[4..12].copy_from_slice(&hash.to_be_bytes());
+    head[12..16].copy_from_slice(&epoch.to_be_bytes());
+    head[16..].copy_from_slice(&version.to_be_bytes());
+    head
+}
+
+/// The hash in such a record, of which nothing else has been looked at.
+pub(crate) fn hash_of(body: &[u8]) -> Option<u64> {
+    body.get(4..12)?.try_into().ok().map(u64::from_be_bytes)
+}
+
+/// Takes such a record apart. `block_len`: of a flow's block here.
+///
+/// # Errors
+/// [`DropReason::Malformed`] if it is none.
+pub(crate) fn split(body: &[u8], block_len: usize) -> Result<Record<'_>, DropReason> {
+    let hash = hash_of(body).ok_or(DropReason::Malformed)?;
+    let (commit, _) = split_u32(body)?;
+    let (epoch, rest) = split_u32(&body[12..])?;
+    let (version, rest) = split_u32(rest)?;
+    Ok(Record { commit, hash, epoch, version, change: Change::read(rest, block_len)? })
+}
+
+/// A question about a copy.
+#[derive(Debug)]
+pub(crate) struct Check {
+    /// Its number.
+    pub(crate) number: u32,
+    /// Which flow: see [`Record`].
+    pub(crate) hash: u64,
+    /// Which flow.
+    pub(crate) epoch: u32,
+    /// The version that the copy should have.
+    pub(crate) version: u32,
+    /// See [`digest`].
+    pub(crate) digest: u64,
+}
+
+/// Takes a question apart.
+///
+/// # Errors
+/// [`DropReason::Malformed`] if it is none.
+pub(crate) fn split_check(body: &[u8]) -> Result<Check, DropReason> {
+    let (head, digest) = body.split_at_checked(HEAD_LEN).ok_or(DropReason::Malformed)?;
+    let digest = u64::from_be_bytes(digest.try_into().map_err(|_| DropReason::Malformed)?);
+    let hash = hash_of(head).ok_or(DropReason::Malformed)?;
+    let (number, _) = split_u32(head)?;
+    let (epoch, rest) = split_u32(&head[12..])?;
+    let (version, _) = split_u32(rest)?;
+    Ok(Check { number, hash, epoch, version, digest })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flows::{Flows, flag, role};
+    use holdfast_wire::FlowKey;
+    use zerocopy::IntoBytes;
+
+    const STATE_LEN: usize = 43;
+
+    fn flows() -> (Flows, u32) {
+        let mut flows = Flows::new(4, STATE_LEN, 7, 99);
+        let key = FlowKey { source_port: 7, protocol: 17, ..FlowKey::default() };
+        let slot = flows.insert(key, flows.hash(&key), role::OWNER).unwrap();
+        (flows, slot)
+    }
+
+    /// Words from a generator, so that every run sees the same.
+    fn next(seed: &mut u64) -> u64 {
+        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *seed >> 29
+    }
+
+    /// A packet after the other changes some of a flow's state, sometimes its last byte, its times and its counts: what is sent, written over the copy,
+    /// always makes it what the owner has, and is shorter than the block.
+    #[test]
+    fn a_copy_follows_through_changes() {
+        let (mut flows, slot) = flows();
+        let mut copy = flows.block(slot).to_vec();
+        let mut seed = 1;
+        let mut encoded = Vec::new();
+        for round in 0..500u64 {
+            let before = flows.block(slot).to_vec();
+            let (header, state) = flows.parts_mut(slot);
+            header.last_stamp += next(&mut seed) % 70_000;
+            header.expires_at = header.last_stamp + 1_000_000_000;
+            header.count((round % 2) as usize, 60);
+            header.flags ^= if round % 9 == 0 { flag::UNCONFIRMED } else { 0 };
+            for _ in 0..next(&mut seed) % 4 {
+                state[(next(&mut seed) % STATE_LEN as u64) as usize] = next(&mut seed) as u8;
+            }
+            state[STATE_LEN - 1] ^= u8::from(round % 5 == 0);
+            assert!(encode(&before, flows.block(slot), before.len(), &mut encoded), "round {round}");
+            Change::read(&encoded, copy.len()).unwrap().apply(&mut copy);
+            assert!(!differ(flows.block(slot), &copy), "round {round}");
+        }
+    }
+
+    /// What is each runtime's own changes at the owner: nothing of it travels, and nobody calls the copy different.
+    #[test]
+    fn what_is_local_stays() {
+        let (mut flows, slot) = flows();
+        let before = flows.block(slot).to_vec();
+        let header = flows.header_mut(slot);
+        (header.peer, header.peer_incarnation, header.commit, header.parked) = (17, 3, 99, 4);
+        header.flags = flag::DIRTY | flag::UNPROTECTED;
+        (header.timer_next, header.timer_before, header.timer_list, header.generation) = (1, 2, 3, 4);
+        let mut encoded = Vec::new();
+        assert!(!differ(&before, flows.block(slot)));
+        assert!(encode(&before, flows.block(slot), before.len(), &mut encoded));
+        assert!(encoded.iter().all(|byte| *byte == 0), "{encoded:?}");
+    }
+
+    /// A bit anywhere in what travels makes another digest; what is each runtime's own makes none.
+    #[test]
+    fn a_digest_is_of_what_travels() {
+        let (flows, slot) = flows();
+        let block = flows.block(slot).to_vec();
+        let (mut same, mut other) = (0, 0);
+        for bit in 0..block.len() * 8 {
+            let mut damaged = block.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let is_version = (44..48).contains(&(bit / 8));
+            let travels = is_version || differ(&block, &damaged);
+            assert_eq!(digest(&damaged) != digest(&block), travels, "bit {bit}");
+            same += usize::from(!travels);
+            other += usize::from(travels);
+        }
+        // Role, the other flags, peer and its incarnation, parked, commit, timers, generation.
+        assert_eq!((same, other), ((1 + 2 + 4 + 4 + 4 + 16) * 8 + 7, block.len() * 8 - (1 + 2 + 4 + 4 + 4 + 16) * 8 - 7));
+    }
+
+    /// The flow has another owner's epoch, or another reply key: that is no change of its state, and the block goes whole.
+    #[test]
+    fn what_no_packet_changes_goes_whole() {
+        let (mut flows, slot) = flows();
+        let before = flows.block(slot).to_vec();
+        let mut encoded = Vec::new();
+        flows.header_mut(slot).epoch += 1;
+        assert!(!encode(&before, flows.block(slot), before.len(), &mut encoded));
+        flows.header_mut(slot).epoch -= 1;
+        flows.set_reply(slot, FlowKey { source_port: 9, ..FlowKey::default() }).unwrap();
+        assert!(!encode(&before, flows.block(slot), before.len(), &mut encoded));
+        assert!(differ(&before, flows.block(slot)));
+    }
+
+    /// Every byte of the state has another value: the change would be longer than the block, and is not used.
+    #[test]
+    fn a_change_of_everything_is_no_shorter() {
+        let (mut flows, slot) = flows();
+        let before = flows.block(slot).to_vec();
+        flows.parts_mut(slot).1.fill(0xee);
+        let mut encoded = Vec::new();
+        assert!(!encode(&before, flows.block(slot), STATE_LEN, &mut encoded));
+    }
+
+    /// A change is cut at every length, made longer, and every byte of it gets every value: it is refused, or it touches nothing but what a packet may.
+    #[test]
+    fn what_is_malformed_is_refused() {
+        let (mut flows, slot) = flows();
+        let before = flows.block(slot).to_vec();
+        let (header, state) = flows.parts_mut(slot);
+        (header.last_stamp, header.expires_at) = (12_345_678, 87_654_321);
+        (state[0], state[STATE_LEN - 1]) = (1, 2);
+        let mut encoded = Vec::new();
+        assert!(encode(&before, flows.block(slot), before.len(), &mut encoded));
+        for len in 0..encoded.len() {
+            assert!(Change::read(&encoded[..len], before.len()).is_err(), "{len} bytes");
+        }
+        assert!(Change::read(&[&encoded[..], &[0]].concat(), before.len()).is_err());
+        let mut refused = 0;
+        for at in 0..encoded.len() {
+            for value in 0..=255 {
+                let mut forged = encoded.clone();
+                forged[at] = value;
+                let Ok(change) = Change::read(&forged, before.len()) else {
+                    refused += 1;
+                    continue;
+                };
+                let mut block = before.clone();
+                change.apply(&mut block);
+                let fixed = [0..48, 56..57, 60..62, 64..104, 112..116, 168..192];
+                assert!(fixed.into_iter().all(|range| block[range.clone()] == before[range]), "byte {at} is {value}");
+            }
+        }
+        assert!(refused > 1000, "only {refused} were refused");
+    }
+
+    /// For every mask and word the tricks with bits say what a loop says.
+    #[test]
+    fn masks_are_exact() {
+        for mask in 0..=255u8 {
+            let bytes: Vec<u8> = (0..8).map(|bit| if mask >> bit & 1 == 1 { 0xff } else { 0 }).collect();
+            assert_eq!(bytes_of(mask).as_bytes(), bytes);
+            for shift in [0, 3, 7] {
+                let one = bytes_of(mask) & 0x0101_0101_0101_0101 << shift;
+                assert_eq!(mask_of(one), mask);
+            }
+        }
+    }
+}

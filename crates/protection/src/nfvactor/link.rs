@@ -1,0 +1,73 @@
+//! To a runtime that holds replicas of ours.
+
+use super::way::Choice;
+use crate::numbers::Sent;
+use crate::parting::Holder;
+use crate::{Flows, Peer, Slot};
+use holdfast_wire::Packet;
+use std::collections::VecDeque;
+
+/// A packet that waits here until the state that it reveals is saved.
+pub(super) struct Latched {
+    pub(super) commit: u32,
+    pub(super) slot: Slot,
+    pub(super) generation: u32,
+    pub(super) packet: Packet,
+    /// It waits here only for what is before it, and for its state at who holds the replica.
+    pub(super) is_for_holder: bool,
+}
+
+/// A record that is not answered yet, with the flow that it is about.
+#[derive(Clone, Copy)]
+pub(super) struct UnderWay {
+    pub(super) number: u32,
+    pub(super) slot: Slot,
+    pub(super) generation: u32,
+    /// It asks whether the copy is as it should be.
+    pub(super) is_question: bool,
+}
+
+/// To a runtime that holds replicas of ours.
+pub(super) struct Link {
+    pub(super) peer: Peer,
+    pub(super) numbers: Sent,
+    /// Commits up to here belong to a re-synchronisation that is not saved yet.
+    pub(super) resync_mark: Option<u32>,
+    /// What was handed over up to this commit has left.
+    pub(super) passed: u32,
+    /// The commit and the time of a mark that is not answered yet.
+    pub(super) marked: Option<(u32, u64)>,
+    pub(super) under_way: VecDeque<UnderWay>,
+    pub(super) latch: VecDeque<Latched>,
+    pub(super) choice: Choice,
+}
+
+impl Link {
+    pub(super) fn new(peer: Peer, numbers: Sent, choice: Choice) -> Link {
+        Link {
+            peer,
+            numbers,
+            resync_mark: None,
+            passed: 0,
+            marked: None,
+            under_way: VecDeque::with_capacity(1024),
+            latch: VecDeque::with_capacity(256),
+            choice,
+        }
+    }
+
+    pub(super) fn note_sent(&mut self, number: u32, flows: &Flows, slot: Slot, is_question: bool) {
+        self.numbers.last = number;
+        self.under_way.push_back(UnderWay { number, slot, generation: flows.header(slot).generation, is_question });
+    }
+}
+
+impl Holder for Link {
+    fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    fn numbers(&mut self) -> &mut Sent {
+        &mut self.numbers
+    }
+}

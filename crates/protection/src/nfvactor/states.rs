@@ -1,0 +1,226 @@
+//! States on their way to replicas: whole, as what has changed, and again where a replica is missing.
+
+use super::NfvActor;
+use crate::copies::Demoted;
+use crate::flows::{flag, role};
+use crate::numbers::{reached, split_block};
+use crate::{Flows, Outbox, Peer, Slot, copies, delta, kind};
+use holdfast_wire::DropReason;
+
+/// Slots looked at, and states sent, per flush while re-synchronising: what fits between two bursts without being noticed.
+const RESYNC_SCAN: u32 = 2048;
+const RESYNC_SEND: usize = 64;
+/// Between two times of asking about copies, ns; slots looked at, and questions asked, each time. Of 100,000 flows every copy is asked about once a minute.
+pub(super) const ASK_PAUSE: u64 = 10_000_000;
+const ASK_SCAN: u32 = 128;
+const ASK_SEND: usize = 16;
+/// Bytes of a record that carries a whole block, before the block.
+const WHOLE_HEAD_LEN: usize = 4 + 8;
+
+impl NfvActor {
+    /// Sends the flow's state to its replica, choosing one if it has none: what has changed, if what it was `before` is known. False if there is
+    /// none, or its channel is full.
+    fn send_state(&mut self, flows: &mut Flows, slot: Slot, before: Option<&[u8]>, out: &mut Outbox) -> bool {
+        let header = *flows.header(slot);
+        let mut peer = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        let has_holder = self.link(peer.node, peer.incarnation).is_some();
+        if !has_holder {
+            let Some(&next) = self.peers.get(self.next_peer) else {
+                self.parting.replace(slot, &header, peer);
+                let header = flows.header_mut(slot);
+                (header.peer, header.peer_incarnation) = (0, 0);
+                header.flags |= flag::UNPROTECTED;
+                return false;
+            };
+            self.next_peer = (self.next_peer + 1) % self.peers.len();
+            self.parting.replace(slot, &header, peer);
+            self.leaving.replace(slot, &header, peer);
+            peer = next;
+            let header = flows.header_mut(slot);
+            (header.peer, header.peer_incarnation) = (peer.node, peer.incarnation);
+        }
+        let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) else { return false };
+        let commit = link.numbers.next();
+        let is_followed = has_holder
+            && header.commit != 0
+            && header.flags & (flag::UNPROTECTED | flag::WHOLE) == 0
+            && reached(link.numbers.last, header.commit);
+        let block = flows.block(slot);
+        let limit = (WHOLE_HEAD_LEN + block.len()).saturating_sub(delta::HEAD_LEN);
+        let sent = match before {
+            Some(before) if is_followed && delta::encode(before, block, limit, &mut self.encoded) => {
+                let head = delta::head(commit, flows.hash(&header.key), header.epoch, header.version);
+                link.choice.note_state(head.len() + self.encoded.len());
+                out.send(peer, kind::DELTA, &[&head, &self.encoded])
+            }
+            _ => {
+                let version = header.version.wrapping_add(1);
+                link.choice.note_state(WHOLE_HEAD_LEN + block.len());
+                flows.header_mut(slot).version = version;
+                let sent =
+                    out.send(peer, kind::STATE, &[&commit.to_be_bytes(), &flows.layout().to_be_bytes(), flows.block(slot)]);
+                flows.header_mut(slot).version = header.version;
+                sent
+            }
+        };
+        if sent {
+            link.note_sent(commit, flows, slot, false);
+        }
+        let header = flows.header_mut(slot);
+        if sent {
+            header.version = header.version.wrapping_add(1);
+            header.commit = commit;
+            header.flags &= !(flag::UNPROTECTED | flag::WHOLE);
+        } else {
+            header.commit = 0;
+            header.flags |= flag::UNPROTECTED;
+            self.resync_again = true;
+            self.blocked = true;
+        }
+        sent
+    }
+
+    /// Sends what this batch has changed.
+    pub(super) fn send_changed(&mut self, flows: &mut Flows, out: &mut Outbox) {
+        let mut before = core::mem::take(&mut self.before);
+        for at in 0..before.len() {
+            let Some((slot, block)) = before.take(at, flows) else { continue };
+            let header = flows.header_mut(slot);
+            if header.role != role::OWNER {
+                continue;
+            }
+            if header.flags & flag::DIRTY != 0 {
+                header.flags &= !flag::DIRTY;
+                self.send_state(flows, slot, Some(block), out);
+            } else if delta::differ(block, flows.block(slot)) {
+                // A packet that waits in the middle of the chain, or a function that panicked.
+                flows.header_mut(slot).flags |= flag::WHOLE;
+            }
+        }
+        before.clear();
+        self.before = before;
+        let mut dirty = core::mem::take(&mut self.dirty);
+        for slot in dirty.drain(..) {
+            let header = flows.header_mut(slot);
+            if header.flags & flag::DIRTY == 0 {
+                continue;
+            }
+            header.flags &= !flag::DIRTY;
+            if header.role == role::OWNER {
+                self.send_state(flows, slot, None, out);
+            }
+        }
+        self.dirty = dirty;
+    }
+
+    /// Sends states of flows without a replica, a few at a time.
+    pub(super) fn resynchronise(&mut self, flows: &mut Flows, out: &mut Outbox) {
+        let Some(from) = self.resync else {
+            if self.resync_again && !self.peers.is_empty() && self.now >= self.resync_not_before {
+                self.resync_again = false;
+                self.resync = Some(0);
+            }
+            return;
+        };
+        let end = (from + RESYNC_SCAN).min(flows.reach());
+        let mut sent = 0;
+        let mut at = from;
+        while at < end && sent < RESYNC_SEND {
+            let header = flows.header(at);
+            if header.role == role::OWNER {
+                let has_replica = self
+                    .links
+                    .iter()
+                    .any(|link| link.peer.node == header.peer && link.peer.incarnation == header.peer_incarnation);
+                if !has_replica || header.flags & flag::UNPROTECTED != 0 {
+                    if !self.send_state(flows, at, None, out) {
+                        break;
+                    }
+                    sent += 1;
+                }
+            }
+            at += 1;
+        }
+        self.resync = if at >= flows.reach() { None } else { Some(at) };
+        if self.resync.is_none() {
+            for link in &mut self.links {
+                link.resync_mark = (link.numbers.last != link.numbers.saved).then_some(link.numbers.last);
+            }
+        }
+    }
+
+    pub(super) fn handle_state(
+        &mut self,
+        flows: &mut Flows,
+        from: Peer,
+        body: &[u8],
+        out: &mut Outbox,
+    ) -> Result<(), DropReason> {
+        let (commit, block) = split_block(flows, body)?;
+        // First the number: what came late or twice must not write over what is newer, or bring back a flow that has ended since.
+        self.take_commit(from, commit)?;
+        let mut demoted = None;
+        let saved = copies::save(flows, from, block, self.planted.no_epoch_check, |one| demoted = Some(one), out);
+        if let Some(Demoted { slot, key, holder, epoch }) = demoted {
+            self.end_copies(slot, if holder == from { Peer::default() } else { holder }, epoch, key);
+        }
+        saved.inspect_err(|reason| {
+            let inbound = self.inbound.from(from);
+            inbound.refuse(commit, *reason);
+            inbound.more.refuse(commit, *reason);
+        })
+    }
+
+    pub(super) fn handle_delta(&mut self, flows: &mut Flows, from: Peer, body: &[u8]) -> Result<(), DropReason> {
+        let record = delta::split(body, flows.block_len())?;
+        self.take_commit(from, record.commit)?;
+        let patched = copies::patch(flows, from, &record).inspect_err(|reason| {
+            let inbound = self.inbound.from(from);
+            inbound.refuse(record.commit, *reason);
+            inbound.more.refuse(record.commit, *reason);
+        })?;
+        if self.planted.corrupts_copies && record.commit % 16 == 0 {
+            flows.block_mut(patched).last_mut().into_iter().for_each(|byte| *byte ^= 0x40);
+        }
+        Ok(())
+    }
+
+    /// Asks a few holders whether their copies are as they should be: a flow after the other, slowly, so that it costs nothing that anybody notices. The
+    /// question is in the order of the states, so whoever is asked is at the same version.
+    pub(super) fn ask(&mut self, flows: &Flows, out: &mut Outbox) {
+        if self.now < self.ask_not_before || self.blocked || flows.reach() == 0 {
+            return;
+        }
+        self.ask_not_before = self.now + ASK_PAUSE;
+        let mut asked = 0;
+        for _ in 0..ASK_SCAN.min(flows.reach()) {
+            let slot = if self.ask_at < flows.reach() { self.ask_at } else { 0 };
+            self.ask_at = slot + 1;
+            let header = flows.header(slot);
+            let is_known = header.commit != 0 && header.flags & (flag::UNPROTECTED | flag::WHOLE) == 0;
+            if header.role != role::OWNER || !is_known {
+                continue;
+            }
+            let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
+            let Some(link) = self.links.iter_mut().find(|link| link.peer == holder) else { continue };
+            let number = link.numbers.next();
+            let head = delta::head(number, flows.hash(&header.key), header.epoch, header.version);
+            if !out.send(holder, kind::CHECK, &[&head, &flows.digest(slot).to_be_bytes()]) {
+                self.ask_at = slot;
+                return;
+            }
+            link.note_sent(number, flows, slot, true);
+            asked += 1;
+            if asked == ASK_SEND {
+                return;
+            }
+        }
+    }
+
+    /// An owner asks about a copy. What is not as it should be is refused like a state, and so told before the word that everything has been seen to.
+    pub(super) fn handle_check(&mut self, flows: &mut Flows, from: Peer, body: &[u8]) -> Result<(), DropReason> {
+        let check = delta::split_check(body)?;
+        self.take_commit(from, check.number)?;
+        copies::check(flows, from, &check).inspect_err(|reason| self.inbound.from(from).refuse(check.number, *reason))
+    }
+}

@@ -1,0 +1,488 @@
+//! What an owner and its replicas say to one another, record by record.
+
+use super::way::Way;
+use super::*;
+use holdfast_wire::{MemoryPool, PacketPool};
+
+const STATE_LEN: usize = 120;
+const A: Peer = Peer { node: 16, incarnation: 1 };
+const B: Peer = Peer { node: 17, incarnation: 2 };
+const C: Peer = Peer { node: 18, incarnation: 3 };
+const SECOND: u64 = 1_000_000_000;
+
+fn key(flow: u16) -> FlowKey {
+    FlowKey { source_port: flow, destination_port: 80, protocol: 17, ..FlowKey::default() }
+}
+
+type Sent = (Peer, u8, Vec<u8>);
+
+struct Node {
+    me: Peer,
+    protection: NfvActor,
+    flows: Flows,
+    out: Outbox,
+    pool: MemoryPool,
+    now: u64,
+}
+
+impl Node {
+    fn new(me: Peer, capacity: usize, peers: &[Peer]) -> Node {
+        Node::with(ReleaseAt::Source, me, capacity, peers, Detour::None)
+    }
+
+    fn with(release_at: ReleaseAt, me: Peer, capacity: usize, peers: &[Peer], detour: Detour) -> Node {
+        let mut node = Node {
+            me,
+            protection: NfvActor::new(release_at),
+            flows: Flows::new(capacity, STATE_LEN, 7, 3),
+            out: Outbox::default(),
+            pool: MemoryPool::new(64),
+            now: SECOND,
+        };
+        node.protection.set_detours(&[A, B, C].map(|peer| (peer, detour)));
+        node.set_peers(peers);
+        node
+    }
+
+    fn set_peers(&mut self, peers: &[Peer]) {
+        self.protection.set_peers(&mut self.flows, peers, &[], &mut self.out);
+    }
+
+    fn slot(&self, flow: u16) -> Option<Slot> {
+        self.flows.find(&key(flow), self.flows.hash(&key(flow))).map(|found| found.slot)
+    }
+
+    fn open(&mut self, flow: u16, epoch: u32) -> Slot {
+        let slot = self.flows.insert(key(flow), self.flows.hash(&key(flow)), role::OWNER).unwrap();
+        self.flows.header_mut(slot).epoch = epoch;
+        slot
+    }
+
+    fn drained(&mut self, flow: u16) -> bool {
+        let slot = self.slot(flow).unwrap();
+        self.protection.has_drained(&self.flows, slot, &mut Outbox::default())
+    }
+
+    /// A packet of a flow, which has one byte of state more than before.
+    fn packet(&mut self, flow: u16) {
+        self.packet_of(flow, 60, 1);
+    }
+
+    /// One of this length that changes so many bytes.
+    fn packet_of(&mut self, flow: u16, len: usize, changes: usize) {
+        let slot = self.slot(flow).unwrap_or_else(|| self.open(flow, u32::from(flow) + 1));
+        assert_eq!(self.protection.admit(&mut self.flows, slot), Admission::Ready);
+        let (header, state) = self.flows.parts_mut(slot);
+        header.last_stamp += 1000;
+        let at = state.iter().position(|byte| *byte == 0).unwrap_or(0);
+        state[at] = at as u8 + 1;
+        state[1..changes].iter_mut().for_each(|byte| *byte = byte.wrapping_add(3) | 1);
+        let mut packet = self.pool.take().unwrap();
+        assert!(packet.copy_from(&vec![0; len]));
+        self.protection.commit(&mut self.flows, slot, packet, false, &mut self.out);
+    }
+
+    /// The end of a turn, with so much room in every channel.
+    fn turn_with(&mut self, room: usize) -> Vec<Sent> {
+        self.now += 1;
+        let peers: Vec<Peer> = self.protection.peers.clone();
+        self.out.begin(0, self.now, peers.into_iter().map(|peer| (peer, room)));
+        self.protection.flush(&mut self.flows, &mut self.out);
+        let sent = self.out.records().map(|(record, body)| (record.to, record.kind, body[2..].to_vec())).collect();
+        self.out.clear_records();
+        sent
+    }
+
+    fn turn(&mut self) -> Vec<Sent> {
+        self.turn_with(1 << 20)
+    }
+
+    fn take(&mut self, from: Peer, (_, kind, body): &Sent) -> Result<(), DropReason> {
+        self.protection.handle_record(&mut self.flows, from, *kind, body, &mut self.out)
+    }
+
+    fn released(&mut self) -> usize {
+        let released = core::mem::take(&mut self.out.released);
+        let count = released.len();
+        released.into_iter().for_each(|packet| self.pool.put(packet.into_inner()));
+        count
+    }
+
+    fn safe(&self) -> bool {
+        let safety = self.protection.safety(&self.flows);
+        safety.unprotected == 0 && !safety.resynchronising
+    }
+}
+
+/// What is sent goes to who is there. What was said, all together.
+fn talk(nodes: &mut [&mut Node]) -> Vec<(u16, u8)> {
+    let mut said = Vec::new();
+    for _ in 0..100 {
+        let mut was_quiet = true;
+        for at in 0..nodes.len() {
+            let from = nodes[at].me;
+            for sent in nodes[at].turn() {
+                was_quiet = false;
+                said.push((sent.0.node, sent.1));
+                if let Some(to) = nodes.iter_mut().find(|node| node.me == sent.0) {
+                    let _ = to.take(from, &sent);
+                }
+            }
+        }
+        if was_quiet && !nodes.iter().any(|node| node.protection.is_busy()) {
+            return said;
+        }
+    }
+    panic!("they never came to rest: {said:?}");
+}
+
+fn kinds(sent: &[Sent]) -> Vec<(u16, u8)> {
+    sent.iter().map(|(to, kind, _)| (to.node, *kind)).collect()
+}
+
+/// The copy is what its owner has.
+fn agree(owner: &Node, holder: &Node, flow: u16) -> bool {
+    let (Some(one), Some(other)) = (owner.slot(flow), holder.slot(flow)) else { return false };
+    let is_version = owner.flows.header(one).version == holder.flows.header(other).version;
+    is_version && !delta::differ(owner.flows.block(one), holder.flows.block(other))
+}
+
+/// A and B, and a flow of A that B has a copy of.
+fn pair() -> (Node, Node) {
+    let (mut a, mut b) = (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]));
+    a.packet(1);
+    talk(&mut [&mut a, &mut b]);
+    assert!(agree(&a, &b, 1) && a.released() == 1 && a.safe());
+    (a, b)
+}
+
+/// Three packets of a flow come in one batch, then one in each of two batches before anything is answered: every batch sends one record, of what
+/// has changed and far shorter than the block, and the copy follows.
+#[test]
+fn a_batch_sends_one_record_of_what_has_changed() {
+    let (mut a, mut b) = pair();
+    let mut all = Vec::new();
+    for packets in [3, 1, 1] {
+        (0..packets).for_each(|_| a.packet(1));
+        let sent = a.turn();
+        assert_eq!(kinds(&sent), [(17, kind::DELTA)]);
+        assert!(sent[0].2.len() < 70, "{} bytes", sent[0].2.len());
+        all.extend(sent);
+    }
+    for sent in &all {
+        b.take(A, sent).unwrap();
+    }
+    assert!(agree(&a, &b, 1));
+    talk(&mut [&mut a, &mut b]);
+    assert_eq!(a.released(), 5);
+}
+
+/// The replica dies and comes back as another life, and at another time somebody else takes its place: whoever has nothing of the flow gets all of it
+/// first, and changes afterwards.
+#[test]
+fn who_has_nothing_gets_everything() {
+    let (mut a, _) = pair();
+    let reborn = Peer { incarnation: 9, ..B };
+    for holder in [reborn, C] {
+        let mut fresh = Node::new(holder, 8, &[A]);
+        a.set_peers(&[holder]);
+        a.packet(1);
+        assert_eq!(talk(&mut [&mut a, &mut fresh])[0], (holder.node, kind::STATE));
+        a.packet(1);
+        assert_eq!(talk(&mut [&mut a, &mut fresh])[0], (holder.node, kind::DELTA));
+        assert!(agree(&a, &fresh, 1));
+    }
+}
+
+/// The channel is full when a change is to be sent: its packet is dropped, what comes next carries the flow whole, and only then changes again.
+#[test]
+fn after_a_full_channel_the_flow_goes_whole() {
+    let (mut a, mut b) = pair();
+    a.packet(1);
+    assert_eq!(kinds(&a.turn_with(10)), []);
+    assert_eq!(a.out.dropped.len(), 1);
+    assert!(!a.safe());
+    a.packet(1);
+    let sent = a.turn();
+    assert_eq!(kinds(&sent), [(17, kind::STATE)]);
+    b.take(A, &sent[0]).unwrap();
+    talk(&mut [&mut a, &mut b]);
+    a.packet(1);
+    assert_eq!(talk(&mut [&mut a, &mut b])[0], (17, kind::DELTA));
+    assert!(agree(&a, &b, 1) && a.safe());
+}
+
+/// Outside of its packets' way through the chain a flow changes, as when a packet waits in the middle or a function panics, and as when the route is given
+/// anew: the next record carries the flow whole, and the copy is what the owner has.
+#[test]
+fn what_changes_otherwise_goes_whole() {
+    let (mut a, mut b) = pair();
+    let slot = a.slot(1).unwrap();
+    a.protection.admit(&mut a.flows, slot);
+    a.flows.parts_mut(slot).1[100] = 77;
+    assert_eq!(kinds(&a.turn()), []);
+    a.packet(1);
+    assert_eq!(talk(&mut [&mut a, &mut b])[0], (17, kind::STATE));
+    assert!(agree(&a, &b, 1));
+
+    let header = a.flows.header_mut(slot);
+    header.epoch += 5;
+    header.flags |= flag::WHOLE;
+    a.packet(1);
+    assert_eq!(talk(&mut [&mut a, &mut b])[0], (17, kind::STATE));
+    assert!(agree(&a, &b, 1));
+}
+
+/// B refuses a flow for want of room, and a change of it was under way already: that is refused as well, no packet leaves, and C gets the flow whole.
+#[test]
+fn what_follows_a_refused_record_is_refused() {
+    let (mut a, mut b, mut c) = (Node::new(A, 8, &[B, C]), Node::new(B, 0, &[A]), Node::new(C, 8, &[A]));
+    a.protection.ask_not_before = a.now + SECOND;
+    a.packet(1);
+    let mut sent = a.turn();
+    a.packet(1);
+    sent.extend(a.turn());
+    assert_eq!(kinds(&sent), [(17, kind::STATE), (17, kind::DELTA)]);
+    assert_eq!(b.take(A, &sent[0]), Err(DropReason::FlowTableFull));
+    assert_eq!(b.take(A, &sent[1]), Err(DropReason::StaleEpoch));
+    for answer in b.turn() {
+        let _ = a.take(B, &answer);
+    }
+    assert_eq!((a.released(), a.out.dropped.len()), (0, 2));
+    a.now += SECOND;
+    talk(&mut [&mut a, &mut b, &mut c]);
+    assert!(agree(&a, &c, 1) && a.safe());
+}
+
+/// A record of a refused flow is followed by packets without a pause, so that its refusal never finds the latest commit: the flow goes whole all the
+/// same, and B, which has room by then, takes it.
+#[test]
+fn a_refused_flow_that_never_rests_is_taken_again() {
+    let (mut a, mut b) = (Node::new(A, 8, &[B]), Node::new(B, 1, &[A]));
+    let other = b.open(9, 99);
+    let mut late = Vec::new();
+    for round in 0..6 {
+        a.packet(1);
+        let sent = a.turn();
+        for record in sent {
+            let _ = b.take(A, &record);
+        }
+        if round == 2 {
+            b.flows.remove(other);
+        }
+        // The answers come a turn late.
+        for answer in core::mem::replace(&mut late, b.turn()) {
+            let _ = a.take(B, &answer);
+        }
+    }
+    assert!(agree(&a, &b, 1));
+    assert!(a.released() > 0);
+}
+
+/// A copy is not at the version that its owner believes: the change is refused, the copy is not kept to be found later, and the flow comes whole.
+#[test]
+fn a_copy_that_missed_something_is_replaced() {
+    let (mut a, mut b) = pair();
+    a.packet(1);
+    let missed = a.turn();
+    assert_eq!(kinds(&missed), [(17, kind::DELTA)]);
+    a.packet(1);
+    let sent = a.turn();
+    assert_eq!(b.take(A, &sent[0]), Err(DropReason::ReplicaDiffers));
+    assert_eq!(b.slot(1), None);
+    a.now += SECOND;
+    talk(&mut [&mut a, &mut b]);
+    a.now += SECOND;
+    talk(&mut [&mut a, &mut b]);
+    assert!(agree(&a, &b, 1) && a.safe());
+}
+
+/// A flow ends, and in the same batch its slot is another's: what was kept of the old one is not taken for the new one's.
+#[test]
+fn a_slot_used_again_goes_whole() {
+    let (mut a, mut b) = pair();
+    a.packet(1);
+    let slot = a.slot(1).unwrap();
+    a.protection.ended(&mut a.flows, slot, &mut a.out);
+    a.flows.remove(slot);
+    a.packet(2);
+    assert_eq!(a.slot(2), Some(slot));
+    let said = talk(&mut [&mut a, &mut b]);
+    assert!(said.contains(&(17, kind::STATE)) && !said.contains(&(17, kind::DELTA)), "{said:?}");
+    assert!(agree(&a, &b, 2) && b.slot(1).is_none());
+}
+
+/// A copy is damaged, in a byte that no packet changes. Nobody can know at once; soon its owner asks, the copy is thrown away and counted, nobody calls
+/// the flow safe until it has come whole again, and then the copy is right.
+#[test]
+fn a_damaged_copy_is_found_and_mended() {
+    let (mut a, mut b) = pair();
+    let copy = b.slot(1).unwrap();
+    b.flows.parts_mut(copy).1[100] ^= 4;
+    a.now += states::ASK_PAUSE;
+    let asked = a.turn();
+    assert_eq!(kinds(&asked), [(17, kind::CHECK)]);
+    assert_eq!(b.take(A, &asked[0]), Err(DropReason::ReplicaDiffers));
+    assert_eq!(b.slot(1), None);
+    let answers = b.turn();
+    assert_eq!(kinds(&answers), [(16, kind::REFUSED), (16, kind::SAVED)]);
+    for answer in &answers {
+        a.take(B, answer).unwrap();
+    }
+    assert_eq!(a.protection.safety(&a.flows).differed, 1);
+    assert!(!a.safe());
+    let mut whole = a.turn();
+    whole.extend(a.turn());
+    assert_eq!(kinds(&whole), [(17, kind::STATE)]);
+    assert!(!a.safe());
+    b.take(A, &whole[0]).unwrap();
+    for answer in b.turn() {
+        a.take(B, &answer).unwrap();
+    }
+    assert!(a.safe() && agree(&a, &b, 1));
+}
+
+/// Flows change in every batch while their copies are asked about, and answers come late: whoever is asked is at the same version, and nothing is called
+/// different. A flow of which something is not sent yet is not asked about.
+#[test]
+fn questions_keep_to_the_order_of_the_states() {
+    let (mut a, mut b) = pair();
+    let mut asked = 0;
+    for round in 0..100 {
+        a.packet(1);
+        a.packet(2 + round % 3);
+        a.now += states::ASK_PAUSE / 3;
+        let room = if round % 10 == 5 { 30 } else { 1 << 20 };
+        for sent in a.turn_with(room) {
+            asked += usize::from(sent.1 == kind::CHECK);
+            b.take(A, &sent).unwrap();
+        }
+        if round % 7 == 0 {
+            b.turn().iter().for_each(|answer| a.take(B, answer).unwrap());
+        }
+        a.out.dropped.drain(..).for_each(|(packet, _)| a.pool.put(packet));
+        a.released();
+    }
+    assert!(asked > 50, "only {asked} questions");
+    talk(&mut [&mut a, &mut b]);
+    assert_eq!(a.protection.safety(&a.flows).differed, 0);
+    assert!((1..5).all(|flow| agree(&a, &b, flow)));
+}
+
+/// There are many flows and many copies: each time only a few are asked about, in turn, and after so many times all have been, once each.
+#[test]
+fn questions_are_few_and_go_around() {
+    let (mut a, mut b) = (Node::new(A, 50, &[B]), Node::new(B, 50, &[A]));
+    for flow in 0..50 {
+        a.packet(flow);
+        talk(&mut [&mut a, &mut b]);
+        a.released();
+    }
+    a.protection.ask_at = 0;
+    let mut slots = Vec::new();
+    for _ in 0..4 {
+        a.now += states::ASK_PAUSE;
+        let asked = a.turn();
+        assert!(asked.len() <= 16 && a.turn().is_empty());
+        slots.extend(asked.iter().map(|sent| delta::split_check(&sent.2).unwrap().hash));
+    }
+    slots.truncate(50);
+    slots.sort_unstable();
+    slots.dedup();
+    assert_eq!(slots.len(), 50);
+}
+
+/// A that chooses, with B so far off the way, and a flow with packets of this length that change so many bytes of its state: how many were handed over and how many latched, in batches
+/// for so long that a choice is made more than once.
+fn choose(detour: Detour, len: usize, changes: usize) -> (usize, usize) {
+    let mut a = Node::with(ReleaseAt::Auto, A, 8, &[B], detour);
+    let mut b = Node::with(ReleaseAt::Auto, B, 8, &[A], detour);
+    let (mut handed, mut latched) = (0, 0);
+    for round in 0..40 {
+        a.now += way::WATCHED / 10;
+        a.packet_of(1, len, changes);
+        for sent in a.turn() {
+            b.take(A, &sent).unwrap();
+        }
+        if round >= 20 {
+            handed += a.out.handed.len();
+            latched += a.protection.held();
+        }
+        for (_, packet) in a.out.handed.drain(..) {
+            a.pool.put(packet);
+        }
+        for (_, commit) in core::mem::take(&mut a.out.marks) {
+            b.protection.handle_mark(A, commit);
+        }
+        for _ in 0..2 {
+            b.turn().iter().for_each(|answer| a.take(B, answer).unwrap());
+        }
+        a.released();
+    }
+    (handed, latched)
+}
+
+/// What costs less: where the way by the replica is no detour every packet is handed over, and where it leads back here none is. In between packets go
+/// where their states take more than they do.
+#[test]
+fn the_cheaper_way_is_chosen() {
+    assert_eq!(choose(Detour::None, 1400, 1), (20, 0));
+    assert_eq!(choose(Detour::ThereAndBack, 20, 110), (0, 20));
+    assert_eq!(choose(Detour::Longer, 1400, 110), (0, 20));
+    assert_eq!(choose(Detour::Longer, 60, 1), (0, 20));
+    assert_eq!(choose(Detour::Longer, 20, 110), (20, 0));
+}
+
+/// A link changes from handing over to the latch while handed packets have not left, and back while latched ones have not: nothing that comes later leaves
+/// before them, and in the end everything has.
+#[test]
+fn a_change_of_the_way_keeps_the_order() {
+    let mut a = Node::with(ReleaseAt::Auto, A, 8, &[B], Detour::Longer);
+    let mut b = Node::with(ReleaseAt::Auto, B, 8, &[A], Detour::Longer);
+    a.protection.fickle = Some(u64::MAX / 2);
+    a.protection.links[0].choice.way = Way::HandOver;
+    a.protection.links[0].reconsider(a.now, None, &mut Outbox::default());
+    let states = |a: &mut Node| a.turn().into_iter().filter(|sent| sent.1 != kind::CHECK).collect::<Vec<Sent>>();
+
+    // Handed over, and B has not got it yet.
+    a.packet(1);
+    let mut to_b = states(&mut a);
+    assert_eq!((a.out.handed.len(), a.protection.held()), (1, 0));
+    let (_, first) = a.out.handed.pop().unwrap();
+    // From now on in the latch, behind it.
+    a.protection.links[0].change(Way::Latch, a.now, &mut a.out);
+    a.packet(1);
+    to_b.extend(states(&mut a));
+    assert_eq!((a.out.handed.len(), a.protection.held(), a.out.marks.len()), (0, 1, 1));
+    for sent in to_b.drain(..) {
+        b.take(A, &sent).unwrap();
+    }
+    b.turn().iter().for_each(|answer| a.take(B, answer).unwrap());
+    assert_eq!(a.released(), 0, "its state is saved, but what was handed over has not left");
+    assert!(!a.drained(1));
+    b.protection.handle_handed(&mut b.flows, A, first, &mut b.out);
+    let (_, mark) = a.out.marks.pop().unwrap();
+    b.protection.handle_mark(A, mark);
+    let answers = b.turn();
+    assert_eq!(b.released(), 1);
+    answers.iter().for_each(|answer| a.take(B, answer).unwrap());
+    assert_eq!(a.released(), 0, "it leaves B in the same turn as the answer would");
+    b.turn().iter().for_each(|answer| a.take(B, answer).unwrap());
+    assert_eq!(a.released(), 1);
+
+    // In the latch; and from now on handed over, behind it.
+    a.packet(1);
+    to_b.extend(states(&mut a));
+    a.protection.links[0].change(Way::HandOver, a.now, &mut a.out);
+    a.packet(1);
+    to_b.extend(states(&mut a));
+    assert_eq!((a.out.handed.len(), a.protection.held()), (0, 2));
+    for sent in to_b.drain(..) {
+        b.take(A, &sent).unwrap();
+    }
+    b.turn().iter().for_each(|answer| a.take(B, answer).unwrap());
+    assert_eq!((a.released(), a.out.handed.len(), a.protection.held()), (1, 1, 0));
+    a.packet(1);
+    states(&mut a);
+    assert_eq!((a.out.handed.len(), a.protection.held()), (2, 0));
+}

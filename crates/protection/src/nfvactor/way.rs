@@ -1,0 +1,168 @@
+//! Where packets of a link wait for their state: handed over to who holds the replica, or in the latch here. And how one becomes the other without
+//! a packet overtaking an earlier one of its flow.
+//!
+//! - From the latch to handing over: what comes now waits in the same queue behind what is latched, and goes on when all of that has left.
+//! - From handing over to the latch: a mark follows what was handed over last. What is latched leaves when its state is saved, but not before the
+//!   answer has come that everything before the mark has left.
+//!
+//! A link changes again only when the change before is over.
+
+use super::link::{Latched, Link};
+use super::{HELD_LIMIT, MARK_PATIENCE, ReleaseAt};
+use crate::numbers::reached;
+use crate::{Detour, Outbox};
+use holdfast_wire::DropReason;
+use holdfast_wire::nsh::ENCAPSULATION_LEN;
+
+/// How long a link is watched before its way is looked at again, ns.
+pub(super) const WATCHED: u64 = 100_000_000;
+
+/// Where a packet waits for its state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// At the replica.
+    HandOver,
+    /// Here.
+    Latch,
+}
+
+/// What [`ReleaseAt::Auto`] knows of a link.
+#[derive(Debug)]
+pub(super) struct Choice {
+    pub(super) way: Way,
+    pub(super) detour: Detour,
+    /// Latched packets wait until everything handed over up to this commit has left.
+    behind: Option<u32>,
+    /// The latest commit of which a packet was handed over.
+    handed: Option<u32>,
+    /// When it is decided again, ns.
+    decided_next: u64,
+    /// Bytes that handing packets over costs, or would cost, and of the states that are sent in any case, since the last decision.
+    packets: u64,
+    states: u64,
+}
+
+impl Choice {
+    pub(super) fn new(release_at: ReleaseAt, detour: Detour) -> Choice {
+        let way = match (release_at, detour) {
+            (ReleaseAt::Replica, _) | (ReleaseAt::Auto, Detour::None) => Way::HandOver,
+            (ReleaseAt::Source, _) | (ReleaseAt::Auto, _) => Way::Latch,
+        };
+        Choice { way, detour, behind: None, handed: None, decided_next: 0, packets: 0, states: 0 }
+    }
+
+    #[inline]
+    pub(super) fn note_state(&mut self, len: usize) {
+        self.states += len as u64;
+    }
+
+    #[inline]
+    pub(super) fn note_packet(&mut self, len: usize) {
+        self.packets += (len + ENCAPSULATION_LEN) as u64;
+    }
+
+    /// The way that costs less. Without a detour packets are handed over: one way is shorter than there and back. Where the packet would come back
+    /// as the answer does, only later, it waits here. In between it is one way less against the packet's bytes: it goes with the states as
+    /// long as that no more than doubles what they take, and begins to only below half of that, so as not to go to and fro.
+    fn cheaper(&self) -> Way {
+        let limit = if self.way == Way::HandOver { self.states } else { self.states / 2 };
+        match self.detour {
+            Detour::None => Way::HandOver,
+            Detour::Longer if self.packets <= limit => Way::HandOver,
+            Detour::Longer | Detour::ThereAndBack => Way::Latch,
+        }
+    }
+}
+
+impl Link {
+    /// Looks at the way anew, if it is time. `fickle`: changes it whatever it costs.
+    pub(super) fn reconsider(&mut self, now: u64, fickle: Option<u64>, out: &mut Outbox) {
+        if self.choice.behind.is_some() {
+            self.ask_what_has_left(now, out);
+        }
+        if now < self.choice.decided_next {
+            return;
+        }
+        self.choice.decided_next = now + fickle.unwrap_or(WATCHED);
+        let wanted = match (fickle, self.choice.way) {
+            (Some(_), Way::HandOver) => Way::Latch,
+            (Some(_), Way::Latch) => Way::HandOver,
+            (None, way) if self.choice.packets == 0 => way,
+            (None, _) => self.choice.cheaper(),
+        };
+        (self.choice.packets, self.choice.states) = (0, 0);
+        let is_changing = self.choice.behind.is_some() || self.choice.way == Way::HandOver && !self.latch.is_empty();
+        if wanted != self.choice.way && !is_changing {
+            self.change(wanted, now, out);
+        }
+    }
+
+    /// From now on this is the way.
+    pub(super) fn change(&mut self, wanted: Way, now: u64, out: &mut Outbox) {
+        self.choice.way = wanted;
+        let has_left = |commit: u32| self.passed != 0 && reached(self.passed, commit);
+        if wanted == Way::Latch && self.choice.handed.is_some_and(|handed| !has_left(handed)) {
+            self.choice.behind = self.choice.handed;
+            self.marked = None;
+            self.ask_what_has_left(now, out);
+        }
+    }
+
+    fn ask_what_has_left(&mut self, now: u64, out: &mut Outbox) {
+        let Some(behind) = self.choice.behind else { return };
+        if self.marked.is_none_or(|(_, at)| now.saturating_sub(at) > MARK_PATIENCE) {
+            self.marked = Some((behind, now));
+            out.marks.push((self.peer, behind));
+        }
+    }
+
+    /// The latest commit of which a packet was handed over, if that may not have left yet.
+    pub(super) fn handed_and_not_left(&self) -> Option<u32> {
+        self.choice.handed.filter(|handed| self.passed == 0 || !reached(self.passed, *handed))
+    }
+
+    /// The holder has said that everything handed over up to `passed` has left.
+    pub(super) fn note_passed(&mut self, out: &mut Outbox) {
+        if self.choice.behind.is_some_and(|behind| reached(self.passed, behind)) {
+            self.choice.behind = None;
+            self.open_latch(out);
+        }
+    }
+
+    /// A packet whose state has been sent waits for it.
+    pub(super) fn hold(&mut self, mut latched: Latched, out: &mut Outbox) {
+        latched.is_for_holder = self.choice.way == Way::HandOver;
+        if latched.is_for_holder && self.latch.is_empty() {
+            self.hand_over(latched, out);
+        } else if self.latch.len() == HELD_LIMIT {
+            out.dropped.push((latched.packet, DropReason::HeldOverflow));
+        } else {
+            self.latch.push_back(latched);
+        }
+    }
+
+    fn hand_over(&mut self, mut latched: Latched, out: &mut Outbox) {
+        latched.packet.meta.commit = latched.commit;
+        let newest = self.choice.handed.filter(|handed| reached(*handed, latched.commit));
+        self.choice.handed = newest.or(Some(latched.commit));
+        out.handed.push((self.peer, latched.packet));
+    }
+
+    /// Lets go of what need not wait here any longer.
+    pub(super) fn open_latch(&mut self, out: &mut Outbox) {
+        let (saved, is_behind) = (self.numbers.saved, self.choice.behind.is_some());
+        let may_leave = |latched: &mut Latched| latched.is_for_holder || !is_behind && reached(saved, latched.commit);
+        while let Some(latched) = self.latch.pop_front_if(may_leave) {
+            if latched.is_for_holder {
+                self.hand_over(latched, out);
+            } else {
+                out.release(latched.packet);
+            }
+        }
+    }
+
+    /// Something of this flow waits here, or may leave only behind something that was handed over.
+    pub(super) fn holds(&self, slot: crate::Slot) -> bool {
+        self.choice.behind.is_some() || self.latch.iter().any(|latched| latched.slot == slot)
+    }
+}
