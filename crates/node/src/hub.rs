@@ -194,12 +194,21 @@ impl Hub {
 
     /// Frames that the process `from` sent: the caller knows by which virtual port they came.
     pub fn handle_frames(&mut self, from: Peer, frames: &mut Vec<Packet>, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
+        let may_release = self.manager.serves_at(now);
         for packet in frames.drain(..) {
-            self.handle_frame(from, packet, now, out, pool);
+            self.handle_frame(from, packet, may_release, now, out, pool);
         }
     }
 
-    fn handle_frame(&mut self, from: Peer, mut packet: Packet, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
+    fn handle_frame(
+        &mut self,
+        from: Peer,
+        mut packet: Packet,
+        may_release: bool,
+        now: u64,
+        out: &mut HubOut,
+        pool: &mut dyn PacketPool,
+    ) {
         if !self.fence.is_open(from) {
             return match self.may_hear(from) {
                 true => self.refuse(from, packet, out, pool),
@@ -218,7 +227,7 @@ impl Hub {
         match (node, ethertype) {
             (SWITCH, ETHERTYPE_NSH) if from.node >= FIRST_RUNTIME && self.is_serving => {
                 // What it sent before this host stood still may be another's to send by now.
-                match self.manager.serves_at(now) {
+                match may_release {
                     true => self.release(from, packet, out, pool),
                     false => self.drop(packet, DropReason::Fenced, pool),
                 }
@@ -253,12 +262,20 @@ impl Hub {
 
     /// Frames that came from other hosts.
     pub fn handle_fabric(&mut self, frames: &mut Vec<Packet>, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
+        let may_release = self.manager.serves_at(now);
         for packet in frames.drain(..) {
-            self.handle_fabric_frame(packet, now, out, pool);
+            self.handle_fabric_frame(packet, may_release, now, out, pool);
         }
     }
 
-    fn handle_fabric_frame(&mut self, mut packet: Packet, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
+    fn handle_fabric_frame(
+        &mut self,
+        mut packet: Packet,
+        may_release: bool,
+        now: u64,
+        out: &mut HubOut,
+        pool: &mut dyn PacketPool,
+    ) {
         let Some(header) = packet.bytes().first_chunk::<14>() else { return self.drop(packet, DropReason::Malformed, pool) };
         let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] = *header;
         let (source, ethertype) = ([s0, s1, s2, s3, s4, s5], u16::from_be_bytes([t0, t1]));
@@ -266,7 +283,7 @@ impl Hub {
         let (Some(node), Some(from)) = (node_of(&[d0, d1, d2, d3, d4, d5]), node_of(&source)) else { return pool.put(packet) };
         let receiver = match node {
             SWITCH if self.is_serving && ethertype == ETHERTYPE_NSH => {
-                if !self.manager.serves_at(now) {
+                if !may_release {
                     return self.drop(packet, DropReason::Fenced, pool);
                 }
                 return self.release_remote(from, source, packet, out, pool);

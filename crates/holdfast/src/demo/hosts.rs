@@ -1,7 +1,7 @@
 //! The part of the demo with three hosts: one is drained and restored under load, and the one that serves is killed with everything on it.
 
 use super::progress::Progress;
-use super::report::account;
+use super::report::{account, breaches};
 use super::scenario::{HELD_BODY, RECOVERY_LIMIT, addresses, backends, held_plan};
 use crate::lab::hosts::Hosts;
 use crate::lab::keepalive::KeepAlive;
@@ -56,19 +56,10 @@ pub struct HostStep {
 impl HostStep {
     /// What went wrong; nothing, if it kept the promise.
     pub(super) fn failures(&self) -> Vec<String> {
-        let mut failures = Vec::new();
-        let mut fail = |text: String| failures.push(format!("three hosts, {:?} of {}: {text}", self.action, self.host));
-        if self.connections_alive < self.connections_opened {
-            fail(format!("{} of {} connections alive", self.connections_alive, self.connections_opened));
-        }
-        let Datagrams { lost, reordered, doubled, changed, flows_alive, .. } = self.datagrams;
-        if flows_alive < self.datagram_flows || doubled + changed > 0 {
-            fail(format!("{flows_alive} flows of datagrams alive, {doubled} datagrams doubled, {changed} changed"));
-        }
-        if self.action != HostAction::Kill && lost + reordered > 0 {
-            fail(format!("{lost} datagrams lost, {reordered} reordered"));
-        }
-        failures
+        let may_lose = self.action == HostAction::Kill;
+        let connections = (self.connections_alive, self.connections_opened);
+        let breaches = breaches(connections, &self.datagrams, self.datagram_flows, may_lose);
+        breaches.into_iter().map(|text| format!("three hosts, {:?} of {}: {text}", self.action, self.host)).collect()
     }
 
     /// Its time and what it came to, for people.

@@ -307,6 +307,18 @@ pub(super) fn account((alive, opened): (usize, usize), datagrams: &Datagrams) ->
     )
 }
 
+/// What of that breaks the promise, for people: so many `flows` of datagrams ran, and some things may lose datagrams.
+pub(super) fn breaches((alive, opened): (usize, usize), datagrams: &Datagrams, flows: usize, may_lose: bool) -> Vec<String> {
+    let Datagrams { lost, reordered, doubled, changed, flows_alive, .. } = *datagrams;
+    let breaches = [
+        (alive < opened, format!("{alive} of {opened} connections alive")),
+        (flows_alive < flows, format!("{flows_alive} of {flows} flows of datagrams alive")),
+        (doubled + changed > 0, format!("{doubled} datagrams doubled, {changed} changed")),
+        (!may_lose && lost + reordered > 0, format!("{lost} datagrams lost, {reordered} reordered")),
+    ];
+    breaches.into_iter().filter(|(is_broken, _)| *is_broken).map(|(_, text)| text).collect()
+}
+
 /// A time with a unit that suits it.
 pub(super) fn micros(us: u64) -> String {
     match us {

@@ -5,7 +5,7 @@
 //! and nothing after that: whatever the third one serves has moved there.
 
 use super::progress::Progress;
-use super::report::account;
+use super::report::{account, breaches};
 use super::scenario::{HELD_BODY, RECOVERY_LIMIT, addresses, backends, held_plan};
 use crate::control::{Call, Client};
 use crate::lab::keepalive::{Connections, KeepAlive, Plan};
@@ -87,17 +87,10 @@ impl ScaleStep {
         if self.moved == 0 {
             fail("no flow moved, which shows nothing".into());
         }
-        if self.connections_alive < self.connections_opened {
-            fail(format!("{} of {} connections alive", self.connections_alive, self.connections_opened));
-        }
-        let Datagrams { lost, reordered, doubled, changed, flows_alive, .. } = self.datagrams;
-        if flows_alive < self.datagram_flows || doubled + changed > 0 {
-            fail(format!("{flows_alive} flows of datagrams alive, {doubled} datagrams doubled, {changed} changed"));
-        }
         // What is too much for a machine is dropped; when the load has ended nothing is too much.
-        if self.action == ScaleAction::Shrink && lost + reordered > 0 {
-            fail(format!("{lost} datagrams lost, {reordered} reordered"));
-        }
+        let may_lose = self.action != ScaleAction::Shrink;
+        let connections = (self.connections_alive, self.connections_opened);
+        breaches(connections, &self.datagrams, self.datagram_flows, may_lose).into_iter().for_each(&mut fail);
         if !self.failovers.is_empty() {
             fail(format!("the box saw failures: {}", self.failovers.join(", ")));
         }

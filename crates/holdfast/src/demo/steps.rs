@@ -4,7 +4,7 @@
 //! silent for how long) is its account alone.
 
 use super::progress::Progress;
-use super::report::account;
+use super::report::{account, breaches};
 use super::scenario::{Load, RECOVERY_LIMIT, Script, count_under_way};
 use crate::lab::process::signal_pid;
 use crate::lab::running::RunningBox;
@@ -95,19 +95,9 @@ impl Step {
         if self.downloads_under_way == 0 {
             fail("nothing was under way, which shows nothing".into());
         }
-        if self.connections_alive < self.connections_opened {
-            fail(format!("{} of {} connections alive", self.connections_alive, self.connections_opened));
-        }
-        let Datagrams { lost, reordered, doubled, changed, flows_alive, .. } = self.datagrams;
-        if flows_alive < self.datagram_flows {
-            fail(format!("{flows_alive} of {} flows of datagrams alive", self.datagram_flows));
-        }
-        if doubled + changed > 0 {
-            fail(format!("{doubled} datagrams doubled, {changed} changed"));
-        }
-        if !self.action.may_lose() && lost + reordered > 0 {
-            fail(format!("{lost} datagrams lost, {reordered} reordered"));
-        }
+        let connections = (self.connections_alive, self.connections_opened);
+        let breaches = breaches(connections, &self.datagrams, self.datagram_flows, self.action.may_lose());
+        breaches.into_iter().for_each(&mut fail);
         if self.action == Action::Drain && (self.moved.unwrap_or(0) == 0 || self.refused.unwrap_or(0) > 0) {
             fail(format!("{} flows moved, {} refused", self.moved.unwrap_or(0), self.refused.unwrap_or(0)));
         }

@@ -1,6 +1,4 @@
 //! Worlds that several tests use: a few connections, one death after every so many events, or two deaths close to each other.
-// Every test uses another part of it.
-#![allow(dead_code)]
 
 use holdfast_sim::{Connection, How, Outcome, Plan, Planted, Preset, Scenario, Step, When, Whom, play};
 

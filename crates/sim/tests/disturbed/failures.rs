@@ -1,8 +1,7 @@
 //! Failure after failure in a world with few numbers.
 
-use holdfast_sim::{Connection, How, Plan, Planted, Preset, Scenario, Step, When, Whom, play};
-
-const MILLISECOND: u64 = 1_000_000;
+use crate::worlds::{MILLISECOND, check, scenario};
+use holdfast_sim::{Connection, How, Plan, Preset, Scenario, Step, When, Whom, play};
 
 /// Whoever owns most flows dies, again and again, each time as soon as the system calls itself safe; what it had of the pool is granted
 /// to those that were started since, and flows come to runtimes that have their numbers' blocks. No number of a live flow is ever free.
@@ -30,7 +29,7 @@ fn numbers_stay_with_their_flows_through_failure_after_failure() {
                 steps: std::iter::once(first).chain((1..9).map(failure)).collect(),
                 ..Plan::default()
             };
-            let outcome = play(Scenario { seed, preset, planted: Planted::default(), quiet: true, tight: true }, plan);
+            let outcome = play(Scenario { tight: true, ..scenario(seed, preset) }, plan);
             let broken = outcome.report.violations.first();
             assert!(broken.is_none(), "seed {seed}, {preset:?}: {broken:?}");
             failures += outcome.steps;
@@ -65,10 +64,8 @@ fn connections_keep_their_chain_while_rules_change_and_runtimes_die() {
                 rules: (0..8).map(|number| ((660 + number * 290 + seed * 13) * MILLISECOND, (number as u16 + 1) % 2)).collect(),
                 ..Plan::default()
             };
-            let outcome = play(Scenario { seed, preset, planted: Planted::default(), quiet: true, tight: seed % 2 == 1 }, plan);
-            let broken = outcome.report.violations.first();
-            assert!(broken.is_none(), "seed {seed}, {preset:?}: {broken:?}");
-            assert!(outcome.finished.iter().all(|finished| *finished), "seed {seed}, {preset:?}: {:?}", outcome.finished);
+            let outcome = play(Scenario { tight: seed % 2 == 1, ..scenario(seed, preset) }, plan);
+            check(&outcome, format_args!("seed {seed}, {preset:?}"));
             failures += outcome.steps;
             // The two NATs have addresses of their own.
             for exit in &outcome.released {
