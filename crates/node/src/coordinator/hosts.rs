@@ -177,13 +177,22 @@ impl Coordinator {
             return true;
         }
         // When its own link is cut, all the others fall silent within a moment: the last of them to be missed must not be taken for a majority.
-        let is_fresh =
-            |host: &Known| host.heard_at.is_some_and(|at| self.last_turn.saturating_sub(at) <= self.config.hosts.patience / 2);
+        let is_fresh = |host: &Known| self.is_fresh(host);
         // Nor does it help to hear the others while they do not hear what is decided here.
         let own = Some(&self.hosts[usize::from(self.own_host)]).filter(|own| is_fresh(own));
         let connected = own.and_then(|own| own.beat.as_ref()).map_or(0, |beat| beat.connected);
         let count = self.hosts.len() as u16;
         is_majority(connected, count) && is_majority(self.hosts_that(is_fresh), count)
+    }
+
+    /// It has been heard a moment ago.
+    fn is_fresh(&self, host: &Known) -> bool {
+        host.heard_at.is_some_and(|at| self.last_turn.saturating_sub(at) <= self.config.hosts.patience / 2)
+    }
+
+    /// A host is silent that was there: it may be about to be given up, with its runtimes.
+    pub(super) fn is_anybody_silent(&self) -> bool {
+        self.is_joined() && self.hosts.iter().any(|host| host.is_known && !self.is_fresh(host))
     }
 
     /// A bit for each of these hosts.
@@ -197,6 +206,7 @@ impl Coordinator {
             return;
         }
         let patience = self.config.hosts.patience;
+        self.hear_hosts();
         // One that does not hear the others is no use either: its link is cut in one direction.
         let is_late = |at: Option<u64>| at.is_some_and(|at| now.saturating_sub(at) > patience);
         let is_lost = |host: &Known| is_late(host.heard_at) || is_late(host.alone_since) && host.is_known;
@@ -219,6 +229,15 @@ impl Coordinator {
         } else if now.saturating_sub(self.refreshed_at) > patience {
             // By this the managers know, too, that there is a coordinator.
             self.tell_service(now);
+        }
+    }
+
+    /// Frames of a manager count as hearing its host: what it says may be stuck behind one that was lost.
+    fn hear_hosts(&mut self) {
+        for host in 0..self.hosts.len() {
+            let heard = self.fabric.peer(manager_of(host as u16)).and_then(|peer| self.fabric.heard_at(peer));
+            let known = &mut self.hosts[host];
+            known.heard_at = known.heard_at.map(|at| heard.map_or(at, |heard| at.max(heard)));
         }
     }
 
