@@ -8,7 +8,7 @@ use holdfast::lab::requirements::*;
 use holdfast::lab::running::Victim;
 use holdfast::lab::{Interrupt, until};
 use holdfast::status::Protected;
-use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, RECOVERY_LIMIT, SERVER, VIRTUAL, ip, many, socket};
+use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, PATIENT, RECOVERY_LIMIT, SERVER, VIRTUAL, ip, many, socket};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::verdict::{ensure_same, ensure_served, ensure_unbroken};
 use std::process::ExitCode;
@@ -104,7 +104,7 @@ fn iperf3_tcp_both_directions(interrupt: &Interrupt) -> Result<()> {
 }
 
 fn iperf3_udp_both_directions(interrupt: &Interrupt) -> Result<()> {
-    let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    let network = Network::start(&Options { more: PATIENT, ..Options::protected(Chain::Edge) }, interrupt)?;
     let _server = programs::iperf3_server(&network.lab, &network.topology.server, 5201)?;
     for reverse in [false, true] {
         let plan =

@@ -5,7 +5,7 @@ use holdfast::lab::download::{Download, Plan};
 use holdfast::lab::programs::{self, Iperf3};
 use holdfast::lab::requirements::*;
 use holdfast::lab::{Interrupt, link, until};
-use holdfast_tests::network::{Chain, GIVE_UP, INSIDE, Network, Options, SERVER, SERVER_2, SIX, VIRTUAL, ip, socket};
+use holdfast_tests::network::{Chain, GIVE_UP, INSIDE, Network, Options, PATIENT, SERVER, SERVER_2, SIX, VIRTUAL, ip, socket};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::verdict::ensure_unbroken;
 use holdfast_tests::{PATIENCE, frames};
@@ -126,7 +126,7 @@ fn iperf3_tcp_both_directions(interrupt: &Interrupt) -> Result<()> {
 }
 
 fn iperf3_udp_both_directions(interrupt: &Interrupt) -> Result<()> {
-    let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    let network = Network::start(&Options { more: PATIENT, ..Options::protected(Chain::Edge) }, interrupt)?;
     let _server = programs::iperf3_server(&network.lab, &network.topology.server, 5201)?;
     for reverse in [false, true] {
         let plan =

@@ -14,15 +14,13 @@ use holdfast::lab::requirements::*;
 use holdfast::lab::{Interrupt, keepalive, until};
 use holdfast::moves::Progress;
 use holdfast::status::{Process, ROLE_SWITCH, Status};
-use holdfast_tests::network::{Chain, Network, Options, RECOVERY_LIMIT, VIRTUAL, many};
+use holdfast_tests::network::{Chain, Network, Options, PATIENT, RECOVERY_LIMIT, VIRTUAL, many};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::verdict::{ensure_served, ensure_unbroken};
 use rustix::process::Signal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Who is stopped is not given up: it goes on before that.
-const PATIENT: &str = "detection: { hang_ms: 25000 }\n";
 /// Connections, and flows of numbered datagrams beside them.
 const CONNECTIONS: usize = 1000;
 const FLOWS: usize = 60;

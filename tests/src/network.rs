@@ -45,6 +45,9 @@ pub enum Chain {
     Plain,
 }
 
+/// Nobody is given up who only stands still: because a test wants it, or because the machine gives the box no core for a while.
+pub const PATIENT: &str = "detection: { hang_ms: 25000 }\n";
+
 /// What to build.
 #[derive(Debug, Clone)]
 pub struct Options {
