@@ -141,12 +141,7 @@ impl Hosts {
         self.all.iter().position(|host| host.runs() && host.hub.is_serving())
     }
 
-    /// More than one.
-    pub(super) fn serve_together(&self) -> bool {
-        self.all.iter().filter(|host| host.runs() && host.hub.is_serving()).count() > 1
-    }
-
-    /// Another than this one.
+    /// Another than this one serves them.
     fn another_serves(&self, at: Site) -> bool {
         self.sites().any(|other| other != at && self.all[other].runs() && self.all[other].hub.is_serving())
     }
@@ -197,12 +192,15 @@ impl World {
         }
     }
 
+    fn processes_of(&self, at: Site) -> Vec<Peer> {
+        self.processes.iter().filter(|(_, process)| process.host == at).map(|(peer, _)| *peer).collect()
+    }
+
     /// Hub and processes of a host die together. It comes back, empty, after so long, or when the seed says.
     pub(super) fn kill_host(&mut self, at: Site, away: u64) {
         self.faults.host_kills += 1;
         self.say(format_args!("kill host {at}"));
-        let there: Vec<Peer> = self.processes.iter().filter(|(_, process)| process.host == at).map(|(peer, _)| *peer).collect();
-        for peer in there {
+        for peer in self.processes_of(at) {
             self.note_failure(peer);
             self.end_process(peer);
         }
@@ -227,8 +225,7 @@ impl World {
         self.say(format_args!("stop host {at}"));
         let until = self.now + time;
         self.hosts[at].stopped_until = Some(until);
-        let there: Vec<Peer> = self.processes.iter().filter(|(_, process)| process.host == at).map(|(peer, _)| *peer).collect();
-        for peer in there {
+        for peer in self.processes_of(at) {
             self.note_failure(peer);
             if let Some(process) = self.processes.get_mut(&peer).filter(|process| !process.paused) {
                 process.paused = true;
@@ -292,7 +289,7 @@ impl World {
         let (life, count, now) = (self.hosts[at].life + 1, self.hosts.sites().len() as u16, self.host_time(at));
         self.say(format_args!("hub {life} of host {at} begins"));
         let hub = self.hosts.life(at, life, count, now);
-        let found: Vec<Peer> = self.processes.iter().filter(|(_, process)| process.host == at).map(|(peer, _)| *peer).collect();
+        let found = self.processes_of(at);
         let host = &mut self.hosts[at];
         (host.life, host.is_away, host.hub, host.turn_at) = (life, false, hub, u64::MAX);
         if at == WITNESS
@@ -395,7 +392,7 @@ impl World {
         host.turn_at = u64::MAX;
         host.hub.turn(now, &mut host.out, &mut host.pool);
         self.after_hub(at);
-        if self.hosts.serve_together() {
+        if self.hosts[at].hub.is_serving() && self.hosts.another_serves(at) {
             self.checkers.violate("one owner", "two hosts serve the ports".to_owned());
         }
         let due = self.hosts[at].hub.poll_timeout();
