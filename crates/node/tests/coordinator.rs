@@ -14,6 +14,7 @@ struct Bench {
     coordinator: Coordinator,
     runtimes: Vec<(Peer, Fabric, Ordered)>,
     manager: Fabric,
+    switch: Fabric,
     now: u64,
 }
 
@@ -34,7 +35,9 @@ impl Bench {
         };
         let mut manager = Fabric::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
         manager.set_peer(config.me);
-        let mut bench = Bench { coordinator: Coordinator::new(config, 1), runtimes: Vec::new(), manager, now: 1 };
+        let mut switch = Fabric::new(Peer { node: SWITCH, incarnation: 1 }, FabricConfig::default());
+        switch.set_peer(config.me);
+        let mut bench = Bench { coordinator: Coordinator::new(config, 1), runtimes: Vec::new(), manager, switch, now: 1 };
         bench.coordinator.fabric().set_peer(Peer { node: SWITCH, incarnation: 1 });
         bench.start();
         bench
@@ -51,6 +54,7 @@ impl Bench {
         for frame in frames {
             // Frames for others are refused.
             let _ = self.manager.handle_frame(&frame, self.now);
+            let _ = self.switch.handle_frame(&frame, self.now);
             for (_, fabric, _) in &mut self.runtimes {
                 let _ = fabric.handle_frame(&frame, self.now);
             }
@@ -137,6 +141,19 @@ impl Bench {
         self.tell(by, &Control::Recovered { node: dead.node, incarnation: dead.incarnation, flows: 0 });
     }
 
+    /// Of whom the switch has just been told that nobody will claim anything.
+    fn swept(&mut self) -> Vec<Peer> {
+        self.carry();
+        let told = self.switch.inbox.records().filter_map(|(_, body)| Control::decode(body).ok());
+        let swept = told.filter_map(|message| match message {
+            Control::Sweep { node, incarnation } => Some(Peer { node, incarnation }),
+            _ => None,
+        });
+        let swept = swept.collect();
+        self.switch.inbox.clear();
+        swept
+    }
+
     fn account(&self) -> Account {
         self.coordinator.ledgers()[0].account()
     }
@@ -174,6 +191,23 @@ fn a_second_failure_during_recovery_does_not_free_what_is_held() {
     let blocks = granted(&bench.told(c));
     assert!(blocks.contains(&(block, [8, 0, 0, 0])), "{blocks:?}");
     assert!(bench.coordinator.failovers().all(|failover| failover.recovered_at.is_some()));
+}
+
+/// A flow was on its way from A to B when B died, and A dies before it has reported on that. C, which has a copy of what A had, gets the flow's route when the
+/// switch knows that nobody claims anything of B; but what B's blocks hold is free only when C has reported on A too.
+#[test]
+fn routes_are_swept_of_one_before_another_is_heard_of() {
+    let mut bench = Bench::new(3, 3);
+    let [a, b, c] = [16, 17, 18].map(|node| bench.peer(node));
+    bench.kill(b);
+    assert_eq!(bench.swept(), []);
+    bench.recovered(c, b);
+    assert_eq!(bench.swept(), [], "A has not reported");
+    bench.kill(a);
+    assert_eq!(bench.swept(), [b], "who is left has");
+    assert_eq!(bench.account().quarantined, 2);
+    bench.recovered(c, a);
+    assert_eq!((bench.swept(), bench.account().quarantined), (vec![a], 0));
 }
 
 /// B recovers a flow whose number lies in a block that C was granted: C is told before it can lease the number.

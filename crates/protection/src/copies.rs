@@ -50,8 +50,8 @@ pub(crate) fn save(
                 return Err(DropReason::StaleEpoch);
             }
             let role = ours.role;
-            if is_ours || role == role::DEPARTED {
-                let holder = Peer { node: ours.peer, incarnation: ours.peer_incarnation };
+            let holder = Peer { node: ours.peer, incarnation: ours.peer_incarnation };
+            if is_ours || role == role::DEPARTED || role == role::CLAIMING && holder != from {
                 demote(Demoted { slot: found.slot, key: theirs.key, holder, epoch: theirs.epoch.wrapping_sub(1) });
             }
             if is_ours {

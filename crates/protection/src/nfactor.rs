@@ -405,7 +405,7 @@ impl Protection for NfActor {
         } else {
             (header.peer, header.peer_incarnation) = (0, 0);
             header.flags |= flag::UNPROTECTED;
-            self.parting.replace(slot, header, from);
+            self.parting.came_from(slot, header, from);
             self.resync_again = true;
             self.resync_not_before = self.now;
         }

@@ -173,8 +173,11 @@ impl NfvActor {
             return;
         }
         if header.peer == 0 {
-            out.released_unprotected += 1;
-            out.release(packet);
+            let latched = Latched { commit: 0, slot, generation: header.generation, packet, is_for_holder: false };
+            if let Some(latched) = self.leaving.hold(Peer::default(), latched, out) {
+                out.released_unprotected += 1;
+                out.release(latched.packet);
+            }
             return;
         }
         if header.commit == 0 {
@@ -215,6 +218,8 @@ impl NfvActor {
                 }
             }
         }
+        // What was saved while they waited is not said again.
+        self.links.iter_mut().for_each(|link| link.open_latch(out));
         if !before.is_empty() {
             self.pending.splice(0..0, before);
         }
@@ -263,6 +268,7 @@ impl NfvActor {
             }
         }
         link.latch = kept;
+        self.leaving.refuse(from, commit, reason, out);
         self.resync_again = true;
         let sent = link.under_way.iter().find(|sent| sent.number == commit).copied();
         let header = sent.map(|sent| flows.header_mut(sent.slot)).filter(|header| {
@@ -511,6 +517,11 @@ impl Protection for NfvActor {
         }
     }
 
+    fn unclaimed(&mut self, flows: &mut Flows, slot: Slot) {
+        let header = flows.header(slot);
+        self.end_copies(slot, Peer { node: header.peer, incarnation: header.peer_incarnation }, header.epoch, header.key);
+    }
+
     fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: u32, _out: &mut Outbox) -> bool {
         let header = *flows.header(slot);
         let old = Peer { node: header.peer, incarnation: header.peer_incarnation };
@@ -533,7 +544,7 @@ impl Protection for NfvActor {
         } else {
             (header.peer, header.peer_incarnation) = (0, 0);
             header.flags |= flag::UNPROTECTED;
-            self.parting.replace(slot, header, from);
+            self.parting.came_from(slot, header, from);
             self.resync_again = true;
         }
     }

@@ -63,7 +63,7 @@ pub(crate) struct Parting {
 }
 
 impl Parting {
-    /// These are leaving now, and these links are not used any more. What those had that are neither is not ours to care for.
+    /// These are leaving now, and these links are not used any more. What those had that are not there any more is not ours to care for.
     pub(crate) fn set<H: Holder>(&mut self, leaving: &[Peer], lost: &mut [H]) {
         let is_gone = |peer: &Peer| !leaving.contains(peer);
         let left = self.leaving.extract_if(.., |(peer, _)| is_gone(peer)).map(|(peer, _)| peer);
@@ -91,8 +91,15 @@ impl Parting {
         self.leaving.iter_mut().find(|(known, _)| *known == peer).map(|(_, numbers)| numbers)
     }
 
-    /// The flow's state goes to another one from now on, or will, and this holder's copy is what there is until then.
+    /// The flow's state goes to another one from now on, or will, and what this holder has, if it is leaving, is what there is until then.
     pub(crate) fn replace(&mut self, slot: Slot, header: &ActorHeader, holder: Peer) {
+        if self.numbers(holder).is_some() {
+            self.came_from(slot, header, holder);
+        }
+    }
+
+    /// The flow has come from this one, which keeps a copy of it: as [`replace`](Self::replace), whether it is leaving or not heard of yet.
+    pub(crate) fn came_from(&mut self, slot: Slot, header: &ActorHeader, holder: Peer) {
         if holder.node != 0 {
             let replaced = Replaced { generation: header.generation, epoch: header.epoch, key: header.key };
             self.replaced.insert((slot, holder), replaced);
@@ -122,11 +129,12 @@ impl Parting {
             let Some((&(slot, holder), replaced)) = next else { return };
             self.next = (slot, Peer { node: holder.node, incarnation: holder.incarnation.saturating_add(1) });
             let header = flows.header(slot);
-            let is_same = header.generation == replaced.generation && header.key == replaced.key;
-            if is_same && (header.peer, header.peer_incarnation) == (holder.node, holder.incarnation) {
-                // It has stayed, or come back, and keeps the copy.
-                self.replaced.remove(&(slot, holder));
-            } else if !is_same || header.role != role::OWNER || is_saved(header) {
+            let is_ours = header.generation == replaced.generation && header.key == replaced.key && header.role == role::OWNER;
+            if is_ours {
+                // Who has stayed, or come back, and is its holder now keeps the copy.
+                self.replaced.remove(&(slot, Peer { node: header.peer, incarnation: header.peer_incarnation }));
+            }
+            if !is_ours || is_saved(header) {
                 self.gone(slot);
             }
         }

@@ -207,6 +207,17 @@ impl Coordinator {
         }
         let patience = self.config.hosts.patience;
         self.hear_hosts();
+        let has_quorum = self.has_quorum();
+        let had_quorum = core::mem::replace(&mut self.had_quorum, has_quorum);
+        if !has_quorum {
+            return;
+        }
+        if !had_quorum {
+            // This coordinator was cut off, or nobody was there yet: how long the others were silent says nothing about them.
+            for known in &mut self.hosts {
+                (known.heard_at, known.alone_since) = (known.heard_at.map(|_| now), known.alone_since.map(|_| now));
+            }
+        }
         // One that does not hear the others is no use either: its link is cut in one direction.
         let is_late = |at: Option<u64>| at.is_some_and(|at| now.saturating_sub(at) > patience);
         let is_lost = |host: &Known| is_late(host.heard_at) || is_late(host.alone_since) && host.is_known;
@@ -219,9 +230,6 @@ impl Coordinator {
         }
         if !lost.is_empty() {
             self.tell_managers();
-        }
-        if !self.has_quorum() {
-            return;
         }
         self.give_up(&lost);
         if !self.is_served(now) {

@@ -18,6 +18,9 @@ use std::collections::{BTreeMap, VecDeque};
 /// long as its sender lives.
 const SETTLED: usize = 1024;
 
+/// Word that is older than this, in epochs, is none: they have begun again since.
+const LATE: u32 = 1 << 24;
+
 /// Numbers that are foreign no more.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 struct Settled {
@@ -197,9 +200,14 @@ impl Ledger {
         }
     }
 
+    /// Nobody is left who could say anything of earlier epochs, or remember them: they may begin again.
+    pub fn forget_epochs(&mut self) {
+        self.settled = Settled::default();
+    }
+
     /// Whether the flow that had this number under this epoch is known to have gone on, or to have ended.
     fn is_past(&self, number: u32, epoch: u32) -> bool {
-        let is_older = |known: u32| known != 0 && (epoch == 0 || known.wrapping_sub(epoch) as i32 > 0);
+        let is_older = |known: u32| known != 0 && (epoch == 0 || (1..LATE).contains(&known.wrapping_sub(epoch)));
         match self.holders.get(&number) {
             Some((_, known)) => is_older(*known),
             None => epoch != 0 && self.settled.epochs.get(&number).is_some_and(|known| is_older(*known)),
@@ -364,6 +372,9 @@ mod tests {
         assert_eq!(ledger.adopted(B, 7, EPOCH), None);
         assert_eq!(ledger.account().foreign, 0, "the flow has ended");
         assert_eq!(ledger.adopted(B, 7, EPOCH + 2), Some(A), "another flow with the same number");
+        assert_eq!(ledger.returned(B, 7), Some(A));
+        ledger.forget_epochs();
+        assert_eq!(ledger.adopted(C, 7, 1), Some(A), "epochs have begun again");
     }
 
     /// The flow comes back to A, whose number it is, before B is heard.

@@ -50,8 +50,18 @@ pub(super) struct Recovery {
     /// Who is asked when these have reported, one group after the other: what the later ones have may be older. A replica lies on another host if there
     /// is one, and those that are leaving get none. Runtimes know of this order.
     later: VecDeque<Vec<Peer>>,
-    /// Those that died before they reported: what they had recovered is known when they have been recovered from.
-    after: Vec<Peer>,
+}
+
+impl Recovery {
+    /// It is not over.
+    pub(super) fn is_open(&self) -> bool {
+        self.failover.recovered_at.is_none()
+    }
+
+    /// Nobody will claim anything of the dead any more: all who live have reported.
+    pub(super) fn is_heard(&self) -> bool {
+        self.waiting.is_empty() && self.later.iter().all(Vec::is_empty)
+    }
 }
 
 /// See the module.
@@ -160,15 +170,15 @@ impl Memory {
         self.drains.iter_mut().find(|drain| drain.peer == peer)
     }
 
-    /// The failover of which everything is known, if there is one. If one that should have reported died, that includes its own: what it had
-    /// recovered is with its replicas, and they report it.
+    /// The failover of which everything is known, if there is one. That includes all others of the cluster: what a runtime that died had come to hold
+    /// before that of another's numbers, those report who recover from it.
     pub(super) fn finished(&self) -> Option<Peer> {
-        let is_open = |peer: &Peer| {
-            self.recoveries.iter().any(|other| other.failover.dead == *peer && other.failover.recovered_at.is_none())
+        let cluster = |recovery: &Recovery| {
+            let mut places = self.places.iter();
+            places.find(|place| place.member.node == recovery.failover.dead.node).map(|place| place.member.cluster)
         };
-        let is_done = |recovery: &&Recovery| {
-            recovery.failover.recovered_at.is_none() && recovery.waiting.is_empty() && !recovery.after.iter().any(is_open)
-        };
+        let unheard: Vec<_> = self.recoveries.iter().filter(|recovery| !recovery.is_heard()).map(cluster).collect();
+        let is_done = |recovery: &&Recovery| recovery.is_open() && !unheard.contains(&cluster(recovery));
         self.recoveries.iter().find(is_done).map(|recovery| recovery.failover.dead)
     }
 
@@ -178,6 +188,9 @@ impl Memory {
             Entry::Began { at } => self.began(*at),
             Entry::Started { peer, at } => self.started(*peer, *at),
             Entry::Joined { peer } => {
+                if self.serving().next().is_none() {
+                    self.ledgers.iter_mut().for_each(Ledger::forget_epochs);
+                }
                 if let Some(place) = self.place(*peer) {
                     place.member.state = MemberState::Running;
                     self.view += 1;
@@ -309,10 +322,7 @@ impl Memory {
         self.ledgers.iter_mut().for_each(|ledger| ledger.quarantine(peer));
         self.wanting.iter_mut().for_each(|wanting| wanting.retain(|other| *other != peer));
         for recovery in &mut self.recoveries {
-            if recovery.waiting.contains(&peer) {
-                recovery.waiting.retain(|waiting| *waiting != peer);
-                recovery.after.push(peer);
-            }
+            recovery.waiting.retain(|waiting| *waiting != peer);
             recovery.later.iter_mut().for_each(|later| later.retain(|later| *later != peer));
         }
         self.view += 1;
@@ -335,14 +345,14 @@ impl Memory {
             group(&|member| running(member) && member.host == host),
             group(&|member| member.state == MemberState::Leaving),
         ]);
-        self.recoveries.push(Recovery { failover, waiting: Vec::new(), later, after: Vec::new() });
+        self.recoveries.push(Recovery { failover, waiting: Vec::new(), later });
         self.ask_later();
     }
 
     /// A runtime has come to where one was that is still being recovered from: others may have kept flows for it.
     fn ask_successor(&mut self, successor: Peer) {
         let mut open = Vec::new();
-        for recovery in self.recoveries.iter_mut().filter(|recovery| recovery.failover.recovered_at.is_none()) {
+        for recovery in self.recoveries.iter_mut().filter(|recovery| recovery.is_open() && !recovery.is_heard()) {
             if recovery.failover.dead.node == successor.node {
                 recovery.waiting.push(successor);
                 open.push(recovery.failover.dead);
@@ -357,7 +367,7 @@ impl Memory {
     fn ask_later(&mut self) {
         let mut asked = Vec::new();
         for recovery in &mut self.recoveries {
-            while recovery.failover.recovered_at.is_none()
+            while recovery.is_open()
                 && recovery.waiting.is_empty()
                 && let Some(next) = recovery.later.pop_front()
             {

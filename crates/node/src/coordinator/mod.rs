@@ -127,11 +127,15 @@ pub struct Coordinator {
     told_failovers: Vec<Failover>,
     told_drains: Vec<Drain>,
     draining: Vec<Draining>,
+    /// Of recoveries that are not over: of these dead the switch has been told that nobody will claim anything.
+    swept: Vec<Peer>,
     next_request: u32,
     /// Per host.
     hosts: Vec<Known>,
     /// Where this coordinator is.
     own_host: u16,
+    /// See [`Coordinator::has_quorum`].
+    had_quorum: bool,
     /// Of several hosts: the box has been ready. A host that serves later does so whoever is missing.
     was_ready: bool,
     began_at: u64,
@@ -226,7 +230,7 @@ impl Coordinator {
         }
         for recovery in &coordinator.memory.recoveries {
             // Whether the switch has heard of it nobody knows. A second time does no harm: the dead have no routes any more.
-            if recovery.failover.recovered_at.is_some() {
+            if recovery.is_heard() {
                 let Peer { node, incarnation } = recovery.failover.dead;
                 coordinator.pending.push((SWITCH, Control::Sweep { node, incarnation }));
             }
@@ -259,10 +263,12 @@ impl Coordinator {
             told_failovers: Vec::new(),
             told_drains: Vec::new(),
             draining: Vec::new(),
+            swept: Vec::new(),
             // No life takes the answers to another's requests for its own.
             next_request: (config.me.incarnation << 16) + 1,
             hosts: vec![Known::default(); config.hosts.hosts.len()],
             own_host: 0,
+            had_quorum: false,
             began_at: now,
             given_at: now,
             refreshed_at: now,
@@ -589,9 +595,17 @@ impl Coordinator {
 
     /// Ends the failovers of which everything is known.
     fn finish_recoveries(&mut self, now: u64) {
+        // Where the routes of several dead depend on one another, one has to be swept before all have reported on the next.
+        let heard = self.memory.recoveries.iter().filter(|recovery| recovery.is_open() && recovery.is_heard());
+        for Peer { node, incarnation } in heard.map(|recovery| recovery.failover.dead) {
+            if !self.swept.contains(&Peer { node, incarnation }) {
+                self.swept.push(Peer { node, incarnation });
+                self.pending.push((SWITCH, Control::Sweep { node, incarnation }));
+            }
+        }
         while let Some(dead) = self.memory.finished() {
+            self.swept.retain(|swept| *swept != dead);
             self.record(Entry::Finished { dead, at: now });
-            self.pending.push((SWITCH, Control::Sweep { node: dead.node, incarnation: dead.incarnation }));
         }
         self.serve_all();
     }

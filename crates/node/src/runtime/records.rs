@@ -129,7 +129,8 @@ impl Runtime {
                 let own = members.iter().find(|member| member.peer() == me);
                 let is_leaving = own.is_some_and(|own| own.state == MemberState::Leaving);
                 let is_here = |member: &&Member| own.is_some_and(|own| own.host == member.host);
-                let is_alone = !members.iter().any(|member| member.state == MemberState::Running && !is_here(&member));
+                let serves = |member: &&Member| matches!(member.state, MemberState::Running | MemberState::Leaving);
+                let is_alone = !members.iter().filter(serves).any(|member| !is_here(&member));
                 let is_asked_later = |dead: Peer| {
                     let lived_here = members.iter().filter(is_here).any(|member| member.node == dead.node);
                     has_failed(dead) && (is_leaving || lived_here && !is_alone)

@@ -41,7 +41,7 @@ pub(super) struct Telling {
     /// The next slot to look at.
     at: (usize, u32),
     newest: u32,
-    /// The latest stamp that was seen here when the telling began.
+    /// The latest stamp that was seen here when the telling began, by a packet or by a flow that has been looked at.
     stamp: u64,
     /// Not sent yet; first of all the flows on their way to others.
     ready: Vec<RouteInfo>,
@@ -80,6 +80,10 @@ impl Telling {
             let header = lane.flows.header(self.at.1);
             self.at.1 += 1;
             budget -= 1;
+            if header.role != role::FREE {
+                // A runtime that has just begun may have seen no packet, but copies of flows that have.
+                self.stamp = self.stamp.max(header.last_stamp);
+            }
             if header.role != role::FREE && header.epoch.wrapping_sub(self.newest) as i32 > 0 {
                 self.newest = header.epoch;
             }

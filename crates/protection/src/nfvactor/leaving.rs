@@ -84,6 +84,16 @@ impl Leaving {
         None
     }
 
+    /// The holder has refused what these show: they never leave.
+    pub(super) fn refuse(&mut self, holder: Peer, commit: u32, reason: DropReason, out: &mut Outbox) {
+        for waiting in core::mem::take(&mut self.waiting) {
+            match waiting.holder == holder && waiting.latched.commit == commit {
+                true => out.dropped.push((waiting.latched.packet, reason)),
+                false => self.waiting.push_back(waiting),
+            }
+        }
+    }
+
     /// Packets that wait.
     pub(super) fn held(&self) -> usize {
         self.waiting.len()

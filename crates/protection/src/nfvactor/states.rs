@@ -27,6 +27,7 @@ impl NfvActor {
         if !has_holder {
             let Some(&next) = self.peers.get(self.next_peer) else {
                 self.parting.replace(slot, &header, peer);
+                self.leaving.replace(slot, &header, peer);
                 let header = flows.header_mut(slot);
                 (header.peer, header.peer_incarnation) = (0, 0);
                 header.flags |= flag::UNPROTECTED;
