@@ -111,7 +111,8 @@ fn datagrams(outcome: &Outcome) -> BTreeMap<(usize, bool), Vec<u32>> {
 #[test]
 fn a_drain_of_a_slow_holder_keeps_the_order() {
     for preset in [Preset::Replica, Preset::Source] {
-        for node in 16..19 {
+        // With two there is nobody left to hold the copies: packets leave unprotected then, but not before those that are still there.
+        for (runtimes, node) in [(3, 16), (3, 17), (3, 18), (2, 16), (2, 17)] {
             let connection = |number: u64| Connection {
                 tcp: false,
                 packets: 500,
@@ -122,16 +123,16 @@ fn a_drain_of_a_slow_holder_keeps_the_order() {
             let whom = Whom::Node(node);
             let steps = vec![at(500, whom, How::Slow(400, 900 * MILLISECOND)), at(522, whom, How::Drain)];
             let connections = (0..8).map(connection).collect();
-            let plan = Plan { connections, steps, calm: true, lasts: 30_000 * MILLISECOND, ..Plan::default() };
+            let plan = Plan { connections, steps, runtimes, calm: true, lasts: 30_000 * MILLISECOND, ..Plan::default() };
             let outcome = play(scenario(3, preset), plan);
-            check(&outcome, format_args!("{preset:?}, {node}"));
+            check(&outcome, format_args!("{preset:?}, {node} of {runtimes}"));
             let left = datagrams(&outcome);
             assert_eq!(left.len(), 16);
             for (way, numbers) in left {
                 let late: Vec<&[u32]> = numbers.windows(2).filter(|pair| pair[0] >= pair[1]).collect();
-                assert!(late.is_empty(), "{preset:?}, {node}: {way:?}: {late:?}");
+                assert!(late.is_empty(), "{preset:?}, {node} of {runtimes}: {way:?}: {late:?}");
                 // What is answered late is asked again.
-                assert!(numbers.len() >= 500, "{preset:?}, {node}: {way:?}");
+                assert!(numbers.len() >= 500, "{preset:?}, {node} of {runtimes}: {way:?}");
             }
         }
     }
