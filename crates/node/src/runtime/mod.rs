@@ -465,7 +465,7 @@ impl Runtime {
     fn carry_out_records(&mut self, at: usize) {
         let lane = &mut self.lanes[at];
         for (record, body) in lane.outbox.records() {
-            // The outbox knew how much room the channel had; what does not fit in spite of that is sent again by the protection's resynchronisation.
+            // The outbox knew how much room the channel had. A change that is missing in spite of that makes the next one be refused, and the flow go whole.
             let _ = self.fabric.send(record.to.node, record.kind, body);
         }
         lane.outbox.clear_records();
