@@ -486,3 +486,47 @@ fn a_change_of_the_way_keeps_the_order() {
     states(&mut a);
     assert_eq!((a.out.handed.len(), a.protection.held()), (2, 0));
 }
+
+/// B has been handed a packet of a flow and leaves; C gets the flow's next state, and the packet that shows it waits at A until B says that what it had has
+/// left. C may have no room.
+fn behind_a_leaving_holder(is_full: bool) -> Node {
+    let mut a = Node::with(ReleaseAt::Replica, A, 8, &[B], Detour::None);
+    let mut c = Node::new(C, 1, &[A]);
+    if is_full {
+        c.open(2, 1);
+    }
+    a.packet(1);
+    a.turn();
+    let (_, first) = a.out.handed.pop().unwrap();
+    a.pool.put(first);
+    a.protection.release_at = ReleaseAt::Source;
+    a.protection.set_peers(&mut a.flows, &[C], &[B], &mut a.out);
+    a.packet(1);
+    for sent in a.turn().iter().filter(|sent| sent.0 == C) {
+        let _ = c.take(A, sent);
+    }
+    assert_eq!((a.released(), a.protection.held()), (0, 1), "it waits");
+    c.turn().iter().for_each(|answer| a.take(C, answer).unwrap());
+    a
+}
+
+/// Its state is saved before the packets before it have left: then it leaves, and needs no other word for it.
+#[test]
+fn what_waited_behind_a_leaving_holder_leaves() {
+    let mut a = behind_a_leaving_holder(false);
+    let (_, mark) = a.out.marks.pop().unwrap();
+    a.take(B, &(A, kind::PASSED, mark.to_be_bytes().to_vec())).unwrap();
+    a.turn();
+    assert_eq!((a.released(), a.protection.held()), (1, 0));
+}
+
+/// Its state was refused: nobody has it, so it never leaves, also when what comes later is saved.
+#[test]
+fn what_was_refused_behind_a_leaving_holder_never_leaves() {
+    let mut a = behind_a_leaving_holder(true);
+    assert_eq!((a.out.dropped.len(), a.protection.held()), (1, 0));
+    let (_, mark) = a.out.marks.pop().unwrap();
+    a.take(B, &(A, kind::PASSED, mark.to_be_bytes().to_vec())).unwrap();
+    a.turn();
+    assert_eq!(a.released(), 0);
+}
