@@ -130,12 +130,13 @@ pub(crate) fn split_end(body: &[u8]) -> Result<(u32, u32, FlowKey), DropReason> 
     Ok((number, epoch, FlowKey::read_from_bytes(rest).map_err(|_| DropReason::Malformed)?))
 }
 
-/// The owner has no use for this copy any more, as it was under this epoch or an earlier one.
-pub(crate) fn end(flows: &mut Flows, epoch: u32, key: &FlowKey) {
-    if let Some(found) = flows.find(key, flows.hash(key)) {
-        let header = flows.header(found.slot);
-        if header.role == role::REPLICA && reached(epoch, header.epoch) && !found.is_reply {
-            flows.remove(found.slot);
-        }
-    }
+/// The owner has no use for this copy any more, as it was under this epoch or an earlier one. Where it was, if there is one.
+pub(crate) fn end(flows: &mut Flows, epoch: u32, key: &FlowKey) -> Option<Slot> {
+    let found = flows.find(key, flows.hash(key)).filter(|found| !found.is_reply)?;
+    let header = flows.header(found.slot);
+    let is_meant = header.role == role::REPLICA && reached(epoch, header.epoch);
+    is_meant.then(|| {
+        flows.remove(found.slot);
+        found.slot
+    })
 }

@@ -293,7 +293,7 @@ impl NfActor {
     fn handle_end(&mut self, flows: &mut Flows, from: Peer, body: &[u8]) -> Result<(), DropReason> {
         let (number, epoch, key) = copies::split_end(body)?;
         self.take_number(from, number)?;
-        copies::end(flows, epoch, &key);
+        let _ = copies::end(flows, epoch, &key);
         Ok(())
     }
 

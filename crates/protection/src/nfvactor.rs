@@ -34,8 +34,15 @@ use handed::Handed;
 use holdfast_wire::{DropReason, FlowKey, Packet};
 use leaving::Leaving;
 use link::{Latched, Link};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use way::Choice;
+
+/// A copy that is to stay as long as the one here, of a flow that went to a runtime on this host.
+struct Kept {
+    holder: Peer,
+    epoch: u32,
+    key: FlowKey,
+}
 
 /// Who releases a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -77,6 +84,7 @@ pub struct NfvActor {
     inbound: Inbounds<Handed>,
     parting: Parting,
     leaving: Leaving,
+    kept: BTreeMap<Slot, Kept>,
     dirty: Vec<Slot>,
     before: Before,
     /// A change on its way into the outbox.
@@ -115,6 +123,7 @@ impl NfvActor {
             inbound: Inbounds::default(),
             parting: Parting::default(),
             leaving: Leaving::default(),
+            kept: BTreeMap::new(),
             dirty: Vec::with_capacity(256),
             before: Before::default(),
             encoded: Vec::with_capacity(512),
@@ -229,6 +238,13 @@ impl NfvActor {
     fn end_copies(&mut self, slot: Slot, holder: Peer, epoch: u32, key: FlowKey) {
         self.parting.gone(slot);
         if holder.node != 0 {
+            self.parting.end(holder, epoch, key);
+        }
+    }
+
+    /// What is here of a flow that has gone is of no use any more, and neither is what was kept elsewhere with it.
+    fn end_kept(&mut self, slot: Slot) {
+        if let Some(Kept { holder, epoch, key }) = self.kept.remove(&slot) {
             self.parting.end(holder, epoch, key);
         }
     }
@@ -426,7 +442,9 @@ impl Protection for NfvActor {
             kind::END => {
                 let (commit, epoch, key) = copies::split_end(body)?;
                 self.take_commit(from, commit)?;
-                copies::end(flows, epoch, &key);
+                if let Some(slot) = copies::end(flows, epoch, &key) {
+                    self.end_kept(slot);
+                }
                 Ok(())
             }
             kind::REFUSED => {
@@ -473,7 +491,14 @@ impl Protection for NfvActor {
 
     fn claimed(&mut self, flows: &mut Flows, slot: Slot) {
         flows.set_role(slot, role::OWNER);
+        let kept = self.kept.remove(&slot).map(|kept| kept.holder);
         let header = flows.header_mut(slot);
+        // It may have been owned here before: who held its copy then has it still.
+        let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        let is_there = self.links.iter().any(|link| link.peer == holder);
+        for holder in kept.into_iter().chain(is_there.then_some(holder)) {
+            self.parting.came_from(slot, header, holder);
+        }
         (header.peer, header.peer_incarnation, header.commit) = (0, 0, 0);
         header.flags |= flag::UNPROTECTED;
         self.resync_again = true;
@@ -518,6 +543,7 @@ impl Protection for NfvActor {
     }
 
     fn unclaimed(&mut self, flows: &mut Flows, slot: Slot) {
+        self.end_kept(slot);
         let header = flows.header(slot);
         self.end_copies(slot, Peer { node: header.peer, incarnation: header.peer_incarnation }, header.epoch, header.key);
     }
@@ -525,7 +551,12 @@ impl Protection for NfvActor {
     fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: u32, _out: &mut Outbox) -> bool {
         let header = *flows.header(slot);
         let old = Peer { node: header.peer, incarnation: header.peer_incarnation };
-        self.end_copies(slot, if old == to { Peer::default() } else { old }, old_epoch, header.key);
+        let is_lasting = self.link(to.node, to.incarnation).is_some();
+        self.end_copies(slot, if old == to || !is_lasting { Peer::default() } else { old }, old_epoch, header.key);
+        if old.node != 0 && !is_lasting {
+            // What is here would die with the target: the copy elsewhere stays until the target has another one, and says so by ending this one.
+            self.kept.insert(slot, Kept { holder: old, epoch: old_epoch, key: header.key });
+        }
         flows.set_role(slot, role::REPLICA);
         let header = flows.header_mut(slot);
         (header.peer, header.peer_incarnation, header.commit) = (to.node, to.incarnation, 0);

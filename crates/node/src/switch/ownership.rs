@@ -54,6 +54,7 @@ impl Switch {
             Some(found) if found.is_reply => return None,
             Some(found) => {
                 let route = self.routes.get(found.slot)?;
+                let is_older = route.epoch.wrapping_sub(claim.epoch.get()) as i32 > 0;
                 let came_from = route.moved_from.filter(|(_, old)| *old == claim.epoch.get());
                 if is_renounced {
                     // It is as if the flow had never moved: its old owner's replica may have it.
@@ -72,6 +73,8 @@ impl Switch {
                         Some(_) if route.owner != to => return Some(AGAIN),
                         // It was the replica and the target both.
                         Some(_) => {}
+                        // Nor has the owner: somebody may have the flow as it was there. If nobody asks before its routes are swept, there was nothing newer.
+                        None if is_older && !self.lives(route.owner) => return Some(AGAIN),
                         None => return None,
                     }
                 }
@@ -96,14 +99,17 @@ impl Switch {
         Some(epoch)
     }
 
+    fn lives(&self, peer: Peer) -> bool {
+        self.targets.iter().any(|target| target.peer == peer && target.state != MemberState::Failed)
+    }
+
     /// Nobody will claim any more what was led to the dead one. A flow that was on its way there from another that is dead too, and not swept yet, is as if
     /// it had never moved: its old owner's replica asks for it.
     pub(super) fn sweep(&mut self, dead: Peer) {
         let lost: Vec<_> =
             self.routes.iter().filter(|(_, route)| route.owner == dead).map(|(id, route)| (id, route.moved_from)).collect();
         for (id, moved_from) in lost {
-            let lives = |peer| self.targets.iter().any(|target| target.peer == peer && target.state != MemberState::Failed);
-            match moved_from.filter(|(before, _)| !lives(*before)) {
+            match moved_from.filter(|(before, _)| !self.lives(*before)) {
                 Some((before, old)) => self.routes.give(id, before, old),
                 None => self.remove_route(id),
             }
