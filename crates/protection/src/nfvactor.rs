@@ -84,7 +84,7 @@ pub struct NfvActor {
     inbound: Inbounds<Handed>,
     parting: Parting,
     leaving: Leaving,
-    kept: BTreeMap<Slot, Kept>,
+    kept: BTreeMap<Slot, Vec<Kept>>,
     dirty: Vec<Slot>,
     before: Before,
     /// A change on its way into the outbox.
@@ -244,7 +244,7 @@ impl NfvActor {
 
     /// What is here of a flow that has gone is of no use any more, and neither is what was kept elsewhere with it.
     fn end_kept(&mut self, slot: Slot) {
-        if let Some(Kept { holder, epoch, key }) = self.kept.remove(&slot) {
+        for Kept { holder, epoch, key } in self.kept.remove(&slot).into_iter().flatten() {
             self.parting.end(holder, epoch, key);
         }
     }
@@ -338,6 +338,7 @@ impl Protection for NfvActor {
     }
 
     fn ended(&mut self, flows: &mut Flows, slot: Slot, _out: &mut Outbox) {
+        self.end_kept(slot);
         let header = flows.header(slot);
         self.end_copies(slot, Peer { node: header.peer, incarnation: header.peer_incarnation }, header.epoch, header.key);
     }
@@ -491,12 +492,12 @@ impl Protection for NfvActor {
 
     fn claimed(&mut self, flows: &mut Flows, slot: Slot) {
         flows.set_role(slot, role::OWNER);
-        let kept = self.kept.remove(&slot).map(|kept| kept.holder);
+        let kept = self.kept.remove(&slot).into_iter().flatten().map(|kept| kept.holder);
         let header = flows.header_mut(slot);
         // It may have been owned here before: who held its copy then has it still.
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
         let is_there = self.links.iter().any(|link| link.peer == holder);
-        for holder in kept.into_iter().chain(is_there.then_some(holder)) {
+        for holder in kept.chain(is_there.then_some(holder)) {
             self.parting.came_from(slot, header, holder);
         }
         (header.peer, header.peer_incarnation, header.commit) = (0, 0, 0);
@@ -552,10 +553,13 @@ impl Protection for NfvActor {
         let header = *flows.header(slot);
         let old = Peer { node: header.peer, incarnation: header.peer_incarnation };
         let is_lasting = self.link(to.node, to.incarnation).is_some();
-        self.end_copies(slot, if old == to || !is_lasting { Peer::default() } else { old }, old_epoch, header.key);
-        if old.node != 0 && !is_lasting {
-            // What is here would die with the target: the copy elsewhere stays until the target has another one, and says so by ending this one.
-            self.kept.insert(slot, Kept { holder: old, epoch: old_epoch, key: header.key });
+        if is_lasting {
+            self.end_copies(slot, if old == to { Peer::default() } else { old }, old_epoch, header.key);
+        } else {
+            // What is here would die with the target: copies elsewhere stay until the target has another one, and says so by ending this one.
+            let old = (old.node != 0 && old != to).then_some((old, old_epoch, header.key));
+            let kept = old.into_iter().chain(self.parting.take(slot)).map(|(holder, epoch, key)| Kept { holder, epoch, key });
+            self.kept.insert(slot, kept.collect());
         }
         flows.set_role(slot, role::REPLICA);
         let header = flows.header_mut(slot);
@@ -566,7 +570,12 @@ impl Protection for NfvActor {
 
     fn arrived(&mut self, flows: &mut Flows, slot: Slot, from: Peer) {
         let is_lasting = self.link(from.node, from.incarnation).is_some();
+        // It may have gone from here before, and back.
+        let kept = self.kept.remove(&slot).into_iter().flatten().map(|kept| kept.holder);
         let header = flows.header_mut(slot);
+        for holder in kept {
+            self.parting.came_from(slot, header, holder);
+        }
         header.commit = 0;
         if is_lasting {
             // Where it was, it is the same: that is its replica.

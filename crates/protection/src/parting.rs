@@ -122,6 +122,12 @@ impl Parting {
         }
     }
 
+    /// The copies that were to go when another holder has saved the flow: they are the caller's to see to.
+    pub(crate) fn take(&mut self, slot: Slot) -> impl Iterator<Item = (Peer, u32, FlowKey)> + '_ {
+        let of_slot = (slot, Peer::default())..=(slot, LAST);
+        self.replaced.extract_if(of_slot, |_, _| true).map(|((_, holder), Replaced { epoch, key, .. })| (holder, epoch, key))
+    }
+
     /// Looks at some of what was replaced: where another holder has saved the flow, the leaving one is told.
     pub(crate) fn look(&mut self, flows: &Flows, mut is_saved: impl FnMut(&ActorHeader) -> bool) {
         for _ in 0..LOOK.min(self.replaced.len()) {

@@ -217,6 +217,7 @@ impl Coordinator {
             for known in &mut self.hosts {
                 (known.heard_at, known.alone_since) = (known.heard_at.map(|_| now), known.alone_since.map(|_| now));
             }
+            self.hearings.iter_mut().for_each(|hearing| hearing.last_heard = now);
         }
         // One that does not hear the others is no use either: its link is cut in one direction.
         let is_late = |at: Option<u64>| at.is_some_and(|at| now.saturating_sub(at) > patience);

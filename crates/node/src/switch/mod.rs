@@ -24,6 +24,7 @@ use holdfast_protection::Peer;
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
+use ownership::Claims;
 use rebuild::Rebuild;
 use routes::Routes;
 use std::collections::VecDeque;
@@ -99,6 +100,7 @@ pub struct Switch {
     coming: Assembly,
     /// What a new life has still to learn.
     rebuild: Option<Rebuild>,
+    claims: Claims,
     last_stamp: u64,
     /// How far stamps are ahead of this host's clock, ns: they go on where those of the life before ended.
     clock_ahead: Option<i64>,
@@ -136,6 +138,7 @@ impl Switch {
             rules: RuleSet::default(),
             coming: Assembly::default(),
             rebuild: config.succeeds.then(Rebuild::default),
+            claims: Claims::default(),
             last_stamp: 0,
             clock_ahead: None,
             untimed: 0,
@@ -457,7 +460,7 @@ impl Switch {
                 }
                 // Who serves what, and by which rules, is the coordinator's to say.
                 kind::CONTROL if record.from.node == COORDINATOR => {
-                    Control::decode(body).and_then(|message| self.handle_control(message)).map(|is_change| changed |= is_change)
+                    Control::decode(body).and_then(|message| self.handle_control(message, now)).map(|is_change| changed |= is_change)
                 }
                 _ => Err(DropReason::Malformed),
             };
@@ -473,15 +476,16 @@ impl Switch {
     }
 
     /// True if packets that wait may go on.
-    fn handle_control(&mut self, message: Control) -> Result<bool, DropReason> {
+    fn handle_control(&mut self, message: Control, now: u64) -> Result<bool, DropReason> {
         Ok(match message {
             Control::View { version, members } if version > self.view => {
                 self.view = version;
-                self.set_members(&members);
+                self.set_members(&members, now);
                 self.ask_members();
                 true
             }
             Control::Recovering { dead } => {
+                dead.iter().for_each(|dead| self.claims.given_up(*dead, now));
                 if let Some(rebuild) = &mut self.rebuild {
                     rebuild.add_recovering(dead);
                 }
@@ -518,7 +522,7 @@ impl Switch {
         self.fabric.send_control(COORDINATOR, &Control::RulesInForce { version: self.rules.version() });
     }
 
-    fn set_members(&mut self, members: &[Member]) {
+    fn set_members(&mut self, members: &[Member], now: u64) {
         let old = core::mem::take(&mut self.targets);
         self.targets = members
             .iter()
@@ -528,6 +532,11 @@ impl Switch {
                 Target { peer: member.peer(), state: member.state, cluster: member.cluster, routes, full_until }
             })
             .collect();
+        for target in old.iter().filter(|target| target.state != MemberState::Failed) {
+            if !self.lives(target.peer) {
+                self.claims.given_up(target.peer, now);
+            }
+        }
         for member in members {
             self.fabric.set_peer(member.peer());
         }

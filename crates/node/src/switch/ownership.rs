@@ -2,13 +2,60 @@
 //!
 //! A route's owner changes here and nowhere else, each time under a new epoch.
 
+use super::routes::RouteId;
 use super::{Route, Switch, Target};
 use crate::address::{mac_of, mac_of_life};
 use crate::message::{AGAIN, Claim, Ended, KeyBytes, MemberState, RENOUNCED, kind};
 use holdfast_protection::Peer;
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
+use std::collections::BTreeMap;
 use zerocopy::FromBytes;
+
+/// Dead owners, and claims that wait until nobody is left who could have a flow as it was with them.
+#[derive(Default)]
+pub(super) struct Claims {
+    /// Owners that have not been swept, and since when they are known to be dead, ns.
+    dead: Vec<(Peer, u64)>,
+    /// By route: its epoch, and who asks for it under which earlier one; the latest of these.
+    waiting: BTreeMap<RouteId, (u32, Peer, u32)>,
+}
+
+/// So many dead are remembered: beyond that a coordinator has forgotten some.
+const DEAD: usize = 256;
+
+impl Claims {
+    pub(super) fn given_up(&mut self, dead: Peer, now: u64) {
+        if !self.dead.iter().any(|(known, _)| *known == dead) {
+            if self.dead.len() == DEAD {
+                self.dead.remove(0);
+            }
+            self.dead.push((dead, now));
+        }
+    }
+
+    fn swept(&mut self, dead: Peer) {
+        self.dead.retain(|(known, _)| *known != dead);
+    }
+
+    /// It should have been swept by now: those who report on it may be waiting for one another.
+    fn is_overdue(&self, owner: Peer, now: u64, patience: u64) -> bool {
+        self.dead.iter().any(|(dead, since)| *dead == owner && now.saturating_sub(*since) > patience)
+    }
+
+    fn wait(&mut self, route: RouteId, of: u32, claimant: Peer, epoch: u32) {
+        let known = self.waiting.get(&route).filter(|(known, ..)| *known == of);
+        if known.is_none_or(|(.., before)| epoch.wrapping_sub(*before) as i32 > 0) {
+            self.waiting.insert(route, (of, claimant, epoch));
+        }
+    }
+
+    /// Who is to have the route that had this epoch.
+    fn next(&mut self, route: RouteId, of: u32) -> Option<(Peer, u32)> {
+        let (known, claimant, epoch) = self.waiting.remove(&route)?;
+        (known == of).then_some((claimant, epoch))
+    }
+}
 
 impl Switch {
     /// Hashes of the keys of a message's flows. Their routes are in the cache then: the misses of keys that are looked up together overlap instead of following
@@ -55,6 +102,7 @@ impl Switch {
             Some(found) => {
                 let route = self.routes.get(found.slot)?;
                 let is_older = route.epoch.wrapping_sub(claim.epoch.get()) as i32 > 0;
+                let may_wait = !self.claims.is_overdue(route.owner, now, self.config.patience);
                 let came_from = route.moved_from.filter(|(_, old)| *old == claim.epoch.get());
                 if is_renounced {
                     // It is as if the flow had never moved: its old owner's replica may have it.
@@ -70,11 +118,14 @@ impl Switch {
                 if route.epoch != claim.epoch.get() && !self.planted.no_epoch_check {
                     match came_from {
                         // The old owner is gone. It may have been done with the move: the new one knows, and will say.
-                        Some(_) if route.owner != to => return Some(AGAIN),
+                        Some(_) if route.owner != to => return may_wait.then_some(AGAIN),
                         // It was the replica and the target both.
                         Some(_) => {}
-                        // Nor has the owner: somebody may have the flow as it was there. If nobody asks before its routes are swept, there was nothing newer.
-                        None if is_older && !self.lives(route.owner) => return Some(AGAIN),
+                        // The owner is gone too: somebody may have the flow as it was there. If nobody asks before its routes are swept, there was nothing newer.
+                        None if is_older && may_wait && !self.lives(route.owner) => {
+                            self.claims.wait(found.slot, route.epoch, to, claim.epoch.get());
+                            return Some(AGAIN);
+                        }
                         None => return None,
                     }
                 }
@@ -107,11 +158,19 @@ impl Switch {
     /// it had never moved: its old owner's replica asks for it.
     pub(super) fn sweep(&mut self, dead: Peer) {
         let lost: Vec<_> =
-            self.routes.iter().filter(|(_, route)| route.owner == dead).map(|(id, route)| (id, route.moved_from)).collect();
-        for (id, moved_from) in lost {
+            self.routes.iter().filter(|(_, route)| route.owner == dead).map(|(id, route)| (id, route.epoch, route.moved_from)).collect();
+        self.claims.swept(dead);
+        for (id, epoch, moved_from) in lost {
             match moved_from.filter(|(before, _)| !self.lives(*before)) {
                 Some((before, old)) => self.routes.give(id, before, old),
-                None => self.remove_route(id),
+                None => match self.claims.next(id, epoch).filter(|(claimant, _)| self.lives(*claimant)) {
+                    // What waits for the flow follows it.
+                    Some((claimant, epoch)) => {
+                        self.routes.give(id, claimant, epoch);
+                        self.count_route(claimant, 1);
+                    }
+                    None => self.remove_route(id),
+                },
             }
         }
         self.routes.visit(|route| route.moved_from = route.moved_from.filter(|(before, _)| *before != dead));
