@@ -459,9 +459,9 @@ impl Switch {
                     self.handle_routes(record.from, body, now)
                 }
                 // Who serves what, and by which rules, is the coordinator's to say.
-                kind::CONTROL if record.from.node == COORDINATOR => {
-                    Control::decode(body).and_then(|message| self.handle_control(message, now)).map(|is_change| changed |= is_change)
-                }
+                kind::CONTROL if record.from.node == COORDINATOR => Control::decode(body)
+                    .and_then(|message| self.handle_control(message, now))
+                    .map(|is_change| changed |= is_change),
                 _ => Err(DropReason::Malformed),
             };
             if let Err(reason) = result {

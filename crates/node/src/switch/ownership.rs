@@ -150,15 +150,19 @@ impl Switch {
         Some(epoch)
     }
 
-    fn lives(&self, peer: Peer) -> bool {
+    pub(super) fn lives(&self, peer: Peer) -> bool {
         self.targets.iter().any(|target| target.peer == peer && target.state != MemberState::Failed)
     }
 
     /// Nobody will claim any more what was led to the dead one. A flow that was on its way there from another that is dead too, and not swept yet, is as if
     /// it had never moved: its old owner's replica asks for it.
     pub(super) fn sweep(&mut self, dead: Peer) {
-        let lost: Vec<_> =
-            self.routes.iter().filter(|(_, route)| route.owner == dead).map(|(id, route)| (id, route.epoch, route.moved_from)).collect();
+        let lost: Vec<_> = self
+            .routes
+            .iter()
+            .filter(|(_, route)| route.owner == dead)
+            .map(|(id, route)| (id, route.epoch, route.moved_from))
+            .collect();
         self.claims.swept(dead);
         for (id, epoch, moved_from) in lost {
             match moved_from.filter(|(before, _)| !self.lives(*before)) {
