@@ -314,6 +314,43 @@ fn a_claim_of_a_flow_that_may_live_is_granted() {
     assert!(bench.route(1).is_some() && bench.route(2).is_some());
 }
 
+/// A flow's owner is dead, and who asks for its route has the flow as it was before. Somebody may have it as it was last: that one asks first, or nobody does
+/// before the dead one's routes are swept. Then the route is for whom it had to wait, with the packet that came meanwhile.
+#[test]
+fn an_older_claim_waits_for_the_sweep_of_a_dead_owner() {
+    let dead_owner = |bench: &mut Bench| {
+        for port in 1..=3 {
+            bench.send(port);
+            bench.release(port);
+        }
+        bench.deliver();
+        let Route { owner, epoch, .. } = bench.route(3).expect("a route");
+        let other = if owner == X { Y } else { X };
+        bench.view(&[other], 2);
+        assert_eq!(bench.claim(other, 3, epoch - 1), AGAIN);
+        (owner, other, epoch)
+    };
+    let mut bench = Bench::new();
+    let (owner, other, epoch) = dead_owner(&mut bench);
+    bench.send(3);
+    assert_eq!((bench.out.len(), bench.switch.held()), (0, 1));
+    bench.peers[0].send_control(SWITCH, &Control::Sweep { node: owner.node, incarnation: owner.incarnation });
+    bench.exchange();
+    assert_eq!(bench.route(3).map(|route| (route.owner, route.epoch)), Some((other, epoch - 1)));
+    assert_eq!(bench.sent_to(), [other], "it waits there");
+    let granted = bench.claim(other, 3, epoch - 1);
+    assert!(granted > epoch && granted != AGAIN);
+
+    // Those who report on the dead may wait for one another: not for ever.
+    let mut bench = Bench::new();
+    let (_, other, epoch) = dead_owner(&mut bench);
+    bench.wait(PATIENCE);
+    assert_eq!(bench.claim(other, 3, epoch - 1), AGAIN);
+    bench.wait(SECOND);
+    assert_eq!(bench.claim(other, 3, epoch - 1), 0);
+    assert_ne!(bench.claim(other, 3, epoch), 0, "who has it as it was last gets it at any time");
+}
+
 /// A flow that a runtime tells of: port, epoch, and if it has sent it to another, to whom, under which epoch before.
 type Told = (u16, u32, Option<(Peer, u32)>);
 
