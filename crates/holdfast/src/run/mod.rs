@@ -98,6 +98,8 @@ struct Manager {
     /// When the addresses are to be announced.
     announce_at: Vec<u64>,
     seed: u64,
+    /// Under which runtimes hash their flows' keys. They tell one another hashes: of several hosts all have the same.
+    flow_seed: u64,
     guard: Guard,
     clock: Clock,
     arena: Arena,
@@ -315,6 +317,7 @@ impl Manager {
             fabric_frames: Vec::with_capacity(BURST),
             announce_at: Vec::new(),
             seed: assignment.seed,
+            flow_seed: if checked.hosts.is_empty() { assignment.seed } else { fnv1a(checked.config.cluster.as_bytes()) },
             guard,
             clock,
             arena,

@@ -154,7 +154,7 @@ impl Manager {
     }
 
     fn start_runtime(&mut self, peer: Peer, now: u64) -> std::io::Result<()> {
-        let role = Place { node: peer.node, seed: self.seed };
+        let role = Place { node: peer.node, seed: self.flow_seed };
         self.start_role("runtime", peer, role, now)
     }
 
