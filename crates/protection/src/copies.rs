@@ -25,7 +25,8 @@ pub(crate) struct Demoted {
     pub(crate) epoch: u32,
 }
 
-/// Keeps a flow as its owner `from` sent it. One that was owned here under an older epoch, or has just left, becomes a copy: `demote` is told. `accepts_all`, for checkers that must find it: also what is older.
+/// Keeps a flow as its owner `from` sent it. One that was owned here under an older epoch, or has just left, becomes a copy: that is written to `demoted`,
+/// also if the flow is not kept then. `accepts_all`, for checkers that must find it: also what is older.
 ///
 /// # Errors
 /// Why it is not kept. There is no older copy here then either, to be found later in its place.
@@ -34,7 +35,7 @@ pub(crate) fn save(
     from: Peer,
     block: &[u8],
     accepts_all: bool,
-    demote: impl FnOnce(Demoted),
+    demoted: &mut Option<Demoted>,
     out: &mut Outbox,
 ) -> Result<(), DropReason> {
     let (theirs, _) = ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
@@ -52,7 +53,7 @@ pub(crate) fn save(
             let role = ours.role;
             let holder = Peer { node: ours.peer, incarnation: ours.peer_incarnation };
             if is_ours || role == role::DEPARTED || role == role::CLAIMING && holder != from {
-                demote(Demoted { slot: found.slot, key: theirs.key, holder, epoch: theirs.epoch.wrapping_sub(1) });
+                *demoted = Some(Demoted { slot: found.slot, key: theirs.key, holder, epoch: theirs.epoch.wrapping_sub(1) });
             }
             if is_ours {
                 out.demoted.push(found.slot);

@@ -264,7 +264,7 @@ impl NfActor {
         // First the number: what came late or twice must not bring back a flow that has ended since.
         self.take_number(from, number)?;
         let mut demoted = None;
-        let saved = copies::save(flows, from, block, self.planted.no_epoch_check, |one| demoted = Some(one), out);
+        let saved = copies::save(flows, from, block, self.planted.no_epoch_check, &mut demoted, out);
         if let Some(Demoted { slot, key, holder, epoch }) = demoted {
             self.leave_snapshots(slot, holder, from, epoch, key);
         }
@@ -293,7 +293,7 @@ impl NfActor {
     fn handle_end(&mut self, flows: &mut Flows, from: Peer, body: &[u8]) -> Result<(), DropReason> {
         let (number, epoch, key) = copies::split_end(body)?;
         self.take_number(from, number)?;
-        let _ = copies::end(flows, epoch, &key);
+        copies::end(flows, epoch, &key);
         Ok(())
     }
 

@@ -214,7 +214,11 @@ impl NfvActor {
         let mut before = Vec::new();
         while let Some((holder, latched)) = self.leaving.poll() {
             match self.links.iter_mut().find(|link| link.peer == holder) {
-                Some(link) => link.hold(latched, out),
+                Some(link) => {
+                    link.hold(latched, out);
+                    // What was saved while it waited is not said again.
+                    link.open_latch(out);
+                }
                 None => {
                     // Who was to have it is gone too: it goes with its flow, if that is still here.
                     let header = flows.header(latched.slot);
@@ -227,8 +231,6 @@ impl NfvActor {
                 }
             }
         }
-        // What was saved while they waited is not said again.
-        self.links.iter_mut().for_each(|link| link.open_latch(out));
         if !before.is_empty() {
             self.pending.splice(0..0, before);
         }

@@ -169,7 +169,10 @@ fn describe_record((kind, body): (u8, &[u8])) -> String {
         _ => None,
     };
     let name = record_name(kind);
-    message.map_or_else(|| name.clone(), |message| format!("{name} {message:?}"))
+    match message {
+        Some(message) => format!("{name} {message:?}"),
+        None => name,
+    }
 }
 
 /// A frame in a few words, for traces.

@@ -80,7 +80,7 @@ impl Coordinator {
         }
         if version == 0 {
             // It has just started. Who is there now it learns behind who was.
-            let dead = self.memory.recoveries.iter().filter(|recovery| recovery.is_open() && !recovery.is_heard());
+            let dead = self.memory.recoveries.iter().filter(|recovery| !recovery.is_heard());
             let dead = dead.map(|recovery| recovery.failover.dead).collect();
             self.pending.push((from.node, Control::Recovering { dead }));
             self.pending.push((from.node, self.view_of_switch()));

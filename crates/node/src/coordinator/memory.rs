@@ -58,7 +58,7 @@ impl Recovery {
         self.failover.recovered_at.is_none()
     }
 
-    /// Nobody will claim anything of the dead any more: all who live have reported.
+    /// Nobody will claim anything of the dead any more: all who live have reported. So it is of every one that is over.
     pub(super) fn is_heard(&self) -> bool {
         self.waiting.is_empty() && self.later.iter().all(Vec::is_empty)
     }
@@ -352,7 +352,7 @@ impl Memory {
     /// A runtime has come to where one was that is still being recovered from: others may have kept flows for it.
     fn ask_successor(&mut self, successor: Peer) {
         let mut open = Vec::new();
-        for recovery in self.recoveries.iter_mut().filter(|recovery| recovery.is_open() && !recovery.is_heard()) {
+        for recovery in self.recoveries.iter_mut().filter(|recovery| !recovery.is_heard()) {
             if recovery.failover.dead.node == successor.node {
                 recovery.waiting.push(successor);
                 open.push(recovery.failover.dead);

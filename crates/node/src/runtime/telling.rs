@@ -83,9 +83,9 @@ impl Telling {
             if header.role != role::FREE {
                 // A runtime that has just begun may have seen no packet, but copies of flows that have.
                 self.stamp = self.stamp.max(header.last_stamp);
-            }
-            if header.role != role::FREE && header.epoch.wrapping_sub(self.newest) as i32 > 0 {
-                self.newest = header.epoch;
+                if header.epoch.wrapping_sub(self.newest) as i32 > 0 {
+                    self.newest = header.epoch;
+                }
             }
             if matches!(header.role, role::OWNER | role::OPENING) {
                 self.ready.push(info(header, lane.index, self.me, 0));

@@ -101,8 +101,6 @@ impl Switch {
             Some(found) if found.is_reply => return None,
             Some(found) => {
                 let route = self.routes.get(found.slot)?;
-                let is_older = route.epoch.wrapping_sub(claim.epoch.get()) as i32 > 0;
-                let may_wait = !self.claims.is_overdue(route.owner, now, self.config.patience);
                 let came_from = route.moved_from.filter(|(_, old)| *old == claim.epoch.get());
                 if is_renounced {
                     // It is as if the flow had never moved: its old owner's replica may have it.
@@ -116,6 +114,8 @@ impl Switch {
                     return None;
                 }
                 if route.epoch != claim.epoch.get() && !self.planted.no_epoch_check {
+                    let is_older = route.epoch.wrapping_sub(claim.epoch.get()) as i32 > 0;
+                    let may_wait = !self.claims.is_overdue(route.owner, now, self.config.patience);
                     match came_from {
                         // The old owner is gone. It may have been done with the move: the new one knows, and will say.
                         Some(_) if route.owner != to => return may_wait.then_some(AGAIN),

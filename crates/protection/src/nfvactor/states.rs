@@ -161,7 +161,7 @@ impl NfvActor {
         // First the number: what came late or twice must not write over what is newer, or bring back a flow that has ended since.
         self.take_commit(from, commit)?;
         let mut demoted = None;
-        let saved = copies::save(flows, from, block, self.planted.no_epoch_check, |one| demoted = Some(one), out);
+        let saved = copies::save(flows, from, block, self.planted.no_epoch_check, &mut demoted, out);
         if let Some(Demoted { slot, key, holder, epoch }) = demoted {
             self.end_copies(slot, if holder == from { Peer::default() } else { holder }, epoch, key);
         }
