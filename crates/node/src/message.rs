@@ -21,7 +21,7 @@ pub mod kind {
     pub const CONTROL: u8 = 32;
     /// Runtime to switch: [`Claim`](super::Claim)s, after a number (4) that the answer repeats.
     pub const CLAIM: u8 = 33;
-    /// Switch to runtime: the number (4), then a new epoch (4) per claim, 0 for a refusal, [`AGAIN`] if that is not known yet.
+    /// Switch to runtime: the number (4), then a new epoch (4) per claim, 0 for a refusal, [`AGAIN`] or [`WHEN_SWEPT`] if that is not known yet.
     pub const CLAIMED: u8 = 34;
     /// Runtime to switch: [`Ended`](super::Ended) flows.
     pub const ENDED: u8 = 35;
@@ -57,6 +57,10 @@ pub mod kind {
 
 /// In [`kind::CLAIMED`]: the runtime to which the flow was moving has not said yet whether it has it.
 pub const AGAIN: u32 = u32::MAX;
+
+/// In [`kind::CLAIMED`]: the route leads to another one that is dead, and somebody may have newer state of the flow. Ask again; the answer comes when that one's
+/// routes have been swept.
+pub const WHEN_SWEPT: u32 = u32::MAX - 1;
 
 /// In [`Claim::chain`]: the flow was to come here, and never did. Whoever had it before may claim it.
 pub const RENOUNCED: u32 = 1 << 31;
@@ -264,6 +268,14 @@ pub enum Control {
         /// Flows taken over.
         flows: u64,
     },
+    /// Runtime to coordinator: all that is open of that waits until others who failed have been swept. The dead one's own routes may be swept; it is not
+    /// over, and [`Control::Recovered`] follows.
+    Waits {
+        /// Node.
+        node: NodeId,
+        /// Incarnation.
+        incarnation: u32,
+    },
     /// Runtime to coordinator: flows that came here hold these numbers of a pool. Comes before [`Control::Recovered`].
     Adopted {
         /// The pool.
@@ -403,6 +415,8 @@ pub enum Control {
     Recovering {
         /// Who.
         dead: Vec<Peer>,
+        /// The newest epoch that is remembered, 0 for none: the one who told of it may be dead.
+        epoch: u32,
     },
     /// Switch to coordinator: new flows are decided by these. Sent at its start too: it has none then, and is sent some.
     RulesInForce {

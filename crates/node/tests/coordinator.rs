@@ -210,6 +210,27 @@ fn routes_are_swept_of_one_before_another_is_heard_of() {
     assert_eq!((bench.swept(), bench.account().quarantined), (vec![a], 0));
 }
 
+/// A flow was on its way from A to B and another from B to A when both died. What C has of either waits until the other's routes have been swept: they are,
+/// as soon as C says that nothing else is open; what A and B had is free when C is done with both.
+#[test]
+fn those_who_wait_for_one_another_are_swept() {
+    let mut bench = Bench::new(3, 3);
+    let [a, b, c] = [16, 17, 18].map(|node| bench.peer(node));
+    bench.kill(a);
+    bench.kill(b);
+    let waits = |dead: Peer| Control::Waits { node: dead.node, incarnation: dead.incarnation };
+    bench.tell(c, &waits(a));
+    assert_eq!(bench.swept(), [a]);
+    bench.tell(c, &waits(b));
+    bench.tell(c, &waits(b));
+    assert_eq!((bench.swept(), bench.account().quarantined), (vec![b], 2));
+    assert!(bench.coordinator.failovers().all(|failover| failover.recovered_at.is_none()));
+    bench.recovered(c, a);
+    assert_eq!((bench.swept(), bench.account().quarantined), (vec![a], 2), "a new life of the switch may wait for that word");
+    bench.recovered(c, b);
+    assert_eq!((bench.swept(), bench.account().quarantined), (vec![b], 0));
+}
+
 /// B recovers a flow whose number lies in a block that C was granted: C is told before it can lease the number.
 #[test]
 fn an_owner_hears_of_numbers_that_others_hold_after_all() {

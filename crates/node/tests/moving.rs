@@ -3,7 +3,7 @@
 use holdfast_nf::{Bound, Chain, ConfigError, Context, NetworkFunction, Open, Verdict};
 use holdfast_node::address::{COORDINATOR, SWITCH, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::message::{Claim, Control, Member, MemberState, RENOUNCED, RouteInfo, kind, numbered};
+use holdfast_node::message::{Claim, Control, Member, MemberState, RENOUNCED, RouteInfo, WHEN_SWEPT, kind, numbered};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::flows::role;
 use holdfast_protection::{NfvActor, Peer, ReleaseAt};
@@ -256,14 +256,18 @@ impl Host {
         self.carry(Vec::new());
     }
 
+    /// What the target has told the coordinator.
+    fn errands(&mut self) -> Vec<Control> {
+        let records = self.coordinator.inbox.records().filter(|(record, _)| record.kind == kind::NUMBERED);
+        let errands = records.filter_map(|(_, body)| numbered(body).ok()).map(|(_, errand)| errand).collect();
+        self.coordinator.inbox.clear();
+        errands
+    }
+
     /// What the target says it has recovered.
     fn recovered(&mut self) -> Vec<u64> {
-        let records = self.coordinator.inbox.records().filter(|(record, _)| record.kind == kind::NUMBERED);
-        let errands = records.filter_map(|(_, body)| numbered(body).ok()).map(|(_, errand)| errand);
-        let flows = errands.filter_map(|errand| if let Control::Recovered { flows, .. } = errand { Some(flows) } else { None });
-        let flows = flows.collect();
-        self.coordinator.inbox.clear();
-        flows
+        let flows = |errand| if let Control::Recovered { flows, .. } = errand { Some(flows) } else { None };
+        self.errands().into_iter().filter_map(flows).collect()
     }
 
     /// What the flow is at the target.
@@ -364,4 +368,30 @@ fn a_flow_that_does_not_arrive_ends_the_telling() {
     host.show(2, MemberState::Running, MemberState::Failed);
     host.recover();
     assert_eq!((host.role(), host.told()), (Some(role::CLAIMING), (0, true)));
+}
+
+/// The route that is claimed leads to another one that is dead, and whose flows are claimed too: the coordinator hears once that nothing else is open, and that
+/// the recovery is over when the route has been claimed.
+#[test]
+fn what_waits_for_a_sweep_is_told() {
+    let mut host = Host::moving(true);
+    host.is_cut = true;
+    host.lead();
+    host.source = None;
+    host.withheld.clear();
+    host.is_cut = false;
+    host.show(2, MemberState::Running, MemberState::Failed);
+    host.recover();
+    let (Peer { node, incarnation }, mut told) = (SOURCE, Vec::new());
+    for _ in 0..2 {
+        let (number, is_given_back) = host.claim().expect("the copy is claimed, again and again");
+        assert!(!is_given_back);
+        told.extend(host.errands());
+        host.answer(number, WHEN_SWEPT);
+    }
+    let (number, _) = host.claim().expect("the copy is claimed");
+    told.extend(host.errands());
+    assert_eq!(told, [Control::Waits { node, incarnation }]);
+    host.answer(number, EPOCH + 9);
+    assert_eq!((host.role(), host.recovered()), (Some(role::OWNER), vec![1]));
 }

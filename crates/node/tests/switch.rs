@@ -2,7 +2,7 @@
 
 use holdfast_node::address::{COORDINATOR, SWITCH, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::message::{AGAIN, Claim, Control, Ended, Member, MemberState, RouteInfo, kind};
+use holdfast_node::message::{AGAIN, Claim, Control, Ended, Member, MemberState, RouteInfo, WHEN_SWEPT, kind};
 use holdfast_node::rules::{Rule, RuleSet};
 use holdfast_node::switch::{Route, Switch, SwitchConfig};
 use holdfast_protection::Peer;
@@ -327,7 +327,7 @@ fn an_older_claim_waits_for_the_sweep_of_a_dead_owner() {
         let Route { owner, epoch, .. } = bench.route(3).expect("a route");
         let other = if owner == X { Y } else { X };
         bench.view(&[other], 2);
-        assert_eq!(bench.claim(other, 3, epoch - 1), AGAIN);
+        assert_eq!(bench.claim(other, 3, epoch - 1), WHEN_SWEPT);
         (owner, other, epoch)
     };
     let mut bench = Bench::new();
@@ -339,13 +339,13 @@ fn an_older_claim_waits_for_the_sweep_of_a_dead_owner() {
     assert_eq!(bench.route(3).map(|route| (route.owner, route.epoch)), Some((other, epoch - 1)));
     assert_eq!(bench.sent_to(), [other], "it waits there");
     let granted = bench.claim(other, 3, epoch - 1);
-    assert!(granted > epoch && granted != AGAIN);
+    assert!(granted > epoch && granted < WHEN_SWEPT);
 
     // Those who report on the dead may wait for one another: not for ever.
     let mut bench = Bench::new();
     let (_, other, epoch) = dead_owner(&mut bench);
     bench.wait(PATIENCE);
-    assert_eq!(bench.claim(other, 3, epoch - 1), AGAIN);
+    assert_eq!(bench.claim(other, 3, epoch - 1), WHEN_SWEPT);
     bench.wait(SECOND);
     assert_eq!(bench.claim(other, 3, epoch - 1), 0);
     assert_ne!(bench.claim(other, 3, epoch), 0, "who has it as it was last gets it at any time");
@@ -357,8 +357,13 @@ type Told = (u16, u32, Option<(Peer, u32)>);
 impl Bench {
     /// The coordinator answers a life that has just begun: rules, view, whom the others are recovering from.
     fn introduce(&mut self, running: &[Peer], dead: &[Peer]) {
+        self.remind(running, dead, 0);
+    }
+
+    /// As [`Bench::introduce`], of a coordinator that remembers this epoch.
+    fn remind(&mut self, running: &[Peer], dead: &[Peer], epoch: u32) {
         self.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
-        self.peers[0].send_control(SWITCH, &Control::Recovering { dead: dead.to_vec() });
+        self.peers[0].send_control(SWITCH, &Control::Recovering { dead: dead.to_vec(), epoch });
         self.view(running, 1);
     }
 
@@ -419,6 +424,15 @@ fn a_new_life_asks_for_its_routes() {
     assert!(bench.switch.is_whole());
     assert_eq!([1, 2].map(|from| bench.route(from).map(|route| (route.owner, route.epoch))), [Some((X, 40)), Some((Y, 70))]);
     assert_eq!(bench.switch.routes_to(X) + bench.switch.routes_to(Y), 3);
+}
+
+/// Who had the newest flows died with the switch, and who is left knows of none: the coordinator remembers how new they were.
+#[test]
+fn a_new_life_goes_on_from_what_the_coordinator_remembers() {
+    let mut bench = Bench::life(2);
+    bench.remind(&[X], &[Y], 5000);
+    bench.tell(X, &[(1, 40, None)], 41, true);
+    assert!(bench.claim(X, 2, 3000) > 5000 + 1_000_000);
 }
 
 /// The owner of a flow died with the switch. Its packets wait until the replica has claimed it, and do not become another flow's.

@@ -293,7 +293,9 @@ impl NfActor {
     fn handle_end(&mut self, flows: &mut Flows, from: Peer, body: &[u8]) -> Result<(), DropReason> {
         let (number, epoch, key) = copies::split_end(body)?;
         self.take_number(from, number)?;
-        copies::end(flows, epoch, &key);
+        if let Some(slot) = copies::end(flows, epoch, &key) {
+            self.parting.end_kept(slot);
+        }
         Ok(())
     }
 
@@ -373,11 +375,13 @@ impl Protection for NfActor {
     }
 
     fn ended(&mut self, flows: &mut Flows, slot: Slot, _out: &mut Outbox) {
+        self.parting.end_kept(slot);
         let header = flows.header(slot);
         self.end_snapshots(slot, Peer { node: header.peer, incarnation: header.peer_incarnation }, header.epoch, header.key);
     }
 
     fn unclaimed(&mut self, flows: &mut Flows, slot: Slot) {
+        self.parting.end_kept(slot);
         let header = flows.header(slot);
         self.end_snapshots(slot, Peer { node: header.peer, incarnation: header.peer_incarnation }, header.epoch, header.key);
     }
@@ -385,7 +389,13 @@ impl Protection for NfActor {
     fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: u32, _out: &mut Outbox) -> bool {
         let header = *flows.header(slot);
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
-        self.leave_snapshots(slot, holder, to, old_epoch, header.key);
+        if self.links.iter().any(|link| link.peer == to) {
+            self.leave_snapshots(slot, holder, to, old_epoch, header.key);
+        } else {
+            // What is here would die with the target: snapshots elsewhere stay until the target has another one, and says so by ending this one.
+            forget_holder(&mut self.links, holder);
+            self.parting.keep(slot, (holder.node != 0 && holder != to).then_some(holder), old_epoch, header.key);
+        }
         // What is left here is the flow as it went: that is its first snapshot.
         flows.set_role(slot, role::REPLICA);
         let header = flows.header_mut(slot);
@@ -397,6 +407,7 @@ impl Protection for NfActor {
     fn arrived(&mut self, flows: &mut Flows, slot: Slot, from: Peer) {
         let link = self.links.iter_mut().find(|link| link.peer == from);
         let header = flows.header_mut(slot);
+        self.parting.came_back(slot, header);
         header.commit = 0;
         if let Some(link) = link {
             link.snapshots += 1;
@@ -508,6 +519,7 @@ impl Protection for NfActor {
         flows.set_role(slot, role::OWNER);
         let header = flows.header_mut(slot);
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        self.parting.came_back(slot, header);
         // Who gave the snapshot back has it still, and gets the next one: it carries the new epoch.
         if !self.links.iter().any(|link| link.peer == holder) {
             self.parting.replace(slot, header, holder);

@@ -34,15 +34,8 @@ use handed::Handed;
 use holdfast_wire::{DropReason, FlowKey, Packet};
 use leaving::Leaving;
 use link::{Latched, Link};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use way::Choice;
-
-/// A copy that is to stay as long as the one here, of a flow that went to a runtime on this host.
-struct Kept {
-    holder: Peer,
-    epoch: u32,
-    key: FlowKey,
-}
 
 /// Who releases a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -84,7 +77,6 @@ pub struct NfvActor {
     inbound: Inbounds<Handed>,
     parting: Parting,
     leaving: Leaving,
-    kept: BTreeMap<Slot, Vec<Kept>>,
     dirty: Vec<Slot>,
     before: Before,
     /// A change on its way into the outbox.
@@ -123,7 +115,6 @@ impl NfvActor {
             inbound: Inbounds::default(),
             parting: Parting::default(),
             leaving: Leaving::default(),
-            kept: BTreeMap::new(),
             dirty: Vec::with_capacity(256),
             before: Before::default(),
             encoded: Vec::with_capacity(512),
@@ -212,8 +203,11 @@ impl NfvActor {
     fn follow_leaving(&mut self, flows: &mut Flows, out: &mut Outbox) {
         self.leaving.ask(self.now, out);
         let mut before = Vec::new();
+        let mut slots = BTreeSet::new();
         while let Some((holder, latched)) = self.leaving.poll() {
-            match self.links.iter_mut().find(|link| link.peer == holder) {
+            let link = self.links.iter_mut().find(|link| link.peer == holder);
+            // What came later goes behind what came before, whomever each was for.
+            match link.filter(|_| !slots.contains(&latched.slot)) {
                 Some(link) => {
                     link.hold(latched, out);
                     // What was saved while it waited is not said again.
@@ -224,6 +218,7 @@ impl NfvActor {
                     let header = flows.header(latched.slot);
                     if header.generation == latched.generation && header.role == role::OWNER {
                         self.mark_dirty(flows, latched.slot);
+                        slots.insert(latched.slot);
                         before.push((latched.slot, latched.packet));
                     } else {
                         out.dropped.push((latched.packet, DropReason::LostInFailure));
@@ -240,13 +235,6 @@ impl NfvActor {
     fn end_copies(&mut self, slot: Slot, holder: Peer, epoch: u32, key: FlowKey) {
         self.parting.gone(slot);
         if holder.node != 0 {
-            self.parting.end(holder, epoch, key);
-        }
-    }
-
-    /// What is here of a flow that has gone is of no use any more, and neither is what was kept elsewhere with it.
-    fn end_kept(&mut self, slot: Slot) {
-        for Kept { holder, epoch, key } in self.kept.remove(&slot).into_iter().flatten() {
             self.parting.end(holder, epoch, key);
         }
     }
@@ -340,7 +328,7 @@ impl Protection for NfvActor {
     }
 
     fn ended(&mut self, flows: &mut Flows, slot: Slot, _out: &mut Outbox) {
-        self.end_kept(slot);
+        self.parting.end_kept(slot);
         let header = flows.header(slot);
         self.end_copies(slot, Peer { node: header.peer, incarnation: header.peer_incarnation }, header.epoch, header.key);
     }
@@ -446,7 +434,7 @@ impl Protection for NfvActor {
                 let (commit, epoch, key) = copies::split_end(body)?;
                 self.take_commit(from, commit)?;
                 if let Some(slot) = copies::end(flows, epoch, &key) {
-                    self.end_kept(slot);
+                    self.parting.end_kept(slot);
                 }
                 Ok(())
             }
@@ -494,12 +482,11 @@ impl Protection for NfvActor {
 
     fn claimed(&mut self, flows: &mut Flows, slot: Slot) {
         flows.set_role(slot, role::OWNER);
-        let kept = self.kept.remove(&slot).into_iter().flatten().map(|kept| kept.holder);
         let header = flows.header_mut(slot);
+        self.parting.came_back(slot, header);
         // It may have been owned here before: who held its copy then has it still.
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
-        let is_there = self.links.iter().any(|link| link.peer == holder);
-        for holder in kept.chain(is_there.then_some(holder)) {
+        if self.links.iter().any(|link| link.peer == holder) {
             self.parting.came_from(slot, header, holder);
         }
         (header.peer, header.peer_incarnation, header.commit) = (0, 0, 0);
@@ -546,7 +533,7 @@ impl Protection for NfvActor {
     }
 
     fn unclaimed(&mut self, flows: &mut Flows, slot: Slot) {
-        self.end_kept(slot);
+        self.parting.end_kept(slot);
         let header = flows.header(slot);
         self.end_copies(slot, Peer { node: header.peer, incarnation: header.peer_incarnation }, header.epoch, header.key);
     }
@@ -559,9 +546,7 @@ impl Protection for NfvActor {
             self.end_copies(slot, if old == to { Peer::default() } else { old }, old_epoch, header.key);
         } else {
             // What is here would die with the target: copies elsewhere stay until the target has another one, and says so by ending this one.
-            let old = (old.node != 0 && old != to).then_some((old, old_epoch, header.key));
-            let kept = old.into_iter().chain(self.parting.take(slot)).map(|(holder, epoch, key)| Kept { holder, epoch, key });
-            self.kept.insert(slot, kept.collect());
+            self.parting.keep(slot, (old.node != 0 && old != to).then_some(old), old_epoch, header.key);
         }
         flows.set_role(slot, role::REPLICA);
         let header = flows.header_mut(slot);
@@ -573,11 +558,8 @@ impl Protection for NfvActor {
     fn arrived(&mut self, flows: &mut Flows, slot: Slot, from: Peer) {
         let is_lasting = self.link(from.node, from.incarnation).is_some();
         // It may have gone from here before, and back.
-        let kept = self.kept.remove(&slot).into_iter().flatten().map(|kept| kept.holder);
         let header = flows.header_mut(slot);
-        for holder in kept {
-            self.parting.came_from(slot, header, holder);
-        }
+        self.parting.came_back(slot, header);
         header.commit = 0;
         if is_lasting {
             // Where it was, it is the same: that is its replica.

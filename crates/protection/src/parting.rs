@@ -5,6 +5,9 @@
 //! leaving one is told too. Otherwise its copy would outlive the flow. While the switch lives it refuses such a copy's claim; its next life has
 //! never heard of flows that had ended, and would let an ended flow have a number that another one has been leased. A flow may also come from one of which
 //! this runtime has not heard yet whether it is leaving: the copy there is replaced in the same way.
+//!
+//! A flow that goes to a runtime of the same host leaves a copy that would die with its new owner: the copies elsewhere are *kept* as long as that one,
+//! which goes when the new owner has a copy elsewhere.
 
 use crate::flows::{ActorHeader, role};
 use crate::numbers::{Sent, reached};
@@ -52,11 +55,19 @@ struct Replaced {
     key: FlowKey,
 }
 
+/// A copy that is to stay as long as the one here.
+struct Kept {
+    holder: Peer,
+    epoch: u32,
+    key: FlowKey,
+}
+
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Parting {
     leaving: Vec<(Peer, Sent)>,
     replaced: BTreeMap<(Slot, Peer), Replaced>,
+    kept: BTreeMap<Slot, Vec<Kept>>,
     ends: VecDeque<End>,
     /// Where the look at what was replaced goes on.
     next: (Slot, Peer),
@@ -122,10 +133,35 @@ impl Parting {
         }
     }
 
-    /// The copies that were to go when another holder has saved the flow: they are the caller's to see to.
-    pub(crate) fn take(&mut self, slot: Slot) -> impl Iterator<Item = (Peer, u32, FlowKey)> + '_ {
+    /// The flow has gone to a runtime of this host. What `holder` has, unless that is where it has gone, and what was to go when another holder has saved the
+    /// flow, stays as long as what is here.
+    pub(crate) fn keep(&mut self, slot: Slot, holder: Option<Peer>, epoch: u32, key: FlowKey) {
+        // Of another flow, which was here before.
+        self.end_kept(slot);
         let of_slot = (slot, Peer::default())..=(slot, LAST);
-        self.replaced.extract_if(of_slot, |_, _| true).map(|((_, holder), Replaced { epoch, key, .. })| (holder, epoch, key))
+        let replaced = self.replaced.extract_if(of_slot, |_, _| true);
+        let replaced = replaced.map(|((_, holder), Replaced { epoch, key, .. })| Kept { holder, epoch, key });
+        let kept: Vec<Kept> = holder.map(|holder| Kept { holder, epoch, key }).into_iter().chain(replaced).collect();
+        if !kept.is_empty() {
+            self.kept.insert(slot, kept);
+        }
+    }
+
+    /// What is here of a flow that has gone is of no use any more, and neither is what was kept elsewhere with it.
+    pub(crate) fn end_kept(&mut self, slot: Slot) {
+        for Kept { holder, epoch, key } in self.kept.remove(&slot).into_iter().flatten() {
+            self.end(holder, epoch, key);
+        }
+    }
+
+    /// The flow is owned here again: what was kept of it goes when another holder has saved it.
+    pub(crate) fn came_back(&mut self, slot: Slot, header: &ActorHeader) {
+        for Kept { holder, epoch, key } in self.kept.remove(&slot).into_iter().flatten() {
+            match key == header.key {
+                true => self.came_from(slot, header, holder),
+                false => self.end(holder, epoch, key),
+            }
+        }
     }
 
     /// Looks at some of what was replaced: where another holder has saved the flow, the leaving one is told.

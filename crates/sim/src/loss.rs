@@ -95,15 +95,17 @@ impl Loss {
                 let slot = flows.find(&route.key, flows.hash(&route.key))?.slot;
                 let header = flows.header(slot);
                 let is_copy = match header.role {
-                    role::REPLICA | role::CLAIMING => header.epoch == route.epoch,
+                    role::REPLICA | role::CLAIMING => true,
                     role::ARRIVING => header.flags & flag::EMPTY == 0,
                     // It was about to move to the dead.
                     role::OWNER | role::DEPARTED => true,
                     _ => false,
                 };
-                is_copy.then(|| checkers.counts(flows, slot))
+                // What was kept when the flow moved within its host counts where there is nothing newer.
+                let is_late = matches!(header.role, role::REPLICA | role::CLAIMING) && header.epoch != route.epoch;
+                is_copy.then(|| (!is_late, checkers.counts(flows, slot)))
             });
-            match found.max_by_key(|counts| counts[0] + counts[1]) {
+            match found.max_by_key(|(is_latest, counts)| (*is_latest, counts[0] + counts[1])).map(|(_, counts)| counts) {
                 None => {
                     if due > 0 && was_safe {
                         let text = format!("connection {}: {due} packets had left, and no runtime has a snapshot", client.id());

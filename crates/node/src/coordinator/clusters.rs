@@ -4,6 +4,7 @@
 //! who leases from a pool all stay inside it. The rules are the coordinator's: every switch gets them as messages, says which version it goes
 //! by, and gets them again if that is not the newest.
 
+use super::ledger::{Ledger, newer};
 use super::memory::Entry;
 use super::{Coordinator, Scaling};
 use crate::address::NodeId;
@@ -82,7 +83,8 @@ impl Coordinator {
             // It has just started. Who is there now it learns behind who was.
             let dead = self.memory.recoveries.iter().filter(|recovery| !recovery.is_heard());
             let dead = dead.map(|recovery| recovery.failover.dead).collect();
-            self.pending.push((from.node, Control::Recovering { dead }));
+            let epoch = self.memory.ledgers.iter().filter_map(Ledger::newest_epoch).reduce(newer).unwrap_or(0);
+            self.pending.push((from.node, Control::Recovering { dead, epoch }));
             self.pending.push((from.node, self.view_of_switch()));
         }
         let newest = self.memory.rules.version();

@@ -200,6 +200,13 @@ impl Ledger {
         }
     }
 
+    /// The newest epoch of which it is remembered that a number's flow had it.
+    pub fn newest_epoch(&self) -> Option<u32> {
+        let held = self.holders.values().map(|(_, epoch)| *epoch);
+        let known = held.chain(self.settled.epochs.values().copied()).filter(|epoch| *epoch != 0);
+        known.reduce(newer)
+    }
+
     /// Nobody is left who could say anything of earlier epochs, or remember them: they may begin again.
     pub fn forget_epochs(&mut self) {
         self.settled = Settled::default();
@@ -234,6 +241,11 @@ impl Ledger {
         }
         account
     }
+}
+
+/// The newer of two epochs.
+pub(super) fn newer(a: u32, b: u32) -> u32 {
+    if a.wrapping_sub(b) as i32 > 0 { a } else { b }
 }
 
 /// The number is foreign no more. Under which epoch it was is remembered.
@@ -373,7 +385,9 @@ mod tests {
         assert_eq!(ledger.account().foreign, 0, "the flow has ended");
         assert_eq!(ledger.adopted(B, 7, EPOCH + 2), Some(A), "another flow with the same number");
         assert_eq!(ledger.returned(B, 7), Some(A));
+        assert_eq!(ledger.newest_epoch(), Some(EPOCH + 2));
         ledger.forget_epochs();
+        assert_eq!(ledger.newest_epoch(), None);
         assert_eq!(ledger.adopted(C, 7, 1), Some(A), "epochs have begun again");
     }
 

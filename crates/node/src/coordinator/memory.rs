@@ -47,6 +47,8 @@ pub(super) struct Place {
 pub(super) struct Recovery {
     pub(super) failover: Failover,
     pub(super) waiting: Vec<Peer>,
+    /// Those of them of whom nothing is missing but what waits until others who failed have been swept.
+    stuck: Vec<Peer>,
     /// Who is asked when these have reported, one group after the other: what the later ones have may be older. A replica lies on another host if there
     /// is one, and those that are leaving get none. Runtimes know of this order.
     later: VecDeque<Vec<Peer>>,
@@ -61,6 +63,16 @@ impl Recovery {
     /// Nobody will claim anything of the dead any more: all who live have reported. So it is of every one that is over.
     pub(super) fn is_heard(&self) -> bool {
         self.waiting.is_empty() && self.later.iter().all(Vec::is_empty)
+    }
+
+    /// Nobody will claim anything more that leads to the dead: what is still claimed leads to others.
+    pub(super) fn may_be_swept(&self) -> bool {
+        self.is_stuck() && self.later.iter().all(Vec::is_empty)
+    }
+
+    /// All who have been asked have reported, or wait for others.
+    fn is_stuck(&self) -> bool {
+        self.waiting.iter().all(|peer| self.stuck.contains(peer))
     }
 }
 
@@ -345,7 +357,7 @@ impl Memory {
             group(&|member| running(member) && member.host == host),
             group(&|member| member.state == MemberState::Leaving),
         ]);
-        self.recoveries.push(Recovery { failover, waiting: Vec::new(), later });
+        self.recoveries.push(Recovery { failover, waiting: Vec::new(), stuck: Vec::new(), later });
         self.ask_later();
     }
 
@@ -368,11 +380,11 @@ impl Memory {
         let mut asked = Vec::new();
         for recovery in &mut self.recoveries {
             while recovery.is_open()
-                && recovery.waiting.is_empty()
+                && recovery.is_stuck()
                 && let Some(next) = recovery.later.pop_front()
             {
                 asked.extend(next.iter().map(|peer| (*peer, recovery.failover.dead)));
-                recovery.waiting = next;
+                recovery.waiting.extend(next);
             }
         }
         for (peer, Peer { node, incarnation }) in asked {
@@ -406,6 +418,15 @@ impl Memory {
                 let free: Vec<(Peer, u32)> =
                     numbers.iter().filter_map(|number| ledger.returned(from, *number).map(|owner| (owner, *number))).collect();
                 self.tell_owners(&free, |numbers| Control::Returned { pool: *pool, numbers });
+            }
+            (Control::Waits { node, incarnation }, _) => {
+                let dead = Peer { node: *node, incarnation: *incarnation };
+                if let Some(recovery) = self.recoveries.iter_mut().find(|recovery| recovery.failover.dead == dead)
+                    && !recovery.stuck.contains(&from)
+                {
+                    recovery.stuck.push(from);
+                }
+                self.ask_later();
             }
             (Control::Recovered { node, incarnation, flows }, _) => {
                 let dead = Peer { node: *node, incarnation: *incarnation };

@@ -127,8 +127,8 @@ pub struct Coordinator {
     told_failovers: Vec<Failover>,
     told_drains: Vec<Drain>,
     draining: Vec<Draining>,
-    /// Of recoveries that are not over: of these dead the switch has been told that nobody will claim anything.
-    swept: Vec<Peer>,
+    /// Of recoveries that are not over: of these dead the switch has been told to sweep the routes, and whether nobody will claim anything of theirs any more.
+    swept: Vec<(Peer, bool)>,
     next_request: u32,
     /// Per host.
     hosts: Vec<Known>,
@@ -230,7 +230,7 @@ impl Coordinator {
         }
         for recovery in &coordinator.memory.recoveries {
             // Whether the switch has heard of it nobody knows. A second time does no harm: the dead have no routes any more.
-            if recovery.is_heard() {
+            if recovery.may_be_swept() {
                 let Peer { node, incarnation } = recovery.failover.dead;
                 coordinator.pending.push((SWITCH, Control::Sweep { node, incarnation }));
             }
@@ -541,7 +541,7 @@ impl Coordinator {
         }
         let spared = if let Control::Spared { pool, last: true, .. } = &errand { Some(*pool) } else { None };
         let wanted = if let Control::WantBlock { pool } = &errand { Some(*pool) } else { None };
-        let recovered = matches!(errand, Control::Recovered { .. });
+        let recovered = matches!(errand, Control::Recovered { .. } | Control::Waits { .. });
         let is_of_pool = matches!(
             errand,
             Control::WantBlock { .. } | Control::Spared { .. } | Control::Adopted { .. } | Control::Returned { .. }
@@ -596,15 +596,20 @@ impl Coordinator {
     /// Ends the failovers of which everything is known.
     fn finish_recoveries(&mut self, now: u64) {
         // Where the routes of several dead depend on one another, one has to be swept before all have reported on the next.
-        let heard = self.memory.recoveries.iter().filter(|recovery| recovery.is_open() && recovery.is_heard());
-        for Peer { node, incarnation } in heard.map(|recovery| recovery.failover.dead) {
-            if !self.swept.contains(&Peer { node, incarnation }) {
-                self.swept.push(Peer { node, incarnation });
-                self.pending.push((SWITCH, Control::Sweep { node, incarnation }));
+        for recovery in self.memory.recoveries.iter().filter(|recovery| recovery.is_open() && recovery.may_be_swept()) {
+            let (dead, is_heard) = (recovery.failover.dead, recovery.is_heard());
+            let known = self.swept.iter_mut().find(|(swept, _)| *swept == dead);
+            // What waited may have been claimed since under the dead one's name; and a new life of the switch waits for the last word.
+            if known.as_ref().is_none_or(|(_, was_heard)| is_heard && !was_heard) {
+                match known {
+                    Some(known) => known.1 = is_heard,
+                    None => self.swept.push((dead, is_heard)),
+                }
+                self.pending.push((SWITCH, Control::Sweep { node: dead.node, incarnation: dead.incarnation }));
             }
         }
         while let Some(dead) = self.memory.finished() {
-            self.swept.retain(|swept| *swept != dead);
+            self.swept.retain(|(swept, _)| *swept != dead);
             self.record(Entry::Finished { dead, at: now });
         }
         self.serve_all();

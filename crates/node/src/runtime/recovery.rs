@@ -5,6 +5,9 @@
 //! claim is granted, not when all are. When none is open the coordinator gets the account: first which shared resources the
 //! recovered flows hold, then that this runtime is done.
 //!
+//! Of several who died together, one's flow may have been on its way to the other, and another flow the other way: then what is open of either recovery waits
+//! for the other's end. The coordinator hears of that, and has routes swept of which nothing is open but such.
+//!
 //! Where the next incarnation of the dead takes its flows back (NFActor), it is asked to recover too, and flows are claimed as they come: there
 //! by it, here by who kept their snapshots in vain.
 
@@ -12,7 +15,7 @@ use super::Lane;
 use super::pools::Errands;
 use crate::address::SWITCH;
 use crate::channel::Fabric;
-use crate::message::{AGAIN, Claim, Control, RENOUNCED, kind};
+use crate::message::{AGAIN, Claim, Control, RENOUNCED, WHEN_SWEPT, kind};
 use holdfast_protection::flows::{flag, role};
 use holdfast_protection::{Peer, Slot};
 use holdfast_wire::DropReason;
@@ -28,6 +31,8 @@ struct Recovery {
     dead: Peer,
     open: usize,
     flows: u64,
+    /// The coordinator has heard that all of them wait for others.
+    has_told: bool,
 }
 
 /// A flow whose route is to be claimed, or given back.
@@ -38,12 +43,22 @@ struct Wanted {
     slot: Slot,
     /// What there is of the flow is claimed when this runtime is asked for it, if nobody has it then.
     gives_back: bool,
+    /// The switch has answered [`WHEN_SWEPT`].
+    waits: bool,
+}
+
+impl Wanted {
+    /// What one record has in common.
+    fn kind(&self) -> (Peer, bool, bool) {
+        (self.dead, self.gives_back, self.waits)
+    }
 }
 
 struct Asked {
     number: u32,
     dead: Peer,
     gives_back: bool,
+    waits: bool,
     slots: Vec<(u16, Slot)>,
 }
 
@@ -54,6 +69,8 @@ pub(crate) struct Recoveries {
     queue: VecDeque<Wanted>,
     asked: VecDeque<Asked>,
     next_number: u32,
+    /// The switch has answered [`WHEN_SWEPT`] since the coordinator was last told.
+    has_waited: bool,
     pub(crate) recovered: u64,
 }
 
@@ -78,23 +95,23 @@ impl Recoveries {
             }
             open += lane.outbox.claims.len();
             let lane_index = lane.index;
-            let wanted = |slot| Wanted { dead, lane: lane_index, slot, gives_back: false };
+            let wanted = |slot| Wanted { dead, lane: lane_index, slot, gives_back: false, waits: false };
             self.queue.extend(lane.outbox.claims.drain(..).map(wanted));
         }
-        self.running.push(Recovery { dead, open, flows: 0 });
+        self.running.push(Recovery { dead, open, flows: 0, has_told: false });
         true
     }
 
     /// One more flow whose route is to be claimed because of that death; its role says so already.
     pub(crate) fn add(&mut self, dead: Peer, lane: u16, slot: Slot) {
-        self.queue.push_back(Wanted { dead, lane, slot, gives_back: false });
+        self.queue.push_back(Wanted { dead, lane, slot, gives_back: false, waits: false });
         self.hold(dead);
     }
 
     /// One more flow that was to come here, and whose route goes back to the dead one before this runtime is asked what it has of it; its role says
     /// so already.
     pub(crate) fn give_back(&mut self, dead: Peer, lane: u16, slot: Slot) {
-        self.queue.push_back(Wanted { dead, lane, slot, gives_back: true });
+        self.queue.push_back(Wanted { dead, lane, slot, gives_back: true, waits: false });
         self.hold(dead);
     }
 
@@ -120,7 +137,7 @@ impl Recoveries {
                 recovery.open += 1;
                 recovery.dead
             });
-            self.queue.push_back(Wanted { dead, lane: lane.index, slot, gives_back: false });
+            self.queue.push_back(Wanted { dead, lane: lane.index, slot, gives_back: false, waits: false });
         }
     }
 
@@ -128,15 +145,15 @@ impl Recoveries {
     pub(crate) fn send_claims(&mut self, fabric: &mut Fabric, lanes: &[Lane]) {
         let most = ((fabric.max_record() - 4) / size_of::<Claim>()).clamp(1, CLAIMS_PER_RECORD);
         let mut body = Vec::with_capacity(4 + most * size_of::<Claim>());
-        while let Some(&Wanted { dead, gives_back, .. }) = self.queue.front()
+        while let Some(&first) = self.queue.front()
             && fabric.backlog(SWITCH) < BACKLOG
         {
+            let Wanted { dead, gives_back, waits, .. } = first;
             let mut slots = Vec::with_capacity(most);
             body.clear();
             body.extend_from_slice(&self.next_number.to_be_bytes());
             while slots.len() < most
-                && let Some(Wanted { lane, slot, .. }) =
-                    self.queue.pop_front_if(|next| (next.dead, next.gives_back) == (dead, gives_back))
+                && let Some(Wanted { lane, slot, .. }) = self.queue.pop_front_if(|next| next.kind() == first.kind())
             {
                 let header = lanes[lane as usize].flows.header(slot);
                 if header.role != role::CLAIMING {
@@ -158,11 +175,11 @@ impl Recoveries {
                 continue;
             }
             if fabric.send(SWITCH, kind::CLAIM, &body).is_err() {
-                let wanted = slots.into_iter().map(|(lane, slot)| Wanted { dead, lane, slot, gives_back });
+                let wanted = slots.into_iter().map(|(lane, slot)| Wanted { dead, lane, slot, gives_back, waits });
                 wanted.rev().for_each(|wanted| self.queue.push_front(wanted));
                 return;
             }
-            self.asked.push_back(Asked { number: self.next_number, dead, gives_back, slots });
+            self.asked.push_back(Asked { number: self.next_number, dead, gives_back, waits, slots });
             self.next_number = self.next_number.wrapping_add(1);
         }
     }
@@ -170,7 +187,7 @@ impl Recoveries {
     /// The switch that was asked is no more: its next life is asked.
     pub(crate) fn ask_again(&mut self) {
         while let Some(Asked { dead, gives_back, slots, .. }) = self.asked.pop_back() {
-            let wanted = |(lane, slot)| Wanted { dead, lane, slot, gives_back };
+            let wanted = |(lane, slot)| Wanted { dead, lane, slot, gives_back, waits: false };
             slots.into_iter().rev().for_each(|slot| self.queue.push_front(wanted(slot)));
         }
     }
@@ -186,8 +203,10 @@ impl Recoveries {
         for (at, (lane, slot)) in asked.slots.iter().enumerate() {
             let epoch =
                 epochs.get(at * 4..at * 4 + 4).map_or(0, |bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
-            if epoch == AGAIN {
-                self.queue.push_back(Wanted { dead: asked.dead, lane: *lane, slot: *slot, gives_back: asked.gives_back });
+            if matches!(epoch, AGAIN | WHEN_SWEPT) {
+                let (dead, gives_back, waits) = (asked.dead, asked.gives_back, epoch == WHEN_SWEPT);
+                self.has_waited |= waits;
+                self.queue.push_back(Wanted { dead, lane: *lane, slot: *slot, gives_back, waits });
                 again += 1;
                 continue;
             }
@@ -197,7 +216,7 @@ impl Recoveries {
             }
             let is_kept = asked.gives_back && header.flags & flag::EMPTY == 0;
             if is_kept && is_running {
-                self.queue.push_back(Wanted { dead: asked.dead, lane: *lane, slot: *slot, gives_back: false });
+                self.queue.push_back(Wanted { dead: asked.dead, lane: *lane, slot: *slot, gives_back: false, waits: false });
                 again += 1;
                 continue;
             }
@@ -223,8 +242,31 @@ impl Recoveries {
         Ok(())
     }
 
+    /// Of these, claims that wait for others to be swept.
+    fn waiting(&self, dead: Peer) -> usize {
+        let queued = self.queue.iter().filter(|wanted| wanted.waits && wanted.dead == dead).count();
+        let asked = self.asked.iter().filter(|asked| asked.waits && asked.dead == dead);
+        queued + asked.map(|asked| asked.slots.len()).sum::<usize>()
+    }
+
+    /// Tells the coordinator of recoveries of which nothing is open but what waits for others.
+    fn tell_waiting(&mut self, errands: &mut Errands, lanes: &[Lane]) {
+        if !core::mem::take(&mut self.has_waited) {
+            return;
+        }
+        for at in 0..self.running.len() {
+            let Recovery { dead, open, has_told, .. } = self.running[at];
+            let is_recovering = |lane: &Lane| lane.protection.is_recovering(dead);
+            if !has_told && open > 0 && open == self.waiting(dead) && !lanes.iter().any(is_recovering) {
+                self.running[at].has_told = true;
+                errands.push_message(Control::Waits { node: dead.node, incarnation: dead.incarnation });
+            }
+        }
+    }
+
     /// Accounts for finished recoveries to the coordinator, after every number that their flows hold.
     pub(crate) fn report(&mut self, errands: &mut Errands, lanes: &[Lane]) {
+        self.tell_waiting(errands, lanes);
         // Of a node that died twice, late claims may belong to either life.
         let open: Vec<u16> =
             self.running.iter().filter(|recovery| recovery.open > 0).map(|recovery| recovery.dead.node).collect();

@@ -484,10 +484,10 @@ impl Switch {
                 self.ask_members();
                 true
             }
-            Control::Recovering { dead } => {
+            Control::Recovering { dead, epoch } => {
                 dead.iter().for_each(|dead| self.claims.given_up(*dead, now));
                 if let Some(rebuild) = &mut self.rebuild {
-                    rebuild.add_recovering(dead);
+                    rebuild.add_recovering(dead, epoch);
                 }
                 self.go_on_rebuilding();
                 true

@@ -5,7 +5,7 @@
 use super::routes::RouteId;
 use super::{Route, Switch, Target};
 use crate::address::{mac_of, mac_of_life};
-use crate::message::{AGAIN, Claim, Ended, KeyBytes, MemberState, RENOUNCED, kind};
+use crate::message::{AGAIN, Claim, Ended, KeyBytes, MemberState, RENOUNCED, WHEN_SWEPT, kind};
 use holdfast_protection::Peer;
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
@@ -118,15 +118,15 @@ impl Switch {
                     let may_wait = !self.claims.is_overdue(route.owner, now, self.config.patience);
                     match came_from {
                         // The old owner is gone. It may have been done with the move: the new one knows, and will say.
-                        Some(_) if route.owner != to => return may_wait.then_some(AGAIN),
+                        Some(_) if route.owner != to && self.lives(route.owner) => return may_wait.then_some(AGAIN),
                         // It was the replica and the target both.
-                        Some(_) => {}
+                        Some(_) if route.owner == to => {}
                         // The owner is gone too: somebody may have the flow as it was there. If nobody asks before its routes are swept, there was nothing newer.
-                        None if is_older && may_wait && !self.lives(route.owner) => {
+                        _ if is_older && may_wait && !self.lives(route.owner) => {
                             self.claims.wait(found.slot, route.epoch, to, claim.epoch.get());
-                            return Some(AGAIN);
+                            return Some(WHEN_SWEPT);
                         }
-                        None => return None,
+                        _ => return None,
                     }
                 }
                 let old = route.owner;
@@ -165,16 +165,21 @@ impl Switch {
             .collect();
         self.claims.swept(dead);
         for (id, epoch, moved_from) in lost {
-            match moved_from.filter(|(before, _)| !self.lives(*before)) {
-                Some((before, old)) => self.routes.give(id, before, old),
-                None => match self.claims.next(id, epoch).filter(|(claimant, _)| self.lives(*claimant)) {
-                    // What waits for the flow follows it.
-                    Some((claimant, epoch)) => {
-                        self.routes.give(id, claimant, epoch);
-                        self.count_route(claimant, 1);
+            let before = moved_from.filter(|(before, _)| !self.lives(*before));
+            let asks = self.claims.next(id, epoch).filter(|(claimant, _)| self.lives(*claimant));
+            match (asks, before) {
+                // What waits for the flow follows it.
+                (Some((claimant, asked)), _) if before.is_none_or(|(_, old)| asked == old) => {
+                    self.routes.give(id, claimant, asked);
+                    self.count_route(claimant, 1);
+                }
+                (asks, Some((before, old))) => {
+                    self.routes.give(id, before, old);
+                    if let Some((claimant, asked)) = asks {
+                        self.claims.wait(id, old, claimant, asked);
                     }
-                    None => self.remove_route(id),
-                },
+                }
+                (_, None) => self.remove_route(id),
             }
         }
         self.routes.visit(|route| route.moved_from = route.moved_from.filter(|(before, _)| *before != dead));

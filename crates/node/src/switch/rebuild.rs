@@ -4,7 +4,7 @@
 //! rules and the members are the coordinator's. So nothing of a switch is replicated while all goes well, and a new life asks. It asks every
 //! runtime that serves, as soon as it has the view: each first gives up what it had under way with the old life, then tells which flows it has,
 //! and which it has sent to another runtime that may not have them yet. Packets whose route has been told go on at once; others wait. Then:
-//! - When all have told, epochs can be given again: the newest that anybody has seen, and a good step beyond for those that died on their way. Claims and
+//! - When all have told, epochs can be given again: the newest that anybody has seen, or the coordinator remembers, and a good step beyond for those that died on their way. Claims and
 //!   moves are answered again.
 //! - When in addition every recovery that was under way is over, a key without a route is a new flow's. Not before: it may be one of a flow
 //!   whose owner died with the switch, and whose replica is about to claim it.
@@ -36,10 +36,18 @@ pub(super) struct Rebuild {
 }
 
 impl Rebuild {
-    /// These were being recovered from when the coordinator heard of this life. A view may have come before.
-    pub(super) fn add_recovering(&mut self, dead: Vec<Peer>) {
+    /// These were being recovered from when the coordinator heard of this life, which remembers this epoch. A view may have come before.
+    pub(super) fn add_recovering(&mut self, dead: Vec<Peer>, epoch: u32) {
         self.has_heard_of_recoveries = true;
         self.recovering.extend(dead);
+        self.note_epoch(epoch);
+    }
+
+    fn note_epoch(&mut self, epoch: u32) {
+        let is_newer = |known: u32| epoch.wrapping_sub(known) as i32 > 0;
+        if epoch != 0 && self.newest.is_none_or(is_newer) {
+            self.newest = Some(epoch);
+        }
     }
 }
 
@@ -86,13 +94,13 @@ impl Switch {
 
     pub(super) fn go_on_rebuilding(&mut self) {
         let Some(rebuild) = &mut self.rebuild else { return };
-        if !rebuild.has_epochs && rebuild.has_view && rebuild.waiting.is_empty() {
+        if !rebuild.has_epochs && rebuild.has_view && rebuild.has_heard_of_recoveries && rebuild.waiting.is_empty() {
             rebuild.has_epochs = true;
             if let Some(newest) = rebuild.newest {
                 self.next_epoch = newest.wrapping_add(STEP).max(1);
             }
         }
-        if rebuild.has_epochs && rebuild.has_heard_of_recoveries && rebuild.recovering.is_empty() {
+        if rebuild.has_epochs && rebuild.recovering.is_empty() {
             self.rebuild = None;
         }
     }
@@ -106,11 +114,7 @@ impl Switch {
         let (newest, rest) = rest.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
         let (stamp, rest) = rest.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
         let infos = <[RouteInfo]>::ref_from_bytes(rest).map_err(|_| DropReason::Malformed)?;
-        let newest = u32::from_be_bytes(*newest);
-        let is_newer = |known: u32| newest.wrapping_sub(known) as i32 > 0;
-        if newest != 0 && rebuild.newest.is_none_or(is_newer) {
-            rebuild.newest = Some(newest);
-        }
+        rebuild.note_epoch(u32::from_be_bytes(*newest));
         if is_last != 0 {
             rebuild.waiting.retain(|peer| *peer != from);
         }

@@ -69,7 +69,10 @@ impl Node {
 
     /// The end of a turn at this time, with so much room in every channel.
     fn turn(&mut self, now: u64, room: usize) -> Vec<Sent> {
-        let peers: Vec<Peer> = self.protection.links.iter().map(|link| link.peer).collect();
+        let links = self.protection.links.iter().map(|link| link.peer);
+        let mut peers: Vec<Peer> = links.chain([A, B, C]).collect();
+        peers.sort();
+        peers.dedup();
         self.out.begin(0, now, peers.into_iter().map(|peer| (peer, room)));
         self.protection.flush(&mut self.flows, &mut self.out);
         let sent = self.out.records().map(|(record, body)| (record.to, record.kind, body[2..].to_vec())).collect();
@@ -414,6 +417,24 @@ fn a_flow_that_moves_has_its_snapshot_where_it_was() {
     // From there it goes on: the next snapshot comes to A.
     b.packet(1);
     assert_eq!(kinds(&b.turn(2, 1 << 20)), [(16, kind::STATE)]);
+}
+
+/// A flow moves from A to B on the same host, whose snapshots are C's to hold: what C has stays until it has a newer one, because A's copy would die with B.
+#[test]
+fn a_flow_that_moves_within_a_host_keeps_its_snapshot() {
+    let (mut a, mut b, mut c) = (Node::new(A, 8, &[]), Node::new(B, 8, &[]), Node::new(C, 8, &[A, B]));
+    for (node, other) in [(&mut a, B), (&mut b, A)] {
+        node.protection.set_peers(&mut node.flows, &[C], &[other], &mut node.out);
+    }
+    let copy = |node: &Node| node.find(1).map(|slot| (node.flows.header(slot).epoch, node.flows.state(slot)[0]));
+    a.packet(1);
+    talk(&mut [&mut a, &mut b, &mut c], 1);
+    move_flow(&mut a, &mut b);
+    talk(&mut [&mut a, &mut c], 1);
+    assert_eq!(copy(&c), Some((1, 1)), "nobody else has one");
+    b.packet(1);
+    talk(&mut [&mut a, &mut b, &mut c], 2);
+    assert_eq!((copy(&a), copy(&b), copy(&c)), (None, Some((2, 2)), Some((2, 2))), "what A kept goes, and what is newer stays");
 }
 
 /// As a migration does it, under epoch 2.

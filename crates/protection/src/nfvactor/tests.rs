@@ -530,3 +530,34 @@ fn what_was_refused_behind_a_leaving_holder_never_leaves() {
     a.turn();
     assert_eq!(a.released(), 0);
 }
+
+/// B has been handed a packet and leaves, and there is nobody else; then C comes. What waited without a holder leaves before what waited for C.
+#[test]
+fn what_had_no_holder_is_not_overtaken_by_what_has_one() {
+    let mut a = Node::with(ReleaseAt::Replica, A, 8, &[B], Detour::None);
+    let mut c = Node::new(C, 8, &[A]);
+    a.packet(1);
+    a.turn();
+    let (_, first) = a.out.handed.pop().unwrap();
+    a.pool.put(first);
+    a.protection.release_at = ReleaseAt::Source;
+    a.protection.set_peers(&mut a.flows, &[], &[B], &mut a.out);
+    a.packet_of(1, 70, 1);
+    a.turn();
+    a.protection.set_peers(&mut a.flows, &[C], &[B], &mut a.out);
+    a.packet_of(1, 80, 1);
+    let save = |a: &mut Node, c: &mut Node| {
+        for sent in a.turn().iter().filter(|sent| sent.0 == C) {
+            c.take(A, sent).unwrap();
+        }
+        c.turn().iter().for_each(|answer| a.take(C, answer).unwrap());
+    };
+    save(&mut a, &mut c);
+    assert_eq!((a.out.released.len(), a.protection.held()), (0, 2), "both wait");
+    let (_, mark) = a.out.marks.pop().unwrap();
+    a.take(B, &(A, kind::PASSED, mark.to_be_bytes().to_vec())).unwrap();
+    save(&mut a, &mut c);
+    a.turn();
+    let left: Vec<usize> = a.out.released.drain(..).map(|released| released.into_inner().len()).collect();
+    assert_eq!((left, a.protection.held()), (vec![70, 80], 0));
+}
