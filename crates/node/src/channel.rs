@@ -7,6 +7,8 @@
 //! earlier life is refused, and a peer's new life starts a new sequence. Whoever does not know yet who lives at a node asks with an empty frame,
 //! and sends records when it has been told: a frame that says for nobody's life in particular would, if it is late, be taken by the next.
 //!
+//! A record that does not fit into a frame travels in parts, one to a frame, and is put together before it is delivered: a channel keeps the order.
+//!
 //! With the cluster's keys every frame is sealed, bare acknowledgements too. Nothing in a frame is believed before its seal has been opened. Each
 //! life of each endpoint has a random number; who wants to be heard must name that of the receiver. So what was recorded in another life, of the
 //! receiver or before the whole box was started again, is worth nothing, and what was recorded in this one is found by its counter.
@@ -27,8 +29,8 @@ pub use keys::{Key, KeyRing, KeyRingError, MAX_KEYS};
 use crate::address::NodeId;
 use core::num::NonZeroU64;
 use format::{
-    Answer, Destination, ETHERNET_LEN, HEADER_LEN, Header, MAGIC, ONLY_ACKNOWLEDGES, RECORD_HEADER_LEN, SEALED, VERSION,
-    are_records, gather, refresh, write,
+    Answer, Destination, ETHERNET_LEN, HEADER_LEN, Header, MAGIC, ONLY_ACKNOWLEDGES, PART, PART_HEADER_LEN, RECORD_HEADER_LEN,
+    SEALED, VERSION, are_records, gather, refresh, write,
 };
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
@@ -39,6 +41,9 @@ use zerocopy::FromBytes;
 const MILLISECOND: u64 = 1_000_000;
 /// Questions who lives here that wait for their answer; who is not answered asks again.
 const QUESTIONS: usize = 64;
+
+/// The longest record, bytes: a view of some thousand runtimes.
+pub const MAX_LONG_RECORD: usize = 256 << 10;
 
 /// How a fabric endpoint behaves.
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +71,7 @@ impl Default for FabricConfig {
 pub enum SendError {
     /// The peer's queue is full.
     Full,
-    /// The record does not fit into a frame.
+    /// The record is longer than [`MAX_LONG_RECORD`].
     TooLong,
 }
 
@@ -176,7 +181,7 @@ impl Fabric {
     /// Learns who lives at a node now. A later life than the known one voids all that was sent to the old.
     pub fn set_peer(&mut self, peer: Peer) {
         if self.channel(peer.node).set_peer(peer) {
-            self.inbox.restarted.push(peer);
+            self.inbox.restart(peer);
         }
     }
 
@@ -225,7 +230,7 @@ impl Fabric {
     pub fn send_parts(&mut self, node: NodeId, kind: u8, parts: &[&[u8]]) -> Result<(), SendError> {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         if len > self.max_record() {
-            return Err(SendError::TooLong);
+            return self.send_long(node, kind, &parts.concat());
         }
         let channel = self.channel(node);
         if channel.room() < len + RECORD_HEADER_LEN {
@@ -234,6 +239,26 @@ impl Fabric {
         channel.queue.push(kind);
         channel.queue.extend_from_slice(&(len as u16).to_be_bytes());
         parts.iter().for_each(|part| channel.queue.extend_from_slice(part));
+        Ok(())
+    }
+
+    /// Queues a record that does not fit into a frame.
+    fn send_long(&mut self, node: NodeId, kind: u8, body: &[u8]) -> Result<(), SendError> {
+        if body.len() > MAX_LONG_RECORD || kind == PART {
+            return Err(SendError::TooLong);
+        }
+        let most = self.max_record() - PART_HEADER_LEN;
+        let count = body.len().div_ceil(most);
+        let channel = self.channel(node);
+        if channel.room() < body.len() + count * (RECORD_HEADER_LEN + PART_HEADER_LEN) {
+            return Err(SendError::Full);
+        }
+        for (at, part) in body.chunks(most).enumerate() {
+            channel.queue.push(PART);
+            channel.queue.extend_from_slice(&((part.len() + PART_HEADER_LEN) as u16).to_be_bytes());
+            channel.queue.extend_from_slice(&[kind, u8::from(at == 0) << 1 | u8::from(at + 1 == count)]);
+            channel.queue.extend_from_slice(part);
+        }
         Ok(())
     }
 

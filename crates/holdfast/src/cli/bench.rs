@@ -1,7 +1,7 @@
 //! `holdfast bench`: what the machinery costs.
 
 use super::print;
-use crate::bench::{datapath, messages, migration, recovery, replication};
+use crate::bench::{datapath, growth, messages, migration, recovery, replication};
 use crate::exit::{self, Failure};
 use crate::table::{Style, Table};
 use holdfast_nf::Chain;
@@ -116,6 +116,33 @@ pub(super) fn migration(flows: &[usize], rounds: usize, json: bool) -> Result<()
             row.packets.to_string(),
             row.lost.to_string(),
             row.reordered.to_string(),
+        ]
+    })
+}
+
+pub(super) fn growth(runtimes: &[u16], flows: usize, json: bool) -> Result<(), Failure> {
+    let plan = growth::Plan { runtimes: runtimes.to_vec(), flows };
+    let rows = growth::run(&plan, &chain).map_err(wrong)?;
+    let head = [
+        "runtimes", "flows", "start ms", "moved", "ms", "ns/flow", "recovered", "heirs", "ms", "ns/flow", "coordinator ms",
+        "hub ms", "safe ms", "message B/flow",
+    ];
+    tell(&rows, json, &head, |row: &growth::Row| {
+        vec![
+            row.runtimes.to_string(),
+            row.flows.to_string(),
+            format!("{:.1}", row.start_milliseconds),
+            row.moved.to_string(),
+            format!("{:.2}", row.move_milliseconds),
+            format!("{:.0}", row.move_ns_per_flow),
+            row.recovered.to_string(),
+            row.heirs.to_string(),
+            format!("{:.2}", row.recover_milliseconds),
+            format!("{:.0}", row.recover_ns_per_flow),
+            format!("{:.2}", row.coordinator_milliseconds),
+            format!("{:.2}", row.hub_milliseconds),
+            format!("{:.1}", row.safe_milliseconds),
+            format!("{:.0}", row.message_bytes_per_flow),
         ]
     })
 }

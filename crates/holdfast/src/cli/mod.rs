@@ -227,6 +227,15 @@ enum Plan {
         #[arg(long, default_value_t = 100_000)]
         rate: u64,
     },
+    /// How moves and recoveries cost more in larger clusters, up to a thousand runtimes with a million flows, in a simulated box
+    Growth {
+        /// Runtimes
+        #[arg(long, value_delimiter = ',', default_values_t = [10, 100, 1_000])]
+        runtimes: Vec<u16>,
+        /// Flows of each
+        #[arg(long, default_value_t = 1_000)]
+        flows: usize,
+    },
     /// What messages between processes cost, authenticated and not
     Messages {
         /// Messages per round
@@ -277,6 +286,7 @@ fn dispatch(command: Command, json: bool, control: Option<PathBuf>) -> Result<()
         Command::Sim { seeds, from, seed, trace, .. } => simulate::simulate(seeds, from, seed, trace, json),
         Command::Keygen { file, add } => keygen::keygen(&file, add, json),
         Command::Bench { plan: Plan::Datapath { flows, rounds } } => bench::bench(flows, rounds, json),
+        Command::Bench { plan: Plan::Growth { runtimes, flows } } => bench::growth(&runtimes, flows, json),
         Command::Bench { plan: Plan::Migration { flows, rounds } } => bench::migration(&flows, rounds, json),
         Command::Bench { plan: Plan::Recovery { flows, rounds } } => bench::recovery(&flows, rounds, json),
         Command::Bench { plan: Plan::Replication { flows, rounds, rate } } => bench::replication(flows, rounds, rate, json),

@@ -155,17 +155,21 @@ fn limits(config: &Config, root: Spot<'_>) -> Result<(), Mistake> {
 
 /// The pools of chains, with their sizes: for the coordinator.
 pub fn pools(chains: &mut [BuiltChain]) -> Vec<(PoolId, u32)> {
+    let pools = chains.iter_mut().enumerate().flat_map(|(number, built)| pools_of(number as u16, &mut built.chain));
+    pools.collect()
+}
+
+/// The pools of the chain with this number.
+pub(crate) fn pools_of(chain: u16, functions: &mut Chain) -> Vec<(PoolId, u32)> {
     let mut pools = Vec::new();
-    for (number, built) in chains.iter_mut().enumerate() {
-        for (function, holder) in built.chain.functions_mut().iter_mut().enumerate() {
-            let mut field = 0;
-            holder.shared().visit(&mut |_, shared| {
-                if let SharedField::Pool(pool) = shared {
-                    pools.push((PoolId { chain: number as u16, function: function as u8, field }, pool.size()));
-                }
-                field += 1;
-            });
-        }
+    for (function, holder) in functions.functions_mut().iter_mut().enumerate() {
+        let mut field = 0;
+        holder.shared().visit(&mut |_, shared| {
+            if let SharedField::Pool(pool) = shared {
+                pools.push((PoolId { chain, function: function as u8, field }, pool.size()));
+            }
+            field += 1;
+        });
     }
     pools
 }

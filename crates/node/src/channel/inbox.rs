@@ -1,6 +1,7 @@
 //! Records that arrived.
 
-use super::format::RECORD_HEADER_LEN;
+use super::MAX_LONG_RECORD;
+use super::format::{PART, RECORD_HEADER_LEN};
 use holdfast_protection::Peer;
 
 /// A record that arrived.
@@ -19,6 +20,8 @@ pub struct Arrived {
 pub struct Inbox {
     bytes: Vec<u8>,
     records: Vec<Arrived>,
+    /// Long records of which not every part has come, with their kinds.
+    parts: Vec<(Peer, u8, Vec<u8>)>,
     /// Peers that began a new life; everything of the old one is void.
     pub restarted: Vec<Peer>,
 }
@@ -45,6 +48,12 @@ impl Inbox {
         self.restarted.clear();
     }
 
+    /// A peer has begun a new life.
+    pub(super) fn restart(&mut self, peer: Peer) {
+        self.parts.retain(|(known, ..)| known.node != peer.node);
+        self.restarted.push(peer);
+    }
+
     /// Bytes that they take.
     pub(super) fn len(&self) -> usize {
         self.bytes.len() + self.records.len() * RECORD_HEADER_LEN
@@ -55,10 +64,37 @@ impl Inbox {
         while let Some((header, rest)) = records.split_first_chunk::<RECORD_HEADER_LEN>() {
             let len = u16::from_be_bytes([header[1], header[2]]) as usize;
             let Some(body) = rest.get(..len) else { return };
+            records = &rest[len..];
+            if header[0] == PART {
+                self.take_part(from, body);
+                continue;
+            }
             let start = self.bytes.len();
             self.bytes.extend_from_slice(body);
             self.records.push(Arrived { from, kind: header[0], start, len });
-            records = &rest[len..];
+        }
+    }
+
+    /// Takes a part of a long record, and with the last one the record. One whose sender began a new life, or which does not fit to what came before, is given up.
+    fn take_part(&mut self, from: Peer, body: &[u8]) {
+        let Some((&[kind, place], body)) = body.split_first_chunk::<2>() else { return };
+        let (is_first, is_last) = (place & 2 != 0, place & 1 != 0);
+        if is_first {
+            self.parts.retain(|(peer, ..)| peer.node != from.node);
+            self.parts.push((from, kind, Vec::new()));
+        }
+        let Some(at) = self.parts.iter().position(|(peer, of, _)| *peer == from && *of == kind) else { return };
+        let (.., record) = &mut self.parts[at];
+        if record.len() + body.len() > MAX_LONG_RECORD {
+            self.parts.swap_remove(at);
+            return;
+        }
+        record.extend_from_slice(body);
+        if is_last {
+            let (.., record) = self.parts.swap_remove(at);
+            let (start, len) = (self.bytes.len(), record.len());
+            self.bytes.extend_from_slice(&record);
+            self.records.push(Arrived { from, kind, start, len });
         }
     }
 }

@@ -7,6 +7,7 @@ mod credit;
 mod crossing;
 mod keys;
 mod lives;
+mod long;
 
 const A: Peer = Peer { node: 16, incarnation: 1 };
 const B: Peer = Peer { node: 17, incarnation: 1 };
@@ -254,9 +255,8 @@ fn a_silent_peer_keeps_nobody_awake() {
 }
 
 #[test]
-fn a_full_queue_refuses_and_a_record_that_fits_no_frame_too() {
+fn a_full_queue_refuses() {
     let (mut a, _) = pair(FabricConfig::default(), None);
-    assert_eq!(a.send(B.node, 40, &vec![0; 5000]), Err(SendError::TooLong));
     let mut taken = 0;
     while a.send(B.node, 40, &[0; 1000]).is_ok() {
         taken += 1;
