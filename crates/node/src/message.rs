@@ -283,12 +283,15 @@ pub enum Control {
         /// Numbers, each with the epoch under which its flow came, or 0 if that is not remembered.
         numbers: Vec<(u32, u32)>,
     },
-    /// Coordinator to switch: every replica has reported; routes that still lead to the failed runtime lead nowhere.
+    /// Coordinator to switch: routes that still lead to the failed runtime, and that nobody has asked for, lead nowhere. Every replica has reported, or waits for
+    /// this.
     Sweep {
         /// Node.
         node: NodeId,
         /// Incarnation.
         incarnation: u32,
+        /// Nobody waits: the recovery is over.
+        is_over: bool,
     },
     /// Runtime to coordinator: its part of a pool runs low.
     WantBlock {

@@ -141,12 +141,16 @@ impl Bench {
         self.tell(by, &Control::Recovered { node: dead.node, incarnation: dead.incarnation, flows: 0 });
     }
 
-    /// Of whom the switch has just been told that nobody will claim anything.
-    fn swept(&mut self) -> Vec<Peer> {
+    fn waits(&mut self, by: Peer, dead: Peer) {
+        self.tell(by, &Control::Waits { node: dead.node, incarnation: dead.incarnation });
+    }
+
+    /// Whom the switch has just been told to sweep, and whether that is over.
+    fn swept(&mut self) -> Vec<(Peer, bool)> {
         self.carry();
         let told = self.switch.inbox.records().filter_map(|(_, body)| Control::decode(body).ok());
         let swept = told.filter_map(|message| match message {
-            Control::Sweep { node, incarnation } => Some(Peer { node, incarnation }),
+            Control::Sweep { node, incarnation, is_over } => Some((Peer { node, incarnation }, is_over)),
             _ => None,
         });
         let swept = swept.collect();
@@ -193,21 +197,21 @@ fn a_second_failure_during_recovery_does_not_free_what_is_held() {
     assert!(bench.coordinator.failovers().all(|failover| failover.recovered_at.is_some()));
 }
 
-/// A flow was on its way from A to B when B died, and A dies before it has reported on that. C, which has a copy of what A had, gets the flow's route when the
-/// switch knows that nobody claims anything of B; but what B's blocks hold is free only when C has reported on A too.
+/// A flow was on its way from A to B when B died, and A dies before it has reported on that. C, which has a copy of what A had, gets the flow's route when nobody
+/// asks for anything of B any more, also not because of A; and what B's blocks hold is free only when C has reported on A too.
 #[test]
-fn routes_are_swept_of_one_before_another_is_heard_of() {
+fn routes_are_swept_when_everybody_has_asked() {
     let mut bench = Bench::new(3, 3);
     let [a, b, c] = [16, 17, 18].map(|node| bench.peer(node));
     bench.kill(b);
-    assert_eq!(bench.swept(), []);
     bench.recovered(c, b);
     assert_eq!(bench.swept(), [], "A has not reported");
     bench.kill(a);
-    assert_eq!(bench.swept(), [b], "who is left has");
-    assert_eq!(bench.account().quarantined, 2);
+    assert_eq!(bench.swept(), [], "C may have what A sent there");
+    bench.waits(c, a);
+    assert_eq!((bench.swept(), bench.account().quarantined), (vec![(b, true), (a, false)], 2));
     bench.recovered(c, a);
-    assert_eq!((bench.swept(), bench.account().quarantined), (vec![a], 0));
+    assert_eq!((bench.swept(), bench.account().quarantined), (vec![(a, true)], 0));
 }
 
 /// A flow was on its way from A to B and another from B to A when both died. What C has of either waits until the other's routes have been swept: they are,
@@ -218,17 +222,20 @@ fn those_who_wait_for_one_another_are_swept() {
     let [a, b, c] = [16, 17, 18].map(|node| bench.peer(node));
     bench.kill(a);
     bench.kill(b);
-    let waits = |dead: Peer| Control::Waits { node: dead.node, incarnation: dead.incarnation };
-    bench.tell(c, &waits(a));
-    assert_eq!(bench.swept(), [a]);
-    bench.tell(c, &waits(b));
-    bench.tell(c, &waits(b));
-    assert_eq!((bench.swept(), bench.account().quarantined), (vec![b], 2));
+    bench.waits(c, a);
+    assert_eq!(bench.swept(), []);
+    bench.waits(c, b);
+    bench.waits(c, b);
+    assert_eq!((bench.swept(), bench.account().quarantined), (vec![(a, false), (b, false)], 2));
     assert!(bench.coordinator.failovers().all(|failover| failover.recovered_at.is_none()));
     bench.recovered(c, a);
-    assert_eq!((bench.swept(), bench.account().quarantined), (vec![a], 2), "a new life of the switch may wait for that word");
+    assert_eq!(
+        (bench.swept(), bench.account().quarantined),
+        (vec![(a, true)], 2),
+        "a new life of the switch may wait for that word"
+    );
     bench.recovered(c, b);
-    assert_eq!((bench.swept(), bench.account().quarantined), (vec![b], 0));
+    assert_eq!((bench.swept(), bench.account().quarantined), (vec![(b, true)], 0));
 }
 
 /// B recovers a flow whose number lies in a block that C was granted: C is told before it can lease the number.

@@ -383,11 +383,16 @@ fn what_waits_for_a_sweep_is_told() {
     host.show(2, MemberState::Running, MemberState::Failed);
     host.recover();
     let (Peer { node, incarnation }, mut told) = (SOURCE, Vec::new());
-    for _ in 0..2 {
+    for time in 0..3 {
         let (number, is_given_back) = host.claim().expect("the copy is claimed, again and again");
         assert!(!is_given_back);
         told.extend(host.errands());
         host.answer(number, WHEN_SWEPT);
+        if time > 0 {
+            assert_eq!(host.claim(), None, "not all the time");
+            host.now += 1_000_000;
+            host.carry(Vec::new());
+        }
     }
     let (number, _) = host.claim().expect("the copy is claimed");
     told.extend(host.errands());

@@ -101,9 +101,12 @@ impl Loss {
                     role::OWNER | role::DEPARTED => true,
                     _ => false,
                 };
-                // What was kept when the flow moved within its host counts where there is nothing newer.
+                // What was kept when the flow moved within its host counts where there is nothing newer: who moved it is dead too, or it is nobody's to claim.
                 let is_late = matches!(header.role, role::REPLICA | role::CLAIMING) && header.epoch != route.epoch;
-                is_copy.then(|| (!is_late, checkers.counts(flows, slot)))
+                let owner = Peer { node: header.peer, incarnation: header.peer_incarnation };
+                let is_kept =
+                    route.epoch.wrapping_sub(header.epoch) as i32 > 0 && !living.iter().any(|runtime| runtime.me() == owner);
+                (is_copy && (!is_late || is_kept)).then(|| (!is_late, checkers.counts(flows, slot)))
             });
             match found.max_by_key(|(is_latest, counts)| (*is_latest, counts[0] + counts[1])).map(|(_, counts)| counts) {
                 None => {

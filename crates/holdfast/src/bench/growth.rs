@@ -321,7 +321,9 @@ impl<'a> Cluster<'a> {
 
     fn kill(&mut self, peer: Peer) {
         let at = usize::from(peer.node - FIRST_RUNTIME);
-        let Some(mut process) = self.processes.get_mut(at).and_then(|slot| slot.take_if(|process| process.peer == peer)) else { return };
+        let Some(mut process) = self.processes.get_mut(at).and_then(|slot| slot.take_if(|process| process.peer == peer)) else {
+            return;
+        };
         process.rx.drain(..).for_each(|packet| self.pool.put(packet));
         process.runtime.abandon(&mut self.pool);
         self.hub.handle_ended(peer);
@@ -399,7 +401,8 @@ fn measure(count: u16, flows: usize, make: MakeChain<'_>) -> Result<Row, String>
     let there = cluster.owned(1);
     let order = Order::Move { from: FIRST_RUNTIME, to: Some(FIRST_RUNTIME + 1), limit: u64::MAX, selector: "any".to_owned() };
     cluster.hub.manager.order(order);
-    let move_time = cluster.until("the last flow's move", |cluster| cluster.owned(0) == 0 && cluster.owned(1) == there + moved)?;
+    let move_time =
+        cluster.until("the last flow's move", |cluster| cluster.owned(0) == 0 && cluster.owned(1) == there + moved)?;
     let move_work = cluster.work.since(before);
     cluster.until("safety after the move", Cluster::is_safe)?;
     cluster.check(all)?;

@@ -124,8 +124,20 @@ pub(super) fn growth(runtimes: &[u16], flows: usize, json: bool) -> Result<(), F
     let plan = growth::Plan { runtimes: runtimes.to_vec(), flows };
     let rows = growth::run(&plan, &chain).map_err(wrong)?;
     let head = [
-        "runtimes", "flows", "start ms", "moved", "ms", "ns/flow", "recovered", "heirs", "ms", "ns/flow", "coordinator ms",
-        "hub ms", "safe ms", "message B/flow",
+        "runtimes",
+        "flows",
+        "start ms",
+        "moved",
+        "ms",
+        "ns/flow",
+        "recovered",
+        "heirs",
+        "ms",
+        "ns/flow",
+        "coordinator ms",
+        "hub ms",
+        "safe ms",
+        "message B/flow",
     ];
     tell(&rows, json, &head, |row: &growth::Row| {
         vec![

@@ -81,11 +81,14 @@ impl Coordinator {
         }
         if version == 0 {
             // It has just started. Who is there now it learns behind who was.
-            let dead = self.memory.recoveries.iter().filter(|recovery| !recovery.is_heard());
+            let dead = self.memory.recoveries.iter().filter(|recovery| recovery.is_open());
             let dead = dead.map(|recovery| recovery.failover.dead).collect();
             let epoch = self.memory.ledgers.iter().filter_map(Ledger::newest_epoch).reduce(newer).unwrap_or(0);
             self.pending.push((from.node, Control::Recovering { dead, epoch }));
             self.pending.push((from.node, self.view_of_switch()));
+            // What its earlier lives were told it has not heard.
+            self.swept.clear();
+            self.tell_sweeps();
         }
         let newest = self.memory.rules.version();
         if version > newest {

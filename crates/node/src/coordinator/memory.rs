@@ -65,8 +65,8 @@ impl Recovery {
         self.waiting.is_empty() && self.later.iter().all(Vec::is_empty)
     }
 
-    /// Nobody will claim anything more that leads to the dead: what is still claimed leads to others.
-    pub(super) fn may_be_swept(&self) -> bool {
+    /// Everybody has asked for everything because of this death; some of it waits until others who failed have been swept.
+    fn may_be_swept(&self) -> bool {
         self.is_stuck() && self.later.iter().all(Vec::is_empty)
     }
 
@@ -185,13 +185,28 @@ impl Memory {
     /// The failover of which everything is known, if there is one. That includes all others of the cluster: what a runtime that died had come to hold
     /// before that of another's numbers, those report who recover from it.
     pub(super) fn finished(&self) -> Option<Peer> {
-        let cluster = |recovery: &Recovery| {
-            let mut places = self.places.iter();
-            places.find(|place| place.member.node == recovery.failover.dead.node).map(|place| place.member.cluster)
-        };
-        let unheard: Vec<_> = self.recoveries.iter().filter(|recovery| !recovery.is_heard()).map(cluster).collect();
-        let is_done = |recovery: &&Recovery| recovery.is_open() && !unheard.contains(&cluster(recovery));
+        let unheard = self.clusters_with(|recovery| !recovery.is_heard());
+        let is_done = |recovery: &&Recovery| recovery.is_open() && !unheard.contains(&self.cluster_of_dead(recovery));
         self.recoveries.iter().find(is_done).map(|recovery| recovery.failover.dead)
+    }
+
+    /// The dead whose routes may be swept, and whether nobody waits for that: where nothing is still to be asked for because of any other of their cluster.
+    /// What led to one may be claimed because of another, who had it before.
+    pub(super) fn to_be_swept(&self) -> Vec<(Peer, bool)> {
+        let asking = self.clusters_with(|recovery| !recovery.may_be_swept());
+        let open = self.recoveries.iter().filter(|recovery| recovery.is_open());
+        let done = open.filter(|recovery| !asking.contains(&self.cluster_of_dead(recovery)));
+        done.map(|recovery| (recovery.failover.dead, recovery.is_heard())).collect()
+    }
+
+    fn clusters_with(&self, is_meant: impl Fn(&Recovery) -> bool) -> Vec<Option<u16>> {
+        let open = self.recoveries.iter().filter(|recovery| recovery.is_open());
+        open.filter(|recovery| is_meant(recovery)).map(|recovery| self.cluster_of_dead(recovery)).collect()
+    }
+
+    fn cluster_of_dead(&self, recovery: &Recovery) -> Option<u16> {
+        let mut places = self.places.iter();
+        places.find(|place| place.member.node == recovery.failover.dead.node).map(|place| place.member.cluster)
     }
 
     /// See the module.

@@ -73,6 +73,12 @@ pub struct CoordinatorConfig {
     pub fabric: FabricConfig,
 }
 
+/// Of this dead runtime the switch has been told to sweep the routes.
+struct Swept {
+    dead: Peer,
+    is_over: bool,
+}
+
 /// A runtime as `status` shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeStatus {
@@ -127,8 +133,10 @@ pub struct Coordinator {
     told_failovers: Vec<Failover>,
     told_drains: Vec<Drain>,
     draining: Vec<Draining>,
-    /// Of recoveries that are not over: of these dead the switch has been told to sweep the routes, and whether nobody will claim anything of theirs any more.
-    swept: Vec<(Peer, bool)>,
+    /// Of recoveries that are not over: what the switch has been told to sweep.
+    swept: Vec<Swept>,
+    /// Runtimes that have ended, with their flows, while others of their host are suspected: their failures are one.
+    late_ends: Vec<(Peer, Option<u64>)>,
     next_request: u32,
     /// Per host.
     hosts: Vec<Known>,
@@ -228,13 +236,12 @@ impl Coordinator {
                 coordinator.pending.push((place.member.node, Control::Account { handled: place.handled }));
             }
         }
-        for recovery in &coordinator.memory.recoveries {
-            // Whether the switch has heard of it nobody knows. A second time does no harm: the dead have no routes any more.
-            if recovery.may_be_swept() {
-                let Peer { node, incarnation } = recovery.failover.dead;
-                coordinator.pending.push((SWITCH, Control::Sweep { node, incarnation }));
-            }
+        // Whether the switch has heard of it nobody knows. A second time does no harm: the dead have no routes any more.
+        for recovery in coordinator.memory.recoveries.iter().filter(|recovery| recovery.is_heard() && !recovery.is_open()) {
+            let Peer { node, incarnation } = recovery.failover.dead;
+            coordinator.pending.push((SWITCH, Control::Sweep { node, incarnation, is_over: true }));
         }
+        coordinator.tell_sweeps();
         coordinator.stop_again();
         coordinator.push_view();
         Ok(coordinator)
@@ -264,6 +271,7 @@ impl Coordinator {
             told_drains: Vec::new(),
             draining: Vec::new(),
             swept: Vec::new(),
+            late_ends: Vec::new(),
             // No life takes the answers to another's requests for its own.
             next_request: (config.me.incarnation << 16) + 1,
             hosts: vec![Known::default(); config.hosts.hosts.len()],
@@ -428,13 +436,39 @@ impl Coordinator {
         let Some(at) = self.at(peer).filter(|at| self.memory.places[*at].member.state != MemberState::Failed) else { return };
         let was_drained = self.memory.drains.iter().any(|drain| drain.peer == peer && drain.ended_at.is_some());
         let cause = if was_drained { Cause::Drained } else { self.hearings[at].suspected.unwrap_or(Cause::Exited) };
+        if cause == Cause::Hung && self.is_one_of_several(at) {
+            if !self.late_ends.iter().any(|(known, _)| *known == peer) {
+                self.late_ends.push((peer, flows));
+            }
+            return;
+        }
         let flows = flows.unwrap_or(self.hearings[at].report.flows);
         self.record(Entry::Failed { peer, cause, at: now, flows });
         self.hearings[at] = Hearing::new(now, false);
         self.pending.retain(|(node, _)| *node != peer.node);
         self.forget_demand(peer);
         self.push_view();
+        self.take_late_ends(now);
         self.finish_recoveries(now);
+    }
+
+    /// Others of its host are given up too, and have not ended yet. Who is asked first what it has of one would be told that another has the flow, and throw
+    /// away what is needed when that one's end is known.
+    fn is_one_of_several(&self, at: usize) -> bool {
+        let host = self.memory.places[at].member.host;
+        let is_pending = |(other, (place, hearing)): (usize, (&Place, &Hearing))| {
+            let peer = place.member.peer();
+            let has_ended = other == at || self.late_ends.iter().any(|(known, _)| *known == peer);
+            place.member.host == host && hearing.suspected == Some(Cause::Hung) && !has_ended
+        };
+        self.is_joined() && self.memory.places.iter().zip(&self.hearings).enumerate().any(is_pending)
+    }
+
+    /// Ends of which all that belong together are known.
+    fn take_late_ends(&mut self, now: u64) {
+        for (peer, flows) in core::mem::take(&mut self.late_ends) {
+            self.ended(peer, flows, now);
+        }
     }
 
     /// It is given up as soon as the manager has fenced it.
@@ -593,23 +627,25 @@ impl Coordinator {
         }
     }
 
+    /// Tells the switch of which dead the routes may be swept.
+    fn tell_sweeps(&mut self) {
+        for (dead, is_over) in self.memory.to_be_swept() {
+            // Those who waited may have been waiting for this one, and what they have claimed since may lead to another; a new life of the switch waits for the last word.
+            let known = self.swept.iter_mut().find(|swept| swept.dead == dead);
+            match known {
+                Some(swept) if swept.is_over || !is_over => continue,
+                Some(swept) => swept.is_over = true,
+                None => self.swept.push(Swept { dead, is_over }),
+            }
+            self.pending.push((SWITCH, Control::Sweep { node: dead.node, incarnation: dead.incarnation, is_over }));
+        }
+    }
+
     /// Ends the failovers of which everything is known.
     fn finish_recoveries(&mut self, now: u64) {
-        // Where the routes of several dead depend on one another, one has to be swept before all have reported on the next.
-        for recovery in self.memory.recoveries.iter().filter(|recovery| recovery.is_open() && recovery.may_be_swept()) {
-            let (dead, is_heard) = (recovery.failover.dead, recovery.is_heard());
-            let known = self.swept.iter_mut().find(|(swept, _)| *swept == dead);
-            // What waited may have been claimed since under the dead one's name; and a new life of the switch waits for the last word.
-            if known.as_ref().is_none_or(|(_, was_heard)| is_heard && !was_heard) {
-                match known {
-                    Some(known) => known.1 = is_heard,
-                    None => self.swept.push((dead, is_heard)),
-                }
-                self.pending.push((SWITCH, Control::Sweep { node: dead.node, incarnation: dead.incarnation }));
-            }
-        }
+        self.tell_sweeps();
         while let Some(dead) = self.memory.finished() {
-            self.swept.retain(|(swept, _)| *swept != dead);
+            self.swept.retain(|swept| swept.dead != dead);
             self.record(Entry::Finished { dead, at: now });
         }
         self.serve_all();
@@ -626,6 +662,7 @@ impl Coordinator {
         if self.is_waiting_for_manager() {
             return;
         }
+        self.take_late_ends(now);
         self.ask_again(now);
         self.go_on_draining(now);
         self.scale(now);
@@ -666,7 +703,18 @@ impl Coordinator {
         let mut others = heard.map(|(_, (place, hearing))| (place.member.state, now.saturating_sub(hearing.last_heard)));
         let is_witness = |heard: u64| heard <= timeout && heard + timeout / 2 <= silent;
         let is_anybody_heard = others.any(|(state, heard)| state == MemberState::Running && is_witness(heard));
-        silent > timeout && (is_anybody_heard || silent > timeout.saturating_mul(HOPELESS))
+        silent > timeout && (is_anybody_heard && !self.may_fail_together(at, now) || silent > timeout.saturating_mul(HOPELESS))
+    }
+
+    /// Another one of its host has been silent for nearly as long: it will be heard soon, or fail with this one.
+    fn may_fail_together(&self, at: usize, now: u64) -> bool {
+        let (host, timeout) = (self.memory.places[at].member.host, self.config.hang_timeout);
+        let is_silent = |(other, (place, hearing)): (usize, (&Place, &Hearing))| {
+            let is_meant = other != at && place.member.host == host && hearing.suspected.is_none();
+            let serves = matches!(place.member.state, MemberState::Running | MemberState::Leaving);
+            is_meant && serves && (timeout / 2..=timeout).contains(&now.saturating_sub(hearing.last_heard))
+        };
+        self.is_joined() && self.memory.places.iter().zip(&self.hearings).enumerate().any(is_silent)
     }
 
     /// When [`Coordinator::handle_timeout`] is due next.

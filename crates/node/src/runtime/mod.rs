@@ -330,7 +330,7 @@ impl Runtime {
         }
         self.serve_pools();
         self.migrations.advance(&mut self.lanes, &mut self.fabric, &self.members, &self.listeners, clock);
-        self.recoveries.send_claims(&mut self.fabric, &self.lanes);
+        self.recoveries.send_claims(&mut self.fabric, &self.lanes, clock);
         if let Some(telling) = &mut self.telling {
             for (lane, slot) in self.migrations.arrivals.take_late() {
                 telling.add(self.lanes[lane].flows.header(slot), lane as u16);
@@ -368,7 +368,7 @@ impl Runtime {
             Some(patience) => self.clock.saturating_add(patience),
             None => u64::MAX,
         };
-        Some(self.next_report.min(fabric).min(migrations))
+        Some(self.next_report.min(fabric).min(migrations).min(self.recoveries.poll_timeout()))
     }
 
     /// Sorts frames: packets to their chains, hand-overs to their protections, messages to the fabric.

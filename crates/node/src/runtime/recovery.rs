@@ -22,6 +22,8 @@ use holdfast_wire::DropReason;
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
 
+/// Between two times of asking for what waits until others have been swept, ns.
+const PAUSE: u64 = 1_000_000;
 /// Claims in one record, at most; it ends where a frame does.
 const CLAIMS_PER_RECORD: usize = 64;
 /// Bytes of claims that wait for the network, beyond which no more are made: what is on its way stays in the caches, and a turn stays short.
@@ -43,21 +45,13 @@ struct Wanted {
     slot: Slot,
     /// What there is of the flow is claimed when this runtime is asked for it, if nobody has it then.
     gives_back: bool,
-    /// The switch has answered [`WHEN_SWEPT`].
-    waits: bool,
-}
-
-impl Wanted {
-    /// What one record has in common.
-    fn kind(&self) -> (Peer, bool, bool) {
-        (self.dead, self.gives_back, self.waits)
-    }
 }
 
 struct Asked {
     number: u32,
     dead: Peer,
     gives_back: bool,
+    /// The switch has answered [`WHEN_SWEPT`] before.
     waits: bool,
     slots: Vec<(u16, Slot)>,
 }
@@ -69,7 +63,9 @@ pub(crate) struct Recoveries {
     queue: VecDeque<Wanted>,
     asked: VecDeque<Asked>,
     next_number: u32,
-    /// The switch has answered [`WHEN_SWEPT`] since the coordinator was last told.
+    /// Those of which the switch has answered [`WHEN_SWEPT`], when all of them are asked for again, and that the coordinator has not been told since the last was added.
+    waiting: VecDeque<Wanted>,
+    ask_waiting_at: u64,
     has_waited: bool,
     pub(crate) recovered: u64,
 }
@@ -80,6 +76,11 @@ impl Recoveries {
         !self.queue.is_empty()
     }
 
+    /// When claims are sent that wait for others to be swept, by the worker's clock.
+    pub(crate) fn poll_timeout(&self) -> u64 {
+        if self.waiting.is_empty() { u64::MAX } else { self.ask_waiting_at }
+    }
+
     /// True if it was not under way.
     pub(crate) fn begin(&mut self, dead: Peer, me: Peer, lanes: &mut [Lane]) -> bool {
         if self.running.iter().any(|recovery| recovery.dead == dead) {
@@ -87,7 +88,8 @@ impl Recoveries {
         }
         // What is being given back is part of it: there may be something left to claim.
         let of_dead = self.asked.iter().filter(|asked| asked.dead == dead).map(|asked| asked.slots.len());
-        let mut open = of_dead.sum::<usize>() + self.queue.iter().filter(|wanted| wanted.dead == dead).count();
+        let queued = self.queue.iter().chain(&self.waiting).filter(|wanted| wanted.dead == dead);
+        let mut open = of_dead.sum::<usize>() + queued.count();
         for lane in lanes {
             match dead.node == me.node {
                 true => lane.protection.restore(&mut lane.flows, dead, &mut lane.outbox),
@@ -95,7 +97,7 @@ impl Recoveries {
             }
             open += lane.outbox.claims.len();
             let lane_index = lane.index;
-            let wanted = |slot| Wanted { dead, lane: lane_index, slot, gives_back: false, waits: false };
+            let wanted = |slot| Wanted { dead, lane: lane_index, slot, gives_back: false };
             self.queue.extend(lane.outbox.claims.drain(..).map(wanted));
         }
         self.running.push(Recovery { dead, open, flows: 0, has_told: false });
@@ -104,14 +106,14 @@ impl Recoveries {
 
     /// One more flow whose route is to be claimed because of that death; its role says so already.
     pub(crate) fn add(&mut self, dead: Peer, lane: u16, slot: Slot) {
-        self.queue.push_back(Wanted { dead, lane, slot, gives_back: false, waits: false });
+        self.queue.push_back(Wanted { dead, lane, slot, gives_back: false });
         self.hold(dead);
     }
 
     /// One more flow that was to come here, and whose route goes back to the dead one before this runtime is asked what it has of it; its role says
     /// so already.
     pub(crate) fn give_back(&mut self, dead: Peer, lane: u16, slot: Slot) {
-        self.queue.push_back(Wanted { dead, lane, slot, gives_back: true, waits: false });
+        self.queue.push_back(Wanted { dead, lane, slot, gives_back: true });
         self.hold(dead);
     }
 
@@ -137,23 +139,36 @@ impl Recoveries {
                 recovery.open += 1;
                 recovery.dead
             });
-            self.queue.push_back(Wanted { dead, lane: lane.index, slot, gives_back: false, waits: false });
+            self.queue.push_back(Wanted { dead, lane: lane.index, slot, gives_back: false });
         }
     }
 
-    /// Sends as many claims as the channel to the switch takes.
-    pub(crate) fn send_claims(&mut self, fabric: &mut Fabric, lanes: &[Lane]) {
+    /// Sends as many claims as the channel to the switch takes. `clock` is the worker's.
+    pub(crate) fn send_claims(&mut self, fabric: &mut Fabric, lanes: &[Lane], clock: u64) {
+        if clock >= self.ask_waiting_at && !self.waiting.is_empty() {
+            self.ask_waiting_at = clock.saturating_add(PAUSE);
+            let waiting = core::mem::take(&mut self.waiting);
+            self.send_queue(waiting, true, fabric, lanes);
+        }
+        if !self.queue.is_empty() {
+            let queue = core::mem::take(&mut self.queue);
+            self.send_queue(queue, false, fabric, lanes);
+        }
+    }
+
+    /// Sends as many of these as the channel takes; the others wait.
+    fn send_queue(&mut self, mut queue: VecDeque<Wanted>, waits: bool, fabric: &mut Fabric, lanes: &[Lane]) {
         let most = ((fabric.max_record() - 4) / size_of::<Claim>()).clamp(1, CLAIMS_PER_RECORD);
         let mut body = Vec::with_capacity(4 + most * size_of::<Claim>());
-        while let Some(&first) = self.queue.front()
+        while let Some(&Wanted { dead, gives_back, .. }) = queue.front()
             && fabric.backlog(SWITCH) < BACKLOG
         {
-            let Wanted { dead, gives_back, waits, .. } = first;
             let mut slots = Vec::with_capacity(most);
             body.clear();
             body.extend_from_slice(&self.next_number.to_be_bytes());
             while slots.len() < most
-                && let Some(Wanted { lane, slot, .. }) = self.queue.pop_front_if(|next| next.kind() == first.kind())
+                && let Some(Wanted { lane, slot, .. }) =
+                    queue.pop_front_if(|next| (next.dead, next.gives_back) == (dead, gives_back))
             {
                 let header = lanes[lane as usize].flows.header(slot);
                 if header.role != role::CLAIMING {
@@ -175,21 +190,26 @@ impl Recoveries {
                 continue;
             }
             if fabric.send(SWITCH, kind::CLAIM, &body).is_err() {
-                let wanted = slots.into_iter().map(|(lane, slot)| Wanted { dead, lane, slot, gives_back, waits });
-                wanted.rev().for_each(|wanted| self.queue.push_front(wanted));
-                return;
+                let wanted = slots.into_iter().map(|(lane, slot)| Wanted { dead, lane, slot, gives_back });
+                wanted.rev().for_each(|wanted| queue.push_front(wanted));
+                break;
             }
             self.asked.push_back(Asked { number: self.next_number, dead, gives_back, waits, slots });
             self.next_number = self.next_number.wrapping_add(1);
+        }
+        match waits {
+            true => self.waiting = queue,
+            false => self.queue = queue,
         }
     }
 
     /// The switch that was asked is no more: its next life is asked.
     pub(crate) fn ask_again(&mut self) {
         while let Some(Asked { dead, gives_back, slots, .. }) = self.asked.pop_back() {
-            let wanted = |(lane, slot)| Wanted { dead, lane, slot, gives_back, waits: false };
+            let wanted = |(lane, slot)| Wanted { dead, lane, slot, gives_back };
             slots.into_iter().rev().for_each(|slot| self.queue.push_front(wanted(slot)));
         }
+        self.queue.extend(self.waiting.drain(..));
     }
 
     /// The switch's answer to one record of claims.
@@ -204,9 +224,13 @@ impl Recoveries {
             let epoch =
                 epochs.get(at * 4..at * 4 + 4).map_or(0, |bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
             if matches!(epoch, AGAIN | WHEN_SWEPT) {
-                let (dead, gives_back, waits) = (asked.dead, asked.gives_back, epoch == WHEN_SWEPT);
-                self.has_waited |= waits;
-                self.queue.push_back(Wanted { dead, lane: *lane, slot: *slot, gives_back, waits });
+                let wanted = Wanted { dead: asked.dead, lane: *lane, slot: *slot, gives_back: asked.gives_back };
+                if epoch == WHEN_SWEPT {
+                    self.waiting.push_back(wanted);
+                    self.has_waited = true;
+                } else {
+                    self.queue.push_back(wanted);
+                }
                 again += 1;
                 continue;
             }
@@ -216,7 +240,7 @@ impl Recoveries {
             }
             let is_kept = asked.gives_back && header.flags & flag::EMPTY == 0;
             if is_kept && is_running {
-                self.queue.push_back(Wanted { dead: asked.dead, lane: *lane, slot: *slot, gives_back: false, waits: false });
+                self.queue.push_back(Wanted { dead: asked.dead, lane: *lane, slot: *slot, gives_back: false });
                 again += 1;
                 continue;
             }
@@ -242,22 +266,24 @@ impl Recoveries {
         Ok(())
     }
 
-    /// Of these, claims that wait for others to be swept.
-    fn waiting(&self, dead: Peer) -> usize {
-        let queued = self.queue.iter().filter(|wanted| wanted.waits && wanted.dead == dead).count();
-        let asked = self.asked.iter().filter(|asked| asked.waits && asked.dead == dead);
+    /// Claims that wait for others to be swept, because of any life of this node.
+    fn waiting(&self, node: u16) -> usize {
+        let queued = self.waiting.iter().filter(|wanted| wanted.dead.node == node).count();
+        let asked = self.asked.iter().filter(|asked| asked.waits && asked.dead.node == node);
         queued + asked.map(|asked| asked.slots.len()).sum::<usize>()
     }
 
-    /// Tells the coordinator of recoveries of which nothing is open but what waits for others.
+    /// Tells the coordinator of recoveries of which nothing is open but what waits for others. Of a node that died twice, claims may belong to either life.
     fn tell_waiting(&mut self, errands: &mut Errands, lanes: &[Lane]) {
         if !core::mem::take(&mut self.has_waited) {
             return;
         }
         for at in 0..self.running.len() {
-            let Recovery { dead, open, has_told, .. } = self.running[at];
-            let is_recovering = |lane: &Lane| lane.protection.is_recovering(dead);
-            if !has_told && open > 0 && open == self.waiting(dead) && !lanes.iter().any(is_recovering) {
+            let Recovery { dead, has_told, .. } = self.running[at];
+            let lives = || self.running.iter().filter(|recovery| recovery.dead.node == dead.node);
+            let open = lives().map(|recovery| recovery.open).sum::<usize>();
+            let is_recovering = |recovery: &Recovery| lanes.iter().any(|lane| lane.protection.is_recovering(recovery.dead));
+            if !has_told && open > 0 && open == self.waiting(dead.node) && !lives().any(is_recovering) {
                 self.running[at].has_told = true;
                 errands.push_message(Control::Waits { node: dead.node, incarnation: dead.incarnation });
             }

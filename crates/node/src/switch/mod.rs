@@ -101,6 +101,8 @@ pub struct Switch {
     /// What a new life has still to learn.
     rebuild: Option<Rebuild>,
     claims: Claims,
+    /// The runtimes live on several hosts.
+    has_hosts: bool,
     last_stamp: u64,
     /// How far stamps are ahead of this host's clock, ns: they go on where those of the life before ended.
     clock_ahead: Option<i64>,
@@ -139,6 +141,7 @@ impl Switch {
             coming: Assembly::default(),
             rebuild: config.succeeds.then(Rebuild::default),
             claims: Claims::default(),
+            has_hosts: false,
             last_stamp: 0,
             clock_ahead: None,
             untimed: 0,
@@ -298,10 +301,12 @@ impl Switch {
         route.last_seen = now;
         let route = *route;
         // An owner that is not (or no longer) running: the packet waits for what the coordinator makes of it.
-        let is_served = self
-            .targets
-            .iter()
-            .any(|target| target.peer == route.owner && matches!(target.state, MemberState::Running | MemberState::Leaving));
+        let is_meant_for_another = self.claims.is_provisional(id);
+        let is_served = !is_meant_for_another
+            && self
+                .targets
+                .iter()
+                .any(|target| target.peer == route.owner && matches!(target.state, MemberState::Running | MemberState::Leaving));
         if !is_served {
             return self.hold(key, packet, now, pool);
         }
@@ -507,10 +512,10 @@ impl Switch {
                 }
                 None => false,
             },
-            Control::Sweep { node, incarnation } => {
+            Control::Sweep { node, incarnation, is_over } => {
                 let dead = Peer { node, incarnation };
                 self.sweep(dead);
-                self.recovered(dead);
+                self.swept(dead, is_over);
                 true
             }
             _ => false,
@@ -524,6 +529,7 @@ impl Switch {
 
     fn set_members(&mut self, members: &[Member], now: u64) {
         let old = core::mem::take(&mut self.targets);
+        self.has_hosts = members.iter().any(|member| member.host != members[0].host);
         self.targets = members
             .iter()
             .map(|member| {

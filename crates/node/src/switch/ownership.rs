@@ -9,7 +9,7 @@ use crate::message::{AGAIN, Claim, Ended, KeyBytes, MemberState, RENOUNCED, WHEN
 use holdfast_protection::Peer;
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::FromBytes;
 
 /// Dead owners, and claims that wait until nobody is left who could have a flow as it was with them.
@@ -19,7 +19,13 @@ pub(super) struct Claims {
     dead: Vec<(Peer, u64)>,
     /// By route: its epoch, and who asks for it under which earlier one; the latest of these.
     waiting: BTreeMap<RouteId, (u32, Peer, u32)>,
+    /// Routes that are to be somebody's unless somebody with newer state asks.
+    provisional: BTreeSet<RouteId>,
 }
+
+/// A sweep that has not come so long after a death will not come, ns. Holders of snapshots wait for seconds, one group of them after the other, and a coordinator may be
+/// away for seconds.
+const OVERDUE: u64 = 30_000_000_000;
 
 /// So many dead are remembered: beyond that a coordinator has forgotten some.
 const DEAD: usize = 256;
@@ -38,13 +44,24 @@ impl Claims {
         self.dead.retain(|(known, _)| *known != dead);
     }
 
-    /// It should have been swept by now: those who report on it may be waiting for one another.
-    fn is_overdue(&self, owner: Peer, now: u64, patience: u64) -> bool {
-        self.dead.iter().any(|(dead, since)| *dead == owner && now.saturating_sub(*since) > patience)
+    /// It should have been swept long ago: there is nobody any more who would say so.
+    fn is_overdue(&self, owner: Peer, now: u64) -> bool {
+        self.dead.iter().any(|(dead, since)| *dead == owner && now.saturating_sub(*since) > OVERDUE)
     }
 
-    fn wait(&mut self, route: RouteId, of: u32, claimant: Peer, epoch: u32) {
-        let known = self.waiting.get(&route).filter(|(known, ..)| *known == of);
+    /// Everybody has asked: the routes are for whom they are.
+    pub(super) fn decide(&mut self) {
+        self.provisional.clear();
+    }
+
+    /// Who gets the route is not decided.
+    #[inline]
+    pub(super) fn is_provisional(&self, route: RouteId) -> bool {
+        !self.provisional.is_empty() && self.provisional.contains(&route)
+    }
+
+    fn wait(&mut self, route: RouteId, of: u32, claimant: Peer, epoch: u32, lives: impl Fn(Peer) -> bool) {
+        let known = self.waiting.get(&route).filter(|(known, before, _)| *known == of && lives(*before));
         if known.is_none_or(|(.., before)| epoch.wrapping_sub(*before) as i32 > 0) {
             self.waiting.insert(route, (of, claimant, epoch));
         }
@@ -55,6 +72,10 @@ impl Claims {
         let (known, claimant, epoch) = self.waiting.remove(&route)?;
         (known == of).then_some((claimant, epoch))
     }
+}
+
+fn is_alive(targets: &[Target], peer: Peer) -> bool {
+    targets.iter().any(|target| target.peer == peer && target.state != MemberState::Failed)
 }
 
 impl Switch {
@@ -101,6 +122,18 @@ impl Switch {
             Some(found) if found.is_reply => return None,
             Some(found) => {
                 let route = self.routes.get(found.slot)?;
+                let is_newer = claim.epoch.get().wrapping_sub(route.epoch) as i32 > 0;
+                let is_provisional = self.claims.is_provisional(found.slot);
+                if is_provisional && is_newer && !is_renounced {
+                    let before = route.owner;
+                    self.routes.give(found.slot, to, claim.epoch.get());
+                    self.count_route(before, -1);
+                    self.count_route(to, 1);
+                    return Some(WHEN_SWEPT);
+                }
+                if is_provisional && route.epoch == claim.epoch.get() && !is_renounced {
+                    return Some(WHEN_SWEPT);
+                }
                 let came_from = route.moved_from.filter(|(_, old)| *old == claim.epoch.get());
                 if is_renounced {
                     // It is as if the flow had never moved: its old owner's replica may have it.
@@ -115,7 +148,7 @@ impl Switch {
                 }
                 if route.epoch != claim.epoch.get() && !self.planted.no_epoch_check {
                     let is_older = route.epoch.wrapping_sub(claim.epoch.get()) as i32 > 0;
-                    let may_wait = !self.claims.is_overdue(route.owner, now, self.config.patience);
+                    let may_wait = !self.claims.is_overdue(route.owner, now);
                     match came_from {
                         // The old owner is gone. It may have been done with the move: the new one knows, and will say.
                         Some(_) if route.owner != to && self.lives(route.owner) => return may_wait.then_some(AGAIN),
@@ -123,11 +156,20 @@ impl Switch {
                         Some(_) if route.owner == to => {}
                         // The owner is gone too: somebody may have the flow as it was there. If nobody asks before its routes are swept, there was nothing newer.
                         _ if is_older && may_wait && !self.lives(route.owner) => {
-                            self.claims.wait(found.slot, route.epoch, to, claim.epoch.get());
+                            let (targets, of) = (&self.targets, route.epoch);
+                            self.claims.wait(found.slot, of, to, claim.epoch.get(), |peer| is_alive(targets, peer));
                             return Some(WHEN_SWEPT);
                         }
                         _ => return None,
                     }
+                }
+                // The route is another's who is about to ask again.
+                if route.epoch == claim.epoch.get()
+                    && route.owner != to
+                    && self.lives(route.owner)
+                    && !self.planted.no_epoch_check
+                {
+                    return Some(WHEN_SWEPT);
                 }
                 let old = route.owner;
                 self.routes.give(found.slot, to, epoch);
@@ -136,6 +178,13 @@ impl Switch {
             }
             None if is_renounced => return None,
             None if self.routes.has_ended(hash, claim.epoch.get()) && !self.planted.no_epoch_check => return None,
+            None if self.is_collecting() => {
+                let route = Route { is_real: true, ..Route::new(key, to, claim.epoch.get(), claim.chain.get() as u16, now) };
+                let id = self.routes.insert(hash, route)?;
+                self.claims.provisional.insert(id);
+                self.count_route(to, 1);
+                return Some(WHEN_SWEPT);
+            }
             None => {
                 let route = Route { is_real: true, ..Route::new(key, to, epoch, claim.chain.get() as u16, now) };
                 self.routes.insert(hash, route)?
@@ -151,7 +200,7 @@ impl Switch {
     }
 
     pub(super) fn lives(&self, peer: Peer) -> bool {
-        self.targets.iter().any(|target| target.peer == peer && target.state != MemberState::Failed)
+        is_alive(&self.targets, peer)
     }
 
     /// Nobody will claim any more what was led to the dead one. A flow that was on its way there from another that is dead too, and not swept yet, is as if
@@ -176,7 +225,7 @@ impl Switch {
                 (asks, Some((before, old))) => {
                     self.routes.give(id, before, old);
                     if let Some((claimant, asked)) = asks {
-                        self.claims.wait(id, old, claimant, asked);
+                        self.claims.wait(id, old, claimant, asked, |_| true);
                     }
                 }
                 (_, None) => self.remove_route(id),

@@ -9,6 +9,9 @@
 //! - When in addition every recovery that was under way is over, a key without a route is a new flow's. Not before: it may be one of a flow
 //!   whose owner died with the switch, and whose replica is about to claim it.
 //!
+//! Where a host died with the switch, nobody is left who knows which of two copies is newer: then whoever asks for a route is the one for whom it is
+//! meant until somebody asks who has it under a newer epoch, and gets it when everybody has asked.
+//!
 //! A packet that the old life sent and that nobody has processed must not open a flow behind the new life's back: runtimes refuse it by
 //! the life's number in its metadata.
 
@@ -31,6 +34,8 @@ pub(super) struct Rebuild {
     waiting: Vec<Peer>,
     /// The dead whose replicas have not all reported.
     recovering: Vec<Peer>,
+    /// Those of them of whom not everything has been asked for.
+    unswept: Vec<Peer>,
     newest: Option<u32>,
     has_epochs: bool,
 }
@@ -39,7 +44,8 @@ impl Rebuild {
     /// These were being recovered from when the coordinator heard of this life, which remembers this epoch. A view may have come before.
     pub(super) fn add_recovering(&mut self, dead: Vec<Peer>, epoch: u32) {
         self.has_heard_of_recoveries = true;
-        self.recovering.extend(dead);
+        self.recovering.extend(&dead);
+        self.unswept.extend(dead);
         self.note_epoch(epoch);
     }
 
@@ -71,8 +77,10 @@ impl Switch {
         };
         if rebuild.has_view {
             // What it would have told is now its replicas' to claim.
-            let gone = rebuild.waiting.extract_if(.., |peer| !serves(*peer));
-            rebuild.recovering.extend(gone);
+            for gone in rebuild.waiting.extract_if(.., |peer| !serves(*peer)) {
+                rebuild.recovering.push(gone);
+                rebuild.unswept.push(gone);
+            }
         } else {
             rebuild.has_view = true;
             rebuild.waiting.extend(self.targets.iter().map(|target| target.peer).filter(|peer| serves(*peer)));
@@ -84,12 +92,24 @@ impl Switch {
         self.go_on_rebuilding();
     }
 
-    /// All who had replicas of its flows have reported.
-    pub(super) fn recovered(&mut self, dead: Peer) {
+    /// All who had replicas of its flows have asked for them, and if it is over, have reported.
+    pub(super) fn swept(&mut self, dead: Peer, is_over: bool) {
         if let Some(rebuild) = &mut self.rebuild {
-            rebuild.recovering.retain(|other| *other != dead);
+            rebuild.unswept.retain(|other| *other != dead);
+            if rebuild.unswept.is_empty() {
+                self.claims.decide();
+            }
+            if is_over {
+                rebuild.recovering.retain(|other| *other != dead);
+            }
             self.go_on_rebuilding();
         }
+    }
+
+    /// Of several hosts one has died with the switch, and not everybody has asked for what it has of the flows there: somebody may ask for an older state
+    /// before somebody asks for the newest.
+    pub(super) fn is_collecting(&self) -> bool {
+        self.has_hosts && self.rebuild.as_ref().is_some_and(|rebuild| !rebuild.unswept.is_empty())
     }
 
     pub(super) fn go_on_rebuilding(&mut self) {

@@ -30,9 +30,9 @@ fn long_records_arrive_whole_and_in_order() {
             // Every third is lost, and the others come in a wrong order.
             let mut at = 0;
             there.retain(|_| (at += 1, at % 3 != 0 || now % 2 == 0).1);
-            there.iter().rev().for_each(|frame| drop(b.handle_frame(frame, now)));
+            there.iter().rev().for_each(|frame| _ = b.handle_frame(frame, now));
             got.extend(drain_kinds(&mut b));
-            frames(&mut b, now).iter().for_each(|frame| drop(a.handle_frame(frame, now)));
+            frames(&mut b, now).iter().for_each(|frame| _ = a.handle_frame(frame, now));
             now += 31 * MILLISECOND;
             assert!(now < 60_000 * MILLISECOND, "{} records have come", got.len());
         }
@@ -51,9 +51,9 @@ fn a_record_that_is_too_long_is_refused_whole() {
     assert_eq!(a.channels[0].room(), room, "nothing of it was queued");
     let mut now = 1;
     while !a.is_settled(B.node) {
-        frames(&mut a, now).iter().for_each(|frame| drop(b.handle_frame(frame, now)));
+        frames(&mut a, now).iter().for_each(|frame| _ = b.handle_frame(frame, now));
         assert!(drain_kinds(&mut b).iter().all(|(kind, _)| *kind == 40));
-        frames(&mut b, now).iter().for_each(|frame| drop(a.handle_frame(frame, now)));
+        frames(&mut b, now).iter().for_each(|frame| _ = a.handle_frame(frame, now));
         now += MILLISECOND;
     }
 }
@@ -93,8 +93,8 @@ fn half_a_record_dies_with_its_sender() {
     next.send(B.node, PART, &[40, 1, 7]).unwrap();
     next.send(B.node, 40, &bytes(3000)).unwrap();
     for now in (1..100).map(|step| step * MILLISECOND) {
-        frames(&mut next, now).iter().for_each(|frame| drop(b.handle_frame(frame, now)));
-        frames(&mut b, now).iter().for_each(|frame| drop(next.handle_frame(frame, now)));
+        frames(&mut next, now).iter().for_each(|frame| _ = b.handle_frame(frame, now));
+        frames(&mut b, now).iter().for_each(|frame| _ = next.handle_frame(frame, now));
     }
     assert_eq!(drain_kinds(&mut b), [(40, bytes(3000))]);
 }
