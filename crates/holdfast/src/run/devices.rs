@@ -6,8 +6,9 @@ use crate::config::Checked;
 use crate::exit::{self, Failure};
 use crate::host_check::{self, Check, Outcome};
 use holdfast_io::port::{self, Look, Port, PortError};
-use holdfast_wire::MAX_MTU;
+use holdfast_node::seal::SEAL_LEN;
 use holdfast_wire::nsh::ENCAPSULATION_LEN;
+use holdfast_wire::{BUFFER_LEN, HEADROOM, MAX_MTU};
 use std::io::Write;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ const REOPEN_PAUSE: Duration = Duration::from_millis(2);
 
 /// What stands around a flow's state in a message: headers of frame, record and flow actor.
 const RECORD_ROOM: usize = 384;
+const ETHERNET_LEN: usize = 14;
 
 /// A line for the operator.
 pub(super) fn say(text: &str) {
@@ -49,15 +51,22 @@ pub(super) fn open(device: &str, incarnation: u32, link: &GuardLink) -> Result<B
     }
 }
 
-/// The longest frame of messages that the network between the hosts takes, at most `wanted`.
+/// The longest frame of messages that the network between the hosts takes, at most `wanted`. Sealed packets are longer.
 ///
 /// # Errors
-/// If a packet of `mtu` bytes in its encapsulation, or a flow's state of `state` bytes in its message, would not fit.
-pub(super) fn fabric_mtu(port: &dyn Port, mtu: usize, state: usize, wanted: usize) -> Result<usize, Failure> {
+/// If a packet of `mtu` bytes in its encapsulation, or a flow's state of `state` bytes in its message, would not fit there, or such a packet not into a buffer.
+pub(super) fn fabric_mtu(
+    port: &dyn Port,
+    mtu: usize,
+    state: usize,
+    wanted: usize,
+    is_sealed: bool,
+) -> Result<usize, Failure> {
     let has = usize::from(port.mtu());
-    let needs = (mtu + ENCAPSULATION_LEN).max(state + RECORD_ROOM);
+    let overhead = ENCAPSULATION_LEN + if is_sealed { SEAL_LEN } else { 0 };
+    let needs = (mtu + overhead).max(state + RECORD_ROOM);
+    let name = port.name();
     if has < needs {
-        let name = port.name();
         return Err(Failure::new(
             exit::UNAVAILABLE,
             format!(
@@ -65,8 +74,15 @@ pub(super) fn fabric_mtu(port: &dyn Port, mtu: usize, state: usize, wanted: usiz
             ),
         ));
     }
+    let most = BUFFER_LEN - HEADROOM - ETHERNET_LEN - overhead;
+    if mtu > most {
+        return Err(Failure::new(
+            exit::UNAVAILABLE,
+            format!("a port has an MTU of {mtu}, and a packet buffer holds {most} as packets travel between hosts: set it to that, or less"),
+        ));
+    }
     // Its own header does not count.
-    Ok((has + 14).min(wanted))
+    Ok((has + ETHERNET_LEN).min(wanted))
 }
 
 impl Manager {

@@ -40,6 +40,7 @@ use holdfast_node::host::{Host, HostOut};
 use holdfast_node::hub::Hub;
 use holdfast_node::manager::Wish;
 use holdfast_node::message::{Refusal, TraceStep};
+use holdfast_node::seal::SealConfig;
 use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::{Peer, Released};
 use holdfast_wire::header::ETHERTYPE_FABRIC;
@@ -280,7 +281,7 @@ impl Manager {
                 let port = devices::open(&entry.fabric, incarnation, &link)?;
                 let largest = chains.iter().map(|built| built.chain.layout().size).max().unwrap_or(0);
                 let mtus = ports.iter().map(|port| usize::from(port.mtu())).max().unwrap_or(1500);
-                fabric.mtu = devices::fabric_mtu(port.as_ref(), mtus, largest, fabric.mtu)?;
+                fabric.mtu = devices::fabric_mtu(port.as_ref(), mtus, largest, fabric.mtu, keys.is_some())?;
                 Some(port)
             }
             None => None,
@@ -293,14 +294,19 @@ impl Manager {
             Peer { node: manager_of(number), incarnation: assignment.base + incarnation },
             fabric,
         );
+        let life = || keys::new_life().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("random numbers: {error}")));
         if let Some(ring) = &keys {
-            let life = || keys::new_life().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("random numbers: {error}")));
             switch.fabric().authenticate(ring, life()?);
             manager.fabric().authenticate(ring, life()?);
         }
         let mut hub = Hub::new(switch, manager);
         if !hosts.is_empty() {
-            hub.join(hosts.len() as u16, detection.host_ms * MILLISECOND, now);
+            let (hosts, patience) = (hosts.len() as u16, detection.host_ms * MILLISECOND);
+            hub.join(hosts, patience, now);
+            if let Some(ring) = &keys {
+                let (cluster, incarnation, life) = (fabric.cluster, assignment.base + incarnation, life()?);
+                hub.authenticate(SealConfig { cluster, host: number, hosts, incarnation, life, patience }, ring);
+            }
         }
         let mut manager = Manager {
             file,
