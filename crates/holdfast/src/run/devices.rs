@@ -2,14 +2,16 @@
 
 use super::Manager;
 use super::guard_link::GuardLink;
-use crate::config::Checked;
+use crate::config::{Checked, Fabric, HostEntry};
 use crate::exit::{self, Failure};
 use crate::host_check::{self, Check, Outcome};
-use holdfast_io::port::{self, Look, Port, PortError};
+use holdfast_io::port::{self, Look, Port, PortError, Udp};
+use holdfast_node::address::manager_of;
 use holdfast_node::seal::SEAL_LEN;
 use holdfast_wire::nsh::ENCAPSULATION_LEN;
 use holdfast_wire::{BUFFER_LEN, HEADROOM, MAX_MTU};
 use std::io::Write;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// How often a later life tries to open a port, and how long it waits between: 5 s.
@@ -38,9 +40,39 @@ pub(super) fn warnings(checked: &Checked) -> Vec<String> {
 
 /// Opens a port. In a later life of the manager the kernel may need a moment to let go of what the earlier one had.
 pub(super) fn open(device: &str, incarnation: u32, link: &GuardLink) -> Result<Box<dyn Port>, PortError> {
+    open_by(&|| port::open(device), incarnation, link)
+}
+
+/// Opens the port to the other hosts, of which this is the one with this number.
+pub(super) fn open_fabric(
+    hosts: &[HostEntry],
+    number: u16,
+    incarnation: u32,
+    link: &GuardLink,
+) -> Result<Option<Box<dyn Port>>, PortError> {
+    let port = match hosts.get(usize::from(number)).map(|host| &host.fabric) {
+        None => return Ok(None),
+        Some(Fabric::Device(device)) => open(device, incarnation, link)?,
+        Some(Fabric::Udp(_)) => {
+            let address = |host: &HostEntry| if let Fabric::Udp(address) = host.fabric { Some(address) } else { None };
+            let addresses: Vec<SocketAddr> = hosts.iter().filter_map(address).collect();
+            let mut port = open_by(&|| Ok(Box::new(Udp::open(&addresses, number)?)), incarnation, link)?;
+            // Managers stay where they are; where the others are their hosts say.
+            (0..hosts.len() as u16).for_each(|host| port.place(manager_of(host), Some(host)));
+            port
+        }
+    };
+    Ok(Some(port))
+}
+
+fn open_by(
+    open: &dyn Fn() -> Result<Box<dyn Port>, PortError>,
+    incarnation: u32,
+    link: &GuardLink,
+) -> Result<Box<dyn Port>, PortError> {
     let mut tries = if incarnation == 1 { 0 } else { REOPEN_TRIES };
     loop {
-        match port::open(device) {
+        match open() {
             Err(PortError::Busy(_) | PortError::Unavailable(_)) if tries > 0 => {
                 tries -= 1;
                 link.beat();
@@ -67,12 +99,16 @@ pub(super) fn fabric_mtu(
     let needs = (mtu + overhead).max(state + RECORD_ROOM);
     let name = port.name();
     if has < needs {
-        return Err(Failure::new(
-            exit::UNAVAILABLE,
-            format!(
+        let text = match port.driver() {
+            "udp" => format!(
+                "`{name}` joins the hosts and takes packets of {has} bytes; {needs} are needed: an MTU that is larger by {} on the way between the hosts, or smaller ones at the ports",
+                needs - has
+            ),
+            _ => format!(
                 "`{name}` joins the hosts and has an MTU of {has}; {needs} are needed: `ip link set {name} mtu {needs}`, or more"
             ),
-        ));
+        };
+        return Err(Failure::new(exit::UNAVAILABLE, text));
     }
     let most = BUFFER_LEN - HEADROOM - ETHERNET_LEN - overhead;
     if mtu > most {

@@ -276,16 +276,12 @@ impl Manager {
             .map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
         let (number, hosts) = (assignment.host, checked.hosts.clone());
         let mut fabric = FabricConfig { cluster: fnv1a(checked.config.cluster.as_bytes()) as u32, ..FabricConfig::default() };
-        let fabric_port = match hosts.get(usize::from(number)) {
-            Some(entry) => {
-                let port = devices::open(&entry.fabric, incarnation, &link)?;
-                let largest = chains.iter().map(|built| built.chain.layout().size).max().unwrap_or(0);
-                let mtus = ports.iter().map(|port| usize::from(port.mtu())).max().unwrap_or(1500);
-                fabric.mtu = devices::fabric_mtu(port.as_ref(), mtus, largest, fabric.mtu, keys.is_some())?;
-                Some(port)
-            }
-            None => None,
-        };
+        let fabric_port = devices::open_fabric(&hosts, number, incarnation, &link)?;
+        if let Some(port) = &fabric_port {
+            let largest = chains.iter().map(|built| built.chain.layout().size).max().unwrap_or(0);
+            let mtus = ports.iter().map(|port| usize::from(port.mtu())).max().unwrap_or(1500);
+            fabric.mtu = devices::fabric_mtu(port.as_ref(), mtus, largest, fabric.mtu, keys.is_some())?;
+        }
         let detection = &checked.config.detection;
         let mut switch = Switch::new(switch_config(&checked.config, assignment.seed, incarnation, fabric, succeeds));
         let empty = holdfast_protection::Flows::new(0, 0, 0, 0);
@@ -520,6 +516,9 @@ impl Manager {
         }
         if let Some(port) = &mut self.fabric_port {
             self.fabric_frames.extend(self.out.hub.to_fabric.drain(..).map(Released::inside));
+            for (node, host) in self.host.hub.take_moved() {
+                port.place(node, host);
+            }
             if !self.fabric_frames.is_empty() {
                 port.transmit(&mut self.fabric_frames, &mut self.arena);
             }
