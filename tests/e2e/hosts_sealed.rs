@@ -1,19 +1,22 @@
-//! A box of three hosts, and somebody else on the network that joins them: who makes packets up, plays recorded ones back, or changes some, is refused and counted.
+//! A box of three hosts, and somebody else on the network that joins them: who makes packets up, plays recorded ones back, or changes some, is refused and counted; on an
+//! Ethernet, and where the hosts have only addresses.
 
 use anyhow::{Context, Result, ensure};
+use holdfast::lab::download::{Download, Plan};
 use holdfast::lab::requirements::*;
-use holdfast::lab::{Interrupt, until};
+use holdfast::lab::{Interrupt, link, until};
 use holdfast::status::Status;
 use holdfast_tests::PATIENCE;
-use holdfast_tests::cluster::{Cluster, SERVING};
+use holdfast_tests::cluster::{Cluster, SERVING, UDP_PORT};
 use holdfast_tests::frames::{Ends, Listener, Sender};
-use holdfast_tests::network::{CLIENT, SERVER, VIRTUAL};
+use holdfast_tests::network::{CLIENT, GIVE_UP, SERVER, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::verdict::{ensure_perfect, ensure_unbroken};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// The bridge between the hosts.
 const BRIDGE: &str = "fabric";
@@ -27,6 +30,12 @@ const CLUSTER: usize = 20;
 const INCARNATION: usize = 24;
 const COUNTER: usize = 36;
 const BODY: usize = 60;
+/// In front of a packet in a datagram.
+const ETHERNET_LEN: usize = 14;
+const IPV4_LEN: usize = 20;
+const UDP_LEN: usize = 8;
+/// Longest time for a download.
+const DOWNLOAD: Duration = Duration::from_secs(90);
 /// Packets of a record.
 const RECORDED: usize = 40;
 /// Where the server would get what nobody has sent.
@@ -36,27 +45,33 @@ fn main() -> ExitCode {
     run(vec![
         test("a_stranger_on_the_network_is_refused", &[NGINX, NFT], a_stranger_on_the_network_is_refused),
         test("what_was_recorded_is_worth_nothing_after_a_restart", &[NGINX, NFT], what_was_recorded_is_worth_nothing_after_a_restart),
+        test("hosts_that_udp_joins_survive_a_host_and_strangers", &[NGINX, NFT, CURL], hosts_that_udp_joins_survive_a_host_and_strangers),
     ])
 }
 
 /// True for a packet that this host has sealed. The witness is the first, because it has the coordinator.
 fn is_of(frame: &[u8], host: &str) -> bool {
-    let number = SERVING.iter().position(|name| *name == host).map(|at| at as u8 + 1);
-    frame.get(12..16) == Some(&SEALED) && frame.get(HOST..HOST + 2) == number.map(|number| [0, number]).as_ref().map(<[u8; 2]>::as_slice)
+    let number = SERVING.iter().position(|name| *name == host).map_or(0, |at| at as u8 + 1);
+    frame.get(12..16) == Some(&SEALED) && frame.get(HOST..HOST + 2) == Some(&[0, number])
 }
 
-/// Packets that a host sends to others, sealed; every frame that goes by is looked at.
-fn record(cluster: &Cluster, host: &str) -> Result<Vec<Vec<u8>>> {
+/// What a host sends to others, with so many bytes in front of its packets: every sealed one of a few. Every frame that goes by is looked at.
+fn record_behind(cluster: &Cluster, host: &str, front: usize) -> Result<Vec<Vec<u8>>> {
     let listener = Listener::open(&cluster.hosts.network, &format!("fab-{host}"))?;
     let mut recorded = Vec::new();
     until(&format!("{host} sends packets to others"), PATIENCE, cluster.lab.interrupt(), || {
         while let Some(frame) = listener.receive()? {
-            ensure!(frame.get(12..14) != Some(&NSH), "a packet went out as it is");
-            recorded.extend(Some(frame).filter(|frame| is_of(frame, host)));
+            let packet = frame.get(front..).unwrap_or_default();
+            ensure!(packet.get(12..14) != Some(&NSH), "a packet went out as it is");
+            recorded.extend(is_of(packet, host).then_some(frame));
         }
         Ok((recorded.len() >= RECORDED).then_some(()))
     })?;
     Ok(recorded)
+}
+
+fn record(cluster: &Cluster, host: &str) -> Result<Vec<Vec<u8>>> {
+    record_behind(cluster, host, 0)
 }
 
 /// Sends frames until a host has counted every one of these reasons, and so often as frames were sent for it.
@@ -155,6 +170,47 @@ fn what_was_recorded_is_worth_nothing_after_a_restart(interrupt: &Interrupt) -> 
     cluster.begin(SERVING[0])?;
     cluster.wait_safe()?;
     provoke(&cluster, SERVING[0], &BTreeMap::from([("replayed", taken)]))?;
+    ensure_unbroken(&held, interrupt)?;
+    let datagrams = stream.finish();
+    ensure!((datagrams.doubled, datagrams.changed, datagrams.flows_alive) == (0, 0, 60), "{datagrams:?}");
+    drop(held);
+    cluster.stop()
+}
+
+/// The hosts have addresses, and no Ethernet of their own. A download and connections go on while the host that serves dies and comes back, and then while somebody
+/// sends datagrams with a host's address that the host has sent before, and others with an address of its own.
+fn hosts_that_udp_joins_survive_a_host_and_strangers(interrupt: &Interrupt) -> Result<()> {
+    let mut cluster = Cluster::start_over_udp(interrupt)?;
+    let sum = cluster.site.add_random("big", 30_000_000)?;
+    let held = cluster.hold(VIRTUAL, 100)?;
+    let plan = Plan { url: format!("http://{VIRTUAL}/big"), bytes_per_second: Some(1_500_000), stalled_after: GIVE_UP };
+    let mut download = Download::start(&cluster.hosts.client, &plan)?;
+    until("the download is under way", PATIENCE, interrupt, || Ok((download.received() > 500_000).then_some(())))?;
+    let (_echo, stream) = cluster.stream(60, 600)?;
+    cluster.wait_safe()?;
+    cluster.wait_serving(SERVING[0], SERVING[0])?;
+    let seen = download.received();
+    cluster.kill(SERVING[0])?;
+    cluster.wait_serving(SERVING[1], SERVING[1])?;
+    ensure_unbroken(&held, interrupt)?;
+    ensure!(!download.is_over()?, "the download was over before the host died: nothing was shown");
+    until("the download goes on", PATIENCE, interrupt, || Ok((download.received() > seen).then_some(())))?;
+    cluster.begin(SERVING[0])?;
+    cluster.wait_safe()?;
+    ensure_unbroken(&held, interrupt)?;
+    let outcome = download.finish(DOWNLOAD, interrupt)?;
+    ensure!(outcome.error.is_none() && outcome.bytes == 30_000_000 && outcome.sum == sum, "{outcome:?}");
+    let recorded = record_behind(&cluster, SERVING[1], ETHERNET_LEN + IPV4_LEN + UDP_LEN)?;
+    provoke(&cluster, SERVING[0], &BTreeMap::from([("replayed", recorded)]))?;
+    let stranger = &cluster.hosts.network;
+    link::address(stranger, BRIDGE, "10.9.0.200/24")?;
+    let socket = stranger.enter(|| UdpSocket::bind("10.9.0.200:7000"))??;
+    let before = cluster.on(SERVING[0])?.status()?.drops.get("unknown_host").copied().unwrap_or(0);
+    until("a stranger's datagrams are counted", PATIENCE, interrupt, || {
+        socket.send_to(b"whoever I am", (Ipv4Addr::new(10, 9, 0, 1), UDP_PORT))?;
+        let now = cluster.on(SERVING[0])?.status()?.drops.get("unknown_host").copied().unwrap_or(0);
+        Ok((now > before).then_some(()))
+    })?;
     ensure_unbroken(&held, interrupt)?;
     let datagrams = stream.finish();
     ensure!((datagrams.doubled, datagrams.changed, datagrams.flows_alive) == (0, 0, 60), "{datagrams:?}");

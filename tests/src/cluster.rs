@@ -20,6 +20,16 @@ pub const WITNESS: &str = "witness";
 /// Hosts that serve the ports, and run runtimes, and one of which has the coordinator that leads.
 pub const EQUALS: [&str; 3] = ["alpha", "beta", "gamma"];
 
+/// The port of hosts that UDP joins.
+pub const UDP_PORT: u16 = 7000;
+
+/// What joins the hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Joined {
+    Ethernet,
+    Udp,
+}
+
 /// Fields are dropped in this order: boxes, etcd, servers, network.
 #[derive(Debug)]
 pub struct Cluster {
@@ -40,15 +50,20 @@ pub struct Cluster {
 impl Cluster {
     /// Builds it, with web servers and a key for its messages, and waits until the box is ready and safe. The coordinator is the witness's.
     pub fn start(interrupt: &Interrupt) -> Result<Cluster> {
-        Cluster::build([SERVING[0], SERVING[1], WITNESS], false, interrupt)
+        Cluster::build([SERVING[0], SERVING[1], WITNESS], false, Joined::Ethernet, interrupt)
+    }
+
+    /// The same with hosts that have addresses, and no Ethernet of their own.
+    pub fn start_over_udp(interrupt: &Interrupt) -> Result<Cluster> {
+        Cluster::build([SERVING[0], SERVING[1], WITNESS], false, Joined::Udp, interrupt)
     }
 
     /// The same with three equal hosts and an etcd.
     pub fn start_equals(interrupt: &Interrupt) -> Result<Cluster> {
-        Cluster::build(EQUALS, true, interrupt)
+        Cluster::build(EQUALS, true, Joined::Ethernet, interrupt)
     }
 
-    fn build(names: [&'static str; 3], are_equal: bool, interrupt: &Interrupt) -> Result<Cluster> {
+    fn build(names: [&'static str; 3], are_equal: bool, joined: Joined, interrupt: &Interrupt) -> Result<Cluster> {
         let mut lab = Lab::new(interrupt.clone())?;
         let options = Options::protected(Chain::Balanced);
         let hosts = Hosts::build(&mut lab, &names, &network::addresses(&options))?;
@@ -68,11 +83,21 @@ impl Cluster {
             Some(etcd) => ("", "{ min: 6, max: 6 }", format!("etcd: {{ endpoints: [\"{}\"] }}\n", etcd.endpoint())),
             None => (", serves: false, runtimes: false, coordinator: true", "{ min: 4, max: 4 }", String::new()),
         };
+        let fabrics = match joined {
+            Joined::Ethernet => vec!["fab0".to_owned(); names.len()],
+            Joined::Udp => {
+                let udp = |address| format!("{{ udp: \"{address}:{UDP_PORT}\" }}");
+                hosts.address_fabric()?.into_iter().map(udp).collect()
+            }
+        };
         let more = format!(
-            "state: {state}\nfabric: {{ key: {key} }}\nhosts:\n  {}: {{ fabric: fab0 }}\n  {}: {{ fabric: fab0 }}\n  {}: {{ fabric: fab0{third} }}\n{section}",
+            "state: {state}\nfabric: {{ key: {key} }}\nhosts:\n  {}: {{ fabric: {} }}\n  {}: {{ fabric: {} }}\n  {}: {{ fabric: {}{third} }}\n{section}",
             names[0],
+            fabrics[0],
             names[1],
+            fabrics[1],
             names[2],
+            fabrics[2],
             state = lab.scratch().join("state").display(),
             key = key.display()
         );
