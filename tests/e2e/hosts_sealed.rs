@@ -7,7 +7,7 @@ use holdfast::lab::requirements::*;
 use holdfast::lab::{Interrupt, link, until};
 use holdfast::status::Status;
 use holdfast_tests::PATIENCE;
-use holdfast_tests::cluster::{Cluster, SERVING, UDP_PORT};
+use holdfast_tests::cluster::{Cluster, SERVING, UDP_PORT, WITNESS};
 use holdfast_tests::frames::{Ends, Listener, Sender};
 use holdfast_tests::network::{CLIENT, GIVE_UP, SERVER, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};
@@ -44,8 +44,17 @@ const FORGED_PORT: u16 = 4999;
 fn main() -> ExitCode {
     run(vec![
         test("a_stranger_on_the_network_is_refused", &[NGINX, NFT], a_stranger_on_the_network_is_refused),
-        test("what_was_recorded_is_worth_nothing_after_a_restart", &[NGINX, NFT], what_was_recorded_is_worth_nothing_after_a_restart),
-        test("hosts_that_udp_joins_survive_a_host_and_strangers", &[NGINX, NFT, CURL], hosts_that_udp_joins_survive_a_host_and_strangers),
+        test(
+            "what_was_recorded_is_worth_nothing_after_a_restart",
+            &[NGINX, NFT],
+            what_was_recorded_is_worth_nothing_after_a_restart,
+        ),
+        test("keys_change_and_nothing_is_lost", &[NGINX, NFT], keys_change_and_nothing_is_lost),
+        test(
+            "hosts_that_udp_joins_survive_a_host_and_strangers",
+            &[NGINX, NFT, CURL],
+            hosts_that_udp_joins_survive_a_host_and_strangers,
+        ),
     ])
 }
 
@@ -173,6 +182,33 @@ fn what_was_recorded_is_worth_nothing_after_a_restart(interrupt: &Interrupt) -> 
     ensure_unbroken(&held, interrupt)?;
     let datagrams = stream.finish();
     ensure!((datagrams.doubled, datagrams.changed, datagrams.flows_alive) == (0, 0, 60), "{datagrams:?}");
+    drop(held);
+    cluster.stop()
+}
+
+/// The operator changes the key under load, a host at a time: the new one behind the old one, then in front, then alone. Not a datagram is lost.
+fn keys_change_and_nothing_is_lost(interrupt: &Interrupt) -> Result<()> {
+    const NUMBER: u8 = 9;
+    let mut cluster = Cluster::start(interrupt)?;
+    let held = cluster.hold(VIRTUAL, 60)?;
+    let (_echo, stream) = cluster.stream(60, 600)?;
+    cluster.wait_safe()?;
+    ensure!(record(&cluster, SERVING[1])?[0][KEY] != NUMBER, "the new key is not there yet");
+    let old = std::fs::read_to_string(cluster.key_file())?;
+    let (old, new) = (old.trim(), format!("{NUMBER}:{}", "5a".repeat(32)));
+    for lines in [format!("{old}\n{new}\n"), format!("{new}\n{old}\n"), format!("{new}\n")] {
+        std::fs::write(cluster.key_file(), lines)?;
+        for host in [SERVING[0], WITNESS, SERVING[1]] {
+            cluster.reload_keys(host)?;
+        }
+    }
+    ensure!(
+        record(&cluster, SERVING[1])?.last().is_some_and(|packet| packet[KEY] == NUMBER),
+        "packets are sealed under the new key"
+    );
+    ensure_unbroken(&held, interrupt)?;
+    ensure_perfect(&stream.finish(), 60)?;
+    cluster.wait_safe()?;
     drop(held);
     cluster.stop()
 }

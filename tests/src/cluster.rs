@@ -6,12 +6,13 @@ use anyhow::{Context, Result, ensure};
 use holdfast::lab::etcd::Etcd;
 use holdfast::lab::hosts::{self, Hosts};
 use holdfast::lab::nginx::{self, Nginx, Site};
-use holdfast::lab::process::signal_pid;
+use holdfast::lab::process::{Process, signal_pid};
 use holdfast::lab::running::RunningBox;
 use holdfast::lab::{Interrupt, Lab, keepalive, udp, until};
 use holdfast::status::{self, Leader, Protected, Status};
 use rustix::process::Signal;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 /// The hosts that serve the ports, and run runtimes.
 pub const SERVING: [&str; 2] = ["alpha", "beta"];
@@ -138,6 +139,23 @@ impl Cluster {
     pub fn on(&self, name: &str) -> Result<&RunningBox> {
         let place = self.boxes.iter().find(|(other, _)| *other == name);
         place.and_then(|(_, running)| running.as_ref()).with_context(|| format!("{name} is dead"))
+    }
+
+    /// The file with the keys of all hosts.
+    pub fn key_file(&self) -> PathBuf {
+        self.lab.scratch().join("key")
+    }
+
+    /// Has a host read its keys again; returns when it has.
+    pub fn reload_keys(&mut self, name: &str) -> Result<()> {
+        let interrupt = self.lab.interrupt().clone();
+        let place = self.boxes.iter_mut().find(|(other, _)| *other == name).context("a host of the cluster")?;
+        let process = place.1.as_mut().with_context(|| format!("{name} is dead"))?.process();
+        let answers = |process: &Process| process.stderr().matches("SIGHUP: key ").count();
+        let before = answers(process);
+        process.signal(Signal::HUP)?;
+        let has_read = |process: &Process| Ok((answers(process) > before).then_some(()));
+        process.wait_while_running("the keys are read", PATIENCE, &interrupt, has_read)
     }
 
     /// Kills every process of a host at once, as a power cut would, and waits until the coordinator has noticed, if that is not dead for good: before, it cannot

@@ -271,8 +271,8 @@ impl Hub {
                 None if self.local.is_some() => {
                     packet.layers = Default::default();
                     // A message is sealed by its sender.
-                    let is_whole = ethertype == ETHERTYPE_FABRIC
-                        || self.sealed.as_mut().is_none_or(|sealed| sealed.seal(&mut packet));
+                    let is_whole =
+                        ethertype == ETHERTYPE_FABRIC || self.sealed.as_mut().is_none_or(|sealed| sealed.seal(&mut packet));
                     match is_whole {
                         true => out.to_fabric.push(packet),
                         false => self.drop(packet, DropReason::FrameTooLarge, pool),

@@ -10,7 +10,8 @@ use crate::address::{COORDINATOR, NodeId, host_of, manager_of};
 use crate::channel::{Fabric, FabricConfig};
 use crate::coordinator::RuntimeStatus;
 use crate::message::{
-    Control, Drain, Failover, FlowInfo, Member, MemberState, Order, Protected, Refusal, Report, Sealing, Standing, TraceStep, kind,
+    Control, Drain, Failover, FlowInfo, Member, MemberState, Order, Protected, Refusal, Report, Sealing, Standing, TraceStep,
+    kind,
 };
 use crate::quorum::{Change, Quorum};
 use crate::rules::{Rule, RuleSet};
@@ -350,7 +351,9 @@ impl Manager {
                     let heard = host.and_then(|host| self.quorum.as_mut().and_then(|quorum| quorum.handle_beat(host, &beat)));
                     self.change(heard);
                 }
-                Ok(Control::Sealing(sealing)) if host_of(record.from.node).is_some() => self.sealings.push((record.from, sealing)),
+                Ok(Control::Sealing(sealing)) if host_of(record.from.node).is_some() => {
+                    self.sealings.push((record.from, sealing))
+                }
                 Ok(message) => self.handle_runtime(record.from, message),
                 Err(reason) => self.drops.count(reason),
             }

@@ -100,13 +100,7 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mi
                 Fabric::Udp(address(&settings.udp).map_err(|message| place.key("udp").mistake(message))?)
             }
         };
-        Ok(HostEntry {
-            name: name.clone(),
-            fabric,
-            has_ports: host.serves,
-            has_runtimes: host.runtimes,
-            devices,
-        })
+        Ok(HostEntry { name: name.clone(), fabric, has_ports: host.serves, has_runtimes: host.runtimes, devices })
     };
     let mut entries = hosts.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
     joined(config, &entries, spot)?;
@@ -139,13 +133,15 @@ fn joined(config: &Config, entries: &[HostEntry], spot: Spot<'_>) -> Result<(), 
         let (first, place) = (&entries[0], spot.key(&entry.name).key("fabric"));
         let Fabric::Udp(address) = &entry.fabric else {
             if let Fabric::Udp(_) = first.fabric {
-                return Err(place.mistake(format!("host `{}` is joined by UDP, and this one by a device: all are joined alike", first.name)));
+                return Err(place
+                    .mistake(format!("host `{}` is joined by UDP, and this one by a device: all are joined alike", first.name)));
             }
             continue;
         };
         match first.fabric {
             Fabric::Device(_) => {
-                return Err(place.mistake(format!("host `{}` is joined by a device, and this one by UDP: all are joined alike", first.name)));
+                return Err(place
+                    .mistake(format!("host `{}` is joined by a device, and this one by UDP: all are joined alike", first.name)));
             }
             Fabric::Udp(other) if other.is_ipv4() != address.is_ipv4() => {
                 let message = format!("{address} and {other}, of host `{}`, are of different address families", first.name);

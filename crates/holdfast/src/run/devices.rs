@@ -87,13 +87,7 @@ fn open_by(
 ///
 /// # Errors
 /// If a packet of `mtu` bytes in its encapsulation, or a flow's state of `state` bytes in its message, would not fit there, or such a packet not into a buffer.
-pub(super) fn fabric_mtu(
-    port: &dyn Port,
-    mtu: usize,
-    state: usize,
-    wanted: usize,
-    is_sealed: bool,
-) -> Result<usize, Failure> {
+pub(super) fn fabric_mtu(port: &dyn Port, mtu: usize, state: usize, wanted: usize, is_sealed: bool) -> Result<usize, Failure> {
     let has = usize::from(port.mtu());
     let overhead = ENCAPSULATION_LEN + if is_sealed { SEAL_LEN } else { 0 };
     let needs = (mtu + overhead).max(state + RECORD_ROOM);
@@ -114,7 +108,9 @@ pub(super) fn fabric_mtu(
     if mtu > most {
         return Err(Failure::new(
             exit::UNAVAILABLE,
-            format!("a port has an MTU of {mtu}, and a packet buffer holds {most} as packets travel between hosts: set it to that, or less"),
+            format!(
+                "a port has an MTU of {mtu}, and a packet buffer holds {most} as packets travel between hosts: set it to that, or less"
+            ),
         ));
     }
     // Its own header does not count.

@@ -108,7 +108,9 @@ impl Udp {
                 "no device of this host has the address {}: `ip address` lists those that are there",
                 local.ip()
             )),
-            ErrorKind::AddrInUse => PortError::Busy(format!("another program has UDP port {}: `ss -lunp` names it", local.port())),
+            ErrorKind::AddrInUse => {
+                PortError::Busy(format!("another program has UDP port {}: `ss -lunp` names it", local.port()))
+            }
             _ => PortError::Unavailable(format!("UDP at {local}: {error}")),
         };
         let hosts: Vec<_> = addresses.iter().map(|address| (*address != local).then_some(*address)).collect();
@@ -127,7 +129,8 @@ impl Udp {
         let path = match (known, ways.into_iter().find_map(Result::err)) {
             (Some(path), _) => path,
             (None, Some(error)) => {
-                let text = format!("no way leads from {local} to any other host ({error}): `ip route get ADDRESS` shows the ways");
+                let text =
+                    format!("no way leads from {local} to any other host ({error}): `ip route get ADDRESS` shows the ways");
                 return Err(PortError::Unavailable(text));
             }
             (None, None) => return Err(PortError::Unavailable("there is no other host".to_owned())),
@@ -166,9 +169,8 @@ impl Udp {
         while sent < messages.len() {
             let rest = &mut messages[sent..];
             // SAFETY: whoever calls has let every name and vector of these messages point to something that outlives the call; the kernel only reads it.
-            let done = unsafe {
-                libc::sendmmsg(self.socket.as_raw_fd(), rest.as_mut_ptr(), rest.len() as u32, libc::MSG_DONTWAIT)
-            };
+            let done =
+                unsafe { libc::sendmmsg(self.socket.as_raw_fd(), rest.as_mut_ptr(), rest.len() as u32, libc::MSG_DONTWAIT) };
             if done > 0 {
                 sent += done as usize;
                 self.up = true;
@@ -272,9 +274,9 @@ impl Port for Udp {
         let mut received = core::mem::take(&mut self.received);
         received.extend(self.spare.drain(..got as usize));
         for ((mut packet, message), name) in received.drain(..).zip(&messages).zip(&names) {
-            let is_known = name.read().is_some_and(|(ip, port)| {
-                self.hosts.iter().flatten().any(|host| host.ip() == ip && host.port() == port)
-            });
+            let is_known = name
+                .read()
+                .is_some_and(|(ip, port)| self.hosts.iter().flatten().any(|host| host.ip() == ip && host.port() == port));
             let is_whole = message.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
             let reason = match (is_known, is_whole) {
                 (false, _) => Some(DropReason::UnknownHost),

@@ -220,9 +220,8 @@ impl Seal {
             Some(None) => return false,
             None => {
                 let peer = Peer { node: header.source.get(), incarnation: header.source_incarnation.get() };
-                let derived = named(self.cluster, peer, header.source_life.get(), |name| {
-                    self.roots.derive_numbered(header.key, name)
-                });
+                let derived =
+                    named(self.cluster, peer, header.source_life.get(), |name| self.roots.derive_numbered(header.key, name));
                 let Some(derived) = derived else { return false };
                 made = derived;
                 &made

@@ -37,17 +37,22 @@ impl Sealed {
     fn hear(&mut self, host: u16, incarnation: u32, sealing: &Sealing, now: u64) {
         self.seal.handle_announced(host, incarnation, (sealing.life, sealing.counter), now);
         let is_gone = |node: &NodeId, place: &u16| *place == host && !sealing.nodes.contains(node);
-        let gone: Vec<NodeId> =
-            self.places.iter().filter(|(node, place)| is_gone(node, place)).map(|(node, _)| *node).collect();
+        let gone: Vec<NodeId> = self.places.iter().filter(|(node, place)| is_gone(node, place)).map(|(node, _)| *node).collect();
         for node in gone {
             self.places.remove(&node);
-            self.moved.push((node, None));
+            self.note_moved(node, None);
         }
         for node in &sealing.nodes {
             if self.places.insert(*node, host) != Some(host) {
-                self.moved.push((*node, Some(host)));
+                self.note_moved(*node, Some(host));
             }
         }
+    }
+
+    /// What was said of a node before is not asked for any more.
+    fn note_moved(&mut self, node: NodeId, host: Option<u16>) {
+        self.moved.retain(|(other, _)| *other != node);
+        self.moved.push((node, host));
     }
 }
 
@@ -84,9 +89,11 @@ impl Hub {
 
     /// Hears how other hosts seal, and tells them how this one does.
     pub(super) fn keep_sealing(&mut self, now: u64) {
-        let Hub { manager, sealed: Some(sealed), local, is_serving, .. } = self else { return };
+        let Hub { manager, sealed, local, is_serving, .. } = self;
+        let heard = manager.take_sealings();
+        let Some(sealed) = sealed else { return };
         let me = manager.fabric().me();
-        for (from, sealing) in manager.take_sealings() {
+        for (from, sealing) in heard {
             // What was meant for an earlier life of this one would let in what that one has taken already.
             if let Some(host) = host_of(from.node).filter(|host| sealing.to == me.incarnation && *host < sealed.config.hosts) {
                 sealed.hear(host, from.incarnation, &sealing, now);

@@ -209,14 +209,9 @@ fn keys_change_and_no_packet_is_lost() {
     let mut bench = Bench::new();
     let plain = bench.plain(64);
     let mut late = None;
-    for (for_a, for_b) in [
-        (&[1, 2][..], &[1][..]),
-        (&[1, 2], &[1, 2]),
-        (&[2, 1], &[1, 2]),
-        (&[2, 1], &[2, 1]),
-        (&[2], &[2, 1]),
-        (&[2], &[2]),
-    ] {
+    for (for_a, for_b) in
+        [(&[1, 2][..], &[1][..]), (&[1, 2], &[1, 2]), (&[2, 1], &[1, 2]), (&[2, 1], &[2, 1]), (&[2], &[2, 1]), (&[2], &[2])]
+    {
         a.set_keys(&ring(for_a));
         b.set_keys(&ring(for_b));
         for _ in 0..3 {
