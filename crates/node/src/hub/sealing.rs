@@ -117,3 +117,166 @@ impl Hub {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::{FIRST_RUNTIME, MANAGER, mac_of, mac_of_life};
+    use crate::channel::{FabricConfig, Key};
+    use crate::hub::HubOut;
+    use crate::manager::Manager;
+    use crate::seal::is_sealed;
+    use crate::switch::{Switch, SwitchConfig};
+    use core::num::NonZeroU64;
+    use holdfast_wire::nsh::{Outer, encapsulate, index};
+    use holdfast_wire::{MemoryPool, PacketPool};
+
+    const MILLISECOND: u64 = 1_000_000;
+    const HOSTS: u16 = 2;
+    const PATIENCE: u64 = 100 * MILLISECOND;
+
+    fn switch() -> Switch {
+        Switch::new(SwitchConfig {
+            me: Peer { node: SWITCH, incarnation: 1 },
+            number: 1,
+            flows: 16,
+            seed: 1,
+            tick_interval: 20 * MILLISECOND,
+            patience: 3000 * MILLISECOND,
+            fabric: FabricConfig::default(),
+            succeeds: false,
+        })
+    }
+
+    fn hub(host: u16, incarnation: u32) -> Hub {
+        let me = Peer { node: manager_of(host), incarnation };
+        let mut hub = Hub::new(switch(), Manager::new(me, FabricConfig::default()));
+        hub.join(HOSTS, PATIENCE, 0);
+        let ring = KeyRing::new(vec![Key { number: 1, secret: [7; 32] }]).unwrap();
+        let life = NonZeroU64::new(u64::from(incarnation) * 256 + u64::from(host) + 1).unwrap();
+        hub.authenticate(SealConfig { cluster: 0, host, hosts: HOSTS, incarnation, life, patience: PATIENCE }, &ring);
+        hub
+    }
+
+    /// Hosts that hear each other.
+    struct World {
+        hubs: Vec<Hub>,
+        pool: MemoryPool,
+        now: u64,
+    }
+
+    impl World {
+        fn run(&mut self, time: u64) {
+            for _ in 0..time / MILLISECOND {
+                self.now += MILLISECOND;
+                for from in 0..self.hubs.len() {
+                    let mut out = HubOut::default();
+                    self.hubs[from].turn(self.now, &mut out, &mut self.pool);
+                    let mut frames = out.to_fabric;
+                    self.hubs[1 - from].handle_fabric(&mut frames, self.now, &mut HubOut::default(), &mut self.pool);
+                }
+            }
+        }
+
+        fn drops(&self, host: usize, reason: DropReason) -> u64 {
+            self.hubs[host].drops().get(reason)
+        }
+
+        fn packet(&mut self) -> Packet {
+            let mut packet = self.pool.take().unwrap();
+            assert!(packet.copy_from(&[0; 64]));
+            let source = mac_of_life(Peer { node: FIRST_RUNTIME, incarnation: 1 });
+            let outer = Outer { destination: mac_of(MANAGER + 1), source, index: index::MARK };
+            assert!(encapsulate(&mut packet, outer));
+            packet
+        }
+
+        /// Takes a packet to the second host, as it is or sealed by the first.
+        fn arrives(&mut self, packet: Packet) {
+            let (now, pool) = (self.now, &mut self.pool);
+            self.hubs[1].handle_fabric(&mut vec![packet], now, &mut HubOut::default(), pool);
+        }
+
+        fn arrives_sealed(&mut self) {
+            let mut packet = self.packet();
+            assert!(self.hubs[0].sealed.as_mut().unwrap().seal(&mut packet));
+            assert!(is_sealed(packet.bytes()));
+            self.arrives(packet);
+        }
+    }
+
+    fn world() -> World {
+        World { hubs: vec![hub(0, 5), hub(1, 5)], pool: MemoryPool::new(64), now: 0 }
+    }
+
+    /// Hosts tell each other who lives where, and say it again when that changes, before the next beat.
+    #[test]
+    fn hosts_say_who_lives_there() {
+        let mut world = world();
+        let runtime = Peer { node: FIRST_RUNTIME, incarnation: 1 };
+        world.hubs[0].note_local(runtime);
+        world.run(3 * PATIENCE);
+        assert_eq!(world.hubs[1].take_moved(), [(FIRST_RUNTIME, Some(0)), (MANAGER, Some(0))]);
+        assert_eq!(world.hubs[1].take_moved(), []);
+        world.hubs[0].begin(switch());
+        world.hubs[0].handle_buried(runtime);
+        world.run(3 * MILLISECOND);
+        let mut moved = world.hubs[1].take_moved();
+        moved.sort();
+        assert_eq!(moved, [(SWITCH, Some(0)), (FIRST_RUNTIME, None)]);
+        world.hubs[0].retire(&mut world.pool);
+        world.run(3 * MILLISECOND);
+        assert_eq!(world.hubs[1].take_moved(), [(SWITCH, None)]);
+    }
+
+    /// A packet that is not sealed is dropped where there is a key, and a sealed one where there is none.
+    #[test]
+    fn hubs_agree_on_what_is_sealed() {
+        let mut world = world();
+        world.run(3 * PATIENCE);
+        let packet = world.packet();
+        world.arrives(packet);
+        assert_eq!(world.drops(1, DropReason::Unsealed), 1);
+        // It was opened: a manager has no use for a packet.
+        world.arrives_sealed();
+        assert_eq!(world.drops(1, DropReason::Malformed), 1);
+        world.hubs[1].sealed = None;
+        world.arrives_sealed();
+        assert_eq!(world.drops(1, DropReason::Unauthenticated), 1);
+        assert_eq!(world.hubs[1].drops().total(), 3);
+        assert_eq!(world.pool.free(), world.pool.total());
+    }
+
+    /// The receiver is started again, then the sender: neither waits for a beat to be heard.
+    #[test]
+    fn a_new_life_is_told_at_once() {
+        let mut world = world();
+        world.run(3 * PATIENCE);
+        for (restarted, incarnation) in [(1, 6), (0, 6)] {
+            world.hubs[restarted] = hub(restarted as u16, incarnation);
+            let before = world.drops(1, DropReason::Unannounced);
+            world.arrives_sealed();
+            assert_eq!(world.drops(1, DropReason::Unannounced), before + 1, "{restarted}");
+            world.run(40 * MILLISECOND);
+            let before = world.drops(1, DropReason::Malformed);
+            world.arrives_sealed();
+            assert_eq!(world.drops(1, DropReason::Malformed), before + 1, "{restarted}");
+        }
+    }
+
+    /// An announcement that waited for the life before says nothing to this one.
+    #[test]
+    fn what_was_meant_for_an_earlier_life_is_not_heard() {
+        let mut world = world();
+        world.run(3 * PATIENCE);
+        world.hubs[1] = hub(1, 6);
+        let said = |to| Sealing { to, life: 1, counter: 0, nodes: vec![FIRST_RUNTIME] };
+        world.hubs[0].manager.fabric().set_peer(Peer { node: manager_of(1), incarnation: 6 });
+        world.hubs[0].sealed = None;
+        for (to, expected) in [(5, vec![]), (6, vec![(FIRST_RUNTIME, Some(0))])] {
+            assert!(world.hubs[0].manager.tell_sealing(1, said(to)));
+            world.run(3 * PATIENCE);
+            assert_eq!(world.hubs[1].take_moved(), expected, "to {to}");
+        }
+    }
+}
