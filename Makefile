@@ -59,13 +59,14 @@ sim: build ## SEEDS worlds of the deterministic simulator
 e2e: build ## Real clients and servers in network namespaces (root)
 	$(CARGO) test --locked -p holdfast-tests --no-fail-fast
 
-bench: build ## What the machinery costs per packet, message, replica, recovery and migration (bench/README.md)
+bench: build ## What the machinery costs per packet, message, seal, replica, recovery and migration (bench/README.md)
 	$(HOLDFAST_BIN) bench datapath
 	for flows in 10000 1000000; do $(HOLDFAST_BIN) bench datapath --flows $$flows; done
 	$(HOLDFAST_BIN) bench replication
 	$(HOLDFAST_BIN) bench recovery
 	$(HOLDFAST_BIN) bench migration
 	$(HOLDFAST_BIN) bench messages
+	$(HOLDFAST_BIN) bench sealing
 
 clean: ## Remove what was built
 	rm -rf target

@@ -6,12 +6,13 @@ use anyhow::{Context, Result, ensure};
 use holdfast::lab::etcd::Etcd;
 use holdfast::lab::hosts::{self, Hosts};
 use holdfast::lab::nginx::{self, Nginx, Site};
-use holdfast::lab::process::signal_pid;
+use holdfast::lab::process::{Process, signal_pid};
 use holdfast::lab::running::RunningBox;
 use holdfast::lab::{Interrupt, Lab, keepalive, udp, until};
 use holdfast::status::{self, Leader, Protected, Status};
 use rustix::process::Signal;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 /// The hosts that serve the ports, and run runtimes.
 pub const SERVING: [&str; 2] = ["alpha", "beta"];
@@ -19,6 +20,16 @@ pub const SERVING: [&str; 2] = ["alpha", "beta"];
 pub const WITNESS: &str = "witness";
 /// Hosts that serve the ports, and run runtimes, and one of which has the coordinator that leads.
 pub const EQUALS: [&str; 3] = ["alpha", "beta", "gamma"];
+
+/// The port of hosts that UDP joins.
+pub const UDP_PORT: u16 = 7000;
+
+/// What joins the hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Joined {
+    Ethernet,
+    Udp,
+}
 
 /// Fields are dropped in this order: boxes, etcd, servers, network.
 #[derive(Debug)]
@@ -40,15 +51,20 @@ pub struct Cluster {
 impl Cluster {
     /// Builds it, with web servers and a key for its messages, and waits until the box is ready and safe. The coordinator is the witness's.
     pub fn start(interrupt: &Interrupt) -> Result<Cluster> {
-        Cluster::build([SERVING[0], SERVING[1], WITNESS], false, interrupt)
+        Cluster::build([SERVING[0], SERVING[1], WITNESS], false, Joined::Ethernet, interrupt)
+    }
+
+    /// The same with hosts that have addresses, and no Ethernet of their own.
+    pub fn start_over_udp(interrupt: &Interrupt) -> Result<Cluster> {
+        Cluster::build([SERVING[0], SERVING[1], WITNESS], false, Joined::Udp, interrupt)
     }
 
     /// The same with three equal hosts and an etcd.
     pub fn start_equals(interrupt: &Interrupt) -> Result<Cluster> {
-        Cluster::build(EQUALS, true, interrupt)
+        Cluster::build(EQUALS, true, Joined::Ethernet, interrupt)
     }
 
-    fn build(names: [&'static str; 3], are_equal: bool, interrupt: &Interrupt) -> Result<Cluster> {
+    fn build(names: [&'static str; 3], are_equal: bool, joined: Joined, interrupt: &Interrupt) -> Result<Cluster> {
         let mut lab = Lab::new(interrupt.clone())?;
         let options = Options::protected(Chain::Balanced);
         let hosts = Hosts::build(&mut lab, &names, &network::addresses(&options))?;
@@ -68,11 +84,21 @@ impl Cluster {
             Some(etcd) => ("", "{ min: 6, max: 6 }", format!("etcd: {{ endpoints: [\"{}\"] }}\n", etcd.endpoint())),
             None => (", serves: false, runtimes: false, coordinator: true", "{ min: 4, max: 4 }", String::new()),
         };
+        let fabrics = match joined {
+            Joined::Ethernet => vec!["fab0".to_owned(); names.len()],
+            Joined::Udp => {
+                let udp = |address| format!("{{ udp: \"{address}:{UDP_PORT}\" }}");
+                hosts.address_fabric()?.into_iter().map(udp).collect()
+            }
+        };
         let more = format!(
-            "state: {state}\nfabric: {{ key: {key} }}\nhosts:\n  {}: {{ fabric: fab0 }}\n  {}: {{ fabric: fab0 }}\n  {}: {{ fabric: fab0{third} }}\n{section}",
+            "state: {state}\nfabric: {{ key: {key} }}\nhosts:\n  {}: {{ fabric: {} }}\n  {}: {{ fabric: {} }}\n  {}: {{ fabric: {}{third} }}\n{section}",
             names[0],
+            fabrics[0],
             names[1],
+            fabrics[1],
             names[2],
+            fabrics[2],
             state = lab.scratch().join("state").display(),
             key = key.display()
         );
@@ -113,6 +139,23 @@ impl Cluster {
     pub fn on(&self, name: &str) -> Result<&RunningBox> {
         let place = self.boxes.iter().find(|(other, _)| *other == name);
         place.and_then(|(_, running)| running.as_ref()).with_context(|| format!("{name} is dead"))
+    }
+
+    /// The file with the keys of all hosts.
+    pub fn key_file(&self) -> PathBuf {
+        self.lab.scratch().join("key")
+    }
+
+    /// Has a host read its keys again; returns when it has.
+    pub fn reload_keys(&mut self, name: &str) -> Result<()> {
+        let interrupt = self.lab.interrupt().clone();
+        let place = self.boxes.iter_mut().find(|(other, _)| *other == name).context("a host of the cluster")?;
+        let process = place.1.as_mut().with_context(|| format!("{name} is dead"))?.process();
+        let answers = |process: &Process| process.stderr().matches("SIGHUP: key ").count();
+        let before = answers(process);
+        process.signal(Signal::HUP)?;
+        let has_read = |process: &Process| Ok((answers(process) > before).then_some(()));
+        process.wait_while_running("the keys are read", PATIENCE, &interrupt, has_read)
     }
 
     /// Kills every process of a host at once, as a power cut would, and waits until the coordinator has noticed, if that is not dead for good: before, it cannot

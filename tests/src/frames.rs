@@ -1,8 +1,9 @@
-//! Raw frames: a sender on a device, good frames to start from, and what can be done to them.
+//! Raw frames: a sender and a listener on a device, good frames to start from, and what can be done to them.
 
 use anyhow::{Context, Result};
 use holdfast::lab::Namespace;
-use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, sendto, socket};
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, bind, recv, sendto, socket};
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -18,18 +19,50 @@ impl Sender {
     pub fn open(namespace: &Namespace, device: &str) -> Result<Sender> {
         namespace.enter(|| {
             let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)?;
-            // The address of the interface itself carries its index, which is all that a raw socket looks at.
-            let device = nix::ifaddrs::getifaddrs()?
-                .filter(|entry| entry.interface_name == device)
-                .find_map(|entry| entry.address.and_then(|address| address.as_link_addr().copied()))
-                .with_context(|| format!("{device} has no link address"))?;
-            Ok(Sender { socket, device })
+            Ok(Sender { socket, device: link(device)? })
         })?
     }
 
     /// Sends one frame. Frames that the kernel itself refuses (shorter than an Ethernet header, longer than the MTU) are an error.
     pub fn send(&self, frame: &[u8]) -> nix::Result<()> {
         sendto(self.socket.as_raw_fd(), frame, &self.device, MsgFlags::empty()).map(drop)
+    }
+}
+
+/// The address of the interface itself: it carries its index, which is all that a raw socket looks at.
+fn link(device: &str) -> Result<LinkAddr> {
+    nix::ifaddrs::getifaddrs()?
+        .filter(|entry| entry.interface_name == device)
+        .find_map(|entry| entry.address.and_then(|address| address.as_link_addr().copied()))
+        .with_context(|| format!("{device} has no link address"))
+}
+
+/// Sees the frames that come in and go out by one device, as long as it is looked at often enough; at first also some of other devices.
+#[derive(Debug)]
+pub struct Listener(OwnedFd);
+
+impl Listener {
+    /// On `device` inside `namespace`.
+    pub fn open(namespace: &Namespace, device: &str) -> Result<Listener> {
+        namespace.enter(|| {
+            let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+            let socket = socket(AddressFamily::Packet, SockType::Raw, flags, SockProtocol::EthAll)?;
+            bind(socket.as_raw_fd(), &link(device)?)?;
+            Ok(Listener(socket))
+        })?
+    }
+
+    /// The next frame that has come.
+    pub fn receive(&self) -> nix::Result<Option<Vec<u8>>> {
+        let mut frame = vec![0; 1 << 16];
+        match recv(self.0.as_raw_fd(), &mut frame, MsgFlags::empty()) {
+            Ok(len) => {
+                frame.truncate(len);
+                Ok(Some(frame))
+            }
+            Err(Errno::EAGAIN) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The section `hosts:` of the configuration.
 
-use holdfast::config::{self, Checked};
+use holdfast::config::{self, Checked, Fabric};
 
 const BOX: &str =
     "cluster: edge\nports: { inside: { device: v0, address: 10.0.0.1/24 }, outside: { device: v1, address: 198.51.100.1/24 } }
@@ -56,6 +56,46 @@ fn mistakes_have_their_place() {
             "state: /s\nhosts: { a: { fabric: f0 }, .b: { fabric: f0 } }",
             "7:29: a host's name is 1 to 48 letters, digits, `-`, `_` or `.`, and does not begin with `.`",
         ),
+        (
+            "state: /s\nhosts: { a: { fabric: { udp: 10.9.0.1:7000 } }, b: { fabric: { udp: 10.9.0.2:7000 } } }",
+            "7:30: `udp` needs `fabric: { key: FILE }`: without a key the box would believe whoever can send datagrams; `holdfast keygen FILE` makes one",
+        ),
+        (
+            "state: /s\nfabric: { key: k }\nhosts: { a: { fabric: { udp: 10.9.0.1:7000 } }, b: { fabric: f0 } }",
+            "8:62: host `a` is joined by UDP, and this one by a device: all are joined alike",
+        ),
+        (
+            "state: /s\nfabric: { key: k }\nhosts: { a: { fabric: f0 }, b: { fabric: { udp: 10.9.0.1:7000 } } }",
+            "8:42: host `a` is joined by a device, and this one by UDP: all are joined alike",
+        ),
+        (
+            "state: /s\nfabric: { key: k }\nhosts: { a: { fabric: { udp: 10.9.0.1:7000 } }, b: { fabric: { udp: 10.9.0.1:7000 } } }",
+            "8:69: host `a` has this address and port already",
+        ),
+        (
+            "state: /s\nfabric: { key: k }\nhosts: { a: { fabric: { udp: 10.9.0.1:7000 } }, b: { fabric: { udp: \"[2001:db8::2]:7000\" } } }",
+            "8:69: [2001:db8::2]:7000 and 10.9.0.1:7000, of host `a`, are of different address families",
+        ),
+        (
+            "state: /s\nfabric: { key: k }\nhosts: { a: { fabric: { udp: 10.9.0.1 } }, b: { fabric: f0 } }",
+            "8:30: `10.9.0.1` is no address with a port, like 10.9.0.1:7000 or [2001:db8::1]:7000",
+        ),
+        (
+            "state: /s\nfabric: { key: k }\nhosts: { a: { fabric: { udp: 0.0.0.0:7000 } }, b: { fabric: f0 } }",
+            "8:30: `0.0.0.0` is no address of a host: the others send there, and know by it who has sent",
+        ),
+        (
+            "state: /s\nfabric: { key: k }\nhosts: { a: { fabric: { udp: 10.9.0.1:0 } }, b: { fabric: f0 } }",
+            "8:30: the port is 0: the others could not send there",
+        ),
+        (
+            "state: /s\nhosts: { a: { fabric: { ucp: 10.9.0.1:7000 } }, b: { fabric: f0 } }",
+            "7:25: there is no key `ucp` here: `udp`; did you mean `udp`?",
+        ),
+        (
+            "state: /s\nhosts: { a: { fabric: 7 }, b: { fabric: f0 } }",
+            "7:23: a device's name, or `{ udp: ADDRESS:PORT }`, is expected here, not integer `7`",
+        ),
     ];
     for (section, expected) in cases {
         let said = read(section).err().unwrap_or_default();
@@ -110,4 +150,15 @@ fn a_host_has_its_own_ports_and_one_that_serves_none_has_none() {
         checked.ports.into_iter().map(|(_, device)| device).collect::<Vec<_>>()
     };
     assert_eq!((ports_of(0), ports_of(1), ports_of(2)), (vec![], vec!["v0".into(), "w1".into()], vec!["v0".into(), "v1".into()]));
+}
+
+/// Hosts that no Ethernet joins have addresses instead, in the order of the hosts.
+#[test]
+fn hosts_may_be_joined_by_udp() {
+    let checked = checked(
+        "state: /s\nfabric: { key: k }\nhosts:\n  a: { fabric: { udp: 10.9.0.1:7000 } }\n  b: { fabric: { udp: 10.9.0.2:7001 }, coordinator: true }\n",
+    );
+    let fabrics: Vec<&Fabric> = checked.hosts.iter().map(|host| &host.fabric).collect();
+    let address = |text: &str| Fabric::Udp(text.parse().unwrap_or_else(|error| panic!("{error}")));
+    assert_eq!(fabrics, [&address("10.9.0.2:7001"), &address("10.9.0.1:7000")]);
 }

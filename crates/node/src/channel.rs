@@ -16,11 +16,11 @@
 //! In: frames, records to send, the time. Out: frames, records in order, news of a peer's new life. Never: allocation per frame
 //! once the queues have grown to their working size.
 
-mod format;
+pub(crate) mod format;
 mod inbox;
-mod keys;
+pub(crate) mod keys;
 mod link;
-mod replay;
+pub(crate) mod replay;
 
 pub use format::Overheard;
 pub use inbox::{Arrived, Inbox};

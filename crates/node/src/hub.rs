@@ -7,16 +7,21 @@
 //! Several hosts make one box. Each has a hub; what is for nobody here goes to the others by the fabric's port, and what comes from there is for somebody
 //! here or is none of this hub's business. One of them serves the ports at a time ([`quorum`](crate::quorum)): the switch lives there, and there all
 //! packets pass the fence, also those that runtimes of other hosts release. When service changes hands, a new life of the switch begins as after its death.
+//! With the cluster's keys packets between hosts are [sealed](crate::seal); messages are anyhow.
 //!
 //! In: packets with their keys from the edge, frames from processes and from other hosts, what becomes of processes, the time. Out: a [`HubOut`]. Never: I/O.
 
+mod sealing;
+
 use crate::address::{COORDINATOR, FIRST_RUNTIME, NodeId, SWITCH, mac_of, mac_of_life, node_of};
 use crate::manager::{Manager, Wish};
+use crate::seal::is_sealed;
 use crate::switch::Switch;
 use holdfast_protection::{Fence, Peer, Released};
 use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH, Mac};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
+use sealing::Sealed;
 
 /// What the hub wants done.
 #[derive(Debug, Default)]
@@ -42,6 +47,8 @@ pub struct Hub {
     is_undecided: bool,
     /// Of several hosts: processes that were started here.
     local: Option<Vec<Peer>>,
+    /// Of several hosts with the cluster's keys: what seals the packets between them.
+    sealed: Option<Box<Sealed>>,
     /// The switch lives here.
     is_serving: bool,
     drops: DropCounters,
@@ -52,7 +59,7 @@ impl Hub {
     /// A hub of these parts.
     pub fn new(switch: Switch, manager: Manager) -> Hub {
         let (fence, drops) = (Fence::new(), DropCounters::default());
-        Hub { switch, manager, fence, is_undecided: false, local: None, is_serving: true, drops, forwarded: 0 }
+        Hub { switch, manager, fence, is_undecided: false, local: None, sealed: None, is_serving: true, drops, forwarded: 0 }
     }
 
     /// It is one of several. It does not serve the ports before it is told to: its switch is nobody.
@@ -66,12 +73,14 @@ impl Hub {
     pub fn begin(&mut self, switch: Switch) {
         self.switch = switch;
         self.is_serving = true;
+        self.note_news();
     }
 
     /// Another host serves, or none: what the switch still holds is given back.
     pub fn retire(&mut self, pool: &mut dyn PacketPool) {
         self.is_serving = false;
         self.switch.abandon(pool);
+        self.note_news();
     }
 
     /// True if the ports are served here.
@@ -88,6 +97,7 @@ impl Hub {
             local.retain(|other| *other != peer);
             local.push(peer);
         }
+        self.note_news();
     }
 
     /// A life of the coordinator begins: it may speak, and no earlier one.
@@ -110,6 +120,7 @@ impl Hub {
         if let Some(local) = &mut self.local {
             local.retain(|other| *other != peer);
         }
+        self.note_news();
     }
 
     /// True while there is a coordinator; that of another host is heard, or not.
@@ -176,14 +187,21 @@ impl Hub {
     /// Sends on the packets taken since.
     pub fn forward(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
         self.switch.forward(now, &mut out.to_runtime, pool);
-        self.part(out);
+        self.part(out, pool);
     }
 
     /// What is for runtimes of other hosts goes there.
-    fn part(&self, out: &mut HubOut) {
-        if let Some(local) = &self.local {
-            let remote = out.to_runtime.extract_if(.., |(peer, _)| !local.contains(peer));
-            out.to_fabric.extend(remote.map(|(_, frame)| frame));
+    fn part(&mut self, out: &mut HubOut, pool: &mut dyn PacketPool) {
+        let Hub { local: Some(local), sealed, drops, .. } = self else { return };
+        let remote = out.to_runtime.extract_if(.., |(peer, _)| !local.contains(peer));
+        for (_, mut packet) in remote {
+            match sealed.as_mut().is_none_or(|sealed| sealed.seal(&mut packet)) {
+                true => out.to_fabric.push(packet),
+                false => {
+                    drops.count(DropReason::FrameTooLarge);
+                    pool.put(packet);
+                }
+            }
         }
     }
 
@@ -252,7 +270,13 @@ impl Hub {
                 }
                 None if self.local.is_some() => {
                     packet.layers = Default::default();
-                    out.to_fabric.push(packet);
+                    // A message is sealed by its sender.
+                    let is_whole =
+                        ethertype == ETHERTYPE_FABRIC || self.sealed.as_mut().is_none_or(|sealed| sealed.seal(&mut packet));
+                    match is_whole {
+                        true => out.to_fabric.push(packet),
+                        false => self.drop(packet, DropReason::FrameTooLarge, pool),
+                    }
                 }
                 None => self.drop(packet, DropReason::UnknownNode, pool),
             },
@@ -278,9 +302,23 @@ impl Hub {
     ) {
         let Some(header) = packet.bytes().first_chunk::<14>() else { return self.drop(packet, DropReason::Malformed, pool) };
         let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] = *header;
-        let (source, ethertype) = ([s0, s1, s2, s3, s4, s5], u16::from_be_bytes([t0, t1]));
+        let (source, mut ethertype) = ([s0, s1, s2, s3, s4, s5], u16::from_be_bytes([t0, t1]));
         // Whatever else lives on that network is nobody's here, and what the network shows to every host is for one of them.
         let (Some(node), Some(from)) = (node_of(&[d0, d1, d2, d3, d4, d5]), node_of(&source)) else { return pool.put(packet) };
+        // What is another host's to open costs nothing here.
+        let is_for_somebody = node == SWITCH && self.is_serving || node == self.manager.node() || self.present(node).is_some();
+        if !is_for_somebody {
+            return pool.put(packet);
+        }
+        if is_sealed(packet.bytes()) {
+            let opened = self.sealed.as_mut().map_or(Err(DropReason::Unauthenticated), |sealed| sealed.open(&mut packet));
+            if let Err(reason) = opened {
+                return self.drop(packet, reason, pool);
+            }
+            ethertype = ETHERTYPE_NSH;
+        } else if self.sealed.is_some() && ethertype == ETHERTYPE_NSH {
+            return self.drop(packet, DropReason::Unsealed, pool);
+        }
         let receiver = match node {
             SWITCH if self.is_serving && ethertype == ETHERTYPE_NSH => {
                 if !may_release {
@@ -377,6 +415,7 @@ impl Hub {
     /// Messages, timeouts and what follows from them.
     pub fn turn(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
         self.manager.handle_records(now);
+        self.keep_sealing(now);
         if self.is_undecided {
             self.decide(out);
         }

@@ -16,4 +16,5 @@ pub mod message;
 pub mod quorum;
 pub mod rules;
 pub mod runtime;
+pub mod seal;
 pub mod switch;

@@ -10,7 +10,8 @@ use crate::address::{COORDINATOR, NodeId, host_of, manager_of};
 use crate::channel::{Fabric, FabricConfig};
 use crate::coordinator::RuntimeStatus;
 use crate::message::{
-    Control, Drain, Failover, FlowInfo, Member, MemberState, Order, Protected, Refusal, Report, Standing, TraceStep, kind,
+    Control, Drain, Failover, FlowInfo, Member, MemberState, Order, Protected, Refusal, Report, Sealing, Standing, TraceStep,
+    kind,
 };
 use crate::quorum::{Change, Quorum};
 use crate::rules::{Rule, RuleSet};
@@ -119,6 +120,10 @@ pub struct Manager {
     coordinator_at: Option<u64>,
     /// Runtimes of other hosts that may speak, when that has changed.
     admitted: Option<Vec<Peer>>,
+    /// A beat has gone out since the hub looked.
+    has_beaten: bool,
+    /// What managers of other hosts have said of how they seal.
+    sealings: Vec<(Peer, Sealing)>,
     /// Steps of traced packets.
     pub traces: Vec<TraceStep>,
 }
@@ -149,6 +154,8 @@ impl Manager {
             quorum: None,
             coordinator_at: None,
             admitted: None,
+            has_beaten: false,
+            sealings: Vec::new(),
             traces: Vec::new(),
         }
     }
@@ -180,6 +187,22 @@ impl Manager {
         self.admitted.take()
     }
 
+    /// What managers of other hosts have said of how they seal.
+    pub(crate) fn take_sealings(&mut self) -> Vec<(Peer, Sealing)> {
+        core::mem::take(&mut self.sealings)
+    }
+
+    /// A beat has gone out since this was asked last.
+    pub(crate) fn take_beaten(&mut self) -> bool {
+        core::mem::take(&mut self.has_beaten)
+    }
+
+    /// Tells another host's manager how this host seals. False if that one does not listen now.
+    pub(crate) fn tell_sealing(&mut self, host: u16, sealing: Sealing) -> bool {
+        let node = manager_of(host);
+        self.fabric.backlog(node) < BEAT_BACKLOG && self.fabric.send_control(node, &Control::Sealing(sealing))
+    }
+
     fn change(&mut self, change: Option<Change>) {
         self.wishes.extend(change.map(|change| match change {
             Change::Begin(term) => Wish::Serve(term),
@@ -197,6 +220,7 @@ impl Manager {
         let Some(quorum) = &mut self.quorum else { return };
         let change = quorum.turn(now);
         if let Some(beat) = quorum.poll_beat(now) {
+            self.has_beaten = true;
             let others = quorum.others().map(manager_of).chain([COORDINATOR]);
             let beat = Control::Beat(beat);
             for node in others {
@@ -326,6 +350,9 @@ impl Manager {
                     let host = host_of(record.from.node);
                     let heard = host.and_then(|host| self.quorum.as_mut().and_then(|quorum| quorum.handle_beat(host, &beat)));
                     self.change(heard);
+                }
+                Ok(Control::Sealing(sealing)) if host_of(record.from.node).is_some() => {
+                    self.sealings.push((record.from, sealing))
                 }
                 Ok(message) => self.handle_runtime(record.from, message),
                 Err(reason) => self.drops.count(reason),

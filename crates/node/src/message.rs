@@ -516,6 +516,21 @@ pub enum Control {
     Standing(Standing),
     /// Coordinator to manager: a failure, when it is known and when it is over.
     Failover(Failover),
+    /// Manager to manager: how its host seals packets. With every beat, and as soon as there is news.
+    Sealing(Sealing),
+}
+
+/// How a host seals what leaves it: see [`seal`](crate::seal).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sealing {
+    /// The incarnation of the manager for which this is: what waited for an earlier one says nothing of what that one's successor may take.
+    pub to: u32,
+    /// The number of the host's life.
+    pub life: u64,
+    /// How many packets it has sealed before this.
+    pub counter: u64,
+    /// Who lives on the host.
+    pub nodes: Vec<NodeId>,
 }
 
 /// A manager's sign of life.

@@ -188,6 +188,8 @@ pub struct Plan {
     pub habits: Option<[Habits; 2]>,
     /// Hosts: one, or several. Of several the first has the coordinator, and neither ports nor runtimes.
     pub hosts: u16,
+    /// Hosts have the cluster's keys: packets between them are sealed, and somebody on their network forges some.
+    pub sealed: bool,
     /// Runtimes.
     pub runtimes: u16,
     /// Flows that a runtime may own.
@@ -216,6 +218,7 @@ impl Default for Plan {
             calm: false,
             habits: None,
             hosts: 1,
+            sealed: false,
             runtimes: 3,
             flows: 64,
             ring: 0,

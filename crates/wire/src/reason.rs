@@ -80,6 +80,12 @@ reasons! {
     PortDown "port_down" "The outgoing port is down.";
     ShuttingDown "shutting_down" "The box is stopping.";
     ReplicaDiffers "replica_differs" "A flow's copy was not as its owner says that it should be. The owner was told and sent the whole flow again. If it happens more than once, look at the host's memory, and report it.";
+    Unsealed "unsealed" "A packet from the hosts' network that no host has sealed, while this one has a key. Somebody else sends there, or a host has no `fabric.key`: compare the files of all hosts.";
+    WrongCluster "wrong_cluster" "A packet on the hosts' network that another cluster's host has sealed. Two boxes share that network: give each its own, or look at `cluster` in the files of all hosts.";
+    UnknownHost "unknown_host" "Something on the hosts' network from a host, or from an address, that the configuration does not name; or a host's own packet that came back to it. Compare `hosts` in the files of all hosts.";
+    UnknownKey "unknown_key" "A packet on the hosts' network that was sealed under a key which this host does not have. While keys change, give every host the new key behind the current one before any host has it in front.";
+    OldLife "old_life" "A packet on the hosts' network that was sealed in an earlier life of its host. A few are normal when a manager or a host has been started again: they were on their way. If it goes on, somebody plays them back.";
+    Unannounced "unannounced" "A packet on the hosts' network that was sealed in a life of its host which that host has not told this one of yet. A few are normal when a host begins. If it goes on, the hosts do not hear each other's messages, or somebody forges packets.";
 }
 
 impl DropReason {

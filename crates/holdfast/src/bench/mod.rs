@@ -8,6 +8,7 @@ pub mod messages;
 pub mod migration;
 pub mod recovery;
 pub mod replication;
+pub mod sealing;
 mod traffic;
 mod world;
 

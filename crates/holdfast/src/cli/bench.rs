@@ -1,7 +1,7 @@
 //! `holdfast bench`: what the machinery costs.
 
 use super::print;
-use crate::bench::{datapath, growth, messages, migration, recovery, replication};
+use crate::bench::{datapath, growth, messages, migration, recovery, replication, sealing};
 use crate::exit::{self, Failure};
 use crate::table::{Style, Table};
 use holdfast_nf::Chain;
@@ -189,6 +189,20 @@ pub(super) fn messages(messages: usize, rounds: usize, json: bool) -> Result<(),
             format!("{:.1}", row.ns_per_message),
             format!("{:.2}", row.messages_per_frame),
             format!("{:.4}", row.allocations_per_message),
+        ]
+    })
+}
+
+pub(super) fn sealing(packets: usize, rounds: usize, json: bool) -> Result<(), Failure> {
+    let rows = sealing::run(&sealing::Plan { packets, rounds }, &holdfast_io::allocations).map_err(wrong)?;
+    let head = ["case", "bytes", "ns/packet", "ratio to plain", "allocations/packet"];
+    tell(&rows, json, &head, |row: &sealing::Row| {
+        vec![
+            row.case.to_owned(),
+            row.bytes.to_string(),
+            format!("{:.1}", row.ns_per_packet),
+            format!("{:.2}", row.ratio_to_plain),
+            format!("{:.4}", row.allocations_per_packet),
         ]
     })
 }

@@ -99,8 +99,10 @@ fn counted(checked: &Checked) -> String {
         some(checked.runtimes().into(), "runtime"),
         if is_authenticated(checked) {
             "messages authenticated"
-        } else {
+        } else if checked.hosts.is_empty() {
             "messages not authenticated (one machine needs no key)"
+        } else {
+            "nothing between the hosts authenticated (`fabric: { key: FILE }` would)"
         }
         .to_owned(),
     ]

@@ -245,6 +245,15 @@ enum Plan {
         #[arg(long, default_value_t = 7)]
         rounds: usize,
     },
+    /// What it costs that packets between hosts are sealed
+    Sealing {
+        /// Packets per round
+        #[arg(long, default_value_t = 200_000)]
+        packets: usize,
+        /// Rounds; the median counts
+        #[arg(long, default_value_t = 7)]
+        rounds: usize,
+    },
 }
 
 /// Runs the command; its exit code is the process's.
@@ -291,6 +300,7 @@ fn dispatch(command: Command, json: bool, control: Option<PathBuf>) -> Result<()
         Command::Bench { plan: Plan::Recovery { flows, rounds } } => bench::recovery(&flows, rounds, json),
         Command::Bench { plan: Plan::Replication { flows, rounds, rate } } => bench::replication(flows, rounds, rate, json),
         Command::Bench { plan: Plan::Messages { messages, rounds } } => bench::messages(messages, rounds, json),
+        Command::Bench { plan: Plan::Sealing { packets, rounds } } => bench::sealing(packets, rounds, json),
         Command::Nf { name } => reference::functions(name.as_deref(), json),
         Command::Completions { shell } => reference::completions(Arguments::command(), shell),
         Command::Man { directory } => reference::manual(Arguments::command(), directory.as_deref()),

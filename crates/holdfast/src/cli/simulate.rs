@@ -37,7 +37,7 @@ impl Sum {
 }
 
 /// What was done, by name, in the order of the output.
-fn counts(faults: &Faults) -> [(&'static str, u64); 20] {
+fn counts(faults: &Faults) -> [(&'static str, u64); 21] {
     [
         ("kills", faults.kills),
         ("pauses", faults.pauses),
@@ -55,6 +55,7 @@ fn counts(faults: &Faults) -> [(&'static str, u64); 20] {
         ("doubled", faults.doubled),
         ("reordered", faults.reordered),
         ("stale", faults.stale),
+        ("forged", faults.forged),
         ("overflowed", faults.overflowed),
         ("moves", faults.moves),
         ("moved", faults.moved),
@@ -101,14 +102,14 @@ pub(super) fn simulate(seeds: u64, from: u64, seed: Option<u64>, trace: bool, js
     } else {
         let Faults { kills, pauses, cuts, cut_off, slowed, skewed, coordinator_kills, hub_kills, meanwhile, .. } = faults;
         let Faults { host_kills, host_stops, terms, .. } = faults;
-        let Faults { lost, doubled, reordered, stale, overflowed, moves, moved, drains, .. } = faults;
+        let Faults { lost, doubled, reordered, stale, forged, overflowed, moves, moved, drains, .. } = faults;
         print(&format!(
             "{seeds} seeds from {from}: {events} events, {connections} connections\n\
              faults: {kills} kills, {pauses} pauses, {cuts} cuts ({cut_off} frames did not get through), {meanwhile} of them without a coordinator, \
              which was killed {coordinator_kills} times; the switch was killed {hub_kills} times; {slowed} times a process was slow; \
              in {skewed} worlds clocks differed\n\
              hosts: {host_kills} killed, {host_stops} stopped; {terms} times one began to serve\n\
-             frames: {lost} lost, {doubled} doubled, {reordered} reordered, {stale} came again long after, {overflowed} found a full ring\n\
+             frames: {lost} lost, {doubled} doubled, {reordered} reordered, {stale} came again long after, {forged} forged between hosts, {overflowed} found a full ring\n\
              meanwhile: {moves} orders to move flows ({moved} moved), {drains} drains\n\
              under `nfactor` a failure undid at most {undone} packets of a flow\n"
         ))?;

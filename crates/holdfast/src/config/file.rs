@@ -60,12 +60,12 @@ pub struct Config {
     pub etcd: Option<EtcdConfig>,
 }
 
-/// Messages between the processes.
+/// Messages between the processes, and of several hosts everything that they send each other.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FabricFileConfig {
     /// File with the cluster's keys, from the configuration's directory: `holdfast keygen` makes one. Messages are encrypted and authenticated
-    /// with it. One `NUMBER:KEY` per line, the current one first; only its owner may read it. SIGHUP reads it again.
+    /// with it, and packets between hosts. One `NUMBER:KEY` per line, the current one first; only its owner may read it. SIGHUP reads it again.
     pub key: Option<String>,
 }
 
@@ -122,8 +122,8 @@ pub struct ClusterSettings {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostSettings {
-    /// The interface of the Ethernet network that joins the hosts, and that nobody else uses.
-    pub fabric: String,
+    /// What joins it with the other hosts.
+    pub fabric: HostFabric,
     /// The devices of ports that have another name there than the port's `device`.
     #[serde(default)]
     pub devices: BTreeMap<String, String>,
@@ -136,6 +136,43 @@ pub struct HostSettings {
     /// The coordinator lives there; without any, on the first host by name. Not with `etcd`, where it is elected.
     #[serde(default)]
     pub coordinator: bool,
+}
+
+/// What joins a host with the others: a device, or `{ udp: ADDRESS:PORT }`.
+#[derive(Debug, Clone, JsonSchema)]
+#[schemars(untagged)]
+pub enum HostFabric {
+    /// The interface of the Ethernet network that joins the hosts, and that nobody else uses.
+    Device(String),
+    /// Where there is no such network.
+    Udp(UdpFabric),
+}
+
+/// UDP between the hosts: of all of them or of none, and only with `fabric: { key: FILE }`.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UdpFabric {
+    /// An address that the host's kernel has, with a port, like 10.9.0.1:7000 or [2001:db8::1]:7000. Nobody else's datagrams to it are taken.
+    pub udp: String,
+}
+
+impl<'de> Deserialize<'de> for HostFabric {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<HostFabric, D::Error> {
+        struct Form;
+        impl<'de> Visitor<'de> for Form {
+            type Value = HostFabric;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a device's name, or `{ udp: ADDRESS:PORT }`,")
+            }
+            fn visit_str<E: Error>(self, device: &str) -> Result<HostFabric, E> {
+                Ok(HostFabric::Device(device.to_owned()))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<HostFabric, A::Error> {
+                UdpFabric::deserialize(MapAccessDeserializer::new(map)).map(HostFabric::Udp)
+            }
+        }
+        deserializer.deserialize_any(Form)
+    }
 }
 
 fn yes() -> bool {

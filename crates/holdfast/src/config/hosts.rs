@@ -1,20 +1,30 @@
 //! Several hosts that make one box.
 
-use super::file::{Config, HostSettings};
+use super::file::{Config, HostFabric, HostSettings};
 use super::mistake::{Mistake, listed, suggestion};
 use super::network;
 use super::source::Spot;
 use holdfast_node::address::MAX_HOSTS;
 use holdfast_node::coordinator::{HostConfig, HostsConfig};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// What joins a host with the others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fabric {
+    /// The device of an Ethernet network.
+    Device(String),
+    /// UDP, at this address of its own.
+    Udp(SocketAddr),
+}
 
 /// A host, in the order of their numbers: the coordinator's is the first, if it has a host of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostEntry {
     /// Its name.
     pub name: String,
-    /// The device of the network that joins the hosts.
-    pub fabric: String,
+    /// What joins it with the others.
+    pub fabric: Fabric,
     /// It serves the ports when it is its turn.
     pub has_ports: bool,
     /// Runtimes are started there.
@@ -77,27 +87,78 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mi
                 return Err(spot.key("devices").mistake(format!("ports `{other}` and `{port}` have one device, `{device}`")));
             }
         }
-        network::device(&host.fabric).map_err(|message| spot.key("fabric").mistake(message))?;
-        if let Some(port) = taken.get(network::plain(&host.fabric)) {
-            return Err(spot
-                .key("fabric")
-                .mistake(format!("port `{port}` has this device: the hosts' network is one of its own")));
-        }
-        Ok(HostEntry {
-            name: name.clone(),
-            fabric: host.fabric.clone(),
-            has_ports: host.serves,
-            has_runtimes: host.runtimes,
-            devices,
-        })
+        let place = spot.key("fabric");
+        let fabric = match &host.fabric {
+            HostFabric::Device(device) => {
+                network::device(device).map_err(|message| place.mistake(message))?;
+                if let Some(port) = taken.get(network::plain(device)) {
+                    return Err(place.mistake(format!("port `{port}` has this device: the hosts' network is one of its own")));
+                }
+                Fabric::Device(device.clone())
+            }
+            HostFabric::Udp(settings) => {
+                Fabric::Udp(address(&settings.udp).map_err(|message| place.key("udp").mistake(message))?)
+            }
+        };
+        Ok(HostEntry { name: name.clone(), fabric, has_ports: host.serves, has_runtimes: host.runtimes, devices })
     };
     let mut entries = hosts.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
+    joined(config, &entries, spot)?;
     // The others keep their order.
     if let Some(at) = coordinators.first().and_then(|name| entries.iter().position(|entry| entry.name == **name)) {
         let first = entries.remove(at);
         entries.insert(0, first);
     }
     Ok(entries)
+}
+
+/// An address of a host, with a port.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let address: SocketAddr =
+        text.parse().map_err(|_| format!("`{text}` is no address with a port, like 10.9.0.1:7000 or [2001:db8::1]:7000"))?;
+    let ip = address.ip();
+    if ip.is_unspecified() || ip.is_multicast() || ip == std::net::IpAddr::V4(std::net::Ipv4Addr::BROADCAST) {
+        return Err(format!("`{ip}` is no address of a host: the others send there, and know by it who has sent"));
+    }
+    if address.port() == 0 {
+        return Err("the port is 0: the others could not send there".to_owned());
+    }
+    Ok(address)
+}
+
+/// All hosts are joined by the same, and nobody else can reach them by it, or has the key.
+fn joined(config: &Config, entries: &[HostEntry], spot: Spot<'_>) -> Result<(), Mistake> {
+    let mut taken: BTreeMap<SocketAddr, &str> = BTreeMap::new();
+    for entry in entries {
+        let (first, place) = (&entries[0], spot.key(&entry.name).key("fabric"));
+        let Fabric::Udp(address) = &entry.fabric else {
+            if let Fabric::Udp(_) = first.fabric {
+                return Err(place
+                    .mistake(format!("host `{}` is joined by UDP, and this one by a device: all are joined alike", first.name)));
+            }
+            continue;
+        };
+        match first.fabric {
+            Fabric::Device(_) => {
+                return Err(place
+                    .mistake(format!("host `{}` is joined by a device, and this one by UDP: all are joined alike", first.name)));
+            }
+            Fabric::Udp(other) if other.is_ipv4() != address.is_ipv4() => {
+                let message = format!("{address} and {other}, of host `{}`, are of different address families", first.name);
+                return Err(place.key("udp").mistake(message));
+            }
+            Fabric::Udp(_) => {}
+        }
+        if let Some(other) = taken.insert(*address, &entry.name) {
+            return Err(place.key("udp").mistake(format!("host `{other}` has this address and port already")));
+        }
+        if config.fabric.as_ref().is_none_or(|fabric| fabric.key.is_none()) {
+            return Err(place.key("udp").mistake(
+                "`udp` needs `fabric: { key: FILE }`: without a key the box would believe whoever can send datagrams; `holdfast keygen FILE` makes one",
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// What the coordinator is told of the hosts.

@@ -101,6 +101,17 @@ impl Hosts {
         Ok(manager)
     }
 
+    /// Gives the hosts' kernels addresses on the fabric: what the hosts send each other then travels over UDP. In the order of the hosts.
+    pub fn address_fabric(&self) -> Result<Vec<std::net::Ipv4Addr>> {
+        let mut addresses = Vec::new();
+        for (host, number) in self.hosts.iter().zip(1..) {
+            let address = std::net::Ipv4Addr::new(10, 9, 0, number);
+            link::address(host, FABRIC_DEVICE, &format!("{address}/24"))?;
+            addresses.push(address);
+        }
+        Ok(addresses)
+    }
+
     /// Cuts a host's link to the fabric.
     pub fn cut(&self, name: &str, cut: Cut) -> Result<()> {
         self.cut_port(&port(BRIDGES[2], name), cut)

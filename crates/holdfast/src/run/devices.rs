@@ -2,13 +2,16 @@
 
 use super::Manager;
 use super::guard_link::GuardLink;
-use crate::config::Checked;
+use crate::config::{Checked, Fabric, HostEntry};
 use crate::exit::{self, Failure};
 use crate::host_check::{self, Check, Outcome};
-use holdfast_io::port::{self, Look, Port, PortError};
-use holdfast_wire::MAX_MTU;
+use holdfast_io::port::{self, Look, Port, PortError, Udp};
+use holdfast_node::address::manager_of;
+use holdfast_node::seal::SEAL_LEN;
 use holdfast_wire::nsh::ENCAPSULATION_LEN;
+use holdfast_wire::{BUFFER_LEN, HEADROOM, MAX_MTU};
 use std::io::Write;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// How often a later life tries to open a port, and how long it waits between: 5 s.
@@ -17,6 +20,7 @@ const REOPEN_PAUSE: Duration = Duration::from_millis(2);
 
 /// What stands around a flow's state in a message: headers of frame, record and flow actor.
 const RECORD_ROOM: usize = 384;
+const ETHERNET_LEN: usize = 14;
 
 /// A line for the operator.
 pub(super) fn say(text: &str) {
@@ -36,9 +40,39 @@ pub(super) fn warnings(checked: &Checked) -> Vec<String> {
 
 /// Opens a port. In a later life of the manager the kernel may need a moment to let go of what the earlier one had.
 pub(super) fn open(device: &str, incarnation: u32, link: &GuardLink) -> Result<Box<dyn Port>, PortError> {
+    open_by(&|| port::open(device), incarnation, link)
+}
+
+/// Opens the port to the other hosts, of which this is the one with this number.
+pub(super) fn open_fabric(
+    hosts: &[HostEntry],
+    number: u16,
+    incarnation: u32,
+    link: &GuardLink,
+) -> Result<Option<Box<dyn Port>>, PortError> {
+    let port = match hosts.get(usize::from(number)).map(|host| &host.fabric) {
+        None => return Ok(None),
+        Some(Fabric::Device(device)) => open(device, incarnation, link)?,
+        Some(Fabric::Udp(_)) => {
+            let address = |host: &HostEntry| if let Fabric::Udp(address) = host.fabric { Some(address) } else { None };
+            let addresses: Vec<SocketAddr> = hosts.iter().filter_map(address).collect();
+            let mut port = open_by(&|| Ok(Box::new(Udp::open(&addresses, number)?)), incarnation, link)?;
+            // Managers stay where they are; where the others are their hosts say.
+            (0..hosts.len() as u16).for_each(|host| port.place(manager_of(host), Some(host)));
+            port
+        }
+    };
+    Ok(Some(port))
+}
+
+fn open_by(
+    open: &dyn Fn() -> Result<Box<dyn Port>, PortError>,
+    incarnation: u32,
+    link: &GuardLink,
+) -> Result<Box<dyn Port>, PortError> {
     let mut tries = if incarnation == 1 { 0 } else { REOPEN_TRIES };
     loop {
-        match port::open(device) {
+        match open() {
             Err(PortError::Busy(_) | PortError::Unavailable(_)) if tries > 0 => {
                 tries -= 1;
                 link.beat();
@@ -49,24 +83,38 @@ pub(super) fn open(device: &str, incarnation: u32, link: &GuardLink) -> Result<B
     }
 }
 
-/// The longest frame of messages that the network between the hosts takes, at most `wanted`.
+/// The longest frame of messages that the network between the hosts takes, at most `wanted`. Sealed packets are longer.
 ///
 /// # Errors
-/// If a packet of `mtu` bytes in its encapsulation, or a flow's state of `state` bytes in its message, would not fit.
-pub(super) fn fabric_mtu(port: &dyn Port, mtu: usize, state: usize, wanted: usize) -> Result<usize, Failure> {
+/// If a packet of `mtu` bytes in its encapsulation, or a flow's state of `state` bytes in its message, would not fit there, or such a packet not into a buffer.
+pub(super) fn fabric_mtu(port: &dyn Port, mtu: usize, state: usize, wanted: usize, is_sealed: bool) -> Result<usize, Failure> {
     let has = usize::from(port.mtu());
-    let needs = (mtu + ENCAPSULATION_LEN).max(state + RECORD_ROOM);
+    let overhead = ENCAPSULATION_LEN + if is_sealed { SEAL_LEN } else { 0 };
+    let needs = (mtu + overhead).max(state + RECORD_ROOM);
+    let name = port.name();
     if has < needs {
-        let name = port.name();
+        let text = match port.driver() {
+            "udp" => format!(
+                "`{name}` joins the hosts and takes packets of {has} bytes; {needs} are needed: an MTU that is larger by {} on the way between the hosts, or smaller ones at the ports",
+                needs - has
+            ),
+            _ => format!(
+                "`{name}` joins the hosts and has an MTU of {has}; {needs} are needed: `ip link set {name} mtu {needs}`, or more"
+            ),
+        };
+        return Err(Failure::new(exit::UNAVAILABLE, text));
+    }
+    let most = BUFFER_LEN - HEADROOM - ETHERNET_LEN - overhead;
+    if mtu > most {
         return Err(Failure::new(
             exit::UNAVAILABLE,
             format!(
-                "`{name}` joins the hosts and has an MTU of {has}; {needs} are needed: `ip link set {name} mtu {needs}`, or more"
+                "a port has an MTU of {mtu}, and a packet buffer holds {most} as packets travel between hosts: set it to that, or less"
             ),
         ));
     }
     // Its own header does not count.
-    Ok((has + 14).min(wanted))
+    Ok((has + ETHERNET_LEN).min(wanted))
 }
 
 impl Manager {

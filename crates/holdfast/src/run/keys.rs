@@ -41,8 +41,7 @@ impl Manager {
         if ring.keys().iter().any(|new| old.keys().iter().any(|old| old.number == new.number && old.secret != new.secret)) {
             devices::say("SIGHUP: a key has changed and kept its number: frames under way are repeated; better a new number");
         }
-        self.host.hub.switch.fabric().set_keys(&ring);
-        self.host.hub.manager.fabric().set_keys(&ring);
+        self.host.hub.set_keys(&ring);
         let mut line = Zeroizing::new(serde_json::to_vec(&Keys::from(&ring)).unwrap_or_default());
         if let Ok(keys) = memory_file(&line) {
             let _ = self.link.send(&ToGuard::Keys, &[keys.as_fd()]);

@@ -40,6 +40,7 @@ use holdfast_node::host::{Host, HostOut};
 use holdfast_node::hub::Hub;
 use holdfast_node::manager::Wish;
 use holdfast_node::message::{Refusal, TraceStep};
+use holdfast_node::seal::SealConfig;
 use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::{Peer, Released};
 use holdfast_wire::header::ETHERTYPE_FABRIC;
@@ -275,16 +276,12 @@ impl Manager {
             .map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
         let (number, hosts) = (assignment.host, checked.hosts.clone());
         let mut fabric = FabricConfig { cluster: fnv1a(checked.config.cluster.as_bytes()) as u32, ..FabricConfig::default() };
-        let fabric_port = match hosts.get(usize::from(number)) {
-            Some(entry) => {
-                let port = devices::open(&entry.fabric, incarnation, &link)?;
-                let largest = chains.iter().map(|built| built.chain.layout().size).max().unwrap_or(0);
-                let mtus = ports.iter().map(|port| usize::from(port.mtu())).max().unwrap_or(1500);
-                fabric.mtu = devices::fabric_mtu(port.as_ref(), mtus, largest, fabric.mtu)?;
-                Some(port)
-            }
-            None => None,
-        };
+        let fabric_port = devices::open_fabric(&hosts, number, incarnation, &link)?;
+        if let Some(port) = &fabric_port {
+            let largest = chains.iter().map(|built| built.chain.layout().size).max().unwrap_or(0);
+            let mtus = ports.iter().map(|port| usize::from(port.mtu())).max().unwrap_or(1500);
+            fabric.mtu = devices::fabric_mtu(port.as_ref(), mtus, largest, fabric.mtu, keys.is_some())?;
+        }
         let detection = &checked.config.detection;
         let mut switch = Switch::new(switch_config(&checked.config, assignment.seed, incarnation, fabric, succeeds));
         let empty = holdfast_protection::Flows::new(0, 0, 0, 0);
@@ -293,14 +290,19 @@ impl Manager {
             Peer { node: manager_of(number), incarnation: assignment.base + incarnation },
             fabric,
         );
+        let life = || keys::new_life().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("random numbers: {error}")));
         if let Some(ring) = &keys {
-            let life = || keys::new_life().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("random numbers: {error}")));
             switch.fabric().authenticate(ring, life()?);
             manager.fabric().authenticate(ring, life()?);
         }
         let mut hub = Hub::new(switch, manager);
         if !hosts.is_empty() {
-            hub.join(hosts.len() as u16, detection.host_ms * MILLISECOND, now);
+            let (hosts, patience) = (hosts.len() as u16, detection.host_ms * MILLISECOND);
+            hub.join(hosts, patience, now);
+            if let Some(ring) = &keys {
+                let (cluster, incarnation, life) = (fabric.cluster, assignment.base + incarnation, life()?);
+                hub.authenticate(SealConfig { cluster, host: number, hosts, incarnation, life, patience }, ring);
+            }
         }
         let mut manager = Manager {
             file,
@@ -514,6 +516,9 @@ impl Manager {
         }
         if let Some(port) = &mut self.fabric_port {
             self.fabric_frames.extend(self.out.hub.to_fabric.drain(..).map(Released::inside));
+            for (node, host) in self.host.hub.take_moved() {
+                port.place(node, host);
+            }
             if !self.fabric_frames.is_empty() {
                 port.transmit(&mut self.fabric_frames, &mut self.arena);
             }

@@ -92,7 +92,7 @@ impl Manager {
         let mut own = self.host.edge.drops().clone();
         own.add(self.host.hub.drops());
         own.add(&self.drops);
-        for port in &self.ports {
+        for port in self.ports.iter().chain(&self.fabric_port) {
             own.add(port.drops());
         }
         let switch = &self.host.hub.switch;
@@ -110,7 +110,7 @@ impl Manager {
         };
         let mut all = self.host.drops();
         all.add(&self.drops);
-        for port in &self.ports {
+        for port in self.ports.iter().chain(&self.fabric_port) {
             all.add(port.drops());
         }
         let mut processes = vec![

@@ -8,13 +8,16 @@ mod linux;
 mod memory;
 mod pcap;
 mod segments;
+mod udp;
 
 pub use afpacket::AfPacket;
 pub use afxdp::AfXdp;
 pub use dpdk::{Dpdk, free_huge_pages};
 pub use memory::{MemoryLink, MemoryPort};
 pub use pcap::Pcap;
+pub use udp::Udp;
 
+use holdfast_node::address::NodeId;
 use holdfast_protection::Released;
 use holdfast_wire::header::Mac;
 use holdfast_wire::{DropCounters, Packet, PacketPool};
@@ -81,6 +84,10 @@ pub trait Port: Send {
     /// How long one may sleep, at most, before looking for frames again, ns: for a port that has nothing to wait for.
     fn poll_interval(&self) -> Option<u64> {
         None
+    }
+    /// A node of the fabric is on this host, counted from 0, or nobody knows where. Only for a port that must know: an Ethernet finds its own ways.
+    fn place(&mut self, node: NodeId, host: Option<u16>) {
+        let _ = (node, host);
     }
     /// Drops by reason.
     fn drops(&self) -> &DropCounters;

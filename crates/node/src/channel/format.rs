@@ -44,14 +44,14 @@ pub(super) struct Header {
     pub(super) tag: [u8; TAG_LEN],
 }
 
-pub(super) const MAGIC: u16 = 0x4846;
+pub(crate) const MAGIC: u16 = 0x4846;
 pub(super) const VERSION: u8 = 2;
 /// Flag: the frame has no number and no records. Every number is some frame's, so none can say it.
 pub(super) const ONLY_ACKNOWLEDGES: u8 = 1;
 /// Flag: the frame is sealed.
 pub(super) const SEALED: u8 = 2;
 pub(super) const ETHERNET_LEN: usize = 14;
-pub(super) const TAG_LEN: usize = 16;
+pub(crate) const TAG_LEN: usize = 16;
 pub(super) const HEADER_LEN: usize = size_of::<Header>();
 /// Bytes of the header that a tag vouches for.
 pub(super) const ASSOCIATED_LEN: usize = HEADER_LEN - TAG_LEN;
@@ -177,6 +177,6 @@ impl<'a> Overheard<'a> {
 }
 
 /// True if `a` comes after `b`, for numbers that begin anew after the last.
-pub(super) fn after(a: u32, b: u32) -> bool {
+pub(crate) fn after(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 > 0
 }

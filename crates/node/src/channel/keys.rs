@@ -7,7 +7,7 @@
 //! A nonce must never come twice under a key. A sender's key is therefore its own for one life (see [`Seal::new`]), and within a life the nonce
 //! is the counter of the frames that it has sent, which is never set back, not by a change of keys either.
 
-use super::format::{ASSOCIATED_LEN, ETHERNET_LEN, HEADER_LEN, Header, SEALED};
+use super::format::{ASSOCIATED_LEN, ETHERNET_LEN, HEADER_LEN, Header, SEALED, TAG_LEN};
 use aes_gcm::aead::AeadInOut;
 use aes_gcm::{Aes256Gcm, KeyInit, Nonce};
 use core::num::NonZeroU64;
@@ -93,9 +93,49 @@ impl core::fmt::Debug for KeyRing {
 }
 
 /// A key of one sender in one life.
-pub(super) struct Opener {
+pub(crate) struct Opener {
     number: u8,
     cipher: Aes256Gcm,
+}
+
+impl Opener {
+    /// Of the cluster's key that it was derived from.
+    pub(crate) fn number(&self) -> u8 {
+        self.number
+    }
+
+    /// Encrypts where the bytes lie. The tag, which vouches for what is associated with them too; `None` for more bytes than any frame has.
+    pub(crate) fn encrypt(&self, counter: u64, associated: &[u8], bytes: &mut [u8]) -> Option<[u8; TAG_LEN]> {
+        self.cipher.encrypt_inout_detached(&nonce(counter), associated, bytes.into()).ok().map(Into::into)
+    }
+
+    /// Decrypts where the bytes lie. False, and they are worth nothing, if the tag is not theirs.
+    pub(crate) fn decrypt(&self, counter: u64, associated: &[u8], bytes: &mut [u8], tag: [u8; TAG_LEN]) -> bool {
+        self.cipher.decrypt_inout_detached(&nonce(counter), associated, bytes.into(), &tag.into()).is_ok()
+    }
+}
+
+/// A cluster's keys, ready to derive from: the current one first.
+pub(crate) struct Roots(Vec<(u8, Hkdf<Sha256>)>);
+
+impl Roots {
+    pub(crate) fn new(ring: &KeyRing) -> Roots {
+        Roots(ring.keys().iter().map(|key| (key.number, Hkdf::new(None, &key.secret))).collect())
+    }
+
+    /// The key for what these parts name together, from each of the cluster's: the current one first.
+    pub(crate) fn derive(&self, name: &[&[u8]]) -> Vec<Opener> {
+        self.0.iter().map(|root| derive(root, name)).collect()
+    }
+
+    fn derive_current(&self, name: &[&[u8]]) -> Opener {
+        // A ring has at least one.
+        derive(&self.0[0], name)
+    }
+
+    fn derive_numbered(&self, number: u8, name: &[&[u8]]) -> Option<Opener> {
+        self.0.iter().find(|(other, _)| *other == number).map(|root| derive(root, name))
+    }
 }
 
 /// Seals what an endpoint sends.
@@ -103,8 +143,7 @@ pub(super) struct Seal {
     me: Peer,
     cluster: u32,
     life: NonZeroU64,
-    /// Per cluster key, ready to derive from: the current one first.
-    roots: Vec<(u8, Hkdf<Sha256>)>,
+    roots: Roots,
     own: Opener,
     /// The frame that is being sealed or opened.
     scratch: Vec<u8>,
@@ -117,17 +156,19 @@ fn nonce(counter: u64) -> Nonce<aes_gcm::aead::consts::U12> {
     bytes.into()
 }
 
-/// The key under which a node seals in one life.
-fn derive(root: &Hkdf<Sha256>, cluster: u32, peer: Peer, life: u64) -> Aes256Gcm {
+fn derive((number, root): &(u8, Hkdf<Sha256>), name: &[&[u8]]) -> Opener {
     let mut secret = [0; 32];
-    let node = peer.node.to_be_bytes();
-    let parts: [&[u8]; 5] =
-        [b"holdfast fabric 2", &cluster.to_be_bytes(), &node, &peer.incarnation.to_be_bytes(), &life.to_be_bytes()];
     // Neither can fail: the lengths are right.
-    let _ = root.expand_multi_info(&parts, &mut secret);
+    let _ = root.expand_multi_info(name, &mut secret);
     let cipher = Aes256Gcm::new(&secret.into());
     secret.zeroize();
-    cipher
+    Opener { number: *number, cipher }
+}
+
+/// Calls `derive` with the name of the key under which a node seals messages in one life.
+fn named<T>(cluster: u32, peer: Peer, life: u64, derive: impl FnOnce(&[&[u8]]) -> T) -> T {
+    let node = peer.node.to_be_bytes();
+    derive(&[b"holdfast fabric 2", &cluster.to_be_bytes(), &node, &peer.incarnation.to_be_bytes(), &life.to_be_bytes()])
 }
 
 impl Seal {
@@ -137,13 +178,9 @@ impl Seal {
     /// alone tells the lives of a node apart only as long as the coordinator remembers them, and a box that is stopped and started again counts
     /// from the beginning, with the same cluster key. Two lives of one node and incarnation would have to draw the same of 2^64 numbers.
     pub(super) fn new(me: Peer, cluster: u32, life: NonZeroU64, ring: &KeyRing) -> Seal {
-        let roots = Seal::roots(ring);
-        let own = Opener { number: roots[0].0, cipher: derive(&roots[0].1, cluster, me, life.get()) };
+        let roots = Roots::new(ring);
+        let own = named(cluster, me, life.get(), |name| roots.derive_current(name));
         Seal { me, cluster, life, roots, own, scratch: Vec::new() }
-    }
-
-    fn roots(ring: &KeyRing) -> Vec<(u8, Hkdf<Sha256>)> {
-        ring.keys().iter().map(|key| (key.number, Hkdf::new(None, &key.secret))).collect()
     }
 
     pub(super) fn set_keys(&mut self, ring: &KeyRing) {
@@ -156,9 +193,7 @@ impl Seal {
 
     /// What opens the frames of a peer in one life.
     pub(super) fn openers(&self, peer: Peer, life: u64) -> Vec<Opener> {
-        let opener =
-            |(number, root): &(u8, Hkdf<Sha256>)| Opener { number: *number, cipher: derive(root, self.cluster, peer, life) };
-        self.roots.iter().map(opener).collect()
+        named(self.cluster, peer, life, |name| self.roots.derive(name))
     }
 
     /// A frame that is complete but for its tag, sealed.
@@ -171,8 +206,7 @@ impl Seal {
         header.source_life = self.life.get().into();
         let (head, records) = self.scratch.split_at_mut(ETHERNET_LEN + HEADER_LEN);
         let (associated, tag) = head[ETHERNET_LEN..].split_at_mut(ASSOCIATED_LEN);
-        let sealed = self.own.cipher.encrypt_inout_detached(&nonce(counter), associated, records.into()).ok()?;
-        tag.copy_from_slice(&sealed);
+        tag.copy_from_slice(&self.own.encrypt(counter, associated, records)?);
         Some(&self.scratch)
     }
 
@@ -180,22 +214,23 @@ impl Seal {
     /// it is known.
     pub(super) fn open(&mut self, header: &Header, records: &[u8], known: Option<&[Opener]>) -> bool {
         let made;
-        let known = known.map(|known| known.iter().find(|opener| opener.number == header.key).map(|opener| &opener.cipher));
-        let cipher = match known {
-            Some(Some(cipher)) => cipher,
+        let known = known.map(|known| known.iter().find(|opener| opener.number == header.key));
+        let opener = match known {
+            Some(Some(opener)) => opener,
             Some(None) => return false,
             None => {
-                let Some((_, root)) = self.roots.iter().find(|(number, _)| *number == header.key) else { return false };
                 let peer = Peer { node: header.source.get(), incarnation: header.source_incarnation.get() };
-                made = derive(root, self.cluster, peer, header.source_life.get());
+                let derived =
+                    named(self.cluster, peer, header.source_life.get(), |name| self.roots.derive_numbered(header.key, name));
+                let Some(derived) = derived else { return false };
+                made = derived;
                 &made
             }
         };
         self.scratch.clear();
         self.scratch.extend_from_slice(records);
         let associated = &header.as_bytes()[..ASSOCIATED_LEN];
-        let nonce = nonce(header.counter.get());
-        cipher.decrypt_inout_detached(&nonce, associated, self.scratch.as_mut_slice().into(), &header.tag.into()).is_ok()
+        opener.decrypt(header.counter.get(), associated, self.scratch.as_mut_slice(), header.tag)
     }
 
     /// The records that were opened last.

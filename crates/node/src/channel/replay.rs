@@ -1,12 +1,12 @@
 //! Which counters of a sender have been seen: a sliding bitmap.
 
 /// Counters behind the highest that are told apart. A channel has at most 1024 frames in flight; bare acknowledgements and repetitions go between
-/// them, and a frame overtaken by so many is repeated anyway.
-pub(super) const SPAN: u64 = 4096;
+/// them, and a frame overtaken by so many is repeated anyway. Of packets between hosts as many may overtake one.
+pub(crate) const SPAN: u64 = 4096;
 
 /// See the module. Counters begin at 1; 0 is never fresh.
 #[derive(Clone)]
-pub(super) struct Replays {
+pub(crate) struct Replays {
     highest: u64,
     /// One bit per counter of the span, at its place modulo the span.
     seen: [u64; SPAN as usize / 64],
@@ -24,7 +24,7 @@ fn place(counter: u64) -> (usize, u64) {
 
 impl Replays {
     /// True if this counter was not seen and is not too old to tell.
-    pub(super) fn is_fresh(&self, counter: u64) -> bool {
+    pub(crate) fn is_fresh(&self, counter: u64) -> bool {
         if counter > self.highest {
             return true;
         }
@@ -33,7 +33,7 @@ impl Replays {
     }
 
     /// Notes a fresh counter.
-    pub(super) fn note(&mut self, counter: u64) {
+    pub(crate) fn note(&mut self, counter: u64) {
         if counter > self.highest {
             if counter - self.highest >= SPAN {
                 self.seen = [0; SPAN as usize / 64];

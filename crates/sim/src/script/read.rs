@@ -349,7 +349,7 @@ impl Reading {
     }
 
     fn line(&mut self, words: &mut Words<'_>) -> Read<()> {
-        const FIRST: &str = "`seed`, `protection`, `planted`, `few`, `network`, `inside`, `outside`, `hosts`, `runtimes`, `flows`, `ring`, `clock`, `restart`, `lasts`, `each`, `at`, `once`, `after`, `when` or `expect`";
+        const FIRST: &str = "`seed`, `protection`, `planted`, `few`, `network`, `inside`, `outside`, `hosts`, `packets`, `runtimes`, `flows`, `ring`, `clock`, `restart`, `lasts`, `each`, `at`, `once`, `after`, `when` or `expect`";
         let Some(first) = words.rest.pop() else { return Ok(()) };
         match first {
             "seed" => self.scenario.seed = words.number("a number")?,
@@ -376,6 +376,10 @@ impl Reading {
                 count @ (1 | 3..=MAX_HOSTS) => self.plan.hosts = count,
                 count => return words.expected("1, or 3 and more", Some(&count.to_string())),
             },
+            "packets" => {
+                words.word("sealed")?;
+                self.plan.sealed = true;
+            }
             "runtimes" => self.plan.runtimes = words.number("how many")?,
             "flows" => self.plan.flows = words.number("how many")?,
             "ring" => self.plan.ring = words.number("how many frames")?,

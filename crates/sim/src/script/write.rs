@@ -214,6 +214,9 @@ impl Display for Script {
         if plan.hosts != plain.hosts {
             writeln!(f, "hosts {}", plan.hosts)?;
         }
+        if plan.sealed {
+            writeln!(f, "packets sealed")?;
+        }
         if plan.runtimes != plain.runtimes {
             writeln!(f, "runtimes {}", plan.runtimes)?;
         }

@@ -44,6 +44,11 @@ fn hosts_of(scenario: &Scenario) -> bool {
     !scenario.quiet && scenario.preset.is_strict() && Random::new(scenario.seed ^ 0x686f_7374).chance(350)
 }
 
+/// Whether hosts seal their packets, by a number of its own: seeds mean otherwise what they meant before there were seals.
+fn is_sealed(scenario: &Scenario) -> bool {
+    hosts_of(scenario) && Random::new(scenario.seed ^ 0x7365_616c).chance(500)
+}
+
 /// The world and the fate that a scenario's seed stands for.
 pub(super) fn draw(scenario: &Scenario) -> (Plan, Fate) {
     let mut random = Random::new(scenario.seed);
@@ -82,6 +87,7 @@ pub(super) fn draw(scenario: &Scenario) -> (Plan, Fate) {
         connections: draw::connections(&mut random),
         habits: Some(habits),
         hosts,
+        sealed: is_sealed(scenario),
         runtimes,
         ring,
         clocks,

@@ -1,6 +1,7 @@
 //! The hosts of a world. On each is a hub, switch and manager, which die together, and whose next life finds the processes as they are. Of several hosts
 //! one serves the ports at a time; any may die with everything on it, be stopped, or be cut off from the others.
 
+use super::stranger;
 use super::streams::{Lane, Of};
 use super::{Event, MICROSECOND, MILLISECOND, SECOND, World};
 use crate::frames;
@@ -23,7 +24,7 @@ pub(super) const WITNESS: Site = 0;
 /// Frames that fit into a host's rings.
 const UNREAD_LIMIT: usize = 4096;
 /// A host that is not heard for so long, or hears nobody, is given up.
-const PATIENCE: u64 = 300 * MILLISECOND;
+pub(super) const PATIENCE: u64 = 300 * MILLISECOND;
 const BUFFERS: usize = 1024;
 
 /// One of them.
@@ -63,6 +64,8 @@ pub(super) struct Hosts {
     flows: usize,
     seed: u64,
     planted: [bool; 2],
+    /// They have the cluster's keys.
+    are_sealed: bool,
     /// Where packets from outside arrive: at the host that has said last that the addresses are there.
     ports: Site,
     pub(super) faults_left: u64,
@@ -99,11 +102,11 @@ pub(super) fn fabric() -> FabricConfig {
 }
 
 impl Hosts {
-    /// So many, with room for so many flows at the switch.
-    pub(super) fn new(scenario: &Scenario, count: u16, flows: usize) -> Hosts {
+    /// So many, sealing their packets or not, with room for so many flows at the switch.
+    pub(super) fn new(scenario: &Scenario, (count, are_sealed): (u16, bool), flows: usize) -> Hosts {
         let planted = [scenario.planted.no_epoch_check, scenario.planted.reclassify];
-        let (seed, ports) = (scenario.seed, 0);
-        Hosts { all: Vec::with_capacity(count.into()), flows, seed, planted, ports, faults_left: 0 }
+        let (seed, ports, are_sealed) = (scenario.seed, 0, are_sealed && count > 1);
+        Hosts { all: Vec::with_capacity(count.into()), flows, seed, planted, are_sealed, ports, faults_left: 0 }
     }
 
     /// Adds the next one.
@@ -178,6 +181,9 @@ impl Hosts {
         let mut hub = Hub::new(switch, Manager::new(Peer { node: manager_of(at as u16), incarnation: life }, fabric()));
         if joins {
             hub.join(count, PATIENCE, now);
+        }
+        if self.are_sealed {
+            hub.authenticate(stranger::config(self.seed, at as u16, count, life), &stranger::ring());
         }
         hub.fence().planted_open = self.planted[0];
         hub
@@ -365,19 +371,41 @@ impl World {
         let Some(mut packet) = host.pool.take() else { return true };
         if packet.copy_from(&frame) {
             let mut frames = vec![packet];
-            let before = host.out.released.len();
+            let (before, passed_on) = (host.out.released.len(), host.out.to_runtime.len());
             match from {
                 Some(peer) => host.hub.handle_frames(peer, &mut frames, now, &mut host.out, &mut host.pool),
                 None => host.hub.handle_fabric(&mut frames, now, &mut host.out, &mut host.pool),
             }
             let let_out = host.out.released.len() - before;
-            if let Some(peer) = from {
-                self.check_fenced(peer, let_out);
+            let was_taken = let_out > 0 || host.out.to_runtime.len() > passed_on;
+            match from {
+                Some(peer) => self.check_fenced(peer, let_out),
+                None if was_taken => self.note_taken(at, &frame),
+                None => {}
             }
         } else {
             host.pool.put(packet);
         }
         true
+    }
+
+    /// What somebody has forged comes to a host: nothing comes of it.
+    pub(super) fn hub_refuses(&mut self, at: Site, frame: Vec<u8>) {
+        if !self.hosts[at].runs() {
+            return;
+        }
+        let now = self.host_time(at);
+        let host = &mut self.hosts[at];
+        let Some(mut packet) = host.pool.take() else { return };
+        if !packet.copy_from(&frame) {
+            return host.pool.put(packet);
+        }
+        let taken = |host: &Host| (host.out.released.len(), host.out.to_runtime.len());
+        let before = taken(host);
+        host.hub.handle_fabric(&mut vec![packet], now, &mut host.out, &mut host.pool);
+        if taken(host) != before {
+            self.checkers.violate("only hosts are heard", format!("host {at} took in what no host had sent, or had sent once"));
+        }
     }
 
     pub(super) fn hub_turns(&mut self, at: Site) {

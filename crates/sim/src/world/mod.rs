@@ -16,6 +16,7 @@ mod looks;
 mod report;
 mod rules;
 mod steps;
+mod stranger;
 mod streams;
 
 pub use report::{Faults, Report};
@@ -52,6 +53,8 @@ enum Event {
     ToHub(Site, Peer, Vec<u8>),
     /// To a host, from another one.
     FromHost(Site, Vec<u8>),
+    /// To a host, from somebody who is none.
+    FromStranger(Site, Vec<u8>),
     ToRuntime(Peer, Vec<u8>),
     ToCoordinator(Peer, Vec<u8>),
     FromClient(Vec<u8>),
@@ -191,7 +194,7 @@ impl World {
             fabric,
         };
         let flows = plan.connections.len().max(64) * 2;
-        let mut hosts = Hosts::new(&scenario, plan.hosts, flows);
+        let mut hosts = Hosts::new(&scenario, (plan.hosts, plan.sealed), flows);
         for at in 0..plan.hosts {
             hosts.add(plan.hosts, clocks::of_host_at_beginning(&plan, at.into()));
         }
@@ -320,6 +323,7 @@ impl World {
         let (name, peer, frame): (&str, Option<Peer>, &[u8]) = match event {
             Event::ToHub(_, peer, frame) => ("frame to hub from", Some(*peer), frame),
             Event::FromHost(_, frame) => ("frame from another host", None, frame),
+            Event::FromStranger(_, frame) => ("forged frame", None, frame),
             Event::ToRuntime(peer, frame) => ("frame to runtime", Some(*peer), frame),
             Event::ToCoordinator(peer, frame) => ("frame to coordinator", Some(*peer), frame),
             Event::FromClient(frame) => ("packet from client", None, frame),
@@ -388,6 +392,7 @@ impl World {
         match event {
             Event::ToHub(at, peer, frame) => self.hub_receives(at, Some(peer), frame),
             Event::FromHost(at, frame) => self.hub_receives(at, None, frame),
+            Event::FromStranger(at, frame) => self.hub_refuses(at, frame),
             Event::ToRuntime(peer, frame) => self.runtime_receives(peer, &frame),
             Event::ToCoordinator(peer, frame) => self.coordinator_receives(peer, &frame),
             Event::FromClient(frame) => self.ingress(&frame, 0),

@@ -19,6 +19,8 @@ pub struct Faults {
     pub skewed: u64,
     /// Messages that came again long after.
     pub stale: u64,
+    /// Frames that somebody on the hosts' network made of what had been sealed.
+    pub forged: u64,
     /// Frames that found a runtime's ring full.
     pub overflowed: u64,
     /// Orders to move flows.
@@ -57,6 +59,7 @@ impl Faults {
         self.slowed += other.slowed;
         self.skewed += other.skewed;
         self.stale += other.stale;
+        self.forged += other.forged;
         self.overflowed += other.overflowed;
         self.moves += other.moves;
         self.moved += other.moved;

@@ -23,6 +23,8 @@ pub(super) enum Of {
     Sequence,
     /// For how long a host is away.
     HostAway,
+    /// What somebody on the hosts' network does with a packet for a host.
+    Stranger,
 }
 
 /// A way that frames take in order.
@@ -65,6 +67,7 @@ impl Streams {
                 Of::Written => 20,
                 Of::Sequence => 21,
                 Of::HostAway => 22,
+                Of::Stranger => 23,
             };
             let name = number << 48 | u64::from(peer.node) << 32 | u64::from(peer.incarnation);
             Random::new(Random::new(seed).draw() ^ Random::new(name).draw())

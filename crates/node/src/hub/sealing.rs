@@ -1,0 +1,282 @@
+//! How a hub seals what goes to other hosts, and what hosts tell each other of it.
+
+use super::Hub;
+use crate::address::{NodeId, SWITCH, host_of, manager_of};
+use crate::channel::KeyRing;
+use crate::message::Sealing;
+use crate::seal::{HostSeal, SealConfig};
+use holdfast_protection::Peer;
+use holdfast_wire::{DropReason, Packet};
+use std::collections::BTreeMap;
+
+/// See the module.
+pub(super) struct Sealed {
+    seal: HostSeal,
+    config: SealConfig,
+    /// Whom each host's manager was when it was told last.
+    told: Vec<Option<Peer>>,
+    /// Who lives here has changed since.
+    is_news: bool,
+    /// Where nodes of other hosts live, as these say.
+    places: BTreeMap<NodeId, u16>,
+    /// Those that have come, and those that have gone, since the driver asked.
+    moved: Vec<(NodeId, Option<u16>)>,
+}
+
+impl Sealed {
+    #[inline]
+    pub(super) fn seal(&mut self, packet: &mut Packet) -> bool {
+        self.seal.seal(packet)
+    }
+
+    #[inline]
+    pub(super) fn open(&mut self, packet: &mut Packet) -> Result<(), DropReason> {
+        self.seal.open(packet)
+    }
+
+    fn hear(&mut self, host: u16, incarnation: u32, sealing: &Sealing, now: u64) {
+        self.seal.handle_announced(host, incarnation, (sealing.life, sealing.counter), now);
+        let is_gone = |node: &NodeId, place: &u16| *place == host && !sealing.nodes.contains(node);
+        let gone: Vec<NodeId> = self.places.iter().filter(|(node, place)| is_gone(node, place)).map(|(node, _)| *node).collect();
+        for node in gone {
+            self.places.remove(&node);
+            self.note_moved(node, None);
+        }
+        for node in &sealing.nodes {
+            if self.places.insert(*node, host) != Some(host) {
+                self.note_moved(*node, Some(host));
+            }
+        }
+    }
+
+    /// What was said of a node before is not asked for any more.
+    fn note_moved(&mut self, node: NodeId, host: Option<u16>) {
+        self.moved.retain(|(other, _)| *other != node);
+        self.moved.push((node, host));
+    }
+}
+
+impl Hub {
+    /// Gives the hub of one of several hosts the cluster's keys: packets between them are sealed from now on, and nothing else is taken in.
+    pub fn authenticate(&mut self, config: SealConfig, ring: &KeyRing) {
+        let told = vec![None; usize::from(config.hosts)];
+        let seal = HostSeal::new(config, ring);
+        let (places, moved) = (BTreeMap::new(), Vec::new());
+        self.sealed = Some(Box::new(Sealed { seal, config, told, is_news: true, places, moved }));
+    }
+
+    /// Changes the keys of packets between hosts, switch and manager. A hub that was made without stays so.
+    pub fn set_keys(&mut self, ring: &KeyRing) {
+        if let Some(sealed) = &mut self.sealed {
+            sealed.seal.set_keys(ring);
+        }
+        self.switch.fabric().set_keys(ring);
+        self.manager.fabric().set_keys(ring);
+    }
+
+    /// Nodes of other hosts that have come to this host, counted from 0, or have gone from it, since this was asked: for a network on which frames do not find their way
+    /// by themselves.
+    pub fn take_moved(&mut self) -> Vec<(NodeId, Option<u16>)> {
+        self.sealed.as_mut().map_or_else(Vec::new, |sealed| core::mem::take(&mut sealed.moved))
+    }
+
+    /// Who lives here has changed.
+    pub(super) fn note_news(&mut self) {
+        if let Some(sealed) = &mut self.sealed {
+            sealed.is_news = true;
+        }
+    }
+
+    /// Hears how other hosts seal, and tells them how this one does.
+    pub(super) fn keep_sealing(&mut self, now: u64) {
+        let Hub { manager, sealed, local, is_serving, .. } = self;
+        let heard = manager.take_sealings();
+        let Some(sealed) = sealed else { return };
+        let me = manager.fabric().me();
+        for (from, sealing) in heard {
+            // What was meant for an earlier life of this one would let in what that one has taken already.
+            if let Some(host) = host_of(from.node).filter(|host| sealing.to == me.incarnation && *host < sealed.config.hosts) {
+                sealed.hear(host, from.incarnation, &sealing, now);
+            }
+        }
+        let (has_beaten, is_news) = (manager.take_beaten(), core::mem::take(&mut sealed.is_news));
+        let is_due = has_beaten || is_news;
+        for host in (0..sealed.config.hosts).filter(|host| *host != sealed.config.host) {
+            let peer = manager.fabric().peer(manager_of(host));
+            let at = usize::from(host);
+            if peer.is_none() || !is_due && sealed.told[at] == peer {
+                continue;
+            }
+            let (life, counter) = sealed.seal.announcement();
+            let own = local.iter().flatten().map(|peer| peer.node).chain([me.node]);
+            let nodes = own.chain(is_serving.then_some(SWITCH)).collect();
+            let to = peer.map_or(0, |peer| peer.incarnation);
+            if manager.tell_sealing(host, Sealing { to, life, counter, nodes }) {
+                sealed.told[at] = peer;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::{FIRST_RUNTIME, MANAGER, mac_of, mac_of_life};
+    use crate::channel::{FabricConfig, Key};
+    use crate::hub::HubOut;
+    use crate::manager::Manager;
+    use crate::seal::is_sealed;
+    use crate::switch::{Switch, SwitchConfig};
+    use core::num::NonZeroU64;
+    use holdfast_wire::nsh::{Outer, encapsulate, index};
+    use holdfast_wire::{MemoryPool, PacketPool};
+
+    const MILLISECOND: u64 = 1_000_000;
+    const HOSTS: u16 = 2;
+    const PATIENCE: u64 = 100 * MILLISECOND;
+
+    fn switch() -> Switch {
+        Switch::new(SwitchConfig {
+            me: Peer { node: SWITCH, incarnation: 1 },
+            number: 1,
+            flows: 16,
+            seed: 1,
+            tick_interval: 20 * MILLISECOND,
+            patience: 3000 * MILLISECOND,
+            fabric: FabricConfig::default(),
+            succeeds: false,
+        })
+    }
+
+    fn hub(host: u16, incarnation: u32) -> Hub {
+        let me = Peer { node: manager_of(host), incarnation };
+        let mut hub = Hub::new(switch(), Manager::new(me, FabricConfig::default()));
+        hub.join(HOSTS, PATIENCE, 0);
+        let ring = KeyRing::new(vec![Key { number: 1, secret: [7; 32] }]).unwrap();
+        let life = NonZeroU64::new(u64::from(incarnation) * 256 + u64::from(host) + 1).unwrap();
+        hub.authenticate(SealConfig { cluster: 0, host, hosts: HOSTS, incarnation, life, patience: PATIENCE }, &ring);
+        hub
+    }
+
+    /// Hosts that hear each other.
+    struct World {
+        hubs: Vec<Hub>,
+        pool: MemoryPool,
+        now: u64,
+    }
+
+    impl World {
+        fn run(&mut self, time: u64) {
+            for _ in 0..time / MILLISECOND {
+                self.now += MILLISECOND;
+                for from in 0..self.hubs.len() {
+                    let mut out = HubOut::default();
+                    self.hubs[from].turn(self.now, &mut out, &mut self.pool);
+                    let mut frames = out.to_fabric;
+                    self.hubs[1 - from].handle_fabric(&mut frames, self.now, &mut HubOut::default(), &mut self.pool);
+                }
+            }
+        }
+
+        fn drops(&self, host: usize, reason: DropReason) -> u64 {
+            self.hubs[host].drops().get(reason)
+        }
+
+        fn packet(&mut self) -> Packet {
+            let mut packet = self.pool.take().unwrap();
+            assert!(packet.copy_from(&[0; 64]));
+            let source = mac_of_life(Peer { node: FIRST_RUNTIME, incarnation: 1 });
+            let outer = Outer { destination: mac_of(MANAGER + 1), source, index: index::MARK };
+            assert!(encapsulate(&mut packet, outer));
+            packet
+        }
+
+        /// Takes a packet to the second host, as it is or sealed by the first.
+        fn arrives(&mut self, packet: Packet) {
+            let (now, pool) = (self.now, &mut self.pool);
+            self.hubs[1].handle_fabric(&mut vec![packet], now, &mut HubOut::default(), pool);
+        }
+
+        fn arrives_sealed(&mut self) {
+            let mut packet = self.packet();
+            assert!(self.hubs[0].sealed.as_mut().unwrap().seal(&mut packet));
+            assert!(is_sealed(packet.bytes()));
+            self.arrives(packet);
+        }
+    }
+
+    fn world() -> World {
+        World { hubs: vec![hub(0, 5), hub(1, 5)], pool: MemoryPool::new(64), now: 0 }
+    }
+
+    /// Hosts tell each other who lives where, and say it again when that changes, before the next beat.
+    #[test]
+    fn hosts_say_who_lives_there() {
+        let mut world = world();
+        let runtime = Peer { node: FIRST_RUNTIME, incarnation: 1 };
+        world.hubs[0].note_local(runtime);
+        world.run(3 * PATIENCE);
+        assert_eq!(world.hubs[1].take_moved(), [(FIRST_RUNTIME, Some(0)), (MANAGER, Some(0))]);
+        assert_eq!(world.hubs[1].take_moved(), []);
+        world.hubs[0].begin(switch());
+        world.hubs[0].handle_buried(runtime);
+        world.run(3 * MILLISECOND);
+        let mut moved = world.hubs[1].take_moved();
+        moved.sort();
+        assert_eq!(moved, [(SWITCH, Some(0)), (FIRST_RUNTIME, None)]);
+        world.hubs[0].retire(&mut world.pool);
+        world.run(3 * MILLISECOND);
+        assert_eq!(world.hubs[1].take_moved(), [(SWITCH, None)]);
+    }
+
+    /// A packet that is not sealed is dropped where there is a key, and a sealed one where there is none.
+    #[test]
+    fn hubs_agree_on_what_is_sealed() {
+        let mut world = world();
+        world.run(3 * PATIENCE);
+        let packet = world.packet();
+        world.arrives(packet);
+        assert_eq!(world.drops(1, DropReason::Unsealed), 1);
+        // It was opened: a manager has no use for a packet.
+        world.arrives_sealed();
+        assert_eq!(world.drops(1, DropReason::Malformed), 1);
+        world.hubs[1].sealed = None;
+        world.arrives_sealed();
+        assert_eq!(world.drops(1, DropReason::Unauthenticated), 1);
+        assert_eq!(world.hubs[1].drops().total(), 3);
+        assert_eq!(world.pool.free(), world.pool.total());
+    }
+
+    /// The receiver is started again, then the sender: neither waits for a beat to be heard.
+    #[test]
+    fn a_new_life_is_told_at_once() {
+        let mut world = world();
+        world.run(3 * PATIENCE);
+        for (restarted, incarnation) in [(1, 6), (0, 6)] {
+            world.hubs[restarted] = hub(restarted as u16, incarnation);
+            let before = world.drops(1, DropReason::Unannounced);
+            world.arrives_sealed();
+            assert_eq!(world.drops(1, DropReason::Unannounced), before + 1, "{restarted}");
+            world.run(40 * MILLISECOND);
+            let before = world.drops(1, DropReason::Malformed);
+            world.arrives_sealed();
+            assert_eq!(world.drops(1, DropReason::Malformed), before + 1, "{restarted}");
+        }
+    }
+
+    /// An announcement that waited for the life before says nothing to this one.
+    #[test]
+    fn what_was_meant_for_an_earlier_life_is_not_heard() {
+        let mut world = world();
+        world.run(3 * PATIENCE);
+        world.hubs[1] = hub(1, 6);
+        let said = |to| Sealing { to, life: 1, counter: 0, nodes: vec![FIRST_RUNTIME] };
+        world.hubs[0].manager.fabric().set_peer(Peer { node: manager_of(1), incarnation: 6 });
+        world.hubs[0].sealed = None;
+        for (to, expected) in [(5, vec![]), (6, vec![(FIRST_RUNTIME, Some(0))])] {
+            assert!(world.hubs[0].manager.tell_sealing(1, said(to)));
+            world.run(3 * PATIENCE);
+            assert_eq!(world.hubs[1].take_moved(), expected, "to {to}");
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! A box of three hosts, and somebody else on the network that joins them: who makes packets up, plays recorded ones back, or changes some, is refused and counted; on an
+//! Ethernet, and where the hosts have only addresses.
+
+use anyhow::{Context, Result, ensure};
+use holdfast::lab::download::{Download, Plan};
+use holdfast::lab::requirements::*;
+use holdfast::lab::{Interrupt, link, until};
+use holdfast::status::Status;
+use holdfast_tests::PATIENCE;
+use holdfast_tests::cluster::{Cluster, SERVING, UDP_PORT, WITNESS};
+use holdfast_tests::frames::{Ends, Listener, Sender};
+use holdfast_tests::network::{CLIENT, GIVE_UP, SERVER, VIRTUAL};
+use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::verdict::{ensure_perfect, ensure_unbroken};
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// The bridge between the hosts.
+const BRIDGE: &str = "fabric";
+/// What a sealed packet has behind its addresses: the fabric's EtherType, and the magic number.
+const SEALED: [u8; 4] = [0x88, 0xb6, 0x48, 0x53];
+const NSH: [u8; 2] = [0x89, 0x4f];
+/// Where in a sealed packet its fields are, and what was sealed.
+const KEY: usize = 17;
+const HOST: usize = 18;
+const CLUSTER: usize = 20;
+const INCARNATION: usize = 24;
+const COUNTER: usize = 36;
+const BODY: usize = 60;
+/// In front of a packet in a datagram.
+const ETHERNET_LEN: usize = 14;
+const IPV4_LEN: usize = 20;
+const UDP_LEN: usize = 8;
+/// Longest time for a download.
+const DOWNLOAD: Duration = Duration::from_secs(90);
+/// Packets of a record.
+const RECORDED: usize = 40;
+/// Where the server would get what nobody has sent.
+const FORGED_PORT: u16 = 4999;
+
+fn main() -> ExitCode {
+    run(vec![
+        test("a_stranger_on_the_network_is_refused", &[NGINX, NFT], a_stranger_on_the_network_is_refused),
+        test(
+            "what_was_recorded_is_worth_nothing_after_a_restart",
+            &[NGINX, NFT],
+            what_was_recorded_is_worth_nothing_after_a_restart,
+        ),
+        test("keys_change_and_nothing_is_lost", &[NGINX, NFT], keys_change_and_nothing_is_lost),
+        test(
+            "hosts_that_udp_joins_survive_a_host_and_strangers",
+            &[NGINX, NFT, CURL],
+            hosts_that_udp_joins_survive_a_host_and_strangers,
+        ),
+    ])
+}
+
+/// True for a packet that this host has sealed. The witness is the first, because it has the coordinator.
+fn is_of(frame: &[u8], host: &str) -> bool {
+    let number = SERVING.iter().position(|name| *name == host).map_or(0, |at| at as u8 + 1);
+    frame.get(12..16) == Some(&SEALED) && frame.get(HOST..HOST + 2) == Some(&[0, number])
+}
+
+/// What a host sends to others, with so many bytes in front of its packets: every sealed one of a few. Every frame that goes by is looked at.
+fn record_behind(cluster: &Cluster, host: &str, front: usize) -> Result<Vec<Vec<u8>>> {
+    let listener = Listener::open(&cluster.hosts.network, &format!("fab-{host}"))?;
+    let mut recorded = Vec::new();
+    until(&format!("{host} sends packets to others"), PATIENCE, cluster.lab.interrupt(), || {
+        while let Some(frame) = listener.receive()? {
+            let packet = frame.get(front..).unwrap_or_default();
+            ensure!(packet.get(12..14) != Some(&NSH), "a packet went out as it is");
+            recorded.extend(is_of(packet, host).then_some(frame));
+        }
+        Ok((recorded.len() >= RECORDED).then_some(()))
+    })?;
+    Ok(recorded)
+}
+
+fn record(cluster: &Cluster, host: &str) -> Result<Vec<Vec<u8>>> {
+    record_behind(cluster, host, 0)
+}
+
+/// Sends frames until a host has counted every one of these reasons, and so often as frames were sent for it.
+fn provoke(cluster: &Cluster, at: &str, frames: &BTreeMap<&str, Vec<Vec<u8>>>) -> Result<()> {
+    let sender = Sender::open(&cluster.hosts.network, BRIDGE)?;
+    let count = |status: &Status, reason: &str| status.drops.get(reason).copied().unwrap_or(0);
+    let before = cluster.on(at)?.status()?;
+    until("everything forged is counted", PATIENCE, cluster.lab.interrupt(), || {
+        for frame in frames.values().flatten() {
+            sender.send(frame)?;
+        }
+        let now = cluster.on(at)?.status()?;
+        let is_counted =
+            |(reason, frames): (&&str, &Vec<Vec<u8>>)| count(&now, reason) >= count(&before, reason) + frames.len() as u64;
+        Ok(frames.iter().all(is_counted).then_some(()))
+    })
+    .with_context(|| format!("{:?}", cluster.on(at).and_then(|running| running.status()).map(|status| status.drops)))
+}
+
+/// While connections and datagrams go on, somebody on the hosts' network sends everything that goes by again, changes it in every part, cuts it, and makes up a
+/// packet as if a runtime had released it. Nothing of that comes out, all of it is counted, and nobody else notices.
+fn a_stranger_on_the_network_is_refused(interrupt: &Interrupt) -> Result<()> {
+    let cluster = Cluster::start(interrupt)?;
+    let held = cluster.hold(VIRTUAL, 60)?;
+    let (_echo, stream) = cluster.stream(60, 600)?;
+    cluster.wait_safe()?;
+    cluster.wait_serving(SERVING[0], SERVING[0])?;
+    let recorded = record(&cluster, SERVING[1])?;
+    let good = &recorded[0];
+    let changed = |at: usize, bits: u8| {
+        let mut frame = good.clone();
+        frame[at] ^= bits;
+        vec![frame]
+    };
+    let listening = cluster.hosts.server.enter(|| UdpSocket::bind((SERVER, FORGED_PORT)))??;
+    listening.set_nonblocking(true)?;
+    let ends = Ends {
+        from_mac: [2, 0, 0, 0, 0, 9],
+        to_mac: [2, 0, 0, 0, 0, 8],
+        from: (CLIENT.parse()?, FORGED_PORT),
+        to: (SERVER.parse()?, FORGED_PORT),
+    };
+    // As a runtime's: its address, and that it is released.
+    let mut released = [&good[..12], &NSH, &[0x0f, 0xc6, 1, 3, 0, 0, 0, 253]].concat();
+    released.extend([0; 16]);
+    released.extend(ends.udp(b"nobody has sent this"));
+    // One that was not there before, or else it would be known by its count.
+    let mut fresh = good.clone();
+    fresh[COUNTER] = 0x7f;
+    let forged = |at: usize| {
+        let mut frame = fresh.clone();
+        frame[at] ^= 1;
+        frame
+    };
+    let frames = BTreeMap::from([
+        ("replayed", recorded.clone()),
+        ("unauthenticated", vec![fresh.clone(), forged(11), forged(BODY - 1), forged(BODY), forged(good.len() - 1)]),
+        ("truncated", vec![good[..BODY].to_vec(), good[..30].to_vec()]),
+        ("unknown_key", changed(KEY, 0x40)),
+        ("wrong_cluster", changed(CLUSTER, 1)),
+        ("unknown_host", changed(HOST, 1)),
+        ("unsealed", vec![released]),
+    ]);
+    for _ in 0..5 {
+        provoke(&cluster, SERVING[0], &frames)?;
+        ensure_unbroken(&held, interrupt)?;
+    }
+    let got = listening.recv(&mut [0; 64]);
+    ensure!(got.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "a forged packet came out: {got:?}");
+    ensure_perfect(&stream.finish(), 60)?;
+    drop(held);
+    cluster.stop()
+}
+
+/// A host is started again, then the one that heard it: what was recorded of the life before, and what the other had taken in its life before, is refused.
+fn what_was_recorded_is_worth_nothing_after_a_restart(interrupt: &Interrupt) -> Result<()> {
+    let mut cluster = Cluster::start(interrupt)?;
+    let held = cluster.hold(VIRTUAL, 60)?;
+    let (_echo, stream) = cluster.stream(60, 600)?;
+    cluster.wait_safe()?;
+    cluster.wait_serving(SERVING[0], SERVING[0])?;
+    let recorded = record(&cluster, SERVING[1])?;
+    cluster.kill(SERVING[1])?;
+    cluster.begin(SERVING[1])?;
+    cluster.wait_safe()?;
+    provoke(&cluster, SERVING[0], &BTreeMap::from([("old_life", recorded.clone())]))?;
+    ensure_unbroken(&held, interrupt)?;
+    // The other serves then, and sends packets to the runtimes of the one that is to begin anew.
+    cluster.kill(SERVING[0])?;
+    cluster.wait_serving(SERVING[1], SERVING[1])?;
+    cluster.begin(SERVING[0])?;
+    cluster.wait_safe()?;
+    let taken = record(&cluster, SERVING[1])?;
+    ensure!(taken[0][INCARNATION..BODY] != recorded[0][INCARNATION..BODY], "another life");
+    cluster.kill(SERVING[0])?;
+    cluster.begin(SERVING[0])?;
+    cluster.wait_safe()?;
+    provoke(&cluster, SERVING[0], &BTreeMap::from([("replayed", taken)]))?;
+    ensure_unbroken(&held, interrupt)?;
+    let datagrams = stream.finish();
+    ensure!((datagrams.doubled, datagrams.changed, datagrams.flows_alive) == (0, 0, 60), "{datagrams:?}");
+    drop(held);
+    cluster.stop()
+}
+
+/// The operator changes the key under load, a host at a time: the new one behind the old one, then in front, then alone. Not a datagram is lost.
+fn keys_change_and_nothing_is_lost(interrupt: &Interrupt) -> Result<()> {
+    const NUMBER: u8 = 9;
+    let mut cluster = Cluster::start(interrupt)?;
+    let held = cluster.hold(VIRTUAL, 60)?;
+    let (_echo, stream) = cluster.stream(60, 600)?;
+    cluster.wait_safe()?;
+    ensure!(record(&cluster, SERVING[1])?[0][KEY] != NUMBER, "the new key is not there yet");
+    let old = std::fs::read_to_string(cluster.key_file())?;
+    let (old, new) = (old.trim(), format!("{NUMBER}:{}", "5a".repeat(32)));
+    for lines in [format!("{old}\n{new}\n"), format!("{new}\n{old}\n"), format!("{new}\n")] {
+        std::fs::write(cluster.key_file(), lines)?;
+        for host in [SERVING[0], WITNESS, SERVING[1]] {
+            cluster.reload_keys(host)?;
+        }
+    }
+    ensure!(
+        record(&cluster, SERVING[1])?.last().is_some_and(|packet| packet[KEY] == NUMBER),
+        "packets are sealed under the new key"
+    );
+    ensure_unbroken(&held, interrupt)?;
+    ensure_perfect(&stream.finish(), 60)?;
+    cluster.wait_safe()?;
+    drop(held);
+    cluster.stop()
+}
+
+/// The hosts have addresses, and no Ethernet of their own. A download and connections go on while the host that serves dies and comes back, and then while somebody
+/// sends datagrams with a host's address that the host has sent before, and others with an address of its own.
+fn hosts_that_udp_joins_survive_a_host_and_strangers(interrupt: &Interrupt) -> Result<()> {
+    let mut cluster = Cluster::start_over_udp(interrupt)?;
+    let sum = cluster.site.add_random("big", 30_000_000)?;
+    let held = cluster.hold(VIRTUAL, 100)?;
+    let plan = Plan { url: format!("http://{VIRTUAL}/big"), bytes_per_second: Some(1_500_000), stalled_after: GIVE_UP };
+    let mut download = Download::start(&cluster.hosts.client, &plan)?;
+    until("the download is under way", PATIENCE, interrupt, || Ok((download.received() > 500_000).then_some(())))?;
+    let (_echo, stream) = cluster.stream(60, 600)?;
+    cluster.wait_safe()?;
+    cluster.wait_serving(SERVING[0], SERVING[0])?;
+    let seen = download.received();
+    cluster.kill(SERVING[0])?;
+    cluster.wait_serving(SERVING[1], SERVING[1])?;
+    ensure_unbroken(&held, interrupt)?;
+    ensure!(!download.is_over()?, "the download was over before the host died: nothing was shown");
+    until("the download goes on", PATIENCE, interrupt, || Ok((download.received() > seen).then_some(())))?;
+    cluster.begin(SERVING[0])?;
+    cluster.wait_safe()?;
+    ensure_unbroken(&held, interrupt)?;
+    let outcome = download.finish(DOWNLOAD, interrupt)?;
+    ensure!(outcome.error.is_none() && outcome.bytes == 30_000_000 && outcome.sum == sum, "{outcome:?}");
+    let recorded = record_behind(&cluster, SERVING[1], ETHERNET_LEN + IPV4_LEN + UDP_LEN)?;
+    provoke(&cluster, SERVING[0], &BTreeMap::from([("replayed", recorded)]))?;
+    let stranger = &cluster.hosts.network;
+    link::address(stranger, BRIDGE, "10.9.0.200/24")?;
+    let socket = stranger.enter(|| UdpSocket::bind("10.9.0.200:7000"))??;
+    let before = cluster.on(SERVING[0])?.status()?.drops.get("unknown_host").copied().unwrap_or(0);
+    until("a stranger's datagrams are counted", PATIENCE, interrupt, || {
+        socket.send_to(b"whoever I am", (Ipv4Addr::new(10, 9, 0, 1), UDP_PORT))?;
+        let now = cluster.on(SERVING[0])?.status()?.drops.get("unknown_host").copied().unwrap_or(0);
+        Ok((now > before).then_some(()))
+    })?;
+    ensure_unbroken(&held, interrupt)?;
+    let datagrams = stream.finish();
+    ensure!((datagrams.doubled, datagrams.changed, datagrams.flows_alive) == (0, 0, 60), "{datagrams:?}");
+    drop(held);
+    cluster.stop()
+}
