@@ -1,14 +1,13 @@
 //! Commands that ask a running box: `status`, `flows`, `trace`.
 
 use super::print;
-use crate::control::{Call, Client};
+use crate::control::{Call, Client, Target};
 use crate::exit::{self, Failure};
 use crate::flows::{Flow, Flows};
 use crate::status::{self, Election, Protected, Status};
 use crate::table::{Style, Table, Tone};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::path::Path;
 use std::time::Duration;
 
 fn read<T: DeserializeOwned>(answer: Value) -> Result<T, Failure> {
@@ -24,8 +23,8 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-pub(super) fn status(control: Option<&Path>, json: bool) -> Result<(), Failure> {
-    let answer = Client::new(control)?.ask(Call::Status)?;
+pub(super) fn status(target: &Target, json: bool) -> Result<(), Failure> {
+    let answer = Client::to(target)?.ask(Call::Status)?;
     if json {
         return print(&format!("{answer}\n"));
     }
@@ -62,6 +61,13 @@ fn status_text(status: &Status, style: Style) -> String {
     }
     if let Some(election) = &status.election {
         text += &election_text(election, style);
+    }
+    if let Some(control) = &status.control {
+        let refused: u64 = control.refused.values().sum();
+        let reasons: Vec<String> = control.refused.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        let refused = if refused == 0 { String::new() } else { format!("; refused: {}", reasons.join(", ")) };
+        let connections = counted(control.connections as usize, "connection");
+        text += &format!("control API: {}, {connections}, {} calls{refused}\n", control.listen, control.calls);
     }
     text += "\n";
     let ports = status.ports.iter().map(|port| {
@@ -138,8 +144,8 @@ fn election_text(election: &Election, style: Style) -> String {
     format!("coordinator: {leader}{}{}\n", silent.unwrap_or_default(), trouble.unwrap_or_default())
 }
 
-pub(super) fn flows(control: Option<&Path>, selector: &str, limit: u32, json: bool) -> Result<(), Failure> {
-    let answer = Client::new(control)?.ask(Call::Flows { filter: selector.to_owned(), limit })?;
+pub(super) fn flows(target: &Target, selector: &str, limit: u32, json: bool) -> Result<(), Failure> {
+    let answer = Client::to(target)?.ask(Call::Flows { filter: selector.to_owned(), limit })?;
     if json {
         return print(&format!("{answer}\n"));
     }
@@ -181,8 +187,8 @@ fn flows_text(list: &Flows, style: Style) -> String {
     text
 }
 
-pub(super) fn trace(control: Option<&Path>, selector: &str, count: u32, wait: Duration, json: bool) -> Result<(), Failure> {
-    let client = Client::new(control)?;
+pub(super) fn trace(target: &Target, selector: &str, count: u32, wait: Duration, json: bool) -> Result<(), Failure> {
+    let client = Client::to(target)?;
     let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let seen = client.trace(selector.to_owned(), count, wait, |step| {
         let line = match json {
