@@ -81,6 +81,17 @@ impl Role {
     }
 }
 
+impl Role {
+    /// One of them, in a sentence.
+    pub(crate) fn with_article(self) -> &'static str {
+        match self {
+            Role::Viewer => "a viewer",
+            Role::Operator => "an operator",
+            Role::Host => "a host",
+        }
+    }
+}
+
 /// Whom a certificate is of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {

@@ -100,7 +100,9 @@ impl Calls {
         self.counts.refuse("denied");
         let wanted = if need == Need::Join { Role::Host } else { Role::Operator };
         let text = match role {
-            Some(role) => format!("the certificate of `{name}` is a {}'s, and this takes a {}'s", role.name(), wanted.name()),
+            Some(role) => {
+                format!("the certificate of `{name}` is {}'s, and this takes {}'s", role.with_article(), wanted.with_article())
+            }
             None => format!(
                 "the certificate of `{name}` has none of the organisational units that say what it may do: {}",
                 Role::ALL.map(Role::name).join(", ")
