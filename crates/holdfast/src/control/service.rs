@@ -6,7 +6,7 @@
 use super::{Asked, Call, MAX_FLOWS, MAX_TRACE, MAX_TRACE_WAIT, PATIENCE, Request, VERSION};
 use crate::exit;
 use crate::flows::Flows;
-use crate::status::{ControlApi, STATE_RUNNING, Status};
+use crate::status::{ControlApi, Status};
 use holdfast_wire::selector::{Selector, SelectorError};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -163,11 +163,6 @@ impl Service {
         let broken = |error: serde_json::Error| Problem::new(ProblemKind::NotNow, format!("the status: {error}"));
         let status: Status = serde_json::from_value(self.ask(Request::Status)?).map_err(broken)?;
         Ok(status.runtime(runtime).map(|process| process.state.clone()))
-    }
-
-    /// True if a runtime in this state has nothing more to do before it serves.
-    pub(super) fn is_restored(state: &str) -> bool {
-        state == STATE_RUNNING
     }
 
     /// Gives the follower every step until `count` packets have left, the time is over, or the follower has gone. How many packets were seen.

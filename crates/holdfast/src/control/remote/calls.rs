@@ -6,6 +6,7 @@ use super::connection::{Caller, Counts};
 use super::{MAX_MESSAGE, convert};
 use crate::control::service::{Follower, Problem, ProblemKind, Service};
 use crate::control::{Call, apply, join};
+use crate::status::STATE_RUNNING;
 use crate::tls::Role;
 use serde_json::Value;
 use std::pin::Pin;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::service::interceptor::InterceptedService;
+use tonic::service::interceptor::{InterceptedService, Interceptor};
 use tonic::{Request, Response, Status as Refusal};
 
 /// Between two looks at how far something is.
@@ -39,6 +40,25 @@ pub(super) struct Calls {
     service: Arc<Service>,
     counts: Arc<Counts>,
     seats: Arc<Semaphore>,
+}
+
+/// Gives a call its seat before its message is read: messages in memory are limited by seats.
+#[derive(Clone)]
+pub(super) struct Gate {
+    counts: Arc<Counts>,
+    seats: Arc<Semaphore>,
+}
+
+impl Interceptor for Gate {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Refusal> {
+        self.counts.call();
+        let Ok(seat) = self.seats.clone().try_acquire_owned() else {
+            self.counts.refuse("busy");
+            return Err(Refusal::resource_exhausted("too many calls at a time: try again"));
+        };
+        request.extensions_mut().insert(Seat(Arc::new(seat)));
+        Ok(request)
+    }
 }
 
 /// What a call takes.
@@ -67,22 +87,10 @@ impl Calls {
         Calls { service, counts, seats: Arc::new(Semaphore::new(seats)) }
     }
 
-    /// As tonic serves it. A call takes its seat before its message is read: messages in memory are limited by seats.
-    pub(super) fn service(
-        self,
-    ) -> InterceptedService<ControlServer<Calls>, impl FnMut(Request<()>) -> Result<Request<()>, Refusal> + Clone + Send + Sync>
-    {
-        let (counts, seats) = (self.counts.clone(), self.seats.clone());
-        let server = ControlServer::new(self).max_decoding_message_size(MAX_MESSAGE);
-        InterceptedService::new(server, move |mut request: Request<()>| {
-            counts.call();
-            let Ok(seat) = seats.clone().try_acquire_owned() else {
-                counts.refuse("busy");
-                return Err(Refusal::resource_exhausted("too many calls at a time: try again"));
-            };
-            request.extensions_mut().insert(Seat(Arc::new(seat)));
-            Ok(request)
-        })
+    /// As tonic serves it.
+    pub(super) fn service(self) -> InterceptedService<ControlServer<Calls>, Gate> {
+        let gate = Gate { counts: self.counts.clone(), seats: self.seats.clone() };
+        InterceptedService::new(ControlServer::new(self).max_decoding_message_size(MAX_MESSAGE), gate)
     }
 
     /// The caller's name and the message, if the caller may do this.
@@ -133,10 +141,14 @@ impl Calls {
                 let progress = calls.ask(move |service| service.answer(&call)).await.and_then(convert::message::<Progress>);
                 let is_over = progress.as_ref().map_or(true, |progress| progress.done);
                 let known = progress.as_ref().ok().map(|progress| (progress.moved, progress.refused));
-                if (is_over || known != last) && sender.send(progress).await.is_err() || is_over {
+                let is_news = is_over || known != last;
+                last = known;
+                if is_news && sender.send(progress).await.is_err() {
                     return;
                 }
-                last = known;
+                if is_over {
+                    return;
+                }
                 if tokio::time::timeout(LOOK, sender.closed()).await.is_ok() {
                     return;
                 }
@@ -251,11 +263,14 @@ impl Control for Calls {
             let mut last = None;
             loop {
                 let state = calls.ask(move |service| service.state_of(id)).await.map(Option::unwrap_or_default);
-                let done = state.as_ref().map_or(true, |state| Service::is_restored(state));
-                let is_new = state.as_ref().ok() != last.as_ref();
+                let done = state.as_ref().map_or(true, |state| state == STATE_RUNNING);
+                let is_news = done || state.as_ref().ok() != last.as_ref();
                 last = state.as_ref().ok().cloned();
                 let progress = state.map(|state| RestoreProgress { runtime, state, done });
-                if (is_new || done) && sender.send(progress).await.is_err() || done {
+                if is_news && sender.send(progress).await.is_err() {
+                    return;
+                }
+                if done {
                     return;
                 }
                 if tokio::time::timeout(LOOK, sender.closed()).await.is_ok() {
