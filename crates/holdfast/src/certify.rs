@@ -9,7 +9,7 @@
 
 use crate::config;
 use crate::exit::{self, Failure};
-use crate::tls::{CA_FILE, CERTIFICATE_FILE, KEY_FILE, Role};
+use crate::tls::{CA_FILE, CERTIFICATE_FILE, KEY_FILE, MAKER, Role};
 use rcgen::string::Ia5String;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
@@ -147,7 +147,7 @@ fn authority(directory: &Path, now: OffsetDateTime) -> Result<(Authority, bool),
         (true, true) => {
             let certificate = std::fs::read_to_string(&certificate_path).map_err(|error| failed(&certificate_path, &error))?;
             let wrong = |text: String| Failure::new(exit::CONFIGURATION, text);
-            let key = config::read_secret(&key_path, "holdfast certify DIR NAME").map_err(wrong)?;
+            let key = config::read_secret(&key_path, MAKER, MAKER).map_err(wrong)?;
             let unreadable = |path: &Path, error: &dyn std::fmt::Display| wrong(format!("`{}`: {error}", path.display()));
             let text = std::str::from_utf8(&key).map_err(|error| unreadable(&key_path, &error))?;
             let key = KeyPair::from_pem(text).map_err(|error| unreadable(&key_path, &error))?;

@@ -19,6 +19,8 @@ pub const CA_FILE: &str = "ca.pem";
 pub const CERTIFICATE_FILE: &str = "certificate.pem";
 /// Its key, in a directory.
 pub const KEY_FILE: &str = "key.pem";
+/// The command that makes these files.
+pub(crate) const MAKER: &str = "holdfast certify DIR NAME";
 /// What both sides of the control API speak.
 const HTTP2: &[u8] = b"h2";
 
@@ -128,7 +130,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let name = path.display();
     let bytes = std::fs::read(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
-            format!("there is no file `{name}`: `holdfast certify DIR NAME` makes certificates")
+            format!("there is no file `{name}`: `{MAKER}` makes certificates")
         }
         _ => format!("`{name}`: {error}"),
     })?;
@@ -152,7 +154,7 @@ impl Identity {
             authorities.add(certificate.clone()).map_err(|error| format!("`{}`: {error}", paths.ca.display()))?;
         }
         let chain = certificates(&paths.certificate)?;
-        let key = config::read_secret(&paths.key, "holdfast certify DIR NAME")?;
+        let key = config::read_secret(&paths.key, MAKER, MAKER)?;
         let key = PrivateKeyDer::from_pem_slice(&key)
             .map_err(|error| format!("`{}`: there is no key in it (PEM): {error}", paths.key.display()))?;
         check(paths, &chain, &authorities_der)?;

@@ -67,7 +67,8 @@ fn status_text(status: &Status, style: Style) -> String {
         let reasons: Vec<String> = control.refused.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
         let refused = if refused == 0 { String::new() } else { format!("; refused: {}", reasons.join(", ")) };
         let connections = counted(control.connections as usize, "connection");
-        text += &format!("control API: {}, {connections}, {} calls{refused}\n", control.listen, control.calls);
+        let calls = counted(control.calls as usize, "call");
+        text += &format!("control API: {}, {connections}, {calls}{refused}\n", control.listen);
     }
     text += "\n";
     let ports = status.ports.iter().map(|port| {
@@ -229,6 +230,20 @@ mod tests {
                         failed  incarnation  cause               detection_us  recovered_us  flows  recovered  lost\n    \
                         16            1  killed by signal 9            90             -      3          2     1\n";
         assert_eq!(status_text(&status, Style::PLAIN), expected);
+    }
+
+    /// The control API is a line, with what it refused if that is anything.
+    #[test]
+    fn what_the_control_api_refused_is_in_one_line() {
+        let status = |refused: &str| {
+            let text = format!(
+                r#"{{"version":1,"protected":"yes","processes":[],"control":{{"listen":"10.9.0.1:7443","connections":1,"calls":7,"refused":{refused}}}}}"#
+            );
+            status_text(&serde_json::from_str(&text).unwrap(), Style::PLAIN)
+        };
+        assert!(status("{}").contains("control API: 10.9.0.1:7443, 1 connection, 7 calls\n"));
+        let text = status(r#"{"denied":2,"not_tls":1}"#);
+        assert!(text.contains("control API: 10.9.0.1:7443, 1 connection, 7 calls; refused: denied 2, not_tls 1\n"), "{text}");
     }
 
     /// A place in which nobody runs for now: the word says so, there is no process to name, and no failure is listed.

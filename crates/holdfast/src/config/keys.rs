@@ -34,7 +34,7 @@ fn path_of(file: &str, key: &str) -> PathBuf {
 /// What is wrong with it, and what to do.
 pub fn read(path: &Path) -> Result<KeyRing, String> {
     let name = path.display();
-    let bytes = read_secret(path, &format!("holdfast keygen {name}"))?;
+    let bytes = read_secret(path, &format!("holdfast keygen {name}"), "holdfast keygen FILE")?;
     parse(&bytes).map_err(|message| format!("`{name}`: {message}"))
 }
 

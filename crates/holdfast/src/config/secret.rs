@@ -9,22 +9,22 @@ use zeroize::Zeroizing;
 /// Longest file with a secret, bytes: some keys and many words about them.
 const MAX_SECRET_FILE: u64 = 64 << 10;
 
-/// Reads a file that nobody but its owner may read. `remedy` is the command that makes one.
+/// Reads a file that nobody but its owner may read. `missing` is the command that makes this one, `maker` the one that makes any.
 ///
 /// # Errors
 /// What is wrong with it, and what to do.
-pub fn read_secret(path: &Path, remedy: &str) -> Result<Zeroizing<Vec<u8>>, String> {
+pub fn read_secret(path: &Path, missing: &str, maker: &str) -> Result<Zeroizing<Vec<u8>>, String> {
     let name = path.display();
     // Without O_NONBLOCK a pipe of that name would stop the box.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let opened = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| match error {
-        rustix::io::Errno::NOENT => format!("there is no file `{name}`: `{remedy}` makes one"),
+        rustix::io::Errno::NOENT => format!("there is no file `{name}`: `{missing}` makes one"),
         error => format!("`{name}`: {}", std::io::Error::from(error)),
     })?;
     let file = std::fs::File::from(opened);
     let metadata = file.metadata().map_err(|error| format!("`{name}`: {error}"))?;
     if !metadata.is_file() {
-        return Err(format!("`{name}` is no regular file: `{remedy}` makes one with a key"));
+        return Err(format!("`{name}` is no regular file: `{maker}` makes one with a key"));
     }
     let mode = metadata.mode() & 0o7777;
     if mode & 0o077 != 0 {

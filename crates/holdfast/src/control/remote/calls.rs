@@ -119,13 +119,18 @@ impl Calls {
         Err(Refusal::permission_denied(text))
     }
 
-    /// Asks the service where waiting stops nobody else.
+    /// Asks the service where waiting stops nobody else. The seat is taken until that is over, also if the client goes away before.
     async fn ask<T: Send + 'static>(
         &self,
+        seat: &Option<Seat>,
         question: impl FnOnce(&Service) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Refusal> {
-        let service = self.service.clone();
-        let asked = tokio::task::spawn_blocking(move || question(&service)).await;
+        let (service, seat) = (self.service.clone(), seat.clone());
+        let asked = tokio::task::spawn_blocking(move || {
+            let _seat = seat;
+            question(&service)
+        });
+        let asked = asked.await;
         asked.map_err(|_| Refusal::internal("the call was broken off"))?.map_err(refusal)
     }
 
@@ -134,11 +139,11 @@ impl Calls {
         let calls = self.clone();
         let (sender, receiver) = mpsc::channel(WAITING);
         tokio::spawn(async move {
-            let _seat = seat;
             let mut last = None;
             loop {
                 let call = call.clone();
-                let progress = calls.ask(move |service| service.answer(&call)).await.and_then(convert::message::<Progress>);
+                let progress =
+                    calls.ask(&seat, move |service| service.answer(&call)).await.and_then(convert::message::<Progress>);
                 let is_over = progress.as_ref().map_or(true, |progress| progress.done);
                 let known = progress.as_ref().ok().map(|progress| (progress.moved, progress.refused));
                 let is_news = is_over || known != last;
@@ -185,14 +190,14 @@ impl Follower for Streaming {
 #[tonic::async_trait]
 impl Control for Calls {
     async fn ping(&self, request: Request<PingRequest>) -> Reply<PingReply> {
-        let _held = self.admit(Need::Look, request)?;
-        let answer = self.ask(|service| service.answer(&Call::Ping)).await?;
+        let (seat, ..) = self.admit(Need::Look, request)?;
+        let answer = self.ask(&seat, |service| service.answer(&Call::Ping)).await?;
         Ok(Response::new(convert::message(answer)?))
     }
 
     async fn get_status(&self, request: Request<GetStatusRequest>) -> Reply<Status> {
-        let _held = self.admit(Need::Look, request)?;
-        let answer = self.ask(|service| service.answer(&Call::Status)).await?;
+        let (seat, ..) = self.admit(Need::Look, request)?;
+        let answer = self.ask(&seat, |service| service.answer(&Call::Status)).await?;
         Ok(Response::new(convert::message(answer)?))
     }
 
@@ -201,7 +206,7 @@ impl Control for Calls {
     async fn list_flows(&self, request: Request<ListFlowsRequest>) -> Reply<Stream<ListFlowsReply>> {
         let (seat, _, ListFlowsRequest { filter, limit }) = self.admit(Need::Look, request)?;
         let limit = if limit == 0 { DEFAULT_FLOWS } else { limit };
-        let answer = self.ask(move |service| service.answer(&Call::Flows { filter, limit })).await?;
+        let answer = self.ask(&seat, move |service| service.answer(&Call::Flows { filter, limit })).await?;
         let replies = convert::flows(answer, FLOWS_PER_MESSAGE)?;
         Ok(Response::new(Box::pin(tokio_stream::iter(replies.into_iter().map(move |reply| {
             let _seat = &seat;
@@ -235,7 +240,7 @@ impl Control for Calls {
     async fn migrate(&self, request: Request<MigrateRequest>) -> Reply<Stream<Progress>> {
         let (seat, _, MigrateRequest { from, to, limit, filter }) = self.admit(Need::Change, request)?;
         let (from, to, limit) = (node(from)?, to.map(node).transpose()?, limit.unwrap_or(u64::MAX));
-        let answer = self.ask(move |service| service.answer(&Call::Move { from, to, limit, filter })).await?;
+        let answer = self.ask(&seat, move |service| service.answer(&Call::Move { from, to, limit, filter })).await?;
         let order = answer["order"].as_u64().and_then(|order| u32::try_from(order).ok());
         let order = order.ok_or_else(|| Refusal::internal("the order has no number"))?;
         Ok(Response::new(self.watch(Call::Moving { order }, seat)))
@@ -246,7 +251,7 @@ impl Control for Calls {
     async fn drain(&self, request: Request<DrainRequest>) -> Reply<Stream<Progress>> {
         let (seat, _, DrainRequest { runtime }) = self.admit(Need::Change, request)?;
         let runtime = node(runtime)?;
-        self.ask(move |service| service.answer(&Call::Drain { runtime })).await?;
+        self.ask(&seat, move |service| service.answer(&Call::Drain { runtime })).await?;
         Ok(Response::new(self.watch(Call::Draining { runtime }, seat)))
     }
 
@@ -255,14 +260,13 @@ impl Control for Calls {
     async fn restore(&self, request: Request<RestoreRequest>) -> Reply<Stream<RestoreProgress>> {
         let (seat, _, RestoreRequest { runtime }) = self.admit(Need::Change, request)?;
         let id = node(runtime)?;
-        self.ask(move |service| service.answer(&Call::Restore { runtime: id })).await?;
+        self.ask(&seat, move |service| service.answer(&Call::Restore { runtime: id })).await?;
         let calls = self.clone();
         let (sender, receiver) = mpsc::channel(WAITING);
         tokio::spawn(async move {
-            let _seat = seat;
             let mut last = None;
             loop {
-                let state = calls.ask(move |service| service.state_of(id)).await.map(Option::unwrap_or_default);
+                let state = calls.ask(&seat, move |service| service.state_of(id)).await.map(Option::unwrap_or_default);
                 let done = state.as_ref().map_or(true, |state| state == STATE_RUNNING);
                 let is_news = done || state.as_ref().ok() != last.as_ref();
                 last = state.as_ref().ok().cloned();
@@ -283,8 +287,8 @@ impl Control for Calls {
 
     async fn apply(&self, request: Request<ApplyRequest>) -> Reply<ApplyReply> {
         // Only to say what would change changes nothing, but it shows what the configuration is.
-        let (_seat, _, ApplyRequest { file, text, dry_run }) = self.admit(Need::Change, request)?;
-        let answer = self.ask(move |service| apply::apply(service, file, text, dry_run)).await?;
+        let (seat, _, ApplyRequest { file, text, dry_run }) = self.admit(Need::Change, request)?;
+        let answer = self.ask(&seat, move |service| apply::apply(service, file, text, dry_run)).await?;
         Ok(Response::new(convert::applied(answer)?))
     }
 
@@ -300,13 +304,13 @@ impl Control for Calls {
     }
 
     async fn join(&self, request: Request<JoinRequest>) -> Reply<JoinReply> {
-        let (_seat, name, JoinRequest { host }) = self.admit(Need::Join, request)?;
+        let (seat, name, JoinRequest { host }) = self.admit(Need::Join, request)?;
         if name != host {
             self.counts.refuse("denied");
             let text = format!("the certificate is of the host `{name}`: it cannot join as `{}`", host.escape_debug());
             return Err(Refusal::permission_denied(text));
         }
-        let joined = self.ask(move |service| join::join(service, &host)).await?;
+        let joined = self.ask(&seat, move |service| join::join(service, &host)).await?;
         let files = joined.files.into_iter().map(|(path, contents)| File { path, contents: contents.to_vec() }).collect();
         Ok(Response::new(JoinReply { cluster: joined.cluster, text: joined.text, files }))
     }
