@@ -478,7 +478,7 @@ fn a_message_has_a_limit() {
     let client = running.client("alice");
     let text = "#".repeat(holdfast::config::MAX_FILE + (1 << 20));
     let failure = refusal(client.ask(Call::Apply { file: "f".into(), text, dry_run: true }));
-    assert_ne!(failure.code, 0, "{failure}");
+    assert!(failure.code == exit::NEGATIVE && failure.message.contains("too large"), "{failure}");
     running.still_answers();
     // The longest that is a configuration by its length comes through.
     let text = "#".repeat(holdfast::config::MAX_FILE);

@@ -111,6 +111,11 @@ impl RunningBox {
         &mut self.process
     }
 
+    /// What it has said so far on standard error.
+    pub fn stderr(&self) -> String {
+        self.process.stderr()
+    }
+
     /// Path of its control socket.
     pub fn control(&self) -> &Path {
         &self.control

@@ -133,7 +133,7 @@ impl RemoteClient {
                 Failure::new(exit::PERMISSION, format!("{}: {text}", self.endpoint))
             }
             Code::DeadlineExceeded => Failure::new(exit::TIMEOUT, format!("{}: {text}", self.endpoint)),
-            Code::InvalidArgument | Code::FailedPrecondition | Code::ResourceExhausted => {
+            Code::InvalidArgument | Code::FailedPrecondition | Code::ResourceExhausted | Code::OutOfRange => {
                 Failure::new(exit::NEGATIVE, text.to_owned())
             }
             Code::Unimplemented => self.broken("it is of another version, and does not know this call"),
