@@ -24,11 +24,35 @@ pub const EQUALS: [&str; 3] = ["alpha", "beta", "gamma"];
 /// The port of hosts that UDP joins.
 pub const UDP_PORT: u16 = 7000;
 
-/// What joins the hosts.
+/// An address on the network for management at which nobody listens.
+pub const NOBODY: &str = "10.99.0.254:7443";
+
+/// How the hosts are made and what they have besides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Joined {
-    Ethernet,
+enum Kind {
+    /// The coordinator is the witness's.
+    Witness,
+    /// The same, and hosts have addresses, and no Ethernet of their own.
     Udp,
+    /// It is elected through etcd.
+    Equals,
+    /// As with a witness, and every host has a control API. The second host has no configuration of its own.
+    Joining,
+}
+
+/// What [`Cluster::start_joining`] adds.
+#[derive(Debug)]
+pub struct Managed {
+    /// Where commands run that ask the hosts from elsewhere.
+    pub manager: holdfast::lab::Namespace,
+    /// The directory of the certificates: of the hosts, the operator `alice` and the viewer `wall`.
+    pub tls: std::path::PathBuf,
+}
+
+/// Where a host's control API listens.
+pub fn control_of(name: &str) -> String {
+    let number = SERVING.into_iter().chain([WITNESS]).position(|other| other == name).map_or(0, |at| at + 1);
+    format!("10.99.0.{number}:7443")
 }
 
 /// Fields are dropped in this order: boxes, etcd, servers, network.
@@ -38,6 +62,8 @@ pub struct Cluster {
     boxes: Vec<(&'static str, Option<RunningBox>)>,
     /// Through which they elect their coordinator, if they do.
     pub etcd: Option<Etcd>,
+    /// The network for management with the certificates, if the hosts are asked over it.
+    pub managed: Option<Managed>,
     configuration: String,
     _servers: Vec<Nginx>,
     /// What the web servers serve.
@@ -51,27 +77,44 @@ pub struct Cluster {
 impl Cluster {
     /// Builds it, with web servers and a key for its messages, and waits until the box is ready and safe. The coordinator is the witness's.
     pub fn start(interrupt: &Interrupt) -> Result<Cluster> {
-        Cluster::build([SERVING[0], SERVING[1], WITNESS], false, Joined::Ethernet, interrupt)
+        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Witness, interrupt)
     }
 
     /// The same with hosts that have addresses, and no Ethernet of their own.
     pub fn start_over_udp(interrupt: &Interrupt) -> Result<Cluster> {
-        Cluster::build([SERVING[0], SERVING[1], WITNESS], false, Joined::Udp, interrupt)
+        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Udp, interrupt)
     }
 
     /// The same with three equal hosts and an etcd.
     pub fn start_equals(interrupt: &Interrupt) -> Result<Cluster> {
-        Cluster::build(EQUALS, true, Joined::Ethernet, interrupt)
+        Cluster::build(EQUALS, Kind::Equals, interrupt)
     }
 
-    fn build(names: [&'static str; 3], are_equal: bool, joined: Joined, interrupt: &Interrupt) -> Result<Cluster> {
+    /// The same as with [`Cluster::start`], with a control API on every host; the second host has no configuration, and joins the first.
+    pub fn start_joining(interrupt: &Interrupt) -> Result<Cluster> {
+        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Joining, interrupt)
+    }
+
+    fn build(names: [&'static str; 3], kind: Kind, interrupt: &Interrupt) -> Result<Cluster> {
         let mut lab = Lab::new(interrupt.clone())?;
         let options = Options::protected(Chain::Balanced);
         let hosts = Hosts::build(&mut lab, &names, &network::addresses(&options))?;
         let key = lab.scratch().join("key");
         let made = std::process::Command::new(binary()?).arg("keygen").arg(&key).output()?;
         ensure!(made.status.success(), "keygen: {}", String::from_utf8_lossy(&made.stderr));
-        let etcd = match are_equal {
+        let managed = match kind {
+            Kind::Joining => {
+                let (manager, tls) = (hosts.manage(&mut lab, &names)?, lab.scratch().join("tls"));
+                let mut certify = std::process::Command::new(binary()?);
+                certify.arg("certify").arg(&tls).args(["operator:alice", "viewer:wall"]);
+                certify.args(names.iter().map(|name| format!("{name}={}", control_of(name).replace(":7443", ""))));
+                let made = certify.output()?;
+                ensure!(made.status.success(), "certify: {}", String::from_utf8_lossy(&made.stderr));
+                Some(Managed { manager, tls })
+            }
+            Kind::Witness | Kind::Equals | Kind::Udp => None,
+        };
+        let etcd = match kind == Kind::Equals {
             true => {
                 let manager = hosts.manage(&mut lab, &names)?;
                 let home = lab.scratch().join("etcd");
@@ -82,25 +125,32 @@ impl Cluster {
         };
         let (third, runtimes, section) = match &etcd {
             Some(etcd) => ("", "{ min: 6, max: 6 }", format!("etcd: {{ endpoints: [\"{}\"] }}\n", etcd.endpoint())),
-            None => (", serves: false, runtimes: false, coordinator: true", "{ min: 4, max: 4 }", String::new()),
-        };
-        let fabrics = match joined {
-            Joined::Ethernet => vec!["fab0".to_owned(); names.len()],
-            Joined::Udp => {
-                let udp = |address| format!("{{ udp: \"{address}:{UDP_PORT}\" }}");
-                hosts.address_fabric()?.into_iter().map(udp).collect()
+            None => {
+                let control = if managed.is_some() { "control: { tls: tls }\n" } else { "" };
+                (", serves: false, runtimes: false, coordinator: true", "{ min: 4, max: 4 }", control.to_owned())
             }
         };
+        let control = |name: &str| managed.as_ref().map_or(String::new(), |_| format!(", control: \"{}\"", control_of(name)));
+        // One that travels is said from the configuration's directory.
+        let key = if managed.is_some() { "key".to_owned() } else { key.display().to_string() };
+        let fabrics = if kind == Kind::Udp {
+            let udp = |address| format!("{{ udp: \"{address}:{UDP_PORT}\" }}");
+            hosts.address_fabric()?.into_iter().map(udp).collect()
+        } else {
+            vec!["fab0".to_owned(); names.len()]
+        };
         let more = format!(
-            "state: {state}\nfabric: {{ key: {key} }}\nhosts:\n  {}: {{ fabric: {} }}\n  {}: {{ fabric: {} }}\n  {}: {{ fabric: {}{third} }}\n{section}",
+            "state: {state}\nfabric: {{ key: {key} }}\nhosts:\n  {}: {{ fabric: {}{} }}\n  {}: {{ fabric: {}{} }}\n  {}: {{ fabric: {}{third}{} }}\n{section}",
             names[0],
             fabrics[0],
+            control(names[0]),
             names[1],
             fabrics[1],
+            control(names[1]),
             names[2],
             fabrics[2],
+            control(names[2]),
             state = lab.scratch().join("state").display(),
-            key = key.display()
         );
         let configuration = options.configuration().replace("{ min: 3, max: 3 }", runtimes) + &more;
         let site = Site::new(&lab, "site")?;
@@ -108,7 +158,7 @@ impl Cluster {
         let servers: Vec<SocketAddr> = vec![socket(&format!("{SERVER}:80")), socket(&format!("{SERVER_2}:80"))];
         let servers = nginx::start_all(&lab, &hosts.server, &servers, &site)?;
         let boxes = names.into_iter().map(|name| (name, None)).collect();
-        let mut cluster = Cluster { boxes, etcd, configuration, _servers: servers, site, hosts, lab };
+        let mut cluster = Cluster { boxes, etcd, managed, configuration, _servers: servers, site, hosts, lab };
         for name in names {
             cluster.begin(name)?;
         }
@@ -127,12 +177,35 @@ impl Cluster {
 
     /// Starts a host's part of the box; returns when it can be asked.
     pub fn begin(&mut self, name: &str) -> Result<()> {
-        let running = RunningBox::launch_host(&self.lab, self.namespace(name)?, &binary()?, &self.configuration, name)?;
+        let (lab, namespace, binary) = (&self.lab, self.namespace(name)?, binary()?);
+        let own = self.managed.as_ref().map(|managed| managed.tls.join(name).display().to_string());
+        let running = match own {
+            None => RunningBox::launch_host(lab, namespace, &binary, &self.configuration, name)?,
+            Some(tls) if name != SERVING[1] => {
+                RunningBox::launch_host_with(lab, namespace, &binary, Some(&self.configuration), name, &["--tls", &tls])?
+            }
+            Some(tls) => self.join(&control_of(SERVING[0]), name, &tls)?,
+        };
         let can_be_asked = || Ok(running.control().exists().then_some(()));
         until(&format!("{name} can be asked"), PATIENCE, self.lab.interrupt(), can_be_asked)?;
         let place = self.boxes.iter_mut().find(|(other, _)| *other == name).context("a host of the cluster")?;
         place.1 = Some(running);
         Ok(())
+    }
+
+    /// Starts the second host's part of the box under this name, with a configuration from somewhere, without waiting for anything.
+    pub fn join(&self, from: &str, name: &str, tls: &str) -> Result<RunningBox> {
+        let state = self.lab.scratch().join("state").display().to_string();
+        let arguments = ["--join", from, "--tls", tls, "--state-dir", &state];
+        RunningBox::launch_host_with(&self.lab, self.namespace(SERVING[1])?, &binary()?, None, name, &arguments)
+    }
+
+    /// A command to a host's control API, with somebody's certificate.
+    pub fn ask_from_elsewhere(&self, who: &str, host: &str, command: &str) -> Result<std::process::Output> {
+        let managed = self.managed.as_ref().context("the hosts have control APIs")?;
+        let mut asking = managed.manager.command(binary()?);
+        asking.args(command.split(' ')).args(["--json", "--control", &format!("https://{}", control_of(host)), "--tls"]);
+        Ok(asking.arg(managed.tls.join(who)).output()?)
     }
 
     /// The box as it runs on a host.

@@ -22,6 +22,7 @@ const ROLE: &str = "role of a process";
 const CAUSE: &str = "cause of a failover";
 const FIELD: &str = "field of `status` or `flows`";
 const PROTECTION: &str = "protection";
+const REFUSAL: &str = "reason of the control API to refuse";
 
 macro_rules! words {
     ($($kind:ident $word:literal $meaning:literal;)+) => {
@@ -61,13 +62,26 @@ words! {
     PROTECTION "none" "State lives in one runtime's memory and dies with it. Packets leave at once.";
     PROTECTION "nfactor" "Packets leave at once; every `snapshot_every` packets a flow's state goes to another runtime as a snapshot. A restarted runtime fetches its snapshots: a failure may undo the latest packets' effects.";
     PROTECTION "nfvactor" "After every packet the flow's state goes to a replica on another runtime; the packet leaves once that has saved it.";
+    FIELD "control" "The control API of the host that answers: where it listens, connections, calls, and what it refused, by reason.";
+    REFUSAL "not_tls" "What came was no TLS: a client without `https`, or a program that tries every port.";
+    REFUSAL "no_certificate" "The client showed no certificate: `holdfast certify` makes one for a host, an operator or a viewer.";
+    REFUSAL "certificate_refused" "The client's certificate is not signed by the authority in `control.tls`, or is not good for clients.";
+    REFUSAL "certificate_not_now" "The client's certificate has expired or is not good yet, by this host's clock.";
+    REFUSAL "refused_by_client" "The client does not trust this host's certificate, or asked at an address that it is not for.";
+    REFUSAL "handshake_failed" "Client and host do not agree on how to speak TLS.";
+    REFUSAL "handshake_ended" "The client went away during the handshake.";
+    REFUSAL "handshake_too_slow" "The client did not end its handshake in time.";
+    REFUSAL "too_many_connections" "There was no place for another connection, or for another handshake from that address.";
+    REFUSAL "idle" "A client did not even answer pings; its connection was closed.";
+    REFUSAL "busy" "Too many calls at a time; the client may try again.";
+    REFUSAL "denied" "The client's certificate does not allow what it asked: a viewer only looks, an operator changes things, a host joins under its own name.";
     EXIT "0" "Well, or yes.";
     EXIT "1" "A negative answer: the command did what was asked, and the answer is no.";
     EXIT "2" "The command line is wrong; --help says how it goes.";
     EXIT "69" "Something that is needed is not there: a device, a running box, a program.";
     EXIT "70" "A fault of this program: please report it. Of `holdfast run`: the manager ended again and again, and was given up.";
     EXIT "75" "It took too long.";
-    EXIT "77" "A privilege is missing: run as root, or give the binary CAP_NET_RAW and CAP_NET_ADMIN (setcap cap_net_raw,cap_net_admin+ep).";
+    EXIT "77" "A privilege is missing: run as root, or give the binary CAP_NET_RAW and CAP_NET_ADMIN (setcap cap_net_raw,cap_net_admin+ep). Of a control API: a certificate is refused, or does not allow this.";
     EXIT "78" "The configuration is wrong; the message names the line.";
 }
 

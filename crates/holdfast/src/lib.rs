@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod certify;
 pub mod cli;
 pub mod config;
 pub mod control;
@@ -15,3 +16,4 @@ pub mod moves;
 pub mod run;
 pub mod status;
 pub mod table;
+pub mod tls;

@@ -73,6 +73,23 @@ pub struct Status {
     /// What failed since the start, oldest first.
     #[serde(default)]
     pub failovers: Vec<Failover>,
+    /// The control API of the host that answers, if it listens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control: Option<ControlApi>,
+}
+
+/// The control API, as it is used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControlApi {
+    /// Where it listens.
+    pub listen: String,
+    /// Connections that are open.
+    pub connections: u32,
+    /// Calls that were answered, refusals included.
+    pub calls: u64,
+    /// Connections and calls that were refused, by reason (the names of `holdfast explain`).
+    #[serde(default)]
+    pub refused: BTreeMap<String, u64>,
 }
 
 fn process() -> String {
@@ -305,6 +322,7 @@ mod tests {
             processes: vec![runtime(16, 5, STATE_RUNNING), runtime(17, 9, "failed"), runtime(18, 2, STATE_RUNNING)],
             drops: BTreeMap::new(),
             failovers: Vec::new(),
+            control: None,
         };
         assert_eq!(status.busiest_runtime(None).unwrap().id, 16);
         assert_eq!(status.busiest_runtime(Some(16)).unwrap().id, 18);

@@ -35,7 +35,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "cluster: edge",
         "clutser: edge",
-        r"edge.yaml:1:1: there is no key `clutser` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `scaling`, `clusters`, `hosts`, `limits`, `detection`, `fabric`, `state`, `etcd`; did you mean `cluster`?
+        r"edge.yaml:1:1: there is no key `clutser` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `scaling`, `clusters`, `hosts`, `limits`, `detection`, `fabric`, `state`, `etcd`, `control`; did you mean `cluster`?
 1 | clutser: edge
   | ^^^^^^^",
     ),
@@ -483,7 +483,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "runtimes: {",
         "runtimes {",
-        r"edge.yaml:15:1: there is no key `runtimes { min` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `scaling`, `clusters`, `hosts`, `limits`, `detection`, `fabric`, `state`, `etcd`; is a `:` missing after `runtimes`?
+        r"edge.yaml:15:1: there is no key `runtimes { min` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `scaling`, `clusters`, `hosts`, `limits`, `detection`, `fabric`, `state`, `etcd`, `control`; is a `:` missing after `runtimes`?
 15 | runtimes { min: 2, max: 4 }
    | ^^^^^^^^^^^^^^",
     ),
@@ -626,6 +626,7 @@ fn the_schema_knows_every_key_and_every_function_and_is_closed() {
         "chains",
         "cluster",
         "clusters",
+        "control",
         "detection",
         "etcd",
         "fabric",

@@ -3,16 +3,16 @@
 use super::check::{name_of, text_of};
 use super::print;
 use crate::config;
-use crate::control::{Call, Client, agreed};
+use crate::control::{Call, Client, Target, agreed};
 use crate::exit::{self, Failure};
 use serde_json::Value;
 use std::path::Path;
 
-pub(super) fn apply(control: Option<&Path>, file: &Path, dry_run: bool, json: bool) -> Result<(), Failure> {
+pub(super) fn apply(target: &Target, file: &Path, dry_run: bool, json: bool) -> Result<(), Failure> {
     let (name, text) = (name_of(file), text_of(file)?);
     // A wrong file is wrong whether a box runs or not. The box looks for itself all the same.
     config::read(&name, &text).map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
-    let answer = Client::new(control)?.ask_for_either(Call::Apply { file: name, text, dry_run })?;
+    let answer = Client::to(target)?.ask_for_either(Call::Apply { file: name, text, dry_run })?;
     if json {
         print(&format!("{answer}\n"))?;
     }

@@ -1,14 +1,13 @@
 //! Commands that ask a running box: `status`, `flows`, `trace`.
 
 use super::print;
-use crate::control::{Call, Client};
+use crate::control::{Call, Client, Target};
 use crate::exit::{self, Failure};
 use crate::flows::{Flow, Flows};
 use crate::status::{self, Election, Protected, Status};
 use crate::table::{Style, Table, Tone};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::path::Path;
 use std::time::Duration;
 
 fn read<T: DeserializeOwned>(answer: Value) -> Result<T, Failure> {
@@ -24,8 +23,8 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-pub(super) fn status(control: Option<&Path>, json: bool) -> Result<(), Failure> {
-    let answer = Client::new(control)?.ask(Call::Status)?;
+pub(super) fn status(target: &Target, json: bool) -> Result<(), Failure> {
+    let answer = Client::to(target)?.ask(Call::Status)?;
     if json {
         return print(&format!("{answer}\n"));
     }
@@ -62,6 +61,14 @@ fn status_text(status: &Status, style: Style) -> String {
     }
     if let Some(election) = &status.election {
         text += &election_text(election, style);
+    }
+    if let Some(control) = &status.control {
+        let refused: u64 = control.refused.values().sum();
+        let reasons: Vec<String> = control.refused.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        let refused = if refused == 0 { String::new() } else { format!("; refused: {}", reasons.join(", ")) };
+        let connections = counted(control.connections as usize, "connection");
+        let calls = counted(control.calls as usize, "call");
+        text += &format!("control API: {}, {connections}, {calls}{refused}\n", control.listen);
     }
     text += "\n";
     let ports = status.ports.iter().map(|port| {
@@ -138,8 +145,8 @@ fn election_text(election: &Election, style: Style) -> String {
     format!("coordinator: {leader}{}{}\n", silent.unwrap_or_default(), trouble.unwrap_or_default())
 }
 
-pub(super) fn flows(control: Option<&Path>, selector: &str, limit: u32, json: bool) -> Result<(), Failure> {
-    let answer = Client::new(control)?.ask(Call::Flows { filter: selector.to_owned(), limit })?;
+pub(super) fn flows(target: &Target, selector: &str, limit: u32, json: bool) -> Result<(), Failure> {
+    let answer = Client::to(target)?.ask(Call::Flows { filter: selector.to_owned(), limit })?;
     if json {
         return print(&format!("{answer}\n"));
     }
@@ -181,8 +188,8 @@ fn flows_text(list: &Flows, style: Style) -> String {
     text
 }
 
-pub(super) fn trace(control: Option<&Path>, selector: &str, count: u32, wait: Duration, json: bool) -> Result<(), Failure> {
-    let client = Client::new(control)?;
+pub(super) fn trace(target: &Target, selector: &str, count: u32, wait: Duration, json: bool) -> Result<(), Failure> {
+    let client = Client::to(target)?;
     let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let seen = client.trace(selector.to_owned(), count, wait, |step| {
         let line = match json {
@@ -223,6 +230,20 @@ mod tests {
                         failed  incarnation  cause               detection_us  recovered_us  flows  recovered  lost\n    \
                         16            1  killed by signal 9            90             -      3          2     1\n";
         assert_eq!(status_text(&status, Style::PLAIN), expected);
+    }
+
+    /// The control API is a line, with what it refused if that is anything.
+    #[test]
+    fn what_the_control_api_refused_is_in_one_line() {
+        let status = |refused: &str| {
+            let text = format!(
+                r#"{{"version":1,"protected":"yes","processes":[],"control":{{"listen":"10.9.0.1:7443","connections":1,"calls":7,"refused":{refused}}}}}"#
+            );
+            status_text(&serde_json::from_str(&text).unwrap(), Style::PLAIN)
+        };
+        assert!(status("{}").contains("control API: 10.9.0.1:7443, 1 connection, 7 calls\n"));
+        let text = status(r#"{"denied":2,"not_tls":1}"#);
+        assert!(text.contains("control API: 10.9.0.1:7443, 1 connection, 7 calls; refused: denied 2, not_tls 1\n"), "{text}");
     }
 
     /// A place in which nobody runs for now: the word says so, there is no process to name, and no failure is listed.

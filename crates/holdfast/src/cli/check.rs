@@ -47,11 +47,14 @@ pub(super) fn check(file: Option<&Path>, with_host: bool, json: bool) -> Result<
     }
 }
 
-/// The configuration, with the file of keys if this is the machine that has it.
+/// The configuration, with the files of keys and certificates if this is the machine that has it.
 fn checked(file: &Path, text: &str, with_host: bool) -> Result<Checked, config::Mistake> {
     let checked = config::read(&name_of(file), text)?;
     if with_host {
         config::keys(&name_of(file), text, &checked.config)?;
+        if let Some(control) = &checked.control {
+            config::identity(&name_of(file), text, control)?;
+        }
     }
     Ok(checked)
 }

@@ -6,13 +6,18 @@
 mod apply;
 mod asking;
 pub(crate) mod bench;
+mod certify;
 mod check;
 mod keygen;
 mod moving;
 mod reference;
 mod simulate;
 
+use crate::certify::Subject;
+use crate::control::Target;
+use crate::control::remote::Endpoint;
 use crate::exit::{self, Failure};
+use crate::tls::TlsPaths;
 use crate::{demo, run};
 use clap::{CommandFactory, Parser, Subcommand};
 use std::io::Write;
@@ -30,9 +35,12 @@ struct Arguments {
     /// Print JSON, with a `version`
     #[arg(long, global = true)]
     json: bool,
-    /// The control socket; without it, that of the only box on this machine
-    #[arg(long, global = true, value_name = "PATH")]
-    control: Option<PathBuf>,
+    /// The box that is meant: the path of its control socket, or `https://ADDRESS:PORT`; without it, the only one on this machine
+    #[arg(long, global = true, value_name = "PATH|URL")]
+    control: Option<String>,
+    /// Your certificate for a control API: the directory that `holdfast certify` made, or three files
+    #[arg(long, global = true, value_name = "DIR|CA,CERTIFICATE,KEY")]
+    tls: Option<TlsPaths>,
     #[command(subcommand)]
     command: Command,
 }
@@ -55,13 +63,17 @@ enum Command {
     /// Run a box until SIGTERM
     Run {
         /// The configuration file
-        file: PathBuf,
+        #[arg(required_unless_present = "join", conflicts_with = "join")]
+        file: Option<PathBuf>,
         /// The directory that outlives the box; goes before the configuration's `state`
         #[arg(long, value_name = "DIRECTORY")]
         state_dir: Option<PathBuf>,
         /// Which of the configuration's `hosts` this one is
         #[arg(long, value_name = "NAME")]
         host: Option<String>,
+        /// Fetch the configuration, and the keys that it names, from the control API of a host that runs
+        #[arg(long, value_name = "ADDRESS", requires_all = ["host", "tls"])]
+        join: Option<Endpoint>,
     },
     /// Go by another configuration without stopping, all of it or nothing
     ///
@@ -153,6 +165,20 @@ enum Command {
         /// Put the key behind those of a file that is there: accepted, and current once it is the first line everywhere
         #[arg(long)]
         add: bool,
+    },
+    /// Make certificates for the control API, and the authority that signs them
+    ///
+    /// Each name gets a directory with its certificate, its key and the authority's certificate, to be taken there; the first time the directory gets the
+    /// authority too. Nothing is written over: whoever is added later is certified by the same authority.
+    Certify {
+        /// The directory of the authority
+        directory: PathBuf,
+        /// A host of the configuration, with the addresses at which it is asked (left=10.9.0.1,left.example); or operator:NAME, or viewer:NAME, who may only look
+        #[arg(required = true, value_name = "NAME[=ADDRESS,…]")]
+        subjects: Vec<Subject>,
+        /// How long the certificates are good for
+        #[arg(long, default_value_t = 825, value_parser = clap::value_parser!(u32).range(1..=3650))]
+        days: u32,
     },
     /// Measure
     Bench {
@@ -258,11 +284,11 @@ enum Plan {
 
 /// Runs the command; its exit code is the process's.
 pub fn main() -> ExitCode {
-    let Arguments { json, control, command } = Arguments::parse();
+    let Arguments { json, control, tls, command } = Arguments::parse();
     if let Command::Demo(args) = command {
         return demo::run(&demo::DemoArgs { json: json || args.json, ..args });
     }
-    match dispatch(command, json, control) {
+    match dispatch(command, json, &Target { control, tls }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.message.is_empty() {
@@ -273,27 +299,29 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn dispatch(command: Command, json: bool, control: Option<PathBuf>) -> Result<(), Failure> {
-    let control = control.as_deref();
+fn dispatch(command: Command, json: bool, target: &Target) -> Result<(), Failure> {
     match command {
         Command::Demo(_) => Ok(()),
         Command::Check { schema: true, .. } => print(&format!("{:#}\n", crate::config::schema())),
         Command::Check { file, no_host, .. } => check::check(file.as_deref(), !no_host, json),
-        Command::Apply { file, dry_run } => apply::apply(control, &file, dry_run, json),
-        Command::Run { file, state_dir, host } => run::main(&file, control, state_dir.as_deref(), host.as_deref()),
-        Command::Status => asking::status(control, json),
-        Command::Flows { selector, limit } => asking::flows(control, &selector.join(" "), limit, json),
-        Command::Trace { selector, count, wait } => {
-            asking::trace(control, &selector.join(" "), count, Duration::from_secs(wait), json)
+        Command::Apply { file, dry_run } => apply::apply(target, &file, dry_run, json),
+        Command::Run { file, state_dir, host, join } => {
+            run::main(run::Options { file, join, control: target.path()?, tls: target.tls.clone(), state: state_dir, host })
         }
-        Command::Migrate { from, to, flows, selector } => moving::migrate(control, from, to, flows, &selector.join(" "), json),
-        Command::Drain { what } => moving::drain(control, &what, json),
-        Command::Restore { what } => moving::restore(control, &what, json),
+        Command::Status => asking::status(target, json),
+        Command::Flows { selector, limit } => asking::flows(target, &selector.join(" "), limit, json),
+        Command::Trace { selector, count, wait } => {
+            asking::trace(target, &selector.join(" "), count, Duration::from_secs(wait), json)
+        }
+        Command::Migrate { from, to, flows, selector } => moving::migrate(target, from, to, flows, &selector.join(" "), json),
+        Command::Drain { what } => moving::drain(target, &what, json),
+        Command::Restore { what } => moving::restore(target, &what, json),
         Command::Explain { word } => reference::explain(&word.join(" "), json),
         Command::Sim { scenario: Some(file), trace, .. } => simulate::play(&file, trace, json),
         Command::Sim { seed: Some(seed), shrink: true, .. } => simulate::shrink(seed, json),
         Command::Sim { seeds, from, seed, trace, .. } => simulate::simulate(seeds, from, seed, trace, json),
         Command::Keygen { file, add } => keygen::keygen(&file, add, json),
+        Command::Certify { directory, subjects, days } => certify::certify(&directory, &subjects, days, json),
         Command::Bench { plan: Plan::Datapath { flows, rounds } } => bench::bench(flows, rounds, json),
         Command::Bench { plan: Plan::Growth { runtimes, flows } } => bench::growth(&runtimes, flows, json),
         Command::Bench { plan: Plan::Migration { flows, rounds } } => bench::migration(&flows, rounds, json),
@@ -336,12 +364,32 @@ mod tests {
             ["holdfast --json --control /c status", "holdfast status --json --control /c", "holdfast --json status --control /c"]
         {
             let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
-            assert!(arguments.json && arguments.control == Some(PathBuf::from("/c")), "{line}");
+            assert!(arguments.json && arguments.control.as_deref() == Some("/c"), "{line}");
         }
         for line in ["holdfast --json demo --quick", "holdfast demo --quick --json"] {
             let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
             let Command::Demo(args) = arguments.command else { panic!("{line}") };
             assert!((arguments.json || args.json) && args.quick, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_host_joins_with_a_name_and_a_certificate_and_without_a_file() {
+        let parsed = |line: &str| Arguments::try_parse_from(line.split(' ')).map(|_| ()).map_err(|error| error.kind());
+        use clap::error::ErrorKind::*;
+        for (line, expected) in [
+            ("holdfast run box.yaml", Ok(())),
+            ("holdfast run box.yaml --host left --tls tls", Ok(())),
+            ("holdfast run --host left --join 10.9.0.1 --tls tls", Ok(())),
+            ("holdfast run --host left --join 10.9.0.1:99 --tls a,b,c", Ok(())),
+            ("holdfast run", Err(MissingRequiredArgument)),
+            ("holdfast run --join 10.9.0.1 --tls tls", Err(MissingRequiredArgument)),
+            ("holdfast run --host left --join 10.9.0.1", Err(MissingRequiredArgument)),
+            ("holdfast run box.yaml --host left --join 10.9.0.1 --tls tls", Err(ArgumentConflict)),
+            ("holdfast run --host left --join 10.9.0.1:x --tls tls", Err(ValueValidation)),
+            ("holdfast status --tls a,b", Err(ValueValidation)),
+        ] {
+            assert_eq!(parsed(line), expected, "{line}");
         }
     }
 

@@ -3,30 +3,22 @@
 //! They begin the work and watch it: on a terminal with a line that tells how far it is. The box goes on if they are interrupted.
 
 use super::print;
-use crate::control::{Call, Client, VERSION};
+use crate::control::{Call, Client, Target, VERSION, Work};
 use crate::exit::{self, Failure};
 use crate::moves::Progress;
 use crate::status::{STATE_DRAINED, STATE_RUNNING, STATE_STARTING, Status};
 use std::io::{IsTerminal, Write};
-use std::path::Path;
-use std::time::Duration;
-
-/// Between two looks.
-const LOOK: Duration = Duration::from_millis(20);
 
 pub(super) fn migrate(
-    control: Option<&Path>,
+    target: &Target,
     from: u16,
     to: Option<u16>,
     limit: u64,
     selector: &str,
     json: bool,
 ) -> Result<(), Failure> {
-    let client = Client::new(control)?;
-    let answer = client.ask(Call::Move { from, to, limit, filter: selector.to_owned() })?;
-    let order = answer["order"].as_u64().and_then(|order| u32::try_from(order).ok());
-    let order = order.ok_or_else(|| Failure::new(exit::UNAVAILABLE, "the box's answer is of another version"))?;
-    let progress = watch(&client, &Call::Moving { order })?;
+    let client = Client::to(target)?;
+    let progress = watch(client.begin(Call::Move { from, to, limit, filter: selector.to_owned() })?)?;
     tell(&progress, "moved", json)?;
     match progress {
         Progress { failed: true, .. } => Err(Failure::new(
@@ -41,16 +33,14 @@ pub(super) fn migrate(
     }
 }
 
-pub(super) fn drain(control: Option<&Path>, what: &str, json: bool) -> Result<(), Failure> {
-    let client = Client::new(control)?;
+pub(super) fn drain(target: &Target, what: &str, json: bool) -> Result<(), Failure> {
+    let client = Client::to(target)?;
     let (runtimes, host) = meant(&client, what, |state| [STATE_RUNNING, STATE_STARTING].contains(&state))?;
     // All of them leave before the first flow moves: none of them is another's target.
-    for runtime in &runtimes {
-        client.ask(Call::Drain { runtime: *runtime })?;
-    }
+    let begun = runtimes.into_iter().map(|runtime| client.begin(Call::Drain { runtime })).collect::<Result<Vec<_>, _>>()?;
     let mut done = Vec::new();
-    for runtime in runtimes {
-        let progress = watch(&client, &Call::Draining { runtime })?;
+    for work in begun {
+        let progress = watch(work)?;
         if !json || host.is_none() {
             tell(&progress, "drained: moved", json)?;
         }
@@ -68,8 +58,8 @@ pub(super) fn drain(control: Option<&Path>, what: &str, json: bool) -> Result<()
     }
 }
 
-pub(super) fn restore(control: Option<&Path>, what: &str, json: bool) -> Result<(), Failure> {
-    let client = Client::new(control)?;
+pub(super) fn restore(target: &Target, what: &str, json: bool) -> Result<(), Failure> {
+    let client = Client::to(target)?;
     let (runtimes, _) = meant(&client, what, |state| state == STATE_DRAINED)?;
     for runtime in runtimes {
         client.ask(Call::Restore { runtime })?;
@@ -101,22 +91,16 @@ fn meant(client: &Client, what: &str, wanted: impl Fn(&str) -> bool) -> Result<(
     Ok((runtimes, Some(what.to_owned())))
 }
 
-/// Looks until it is over.
-fn watch(client: &Client, call: &Call) -> Result<Progress, Failure> {
+/// Waits until it is over.
+fn watch(work: Work) -> Result<Progress, Failure> {
     let is_terminal = std::io::stderr().is_terminal();
-    loop {
-        let progress: Progress = serde_json::from_value(client.ask(call.clone())?)
-            .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the box's answer is of another version: {error}")))?;
+    work.watch(|progress| {
         if is_terminal {
             let of = progress.had.map_or(String::new(), |had| format!(" of {had}"));
             let end = if progress.done { "\r\x1b[K" } else { "" };
             let _ = write!(std::io::stderr(), "\rruntime {}: {}{of} flows moved{end}", progress.runtime, progress.moved);
         }
-        if progress.done {
-            return Ok(progress);
-        }
-        std::thread::sleep(LOOK);
-    }
+    })
 }
 
 fn tell(progress: &Progress, what: &str, json: bool) -> Result<(), Failure> {

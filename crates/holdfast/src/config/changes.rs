@@ -6,7 +6,7 @@
 use super::chains;
 use super::clusters::{DEFAULT_CLUSTER, range};
 use super::etcd::EtcdConfig;
-use super::file::{Config, FunctionConfig, OneOrMany, PortConfig};
+use super::file::{Config, FunctionConfig, HostSettings, OneOrMany, PortConfig};
 use super::mistake::Mistake;
 use super::source::{Source, Spot};
 use holdfast_node::rules::Rule;
@@ -115,6 +115,7 @@ impl Comparison {
         let key = |config: &Config| config.fabric.as_ref().and_then(|fabric| fabric.key.clone()).unwrap_or_default();
         self.text("`fabric.key`", key(running), key(new), root.key("fabric").key("key"));
         self.etcd(running, new, root);
+        self.control(running, new, root);
         let number = |number: &u64| number.to_string();
         for (section, key, running, new) in [
             ("limits", "flows", running.limits.flows as u64, new.limits.flows as u64),
@@ -146,6 +147,21 @@ impl Comparison {
         ];
         for (key, value) in keys {
             self.text(&format!("`etcd.{key}`"), of(running, value), of(new, value), spot.key(key));
+        }
+    }
+
+    fn control(&mut self, running: &Config, new: &Config, root: Spot<'_>) {
+        let spot = root.key("control");
+        let listen = |config: &Config| config.control.as_ref().and_then(|control| control.listen.clone()).unwrap_or_default();
+        self.text("`control.listen`", listen(running), listen(new), spot.key("listen"));
+        let tls = |config: &Config| config.control.as_ref().map(|control| control.tls.words()).unwrap_or_default();
+        self.text("`control.tls`", tls(running), tls(new), spot.key("tls"));
+        for (name, host) in &new.hosts {
+            if let Some(running) = running.hosts.get(name) {
+                let own = |host: &HostSettings| host.control.clone().unwrap_or_default();
+                let what = format!("`control` of host `{name}`");
+                self.text(&what, own(running), own(host), root.key("hosts").key(name).key("control"));
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Texts are kept as texts here. Whether they are addresses, prefixes or known names is found out afterwards, where the places are known.
 
+use super::control::ControlConfig;
 use super::etcd::EtcdConfig;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer};
@@ -58,6 +59,9 @@ pub struct Config {
     /// Several coordinators, one of which leads: the etcd through which they elect it, and share what it decides. Without it the box has one of its own.
     #[serde(default)]
     pub etcd: Option<EtcdConfig>,
+    /// The control API, for other hosts and other languages: gRPC with certificates on both sides. Without it the box is asked through its local socket only.
+    #[serde(default)]
+    pub control: Option<ControlConfig>,
 }
 
 /// Messages between the processes, and of several hosts everything that they send each other.
@@ -136,6 +140,9 @@ pub struct HostSettings {
     /// The coordinator lives there; without any, on the first host by name. Not with `etcd`, where it is elected.
     #[serde(default)]
     pub coordinator: bool,
+    /// Where its control API listens, if not at the section's `listen`: like 10.9.0.1:7443.
+    #[serde(default)]
+    pub control: Option<String>,
 }
 
 /// What joins a host with the others: a device, or `{ udp: ADDRESS:PORT }`.

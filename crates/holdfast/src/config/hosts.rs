@@ -31,6 +31,8 @@ pub struct HostEntry {
     pub has_runtimes: bool,
     /// The devices of its ports, in the order of the ports' numbers.
     pub devices: Vec<String>,
+    /// Where its control API listens, if it says so itself.
+    pub control: Option<std::net::SocketAddr>,
 }
 
 /// The hosts of a configuration; none if there is only one, which needs no name.
@@ -100,7 +102,14 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mi
                 Fabric::Udp(address(&settings.udp).map_err(|message| place.key("udp").mistake(message))?)
             }
         };
-        Ok(HostEntry { name: name.clone(), fabric, has_ports: host.serves, has_runtimes: host.runtimes, devices })
+        Ok(HostEntry {
+            name: name.clone(),
+            fabric,
+            has_ports: host.serves,
+            has_runtimes: host.runtimes,
+            devices,
+            control: super::control::own_address(host, spot)?,
+        })
     };
     let mut entries = hosts.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
     joined(config, &entries, spot)?;

@@ -4,17 +4,13 @@
 //! (0 then), and may be the 32 bytes themselves. Empty lines and what follows a `#` do not count. Never: a word of the file in a message.
 
 use super::mistake::Mistake;
+use super::secret::read_secret;
 use super::source::Source;
 use super::{Config, FabricFileConfig};
 use holdfast_node::channel::{Key, KeyRing};
-use rustix::fs::{Mode, OFlags};
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// Longest file of keys, bytes: eight lines and many words about them.
-const MAX_KEY_FILE: u64 = 64 << 10;
 const SECRET_LEN: usize = 32;
 
 /// The cluster's keys, from the file that a configuration names. `file` and `text` are the configuration's.
@@ -38,26 +34,7 @@ fn path_of(file: &str, key: &str) -> PathBuf {
 /// What is wrong with it, and what to do.
 pub fn read(path: &Path) -> Result<KeyRing, String> {
     let name = path.display();
-    // Without O_NONBLOCK a pipe of that name would stop the box.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let opened = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| match error {
-        rustix::io::Errno::NOENT => format!("there is no file `{name}`: `holdfast keygen {name}` makes one"),
-        error => format!("`{name}`: {}", std::io::Error::from(error)),
-    })?;
-    let file = std::fs::File::from(opened);
-    let metadata = file.metadata().map_err(|error| format!("`{name}`: {error}"))?;
-    if !metadata.is_file() {
-        return Err(format!("`{name}` is no regular file: `holdfast keygen FILE` makes one with a key"));
-    }
-    let mode = metadata.mode() & 0o7777;
-    if mode & 0o077 != 0 {
-        return Err(format!("`{name}` has mode {mode:04o}, and others than its owner must not have the key: `chmod 600 {name}`"));
-    }
-    if metadata.len() > MAX_KEY_FILE {
-        return Err(format!("`{name}` is longer than {} KiB: this is no file of keys", MAX_KEY_FILE >> 10));
-    }
-    let mut bytes = Zeroizing::new(Vec::with_capacity(metadata.len() as usize + 1));
-    file.take(MAX_KEY_FILE).read_to_end(&mut bytes).map_err(|error| format!("`{name}`: {error}"))?;
+    let bytes = read_secret(path, &format!("holdfast keygen {name}"), "holdfast keygen FILE")?;
     parse(&bytes).map_err(|message| format!("`{name}`: {message}"))
 }
 

@@ -1,7 +1,7 @@
 //! The configuration file: what an operator writes, and what is made of it.
 //!
 //! YAML or JSON. In: text. Out: a [`Checked`] configuration and its [`BuiltChain`]s, or the first [`Mistake`] with line, column, the line
-//! itself, and what would be right. Never: a look at the machine (that is `host_check`'s; only [`keys`] opens the file that is named), a panic, or a value that was guessed.
+//! itself, and what would be right. Never: a look at the machine (that is `host_check`'s; only [`keys`] and [`identity`] open the files that are named), a panic, or a value that was guessed.
 //!
 //! The parser is serde-saphyr. serde_yaml and serde_yml are no longer maintained and tell a line only for some mistakes; the marked trees of
 //! saphyr and marked-yaml keep places but leave typing to their user; serde-saphyr is maintained, has places in every error, limits the
@@ -12,6 +12,7 @@
 mod chains;
 mod changes;
 mod clusters;
+mod control;
 mod etcd;
 mod file;
 mod hosts;
@@ -21,10 +22,12 @@ mod network;
 mod parser;
 mod protection;
 mod rules;
+mod secret;
 mod source;
 
 pub use changes::{RuleChange, differences, rule_changes};
 pub use clusters::{Cluster, DEFAULT_CLUSTER};
+pub use control::{CONTROL_PORT, Control, ControlConfig, ControlEntry, TlsConfig, TlsFiles, control_address, identity};
 pub use etcd::{Endpoint, Etcd, EtcdConfig};
 pub use file::{
     ChainConfig, ClusterSettings, Config, DetectionConfig, FabricFileConfig, FunctionConfig, HostSettings, LimitsConfig,
@@ -33,6 +36,7 @@ pub use file::{
 pub use hosts::{Fabric, HostEntry};
 pub use keys::{keys, line as key_line, read as read_keys};
 pub use mistake::Mistake;
+pub use secret::read_secret;
 
 use holdfast_nf::{Chain, SharedField};
 use holdfast_node::edge::{EdgeConfig, EdgePort, EdgeRoute};
@@ -79,6 +83,8 @@ pub struct Checked {
     pub hosts: Vec<HostEntry>,
     /// Where coordinators elect one.
     pub etcd: Option<Etcd>,
+    /// The control API, if there is one.
+    pub control: Option<Control>,
 }
 
 /// Reads and checks a configuration. `file` is its name, for messages.
@@ -126,8 +132,9 @@ fn check(file: &str, config: Config, root: Spot<'_>) -> Result<Checked, Mistake>
         return Err(root.key("state").mistake("`state` is a directory's path from the root, like /var/lib/holdfast".to_owned()));
     }
     let etcd = etcd::read(file, &config, root)?;
+    let control = control::read(file, &config, root)?;
     let network::Networks { ports, addresses, routes, .. } = networks;
-    Ok(Checked { config, ports, addresses, routes, rules, clusters, owned, hosts, etcd })
+    Ok(Checked { config, ports, addresses, routes, rules, clusters, owned, hosts, etcd, control })
 }
 
 fn limits(config: &Config, root: Spot<'_>) -> Result<(), Mistake> {
@@ -197,6 +204,12 @@ impl Checked {
         for ((_, device), own) in self.ports.iter_mut().zip(&entry.devices) {
             device.clone_from(own);
         }
+    }
+
+    /// The control API of this host, if it has one.
+    pub fn control_of(&self, host: u16) -> Option<ControlEntry> {
+        let own = self.hosts.get(usize::from(host)).and_then(|host| host.control);
+        self.control.as_ref().and_then(|control| control.of(own))
     }
 
     /// What the coordinator is told of the hosts.

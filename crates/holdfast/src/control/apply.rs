@@ -1,6 +1,6 @@
 //! `apply` as the box does it, on the client's thread: the packet loop only changes its rules.
 
-use super::server::{Shared, ask};
+use super::service::{Problem, ProblemKind, Service};
 use super::{Request, VERSION};
 use crate::config::{self, Mistake};
 use crate::exit;
@@ -15,21 +15,19 @@ fn refusal(text: &str, mistakes: &[Mistake]) -> Value {
 }
 
 /// Reads, compares and applies. All of it or nothing: the only change is that of the rules, and that is one step.
-pub(super) fn apply(shared: &Shared, file: String, text: String, dry_run: bool) -> Result<Value, String> {
-    let Ok(_alone) = shared.applying.try_lock() else {
-        return Err("another configuration is being applied: try again when it has been".to_owned());
+pub(super) fn apply(service: &Service, file: String, text: String, dry_run: bool) -> Result<Value, Problem> {
+    let Ok(_alone) = service.applying.try_lock() else {
+        return Err(Problem::new(ProblemKind::Busy, "another configuration is being applied: try again when it has been"));
     };
     let new = match config::read(&file, &text) {
         Ok(new) => new,
         Err(mistake) => return Ok(refusal(&mistake.to_string(), &[mistake])),
     };
-    let running = ask(shared, Request::Configuration)?;
-    if running.get("error").is_some() {
-        return Ok(running);
-    }
+    let running = service.ask(Request::Configuration)?;
     let word = |key: &str| running[key].as_str().unwrap_or_default();
     // It has been read before, by this program.
-    let old = config::read(word("file"), word("text")).map_err(|mistake| format!("the running configuration: {mistake}"))?;
+    let old = config::read(word("file"), word("text"))
+        .map_err(|mistake| Problem::new(ProblemKind::NotNow, format!("the running configuration: {mistake}")))?;
     let differences = config::differences(&file, &text, &old.config, &new.config);
     if !differences.is_empty() {
         let mut text = format!("{file}: a running box cannot be changed like this, and nothing was changed");
@@ -48,10 +46,7 @@ pub(super) fn apply(shared: &Shared, file: String, text: String, dry_run: bool) 
     let (added, removed) = (list(true), list(false));
     let mut version = based_on;
     if !changes.is_empty() && !dry_run {
-        let answer = ask(shared, Request::Apply { based_on, text, rules: new.rules })?;
-        if answer.get("error").is_some() {
-            return Ok(answer);
-        }
+        let answer = service.ask(Request::Apply { based_on, text, rules: new.rules })?;
         version = answer["rules"].as_u64().unwrap_or(based_on);
     }
     Ok(json!({ "version": VERSION, "dry_run": dry_run, "changed": !changes.is_empty(),

@@ -1,15 +1,18 @@
-//! The control socket: lines of JSON.
+//! What a box can be asked, through two doors: the control socket here, and the control API from elsewhere ([`remote`]). Behind both is one service.
 //!
-//! In: clients' lines, each `{"version":1,"request":…}` with a [`Call`]. Out: one line each, a JSON object with `version`; of a trace one line
+//! The control socket speaks lines of JSON. In: clients' lines, each `{"version":1,"request":…}` with a [`Call`]. Out: one line each, a JSON object with `version`; of a trace one line
 //! per step, and a last one with `done`. What goes wrong is an object with `error`. The packet loop sees [`Request`]s only, and answers when
 //! it comes to them: nothing that a client does or fails to do reaches it.
 
 mod apply;
 mod client;
+mod join;
 mod lock;
+pub mod remote;
 mod server;
+mod service;
 
-pub use client::{Client, agreed};
+pub use client::{Client, Target, Work, agreed};
 pub use server::{Server, listen, listen_and_stop, tidy, tidy_after};
 
 use crate::exit::{self, Failure};

@@ -5,33 +5,27 @@
 
 use super::apply;
 use super::lock::{Lock, Refusal};
-use super::{Asked, Call, Line, PATIENCE, Request, VERSION};
-use super::{MAX_CLIENTS, MAX_FLOWS, MAX_LONG_REQUEST, MAX_REQUEST, MAX_TRACE, MAX_TRACE_WAIT};
+use super::remote::{self, Limits};
+use super::service::{Act, Follower, Problem, ProblemKind, Service};
+use super::{Asked, Call, Line, PATIENCE, VERSION};
+use super::{MAX_CLIENTS, MAX_LONG_REQUEST, MAX_REQUEST};
+use crate::config::ControlEntry;
 use crate::exit::{self, Failure};
-use crate::flows::Flows;
-use holdfast_wire::selector::{Selector, SelectorError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 use std::fs::{DirBuilder, Metadata};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Between two looks for steps of a trace.
-const TRACE_INTERVAL: Duration = Duration::from_millis(50);
-/// Looks without a step after which the last packet is out of the box.
-const TRACE_QUIET: u32 = 4;
 /// After a failed accept, most likely for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-type Act = Arc<dyn Fn() + Send + Sync>;
 
 /// The listening socket. When it is dropped nobody listens any more, and the socket is gone.
 pub struct Server {
@@ -41,14 +35,48 @@ pub struct Server {
     lock: Option<Lock>,
     made_directory: Option<PathBuf>,
     shared: Arc<Shared>,
+    /// The other door, if there is one.
+    remote: Option<remote::Server>,
+    /// It is meant to be there, and could not be opened.
+    wanted: Option<(ControlEntry, Limits)>,
     /// What is wrong with it, as it was last said.
     wrong: Option<String>,
 }
 
 impl Server {
+    /// Opens the other door too: the control API at an address, for clients with a certificate.
+    ///
+    /// # Errors
+    /// If its files cannot be used, or the address cannot be listened at; [`Server::look`] tries again.
+    pub fn serve_remote(&mut self, entry: &ControlEntry, limits: Limits) -> Result<(), Failure> {
+        self.wanted = Some((entry.clone(), limits));
+        let server = remote::Server::start(entry, self.shared.service.clone(), limits)?;
+        let report = server.report();
+        // It opens once in a process's life.
+        let _ = self.shared.service.remote.set(Box::new(report));
+        (self.remote, self.wanted) = (Some(server), None);
+        Ok(())
+    }
+
+    /// Where the control API listens.
+    pub fn remote_address(&self) -> Option<std::net::SocketAddr> {
+        self.remote.as_ref().map(remote::Server::address)
+    }
+
+    /// Reads the control API's certificates again, for connections that begin from now on. What there is to say to the operator; nothing if there is no such
+    /// API.
+    pub fn reload_certificates(&self) -> Option<String> {
+        self.remote.as_ref().map(remote::Server::reload)
+    }
+
     /// Looks whether the socket is still where clients look for it, and makes it again if it was removed. What there is to say to the operator: what
     /// happened whenever it did, what is wrong once.
     pub fn look(&mut self) -> Option<String> {
+        if let Some((entry, limits)) = self.wanted.clone()
+            && self.serve_remote(&entry, limits).is_ok()
+        {
+            return Some(format!("the control API listens at {} now", entry.listen));
+        }
         match self.keep() {
             Ok(news) => {
                 self.wrong = None;
@@ -70,7 +98,7 @@ impl Server {
             let made = make_directory(&self.path)
                 .map_err(|error| format!("the control socket {path} was removed and cannot be made again: {error}"))?;
             self.made_directory = self.made_directory.take().or(made);
-            self.lock = Some(Lock::take(&self.path, self.shared.pid).map_err(|refusal| match refusal {
+            self.lock = Some(Lock::take(&self.path, self.shared.service.pid).map_err(|refusal| match refusal {
                 Refusal::Held(Some(pid)) => format!("the control socket {path} was taken by another box, process {pid}"),
                 Refusal::Held(None) => format!("the control socket {path} was taken by another box"),
                 Refusal::Failed(error) => format!("the lock of the control socket {path}: {error}"),
@@ -97,6 +125,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        drop(self.remote.take());
         drop(self.listening.take());
         drop(self.lock.take());
         if let Some(directory) = &self.made_directory {
@@ -171,17 +200,12 @@ fn failed(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(code, format!("the control socket {}: {error}; --control PATH puts it elsewhere", path.display()))
 }
 
-pub(super) struct Shared {
-    /// The box's process.
-    pid: u32,
-    requests: Sender<Asked>,
-    wake: Act,
-    stop: Act,
+/// What the clients' threads have.
+struct Shared {
+    service: Arc<Service>,
     clients: AtomicUsize,
-    tracing: Mutex<()>,
     /// Who sends a long request.
     long: Mutex<()>,
-    pub(super) applying: Mutex<()>,
 }
 
 /// Listens at `path` for the box whose process is `pid`; every request goes to `requests`, then `wake` is called. [`Call::Stop`] sends SIGTERM to this
@@ -235,18 +259,18 @@ fn listen_as(path: &Path, pid: u32, requests: Sender<Asked>, wake: Act, stop: Ac
         }
         Err(Refusal::Failed(error)) => return Err(failed(error)),
     };
-    let shared = Arc::new(Shared {
-        pid,
-        requests,
-        wake,
-        stop,
-        clients: AtomicUsize::new(0),
-        tracing: Mutex::new(()),
-        long: Mutex::new(()),
-        applying: Mutex::new(()),
-    });
-    let mut server =
-        Server { path: path.to_owned(), listening: None, lock: Some(lock), made_directory, shared: shared.clone(), wrong: None };
+    let service = Arc::new(Service::new(pid, requests, wake, stop));
+    let shared = Arc::new(Shared { service, clients: AtomicUsize::new(0), long: Mutex::new(()) });
+    let mut server = Server {
+        path: path.to_owned(),
+        listening: None,
+        lock: Some(lock),
+        made_directory,
+        shared: shared.clone(),
+        remote: None,
+        wanted: None,
+        wrong: None,
+    };
     if std::fs::symlink_metadata(path).is_ok() {
         clear(path)?;
     }
@@ -319,7 +343,7 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>, is_over: &AtomicBool) {
 }
 
 fn problem(text: &str) -> Value {
-    json!({ "version": VERSION, "error": text })
+    Problem::new(ProblemKind::Wrong, text).object()
 }
 
 fn respond(mut stream: &UnixStream, answer: &Value) -> std::io::Result<()> {
@@ -371,21 +395,59 @@ fn serve(stream: &UnixStream, shared: &Shared) -> std::io::Result<()> {
         }
         Err(error) => return Err(error),
     };
+    let service = &shared.service;
     match parse(&line) {
-        Ok(Call::Trace { selector, count, wait_ms }) => trace(stream, shared, &selector, count, Duration::from_millis(wait_ms)),
+        Ok(Call::Trace { selector, count, wait_ms }) => {
+            let mut follower = Watcher { stream, lost: None };
+            let seen = service.trace(&selector, count, Duration::from_millis(wait_ms), &mut follower);
+            match (follower.lost, seen) {
+                (Some(error), _) => Err(error),
+                (None, Ok(packets)) => respond(stream, &json!({ "version": VERSION, "done": true, "packets": packets })),
+                (None, Err(problem)) => respond(stream, &problem.object()),
+            }
+        }
         Ok(Call::Stop) => {
-            let answered = respond(stream, &json!({ "version": VERSION, "stopping": true, "pid": shared.pid }));
-            (shared.stop)();
-            (shared.wake)();
+            let answered = respond(stream, &json!({ "version": VERSION, "stopping": true, "pid": service.pid }));
+            service.stop();
             answered
         }
         Ok(Call::Apply { file, text, dry_run }) => {
-            let answer = apply::apply(shared, file, text, dry_run);
-            respond(stream, &answer.unwrap_or_else(|text| problem(&text)))
+            let answer = apply::apply(service, file, text, dry_run);
+            respond(stream, &answer.unwrap_or_else(|problem| problem.object()))
         }
-        Ok(call) => respond(stream, &answer(shared, &call).unwrap_or_else(|text| problem(&text))),
+        Ok(call) => respond(stream, &service.answer(&call).unwrap_or_else(|problem| problem.object())),
         Err(text) => respond(stream, &problem(&text)),
     }
+}
+
+/// A client that follows a trace.
+struct Watcher<'a> {
+    stream: &'a UnixStream,
+    /// Why it follows no more.
+    lost: Option<std::io::Error>,
+}
+
+impl Follower for Watcher<'_> {
+    fn step(&mut self, step: &Value) -> bool {
+        self.lost = respond(self.stream, &json!({ "version": VERSION, "step": step })).err();
+        self.lost.is_none()
+    }
+
+    fn has_gone(&mut self, wait: Duration) -> bool {
+        let has_gone = has_gone(self.stream, wait);
+        if has_gone {
+            self.lost = Some(ErrorKind::BrokenPipe.into());
+        }
+        has_gone
+    }
+}
+
+/// True if the client closes its connection within this time.
+fn has_gone(stream: &UnixStream, wait: Duration) -> bool {
+    // Hanging up is always reported. A client that only has nothing more to say (a pipe into a socket tool) is still there.
+    let mut fds = [PollFd::new(stream, PollFlags::empty())];
+    let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
+    poll(&mut fds, Some(&timeout)).is_ok_and(|count| count > 0) && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
 fn parse(line: &[u8]) -> Result<Call, String> {
@@ -397,106 +459,4 @@ fn parse(line: &[u8]) -> Result<Call, String> {
         None => return Err("not a request: it has no `version`".to_owned()),
     }
     serde_json::from_value::<Line>(value).map(|line| line.request).map_err(|error| format!("not a request: {error}"))
-}
-
-/// Asks the packet loop.
-pub(super) fn ask(shared: &Shared, request: Request) -> Result<Value, String> {
-    let (answer, answered) = channel();
-    shared.requests.send(Asked { request, answer }).map_err(|_| "the box is stopping".to_owned())?;
-    (shared.wake)();
-    answered.recv_timeout(PATIENCE).map_err(|_| "the box did not answer in time".to_owned())
-}
-
-fn selector(text: &str) -> Result<Selector, String> {
-    text.parse().map_err(|error: SelectorError| format!("`{text}`, at character {}: {}", error.offset + 1, error.message))
-}
-
-fn answer(shared: &Shared, call: &Call) -> Result<Value, String> {
-    match call {
-        Call::Ping => {
-            let asked = Instant::now();
-            ask(shared, Request::Status)?;
-            let micros = asked.elapsed().as_micros() as u64;
-            Ok(json!({ "version": VERSION, "pid": shared.pid, "answered_us": micros }))
-        }
-        Call::Status => ask(shared, Request::Status),
-        Call::Flows { filter, limit } => {
-            let (words, filter) = (filter.clone(), selector(filter)?);
-            if *limit > MAX_FLOWS {
-                return Err(format!(
-                    "at most {MAX_FLOWS} flows are listed at a time: a selector shows fewer, `status` counts them all"
-                ));
-            }
-            // One more than is shown tells that there are more.
-            let asked_for = limit.saturating_add(1);
-            let all = ask(shared, Request::Flows { limit: asked_for, filter: words })?;
-            if all.get("error").is_some() {
-                return Ok(all);
-            }
-            let flows: Flows = serde_json::from_value(all).map_err(|error| format!("the list of flows: {error}"))?;
-            serde_json::to_value(flows.select(&filter, *limit as usize, asked_for as usize)).map_err(|error| error.to_string())
-        }
-        Call::Move { from, to, limit, filter } => {
-            selector(filter)?;
-            ask(shared, Request::Change(Call::Move { from: *from, to: *to, limit: *limit, filter: filter.clone() }))
-        }
-        Call::Moving { .. } | Call::Drain { .. } | Call::Draining { .. } | Call::Restore { .. } => {
-            ask(shared, Request::Change(call.clone()))
-        }
-        Call::Trace { .. } | Call::Apply { .. } | Call::Stop => Err("not a request with one answer".to_owned()),
-    }
-}
-
-fn trace(stream: &UnixStream, shared: &Shared, text: &str, count: u32, wait: Duration) -> std::io::Result<()> {
-    let count = count.min(MAX_TRACE);
-    // The loop has one trace at a time; a second one would take the first one's steps.
-    let Ok(_alone) = shared.tracing.try_lock() else {
-        return respond(stream, &problem("another trace is under way: try again when it has ended"));
-    };
-    let begun = selector(text)
-        .and_then(|_| ask(shared, Request::Traces))
-        .and_then(|_| ask(shared, Request::Trace { selector: text.to_owned(), count }));
-    match begun {
-        Ok(answer) if answer.get("error").is_some() => return respond(stream, &answer),
-        Ok(_) => {}
-        Err(text) => return respond(stream, &problem(&text)),
-    }
-    let result = follow(stream, shared, count, wait.min(MAX_TRACE_WAIT));
-    // Nobody takes the steps any more, whatever happened.
-    let _ = ask(shared, Request::Trace { selector: String::new(), count: 0 });
-    match result? {
-        Ok(packets) => respond(stream, &json!({ "version": VERSION, "done": true, "packets": packets })),
-        Err(text) => respond(stream, &problem(&text)),
-    }
-}
-
-/// Sends steps until `count` packets have left, the time is over, or the client has gone. How many packets were seen.
-fn follow(stream: &UnixStream, shared: &Shared, count: u32, wait: Duration) -> std::io::Result<Result<usize, String>> {
-    let started = Instant::now();
-    let mut packets = BTreeSet::new();
-    let mut quiet = 0;
-    while started.elapsed() < wait && (packets.len() < count as usize || quiet < TRACE_QUIET) {
-        if has_gone(stream, TRACE_INTERVAL.min(wait)) {
-            return Err(ErrorKind::BrokenPipe.into());
-        }
-        let answer = match ask(shared, Request::Traces) {
-            Ok(answer) => answer,
-            Err(text) => return Ok(Err(text)),
-        };
-        let steps = answer["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
-        quiet = if steps.is_empty() { quiet + 1 } else { 0 };
-        for step in steps {
-            packets.insert(step["packet"].as_u64());
-            respond(stream, &json!({ "version": VERSION, "step": step }))?;
-        }
-    }
-    Ok(Ok(packets.len()))
-}
-
-/// True if the client closes its connection within this time.
-fn has_gone(stream: &UnixStream, wait: Duration) -> bool {
-    // Hanging up is always reported. A client that only has nothing more to say (a pipe into a socket tool) is still there.
-    let mut fds = [PollFd::new(stream, PollFlags::empty())];
-    let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
-    poll(&mut fds, Some(&timeout)).is_ok_and(|count| count > 0) && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }

@@ -63,20 +63,42 @@ impl RunningBox {
 
     /// Starts it without waiting for anything: for configurations that must be refused.
     pub fn launch(lab: &Lab, namespace: &Namespace, binary: &Path, configuration: &str) -> Result<RunningBox> {
-        RunningBox::launch_as(lab, namespace, binary, configuration, None)
+        RunningBox::launch_as(lab, namespace, binary, Some(configuration), None, &[])
     }
 
     /// Starts one host of a box that has several, without waiting for anything.
     pub fn launch_host(lab: &Lab, namespace: &Namespace, binary: &Path, configuration: &str, host: &str) -> Result<RunningBox> {
-        RunningBox::launch_as(lab, namespace, binary, configuration, Some(host))
+        RunningBox::launch_as(lab, namespace, binary, Some(configuration), Some(host), &[])
     }
 
-    fn launch_as(lab: &Lab, namespace: &Namespace, binary: &Path, configuration: &str, host: Option<&str>) -> Result<RunningBox> {
+    /// The same with more arguments. Without a configuration, they say where it fetches one.
+    pub fn launch_host_with(
+        lab: &Lab,
+        namespace: &Namespace,
+        binary: &Path,
+        configuration: Option<&str>,
+        host: &str,
+        arguments: &[&str],
+    ) -> Result<RunningBox> {
+        RunningBox::launch_as(lab, namespace, binary, configuration, Some(host), arguments)
+    }
+
+    fn launch_as(
+        lab: &Lab,
+        namespace: &Namespace,
+        binary: &Path,
+        configuration: Option<&str>,
+        host: Option<&str>,
+        arguments: &[&str],
+    ) -> Result<RunningBox> {
         let name = host.unwrap_or("holdfast");
-        let file = lab.write(&format!("{name}.yaml"), configuration)?;
         let control = lab.scratch().join(host.map_or("control.sock".to_owned(), |host| format!("{host}.sock")));
         let mut command = namespace.command(binary);
-        command.arg("run").arg(&file).arg("--control").arg(&control);
+        command.arg("run");
+        if let Some(configuration) = configuration {
+            command.arg(lab.write(&format!("{name}.yaml"), configuration)?);
+        }
+        command.arg("--control").arg(&control).args(arguments);
         if let Some(host) = host {
             command.args(["--host", host]);
         }
@@ -87,6 +109,11 @@ impl RunningBox {
     /// Its process.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
+    }
+
+    /// What it has said so far on standard error.
+    pub fn stderr(&self) -> String {
+        self.process.stderr()
     }
 
     /// Path of its control socket.

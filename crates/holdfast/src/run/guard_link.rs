@@ -3,6 +3,7 @@
 //! In: messages of the guard. Out: messages for it, in order, whether it reads them now or later. Never: waiting for it.
 
 use super::role::Keys;
+use crate::tls::TlsPaths;
 use holdfast_io::{Heartbeat, Mailbox};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::MemfdFlags;
@@ -29,6 +30,8 @@ pub(super) struct Assignment {
     pub(super) text: String,
     pub(super) keys: Option<Keys>,
     pub(super) control: PathBuf,
+    /// The files of the control API that go before the configuration's.
+    pub(super) tls: Option<TlsPaths>,
     pub(super) state: Option<PathBuf>,
     pub(super) has_arena: bool,
     /// Of several hosts: what was added to incarnations so that they are higher than those of the host's earlier times.

@@ -7,10 +7,12 @@
 
 use super::guard_link::{Assignment, FromGuard, Stored, ToGuard, read_memory};
 use super::role::Keys;
-use super::{MILLISECOND, devices, random_seed, reports};
+use super::{MILLISECOND, devices, join, random_seed, reports};
 use crate::config;
 use crate::control;
+use crate::control::remote::Endpoint;
 use crate::exit::{self, Failure};
+use crate::tls::{Identity, TlsPaths};
 use holdfast_io::process::{Clock, Watched};
 use holdfast_io::{Heartbeat, Mailbox, wait};
 use holdfast_node::address::COORDINATOR;
@@ -77,6 +79,7 @@ struct HostGuard {
     text: String,
     keys: Option<KeyRing>,
     control: PathBuf,
+    tls: Option<TlsPaths>,
     state: Option<PathBuf>,
     arena: Vec<OwnedFd>,
     base: u32,
@@ -99,19 +102,55 @@ enum End {
     Hopeless(String),
 }
 
+/// What `holdfast run` is told.
+#[derive(Debug, Default)]
+pub struct Options {
+    /// The configuration; without it, it is fetched from the host to join.
+    pub file: Option<PathBuf>,
+    /// The host to join.
+    pub join: Option<Endpoint>,
+    /// The path of the control socket.
+    pub control: Option<PathBuf>,
+    /// The files of the control API that go before the configuration's.
+    pub tls: Option<TlsPaths>,
+    /// The directory that outlives the box and goes before the configuration's.
+    pub state: Option<PathBuf>,
+    /// Which of the configuration's hosts this one is.
+    pub host: Option<String>,
+}
+
 /// Runs a box until SIGTERM or SIGINT.
 ///
 /// # Errors
 /// What keeps it from starting.
-pub fn main(file: &Path, control: Option<&Path>, state: Option<&Path>, host: Option<&str>) -> Result<(), Failure> {
-    let text = std::fs::read_to_string(file)
+pub fn main(options: Options) -> Result<(), Failure> {
+    let Options { file, join: joined, control, tls, state, host } = options;
+    let file = match (file, &joined, &tls, &host) {
+        (Some(file), ..) => file,
+        (None, Some(endpoint), Some(tls), Some(host)) => join::join(endpoint, tls, host, state.as_deref())?,
+        _ => return Err(Failure::new(exit::USAGE, "a configuration file, or `--join ADDRESS --host NAME --tls DIR`")),
+    };
+    let text = std::fs::read_to_string(&file)
         .map_err(|error| Failure::new(exit::CONFIGURATION, format!("{}: {error}", file.display())))?;
     let name = file.display().to_string();
     let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
     let checked = config::read(&name, &text).map_err(mistake)?;
-    let host = checked.host(host).map_err(|message| Failure::new(exit::CONFIGURATION, format!("{name}: {message}")))?;
+    let host =
+        checked.host(host.as_deref()).map_err(|message| Failure::new(exit::CONFIGURATION, format!("{name}: {message}")))?;
     let keys = config::keys(&name, &text, &checked.config).map_err(mistake)?;
-    let state = state.map(Path::to_owned).or_else(|| checked.config.state.as_ref().map(PathBuf::from));
+    match (&tls, &checked.control) {
+        (Some(tls), Some(_)) => {
+            let wrong = |message: String| Failure::new(exit::CONFIGURATION, format!("--tls: {message}"));
+            Identity::load(tls).map(drop).map_err(wrong)?;
+        }
+        (None, Some(control)) => config::identity(&name, &text, control).map(drop).map_err(mistake)?,
+        (Some(_), None) if joined.is_none() => {
+            let text = format!("{name}: `--tls` is for the control API, and there is no section `control`");
+            return Err(Failure::new(exit::CONFIGURATION, text));
+        }
+        (_, None) => {}
+    }
+    let state = state.or_else(|| checked.config.state.as_ref().map(PathBuf::from));
     let base = match (checked.hosts.get(usize::from(host)), &state) {
         (Some(entry), Some(directory)) => base(directory, &checked.config.cluster, &entry.name)
             .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the state directory {}: {error}", directory.display())))?,
@@ -120,7 +159,7 @@ pub fn main(file: &Path, control: Option<&Path>, state: Option<&Path>, host: Opt
     let signals = Signals::watch().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
     let binary = std::env::current_exe()
         .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("finding the program's own file: {error}")))?;
-    let control = control.map_or_else(|| control::default_path(&checked.config.cluster), Path::to_owned);
+    let control = control.unwrap_or_else(|| control::default_path(&checked.config.cluster));
     let directory = control.parent().filter(|directory| !directory.as_os_str().is_empty() && !directory.exists());
     let made_directory = directory.map(Path::to_owned);
     let mut guard = HostGuard {
@@ -134,6 +173,7 @@ pub fn main(file: &Path, control: Option<&Path>, state: Option<&Path>, host: Opt
         keys,
         state,
         control,
+        tls,
         arena: Vec::new(),
         base,
         coordinators: base,
@@ -303,6 +343,7 @@ impl HostGuard {
             text: self.text.clone(),
             keys: self.keys.as_ref().map(Keys::from),
             control: self.control.clone(),
+            tls: self.tls.clone(),
             state: self.state.clone(),
             has_arena: !self.arena.is_empty(),
             base: self.base,

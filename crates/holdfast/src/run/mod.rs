@@ -2,7 +2,7 @@
 //! router too, the coordinator, and every runtime.
 //!
 //! This module is the manager. In: frames from ports and virtual ports, ends of processes, requests from the control socket, signals. Out: the same,
-//! the other way. One thread turns the state machines; a second one listens at the control socket. Never: a decision of a protocol.
+//! the other way. One thread turns the state machines; others listen at the control socket and serve the control API. Never: a decision of a protocol.
 
 mod changes;
 mod coordinator;
@@ -12,6 +12,7 @@ mod etcd;
 mod guard;
 mod guard_link;
 mod host_guard;
+mod join;
 mod keys;
 mod reports;
 mod role;
@@ -20,10 +21,11 @@ mod store;
 mod workers;
 
 pub use coordinator::main as coordinator_main;
-pub use host_guard::main;
+pub use host_guard::{Options, main};
 pub use runtime::main as runtime_main;
 
-use crate::config::{self, Checked, Config, HostEntry};
+use crate::config::{self, Checked, Config, ControlEntry, HostEntry};
+use crate::control::remote::Limits;
 use crate::control::{self, Asked, Request, Server};
 use crate::exit::{self, Failure};
 use changes::Change;
@@ -190,6 +192,16 @@ pub fn manager_main() -> Result<(), Failure> {
     let path = assignment.control.clone();
     // Before the devices: who starts a box a second time is told of the first one, not of devices that it has.
     let mut server = control::listen(&path, assignment.parent, requests, wake)?;
+    let entry = checked.control_of(assignment.host);
+    if let Some(entry) = entry.map(|entry| ControlEntry { tls: assignment.tls.clone().unwrap_or(entry.tls), ..entry })
+        && let Err(failure) = server.serve_remote(&entry, Limits::default())
+    {
+        match assignment.incarnation {
+            1 => return Err(failure),
+            // There are flows to be served; who wants to ask has to wait.
+            _ => devices::say(&format!("{failure}; it is tried again and again")),
+        }
+    }
     let mut manager = Manager::new(assignment, &checked, keys, link, fds)?;
     warnings.iter().for_each(|warning| devices::say(warning));
     let served = manager.serve(&Signals { stop: &stop, hangup: &hangup }, &asked, eventfd.as_fd(), &path, &mut server);
@@ -378,9 +390,14 @@ impl Manager {
                     devices::say(&news);
                 }
                 if signals.hangup.swap(false, Ordering::Relaxed) {
+                    let certificate = server.reload_certificates();
+                    let has_said = certificate.is_some();
+                    if let Some(news) = certificate {
+                        devices::say(&news);
+                    }
                     match self.keys.clone() {
                         Some(old) => self.reload_keys(&old),
-                        None if was_hangup_answered => {}
+                        None if was_hangup_answered || has_said => {}
                         None => {
                             was_hangup_answered = true;
                             devices::say(

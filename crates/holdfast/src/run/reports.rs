@@ -268,6 +268,7 @@ impl Manager {
             }),
             election,
             failovers: failovers.collect(),
+            control: None,
             processes,
             drops: named(&all),
         }

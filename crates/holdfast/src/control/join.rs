@@ -1,0 +1,87 @@
+//! What another host needs to run its part of the box, as a running host has it.
+
+use super::Request;
+use super::service::{Problem, ProblemKind, Service};
+use crate::config;
+use std::path::{Component, Path};
+use zeroize::Zeroizing;
+
+/// Longest file that goes along, bytes.
+const MAX_FILE: u64 = 1 << 20;
+
+/// See [`join`].
+pub(super) struct Joined {
+    pub(super) cluster: String,
+    pub(super) text: String,
+    /// By their paths, as the configuration says them.
+    pub(super) files: Vec<(String, Zeroizing<Vec<u8>>)>,
+}
+
+/// True of a path that stays where it begins: the other side writes files there.
+pub(super) fn is_inside(path: &str) -> bool {
+    let mut parts = Path::new(path).components().peekable();
+    parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// The configuration, with the files that it names by paths from its own directory. Those with a path from the root are each host's own, as are the
+/// certificate and key of the control API.
+pub(super) fn join(service: &Service, host: &str) -> Result<Joined, Problem> {
+    let not_now = |text: String| Problem::new(ProblemKind::NotNow, text);
+    let running = service.ask(Request::Configuration)?;
+    let word = |key: &str| running[key].as_str().unwrap_or_default();
+    let (file, text) = (word("file"), word("text"));
+    let checked = config::read(file, text).map_err(|mistake| not_now(format!("the running configuration: {mistake}")))?;
+    if checked.hosts.is_empty() {
+        return Err(not_now("the box is on one host: its configuration has no `hosts`, and nobody can join".to_owned()));
+    }
+    checked.host(Some(host)).map_err(not_now)?;
+    let config = &checked.config;
+    let named = [("fabric.key", config.fabric.as_ref().and_then(|fabric| fabric.key.as_ref()))];
+    let etcd = config.etcd.as_ref();
+    let named = named.into_iter().chain([
+        ("etcd.ca", etcd.and_then(|etcd| etcd.ca.as_ref())),
+        ("etcd.certificate", etcd.and_then(|etcd| etcd.certificate.as_ref())),
+        ("etcd.key", etcd.and_then(|etcd| etcd.key.as_ref())),
+    ]);
+    let beside = Path::new(file).parent().unwrap_or(Path::new(""));
+    let mut files: Vec<(String, Zeroizing<Vec<u8>>)> = Vec::new();
+    for (key, path) in named.filter_map(|(key, path)| path.map(|path| (key, path))) {
+        if Path::new(path).is_absolute() || files.iter().any(|(known, _)| known == path) {
+            continue;
+        }
+        if !is_inside(path) {
+            return Err(not_now(format!(
+                "`{key}: {path}` is outside the configuration's directory: it cannot go along to the host that joins; put it inside, or say it from the root"
+            )));
+        }
+        let path_here = beside.join(path);
+        let failed = |error: std::io::Error| not_now(format!("`{key}: {path}` of the host that was asked: {error}"));
+        let length = std::fs::metadata(&path_here).map_err(failed)?.len();
+        if length > MAX_FILE {
+            return Err(not_now(format!("`{key}: {path}` is longer than {} MiB", MAX_FILE >> 20)));
+        }
+        let bytes = std::fs::read(&path_here).map_err(failed)?;
+        files.push((path.clone(), Zeroizing::new(bytes)));
+    }
+    Ok(Joined { cluster: config.cluster.clone(), text: text.to_owned(), files })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_inside;
+
+    #[test]
+    fn a_path_that_leaves_the_directory_does_not_go_along() {
+        for (path, expected) in [
+            ("cluster.key", true),
+            ("tls/etcd-ca.pem", true),
+            ("", false),
+            ("/etc/key", false),
+            ("../key", false),
+            ("a/../../key", false),
+            (".", false),
+        ] {
+            assert_eq!(is_inside(path), expected, "{path}");
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! Each call of the control API: who may make it, and which question to the service it is.
+
+use super::api::control_server::{Control, ControlServer};
+use super::api::*;
+use super::connection::{Caller, Counts};
+use super::{MAX_MESSAGE, convert};
+use crate::control::service::{Follower, Problem, ProblemKind, Service};
+use crate::control::{Call, apply, join};
+use crate::status::STATE_RUNNING;
+use crate::tls::Role;
+use serde_json::Value;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::service::interceptor::{InterceptedService, Interceptor};
+use tonic::{Request, Response, Status as Refusal};
+
+/// Between two looks at how far something is.
+const LOOK: Duration = Duration::from_millis(20);
+/// Messages of a stream that wait for its client.
+const WAITING: usize = 16;
+/// Flows in one message.
+const FLOWS_PER_MESSAGE: usize = 500;
+/// Flows that are listed if nobody says how many.
+const DEFAULT_FLOWS: u32 = 1000;
+
+type Reply<T> = Result<Response<T>, Refusal>;
+type Stream<T> = Pin<Box<dyn tokio_stream::Stream<Item = Result<T, Refusal>> + Send>>;
+
+/// A place for one call; free again when the last clone is dropped.
+#[derive(Clone)]
+struct Seat(#[allow(dead_code)] Arc<OwnedSemaphorePermit>);
+
+/// See the module.
+#[derive(Clone)]
+pub(super) struct Calls {
+    service: Arc<Service>,
+    counts: Arc<Counts>,
+    seats: Arc<Semaphore>,
+}
+
+/// Gives a call its seat before its message is read: messages in memory are limited by seats.
+#[derive(Clone)]
+pub(super) struct Gate {
+    counts: Arc<Counts>,
+    seats: Arc<Semaphore>,
+}
+
+impl Interceptor for Gate {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Refusal> {
+        self.counts.call();
+        let Ok(seat) = self.seats.clone().try_acquire_owned() else {
+            self.counts.refuse("busy");
+            return Err(Refusal::resource_exhausted("too many calls at a time: try again"));
+        };
+        request.extensions_mut().insert(Seat(Arc::new(seat)));
+        Ok(request)
+    }
+}
+
+/// What a call takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Need {
+    Look,
+    Change,
+    Join,
+}
+
+fn refusal(problem: Problem) -> Refusal {
+    match problem.kind {
+        ProblemKind::Wrong => Refusal::invalid_argument(problem.text),
+        ProblemKind::NotNow => Refusal::failed_precondition(problem.text),
+        ProblemKind::Busy => Refusal::resource_exhausted(problem.text),
+        ProblemKind::Late => Refusal::deadline_exceeded(problem.text),
+    }
+}
+
+fn node(number: u32) -> Result<u16, Refusal> {
+    u16::try_from(number).map_err(|_| Refusal::invalid_argument(format!("{number} is no node id: they end at {}", u16::MAX)))
+}
+
+impl Calls {
+    pub(super) fn new(service: Arc<Service>, counts: Arc<Counts>, seats: usize) -> Calls {
+        Calls { service, counts, seats: Arc::new(Semaphore::new(seats)) }
+    }
+
+    /// As tonic serves it.
+    pub(super) fn service(self) -> InterceptedService<ControlServer<Calls>, Gate> {
+        let gate = Gate { counts: self.counts.clone(), seats: self.seats.clone() };
+        InterceptedService::new(ControlServer::new(self).max_decoding_message_size(MAX_MESSAGE), gate)
+    }
+
+    /// The caller's name and the message, if the caller may do this.
+    fn admit<T>(&self, need: Need, mut request: Request<T>) -> Result<(Option<Seat>, String, T), Refusal> {
+        let seat = request.extensions_mut().remove::<Seat>();
+        let holder = request.extensions().get::<Caller>().map(|caller| caller.0.clone());
+        let (name, role) = holder.map_or((String::new(), None), |holder| (holder.name.clone(), holder.role));
+        let may = match (role, need) {
+            (Some(_), Need::Look) | (Some(Role::Operator), Need::Change) | (Some(Role::Host), Need::Join) => true,
+            (_, Need::Look | Need::Change | Need::Join) => false,
+        };
+        if may {
+            return Ok((seat, name, request.into_inner()));
+        }
+        self.counts.refuse("denied");
+        let wanted = if need == Need::Join { Role::Host } else { Role::Operator };
+        let text = match role {
+            Some(role) => {
+                format!("the certificate of `{name}` is {}'s, and this takes {}'s", role.with_article(), wanted.with_article())
+            }
+            None => format!(
+                "the certificate of `{name}` has none of the organisational units that say what it may do: {}",
+                Role::ALL.map(Role::name).join(", ")
+            ),
+        };
+        Err(Refusal::permission_denied(text))
+    }
+
+    /// Asks the service where waiting stops nobody else. The seat is taken until that is over, also if the client goes away before.
+    async fn ask<T: Send + 'static>(
+        &self,
+        seat: &Option<Seat>,
+        question: impl FnOnce(&Service) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let (service, seat) = (self.service.clone(), seat.clone());
+        let asked = tokio::task::spawn_blocking(move || {
+            let _seat = seat;
+            question(&service)
+        });
+        let asked = asked.await;
+        asked.map_err(|_| Refusal::internal("the call was broken off"))?.map_err(refusal)
+    }
+
+    /// Tells how far an order is until it is done, or nobody listens any more.
+    fn watch(&self, call: Call, seat: Option<Seat>) -> Stream<Progress> {
+        let calls = self.clone();
+        let (sender, receiver) = mpsc::channel(WAITING);
+        tokio::spawn(async move {
+            let mut last = None;
+            loop {
+                let call = call.clone();
+                let progress =
+                    calls.ask(&seat, move |service| service.answer(&call)).await.and_then(convert::message::<Progress>);
+                let is_over = progress.as_ref().map_or(true, |progress| progress.done);
+                let known = progress.as_ref().ok().map(|progress| (progress.moved, progress.refused));
+                let is_news = is_over || known != last;
+                last = known;
+                if is_news && sender.send(progress).await.is_err() {
+                    return;
+                }
+                if is_over {
+                    return;
+                }
+                if tokio::time::timeout(LOOK, sender.closed()).await.is_ok() {
+                    return;
+                }
+            }
+        });
+        Box::pin(ReceiverStream::new(receiver))
+    }
+}
+
+/// Who follows a trace from elsewhere.
+struct Streaming {
+    sender: mpsc::Sender<Result<TraceReply, Refusal>>,
+    handle: Handle,
+}
+
+impl Streaming {
+    fn send(&self, event: trace_reply::Event) -> bool {
+        let reply = Ok(TraceReply { event: Some(event) });
+        // Who does not read follows no more.
+        self.handle.block_on(self.sender.send_timeout(reply, crate::control::PATIENCE)).is_ok()
+    }
+}
+
+impl Follower for Streaming {
+    fn step(&mut self, step: &Value) -> bool {
+        convert::message(step.clone()).is_ok_and(|step| self.send(trace_reply::Event::Step(step)))
+    }
+
+    fn has_gone(&mut self, wait: Duration) -> bool {
+        self.handle.block_on(async { tokio::time::timeout(wait, self.sender.closed()).await.is_ok() })
+    }
+}
+
+#[tonic::async_trait]
+impl Control for Calls {
+    async fn ping(&self, request: Request<PingRequest>) -> Reply<PingReply> {
+        let (seat, ..) = self.admit(Need::Look, request)?;
+        let answer = self.ask(&seat, |service| service.answer(&Call::Ping)).await?;
+        Ok(Response::new(convert::message(answer)?))
+    }
+
+    async fn get_status(&self, request: Request<GetStatusRequest>) -> Reply<Status> {
+        let (seat, ..) = self.admit(Need::Look, request)?;
+        let answer = self.ask(&seat, |service| service.answer(&Call::Status)).await?;
+        Ok(Response::new(convert::message(answer)?))
+    }
+
+    type ListFlowsStream = Stream<ListFlowsReply>;
+
+    async fn list_flows(&self, request: Request<ListFlowsRequest>) -> Reply<Stream<ListFlowsReply>> {
+        let (seat, _, ListFlowsRequest { filter, limit }) = self.admit(Need::Look, request)?;
+        let limit = if limit == 0 { DEFAULT_FLOWS } else { limit };
+        let answer = self.ask(&seat, move |service| service.answer(&Call::Flows { filter, limit })).await?;
+        let replies = convert::flows(answer, FLOWS_PER_MESSAGE)?;
+        Ok(Response::new(Box::pin(tokio_stream::iter(replies.into_iter().map(move |reply| {
+            let _seat = &seat;
+            Ok(reply)
+        })))))
+    }
+
+    type TraceStream = Stream<TraceReply>;
+
+    async fn trace(&self, request: Request<TraceRequest>) -> Reply<Stream<TraceReply>> {
+        let (seat, _, TraceRequest { selector, count, wait_ms }) = self.admit(Need::Look, request)?;
+        let (sender, receiver) = mpsc::channel(WAITING);
+        let service = self.service.clone();
+        let mut streaming = Streaming { sender: sender.clone(), handle: Handle::current() };
+        tokio::task::spawn_blocking(move || {
+            let _seat = seat;
+            match service.trace(&selector, count, Duration::from_millis(wait_ms), &mut streaming) {
+                Ok(packets) => {
+                    streaming.send(trace_reply::Event::Done(TraceDone { packets: packets as u64 }));
+                }
+                Err(problem) => {
+                    let _ = sender.try_send(Err(refusal(problem)));
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    type MigrateStream = Stream<Progress>;
+
+    async fn migrate(&self, request: Request<MigrateRequest>) -> Reply<Stream<Progress>> {
+        let (seat, _, MigrateRequest { from, to, limit, filter }) = self.admit(Need::Change, request)?;
+        let (from, to, limit) = (node(from)?, to.map(node).transpose()?, limit.unwrap_or(u64::MAX));
+        let answer = self.ask(&seat, move |service| service.answer(&Call::Move { from, to, limit, filter })).await?;
+        let order = answer["order"].as_u64().and_then(|order| u32::try_from(order).ok());
+        let order = order.ok_or_else(|| Refusal::internal("the order has no number"))?;
+        Ok(Response::new(self.watch(Call::Moving { order }, seat)))
+    }
+
+    type DrainStream = Stream<Progress>;
+
+    async fn drain(&self, request: Request<DrainRequest>) -> Reply<Stream<Progress>> {
+        let (seat, _, DrainRequest { runtime }) = self.admit(Need::Change, request)?;
+        let runtime = node(runtime)?;
+        self.ask(&seat, move |service| service.answer(&Call::Drain { runtime })).await?;
+        Ok(Response::new(self.watch(Call::Draining { runtime }, seat)))
+    }
+
+    type RestoreStream = Stream<RestoreProgress>;
+
+    async fn restore(&self, request: Request<RestoreRequest>) -> Reply<Stream<RestoreProgress>> {
+        let (seat, _, RestoreRequest { runtime }) = self.admit(Need::Change, request)?;
+        let id = node(runtime)?;
+        self.ask(&seat, move |service| service.answer(&Call::Restore { runtime: id })).await?;
+        let calls = self.clone();
+        let (sender, receiver) = mpsc::channel(WAITING);
+        tokio::spawn(async move {
+            let mut last = None;
+            loop {
+                let state = calls.ask(&seat, move |service| service.state_of(id)).await.map(Option::unwrap_or_default);
+                let done = state.as_ref().map_or(true, |state| state == STATE_RUNNING);
+                let is_news = done || state.as_ref().ok() != last.as_ref();
+                last = state.as_ref().ok().cloned();
+                let progress = state.map(|state| RestoreProgress { runtime, state, done });
+                if is_news && sender.send(progress).await.is_err() {
+                    return;
+                }
+                if done {
+                    return;
+                }
+                if tokio::time::timeout(LOOK, sender.closed()).await.is_ok() {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn apply(&self, request: Request<ApplyRequest>) -> Reply<ApplyReply> {
+        // Only to say what would change changes nothing, but it shows what the configuration is.
+        let (seat, _, ApplyRequest { file, text, dry_run }) = self.admit(Need::Change, request)?;
+        let answer = self.ask(&seat, move |service| apply::apply(service, file, text, dry_run)).await?;
+        Ok(Response::new(convert::applied(answer)?))
+    }
+
+    async fn stop(&self, request: Request<StopRequest>) -> Reply<StopReply> {
+        let _held = self.admit(Need::Change, request)?;
+        let service = self.service.clone();
+        // The answer goes first: the end breaks connections off.
+        tokio::spawn(async move {
+            tokio::time::sleep(LOOK).await;
+            service.stop();
+        });
+        Ok(Response::new(StopReply { pid: self.service.pid }))
+    }
+
+    async fn join(&self, request: Request<JoinRequest>) -> Reply<JoinReply> {
+        let (seat, name, JoinRequest { host }) = self.admit(Need::Join, request)?;
+        if name != host {
+            self.counts.refuse("denied");
+            let text = format!("the certificate is of the host `{name}`: it cannot join as `{}`", host.escape_debug());
+            return Err(Refusal::permission_denied(text));
+        }
+        let joined = self.ask(&seat, move |service| join::join(service, &host)).await?;
+        let files = joined.files.into_iter().map(|(path, contents)| File { path, contents: contents.to_vec() }).collect();
+        Ok(Response::new(JoinReply { cluster: joined.cluster, text: joined.text, files }))
+    }
+}

@@ -1,0 +1,230 @@
+//! Connections before and after their handshake.
+
+use super::Limits;
+use crate::status::ControlApi;
+use crate::tls::{Holder, holder};
+use rustls::{AlertDescription, CertificateError, ServerConfig};
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::Sender;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tonic::transport::server::Connected;
+
+/// After a failed accept, most likely for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What is counted, as it is told in `status`.
+#[derive(Debug, Default)]
+pub(super) struct Counts(Mutex<Counted>);
+
+#[derive(Debug, Default)]
+struct Counted {
+    connections: u32,
+    calls: u64,
+    refused: BTreeMap<&'static str, u64>,
+}
+
+impl Counts {
+    fn lock(&self) -> MutexGuard<'_, Counted> {
+        // Nothing is left half done in there.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn refuse(&self, reason: &'static str) {
+        *self.lock().refused.entry(reason).or_default() += 1;
+    }
+
+    pub(super) fn call(&self) {
+        self.lock().calls += 1;
+    }
+
+    pub(super) fn report(&self, listen: SocketAddr) -> ControlApi {
+        let counted = self.lock();
+        ControlApi {
+            listen: listen.to_string(),
+            connections: counted.connections,
+            calls: counted.calls,
+            refused: counted.refused.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect(),
+        }
+    }
+}
+
+/// Why a handshake came to nothing: a word that `holdfast explain` knows.
+fn reason(error: &io::Error) -> &'static str {
+    let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) else { return "handshake_ended" };
+    match error {
+        rustls::Error::NoCertificatesPresented => "no_certificate",
+        rustls::Error::InvalidCertificate(
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. },
+        ) => "certificate_not_now",
+        rustls::Error::InvalidCertificate(_) => "certificate_refused",
+        rustls::Error::InvalidMessage(_) | rustls::Error::InappropriateMessage { .. } => "not_tls",
+        rustls::Error::AlertReceived(AlertDescription::CloseNotify) => "handshake_ended",
+        rustls::Error::AlertReceived(_) => "refused_by_client",
+        _ => "handshake_failed",
+    }
+}
+
+/// How many handshakes are under way from each address.
+#[derive(Debug, Default)]
+struct Handshakes(Mutex<HashMap<IpAddr, usize>>);
+
+/// One of them; it ends with this.
+struct Handshake {
+    all: Arc<Handshakes>,
+    from: IpAddr,
+}
+
+impl Handshakes {
+    fn begin(self: &Arc<Handshakes>, from: IpAddr, limits: &Limits) -> Option<Handshake> {
+        let mut under_way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if under_way.values().sum::<usize>() >= limits.handshakes
+            || under_way.get(&from).is_some_and(|count| *count >= limits.handshakes_per_address)
+        {
+            return None;
+        }
+        *under_way.entry(from).or_default() += 1;
+        Some(Handshake { all: self.clone(), from })
+    }
+}
+
+impl Drop for Handshake {
+    fn drop(&mut self) {
+        let mut under_way = self.all.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = under_way.get_mut(&self.from) {
+            *count -= 1;
+            if *count == 0 {
+                under_way.remove(&self.from);
+            }
+        }
+    }
+}
+
+/// What [`accept`] has to know.
+#[derive(Clone)]
+pub(super) struct Accepting {
+    pub(super) tls: Arc<Mutex<Arc<ServerConfig>>>,
+    pub(super) counts: Arc<Counts>,
+    pub(super) limits: Limits,
+}
+
+/// Accepts until nobody takes connections any more. Those whose handshake is over go to `ready`.
+pub(super) async fn accept(listener: TcpListener, accepting: Accepting, ready: Sender<io::Result<Connection>>) {
+    let places = Arc::new(Semaphore::new(accepting.limits.connections));
+    let handshakes = Arc::new(Handshakes::default());
+    while !ready.is_closed() {
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(_) => {
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let Some(handshake) = handshakes.begin(from.ip(), &accepting.limits) else {
+            accepting.counts.refuse("too_many_connections");
+            continue;
+        };
+        let (accepting, ready, places) = (accepting.clone(), ready.clone(), places.clone());
+        tokio::spawn(async move {
+            let connection = shake_hands(stream, &accepting, places).await;
+            drop(handshake);
+            match connection {
+                Ok(connection) => {
+                    let _ = ready.send(Ok(connection)).await;
+                }
+                Err(reason) => accepting.counts.refuse(reason),
+            }
+        });
+    }
+}
+
+async fn shake_hands(stream: TcpStream, accepting: &Accepting, places: Arc<Semaphore>) -> Result<Connection, &'static str> {
+    let _ = stream.set_nodelay(true);
+    let tls = accepting.tls.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let stream = match timeout(accepting.limits.handshake, TlsAcceptor::from(tls).accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return Err(reason(&error)),
+        Err(_) => return Err("handshake_too_slow"),
+    };
+    // Only now, so that who has no certificate takes no place.
+    let place = places.try_acquire_owned().map_err(|_| "too_many_connections")?;
+    let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+    let caller = Caller(Arc::new(certificate.map(holder).ok_or("no_certificate")?));
+    let counts = accepting.counts.clone();
+    counts.lock().connections += 1;
+    let limit = accepting.limits.idle;
+    Ok(Connection { stream, caller, limit, idle: Box::pin(sleep(limit)), counts, _place: place })
+}
+
+/// Who calls.
+#[derive(Debug, Clone)]
+pub(super) struct Caller(pub(super) Arc<Holder>);
+
+/// A connection whose client has shown a certificate of the authority.
+pub(super) struct Connection {
+    stream: TlsStream<TcpStream>,
+    caller: Caller,
+    limit: Duration,
+    /// Over when nothing has come for so long.
+    idle: Pin<Box<Sleep>>,
+    counts: Arc<Counts>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.counts.lock().connections -= 1;
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Caller;
+
+    fn connect_info(&self) -> Caller {
+        self.caller.clone()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let read = Pin::new(&mut this.stream).poll_read(context, into);
+        match read {
+            Poll::Ready(_) => this.idle.as_mut().reset(Instant::now() + this.limit),
+            Poll::Pending => {
+                if this.idle.as_mut().poll(context).is_ready() {
+                    this.counts.refuse("idle");
+                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                }
+            }
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

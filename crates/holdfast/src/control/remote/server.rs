@@ -1,0 +1,140 @@
+//! The thread that serves the control API.
+
+use super::Limits;
+use super::calls::Calls;
+use super::connection::{Accepting, Counts, accept};
+use crate::config::ControlEntry;
+use crate::control::service::Service;
+use crate::exit::{self, Failure};
+use crate::status::ControlApi;
+use crate::tls::{Identity, Role, TlsPaths};
+use rustls::ServerConfig;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio_stream::wrappers::ReceiverStream;
+
+/// Added to the priority of the thread that serves: frames go first.
+const NICENESS: i32 = 10;
+/// Streams of one connection at a time.
+const STREAMS: u32 = 16;
+/// Between two pings of a client that is silent, and how long it may take to answer.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+const PING_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The listening control API. When it is dropped nobody listens any more, and what is under way is broken off.
+pub(crate) struct Server {
+    address: SocketAddr,
+    paths: TlsPaths,
+    tls: Arc<Mutex<Arc<ServerConfig>>>,
+    counts: Arc<Counts>,
+    end: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn server_config(paths: &TlsPaths) -> Result<Arc<ServerConfig>, String> {
+    let identity = Identity::load(paths)?;
+    if identity.holder().role != Some(Role::Host) {
+        return Err(format!(
+            "`{}` is no host's certificate: `holdfast certify DIR NAME` makes one (its organisational unit is `{}`)",
+            paths.certificate.display(),
+            Role::Host.name()
+        ));
+    }
+    identity.server()
+}
+
+impl Server {
+    /// Listens, and serves from now on.
+    ///
+    /// # Errors
+    /// If the files cannot be used (exit code 78), or the address cannot be listened at.
+    pub(crate) fn start(entry: &ControlEntry, service: Arc<Service>, limits: Limits) -> Result<Server, Failure> {
+        let tls = server_config(&entry.tls)
+            .map_err(|message| Failure::new(exit::CONFIGURATION, format!("the control API: {message}")))?;
+        let tls = Arc::new(Mutex::new(tls));
+        let failed = |error: std::io::Error| {
+            let code = if error.kind() == ErrorKind::PermissionDenied { exit::PERMISSION } else { exit::UNAVAILABLE };
+            let remedy = match error.kind() {
+                ErrorKind::AddrNotAvailable => "; the address must be one of this machine's own, `ip address` lists them",
+                ErrorKind::AddrInUse => "; another program listens there, `ss -ltnp` says which",
+                _ => "",
+            };
+            Failure::new(code, format!("the control API cannot listen at {}: {error}{remedy}", entry.listen))
+        };
+        let listener = TcpListener::bind(entry.listen).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            // Each call waits for the packet loop on a thread of its own.
+            .max_blocking_threads(limits.calls)
+            .thread_name("control-call")
+            .build()
+            .map_err(failed)?;
+        let counts = Arc::new(Counts::default());
+        let accepting = Accepting { tls: tls.clone(), counts: counts.clone(), limits };
+        let calls = Calls::new(service, counts.clone(), limits.calls);
+        let (end, ended) = oneshot::channel();
+        let serve = move || {
+            // Of this thread alone, and those that it starts. That it may not be so is no reason not to serve.
+            let _ = rustix::process::setpriority_process(None, NICENESS);
+            runtime.block_on(async move {
+                let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
+                let (ready, connections) = tokio::sync::mpsc::channel(1);
+                let accepting = tokio::spawn(accept(listener, accepting, ready));
+                let serving = tonic::transport::Server::builder()
+                    .timeout(crate::control::PATIENCE * 3)
+                    .max_concurrent_streams(STREAMS)
+                    .http2_keepalive_interval(Some(PING_INTERVAL))
+                    .http2_keepalive_timeout(Some(PING_PATIENCE))
+                    .add_service(calls.service())
+                    .serve_with_incoming(ReceiverStream::new(connections));
+                tokio::select! {
+                    _ = serving => {}
+                    _ = ended => {}
+                }
+                accepting.abort();
+            });
+            // A call that still waits for the packet loop is not waited for.
+            runtime.shutdown_background();
+        };
+        let thread = std::thread::Builder::new().name("control-api".to_owned()).spawn(serve).map_err(failed)?;
+        Ok(Server { address, paths: entry.tls.clone(), tls, counts, end: Some(end), thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How it is used, whenever that is asked.
+    pub(crate) fn report(&self) -> impl Fn() -> ControlApi + Send + Sync + 'static {
+        let (counts, address) = (self.counts.clone(), self.address);
+        move || counts.report(address)
+    }
+
+    /// Reads its files again. If they cannot be used nothing changes. What there is to say.
+    pub(crate) fn reload(&self) -> String {
+        match server_config(&self.paths) {
+            Ok(tls) => {
+                *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = tls;
+                "SIGHUP: the control API's certificate has been read again".to_owned()
+            }
+            Err(message) => format!("SIGHUP: the control API's certificate stays as it is: {message}"),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

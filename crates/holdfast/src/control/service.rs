@@ -1,0 +1,210 @@
+//! What a box answers, through whichever door the question came: the local socket or the control API.
+//!
+//! In: [`Call`]s, on a thread of the client's. Out: JSON objects, or a [`Problem`]. Never: the packet loop's time beyond what a [`Request`] takes, nor a look at
+//! who asks; each door decides whom it lets in.
+
+use super::{Asked, Call, MAX_FLOWS, MAX_TRACE, MAX_TRACE_WAIT, PATIENCE, Request, VERSION};
+use crate::exit;
+use crate::flows::Flows;
+use crate::status::{ControlApi, Status};
+use holdfast_wire::selector::{Selector, SelectorError};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+/// Between two looks for steps of a trace.
+const TRACE_INTERVAL: Duration = Duration::from_millis(50);
+/// Looks without a step after which the last packet is out of the box.
+const TRACE_QUIET: u32 = 4;
+
+pub(super) type Act = Arc<dyn Fn() + Send + Sync>;
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Problem {
+    /// What to say.
+    pub(super) text: String,
+    pub(super) kind: ProblemKind,
+}
+
+/// Whose fault it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ProblemKind {
+    /// The request's.
+    Wrong,
+    /// The box is not in a state to do it.
+    NotNow,
+    /// Others are asking too much.
+    Busy,
+    /// The packet loop has not answered.
+    Late,
+}
+
+impl Problem {
+    pub(super) fn new(kind: ProblemKind, text: impl Into<String>) -> Problem {
+        Problem { text: text.into(), kind }
+    }
+
+    /// As the local socket says it.
+    pub(super) fn object(&self) -> Value {
+        let mut object = json!({ "version": VERSION, "error": self.text });
+        let code = match self.kind {
+            ProblemKind::Late => Some(exit::TIMEOUT),
+            ProblemKind::Wrong | ProblemKind::NotNow | ProblemKind::Busy => None,
+        };
+        if let Some(code) = code {
+            object["code"] = code.into();
+        }
+        object
+    }
+}
+
+/// The answer, if it is none of those in which the packet loop says why it does not do it.
+fn unless_refused(answer: Value) -> Result<Value, Problem> {
+    match answer.get("error").and_then(Value::as_str) {
+        Some(error) => Err(Problem::new(ProblemKind::NotNow, error)),
+        None => Ok(answer),
+    }
+}
+
+/// Who follows a trace.
+pub(super) trait Follower {
+    /// Takes a step. False if nobody is there any more.
+    fn step(&mut self, step: &Value) -> bool;
+    /// True if it goes away within this time; otherwise takes that long.
+    fn has_gone(&mut self, wait: Duration) -> bool;
+}
+
+/// The box, as its clients see it.
+pub(super) struct Service {
+    /// The box's process.
+    pub(super) pid: u32,
+    requests: Sender<Asked>,
+    wake: Act,
+    stop: Act,
+    tracing: Mutex<()>,
+    pub(super) applying: Mutex<()>,
+    /// How the control API is used, if there is one.
+    pub(super) remote: OnceLock<Box<dyn Fn() -> ControlApi + Send + Sync>>,
+}
+
+impl Service {
+    pub(super) fn new(pid: u32, requests: Sender<Asked>, wake: Act, stop: Act) -> Service {
+        Service { pid, requests, wake, stop, tracing: Mutex::new(()), applying: Mutex::new(()), remote: OnceLock::new() }
+    }
+
+    /// Asks the packet loop.
+    pub(super) fn ask(&self, request: Request) -> Result<Value, Problem> {
+        let (answer, answered) = channel();
+        let asked = Asked { request, answer };
+        self.requests.send(asked).map_err(|_| Problem::new(ProblemKind::NotNow, "the box is stopping"))?;
+        (self.wake)();
+        let late = |_| Problem::new(ProblemKind::Late, "the box did not answer in time");
+        answered.recv_timeout(PATIENCE).map_err(late).and_then(unless_refused)
+    }
+
+    /// Ends the box.
+    pub(super) fn stop(&self) {
+        (self.stop)();
+        (self.wake)();
+    }
+
+    /// Answers what has one answer.
+    pub(super) fn answer(&self, call: &Call) -> Result<Value, Problem> {
+        match call {
+            Call::Ping => {
+                let asked = Instant::now();
+                self.ask(Request::Status)?;
+                let micros = asked.elapsed().as_micros() as u64;
+                Ok(json!({ "version": VERSION, "pid": self.pid, "answered_us": micros }))
+            }
+            Call::Status => {
+                let mut status = self.ask(Request::Status)?;
+                // The packet loop knows nothing of who asks it.
+                if let Some(remote) = self.remote.get() {
+                    status["control"] = serde_json::to_value(remote()).unwrap_or_default();
+                }
+                Ok(status)
+            }
+            Call::Flows { filter, limit } => {
+                let (words, filter) = (filter.clone(), selector(filter)?);
+                if *limit > MAX_FLOWS {
+                    return Err(Problem::new(
+                        ProblemKind::Wrong,
+                        format!(
+                            "at most {MAX_FLOWS} flows are listed at a time: a selector shows fewer, `status` counts them all"
+                        ),
+                    ));
+                }
+                // One more than is shown tells that there are more.
+                let asked_for = limit.saturating_add(1);
+                let all = self.ask(Request::Flows { limit: asked_for, filter: words })?;
+                let broken = |error: serde_json::Error| Problem::new(ProblemKind::NotNow, format!("the list of flows: {error}"));
+                let flows: Flows = serde_json::from_value(all).map_err(broken)?;
+                serde_json::to_value(flows.select(&filter, *limit as usize, asked_for as usize)).map_err(broken)
+            }
+            Call::Move { from, to, limit, filter } => {
+                selector(filter)?;
+                self.ask(Request::Change(Call::Move { from: *from, to: *to, limit: *limit, filter: filter.clone() }))
+            }
+            Call::Moving { .. } | Call::Drain { .. } | Call::Draining { .. } | Call::Restore { .. } => {
+                self.ask(Request::Change(call.clone()))
+            }
+            Call::Trace { .. } | Call::Apply { .. } | Call::Stop => {
+                Err(Problem::new(ProblemKind::Wrong, "not a request with one answer"))
+            }
+        }
+    }
+
+    /// The state of a runtime; none if there is no such runtime.
+    pub(super) fn state_of(&self, runtime: u16) -> Result<Option<String>, Problem> {
+        let broken = |error: serde_json::Error| Problem::new(ProblemKind::NotNow, format!("the status: {error}"));
+        let status: Status = serde_json::from_value(self.ask(Request::Status)?).map_err(broken)?;
+        Ok(status.runtime(runtime).map(|process| process.state.clone()))
+    }
+
+    /// Gives the follower every step until `count` packets have left, the time is over, or the follower has gone. How many packets were seen.
+    pub(super) fn trace(&self, text: &str, count: u32, wait: Duration, follower: &mut dyn Follower) -> Result<usize, Problem> {
+        let count = count.min(MAX_TRACE);
+        // The loop has one trace at a time; a second one would take the first one's steps.
+        let Ok(_alone) = self.tracing.try_lock() else {
+            return Err(Problem::new(ProblemKind::Busy, "another trace is under way: try again when it has ended"));
+        };
+        selector(text)?;
+        self.ask(Request::Traces)?;
+        self.ask(Request::Trace { selector: text.to_owned(), count })?;
+        let result = self.follow(count, wait.min(MAX_TRACE_WAIT), follower);
+        // Nobody takes the steps any more, whatever happened.
+        let _ = self.ask(Request::Trace { selector: String::new(), count: 0 });
+        result
+    }
+
+    fn follow(&self, count: u32, wait: Duration, follower: &mut dyn Follower) -> Result<usize, Problem> {
+        let started = Instant::now();
+        let mut packets = BTreeSet::new();
+        let mut quiet = 0;
+        while started.elapsed() < wait && (packets.len() < count as usize || quiet < TRACE_QUIET) {
+            if follower.has_gone(TRACE_INTERVAL.min(wait)) {
+                break;
+            }
+            let answer = self.ask(Request::Traces)?;
+            let steps = answer["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
+            quiet = if steps.is_empty() { quiet + 1 } else { 0 };
+            for step in steps {
+                packets.insert(step["packet"].as_u64());
+                if !follower.step(step) {
+                    return Ok(packets.len());
+                }
+            }
+        }
+        Ok(packets.len())
+    }
+}
+
+fn selector(text: &str) -> Result<Selector, Problem> {
+    text.parse().map_err(|error: SelectorError| {
+        Problem::new(ProblemKind::Wrong, format!("`{text}`, at character {}: {}", error.offset + 1, error.message))
+    })
+}
