@@ -128,12 +128,7 @@ fn provider() -> Arc<CryptoProvider> {
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let name = path.display();
-    let bytes = std::fs::read(path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => {
-            format!("there is no file `{name}`: `{MAKER}` makes certificates")
-        }
-        _ => format!("`{name}`: {error}"),
-    })?;
+    let bytes = config::read_public(path, MAKER)?;
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     match read {
         Ok(read) if !read.is_empty() => Ok(read),

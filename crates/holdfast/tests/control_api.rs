@@ -553,7 +553,7 @@ fn calls_have_a_limit() {
     });
     assert_eq!(running.told(), "trace 10000");
     let busy = refusal(running.client("wall").ask(Call::Status));
-    assert!(busy.code == exit::NEGATIVE && busy.message.contains("too many calls"), "{busy}");
+    assert!(busy.code == exit::TIMEOUT && busy.message.contains("too many calls"), "{busy}");
     assert_eq!(running.refused("busy"), 1);
     drop(stay);
     assert_eq!(refusal(trace.join().unwrap()).message, "enough");

@@ -268,13 +268,15 @@ pub enum Control {
         /// Flows taken over.
         flows: u64,
     },
-    /// Runtime to coordinator: all that is open of that waits until others who failed have been swept. The dead one's own routes may be swept; it is not
+    /// Runtime to coordinator: all that is open of that waits, as this life of the switch has answered, until others who failed have been swept. The dead one's own routes may be swept; it is not
     /// over, and [`Control::Recovered`] follows.
     Waits {
         /// Node.
         node: NodeId,
         /// Incarnation.
         incarnation: u32,
+        /// The switch's incarnation.
+        switch: u32,
     },
     /// Runtime to coordinator: flows that came here hold these numbers of a pool. Comes before [`Control::Recovered`].
     Adopted {

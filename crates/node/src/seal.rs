@@ -3,8 +3,8 @@
 //! Theory of operation. Messages of the [channel](crate::channel) are encrypted and authenticated end to end, and travel as they are: their headers name both ends and both
 //! lives, and nothing that the network may change about the rest is believed. Packets in their NSH encapsulation are sealed here, by the hub through which they leave a host,
 //! and opened by the hub through which they come in. Each life of a host, that is of its manager, has a random number, and seals under a key derived from the
-//! cluster's, the host, its incarnation and that number; the nonce is the count of packets that it has sealed. So no nonce comes twice under a key, and a
-//! change of the cluster's keys does not set the count back.
+//! cluster's, the host, its incarnation and that number; the nonce is the count of packets that it has sealed. So no nonce comes twice under a key, unless a running machine is put back to
+//! an earlier snapshot of its memory, or runs twice; and a change of the cluster's keys does not set the count back.
 //!
 //! Who may be heard is told by the managers, through the channel, which knows what is fresh: each says to each other one which life its host is in, and how many packets it
 //! had sealed when it said so ([`Sealing`](crate::message::Sealing)). A receiver opens packets of the life that it was told of, and no others. It begins behind that count, and finds by a window what

@@ -396,7 +396,8 @@ fn what_waits_for_a_sweep_is_told() {
     }
     let (number, _) = host.claim().expect("the copy is claimed");
     told.extend(host.errands());
-    assert_eq!(told, [Control::Waits { node, incarnation }]);
+    let switch = host.switch.me().incarnation;
+    assert_eq!(told, [Control::Waits { node, incarnation, switch }]);
     host.answer(number, EPOCH + 9);
     assert_eq!((host.role(), host.recovered()), (Some(role::OWNER), vec![1]));
 }

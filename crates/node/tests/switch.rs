@@ -340,7 +340,7 @@ fn a_claim_of_a_flow_that_may_live_is_granted() {
 /// before the dead one's routes are swept. Then the route is for whom it had to wait, with the packet that came meanwhile.
 #[test]
 fn an_older_claim_waits_for_the_sweep_of_a_dead_owner() {
-    let dead_owner = |bench: &mut Bench| {
+    let dead_owner = |bench: &mut Bench, is_noticed_first: bool| {
         for port in 1..=3 {
             bench.send(port);
             bench.release(port);
@@ -348,12 +348,15 @@ fn an_older_claim_waits_for_the_sweep_of_a_dead_owner() {
         bench.deliver();
         let Route { owner, epoch, .. } = bench.route(3).expect("a route");
         let other = if owner == X { Y } else { X };
+        if is_noticed_first {
+            bench.switch.handle_gone(owner);
+        }
         bench.view(&[other], 2);
         assert_eq!(bench.claim(other, 3, epoch - 1), WHEN_SWEPT);
         (owner, other, epoch)
     };
     let mut bench = Bench::new();
-    let (owner, other, epoch) = dead_owner(&mut bench);
+    let (owner, other, epoch) = dead_owner(&mut bench, false);
     bench.send(3);
     assert_eq!((bench.out.len(), bench.switch.held()), (0, 1));
     bench.peers[0].send_control(SWITCH, &Control::Sweep { node: owner.node, incarnation: owner.incarnation, is_over: true });
@@ -364,12 +367,16 @@ fn an_older_claim_waits_for_the_sweep_of_a_dead_owner() {
     assert!(granted > epoch && granted < WHEN_SWEPT);
 
     // Whoever would have it swept may be no more.
+    for is_noticed_first in [false, true] {
+        let mut bench = Bench::new();
+        let (_, other, epoch) = dead_owner(&mut bench, is_noticed_first);
+        bench.wait(30 * SECOND);
+        assert_eq!(bench.claim(other, 3, epoch - 1), WHEN_SWEPT);
+        bench.wait(SECOND);
+        assert_eq!(bench.claim(other, 3, epoch - 1), 0);
+    }
     let mut bench = Bench::new();
-    let (_, other, epoch) = dead_owner(&mut bench);
-    bench.wait(30 * SECOND);
-    assert_eq!(bench.claim(other, 3, epoch - 1), WHEN_SWEPT);
-    bench.wait(SECOND);
-    assert_eq!(bench.claim(other, 3, epoch - 1), 0);
+    let (_, other, epoch) = dead_owner(&mut bench, true);
     assert_ne!(bench.claim(other, 3, epoch), 0, "who has it as it was last gets it at any time");
 }
 
@@ -614,4 +621,23 @@ fn who_asked_first_gets_the_route_after_the_sweep() {
     assert_eq!(bench.claim(Y, port, epoch - 1), WHEN_SWEPT, "X is about to ask");
     assert!(bench.claim(X, port, epoch - 1) > epoch);
     assert_eq!(bench.claim(Y, port, epoch - 1), 0);
+}
+
+/// The owner is dead, but the view that says so is on its way when somebody asks; then it comes with the word that its routes are to be swept. Who has asked
+/// gets the route.
+#[test]
+fn a_claim_before_the_view_is_remembered() {
+    let mut bench = Bench::new();
+    bench.send(1);
+    bench.release(1);
+    bench.deliver();
+    let Route { owner, epoch, .. } = bench.route(1).expect("a route");
+    let other = if owner == X { Y } else { X };
+    assert_eq!(bench.claim(other, 1, epoch), WHEN_SWEPT);
+    bench.view(&[other], 2);
+    bench.sweep(owner, false);
+    bench.send(1);
+    assert_eq!(bench.sent_to(), [other]);
+    let granted = bench.claim(other, 1, epoch);
+    assert!(granted > epoch && granted < WHEN_SWEPT);
 }

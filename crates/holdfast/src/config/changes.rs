@@ -6,7 +6,7 @@
 use super::chains;
 use super::clusters::{DEFAULT_CLUSTER, range};
 use super::etcd::EtcdConfig;
-use super::file::{Config, FunctionConfig, HostSettings, OneOrMany, PortConfig};
+use super::file::{Config, FunctionConfig, HostFabric, HostSettings, OneOrMany, PortConfig};
 use super::mistake::Mistake;
 use super::source::{Source, Spot};
 use holdfast_node::rules::Rule;
@@ -114,14 +114,17 @@ impl Comparison {
         }
         let key = |config: &Config| config.fabric.as_ref().and_then(|fabric| fabric.key.clone()).unwrap_or_default();
         self.text("`fabric.key`", key(running), key(new), root.key("fabric").key("key"));
+        self.text("`state`", running.state.clone().unwrap_or_default(), new.state.clone().unwrap_or_default(), root.key("state"));
         self.etcd(running, new, root);
         self.control(running, new, root);
+        self.hosts(running, new, root);
         let number = |number: &u64| number.to_string();
         for (section, key, running, new) in [
             ("limits", "flows", running.limits.flows as u64, new.limits.flows as u64),
             ("limits", "buffers", running.limits.buffers.into(), new.limits.buffers.into()),
             ("detection", "heartbeat_ms", running.detection.heartbeat_ms, new.detection.heartbeat_ms),
             ("detection", "hang_ms", running.detection.hang_ms, new.detection.hang_ms),
+            ("detection", "host_ms", running.detection.host_ms, new.detection.host_ms),
             ("scaling", "period_ms", running.scaling.period_ms, new.scaling.period_ms),
             ("scaling", "drops", running.scaling.drops, new.scaling.drops),
             ("scaling", "busy_percent", running.scaling.busy_percent.into(), new.scaling.busy_percent.into()),
@@ -156,11 +159,30 @@ impl Comparison {
         self.text("`control.listen`", listen(running), listen(new), spot.key("listen"));
         let tls = |config: &Config| config.control.as_ref().map(|control| control.tls.words()).unwrap_or_default();
         self.text("`control.tls`", tls(running), tls(new), spot.key("tls"));
+    }
+
+    /// Which hosts there are, in their order, gives them their numbers: a host that began with another list would take another's.
+    fn hosts(&mut self, running: &Config, new: &Config, root: Spot<'_>) {
+        self.names("host", &running.hosts, &new.hosts, root, "hosts");
+        type Read = fn(&HostSettings) -> String;
+        let keys: [(&str, Read); 6] = [
+            ("fabric", |host| match &host.fabric {
+                HostFabric::Device(device) => device.clone(),
+                HostFabric::Udp(fabric) => format!("udp: {}", fabric.udp),
+            }),
+            ("devices", |host| {
+                host.devices.iter().map(|(port, device)| format!("{port}: {device}")).collect::<Vec<_>>().join(", ")
+            }),
+            ("serves", |host| host.serves.to_string()),
+            ("runtimes", |host| host.runtimes.to_string()),
+            ("coordinator", |host| host.coordinator.to_string()),
+            ("control", |host| host.control.clone().unwrap_or_default()),
+        ];
         for (name, host) in &new.hosts {
-            if let Some(running) = running.hosts.get(name) {
-                let own = |host: &HostSettings| host.control.clone().unwrap_or_default();
-                let what = format!("`control` of host `{name}`");
-                self.text(&what, own(running), own(host), root.key("hosts").key(name).key("control"));
+            let Some(running) = running.hosts.get(name) else { continue };
+            for (key, value) in keys {
+                let spot = root.key("hosts").key(name).key(key);
+                self.text(&format!("`{key}` of host `{name}`"), value(running), value(host), spot);
             }
         }
     }

@@ -36,7 +36,7 @@ pub use file::{
 pub use hosts::{Fabric, HostEntry};
 pub use keys::{keys, line as key_line, read as read_keys};
 pub use mistake::Mistake;
-pub use secret::read_secret;
+pub use secret::{read_public, read_secret};
 
 use holdfast_nf::{Chain, SharedField};
 use holdfast_node::edge::{EdgeConfig, EdgePort, EdgeRoute};

@@ -3,8 +3,10 @@
 use super::PortError;
 use holdfast_wire::header::Mac;
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ffi::CStr;
 use std::io;
 use std::mem::zeroed;
+use std::net::IpAddr;
 
 /// A Linux interface.
 pub(super) struct Device {
@@ -58,6 +60,53 @@ pub(super) fn state(name: &str) -> io::Result<Option<State>> {
     // `unknown` is what a driver says that does not report its carrier.
     let is_up = !matches!(operational.as_str(), "down" | "lowerlayerdown" | "notpresent");
     Ok(Some(State { index, mtu, is_up }))
+}
+
+/// The MTU of the device that has this address.
+///
+/// # Errors
+/// None has it, or it cannot be found out.
+pub(super) fn mtu_at(address: IpAddr) -> io::Result<usize> {
+    let name = name_at(address)?;
+    let none = || io::Error::from(io::ErrorKind::AddrNotAvailable);
+    let mtu = read_sys(&name.ok_or_else(none)?, "mtu")?.ok_or_else(none)?;
+    mtu.parse().map_err(|_| none())
+}
+
+fn name_at(address: IpAddr) -> io::Result<Option<String>> {
+    let mut first: *mut libc::ifaddrs = core::ptr::null_mut();
+    // SAFETY: the pointer is to a variable of this function.
+    if unsafe { libc::getifaddrs(&raw mut first) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let (mut at, mut found) = (first, None);
+    while found.is_none() && !at.is_null() {
+        // SAFETY: `at` is an entry of the list, which lives until it is freed below.
+        let entry = unsafe { &*at };
+        at = entry.ifa_next;
+        if entry.ifa_addr.is_null() {
+            continue;
+        }
+        // SAFETY: an address that is there is at least as long as its family says.
+        let is_meant = unsafe {
+            match (i32::from((*entry.ifa_addr).sa_family), address) {
+                (libc::AF_INET, IpAddr::V4(address)) => {
+                    (*entry.ifa_addr.cast::<libc::sockaddr_in>()).sin_addr.s_addr == u32::from(address).to_be()
+                }
+                (libc::AF_INET6, IpAddr::V6(address)) => {
+                    (*entry.ifa_addr.cast::<libc::sockaddr_in6>()).sin6_addr.s6_addr == address.octets()
+                }
+                _ => false,
+            }
+        };
+        if is_meant {
+            // SAFETY: the name is a string that ends with 0 and lives as long as the list.
+            found = Some(unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned());
+        }
+    }
+    // SAFETY: the list comes from `getifaddrs`, and nothing points into it any more.
+    unsafe { libc::freeifaddrs(first) };
+    Ok(found)
 }
 
 /// `None` if the device is not there, or goes at this moment.

@@ -120,21 +120,20 @@ impl Udp {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
         };
-        device::option(socket.as_fd(), level, discover, &libc::IP_PMTUDISC_DO).map_err(refused)?;
+        // Nothing is fragmented, and what routers say of the way is not believed: anybody can say it, below the key.
+        device::option(socket.as_fd(), level, discover, &libc::IP_PMTUDISC_PROBE).map_err(refused)?;
         // Larger buffers where that is allowed; the default works too, with more loss in bursts.
         let _ = device::option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &(8 << 20));
         let _ = device::option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &(8 << 20));
-        let ways: Vec<io::Result<usize>> = hosts.iter().flatten().map(|peer| path_mtu(local, *peer)).collect();
-        let known = ways.iter().filter_map(|way| way.as_ref().ok()).min().copied();
-        let path = match (known, ways.into_iter().find_map(Result::err)) {
-            (Some(path), _) => path,
-            (None, Some(error)) => {
-                let text =
-                    format!("no way leads from {local} to any other host ({error}): `ip route get ADDRESS` shows the ways");
-                return Err(PortError::Unavailable(text));
-            }
-            (None, None) => return Err(PortError::Unavailable("there is no other host".to_owned())),
-        };
+        let ways: Vec<io::Result<()>> = hosts.iter().flatten().map(|peer| find_way(local, *peer)).collect();
+        if ways.is_empty() {
+            return Err(PortError::Unavailable("there is no other host".to_owned()));
+        }
+        if let Some(error) = ways.iter().all(Result::is_err).then(|| ways.into_iter().find_map(Result::err)).flatten() {
+            let text = format!("no way leads from {local} to any other host ({error}): `ip route get ADDRESS` shows the ways");
+            return Err(PortError::Unavailable(text));
+        }
+        let path = device::mtu_at(local.ip()).map_err(refused)?;
         let header = if local.is_ipv4() { 20 } else { 40 };
         let mtu = path.min(usize::from(u16::MAX)).saturating_sub(header + UDP_LEN + ETHERNET_LEN) as u16;
         Ok(Udp {
@@ -195,18 +194,9 @@ impl Udp {
     }
 }
 
-/// The largest IP packet that goes from one address to another, as far as the kernel knows.
-fn path_mtu(from: SocketAddr, to: SocketAddr) -> io::Result<usize> {
-    let probe = UdpSocket::bind(SocketAddr::new(from.ip(), 0))?;
-    probe.connect(to)?;
-    let (level, name) = match from {
-        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU),
-        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
-    };
-    let (mut mtu, mut len): (libc::c_int, libc::socklen_t) = (0, size_of::<libc::c_int>() as u32);
-    // SAFETY: both pointers are to values of this function, and the length is that of the first.
-    let result = unsafe { libc::getsockopt(probe.as_raw_fd(), level, name, (&raw mut mtu).cast(), &raw mut len) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(mtu.max(0) as usize) }
+/// Whether the kernel knows a way from one address to another.
+fn find_way(from: SocketAddr, to: SocketAddr) -> io::Result<()> {
+    UdpSocket::bind(SocketAddr::new(from.ip(), 0))?.connect(to)
 }
 
 impl Port for Udp {

@@ -5,7 +5,7 @@
 //! by, and gets them again if that is not the newest.
 
 use super::ledger::{Ledger, newer};
-use super::memory::Entry;
+use super::memory::{Entry, Recovery};
 use super::{Coordinator, Scaling};
 use crate::address::NodeId;
 use crate::message::Control;
@@ -75,13 +75,18 @@ impl Coordinator {
 
     /// A switch says which rules it goes by. One that has just started has none.
     pub(super) fn handle_rules_in_force(&mut self, from: Peer, version: u64) {
+        if self.memory.switch_life != from.incarnation {
+            self.record(Entry::Switch { life: from.incarnation });
+        }
         match self.switches.iter_mut().find(|(switch, _)| switch.node == from.node) {
             Some(known) => *known = (from, version),
             None => self.switches.push((from, version)),
         }
         if version == 0 {
             // It has just started. Who is there now it learns behind who was.
-            let dead = self.memory.recoveries.iter().filter(|recovery| recovery.is_open());
+            let has_hosts = self.is_joined();
+            let is_awaited = |recovery: &&Recovery| if has_hosts { recovery.is_open() } else { !recovery.is_heard() };
+            let dead = self.memory.recoveries.iter().filter(is_awaited);
             let dead = dead.map(|recovery| recovery.failover.dead).collect();
             let epoch = self.memory.ledgers.iter().filter_map(Ledger::newest_epoch).reduce(newer).unwrap_or(0);
             self.pending.push((from.node, Control::Recovering { dead, epoch }));

@@ -108,6 +108,8 @@ impl Coordinator {
                 hearing.suspected = None;
             }
         }
+        // Who is silent is given up, and fenced, anew.
+        self.late_ends.clear();
         self.ask_manager(manager_of(host));
         self.stop_again();
     }

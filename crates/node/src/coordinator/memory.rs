@@ -93,6 +93,8 @@ pub(super) struct Memory {
     /// The incarnation of that host's manager.
     pub(super) serving_life: u32,
     pub(super) term: u32,
+    /// The incarnation of the switch that has spoken last.
+    pub(super) switch_life: u32,
     /// The chains of every virtual cluster.
     pub(super) chains: Vec<Vec<u16>>,
 }
@@ -132,6 +134,8 @@ pub(super) enum Entry {
     Rules { rules: RuleSet },
     /// The ports are to be served by a host.
     Serves { host: u16, term: u32, life: u32 },
+    /// This life of the switch has spoken. What waits has been said of an earlier one.
+    Switch { life: u32 },
     /// An incarnation was seen that nobody remembers: none up to it is given again.
     Seen { incarnation: u32 },
 }
@@ -191,11 +195,12 @@ impl Memory {
     }
 
     /// The dead whose routes may be swept, and whether nobody waits for that: where nothing is still to be asked for because of any other of their cluster.
-    /// What led to one may be claimed because of another, who had it before.
-    pub(super) fn to_be_swept(&self) -> Vec<(Peer, bool)> {
+    /// What led to one may be claimed because of another, who had it before; on a single host everybody has a copy of what it gives away, and asks for that because of the one.
+    pub(super) fn to_be_swept(&self, has_hosts: bool) -> Vec<(Peer, bool)> {
         let asking = self.clusters_with(|recovery| !recovery.may_be_swept());
         let open = self.recoveries.iter().filter(|recovery| recovery.is_open());
-        let done = open.filter(|recovery| !asking.contains(&self.cluster_of_dead(recovery)));
+        let is_alone = |recovery: &Recovery| !has_hosts && recovery.is_heard();
+        let done = open.filter(|recovery| is_alone(recovery) || !asking.contains(&self.cluster_of_dead(recovery)));
         done.map(|recovery| (recovery.failover.dead, recovery.is_heard())).collect()
     }
 
@@ -271,6 +276,10 @@ impl Memory {
             }
             Entry::Wants { peer, pool } => self.wants(*peer, *pool),
             Entry::Rules { rules } => self.rules.clone_from(rules),
+            Entry::Switch { life } => {
+                self.switch_life = *life;
+                self.recoveries.iter_mut().for_each(|recovery| recovery.stuck.clear());
+            }
             Entry::Serves { host, term, life } => (self.serving_host, self.term, self.serving_life) = (*host, *term, *life),
             Entry::Seen { incarnation } => self.next_incarnation = self.next_incarnation.max(incarnation + 1),
         }
@@ -434,9 +443,11 @@ impl Memory {
                     numbers.iter().filter_map(|number| ledger.returned(from, *number).map(|owner| (owner, *number))).collect();
                 self.tell_owners(&free, |numbers| Control::Returned { pool: *pool, numbers });
             }
-            (Control::Waits { node, incarnation }, _) => {
+            (Control::Waits { node, incarnation, switch }, _) => {
                 let dead = Peer { node: *node, incarnation: *incarnation };
+                let is_of_now = *switch == self.switch_life;
                 if let Some(recovery) = self.recoveries.iter_mut().find(|recovery| recovery.failover.dead == dead)
+                    && is_of_now
                     && !recovery.stuck.contains(&from)
                 {
                     recovery.stuck.push(from);

@@ -196,6 +196,7 @@ impl Coordinator {
             serving_host: config.hosts.hosts.iter().position(|host| host.has_ports).unwrap_or(0) as u16,
             serving_life: 0,
             term: 0,
+            switch_life: 0,
             chains: config.clusters.iter().map(|cluster| cluster.chains.clone()).collect(),
         };
         let mut coordinator = Coordinator::of(config, now, Log::default(), memory);
@@ -629,7 +630,7 @@ impl Coordinator {
 
     /// Tells the switch of which dead the routes may be swept.
     fn tell_sweeps(&mut self) {
-        for (dead, is_over) in self.memory.to_be_swept() {
+        for (dead, is_over) in self.memory.to_be_swept(self.is_joined()) {
             // Those who waited may have been waiting for this one, and what they have claimed since may lead to another; a new life of the switch waits for the last word.
             let known = self.swept.iter_mut().find(|swept| swept.dead == dead);
             match known {
@@ -703,7 +704,9 @@ impl Coordinator {
         let mut others = heard.map(|(_, (place, hearing))| (place.member.state, now.saturating_sub(hearing.last_heard)));
         let is_witness = |heard: u64| heard <= timeout && heard + timeout / 2 <= silent;
         let is_anybody_heard = others.any(|(state, heard)| state == MemberState::Running && is_witness(heard));
-        silent > timeout && (is_anybody_heard && !self.may_fail_together(at, now) || silent > timeout.saturating_mul(HOPELESS))
+        let may_wait = silent <= timeout + timeout / 2;
+        silent > timeout
+            && (is_anybody_heard && !(may_wait && self.may_fail_together(at, now)) || silent > timeout.saturating_mul(HOPELESS))
     }
 
     /// Another one of its host has been silent for nearly as long: it will be heard soon, or fail with this one.

@@ -10,9 +10,6 @@ use holdfast_protection::{Detour, Peer, kind as protection_kind};
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{DropReason, Packet, PacketPool};
 
-/// So many runtimes hold replicas of one runtime's flows, at most.
-const MAX_HOLDERS: usize = 16;
-
 impl Runtime {
     pub(super) fn handle_records(&mut self, pool: &mut dyn PacketPool) {
         let inbox = core::mem::take(&mut self.fabric.inbox);
@@ -71,21 +68,13 @@ impl Runtime {
         }
     }
 
-    /// Who may have replicas of flows that are here: runtimes of other hosts, because a host dies as a whole, or those of this one if there is no other. Of many
-    /// those that follow this one in the order of nodes: so that everybody has as many, and nobody a link to each of a thousand.
+    /// Who may have replicas of flows that are here: runtimes of other hosts, because a host dies as a whole, or those of this one if there is no other.
     fn replicas(&self, members: &[Member]) -> Vec<Peer> {
         let me = self.config.me;
         let here = members.iter().find(|member| member.peer() == me).map(|member| member.host);
         let running = || members.iter().filter(|member| member.node != me.node && member.state == MemberState::Running);
         let elsewhere: Vec<Peer> = running().filter(|member| Some(member.host) != here).map(Member::peer).collect();
-        let mut chosen = if elsewhere.is_empty() { running().map(Member::peer).collect() } else { elsewhere };
-        if chosen.len() > MAX_HOLDERS {
-            chosen.sort_unstable_by_key(|peer| peer.node);
-            let next = chosen.partition_point(|peer| peer.node < me.node);
-            chosen.rotate_left(next);
-            chosen.truncate(MAX_HOLDERS);
-        }
-        chosen
+        if elsewhere.is_empty() { running().map(Member::peer).collect() } else { elsewhere }
     }
 
     /// Tells the protections what it costs a packet to leave by another runtime.

@@ -210,6 +210,7 @@ impl Recoveries {
             slots.into_iter().rev().for_each(|slot| self.queue.push_front(wanted(slot)));
         }
         self.queue.extend(self.waiting.drain(..));
+        self.running.iter_mut().for_each(|recovery| recovery.has_told = false);
     }
 
     /// The switch's answer to one record of claims.
@@ -274,7 +275,7 @@ impl Recoveries {
     }
 
     /// Tells the coordinator of recoveries of which nothing is open but what waits for others. Of a node that died twice, claims may belong to either life.
-    fn tell_waiting(&mut self, errands: &mut Errands, lanes: &[Lane]) {
+    fn tell_waiting(&mut self, errands: &mut Errands, lanes: &[Lane], switch: u32) {
         if !core::mem::take(&mut self.has_waited) {
             return;
         }
@@ -285,14 +286,14 @@ impl Recoveries {
             let is_recovering = |recovery: &Recovery| lanes.iter().any(|lane| lane.protection.is_recovering(recovery.dead));
             if !has_told && open > 0 && open == self.waiting(dead.node) && !lives().any(is_recovering) {
                 self.running[at].has_told = true;
-                errands.push_message(Control::Waits { node: dead.node, incarnation: dead.incarnation });
+                errands.push_message(Control::Waits { node: dead.node, incarnation: dead.incarnation, switch });
             }
         }
     }
 
-    /// Accounts for finished recoveries to the coordinator, after every number that their flows hold.
-    pub(crate) fn report(&mut self, errands: &mut Errands, lanes: &[Lane]) {
-        self.tell_waiting(errands, lanes);
+    /// Accounts for finished recoveries to the coordinator, after every number that their flows hold. `switch` is the incarnation of who answers claims.
+    pub(crate) fn report(&mut self, errands: &mut Errands, lanes: &[Lane], switch: u32) {
+        self.tell_waiting(errands, lanes, switch);
         // Of a node that died twice, late claims may belong to either life.
         let open: Vec<u16> =
             self.running.iter().filter(|recovery| recovery.open > 0).map(|recovery| recovery.dead.node).collect();

@@ -535,10 +535,13 @@ impl Switch {
             .map(|member| {
                 let known = old.iter().find(|target| target.peer == member.peer());
                 let (routes, full_until) = known.map_or((0, 0), |target| (target.routes, target.full_until));
-                Target { peer: member.peer(), state: member.state, cluster: member.cluster, routes, full_until }
+                // Its host may have told of its end before this view was made.
+                let has_ended = known.is_some_and(|target| target.state == MemberState::Failed);
+                let state = if has_ended { MemberState::Failed } else { member.state };
+                Target { peer: member.peer(), state, cluster: member.cluster, routes, full_until }
             })
             .collect();
-        for target in old.iter().filter(|target| target.state != MemberState::Failed) {
+        for target in &old {
             if !self.lives(target.peer) {
                 self.claims.given_up(target.peer, now);
             }

@@ -9,7 +9,7 @@ use crate::message::{AGAIN, Claim, Ended, KeyBytes, MemberState, RENOUNCED, WHEN
 use holdfast_protection::Peer;
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use zerocopy::FromBytes;
 
 /// Dead owners, and claims that wait until nobody is left who could have a flow as it was with them.
@@ -19,8 +19,8 @@ pub(super) struct Claims {
     dead: Vec<(Peer, u64)>,
     /// By route: its epoch, and who asks for it under which earlier one; the latest of these.
     waiting: BTreeMap<RouteId, (u32, Peer, u32)>,
-    /// Routes that are to be somebody's unless somebody with newer state asks.
-    provisional: BTreeSet<RouteId>,
+    /// Routes that are to be somebody's unless somebody with newer state asks, each with the virtual cluster.
+    provisional: BTreeMap<RouteId, u16>,
 }
 
 /// A sweep that has not come so long after a death will not come, ns. Holders of snapshots wait for seconds, one group of them after the other, and a coordinator may be
@@ -49,15 +49,15 @@ impl Claims {
         self.dead.iter().any(|(dead, since)| *dead == owner && now.saturating_sub(*since) > OVERDUE)
     }
 
-    /// Everybody has asked: the routes are for whom they are.
-    pub(super) fn decide(&mut self) {
-        self.provisional.clear();
+    /// Everybody in this virtual cluster has asked: the routes are for whom they are.
+    pub(super) fn decide(&mut self, cluster: u16) {
+        self.provisional.retain(|_, of| *of != cluster);
     }
 
     /// Who gets the route is not decided.
     #[inline]
     pub(super) fn is_provisional(&self, route: RouteId) -> bool {
-        !self.provisional.is_empty() && self.provisional.contains(&route)
+        !self.provisional.is_empty() && self.provisional.contains_key(&route)
     }
 
     fn wait(&mut self, route: RouteId, of: u32, claimant: Peer, epoch: u32, lives: impl Fn(Peer) -> bool) {
@@ -163,12 +163,14 @@ impl Switch {
                         _ => return None,
                     }
                 }
-                // The route is another's who is about to ask again.
+                // The route is another's who is about to ask again; or that one is dead, and the view that says so is on its way.
                 if route.epoch == claim.epoch.get()
                     && route.owner != to
                     && self.lives(route.owner)
                     && !self.planted.no_epoch_check
                 {
+                    let (targets, of) = (&self.targets, route.epoch);
+                    self.claims.wait(found.slot, of, to, of, |peer| is_alive(targets, peer));
                     return Some(WHEN_SWEPT);
                 }
                 let old = route.owner;
@@ -178,10 +180,10 @@ impl Switch {
             }
             None if is_renounced => return None,
             None if self.routes.has_ended(hash, claim.epoch.get()) && !self.planted.no_epoch_check => return None,
-            None if self.is_collecting() => {
+            None if self.is_collecting(self.cluster_of(to.node)) => {
                 let route = Route { is_real: true, ..Route::new(key, to, claim.epoch.get(), claim.chain.get() as u16, now) };
                 let id = self.routes.insert(hash, route)?;
-                self.claims.provisional.insert(id);
+                self.claims.provisional.insert(id, self.cluster_of(to.node));
                 self.count_route(to, 1);
                 return Some(WHEN_SWEPT);
             }

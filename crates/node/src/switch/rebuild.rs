@@ -17,6 +17,7 @@
 
 use super::routes::Route;
 use super::{MemberState, Switch};
+use crate::address::NodeId;
 use crate::message::{RouteInfo, kind};
 use holdfast_protection::Peer;
 use holdfast_wire::{DropReason, FlowKey};
@@ -94,11 +95,14 @@ impl Switch {
 
     /// All who had replicas of its flows have asked for them, and if it is over, have reported.
     pub(super) fn swept(&mut self, dead: Peer, is_over: bool) {
+        let cluster = self.cluster_of(dead.node);
         if let Some(rebuild) = &mut self.rebuild {
             rebuild.unswept.retain(|other| *other != dead);
-            if rebuild.unswept.is_empty() {
-                self.claims.decide();
+            if !self.is_collecting(cluster) {
+                self.claims.decide(cluster);
             }
+        }
+        if let Some(rebuild) = &mut self.rebuild {
             if is_over {
                 rebuild.recovering.retain(|other| *other != dead);
             }
@@ -106,10 +110,16 @@ impl Switch {
         }
     }
 
-    /// Of several hosts one has died with the switch, and not everybody has asked for what it has of the flows there: somebody may ask for an older state
+    /// Of several hosts one has died with the switch, and not everybody in this virtual cluster has asked for what it has of the flows there: somebody may ask for an older state
     /// before somebody asks for the newest.
-    pub(super) fn is_collecting(&self) -> bool {
-        self.has_hosts && self.rebuild.as_ref().is_some_and(|rebuild| !rebuild.unswept.is_empty())
+    pub(super) fn is_collecting(&self, cluster: u16) -> bool {
+        let is_of_cluster = |dead: &Peer| self.cluster_of(dead.node) == cluster;
+        self.has_hosts && self.rebuild.as_ref().is_some_and(|rebuild| rebuild.unswept.iter().any(is_of_cluster))
+    }
+
+    /// The virtual cluster of a node, whichever of its lives is there.
+    pub(super) fn cluster_of(&self, node: NodeId) -> u16 {
+        self.targets.iter().find(|target| target.peer.node == node).map_or(0, |target| target.cluster)
     }
 
     pub(super) fn go_on_rebuilding(&mut self) {

@@ -133,9 +133,9 @@ impl RemoteClient {
                 Failure::new(exit::PERMISSION, format!("{}: {text}", self.endpoint))
             }
             Code::DeadlineExceeded => Failure::new(exit::TIMEOUT, format!("{}: {text}", self.endpoint)),
-            Code::InvalidArgument | Code::FailedPrecondition | Code::ResourceExhausted | Code::OutOfRange => {
-                Failure::new(exit::NEGATIVE, text.to_owned())
-            }
+            Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => Failure::new(exit::NEGATIVE, text.to_owned()),
+            // It has no time for this call now.
+            Code::ResourceExhausted => Failure::new(exit::TIMEOUT, format!("{}: {text}", self.endpoint)),
             Code::Unimplemented => self.broken("it is of another version, and does not know this call"),
             _ => self.broken(text),
         }
@@ -350,7 +350,8 @@ pub fn fetch(endpoint: Endpoint, tls: TlsPaths, host: &str) -> Result<Fetched, F
     for File { path, contents } in files {
         let contents = zeroize::Zeroizing::new(contents);
         if !crate::control::join::is_inside(&path) {
-            return Err(client.broken("it sends a file that would lie outside the state directory"));
+            let text = format!("{} sends a file that would lie outside the state directory", client.endpoint);
+            return Err(Failure::new(exit::CONFIGURATION, text));
         }
         kept.push((path, contents));
     }

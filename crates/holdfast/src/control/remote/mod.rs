@@ -1,7 +1,7 @@
 //! The control API: what the local socket offers, as gRPC over mutual TLS.
 //!
 //! Theory of operation: the manager listens with one thread of its own, of low priority, on which a small asynchronous runtime serves all connections. A connection
-//! takes a place before its handshake and keeps it; handshakes have a time, and a limit per address, so that who has no certificate cannot keep out who has one.
+//! has a place when its handshake is over; handshakes have a time, and limits, per address and in all, so that a few who have no certificate cannot keep out who has one.
 //! Whom a certificate is of is read once, when the handshake is over; what the caller may do is looked at with each call ([`calls`]). A call becomes a
 //! [`Call`](super::Call) for the [`Service`](super::service::Service) that the local socket asks too, on a thread that may wait.
 //!
