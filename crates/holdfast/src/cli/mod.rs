@@ -253,10 +253,10 @@ enum Plan {
         #[arg(long, default_value_t = 100_000)]
         rate: u64,
     },
-    /// How moves and recoveries cost more in larger clusters, up to a thousand runtimes with a million flows, in a simulated box
+    /// How moves and recoveries cost more in larger clusters, in a simulated box
     Growth {
         /// Runtimes
-        #[arg(long, value_delimiter = ',', default_values_t = [10, 100, 1_000])]
+        #[arg(long, value_delimiter = ',', default_values_t = [10, 50, 200])]
         runtimes: Vec<u16>,
         /// Flows of each
         #[arg(long, default_value_t = 1_000)]
