@@ -142,14 +142,10 @@ impl AfPacket {
             }
         }
     }
+}
 
-    fn note_error(&mut self, error: &io::Error) {
-        match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS) => {}
-            Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => self.up = false,
-            _ => {}
-        }
-    }
+fn is_down(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV))
 }
 
 /// Puts a tag that the device has taken out back into the frame.
@@ -219,7 +215,7 @@ impl Port for AfPacket {
         };
         if got < 0 {
             let error = io::Error::last_os_error();
-            self.note_error(&error);
+            self.up &= !is_down(&error);
             return;
         }
         self.up = true;
@@ -259,39 +255,9 @@ impl Port for AfPacket {
                 messages[at].msg_hdr.msg_iov = vectors[at].as_mut_ptr();
                 messages[at].msg_hdr.msg_iovlen = 2;
             }
-            let mut sent = 0;
-            let mut retries = 0;
-            while sent < batch.len() {
-                // SAFETY: every vector points to `header` or the bytes of a frame in `batch`, both of which outlive the call; the kernel only reads them.
-                let done = unsafe {
-                    libc::sendmmsg(
-                        self.fd.as_raw_fd(),
-                        messages[sent..].as_mut_ptr(),
-                        (batch.len() - sent) as u32,
-                        libc::MSG_DONTWAIT,
-                    )
-                };
-                if done > 0 {
-                    sent += done as usize;
-                    self.up = true;
-                    continue;
-                }
-                let error = io::Error::last_os_error();
-                self.note_error(&error);
-                // A full device queue is given a moment; a frame that it does not take then, or ever, is dropped.
-                if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS)) && retries < 16 {
-                    retries += 1;
-                    std::thread::yield_now();
-                    continue;
-                }
-                let reason = match error.raw_os_error() {
-                    Some(libc::EMSGSIZE) => DropReason::FrameTooLarge,
-                    Some(libc::EAGAIN | libc::ENOBUFS) => DropReason::QueueFull,
-                    _ => DropReason::PortDown,
-                };
-                self.drops.count(reason);
-                sent += 1;
-            }
+            let AfPacket { fd, up, drops, .. } = self;
+            // SAFETY: every vector points to `header` or the bytes of a frame in `batch`, both of which outlive the call.
+            unsafe { device::send_batch(fd.as_fd(), &mut messages[..batch.len()], up, is_down, drops) };
         }
         for frame in frames.drain(..) {
             pool.put(frame.into_inner());

@@ -2,6 +2,7 @@
 
 use super::PortError;
 use holdfast_wire::header::Mac;
+use holdfast_wire::{DropCounters, DropReason};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ffi::CStr;
 use std::io;
@@ -60,6 +61,45 @@ pub(super) fn state(name: &str) -> io::Result<Option<State>> {
     // `unknown` is what a driver says that does not report its carrier.
     let is_up = !matches!(operational.as_str(), "down" | "lowerlayerdown" | "notpresent");
     Ok(Some(State { index, mtu, is_up }))
+}
+
+/// Sends the messages of one batch. A full queue is given a moment; a message that the kernel does not take then, or ever, is dropped and counted. `up`
+/// says afterwards whether the device was there, where that is known; `is_down` knows the errors that mean that it is not.
+///
+/// # Safety
+/// Every name and vector of the messages points to something that lives until this returns, and is as long as it says.
+pub(super) unsafe fn send_batch(
+    fd: BorrowedFd<'_>,
+    messages: &mut [libc::mmsghdr],
+    up: &mut bool,
+    is_down: impl Fn(&io::Error) -> bool,
+    drops: &mut DropCounters,
+) {
+    let (mut sent, mut retries) = (0, 0);
+    while sent < messages.len() {
+        let rest = &mut messages[sent..];
+        // SAFETY: the caller has promised it; the kernel only reads.
+        let done = unsafe { libc::sendmmsg(fd.as_raw_fd(), rest.as_mut_ptr(), rest.len() as u32, libc::MSG_DONTWAIT) };
+        if done > 0 {
+            sent += done as usize;
+            *up = true;
+            continue;
+        }
+        let error = io::Error::last_os_error();
+        *up &= !is_down(&error);
+        let is_full = matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS));
+        if is_full && retries < 16 {
+            retries += 1;
+            std::thread::yield_now();
+            continue;
+        }
+        drops.count(match error.raw_os_error() {
+            Some(libc::EMSGSIZE) => DropReason::FrameTooLarge,
+            _ if is_full => DropReason::QueueFull,
+            _ => DropReason::PortDown,
+        });
+        sent += 1;
+    }
 }
 
 /// The MTU of the device that has this address.

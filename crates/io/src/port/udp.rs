@@ -149,49 +149,16 @@ impl Udp {
         })
     }
 
-    fn note_error(&mut self, error: &io::Error) {
-        if matches!(error.raw_os_error(), Some(libc::ENETDOWN | libc::ENETUNREACH | libc::EHOSTUNREACH)) {
-            self.up = false;
-        }
-    }
-
     /// The host that has the node for which a frame is, if that is known.
     #[inline]
     fn place_of(&self, frame: &[u8]) -> Option<u16> {
         let node = node_of(frame.first_chunk::<6>()?)?;
         self.places.get(usize::from(node)).copied().flatten()
     }
+}
 
-    /// Sends so many datagrams of one batch.
-    fn send(&mut self, messages: &mut [libc::mmsghdr]) {
-        let (mut sent, mut retries) = (0, 0);
-        while sent < messages.len() {
-            let rest = &mut messages[sent..];
-            // SAFETY: whoever calls has let every name and vector of these messages point to something that outlives the call; the kernel only reads it.
-            let done =
-                unsafe { libc::sendmmsg(self.socket.as_raw_fd(), rest.as_mut_ptr(), rest.len() as u32, libc::MSG_DONTWAIT) };
-            if done > 0 {
-                sent += done as usize;
-                self.up = true;
-                continue;
-            }
-            let error = io::Error::last_os_error();
-            self.note_error(&error);
-            // A full queue is given a moment; a datagram that it does not take then, or ever, is dropped.
-            if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS)) && retries < 16 {
-                retries += 1;
-                std::thread::yield_now();
-                continue;
-            }
-            let reason = match error.raw_os_error() {
-                Some(libc::EMSGSIZE) => DropReason::FrameTooLarge,
-                Some(libc::EAGAIN | libc::ENOBUFS) => DropReason::QueueFull,
-                _ => DropReason::PortDown,
-            };
-            self.drops.count(reason);
-            sent += 1;
-        }
-    }
+fn is_down(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENETDOWN | libc::ENETUNREACH | libc::EHOSTUNREACH))
 }
 
 /// Whether the kernel knows a way from one address to another.
@@ -257,7 +224,7 @@ impl Port for Udp {
             libc::recvmmsg(self.socket.as_raw_fd(), messages.as_mut_ptr(), want as u32, libc::MSG_DONTWAIT, core::ptr::null_mut())
         };
         if got < 0 {
-            self.note_error(&io::Error::last_os_error());
+            self.up &= !is_down(&io::Error::last_os_error());
             return;
         }
         self.up = true;
@@ -303,12 +270,14 @@ impl Port for Udp {
                 messages[filled].msg_hdr.msg_iovlen = 1;
                 filled += 1;
                 if filled == BATCH {
-                    self.send(&mut messages);
+                    // SAFETY: every name is one of `names`, every vector the bytes of one of `frames`; both outlive the call.
+                    unsafe { device::send_batch(self.socket.as_fd(), &mut messages, &mut self.up, is_down, &mut self.drops) };
                     filled = 0;
                 }
             }
         }
-        self.send(&mut messages[..filled]);
+        // SAFETY: as above.
+        unsafe { device::send_batch(self.socket.as_fd(), &mut messages[..filled], &mut self.up, is_down, &mut self.drops) };
         for frame in frames.drain(..) {
             pool.put(frame.into_inner());
         }
