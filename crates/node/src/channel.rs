@@ -29,8 +29,8 @@ pub use keys::{Key, KeyRing, KeyRingError, MAX_KEYS};
 use crate::address::NodeId;
 use core::num::NonZeroU64;
 use format::{
-    Answer, Destination, ETHERNET_LEN, HEADER_LEN, Header, MAGIC, ONLY_ACKNOWLEDGES, PART, PART_HEADER_LEN, RECORD_HEADER_LEN,
-    SEALED, VERSION, are_records, gather, refresh, write,
+    Answer, Destination, ETHERNET_LEN, FIRST_PART, HEADER_LEN, Header, LAST_PART, MAGIC, ONLY_ACKNOWLEDGES, PART,
+    PART_HEADER_LEN, RECORD_HEADER_LEN, SEALED, VERSION, are_records, gather, refresh, write,
 };
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
@@ -254,9 +254,11 @@ impl Fabric {
             return Err(SendError::Full);
         }
         for (at, part) in body.chunks(most).enumerate() {
+            let first = if at == 0 { FIRST_PART } else { 0 };
+            let last = if at + 1 == count { LAST_PART } else { 0 };
             channel.queue.push(PART);
             channel.queue.extend_from_slice(&((part.len() + PART_HEADER_LEN) as u16).to_be_bytes());
-            channel.queue.extend_from_slice(&[kind, u8::from(at == 0) << 1 | u8::from(at + 1 == count)]);
+            channel.queue.extend_from_slice(&[kind, first | last]);
             channel.queue.extend_from_slice(part);
         }
         Ok(())

@@ -36,6 +36,29 @@ pub struct HubOut {
     pub wishes: Vec<Wish>,
 }
 
+/// For whom a frame from another host is.
+enum Receiver {
+    Switch,
+    Manager,
+    Process(Peer),
+}
+
+/// A packet goes to another host, sealed if hosts do that.
+fn send_sealed(
+    mut packet: Packet,
+    sealed: &mut Option<Box<Sealed>>,
+    to_fabric: &mut Vec<Packet>,
+    drops: &mut DropCounters,
+    pool: &mut dyn PacketPool,
+) {
+    if sealed.as_mut().is_none_or(|sealed| sealed.seal(&mut packet)) {
+        to_fabric.push(packet);
+    } else {
+        drops.count(DropReason::FrameTooLarge);
+        pool.put(packet);
+    }
+}
+
 /// See the module.
 pub struct Hub {
     /// The switch.
@@ -193,15 +216,8 @@ impl Hub {
     /// What is for runtimes of other hosts goes there.
     fn part(&mut self, out: &mut HubOut, pool: &mut dyn PacketPool) {
         let Hub { local: Some(local), sealed, drops, .. } = self else { return };
-        let remote = out.to_runtime.extract_if(.., |(peer, _)| !local.contains(peer));
-        for (_, mut packet) in remote {
-            match sealed.as_mut().is_none_or(|sealed| sealed.seal(&mut packet)) {
-                true => out.to_fabric.push(packet),
-                false => {
-                    drops.count(DropReason::FrameTooLarge);
-                    pool.put(packet);
-                }
-            }
+        for (_, packet) in out.to_runtime.extract_if(.., |(peer, _)| !local.contains(peer)) {
+            send_sealed(packet, sealed, &mut out.to_fabric, drops, pool);
         }
     }
 
@@ -271,11 +287,9 @@ impl Hub {
                 None if self.local.is_some() => {
                     packet.layers = Default::default();
                     // A message is sealed by its sender.
-                    let is_whole =
-                        ethertype == ETHERTYPE_FABRIC || self.sealed.as_mut().is_none_or(|sealed| sealed.seal(&mut packet));
-                    match is_whole {
-                        true => out.to_fabric.push(packet),
-                        false => self.drop(packet, DropReason::FrameTooLarge, pool),
+                    match ethertype {
+                        ETHERTYPE_FABRIC => out.to_fabric.push(packet),
+                        _ => send_sealed(packet, &mut self.sealed, &mut out.to_fabric, &mut self.drops, pool),
                     }
                 }
                 None => self.drop(packet, DropReason::UnknownNode, pool),
@@ -306,10 +320,14 @@ impl Hub {
         // Whatever else lives on that network is nobody's here, and what the network shows to every host is for one of them.
         let (Some(node), Some(from)) = (node_of(&[d0, d1, d2, d3, d4, d5]), node_of(&source)) else { return pool.put(packet) };
         // What is another host's to open costs nothing here.
-        let is_for_somebody = node == SWITCH && self.is_serving || node == self.manager.node() || self.present(node).is_some();
-        if !is_for_somebody {
-            return pool.put(packet);
-        }
+        let receiver = match node {
+            SWITCH if self.is_serving => Receiver::Switch,
+            node if node == self.manager.node() => Receiver::Manager,
+            node => match self.present(node) {
+                Some(peer) => Receiver::Process(peer),
+                None => return pool.put(packet),
+            },
+        };
         if is_sealed(packet.bytes()) {
             let opened = self.sealed.as_mut().map_or(Err(DropReason::Unauthenticated), |sealed| sealed.open(&mut packet));
             if let Err(reason) = opened {
@@ -319,38 +337,28 @@ impl Hub {
         } else if self.sealed.is_some() && ethertype == ETHERTYPE_NSH {
             return self.drop(packet, DropReason::Unsealed, pool);
         }
-        let receiver = match node {
-            SWITCH if self.is_serving && ethertype == ETHERTYPE_NSH => {
-                if !may_release {
-                    return self.drop(packet, DropReason::Fenced, pool);
-                }
-                return self.release_remote(from, source, packet, out, pool);
-            }
-            SWITCH if self.is_serving => Some(self.switch.fabric()),
-            node if node == self.manager.node() => Some(self.manager.fabric()),
-            _ => None,
-        };
-        match receiver {
-            Some(fabric) => {
-                let result = if ethertype == ETHERTYPE_FABRIC {
-                    fabric.handle_frame(packet.bytes(), now)
-                } else {
-                    Err(DropReason::Malformed)
+        let fabric = match (receiver, ethertype) {
+            (Receiver::Switch, ETHERTYPE_NSH) => {
+                return match may_release {
+                    true => self.release_remote(from, source, packet, out, pool),
+                    false => self.drop(packet, DropReason::Fenced, pool),
                 };
-                if let Err(reason) = result {
-                    self.drops.count(reason);
-                }
-                pool.put(packet);
             }
-            None => match self.present(node).filter(|_| matches!(ethertype, ETHERTYPE_NSH | ETHERTYPE_FABRIC)) {
-                Some(peer) => {
-                    self.forwarded += 1;
-                    packet.layers = Default::default();
-                    out.to_runtime.push((peer, packet));
-                }
-                None => pool.put(packet),
-            },
+            (Receiver::Process(peer), ETHERTYPE_NSH | ETHERTYPE_FABRIC) => {
+                self.forwarded += 1;
+                packet.layers = Default::default();
+                return out.to_runtime.push((peer, packet));
+            }
+            (Receiver::Process(_), _) => return pool.put(packet),
+            (Receiver::Switch, _) => self.switch.fabric(),
+            (Receiver::Manager, _) => self.manager.fabric(),
+        };
+        let result =
+            if ethertype == ETHERTYPE_FABRIC { fabric.handle_frame(packet.bytes(), now) } else { Err(DropReason::Malformed) };
+        if let Err(reason) = result {
+            self.drops.count(reason);
         }
+        pool.put(packet);
     }
 
     /// A runtime of another host has released a packet.

@@ -394,7 +394,7 @@ impl Protection for NfActor {
         } else {
             // What is here would die with the target: snapshots elsewhere stay until the target has another one, and says so by ending this one.
             forget_holder(&mut self.links, holder);
-            self.parting.keep(slot, (holder.node != 0 && holder != to).then_some(holder), old_epoch, header.key);
+            self.parting.keep(slot, to, holder, old_epoch, header.key);
         }
         // What is left here is the flow as it went: that is its first snapshot.
         flows.set_role(slot, role::REPLICA);

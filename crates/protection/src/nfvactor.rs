@@ -546,7 +546,7 @@ impl Protection for NfvActor {
             self.end_copies(slot, if old == to { Peer::default() } else { old }, old_epoch, header.key);
         } else {
             // What is here would die with the target: copies elsewhere stay until the target has another one, and says so by ending this one.
-            self.parting.keep(slot, (old.node != 0 && old != to).then_some(old), old_epoch, header.key);
+            self.parting.keep(slot, to, old, old_epoch, header.key);
         }
         flows.set_role(slot, role::REPLICA);
         let header = flows.header_mut(slot);

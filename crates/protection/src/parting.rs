@@ -55,19 +55,13 @@ struct Replaced {
     key: FlowKey,
 }
 
-/// A copy that is to stay as long as the one here.
-struct Kept {
-    holder: Peer,
-    epoch: u32,
-    key: FlowKey,
-}
-
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Parting {
     leaving: Vec<(Peer, Sent)>,
     replaced: BTreeMap<(Slot, Peer), Replaced>,
-    kept: BTreeMap<Slot, Vec<Kept>>,
+    /// By flow that was here, copies that are to go with the one that is left here.
+    kept: BTreeMap<Slot, Vec<End>>,
     ends: VecDeque<End>,
     /// Where the look at what was replaced goes on.
     next: (Slot, Peer),
@@ -133,15 +127,16 @@ impl Parting {
         }
     }
 
-    /// The flow has gone to a runtime of this host. What `holder` has, unless that is where it has gone, and what was to go when another holder has saved the
+    /// The flow has gone to `to`, a runtime of this host. What `holder` has, unless that is where it has gone, and what was to go when another holder has saved the
     /// flow, stays as long as what is here.
-    pub(crate) fn keep(&mut self, slot: Slot, holder: Option<Peer>, epoch: u32, key: FlowKey) {
+    pub(crate) fn keep(&mut self, slot: Slot, to: Peer, holder: Peer, epoch: u32, key: FlowKey) {
         // Of another flow, which was here before.
         self.end_kept(slot);
         let of_slot = (slot, Peer::default())..=(slot, LAST);
         let replaced = self.replaced.extract_if(of_slot, |_, _| true);
-        let replaced = replaced.map(|((_, holder), Replaced { epoch, key, .. })| Kept { holder, epoch, key });
-        let kept: Vec<Kept> = holder.map(|holder| Kept { holder, epoch, key }).into_iter().chain(replaced).collect();
+        let replaced = replaced.map(|((_, holder), Replaced { epoch, key, .. })| End { holder, epoch, key });
+        let held = (holder.node != 0 && holder != to).then_some(End { holder, epoch, key });
+        let kept: Vec<End> = held.into_iter().chain(replaced).collect();
         if !kept.is_empty() {
             self.kept.insert(slot, kept);
         }
@@ -149,14 +144,14 @@ impl Parting {
 
     /// What is here of a flow that has gone is of no use any more, and neither is what was kept elsewhere with it.
     pub(crate) fn end_kept(&mut self, slot: Slot) {
-        for Kept { holder, epoch, key } in self.kept.remove(&slot).into_iter().flatten() {
+        for End { holder, epoch, key } in self.kept.remove(&slot).into_iter().flatten() {
             self.end(holder, epoch, key);
         }
     }
 
     /// The flow is owned here again: what was kept of it goes when another holder has saved it.
     pub(crate) fn came_back(&mut self, slot: Slot, header: &ActorHeader) {
-        for Kept { holder, epoch, key } in self.kept.remove(&slot).into_iter().flatten() {
+        for End { holder, epoch, key } in self.kept.remove(&slot).into_iter().flatten() {
             match key == header.key {
                 true => self.came_from(slot, header, holder),
                 false => self.end(holder, epoch, key),

@@ -94,19 +94,19 @@ impl Loss {
                 let flows = runtime.flows(usize::from(route.chain))?;
                 let slot = flows.find(&route.key, flows.hash(&route.key))?.slot;
                 let header = flows.header(slot);
-                let is_copy = match header.role {
-                    role::REPLICA | role::CLAIMING => true,
-                    role::ARRIVING => header.flags & flag::EMPTY == 0,
+                let owner = Peer { node: header.peer, incarnation: header.peer_incarnation };
+                let is_owner_there = || living.iter().any(|runtime| runtime.me() == owner);
+                let is_older = route.epoch.wrapping_sub(header.epoch) as i32 > 0;
+                let is_latest = match header.role {
+                    role::REPLICA | role::CLAIMING if header.epoch == route.epoch => true,
+                    // What was kept when the flow moved within its host counts where there is nothing newer, if who moved it is dead: else it is nobody's to claim.
+                    role::REPLICA | role::CLAIMING if is_older && !is_owner_there() => false,
+                    role::ARRIVING if header.flags & flag::EMPTY == 0 => true,
                     // It was about to move to the dead.
                     role::OWNER | role::DEPARTED => true,
-                    _ => false,
+                    _ => return None,
                 };
-                // What was kept when the flow moved within its host counts where there is nothing newer: who moved it is dead too, or it is nobody's to claim.
-                let is_late = matches!(header.role, role::REPLICA | role::CLAIMING) && header.epoch != route.epoch;
-                let owner = Peer { node: header.peer, incarnation: header.peer_incarnation };
-                let is_kept =
-                    route.epoch.wrapping_sub(header.epoch) as i32 > 0 && !living.iter().any(|runtime| runtime.me() == owner);
-                (is_copy && (!is_late || is_kept)).then(|| (!is_late, checkers.counts(flows, slot)))
+                Some((is_latest, checkers.counts(flows, slot)))
             });
             match found.max_by_key(|(is_latest, counts)| (*is_latest, counts[0] + counts[1])).map(|(_, counts)| counts) {
                 None => {

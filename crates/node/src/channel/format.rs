@@ -57,8 +57,11 @@ pub(super) const HEADER_LEN: usize = size_of::<Header>();
 pub(super) const ASSOCIATED_LEN: usize = HEADER_LEN - TAG_LEN;
 /// Kind and length.
 pub(super) const RECORD_HEADER_LEN: usize = 3;
-/// The kind of a record that is a part of a longer one: that one's kind (1), whether it is the first (2) and whether it is the last (1), in a byte, and its bytes.
+/// The kind of a record that is a part of a longer one: that one's kind (1), which part it is (1), and its bytes.
 pub(super) const PART: u8 = u8::MAX;
+/// Which part: none before, none behind. One in the middle is neither.
+pub(super) const FIRST_PART: u8 = 2;
+pub(super) const LAST_PART: u8 = 1;
 /// Before a part's bytes.
 pub(super) const PART_HEADER_LEN: usize = 2;
 

@@ -1,7 +1,7 @@
 //! Records that arrived.
 
 use super::MAX_LONG_RECORD;
-use super::format::{PART, RECORD_HEADER_LEN};
+use super::format::{FIRST_PART, LAST_PART, PART, PART_HEADER_LEN, RECORD_HEADER_LEN};
 use holdfast_protection::Peer;
 
 /// A record that arrived.
@@ -77,8 +77,8 @@ impl Inbox {
 
     /// Takes a part of a long record, and with the last one the record. One whose sender began a new life, or which does not fit to what came before, is given up.
     fn take_part(&mut self, from: Peer, body: &[u8]) {
-        let Some((&[kind, place], body)) = body.split_first_chunk::<2>() else { return };
-        let (is_first, is_last) = (place & 2 != 0, place & 1 != 0);
+        let Some((&[kind, place], body)) = body.split_first_chunk::<PART_HEADER_LEN>() else { return };
+        let (is_first, is_last) = (place & FIRST_PART != 0, place & LAST_PART != 0);
         if is_first {
             self.parts.retain(|(peer, ..)| peer.node != from.node);
             self.parts.push((from, kind, Vec::new()));

@@ -5,7 +5,7 @@
 //! by, and gets them again if that is not the newest.
 
 use super::ledger::{Ledger, newer};
-use super::memory::{Entry, Recovery};
+use super::memory::Entry;
 use super::{Coordinator, Scaling};
 use crate::address::NodeId;
 use crate::message::Control;
@@ -84,9 +84,7 @@ impl Coordinator {
         }
         if version == 0 {
             // It has just started. Who is there now it learns behind who was.
-            let has_hosts = self.is_joined();
-            let is_awaited = |recovery: &&Recovery| if has_hosts { recovery.is_open() } else { !recovery.is_heard() };
-            let dead = self.memory.recoveries.iter().filter(is_awaited);
+            let dead = self.memory.recoveries.iter().filter(|recovery| recovery.is_open());
             let dead = dead.map(|recovery| recovery.failover.dead).collect();
             let epoch = self.memory.ledgers.iter().filter_map(Ledger::newest_epoch).reduce(newer).unwrap_or(0);
             self.pending.push((from.node, Control::Recovering { dead, epoch }));

@@ -8,6 +8,7 @@
 //!
 //! What a runtime tells may come late, after that of the one to which the flow has gone on: the newest epoch counts.
 
+use crate::channel::format::after;
 use crate::message::PoolId;
 use holdfast_nf::shared::{BLOCK_LEN, BlockMask};
 use holdfast_protection::Peer;
@@ -245,7 +246,7 @@ impl Ledger {
 
 /// The newer of two epochs.
 pub(super) fn newer(a: u32, b: u32) -> u32 {
-    if a.wrapping_sub(b) as i32 > 0 { a } else { b }
+    if after(a, b) { a } else { b }
 }
 
 /// The number is foreign no more. Under which epoch it was is remembered.

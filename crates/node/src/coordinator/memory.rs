@@ -445,11 +445,9 @@ impl Memory {
             }
             (Control::Waits { node, incarnation, switch }, _) => {
                 let dead = Peer { node: *node, incarnation: *incarnation };
-                let is_of_now = *switch == self.switch_life;
-                if let Some(recovery) = self.recoveries.iter_mut().find(|recovery| recovery.failover.dead == dead)
-                    && is_of_now
-                    && !recovery.stuck.contains(&from)
-                {
+                let known = self.recoveries.iter_mut().find(|recovery| recovery.failover.dead == dead);
+                // What it has heard of an earlier life of the switch it says again.
+                if let Some(recovery) = known.filter(|_| *switch == self.switch_life) {
                     recovery.stuck.push(from);
                 }
                 self.ask_later();

@@ -238,7 +238,7 @@ impl Coordinator {
             }
         }
         // Whether the switch has heard of it nobody knows. A second time does no harm: the dead have no routes any more.
-        for recovery in coordinator.memory.recoveries.iter().filter(|recovery| recovery.is_heard() && !recovery.is_open()) {
+        for recovery in coordinator.memory.recoveries.iter().filter(|recovery| !recovery.is_open()) {
             let Peer { node, incarnation } = recovery.failover.dead;
             coordinator.pending.push((SWITCH, Control::Sweep { node, incarnation, is_over: true }));
         }

@@ -342,8 +342,7 @@ impl Runtime {
         self.report_ended();
         self.report(clock);
         // After the report: a recovery is over for the coordinator only when it knows that the recovered flows want new replicas.
-        let switch = self.fabric.peer(SWITCH).map_or(0, |switch| switch.incarnation);
-        self.recoveries.report(&mut self.errands, &self.lanes, switch);
+        self.recoveries.report(&mut self.errands, &self.lanes, &self.fabric);
         self.errands.send(&mut self.fabric);
         if core::mem::take(&mut self.owes_word) {
             self.fabric.send_control(COORDINATOR, &Control::Settled { handled: self.handled });

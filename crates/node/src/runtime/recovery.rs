@@ -63,9 +63,11 @@ pub(crate) struct Recoveries {
     queue: VecDeque<Wanted>,
     asked: VecDeque<Asked>,
     next_number: u32,
-    /// Those of which the switch has answered [`WHEN_SWEPT`], when all of them are asked for again, and that the coordinator has not been told since the last was added.
+    /// Those of which the switch has answered [`WHEN_SWEPT`].
     waiting: VecDeque<Wanted>,
+    /// When all of these are asked for again, by the worker's clock.
     ask_waiting_at: u64,
+    /// One has been added since it was last looked at whether the coordinator is to be told.
     has_waited: bool,
     pub(crate) recovered: u64,
 }
@@ -225,13 +227,9 @@ impl Recoveries {
             let epoch =
                 epochs.get(at * 4..at * 4 + 4).map_or(0, |bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
             if matches!(epoch, AGAIN | WHEN_SWEPT) {
-                let wanted = Wanted { dead: asked.dead, lane: *lane, slot: *slot, gives_back: asked.gives_back };
-                if epoch == WHEN_SWEPT {
-                    self.waiting.push_back(wanted);
-                    self.has_waited = true;
-                } else {
-                    self.queue.push_back(wanted);
-                }
+                let queue = if epoch == AGAIN { &mut self.queue } else { &mut self.waiting };
+                queue.push_back(Wanted { dead: asked.dead, lane: *lane, slot: *slot, gives_back: asked.gives_back });
+                self.has_waited |= epoch == WHEN_SWEPT;
                 again += 1;
                 continue;
             }
@@ -275,10 +273,11 @@ impl Recoveries {
     }
 
     /// Tells the coordinator of recoveries of which nothing is open but what waits for others. Of a node that died twice, claims may belong to either life.
-    fn tell_waiting(&mut self, errands: &mut Errands, lanes: &[Lane], switch: u32) {
+    fn tell_waiting(&mut self, errands: &mut Errands, lanes: &[Lane], fabric: &Fabric) {
         if !core::mem::take(&mut self.has_waited) {
             return;
         }
+        let switch = fabric.peer(SWITCH).map_or(0, |switch| switch.incarnation);
         for at in 0..self.running.len() {
             let Recovery { dead, has_told, .. } = self.running[at];
             let lives = || self.running.iter().filter(|recovery| recovery.dead.node == dead.node);
@@ -291,9 +290,9 @@ impl Recoveries {
         }
     }
 
-    /// Accounts for finished recoveries to the coordinator, after every number that their flows hold. `switch` is the incarnation of who answers claims.
-    pub(crate) fn report(&mut self, errands: &mut Errands, lanes: &[Lane], switch: u32) {
-        self.tell_waiting(errands, lanes, switch);
+    /// Accounts for finished recoveries to the coordinator, after every number that their flows hold.
+    pub(crate) fn report(&mut self, errands: &mut Errands, lanes: &[Lane], fabric: &Fabric) {
+        self.tell_waiting(errands, lanes, fabric);
         // Of a node that died twice, late claims may belong to either life.
         let open: Vec<u16> =
             self.running.iter().filter(|recovery| recovery.open > 0).map(|recovery| recovery.dead.node).collect();

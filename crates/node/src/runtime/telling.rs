@@ -9,6 +9,7 @@
 use super::Lane;
 use crate::address::SWITCH;
 use crate::channel::Fabric;
+use crate::channel::format::after;
 use crate::message::{RouteInfo, kind};
 use holdfast_protection::Peer;
 use holdfast_protection::flows::{ActorHeader, role};
@@ -83,7 +84,7 @@ impl Telling {
             if header.role != role::FREE {
                 // A runtime that has just begun may have seen no packet, but copies of flows that have.
                 self.stamp = self.stamp.max(header.last_stamp);
-                if header.epoch.wrapping_sub(self.newest) as i32 > 0 {
+                if after(header.epoch, self.newest) {
                     self.newest = header.epoch;
                 }
             }

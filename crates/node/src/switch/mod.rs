@@ -301,8 +301,7 @@ impl Switch {
         route.last_seen = now;
         let route = *route;
         // An owner that is not (or no longer) running: the packet waits for what the coordinator makes of it.
-        let is_meant_for_another = self.claims.is_provisional(id);
-        let is_served = !is_meant_for_another
+        let is_served = !self.claims.is_provisional(id)
             && self
                 .targets
                 .iter()

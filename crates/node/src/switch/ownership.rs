@@ -5,6 +5,7 @@
 use super::routes::RouteId;
 use super::{Route, Switch, Target};
 use crate::address::{mac_of, mac_of_life};
+use crate::channel::format::after;
 use crate::message::{AGAIN, Claim, Ended, KeyBytes, MemberState, RENOUNCED, WHEN_SWEPT, kind};
 use holdfast_protection::Peer;
 use holdfast_wire::nsh::{self, Flags, Outer, index};
@@ -60,9 +61,9 @@ impl Claims {
         !self.provisional.is_empty() && self.provisional.contains_key(&route)
     }
 
-    fn wait(&mut self, route: RouteId, of: u32, claimant: Peer, epoch: u32, lives: impl Fn(Peer) -> bool) {
-        let known = self.waiting.get(&route).filter(|(known, before, _)| *known == of && lives(*before));
-        if known.is_none_or(|(.., before)| epoch.wrapping_sub(*before) as i32 > 0) {
+    fn wait(&mut self, route: RouteId, of: u32, claimant: Peer, epoch: u32) {
+        let known = self.waiting.get(&route).filter(|(known, ..)| *known == of);
+        if known.is_none_or(|(.., before)| after(epoch, *before)) {
             self.waiting.insert(route, (of, claimant, epoch));
         }
     }
@@ -72,10 +73,6 @@ impl Claims {
         let (known, claimant, epoch) = self.waiting.remove(&route)?;
         (known == of).then_some((claimant, epoch))
     }
-}
-
-fn is_alive(targets: &[Target], peer: Peer) -> bool {
-    targets.iter().any(|target| target.peer == peer && target.state != MemberState::Failed)
 }
 
 impl Switch {
@@ -109,12 +106,12 @@ impl Switch {
     }
 
     fn grant(&mut self, to: Peer, claim: &Claim, hash: u64, now: u64) -> Option<u32> {
-        match self.targets.iter().find(|target| target.peer.node == to.node) {
-            Some(target) if target.peer == to && target.state != MemberState::Failed => {}
+        let cluster = match self.targets.iter().find(|target| target.peer.node == to.node) {
+            Some(target) if target.peer == to && target.state != MemberState::Failed => target.cluster,
             Some(target) if target.peer.incarnation >= to.incarnation => return None,
             // The view that names it is still on its way here.
             _ => return Some(AGAIN),
-        }
+        };
         let key = FlowKey::from(claim.key);
         let epoch = self.next_epoch;
         let is_renounced = claim.chain.get() & RENOUNCED != 0;
@@ -122,23 +119,21 @@ impl Switch {
             Some(found) if found.is_reply => return None,
             Some(found) => {
                 let route = self.routes.get(found.slot)?;
-                let is_newer = claim.epoch.get().wrapping_sub(route.epoch) as i32 > 0;
-                let is_provisional = self.claims.is_provisional(found.slot);
-                if is_provisional && is_newer && !is_renounced {
-                    let before = route.owner;
-                    self.routes.give(found.slot, to, claim.epoch.get());
-                    self.count_route(before, -1);
-                    self.count_route(to, 1);
+                let (owner, of, asked) = (route.owner, route.epoch, claim.epoch.get());
+                if self.claims.is_provisional(found.slot) && !is_renounced && !after(of, asked) {
+                    // Whoever has the newest is to have it.
+                    if after(asked, of) {
+                        self.routes.give(found.slot, to, asked);
+                        self.count_route(owner, -1);
+                        self.count_route(to, 1);
+                    }
                     return Some(WHEN_SWEPT);
                 }
-                if is_provisional && route.epoch == claim.epoch.get() && !is_renounced {
-                    return Some(WHEN_SWEPT);
-                }
-                let came_from = route.moved_from.filter(|(_, old)| *old == claim.epoch.get());
+                let came_from = route.moved_from.filter(|(_, old)| *old == asked);
                 if is_renounced {
                     // It is as if the flow had never moved: its old owner's replica may have it.
                     if let Some((before, old)) = came_from
-                        && route.owner == to
+                        && owner == to
                     {
                         self.routes.give(found.slot, before, old);
                         self.count_route(to, -1);
@@ -146,44 +141,35 @@ impl Switch {
                     }
                     return None;
                 }
-                if route.epoch != claim.epoch.get() && !self.planted.no_epoch_check {
-                    let is_older = route.epoch.wrapping_sub(claim.epoch.get()) as i32 > 0;
-                    let may_wait = !self.claims.is_overdue(route.owner, now);
+                if of != asked && !self.planted.no_epoch_check {
+                    let is_older = after(of, asked);
+                    let may_wait = !self.claims.is_overdue(owner, now);
                     match came_from {
                         // The old owner is gone. It may have been done with the move: the new one knows, and will say.
-                        Some(_) if route.owner != to && self.lives(route.owner) => return may_wait.then_some(AGAIN),
+                        Some(_) if owner != to && self.lives(owner) => return may_wait.then_some(AGAIN),
                         // It was the replica and the target both.
-                        Some(_) if route.owner == to => {}
+                        Some(_) if owner == to => {}
                         // The owner is gone too: somebody may have the flow as it was there. If nobody asks before its routes are swept, there was nothing newer.
-                        _ if is_older && may_wait && !self.lives(route.owner) => {
-                            let (targets, of) = (&self.targets, route.epoch);
-                            self.claims.wait(found.slot, of, to, claim.epoch.get(), |peer| is_alive(targets, peer));
-                            return Some(WHEN_SWEPT);
+                        _ if is_older && may_wait && !self.lives(owner) => {
+                            return Some(self.wait(found.slot, of, to, asked));
                         }
                         _ => return None,
                     }
                 }
                 // The route is another's who is about to ask again; or that one is dead, and the view that says so is on its way.
-                if route.epoch == claim.epoch.get()
-                    && route.owner != to
-                    && self.lives(route.owner)
-                    && !self.planted.no_epoch_check
-                {
-                    let (targets, of) = (&self.targets, route.epoch);
-                    self.claims.wait(found.slot, of, to, of, |peer| is_alive(targets, peer));
-                    return Some(WHEN_SWEPT);
+                if of == asked && owner != to && self.lives(owner) && !self.planted.no_epoch_check {
+                    return Some(self.wait(found.slot, of, to, asked));
                 }
-                let old = route.owner;
                 self.routes.give(found.slot, to, epoch);
-                self.count_route(old, -1);
+                self.count_route(owner, -1);
                 found.slot
             }
             None if is_renounced => return None,
             None if self.routes.has_ended(hash, claim.epoch.get()) && !self.planted.no_epoch_check => return None,
-            None if self.is_collecting(self.cluster_of(to.node)) => {
+            None if self.is_collecting(cluster) => {
                 let route = Route { is_real: true, ..Route::new(key, to, claim.epoch.get(), claim.chain.get() as u16, now) };
                 let id = self.routes.insert(hash, route)?;
-                self.claims.provisional.insert(id, self.cluster_of(to.node));
+                self.claims.provisional.insert(id, cluster);
                 self.count_route(to, 1);
                 return Some(WHEN_SWEPT);
             }
@@ -202,7 +188,17 @@ impl Switch {
     }
 
     pub(super) fn lives(&self, peer: Peer) -> bool {
-        is_alive(&self.targets, peer)
+        self.targets.iter().any(|target| target.peer == peer && target.state != MemberState::Failed)
+    }
+
+    /// The route with epoch `of` is not this claimant's to have now: its claim is remembered for the sweep, instead of one whose claimant is dead.
+    fn wait(&mut self, route: RouteId, of: u32, claimant: Peer, epoch: u32) -> u32 {
+        let known = self.claims.waiting.get(&route).map(|(_, known, _)| *known);
+        if known.is_some_and(|known| !self.lives(known)) {
+            self.claims.waiting.remove(&route);
+        }
+        self.claims.wait(route, of, claimant, epoch);
+        WHEN_SWEPT
     }
 
     /// Nobody will claim any more what was led to the dead one. A flow that was on its way there from another that is dead too, and not swept yet, is as if
@@ -227,7 +223,7 @@ impl Switch {
                 (asks, Some((before, old))) => {
                     self.routes.give(id, before, old);
                     if let Some((claimant, asked)) = asks {
-                        self.claims.wait(id, old, claimant, asked, |_| true);
+                        self.claims.wait(id, old, claimant, asked);
                     }
                 }
                 (_, None) => self.remove_route(id),

@@ -18,6 +18,7 @@
 use super::routes::Route;
 use super::{MemberState, Switch};
 use crate::address::NodeId;
+use crate::channel::format::after;
 use crate::message::{RouteInfo, kind};
 use holdfast_protection::Peer;
 use holdfast_wire::{DropReason, FlowKey};
@@ -51,8 +52,7 @@ impl Rebuild {
     }
 
     fn note_epoch(&mut self, epoch: u32) {
-        let is_newer = |known: u32| epoch.wrapping_sub(known) as i32 > 0;
-        if epoch != 0 && self.newest.is_none_or(is_newer) {
+        if epoch != 0 && self.newest.is_none_or(|known| after(epoch, known)) {
             self.newest = Some(epoch);
         }
     }
@@ -95,19 +95,16 @@ impl Switch {
 
     /// All who had replicas of its flows have asked for them, and if it is over, have reported.
     pub(super) fn swept(&mut self, dead: Peer, is_over: bool) {
+        let Some(rebuild) = &mut self.rebuild else { return };
+        rebuild.unswept.retain(|other| *other != dead);
+        if is_over {
+            rebuild.recovering.retain(|other| *other != dead);
+        }
         let cluster = self.cluster_of(dead.node);
-        if let Some(rebuild) = &mut self.rebuild {
-            rebuild.unswept.retain(|other| *other != dead);
-            if !self.is_collecting(cluster) {
-                self.claims.decide(cluster);
-            }
+        if !self.is_collecting(cluster) {
+            self.claims.decide(cluster);
         }
-        if let Some(rebuild) = &mut self.rebuild {
-            if is_over {
-                rebuild.recovering.retain(|other| *other != dead);
-            }
-            self.go_on_rebuilding();
-        }
+        self.go_on_rebuilding();
     }
 
     /// Of several hosts one has died with the switch, and not everybody in this virtual cluster has asked for what it has of the flows there: somebody may ask for an older state
