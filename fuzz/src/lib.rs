@@ -92,8 +92,9 @@ impl WholeBox {
             pools: config::pools(&mut chains),
             fabric,
         };
-        let edge = Edge::new(checked.edge(&[([2, 0, 0, 0, 0, 0xb0], 1500), ([2, 0, 0, 0, 0, 0xb1], 1400)]));
-        let mut host = Host::new(edge, Hub::new(switch, Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric)));
+        let edges = checked.edges(&[([2, 0, 0, 0, 0, 0xb0], 1500), ([2, 0, 0, 0, 0, 0xb1], 1400)]);
+        let edges = edges.into_iter().map(|(config, ports)| (Edge::new(config), ports)).collect();
+        let mut host = Host::new(edges, Hub::new(vec![switch], Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric)));
         host.hub.handle_coordinator(coordinator.me);
         let coordinator = Coordinator::new(coordinator, now);
         let pool = MemoryPool::new(BUFFERS);
@@ -164,8 +165,7 @@ impl WholeBox {
             process.rx.drain(..).for_each(|packet| self.pool.put(packet));
             process.runtime.abandon(&mut self.pool);
         }
-        self.host.hub.abandon(&mut self.pool);
-        self.host.edge.abandon(&mut self.pool);
+        self.host.abandon(&mut self.pool);
         assert_eq!(self.pool.free(), BUFFERS, "buffers were lost");
     }
 
@@ -229,7 +229,7 @@ impl WholeBox {
             config::chains("fuzz.yaml", CONFIGURATION, &self.checked.config).unwrap_or_else(|mistake| panic!("{mistake}"));
         let specs = chains
             .into_iter()
-            .map(|built| ChainSpec { name: built.name, chain: built.chain, protection: built.protection })
+            .map(|built| ChainSpec { name: built.name, switch: SWITCH, chain: built.chain, protection: built.protection })
             .collect();
         let config =
             RuntimeConfig { me: peer, flows: 64, seed: 1, report_interval: 20 * MILLISECOND, fabric: FabricConfig::default() };

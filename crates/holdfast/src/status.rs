@@ -102,7 +102,7 @@ pub const UNIT_PROCESS: &str = "process";
 /// Any one host may fail, in [`Status::survives`].
 pub const UNIT_HOST: &str = "host";
 
-/// The host that serves the ports, in [`Host::state`].
+/// A host that serves ports, in [`Host::state`].
 pub const STATE_SERVING: &str = "serving";
 
 /// A host.
@@ -159,7 +159,7 @@ pub struct Port {
 pub struct Rules {
     /// Counts changes: 1 for those that the box began with.
     pub version: u64,
-    /// How many there are.
+    /// How many there are; of several switches, at those of this host.
     pub count: usize,
     /// Every switch goes by them.
     pub in_force: bool,
@@ -203,6 +203,9 @@ pub struct Process {
     pub pid: u32,
     /// Host name.
     pub host: String,
+    /// The name of a switch, where there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// The virtual cluster of a runtime.
     #[serde(default)]
     pub cluster: Option<String>,
@@ -284,6 +287,7 @@ mod tests {
             incarnation: 1,
             pid: 1,
             host: "h".into(),
+            name: None,
             cluster: None,
             state: state.into(),
             flows,

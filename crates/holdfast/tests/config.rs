@@ -35,7 +35,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "cluster: edge",
         "clutser: edge",
-        r"edge.yaml:1:1: there is no key `clutser` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `scaling`, `clusters`, `hosts`, `limits`, `detection`, `fabric`, `state`, `etcd`, `control`; did you mean `cluster`?
+        r"edge.yaml:1:1: there is no key `clutser` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `scaling`, `clusters`, `hosts`, `switches`, `limits`, `detection`, `fabric`, `state`, `etcd`, `control`; did you mean `cluster`?
 1 | clutser: edge
   | ^^^^^^^",
     ),
@@ -483,7 +483,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "runtimes: {",
         "runtimes {",
-        r"edge.yaml:15:1: there is no key `runtimes { min` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `scaling`, `clusters`, `hosts`, `limits`, `detection`, `fabric`, `state`, `etcd`, `control`; is a `:` missing after `runtimes`?
+        r"edge.yaml:15:1: there is no key `runtimes { min` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `scaling`, `clusters`, `hosts`, `switches`, `limits`, `detection`, `fabric`, `state`, `etcd`, `control`; is a `:` missing after `runtimes`?
 15 | runtimes { min: 2, max: 4 }
    | ^^^^^^^^^^^^^^",
     ),
@@ -522,7 +522,7 @@ fn the_example_of_the_design_is_read_as_it_is_meant() {
     let rules: Vec<(String, u16)> = checked.rules.iter().map(|rule| (rule.selector.to_string(), rule.chain)).collect();
     assert_eq!(rules, [("tcp from 10.0.0.0/24 to any".into(), 1), ("any from any to any".into(), 0)]);
     assert_eq!(checked.runtimes(), 2);
-    assert_eq!(checked.owned.iter().map(ToString::to_string).collect::<Vec<_>>(), ["198.51.100.4/31"]);
+    assert_eq!(checked.switches[0].owned.iter().map(ToString::to_string).collect::<Vec<_>>(), ["198.51.100.4/31"]);
 
     let chains = config::chains("edge.yaml", EXAMPLE, &checked.config).unwrap_or_else(|mistake| panic!("{mistake}"));
     let functions: Vec<(&str, Vec<&str>)> =

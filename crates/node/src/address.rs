@@ -10,14 +10,34 @@ pub type NodeId = u16;
 
 /// The coordinator.
 pub const COORDINATOR: NodeId = 1;
-/// The switch.
+/// The first switch, and the only one of most boxes.
 pub const SWITCH: NodeId = 2;
 /// The manager of the first host; those of the others follow.
 pub const MANAGER: NodeId = 3;
+/// The second switch; the others follow.
+const SECOND_SWITCH: NodeId = 11;
 /// The first runtime; the others follow.
 pub const FIRST_RUNTIME: NodeId = 16;
 /// As many hosts may make a cluster.
-pub const MAX_HOSTS: u16 = FIRST_RUNTIME - MANAGER;
+pub const MAX_HOSTS: u16 = SECOND_SWITCH - MANAGER;
+/// As many switches may divide the ports among them.
+pub const MAX_SWITCHES: u16 = 1 + FIRST_RUNTIME - SECOND_SWITCH;
+
+/// A switch, counted from 0.
+#[inline]
+pub fn switch_node(number: u16) -> NodeId {
+    if number == 0 { SWITCH } else { SECOND_SWITCH + number - 1 }
+}
+
+/// The number of the switch that this node is, if it is one.
+#[inline]
+pub fn switch_number(node: NodeId) -> Option<u16> {
+    match node {
+        SWITCH => Some(0),
+        SECOND_SWITCH..FIRST_RUNTIME => Some(1 + node - SECOND_SWITCH),
+        _ => None,
+    }
+}
 
 /// The manager of a host, counted from 0.
 #[inline]
@@ -28,7 +48,7 @@ pub fn manager_of(host: u16) -> NodeId {
 /// The host whose manager this is.
 #[inline]
 pub fn host_of(node: NodeId) -> Option<u16> {
-    (MANAGER..FIRST_RUNTIME).contains(&node).then(|| node - MANAGER)
+    (MANAGER..SECOND_SWITCH).contains(&node).then(|| node - MANAGER)
 }
 
 /// The node's MAC address: locally administered, `H` `F`, then the id.

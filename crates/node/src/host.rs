@@ -1,4 +1,7 @@
-//! One host: the edge and the hub, from port to port.
+//! One host: the edges and the hub, from port to port.
+//!
+//! Each switch has an edge of its own: its ports, their addresses and routes, and the addresses that its chains use. An edge knows only its own ports, counted from
+//! 0; the host knows which these are of all.
 //!
 //! In: frames from ports and runtimes, ends of processes, the time. Out: [`HostOut`]. Never: I/O.
 
@@ -17,28 +20,61 @@ pub struct HostOut {
     edge: EdgeOut,
 }
 
+/// What lies in front of a switch.
+struct Front {
+    edge: Edge,
+    /// Its ports among all of them.
+    ports: Vec<u8>,
+}
+
 /// See the module.
 pub struct Host {
-    /// The router.
-    pub edge: Edge,
-    /// Switch, manager, fence.
+    fronts: Vec<Front>,
+    /// Per port, its switch and its number there.
+    places: Vec<Option<(u16, u8)>>,
+    /// Switches, manager, fence.
     pub hub: Hub,
 }
 
 impl Host {
-    /// A host of these parts.
-    pub fn new(edge: Edge, hub: Hub) -> Host {
-        Host { edge, hub }
+    /// A host of these parts: per switch its edge, and which ports that has, in order.
+    pub fn new(edges: Vec<(Edge, Vec<u8>)>, hub: Hub) -> Host {
+        assert_eq!(edges.len(), hub.switches().len(), "each switch has an edge");
+        let count = edges.iter().flat_map(|(_, ports)| ports).map(|port| usize::from(*port) + 1).max().unwrap_or(0);
+        let mut places = vec![None; count];
+        for ((_, ports), switch) in edges.iter().zip(0..) {
+            for (port, number) in ports.iter().zip(0..) {
+                places[usize::from(*port)] = Some((switch, number));
+            }
+        }
+        Host { fronts: edges.into_iter().map(|(edge, ports)| Front { edge, ports }).collect(), places, hub }
     }
 
-    /// Frames that came by a port.
+    /// The switch to which a port belongs.
+    pub fn switch_of(&self, port: u8) -> Option<u16> {
+        self.place(port).map(|(switch, _)| switch)
+    }
+
+    fn place(&self, port: u8) -> Option<(u16, u8)> {
+        self.places.get(usize::from(port)).copied().flatten()
+    }
+
+    /// True if this port is served here.
+    pub fn serves(&self, port: u8) -> bool {
+        self.switch_of(port).is_some_and(|switch| self.hub.serves(switch))
+    }
+
+    /// Frames that came by a port that is served here.
     pub fn handle_port(&mut self, port: u8, frames: &mut Vec<Packet>, now: u64, out: &mut HostOut, pool: &mut dyn PacketPool) {
+        let Some((switch, number)) = self.place(port) else { return frames.drain(..).for_each(|packet| pool.put(packet)) };
+        let edge = &mut self.fronts[usize::from(switch)].edge;
         for packet in frames.drain(..) {
-            if let Some((key, packet)) = self.edge.handle_ingress(port, packet, now, &mut out.edge, pool) {
-                self.hub.handle_packet(key, packet);
+            if let Some((key, packet)) = edge.handle_ingress(number, packet, now, &mut out.edge, pool) {
+                self.hub.handle_packet(switch, key, packet);
             }
         }
         self.hub.forward(now, &mut out.hub, pool);
+        self.settle_front(usize::from(switch), now, out, pool);
         self.settle(now, out, pool);
     }
 
@@ -69,45 +105,93 @@ impl Host {
     /// Messages, timeouts, and what follows from them.
     pub fn turn(&mut self, now: u64, out: &mut HostOut, pool: &mut dyn PacketPool) {
         self.hub.turn(now, &mut out.hub, pool);
-        if self.edge.poll_timeout() <= now {
-            self.edge.handle_timeout(now, &mut out.edge, pool);
+        for at in 0..self.fronts.len() {
+            let edge = &mut self.fronts[at].edge;
+            if edge.poll_timeout() <= now {
+                edge.handle_timeout(now, &mut out.edge, pool);
+                self.settle_front(at, now, out, pool);
+            }
         }
         self.settle(now, out, pool);
     }
 
-    /// Tells the neighbours where the box's addresses are.
-    pub fn announce(&mut self, now: u64, out: &mut HostOut, pool: &mut dyn PacketPool) {
-        self.edge.announce(&mut out.edge, pool);
-        self.settle(now, out, pool);
+    /// Tells the neighbours of a switch's ports where its addresses are.
+    pub fn announce(&mut self, switch: u16, now: u64, out: &mut HostOut, pool: &mut dyn PacketPool) {
+        if let Some(front) = self.fronts.get_mut(usize::from(switch)) {
+            front.edge.announce(&mut out.edge, pool);
+            self.settle_front(usize::from(switch), now, out, pool);
+        }
+    }
+
+    /// A port has another MTU now: see [`Edge::set_mtu`].
+    pub fn set_mtu(&mut self, port: u8, mtu: u16) {
+        if let Some((switch, number)) = self.place(port) {
+            self.fronts[usize::from(switch)].edge.set_mtu(number, mtu);
+        }
+    }
+
+    /// Packets inside the edges: see [`Edge::held`].
+    pub fn held(&self) -> usize {
+        self.fronts.iter().map(|front| front.edge.held()).sum()
+    }
+
+    /// Gives back every packet that is held, as at the end of the process.
+    pub fn abandon(&mut self, pool: &mut dyn PacketPool) {
+        self.fronts.iter_mut().for_each(|front| front.edge.abandon(pool));
+        self.hub.abandon(pool);
     }
 
     /// Released packets leave; errors about them come in again.
     fn settle(&mut self, now: u64, out: &mut HostOut, pool: &mut dyn PacketPool) {
-        for released in out.hub.released.drain(..) {
-            self.edge.handle_egress(released, now, &mut out.edge, pool);
+        let mut released = core::mem::take(&mut out.hub.released);
+        // Those of one switch come in a row, or there is only one.
+        let mut last = None;
+        for (switch, packet) in released.drain(..) {
+            let at = usize::from(switch);
+            if let Some(last) = last.replace(at).filter(|last| *last != at) {
+                self.settle_front(last, now, out, pool);
+            }
+            self.fronts[at].edge.handle_egress(packet, now, &mut out.edge, pool);
         }
+        out.hub.released = released;
+        if let Some(last) = last {
+            self.settle_front(last, now, out, pool);
+        }
+    }
+
+    /// What an edge has put out: its ports' numbers become those among all.
+    fn settle_front(&mut self, at: usize, now: u64, out: &mut HostOut, pool: &mut dyn PacketPool) {
+        let Front { edge, ports } = &mut self.fronts[at];
         if !out.edge.reinject.is_empty() {
             for (port, packet) in core::mem::take(&mut out.edge.reinject) {
-                if let Some((key, packet)) = self.edge.handle_reinjected(port, packet, pool) {
-                    self.hub.handle_packet(key, packet);
+                if let Some((key, packet)) = edge.handle_reinjected(port, packet, pool) {
+                    self.hub.handle_packet(at as u16, key, packet);
                 }
             }
             self.hub.forward(now, &mut out.hub, pool);
         }
-        out.transmit.append(&mut out.edge.transmit);
+        out.transmit.extend(out.edge.transmit.drain(..).map(|(port, packet)| (ports[usize::from(port)], packet)));
     }
 
     /// When [`Host::turn`] is due without input.
     pub fn poll_timeout(&mut self) -> u64 {
-        self.hub.poll_timeout().min(self.edge.poll_timeout())
+        let edges = self.fronts.iter().map(|front| front.edge.poll_timeout()).min().unwrap_or(u64::MAX);
+        self.hub.poll_timeout().min(edges)
     }
 
     /// Drops of all parts.
     pub fn drops(&self) -> DropCounters {
-        let mut drops = self.edge.drops().clone();
+        let mut drops = self.edge_drops();
         drops.add(self.hub.drops());
-        drops.add(self.hub.switch.drops());
+        self.hub.switches().for_each(|switch| drops.add(switch.drops()));
         drops.add(self.hub.manager.drops());
+        drops
+    }
+
+    /// Drops of the edges.
+    pub fn edge_drops(&self) -> DropCounters {
+        let mut drops = DropCounters::default();
+        self.fronts.iter().for_each(|front| drops.add(front.edge.drops()));
         drops
     }
 }

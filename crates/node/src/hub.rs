@@ -1,19 +1,21 @@
-//! The hub: switch, manager and fence of one host, joined by the fabric.
+//! The hub: switches, manager and fence of one host, joined by the fabric.
 //!
 //! Theory of operation. The hub stands where a host's manager forwards frames: whatever a runtime or the coordinator sends passes the fence first,
-//! then goes where its destination address says: to another process, to the switch, to the manager, or, if it is a released packet, out.
+//! then goes where its destination address says: to another process, to a switch, to the manager, or, if it is a released packet, out.
 //! A runtime is fenced here before anybody else is told that it is gone.
 //!
 //! Several hosts make one box. Each has a hub; what is for nobody here goes to the others by the fabric's port, and what comes from there is for somebody
-//! here or is none of this hub's business. One of them serves the ports at a time ([`quorum`](crate::quorum)): the switch lives there, and there all
-//! packets pass the fence, also those that runtimes of other hosts release. When service changes hands, a new life of the switch begins as after its death.
+//! here or is none of this hub's business. One of them serves the ports of a switch at a time ([`quorum`](crate::quorum)): the switch lives there, and there all
+//! packets of its chains pass the fence, also those that runtimes of other hosts release. When service changes hands, a new life of the switch begins as after its death.
+//! Several switches divide the ports among them; a host serves some of them, or none. A runtime releases to the switch of the packet's chain, so that each of
+//! them has a fence in front of it.
 //! With the cluster's keys packets between hosts are [sealed](crate::seal); messages are anyhow.
 //!
 //! In: packets with their keys from the edge, frames from processes and from other hosts, what becomes of processes, the time. Out: a [`HubOut`]. Never: I/O.
 
 mod sealing;
 
-use crate::address::{COORDINATOR, FIRST_RUNTIME, NodeId, SWITCH, mac_of, mac_of_life, node_of};
+use crate::address::{COORDINATOR, FIRST_RUNTIME, NodeId, mac_of, mac_of_life, node_of, switch_number};
 use crate::manager::{Manager, Wish};
 use crate::seal::is_sealed;
 use crate::switch::Switch;
@@ -30,15 +32,15 @@ pub struct HubOut {
     pub to_runtime: Vec<(Peer, Packet)>,
     /// Frames for other hosts.
     pub to_fabric: Vec<Packet>,
-    /// Packets for the edge, parsed.
-    pub released: Vec<Released<Packet>>,
+    /// Packets for the edge, parsed, each with the number of the switch on whose ports it leaves.
+    pub released: Vec<(u16, Released<Packet>)>,
     /// Processes to start and to fence.
     pub wishes: Vec<Wish>,
 }
 
 /// For whom a frame from another host is.
 enum Receiver {
-    Switch,
+    Switch(usize),
     Manager,
     Process(Peer),
 }
@@ -59,10 +61,16 @@ fn send_sealed(
     }
 }
 
+/// A switch's place on a host.
+struct Seat {
+    switch: Switch,
+    /// It lives here.
+    is_serving: bool,
+}
+
 /// See the module.
 pub struct Hub {
-    /// The switch.
-    pub switch: Switch,
+    seats: Vec<Seat>,
     /// The manager's side of what it does with the coordinator.
     pub manager: Manager,
     fence: Fence,
@@ -72,43 +80,84 @@ pub struct Hub {
     local: Option<Vec<Peer>>,
     /// Of several hosts with the cluster's keys: what seals the packets between them.
     sealed: Option<Box<Sealed>>,
-    /// The switch lives here.
-    is_serving: bool,
     drops: DropCounters,
     forwarded: u64,
 }
 
 impl Hub {
-    /// A hub of these parts.
-    pub fn new(switch: Switch, manager: Manager) -> Hub {
+    /// A hub of these parts. The switches of a box are the same on all of its hosts, in the order of their numbers.
+    pub fn new(switches: Vec<Switch>, manager: Manager) -> Hub {
         let (fence, drops) = (Fence::new(), DropCounters::default());
-        Hub { switch, manager, fence, is_undecided: false, local: None, sealed: None, is_serving: true, drops, forwarded: 0 }
+        let seats: Vec<Seat> = switches.into_iter().map(|switch| Seat { switch, is_serving: true }).collect();
+        assert!(seats.iter().zip(0..).all(|(seat, number)| switch_number(seat.switch.node()) == Some(number)));
+        Hub { seats, manager, fence, is_undecided: false, local: None, sealed: None, drops, forwarded: 0 }
     }
 
-    /// It is one of several. It does not serve the ports before it is told to: its switch is nobody.
+    /// It is one of several. It does not serve the ports before it is told to: its switches are nobody.
     pub fn join(&mut self, hosts: u16, patience: u64, now: u64) {
-        self.manager.join(hosts, patience, now);
+        self.manager.join(hosts, self.seats.len() as u16, patience, now);
         self.local = Some(Vec::new());
-        self.is_serving = false;
+        self.seats.iter_mut().for_each(|seat| seat.is_serving = false);
     }
 
-    /// The switch's next life begins here, as [`Wish::Serve`] says.
+    /// A switch's next life begins here, as [`Wish::Serve`] says.
     pub fn begin(&mut self, switch: Switch) {
-        self.switch = switch;
-        self.is_serving = true;
+        let number = switch_number(switch.node()).map(usize::from);
+        if let Some(seat) = number.and_then(|number| self.seats.get_mut(number)) {
+            *seat = Seat { switch, is_serving: true };
+        }
         self.note_news();
     }
 
-    /// Another host serves, or none: what the switch still holds is given back.
-    pub fn retire(&mut self, pool: &mut dyn PacketPool) {
-        self.is_serving = false;
-        self.switch.abandon(pool);
+    /// Another host serves this switch's ports, or none: what it still holds is given back.
+    pub fn retire(&mut self, switch: u16, pool: &mut dyn PacketPool) {
+        if let Some(seat) = self.seats.get_mut(usize::from(switch)) {
+            seat.is_serving = false;
+            seat.switch.abandon(pool);
+        }
         self.note_news();
     }
 
-    /// True if the ports are served here.
+    /// True if the ports of this switch are served here.
+    pub fn serves(&self, switch: u16) -> bool {
+        self.seats.get(usize::from(switch)).is_some_and(|seat| seat.is_serving)
+    }
+
+    /// True if ports are served here.
     pub fn is_serving(&self) -> bool {
-        self.is_serving
+        self.seats.iter().any(|seat| seat.is_serving)
+    }
+
+    /// The first switch, the only one of most boxes. It may be served elsewhere.
+    pub fn switch(&self) -> &Switch {
+        &self.seats[0].switch
+    }
+
+    /// See [`Hub::switch`].
+    pub fn switch_mut(&mut self) -> &mut Switch {
+        &mut self.seats[0].switch
+    }
+
+    /// All switches, by number, whether they live here or not.
+    pub fn switches(&self) -> impl ExactSizeIterator<Item = &Switch> + Clone {
+        self.seats.iter().map(|seat| &seat.switch)
+    }
+
+    /// Those that live here.
+    pub fn serving(&self) -> impl Iterator<Item = &Switch> {
+        self.seats.iter().filter(|seat| seat.is_serving).map(|seat| &seat.switch)
+    }
+
+    /// See [`Hub::serving`].
+    pub fn serving_mut(&mut self) -> impl Iterator<Item = &mut Switch> {
+        self.seats.iter_mut().filter(|seat| seat.is_serving).map(|seat| &mut seat.switch)
+    }
+
+    /// The switch that this node is, if it lives here.
+    #[inline]
+    fn seat_of(&self, node: NodeId) -> Option<usize> {
+        let at = switch_number(node).map(usize::from)?;
+        self.seats.get(at).filter(|seat| seat.is_serving).map(|_| at)
     }
 
     fn is_local(&self, peer: Peer) -> bool {
@@ -128,7 +177,7 @@ impl Hub {
         self.fence.open(peer);
         self.note_local(peer);
         self.manager.fabric().set_peer(peer);
-        self.switch.fabric().set_peer(peer);
+        self.seats.iter_mut().for_each(|seat| seat.switch.fabric().set_peer(peer));
     }
 
     /// The coordinator's life has ended.
@@ -159,8 +208,9 @@ impl Hub {
     /// A runtime's process has ended, or could not be started.
     pub fn handle_ended(&mut self, peer: Peer) {
         self.fence.close(peer);
-        self.manager.handle_ended(peer, self.switch.routes_to(peer) as u64);
-        self.switch.handle_gone(peer);
+        let flows: usize = self.serving().map(|switch| switch.routes_to(peer)).sum();
+        self.manager.handle_ended(peer, flows as u64);
+        self.seats.iter_mut().for_each(|seat| seat.switch.handle_gone(peer));
     }
 
     /// Begins the next life of a hub that has died: these runtimes' processes were found. Which of them may speak the coordinator says; until then
@@ -201,15 +251,21 @@ impl Hub {
         pool.put(packet);
     }
 
-    /// A packet for a chain, with its key. It is sent on by the next [`Hub::turn`] or [`Hub::forward`].
+    /// A packet for a chain of this switch, which lives here, with its key. It is sent on by the next [`Hub::turn`] or [`Hub::forward`].
     #[inline]
-    pub fn handle_packet(&mut self, key: FlowKey, packet: Packet) {
-        self.switch.handle_packet(key, packet);
+    pub fn handle_packet(&mut self, switch: u16, key: FlowKey, packet: Packet) {
+        self.seats[usize::from(switch)].switch.handle_packet(key, packet);
     }
 
     /// Sends on the packets taken since.
     pub fn forward(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
-        self.switch.forward(now, &mut out.to_runtime, pool);
+        for Seat { switch, is_serving } in &mut self.seats {
+            match is_serving {
+                true => switch.forward(now, &mut out.to_runtime, pool),
+                // What came to it nevertheless.
+                false => switch.abandon(pool),
+            }
+        }
         self.part(out, pool);
     }
 
@@ -223,12 +279,17 @@ impl Hub {
 
     /// A frame for a runtime that could not be put into its ring, and is to be dropped.
     pub fn handle_undelivered(&mut self, frame: &mut Packet) {
-        self.switch.handle_undelivered(frame);
+        // It goes back to whoever sent it, by the address in it.
+        let source = frame.bytes().get(6..12).and_then(|bytes| bytes.try_into().ok());
+        let at = source.and_then(|source: Mac| node_of(&source)).and_then(switch_number);
+        if let Some(seat) = at.and_then(|at| self.seats.get_mut(usize::from(at))) {
+            seat.switch.handle_undelivered(frame);
+        }
     }
 
     /// Frames that the process `from` sent: the caller knows by which virtual port they came.
     pub fn handle_frames(&mut self, from: Peer, frames: &mut Vec<Packet>, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
-        let may_release = self.manager.serves_at(now);
+        let may_release = self.manager.may_serve_at(now);
         for packet in frames.drain(..) {
             self.handle_frame(from, packet, may_release, now, out, pool);
         }
@@ -259,15 +320,18 @@ impl Hub {
         }
         let Some(node) = destination.as_ref().and_then(node_of) else { return self.drop(packet, DropReason::UnknownNode, pool) };
         match (node, ethertype) {
-            (SWITCH, ETHERTYPE_NSH) if from.node >= FIRST_RUNTIME && self.is_serving => {
+            (node, ETHERTYPE_NSH)
+                if from.node >= FIRST_RUNTIME
+                    && let Some(seat) = self.seat_of(node) =>
+            {
                 // What it sent before this host stood still may be another's to send by now.
                 match may_release {
-                    true => self.release(from, packet, out, pool),
+                    true => self.release(from, seat, packet, out, pool),
                     false => self.drop(packet, DropReason::Fenced, pool),
                 }
             }
-            (SWITCH, ETHERTYPE_FABRIC) if self.is_serving => {
-                if let Err(reason) = self.switch.fabric().handle_frame(packet.bytes(), now) {
+            (node, ETHERTYPE_FABRIC) if let Some(seat) = self.seat_of(node) => {
+                if let Err(reason) = self.seats[seat].switch.fabric().handle_frame(packet.bytes(), now) {
                     self.drops.count(reason);
                 }
                 pool.put(packet);
@@ -300,7 +364,7 @@ impl Hub {
 
     /// Frames that came from other hosts.
     pub fn handle_fabric(&mut self, frames: &mut Vec<Packet>, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
-        let may_release = self.manager.serves_at(now);
+        let may_release = self.manager.may_serve_at(now);
         for packet in frames.drain(..) {
             self.handle_fabric_frame(packet, may_release, now, out, pool);
         }
@@ -320,10 +384,10 @@ impl Hub {
         // Whatever else lives on that network is nobody's here, and what the network shows to every host is for one of them.
         let (Some(node), Some(from)) = (node_of(&[d0, d1, d2, d3, d4, d5]), node_of(&source)) else { return pool.put(packet) };
         // What is another host's to open costs nothing here.
-        let receiver = match node {
-            SWITCH if self.is_serving => Receiver::Switch,
-            node if node == self.manager.node() => Receiver::Manager,
-            node => match self.present(node) {
+        let receiver = match self.seat_of(node) {
+            Some(seat) => Receiver::Switch(seat),
+            None if node == self.manager.node() => Receiver::Manager,
+            None => match self.present(node) {
                 Some(peer) => Receiver::Process(peer),
                 None => return pool.put(packet),
             },
@@ -338,9 +402,9 @@ impl Hub {
             return self.drop(packet, DropReason::Unsealed, pool);
         }
         let fabric = match (receiver, ethertype) {
-            (Receiver::Switch, ETHERTYPE_NSH) => {
+            (Receiver::Switch(seat), ETHERTYPE_NSH) => {
                 return match may_release {
-                    true => self.release_remote(from, source, packet, out, pool),
+                    true => self.release_remote(from, source, seat, packet, out, pool),
                     false => self.drop(packet, DropReason::Fenced, pool),
                 };
             }
@@ -350,7 +414,7 @@ impl Hub {
                 return out.to_runtime.push((peer, packet));
             }
             (Receiver::Process(_), _) => return pool.put(packet),
-            (Receiver::Switch, _) => self.switch.fabric(),
+            (Receiver::Switch(seat), _) => self.seats[seat].switch.fabric(),
             (Receiver::Manager, _) => self.manager.fabric(),
         };
         let result =
@@ -362,12 +426,20 @@ impl Hub {
     }
 
     /// A runtime of another host has released a packet.
-    fn release_remote(&mut self, from: NodeId, source: Mac, packet: Packet, out: &mut HubOut, pool: &mut dyn PacketPool) {
+    fn release_remote(
+        &mut self,
+        from: NodeId,
+        source: Mac,
+        seat: usize,
+        packet: Packet,
+        out: &mut HubOut,
+        pool: &mut dyn PacketPool,
+    ) {
         // An earlier life of it that does not know yet has another address.
         let speaker =
             self.fence.peer(from).filter(|peer| from >= FIRST_RUNTIME && mac_of_life(*peer) == source && !self.is_local(*peer));
         match speaker {
-            Some(peer) => self.release(peer, packet, out, pool),
+            Some(peer) => self.release(peer, seat, packet, out, pool),
             None => self.drop(packet, DropReason::Fenced, pool),
         }
     }
@@ -378,7 +450,7 @@ impl Hub {
         packet.clear();
         packet.meta.flags = Flags::OAM;
         packet.meta.commit = from.incarnation;
-        let outer = Outer { destination: mac_of(from.node), source: mac_of(SWITCH), index: index::FENCED };
+        let outer = Outer { destination: mac_of(from.node), source: mac_of(self.manager.node()), index: index::FENCED };
         // One notice in a while is enough; it may get lost like anything else.
         if self.drops.get(DropReason::Fenced) % 16 == 1 && nsh::encapsulate(&mut packet, outer) {
             out.to_runtime.push((from, packet));
@@ -394,16 +466,18 @@ impl Hub {
 
     /// Runtimes of other hosts may speak whom the coordinator names.
     fn admit(&mut self, peers: &[Peer]) {
-        let Hub { fence, local: Some(local), .. } = self else { return };
+        let Hub { fence, manager, local: Some(local), .. } = self else { return };
         let gone = |peer: &Peer| peer.node >= FIRST_RUNTIME && !local.contains(peer) && !peers.contains(peer);
         for peer in fence.peers().iter().copied().filter(gone).collect::<Vec<_>>() {
             fence.close(peer);
         }
         let ours = |node| local.iter().any(|peer| peer.node == node);
-        peers.iter().filter(|peer| !ours(peer.node)).for_each(|peer| fence.open(*peer));
+        // One that is fenced stays so: who said that it may speak had not heard of it.
+        let may_speak = |peer: &&Peer| !ours(peer.node) && !manager.has_ended(**peer);
+        peers.iter().filter(may_speak).for_each(|peer| fence.open(*peer));
     }
 
-    fn release(&mut self, from: Peer, mut packet: Packet, out: &mut HubOut, pool: &mut dyn PacketPool) {
+    fn release(&mut self, from: Peer, seat: usize, mut packet: Packet, out: &mut HubOut, pool: &mut dyn PacketPool) {
         match nsh::decapsulate(&mut packet) {
             Some(outer) if outer.index == index::RELEASED => {}
             _ => return self.drop(packet, DropReason::Malformed, pool),
@@ -413,8 +487,8 @@ impl Hub {
         }
         match self.fence.admit(from, packet) {
             Ok(released) => {
-                self.switch.handle_released(released.get());
-                out.released.push(released);
+                self.seats[seat].switch.handle_released(released.get());
+                out.released.push((seat as u16, released));
             }
             Err(packet) => self.drop(packet, DropReason::Fenced, pool),
         }
@@ -436,27 +510,27 @@ impl Hub {
                 }
                 // Whoever recovers its flows does so after this.
                 Wish::Fence(peer) => self.handle_ended(peer),
-                Wish::Stop(_) | Wish::Serve(_) => {}
-                Wish::Retire => self.retire(pool),
+                Wish::Stop(_) | Wish::Serve(..) => {}
+                Wish::Retire(switch) => self.retire(switch, pool),
             }
             out.wishes.push(wish);
         }
         if let Some(peers) = self.manager.take_admitted() {
             self.admit(&peers);
         }
-        if self.is_serving {
-            self.switch.handle_records(now, &mut out.to_runtime, pool);
-            self.switch.handle_timeout(now, &mut out.to_runtime, pool);
-            self.forward(now, out, pool);
+        for Seat { switch, .. } in self.seats.iter_mut().filter(|seat| seat.is_serving) {
+            switch.handle_records(now, &mut out.to_runtime, pool);
+            switch.handle_timeout(now, &mut out.to_runtime, pool);
         }
+        self.forward(now, out, pool);
         self.carry(now, out, pool);
     }
 
-    /// Carries the frames of switch and manager.
+    /// Carries the frames of switches and manager.
     fn carry(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
-        let Hub { switch, manager, fence, local, is_serving, drops, .. } = self;
-        let switch = if *is_serving { Some(switch.fabric()) } else { None };
-        for fabric in switch.into_iter().chain([manager.fabric()]) {
+        let Hub { seats, manager, fence, local, drops, .. } = self;
+        let switches = seats.iter_mut().filter(|seat| seat.is_serving).map(|seat| seat.switch.fabric());
+        for fabric in switches.chain([manager.fabric()]) {
             fabric.poll_transmit(now, |frame| {
                 let node = frame[..6].try_into().ok().and_then(|mac: Mac| node_of(&mac));
                 let peer =
@@ -481,16 +555,15 @@ impl Hub {
 
     /// Gives back every packet that is held, as at the end of the process.
     pub fn abandon(&mut self, pool: &mut dyn PacketPool) {
-        self.switch.abandon(pool);
+        self.seats.iter_mut().for_each(|seat| seat.switch.abandon(pool));
     }
 
     /// When [`Hub::turn`] is due without input.
     pub fn poll_timeout(&mut self) -> u64 {
         let fabric = |timeout: Option<u64>| timeout.unwrap_or(u64::MAX);
         let manager = fabric(self.manager.fabric().poll_timeout()).min(self.manager.poll_timeout());
-        if !self.is_serving {
-            return manager;
-        }
-        manager.min(fabric(self.switch.fabric().poll_timeout())).min(self.switch.poll_timeout())
+        let serving = self.serving_mut();
+        let switches = serving.map(|switch| fabric(switch.fabric().poll_timeout()).min(switch.poll_timeout()));
+        switches.min().unwrap_or(u64::MAX).min(manager)
     }
 }

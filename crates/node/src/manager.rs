@@ -28,10 +28,10 @@ pub enum Wish {
     Fence(Peer),
     /// It has nothing left to do: end its process.
     Stop(Peer),
-    /// The ports are to be served here, in this term: begin the switch's next life, see [`Hub::begin`](crate::hub::Hub::begin).
-    Serve(u32),
-    /// The ports are not to be served here any more: see [`Hub::retire`](crate::hub::Hub::retire).
-    Retire,
+    /// The ports of this switch, counted from 0, are to be served here, in this term: begin its next life, see [`Hub::begin`](crate::hub::Hub::begin).
+    Serve(u16, u32),
+    /// Its ports are not to be served here any more: see [`Hub::retire`](crate::hub::Hub::retire).
+    Retire(u16),
 }
 
 /// A request to move flows.
@@ -114,7 +114,7 @@ pub struct Manager {
     /// Of each runtime, frames that found its ring full, and how many of them the coordinator has heard of.
     crowded: Vec<(Peer, u64, u64)>,
     told_crowded_at: u64,
-    /// Of several hosts: which of them are there, and whether this one serves the ports.
+    /// Of several hosts: which of them are there, and whose ports this one serves.
     quorum: Option<Quorum>,
     /// When the coordinator was heard last.
     coordinator_at: Option<u64>,
@@ -160,10 +160,10 @@ impl Manager {
         }
     }
 
-    /// It is one of so many hosts. `patience`: see [`Quorum`], ns.
-    pub fn join(&mut self, hosts: u16, patience: u64, now: u64) {
+    /// It is one of so many hosts, with so many switches. `patience`: see [`Quorum`], ns.
+    pub fn join(&mut self, hosts: u16, switches: u16, patience: u64, now: u64) {
         let me = host_of(self.fabric.me().node).unwrap_or(0);
-        self.quorum = Some(Quorum::new(me, hosts, patience, now));
+        self.quorum = Some(Quorum::new(me, hosts, switches, patience, now));
     }
 
     /// Of several hosts, wherever it is: the coordinator has been heard lately.
@@ -172,9 +172,14 @@ impl Manager {
         self.coordinator_at.is_some_and(|at| self.now.saturating_sub(at) <= 4 * patience)
     }
 
-    /// Nobody else serves the ports now, as far as this host goes: see [`Quorum::serves_at`].
-    pub(crate) fn serves_at(&self, now: u64) -> bool {
-        self.quorum.as_ref().is_none_or(|quorum| quorum.serves_at(now))
+    /// Nobody else serves now what this host does: see [`Quorum::may_serve_at`].
+    pub(crate) fn may_serve_at(&self, now: u64) -> bool {
+        self.quorum.as_ref().is_none_or(|quorum| quorum.may_serve_at(now))
+    }
+
+    /// It has said that this one has ended.
+    pub(crate) fn has_ended(&self, peer: Peer) -> bool {
+        self.ended.iter().any(|(ended, _)| *ended == peer)
     }
 
     /// The coordinator's life that was heard last, or will be.
@@ -203,10 +208,10 @@ impl Manager {
         self.fabric.backlog(node) < BEAT_BACKLOG && self.fabric.send_control(node, &Control::Sealing(sealing))
     }
 
-    fn change(&mut self, change: Option<Change>) {
-        self.wishes.extend(change.map(|change| match change {
-            Change::Begin(term) => Wish::Serve(term),
-            Change::Retire => Wish::Retire,
+    fn change(&mut self, changes: impl IntoIterator<Item = Change>) {
+        self.wishes.extend(changes.into_iter().map(|change| match change {
+            Change::Begin(switch, term) => Wish::Serve(switch, term),
+            Change::Retire(switch) => Wish::Retire(switch),
         }));
     }
 
@@ -348,8 +353,8 @@ impl Manager {
                 Ok(message) if record.from.node == COORDINATOR => self.handle_coordinator(message),
                 Ok(Control::Beat(beat)) => {
                     let host = host_of(record.from.node);
-                    let heard = host.and_then(|host| self.quorum.as_mut().and_then(|quorum| quorum.handle_beat(host, &beat)));
-                    self.change(heard);
+                    let heard = host.and_then(|host| self.quorum.as_mut().map(|quorum| quorum.handle_beat(host, &beat)));
+                    self.change(heard.into_iter().flatten());
                 }
                 Ok(Control::Sealing(sealing)) if host_of(record.from.node).is_some() => {
                     self.sealings.push((record.from, sealing))
@@ -391,10 +396,10 @@ impl Manager {
                 self.fabric.send_control(COORDINATOR, &Control::Present { peers: self.present.clone() });
                 self.tell_rules();
             }
-            Control::Serve { host, term, life } => {
+            Control::Serve { switch, host, term, life } => {
                 let me = self.fabric.me();
                 let is_meant = manager_of(host) == me.node && life == me.incarnation;
-                let change = self.quorum.as_mut().and_then(|quorum| quorum.handle_term(is_meant, term));
+                let change = self.quorum.as_mut().and_then(|quorum| quorum.handle_term(switch, is_meant, term));
                 self.change(change);
             }
             Control::Admit { peers } => self.admitted = Some(peers),

@@ -268,15 +268,15 @@ pub enum Control {
         /// Flows taken over.
         flows: u64,
     },
-    /// Runtime to coordinator: all that is open of that waits, as this life of the switch has answered, until others who failed have been swept. The dead one's own routes may be swept; it is not
+    /// Runtime to coordinator: all that is open of that waits, as these lives of switches have answered, until others who failed have been swept. The dead one's own routes may be swept; it is not
     /// over, and [`Control::Recovered`] follows.
     Waits {
         /// Node.
         node: NodeId,
         /// Incarnation.
         incarnation: u32,
-        /// The switch's incarnation.
-        switch: u32,
+        /// The switches where something waits.
+        switches: Vec<Peer>,
     },
     /// Runtime to coordinator: flows that came here hold these numbers of a pool. Comes before [`Control::Recovered`].
     Adopted {
@@ -380,15 +380,17 @@ pub enum Control {
         /// Nothing follows.
         last: bool,
     },
-    /// Coordinator to runtime: the managers that want to hear how things are, and the host that serves the ports.
+    /// Coordinator to runtime: the managers that want to hear how things are, and the hosts that serve the ports.
     Managers {
-        /// The host.
-        serving: u16,
+        /// Per switch, its host.
+        serving: Vec<u16>,
         /// Who.
         peers: Vec<Peer>,
     },
-    /// Coordinator to manager: on this host the switch lives, in its `term`; every change of hosts begins another. Nobody else serves the ports.
+    /// Coordinator to manager: on this host a switch lives, in its `term`; every change of hosts begins another. Nobody else serves its ports.
     Serve {
+        /// The switch, counted from 0.
+        switch: u16,
         /// The host.
         host: u16,
         /// Counts them.
@@ -396,7 +398,7 @@ pub enum Control {
         /// The incarnation of the host's manager: a term is served by one life of it, and not by the next.
         life: u32,
     },
-    /// Coordinator to the manager that serves the ports: these runtimes of other hosts may speak, and no others of those hosts.
+    /// Coordinator to a manager that serves ports: these runtimes of other hosts may speak, and no others of those hosts.
     Admit {
         /// Who.
         peers: Vec<Peer>,
@@ -544,6 +546,13 @@ pub struct Beat {
     pub echoes: Vec<u64>,
     /// The hosts that are connected to the sender, itself included, a bit each.
     pub connected: u16,
+    /// Per switch, how its service stands.
+    pub services: Vec<Service>,
+}
+
+/// How a host stands to the service of one switch's ports.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Service {
     /// The latest term that it has been told.
     pub term: u32,
     /// It serves the ports in that term.
@@ -567,10 +576,12 @@ pub struct Standing {
     pub spare: Vec<NodeId>,
     /// The coordinator's own drops, by number of their reason.
     pub drops: Vec<(u8, u64)>,
-    /// The hosts that are there, a bit each, and the one that serves the ports.
+    /// The hosts that are there, a bit each.
     pub hosts: u16,
-    /// See `hosts`.
-    pub serving: u16,
+    /// Per switch, the host that serves its ports.
+    pub serving: Vec<u16>,
+    /// The version of the rules that every switch goes by; 0 while one is missing.
+    pub rules: u64,
     /// The host where the coordinator is.
     pub coordinator: u16,
     /// The death of any one of the hosts would cost no flow, if `protected` says so; else no more than a process may die.

@@ -1,8 +1,9 @@
-//! Who serves the ports: never two hosts at a time, whatever is cut, late or stopped.
+//! Who serves the ports of a switch: never two hosts at a time, whatever is cut, late or stopped.
 //!
 //! Theory of operation. The managers of a cluster send each other beats, several times per patience. Each says when it was sent, by its sender's clock, and when
 //! the last beat of every other host was sent that its sender has: an *echo*. An echo of a time `t` says that its sender was there after `t`; a host is
 //! *connected* to those whose echo of it is no older than the patience, by its own clock and nobody else's.
+//! What follows is so of the ports of each switch for itself; the beats are the same.
 //! - Service is given in *terms*, by the coordinator. Whoever hears of a later term passes it on, and stops serving.
 //! - Who serves stops by itself as soon as it is not connected to more than half of the votes, its own included.
 //! - Who is to serve begins when more than half have said that they know of its term, and a patience has passed since. By then an earlier one has stopped:
@@ -13,25 +14,45 @@
 //!
 //! In: beats, what the coordinator says, the time. Out: beats, and when to begin and to stop. Never: a decision about who is to serve.
 
-use crate::message::Beat;
+use crate::message::{Beat, Service};
 
 /// What is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Serve the ports, in this term.
-    Begin(u32),
+    /// Serve the ports of this switch, in this term.
+    Begin(u16, u32),
     /// Stop to serve them.
-    Retire,
+    Retire(u16),
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Heard {
     /// When it was sent, by the other's.
     sent: u64,
     /// When the last beat was sent from here that the other had.
     echo: u64,
+    /// Per switch.
+    services: Vec<Service>,
+}
+
+impl Heard {
+    /// Of this switch.
+    fn service(&self, switch: usize) -> Service {
+        self.services.get(switch).copied().unwrap_or_default()
+    }
+}
+
+/// How it stands here with the ports of one switch.
+#[derive(Debug, Clone, Copy, Default)]
+struct Own {
     term: u32,
+    /// This host is to serve in the latest term.
+    is_meant: bool,
+    /// Since when more than half have known of it.
+    known_since: Option<u64>,
     serves: bool,
+    /// The last term in which it has served: never twice, because each is one life of the switch.
+    served: u32,
 }
 
 /// See the module. Hosts are counted from 0.
@@ -41,14 +62,8 @@ pub struct Quorum {
     patience: u64,
     began_at: u64,
     others: Vec<Option<Heard>>,
-    term: u32,
-    /// This host is to serve in the latest term.
-    is_meant: bool,
-    /// Since when more than half have known of it.
-    known_since: Option<u64>,
-    serves: bool,
-    /// The last term in which it has served: never twice, because each is one life of the switch.
-    served: u32,
+    /// Per switch.
+    services: Vec<Own>,
     next_beat: u64,
 }
 
@@ -59,11 +74,11 @@ pub fn is_majority(part: u16, hosts: u16) -> bool {
 }
 
 impl Quorum {
-    /// Of so many hosts, this being one of them. `patience`: ns.
-    pub fn new(me: u16, hosts: u16, patience: u64, now: u64) -> Quorum {
+    /// Of so many hosts, this being one of them, with so many switches. `patience`: ns.
+    pub fn new(me: u16, hosts: u16, switches: u16, patience: u64, now: u64) -> Quorum {
         let others = vec![None; usize::from(hosts)];
-        let (term, is_meant, known_since, serves, served) = (0, false, None, false, 0);
-        Quorum { me, patience, began_at: now, others, term, is_meant, known_since, serves, served, next_beat: now }
+        let services = vec![Own::default(); usize::from(switches)];
+        Quorum { me, patience, began_at: now, others, services, next_beat: now }
     }
 
     /// Other hosts.
@@ -77,19 +92,14 @@ impl Quorum {
         self.patience
     }
 
-    /// It serves the ports.
-    pub fn serves(&self) -> bool {
-        self.serves
+    /// It serves the ports of this switch.
+    pub fn serves(&self, switch: u16) -> bool {
+        self.services.get(usize::from(switch)).is_some_and(|own| own.serves)
     }
 
-    /// It serves the ports, and still may: after a time in which it stood still, another may do so by now.
-    pub fn serves_at(&self, now: u64) -> bool {
-        self.serves && self.is_enough(self.connected(now))
-    }
-
-    /// The latest term.
-    pub fn term(&self) -> u32 {
-        self.term
+    /// It may serve those ports that it serves: after a time in which it stood still, another may do so by now.
+    pub fn may_serve_at(&self, now: u64) -> bool {
+        self.is_connected(now)
     }
 
     fn bits(&self, is_meant: impl Fn(&Heard) -> bool) -> u16 {
@@ -116,61 +126,69 @@ impl Quorum {
         is_majority(hosts, self.others.len() as u16)
     }
 
-    /// The coordinator has given service: to this life of this host's manager, or to another.
-    pub fn handle_term(&mut self, is_meant: bool, term: u32) -> Option<Change> {
-        let change = self.hear_of(term);
-        if term == self.term && term != self.served {
-            self.is_meant = is_meant;
+    /// The coordinator has given service of a switch's ports: to this life of this host's manager, or to another.
+    pub fn handle_term(&mut self, switch: u16, is_meant: bool, term: u32) -> Option<Change> {
+        let change = self.hear_of(switch, term);
+        let own = self.services.get_mut(usize::from(switch))?;
+        if term == own.term && term != own.served {
+            own.is_meant = is_meant;
         }
         change
     }
 
-    fn hear_of(&mut self, term: u32) -> Option<Change> {
-        if term <= self.term {
-            return None;
-        }
-        self.term = term;
-        (self.is_meant, self.known_since) = (false, None);
+    fn hear_of(&mut self, switch: u16, term: u32) -> Option<Change> {
+        let own = self.services.get_mut(usize::from(switch)).filter(|own| term > own.term)?;
+        own.term = term;
+        (own.is_meant, own.known_since) = (false, None);
         self.next_beat = 0;
-        core::mem::take(&mut self.serves).then_some(Change::Retire)
+        core::mem::take(&mut own.serves).then_some(Change::Retire(switch))
     }
 
-    /// Another host's manager lives.
-    pub fn handle_beat(&mut self, host: u16, beat: &Beat) -> Option<Change> {
-        let echo = beat.echoes.get(usize::from(self.me)).copied()?;
-        let known = self.others.get_mut(usize::from(host))?;
-        *known = Some(Heard { sent: beat.sent, echo, term: beat.term, serves: beat.serves });
-        self.hear_of(beat.term)
+    /// Another host's manager lives. What changes by that, one for each switch at most.
+    pub fn handle_beat(&mut self, host: u16, beat: &Beat) -> Vec<Change> {
+        let Some(echo) = beat.echoes.get(usize::from(self.me)).copied() else { return Vec::new() };
+        let Some(known) = self.others.get_mut(usize::from(host)) else { return Vec::new() };
+        *known = Some(Heard { sent: beat.sent, echo, services: beat.services.clone() });
+        let heard = (0..).zip(&beat.services);
+        heard.filter_map(|(switch, service)| self.hear_of(switch, service.term)).collect()
     }
 
-    /// What the time brings.
-    pub fn turn(&mut self, now: u64) -> Option<Change> {
-        if self.serves {
+    /// What the time brings, one change for each switch at most.
+    pub fn turn(&mut self, now: u64) -> Vec<Change> {
+        (0..self.services.len()).filter_map(|switch| self.turn_service(switch, now)).collect()
+    }
+
+    fn turn_service(&mut self, switch: usize, now: u64) -> Option<Change> {
+        let own = self.services[switch];
+        if own.serves {
             if self.is_connected(now) {
                 return None;
             }
-            self.serves = false;
+            self.services[switch].serves = false;
             self.next_beat = 0;
-            return Some(Change::Retire);
+            return Some(Change::Retire(switch as u16));
         }
-        if !self.is_meant {
+        if !own.is_meant {
             return None;
         }
-        let knows = |heard: &Heard| self.is_heard_by(heard, now) && heard.term == self.term;
+        let knows = |heard: &Heard| self.is_heard_by(heard, now) && heard.service(switch).term == own.term;
         if !self.is_enough(self.bits(knows)) {
-            self.known_since = None;
+            self.services[switch].known_since = None;
             return None;
         }
-        let since = *self.known_since.get_or_insert(now);
+        let since = own.known_since.unwrap_or(now);
+        self.services[switch].known_since = Some(since);
         let all = ((1u32 << self.others.len()) - 1) as u16;
-        let are_all_idle = self.bits(|heard| knows_of(heard, self.term) && self.is_heard_by(heard, now)) == all;
+        let idle = Service { term: own.term, serves: false };
+        let are_all_idle = self.bits(|heard| heard.service(switch) == idle && self.is_heard_by(heard, now)) == all;
         // Clocks do not run equally fast.
         if !are_all_idle && now.saturating_sub(since) <= self.patience + self.patience / 8 {
             return None;
         }
-        (self.serves, self.is_meant, self.served) = (true, false, self.term);
+        let own = &mut self.services[switch];
+        (own.serves, own.is_meant, own.served) = (true, false, own.term);
         self.next_beat = 0;
-        Some(Change::Begin(self.term))
+        Some(Change::Begin(switch as u16, own.term))
     }
 
     /// The next beat, if it is time.
@@ -179,8 +197,9 @@ impl Quorum {
             return None;
         }
         self.next_beat = now + self.patience / 6;
-        let echoes = self.others.iter().map(|heard| heard.map_or(0, |heard| heard.sent)).collect();
-        Some(Beat { sent: now, echoes, connected: self.connected(now), term: self.term, serves: self.serves })
+        let echoes = self.others.iter().map(|heard| heard.as_ref().map_or(0, |heard| heard.sent)).collect();
+        let services = self.services.iter().map(|own| Service { term: own.term, serves: own.serves }).collect();
+        Some(Beat { sent: now, echoes, connected: self.connected(now), services })
     }
 
     /// When the next turn is due.
@@ -189,15 +208,12 @@ impl Quorum {
     }
 }
 
-fn knows_of(heard: &Heard, term: u32) -> bool {
-    heard.term == term && !heard.serves
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const PATIENCE: u64 = 600;
+    const SWITCHES: u16 = 2;
 
     /// Hosts whose beats arrive at once where the link is not cut. Their clocks begin at different times.
     struct Hosts {
@@ -211,17 +227,22 @@ mod tests {
     impl Hosts {
         fn new(count: u16) -> Hosts {
             let offsets: Vec<u64> = (0..u64::from(count)).map(|host| 10_000 * (host * 7 % 5 + 1)).collect();
-            let quorums = (0..count).map(|host| Quorum::new(host, count, PATIENCE, offsets[usize::from(host)])).collect();
+            let quorums =
+                (0..count).map(|host| Quorum::new(host, count, SWITCHES, PATIENCE, offsets[usize::from(host)])).collect();
             Hosts { quorums, offsets, cut: Vec::new(), stopped: Vec::new(), late: Vec::new() }
         }
 
         fn give(&mut self, host: u16, term: u32, told: &[usize]) {
+            self.give_switch(0, host, term, told);
+        }
+
+        fn give_switch(&mut self, switch: u16, host: u16, term: u32, told: &[usize]) {
             for at in told {
-                self.quorums[*at].handle_term(host == *at as u16, term);
+                self.quorums[*at].handle_term(switch, host == *at as u16, term);
             }
         }
 
-        /// Everything until a time; checks that nobody ever serves beside another.
+        /// Everything until a time; checks that nobody ever serves the ports of a switch beside another.
         fn run(&mut self, from: u64, to: u64) {
             for now in (from..to).step_by(10) {
                 for at in 0..self.quorums.len() {
@@ -239,13 +260,20 @@ mod tests {
                         }
                     }
                 }
-                assert!(self.serving().len() < 2, "{:?} serve at {now}", self.serving());
+                for switch in 0..SWITCHES {
+                    let serving = self.serving_switch(switch);
+                    assert!(serving.len() < 2, "{serving:?} serve switch {switch} at {now}");
+                }
             }
         }
 
-        /// Those who serve; who is stopped does nothing.
+        /// Those who serve the first switch; who is stopped does nothing.
         fn serving(&self) -> Vec<usize> {
-            (0..self.quorums.len()).filter(|at| self.quorums[*at].serves() && !self.stopped.contains(at)).collect()
+            self.serving_switch(0)
+        }
+
+        fn serving_switch(&self, switch: u16) -> Vec<usize> {
+            (0..self.quorums.len()).filter(|at| self.quorums[*at].serves(switch) && !self.stopped.contains(at)).collect()
         }
     }
 
@@ -264,13 +292,13 @@ mod tests {
         let mut hosts = Hosts::new(3);
         hosts.give(0, 1, &[0, 1, 2]);
         hosts.run(0, 1000);
-        assert!(hosts.quorums[0].serves_at(1000 + hosts.offsets[0]));
+        assert!(hosts.quorums[0].may_serve_at(1000 + hosts.offsets[0]));
         hosts.stopped.push(0);
         hosts.give(1, 2, &[1, 2]);
         hosts.run(1000, 1000 + 3 * PATIENCE);
         assert_eq!(hosts.serving(), [1]);
         let now = 1000 + 3 * PATIENCE + hosts.offsets[0];
-        assert!(hosts.quorums[0].serves() && !hosts.quorums[0].serves_at(now));
+        assert!(hosts.quorums[0].serves(0) && !hosts.quorums[0].may_serve_at(now));
     }
 
     /// The host that serves dies. Another begins, and not before the dead one would have stopped.
@@ -289,6 +317,30 @@ mod tests {
         hosts.stopped.clear();
         hosts.run(1000 + 2 * PATIENCE, 1000 + 6 * PATIENCE);
         assert_eq!(hosts.serving(), [1]);
+    }
+
+    /// Two hosts serve a switch each. One dies, and the other one serves both, the first without a pause; then that one is cut off, and loses both.
+    #[test]
+    fn each_switch_is_served_by_a_host_of_its_own() {
+        let mut hosts = Hosts::new(3);
+        hosts.give_switch(0, 1, 1, &[0, 1, 2]);
+        hosts.give_switch(1, 2, 1, &[0, 1, 2]);
+        hosts.run(0, 1000);
+        assert_eq!((hosts.serving_switch(0), hosts.serving_switch(1)), (vec![1], vec![2]));
+        hosts.stopped.push(2);
+        hosts.give_switch(1, 1, 2, &[0, 1]);
+        hosts.run(1000, 1000 + PATIENCE);
+        assert_eq!((hosts.serving_switch(0), hosts.serving_switch(1)), (vec![1], vec![]));
+        hosts.run(1000 + PATIENCE, 1000 + 2 * PATIENCE);
+        assert_eq!((hosts.serving_switch(0), hosts.serving_switch(1)), (vec![1], vec![1]));
+        hosts.stopped.clear();
+        hosts.run(1000 + 2 * PATIENCE, 1000 + 4 * PATIENCE);
+        assert_eq!((hosts.serving_switch(0), hosts.serving_switch(1)), (vec![1], vec![1]));
+        hosts.cut = vec![(1, 0), (1, 2)];
+        hosts.give_switch(0, 2, 2, &[0, 2]);
+        hosts.give_switch(1, 0, 3, &[0, 2]);
+        hosts.run(1000 + 4 * PATIENCE, 1000 + 8 * PATIENCE);
+        assert_eq!((hosts.serving_switch(0), hosts.serving_switch(1)), (vec![2], vec![0]));
     }
 
     /// The one that serves is cut off, in one direction or both: it stops by itself, before another begins. What was under way arrives much later and

@@ -2,7 +2,7 @@
 //!
 //! Theory of operation. Rules are a version and a set. Of the rules that match a flow's first packet the most specific decides, whatever
 //! their order (see [`Specificity`](holdfast_wire::selector::Specificity)). The coordinator has them and sends them to every switch, in as
-//! many records as they need; a switch puts them together and changes over when it has all of them, so that no packet ever meets a part of
+//! many records as they need, to each those of the chains on its ports; a switch puts them together and changes over when it has all of them, so that no packet ever meets a part of
 //! a set. What a flow took stays with its route: rules are for flows that begin.
 //!
 //! In: rules, records. Out: the rule of a key, records. Never: a look at an existing flow.
@@ -56,6 +56,11 @@ impl RuleSet {
     /// The most specific rule that means this key.
     pub fn find(&self, key: &FlowKey) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.selector.matches(key))
+    }
+
+    /// Those of its rules whose chains are meant, as the same version.
+    pub fn of_chains(&self, is_meant: impl Fn(u16) -> bool) -> RuleSet {
+        RuleSet { version: self.version, rules: self.rules.iter().filter(|rule| is_meant(rule.chain)).cloned().collect() }
     }
 
     /// The set as messages of at most `limit` bytes each.

@@ -143,7 +143,14 @@ impl Bench {
 
     fn waits(&mut self, by: Peer, dead: Peer) {
         let switch = self.switch.me().incarnation;
-        self.tell(by, &Control::Waits { node: dead.node, incarnation: dead.incarnation, switch });
+        self.tell(
+            by,
+            &Control::Waits {
+                node: dead.node,
+                incarnation: dead.incarnation,
+                switches: vec![Peer { node: SWITCH, incarnation: switch }],
+            },
+        );
     }
 
     /// The switch, perhaps in a new life, says that it has no rules.

@@ -74,7 +74,7 @@ impl Pair {
             let config = RuntimeConfig { me, flows: 8, seed: 1, report_interval: SECOND, fabric: FabricConfig::default() };
             let chain = Chain::new(vec![Box::new(Bound::<Leaser>::new(()).expect("nothing to refuse"))]);
             let protection = Box::new(NfvActor::new(ReleaseAt::Replica));
-            Runtime::new(config, vec![ChainSpec { name: "test".to_owned(), chain, protection }])
+            Runtime::new(config, vec![ChainSpec { name: "test".to_owned(), switch: SWITCH, chain, protection }])
         });
         let coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
         let mut pair = Pair { runtimes, coordinator, pool: MemoryPool::new(256), now: SECOND };

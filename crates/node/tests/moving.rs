@@ -72,7 +72,7 @@ impl Host {
             let config = RuntimeConfig { me, flows: 8, seed: 1, report_interval: SECOND, fabric: FabricConfig::default() };
             let chain = Chain::new(vec![Box::new(Bound::<Counter>::new(()).expect("nothing to refuse"))]);
             let protection = Box::new(NfvActor::new(ReleaseAt::Replica));
-            Runtime::new(config, vec![ChainSpec { name: "test".to_owned(), chain, protection }])
+            Runtime::new(config, vec![ChainSpec { name: "test".to_owned(), switch: SWITCH, chain, protection }])
         };
         let fabric = |node| Fabric::new(Peer { node, incarnation: 1 }, FabricConfig::default());
         let mut host = Host {
@@ -397,7 +397,7 @@ fn what_waits_for_a_sweep_is_told() {
     let (number, _) = host.claim().expect("the copy is claimed");
     told.extend(host.errands());
     let switch = host.switch.me().incarnation;
-    assert_eq!(told, [Control::Waits { node, incarnation, switch }]);
+    assert_eq!(told, [Control::Waits { node, incarnation, switches: vec![Peer { node: SWITCH, incarnation: switch }] }]);
     host.answer(number, EPOCH + 9);
     assert_eq!((host.role(), host.recovered()), (Some(role::OWNER), vec![1]));
 }

@@ -183,7 +183,7 @@ impl World {
         };
         let now = 1_000_000 * MILLISECOND;
         let manager = Manager::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
-        let mut hub = Hub::new(World::switch(1), manager);
+        let mut hub = Hub::new(vec![World::switch(1)], manager);
         hub.handle_coordinator(coordinator.me);
         let coordinator = Coordinator::new(coordinator, now);
         let pool = MemoryPool::new(1024);
@@ -212,6 +212,7 @@ impl World {
             RuntimeConfig { me, flows: 256, seed: 1, report_interval: 20 * MILLISECOND, fabric: FabricConfig::default() };
         let spec = |number: u16| ChainSpec {
             name: format!("chain {number}"),
+            switch: SWITCH,
             chain: Chain::new(vec![Box::new(Bound::<Forward>::new(Default::default()).expect("nothing to refuse"))]),
             protection: Box::new(NfvActor::new(ReleaseAt::Source)),
         };
@@ -268,7 +269,7 @@ impl World {
                 None => self.pool.put(packet),
             }
         }
-        for released in self.out.released.drain(..) {
+        for (_, released) in self.out.released.drain(..) {
             self.released += 1;
             self.pool.put(released.into_inner());
         }
@@ -279,7 +280,7 @@ impl World {
                     self.hub.handle_started(peer);
                 }
                 Wish::Stop(peer) => self.end(peer),
-                Wish::Fence(_) | Wish::Serve(_) | Wish::Retire => {}
+                Wish::Fence(_) | Wish::Serve(..) | Wish::Retire(_) => {}
             }
         }
     }
@@ -307,14 +308,14 @@ impl World {
         packet.clear();
         assert!(packet.copy_from(&frame) && packet.parse().is_ok());
         let key = FlowKey::of(&packet).expect("a datagram has a key");
-        self.hub.handle_packet(key, packet);
+        self.hub.handle_packet(0, key, packet);
         self.settle();
     }
 
     /// The flow from this source host and port: its chain in the switch, and chain, role and node of everything that is held of it.
     fn flow(&self, flow: (u8, u16)) -> (Option<u16>, Vec<(u16, u8, u16)>) {
         let is_it = |key: &FlowKey| (key.source[15], key.source_port) == flow;
-        let routed = self.hub.switch.routes().find(|route| is_it(&route.key)).map(|route| route.chain);
+        let routed = self.hub.switch().routes().find(|route| is_it(&route.key)).map(|route| route.chain);
         let mut held = Vec::new();
         for (peer, (runtime, _)) in &self.runtimes {
             for chain in 0..self.chains {
@@ -344,7 +345,7 @@ fn flows_keep_their_chain_and_new_ones_take_the_new_rule() {
     world.pass(100);
     assert_eq!(world.coordinator.set_rules(vec![rule("from 10.0.0.2", 1, 0), rule("any", 0, 0)]), 2);
     world.settle();
-    assert_eq!((world.coordinator.rules_in_force(), world.hub.switch.rules().version()), (2, 2));
+    assert_eq!((world.coordinator.rules_in_force(), world.hub.switch().rules().version()), (2, 2));
     (1..=12).for_each(|port| world.send(2, port));
     world.send(3, 1);
     world.pass(100);
@@ -364,7 +365,7 @@ fn flows_keep_their_chain_and_new_ones_take_the_new_rule() {
         world.pass(100);
         check(&world);
     }
-    assert_eq!(world.hub.switch.drops().total(), 0);
+    assert_eq!(world.hub.switch().drops().total(), 0);
 }
 
 /// More rules than a record holds, and then none that matches: the first take effect together, then new flows are dropped for want of a rule.
@@ -379,7 +380,7 @@ fn many_rules_come_in_parts_and_a_flow_without_a_rule_is_dropped() {
     assert!(RuleSet::new(2, rules.clone()).messages(2300).len() > 50);
     world.coordinator.set_rules(rules);
     world.pass(50);
-    assert_eq!((world.coordinator.rules_in_force(), world.hub.switch.rules().rules().len()), (2, MAX_RULES));
+    assert_eq!((world.coordinator.rules_in_force(), world.hub.switch().rules().rules().len()), (2, MAX_RULES));
     world.send(7, 1);
     world.pass(50);
     world.assert_in((7, 1), 1, &[16, 17]);
@@ -390,7 +391,7 @@ fn many_rules_come_in_parts_and_a_flow_without_a_rule_is_dropped() {
     world.send(7, 2);
     world.pass(50);
     assert_eq!(world.released, before + 1, "the flow that is there goes on");
-    assert_eq!(world.hub.switch.drops().get(DropReason::NoRule), 1);
+    assert_eq!(world.hub.switch().drops().get(DropReason::NoRule), 1);
 }
 
 /// A switch starts again: it asks, packets wait meanwhile, and it gets the rules of now, not those of the beginning.
@@ -399,18 +400,18 @@ fn a_switch_that_starts_again_gets_the_rules_again() {
     let mut world = World::new(ClusterConfig::only(2, 2, true), vec![rule("any", 0, 0)]);
     world.coordinator.set_rules(vec![rule("any", 1, 0)]);
     world.settle();
-    world.hub.switch = World::switch(2);
-    world.hub.switch.fabric().set_peer(Peer { node: COORDINATOR, incarnation: 1 });
+    *world.hub.switch_mut() = World::switch(2);
+    world.hub.switch_mut().fabric().set_peer(Peer { node: COORDINATOR, incarnation: 1 });
     // The packet is there before the first rules are, and is not dropped for want of one. What a switch needs besides is the view's affair.
     let mut packet = world.pool.take().expect("the pool is large enough");
     packet.clear();
-    world.hub.handle_packet(key(17, [10, 0, 0, 2], [192, 0, 2, 1], 53), packet);
+    world.hub.handle_packet(0, key(17, [10, 0, 0, 2], [192, 0, 2, 1], 53), packet);
     world.hub.forward(world.now, &mut world.out, &mut world.pool);
-    assert_eq!((world.hub.switch.held(), world.hub.switch.drops().total()), (1, 0));
-    assert_eq!(world.hub.switch.rules().version(), 0);
+    assert_eq!((world.hub.switch().held(), world.hub.switch().drops().total()), (1, 0));
+    assert_eq!(world.hub.switch().rules().version(), 0);
     world.settle();
-    assert_eq!((world.hub.switch.rules().version(), world.hub.switch.held()), (2, 0));
-    assert_eq!(world.hub.switch.rules().rules(), [rule("any", 1, 0)]);
+    assert_eq!((world.hub.switch().rules().version(), world.hub.switch().held()), (2, 0));
+    assert_eq!(world.hub.switch().rules().rules(), [rule("any", 1, 0)]);
     assert_eq!(world.coordinator.rules_in_force(), 2);
 }
 
@@ -422,7 +423,7 @@ fn a_coordinator_that_forgot_is_still_the_one_that_says() {
         world.coordinator.set_rules(vec![rule("any", chain, 0)]);
     }
     world.settle();
-    assert_eq!(world.hub.switch.rules().version(), 4);
+    assert_eq!(world.hub.switch().rules().version(), 4);
     let config = CoordinatorConfig {
         me: Peer { node: COORDINATOR, incarnation: 2 },
         hosts: HostsConfig::one(),
@@ -439,9 +440,9 @@ fn a_coordinator_that_forgot_is_still_the_one_that_says() {
     let me = world.coordinator.fabric().me();
     world.hub.handle_coordinator(me);
     world.settle();
-    assert_eq!(world.hub.switch.rules().rules(), [rule("udp", 0, 0)]);
-    assert!(world.hub.switch.rules().version() > 4);
-    assert_eq!(world.coordinator.rules_in_force(), world.hub.switch.rules().version());
+    assert_eq!(world.hub.switch().rules().rules(), [rule("udp", 0, 0)]);
+    assert!(world.hub.switch().rules().version() > 4);
+    assert_eq!(world.coordinator.rules_in_force(), world.hub.switch().rules().version());
 }
 
 /// Two tenants with runtimes of their own. Flows, replicas, recoveries and restarts of one never touch the other's runtimes, whoever dies.
@@ -476,7 +477,7 @@ fn virtual_clusters_never_mix_also_when_runtimes_die() {
         world.pass(100);
         check(&world);
     }
-    assert_eq!(world.hub.switch.drops().total(), 0);
+    assert_eq!(world.hub.switch().drops().total(), 0);
 }
 
 /// Flows of a tenant are to move: by order to the other tenant's runtime, which is refused, and by a drain, which leaves them inside. The last runtimes
@@ -523,7 +524,7 @@ fn a_cluster_without_runtimes_borrows_none() {
     packet.clear();
     let key = key(17, [10, 0, 0, 2], [192, 0, 2, 1], 53);
     assert!(lonely.matches(&key));
-    world.hub.handle_packet(key, packet);
+    world.hub.handle_packet(0, key, packet);
     world.hub.forward(world.now, &mut world.out, &mut world.pool);
-    assert_eq!(world.hub.switch.drops().get(DropReason::NoRuntime), 1);
+    assert_eq!(world.hub.switch().drops().get(DropReason::NoRuntime), 1);
 }

@@ -34,7 +34,12 @@ struct Bench {
 impl Bench {
     fn new(functions: Vec<Box<dyn Function>>, flows: usize) -> Bench {
         let config = RuntimeConfig { me: ME, flows, seed: 1, report_interval: 1_000_000_000, fabric: FabricConfig::default() };
-        let spec = ChainSpec { name: "test".to_owned(), chain: Chain::new(functions), protection: Box::new(Unprotected) };
+        let spec = ChainSpec {
+            name: "test".to_owned(),
+            switch: SWITCH,
+            chain: Chain::new(functions),
+            protection: Box::new(Unprotected),
+        };
         let coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
         let manager = Fabric::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
         let (runtime, pool) = (Runtime::new(config, vec![spec]), MemoryPool::new(256));
@@ -415,7 +420,7 @@ fn packets_handed_over_before_the_first_view_are_released() {
         let config = RuntimeConfig { me, flows: 8, seed: 1, report_interval: 1_000_000_000, fabric: FabricConfig::default() };
         let chain = Chain::new(vec![bomb()]);
         let protection = Box::new(holdfast_protection::NfvActor::new(holdfast_protection::ReleaseAt::Replica));
-        Runtime::new(config, vec![ChainSpec { name: "test".to_owned(), chain, protection }])
+        Runtime::new(config, vec![ChainSpec { name: "test".to_owned(), switch: SWITCH, chain, protection }])
     });
     let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
     coordinator.set_peer(peers[0]);

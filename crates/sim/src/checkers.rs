@@ -67,14 +67,14 @@ impl Checkers {
         &mut self,
         now: u64,
         clients: &[Client],
-        serving: &[&Runtime],
+        serving: &[Served<'_>],
         routes: &BTreeSet<FlowKey>,
         is_whole: bool,
     ) {
         for client in clients {
             let (local, remote, protocol) = client.ends();
             let (id, key) = (client.id(), frames::key(local, remote, protocol));
-            let is_served = serving.iter().any(|runtime| is_owner(runtime, &key));
+            let is_served = serving.iter().any(|served| has_role(served.flows(), &key, role::OWNER));
             if is_served {
                 self.served.insert(id);
             }
@@ -94,7 +94,7 @@ impl Checkers {
         for client in clients {
             let (local, remote, protocol) = client.ends();
             let (id, key) = (client.id(), frames::key(local, remote, protocol));
-            if self.over.contains(&id) && runtimes.clone().any(|runtime| is_owner(runtime, &key)) {
+            if self.over.contains(&id) && runtimes.clone().any(|runtime| has_role(all_flows(runtime), &key, role::OWNER)) {
                 self.over.remove(&id);
                 self.violate("ended flows", format!("the flow of connection {id} had ended, and is served again"));
             }
@@ -139,18 +139,24 @@ impl Checkers {
     }
 
     /// A copy that is at the same version as its flow is the same. What is on its way has another version.
-    pub(crate) fn check_copies(&mut self, serving: &[&Runtime]) {
+    pub(crate) fn check_copies(&mut self, serving: &[Served<'_>]) {
         for owner in serving {
-            for (chain, flows) in (0..).map_while(|chain| Some((chain, owner.flows(chain)?))) {
+            for (chain, flows) in owner.chains() {
                 for (slot, header) in flows.iter().filter(|(_, header)| header.role == role::OWNER && header.commit != 0) {
-                    let holder = serving.iter().find(|runtime| runtime.me().node == header.peer && self.strict);
+                    let is_holder = |served: &&Served<'_>| served.runtime.me().node == header.peer && self.strict;
+                    let holder = serving.iter().find(is_holder).map(|holder| holder.runtime);
                     let Some(theirs) = holder.and_then(|holder| holder.flows(chain)) else { continue };
                     let Some(copy) = theirs.find(&header.key, theirs.hash(&header.key)) else { continue };
                     let there = theirs.header(copy.slot);
                     let is_same = there.role == role::REPLICA && (there.epoch, there.version) == (header.epoch, header.version);
                     let is_sent = header.flags & (flag::WHOLE | flag::UNPROTECTED) == 0;
                     if is_same && is_sent && theirs.digest(copy.slot) != flows.digest(slot) {
-                        let text = format!("runtime {} has another {} than runtime {}", header.peer, header.key, owner.me().node);
+                        let text = format!(
+                            "runtime {} has another {} than runtime {}",
+                            header.peer,
+                            header.key,
+                            owner.runtime.me().node
+                        );
                         self.violate("copies", text);
                     }
                 }
@@ -198,7 +204,7 @@ impl Checkers {
     }
 
     /// In the end: what was ever revealed of a flow is known to the runtime that serves it.
-    pub(crate) fn check_remembered(&mut self, clients: &[Client], serving: &[&Runtime]) {
+    pub(crate) fn check_remembered(&mut self, clients: &[Client], serving: &[Served<'_>]) {
         if !self.strict {
             return;
         }
@@ -212,10 +218,12 @@ impl Checkers {
             let (local, remote, protocol) = client.ends();
             let key = frames::key(local, remote, protocol);
             // One that is under way as the world ends is known to whom it has just left.
-            let is_owned = serving.iter().any(|runtime| is_owner(runtime, &key));
+            let is_owned = serving.iter().any(|served| has_role(served.flows(), &key, role::OWNER));
             let role = if is_owned { role::OWNER } else { role::DEPARTED };
-            let known =
-                serving.iter().filter(|runtime| has_role(runtime, &key, role)).map(|runtime| self.count_at(runtime, &key, *way));
+            let known = serving
+                .iter()
+                .filter(|served| has_role(served.flows(), &key, role))
+                .map(|served| self.count_at(served.runtime, &key, *way));
             let known = known.max().unwrap_or(0);
             if known < count {
                 forgotten.push(format!("connection {id}: count {count} left, and in the end its owner knows {known}"));
@@ -253,12 +261,13 @@ impl Checkers {
     }
 
     /// At most one serving owner per flow; no two flows with one reply tuple.
-    pub(crate) fn check_owners(&mut self, serving: &[&Runtime]) {
+    pub(crate) fn check_owners(&mut self, serving: &[Served<'_>]) {
         let mut owners: BTreeMap<FlowKey, u16> = BTreeMap::new();
         let mut replies: BTreeMap<FlowKey, FlowKey> = BTreeMap::new();
         let mut found = Vec::new();
-        for runtime in serving {
-            for (_, header) in all_flows(runtime).flat_map(Flows::iter).filter(|(_, header)| header.role == role::OWNER) {
+        for served in serving {
+            let runtime = served.runtime;
+            for (_, header) in served.flows().flat_map(Flows::iter).filter(|(_, header)| header.role == role::OWNER) {
                 if let Some(other) = owners.insert(header.key, runtime.me().node) {
                     found.push(("one owner", format!("{} is served by runtimes {other} and {}", header.key, runtime.me().node)));
                 }
@@ -284,13 +293,27 @@ impl Checkers {
     }
 }
 
-fn is_owner(runtime: &Runtime, key: &FlowKey) -> bool {
-    has_role(runtime, key, role::OWNER)
+fn has_role<'a>(mut flows: impl Iterator<Item = &'a Flows>, key: &FlowKey, role: u8) -> bool {
+    let has = |flows: &Flows| flows.find(key, flows.hash(key)).is_some_and(|found| flows.header(found.slot).role == role);
+    flows.any(has)
 }
 
-fn has_role(runtime: &Runtime, key: &FlowKey, role: u8) -> bool {
-    let has = |flows: &Flows| flows.find(key, flows.hash(key)).is_some_and(|found| flows.header(found.slot).role == role);
-    all_flows(runtime).any(has)
+/// A runtime, and of which chains packets that it releases leave: the switch of each is served where it is heard.
+pub(crate) struct Served<'a> {
+    pub(crate) runtime: &'a Runtime,
+    pub(crate) of: Vec<usize>,
+}
+
+impl<'a> Served<'a> {
+    /// Flow actors of these chains.
+    pub(crate) fn flows(&self) -> impl Iterator<Item = &'a Flows> {
+        self.chains().map(|(_, flows)| flows)
+    }
+
+    fn chains(&self) -> impl Iterator<Item = (usize, &'a Flows)> {
+        let runtime = self.runtime;
+        self.of.iter().filter_map(move |chain| Some((*chain, runtime.flows(*chain)?)))
+    }
 }
 
 /// The flow actors of every chain.

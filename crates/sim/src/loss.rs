@@ -5,7 +5,7 @@
 //! had left some time before the failure (what was sent later may have been under way). From then on whoever serves the flow knows at least as
 //! much as was found. A flow of which nothing is found was younger than the time on the way: it may begin anew, and only it.
 
-use crate::checkers::{Checkers, Violation, all_flows};
+use crate::checkers::{Checkers, Served, Violation};
 use crate::peers::Client;
 use crate::{frames, stamper};
 use holdfast_node::runtime::Runtime;
@@ -133,13 +133,13 @@ impl Loss {
     }
 
     /// Whoever serves a flow knows what its snapshot knew.
-    pub(crate) fn check_floors(&self, serving: &[&Runtime], checkers: &mut Checkers) {
+    pub(crate) fn check_floors(&self, serving: &[Served<'_>], checkers: &mut Checkers) {
         for (key, floor) in &self.floors {
-            for runtime in serving {
+            for served in serving {
                 let owned = |flows: &&Flows| {
                     flows.find(key, flows.hash(key)).is_some_and(|found| flows.header(found.slot).role == role::OWNER)
                 };
-                let Some(flows) = all_flows(runtime).find(owned) else { continue };
+                let Some(flows) = served.flows().find(owned) else { continue };
                 let Some(found) = flows.find(key, flows.hash(key)) else { continue };
                 let counts = checkers.counts(flows, found.slot);
                 if counts[0] < floor[0] || counts[1] < floor[1] {

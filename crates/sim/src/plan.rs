@@ -150,7 +150,7 @@ pub enum Fact {
     Owns,
     /// It owns none.
     OwnsNothing,
-    /// The host serves the ports.
+    /// The host serves the ports of a switch.
     Serves,
 }
 
@@ -188,6 +188,8 @@ pub struct Plan {
     pub habits: Option<[Habits; 2]>,
     /// Hosts: one, or several. Of several the first has the coordinator, and neither ports nor runtimes.
     pub hosts: u16,
+    /// Switches among which the ports are divided: of several hosts each is to be served by another one, if there are enough. Connections take turns among them.
+    pub switches: u16,
     /// Hosts have the cluster's keys: packets between them are sealed, and somebody on their network forges some.
     pub sealed: bool,
     /// Runtimes.
@@ -200,7 +202,7 @@ pub struct Plan {
     pub clocks: Vec<(NodeId, Clock)>,
     /// How long a process takes to start again after a failure, ns; 0 leaves it to the seed.
     pub restart: u64,
-    /// Changes of the rules, in order: when, ns after the world's beginning, and the chain (0 or 1) that all flows take which begin from then on.
+    /// Changes of the rules, in order: when, ns after the world's beginning, and the chain (0 or 1; of several switches, of each) that all flows take which begin from then on.
     pub rules: Vec<(u64, u16)>,
     /// Check what a protection promises even if this one promises nothing.
     pub strict: bool,
@@ -218,6 +220,7 @@ impl Default for Plan {
             calm: false,
             habits: None,
             hosts: 1,
+            switches: 1,
             sealed: false,
             runtimes: 3,
             flows: 64,

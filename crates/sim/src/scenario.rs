@@ -3,6 +3,7 @@
 use crate::stamper::Stamper;
 use holdfast_functions::{Firewall, FirewallConfig, LoadBalancer, LoadBalancerConfig, Nat, NatConfig};
 use holdfast_nf::{Bound, Chain, ConfigError, Function, NetworkFunction};
+use holdfast_node::address::switch_node;
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::runtime::{ChainSpec, RuntimeConfig};
 use holdfast_protection::nfactor::SNAPSHOT_EVERY;
@@ -122,6 +123,12 @@ pub struct Scenario {
 const OUTSIDE: ([u8; 4], u16) = ([198, 51, 100, 4], 1024);
 const LAST_PORT: [u16; 2] = [3071, 1535];
 
+/// The first outside address of a chain's NAT. Those of the later ones lie beyond the servers.
+fn outside(chain: u16) -> u32 {
+    let far = if chain < 2 { 0 } else { 64 };
+    u32::from_be_bytes(OUTSIDE.0) + far + 2 * u32::from(chain)
+}
+
 impl Scenario {
     /// The scenario that a seed stands for in a run of many.
     pub fn of_seed(seed: u64) -> Scenario {
@@ -137,19 +144,19 @@ impl Scenario {
     /// The number in the NAT's pool of an outside address and port, in this chain.
     pub(crate) fn number(&self, chain: u16, (address, port): ([u8; 4], u16)) -> u32 {
         let (first, last) = self.ports();
-        let address = u32::from_be_bytes(address).wrapping_sub(u32::from_be_bytes(OUTSIDE.0) + 2 * u32::from(chain));
+        let address = u32::from_be_bytes(address).wrapping_sub(outside(chain));
         address.wrapping_mul(u32::from(last - first) + 1).wrapping_add(u32::from(port.wrapping_sub(first)))
     }
 
-    /// So many fresh chains with their protection: all the same, but for the addresses of their NATs.
-    pub(crate) fn chains(&self, count: u16) -> Vec<ChainSpec> {
-        (0..count).map(|number| self.chain(number)).collect()
+    /// For each of so many switches so many fresh chains with their protection: all the same, but for the addresses of their NATs.
+    pub(crate) fn chains(&self, switches: u16, of_each: u16) -> Vec<ChainSpec> {
+        (0..switches * of_each).map(|number| self.chain(number, number / of_each)).collect()
     }
 
-    fn chain(&self, number: u16) -> ChainSpec {
+    fn chain(&self, number: u16, switch: u16) -> ChainSpec {
         let functions = self.functions(number).expect("the scenario's own configuration is right");
         let protection = self.preset.protection(self.planted);
-        ChainSpec { name: "simulated".to_owned(), chain: Chain::new(functions), protection }
+        ChainSpec { name: "simulated".to_owned(), switch: switch_node(switch), chain: Chain::new(functions), protection }
     }
 
     /// Stamper, firewall, NAT, load balancer. The stamper comes first: the checkers look for its state there.
@@ -157,7 +164,7 @@ impl Scenario {
         let read = |error: serde_json::Error| ConfigError::at("", error.to_string());
         let firewall: FirewallConfig = serde_json::from_value(json!({ "rules": ["allow any from 10.0.0.0/8"] })).map_err(read)?;
         let (first, last) = self.ports();
-        let [a, b, c, d] = (u32::from_be_bytes(OUTSIDE.0) + 2 * u32::from(chain)).to_be_bytes();
+        let [a, b, c, d] = outside(chain).to_be_bytes();
         let pool = [format!("{a}.{b}.{c}.{d}/31")];
         let nat: NatConfig = serde_json::from_value(json!({ "pool": pool, "ports": format!("{first}-{last}") })).map_err(read)?;
         let backends = ["198.51.100.11:80", "198.51.100.12:80"];

@@ -92,6 +92,7 @@ impl Shrinking {
         let mut has_changed = self.thin(|plan| &mut plan.clocks, |_| true);
         has_changed |= self.simplify(|plan| plan.ring = 0);
         has_changed |= self.simplify(|plan| plan.hosts = 1);
+        has_changed |= self.simplify(|plan| plan.switches = 1);
         has_changed |= self.simplify(|plan| plan.sealed = false);
         for runtimes in [2, 3] {
             has_changed |= self.simplify(|plan| plan.runtimes = plan.runtimes.min(runtimes));

@@ -159,7 +159,7 @@ impl<'a> Cluster<'a> {
             succeeds: false,
         });
         let me = Peer { node: COORDINATOR, incarnation: 1 };
-        let mut hub = Hub::new(switch, Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric()));
+        let mut hub = Hub::new(vec![switch], Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric()));
         hub.handle_coordinator(me);
         let now = MILLISECOND;
         let config = CoordinatorConfig {
@@ -291,7 +291,7 @@ impl<'a> Cluster<'a> {
                 None => self.pool.put(packet),
             }
         }
-        for packet in self.out.released.drain(..) {
+        for (_, packet) in self.out.released.drain(..) {
             self.released += 1;
             self.pool.put(packet.into_inner());
         }
@@ -300,7 +300,7 @@ impl<'a> Cluster<'a> {
             match wish {
                 Wish::Start(peer) => self.start(peer)?,
                 Wish::Stop(peer) => self.kill(peer),
-                Wish::Fence(_) | Wish::Serve(_) | Wish::Retire => {}
+                Wish::Fence(_) | Wish::Serve(..) | Wish::Retire(_) => {}
             }
         }
         Ok(())
@@ -311,7 +311,7 @@ impl<'a> Cluster<'a> {
         let config =
             RuntimeConfig { me: peer, flows: self.flows * 4 + 64, seed: 7, report_interval: 100 * MILLISECOND, fabric: fabric() };
         let protection = Box::new(NfvActor::new(ReleaseAt::Replica));
-        let spec = ChainSpec { name: "bench".to_owned(), chain: (self.make)()?, protection };
+        let spec = ChainSpec { name: "bench".to_owned(), switch: SWITCH, chain: (self.make)()?, protection };
         let process = Process { peer, runtime: Runtime::new(config, vec![spec]), rx: Vec::new(), due: 0 };
         let at = usize::from(peer.node - FIRST_RUNTIME);
         *self.processes.get_mut(at).ok_or("a runtime was to start that nobody asked for")? = Some(process);
@@ -345,7 +345,7 @@ impl<'a> Cluster<'a> {
         let mut packet = self.pool.take().ok_or("no buffer is free")?;
         let fits = packet.copy_from(frame);
         let key = if fits && packet.parse().is_ok() { FlowKey::of(&packet) } else { None };
-        self.hub.handle_packet(key.ok_or("a packet of the plan's is none")?, packet);
+        self.hub.handle_packet(0, key.ok_or("a packet of the plan's is none")?, packet);
         Ok(())
     }
 
@@ -364,13 +364,13 @@ impl<'a> Cluster<'a> {
 
     /// Every flow has one owner, to whom its route leads.
     fn check(&self, all: usize) -> Result<(), String> {
-        let (owned, routes) = (self.all_owned(), self.hub.switch.len());
+        let (owned, routes) = (self.all_owned(), self.hub.switch().len());
         if owned != all || routes != all {
             return Err(format!("of {all} flows {owned} have an owner, and {routes} a route"));
         }
         for process in self.processes.iter().flatten() {
             let owned = process.runtime.flows(0).map_or(0, |flows| flows.owned());
-            let routes = self.hub.switch.routes_to(process.peer);
+            let routes = self.hub.switch().routes_to(process.peer);
             if owned != routes {
                 return Err(format!("runtime {} owns {owned} flows, and {routes} routes lead there", process.peer.node));
             }

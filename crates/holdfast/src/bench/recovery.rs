@@ -123,8 +123,8 @@ impl Round {
         let (Some(half), Some(owned)) = (half, owned) else {
             return Err(format!("the account says {} flows, and {} of {flows} have an owner", accounted.0, world.owned(1)));
         };
-        if accounted.0 != flows as u64 || world.hub.switch.routes_to(SECOND) != flows {
-            let routes = world.hub.switch.routes_to(SECOND);
+        if accounted.0 != flows as u64 || world.hub.switch().routes_to(SECOND) != flows {
+            let routes = world.hub.switch().routes_to(SECOND);
             return Err(format!(
                 "of {flows} flows the account says {}, and {routes} routes lead to their new owner",
                 accounted.0

@@ -52,7 +52,7 @@ impl World {
         let fabric = FabricConfig::default();
         let runtime = |me: Peer| -> Result<Runtime, String> {
             let config = RuntimeConfig { me, flows, seed: 7, report_interval: 100_000_000, fabric };
-            let spec = ChainSpec { name: "bench".to_owned(), chain: make()?, protection: protection() };
+            let spec = ChainSpec { name: "bench".to_owned(), switch: SWITCH, chain: make()?, protection: protection() };
             let mut runtime = Runtime::new(config, vec![spec]);
             // The first leases every number; the second needs none for flows that come.
             if me == FIRST {
@@ -70,7 +70,7 @@ impl World {
             fabric,
             succeeds: false,
         });
-        let mut hub = Hub::new(switch, Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric));
+        let mut hub = Hub::new(vec![switch], Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric));
         hub.handle_coordinator(SPEAKER);
         hub.fence().open(FIRST);
         hub.fence().open(SECOND);
@@ -154,7 +154,7 @@ impl World {
                 released(frame);
             });
         }
-        if count != flows || self.owned(0) != flows || self.hub.switch.routes_to(FIRST) != flows {
+        if count != flows || self.owned(0) != flows || self.hub.switch().routes_to(FIRST) != flows {
             return Err(format!("of {flows} flows {} were opened, {count} packets came out", self.owned(0)));
         }
         Ok(())
@@ -174,7 +174,7 @@ impl World {
         let fits = packet.copy_from(frame);
         match fits.then(|| packet.parse().ok()).flatten().and_then(|()| FlowKey::of(&packet)) {
             Some(key) => {
-                self.hub.handle_packet(key, packet);
+                self.hub.handle_packet(0, key, packet);
                 true
             }
             None => {
@@ -226,7 +226,7 @@ impl World {
                 }
             }
         }
-        for packet in self.out.released.drain(..) {
+        for (_, packet) in self.out.released.drain(..) {
             released(self.began.elapsed().as_nanos() as u64 + 1, packet.get().bytes());
             self.pool.put(packet.into_inner());
         }

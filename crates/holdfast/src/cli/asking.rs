@@ -91,7 +91,7 @@ fn status_text(status: &Status, style: Style) -> String {
     let processes = status.processes.iter().map(|process| {
         let dropped: u64 = process.drops.values().sum();
         vec![
-            process.role.clone(),
+            process.name.as_ref().map_or_else(|| process.role.clone(), |name| format!("{} {name}", process.role)),
             process.id.to_string(),
             process.incarnation.to_string(),
             or_dash((process.pid != 0).then_some(process.pid)),

@@ -6,8 +6,10 @@ use super::mistake::{Mistake, listed, suggestion, with_suggestion};
 use super::network::Networks;
 use super::protection::{self, Preset};
 use super::source::Spot;
+use super::switches::{self, SwitchEntry};
 use holdfast_functions::catalog;
 use holdfast_nf::{Chain, ConfigError, Function, SharedField};
+use holdfast_node::address::switch_node;
 use holdfast_wire::selector::Prefix;
 use serde_json::Value;
 
@@ -35,8 +37,10 @@ pub(super) fn build(config: &Config, root: Spot<'_>) -> Result<Vec<BuiltChain>, 
         let functions = chain.functions.iter().enumerate();
         let functions = functions.map(|(at, function)| function_of(function, spot.key("functions").index(at)));
         let functions = functions.collect::<Result<Vec<_>, _>>()?;
+        let switch = chain.switch.as_ref().and_then(|switch| config.switches.keys().position(|name| name == switch));
         built.push(BuiltChain {
             name: name.clone(),
+            switch: switch_node(switch.unwrap_or(0) as u16),
             chain: Chain::new(functions),
             protection: preset(config, name, root)?.build(),
         });
@@ -90,16 +94,17 @@ fn of_function(name: &str, error: &ConfigError, here: Spot<'_>, below: Spot<'_>)
     word.and_then(|word| below.find(word)).unwrap_or(here).mistake(message)
 }
 
-/// What several functions must not have in common, and what the box itself has already. The addresses that chains own.
+/// What several functions must not have in common, and what the box itself has already. The addresses that chains own are their switches'.
 pub(super) fn owned(
     config: &Config,
     built: &mut [BuiltChain],
     networks: &Networks,
+    switches: &mut [SwitchEntry],
     root: Spot<'_>,
-) -> Result<Vec<Prefix>, Mistake> {
-    let mut owned: Vec<Prefix> = Vec::new();
+) -> Result<(), Mistake> {
     let mut pools: Vec<(Prefix, String, String)> = Vec::new();
-    for chain in built {
+    for (chain, number) in built.iter_mut().zip(0u16..) {
+        let switch = switches::of_chain(switches, number);
         for (at, function) in chain.chain.functions_mut().iter_mut().enumerate() {
             let name = function.name().to_owned();
             let spot = root.key("chains").key(&chain.name).key("functions").index(at);
@@ -135,9 +140,9 @@ pub(super) fn owned(
                     }
                     pools.push((prefix, name.clone(), chain.name.clone()));
                 }
-                owned.push(prefix);
+                switches[switch].owned.push(prefix);
             }
         }
     }
-    Ok(owned)
+    Ok(())
 }

@@ -6,12 +6,12 @@
 use super::chains;
 use super::clusters::{DEFAULT_CLUSTER, range};
 use super::etcd::EtcdConfig;
-use super::file::{Config, FunctionConfig, HostFabric, HostSettings, OneOrMany, PortConfig};
+use super::file::{Config, FunctionConfig, HostFabric, HostSettings, OneOrMany, PortConfig, SwitchSettings};
 use super::mistake::Mistake;
 use super::source::{Source, Spot};
 use holdfast_node::rules::Rule;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A rule that comes or goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,6 +118,7 @@ impl Comparison {
         self.etcd(running, new, root);
         self.control(running, new, root);
         self.hosts(running, new, root);
+        self.switches(running, new, root);
         let number = |number: &u64| number.to_string();
         for (section, key, running, new) in [
             ("limits", "flows", running.limits.flows as u64, new.limits.flows as u64),
@@ -187,6 +188,19 @@ impl Comparison {
         }
     }
 
+    fn switches(&mut self, running: &Config, new: &Config, root: Spot<'_>) {
+        self.names("switch", &running.switches, &new.switches, root, "switches");
+        for (name, switch) in &new.switches {
+            let Some(running) = running.switches.get(name) else { continue };
+            let spot = root.key("switches").key(name);
+            // Their order means nothing.
+            let ports = |switch: &SwitchSettings| switch.ports.iter().cloned().collect::<BTreeSet<_>>();
+            let show = |ports: &BTreeSet<String>| ports.iter().map(|port| format!("`{port}`")).collect::<Vec<_>>().join(", ");
+            self.value(&format!("`ports` of switch `{name}`"), &ports(running), &ports(switch), spot.key("ports"), show);
+            self.text(&format!("`host` of switch `{name}`"), running.host.clone(), switch.host.clone(), spot.key("host"));
+        }
+    }
+
     fn port(&mut self, name: &str, running: &PortConfig, new: &PortConfig, spot: Spot<'_>) {
         let what = |key: &str| format!("`{key}` of port `{name}`");
         self.text(&what("device"), running.device.clone(), new.device.clone(), spot.key("device"));
@@ -223,6 +237,8 @@ impl Comparison {
             let cluster = |cluster: &Option<String>| cluster.clone().unwrap_or_else(|| DEFAULT_CLUSTER.to_owned());
             let what = format!("the cluster of chain `{name}`");
             self.text(&what, cluster(&old.cluster), cluster(&chain.cluster), spot.key("cluster"));
+            let (before, now) = (old.switch.clone().unwrap_or_default(), chain.switch.clone().unwrap_or_default());
+            self.text(&format!("the switch of chain `{name}`"), before, now, spot.key("switch"));
         }
     }
 }

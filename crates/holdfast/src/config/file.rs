@@ -39,9 +39,13 @@ pub struct Config {
     #[serde(default)]
     pub clusters: BTreeMap<String, ClusterSettings>,
     /// Hosts by name, if several make the box: each runs `holdfast run FILE --host NAME` with the same file. One of them serves the ports at a
-    /// time. Three or more, so that any one of them may die.
+    /// time, or those of each switch. Three or more, so that any one of them may die.
     #[serde(default)]
     pub hosts: BTreeMap<String, HostSettings>,
+    /// Switches by name, if several hosts are to serve ports at the same time: they divide the ports among them, each served by one host. Without it one has all
+    /// ports.
+    #[serde(default)]
+    pub switches: BTreeMap<String, SwitchSettings>,
     /// Limits.
     #[serde(default)]
     pub limits: LimitsConfig,
@@ -111,6 +115,19 @@ pub struct ChainConfig {
     /// The virtual cluster whose runtimes serve it; without it, those that serve all chains that ask for none.
     #[serde(default)]
     pub cluster: Option<String>,
+    /// With `switches`: on whose ports its flows come and go. Its addresses are answered for there, and its rules count there.
+    #[serde(default)]
+    pub switch: Option<String>,
+}
+
+/// A switch of the box.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchSettings {
+    /// Its ports. Each port belongs to one switch.
+    pub ports: Vec<String>,
+    /// The host that serves it at first; another that serves takes over when it cannot.
+    pub host: String,
 }
 
 /// A virtual cluster.

@@ -4,6 +4,7 @@ use super::file::{Config, HostFabric, HostSettings};
 use super::mistake::{Mistake, listed, suggestion};
 use super::network;
 use super::source::Spot;
+use super::switches::{self, SwitchEntry};
 use holdfast_node::address::MAX_HOSTS;
 use holdfast_node::coordinator::{HostConfig, HostsConfig};
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ pub struct HostEntry {
     pub name: String,
     /// What joins it with the others.
     pub fabric: Fabric,
-    /// It serves the ports when it is its turn.
+    /// It serves ports when it is its turn.
     pub has_ports: bool,
     /// Runtimes are started there.
     pub has_runtimes: bool,
@@ -171,12 +172,12 @@ fn joined(config: &Config, entries: &[HostEntry], spot: Spot<'_>) -> Result<(), 
 }
 
 /// What the coordinator is told of the hosts.
-pub(super) fn for_coordinator(hosts: &[HostEntry], patience: u64) -> HostsConfig {
+pub(super) fn for_coordinator(hosts: &[HostEntry], switches: &[SwitchEntry], patience: u64) -> HostsConfig {
     if hosts.is_empty() {
         return HostsConfig::one();
     }
     let host = |entry: &HostEntry| HostConfig { has_ports: entry.has_ports, has_runtimes: entry.has_runtimes };
-    HostsConfig { hosts: hosts.iter().map(host).collect(), patience }
+    HostsConfig { hosts: hosts.iter().map(host).collect(), switches: switches::for_coordinator(switches), patience }
 }
 
 /// Which host is meant, counted from 0; the only one needs no name.

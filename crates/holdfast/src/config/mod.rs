@@ -24,6 +24,7 @@ mod protection;
 mod rules;
 mod secret;
 mod source;
+mod switches;
 
 pub use changes::{RuleChange, differences, rule_changes};
 pub use clusters::{Cluster, DEFAULT_CLUSTER};
@@ -31,19 +32,21 @@ pub use control::{CONTROL_PORT, Control, ControlConfig, ControlEntry, TlsConfig,
 pub use etcd::{Endpoint, Etcd, EtcdConfig};
 pub use file::{
     ChainConfig, ClusterSettings, Config, DetectionConfig, FabricFileConfig, FunctionConfig, HostSettings, LimitsConfig,
-    OneOrMany, PortConfig, ProtectionConfig, ProtectionOptions, RouteConfig, RuleConfig, RuntimesConfig, RuntimesRange, Word,
+    OneOrMany, PortConfig, ProtectionConfig, ProtectionOptions, RouteConfig, RuleConfig, RuntimesConfig, RuntimesRange,
+    SwitchSettings, Word,
 };
 pub use hosts::{Fabric, HostEntry};
 pub use keys::{keys, line as key_line, read as read_keys};
 pub use mistake::Mistake;
 pub use secret::{read_public, read_secret};
+pub use switches::SwitchEntry;
 
 use holdfast_nf::{Chain, SharedField};
+use holdfast_node::address::NodeId;
 use holdfast_node::edge::{EdgeConfig, EdgePort, EdgeRoute};
 use holdfast_node::message::PoolId;
 use holdfast_node::rules::Rule;
 use holdfast_protection::Protection;
-use holdfast_wire::selector::Prefix;
 use serde_json::{Value, json};
 use source::{Source, Spot};
 use std::net::IpAddr;
@@ -57,6 +60,8 @@ const LEAST_HEARTBEATS: u64 = 4;
 pub struct BuiltChain {
     /// Its name.
     pub name: String,
+    /// Its switch.
+    pub switch: NodeId,
     /// Its functions.
     pub chain: Chain,
     /// Its protection.
@@ -77,8 +82,8 @@ pub struct Checked {
     pub rules: Vec<Rule>,
     /// Virtual clusters.
     pub clusters: Vec<Cluster>,
-    /// Addresses that the chains own.
-    pub owned: Vec<Prefix>,
+    /// The switches; most often one.
+    pub switches: Vec<SwitchEntry>,
     /// The hosts, if there are several.
     pub hosts: Vec<HostEntry>,
     /// Where coordinators elect one.
@@ -121,12 +126,14 @@ pub fn fuzz(bytes: &[u8]) {
 
 fn check(file: &str, config: Config, root: Spot<'_>) -> Result<Checked, Mistake> {
     clusters::name(&config.cluster).map_err(|message| root.key("cluster").mistake(message))?;
-    let networks = network::check(&config, root)?;
+    let mut switches = switches::read(&config, root)?;
+    let networks = network::check(&config, &switches, root)?;
     let mut built = chains::build(&config, root)?;
-    let owned = chains::owned(&config, &mut built, &networks, root)?;
+    chains::owned(&config, &mut built, &networks, &mut switches, root)?;
     let clusters = clusters::read(&config, root)?;
-    let rules = rules::read(&config, &clusters, root)?;
+    let rules = rules::read(&config, &clusters, &switches, root)?;
     let hosts = hosts::read(&config, root)?;
+    switches::place(&config, &hosts, &mut switches, root)?;
     limits(&config, root)?;
     if config.state.as_ref().is_some_and(|state| !state.starts_with('/')) {
         return Err(root.key("state").mistake("`state` is a directory's path from the root, like /var/lib/holdfast".to_owned()));
@@ -134,7 +141,7 @@ fn check(file: &str, config: Config, root: Spot<'_>) -> Result<Checked, Mistake>
     let etcd = etcd::read(file, &config, root)?;
     let control = control::read(file, &config, root)?;
     let network::Networks { ports, addresses, routes, .. } = networks;
-    Ok(Checked { config, ports, addresses, routes, rules, clusters, owned, hosts, etcd, control })
+    Ok(Checked { config, ports, addresses, routes, rules, clusters, switches, hosts, etcd, control })
 }
 
 fn limits(config: &Config, root: Spot<'_>) -> Result<(), Mistake> {
@@ -200,6 +207,7 @@ impl Checked {
         let Some(entry) = self.hosts.get(usize::from(host)) else { return };
         if !entry.has_ports {
             (self.ports, self.addresses, self.routes) = (Vec::new(), Vec::new(), Vec::new());
+            self.switches.iter_mut().for_each(|switch| switch.ports.clear());
         }
         for ((_, device), own) in self.ports.iter_mut().zip(&entry.devices) {
             device.clone_from(own);
@@ -214,15 +222,27 @@ impl Checked {
 
     /// What the coordinator is told of the hosts.
     pub fn hosts_config(&self) -> holdfast_node::coordinator::HostsConfig {
-        hosts::for_coordinator(&self.hosts, self.config.detection.host_ms * 1_000_000)
+        hosts::for_coordinator(&self.hosts, &self.switches, self.config.detection.host_ms * 1_000_000)
     }
 
-    /// The edge's configuration, once the ports' MAC addresses and MTUs are known.
-    pub fn edge(&self, ports: &[(holdfast_wire::header::Mac, u16)]) -> EdgeConfig {
-        let ports = ports.iter().zip(&self.addresses).zip(self.config.ports.values()).map(|(((mac, mtu), addresses), port)| {
-            EdgePort { mac: *mac, mtu: port.mtu.unwrap_or(*mtu).min(*mtu), addresses: addresses.clone() }
-        });
-        EdgeConfig { ports: ports.collect(), routes: self.routes.clone(), owned: self.owned.clone() }
+    /// Per switch the configuration of its edge, once the ports' MAC addresses and MTUs are known, and which ports are its, in order.
+    pub fn edges(&self, ports: &[(holdfast_wire::header::Mac, u16)]) -> Vec<(EdgeConfig, Vec<u8>)> {
+        let configs: Vec<&PortConfig> = self.config.ports.values().collect();
+        let edge = |switch: &SwitchEntry| {
+            let port = |number: &u8| {
+                let at = usize::from(*number);
+                let ((mac, mtu), config) = (ports[at], configs[at]);
+                EdgePort { mac, mtu: config.mtu.unwrap_or(mtu).min(mtu), addresses: self.addresses[at].clone() }
+            };
+            // An edge counts its own ports only.
+            let route = |route: &EdgeRoute| {
+                let at = switch.ports.iter().position(|port| *port == route.port)?;
+                Some(EdgeRoute { port: at as u8, ..*route })
+            };
+            let (ports, routes) = (switch.ports.iter().map(port).collect(), self.routes.iter().filter_map(route).collect());
+            (EdgeConfig { ports, routes, owned: switch.owned.clone() }, switch.ports.clone())
+        };
+        self.switches.iter().map(edge).collect()
     }
 }
 

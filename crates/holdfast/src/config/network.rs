@@ -3,6 +3,7 @@
 use super::file::{Config, OneOrMany, PortConfig};
 use super::mistake::{Mistake, listed, suggestion};
 use super::source::Spot;
+use super::switches::SwitchEntry;
 use holdfast_node::edge::EdgeRoute;
 use holdfast_wire::ip_bytes;
 use holdfast_wire::selector::{Prefix, SelectorError};
@@ -26,6 +27,8 @@ pub(super) struct Networks {
     /// Gateways and routes.
     pub(super) routes: Vec<EdgeRoute>,
     connected: Vec<(Prefix, u8)>,
+    /// The switch of each port.
+    switches: Vec<usize>,
 }
 
 impl Networks {
@@ -46,16 +49,23 @@ impl Networks {
         self.addresses.iter().flatten().any(|(own, _)| *own == address)
     }
 
+    /// They belong to one switch: a packet that comes by the one may leave by the other.
+    fn are_together(&self, one: u8, other: u8) -> bool {
+        self.switches[usize::from(one)] == self.switches[usize::from(other)]
+    }
+
     fn port_name(&self, port: u8) -> &str {
         &self.ports[port as usize].0
     }
 }
 
-pub(super) fn check(config: &Config, root: Spot<'_>) -> Result<Networks, Mistake> {
+pub(super) fn check(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) -> Result<Networks, Mistake> {
     if config.ports.is_empty() || config.ports.len() > MAX_PORTS {
         return Err(root.name("ports").mistake(format!("between 1 and {MAX_PORTS} ports are needed")));
     }
-    let mut networks = Networks { ports: Vec::new(), addresses: Vec::new(), routes: Vec::new(), connected: Vec::new() };
+    let switch_of = |port: usize| switches.iter().position(|switch| switch.ports.contains(&(port as u8))).unwrap_or(0);
+    let switches = (0..config.ports.len()).map(switch_of).collect();
+    let mut networks = Networks { ports: Vec::new(), addresses: Vec::new(), routes: Vec::new(), connected: Vec::new(), switches };
     for (name, port) in &config.ports {
         let spot = root.key("ports").key(name);
         let device = device(&port.device).map_err(|message| spot.key("device").mistake(message))?;
@@ -76,19 +86,21 @@ pub(super) fn check(config: &Config, root: Spot<'_>) -> Result<Networks, Mistake
         let spot = root.key("routes").index(at);
         let to: Prefix =
             route.to.parse().map_err(|error: SelectorError| spot.key("to").mistake_at(error.offset, error.message))?;
-        let (via, port) = next_hop(&route.via, spot.key("via"), &networks)?;
+        // A network may be at ports of several switches: the route is each one's.
+        let (via, ports) = next_hop(&route.via, spot.key("via"), &networks)?;
         if via.is_ipv4() != to.is_ipv4() {
             return Err(spot.key("via").mistake(format!("{to} and its next router {via} are of different address families")));
         }
-        if let Some((network, port)) = networks.connected.iter().find(|(network, _)| *network == to) {
+        let is_beside = |port: u8| ports.iter().any(|own| networks.are_together(*own, port));
+        if let Some((network, port)) = networks.connected.iter().find(|(network, port)| *network == to && is_beside(*port)) {
             let name = networks.port_name(*port);
             return Err(spot.key("to").mistake(format!("{network} is connected to port `{name}` itself: it needs no route")));
         }
-        if networks.routes.iter().any(|other| other.prefix == to) {
+        if networks.routes.iter().any(|other| other.prefix == to && is_beside(other.port)) {
             let what = if to.is_empty() { "there is a default route or gateway already" } else { "there is a route already" };
             return Err(spot.key("to").mistake(format!("{what} to {to}")));
         }
-        networks.routes.push(EdgeRoute { prefix: to, port, gateway: Some(via) });
+        networks.routes.extend(ports.into_iter().map(|port| EdgeRoute { prefix: to, port, gateway: Some(via) }));
     }
     Ok(networks)
 }
@@ -145,8 +157,9 @@ fn addresses(port: &PortConfig, ports: Spot<'_>, name: &str, networks: &mut Netw
             return Err(spot.mistake(format!("the box has the address {address} already")));
         }
         // A port may have several addresses in one network; anything else that overlaps leaves it open where a packet goes.
-        let other =
-            networks.connected.iter().find(|(other, at)| other.overlaps(&network) && (*other != network || *at != number));
+        let other = networks.connected.iter().find(|(other, at)| {
+            networks.are_together(*at, number) && other.overlaps(&network) && (*other != network || *at != number)
+        });
         if let Some((other, at)) = other {
             let whose = networks.port_name(*at);
             return Err(spot.mistake(format!("the network of {text} overlaps {other} of port `{whose}`")));
@@ -210,11 +223,12 @@ fn mtu(port: &PortConfig, addresses: &[(IpAddr, u8)], spot: Spot<'_>) -> Result<
     }
 }
 
-/// An address in a port's network, and that port.
-fn next_hop(text: &str, spot: Spot<'_>, networks: &Networks) -> Result<(IpAddr, u8), Mistake> {
+/// An address in a port's network, and that port; or, of several switches, those.
+fn next_hop(text: &str, spot: Spot<'_>, networks: &Networks) -> Result<(IpAddr, Vec<u8>), Mistake> {
     let address: IpAddr = text.parse().map_err(|_| spot.mistake(format!("`{text}` is not an IP address")))?;
     let bytes = ip_bytes(address);
-    let Some((network, port)) = networks.connected.iter().find(|(network, _)| network.contains(&bytes)) else {
+    let there: Vec<&(Prefix, u8)> = networks.connected.iter().filter(|(network, _)| network.contains(&bytes)).collect();
+    let Some((network, _)) = there.first() else {
         let known = listed(
             networks.connected.iter().map(|(network, _)| network.to_string()).collect::<Vec<_>>().iter().map(String::as_str),
         );
@@ -224,18 +238,24 @@ fn next_hop(text: &str, spot: Spot<'_>, networks: &Networks) -> Result<(IpAddr, 
         return Err(spot.mistake(format!("{address} is the box's own address, not another router's")));
     }
     is_host(address, network.len()).map_err(|why| spot.mistake(format!("{address} cannot be a router: {why}")))?;
-    Ok((address, *port))
+    let mut ports: Vec<u8> = Vec::new();
+    for (_, port) in there {
+        if !ports.iter().any(|other| networks.are_together(*other, *port)) {
+            ports.push(*port);
+        }
+    }
+    Ok((address, ports))
 }
 
 fn gateway(text: &str, port: u8, spot: Spot<'_>, networks: &mut Networks) -> Result<(), Mistake> {
-    let (gateway, at) = next_hop(text, spot, networks)?;
-    if at != port {
-        let (mine, theirs) = (networks.port_name(port), networks.port_name(at));
+    let (gateway, ports) = next_hop(text, spot, networks)?;
+    if !ports.contains(&port) {
+        let (mine, theirs) = (networks.port_name(port), networks.port_name(ports[0]));
         return Err(spot.mistake(format!("the gateway {gateway} is in a network of port `{theirs}`, not of port `{mine}`")));
     }
     let any: IpAddr = if gateway.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
     let Some(prefix) = Prefix::new(any, 0) else { return Err(spot.mistake("no default route")) };
-    if let Some(other) = networks.routes.iter().find(|route| route.prefix == prefix) {
+    if let Some(other) = networks.routes.iter().find(|route| route.prefix == prefix && networks.are_together(route.port, port)) {
         let family = if gateway.is_ipv4() { "IPv4" } else { "IPv6" };
         let whose = networks.port_name(other.port);
         return Err(spot.mistake(format!("port `{whose}` has an {family} gateway already: use `routes` for all but one")));

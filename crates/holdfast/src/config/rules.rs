@@ -4,10 +4,17 @@ use super::clusters::Cluster;
 use super::file::{Config, RuleConfig, Word};
 use super::mistake::{Mistake, listed, suggestion};
 use super::source::Spot;
+use super::switches::{SwitchEntry, of_chain};
 use holdfast_node::rules::{MAX_RANGES, MAX_RULES, Rule};
 use holdfast_wire::selector::{Selector, SelectorError};
 
-pub(super) fn read(config: &Config, clusters: &[Cluster], root: Spot<'_>) -> Result<Vec<Rule>, Mistake> {
+/// A rule counts at the switch of its chain only: those of two switches have nothing to do with each other.
+pub(super) fn read(
+    config: &Config,
+    clusters: &[Cluster],
+    switches: &[SwitchEntry],
+    root: Spot<'_>,
+) -> Result<Vec<Rule>, Mistake> {
     if config.rules.is_empty() {
         return Err(root.name("rules").mistake("without a rule no packet has a chain: `- { chain: NAME }` catches all"));
     }
@@ -24,15 +31,19 @@ pub(super) fn read(config: &Config, clusters: &[Cluster], root: Spot<'_>) -> Res
             let near = suggestion(&rule.chain, names());
             return Err(spot.key("chain").mistake(format!("there is no chain `{}`: {}{near}", rule.chain, listed(names()))));
         };
-        if let Some(first) = rules.iter().position(|other| other.selector == selector) {
+        let chain = chain as u16;
+        let is_beside = |other: &Rule| of_chain(switches, other.chain) == of_chain(switches, chain);
+        if let Some(first) = rules.iter().position(|other| is_beside(other) && other.selector == selector) {
             return Err(
                 spot.mistake(format!("rule {} matches exactly the same packets ({selector}): this one never would", first + 1))
             );
         }
-        let chain = chain as u16;
         // Neither is the more specific one, some packets are meant by both, and they would go different ways.
         let ties = |other: &Rule| {
-            other.chain != chain && other.selector.specificity() == selector.specificity() && other.selector.overlaps(&selector)
+            is_beside(other)
+                && other.chain != chain
+                && other.selector.specificity() == selector.specificity()
+                && other.selector.overlaps(&selector)
         };
         if let Some(other) = rules.iter().position(ties) {
             return Err(spot.mistake(format!(
@@ -43,6 +54,11 @@ pub(super) fn read(config: &Config, clusters: &[Cluster], root: Spot<'_>) -> Res
         }
         let cluster = clusters.iter().position(|cluster| cluster.chains.contains(&chain)).unwrap_or(0);
         rules.push(Rule { selector, chain, cluster: cluster as u16 });
+    }
+    let is_idle = |switch: &&SwitchEntry| !rules.iter().any(|rule| switch.chains.contains(&rule.chain));
+    if let Some(name) = switches.iter().find(is_idle).and_then(|switch| switch.name.as_ref()) {
+        let text = format!("no rule names a chain of switch `{name}`: nothing that comes by its ports would go anywhere");
+        return Err(root.name("rules").mistake(text));
     }
     Ok(rules)
 }

@@ -83,14 +83,22 @@ impl Manager {
         if has_coordinator { Change::Asked(manager.order(order)) } else { Change::Known(answer(Err(Refusal::Away))) }
     }
 
-    /// The newest rules, in force or on their way to the switch.
+    /// The version of the rules that every switch goes by. Of several, the coordinator knows.
+    pub(super) fn rules_in_force(&self) -> u64 {
+        match self.switches.len() {
+            1 => self.host.hub.switch().rules().version(),
+            _ => self.host.hub.manager.standing().map_or(0, |standing| standing.rules),
+        }
+    }
+
+    /// The newest rules, in force or on their way to the switches.
     pub(super) fn rules_wanted(&self) -> u64 {
-        self.host.hub.manager.rules_wanted(self.host.hub.switch.rules().version())
+        self.host.hub.manager.rules_wanted(self.rules_in_force())
     }
 
     /// New rules are applied when every switch goes by them.
     pub(super) fn answer_rules(&mut self) {
-        let in_force = self.host.hub.switch.rules().version();
+        let in_force = self.rules_in_force();
         let had = self.waiting_rules.len();
         self.waiting_rules.retain(|(version, answer)| {
             if in_force >= *version {

@@ -121,7 +121,7 @@ impl Manager {
     /// Looks at the ports' devices: which of them went, came back, or changed.
     pub(super) fn look_at_devices(&mut self, now: u64) {
         self.last_device_look = now;
-        let mut is_any_up_again = false;
+        let mut up_again: Vec<u16> = Vec::new();
         for at in 0..self.ports.len() {
             let found = self.ports[at].look();
             let (name, device) = &self.port_names[at];
@@ -133,15 +133,18 @@ impl Manager {
             }
             let (is_up, mtu) = (self.ports[at].is_up(), self.ports[at].mtu());
             let (was_up, old_mtu) = std::mem::replace(&mut self.device_states[at], (is_up, mtu));
-            is_any_up_again |= is_up && !was_up;
+            if is_up && !was_up {
+                up_again.extend(self.host.switch_of(at as u8));
+            }
             if mtu != old_mtu {
                 say(&format!("port {name}: the MTU of device {device} is {mtu} now, it was {old_mtu}"));
                 self.set_mtu(at as u8, mtu);
             }
         }
         // Who is at the other end now may never have heard of the box.
-        if is_any_up_again && self.is_ready && self.host.hub.is_serving() {
-            self.host.announce(now, &mut self.out, &mut self.arena);
+        up_again.dedup();
+        for switch in up_again.into_iter().filter(|switch| self.is_ready && self.host.hub.serves(*switch)).collect::<Vec<_>>() {
+            self.host.announce(switch, now, &mut self.out, &mut self.arena);
             self.carry_out(now);
         }
     }
@@ -149,6 +152,6 @@ impl Manager {
     /// The edge cuts, or refuses, for the new MTU from now on.
     fn set_mtu(&mut self, port: u8, mtu: u16) {
         let limit = self.mtu_limits.get(usize::from(port)).copied().unwrap_or(u16::MAX);
-        self.host.edge.set_mtu(port, mtu.min(limit).min(MAX_MTU as u16));
+        self.host.set_mtu(port, mtu.min(limit).min(MAX_MTU as u16));
     }
 }

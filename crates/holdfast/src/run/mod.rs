@@ -24,7 +24,7 @@ pub use coordinator::main as coordinator_main;
 pub use host_guard::{Options, main};
 pub use runtime::main as runtime_main;
 
-use crate::config::{self, Checked, Config, ControlEntry, HostEntry};
+use crate::config::{self, Checked, Config, ControlEntry, HostEntry, SwitchEntry};
 use crate::control::remote::Limits;
 use crate::control::{self, Asked, Request, Server};
 use crate::exit::{self, Failure};
@@ -35,7 +35,7 @@ use holdfast_io::port::Port;
 use holdfast_io::process::{Clock, die_with_parent, inherited_all};
 use holdfast_io::wait::{Patience, sleep};
 use holdfast_io::{Arena, Heartbeat, Mailbox};
-use holdfast_node::address::{COORDINATOR, SWITCH, manager_of};
+use holdfast_node::address::{COORDINATOR, manager_of, switch_node};
 use holdfast_node::channel::{FabricConfig, KeyRing};
 use holdfast_node::edge::Edge;
 use holdfast_node::host::{Host, HostOut};
@@ -98,8 +98,10 @@ struct Manager {
     number: u16,
     hosts: Vec<HostEntry>,
     fabric_frames: Vec<Released<Packet>>,
-    /// When the addresses are to be announced.
-    announce_at: Vec<u64>,
+    /// The switches among which the ports are divided; most often one.
+    switches: Vec<SwitchEntry>,
+    /// When a switch's addresses are to be announced.
+    announce_at: Vec<(u16, u64)>,
     seed: u64,
     /// Under which runtimes hash their flows' keys. They tell one another hashes: of several hosts all have the same.
     flow_seed: u64,
@@ -218,10 +220,17 @@ fn random_seed() -> u64 {
     }
 }
 
-/// A life of the switch: that of its manager, or, of several hosts, the term.
-fn switch_config(config: &Config, seed: u64, incarnation: u32, fabric: FabricConfig, succeeds: bool) -> SwitchConfig {
+/// A life of a switch: that of its manager, or, of several hosts, the term.
+fn switch_config(
+    config: &Config,
+    number: u16,
+    seed: u64,
+    incarnation: u32,
+    fabric: FabricConfig,
+    succeeds: bool,
+) -> SwitchConfig {
     SwitchConfig {
-        me: Peer { node: SWITCH, incarnation },
+        me: Peer { node: switch_node(number), incarnation },
         // Tells its packets from those of the life before.
         number: incarnation as u8,
         flows: config.limits.flows,
@@ -269,7 +278,7 @@ impl Manager {
             }
         }
         let macs: Vec<_> = ports.iter().map(|port| (port.mac(), port.mtu())).collect();
-        let edge = Edge::new(checked.edge(&macs));
+        let edges = checked.edges(&macs).into_iter().map(|(config, ports)| (Edge::new(config), ports)).collect();
         let device_states = ports.iter().map(|port| (port.is_up(), port.mtu())).collect();
         let unavailable = |error: std::io::Error| {
             let what = format!("{} packet buffers: {error}; lower limits.buffers", checked.config.limits.buffers);
@@ -295,7 +304,8 @@ impl Manager {
             fabric.mtu = devices::fabric_mtu(port.as_ref(), mtus, largest, fabric.mtu, keys.is_some())?;
         }
         let detection = &checked.config.detection;
-        let mut switch = Switch::new(switch_config(&checked.config, assignment.seed, incarnation, fabric, succeeds));
+        let switch = |number| Switch::new(switch_config(&checked.config, number, assignment.seed, incarnation, fabric, succeeds));
+        let mut switches: Vec<Switch> = (0..checked.switches.len() as u16).map(switch).collect();
         let empty = holdfast_protection::Flows::new(0, 0, 0, 0);
         let may_forget = chains.iter().map(|built| built.protection.safety(&empty).may_forget).max().unwrap_or(0);
         let mut manager = holdfast_node::manager::Manager::new(
@@ -304,10 +314,12 @@ impl Manager {
         );
         let life = || keys::new_life().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("random numbers: {error}")));
         if let Some(ring) = &keys {
-            switch.fabric().authenticate(ring, life()?);
+            for switch in &mut switches {
+                switch.fabric().authenticate(ring, life()?);
+            }
             manager.fabric().authenticate(ring, life()?);
         }
-        let mut hub = Hub::new(switch, manager);
+        let mut hub = Hub::new(switches, manager);
         if !hosts.is_empty() {
             let (hosts, patience) = (hosts.len() as u16, detection.host_ms * MILLISECOND);
             hub.join(hosts, patience, now);
@@ -329,6 +341,7 @@ impl Manager {
             number,
             hosts,
             fabric_frames: Vec::with_capacity(BURST),
+            switches: checked.switches.clone(),
             announce_at: Vec::new(),
             seed: assignment.seed,
             flow_seed: if checked.hosts.is_empty() { assignment.seed } else { fnv1a(checked.config.cluster.as_bytes()) },
@@ -339,7 +352,7 @@ impl Manager {
             ports,
             workers: Vec::new(),
             next_id: 1,
-            host: Host::new(edge, hub),
+            host: Host::new(edges, hub),
             out: HostOut::default(),
             rx: Vec::with_capacity(BURST),
             drops: DropCounters::default(),
@@ -427,8 +440,8 @@ impl Manager {
             if !self.is_ready && self.host.hub.manager.is_ready() {
                 self.is_ready = true;
                 let now = self.clock.now();
-                if self.host.hub.is_serving() {
-                    self.host.announce(now, &mut self.out, &mut self.arena);
+                for switch in self.served() {
+                    self.host.announce(switch, now, &mut self.out, &mut self.arena);
                     self.carry_out(now);
                 }
                 self.has_served = true;
@@ -450,8 +463,11 @@ impl Manager {
         let mut had_work = false;
         self.link.beat();
         // What comes before the box is ready waits in the ports: there is nobody yet who could serve it.
-        let open = if self.is_ready && self.host.hub.is_serving() { self.ports.len() } else { 0 };
+        let open = if self.is_ready { self.ports.len() } else { 0 };
         for at in 0..open {
+            if !self.host.serves(at as u8) {
+                continue;
+            }
             self.ports[at].receive(BURST, &mut self.arena, &mut self.rx);
             if !self.rx.is_empty() {
                 had_work = true;
@@ -555,27 +571,43 @@ impl Manager {
                 Wish::Start(peer) => self.start(peer, now),
                 Wish::Fence(peer) => self.note_fenced(peer, now),
                 Wish::Stop(peer) => self.stop(peer),
-                Wish::Serve(term) => self.begin_to_serve(term, now),
-                Wish::Retire => {
-                    devices::say("another host serves the ports now, or the others cannot be heard: this one has stopped to")
-                }
+                Wish::Serve(switch, term) => self.begin_to_serve(switch, term, now),
+                Wish::Retire(switch) => devices::say(&format!(
+                    "another host serves {} now, or the others cannot be heard: this one has stopped to",
+                    self.ports_of(switch)
+                )),
             }
         }
     }
 
-    /// This host's turn has come: the switch's next life begins here, and the ports' addresses are here.
-    fn begin_to_serve(&mut self, term: u32, now: u64) {
-        let config = switch_config(&self.config, self.seed, term, self.fabric_config, true);
+    /// The ports of a switch, in words.
+    fn ports_of(&self, switch: u16) -> String {
+        match self.switches.get(usize::from(switch)).and_then(|switch| switch.name.as_ref()) {
+            Some(name) => format!("the ports of switch {name}"),
+            None => "the ports".to_owned(),
+        }
+    }
+
+    /// The numbers of the switches that live here.
+    fn served(&self) -> Vec<u16> {
+        (0..self.switches.len() as u16).filter(|switch| self.host.hub.serves(*switch)).collect()
+    }
+
+    /// This host's turn has come: a switch's next life begins here, and its ports' addresses are here.
+    fn begin_to_serve(&mut self, number: u16, term: u32, now: u64) {
+        let config = switch_config(&self.config, number, self.seed, term, self.fabric_config, true);
         let mut switch = Switch::new(config);
         if let Some(ring) = &self.keys {
             match keys::new_life() {
                 Ok(life) => switch.fabric().authenticate(ring, life),
                 // Without it nobody would understand the switch; the next manager tries again.
-                Err(error) => return devices::say(&format!("this host is to serve the ports and cannot: {error}")),
+                Err(error) => {
+                    return devices::say(&format!("this host is to serve {} and cannot: {error}", self.ports_of(number)));
+                }
             }
         }
         // What came by the ports meanwhile was for another host.
-        for port in &mut self.ports {
+        for (_, port) in (0u8..).zip(&mut self.ports).filter(|(at, _)| self.host.switch_of(*at) == Some(number)) {
             // More than a device keeps comes only while it is looked at.
             for _ in 0..MOST_STALE / BURST {
                 port.receive(BURST, &mut self.arena, &mut self.rx);
@@ -586,8 +618,9 @@ impl Manager {
             }
         }
         self.host.hub.begin(switch);
-        devices::say(&format!("this host serves the ports now, in term {term}"));
-        self.announce_at = ANNOUNCE_AFTER.iter().map(|after| now + after).collect();
+        devices::say(&format!("this host serves {} now, in term {term}", self.ports_of(number)));
+        self.announce_at.retain(|(switch, _)| *switch != number);
+        self.announce_at.extend(ANNOUNCE_AFTER.iter().map(|after| (number, now + after)));
     }
 
     /// Tells the neighbours, again and again for a while, that the addresses are here now.
@@ -595,10 +628,14 @@ impl Manager {
         if !self.is_ready {
             return;
         }
-        let left = self.announce_at.len();
-        self.announce_at.retain(|due| *due > now);
-        if self.announce_at.len() < left && self.host.hub.is_serving() {
-            self.host.announce(now, &mut self.out, &mut self.arena);
+        if self.announce_at.is_empty() {
+            return;
+        }
+        let due = |switch: &u16| self.announce_at.iter().any(|(of, due)| of == switch && *due <= now);
+        let due: Vec<u16> = self.served().into_iter().filter(due).collect();
+        self.announce_at.retain(|(_, due)| *due > now);
+        for switch in due {
+            self.host.announce(switch, now, &mut self.out, &mut self.arena);
             self.carry_out(now);
         }
     }
@@ -613,8 +650,9 @@ impl Manager {
         if may_sleep {
             let mut fds: Vec<BorrowedFd<'_>> = vec![wake];
             fds.extend(self.fabric_port.iter().filter_map(|port| port.wait_fd()));
-            if self.is_ready && self.host.hub.is_serving() {
-                fds.extend(self.ports.iter().filter_map(|port| port.wait_fd()));
+            if self.is_ready {
+                let served = (0u8..).zip(&self.ports).filter(|(at, _)| self.host.serves(*at));
+                fds.extend(served.filter_map(|(_, port)| port.wait_fd()));
             }
             fds.push(self.link.fd());
             fds.extend(self.workers.iter().map(|worker| worker.port.wait_fd()));
@@ -656,9 +694,10 @@ impl Manager {
                     serde_json::json!({ "version": control::VERSION, "error": "other rules were applied meanwhile: try again" })
                 }
             }
-            Request::Trace { selector, count } => match selector.parse() {
+            Request::Trace { selector, count } => match selector.parse::<holdfast_wire::selector::Selector>() {
                 Ok(selector) => {
-                    self.host.hub.switch.set_trace(selector, count.min(10_000));
+                    let count = count.min(10_000);
+                    self.host.hub.serving_mut().for_each(|switch| switch.set_trace(selector.clone(), count));
                     serde_json::json!({ "version": control::VERSION })
                 }
                 Err(error) => serde_json::json!({ "version": control::VERSION, "error": format!("{error}") }),
@@ -674,7 +713,7 @@ impl Manager {
                 }
             }
             Request::Traces => {
-                self.traces.append(&mut self.host.hub.switch.traces);
+                self.host.hub.serving_mut().for_each(|switch| self.traces.append(&mut switch.traces));
                 self.traces.append(&mut self.host.hub.manager.traces);
                 self.traces.sort_by_key(|step| (step.stamp, step.stage));
                 // What happened at a runtime comes with its next report: a packet's way is shown when it is whole.

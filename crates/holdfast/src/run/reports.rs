@@ -2,7 +2,7 @@
 
 use super::Manager;
 use crate::status::{self, Failover, Port, Process, Protected, Status};
-use holdfast_node::address::{COORDINATOR, SWITCH};
+use holdfast_node::address::{COORDINATOR, switch_node};
 use holdfast_node::message::{self, FlowInfo, MemberState};
 use holdfast_wire::{DropCounters, DropReason};
 use serde_json::{Value, json};
@@ -89,19 +89,19 @@ impl Manager {
         let standing = manager.standing();
         let is_serving = self.host.hub.is_serving();
         let pid = std::process::id();
-        let mut own = self.host.edge.drops().clone();
+        let mut own = self.host.edge_drops();
         own.add(self.host.hub.drops());
         own.add(&self.drops);
         for port in self.ports.iter().chain(&self.fabric_port) {
             own.add(port.drops());
         }
-        let switch = &self.host.hub.switch;
         let role = |role: &str, id: u16, flows: u64, packets: u64, drops: &DropCounters| Process {
             role: role.to_owned(),
             id,
             incarnation: self.incarnation.into(),
             pid,
             host: host.clone(),
+            name: None,
             cluster: None,
             state: status::STATE_RUNNING.to_owned(),
             flows,
@@ -117,16 +117,20 @@ impl Manager {
             Process { incarnation: 1, pid: self.parent, ..role("guard", 0, 0, 0, &DropCounters::default()) },
             role("manager", manager.node(), 0, 0, &own),
         ];
-        match standing.map(|standing| standing.serving).filter(|_| !is_serving) {
-            None => processes.push(Process { ..role("switch", SWITCH, switch.len() as u64, switch.packets(), switch.drops()) }),
-            // What it does there it says there.
-            Some(serving) => processes.push(Process {
-                incarnation: 0,
-                pid: 0,
-                host: name_of(serving),
-                ..role("switch", SWITCH, 0, 0, &DropCounters::default())
-            }),
+        for ((switch, entry), number) in self.host.hub.switches().zip(&self.switches).zip(0u16..) {
+            let serving = standing.and_then(|standing| standing.serving.get(usize::from(number))).copied();
+            let named = |process: Process| Process { name: entry.name.clone(), ..process };
+            let role =
+                |flows, packets, drops: &DropCounters| role(status::ROLE_SWITCH, switch_node(number), flows, packets, drops);
+            processes.push(named(match serving.filter(|_| !self.host.hub.serves(number)) {
+                None => role(switch.len() as u64, switch.packets(), switch.drops()),
+                // What it does there it says there.
+                Some(serving) => {
+                    Process { incarnation: 0, pid: 0, host: name_of(serving), ..role(0, 0, &DropCounters::default()) }
+                }
+            }));
         }
+        let serves_all = self.served().len() == self.switches.len();
         let coordinator = self.workers.iter().find(|worker| worker.peer.node == COORDINATOR);
         let coordinator_drops = manager.coordinator_drops();
         all.add(&coordinator_drops);
@@ -180,6 +184,7 @@ impl Manager {
                 incarnation: member.incarnation.into(),
                 pid: worker.map_or(0, |worker| worker.pid()),
                 host: name_of(member.host),
+                name: None,
                 cluster: self.cluster_names.get(usize::from(member.cluster)).cloned(),
                 state: match member.state {
                     MemberState::Starting => "starting",
@@ -190,8 +195,11 @@ impl Manager {
                     MemberState::Failed => "failed",
                 }
                 .to_owned(),
-                // The switch knows now what a runtime reports with its next heartbeat.
-                flows: if is_serving { switch.routes_to(member.peer()) as u64 } else { report.flows },
+                // The switches know now what a runtime reports with its next heartbeat.
+                flows: match serves_all {
+                    true => self.host.hub.serving().map(|switch| switch.routes_to(member.peer()) as u64).sum(),
+                    false => report.flows,
+                },
                 packets: report.packets,
                 drops: named(&drops),
             });
@@ -245,7 +253,7 @@ impl Manager {
                     name: (*name).to_owned(),
                     state: match standing {
                         Some(standing) if standing.hosts & 1 << number == 0 => status::STATE_AWAY,
-                        Some(standing) if standing.serving == number => status::STATE_SERVING,
+                        Some(standing) if standing.serving.contains(&number) => status::STATE_SERVING,
                         Some(_) => status::STATE_RUNNING,
                         None => status::STATE_AWAY,
                     }
@@ -262,9 +270,9 @@ impl Manager {
             copies_differed: manager.status().map(|status| status.report.differed).sum(),
             ports: ports.collect(),
             rules: is_serving.then(|| status::Rules {
-                version: switch.rules().version(),
-                count: switch.rules().rules().len(),
-                in_force: switch.rules().version() == self.rules_wanted(),
+                version: self.rules_in_force(),
+                count: self.host.hub.serving().map(|switch| switch.rules().rules().len()).sum(),
+                in_force: self.rules_in_force() == self.rules_wanted(),
             }),
             election,
             failovers: failovers.collect(),

@@ -34,7 +34,7 @@ pub fn main() -> Result<(), Failure> {
     let chains = config::chains(&assignment.file, &assignment.text, &checked.config).map_err(mistake)?;
     let specs = chains
         .into_iter()
-        .map(|built| ChainSpec { name: built.name, chain: built.chain, protection: built.protection })
+        .map(|built| ChainSpec { name: built.name, switch: built.switch, chain: built.chain, protection: built.protection })
         .collect();
     let runtime_config = RuntimeConfig {
         me: Peer { node: assignment.role.node, incarnation: assignment.incarnation },

@@ -1,13 +1,13 @@
 //! Virtual clusters, and the rules that send flows to them.
 //!
 //! A virtual cluster is the runtimes that serve a set of chains. What one runtime knows of others, where replicas lie, who recovers whom and
-//! who leases from a pool all stay inside it. The rules are the coordinator's: every switch gets them as messages, says which version it goes
+//! who leases from a pool all stay inside it. The rules are the coordinator's: every switch gets those of its chains as messages, says which version it goes
 //! by, and gets them again if that is not the newest.
 
 use super::ledger::{Ledger, newer};
 use super::memory::Entry;
 use super::{Coordinator, Scaling};
-use crate::address::NodeId;
+use crate::address::{NodeId, switch_number};
 use crate::message::Control;
 use crate::rules::{Rule, RuleSet};
 use holdfast_protection::Peer;
@@ -46,9 +46,10 @@ impl Coordinator {
         self.memory.rules.version()
     }
 
-    /// The oldest version that a switch goes by; 0 while there is no switch that could.
+    /// The oldest version that a switch goes by; 0 while one is missing.
     pub fn rules_in_force(&self) -> u64 {
-        self.switches.iter().map(|(_, version)| *version).min().unwrap_or(0)
+        let are_all_there = self.switches.len() == self.memory.services.len();
+        self.switches.iter().map(|(_, version)| *version).min().filter(|_| are_all_there).unwrap_or(0)
     }
 
     fn renew_rules(&mut self, rules: RuleSet) {
@@ -60,7 +61,10 @@ impl Coordinator {
     }
 
     fn push_rules(&mut self, to: NodeId) {
-        let messages = self.memory.rules.messages(self.fabric.max_record());
+        // A rule counts at the switch of its chain.
+        let memory = &self.memory;
+        let rules = memory.rules.of_chains(|chain| switch_number(to) == Some(memory.switch_of(chain)));
+        let messages = rules.messages(self.fabric.max_record());
         self.pending.extend(messages.into_iter().map(|message| (to, message)));
     }
 
@@ -74,9 +78,9 @@ impl Coordinator {
     }
 
     /// A switch says which rules it goes by. One that has just started has none.
-    pub(super) fn handle_rules_in_force(&mut self, from: Peer, version: u64) {
-        if self.memory.switch_life != from.incarnation {
-            self.record(Entry::Switch { life: from.incarnation });
+    pub(super) fn handle_rules_in_force(&mut self, from: Peer, switch: u16, version: u64) {
+        if self.memory.services[usize::from(switch)].switch_life != from.incarnation {
+            self.record(Entry::Switch { switch, life: from.incarnation });
         }
         match self.switches.iter_mut().find(|(switch, _)| switch.node == from.node) {
             Some(known) => *known = (from, version),
@@ -86,11 +90,12 @@ impl Coordinator {
             // It has just started. Who is there now it learns behind who was.
             let dead = self.memory.recoveries.iter().filter(|recovery| recovery.is_open());
             let dead = dead.map(|recovery| recovery.failover.dead).collect();
-            let epoch = self.memory.ledgers.iter().filter_map(Ledger::newest_epoch).reduce(newer).unwrap_or(0);
+            let its = self.memory.ledgers.iter().filter(|ledger| self.memory.switch_of(ledger.id.chain) == switch);
+            let epoch = its.filter_map(Ledger::newest_epoch).reduce(newer).unwrap_or(0);
             self.pending.push((from.node, Control::Recovering { dead, epoch }));
             self.pending.push((from.node, self.view_of_switch()));
             // What its earlier lives were told it has not heard.
-            self.swept.clear();
+            self.swept.retain(|swept| swept.switch != from.node);
             self.tell_sweeps();
         }
         let newest = self.memory.rules.version();

@@ -1,15 +1,17 @@
-//! Several hosts: whose managers are there, which of them serves the ports, and who may speak there.
+//! Several hosts: whose managers are there, which of them serve which ports, and who may speak there.
 //!
 //! Theory of operation. A manager is *known* when it has told, in this life of the coordinator, which processes it has; processes are started on known hosts only.
-//! One host serves the ports in a term ([`quorum`](crate::quorum)). The coordinator begins another term when the host that serves is not heard
-//! for a patience, or says that it does not serve although it knows of the term. Whoever lived on a host that is not heard is given up with it.
+//! The ports are divided among switches, most often a single one. One host serves the ports of a switch in a term ([`quorum`](crate::quorum)). The coordinator begins
+//! another term when the host that serves is not heard for a patience, or says that it does not serve although it knows of the term. A switch is where the
+//! configuration wants it as long as that host may serve when it is looked for one; else where the fewest are. What has moved does not move back before it must.
+//! Whoever lived on a host that is not heard is given up with it.
 //!
-//! A runtime is fenced where packets leave: by the manager that serves, wherever the runtime's own host is. That one is asked too, so that its process
-//! ends, but not waited for.
+//! A runtime is fenced where packets leave: by every manager that serves a switch, wherever the runtime's own host is, because flows of each of them may be there. It
+//! has failed when all of them have said so. Its own host's is asked too, so that its process ends, but not waited for.
 
-use super::memory::Entry;
+use super::memory::{Entry, Serving};
 use super::{Cause, Coordinator, MemberState};
-use crate::address::{NodeId, SWITCH, host_of, manager_of};
+use crate::address::{NodeId, host_of, manager_of, switch_node};
 use crate::message::{Beat, Control};
 use crate::quorum::is_majority;
 use holdfast_protection::Peer;
@@ -23,11 +25,22 @@ pub struct HostConfig {
     pub has_runtimes: bool,
 }
 
+/// A switch of the cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SwitchPlace {
+    /// The chains on its ports, counted from 0. Of an only switch none are named: it has all.
+    pub chains: Vec<u16>,
+    /// The host that is to serve it if it can.
+    pub host: Option<u16>,
+}
+
 /// The hosts of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostsConfig {
     /// In the order of their numbers.
     pub hosts: Vec<HostConfig>,
+    /// The switches among which the ports are divided, in the order of their numbers.
+    pub switches: Vec<SwitchPlace>,
     /// See [`Quorum`](crate::quorum::Quorum), ns.
     pub patience: u64,
 }
@@ -35,7 +48,18 @@ pub struct HostsConfig {
 impl HostsConfig {
     /// Everything is on one host.
     pub fn one() -> HostsConfig {
-        HostsConfig { hosts: vec![HostConfig { has_ports: true, has_runtimes: true }], patience: 300_000_000 }
+        HostsConfig {
+            hosts: vec![HostConfig { has_ports: true, has_runtimes: true }],
+            switches: vec![SwitchPlace::default()],
+            patience: 300_000_000,
+        }
+    }
+
+    /// The services, before anybody is known.
+    pub(super) fn services(&self) -> Vec<Serving> {
+        let host = self.hosts.iter().position(|host| host.has_ports).unwrap_or(0) as u16;
+        let service = |place: &SwitchPlace| Serving { chains: place.chains.clone(), host, life: 0, term: 0, switch_life: 0 };
+        self.switches.iter().map(service).collect()
     }
 
     /// The hosts of runtimes, in the order of their places: by turns.
@@ -68,10 +92,26 @@ impl Coordinator {
     /// It is on this host, and not on the first. Said before anything is decided.
     pub fn live_on(&mut self, host: u16) {
         self.own_host = host;
-        if self.memory.term == 0 {
-            let may_serve = |host: &u16| self.config.hosts.hosts[usize::from(*host)].has_ports;
-            self.memory.serving_host = self.in_order().find(may_serve).unwrap_or(0);
+        self.place_services();
+    }
+
+    /// Says who is to serve first, as long as nobody has.
+    pub(super) fn place_services(&mut self) {
+        if self.memory.services.iter().all(|service| service.term == 0) {
+            let may_serve = |coordinator: &Coordinator, host| coordinator.config.hosts.hosts[usize::from(host)].has_ports;
+            for switch in 0..self.memory.services.len() {
+                let before = &self.memory.services[..switch];
+                self.memory.services[switch].host = self.choose(switch, before, |host| may_serve(self, host)).unwrap_or(0);
+            }
         }
+    }
+
+    /// Which of these hosts is to serve a switch beside those services: the one that the configuration names, or one that serves the fewest.
+    fn choose(&self, switch: usize, beside: &[Serving], may_serve: impl Fn(u16) -> bool) -> Option<u16> {
+        let preferred = self.config.hosts.switches[switch].host;
+        let count = |host: &u16| beside.iter().filter(|service| service.host == *host).count();
+        let any = || self.in_order().filter(|host| may_serve(*host)).min_by_key(count);
+        preferred.filter(|host| may_serve(*host)).or_else(any)
     }
 
     /// The hosts in the order in which they are to serve: the coordinator's own is the last, so that both do not fail together.
@@ -80,15 +120,18 @@ impl Coordinator {
         (0..count).filter(move |host| *host != own).chain([own])
     }
 
-    /// The manager that serves the ports.
-    pub(super) fn serving_manager(&self) -> NodeId {
-        manager_of(self.memory.serving_host)
+    /// The hosts that serve ports.
+    pub(super) fn serving_hosts(&self) -> Vec<u16> {
+        let mut hosts: Vec<u16> = self.memory.services.iter().map(|service| service.host).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        hosts
     }
 
     /// The manager of the host where a node's process is.
     pub(super) fn manager_for(&self, node: NodeId) -> NodeId {
         let place = self.memory.places.iter().find(|place| place.member.node == node);
-        place.map_or(self.serving_manager(), |place| manager_of(place.member.host))
+        manager_of(place.map_or(self.memory.services[0].host, |place| place.member.host))
     }
 
     /// The managers that are there.
@@ -97,9 +140,9 @@ impl Coordinator {
         known.map(|(_, number)| manager_of(number)).collect()
     }
 
-    /// The manager that serves has not told yet who lives.
+    /// A manager that serves has not told yet who lives.
     pub(super) fn is_waiting_for_manager(&self) -> bool {
-        !self.hosts[usize::from(self.memory.serving_host)].is_known
+        self.memory.services.iter().any(|service| !self.is_there(service.host))
     }
 
     /// Everyone whose place is on a host that is there.
@@ -136,14 +179,24 @@ impl Coordinator {
         }
         self.tell_service(self.last_turn);
         self.tell_managers();
+        // What it was asked before may be lost.
+        let is_asked =
+            |at: &usize| self.hearings[*at].suspected.is_some() && self.memory.places[*at].member.state != MemberState::Failed;
+        for at in (0..self.hearings.len()).filter(is_asked).collect::<Vec<_>>() {
+            self.fence(at);
+        }
         self.admit();
     }
 
     fn tell_service(&mut self, now: u64) {
         self.refreshed_at = now;
-        let (host, term, life) = (self.memory.serving_host, self.memory.term, self.memory.serving_life);
         for node in self.managers() {
-            self.pending.push((node, Control::Serve { host, term, life }));
+            let services = self.memory.services.iter().zip(0..);
+            let serve = |(service, switch): (&Serving, u16)| {
+                let Serving { host, term, life, .. } = *service;
+                (node, Control::Serve { switch, host, term, life })
+            };
+            self.pending.extend(services.map(serve));
         }
     }
 
@@ -152,22 +205,24 @@ impl Coordinator {
         if self.is_joined() {
             let peers: Vec<Peer> = self.managers().into_iter().filter_map(|node| self.fabric.peer(node)).collect();
             let runtimes: Vec<NodeId> = self.memory.serving().map(|peer| peer.node).collect();
-            let message = Control::Managers { serving: self.memory.serving_host, peers };
+            let serving = self.memory.services.iter().map(|service| service.host).collect();
+            let message = Control::Managers { serving, peers };
             self.pending.extend(runtimes.into_iter().map(|node| (node, message.clone())));
         }
     }
 
-    /// The manager that serves is told who of other hosts may speak. Not who is about to be fenced.
+    /// The managers that serve are told who of other hosts may speak. Not who is about to be fenced.
     pub(super) fn admit(&mut self) {
         if !self.is_joined() || self.is_waiting_for_manager() {
             return;
         }
-        let serving = self.memory.serving_host;
-        let may_speak = self.memory.places.iter().zip(&self.hearings).filter(|(place, hearing)| {
-            place.member.host != serving && place.member.state != MemberState::Failed && hearing.suspected.is_none()
-        });
-        let peers = may_speak.map(|(place, _)| place.member.peer()).collect();
-        self.pending.push((self.serving_manager(), Control::Admit { peers }));
+        for serving in self.serving_hosts() {
+            let may_speak = self.memory.places.iter().zip(&self.hearings).filter(|(place, hearing)| {
+                place.member.host != serving && place.member.state != MemberState::Failed && hearing.suspected.is_none()
+            });
+            let peers = may_speak.map(|(place, _)| place.member.peer()).collect();
+            self.pending.push((manager_of(serving), Control::Admit { peers }));
+        }
     }
 
     /// More than half of the hosts are heard, and its own is connected to as many, both ways. Without that it is this coordinator that is cut off: it gives
@@ -233,9 +288,12 @@ impl Coordinator {
             self.tell_managers();
         }
         self.give_up(&lost);
-        if !self.is_served(now) {
-            self.serve_elsewhere(now);
-        } else if now.saturating_sub(self.refreshed_at) > patience {
+        let switches = 0..self.memory.services.len() as u16;
+        let (served, unserved): (Vec<u16>, Vec<u16>) = switches.partition(|switch| self.is_served(*switch, now));
+        for switch in unserved {
+            self.serve_elsewhere(switch, now);
+        }
+        if !served.is_empty() && now.saturating_sub(self.refreshed_at) > patience {
             // By this the managers know, too, that there is a coordinator.
             self.tell_service(now);
         }
@@ -270,19 +328,22 @@ impl Coordinator {
         self.hosts[usize::from(host)].heard_at.is_none() && !self.is_soon_after(self.began_at, now)
     }
 
-    /// The host that is to serve does, or may be about to.
-    fn is_served(&self, now: u64) -> bool {
-        let (term, count) = (self.memory.term, self.hosts.len() as u16);
-        match &self.hosts[usize::from(self.memory.serving_host)].beat {
-            _ if term == 0 => false,
-            None => self.is_soon_after(self.began_at, now),
+    /// The host that is to serve a switch does, or may be about to.
+    fn is_served(&self, switch: u16, now: u64) -> bool {
+        let at = usize::from(switch);
+        let (Serving { host, term, life, .. }, count) = (&self.memory.services[at], self.hosts.len() as u16);
+        let Some(beat) = self.hosts[usize::from(*host)].beat.as_ref().filter(|_| *term > 0) else {
+            return *term > 0 && self.is_soon_after(self.began_at, now);
+        };
+        let service = beat.services.get(at).copied().unwrap_or_default();
+        match service {
             // The manager that was to serve is no more. Each term is one life of the switch: the next manager cannot go on with it.
-            Some(_) if self.manager_life(self.memory.serving_host) != self.memory.serving_life => false,
-            Some(beat) if beat.term > term => false,
-            Some(beat) if beat.term == term && !beat.serves => {
-                is_majority(beat.connected, count) && self.is_soon_after(self.given_at, now)
+            _ if self.manager_life(*host) != *life => false,
+            service if service.term > *term => false,
+            service if service.term == *term && !service.serves => {
+                is_majority(beat.connected, count) && self.is_soon_after(self.given_at[at], now)
             }
-            Some(_) => true,
+            _ => true,
         }
     }
 
@@ -291,47 +352,56 @@ impl Coordinator {
         self.fabric.peer(manager_of(host)).map_or(0, |peer| peer.incarnation)
     }
 
-    /// Service is given to a host.
-    pub(super) fn give_service(&mut self, host: u16, now: u64) {
-        let highest = self.hosts.iter().filter_map(|known| known.beat.as_ref()).map(|beat| beat.term).max().unwrap_or(0);
-        let term = self.memory.term.max(highest) + 1;
+    /// Service of a switch is given to a host.
+    pub(super) fn give_service(&mut self, switch: u16, host: u16, now: u64) {
+        let at = usize::from(switch);
+        let heard = self.hosts.iter().filter_map(|known| known.beat.as_ref()).filter_map(|beat| beat.services.get(at));
+        let highest = heard.map(|service| service.term).max().unwrap_or(0);
+        let term = self.memory.services[at].term.max(highest) + 1;
         let life = self.manager_life(host);
-        self.record(Entry::Serves { host, term, life });
-        self.given_at = now;
+        self.record(Entry::Serves { switch, host, term, life });
+        self.given_at[at] = now;
         self.tell_service(now);
         self.tell_managers();
     }
 
-    /// Another host, or the same anew, is to serve: one that has ports and is connected to more than half of all.
-    fn serve_elsewhere(&mut self, now: u64) {
+    /// Another host, or the same anew, is to serve a switch: one that has ports and is connected to more than half of all.
+    fn serve_elsewhere(&mut self, switch: u16, now: u64) {
         let count = self.hosts.len() as u16;
-        let may_serve = |host: &u16| {
-            let known = &self.hosts[usize::from(*host)];
+        let may_serve = |host: u16| {
+            let known = &self.hosts[usize::from(host)];
             let is_connected = known.beat.as_ref().is_some_and(|beat| is_majority(beat.connected, count));
-            known.is_known && is_connected && self.config.hosts.hosts[usize::from(*host)].has_ports
+            known.is_known && is_connected && self.config.hosts.hosts[usize::from(host)].has_ports
         };
-        let serving = self.memory.serving_host;
-        let Some(host) = [serving].into_iter().chain(self.in_order()).find(may_serve) else { return };
+        let at = usize::from(switch);
+        let services = &self.memory.services;
+        let (serving, term) = (services[at].host, services[at].term);
+        let beside: Vec<Serving> =
+            services.iter().zip(0..).filter(|(_, other)| *other != switch).map(|(one, _)| one.clone()).collect();
+        let chosen = if may_serve(serving) { Some(serving) } else { self.choose(at, &beside, may_serve) };
+        let Some(host) = chosen else { return };
         // They begin together: the first one may need a moment longer.
-        if self.memory.term == 0 && host != serving && now.saturating_sub(self.began_at) < self.config.start_timeout {
+        if term == 0 && host != serving && now.saturating_sub(self.began_at) < self.config.start_timeout {
             return;
         }
-        self.give_service(host, now);
+        self.give_service(switch, host, now);
         // Whoever was to be fenced is fenced where packets leave now; those of a host that is gone go with it.
         for at in 0..self.memory.places.len() {
             let member = self.memory.places[at].member;
             if member.state == MemberState::Failed {
                 continue;
             }
-            let cause = self.hearings[at].suspected.take();
-            if let Some(cause) = cause.or(self.is_gone(member.host, now).then_some(Cause::Hung)) {
-                self.suspect(at, cause);
+            if self.hearings[at].suspected.is_some() {
+                self.fence(at);
+            } else if self.is_gone(member.host, now) {
+                self.suspect(at, Cause::Hung);
             }
         }
         self.admit();
         // The switch there knows nobody: what it is told it asks for.
-        self.pending.retain(|(node, _)| *node != SWITCH);
-        self.switches.retain(|(switch, _)| switch.node != SWITCH);
+        let node = switch_node(switch);
+        self.pending.retain(|(to, _)| *to != node);
+        self.switches.retain(|(known, _)| known.node != node);
     }
 
     /// When [`Coordinator::look_after_hosts`] is due next.

@@ -4,7 +4,7 @@
 //! who lives before anything else that it says is believed ([`Coordinator::present`]).
 
 use super::hosts::Known;
-use super::memory::{Entry, Place};
+use super::memory::{Entry, Place, Serving};
 use super::{Cause, Coordinator, MemberState};
 use crate::address::{MANAGER, manager_of};
 use crate::message::{Control, Failover, Standing};
@@ -25,7 +25,8 @@ impl Coordinator {
             spare: self.memory.places.iter().filter(|place| place.is_spare).map(|place| place.member.node).collect(),
             drops: self.drops.iter().map(|(reason, count)| (reason as u8, count)).collect(),
             hosts: self.hosts_that(|host| host.is_known),
-            serving: self.memory.serving_host,
+            serving: self.memory.services.iter().map(|service| service.host).collect(),
+            rules: self.rules_in_force(),
             coordinator: self.own_host,
             survives_host: self.survives_host(),
         };
@@ -98,33 +99,40 @@ impl Coordinator {
         let Some(known) = self.hosts.get_mut(usize::from(host)) else { return };
         *known = Known::default();
         self.forget_told();
-        let serves = host == self.memory.serving_host;
-        if serves && self.memory.term > 0 {
-            // Each term is one life of the switch.
-            self.give_service(host, self.last_turn);
+        let serving = self.serving_hosts();
+        // Each term is one life of the switch.
+        let begun = |(service, _): &(&Serving, u16)| service.host == host && service.term > 0;
+        let served: Vec<u16> = self.memory.services.iter().zip(0..).filter(begun).map(|(_, switch)| switch).collect();
+        for switch in served {
+            self.give_service(switch, host, self.last_turn);
         }
+        // If packets leave elsewhere too, somebody there has been asked to fence whoever is suspected.
+        let may_be_fenced = serving.iter().any(|serving| *serving != host);
         for (place, hearing) in self.memory.places.iter().zip(&mut self.hearings) {
-            if serves || place.member.host == host {
+            hearing.fenced.retain(|(by, _)| *by != host);
+            if !may_be_fenced && (serving.contains(&host) || place.member.host == host) {
+                // Who is silent is given up, and fenced, anew.
                 hearing.suspected = None;
             }
         }
-        // Who is silent is given up, and fenced, anew.
-        self.late_ends.clear();
         self.ask_manager(manager_of(host));
         self.stop_again();
     }
 
-    /// A manager says that nothing comes any more of a runtime. Where packets leave, that is so; where only its process was, it still has to be fenced.
+    /// A manager says that nothing comes any more of a runtime. It is over when that is so wherever packets leave; where only its process was, it still has to be fenced.
     fn handle_ended(&mut self, host: u16, peer: Peer, flows: Option<u64>, now: u64) {
-        if host == self.memory.serving_host {
-            return self.ended(peer, flows, now);
+        let Some(at) = self.at(peer).filter(|at| self.memory.places[*at].member.state != MemberState::Failed) else { return };
+        let is_asked = self.memory.places[at].member.host == host || self.serving_hosts().contains(&host);
+        if !is_asked {
+            return;
         }
-        let is_of_host = |at: &usize| self.memory.places[*at].member.host == host;
-        if let Some(at) = self.at(peer).filter(is_of_host)
-            && self.memory.places[at].member.state != MemberState::Failed
-        {
+        let hearing = &mut self.hearings[at];
+        hearing.fenced.retain(|(by, _)| *by != host);
+        hearing.fenced.push((host, flows));
+        if hearing.suspected.is_none() {
             self.suspect(at, Cause::Exited);
         }
+        self.settle_ends(now);
     }
 
     /// Who lives. Of the others those have died meanwhile that this coordinator, or one before it, has started.

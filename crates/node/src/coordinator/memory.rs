@@ -8,7 +8,7 @@
 //! What is not here is learned again: reports, who was heard when, who was asked for spare blocks.
 
 use super::{Ledger, SECOND};
-use crate::address::NodeId;
+use crate::address::{NodeId, switch_node, switch_number};
 use crate::message::{Cause, Control, Drain, Failover, Member, MemberState, Ordered, PoolId};
 use crate::rules::RuleSet;
 use holdfast_protection::Peer;
@@ -47,8 +47,8 @@ pub(super) struct Place {
 pub(super) struct Recovery {
     pub(super) failover: Failover,
     pub(super) waiting: Vec<Peer>,
-    /// Those of them of whom nothing is missing but what waits until others who failed have been swept.
-    stuck: Vec<Peer>,
+    /// Those of them of whom nothing is missing but what waits, at these switches, until others who failed have been swept.
+    stuck: Vec<(Peer, Vec<NodeId>)>,
     /// Who is asked when these have reported, one group after the other: what the later ones have may be older. A replica lies on another host if there
     /// is one, and those that are leaving get none. Runtimes know of this order.
     later: VecDeque<Vec<Peer>>,
@@ -72,8 +72,21 @@ impl Recovery {
 
     /// All who have been asked have reported, or wait for others.
     fn is_stuck(&self) -> bool {
-        self.waiting.iter().all(|peer| self.stuck.contains(peer))
+        self.waiting.iter().all(|peer| self.stuck.iter().any(|(stuck, _)| stuck == peer))
     }
+}
+
+/// Who serves the ports of a switch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Serving {
+    /// The switch's chains. Of a box's only one none are named: it has all.
+    pub(super) chains: Vec<u16>,
+    pub(super) host: u16,
+    /// The incarnation of that host's manager.
+    pub(super) life: u32,
+    pub(super) term: u32,
+    /// The incarnation of the switch that has spoken last.
+    pub(super) switch_life: u32,
 }
 
 /// See the module.
@@ -88,13 +101,8 @@ pub(super) struct Memory {
     pub(super) recoveries: Vec<Recovery>,
     pub(super) drains: Vec<Drain>,
     pub(super) rules: RuleSet,
-    /// The host that serves the ports, and its term.
-    pub(super) serving_host: u16,
-    /// The incarnation of that host's manager.
-    pub(super) serving_life: u32,
-    pub(super) term: u32,
-    /// The incarnation of the switch that has spoken last.
-    pub(super) switch_life: u32,
+    /// Per switch, who serves its ports.
+    pub(super) services: Vec<Serving>,
     /// The chains of every virtual cluster.
     pub(super) chains: Vec<Vec<u16>>,
 }
@@ -132,10 +140,10 @@ pub(super) enum Entry {
     Wants { peer: Peer, pool: PoolId },
     /// New rules.
     Rules { rules: RuleSet },
-    /// The ports are to be served by a host.
-    Serves { host: u16, term: u32, life: u32 },
-    /// This life of the switch has spoken. What waits has been said of an earlier one.
-    Switch { life: u32 },
+    /// The ports of a switch are to be served by a host.
+    Serves { switch: u16, host: u16, term: u32, life: u32 },
+    /// This life of a switch has spoken. What waits there has been said of an earlier one.
+    Switch { switch: u16, life: u32 },
     /// An incarnation was seen that nobody remembers: none up to it is given again.
     Seen { incarnation: u32 },
 }
@@ -159,6 +167,17 @@ impl Memory {
     pub(super) fn running_in(&self, cluster: u16) -> impl Iterator<Item = Peer> + '_ {
         let there = self.places.iter().filter(move |place| place.member.cluster == cluster);
         there.filter(|place| place.member.state == MemberState::Running).map(|place| place.member.peer())
+    }
+
+    /// The incarnation of the switch with this node that has spoken last.
+    fn switch_life(&self, switch: NodeId) -> Option<u32> {
+        let service = switch_number(switch).and_then(|number| self.services.get(usize::from(number)));
+        service.map(|service| service.switch_life)
+    }
+
+    /// The switch on whose ports a chain's flows come and go, counted from 0.
+    pub(super) fn switch_of(&self, chain: u16) -> u16 {
+        self.services.iter().position(|service| service.chains.contains(&chain)).unwrap_or(0) as u16
     }
 
     /// The virtual cluster that serves a chain.
@@ -276,11 +295,20 @@ impl Memory {
             }
             Entry::Wants { peer, pool } => self.wants(*peer, *pool),
             Entry::Rules { rules } => self.rules.clone_from(rules),
-            Entry::Switch { life } => {
-                self.switch_life = *life;
-                self.recoveries.iter_mut().for_each(|recovery| recovery.stuck.clear());
+            Entry::Switch { switch, life } => {
+                if let Some(service) = self.services.get_mut(usize::from(*switch)) {
+                    service.switch_life = *life;
+                }
+                let node = switch_node(*switch);
+                for recovery in &mut self.recoveries {
+                    recovery.stuck.retain(|(_, switches)| !switches.contains(&node));
+                }
             }
-            Entry::Serves { host, term, life } => (self.serving_host, self.term, self.serving_life) = (*host, *term, *life),
+            Entry::Serves { switch, host, term, life } => {
+                if let Some(service) = self.services.get_mut(usize::from(*switch)) {
+                    (service.host, service.term, service.life) = (*host, *term, *life);
+                }
+            }
             Entry::Seen { incarnation } => self.next_incarnation = self.next_incarnation.max(incarnation + 1),
         }
     }
@@ -443,12 +471,14 @@ impl Memory {
                     numbers.iter().filter_map(|number| ledger.returned(from, *number).map(|owner| (owner, *number))).collect();
                 self.tell_owners(&free, |numbers| Control::Returned { pool: *pool, numbers });
             }
-            (Control::Waits { node, incarnation, switch }, _) => {
+            (Control::Waits { node, incarnation, switches }, _) => {
                 let dead = Peer { node: *node, incarnation: *incarnation };
+                // What it has heard of an earlier life of a switch it says again.
+                let is_present = switches.iter().all(|switch| self.switch_life(switch.node) == Some(switch.incarnation));
                 let known = self.recoveries.iter_mut().find(|recovery| recovery.failover.dead == dead);
-                // What it has heard of an earlier life of the switch it says again.
-                if let Some(recovery) = known.filter(|_| *switch == self.switch_life) {
-                    recovery.stuck.push(from);
+                if let Some(recovery) = known.filter(|_| is_present) {
+                    recovery.stuck.retain(|(stuck, _)| *stuck != from);
+                    recovery.stuck.push((from, switches.iter().map(|switch| switch.node).collect()));
                 }
                 self.ask_later();
             }

@@ -26,12 +26,12 @@ mod pools;
 mod scaling;
 
 pub use clusters::ClusterConfig;
-pub use hosts::{HostConfig, HostsConfig};
+pub use hosts::{HostConfig, HostsConfig, SwitchPlace};
 pub use ledger::{Account, Ledger};
 pub use log::{LogError, Record, describe};
 pub use scaling::Scaling;
 
-use crate::address::{FIRST_RUNTIME, NodeId, SWITCH, host_of};
+use crate::address::{FIRST_RUNTIME, NodeId, host_of, manager_of, switch_node, switch_number};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{
     Cause, Control, Drain, Failover, Member, MemberState, Ordered, PoolId, Protected, Report, Standing, kind, numbered,
@@ -73,8 +73,9 @@ pub struct CoordinatorConfig {
     pub fabric: FabricConfig,
 }
 
-/// Of this dead runtime the switch has been told to sweep the routes.
+/// Of this dead runtime a switch has been told to sweep the routes.
 struct Swept {
+    switch: NodeId,
     dead: Peer,
     is_over: bool,
 }
@@ -100,15 +101,25 @@ struct Hearing {
     is_accounted: bool,
     /// Errands have come whose sender waits to hear that they are kept.
     owes_word: bool,
-    /// The manager was asked to fence it.
+    /// The managers were asked to fence it.
     suspected: Option<Cause>,
+    /// Hosts that let nothing more out of it, each with the flows that its switches sent there, if it knows.
+    fenced: Vec<(u16, Option<u64>)>,
     /// Frames that found its ring full.
     refused: u64,
 }
 
 impl Hearing {
     fn new(now: u64, is_accounted: bool) -> Hearing {
-        Hearing { last_heard: now, report: Report::default(), is_accounted, owes_word: false, suspected: None, refused: 0 }
+        Hearing {
+            last_heard: now,
+            report: Report::default(),
+            is_accounted,
+            owes_word: false,
+            suspected: None,
+            fenced: Vec::new(),
+            refused: 0,
+        }
     }
 }
 
@@ -133,10 +144,8 @@ pub struct Coordinator {
     told_failovers: Vec<Failover>,
     told_drains: Vec<Drain>,
     draining: Vec<Draining>,
-    /// Of recoveries that are not over: what the switch has been told to sweep.
+    /// Of recoveries that are not over: what the switches have been told to sweep.
     swept: Vec<Swept>,
-    /// Runtimes that have ended, with their flows, while others of their host are suspected: their failures are one.
-    late_ends: Vec<(Peer, Option<u64>)>,
     next_request: u32,
     /// Per host.
     hosts: Vec<Known>,
@@ -147,8 +156,9 @@ pub struct Coordinator {
     /// Of several hosts: the box has been ready. A host that serves later does so whoever is missing.
     was_ready: bool,
     began_at: u64,
-    /// When service was given to a host last, and when all were told of it.
-    given_at: u64,
+    /// Per switch, when its service was given to a host last.
+    given_at: Vec<u64>,
+    /// When all were told of it.
     refreshed_at: u64,
     drops: DropCounters,
     last_turn: u64,
@@ -193,13 +203,11 @@ impl Coordinator {
             recoveries: Vec::new(),
             drains: Vec::new(),
             rules,
-            serving_host: config.hosts.hosts.iter().position(|host| host.has_ports).unwrap_or(0) as u16,
-            serving_life: 0,
-            term: 0,
-            switch_life: 0,
+            services: config.hosts.services(),
             chains: config.clusters.iter().map(|cluster| cluster.chains.clone()).collect(),
         };
         let mut coordinator = Coordinator::of(config, now, Log::default(), memory);
+        coordinator.place_services();
         // Alone with its manager it knows from the first moment that there is nobody yet.
         coordinator.hosts[0].is_known = !coordinator.is_joined();
         coordinator.ask_managers();
@@ -223,6 +231,7 @@ impl Coordinator {
         if memory.places.len() != runtimes
             || are_elsewhere
             || !memory.chains.iter().eq(config.clusters.iter().map(|cluster| &cluster.chains))
+            || !memory.services.iter().map(|service| &service.chains).eq(config.hosts.switches.iter().map(|place| &place.chains))
             || memory.ledgers.len() != config.pools.len()
             || !memory.ledgers.iter().zip(&config.pools).all(fits)
         {
@@ -240,7 +249,8 @@ impl Coordinator {
         // Whether the switch has heard of it nobody knows. A second time does no harm: the dead have no routes any more.
         for recovery in coordinator.memory.recoveries.iter().filter(|recovery| !recovery.is_open()) {
             let Peer { node, incarnation } = recovery.failover.dead;
-            coordinator.pending.push((SWITCH, Control::Sweep { node, incarnation, is_over: true }));
+            let sweep = Control::Sweep { node, incarnation, is_over: true };
+            coordinator.pending.extend((0..coordinator.memory.services.len() as u16).map(|at| (switch_node(at), sweep.clone())));
         }
         coordinator.tell_sweeps();
         coordinator.stop_again();
@@ -262,7 +272,7 @@ impl Coordinator {
             hearings: memory.places.iter().map(|_| Hearing::new(now, false)).collect(),
             demands: memory.ledgers.iter().map(|_| Demand::default()).collect(),
             workloads: config.clusters.iter().map(|_| Workload::default()).collect(),
-            was_ready: memory.term > 0,
+            was_ready: memory.services.iter().all(|service| service.term > 0),
             memory,
             log,
             pending: Vec::new(),
@@ -272,14 +282,13 @@ impl Coordinator {
             told_drains: Vec::new(),
             draining: Vec::new(),
             swept: Vec::new(),
-            late_ends: Vec::new(),
             // No life takes the answers to another's requests for its own.
             next_request: (config.me.incarnation << 16) + 1,
             hosts: vec![Known::default(); config.hosts.hosts.len()],
             own_host: 0,
             had_quorum: false,
             began_at: now,
-            given_at: now,
+            given_at: vec![now; config.hosts.switches.len()],
             refreshed_at: now,
             drops: DropCounters::default(),
             last_turn: now,
@@ -431,57 +440,73 @@ impl Coordinator {
         self.memory.places.iter().position(|place| place.member.peer() == peer)
     }
 
-    /// The manager lets nothing more out of it: its process has ended, could not be started, or was fenced.
-    /// What the switch sent there, if that is known, is fresher than its last report.
-    fn ended(&mut self, peer: Peer, flows: Option<u64>, now: u64) {
-        let Some(at) = self.at(peer).filter(|at| self.memory.places[*at].member.state != MemberState::Failed) else { return };
-        let was_drained = self.memory.drains.iter().any(|drain| drain.peer == peer && drain.ended_at.is_some());
-        let cause = if was_drained { Cause::Drained } else { self.hearings[at].suspected.unwrap_or(Cause::Exited) };
-        if cause == Cause::Hung && self.is_one_of_several(at) {
-            if !self.late_ends.iter().any(|(known, _)| *known == peer) {
-                self.late_ends.push((peer, flows));
-            }
-            return;
-        }
-        let flows = flows.unwrap_or(self.hearings[at].report.flows);
-        self.record(Entry::Failed { peer, cause, at: now, flows });
-        self.hearings[at] = Hearing::new(now, false);
-        self.pending.retain(|(node, _)| *node != peer.node);
-        self.forget_demand(peer);
-        self.push_view();
-        self.take_late_ends(now);
-        self.finish_recoveries(now);
+    /// It has been given up, and nothing more is let out of it wherever packets leave.
+    fn is_fenced(&self, at: usize) -> bool {
+        let Hearing { suspected, fenced, .. } = &self.hearings[at];
+        let is_fenced = |host: &u16| fenced.iter().any(|(by, _)| by == host);
+        suspected.is_some() && self.serving_hosts().iter().all(is_fenced)
     }
 
     /// Others of its host are given up too, and have not ended yet. Who is asked first what it has of one would be told that another has the flow, and throw
-    /// away what is needed when that one's end is known.
+    /// away what is needed when that one's end is known: their failures are one.
     fn is_one_of_several(&self, at: usize) -> bool {
         let host = self.memory.places[at].member.host;
-        let is_pending = |(other, (place, hearing)): (usize, (&Place, &Hearing))| {
-            let peer = place.member.peer();
-            let has_ended = other == at || self.late_ends.iter().any(|(known, _)| *known == peer);
-            place.member.host == host && hearing.suspected == Some(Cause::Hung) && !has_ended
+        let is_pending = |other: usize| {
+            let is_meant = other != at && self.memory.places[other].member.host == host;
+            is_meant && self.hearings[other].suspected == Some(Cause::Hung) && !self.is_fenced(other)
         };
-        self.is_joined() && self.memory.places.iter().zip(&self.hearings).enumerate().any(is_pending)
+        self.is_joined() && (0..self.hearings.len()).any(is_pending)
     }
 
-    /// Ends of which all that belong together are known.
-    fn take_late_ends(&mut self, now: u64) {
-        for (peer, flows) in core::mem::take(&mut self.late_ends) {
-            self.ended(peer, flows, now);
+    /// Those have failed whose processes have ended, could not be started, or are fenced, everywhere, and all that belong together with them.
+    fn settle_ends(&mut self, now: u64) {
+        let has_ended = |coordinator: &Coordinator, at: usize| {
+            let is_hung = coordinator.hearings[at].suspected == Some(Cause::Hung);
+            let was_drained = coordinator.has_drained(coordinator.memory.places[at].member.peer());
+            coordinator.is_fenced(at) && (!is_hung || was_drained || !coordinator.is_one_of_several(at))
+        };
+        let mut is_any = false;
+        while let Some(at) = (0..self.hearings.len()).find(|at| has_ended(self, *at)) {
+            self.fail(at, now);
+            is_any = true;
+        }
+        if is_any {
+            self.finish_recoveries(now);
         }
     }
 
-    /// It is given up as soon as the manager has fenced it.
+    /// It was drained, and has nothing left.
+    fn has_drained(&self, peer: Peer) -> bool {
+        self.memory.drains.iter().any(|drain| drain.peer == peer && drain.ended_at.is_some())
+    }
+
+    /// What the switches sent there, if that is known, is fresher than its last report.
+    fn fail(&mut self, at: usize, now: u64) {
+        let peer = self.memory.places[at].member.peer();
+        let hearing = core::mem::replace(&mut self.hearings[at], Hearing::new(now, false));
+        let cause = if self.has_drained(peer) { Cause::Drained } else { hearing.suspected.unwrap_or(Cause::Exited) };
+        let flows = hearing.fenced.iter().map(|(_, flows)| *flows).sum::<Option<u64>>().unwrap_or(hearing.report.flows);
+        self.record(Entry::Failed { peer, cause, at: now, flows });
+        self.pending.retain(|(node, _)| *node != peer.node);
+        self.forget_demand(peer);
+        self.push_view();
+    }
+
+    /// It is given up as soon as it is fenced wherever packets leave.
     fn suspect(&mut self, at: usize, cause: Cause) {
         if self.hearings[at].suspected.replace(cause).is_none() {
-            let Peer { node, incarnation } = self.memory.places[at].member.peer();
-            let fence = Control::Fence { node, incarnation };
-            let (serving, own) = (self.serving_manager(), self.manager_for(node));
-            if own != serving {
-                self.pending.push((own, fence.clone()));
-            }
-            self.pending.push((serving, fence));
+            self.fence(at);
+        }
+    }
+
+    /// Asks those to fence it that have not said that they have.
+    fn fence(&mut self, at: usize) {
+        let Peer { node, incarnation } = self.memory.places[at].member.peer();
+        let own = self.memory.places[at].member.host;
+        let serving = self.serving_hosts();
+        let asked = [own].into_iter().filter(|own| !serving.contains(own)).chain(serving.iter().copied());
+        for host in asked.filter(|host| self.hearings[at].fenced.iter().all(|(by, _)| by != host)) {
+            self.pending.push((manager_of(host), Control::Fence { node, incarnation }));
         }
     }
 
@@ -498,7 +523,8 @@ impl Coordinator {
             let serving = self.memory.serving().filter(|peer| members.iter().any(|member| member.peer() == *peer));
             self.pending.extend(serving.map(|peer| (peer.node, view.clone())));
         }
-        self.pending.push((SWITCH, Control::View { version, members }));
+        let view = Control::View { version, members };
+        self.pending.extend((0..self.memory.services.len() as u16).map(|at| (switch_node(at), view.clone())));
     }
 
     /// Acts on the messages that have arrived.
@@ -598,10 +624,9 @@ impl Coordinator {
         if let Some(host) = host_of(from.node).filter(|host| usize::from(*host) < self.hosts.len()) {
             return self.handle_manager(from, host, message, now);
         }
-        if let Control::RulesInForce { version } = message
-            && from.node == SWITCH
-        {
-            return self.handle_rules_in_force(from, version);
+        let switch = switch_number(from.node).filter(|switch| usize::from(*switch) < self.memory.services.len());
+        if let (Control::RulesInForce { version }, Some(switch)) = (&message, switch) {
+            return self.handle_rules_in_force(from, switch, *version);
         }
         let Some(at) = self.hear(from, now) else { return };
         match message {
@@ -628,17 +653,20 @@ impl Coordinator {
         }
     }
 
-    /// Tells the switch of which dead the routes may be swept.
+    /// Tells the switches of which dead the routes may be swept.
     fn tell_sweeps(&mut self) {
+        let switches = (0..self.memory.services.len() as u16).map(switch_node);
         for (dead, is_over) in self.memory.to_be_swept(self.is_joined()) {
-            // Those who waited may have been waiting for this one, and what they have claimed since may lead to another; a new life of the switch waits for the last word.
-            let known = self.swept.iter_mut().find(|swept| swept.dead == dead);
-            match known {
-                Some(swept) if swept.is_over || !is_over => continue,
-                Some(swept) => swept.is_over = true,
-                None => self.swept.push(Swept { dead, is_over }),
+            for switch in switches.clone() {
+                // Those who waited may have been waiting for this one, and what they have claimed since may lead to another; a new life of the switch waits for the last word.
+                let known = self.swept.iter_mut().find(|swept| swept.dead == dead && swept.switch == switch);
+                match known {
+                    Some(swept) if swept.is_over || !is_over => continue,
+                    Some(swept) => swept.is_over = true,
+                    None => self.swept.push(Swept { switch, dead, is_over }),
+                }
+                self.pending.push((switch, Control::Sweep { node: dead.node, incarnation: dead.incarnation, is_over }));
             }
-            self.pending.push((SWITCH, Control::Sweep { node: dead.node, incarnation: dead.incarnation, is_over }));
         }
     }
 
@@ -663,7 +691,7 @@ impl Coordinator {
         if self.is_waiting_for_manager() {
             return;
         }
-        self.take_late_ends(now);
+        self.settle_ends(now);
         self.ask_again(now);
         self.go_on_draining(now);
         self.scale(now);

@@ -1,7 +1,7 @@
 //! How a hub seals what goes to other hosts, and what hosts tell each other of it.
 
 use super::Hub;
-use crate::address::{NodeId, SWITCH, host_of, manager_of};
+use crate::address::{NodeId, host_of, manager_of};
 use crate::channel::KeyRing;
 use crate::message::Sealing;
 use crate::seal::{HostSeal, SealConfig};
@@ -70,7 +70,7 @@ impl Hub {
         if let Some(sealed) = &mut self.sealed {
             sealed.seal.set_keys(ring);
         }
-        self.switch.fabric().set_keys(ring);
+        self.seats.iter_mut().for_each(|seat| seat.switch.fabric().set_keys(ring));
         self.manager.fabric().set_keys(ring);
     }
 
@@ -89,7 +89,7 @@ impl Hub {
 
     /// Hears how other hosts seal, and tells them how this one does.
     pub(super) fn keep_sealing(&mut self, now: u64) {
-        let Hub { manager, sealed, local, is_serving, .. } = self;
+        let Hub { manager, sealed, local, seats, .. } = self;
         let heard = manager.take_sealings();
         let Some(sealed) = sealed else { return };
         let me = manager.fabric().me();
@@ -109,7 +109,8 @@ impl Hub {
             }
             let (life, counter) = sealed.seal.announcement();
             let own = local.iter().flatten().map(|peer| peer.node).chain([me.node]);
-            let nodes = own.chain(is_serving.then_some(SWITCH)).collect();
+            let served = seats.iter().filter(|seat| seat.is_serving).map(|seat| seat.switch.node());
+            let nodes = own.chain(served).collect();
             let to = peer.map_or(0, |peer| peer.incarnation);
             if manager.tell_sealing(host, Sealing { to, life, counter, nodes }) {
                 sealed.told[at] = peer;
@@ -121,7 +122,7 @@ impl Hub {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::address::{FIRST_RUNTIME, MANAGER, mac_of, mac_of_life};
+    use crate::address::{FIRST_RUNTIME, MANAGER, SWITCH, mac_of, mac_of_life};
     use crate::channel::{FabricConfig, Key};
     use crate::hub::HubOut;
     use crate::manager::Manager;
@@ -150,7 +151,7 @@ mod tests {
 
     fn hub(host: u16, incarnation: u32) -> Hub {
         let me = Peer { node: manager_of(host), incarnation };
-        let mut hub = Hub::new(switch(), Manager::new(me, FabricConfig::default()));
+        let mut hub = Hub::new(vec![switch()], Manager::new(me, FabricConfig::default()));
         hub.join(HOSTS, PATIENCE, 0);
         let ring = KeyRing::new(vec![Key { number: 1, secret: [7; 32] }]).unwrap();
         let life = NonZeroU64::new(u64::from(incarnation) * 256 + u64::from(host) + 1).unwrap();
@@ -224,7 +225,7 @@ mod tests {
         let mut moved = world.hubs[1].take_moved();
         moved.sort();
         assert_eq!(moved, [(SWITCH, Some(0)), (FIRST_RUNTIME, None)]);
-        world.hubs[0].retire(&mut world.pool);
+        world.hubs[0].retire(0, &mut world.pool);
         world.run(3 * MILLISECOND);
         assert_eq!(world.hubs[1].take_moved(), [(SWITCH, None)]);
     }

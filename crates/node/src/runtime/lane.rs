@@ -1,9 +1,9 @@
 //! One chain in one runtime: its flow actors, its protection, and the way of a packet through both.
 
-use super::Shared;
 use super::parking::{Parked, Parking};
 use super::timers::Wheel;
-use crate::address::SWITCH;
+use super::{ChainSpec, Shared};
+use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::message::Ended;
 use holdfast_nf::shared::PoolEffect;
@@ -39,6 +39,8 @@ pub(crate) struct Arrival {
 /// See the module.
 pub(crate) struct Lane {
     pub(crate) index: u16,
+    /// Which of the [`Shared::sides`] its flows come from.
+    pub(crate) side: usize,
     pub(crate) name: String,
     pub(crate) chain: Chain,
     pub(crate) protection: Box<dyn Protection>,
@@ -70,14 +72,8 @@ pub(crate) struct Wish {
 }
 
 impl Lane {
-    pub(crate) fn new(
-        index: u16,
-        name: String,
-        chain: Chain,
-        protection: Box<dyn Protection>,
-        owned_limit: usize,
-        seed: u64,
-    ) -> Lane {
+    pub(crate) fn new(index: u16, side: usize, spec: ChainSpec, owned_limit: usize, seed: u64) -> Lane {
+        let ChainSpec { name, chain, protection, .. } = spec;
         let layout = chain.layout();
         // Room for the flows that are owned here and as many replicas, if there can be any.
         let has_copies = protection.safety(&Flows::new(0, 0, 0, 0)).promises;
@@ -86,6 +82,7 @@ impl Lane {
         let undo = vec![0; layout.size];
         Lane {
             index,
+            side,
             name,
             chain,
             protection,
@@ -197,7 +194,7 @@ impl Lane {
             }
             None if is_new => self.open(packet, key, hash, shared),
             None => {
-                shared.ended.push((*key, epoch));
+                shared.sides[self.side].ended.push((*key, epoch));
                 Step::Drop(DropReason::NoFlow)
             }
         }
@@ -206,7 +203,7 @@ impl Lane {
     #[inline(never)]
     fn open(&mut self, packet: &mut Packet, key: &FlowKey, hash: u64, shared: &mut Shared) -> Step {
         let meta = packet.meta;
-        shared.note_epoch(meta.commit);
+        shared.sides[self.side].note_epoch(meta.commit);
         let refused = if is_icmp_error(packet) {
             Some(DropReason::StateInvalid)
         } else if self.flows.owned() >= self.owned_limit {
@@ -221,8 +218,8 @@ impl Lane {
         let slot = match slot {
             Ok(slot) => slot,
             Err(reason) => {
-                shared.is_full |= reason == DropReason::FlowTableFull;
-                shared.ended.push((*key, meta.commit));
+                shared.sides[self.side].is_full |= reason == DropReason::FlowTableFull;
+                shared.sides[self.side].ended.push((*key, meta.commit));
                 return Step::Drop(reason);
             }
         };
@@ -281,8 +278,8 @@ impl Lane {
                 }
                 if header.role == role::OPENING {
                     let epoch = header.epoch;
-                    shared.is_full |= reason == DropReason::PoolEmpty;
-                    shared.ended.push((self.flows.header(slot).key, epoch));
+                    shared.sides[self.side].is_full |= reason == DropReason::PoolEmpty;
+                    shared.sides[self.side].ended.push((self.flows.header(slot).key, epoch));
                     self.flows.remove(slot);
                 } else {
                     account(header, direction, packet, &shared.cx);
@@ -300,7 +297,7 @@ impl Lane {
         let placed = reply.is_some_and(|reply| self.flows.set_reply(slot, reply).is_ok());
         if !placed {
             let (header, state) = self.flows.parts_mut(slot);
-            shared.ended.push((header.key, header.epoch));
+            shared.sides[self.side].ended.push((header.key, header.epoch));
             contain(&mut self.chain, state, shared, Chain::expire);
             self.flows.remove(slot);
             return Step::Drop(DropReason::FlowTableFull);
@@ -333,7 +330,7 @@ impl Lane {
                     shared.trace(&packet, format!("chain {}: {key} waits", self.name));
                 }
                 let generation = self.flows.header(slot).generation;
-                let parked = Parked { slot, generation, key: *key, position, since: shared.now, packet };
+                let parked = Parked { slot, generation, key: *key, position, since: shared.sides[self.side].now, packet };
                 let header = self.flows.header_mut(slot);
                 match self.parking.push(parked, header.parked) {
                     Ok(()) => header.parked += 1,
@@ -350,7 +347,7 @@ impl Lane {
         if let Some((slot, opening)) = self.running.take() {
             if opening {
                 let (header, state) = self.flows.parts_mut(slot);
-                shared.ended.push((header.key, header.epoch));
+                shared.sides[self.side].ended.push((header.key, header.epoch));
                 contain(&mut self.chain, state, shared, Chain::close_rest);
                 self.flows.remove(slot);
             } else {
@@ -407,12 +404,12 @@ impl Lane {
 
     /// Drops what was parked too long.
     pub(crate) fn expire_parked(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
-        while let Some(parked) = self.parking.pop_older_than(shared.now) {
+        while let Some(parked) = self.parking.pop_older_than(shared.sides[self.side].now) {
             let header = self.flows.header_mut(parked.slot);
             if header.generation == parked.generation && header.role != role::FREE {
                 header.parked = header.parked.saturating_sub(1);
                 if header.role == role::OPENING && parked.position.opening {
-                    shared.ended.push((header.key, header.epoch));
+                    shared.sides[self.side].ended.push((header.key, header.epoch));
                     let state = self.flows.parts_mut(parked.slot).1;
                     contain(&mut self.chain, state, shared, |chain, state| chain.abandon(state, parked.position));
                     self.flows.remove(parked.slot);
@@ -424,11 +421,11 @@ impl Lane {
 
     /// Ends flows whose time has come, by stamped time.
     pub(crate) fn expire_flows(&mut self, shared: &mut Shared) {
-        let Lane { wheel, flows, chain, protection, outbox, .. } = self;
-        wheel.advance(flows, shared.now, EXPIRE_BUDGET, |flows, slot| {
+        let Lane { side, wheel, flows, chain, protection, outbox, .. } = self;
+        wheel.advance(flows, shared.sides[*side].now, EXPIRE_BUDGET, |flows, slot| {
             protection.ended(flows, slot, outbox);
             let (header, state) = flows.parts_mut(slot);
-            shared.ended.push((header.key, header.epoch));
+            shared.sides[*side].ended.push((header.key, header.epoch));
             contain(chain, state, shared, Chain::expire);
             flows.remove(slot);
             shared.expired += 1;
@@ -523,8 +520,8 @@ pub(crate) fn contain(chain: &mut Chain, state: &mut [u8], shared: &mut Shared, 
     }
 }
 
-/// Tells the switch of flows, with their epochs, many in one record. Returns how many the channel took.
-pub(crate) fn send_ended(fabric: &mut Fabric, kind: u8, flows: &[(FlowKey, u32)]) -> usize {
+/// Tells a switch of flows, with their epochs, many in one record. Returns how many the channel took.
+pub(crate) fn send_ended(fabric: &mut Fabric, switch: NodeId, kind: u8, flows: &[(FlowKey, u32)]) -> usize {
     let mut told = 0;
     for chunk in flows.chunks(32) {
         let mut body = [0u8; 32 * size_of::<Ended>()];
@@ -534,7 +531,7 @@ pub(crate) fn send_ended(fabric: &mut Fabric, kind: u8, flows: &[(FlowKey, u32)]
             body[len..len + size_of::<Ended>()].copy_from_slice(ended.as_bytes());
             len += size_of::<Ended>();
         }
-        if fabric.send(SWITCH, kind, &body[..len]).is_err() {
+        if fabric.send(switch, kind, &body[..len]).is_err() {
             break;
         }
         told += chunk.len();

@@ -16,12 +16,13 @@ mod parking;
 mod pools;
 mod records;
 mod recovery;
+mod side;
 mod telling;
 mod timers;
 
-use crate::address::{COORDINATOR, MANAGER, NodeId, SWITCH, mac_of, mac_of_life, node_of};
+use crate::address::{COORDINATOR, MANAGER, NodeId, mac_of, mac_of_life, node_of};
 use crate::channel::{Fabric, FabricConfig, KeyRing};
-use crate::message::{Control, PoolId, Report, TraceStep, kind};
+use crate::message::{Control, PoolId, Report, TraceStep};
 use core::num::NonZeroU64;
 use holdfast_nf::{Chain, Context};
 use holdfast_protection::{Peer, Protection};
@@ -32,6 +33,7 @@ use lane::{Lane, Wish};
 use migration::Migrations;
 use pools::Errands;
 use recovery::Recoveries;
+use side::Side;
 use telling::Telling;
 
 /// Bytes of messages that wait for a way to somebody, beyond which no report is added to them.
@@ -44,6 +46,8 @@ const LONGEST_TURN: u64 = 1_000_000;
 pub struct ChainSpec {
     /// Its name in the configuration.
     pub name: String,
+    /// The switch on whose ports its flows come and go.
+    pub switch: NodeId,
     /// The functions.
     pub chain: Chain,
     /// How its flows survive.
@@ -68,20 +72,14 @@ pub struct RuntimeConfig {
 /// What the lanes share.
 pub(crate) struct Shared {
     pub(crate) cx: Context,
-    pub(crate) now: u64,
+    /// One per switch.
+    pub(crate) sides: Vec<Side>,
     pub(crate) drops: DropCounters,
-    /// Keys of flows that ended or never were, with their epochs: for the switch.
-    pub(crate) ended: Vec<(FlowKey, u32)>,
     pub(crate) traces: Vec<TraceStep>,
     pub(crate) opened: u64,
     pub(crate) expired: u64,
     pub(crate) panics: u64,
-    /// A new flow had to be turned away for want of room: the switch is to be told.
-    pub(crate) is_full: bool,
-    /// The newest epoch of a route that came with a flow.
-    pub(crate) newest_epoch: u32,
     node: NodeId,
-    fragments: crate::fragments::FragmentKeys,
 }
 
 impl Shared {
@@ -93,11 +91,9 @@ impl Shared {
         pool.put(packet);
     }
 
-    /// A flow that is no more, or was not let in, is in no header; its epoch must not be given again all the same.
-    pub(crate) fn note_epoch(&mut self, epoch: u32) {
-        if epoch.wrapping_sub(self.newest_epoch) as i32 > 0 {
-            self.newest_epoch = epoch;
-        }
+    /// What there is between this runtime and the switch that this node is, if any of the chains is its.
+    pub(crate) fn side_of(&mut self, node: NodeId) -> Option<&mut Side> {
+        self.sides.iter_mut().find(|side| side.switch == node)
     }
 
     pub(crate) fn trace(&mut self, packet: &Packet, text: String) {
@@ -105,16 +101,6 @@ impl Shared {
         if self.traces.len() < 64 {
             self.traces.push(TraceStep { stamp: packet.meta.stamp, node: self.node, stage: 1, text });
         }
-    }
-
-    /// The key of a packet: its own, or for a later fragment its datagram's.
-    #[inline]
-    pub(crate) fn identify(&mut self, packet: &mut Packet) -> Result<FlowKey, DropReason> {
-        packet.parse().map_err(DropReason::from)?;
-        if packet.layers.fragment {
-            return self.fragments.identify(packet, self.now).ok_or(DropReason::FragmentUnknown);
-        }
-        FlowKey::of(packet).ok_or(DropReason::UnknownEthertype)
     }
 }
 
@@ -145,20 +131,15 @@ pub struct Runtime {
     shared: Shared,
     recoveries: Recoveries,
     migrations: Migrations,
-    /// While a new life of the switch is told which flows are here.
-    telling: Option<Telling>,
-    /// Its number in packets' metadata: an earlier one opens no flows here.
-    switch_number: Option<u8>,
     clock: u64,
     errands: Errands,
     /// The last numbered message of the coordinator that has taken effect here, and whether it waits to hear so.
     handled: u64,
     owes_word: bool,
     members: Vec<Peer>,
-    /// On which host each of them is, and this one; and the host where packets leave, 0 if there is only one.
+    /// On which host each of them is, and this one.
     hosts: Vec<(Peer, u16)>,
     my_host: Option<u16>,
-    serving_host: u16,
     /// Who wants to hear how things are here: the coordinator, and the managers.
     listeners: Vec<NodeId>,
     view: u64,
@@ -178,36 +159,38 @@ impl Runtime {
     /// A runtime of these chains, in the order of the configuration.
     pub fn new(config: RuntimeConfig, chains: Vec<ChainSpec>) -> Runtime {
         let mut fabric = Fabric::new(config.me, config.fabric);
+        let mut sides: Vec<Side> = Vec::new();
+        let mut side_of = |switch: NodeId| {
+            sides.iter().position(|side| side.switch == switch).unwrap_or_else(|| {
+                sides.push(Side::new(switch));
+                sides.len() - 1
+            })
+        };
         let lanes: Vec<Lane> = chains
             .into_iter()
             .enumerate()
-            .map(|(index, spec)| Lane::new(index as u16, spec.name, spec.chain, spec.protection, config.flows, config.seed))
+            .map(|(index, spec)| Lane::new(index as u16, side_of(spec.switch), spec, config.flows, config.seed))
             .collect();
         let layouts = lanes.iter().map(|lane| lane.flows.layout()).collect();
         fabric.send_control(COORDINATOR, &Control::Hello { layouts });
         let shared = Shared {
             cx: Context::new(config.seed ^ u64::from(config.me.incarnation) << 16 ^ u64::from(config.me.node)),
-            now: 0,
+            sides,
             drops: DropCounters::default(),
-            ended: Vec::with_capacity(256),
             traces: Vec::new(),
             opened: 0,
             expired: 0,
             panics: 0,
-            is_full: false,
-            newest_epoch: 0,
             node: config.me.node,
-            fragments: crate::fragments::FragmentKeys::new(),
         };
+        let recoveries = Recoveries::new(shared.sides.iter().map(|side| side.switch));
         Runtime {
             config,
             fabric,
             lanes,
             shared,
-            recoveries: Recoveries::default(),
+            recoveries,
             migrations: Migrations::default(),
-            telling: None,
-            switch_number: None,
             clock: 0,
             errands: Errands::default(),
             handled: 0,
@@ -215,7 +198,6 @@ impl Runtime {
             members: Vec::new(),
             hosts: Vec::new(),
             my_host: None,
-            serving_host: 0,
             listeners: vec![COORDINATOR, MANAGER],
             view: 0,
             next_report: 0,
@@ -317,7 +299,11 @@ impl Runtime {
         for at in 0..self.lanes.len() {
             let lane = &mut self.lanes[at];
             let fabric = &self.fabric;
-            lane.outbox.begin(lane.index, self.shared.now, self.members.iter().map(|peer| (*peer, fabric.room(*peer))));
+            lane.outbox.begin(
+                lane.index,
+                self.shared.sides[lane.side].now,
+                self.members.iter().map(|peer| (*peer, fabric.room(*peer))),
+            );
             lane.process(&mut self.shared, pool);
             if lane.retry {
                 lane.unpark(&mut self.shared, pool);
@@ -329,17 +315,21 @@ impl Runtime {
             self.carry_out_records(at);
         }
         self.serve_pools();
-        self.migrations.advance(&mut self.lanes, &mut self.fabric, &self.members, &self.listeners, clock);
+        self.migrations.advance(&mut self.lanes, &mut self.fabric, &self.shared, &self.members, &self.listeners, clock);
         self.recoveries.send_claims(&mut self.fabric, &self.lanes, clock);
-        if let Some(telling) = &mut self.telling {
-            for (lane, slot) in self.migrations.arrivals.take_late() {
+        for (lane, slot) in self.migrations.arrivals.take_late() {
+            if let Some(telling) = &mut self.shared.sides[self.lanes[lane].side].telling {
                 telling.add(self.lanes[lane].flows.header(slot), lane as u16);
             }
-            if telling.go_on(&self.lanes, &mut self.fabric, self.migrations.arrivals.expects_late()) {
-                self.telling = None;
-            }
         }
-        self.report_ended();
+        for (at, side) in self.shared.sides.iter_mut().enumerate() {
+            if let Some(telling) = &mut side.telling
+                && telling.go_on(&self.lanes, &mut self.fabric, self.migrations.arrivals.expects_late(at, &self.lanes))
+            {
+                side.telling = None;
+            }
+            side.report(&mut self.fabric);
+        }
         self.report(clock);
         // After the report: a recovery is over for the coordinator only when it knows that the recovered flows want new replicas.
         self.recoveries.report(&mut self.errands, &self.lanes, &self.fabric);
@@ -358,7 +348,7 @@ impl Runtime {
 
     /// When a turn is due without input, worker's time.
     pub fn poll_timeout(&self) -> Option<u64> {
-        let is_telling = self.telling.as_ref().is_some_and(Telling::is_busy);
+        let is_telling = self.shared.sides.iter().any(|side| side.telling.as_ref().is_some_and(Telling::is_busy));
         if self.lanes.iter().any(|lane| lane.protection.is_busy() || lane.retry) || self.recoveries.is_waiting() || is_telling {
             return Some(0);
         }
@@ -407,7 +397,9 @@ impl Runtime {
                 self.handle_mark(&packet, outer.source);
             }
             self.fenced |= outer.index == index::FENCED && packet.meta.commit == self.config.me.incarnation;
-            self.shared.now = self.shared.now.max(packet.meta.stamp);
+            if let Some(side) = node_of(&outer.source).and_then(|node| self.shared.side_of(node)) {
+                side.now = side.now.max(packet.meta.stamp);
+            }
             pool.put(packet);
             return;
         }
@@ -416,17 +408,18 @@ impl Runtime {
             self.shared.drop(packet, DropReason::Malformed, pool);
             return;
         };
+        let side = &mut self.shared.sides[lane.side];
         match outer.index {
             // A flow opened by it, or a route given anew by it, would be unknown to the switch that there is now.
             index::TO_RUNTIME
-                if packet.meta.flags & Flags::NEW != 0 && self.switch_number.is_some_and(|now| now != packet.meta.switch) =>
+                if packet.meta.flags & Flags::NEW != 0 && side.life.is_some_and(|now| now != packet.meta.switch) =>
             {
                 self.shared.drop(packet, DropReason::LostInFailure, pool);
             }
             index::TO_RUNTIME => {
                 self.packets += 1;
-                self.shared.now = self.shared.now.max(packet.meta.stamp);
-                match self.shared.identify(&mut packet) {
+                side.now = side.now.max(packet.meta.stamp);
+                match side.identify(&mut packet) {
                     Ok(key) => lane.arrive(packet, key),
                     Err(reason) => self.shared.drop(packet, reason, pool),
                 }
@@ -497,9 +490,10 @@ impl Runtime {
             }
         }
         self.released_unprotected += core::mem::take(&mut lane.outbox.released_unprotected);
+        let switch = mac_of(self.shared.sides[lane.side].switch);
         for released in lane.outbox.released.drain(..) {
             let mut packet = released.into_inner();
-            if encapsulate_released(&mut packet, &lane.flows, me) {
+            if encapsulate_released(&mut packet, &lane.flows, me, switch) {
                 self.released += 1;
                 tx.push(packet);
             } else {
@@ -522,19 +516,6 @@ impl Runtime {
                 false
             }
         });
-    }
-
-    /// Tells the switch which flows are no more.
-    fn report_ended(&mut self) {
-        if core::mem::take(&mut self.shared.is_full) {
-            let _ = self.fabric.send(SWITCH, kind::FULL, &[]);
-        }
-        if self.shared.ended.is_empty() {
-            return;
-        }
-        // If the channel is full the switch keeps a route that leads to `no_flow`, which is then reported again.
-        lane::send_ended(&mut self.fabric, kind::ENDED, &self.shared.ended);
-        self.shared.ended.clear();
     }
 
     /// Reports when it is time, and at once when the flows' safety has changed: nobody may call them safe meanwhile.
@@ -588,7 +569,7 @@ impl Runtime {
 
 /// Puts a released packet into a frame for the switch's egress. Only here does a frame say that it is released. False if there is no room.
 #[inline]
-fn encapsulate_released(packet: &mut Packet, flows: &holdfast_protection::Flows, me: Mac) -> bool {
+fn encapsulate_released(packet: &mut Packet, flows: &holdfast_protection::Flows, me: Mac, switch: Mac) -> bool {
     if packet.meta.flags & Flags::LEARN != 0 {
         // The switch knows the route by its epoch. At a replica the packet says only which flow it belongs to.
         let key = packet.parse().ok().and_then(|()| FlowKey::of(packet)).map(|key| key.reverse());
@@ -597,5 +578,5 @@ fn encapsulate_released(packet: &mut Packet, flows: &holdfast_protection::Flows,
             None => packet.meta.flags &= !Flags::LEARN,
         }
     }
-    nsh::encapsulate(packet, Outer { destination: mac_of(SWITCH), source: me, index: index::RELEASED })
+    nsh::encapsulate(packet, Outer { destination: switch, source: me, index: index::RELEASED })
 }

@@ -3,7 +3,7 @@
 use super::migration::{Migrations, Parts};
 use super::telling::Telling;
 use super::{Runtime, ahead};
-use crate::address::{COORDINATOR, NodeId, SWITCH, host_of, node_of};
+use crate::address::{COORDINATOR, NodeId, host_of, node_of, switch_number};
 use crate::message::{Control, FlowInfo, Member, MemberState, kind, numbered};
 use holdfast_protection::flows::{ActorHeader, flag, role};
 use holdfast_protection::{Detour, Peer, kind as protection_kind};
@@ -23,8 +23,8 @@ impl Runtime {
                 kind::NUMBERED if record.from.node == COORDINATOR => {
                     numbered(body).map(|(number, message)| self.handle_order(record.from, number, message))
                 }
-                kind::CLAIMED => self.recoveries.handle_claimed(body, &mut self.lanes),
-                kind::TELL if record.from.node == SWITCH => self.handle_tell(body),
+                kind::CLAIMED => self.recoveries.handle_claimed(record.from.node, body, &mut self.lanes),
+                kind::TELL => self.handle_tell(record.from.node, body),
                 kind::PREPARE..=kind::CANCEL | kind::MOVED => {
                     let (migrations, mut parts) = self.migration();
                     migrations.handle_record(record.from, record.kind, body, &mut parts)
@@ -39,14 +39,20 @@ impl Runtime {
         self.fabric.inbox.clear();
     }
 
-    /// The switch has died, and its next life asks for its routes.
-    fn handle_tell(&mut self, body: &[u8]) -> Result<(), DropReason> {
-        let &[number] = body else { return Err(DropReason::Malformed) };
-        self.switch_number = Some(number);
+    /// A switch has died, and its next life asks for its routes.
+    fn handle_tell(&mut self, switch: NodeId, body: &[u8]) -> Result<(), DropReason> {
+        let &[life] = body else { return Err(DropReason::Malformed) };
+        let mut sides = self.shared.sides.iter();
+        let Some(at) = sides.position(|side| side.switch == switch) else {
+            // None of the chains is its.
+            return Err(DropReason::Malformed);
+        };
         let (migrations, mut parts) = self.migration();
-        let departed = migrations.handle_new_switch(&mut parts);
-        self.recoveries.ask_again();
-        self.telling = Some(Telling::new(self.config.me, self.shared.newest_epoch, self.shared.now, departed));
+        let departed = migrations.handle_new_switch(at, &mut parts);
+        self.recoveries.ask_again(at);
+        let side = &mut self.shared.sides[at];
+        side.life = Some(life);
+        side.telling = Some(Telling::new(self.config.me, (switch, at), side.newest_epoch, side.now, departed));
         Ok(())
     }
 
@@ -57,8 +63,8 @@ impl Runtime {
 
     /// Something came behind everything that was sent to this runtime before: from the switch on an old route, or handed over by an owner.
     pub(super) fn handle_mark(&mut self, mark: &Packet, source: holdfast_wire::header::Mac) {
-        if node_of(&source) == Some(SWITCH) {
-            self.migrations.handle_mark(mark.meta.commit);
+        if let Some(switch) = node_of(&source).filter(|node| switch_number(*node).is_some()) {
+            self.migrations.handle_mark(switch, mark.meta.commit, &self.lanes, &self.shared);
             return;
         }
         if let Some(from) = self.sender(&source)
@@ -77,16 +83,19 @@ impl Runtime {
         if elsewhere.is_empty() { running().map(Member::peer).collect() } else { elsewhere }
     }
 
-    /// Tells the protections what it costs a packet to leave by another runtime.
+    /// Tells the protections what it costs a packet to leave by another runtime: it leaves where its chain's switch is.
     fn tell_detours(&mut self) {
-        let (Some(here), serving) = (self.my_host, self.serving_host) else { return };
-        let detour = |host: u16| match host {
-            host if host == here || host == serving => Detour::None,
-            _ if here == serving => Detour::ThereAndBack,
-            _ => Detour::Longer,
-        };
-        let detours: Vec<(Peer, Detour)> = self.hosts.iter().map(|(peer, host)| (*peer, detour(*host))).collect();
-        self.lanes.iter_mut().for_each(|lane| lane.protection.set_detours(&detours));
+        let Some(here) = self.my_host else { return };
+        for lane in &mut self.lanes {
+            let serving = self.shared.sides[lane.side].host;
+            let detour = |host: u16| match host {
+                host if host == here || host == serving => Detour::None,
+                _ if here == serving => Detour::ThereAndBack,
+                _ => Detour::Longer,
+            };
+            let detours: Vec<(Peer, Detour)> = self.hosts.iter().map(|(peer, host)| (*peer, detour(*host))).collect();
+            lane.protection.set_detours(&detours);
+        }
     }
 
     fn handle_protection(&mut self, from: Peer, record: u8, body: &[u8], pool: &mut dyn PacketPool) -> Result<(), DropReason> {
@@ -104,7 +113,10 @@ impl Runtime {
             Control::Account { .. } if host_of(from.node).is_some() => self.next_report = 0,
             Control::Settled { handled } if from.node == COORDINATOR => self.errands.settle(handled),
             Control::Managers { serving, peers } if from.node == COORDINATOR => {
-                self.serving_host = serving;
+                for side in &mut self.shared.sides {
+                    let number = switch_number(side.switch).map(usize::from);
+                    side.host = number.and_then(|number| serving.get(number).copied()).unwrap_or(side.host);
+                }
                 self.tell_detours();
                 self.listeners.truncate(1);
                 for peer in peers.into_iter().filter(|peer| host_of(peer.node).is_some()) {
@@ -205,7 +217,7 @@ impl Runtime {
                 owner: self.config.me.node,
                 replica: if header.flags & flag::UNPROTECTED == 0 { header.peer } else { 0 },
                 epoch: header.epoch,
-                age: self.shared.now.saturating_sub(header.opened_at),
+                age: self.shared.sides[lane.side].now.saturating_sub(header.opened_at),
                 packets: header.packets(),
                 bytes: header.bytes(),
             }));

@@ -13,7 +13,7 @@
 
 use super::Lane;
 use super::pools::Errands;
-use crate::address::SWITCH;
+use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::message::{AGAIN, Claim, Control, RENOUNCED, WHEN_SWEPT, kind};
 use holdfast_protection::flows::{flag, role};
@@ -33,8 +33,8 @@ struct Recovery {
     dead: Peer,
     open: usize,
     flows: u64,
-    /// The coordinator has heard that all of them wait for others.
-    has_told: bool,
+    /// The coordinator has heard that all of them wait for others, at these of the sides. Empty before.
+    told: Vec<usize>,
 }
 
 /// A flow whose route is to be claimed, or given back.
@@ -56,31 +56,50 @@ struct Asked {
     slots: Vec<(u16, Slot)>,
 }
 
-/// See the module.
-#[derive(Default)]
-pub(crate) struct Recoveries {
-    running: Vec<Recovery>,
+/// What is asked of one switch.
+struct Asking {
+    switch: NodeId,
     queue: VecDeque<Wanted>,
     asked: VecDeque<Asked>,
-    next_number: u32,
     /// Those of which the switch has answered [`WHEN_SWEPT`].
     waiting: VecDeque<Wanted>,
     /// When all of these are asked for again, by the worker's clock.
     ask_waiting_at: u64,
-    /// One has been added since it was last looked at whether the coordinator is to be told.
+}
+
+/// See the module.
+pub(crate) struct Recoveries {
+    running: Vec<Recovery>,
+    /// One per side of the runtime.
+    sides: Vec<Asking>,
+    next_number: u32,
+    /// Something has begun to wait since it was last looked at whether the coordinator is to be told.
     has_waited: bool,
     pub(crate) recovered: u64,
 }
 
 impl Recoveries {
+    /// Of a runtime whose flows come from these switches.
+    pub(crate) fn new(switches: impl Iterator<Item = NodeId>) -> Recoveries {
+        let side = |switch| Asking {
+            switch,
+            queue: VecDeque::new(),
+            asked: VecDeque::new(),
+            waiting: VecDeque::new(),
+            ask_waiting_at: 0,
+        };
+        Recoveries { running: Vec::new(), sides: switches.map(side).collect(), next_number: 0, has_waited: false, recovered: 0 }
+    }
+
     /// True while claims wait to be sent.
     pub(crate) fn is_waiting(&self) -> bool {
-        !self.queue.is_empty()
+        self.sides.iter().any(|side| !side.queue.is_empty())
     }
 
     /// When claims are sent that wait for others to be swept, by the worker's clock.
     pub(crate) fn poll_timeout(&self) -> u64 {
-        if self.waiting.is_empty() { u64::MAX } else { self.ask_waiting_at }
+        let waiting = self.sides.iter().filter(|side| !side.waiting.is_empty());
+        waiting.map(|side| side.ask_waiting_at).min().unwrap_or(u64::MAX)
     }
 
     /// True if it was not under way.
@@ -89,9 +108,10 @@ impl Recoveries {
             return false;
         }
         // What is being given back is part of it: there may be something left to claim.
-        let of_dead = self.asked.iter().filter(|asked| asked.dead == dead).map(|asked| asked.slots.len());
-        let queued = self.queue.iter().chain(&self.waiting).filter(|wanted| wanted.dead == dead);
-        let mut open = of_dead.sum::<usize>() + queued.count();
+        let of_dead = self.sides.iter().flat_map(|side| &side.asked).filter(|asked| asked.dead == dead);
+        let queued = self.sides.iter().flat_map(|side| side.queue.iter().chain(&side.waiting));
+        let mut open =
+            of_dead.map(|asked| asked.slots.len()).sum::<usize>() + queued.filter(|wanted| wanted.dead == dead).count();
         for lane in lanes {
             match dead.node == me.node {
                 true => lane.protection.restore(&mut lane.flows, dead, &mut lane.outbox),
@@ -100,22 +120,22 @@ impl Recoveries {
             open += lane.outbox.claims.len();
             let lane_index = lane.index;
             let wanted = |slot| Wanted { dead, lane: lane_index, slot, gives_back: false };
-            self.queue.extend(lane.outbox.claims.drain(..).map(wanted));
+            self.sides[lane.side].queue.extend(lane.outbox.claims.drain(..).map(wanted));
         }
-        self.running.push(Recovery { dead, open, flows: 0, has_told: false });
+        self.running.push(Recovery { dead, open, flows: 0, told: Vec::new() });
         true
     }
 
     /// One more flow whose route is to be claimed because of that death; its role says so already.
-    pub(crate) fn add(&mut self, dead: Peer, lane: u16, slot: Slot) {
-        self.queue.push_back(Wanted { dead, lane, slot, gives_back: false });
+    pub(crate) fn add(&mut self, dead: Peer, lane: &Lane, slot: Slot) {
+        self.sides[lane.side].queue.push_back(Wanted { dead, lane: lane.index, slot, gives_back: false });
         self.hold(dead);
     }
 
     /// One more flow that was to come here, and whose route goes back to the dead one before this runtime is asked what it has of it; its role says
     /// so already.
-    pub(crate) fn give_back(&mut self, dead: Peer, lane: u16, slot: Slot) {
-        self.queue.push_back(Wanted { dead, lane, slot, gives_back: true });
+    pub(crate) fn give_back(&mut self, dead: Peer, lane: &Lane, slot: Slot) {
+        self.sides[lane.side].queue.push_back(Wanted { dead, lane: lane.index, slot, gives_back: true });
         self.hold(dead);
     }
 
@@ -141,29 +161,33 @@ impl Recoveries {
                 recovery.open += 1;
                 recovery.dead
             });
-            self.queue.push_back(Wanted { dead, lane: lane.index, slot, gives_back: false });
+            self.sides[lane.side].queue.push_back(Wanted { dead, lane: lane.index, slot, gives_back: false });
         }
     }
 
-    /// Sends as many claims as the channel to the switch takes. `clock` is the worker's.
+    /// Sends as many claims as the channel to each switch takes. `clock` is the worker's.
     pub(crate) fn send_claims(&mut self, fabric: &mut Fabric, lanes: &[Lane], clock: u64) {
-        if clock >= self.ask_waiting_at && !self.waiting.is_empty() {
-            self.ask_waiting_at = clock.saturating_add(PAUSE);
-            let waiting = core::mem::take(&mut self.waiting);
-            self.send_queue(waiting, true, fabric, lanes);
-        }
-        if !self.queue.is_empty() {
-            let queue = core::mem::take(&mut self.queue);
-            self.send_queue(queue, false, fabric, lanes);
+        for at in 0..self.sides.len() {
+            let side = &mut self.sides[at];
+            if clock >= side.ask_waiting_at && !side.waiting.is_empty() {
+                side.ask_waiting_at = clock.saturating_add(PAUSE);
+                let waiting = core::mem::take(&mut side.waiting);
+                self.send_queue(at, waiting, true, fabric, lanes);
+            }
+            if !self.sides[at].queue.is_empty() {
+                let queue = core::mem::take(&mut self.sides[at].queue);
+                self.send_queue(at, queue, false, fabric, lanes);
+            }
         }
     }
 
     /// Sends as many of these as the channel takes; the others wait.
-    fn send_queue(&mut self, mut queue: VecDeque<Wanted>, waits: bool, fabric: &mut Fabric, lanes: &[Lane]) {
+    fn send_queue(&mut self, at: usize, mut queue: VecDeque<Wanted>, waits: bool, fabric: &mut Fabric, lanes: &[Lane]) {
+        let switch = self.sides[at].switch;
         let most = ((fabric.max_record() - 4) / size_of::<Claim>()).clamp(1, CLAIMS_PER_RECORD);
         let mut body = Vec::with_capacity(4 + most * size_of::<Claim>());
         while let Some(&Wanted { dead, gives_back, .. }) = queue.front()
-            && fabric.backlog(SWITCH) < BACKLOG
+            && fabric.backlog(switch) < BACKLOG
         {
             let mut slots = Vec::with_capacity(most);
             body.clear();
@@ -191,43 +215,46 @@ impl Recoveries {
             if slots.is_empty() {
                 continue;
             }
-            if fabric.send(SWITCH, kind::CLAIM, &body).is_err() {
+            if fabric.send(switch, kind::CLAIM, &body).is_err() {
                 let wanted = slots.into_iter().map(|(lane, slot)| Wanted { dead, lane, slot, gives_back });
                 wanted.rev().for_each(|wanted| queue.push_front(wanted));
                 break;
             }
-            self.asked.push_back(Asked { number: self.next_number, dead, gives_back, waits, slots });
+            self.sides[at].asked.push_back(Asked { number: self.next_number, dead, gives_back, waits, slots });
             self.next_number = self.next_number.wrapping_add(1);
         }
         match waits {
-            true => self.waiting = queue,
-            false => self.queue = queue,
+            true => self.sides[at].waiting = queue,
+            false => self.sides[at].queue = queue,
         }
     }
 
     /// The switch that was asked is no more: its next life is asked.
-    pub(crate) fn ask_again(&mut self) {
-        while let Some(Asked { dead, gives_back, slots, .. }) = self.asked.pop_back() {
+    pub(crate) fn ask_again(&mut self, at: usize) {
+        let side = &mut self.sides[at];
+        while let Some(Asked { dead, gives_back, slots, .. }) = side.asked.pop_back() {
             let wanted = |(lane, slot)| Wanted { dead, lane, slot, gives_back };
-            slots.into_iter().rev().for_each(|slot| self.queue.push_front(wanted(slot)));
+            slots.into_iter().rev().for_each(|slot| side.queue.push_front(wanted(slot)));
         }
-        self.queue.extend(self.waiting.drain(..));
-        self.running.iter_mut().for_each(|recovery| recovery.has_told = false);
+        side.queue.extend(side.waiting.drain(..));
+        // The coordinator has forgotten what was said of that life.
+        self.running.iter_mut().filter(|recovery| recovery.told.contains(&at)).for_each(|recovery| recovery.told.clear());
     }
 
     /// The switch's answer to one record of claims.
-    pub(crate) fn handle_claimed(&mut self, body: &[u8], lanes: &mut [Lane]) -> Result<(), DropReason> {
+    pub(crate) fn handle_claimed(&mut self, switch: NodeId, body: &[u8], lanes: &mut [Lane]) -> Result<(), DropReason> {
         let (number, epochs) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
         let number = u32::from_be_bytes(*number);
-        let at = self.asked.iter().position(|asked| asked.number == number).ok_or(DropReason::StaleDuplicate)?;
-        let Some(asked) = self.asked.remove(at) else { return Err(DropReason::StaleDuplicate) };
+        let side = self.sides.iter_mut().find(|side| side.switch == switch).ok_or(DropReason::Malformed)?;
+        let at = side.asked.iter().position(|asked| asked.number == number).ok_or(DropReason::StaleDuplicate)?;
+        let Some(asked) = side.asked.remove(at) else { return Err(DropReason::StaleDuplicate) };
         let is_running = self.running.iter().any(|recovery| recovery.dead == asked.dead);
         let (mut granted, mut again) = (0, 0);
         for (at, (lane, slot)) in asked.slots.iter().enumerate() {
             let epoch =
                 epochs.get(at * 4..at * 4 + 4).map_or(0, |bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
             if matches!(epoch, AGAIN | WHEN_SWEPT) {
-                let queue = if epoch == AGAIN { &mut self.queue } else { &mut self.waiting };
+                let queue = if epoch == AGAIN { &mut side.queue } else { &mut side.waiting };
                 queue.push_back(Wanted { dead: asked.dead, lane: *lane, slot: *slot, gives_back: asked.gives_back });
                 self.has_waited |= epoch == WHEN_SWEPT;
                 again += 1;
@@ -239,7 +266,7 @@ impl Recoveries {
             }
             let is_kept = asked.gives_back && header.flags & flag::EMPTY == 0;
             if is_kept && is_running {
-                self.queue.push_back(Wanted { dead: asked.dead, lane: *lane, slot: *slot, gives_back: false });
+                side.queue.push_back(Wanted { dead: asked.dead, lane: *lane, slot: *slot, gives_back: false });
                 again += 1;
                 continue;
             }
@@ -265,10 +292,10 @@ impl Recoveries {
         Ok(())
     }
 
-    /// Claims that wait for others to be swept, because of any life of this node.
-    fn waiting(&self, node: u16) -> usize {
-        let queued = self.waiting.iter().filter(|wanted| wanted.dead.node == node).count();
-        let asked = self.asked.iter().filter(|asked| asked.waits && asked.dead.node == node);
+    /// Claims that wait at a switch for others to be swept, because of any life of this node.
+    fn waiting(side: &Asking, node: u16) -> usize {
+        let queued = side.waiting.iter().filter(|wanted| wanted.dead.node == node).count();
+        let asked = side.asked.iter().filter(|asked| asked.waits && asked.dead.node == node);
         queued + asked.map(|asked| asked.slots.len()).sum::<usize>()
     }
 
@@ -277,15 +304,20 @@ impl Recoveries {
         if !core::mem::take(&mut self.has_waited) {
             return;
         }
-        let switch = fabric.peer(SWITCH).map_or(0, |switch| switch.incarnation);
         for at in 0..self.running.len() {
-            let Recovery { dead, has_told, .. } = self.running[at];
+            let dead = self.running[at].dead;
             let lives = || self.running.iter().filter(|recovery| recovery.dead.node == dead.node);
             let open = lives().map(|recovery| recovery.open).sum::<usize>();
             let is_recovering = |recovery: &Recovery| lanes.iter().any(|lane| lane.protection.is_recovering(recovery.dead));
-            if !has_told && open > 0 && open == self.waiting(dead.node) && !lives().any(is_recovering) {
-                self.running[at].has_told = true;
-                errands.push_message(Control::Waits { node: dead.node, incarnation: dead.incarnation, switch });
+            let waiting: Vec<usize> = self.sides.iter().map(|side| Self::waiting(side, dead.node)).collect();
+            let has_told = !self.running[at].told.is_empty();
+            if !has_told && open > 0 && open == waiting.iter().sum::<usize>() && !lives().any(is_recovering) {
+                let told: Vec<usize> = (0..waiting.len()).filter(|side| waiting[*side] > 0).collect();
+                let life = |switch| fabric.peer(switch).map_or(0, |peer| peer.incarnation);
+                let switches = told.iter().map(|side| self.sides[*side].switch);
+                let switches = switches.map(|node| Peer { node, incarnation: life(node) }).collect();
+                self.running[at].told = told;
+                errands.push_message(Control::Waits { node: dead.node, incarnation: dead.incarnation, switches });
             }
         }
     }

@@ -7,7 +7,7 @@
 //! any more, or is claimed because its source has died.
 
 use super::Lane;
-use crate::address::SWITCH;
+use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::channel::format::after;
 use crate::message::{RouteInfo, kind};
@@ -39,6 +39,9 @@ pub(super) fn info(header: &ActorHeader, chain: u16, owner: Peer, before: u32) -
 /// See the module.
 pub(super) struct Telling {
     me: Peer,
+    /// Which it is, and which of the sides: only flows of its chains are told.
+    switch: NodeId,
+    side: usize,
     /// The next slot to look at.
     at: (usize, u32),
     newest: u32,
@@ -50,8 +53,9 @@ pub(super) struct Telling {
 }
 
 impl Telling {
-    pub(super) fn new(me: Peer, newest: u32, stamp: u64, departed: Vec<RouteInfo>) -> Telling {
-        Telling { me, at: (0, 0), newest, stamp, ready: departed, is_blocked: false }
+    /// To this switch, of this side, whose newest epoch and latest stamp here these are; `departed` are on their way to others.
+    pub(super) fn new(me: Peer, (switch, side): (NodeId, usize), newest: u32, stamp: u64, departed: Vec<RouteInfo>) -> Telling {
+        Telling { me, switch, side, at: (0, 0), newest, stamp, ready: departed, is_blocked: false }
     }
 
     /// True if a turn would do something without input.
@@ -70,6 +74,10 @@ impl Telling {
         self.is_blocked = false;
         while budget > 0 {
             let Some(lane) = lanes.get(self.at.0) else { break };
+            if lane.side != self.side {
+                self.at = (self.at.0 + 1, 0);
+                continue;
+            }
             if self.ready.len() >= ROUTES_PER_RECORD && !self.send(fabric, false) {
                 self.is_blocked = true;
                 return false;
@@ -117,7 +125,7 @@ impl Telling {
         body.extend_from_slice(&self.newest.to_be_bytes());
         body.extend_from_slice(&self.stamp.to_be_bytes());
         body.extend_from_slice(self.ready[..count].as_bytes());
-        let is_sent = fabric.send(SWITCH, kind::ROUTES, &body).is_ok();
+        let is_sent = fabric.send(self.switch, kind::ROUTES, &body).is_ok();
         if is_sent {
             self.ready.drain(..count);
         }

@@ -2,9 +2,9 @@
 
 use holdfast_functions::Forward;
 use holdfast_nf::{Bound, Chain};
-use holdfast_node::address::{COORDINATOR, SWITCH, manager_of};
+use holdfast_node::address::{COORDINATOR, manager_of, switch_node};
 use holdfast_node::channel::FabricConfig;
-use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostConfig, HostsConfig, Record};
+use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostConfig, HostsConfig, Record, SwitchPlace};
 use holdfast_node::hub::{Hub, HubOut};
 use holdfast_node::manager::{Manager, Wish};
 use holdfast_node::message::{MemberState, Protected};
@@ -32,7 +32,8 @@ pub(crate) struct Host {
     incarnation: u32,
     /// Of a host that is stopped nothing moves.
     pub(crate) is_stopped: bool,
-    released: Vec<(u64, u64)>,
+    /// By switch.
+    released: Vec<u16>,
     /// Frames for a coordinator here.
     told: Vec<(Peer, Vec<u8>)>,
 }
@@ -50,13 +51,14 @@ pub(crate) struct World {
     pub(crate) cut: Vec<(usize, usize)>,
     now: u64,
     release_at: ReleaseAt,
+    switches: u16,
     /// Packets that runtimes of each host have handed over to another host.
     pub(crate) handed: [usize; HOSTS],
 }
 
-fn switch(incarnation: u32, succeeds: bool) -> Switch {
+fn switch(number: u16, incarnation: u32, succeeds: bool) -> Switch {
     Switch::new(SwitchConfig {
-        me: Peer { node: SWITCH, incarnation },
+        me: Peer { node: switch_node(number), incarnation },
         number: incarnation as u8,
         flows: 256,
         seed: 1,
@@ -67,17 +69,23 @@ fn switch(incarnation: u32, succeeds: bool) -> Switch {
     })
 }
 
-fn runtime(me: Peer, release_at: ReleaseAt) -> Runtime {
+/// With a chain per switch.
+fn runtime(me: Peer, release_at: ReleaseAt, switches: u16) -> Runtime {
     let config = RuntimeConfig { me, flows: 256, seed: 1, report_interval: 10 * MILLISECOND, fabric: FabricConfig::default() };
-    let chain = Chain::new(vec![Box::new(Bound::<Forward>::new(Default::default()).expect("nothing to refuse"))]);
-    let protection = Box::new(NfvActor::new(release_at));
-    Runtime::new(config, vec![ChainSpec { name: "chain".to_owned(), chain, protection }])
+    let spec = |number: u16| ChainSpec {
+        name: format!("chain {number}"),
+        switch: switch_node(number),
+        chain: Chain::new(vec![Box::new(Bound::<Forward>::new(Default::default()).expect("nothing to refuse"))]),
+        protection: Box::new(NfvActor::new(release_at)),
+    };
+    Runtime::new(config, (0..switches).map(spec).collect())
 }
 
 impl Host {
-    fn new(number: usize, incarnation: u32, clock: u64, now: u64) -> Host {
+    fn new(number: usize, switches: u16, incarnation: u32, clock: u64, now: u64) -> Host {
         let me = Peer { node: manager_of(number as u16), incarnation };
-        let mut hub = Hub::new(switch(0, false), Manager::new(me, FabricConfig::default()));
+        let mut hub =
+            Hub::new((0..switches).map(|number| switch(number, 0, false)).collect(), Manager::new(me, FabricConfig::default()));
         hub.join(HOSTS as u16, PATIENCE, clock + now);
         Host {
             hub,
@@ -95,40 +103,50 @@ impl Host {
 impl World {
     /// Two hosts that serve and a witness.
     pub(crate) fn new() -> World {
-        World::of([0, 1], WITNESS, ReleaseAt::Replica)
+        World::of([0, 1], WITNESS, ReleaseAt::Replica, 1)
     }
 
     /// The same, where packets wait for their states elsewhere.
     pub(crate) fn with(release_at: ReleaseAt) -> World {
-        World::of([0, 1], WITNESS, release_at)
+        World::of([0, 1], WITNESS, release_at, 1)
     }
 
     /// Three equal hosts; the coordinator was elected on this one.
     pub(crate) fn of_equals(leader: usize) -> World {
-        World::of([0, 1, 2], leader, ReleaseAt::Replica)
+        World::of([0, 1, 2], leader, ReleaseAt::Replica, 1)
     }
 
-    fn of<const N: usize>(serving: [usize; N], leader: usize, release_at: ReleaseAt) -> World {
+    /// Three equal hosts, the last of which leads, with a switch for each of the others.
+    pub(crate) fn of_two_switches(release_at: ReleaseAt) -> World {
+        World::of([0, 1, 2], 2, release_at, 2)
+    }
+
+    fn of<const N: usize>(serving: [usize; N], leader: usize, release_at: ReleaseAt, switches: u16) -> World {
         let serves = |at: usize| serving.contains(&at);
         let config = CoordinatorConfig {
             me: Peer { node: COORDINATOR, incarnation: 1 },
-            clusters: ClusterConfig::only(2 * N as u16, 1, true),
+            clusters: ClusterConfig::only(2 * N as u16, switches, true),
             hosts: HostsConfig {
                 hosts: (0..HOSTS).map(|at| HostConfig { has_ports: serves(at), has_runtimes: serves(at) }).collect(),
+                // Each on a host of its own, if there are several.
+                switches: (0..switches).map(|at| SwitchPlace { chains: vec![at], host: (switches > 1).then_some(at) }).collect(),
                 patience: PATIENCE,
             },
-            rules: vec![Rule { selector: "any".parse().expect("a selector"), chain: 0, cluster: 0 }],
+            rules: (0..switches).map(|chain| Rule { selector: "any".parse().expect("a selector"), chain, cluster: 0 }).collect(),
             hang_timeout: 200 * MILLISECOND,
             start_timeout: 1000 * MILLISECOND,
             first_incarnation: 1,
             pools: Vec::new(),
-            layouts: vec![runtime(Peer { node: 99, incarnation: 1 }, release_at).flows(0).expect("a chain").layout()],
+            layouts: vec![
+                runtime(Peer { node: 99, incarnation: 1 }, release_at, 1).flows(0).expect("a chain").layout();
+                switches.into()
+            ],
             fabric: FabricConfig::default(),
         };
         let now = 1000 * MILLISECOND;
         // Days lie between their clocks.
         let hosts: Vec<Host> =
-            (0..HOSTS).map(|at| Host::new(at, 1, [900_000, 5, 400_000][at] * 1000 * MILLISECOND, now)).collect();
+            (0..HOSTS).map(|at| Host::new(at, switches, 1, [900_000, 5, 400_000][at] * 1000 * MILLISECOND, now)).collect();
         let mut coordinator = Coordinator::new(config.clone(), now + hosts[leader].clock);
         coordinator.live_on(leader as u16);
         let mut world = World {
@@ -140,6 +158,7 @@ impl World {
             cut: Vec::new(),
             now,
             release_at,
+            switches,
             handed: [0; HOSTS],
         };
         let me = world.coordinator().fabric().me();
@@ -147,6 +166,7 @@ impl World {
         world.pass(400);
         assert!(world.coordinator().is_ready());
         assert_eq!(world.serving(), [if leader == 0 { 1 } else { 0 }], "who leads does not serve if another can");
+        assert!((1..switches).all(|switch| world.serving_switch(switch) == [usize::from(switch)]));
         world.check_safe("at the beginning");
         world
     }
@@ -181,8 +201,13 @@ impl World {
         self.hosts[at].hub.handle_coordinator_ended(coordinator.fabric().me());
     }
 
+    /// Who serves the first switch.
     pub(crate) fn serving(&self) -> Vec<usize> {
-        (0..HOSTS).filter(|at| self.hosts[*at].hub.is_serving() && !self.hosts[*at].is_stopped).collect()
+        self.serving_switch(0)
+    }
+
+    pub(crate) fn serving_switch(&self, switch: u16) -> Vec<usize> {
+        (0..HOSTS).filter(|at| self.hosts[*at].hub.serves(switch) && !self.hosts[*at].is_stopped).collect()
     }
 
     pub(crate) fn pass(&mut self, milliseconds: u64) {
@@ -191,7 +216,10 @@ impl World {
             for _ in 0..6 {
                 self.turn();
             }
-            assert!(self.serving().len() < 2, "{:?} serve", self.serving());
+            for switch in 0..self.switches {
+                let serving = self.serving_switch(switch);
+                assert!(serving.len() < 2, "{serving:?} serve switch {switch}");
+            }
         }
     }
 
@@ -236,14 +264,15 @@ impl World {
                     }
                 }
             }
-            for packet in out.released.drain(..) {
-                released.push((packet.get().meta.stamp, now));
+            for (switch, packet) in out.released.drain(..) {
+                assert_eq!(packet.get().meta.chain, switch, "a chain's packets leave at its switch");
+                released.push(switch);
                 self.pool.put(packet.into_inner());
             }
             for wish in std::mem::take(&mut out.wishes) {
                 match wish {
                     Wish::Start(peer) => {
-                        runtimes.insert(peer, (runtime(peer, self.release_at), Vec::new()));
+                        runtimes.insert(peer, (runtime(peer, self.release_at, self.switches), Vec::new()));
                         hub.handle_started(peer);
                     }
                     Wish::Stop(peer) | Wish::Fence(peer) => {
@@ -251,8 +280,8 @@ impl World {
                         hub.handle_ended(peer);
                         hub.handle_buried(peer);
                     }
-                    Wish::Serve(term) => hub.begin(switch(term, true)),
-                    Wish::Retire => {}
+                    Wish::Serve(number, term) => hub.begin(switch(number, term, true)),
+                    Wish::Retire(_) => {}
                 }
             }
             fabric.append(&mut out.to_fabric);
@@ -309,7 +338,13 @@ impl World {
 
     /// A packet of every flow comes to a host's ports. How many leave there within a moment.
     pub(crate) fn send(&mut self, at: usize, flows: u8) -> usize {
-        let before = self.hosts[at].released.len();
+        self.send_to(0, at, flows)
+    }
+
+    /// The same at the ports of a switch: the flows of all have the same keys.
+    pub(crate) fn send_to(&mut self, switch: u16, at: usize, flows: u8) -> usize {
+        let released = |world: &World| world.hosts[at].released.iter().filter(|of| **of == switch).count();
+        let before = released(self);
         for flow in 0..flows {
             let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
             frame.extend_from_slice(&[0x45, 0, 0, 29, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, flow, 192, 0, 2, 1]);
@@ -320,17 +355,22 @@ impl World {
             let key = FlowKey::of(&packet).expect("a key");
             let now = self.now + self.hosts[at].clock;
             let Host { hub, out, .. } = &mut self.hosts[at];
-            hub.handle_packet(key, packet);
+            hub.handle_packet(switch, key, packet);
             hub.forward(now, out, &mut self.pool);
         }
         self.pass(20);
-        self.hosts[at].released.len() - before
+        released(self) - before
     }
 
     /// Flows that runtimes on these hosts own, and how many packets each has seen.
     pub(crate) fn flows(&self, hosts: &[usize]) -> BTreeMap<FlowKey, u64> {
+        self.flows_of(0, hosts)
+    }
+
+    /// Those of a switch.
+    pub(crate) fn flows_of(&self, switch: usize, hosts: &[usize]) -> BTreeMap<FlowKey, u64> {
         let runtimes = hosts.iter().flat_map(|at| self.hosts[*at].runtimes.values());
-        let flows = runtimes.filter_map(|(runtime, _)| runtime.flows(0)).flat_map(|flows| flows.iter());
+        let flows = runtimes.filter_map(|(runtime, _)| runtime.flows(switch)).flat_map(|flows| flows.iter());
         let owned = flows.filter(|(_, header)| header.role == holdfast_protection::flows::role::OWNER);
         owned.map(|(_, header)| (header.key, header.packets().iter().sum())).collect()
     }
@@ -344,7 +384,7 @@ impl World {
     /// A host that died, or its manager alone, begins again, empty.
     pub(crate) fn revive(&mut self, at: usize) {
         let (incarnation, clock) = (self.hosts[at].incarnation, self.hosts[at].clock);
-        self.hosts[at] = Host::new(at, incarnation + 1, clock, self.now);
+        self.hosts[at] = Host::new(at, self.switches, incarnation + 1, clock, self.now);
         // Only its manager died.
         if let Some((_, coordinator)) = self.coordinators.iter_mut().find(|(host, _)| *host == at) {
             self.hosts[at].hub.handle_coordinator(coordinator.fabric().me());

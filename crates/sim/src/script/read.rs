@@ -6,7 +6,7 @@ use crate::plan::ANYBODY;
 use crate::plan::{Clock, Connection, End, Habits, How, Plan, Step, Way, When, Whom};
 use crate::scenario::{Planted, Preset, Scenario};
 use core::fmt;
-use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, MAX_HOSTS, NodeId, SWITCH, manager_of};
+use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, MAX_HOSTS, MAX_SWITCHES, NodeId, SWITCH, manager_of, switch_node};
 use holdfast_wire::DropReason;
 
 /// A line that cannot be read.
@@ -137,6 +137,14 @@ impl<'a> Words<'a> {
                 }
             }
             "manager" => Ok(manager_of(self.host()?)),
+            "switch" => {
+                let number = self.number("a switch's number, from 0")?;
+                if number < MAX_SWITCHES {
+                    Ok(switch_node(number))
+                } else {
+                    self.expected("a switch's number, from 0", Some(&number.to_string()))
+                }
+            }
             "coordinator" => Ok(COORDINATOR),
             "hub" => Ok(SWITCH),
             word => self.expected(what, Some(word)),
@@ -349,7 +357,7 @@ impl Reading {
     }
 
     fn line(&mut self, words: &mut Words<'_>) -> Read<()> {
-        const FIRST: &str = "`seed`, `protection`, `planted`, `few`, `network`, `inside`, `outside`, `hosts`, `packets`, `runtimes`, `flows`, `ring`, `clock`, `restart`, `lasts`, `each`, `at`, `once`, `after`, `when` or `expect`";
+        const FIRST: &str = "`seed`, `protection`, `planted`, `few`, `network`, `inside`, `outside`, `hosts`, `switches`, `packets`, `runtimes`, `flows`, `ring`, `clock`, `restart`, `lasts`, `each`, `at`, `once`, `after`, `when` or `expect`";
         let Some(first) = words.rest.pop() else { return Ok(()) };
         match first {
             "seed" => self.scenario.seed = words.number("a number")?,
@@ -375,6 +383,10 @@ impl Reading {
             "hosts" => match words.number("1, or 3 and more")? {
                 count @ (1 | 3..=MAX_HOSTS) => self.plan.hosts = count,
                 count => return words.expected("1, or 3 and more", Some(&count.to_string())),
+            },
+            "switches" => match words.number("how many")? {
+                count @ 1..=MAX_SWITCHES => self.plan.switches = count,
+                count => return words.expected("1 to 6", Some(&count.to_string())),
             },
             "packets" => {
                 words.word("sealed")?;

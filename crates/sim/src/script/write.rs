@@ -4,7 +4,7 @@ use super::{Expect, Script};
 use crate::plan::{ANYBODY, Clock, Connection, End, Fact, Habits, How, Plan, Step, Way, When, Whom};
 use crate::scenario::Planted;
 use core::fmt::{self, Display, Formatter};
-use holdfast_node::address::{COORDINATOR, NodeId, SWITCH, host_of};
+use holdfast_node::address::{COORDINATOR, NodeId, SWITCH, host_of, switch_number};
 use holdfast_node::message::kind as message;
 use holdfast_protection::kind;
 
@@ -86,7 +86,11 @@ fn node(node: NodeId) -> String {
     match node {
         COORDINATOR => "coordinator".to_owned(),
         SWITCH => "hub".to_owned(),
-        node => host_of(node).map_or_else(|| format!("runtime {node}"), |host| format!("manager {host}")),
+        node => match (host_of(node), switch_number(node)) {
+            (Some(host), _) => format!("manager {host}"),
+            (None, Some(number)) => format!("switch {number}"),
+            (None, None) => format!("runtime {node}"),
+        },
     }
 }
 
@@ -213,6 +217,9 @@ impl Display for Script {
         }
         if plan.hosts != plain.hosts {
             writeln!(f, "hosts {}", plan.hosts)?;
+        }
+        if plan.switches != plain.switches {
+            writeln!(f, "switches {}", plan.switches)?;
         }
         if plan.sealed {
             writeln!(f, "packets sealed")?;

@@ -201,9 +201,9 @@ impl World {
     /// New rules. They are given again to a coordinator that was away.
     pub(super) fn set_rules(&mut self, rules: Vec<Rule>) {
         // Nobody may be there to ask, or to say which rules are in force: the operator is told so.
-        let Some(at) = self.hosts.serving().filter(|at| self.hosts[*at].hub.switch.is_whole()) else { return };
-        let hub = &mut self.hosts[at].hub;
-        hub.manager.set_rules(hub.switch.rules().version(), rules);
+        let in_force = self.hosts.served().filter(|switch| switch.is_whole()).map(|switch| switch.rules().version()).max();
+        let (Some(at), Some(in_force)) = (self.hosts.serving(0), in_force) else { return };
+        self.hosts[at].hub.manager.set_rules(in_force, rules);
         self.turn_hub(at);
     }
 
@@ -286,8 +286,8 @@ impl World {
         let failover = managers().flat_map(|manager| manager.failovers()).find(|told| !knows_failover(told));
         forgotten.extend(failover.map(|told| format!("{told:?}")));
         let newest = coordinator.rules().version();
-        let version =
-            self.hosts.all().filter(|host| !host.is_away).map(|host| host.hub.switch.rules().version()).max().unwrap_or(0);
+        let switches = self.hosts.all().filter(|host| !host.is_away).flat_map(|host| host.hub.switches());
+        let version = switches.map(|switch| switch.rules().version()).max().unwrap_or(0);
         forgotten.extend((version > newest).then(|| format!("rules {version}, it has {newest}")));
         for what in forgotten {
             self.checkers.violate("log", format!("the coordinator has forgotten {what}"));

@@ -1,11 +1,11 @@
 //! How a world ends: connections, buffers and memories are counted.
 
 use super::hosts::WITNESS;
+use super::looks::served;
 use super::{BEGIN, Process, World};
 use crate::peers::Progress;
 use crate::plan::{How, Outcome, Plan, Step, When, Whom};
 use crate::world::{Faults, Report};
-use holdfast_node::runtime::Runtime;
 use holdfast_protection::Peer;
 use holdfast_wire::{DropReason, PacketPool};
 
@@ -34,7 +34,7 @@ impl World {
         let mut drops = self.drops;
         for hub in self.hosts.all().map(|host| &host.hub) {
             drops.add(hub.drops());
-            drops.add(hub.switch.drops());
+            hub.switches().for_each(|switch| drops.add(switch.drops()));
             drops.add(hub.manager.drops());
         }
         drops.add(&self.coordinator.drops());
@@ -94,8 +94,8 @@ impl World {
 
     /// What was ever revealed is known to the runtimes that serve now.
     fn check_remembered(&mut self) {
-        let serving: Vec<&Runtime> =
-            self.serving().iter().filter_map(|peer| self.processes.get(peer)).map(|process| &process.runtime).collect();
+        let heard = self.serving();
+        let serving = served(&self.processes, &heard, self.chains);
         self.checkers.check_remembered(&self.clients, &serving);
         self.checkers.check_copies(&serving);
         if let Some(loss) = &self.loss {
@@ -113,7 +113,7 @@ impl World {
             }
         }
         for host in self.hosts.all() {
-            let accounted = host.pool.free() + host.hub.switch.held();
+            let accounted = host.pool.free() + host.hub.switches().map(|switch| switch.held()).sum::<usize>();
             if accounted != host.pool.total() {
                 self.checkers.violate("no anonymous drop", format!("a hub lost {} buffers", host.pool.total() - accounted));
             }

@@ -49,6 +49,11 @@ fn is_sealed(scenario: &Scenario) -> bool {
     hosts_of(scenario) && Random::new(scenario.seed ^ 0x7365_616c).chance(500)
 }
 
+/// In some of the worlds of several hosts two of these serve, by a number of its own, too.
+fn switches_of(scenario: &Scenario) -> u16 {
+    if hosts_of(scenario) && Random::new(scenario.seed ^ 0x7377_6974).chance(400) { 2 } else { 1 }
+}
+
 /// The world and the fate that a scenario's seed stands for.
 pub(super) fn draw(scenario: &Scenario) -> (Plan, Fate) {
     let mut random = Random::new(scenario.seed);
@@ -87,6 +92,7 @@ pub(super) fn draw(scenario: &Scenario) -> (Plan, Fate) {
         connections: draw::connections(&mut random),
         habits: Some(habits),
         hosts,
+        switches: switches_of(scenario),
         sealed: is_sealed(scenario),
         runtimes,
         ring,

@@ -1,14 +1,14 @@
 //! The hosts of a world. On each is a hub, switch and manager, which die together, and whose next life finds the processes as they are. Of several hosts
-//! one serves the ports at a time; any may die with everything on it, be stopped, or be cut off from the others.
+//! one serves the ports of a switch at a time; any may die with everything on it, be stopped, or be cut off from the others.
 
 use super::stranger;
 use super::streams::{Lane, Of};
 use super::{Event, MICROSECOND, MILLISECOND, SECOND, World};
 use crate::frames;
 use crate::scenario::Scenario;
-use holdfast_node::address::{COORDINATOR, SWITCH, manager_of};
+use holdfast_node::address::{COORDINATOR, SWITCH, manager_of, switch_node};
 use holdfast_node::channel::FabricConfig;
-use holdfast_node::coordinator::{HostConfig, HostsConfig};
+use holdfast_node::coordinator::{HostConfig, HostsConfig, SwitchPlace};
 use holdfast_node::hub::{Hub, HubOut};
 use holdfast_node::manager::{Manager, Wish};
 use holdfast_node::switch::{Switch, SwitchConfig};
@@ -66,8 +66,8 @@ pub(super) struct Hosts {
     planted: [bool; 2],
     /// They have the cluster's keys.
     are_sealed: bool,
-    /// Where packets from outside arrive: at the host that has said last that the addresses are there.
-    ports: Site,
+    /// Per switch, where packets from outside arrive: at the host that has said last that the addresses are there.
+    ports: Vec<Site>,
     pub(super) faults_left: u64,
 }
 
@@ -85,15 +85,25 @@ impl core::ops::IndexMut<Site> for Hosts {
     }
 }
 
-/// What the coordinator knows of so many hosts.
-pub(super) fn config(hosts: u16) -> HostsConfig {
+/// What the coordinator knows of so many hosts and switches, of each of which there are so many chains.
+pub(super) fn config(hosts: u16, switches: u16, of_each: u16) -> HostsConfig {
+    let place = |switch: u16| SwitchPlace {
+        chains: (switch * of_each..(switch + 1) * of_each).collect(),
+        host: (hosts > 1 && switches > 1).then(|| 1 + switch % (hosts - 1)),
+    };
+    let switches = (0..switches).map(place).collect();
     match hosts {
-        0 | 1 => HostsConfig::one(),
+        0 | 1 => HostsConfig { switches, ..HostsConfig::one() },
         count => {
             let host = |at: u16| HostConfig { has_ports: at > 0, has_runtimes: at > 0 };
-            HostsConfig { hosts: (0..count).map(host).collect(), patience: PATIENCE }
+            HostsConfig { hosts: (0..count).map(host).collect(), switches, patience: PATIENCE }
         }
     }
+}
+
+/// Whoever is at the ports of a switch, as a name for what is drawn.
+pub(super) fn outside(switch: u16) -> Peer {
+    Peer { node: switch, incarnation: 0 }
 }
 
 /// How frames with messages travel inside the box.
@@ -102,10 +112,10 @@ pub(super) fn fabric() -> FabricConfig {
 }
 
 impl Hosts {
-    /// So many, sealing their packets or not, with room for so many flows at the switch.
-    pub(super) fn new(scenario: &Scenario, (count, are_sealed): (u16, bool), flows: usize) -> Hosts {
+    /// So many, with so many switches, sealing their packets or not, with room for so many flows at each switch.
+    pub(super) fn new(scenario: &Scenario, (count, switches, are_sealed): (u16, u16, bool), flows: usize) -> Hosts {
         let planted = [scenario.planted.no_epoch_check, scenario.planted.reclassify];
-        let (seed, ports, are_sealed) = (scenario.seed, 0, are_sealed && count > 1);
+        let (seed, ports, are_sealed) = (scenario.seed, vec![0; switches.into()], are_sealed && count > 1);
         Hosts { all: Vec::with_capacity(count.into()), flows, seed, planted, are_sealed, ports, faults_left: 0 }
     }
 
@@ -139,14 +149,25 @@ impl Hosts {
         self.all.len() > 1
     }
 
-    /// The one that serves the ports, if one does. One that is stopped serves nobody.
-    pub(super) fn serving(&self) -> Option<Site> {
-        self.all.iter().position(|host| host.runs() && host.hub.is_serving())
+    /// The numbers of the switches.
+    pub(super) fn switches(&self) -> core::ops::Range<u16> {
+        0..self.ports.len() as u16
     }
 
-    /// Another than this one serves them.
-    fn another_serves(&self, at: Site) -> bool {
-        self.sites().any(|other| other != at && self.all[other].runs() && self.all[other].hub.is_serving())
+    /// The one that serves the ports of a switch, if one does. One that is stopped serves nobody.
+    pub(super) fn serving(&self, switch: u16) -> Option<Site> {
+        self.all.iter().position(|host| host.runs() && host.hub.serves(switch))
+    }
+
+    /// The switches whose ports are served, where they are.
+    pub(super) fn served(&self) -> impl Iterator<Item = &Switch> {
+        let place = |switch: u16| self.serving(switch).and_then(|at| self.all[at].hub.switches().nth(switch.into()));
+        self.switches().filter_map(place)
+    }
+
+    /// Another than this one serves those of this switch.
+    fn another_serves(&self, at: Site, switch: u16) -> bool {
+        self.sites().any(|other| other != at && self.all[other].runs() && self.all[other].hub.serves(switch))
     }
 
     /// Every one is there.
@@ -159,9 +180,9 @@ impl Hosts {
         self.faults_left == 0 && self.all_run()
     }
 
-    fn switch(&self, incarnation: u32, succeeds: bool) -> Switch {
+    fn switch(&self, number: u16, incarnation: u32, succeeds: bool) -> Switch {
         let mut switch = Switch::new(SwitchConfig {
-            me: Peer { node: SWITCH, incarnation },
+            me: Peer { node: switch_node(number), incarnation },
             number: incarnation as u8,
             flows: self.flows,
             seed: self.seed,
@@ -174,11 +195,12 @@ impl Hosts {
         switch
     }
 
-    /// A life of a host's hub. Of several hosts its switch is nobody at first.
+    /// A life of a host's hub. Of several hosts its switches are nobody at first.
     fn life(&self, at: Site, life: u32, count: u16, now: u64) -> Hub {
         let joins = count > 1;
-        let switch = if joins { self.switch(0, false) } else { self.switch(life, life > 1) };
-        let mut hub = Hub::new(switch, Manager::new(Peer { node: manager_of(at as u16), incarnation: life }, fabric()));
+        let (incarnation, succeeds) = if joins { (0, false) } else { (life, life > 1) };
+        let switches = self.switches().map(|number| self.switch(number, incarnation, succeeds)).collect();
+        let mut hub = Hub::new(switches, Manager::new(Peer { node: manager_of(at as u16), incarnation: life }, fabric()));
         if joins {
             hub.join(count, PATIENCE, now);
         }
@@ -282,7 +304,8 @@ impl World {
         let host = &mut self.hosts[at];
         host.is_away = true;
         host.hub.abandon(&mut host.pool);
-        for drops in [host.hub.drops(), host.hub.switch.drops(), host.hub.manager.drops()] {
+        let switches = host.hub.switches().map(Switch::drops);
+        for drops in [host.hub.drops(), host.hub.manager.drops()].into_iter().chain(switches) {
             self.drops.add(drops);
         }
         self.check_hub_buffers(at);
@@ -324,9 +347,10 @@ impl World {
         }
     }
 
-    pub(super) fn ingress(&mut self, frame: &[u8], port: u8) {
-        let at = self.hosts.ports;
-        if !self.hosts[at].runs() || !self.hosts[at].hub.is_serving() {
+    /// A packet comes to a switch's port, of its clients or of its servers.
+    pub(super) fn ingress(&mut self, switch: u16, frame: &[u8], port: u8) {
+        let at = self.hosts.ports[usize::from(switch)];
+        if !self.hosts[at].runs() || !self.hosts[at].hub.serves(switch) {
             return;
         }
         if port == 0 {
@@ -339,7 +363,7 @@ impl World {
         packet.meta.ingress = port;
         let key = if fits && packet.parse().is_ok() { FlowKey::of(&packet) } else { None };
         match key {
-            Some(key) => host.hub.handle_packet(key, packet),
+            Some(key) => host.hub.handle_packet(switch, key, packet),
             None => host.pool.put(packet),
         }
         host.hub.forward(now, &mut host.out, &mut host.pool);
@@ -420,8 +444,10 @@ impl World {
         host.turn_at = u64::MAX;
         host.hub.turn(now, &mut host.out, &mut host.pool);
         self.after_hub(at);
-        if self.hosts[at].hub.is_serving() && self.hosts.another_serves(at) {
-            self.checkers.violate("one owner", "two hosts serve the ports".to_owned());
+        for switch in self.hosts.switches() {
+            if self.hosts[at].hub.serves(switch) && self.hosts.another_serves(at, switch) {
+                self.checkers.violate("one owner", format!("two hosts serve the ports of switch {switch}"));
+            }
         }
         let due = self.hosts[at].hub.poll_timeout();
         let due = self.host_world_time(at, due).max(self.now + 10 * MICROSECOND);
@@ -456,20 +482,24 @@ impl World {
                 self.carry(self.inside, Lane::Between, between, frame.clone(), |frame| Event::FromHost(to, frame));
             }
         }
-        if !out.released.is_empty() && self.hosts.another_serves(at) {
-            self.checkers.violate("one owner", format!("host {at} let packets out while another served"));
-        }
-        for released in out.released.drain(..) {
+        for (switch, released) in out.released.drain(..) {
+            if self.hosts.another_serves(at, switch) {
+                self.checkers.violate("one owner", format!("host {at} let packets out while another served switch {switch}"));
+            }
             let packet = released.into_inner();
+            if packet.meta.chain / self.of_each() != switch {
+                let text = format!("a packet of chain {} left at switch {switch}", packet.meta.chain);
+                self.checkers.violate("one switch", text);
+            }
             let frame = packet.bytes().to_vec();
             self.hosts[at].pool.put(packet);
             self.check_released(&frame);
             let to_client = frames::read(&frame).is_some_and(|seen| seen.destination.0[0] == 10);
-            let outside = Peer::default();
+            let outside = outside(switch);
             if to_client {
-                self.carry(self.outside, Lane::ToClient, outside, frame, Event::ToClient);
+                self.carry(self.outside, Lane::ToClient, outside, frame, |frame| Event::ToClient(switch, frame));
             } else {
-                self.carry(self.outside, Lane::ToServer, outside, frame, Event::ToServer);
+                self.carry(self.outside, Lane::ToServer, outside, frame, |frame| Event::ToServer(switch, frame));
             }
         }
         for wish in out.wishes.drain(..) {
@@ -498,15 +528,15 @@ impl World {
                 self.at(self.now + MILLISECOND, Event::ExitNoticed(at, peer));
             }
             Wish::Fence(peer) => self.given_up(peer),
-            Wish::Serve(term) => {
-                self.say(format_args!("host {at} serves in term {term}"));
+            Wish::Serve(number, term) => {
+                self.say(format_args!("host {at} serves switch {number} in term {term}"));
                 self.faults.terms += 1;
-                let switch = self.hosts.switch(term, true);
+                let switch = self.hosts.switch(number, term, true);
                 self.hosts[at].hub.begin(switch);
-                self.hosts.ports = at;
+                self.hosts.ports[usize::from(number)] = at;
                 self.turn_hub_at(at, self.now);
             }
-            Wish::Retire => self.say(format_args!("host {at} serves no more")),
+            Wish::Retire(number) => self.say(format_args!("host {at} serves switch {number} no more")),
         }
     }
 }

@@ -1,20 +1,29 @@
 //! What is looked at while a world runs.
 
-use super::{BEGIN, World};
+use super::{BEGIN, Process, World};
+use crate::checkers::Served;
 use crate::frames;
 use crate::plan::Exit;
-use holdfast_node::runtime::Runtime;
 use holdfast_node::switch::Route;
 use holdfast_protection::Peer;
 use holdfast_protection::flows::role;
 use holdfast_wire::FlowKey;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Those of the processes that are heard at some switch, of so many chains.
+pub(super) fn served<'a>(processes: &'a BTreeMap<Peer, Process>, heard: &[Vec<Peer>], chains: u16) -> Vec<Served<'a>> {
+    let of_each = usize::from(chains) / heard.len();
+    let of = |peer: &Peer| (0..chains.into()).filter(|chain| heard[chain / of_each].contains(peer)).collect();
+    let served = processes.iter().map(|(peer, process)| Served { runtime: &process.runtime, of: of(peer) });
+    served.filter(|served| !served.of.is_empty()).collect()
+}
 
 impl World {
     /// A runtime has been given up.
     pub(super) fn given_up(&mut self, dead: Peer) {
         let Some(loss) = &mut self.loss else { return };
-        let Some(at) = self.hosts.serving() else { return };
-        let routes: Vec<Route> = self.hosts[at].hub.switch.routes().filter(|route| route.owner == dead).copied().collect();
+        let routes = self.hosts.served().flat_map(|switch| switch.routes());
+        let routes: Vec<Route> = routes.filter(|route| route.owner == dead).copied().collect();
         let living = self.processes.iter().filter(|(peer, _)| **peer != dead).map(|(_, process)| &process.runtime);
         loss.given_up(dead, &routes, &living.collect::<Vec<_>>(), &self.clients, &mut self.checkers);
     }
@@ -30,49 +39,55 @@ impl World {
         }
     }
 
-    /// The runtimes that the host that serves would hear, if one does.
-    pub(super) fn serving(&mut self) -> Vec<Peer> {
-        let Some(at) = self.hosts.serving() else { return Vec::new() };
+    /// Per switch, the runtimes that the host that serves it would hear, if one does.
+    pub(super) fn serving(&mut self) -> Vec<Vec<Peer>> {
+        self.hosts.switches().map(|switch| self.heard_at(switch)).collect()
+    }
+
+    fn heard_at(&mut self, switch: u16) -> Vec<Peer> {
+        let Some(at) = self.hosts.serving(switch) else { return Vec::new() };
         let fence = self.hosts[at].hub.fence();
         let there = self.processes.iter().filter(|(peer, process)| fence.is_open_for_check(**peer) && !process.paused);
         there.map(|(peer, _)| *peer).collect()
     }
 
     pub(super) fn check_owners(&mut self) {
-        let peers = self.serving();
-        let serving: Vec<&Runtime> =
-            peers.iter().filter_map(|peer| self.processes.get(peer)).map(|process| &process.runtime).collect();
+        let heard = self.serving();
+        let serving = served(&self.processes, &heard, self.chains);
         self.checkers.check_owners(&serving);
-        let switch = self.hosts.serving().map(|at| &self.hosts[at].hub.switch);
-        let is_whole = self.all_run() && !self.cuts.any(self.now) && switch.is_some_and(|switch| switch.is_whole());
-        let routes = switch.map_or_else(Default::default, |switch| switch.routes().map(|route| route.key).collect());
+        let are_whole = self.hosts.served().filter(|switch| switch.is_whole()).count() == heard.len();
+        let is_whole = self.all_run() && !self.cuts.any(self.now) && are_whole;
+        let routes = self.hosts.served().flat_map(|switch| switch.routes()).map(|route| route.key).collect();
         self.checkers.check_over(self.now, &self.clients, &serving, &routes, is_whole);
         if let Some(loss) = &self.loss {
             loss.check_floors(&serving, &mut self.checkers);
         }
-        self.check_numbers(&peers);
+        self.check_numbers(&heard);
     }
 
     /// Of every flow that is served, whether the number behind its outside port could be leased to another now.
-    fn check_numbers(&mut self, serving: &[Peer]) {
+    fn check_numbers(&mut self, heard: &[Vec<Peer>]) {
         let mut held = Vec::new();
         let outside = |reply: &FlowKey| {
             let [.., a, b, c, d] = reply.destination;
             ([a, b, c, d], reply.destination_port)
         };
-        for process in serving.iter().filter_map(|peer| self.processes.get(peer)) {
-            for chain in 0..self.chains {
-                let Some(flows) = process.runtime.flows(chain.into()) else { continue };
-                let owned = flows.iter().filter(|(_, header)| header.role == role::OWNER);
+        for served in served(&self.processes, heard, self.chains) {
+            for chain in served.of {
+                let Some(flows) = served.runtime.flows(chain) else { continue };
+                let (owned, chain) = (flows.iter().filter(|(_, header)| header.role == role::OWNER), chain as u16);
                 held.extend(owned.map(|(_, header)| (header.key, chain, self.scenario.number(chain, outside(&header.reply)))));
             }
         }
         let mut leasable = vec![None; held.len()];
-        for peer in serving {
-            let Some(process) = self.processes.get_mut(peer) else { continue };
+        let of_each = usize::from(self.chains) / heard.len();
+        let peers: BTreeSet<Peer> = heard.iter().flatten().copied().collect();
+        for peer in peers {
+            let Some(process) = self.processes.get_mut(&peer) else { continue };
             process.runtime.visit_pools(|id, pool| {
                 for ((_, chain, number), leasable) in held.iter().zip(&mut leasable) {
-                    if id.chain == *chain && *number < pool.size() && pool.backend().is_free(*number) {
+                    let is_heard = heard[usize::from(*chain) / of_each].contains(&peer);
+                    if is_heard && id.chain == *chain && *number < pool.size() && pool.backend().is_free(*number) {
                         *leasable = Some(peer.node);
                     }
                 }

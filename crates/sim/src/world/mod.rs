@@ -57,10 +57,11 @@ enum Event {
     FromStranger(Site, Vec<u8>),
     ToRuntime(Peer, Vec<u8>),
     ToCoordinator(Peer, Vec<u8>),
-    FromClient(Vec<u8>),
-    FromServer(Vec<u8>),
-    ToServer(Vec<u8>),
-    ToClient(Vec<u8>),
+    /// At the ports of a switch.
+    FromClient(u16, Vec<u8>),
+    FromServer(u16, Vec<u8>),
+    ToServer(u16, Vec<u8>),
+    ToClient(u16, Vec<u8>),
     TurnHub(Site),
     TurnRuntime(Peer),
     TurnCoordinator,
@@ -173,19 +174,22 @@ impl World {
     }
 
     fn of(scenario: Scenario, plan: Plan, trace: bool) -> World {
-        let chains = if plan.rules.is_empty() { 1 } else { 2 };
-        let layout = scenario.chains(1)[0].chain.layout().clone();
+        let of_each = if plan.rules.is_empty() { 1 } else { 2 };
+        let chains = of_each * plan.switches;
+        let layout = scenario.chains(1, 1)[0].chain.layout().clone();
         let promises = scenario.preset.promises();
         let fabric = hosts::fabric();
         let mut pools = Vec::new();
-        let mut probe =
-            Runtime::new(scenario.runtime_config(Peer { node: 99, incarnation: 1 }, 64, fabric), scenario.chains(chains));
+        let mut probe = Runtime::new(
+            scenario.runtime_config(Peer { node: 99, incarnation: 1 }, 64, fabric),
+            scenario.chains(plan.switches, of_each),
+        );
         probe.visit_pools(|id: PoolId, pool| pools.push((id, pool.size())));
         let coordinator = CoordinatorConfig {
             me: Peer { node: COORDINATOR, incarnation: 1 },
-            hosts: hosts::config(plan.hosts),
+            hosts: hosts::config(plan.hosts, plan.switches, of_each),
             clusters: ClusterConfig::only(plan.runtimes, chains, promises),
-            rules: rules::all_to(0),
+            rules: rules::all_to(0, plan.switches, of_each),
             hang_timeout: 300 * MILLISECOND,
             start_timeout: 5 * SECOND,
             first_incarnation: 1,
@@ -194,7 +198,7 @@ impl World {
             fabric,
         };
         let flows = plan.connections.len().max(64) * 2;
-        let mut hosts = Hosts::new(&scenario, (plan.hosts, plan.sealed), flows);
+        let mut hosts = Hosts::new(&scenario, (plan.hosts, plan.switches, plan.sealed), flows);
         for at in 0..plan.hosts {
             hosts.add(plan.hosts, clocks::of_host_at_beginning(&plan, at.into()));
         }
@@ -326,10 +330,10 @@ impl World {
             Event::FromStranger(_, frame) => ("forged frame", None, frame),
             Event::ToRuntime(peer, frame) => ("frame to runtime", Some(*peer), frame),
             Event::ToCoordinator(peer, frame) => ("frame to coordinator", Some(*peer), frame),
-            Event::FromClient(frame) => ("packet from client", None, frame),
-            Event::FromServer(frame) => ("packet from server", None, frame),
-            Event::ToServer(frame) => ("packet to server", None, frame),
-            Event::ToClient(frame) => ("packet to client", None, frame),
+            Event::FromClient(_, frame) => ("packet from client", None, frame),
+            Event::FromServer(_, frame) => ("packet from server", None, frame),
+            Event::ToServer(_, frame) => ("packet to server", None, frame),
+            Event::ToClient(_, frame) => ("packet to client", None, frame),
             Event::TurnHub(_) => ("hub turns", None, &[]),
             Event::TurnRuntime(peer) => ("runtime turns", Some(*peer), &[]),
             Event::TurnCoordinator => ("coordinator turns", None, &[]),
@@ -395,10 +399,10 @@ impl World {
             Event::FromStranger(at, frame) => self.hub_refuses(at, frame),
             Event::ToRuntime(peer, frame) => self.runtime_receives(peer, &frame),
             Event::ToCoordinator(peer, frame) => self.coordinator_receives(peer, &frame),
-            Event::FromClient(frame) => self.ingress(&frame, 0),
-            Event::FromServer(frame) => self.ingress(&frame, 1),
-            Event::ToServer(frame) => self.server_receives(&frame),
-            Event::ToClient(frame) => self.client_receives(&frame),
+            Event::FromClient(switch, frame) => self.ingress(switch, &frame, 0),
+            Event::FromServer(switch, frame) => self.ingress(switch, &frame, 1),
+            Event::ToServer(switch, frame) => self.server_receives(switch, &frame),
+            Event::ToClient(switch, frame) => self.client_receives(switch, &frame),
             Event::TurnHub(at) => self.hub_turns(at),
             Event::TurnRuntime(peer) => self.turn_runtime(peer),
             Event::TurnCoordinator => self.turn_coordinator(),
@@ -456,7 +460,7 @@ impl World {
             return self.at(until, Event::Started(at, peer));
         }
         let config = self.scenario.runtime_config(peer, self.plan.flows, hosts::fabric());
-        let runtime = Runtime::new(config, self.scenario.chains(self.chains));
+        let runtime = Runtime::new(config, self.scenario.chains(self.plan.switches, self.of_each()));
         let process = Process {
             host: at,
             runtime,
@@ -546,7 +550,7 @@ impl World {
             return;
         }
         if let Some(frame) = self.clients[at].on_timer(self.now) {
-            self.carry(self.outside, Lane::FromClient, Peer::default(), frame, Event::FromClient);
+            self.from_client(at, frame);
         }
         let due = self.clients[at].due();
         if due != u64::MAX {
@@ -554,7 +558,22 @@ impl World {
         }
     }
 
-    fn client_receives(&mut self, frame: &[u8]) {
+    /// Clients take turns among the switches.
+    fn from_client(&mut self, at: usize, frame: Vec<u8>) {
+        let switch = self.switch_of_client(at);
+        self.carry(self.outside, Lane::FromClient, hosts::outside(switch), frame, |frame| Event::FromClient(switch, frame));
+    }
+
+    fn switch_of_client(&self, at: usize) -> u16 {
+        (at % usize::from(self.plan.switches)) as u16
+    }
+
+    /// Chains of each switch.
+    fn of_each(&self) -> u16 {
+        self.chains / self.plan.switches
+    }
+
+    fn client_receives(&mut self, switch: u16, frame: &[u8]) {
         let Some(seen) = frames::read(frame) else {
             self.checkers.violate("integrity", "a client got a packet with a wrong checksum".to_owned());
             return;
@@ -567,9 +586,13 @@ impl World {
             );
             return;
         };
+        if self.switch_of_client(at) != switch {
+            let text = format!("a packet of connection {} came by switch {switch}", self.clients[at].id());
+            self.checkers.violate("one switch", text);
+        }
         let before = self.clients[at].due();
         if let Some(reply) = self.clients[at].on_frame(seen, self.now) {
-            self.carry(self.outside, Lane::FromClient, Peer::default(), reply, Event::FromClient);
+            self.from_client(at, reply);
         }
         let due = self.clients[at].due();
         if due != before && due != u64::MAX {
@@ -577,7 +600,7 @@ impl World {
         }
     }
 
-    fn server_receives(&mut self, frame: &[u8]) {
+    fn server_receives(&mut self, switch: u16, frame: &[u8]) {
         let Some(seen) = frames::read(frame) else {
             self.checkers.violate("integrity", "a server got a packet with a wrong checksum".to_owned());
             return;
@@ -589,7 +612,8 @@ impl World {
         // In a calm world only what the chain does may tell two runs apart.
         let random = if self.plan.calm { 7 } else { drawn };
         if let Some(reply) = self.server.on_frame(seen, random) {
-            self.carry(self.outside, Lane::FromServer, Peer::default(), reply, Event::FromServer);
+            let outside = hosts::outside(switch);
+            self.carry(self.outside, Lane::FromServer, outside, reply, |frame| Event::FromServer(switch, frame));
         }
     }
 }

@@ -8,9 +8,10 @@ use holdfast_wire::nsh::{self, Flags};
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{FlowKey, Packet};
 
-/// Every flow that begins takes this chain.
-pub(super) fn all_to(chain: u16) -> Vec<Rule> {
-    vec![Rule { selector: Selector::any(), chain, cluster: 0 }]
+/// Every flow that begins takes this one of the chains of its switch, of which each has so many.
+pub(super) fn all_to(chain: u16, switches: u16, of_each: u16) -> Vec<Rule> {
+    let rule = |switch| Rule { selector: Selector::any(), chain: switch * of_each + chain, cluster: 0 };
+    (0..switches).map(rule).collect()
 }
 
 /// When the rules change, ns after the world's beginning, and to which chain. In a third of the worlds that are drawn they do, while connections
@@ -30,7 +31,7 @@ pub(super) fn drawn(scenario: &Scenario) -> Vec<(u64, u16)> {
 impl World {
     pub(super) fn change_rules(&mut self, chain: u16) {
         self.say(format_args!("new flows take chain {chain}"));
-        self.set_rules(all_to(chain));
+        self.set_rules(all_to(chain, self.plan.switches, self.of_each()));
     }
 
     /// What is sent to a runtime. If it is a client's packet, its chain is looked at.

@@ -127,7 +127,7 @@ impl World {
             }
             (Whom::Coordinator, How::KillWriting) => self.kill_coordinator_writing(),
             (Whom::Hub | Whom::Manager(_), how @ (How::Kill | How::Pause(_))) => {
-                let number = if let Whom::Manager(number) = step.whom { Some(number.into()) } else { self.hosts.serving() };
+                let number = if let Whom::Manager(number) = step.whom { Some(number.into()) } else { self.hosts.serving(0) };
                 let site = number.filter(|site| self.hosts.sites().contains(site) && self.hosts[*site].runs());
                 site.is_some_and(|site| {
                     self.kill_hub(site, if let How::Pause(away) = how { away } else { 0 });
@@ -250,7 +250,9 @@ impl World {
             Fact::Gone => there.is_none(),
             Fact::Owns => there.is_some_and(|peer| owned(peer) > 0),
             Fact::OwnsNothing => there.is_none_or(|peer| owned(peer) == 0),
-            Fact::Serves => matches!(whom, Whom::Host(number) if self.hosts.serving() == Some(number.into())),
+            Fact::Serves => {
+                matches!(whom, Whom::Host(number) if self.hosts.switches().any(|switch| self.hosts.serving(switch) == Some(number.into())))
+            }
         };
         if !is_so {
             let time = (self.now - BEGIN) as f64 / 1e6;

@@ -109,6 +109,7 @@ mod tests {
                 incarnation: u64::from(u32::MAX) + 1,
                 pid: 12,
                 host: "left".into(),
+                name: Some("east".into()),
                 cluster: Some("gold".into()),
                 state: "running".into(),
                 flows: 13,

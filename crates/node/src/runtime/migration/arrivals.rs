@@ -29,8 +29,8 @@ pub(crate) struct Arrivals {
     batches: Vec<Batch>,
     /// The one that was found last: a batch's flows come one after the other.
     last: usize,
-    /// Flows that have come, of which the switch has not been told.
-    settled: Vec<(FlowKey, u32)>,
+    /// Flows that have come, of which the switch of this side has not been told.
+    settled: Vec<(usize, FlowKey, u32)>,
     /// Flows that have come, and whose routes the switch that led them here cannot tell any more: lane and slot.
     late: Vec<(usize, Slot)>,
 }
@@ -121,7 +121,7 @@ impl Arrivals {
         }
         lane.arrive_flow(slot, block, from, parts.shared);
         let header = lane.flows.header(slot);
-        self.settled.push((header.key, header.epoch));
+        self.settled.push((lane.side, header.key, header.epoch));
         Ok(())
     }
 
@@ -148,7 +148,7 @@ impl Arrivals {
                 let header = lane.flows.header(slot);
                 if header.generation == generation && header.role == role::ARRIVING {
                     lane.flows.set_role(slot, role::CLAIMING);
-                    recoveries.give_back(batch.from, batch.lane as u16, slot);
+                    recoveries.give_back(batch.from, lane, slot);
                 }
             }
         }
@@ -159,13 +159,14 @@ impl Arrivals {
         core::mem::take(&mut self.late)
     }
 
-    /// True while flows may come of which only the switch that has died knew that they do.
-    pub(crate) fn expects_late(&self) -> bool {
-        self.batches.iter().any(|batch| batch.is_of_dead_switch && batch.flows.iter().any(Option::is_some))
+    /// True while flows may come of which only the life of this side's switch that has died knew that they do.
+    pub(crate) fn expects_late(&self, side: usize, lanes: &[Lane]) -> bool {
+        let is_meant = |batch: &&Batch| batch.is_of_dead_switch && lanes[batch.lane].side == side;
+        self.batches.iter().filter(is_meant).any(|batch| batch.flows.iter().any(Option::is_some))
     }
 
-    /// Tells the sources and the switch what has come.
-    pub(super) fn tell(&mut self, fabric: &mut Fabric) {
+    /// Tells the sources and the switches what has come.
+    pub(super) fn tell(&mut self, fabric: &mut Fabric, shared: &Shared) {
         for batch in &mut self.batches {
             let mut body = [0; 8];
             body[..4].copy_from_slice(&batch.number.to_be_bytes());
@@ -175,8 +176,12 @@ impl Arrivals {
             }
         }
         self.batches.retain(|batch| batch.arrived != 0 || batch.flows.iter().any(Option::is_some));
-        let told = lane::send_ended(fabric, kind::SETTLED, &self.settled);
-        self.settled.drain(..told);
+        for (at, side) in shared.sides.iter().enumerate() {
+            let flows: Vec<(FlowKey, u32)> =
+                self.settled.extract_if(.., |(of, ..)| *of == at).map(|(_, key, epoch)| (key, epoch)).collect();
+            let told = lane::send_ended(fabric, side.switch, kind::SETTLED, &flows);
+            self.settled.extend(flows[told..].iter().map(|(key, epoch)| (at, *key, *epoch)));
+        }
     }
 
     /// Who was sending flows has died. Of those that have not come there may be a copy: they are claimed.
@@ -188,15 +193,16 @@ impl Arrivals {
                 if header.generation == generation && header.role == role::ARRIVING {
                     // Of what there was a replica here that is claimed already.
                     lane.flows.set_role(slot, role::CLAIMING);
-                    parts.recoveries.add(dead, batch.lane as u16, slot);
+                    parts.recoveries.add(dead, lane, slot);
                 }
             }
         }
     }
 
-    /// The switch has died.
-    pub(super) fn handle_new_switch(&mut self) {
-        self.batches.iter_mut().for_each(|batch| batch.is_of_dead_switch = true);
+    /// The switch of this side has died.
+    pub(super) fn handle_new_switch(&mut self, side: usize, lanes: &[Lane]) {
+        let of_side = self.batches.iter_mut().filter(|batch| lanes[batch.lane].side == side);
+        of_side.for_each(|batch| batch.is_of_dead_switch = true);
     }
 }
 

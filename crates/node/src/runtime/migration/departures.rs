@@ -3,7 +3,7 @@
 use super::super::{Lane, Shared, lane, telling};
 use super::orders::Stayed;
 use super::{Migrations, Parts};
-use crate::address::SWITCH;
+use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::message::{Claim, RouteInfo, kind};
 use holdfast_nf::Chain;
@@ -48,7 +48,7 @@ pub(super) struct Departing {
 pub(super) struct Departure {
     pub(super) number: u32,
     pub(super) request: u32,
-    lane: usize,
+    pub(super) lane: usize,
     to: Peer,
     flows: Vec<Departing>,
     /// The switch has been asked; since when something is waited for.
@@ -142,8 +142,17 @@ impl Migrations {
         }
     }
 
-    pub(super) fn handle_moved(&mut self, number: u32, epochs: &[u8], parts: &mut Parts<'_>) -> Result<(), DropReason> {
+    pub(super) fn handle_moved(
+        &mut self,
+        switch: NodeId,
+        number: u32,
+        epochs: &[u8],
+        parts: &mut Parts<'_>,
+    ) -> Result<(), DropReason> {
         let departure = self.departure(number, None)?;
+        if parts.shared.sides[parts.lanes[departure.lane].side].switch != switch {
+            return Err(DropReason::Malformed);
+        }
         if departure.answered || !departure.asked_switch {
             return Err(DropReason::StaleDuplicate);
         }
@@ -229,14 +238,17 @@ impl Migrations {
         self.arrivals.handle_dead(dead, parts);
     }
 
-    /// The switch has died. What it had answered or not answered is void: flows that have not been sent stay, and go when the order comes back to them.
+    /// The switch of a side has died. What it had answered or not answered is void: flows that have not been sent stay, and go when the order comes back to them.
     /// The routes of those that have, as the next life must know them.
-    pub(crate) fn handle_new_switch(&mut self, parts: &mut Parts<'_>) -> Vec<RouteInfo> {
-        self.arrivals.handle_new_switch();
+    pub(crate) fn handle_new_switch(&mut self, side: usize, parts: &mut Parts<'_>) -> Vec<RouteInfo> {
+        self.arrivals.handle_new_switch(side, parts.lanes);
         let mut departed = Vec::new();
         let mut again = Vec::new();
         for departure in &mut self.departures {
             let lane = &mut parts.lanes[departure.lane];
+            if lane.side != side {
+                continue;
+            }
             let mut cancelled = 0;
             for (at, flow) in departure.flows.iter_mut().enumerate() {
                 match flow.stage {
@@ -283,20 +295,21 @@ impl Migrations {
                     }
                 }
                 flow.stage = Stage::Over;
-                parts.recoveries.add(dead, departure.lane as u16, flow.slot);
+                parts.recoveries.add(dead, lane, flow.slot);
             }
         }
     }
 
-    pub(super) fn ask_switch(&mut self, lanes: &mut [Lane], fabric: &mut Fabric, clock: u64) {
+    pub(super) fn ask_switch(&mut self, lanes: &mut [Lane], fabric: &mut Fabric, shared: &Shared, clock: u64) {
         let mut again = Vec::new();
         let mut body = Vec::new();
         for departure in &mut self.departures {
+            let switch = shared.sides[lanes[departure.lane].side].switch;
             let is_late = |patience| clock.saturating_sub(departure.since) > patience;
             if departure.asked_switch {
                 if departure.answered && !departure.marked && is_late(MARK_PATIENCE) {
                     departure.since = clock;
-                    let _ = fabric.send(SWITCH, kind::MARK, &departure.number.to_be_bytes());
+                    let _ = fabric.send(switch, kind::MARK, &departure.number.to_be_bytes());
                 }
                 continue;
             }
@@ -320,7 +333,7 @@ impl Migrations {
                 for flow in welcome {
                     body.extend_from_slice(claim_of(lane, flow.slot, departure.lane).as_bytes());
                 }
-                if fabric.send(SWITCH, kind::MOVE, &body).is_ok() {
+                if fabric.send(switch, kind::MOVE, &body).is_ok() {
                     departure.asked_switch = true;
                     departure.since = clock;
                 }

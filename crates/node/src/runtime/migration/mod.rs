@@ -22,7 +22,7 @@ mod orders;
 
 use super::recovery::Recoveries;
 use super::{Lane, Shared};
-use crate::address::{NodeId, SWITCH};
+use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::message::{Control, kind};
 use arrivals::Arrivals;
@@ -95,8 +95,10 @@ impl Migrations {
     }
 
     /// In band: nothing more follows on the old routes of this batch.
-    pub(crate) fn handle_mark(&mut self, number: u32) {
-        if let Some(departure) = self.departures.iter_mut().find(|departure| departure.number == number) {
+    pub(crate) fn handle_mark(&mut self, switch: NodeId, number: u32, lanes: &[Lane], shared: &Shared) {
+        let is_meant =
+            |departure: &&mut Departure| departure.number == number && shared.sides[lanes[departure.lane].side].switch == switch;
+        if let Some(departure) = self.departures.iter_mut().find(is_meant) {
             departure.marked = true;
             self.is_urgent |= departure.answered;
         }
@@ -113,7 +115,7 @@ impl Migrations {
         match record {
             kind::PREPARE => self.arrivals.handle_prepare(from, number, rest, parts),
             kind::PREPARED => self.handle_prepared(from, number, bits()?, parts.lanes),
-            kind::MOVED if from.node == SWITCH => self.handle_moved(number, rest, parts),
+            kind::MOVED => self.handle_moved(from.node, number, rest, parts),
             kind::FLOW => self.arrivals.handle_flow(from, number, rest, parts),
             kind::ARRIVED => self.handle_arrived(from, number, bits()?, parts.lanes),
             kind::CANCEL => self.arrivals.handle_cancel(from, number, bits()?, parts.lanes),
@@ -126,6 +128,7 @@ impl Migrations {
         &mut self,
         lanes: &mut [Lane],
         fabric: &mut Fabric,
+        shared: &Shared,
         members: &[Peer],
         listeners: &[NodeId],
         clock: u64,
@@ -134,8 +137,8 @@ impl Migrations {
             return;
         }
         self.cancelled.retain(|(to, number, bits)| members.contains(to) && !cancel(fabric, *to, *number, *bits));
-        self.arrivals.tell(fabric);
-        self.ask_switch(lanes, fabric, clock);
+        self.arrivals.tell(fabric, shared);
+        self.ask_switch(lanes, fabric, shared, clock);
         self.departures.retain(|departure| !departure.is_over());
         self.start(lanes, fabric, members, clock);
         self.report(fabric, listeners, clock);

@@ -1,0 +1,146 @@
+//! Several switches, which divide the ports among them.
+
+use super::file::Config;
+use super::hosts::HostEntry;
+use super::mistake::{Mistake, listed, suggestion};
+use super::source::Spot;
+use holdfast_node::address::MAX_SWITCHES;
+use holdfast_node::coordinator::SwitchPlace;
+use holdfast_wire::selector::Prefix;
+
+/// A switch, in the order of their numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SwitchEntry {
+    /// Its name; of an only one none.
+    pub name: Option<String>,
+    /// The numbers of its ports.
+    pub ports: Vec<u8>,
+    /// The numbers of the chains on them.
+    pub chains: Vec<u16>,
+    /// The number of the host that is to serve it if it can.
+    pub host: Option<u16>,
+    /// Addresses that its chains own.
+    pub owned: Vec<Prefix>,
+}
+
+/// The switches of a configuration: their ports and chains. Without `switches` there is one, and everything is its.
+pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<SwitchEntry>, Mistake> {
+    let switches = &config.switches;
+    let spot = root.key("switches");
+    let named = config.chains.iter().filter_map(|(name, chain)| chain.switch.as_ref().map(|switch| (name, switch)));
+    if switches.is_empty() {
+        if let Some((chain, _)) = named.clone().next() {
+            return Err(root
+                .key("chains")
+                .key(chain)
+                .name("switch")
+                .mistake("`switch` says which of several `switches` a chain belongs to, and there are none: leave it out"));
+        }
+        return Ok(vec![SwitchEntry {
+            name: None,
+            ports: (0..config.ports.len().min(usize::from(u8::MAX)) as u8).collect(),
+            chains: (0..config.chains.len() as u16).collect(),
+            host: None,
+            owned: Vec::new(),
+        }]);
+    }
+    if config.hosts.is_empty() {
+        return Err(root
+            .name("switches")
+            .mistake("`switches` are for several `hosts`, each of which serves some: a box on one host has one switch"));
+    }
+    if switches.len() < 2 || switches.len() > usize::from(MAX_SWITCHES) {
+        let count = switches.len();
+        return Err(root
+            .name("switches")
+            .mistake(format!("`switches` names 2 to {MAX_SWITCHES} switches, not {count}: without it one has all ports")));
+    }
+    let mut whose: Vec<Option<&String>> = vec![None; config.ports.len()];
+    for (name, switch) in switches {
+        let spot = spot.key(name);
+        super::clusters::name(name).map_err(|_| {
+            root.key("switches")
+                .name(name)
+                .mistake("a switch's name is 1 to 48 letters, digits, `-`, `_` or `.`, and does not begin with `.`")
+        })?;
+        if switch.ports.is_empty() {
+            return Err(root
+                .key("switches")
+                .name(name)
+                .mistake(format!("switch `{name}` needs ports, like `ports: [lan, wan]`")));
+        }
+        for (at, port) in switch.ports.iter().enumerate() {
+            let place = spot.key("ports").index(at);
+            let names = || config.ports.keys().map(String::as_str);
+            let Some(number) = names().position(|known| known == port) else {
+                let near = suggestion(port, names());
+                return Err(place.mistake(format!("there is no port `{port}`: {}{near}", listed(names()))));
+            };
+            if let Some(other) = whose[number].replace(name) {
+                return Err(place.mistake(format!("port `{port}` belongs to switch `{other}` already: each belongs to one")));
+            }
+        }
+    }
+    for (port, _) in config.ports.keys().zip(&whose).filter(|(_, whose)| whose.is_none()) {
+        let text = format!("port `{port}` belongs to no switch: each of `switches` says which `ports` are its");
+        return Err(root.key("ports").name(port).mistake(text));
+    }
+    let names = || switches.keys().map(String::as_str);
+    for (name, chain) in &config.chains {
+        let place = root.key("chains").key(name);
+        match &chain.switch {
+            None => {
+                let text = format!(
+                    "chain `{name}` says no switch, like `switch: {}`: its flows come and go by that one's ports",
+                    names().next().unwrap_or_default()
+                );
+                return Err(root.key("chains").name(name).mistake(text));
+            }
+            Some(switch) if !switches.contains_key(switch) => {
+                let near = suggestion(switch, names());
+                return Err(place.key("switch").mistake(format!("there is no switch `{switch}`: {}{near}", listed(names()))));
+            }
+            Some(_) => {}
+        }
+    }
+    let entry = |name: &String| -> Result<SwitchEntry, Mistake> {
+        let chains = config.chains.values().zip(0u16..).filter(|(chain, _)| chain.switch.as_ref() == Some(name));
+        let chains: Vec<u16> = chains.map(|(_, number)| number).collect();
+        if chains.is_empty() {
+            let text = format!("no chain says `switch: {name}`: nothing that comes by its ports would go anywhere");
+            return Err(root.key("switches").name(name).mistake(text));
+        }
+        let ports = whose.iter().zip(0u8..).filter(|(whose, _)| **whose == Some(name)).map(|(_, number)| number);
+        Ok(SwitchEntry { name: Some(name.clone()), ports: ports.collect(), chains, host: None, owned: Vec::new() })
+    };
+    switches.keys().map(entry).collect()
+}
+
+/// Finds the hosts that are to serve them.
+pub(super) fn place(config: &Config, hosts: &[HostEntry], switches: &mut [SwitchEntry], root: Spot<'_>) -> Result<(), Mistake> {
+    for (entry, (name, switch)) in switches.iter_mut().zip(&config.switches) {
+        let spot = root.key("switches").key(name).key("host");
+        let names = || hosts.iter().filter(|host| host.has_ports).map(|host| host.name.as_str());
+        entry.host = hosts.iter().position(|host| host.name == switch.host && host.has_ports).map(|at| at as u16);
+        if entry.host.is_none() {
+            let near = suggestion(&switch.host, names());
+            let what = match config.hosts.contains_key(&switch.host) {
+                true => format!("host `{}` does not serve ports: {} do", switch.host, listed(names())),
+                false => format!("there is no host `{}`: {}{near}", switch.host, listed(names())),
+            };
+            return Err(spot.mistake(what));
+        }
+    }
+    Ok(())
+}
+
+/// The switch of a chain.
+pub(super) fn of_chain(switches: &[SwitchEntry], chain: u16) -> usize {
+    switches.iter().position(|switch| switch.chains.contains(&chain)).unwrap_or(0)
+}
+
+/// What the coordinator is told of them. Of an only one no chains are named: it has all.
+pub(super) fn for_coordinator(switches: &[SwitchEntry]) -> Vec<SwitchPlace> {
+    let chains = |switch: &SwitchEntry| if switches.len() > 1 { switch.chains.clone() } else { Vec::new() };
+    switches.iter().map(|switch| SwitchPlace { chains: chains(switch), host: switch.host }).collect()
+}

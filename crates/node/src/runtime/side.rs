@@ -1,0 +1,78 @@
+//! What there is between a runtime and one of the switches.
+//!
+//! A chain's flows come from one switch, and go back to it. Stamps, epochs and lives are a switch's own: nothing of one is ever compared with another's, because the hosts'
+//! clocks have nothing to do with each other. What is to be told is told to each for itself, so that nobody waits for a switch that nobody serves.
+
+use super::lane;
+use super::telling::Telling;
+use crate::address::NodeId;
+use crate::channel::Fabric;
+use crate::fragments::FragmentKeys;
+use crate::message::kind;
+use holdfast_wire::{DropReason, FlowKey, Packet};
+
+/// See the module.
+pub(crate) struct Side {
+    pub(crate) switch: NodeId,
+    /// The latest of its stamps, ns.
+    pub(crate) now: u64,
+    /// Its number in packets' metadata: an earlier one opens no flows here.
+    pub(super) life: Option<u8>,
+    /// Keys of flows that ended or never were, with their epochs.
+    pub(crate) ended: Vec<(FlowKey, u32)>,
+    /// A new flow had to be turned away for want of room.
+    pub(crate) is_full: bool,
+    /// The newest epoch of a route that came with a flow.
+    pub(super) newest_epoch: u32,
+    /// While a new life of the switch is told which flows are here.
+    pub(super) telling: Option<Telling>,
+    fragments: FragmentKeys,
+    /// The host that serves it, 0 if there is only one.
+    pub(super) host: u16,
+}
+
+impl Side {
+    pub(super) fn new(switch: NodeId) -> Side {
+        Side {
+            switch,
+            now: 0,
+            life: None,
+            ended: Vec::with_capacity(256),
+            is_full: false,
+            newest_epoch: 0,
+            telling: None,
+            fragments: FragmentKeys::new(),
+            host: 0,
+        }
+    }
+
+    /// A flow that is no more, or was not let in, is in no header; its epoch must not be given again all the same.
+    pub(crate) fn note_epoch(&mut self, epoch: u32) {
+        if epoch.wrapping_sub(self.newest_epoch) as i32 > 0 {
+            self.newest_epoch = epoch;
+        }
+    }
+
+    /// The key of a packet: its own, or for a later fragment its datagram's.
+    #[inline]
+    pub(crate) fn identify(&mut self, packet: &mut Packet) -> Result<FlowKey, DropReason> {
+        packet.parse().map_err(DropReason::from)?;
+        if packet.layers.fragment {
+            return self.fragments.identify(packet, self.now).ok_or(DropReason::FragmentUnknown);
+        }
+        FlowKey::of(packet).ok_or(DropReason::UnknownEthertype)
+    }
+
+    /// Tells the switch which flows are no more.
+    pub(super) fn report(&mut self, fabric: &mut Fabric) {
+        if core::mem::take(&mut self.is_full) {
+            let _ = fabric.send(self.switch, kind::FULL, &[]);
+        }
+        if self.ended.is_empty() {
+            return;
+        }
+        // If the channel is full the switch keeps a route that leads to `no_flow`, which is then reported again.
+        lane::send_ended(fabric, self.switch, kind::ENDED, &self.ended);
+        self.ended.clear();
+    }
+}

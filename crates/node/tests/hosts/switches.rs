@@ -1,0 +1,124 @@
+//! Two switches that divide the ports, each served by a host of its own; their flows have the same keys.
+
+use super::world::World;
+use holdfast_node::message::Protected;
+use holdfast_protection::ReleaseAt;
+
+const RELEASES: [ReleaseAt; 3] = [ReleaseAt::Replica, ReleaseAt::Source, ReleaseAt::Auto];
+
+/// Every flow of both switches is owned once on these hosts, and has seen so many packets.
+fn check_flows(world: &World, hosts: &[usize], packets: u64, when: &str) {
+    for switch in [0, 1] {
+        let flows = world.flows_of(switch, hosts);
+        assert_eq!(flows.len(), 40, "switch {switch}, {when}");
+        assert!(flows.values().all(|seen| *seen == packets), "switch {switch}, {when}: {flows:?}");
+    }
+}
+
+/// Both carry flows at the same time, on the same runtimes, on two hosts. The host of one dies: the other serves both. It comes back, and the other one dies.
+#[test]
+fn hosts_of_switches_die_one_after_the_other() {
+    for release_at in RELEASES {
+        for dead in [0usize, 1] {
+            let mut world = World::of_two_switches(release_at);
+            let other = 1 - dead;
+            assert_eq!((world.send_to(0, 0, 40), world.send_to(1, 1, 40)), (40, 40));
+            check_flows(&world, &[0, 1, 2], 1, "at the beginning");
+            world.kill(dead);
+            world.pass(600);
+            let serving = |world: &World| [0, 1].map(|switch| world.serving_switch(switch)[0]);
+            assert_eq!(serving(&world)[other], other, "what need not move stays");
+            let places = serving(&world);
+            assert_eq!((world.send_to(0, places[0], 40), world.send_to(1, places[1], 40)), (40, 40), "{dead} is dead");
+            check_flows(&world, &[other, 2], 2, "one is dead");
+            assert!(!world.coordinator().survives_host());
+            world.revive(dead);
+            world.pass(1500);
+            world.check_safe("it is back");
+            assert_eq!(serving(&world), places, "what has moved stays");
+            assert_eq!((world.send_to(0, places[0], 40), world.send_to(1, places[1], 40)), (40, 40));
+            world.kill(other);
+            world.pass(600);
+            let places = serving(&world);
+            assert_eq!((world.send_to(0, places[0], 40), world.send_to(1, places[1], 40)), (40, 40), "{other} is dead");
+            check_flows(&world, &[dead, 2], 4, "the other one is dead");
+            world.revive(other);
+            world.pass(1500);
+            world.check_safe("both are back");
+        }
+    }
+}
+
+/// A runtime dies whose flows come from both: it is fenced at both before anybody takes them over.
+#[test]
+fn a_runtime_of_both_dies() {
+    for release_at in RELEASES {
+        for host in 0..3 {
+            let mut world = World::of_two_switches(release_at);
+            assert_eq!((world.send_to(0, 0, 40), world.send_to(1, 1, 40)), (40, 40));
+            let host = &mut world.hosts[host];
+            let (dead, _) = host.runtimes.pop_first().expect("runtimes are on every host");
+            host.hub.handle_ended(dead);
+            host.hub.handle_buried(dead);
+            while world.coordinator().failovers().next().is_none() {
+                world.pass(2);
+            }
+            for at in [0, 1] {
+                assert!(!world.hosts[at].hub.fence().is_open(dead), "host {at} still hears it");
+            }
+            world.pass(600);
+            assert_eq!((world.send_to(0, 0, 40), world.send_to(1, 1, 40)), (40, 40));
+            check_flows(&world, &[0, 1, 2], 2, "a runtime has died");
+            world.check_safe("it is recovered from");
+        }
+    }
+}
+
+/// The host of a switch is cut off while clients still reach it: it stops before another begins, and the other switch goes on meanwhile.
+#[test]
+fn the_host_of_a_switch_is_cut_off() {
+    let (out, back) = ([(1, 0), (1, 2)], [(0, 1), (2, 1)]);
+    for cut in [out.to_vec(), back.to_vec(), [out, back].concat()] {
+        let mut world = World::of_two_switches(ReleaseAt::Replica);
+        assert_eq!((world.send_to(0, 0, 40), world.send_to(1, 1, 40)), (40, 40));
+        world.cut = cut.clone();
+        for _ in 0..60 {
+            world.send_to(1, 1, 40);
+        }
+        assert_eq!((world.serving_switch(0), world.serving_switch(1).len()), (vec![0], 1), "{cut:?}");
+        let at = world.serving_switch(1)[0];
+        assert_ne!(at, 1, "{cut:?}");
+        assert_eq!((world.send_to(0, 0, 40), world.send_to(1, at, 40)), (40, 40), "{cut:?}");
+        assert_eq!(world.send_to(1, 1, 40), 0, "{cut:?}");
+        world.cut.clear();
+        world.pass(1500);
+        assert_eq!(world.coordinator().protected(), Protected::Yes, "{cut:?}");
+        assert_eq!((world.send_to(0, 0, 40), world.send_to(1, at, 40)), (40, 40), "{cut:?}");
+    }
+}
+
+/// The managers of both hosts that serve begin anew, one after the other and with a runtime's death between: whoever was given up stays so.
+#[test]
+fn managers_begin_anew_while_a_runtime_is_given_up() {
+    for (first, second) in [(0usize, 1usize), (1, 0)] {
+        let mut world = World::of_two_switches(ReleaseAt::Replica);
+        assert_eq!((world.send_to(0, 0, 40), world.send_to(1, 1, 40)), (40, 40));
+        world.kill(first);
+        world.pass(20);
+        world.revive(first);
+        world.pass(1500);
+        world.check_safe("the first is back");
+        let host = &mut world.hosts[2];
+        let (dead, _) = host.runtimes.pop_first().expect("runtimes are on every host");
+        host.hub.handle_ended(dead);
+        host.hub.handle_buried(dead);
+        world.pass(2);
+        world.kill(second);
+        world.pass(20);
+        world.revive(second);
+        world.pass(2500);
+        world.check_safe("both are back");
+        let places = [0, 1].map(|switch| world.serving_switch(switch)[0]);
+        assert_eq!((world.send_to(0, places[0], 60), world.send_to(1, places[1], 60)), (60, 60));
+    }
+}
