@@ -8,6 +8,7 @@ use holdfast::lab::hosts::{self, Hosts};
 use holdfast::lab::nginx::{self, Nginx, Site};
 use holdfast::lab::process::{Process, signal_pid};
 use holdfast::lab::running::RunningBox;
+use holdfast::lab::topology::Addresses;
 use holdfast::lab::{Interrupt, Lab, keepalive, udp, until};
 use holdfast::status::{self, Leader, Protected, Status};
 use rustix::process::Signal;
@@ -36,6 +37,8 @@ enum Kind {
     Udp,
     /// It is elected through etcd.
     Equals,
+    /// As with a witness, and each of the other hosts serves a switch: the second one has a depot's ports.
+    Switches,
     /// As with a witness, and every host has a control API. The second host has no configuration of its own.
     Joining,
 }
@@ -47,6 +50,22 @@ pub struct Managed {
     pub manager: holdfast::lab::Namespace,
     /// The directory of the certificates: of the hosts, the operator `alice` and the viewer `wall`.
     pub tls: std::path::PathBuf,
+}
+
+/// The depot's web server.
+pub const DEPOT: &str = "203.0.113.1:80";
+/// The depot's ports, chain and rule, and who serves what.
+const DEPOT_PORTS: &str =
+    "  lan2: { device: lan1, address: 172.20.6.1/24 }\n  wan2: { device: wan1, address: 203.0.113.2/24, gateway: 203.0.113.1 }\n";
+const DEPOT_CHAIN: &str = "    switch: east\n  depot:\n    functions:\n      - firewall: { rules: [\"allow any from 172.20.6.0/24\"], default: deny }\n\
+                           \x20     - nat: { pool: [203.0.113.32/29], inside: [172.20.6.0/24] }\n    protection: nfvactor\n    switch: west\n";
+const SWITCHES: &str = "switches:\n  east: { ports: [lan, wan], host: alpha }\n  west: { ports: [lan2, wan2], host: beta }\n";
+
+/// A second client and a second server, whose ports another switch has.
+#[derive(Debug)]
+struct Depot {
+    _web: Nginx,
+    client: holdfast::lab::Namespace,
 }
 
 /// Where a host's control API listens.
@@ -64,6 +83,7 @@ pub struct Cluster {
     pub etcd: Option<Etcd>,
     /// The network for management with the certificates, if the hosts are asked over it.
     pub managed: Option<Managed>,
+    depot: Option<Depot>,
     configuration: String,
     _servers: Vec<Nginx>,
     /// What the web servers serve.
@@ -95,6 +115,11 @@ impl Cluster {
         Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Joining, interrupt)
     }
 
+    /// The same as with [`Cluster::start`], and each host that serves has a switch of its own: the first the office's ports, the second a depot's.
+    pub fn start_switches(interrupt: &Interrupt) -> Result<Cluster> {
+        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Switches, interrupt)
+    }
+
     fn build(names: [&'static str; 3], kind: Kind, interrupt: &Interrupt) -> Result<Cluster> {
         let mut lab = Lab::new(interrupt.clone())?;
         let options = Options::protected(Chain::Balanced);
@@ -112,7 +137,7 @@ impl Cluster {
                 ensure!(made.status.success(), "certify: {}", String::from_utf8_lossy(&made.stderr));
                 Some(Managed { manager, tls })
             }
-            Kind::Witness | Kind::Equals | Kind::Udp => None,
+            Kind::Witness | Kind::Equals | Kind::Udp | Kind::Switches => None,
         };
         let etcd = match kind == Kind::Equals {
             true => {
@@ -152,13 +177,34 @@ impl Cluster {
             control(names[2]),
             state = lab.scratch().join("state").display(),
         );
-        let configuration = options.configuration().replace("{ min: 3, max: 3 }", runtimes) + &more;
+        let mut configuration = options.configuration().replace("{ min: 3, max: 3 }", runtimes) + &more;
         let site = Site::new(&lab, "site")?;
         site.add("held", HELD_BODY)?;
+        let depot = match kind {
+            Kind::Switches => {
+                let protected = "    protection: nfvactor\n";
+                configuration = configuration
+                    .replace("chains:\n", &format!("{DEPOT_PORTS}chains:\n"))
+                    .replacen(protected, &format!("{protected}{DEPOT_CHAIN}"), 1)
+                    .replace("rules:\n  - {", "rules:\n  - { chain: depot }\n  - {")
+                    + SWITCHES;
+                let addresses = Addresses {
+                    client: "172.20.6.10/24".into(),
+                    inside_gateway: "172.20.6.1".into(),
+                    servers: vec!["203.0.113.1/24".into()],
+                    behind_box: Vec::new(),
+                    devices: ("lan1".into(), "wan1".into()),
+                    offloads: options.offloads,
+                };
+                let (client, server) = hosts.add_second(&mut lab, &names, &addresses)?;
+                Some(Depot { _web: Nginx::start(&lab, &server, "nginx-depot", socket(DEPOT), &site)?, client })
+            }
+            _ => None,
+        };
         let servers: Vec<SocketAddr> = vec![socket(&format!("{SERVER}:80")), socket(&format!("{SERVER_2}:80"))];
         let servers = nginx::start_all(&lab, &hosts.server, &servers, &site)?;
         let boxes = names.into_iter().map(|name| (name, None)).collect();
-        let mut cluster = Cluster { boxes, etcd, managed, configuration, _servers: servers, site, hosts, lab };
+        let mut cluster = Cluster { boxes, etcd, managed, depot, configuration, _servers: servers, site, hosts, lab };
         for name in names {
             cluster.begin(name)?;
         }
@@ -295,6 +341,21 @@ impl Cluster {
     /// Opens keep-alive connections.
     pub fn hold(&self, server: &str, count: usize) -> Result<keepalive::KeepAlive> {
         network::hold(&self.hosts.client, server, count, self.lab.interrupt())
+    }
+
+    /// Opens keep-alive connections from the depot to its own web server.
+    pub fn hold_depot(&self, count: usize) -> Result<keepalive::KeepAlive> {
+        let depot = self.depot.as_ref().context("the cluster has a depot")?;
+        network::hold(&depot.client, DEPOT, count, self.lab.interrupt())
+    }
+
+    /// Waits until these hosts serve these switches, as a host sees it.
+    pub fn wait_switches(&self, on: &str, wanted: [(&str, &str); 2]) -> Result<Status> {
+        let is_at = |status: &Status, (switch, host): (&str, &str)| {
+            let mut switches = status.processes.iter().filter(|process| process.role == status::ROLE_SWITCH);
+            switches.any(|process| process.name.as_deref() == Some(switch) && process.host == host)
+        };
+        self.wait_for(on, &format!("{wanted:?} serve"), |status| wanted.into_iter().all(|one| is_at(status, one)))
     }
 
     /// Starts an echo at the server and numbered datagrams to it.

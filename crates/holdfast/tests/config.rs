@@ -638,6 +638,7 @@ fn the_schema_knows_every_key_and_every_function_and_is_closed() {
         "runtimes",
         "scaling",
         "state",
+        "switches",
     ];
     assert_eq!(properties.keys().map(String::as_str).collect::<std::collections::BTreeSet<_>>(), expected.into());
     let scaling = &schema["$defs"]["ScalingConfig"];

@@ -27,7 +27,7 @@ fn mistakes_have_their_place() {
             "hosts: { a: { fabric: f0 }, b: { fabric: f0 } }",
             "6:8: `hosts` needs `state`, a directory: each host keeps there what it must know when it is switched on again",
         ),
-        ("state: /s\nhosts: { a: { fabric: f0 } }", "7:8: `hosts` names 2 to 13 hosts, not 1: a box on one host needs none"),
+        ("state: /s\nhosts: { a: { fabric: f0 } }", "7:8: `hosts` names 2 to 8 hosts, not 1: a box on one host needs none"),
         (
             "state: /s\nhosts: { a: { fabric: f0 }, b: { fabric: v0 } }",
             "7:42: port `inside` has this device: the hosts' network is one of its own",

@@ -32,6 +32,7 @@ const REQUIREMENTS: &[(&str, Check)] = &[
     ("full_of_replicas", full_of_replicas),
     ("settled_is_safe", settled_is_safe),
     ("bounded_loss", bounded_loss),
+    ("several_switches", several_switches),
     ("records_are_checked", records::are_checked),
     ("records_from_strangers", records::from_strangers),
     ("refusals_are_told", records::refusals_are_told),
@@ -338,6 +339,52 @@ fn bounded_loss(preset: Preset) -> Result<(), String> {
             Ok(())
         })?;
         require!(lost > 10, "{planted:?}: only {lost} kills were seen to lose too much");
+    }
+    Ok(())
+}
+
+/// Two switches divide the ports, and their flows share the runtimes: a runtime dies between any two events, flows of both move, and where each has a host of its
+/// own these die one after the other. Every flow goes on at its own switch.
+fn several_switches(preset: Preset) -> Result<(), String> {
+    let mut connections = few_connections();
+    connections.iter_mut().for_each(|one| one.packets *= 3);
+    let plan = |calm| Plan { connections: connections.clone(), calm, switches: 2, lasts: 8_000 * MILLISECOND, ..Plan::default() };
+    for (seed, calm, step) in [(41, true, 37), (42, false, 41)] {
+        sweep(scenario(seed, preset), &plan(calm), How::Kill, step, |plan, outcome| {
+            check_basics(preset, plan, &outcome)?;
+            if preset.promises() { check_finished(preset, plan, &outcome) } else { Ok(()) }
+        })?;
+    }
+    let order = |number: u64| Step {
+        when: When::Time(READY + (20 + number * 12) * MILLISECOND),
+        whom: Whom::Number(number as usize),
+        how: How::Move(None, 64),
+    };
+    let mut moved = 0;
+    for seed in 43..49 {
+        let plan = Plan { steps: (0..8).map(order).collect(), ..plan(seed % 2 == 0) };
+        let outcome = play(scenario(seed, preset), plan.clone());
+        check_basics(preset, &plan, &outcome)?;
+        check_finished(preset, &plan, &outcome)?;
+        moved += outcome.report.faults.moved;
+    }
+    require!(moved > 40, "only {moved} flows moved");
+    let dies = |host| Step { when: When::Safe(READY), whom: Whom::Host(host), how: How::Away(400 * MILLISECOND) };
+    let mut connections = connections.clone();
+    connections.iter_mut().for_each(|one| (one.packets, one.pause) = (100, 20 * MILLISECOND));
+    for seed in 49..55 {
+        let steps = vec![dies(1 + (seed % 2) as u16), dies(2 - (seed % 2) as u16)];
+        let plan =
+            Plan { connections: connections.clone(), calm: true, steps, hosts: 3, switches: 2, runtimes: 4, ..Plan::default() };
+        let mut outcome = play(scenario(seed, preset), plan.clone());
+        require!(outcome.steps == 2 && outcome.report.faults.terms > 4, "seed {seed}: {:?}", outcome.report.faults);
+        // What is kept even when a whole host dies, only a strict one promises.
+        if preset.is_strict() {
+            check_finished(preset, &plan, &outcome)?;
+        } else {
+            outcome.report.violations.retain(|violation| violation.invariant != "bounded loss");
+        }
+        check_basics(preset, &plan, &outcome)?;
     }
     Ok(())
 }

@@ -81,7 +81,7 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<SwitchEntry>, 
             }
         }
     }
-    for (port, _) in config.ports.keys().zip(&whose).filter(|(_, whose)| whose.is_none()) {
+    if let Some((port, _)) = config.ports.keys().zip(&whose).find(|(_, whose)| whose.is_none()) {
         let text = format!("port `{port}` belongs to no switch: each of `switches` says which `ports` are its");
         return Err(root.key("ports").name(port).mistake(text));
     }

@@ -13,6 +13,8 @@ const FABRIC_DEVICE: &str = "fab0";
 const BRIDGES: [&str; 3] = ["inside", "outside", "fabric"];
 /// The bridge for management, and a host's device there.
 const MANAGEMENT: (&str, &str) = ("management", "mgmt0");
+/// The bridges of a second client and a second server: inside, outside.
+const SECOND: [&str; 2] = ["near", "beyond"];
 /// The address there of what serves the hosts; theirs follow 10.99.0.1.
 pub const MANAGER: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 99, 0, 254);
 /// Largest packet between the hosts, bytes.
@@ -99,6 +101,21 @@ impl Hosts {
             link::address(host, MANAGEMENT.1, &format!("10.99.0.{number}/24"))?;
         }
         Ok(manager)
+    }
+
+    /// Joins a second client and a second server to devices of their own of every host, with these addresses.
+    pub fn add_second(&self, lab: &mut Lab, names: &[&str], addresses: &Addresses) -> Result<(Namespace, Namespace)> {
+        let (client, server) = (lab.namespace("client2")?, lab.namespace("server2")?);
+        SECOND.iter().try_for_each(|name| bridge(&self.network, name))?;
+        let (inside, outside) = &addresses.devices;
+        join(lab, &self.network, (&client, HOST_DEVICE), "client2", SECOND[0], addresses.offloads)?;
+        join(lab, &self.network, (&server, HOST_DEVICE), "server2", SECOND[1], addresses.offloads)?;
+        for (host, name) in self.hosts.iter().zip(names) {
+            join(lab, &self.network, (host, inside), name, SECOND[0], addresses.offloads)?;
+            join(lab, &self.network, (host, outside), name, SECOND[1], addresses.offloads)?;
+        }
+        addresses.assign(&client, &server)?;
+        Ok((client, server))
     }
 
     /// Gives the hosts' kernels addresses on the fabric: what the hosts send each other then travels over UDP. In the order of the hosts.

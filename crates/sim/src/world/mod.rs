@@ -550,7 +550,7 @@ impl World {
             return;
         }
         if let Some(frame) = self.clients[at].on_timer(self.now) {
-            self.from_client(at, frame);
+            self.client_sends(at, frame);
         }
         let due = self.clients[at].due();
         if due != u64::MAX {
@@ -559,7 +559,7 @@ impl World {
     }
 
     /// Clients take turns among the switches.
-    fn from_client(&mut self, at: usize, frame: Vec<u8>) {
+    fn client_sends(&mut self, at: usize, frame: Vec<u8>) {
         let switch = self.switch_of_client(at);
         self.carry(self.outside, Lane::FromClient, hosts::outside(switch), frame, |frame| Event::FromClient(switch, frame));
     }
@@ -592,7 +592,7 @@ impl World {
         }
         let before = self.clients[at].due();
         if let Some(reply) = self.clients[at].on_frame(seen, self.now) {
-            self.from_client(at, reply);
+            self.client_sends(at, reply);
         }
         let due = self.clients[at].due();
         if due != before && due != u64::MAX {

@@ -1,0 +1,187 @@
+//! `switches`: the ports divided among several.
+
+use holdfast::config::{self, Checked};
+use holdfast_node::address::switch_node;
+
+const FILE: &str = "\
+cluster: edge
+state: /state
+ports:
+  lan-e: { device: a, address: 10.0.0.1/24 }
+  lan-w: { device: b, address: 10.0.0.2/24 }
+  wan-e: { device: c, address: 198.51.100.1/24, gateway: 198.51.100.254 }
+  wan-w: { device: d, address: 203.0.113.1/24, gateway: 203.0.113.254 }
+routes:
+  - { to: 10.9.0.0/16, via: 10.0.0.9 }
+chains:
+  east: { functions: [ { nat: { pool: [ 198.51.100.4/31 ] } } ], protection: nfvactor, switch: east }
+  west: { functions: [ { nat: { pool: [ 203.0.113.4/31 ] } } ], protection: nfvactor, switch: west }
+rules:
+  - { chain: east }
+  - { chain: west }
+hosts:
+  left: { fabric: f }
+  right: { fabric: f }
+  witness: { fabric: f, serves: false, runtimes: false, coordinator: true }
+switches:
+  east: { ports: [lan-e, wan-e], host: left }
+  west: { ports: [lan-w, wan-w], host: right }
+";
+
+fn said(text: &str) -> String {
+    config::read("edge.yaml", text)
+        .err()
+        .map_or_else(String::new, |mistake| mistake.to_string().lines().next().unwrap_or_default().to_owned())
+}
+
+fn read(text: &str) -> Checked {
+    config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}"))
+}
+
+/// Each switch has an edge of its own: its ports, counted from 0, the routes by them, and the addresses of its chains. One network may be at ports of both.
+#[test]
+fn each_switch_has_its_own_ports_routes_and_addresses() {
+    let checked = read(FILE);
+    let macs = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 3], [2, 0, 0, 0, 0, 4]].map(|mac| (mac, 1500));
+    let edges = checked.edges(&macs);
+    let seen: Vec<_> = edges.iter().map(|(_, ports)| ports.clone()).collect();
+    assert_eq!(seen, [vec![0, 2], vec![1, 3]]);
+    for (at, (edge, ports)) in edges.iter().enumerate() {
+        let own: Vec<u8> = edge.ports.iter().map(|port| port.mac[5] - 1).collect();
+        assert_eq!(&own, ports);
+        let routes: Vec<String> = edge.routes.iter().map(|route| format!("{} by {}", route.prefix, route.port)).collect();
+        assert_eq!(routes, ["0.0.0.0/0 by 1", "10.9.0.0/16 by 0"]);
+        let owned: Vec<String> = edge.owned.iter().map(ToString::to_string).collect();
+        assert_eq!(owned, [["198.51.100.4/31"], ["203.0.113.4/31"]][at]);
+    }
+    let chains = config::chains("edge.yaml", FILE, &checked.config).unwrap_or_else(|mistake| panic!("{mistake}"));
+    assert_eq!(chains.iter().map(|built| built.switch).collect::<Vec<_>>(), [switch_node(0), switch_node(1)]);
+    let places = checked.hosts_config();
+    // The coordinator's host is the first.
+    assert_eq!(places.switches.iter().map(|place| place.host).collect::<Vec<_>>(), [Some(1), Some(2)]);
+    assert_eq!(places.switches.iter().map(|place| place.chains.clone()).collect::<Vec<_>>(), [[0], [1]]);
+}
+
+/// Without `switches` there is one, which has everything.
+#[test]
+fn without_them_there_is_one() {
+    let one = FILE.split("switches:").next().unwrap_or_default().replace(", switch: east", "").replace(", switch: west", "");
+    let one = one.replace("lan-w: { device: b, address: 10.0.0.2/24 }", "lan-w: { device: b, address: 10.1.0.1/24 }");
+    let one =
+        one.replace(", gateway: 203.0.113.254", "").replace("  - { chain: west }\n", "  - { from: 10.1.0.0/24, chain: west }\n");
+    let checked = read(&one);
+    assert_eq!(checked.switches.len(), 1);
+    assert_eq!((checked.switches[0].ports.clone(), checked.switches[0].chains.clone()), (vec![0, 1, 2, 3], vec![0, 1]));
+    let places = checked.hosts_config();
+    assert!(places.switches.len() == 1 && places.switches[0].chains.is_empty() && places.switches[0].host.is_none());
+}
+
+#[test]
+fn mistakes_say_what_would_be_right() {
+    let cases = [
+        (
+            "[lan-e, wan-e]",
+            "[lan-e, wan-x]",
+            "edge.yaml:22:25: there is no port `wan-x`: `lan-e`, `lan-w`, `wan-e`, `wan-w`; did you mean `wan-e`?",
+        ),
+        (
+            "[lan-e, wan-e]",
+            "[lan-e, wan-e, lan-w]",
+            "edge.yaml:23:19: port `lan-w` belongs to switch `east` already: each belongs to one",
+        ),
+        (
+            "[lan-e, wan-e]",
+            "[lan-e]",
+            "edge.yaml:6:3: port `wan-e` belongs to no switch: each of `switches` says which `ports` are its",
+        ),
+        ("[lan-e, wan-e]", "[]", "edge.yaml:22:3: switch `east` needs ports, like `ports: [lan, wan]`"),
+        (
+            ", switch: west",
+            "",
+            "edge.yaml:12:3: chain `west` says no switch, like `switch: east`: its flows come and go by that one's ports",
+        ),
+        ("switch: west", "switch: wset", "edge.yaml:12:98: there is no switch `wset`: `east`, `west`; did you mean `west`?"),
+        (
+            "switch: west",
+            "switch: east",
+            "edge.yaml:23:3: no chain says `switch: west`: nothing that comes by its ports would go anywhere",
+        ),
+        (
+            "  - { chain: west }\n",
+            "",
+            "edge.yaml:13:1: no rule names a chain of switch `west`: nothing that comes by its ports would go anywhere",
+        ),
+        ("host: right", "host: rihgt", "edge.yaml:23:40: there is no host `rihgt`: `left`, `right`; did you mean `right`?"),
+        ("host: right", "host: witness", "edge.yaml:23:40: host `witness` does not serve ports: `left`, `right` do"),
+        (
+            "  west: { ports: [lan-w, wan-w], host: right }\n",
+            "",
+            "edge.yaml:21:1: `switches` names 2 to 6 switches, not 1: without it one has all ports",
+        ),
+        (
+            "gateway: 203.0.113.254",
+            "gateway: 198.51.100.253",
+            "edge.yaml:7:62: the gateway 198.51.100.253 is in a network of port `wan-e`, not of port `wan-w`",
+        ),
+        (
+            "203.0.113.4/31",
+            "198.51.100.4/31",
+            "edge.yaml:12:38: nat: 198.51.100.4/31 overlaps 198.51.100.4/31 of `nat` in chain `east`",
+        ),
+        ("10.0.0.2/24", "10.0.0.1/24", "edge.yaml:5:33: the box has the address 10.0.0.1 already"),
+        (
+            "[lan-w, wan-w], host",
+            "[lan-w, wan-w], hots",
+            "edge.yaml:23:36: there is no key `hots` here: `ports`, `host`; did you mean `host`?",
+        ),
+    ];
+    for (one, other, expected) in cases {
+        assert!(FILE.contains(one), "{one}");
+        assert_eq!(said(&FILE.replacen(one, other, 1)), expected, "{other}");
+    }
+    let alone = FILE.replace("hosts:\n  left: { fabric: f }\n  right: { fabric: f }\n  witness: { fabric: f, serves: false, runtimes: false, coordinator: true }\n", "");
+    assert_eq!(
+        said(&alone),
+        "edge.yaml:17:1: `switches` are for several `hosts`, each of which serves some: a box on one host has one switch"
+    );
+    let nameless = FILE.split("switches:").next().unwrap_or_default();
+    assert_eq!(
+        said(nameless),
+        "edge.yaml:11:85: `switch` says which of several `switches` a chain belongs to, and there are none: leave it out"
+    );
+}
+
+/// What cannot be changed while the box runs is named.
+#[test]
+fn they_are_changed_by_a_restart_only() {
+    let running = read(FILE);
+    let differences = |text: &str| {
+        let new = read(text);
+        config::differences("edge.yaml", text, &running.config, &new.config)
+            .iter()
+            .map(|mistake| mistake.message.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(differences(&FILE.replace("[lan-e, wan-e]", "[wan-e, lan-e]")), [""; 0]);
+    assert_eq!(
+        differences(&FILE.replace("host: right", "host: left")),
+        ["`host` of switch `west` is `right` in the running box and `left` here: it is changed by a restart only"]
+    );
+    let swapped = FILE.replace("[lan-e, wan-e]", "[lan-w, wan-e]").replace("ports: [lan-w, wan-w]", "ports: [lan-e, wan-w]");
+    assert_eq!(
+        differences(&swapped),
+        [
+            "`ports` of switch `east` is `lan-e`, `wan-e` in the running box and `lan-w`, `wan-e` here: it is changed by a restart only",
+            "`ports` of switch `west` is `lan-w`, `wan-w` in the running box and `lan-e`, `wan-w` here: it is changed by a restart only"
+        ]
+    );
+    let renamed = FILE.replace("  west: { ports", "  wild: { ports").replace("switch: west", "switch: wild");
+    assert_eq!(
+        differences(&renamed),
+        [
+            "the switch of chain `west` is `west` in the running box and `wild` here: it is changed by a restart only",
+            "switch `west` of the running box is not here: it is removed by a restart only",
+            "the running box has no switch `wild`: it is added by a restart only"
+        ]
+    );
+}
