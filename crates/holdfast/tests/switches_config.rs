@@ -28,10 +28,10 @@ switches:
   west: { ports: [lan-w, wan-w], host: right }
 ";
 
-fn said(text: &str) -> String {
-    config::read("edge.yaml", text)
-        .err()
-        .map_or_else(String::new, |mistake| mistake.to_string().lines().next().unwrap_or_default().to_owned())
+/// A mistake: the line from where it is, and what is said.
+fn said(text: &str) -> (String, String) {
+    let mistake = config::read("edge.yaml", text).err().expect("a mistake");
+    (mistake.text.chars().skip(mistake.column - 1).collect(), mistake.message)
 }
 
 fn read(text: &str) -> Checked {
@@ -82,73 +82,81 @@ fn mistakes_say_what_would_be_right() {
         (
             "[lan-e, wan-e]",
             "[lan-e, wan-x]",
-            "edge.yaml:22:25: there is no port `wan-x`: `lan-e`, `lan-w`, `wan-e`, `wan-w`; did you mean `wan-e`?",
+            "wan-x]",
+            "there is no port `wan-x`: `lan-e`, `lan-w`, `wan-e`, `wan-w`; did you mean `wan-e`?",
         ),
         (
             "[lan-e, wan-e]",
             "[lan-e, wan-e, lan-w]",
-            "edge.yaml:23:19: port `lan-w` belongs to switch `east` already: each belongs to one",
+            "lan-w, wan-w]",
+            "port `lan-w` belongs to switch `east` already: each belongs to one",
         ),
         (
             "[lan-e, wan-e]",
             "[lan-e]",
-            "edge.yaml:6:3: port `wan-e` belongs to no switch: each of `switches` says which `ports` are its",
+            "wan-e: {",
+            "port `wan-e` belongs to no switch: each of `switches` says which `ports` are its",
         ),
-        ("[lan-e, wan-e]", "[]", "edge.yaml:22:3: switch `east` needs ports, like `ports: [lan, wan]`"),
+        ("[lan-e, wan-e]", "[]", "east:", "switch `east` needs ports, like `ports: [lan, wan]`"),
         (
             ", switch: west",
             "",
-            "edge.yaml:12:3: chain `west` says no switch, like `switch: east`: its flows come and go by that one's ports",
+            "west:",
+            "chain `west` says no switch, like `switch: east`: its flows come and go by that one's ports",
         ),
-        ("switch: west", "switch: wset", "edge.yaml:12:98: there is no switch `wset`: `east`, `west`; did you mean `west`?"),
+        ("switch: west", "switch: wset", "wset", "there is no switch `wset`: `east`, `west`; did you mean `west`?"),
         (
             "switch: west",
             "switch: east",
-            "edge.yaml:23:3: no chain says `switch: west`: nothing that comes by its ports would go anywhere",
+            "west:",
+            "no chain says `switch: west`: nothing that comes by its ports would go anywhere",
         ),
         (
             "  - { chain: west }\n",
             "",
-            "edge.yaml:13:1: no rule names a chain of switch `west`: nothing that comes by its ports would go anywhere",
+            "rules:",
+            "no rule names a chain of switch `west`: nothing that comes by its ports would go anywhere",
         ),
-        ("host: right", "host: rihgt", "edge.yaml:23:40: there is no host `rihgt`: `left`, `right`; did you mean `right`?"),
-        ("host: right", "host: witness", "edge.yaml:23:40: host `witness` does not serve ports: `left`, `right` do"),
+        ("host: right", "host: rihgt", "rihgt", "there is no host `rihgt`: `left`, `right`; did you mean `right`?"),
+        ("host: right", "host: witness", "witness", "host `witness` does not serve ports: `left`, `right` do"),
         (
             "  west: { ports: [lan-w, wan-w], host: right }\n",
             "",
-            "edge.yaml:21:1: `switches` names 2 to 6 switches, not 1: without it one has all ports",
+            "switches:",
+            "`switches` names 2 to 6 switches, not 1: without it one has all ports",
         ),
         (
             "gateway: 203.0.113.254",
             "gateway: 198.51.100.253",
-            "edge.yaml:7:62: the gateway 198.51.100.253 is in a network of port `wan-e`, not of port `wan-w`",
+            "198.51.100.253",
+            "the gateway 198.51.100.253 is in a network of port `wan-e`, not of port `wan-w`",
         ),
         (
             "203.0.113.4/31",
             "198.51.100.4/31",
-            "edge.yaml:12:38: nat: 198.51.100.4/31 overlaps 198.51.100.4/31 of `nat` in chain `east`",
+            "198.51.100.4/31",
+            "nat: 198.51.100.4/31 overlaps 198.51.100.4/31 of `nat` in chain `east`",
         ),
-        ("10.0.0.2/24", "10.0.0.1/24", "edge.yaml:5:33: the box has the address 10.0.0.1 already"),
+        ("10.0.0.2/24", "10.0.0.1/24", "10.0.0.1/24", "the box has the address 10.0.0.1 already"),
         (
             "[lan-w, wan-w], host",
             "[lan-w, wan-w], hots",
-            "edge.yaml:23:36: there is no key `hots` here: `ports`, `host`; did you mean `host`?",
+            "hots",
+            "there is no key `hots` here: `ports`, `host`; did you mean `host`?",
         ),
     ];
-    for (one, other, expected) in cases {
+    for (one, other, at, expected) in cases {
         assert!(FILE.contains(one), "{one}");
-        assert_eq!(said(&FILE.replacen(one, other, 1)), expected, "{other}");
+        let (place, message) = said(&FILE.replacen(one, other, 1));
+        assert!(place.starts_with(at) && message == expected, "{other}: {place}: {message}");
     }
-    let alone = FILE.replace("hosts:\n  left: { fabric: f }\n  right: { fabric: f }\n  witness: { fabric: f, serves: false, runtimes: false, coordinator: true }\n", "");
-    assert_eq!(
-        said(&alone),
-        "edge.yaml:17:1: `switches` are for several `hosts`, each of which serves some: a box on one host has one switch"
-    );
-    let nameless = FILE.split("switches:").next().unwrap_or_default();
-    assert_eq!(
-        said(nameless),
-        "edge.yaml:11:85: `switch` says which of several `switches` a chain belongs to, and there are none: leave it out"
-    );
+    let hosts = FILE.find("hosts:").unwrap_or(0)..FILE.find("switches:").unwrap_or(0);
+    let (place, message) = said(&FILE.replace(&FILE[hosts], ""));
+    assert!(place.starts_with("switches:"), "{place}");
+    assert_eq!(message, "`switches` are for several `hosts`, each of which serves some: a box on one host has one switch");
+    let (place, message) = said(FILE.split("switches:").next().unwrap_or_default());
+    assert!(place.starts_with("switch: east"), "{place}");
+    assert_eq!(message, "`switch` says which of several `switches` a chain belongs to, and there are none: leave it out");
 }
 
 /// What cannot be changed while the box runs is named.
