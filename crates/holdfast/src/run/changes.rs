@@ -93,7 +93,9 @@ impl Manager {
 
     /// The newest rules, in force or on their way to the switches.
     pub(super) fn rules_wanted(&self) -> u64 {
-        self.host.hub.manager.rules_wanted(self.rules_in_force())
+        // A coordinator that has just begun does not know which are in force, and a switch here does.
+        let known = self.host.hub.serving().map(|switch| switch.rules().version()).max().unwrap_or(0);
+        self.host.hub.manager.rules_wanted(self.rules_in_force().max(known))
     }
 
     /// New rules are applied when every switch goes by them.
