@@ -6,6 +6,7 @@ use holdfast::config::ControlEntry;
 use holdfast::control::remote::{Endpoint, Limits, fetch};
 use holdfast::control::{self, Asked, Call, Client, Request, Server, Target};
 use holdfast::exit::{self, Failure};
+use holdfast::lab::Interrupt;
 use holdfast::tls::{CA_FILE, CERTIFICATE_FILE, KEY_FILE, TlsPaths};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -16,7 +17,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 use time::OffsetDateTime;
 
@@ -187,11 +188,7 @@ impl Box {
 
 /// Waits for what comes soon, whenever that is.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < LIMIT, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    holdfast::lab::until(what, LIMIT, &Interrupt::default(), || Ok(is_so().then_some(()))).unwrap();
 }
 
 fn refusal<T>(result: Result<T, Failure>) -> Failure {

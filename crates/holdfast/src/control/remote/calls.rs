@@ -134,24 +134,25 @@ impl Calls {
         asked.map_err(|_| Refusal::internal("the call was broken off"))?.map_err(refusal)
     }
 
-    /// Tells how far an order is until it is done, or nobody listens any more.
-    fn watch(&self, call: Call, seat: Option<Seat>) -> Stream<Progress> {
+    /// Tells how far something is, whenever `is_news` says that this is another answer than the one before, until `is_over`, or nobody listens any more.
+    fn follow<A: Send + 'static, T: Clone + Send + 'static>(
+        &self,
+        seat: Option<Seat>,
+        look: impl Fn(&Service) -> Result<A, Problem> + Clone + Send + 'static,
+        tell: impl Fn(A) -> Result<T, Refusal> + Send + 'static,
+        is_over: fn(&T) -> bool,
+        is_news: fn(&T, &T) -> bool,
+    ) -> Stream<T> {
         let calls = self.clone();
         let (sender, receiver) = mpsc::channel(WAITING);
         tokio::spawn(async move {
-            let mut last = None;
+            let mut told: Option<T> = None;
             loop {
-                let call = call.clone();
-                let progress =
-                    calls.ask(&seat, move |service| service.answer(&call)).await.and_then(convert::message::<Progress>);
-                let is_over = progress.as_ref().map_or(true, |progress| progress.done);
-                let known = progress.as_ref().ok().map(|progress| (progress.moved, progress.refused));
-                let is_news = is_over || known != last;
-                last = known;
-                if is_news && sender.send(progress).await.is_err() {
-                    return;
-                }
-                if is_over {
+                let seen = calls.ask(&seat, look.clone()).await.and_then(&tell);
+                let ends = seen.as_ref().map_or(true, is_over);
+                let before = core::mem::replace(&mut told, seen.as_ref().ok().cloned());
+                let tells = ends || before.is_none_or(|before| told.as_ref().is_some_and(|now| is_news(&before, now)));
+                if tells && sender.send(seen).await.is_err() || ends {
                     return;
                 }
                 if tokio::time::timeout(LOOK, sender.closed()).await.is_ok() {
@@ -160,6 +161,13 @@ impl Calls {
             }
         });
         Box::pin(ReceiverStream::new(receiver))
+    }
+
+    /// Tells how far an order is.
+    fn watch(&self, call: Call, seat: Option<Seat>) -> Stream<Progress> {
+        let look = move |service: &Service| service.answer(&call);
+        let is_news = |before: &Progress, now: &Progress| (before.moved, before.refused) != (now.moved, now.refused);
+        self.follow(seat, look, convert::message, |progress| progress.done, is_news)
     }
 }
 
@@ -261,28 +269,13 @@ impl Control for Calls {
         let (seat, _, RestoreRequest { runtime }) = self.admit(Need::Change, request)?;
         let id = node(runtime)?;
         self.ask(&seat, move |service| service.answer(&Call::Restore { runtime: id })).await?;
-        let calls = self.clone();
-        let (sender, receiver) = mpsc::channel(WAITING);
-        tokio::spawn(async move {
-            let mut last = None;
-            loop {
-                let state = calls.ask(&seat, move |service| service.state_of(id)).await.map(Option::unwrap_or_default);
-                let done = state.as_ref().map_or(true, |state| state == STATE_RUNNING);
-                let is_news = done || state.as_ref().ok() != last.as_ref();
-                last = state.as_ref().ok().cloned();
-                let progress = state.map(|state| RestoreProgress { runtime, state, done });
-                if is_news && sender.send(progress).await.is_err() {
-                    return;
-                }
-                if done {
-                    return;
-                }
-                if tokio::time::timeout(LOOK, sender.closed()).await.is_ok() {
-                    return;
-                }
-            }
-        });
-        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+        let look = move |service: &Service| service.state_of(id);
+        let tell = move |state: Option<String>| {
+            let state = state.unwrap_or_default();
+            Ok(RestoreProgress { runtime, done: state == STATE_RUNNING, state })
+        };
+        let is_news = |before: &RestoreProgress, now: &RestoreProgress| before.state != now.state;
+        Ok(Response::new(self.follow(seat, look, tell, |progress| progress.done, is_news)))
     }
 
     async fn apply(&self, request: Request<ApplyRequest>) -> Reply<ApplyReply> {

@@ -57,13 +57,12 @@ impl Server {
             .map_err(|message| Failure::new(exit::CONFIGURATION, format!("the control API: {message}")))?;
         let tls = Arc::new(Mutex::new(tls));
         let failed = |error: std::io::Error| {
-            let code = if error.kind() == ErrorKind::PermissionDenied { exit::PERMISSION } else { exit::UNAVAILABLE };
             let remedy = match error.kind() {
                 ErrorKind::AddrNotAvailable => "; the address must be one of this machine's own, `ip address` lists them",
                 ErrorKind::AddrInUse => "; another program listens there, `ss -ltnp` says which",
                 _ => "",
             };
-            Failure::new(code, format!("the control API cannot listen at {}: {error}{remedy}", entry.listen))
+            Failure::new(exit::of_system(&error), format!("the control API cannot listen at {}: {error}{remedy}", entry.listen))
         };
         let listener = TcpListener::bind(entry.listen).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
