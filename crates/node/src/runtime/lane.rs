@@ -1,6 +1,7 @@
 //! One chain in one runtime: its flow actors, its protection, and the way of a packet through both.
 
 use super::Shared;
+use super::gone::GoneFlows;
 use super::parking::{Parked, Parking};
 use super::timers::Wheel;
 use crate::address::SWITCH;
@@ -57,6 +58,7 @@ pub(crate) struct Lane {
     undo: Vec<u8>,
     running: Option<(Slot, bool)>,
     wishes: Vec<Wish>,
+    pub(crate) gone: GoneFlows,
 }
 
 /// What a pool asks of the coordinator.
@@ -101,6 +103,7 @@ impl Lane {
             undo,
             running: None,
             wishes: Vec::new(),
+            gone: GoneFlows::new(),
         }
     }
 
@@ -195,7 +198,7 @@ impl Lane {
                     _ => Step::Drop(DropReason::StaleEpoch),
                 }
             }
-            None if is_new => self.open(packet, key, hash, shared),
+            None if is_new && !self.gone.is_late(hash, epoch) => self.open(packet, key, hash, shared),
             None => {
                 shared.ended.push((*key, epoch));
                 Step::Drop(DropReason::NoFlow)
@@ -424,9 +427,10 @@ impl Lane {
 
     /// Ends flows whose time has come, by stamped time.
     pub(crate) fn expire_flows(&mut self, shared: &mut Shared) {
-        let Lane { wheel, flows, chain, protection, outbox, .. } = self;
+        let Lane { wheel, flows, chain, protection, outbox, gone, .. } = self;
         wheel.advance(flows, shared.now, EXPIRE_BUDGET, |flows, slot| {
             protection.ended(flows, slot, outbox);
+            gone.note(flows.hash(&flows.header(slot).key), flows.header(slot).epoch);
             let (header, state) = flows.parts_mut(slot);
             shared.ended.push((header.key, header.epoch));
             contain(chain, state, shared, Chain::expire);
@@ -449,6 +453,8 @@ impl Lane {
             let now = self.flows.header_mut(slot);
             now.parked = 0;
             let is_same = now.opened_at == was.opened_at;
+            let hash = self.flows.hash(&was.key);
+            self.gone.note(hash, was.epoch);
             if was.role == role::OPENING {
                 let opening = waiting.iter().map(|parked| parked.position).find(|position| position.opening);
                 contain(&mut self.chain, state, shared, |chain, state| chain.abandon(state, opening.unwrap_or_default()));

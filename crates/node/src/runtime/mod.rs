@@ -10,6 +10,7 @@
 
 mod account;
 mod ahead;
+mod gone;
 mod lane;
 mod migration;
 mod parking;
