@@ -88,7 +88,7 @@ impl Coordinator {
             let dead = dead.map(|recovery| recovery.failover.dead).collect();
             let epoch = self.memory.ledgers.iter().filter_map(Ledger::newest_epoch).reduce(newer).unwrap_or(0);
             self.pending.push((from.node, Control::Recovering { dead, epoch }));
-            self.pending.push((from.node, self.view_of_switch()));
+            self.pending.push_view_behind(from.node);
             // What its earlier lives were told it has not heard.
             self.swept.clear();
             self.tell_sweeps();

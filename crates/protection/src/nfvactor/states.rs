@@ -40,7 +40,7 @@ impl NfvActor {
             let header = flows.header_mut(slot);
             (header.peer, header.peer_incarnation) = (peer.node, peer.incarnation);
         }
-        let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) else { return false };
+        let Some(link) = self.links.find(peer) else { return false };
         let commit = link.numbers.next();
         let is_followed = has_holder
             && header.commit != 0
@@ -129,10 +129,7 @@ impl NfvActor {
         while at < end && sent < RESYNC_SEND {
             let header = flows.header(at);
             if header.role == role::OWNER {
-                let has_replica = self
-                    .links
-                    .iter()
-                    .any(|link| link.peer.node == header.peer && link.peer.incarnation == header.peer_incarnation);
+                let has_replica = self.links.has(Peer { node: header.peer, incarnation: header.peer_incarnation });
                 if !has_replica || header.flags & flag::UNPROTECTED != 0 {
                     if !self.send_state(flows, at, None, out) {
                         break;
@@ -144,9 +141,10 @@ impl NfvActor {
         }
         self.resync = if at >= flows.reach() { None } else { Some(at) };
         if self.resync.is_none() {
-            for link in &mut self.links {
+            for link in self.links.iter_mut() {
                 link.resync_mark = (link.numbers.last != link.numbers.saved).then_some(link.numbers.last);
             }
+            self.count_filling();
         }
     }
 
@@ -203,7 +201,7 @@ impl NfvActor {
                 continue;
             }
             let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
-            let Some(link) = self.links.iter_mut().find(|link| link.peer == holder) else { continue };
+            let Some(link) = self.links.find(holder) else { continue };
             let number = link.numbers.next();
             let head = delta::head(number, flows.hash(&header.key), header.epoch, header.version);
             if !out.send(holder, kind::CHECK, &[&head, &flows.digest(slot).to_be_bytes()]) {

@@ -86,7 +86,8 @@ impl Node {
     fn turn_with(&mut self, room: usize) -> Vec<Sent> {
         self.now += 1;
         let peers: Vec<Peer> = self.protection.peers.clone();
-        self.out.begin(0, self.now, peers.into_iter().map(|peer| (peer, room)));
+        self.out.begin(0, self.now);
+        self.out.set_peers(peers.into_iter().map(|peer| (peer, room)));
         self.protection.flush(&mut self.flows, &mut self.out);
         let sent = self.out.records().map(|(record, body)| (record.to, record.kind, body[2..].to_vec())).collect();
         self.out.clear_records();
