@@ -2,8 +2,9 @@
 //!
 //! A view is not written down before it leaves: what waits is that the receiver is to have the newest one. So of all that happens in a turn, as when a
 //! thousand runtimes join, each receiver gets one view. It keeps the place of the first: what is said behind a view (a sweep, say) comes behind one that says
-//! at least as much.
+//! at least as much. What a new life of the switch is told of the dead is as new as its first view, or somebody who died in between would be in neither.
 
+use super::ledger::{Ledger, newer};
 use super::memory::Memory;
 use crate::address::{NodeId, SWITCH};
 use crate::channel::Fabric;
@@ -15,6 +16,8 @@ const LIMIT: usize = 4096;
 enum Say {
     Message(Control),
     View,
+    /// To a new life of the switch: who is being recovered from, and the newest view.
+    Beginning,
 }
 
 /// See the module.
@@ -42,19 +45,18 @@ impl Pending {
 
     /// A node is to have the newest view, once.
     pub(super) fn push_view(&mut self, node: NodeId) {
-        if !self.views.get(usize::from(node)).is_some_and(|waits| *waits) {
-            self.push_view_behind(node);
-        }
-    }
-
-    /// A node is to have the newest view behind everything that waits for it.
-    pub(super) fn push_view_behind(&mut self, node: NodeId) {
         let at = usize::from(node);
         if at >= self.views.len() {
             self.views.resize(at + 1, false);
         }
-        self.views[at] = true;
-        self.list.push((node, Say::View));
+        if !core::mem::replace(&mut self.views[at], true) {
+            self.list.push((node, Say::View));
+        }
+    }
+
+    /// A new life of the switch is to learn who is there now behind who was.
+    pub(super) fn push_beginning(&mut self, switch: NodeId) {
+        self.list.push((switch, Say::Beginning));
     }
 
     /// Nothing that waits for this node is to be said.
@@ -75,6 +77,11 @@ impl Pending {
                 && match say {
                     Say::Message(message) => fabric.send_control(*node, message),
                     Say::View => fabric.send(*node, kind::CONTROL, encoded.of(*node, memory)).is_ok(),
+                    // Both, or both again.
+                    Say::Beginning => {
+                        fabric.send_control(*node, &recovering(memory))
+                            && fabric.send(*node, kind::CONTROL, encoded.of(*node, memory)).is_ok()
+                    }
                 };
             if !is_sent {
                 full.push(*node);
@@ -91,6 +98,13 @@ impl Pending {
         }
         full
     }
+}
+
+/// Whose flows are being recovered, and the newest epoch that anybody is known to have had.
+fn recovering(memory: &Memory) -> Control {
+    let dead = memory.recoveries.iter().filter(|recovery| recovery.is_open()).map(|recovery| recovery.failover.dead);
+    let epoch = memory.ledgers.iter().filter_map(Ledger::newest_epoch).reduce(newer).unwrap_or(0);
+    Control::Recovering { dead: dead.collect(), epoch }
 }
 
 /// The newest view as messages: the switch's, and each virtual cluster's. A runtime knows those of its own cluster: it puts its replicas, and moves its
