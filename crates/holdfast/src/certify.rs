@@ -17,7 +17,7 @@ use rcgen::{
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fs::{DirBuilder, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -49,12 +49,9 @@ impl FromStr for Subject {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Subject, String> {
-        let (role, rest) = match text.split_once(':') {
-            Some((word, rest)) if Role::ALL.iter().any(|role| role.name() == word) => {
-                (Role::ALL.into_iter().find(|role| role.name() == word).unwrap_or(Role::Viewer), rest)
-            }
-            _ => (Role::Host, text),
-        };
+        let named =
+            text.split_once(':').and_then(|(word, rest)| Some((Role::ALL.into_iter().find(|role| role.name() == word)?, rest)));
+        let (role, rest) = named.unwrap_or((Role::Host, text));
         let (name, places) = rest.split_once('=').map_or((rest, None), |(name, places)| (name, Some(places)));
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if name.is_empty() || name.len() > MAX_NAME || name.starts_with('.') || !name.chars().all(is_plain) {
@@ -93,8 +90,7 @@ pub struct Certified {
 }
 
 fn failed(path: &Path, error: &std::io::Error) -> Failure {
-    let code = if error.kind() == ErrorKind::PermissionDenied { exit::PERMISSION } else { exit::UNAVAILABLE };
-    Failure::new(code, format!("{}: {error}", path.display()))
+    Failure::new(exit::of_system(error), format!("{}: {error}", path.display()))
 }
 
 fn broken(error: &rcgen::Error) -> Failure {

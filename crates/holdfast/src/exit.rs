@@ -1,6 +1,6 @@
 //! How the command ends: exit codes and the errors that lead to them.
 
-use std::fmt;
+use std::{fmt, io};
 
 /// A negative answer.
 pub const NEGATIVE: u8 = 1;
@@ -16,6 +16,11 @@ pub const TIMEOUT: u8 = 75;
 pub const PERMISSION: u8 = 77;
 /// The configuration is wrong.
 pub const CONFIGURATION: u8 = 78;
+
+/// The code for something that the system refused: a privilege is missing, or something is not there.
+pub fn of_system(error: &io::Error) -> u8 {
+    if error.kind() == io::ErrorKind::PermissionDenied { PERMISSION } else { UNAVAILABLE }
+}
 
 /// Why a command ends otherwise than well: what to tell the user, and the exit code.
 #[derive(Debug)]

@@ -8,6 +8,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -176,11 +177,11 @@ impl Identity {
         &self.holder
     }
 
-    /// For whoever is asked: every client shows a certificate of the authorities.
+    /// For whoever is asked: every client shows a certificate of the authorities, which the second one looks at.
     ///
     /// # Errors
     /// What rustls says.
-    pub fn server(&self) -> Result<Arc<ServerConfig>, String> {
+    pub fn server(&self) -> Result<(Arc<ServerConfig>, Arc<dyn ClientCertVerifier>), String> {
         let failed = |error: &dyn std::fmt::Display| error.to_string();
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(self.authorities.clone()), provider())
             .build()
@@ -188,14 +189,14 @@ impl Identity {
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .map_err(|error| failed(&error))?
-            .with_client_cert_verifier(verifier)
+            .with_client_cert_verifier(verifier.clone())
             .with_single_cert(self.chain.clone(), self.key.clone_key())
             .map_err(|error| failed(&error))?;
         config.alpn_protocols = vec![HTTP2.to_vec()];
         // A certificate is looked at with every connection: none goes on from an earlier one.
         config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Arc::new(config))
+        Ok((Arc::new(config), verifier))
     }
 
     /// For whoever asks.

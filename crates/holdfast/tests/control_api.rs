@@ -6,6 +6,7 @@ use holdfast::config::ControlEntry;
 use holdfast::control::remote::{Endpoint, Limits, fetch};
 use holdfast::control::{self, Asked, Call, Client, Request, Server, Target};
 use holdfast::exit::{self, Failure};
+use holdfast::lab::Interrupt;
 use holdfast::tls::{CA_FILE, CERTIFICATE_FILE, KEY_FILE, TlsPaths};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -16,7 +17,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 use time::OffsetDateTime;
 
@@ -187,11 +188,7 @@ impl Box {
 
 /// Waits for what comes soon, whenever that is.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < LIMIT, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    holdfast::lab::until(what, LIMIT, &Interrupt::default(), || Ok(is_so().then_some(()))).unwrap();
 }
 
 fn refusal<T>(result: Result<T, Failure>) -> Failure {
@@ -561,6 +558,27 @@ fn calls_have_a_limit() {
     until("the seat is free", || running.client("wall").ask(Call::Status).is_ok());
 }
 
+/// Viewers that have taken every seat that they get keep no operator out.
+#[test]
+fn an_operator_finds_a_seat() {
+    let limits = Limits { calls: 2, ..Limits::default() };
+    let running = Box::start_within(limits);
+    let (stay, leave) = channel::<()>();
+    let tracing = running.client("wall");
+    let trace = std::thread::spawn(move || {
+        tracing.trace("udp".to_owned(), 10_000, LIMIT * 10, |_| {
+            let _ = leave.recv();
+            Err(Failure::new(exit::NEGATIVE, "enough"))
+        })
+    });
+    assert_eq!(running.told(), "trace 10000");
+    assert_eq!(refusal(running.client("wall").ask(Call::Status)).code, exit::TIMEOUT);
+    running.client("alice").ask(Call::Status).unwrap();
+    running.client("right").ask(Call::Status).unwrap();
+    drop(stay);
+    assert_eq!(refusal(trace.join().unwrap()).message, "enough");
+}
+
 /// A host gets the configuration and what it names beside itself, under its own name only.
 #[test]
 fn a_host_joins_under_its_own_name() {
@@ -600,6 +618,8 @@ fn certificates_are_read_again() {
     assert!(said.contains("stays as it is") && said.contains(CERTIFICATE_FILE), "{said}");
     running.still_answers();
     std::fs::write(left.join(CERTIFICATE_FILE), good).unwrap();
+    assert!(server.reload_certificates().unwrap().contains("has been read again"));
+    held.ask(Call::Ping).expect("a connection whose authority is trusted goes on");
     // From now on another authority is trusted.
     let other = running.scratch.path().join("other");
     certify(&other, &["left=127.0.0.1".parse().unwrap(), "viewer:new".parse().unwrap()], 30, OffsetDateTime::now_utc()).unwrap();
@@ -611,7 +631,9 @@ fn certificates_are_read_again() {
     let new =
         Target { control: Some(format!("https://{}", running.address)), tls: Some(TlsPaths::in_directory(&other.join("new"))) };
     Client::to(&new).unwrap().ask(Call::Ping).unwrap();
-    held.ask(Call::Ping).expect("a connection that is there goes on");
+    let shut_out = refusal(held.ask(Call::Ping));
+    assert!(shut_out.code == exit::PERMISSION && shut_out.message.contains("`wall` is not trusted here any more"), "{shut_out}");
+    assert_eq!(running.refused("certificate_refused"), 1);
 }
 
 /// When the box ends, clients see an end.

@@ -89,6 +89,10 @@ fn mistakes_have_their_place() {
             "8:30: the port is 0: the others could not send there",
         ),
         (
+            "state: /s\nfabric: { key: k, mtu: 900 }\nhosts: { a: { fabric: f0 }, b: { fabric: f0 } }",
+            "7:24: an MTU of 900 is too small for the network between hosts: at least 1280 is needed",
+        ),
+        (
             "state: /s\nhosts: { a: { fabric: { ucp: 10.9.0.1:7000 } }, b: { fabric: f0 } }",
             "7:25: there is no key `ucp` here: `udp`; did you mean `udp`?",
         ),
@@ -156,9 +160,10 @@ fn a_host_has_its_own_ports_and_one_that_serves_none_has_none() {
 #[test]
 fn hosts_may_be_joined_by_udp() {
     let checked = checked(
-        "state: /s\nfabric: { key: k }\nhosts:\n  a: { fabric: { udp: 10.9.0.1:7000 } }\n  b: { fabric: { udp: 10.9.0.2:7001 }, coordinator: true }\n",
+        "state: /s\nfabric: { key: k, mtu: 1400 }\nhosts:\n  a: { fabric: { udp: 10.9.0.1:7000 } }\n  b: { fabric: { udp: 10.9.0.2:7001 }, coordinator: true }\n",
     );
     let fabrics: Vec<&Fabric> = checked.hosts.iter().map(|host| &host.fabric).collect();
     let address = |text: &str| Fabric::Udp(text.parse().unwrap_or_else(|error| panic!("{error}")));
     assert_eq!(fabrics, [&address("10.9.0.2:7001"), &address("10.9.0.1:7000")]);
+    assert_eq!(checked.config.fabric.and_then(|fabric| fabric.mtu), Some(1400));
 }

@@ -13,6 +13,9 @@
 //! life of each endpoint has a random number; who wants to be heard must name that of the receiver. So what was recorded in another life, of the
 //! receiver or before the whole box was started again, is worth nothing, and what was recorded in this one is found by its counter.
 //!
+//! A cluster may have a thousand nodes, each with a channel to every other one. A channel is found by its node at once, and only those that have something
+//! to send or to wait for are looked at when frames are due.
+//!
 //! In: frames, records to send, the time. Out: frames, records in order, news of a peer's new life. Never: allocation per frame
 //! once the queues have grown to their working size.
 
@@ -32,7 +35,7 @@ use format::{
     Answer, Destination, ETHERNET_LEN, FIRST_PART, HEADER_LEN, Header, LAST_PART, MAGIC, ONLY_ACKNOWLEDGES, PART,
     PART_HEADER_LEN, RECORD_HEADER_LEN, SEALED, VERSION, are_records, gather, refresh, write,
 };
-use holdfast_protection::Peer;
+use holdfast_protection::{NodeIndex, Peer};
 use holdfast_wire::DropReason;
 use keys::Seal;
 use link::{Channel, Sent, WINDOW};
@@ -110,6 +113,11 @@ impl Sender {
 pub struct Fabric {
     sender: Sender,
     channels: Vec<Channel>,
+    at: NodeIndex,
+    /// Where those lie that may have something to do, in order.
+    busy: Vec<u32>,
+    /// Nodes of channels that may take more or less than when this was looked at last, or are another life's.
+    changed: Vec<NodeId>,
     /// The channel whose turn it is to transmit first.
     first: usize,
     /// Who asked who lives here.
@@ -125,6 +133,9 @@ impl Fabric {
         Fabric {
             sender: Sender { me, config, seal: None, counter: 0 },
             channels: Vec::new(),
+            at: NodeIndex::default(),
+            busy: Vec::new(),
+            changed: Vec::new(),
             first: 0,
             questions: Vec::new(),
             spare: Vec::new(),
@@ -164,18 +175,41 @@ impl Fabric {
     }
 
     fn position(&self, node: NodeId) -> Option<usize> {
-        self.channels.iter().position(|channel| channel.peer.node == node)
+        self.at.get(node)
     }
 
+    fn of(&self, node: NodeId) -> Option<&Channel> {
+        self.position(node).map(|at| &self.channels[at])
+    }
+
+    /// A node's channel, to change it.
     fn channel(&mut self, node: NodeId) -> &mut Channel {
         let at = match self.position(node) {
             Some(at) => at,
             None => {
                 self.channels.push(Channel::new(Peer { node, incarnation: 0 }));
+                self.at.set(node, self.channels.len() - 1);
                 self.channels.len() - 1
             }
         };
-        &mut self.channels[at]
+        let channel = &mut self.channels[at];
+        if !core::mem::replace(&mut channel.place.is_busy, true) {
+            let place = self.busy.partition_point(|busy| *busy < at as u32);
+            self.busy.insert(place, at as u32);
+        }
+        if !core::mem::replace(&mut channel.place.has_changed, true) {
+            self.changed.push(node);
+        }
+        channel
+    }
+
+    /// A node of whose channel [`Fabric::room`] may give something else than before; each once, until there is none.
+    pub(crate) fn take_changed(&mut self) -> Option<NodeId> {
+        let node = self.changed.pop()?;
+        if let Some(at) = self.position(node) {
+            self.channels[at].place.has_changed = false;
+        }
+        Some(node)
     }
 
     /// Learns who lives at a node now. A later life than the known one voids all that was sent to the old.
@@ -187,32 +221,31 @@ impl Fabric {
 
     /// Who lives at a node, as far as its own messages or [`Fabric::set_peer`] have told.
     pub fn peer(&self, node: NodeId) -> Option<Peer> {
-        self.channels.iter().find(|channel| channel.peer.node == node && channel.is_open()).map(|channel| channel.peer)
+        self.of(node).filter(|channel| channel.is_open()).map(|channel| channel.peer)
     }
 
     /// When the newest frame of this life came. What it says may wait for one that was lost: that its sender lives is known before.
     pub fn heard_at(&self, peer: Peer) -> Option<u64> {
-        self.channels.iter().find(|channel| channel.peer == peer).and_then(|channel| channel.heard_at)
+        self.of(peer.node).filter(|channel| channel.peer == peer).and_then(|channel| channel.heard_at)
     }
 
     /// An incarnation is no more: nothing is sent to it, and what still comes from it is refused. What is sent to its node waits for the next.
     pub fn remove_peer(&mut self, peer: Peer) {
-        if let Some(channel) = self.channels.iter_mut().find(|channel| channel.peer == peer) {
-            channel.close();
+        if self.of(peer.node).is_some_and(|channel| channel.peer == peer) {
+            self.channel(peer.node).close();
         }
     }
 
     /// Bytes of records that the channel to a peer takes now. 0 if the peer of that incarnation is not known.
     pub fn room(&self, peer: Peer) -> usize {
-        let channel = self.channels.iter().find(|channel| channel.peer == peer && channel.is_open());
+        let channel = self.of(peer.node).filter(|channel| channel.peer == peer && channel.is_open());
         // The frames' and records' own headers need some of it.
         channel.map_or(0, |channel| channel.room() / 2)
     }
 
     /// Bytes of records for a node that are in no frame yet, because as many frames as may be under way are not acknowledged.
     pub fn backlog(&self, node: NodeId) -> usize {
-        let channel = self.channels.iter().find(|channel| channel.peer.node == node);
-        channel.map_or(0, |channel| channel.queue.len() - channel.queued_from)
+        self.of(node).map_or(0, |channel| channel.queue.len() - channel.queued_from)
     }
 
     /// Queues a record for a node.
@@ -318,8 +351,12 @@ impl Fabric {
             return Err(DropReason::StaleEpoch);
         }
         self.set_peer(from);
+        let Some(at) = self.position(from.node) else { return Err(DropReason::UnknownNode) };
         let Fabric { channels, spare, inbox, sender, .. } = self;
-        let Some(channel) = channels.iter_mut().find(|channel| channel.peer == from) else { return Err(DropReason::UnknownNode) };
+        let channel = &mut channels[at];
+        if channel.peer != from {
+            return Err(DropReason::UnknownNode);
+        }
         if let Some(seal) = &sender.seal {
             channel.set_life(life, header.counter.get(), seal);
         }
@@ -346,24 +383,40 @@ impl Fabric {
         if !self.answer_questions(&mut transmit) {
             return;
         }
-        let Fabric { sender, channels, first, spare, inbox, .. } = self;
-        let count = channels.len();
-        for step in 0..count {
-            let at = (*first + step) % count;
+        let Fabric { sender, channels, busy, changed, first, spare, inbox, .. } = self;
+        let begin = busy.partition_point(|at| (*at as usize) < *first);
+        for step in 0..busy.len() {
+            let at = busy[(begin + step) % busy.len()] as usize;
+            let channel = &mut channels[at];
+            let room = channel.room();
             let mut out = Out { sender, spare, inbox, now, transmit: &mut transmit };
-            if !out.channel(&mut channels[at]) {
+            let has_room = out.channel(channel);
+            if channel.room() != room && !core::mem::replace(&mut channel.place.has_changed, true) {
+                changed.push(channel.peer.node);
+            }
+            if !has_room {
                 // Where one frame at a time gets through, everybody's turn comes.
                 *first = at + 1;
-                return;
+                break;
             }
         }
+        busy.retain(|at| {
+            let channel = &mut channels[*at as usize];
+            channel.place.is_busy = !channel.is_idle(&sender.config);
+            channel.place.is_busy
+        });
     }
 
     /// Tells who asked that this life is here, and nothing else: the question may be an old one.
     fn answer_questions(&mut self, transmit: &mut impl FnMut(&[u8]) -> bool) -> bool {
         while let Some(to) = self.questions.last().copied() {
-            let Fabric { sender, channels, spare, inbox, .. } = self;
-            let channel = channels.iter_mut().find(|channel| channel.destination() == to);
+            let is_known = self.of(to.node).is_some_and(|channel| channel.destination() == to);
+            if is_known {
+                // What it is told now may have to be corrected.
+                self.channel(to.node);
+            }
+            let Fabric { sender, channels, at, spare, inbox, .. } = self;
+            let channel = at.get(to.node).filter(|_| is_known).map(|at| &mut channels[at]);
             let mut fresh = Channel::new(Peer { node: to.node, incarnation: to.incarnation });
             let answer = channel.unwrap_or(&mut fresh).answer(&sender.config, inbox);
             let mut bytes = spare.pop().unwrap_or_default();
@@ -384,12 +437,13 @@ impl Fabric {
             return Some(0);
         }
         let is_sealed = self.is_authenticated();
-        self.channels.iter().filter_map(|channel| channel.due(&self.sender.config, &self.inbox, is_sealed)).min()
+        let busy = self.busy.iter().map(|at| &self.channels[*at as usize]);
+        busy.filter_map(|channel| channel.due(&self.sender.config, &self.inbox, is_sealed)).min()
     }
 
     /// True if everything sent to this node was acknowledged.
     pub fn is_settled(&self, node: NodeId) -> bool {
-        self.channels.iter().filter(|channel| channel.peer.node == node).all(Channel::is_settled)
+        self.of(node).is_none_or(Channel::is_settled)
     }
 }
 

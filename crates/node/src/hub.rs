@@ -468,7 +468,7 @@ impl Hub {
     fn admit(&mut self, peers: &[Peer]) {
         let Hub { fence, manager, local: Some(local), .. } = self else { return };
         let gone = |peer: &Peer| peer.node >= FIRST_RUNTIME && !local.contains(peer) && !peers.contains(peer);
-        for peer in fence.peers().iter().copied().filter(gone).collect::<Vec<_>>() {
+        for peer in fence.peers().filter(gone).collect::<Vec<_>>() {
             fence.close(peer);
         }
         let ours = |node| local.iter().any(|peer| peer.node == node);

@@ -10,7 +10,8 @@ use holdfast_wire::Packet;
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Fence {
-    open: Vec<Peer>,
+    /// By node, the incarnation that may release.
+    open: Vec<Option<u32>>,
     refused: u64,
     /// Accepts everyone. For checkers that must notice when the fence is missing; nothing else sets it.
     #[doc(hidden)]
@@ -25,36 +26,43 @@ impl Fence {
 
     /// Lets this incarnation release, and no earlier one of the same node.
     pub fn open(&mut self, peer: Peer) {
-        self.open.retain(|other| other.node != peer.node);
-        self.open.push(peer);
+        let node = usize::from(peer.node);
+        if node >= self.open.len() {
+            self.open.resize(node + 1, None);
+        }
+        self.open[node] = Some(peer.incarnation);
     }
 
     /// Refuses this incarnation from now on.
     pub fn close(&mut self, peer: Peer) {
-        self.open.retain(|other| *other != peer);
+        if self.is_open_for_check(peer) {
+            self.open[usize::from(peer.node)] = None;
+        }
     }
 
     /// True if the incarnation may release.
     #[inline]
     pub fn is_open(&self, peer: Peer) -> bool {
-        self.planted_open || self.open.contains(&peer)
+        self.planted_open || self.peer(peer.node) == Some(peer)
     }
 
     /// As [`Fence::is_open`], whatever is planted.
     #[doc(hidden)]
     pub fn is_open_for_check(&self, peer: Peer) -> bool {
-        self.open.contains(&peer)
+        self.peer(peer.node) == Some(peer)
     }
 
     /// All that may release.
-    pub fn peers(&self) -> &[Peer] {
-        &self.open
+    pub fn peers(&self) -> impl Iterator<Item = Peer> + '_ {
+        let nodes = self.open.iter().zip(0u16..);
+        nodes.filter_map(|(incarnation, node)| incarnation.map(|incarnation| Peer { node, incarnation }))
     }
 
     /// The incarnation of this node that may release, if any.
     #[inline]
     pub fn peer(&self, node: u16) -> Option<Peer> {
-        self.open.iter().copied().find(|peer| peer.node == node)
+        let incarnation = self.open.get(usize::from(node)).copied().flatten()?;
+        Some(Peer { node, incarnation })
     }
 
     /// A packet that `from` released.

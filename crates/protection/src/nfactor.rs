@@ -16,8 +16,9 @@ mod tests;
 
 use crate::copies::Demoted;
 use crate::flows::{flag, role};
+use crate::links::{Holder, Links};
 use crate::numbers::{Inbound, Inbounds, Sent, key_of, only_u32, reached, split_block, split_refusal};
-use crate::parting::{self, Holder, Parting};
+use crate::parting::{self, Parting};
 use crate::{Flows, Outbox, Peer, Protection, Safety, Slot, copies, kind};
 use holdfast_wire::{DropReason, FlowKey, Packet};
 use restore::{Fetching, Keeping, Serving};
@@ -57,8 +58,7 @@ struct Link {
 
 impl Link {
     fn new(peer: Peer, numbers: Sent) -> Link {
-        let under_way = VecDeque::with_capacity(256);
-        Link { peer, numbers, mark: None, under_way, snapshots: 0, full_until: 0 }
+        Link { peer, numbers, mark: None, under_way: VecDeque::new(), snapshots: 0, full_until: 0 }
     }
 
     fn note_sent(&mut self, number: u32, flows: &Flows, slot: Slot, now: u64) {
@@ -92,7 +92,7 @@ pub struct Planted {
 /// See the module.
 pub struct NfActor {
     every: u32,
-    links: Vec<Link>,
+    links: Links<Link>,
     next_link: usize,
     inbound: Inbounds<()>,
     dirty: Vec<Slot>,
@@ -121,7 +121,7 @@ impl NfActor {
     pub fn new(every: u32) -> NfActor {
         NfActor {
             every: every.max(1),
-            links: Vec::new(),
+            links: Links::default(),
             next_link: 0,
             inbound: Inbounds::default(),
             dirty: Vec::with_capacity(256),
@@ -149,11 +149,11 @@ impl NfActor {
     }
 
     fn link(&mut self, peer: Peer) -> Option<&mut Link> {
-        self.links.iter_mut().find(|link| link.peer == peer)
+        self.links.find(peer)
     }
 
     fn take_number(&mut self, from: Peer, number: u32) -> Result<&mut Inbound<()>, DropReason> {
-        self.inbound.take(from, number, self.links.iter().map(|link| link.peer))
+        self.inbound.take(from, number, self.links.life(from.node))
     }
 
     /// The state after this many packets goes out.
@@ -189,7 +189,7 @@ impl NfActor {
     fn send_snapshot(&mut self, flows: &mut Flows, slot: Slot, out: &mut Outbox) -> bool {
         let header = *flows.header(slot);
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
-        let known = self.links.iter().position(|link| link.peer == holder);
+        let known = self.links.position(holder);
         if known.is_none() {
             self.parting.replace(slot, &header, holder);
         }
@@ -238,7 +238,7 @@ impl NfActor {
             let header = flows.header(at);
             if header.role == role::OWNER {
                 let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
-                let has_holder = self.links.iter().any(|link| link.peer == holder);
+                let has_holder = self.links.has(holder);
                 if !has_holder || header.flags & flag::UNPROTECTED != 0 {
                     if !self.send_snapshot(flows, at, out) {
                         break;
@@ -303,7 +303,7 @@ impl NfActor {
         if let Some(result) = self.parting.handle_saved(from, number) {
             return result;
         }
-        let link = self.links.iter_mut().find(|link| link.peer == from).ok_or(DropReason::Fenced)?;
+        let link = self.links.find(from).ok_or(DropReason::Fenced)?;
         link.numbers.handle_saved(number)?;
         while link.under_way.front().is_some_and(|sent| reached(number, sent.number)) {
             link.under_way.pop_front();
@@ -322,7 +322,7 @@ impl NfActor {
         out: &mut Outbox,
     ) -> Result<(), DropReason> {
         let now = self.now;
-        let link = self.links.iter_mut().find(|link| link.peer == from).ok_or(DropReason::Fenced)?;
+        let link = self.links.find(from).ok_or(DropReason::Fenced)?;
         link.numbers.handle_refused(number)?;
         let Some(sent) = link.under_way.iter().find(|sent| sent.number == number) else { return Ok(()) };
         let slot = sent.slot;
@@ -351,9 +351,8 @@ impl NfActor {
 }
 
 /// One snapshot fewer is with this one. False if it is not known.
-fn forget_holder(links: &mut [Link], holder: Peer) -> bool {
-    let link = links.iter_mut().find(|link| link.peer == holder);
-    link.map(|link| link.snapshots = link.snapshots.saturating_sub(1)).is_some()
+fn forget_holder(links: &mut Links<Link>, holder: Peer) -> bool {
+    links.find(holder).map(|link| link.snapshots = link.snapshots.saturating_sub(1)).is_some()
 }
 
 impl Protection for NfActor {
@@ -389,7 +388,7 @@ impl Protection for NfActor {
     fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: u32, _out: &mut Outbox) -> bool {
         let header = *flows.header(slot);
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
-        if self.links.iter().any(|link| link.peer == to) {
+        if self.links.has(to) {
             self.leave_snapshots(slot, holder, to, old_epoch, header.key);
         } else {
             // What is here would die with the target: snapshots elsewhere stay until the target has another one, and says so by ending this one.
@@ -405,7 +404,7 @@ impl Protection for NfActor {
     }
 
     fn arrived(&mut self, flows: &mut Flows, slot: Slot, from: Peer) {
-        let link = self.links.iter_mut().find(|link| link.peer == from);
+        let link = self.links.find(from);
         let header = flows.header_mut(slot);
         self.parting.came_back(slot, header);
         header.commit = 0;
@@ -445,22 +444,18 @@ impl Protection for NfActor {
         }
         let links = &mut self.links;
         self.parting.look(flows, |header| parting::is_saved(links, header));
-        for inbound in self.inbound.open() {
+        self.inbound.flush(|inbound| {
             if inbound.tell_refusals(out) {
                 inbound.tell_saved(out);
             }
-        }
+            inbound.has_untold()
+        });
     }
 
     fn set_peers(&mut self, _flows: &mut Flows, peers: &[Peer], leaving: &[Peer], _out: &mut Outbox) {
         let had_none = self.links.is_empty();
-        let mut old = core::mem::take(&mut self.links);
         let parting = &mut self.parting;
-        let take = |peer: &Peer| match old.iter().position(|link| link.peer == *peer) {
-            Some(at) => old.swap_remove(at),
-            None => Link::new(*peer, parting.stays(*peer)),
-        };
-        self.links = peers.iter().map(take).collect();
+        let mut old = self.links.renew(peers, |peer| Link::new(peer, parting.stays(peer)));
         parting.set(leaving, &mut old);
         self.next_link = 0;
         if !old.is_empty() || had_none {
@@ -521,7 +516,7 @@ impl Protection for NfActor {
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
         self.parting.came_back(slot, header);
         // Who gave the snapshot back has it still, and gets the next one: it carries the new epoch.
-        if !self.links.iter().any(|link| link.peer == holder) {
+        if !self.links.has(holder) {
             self.parting.replace(slot, header, holder);
             (header.peer, header.peer_incarnation) = (0, 0);
         }

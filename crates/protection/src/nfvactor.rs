@@ -26,9 +26,10 @@ mod tests;
 mod way;
 
 use crate::flows::{flag, role};
+use crate::links::Links;
 use crate::numbers::{Inbounds, key_of, only_u32, reached, split_refusal};
 use crate::parting::{self, Parting};
-use crate::{Admission, Detour, Flows, Outbox, Peer, Protection, Safety, Slot, copies, delta, kind};
+use crate::{Admission, Detour, Flows, NodeIndex, Outbox, Peer, Protection, Safety, Slot, copies, delta, kind};
 use before::Before;
 use handed::Handed;
 use holdfast_wire::{DropReason, FlowKey, Packet};
@@ -73,7 +74,9 @@ pub struct NfvActor {
     release_at: ReleaseAt,
     peers: Vec<Peer>,
     next_peer: usize,
-    links: Vec<Link>,
+    links: Links<Link>,
+    /// Links on which a re-synchronisation is not saved yet.
+    filling: usize,
     inbound: Inbounds<Handed>,
     parting: Parting,
     leaving: Leaving,
@@ -98,7 +101,7 @@ pub struct NfvActor {
     /// The latest time known, ns.
     now: u64,
     /// What it costs a packet to go by others.
-    detours: Vec<(Peer, Detour)>,
+    detours: Detours,
     /// For tests: links change their way whenever so much time, ns, has gone by.
     fickle: Option<u64>,
     planted: Planted,
@@ -111,7 +114,8 @@ impl NfvActor {
             release_at,
             peers: Vec::new(),
             next_peer: 0,
-            links: Vec::new(),
+            links: Links::default(),
+            filling: 0,
             inbound: Inbounds::default(),
             parting: Parting::default(),
             leaving: Leaving::default(),
@@ -128,7 +132,7 @@ impl NfvActor {
             differed: 0,
             blocked: false,
             now: 0,
-            detours: Vec::new(),
+            detours: Detours::default(),
             fickle: None,
             planted: Planted::default(),
         }
@@ -148,12 +152,16 @@ impl NfvActor {
     }
 
     fn link(&mut self, node: u16, incarnation: u32) -> Option<&mut Link> {
-        self.links.iter_mut().find(|link| link.peer == Peer { node, incarnation })
+        self.links.find(Peer { node, incarnation })
+    }
+
+    fn count_filling(&mut self) {
+        self.filling = self.links.iter().filter(|link| link.resync_mark.is_some()).count();
     }
 
     /// Takes the number of a record that an owner sent.
     fn take_commit(&mut self, from: Peer, commit: u32) -> Result<(), DropReason> {
-        let inbound = self.inbound.take(from, commit, self.peers.iter().copied())?;
+        let inbound = self.inbound.take(from, commit, self.links.life(from.node))?;
         inbound.more.forget_refusals(commit);
         Ok(())
     }
@@ -187,7 +195,7 @@ impl NfvActor {
         }
         let (commit, generation) = (header.commit, header.generation);
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
-        match self.links.iter_mut().find(|link| link.peer == holder) {
+        match self.links.find(holder) {
             Some(link) => {
                 link.choice.note_packet(packet.len());
                 let latched = Latched { commit, slot, generation, packet, is_for_holder: false };
@@ -205,7 +213,7 @@ impl NfvActor {
         let mut before = Vec::new();
         let mut slots = BTreeSet::new();
         while let Some((holder, latched)) = self.leaving.poll() {
-            let link = self.links.iter_mut().find(|link| link.peer == holder);
+            let link = self.links.find(holder);
             // What came later goes behind what came before, whomever each was for.
             match link.filter(|_| !slots.contains(&latched.slot)) {
                 Some(link) => {
@@ -243,13 +251,13 @@ impl NfvActor {
         if let Some(result) = self.parting.handle_saved(from, commit) {
             return result;
         }
-        let link = self.links.iter_mut().find(|link| link.peer == from).ok_or(DropReason::Fenced)?;
+        let link = self.links.find(from).ok_or(DropReason::Fenced)?;
         link.numbers.handle_saved(commit)?;
         while link.under_way.front().is_some_and(|sent| reached(commit, sent.number)) {
             link.under_way.pop_front();
         }
-        if link.resync_mark.is_some_and(|mark| reached(commit, mark)) {
-            link.resync_mark = None;
+        if link.resync_mark.take_if(|mark| reached(commit, *mark)).is_some() {
+            self.filling -= 1;
         }
         link.open_latch(out);
         Ok(())
@@ -263,7 +271,7 @@ impl NfvActor {
         reason: DropReason,
         out: &mut Outbox,
     ) -> Result<(), DropReason> {
-        let link = self.links.iter_mut().find(|link| link.peer == from).ok_or(DropReason::Fenced)?;
+        let link = self.links.find(from).ok_or(DropReason::Fenced)?;
         link.numbers.handle_refused(commit)?;
         let mut kept = VecDeque::with_capacity(link.latch.len());
         for latched in link.latch.drain(..) {
@@ -301,8 +309,24 @@ impl NfvActor {
     }
 }
 
-fn detour(detours: &[(Peer, Detour)], peer: Peer) -> Detour {
-    detours.iter().find(|(known, _)| *known == peer).map_or(Detour::None, |(_, detour)| *detour)
+/// What it costs a packet to go by others.
+#[derive(Default)]
+struct Detours {
+    list: Vec<(Peer, Detour)>,
+    at: NodeIndex,
+}
+
+impl Detours {
+    fn set(&mut self, detours: &[(Peer, Detour)]) {
+        self.list.clear();
+        self.list.extend_from_slice(detours);
+        self.at.renew(detours.iter().map(|(peer, _)| peer.node));
+    }
+
+    fn of(&self, peer: Peer) -> Detour {
+        let known = self.at.get(peer.node).map(|at| self.list[at]).filter(|(known, _)| *known == peer);
+        known.map_or(Detour::None, |(_, detour)| detour)
+    }
 }
 
 impl Protection for NfvActor {
@@ -339,7 +363,7 @@ impl Protection for NfvActor {
         self.blocked = !self.parting.tell(&mut self.links, out);
         self.send_changed(flows, out);
         if self.release_at == ReleaseAt::Auto {
-            for link in &mut self.links {
+            for link in self.links.iter_mut() {
                 link.reconsider(self.now, self.fickle, out);
             }
         }
@@ -355,17 +379,18 @@ impl Protection for NfvActor {
         let links = &mut self.links;
         self.parting.look(flows, |header| parting::is_saved(links, header));
         self.has_passed = false;
-        for inbound in self.inbound.open() {
+        let has_passed = &mut self.has_passed;
+        self.inbound.flush(|inbound| {
             inbound.more.release(inbound.saved, out);
-            self.has_passed |= handed::answer(inbound, out);
-        }
+            *has_passed |= handed::answer(inbound, out);
+            inbound.has_untold() || inbound.more.has_untold()
+        });
     }
 
     fn set_detours(&mut self, detours: &[(Peer, Detour)]) {
-        self.detours.clear();
-        self.detours.extend_from_slice(detours);
-        for link in &mut self.links {
-            link.choice.detour = detour(&self.detours, link.peer);
+        self.detours.set(detours);
+        for link in self.links.iter_mut() {
+            link.choice.detour = self.detours.of(link.peer);
         }
     }
 
@@ -374,14 +399,10 @@ impl Protection for NfvActor {
         self.peers.clear();
         self.peers.extend_from_slice(peers);
         self.next_peer = if peers.is_empty() { 0 } else { self.next_peer % peers.len() };
-        let (kept, mut lost): (Vec<Link>, Vec<Link>) = self.links.drain(..).partition(|link| peers.contains(&link.peer));
-        self.links = kept;
-        for peer in peers {
-            if !self.links.iter().any(|link| link.peer == *peer) {
-                let choice = Choice::new(self.release_at, detour(&self.detours, *peer));
-                self.links.push(Link::new(*peer, self.parting.stays(*peer), choice));
-            }
-        }
+        let (release_at, detours, parting) = (self.release_at, &self.detours, &mut self.parting);
+        let mut lost =
+            self.links.renew(peers, |peer| Link::new(peer, parting.stays(peer), Choice::new(release_at, detours.of(peer))));
+        self.count_filling();
         self.leaving.set(|peer| peers.contains(peer) || leaving.contains(peer), &lost);
         self.parting.set(leaving, &mut lost);
         if !lost.is_empty() || had_none {
@@ -417,7 +438,7 @@ impl Protection for NfvActor {
                 if self.parting.numbers(from).is_some() {
                     return Ok(());
                 }
-                let link = self.links.iter_mut().find(|link| link.peer == from).ok_or(DropReason::Fenced)?;
+                let link = self.links.find(from).ok_or(DropReason::Fenced)?;
                 if !reached(link.numbers.last, commit) {
                     return Err(DropReason::Malformed);
                 }
@@ -486,7 +507,7 @@ impl Protection for NfvActor {
         self.parting.came_back(slot, header);
         // It may have been owned here before: who held its copy then has it still.
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
-        if self.links.iter().any(|link| link.peer == holder) {
+        if self.links.has(holder) {
             self.parting.came_from(slot, header, holder);
         }
         (header.peer, header.peer_incarnation, header.commit) = (0, 0, 0);
@@ -582,7 +603,7 @@ impl Protection for NfvActor {
 
     fn safety(&self, flows: &Flows) -> Safety {
         let unprotected = if self.peers.is_empty() { flows.owned() as u64 } else { 0 };
-        let filling = self.resync.is_some() || self.resync_again || self.links.iter().any(|link| link.resync_mark.is_some());
+        let filling = self.resync.is_some() || self.resync_again || self.filling > 0;
         Safety {
             promises: true,
             may_forget: 0,

@@ -4,7 +4,7 @@
 //! seen to everything; what it would not take it refuses first. Both counts belong to a life: the dead have nothing to say.
 //! 0 stands for "none", so the counts leave it out when they wrap.
 
-use crate::{Flows, Outbox, Peer, kind};
+use crate::{Flows, NodeIndex, Outbox, Peer, kind};
 use holdfast_wire::{DropReason, FlowKey};
 use std::collections::VecDeque;
 use zerocopy::FromBytes;
@@ -104,6 +104,8 @@ pub(crate) struct Inbound<T> {
     pub(crate) closed: bool,
     /// Refusals that the owner does not know of yet. No longer than what its channel has under way: it hears of nothing else meanwhile.
     untold: VecDeque<(u32, DropReason)>,
+    /// It is in the list of those that may have something to be told.
+    is_busy: bool,
     pub(crate) more: T,
 }
 
@@ -111,6 +113,11 @@ impl<T> Inbound<T> {
     /// This record is not taken; the owner will hear it.
     pub(crate) fn refuse(&mut self, number: u32, reason: DropReason) {
         self.untold.push_back((number, reason));
+    }
+
+    /// There is something that the owner does not know.
+    pub(crate) fn has_untold(&self) -> bool {
+        self.acknowledge || !self.untold.is_empty()
     }
 
     /// Tells the owner what was refused. False if there was no room for all of it.
@@ -132,47 +139,71 @@ impl<T> Inbound<T> {
     }
 }
 
-/// All that come in.
+/// All that come in. A flush looks only at those of which something has come since, or that have not been told everything.
 #[derive(Debug)]
 pub(crate) struct Inbounds<T> {
     list: Vec<Inbound<T>>,
+    /// Of each node the one that was added last.
+    at: NodeIndex,
+    /// Where those lie that may have something to be told, in order.
+    busy: Vec<u32>,
 }
 
 impl<T> Default for Inbounds<T> {
     fn default() -> Inbounds<T> {
-        Inbounds { list: Vec::new() }
+        Inbounds { list: Vec::new(), at: NodeIndex::default(), busy: Vec::new() }
     }
 }
 
 impl<T: Default> Inbounds<T> {
+    fn position(&self, peer: Peer) -> Option<usize> {
+        let at = self.at.get(peer.node)?;
+        if self.list[at].peer == peer { Some(at) } else { self.list.iter().position(|inbound| inbound.peer == peer) }
+    }
+
+    /// Forgets those of a node that are closed.
+    fn forget_closed(&mut self, node: u16) {
+        self.list.retain(|inbound| !(inbound.closed && inbound.peer.node == node));
+        self.at.renew(self.list.iter().map(|inbound| inbound.peer.node));
+        let busy = self.list.iter().zip(0u32..).filter(|(inbound, _)| inbound.is_busy);
+        self.busy.clear();
+        self.busy.extend(busy.map(|(_, at)| at));
+    }
+
     /// From this one, known or not.
     pub(crate) fn from(&mut self, peer: Peer) -> &mut Inbound<T> {
-        let at = match self.list.iter().position(|inbound| inbound.peer == peer) {
+        let at = match self.position(peer) {
             Some(at) => at,
             None => {
-                // Of a node's lives the present one and the last are remembered: whatever is older is known to be.
-                self.list.retain(|inbound| !(inbound.closed && inbound.peer.node == peer.node));
+                if self.at.get(peer.node).is_some() {
+                    // Of a node's lives the present one and the last are remembered: whatever is older is known to be.
+                    self.forget_closed(peer.node);
+                }
                 let untold = VecDeque::new();
-                self.list.push(Inbound { peer, saved: 0, acknowledge: false, closed: false, untold, more: T::default() });
+                let (closed, is_busy, more) = (false, false, T::default());
+                self.list.push(Inbound { peer, saved: 0, acknowledge: false, closed, untold, is_busy, more });
+                self.at.set(peer.node, self.list.len() - 1);
                 self.list.len() - 1
             }
         };
-        &mut self.list[at]
+        let inbound = &mut self.list[at];
+        if !core::mem::replace(&mut inbound.is_busy, true) {
+            let place = self.busy.partition_point(|busy| *busy < at as u32);
+            self.busy.insert(place, at as u32);
+        }
+        inbound
     }
 
-    /// Takes the number of a record: the living count upwards, and the dead have nothing to say. `peers`: others of whom it is known that they live.
-    pub(crate) fn take(
-        &mut self,
-        from: Peer,
-        number: u32,
-        peers: impl Iterator<Item = Peer>,
-    ) -> Result<&mut Inbound<T>, DropReason> {
+    /// Takes the number of a record: the living count upwards, and the dead have nothing to say. `lives`: which life of that node is known to live.
+    pub(crate) fn take(&mut self, from: Peer, number: u32, lives: Option<Peer>) -> Result<&mut Inbound<T>, DropReason> {
         let is_later = |peer: Peer| {
             peer.node == from.node && peer.incarnation != from.incarnation && reached(peer.incarnation, from.incarnation)
         };
-        let is_known = self.list.iter().any(|inbound| inbound.peer == from);
-        if !is_known && self.list.iter().map(|inbound| inbound.peer).chain(peers).any(is_later) {
-            return Err(DropReason::Fenced);
+        if self.position(from).is_none() {
+            let known = self.at.get(from.node).map(|_| self.list.iter().map(|inbound| inbound.peer));
+            if known.into_iter().flatten().chain(lives).any(is_later) {
+                return Err(DropReason::Fenced);
+            }
         }
         let inbound = self.from(from);
         if inbound.closed {
@@ -198,9 +229,14 @@ impl<T: Default> Inbounds<T> {
         }
     }
 
-    /// Those that live.
-    pub(crate) fn open(&mut self) -> impl Iterator<Item = &mut Inbound<T>> {
-        self.list.iter_mut().filter(|inbound| !inbound.closed)
+    /// Visits those that live and of which something has come, or is still to be told: `tell` is true if that is so of one afterwards.
+    pub(crate) fn flush(&mut self, mut tell: impl FnMut(&mut Inbound<T>) -> bool) {
+        let list = &mut self.list;
+        self.busy.retain(|at| {
+            let inbound = &mut list[*at as usize];
+            inbound.is_busy = !inbound.closed && tell(inbound);
+            inbound.is_busy
+        });
     }
 
     /// All.

@@ -1,6 +1,6 @@
 //! What a protection asks of the world: collected during a batch, carried out by the runtime afterwards.
 
-use crate::{Peer, Released, Slot};
+use crate::{NodeIndex, Peer, Released, Slot};
 use holdfast_wire::{DropReason, Packet};
 
 /// A record for the reliable channel to another runtime.
@@ -33,7 +33,9 @@ pub struct Outbox {
     pub demoted: Vec<Slot>,
     records: Vec<Record>,
     bytes: Vec<u8>,
+    /// Bytes of records that each peer's channel takes.
     rooms: Vec<(Peer, usize)>,
+    room_at: NodeIndex,
     chain: u16,
     now: u64,
     /// Packets released although no replica had their state, because there was none to have it.
@@ -41,12 +43,26 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Starts a batch for a chain at a stamped time, ns: `rooms` says how many bytes of records each peer's channel takes now.
-    pub fn begin(&mut self, chain: u16, now: u64, rooms: impl Iterator<Item = (Peer, usize)>) {
+    /// Starts a batch for a chain at a stamped time, ns.
+    pub fn begin(&mut self, chain: u16, now: u64) {
         self.chain = chain;
         self.now = now;
+    }
+
+    /// To these records may be sent, and to nobody else: how many bytes of records each one's channel takes now. Each is another node.
+    pub fn set_peers(&mut self, rooms: impl Iterator<Item = (Peer, usize)>) {
         self.rooms.clear();
         self.rooms.extend(rooms);
+        self.room_at.renew(self.rooms.iter().map(|(peer, _)| peer.node));
+    }
+
+    /// The channel to one of the peers takes so many bytes now, if that life of it is the present one; else none. A node that is no peer is
+    /// nothing to this chain.
+    #[inline]
+    pub fn set_room(&mut self, node: u16, room: impl FnOnce(Peer) -> usize) {
+        if let Some((peer, known)) = self.room_at.get(node).and_then(|at| self.rooms.get_mut(at)) {
+            *known = room(*peer);
+        }
     }
 
     /// The batch's stamped time, ns.
@@ -59,8 +75,8 @@ impl Outbox {
     pub fn send(&mut self, to: Peer, kind: u8, parts: &[&[u8]]) -> bool {
         // The chain's number goes in front of every record.
         let len = 2 + parts.iter().map(|part| part.len()).sum::<usize>();
-        match self.rooms.iter_mut().find(|(peer, _)| *peer == to) {
-            Some((_, room)) if *room >= len => *room -= len,
+        match self.room_at.get(to.node).and_then(|at| self.rooms.get_mut(at)) {
+            Some((peer, room)) if *peer == to && *room >= len => *room -= len,
             _ => return false,
         }
         let start = self.bytes.len();

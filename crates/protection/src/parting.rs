@@ -10,6 +10,7 @@
 //! which goes when the new owner has a copy elsewhere.
 
 use crate::flows::{ActorHeader, role};
+use crate::links::{Holder, Links};
 use crate::numbers::{Sent, reached};
 use crate::{Flows, Outbox, Peer, Slot, kind};
 use holdfast_wire::{DropReason, FlowKey};
@@ -20,14 +21,6 @@ use zerocopy::IntoBytes;
 const ENDS_LIMIT: usize = 65_536;
 /// Replaced copies looked at per flush.
 const LOOK: usize = 256;
-
-/// A link to a holder.
-pub(crate) trait Holder {
-    /// Who it is.
-    fn peer(&self) -> Peer;
-    /// The count of what it was sent.
-    fn numbers(&mut self) -> &mut Sent;
-}
 
 /// A copy that is to go.
 struct End {
@@ -178,9 +171,9 @@ impl Parting {
     }
 
     /// Tells what there is room for. False if a channel is full.
-    pub(crate) fn tell<H: Holder>(&mut self, links: &mut [H], out: &mut Outbox) -> bool {
+    pub(crate) fn tell<H: Holder>(&mut self, links: &mut Links<H>, out: &mut Outbox) -> bool {
         while let Some(end) = self.ends.front() {
-            let link = links.iter_mut().find(|link| link.peer() == end.holder).map(H::numbers);
+            let link = links.find(end.holder).map(H::numbers);
             let numbers =
                 link.or_else(|| self.leaving.iter_mut().find(|(peer, _)| *peer == end.holder).map(|(_, numbers)| numbers));
             if numbers.is_some_and(|numbers| !end.send(numbers, out)) {
@@ -205,8 +198,7 @@ impl Parting {
 const LAST: Peer = Peer { node: u16::MAX, incarnation: u32::MAX };
 
 /// The holder has what the header says was sent last.
-pub(crate) fn is_saved<H: Holder>(links: &mut [H], header: &ActorHeader) -> bool {
-    let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
-    let link = links.iter_mut().find(|link| link.peer() == holder);
+pub(crate) fn is_saved<H: Holder>(links: &mut Links<H>, header: &ActorHeader) -> bool {
+    let link = links.find(Peer { node: header.peer, incarnation: header.peer_incarnation });
     header.commit != 0 && link.is_some_and(|link| reached(link.numbers().saved, header.commit))
 }

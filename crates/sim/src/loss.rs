@@ -115,6 +115,7 @@ impl Loss {
                         checkers.violations.push(Violation { invariant: INVARIANT, text });
                     }
                     self.floors.remove(&route.key);
+                    self.left.remove(&client.id());
                     self.begun_anew.insert(client.id());
                 }
                 Some(counts) => {
@@ -127,6 +128,10 @@ impl Loss {
                         checkers.violations.push(Violation { invariant: INVARIANT, text });
                     }
                     self.floors.insert(route.key, counts);
+                    // What this failure undid the next one cannot.
+                    if let Some(left) = self.left.get_mut(&client.id()) {
+                        left.retain(|(_, way, count)| *count <= counts[*way]);
+                    }
                 }
             }
         }

@@ -114,6 +114,9 @@ impl Comparison {
         }
         let key = |config: &Config| config.fabric.as_ref().and_then(|fabric| fabric.key.clone()).unwrap_or_default();
         self.text("`fabric.key`", key(running), key(new), root.key("fabric").key("key"));
+        let mtu =
+            |config: &Config| config.fabric.as_ref().and_then(|fabric| fabric.mtu).map_or(String::new(), |mtu| mtu.to_string());
+        self.text("`fabric.mtu`", mtu(running), mtu(new), root.key("fabric").key("mtu"));
         self.text("`state`", running.state.clone().unwrap_or_default(), new.state.clone().unwrap_or_default(), root.key("state"));
         self.etcd(running, new, root);
         self.control(running, new, root);

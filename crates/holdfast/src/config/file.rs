@@ -75,6 +75,8 @@ pub struct FabricFileConfig {
     /// File with the cluster's keys, from the configuration's directory: `holdfast keygen` makes one. Messages are encrypted and authenticated
     /// with it, and packets between hosts. One `NUMBER:KEY` per line, the current one first; only its owner may read it. SIGHUP reads it again.
     pub key: Option<String>,
+    /// The largest packet that the network between the hosts takes, bytes, its IP header included, where that is less than the MTU of the hosts' own devices: with `udp`, a tunnel on the way.
+    pub mtu: Option<u16>,
 }
 
 /// A port of the box.

@@ -10,6 +10,9 @@ use holdfast_node::coordinator::{HostConfig, HostsConfig};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+/// Every network between hosts takes packets of so many bytes (RFC 8200, section 5).
+const MIN_MTU: u16 = 1280;
+
 /// What joins a host with the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fabric {
@@ -61,6 +64,12 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mi
         return Err(spot.key(name).name("coordinator").mistake(
             "with `etcd` the coordinator is elected, and lives on any of the hosts: `coordinator` is for a box without `etcd`",
         ));
+    }
+    if let Some(mtu) = config.fabric.as_ref().and_then(|fabric| fabric.mtu).filter(|mtu| *mtu < MIN_MTU) {
+        let spot = root.key("fabric").key("mtu");
+        return Err(
+            spot.mistake(format!("an MTU of {mtu} is too small for the network between hosts: at least {MIN_MTU} is needed"))
+        );
     }
     for (what, is_there) in
         [("serves", hosts.values().any(|host| host.serves)), ("runtimes", hosts.values().any(|host| host.runtimes))]

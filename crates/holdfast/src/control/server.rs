@@ -196,8 +196,10 @@ fn id(metadata: &Metadata) -> (u64, u64) {
 }
 
 fn failed(path: &Path, error: &std::io::Error) -> Failure {
-    let code = if error.kind() == ErrorKind::PermissionDenied { exit::PERMISSION } else { exit::UNAVAILABLE };
-    Failure::new(code, format!("the control socket {}: {error}; --control PATH puts it elsewhere", path.display()))
+    Failure::new(
+        exit::of_system(error),
+        format!("the control socket {}: {error}; --control PATH puts it elsewhere", path.display()),
+    )
 }
 
 /// What the clients' threads have.

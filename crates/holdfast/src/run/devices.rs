@@ -43,10 +43,11 @@ pub(super) fn open(device: &str, incarnation: u32, link: &GuardLink) -> Result<B
     open_by(&|| port::open(device), incarnation, link)
 }
 
-/// Opens the port to the other hosts, of which this is the one with this number.
+/// Opens the port to the other hosts, of which this is the one with this number. `path` is the largest packet that the way there takes, if somebody has said so.
 pub(super) fn open_fabric(
     hosts: &[HostEntry],
     number: u16,
+    path: Option<u16>,
     incarnation: u32,
     link: &GuardLink,
 ) -> Result<Option<Box<dyn Port>>, PortError> {
@@ -56,7 +57,7 @@ pub(super) fn open_fabric(
         Some(Fabric::Udp(_)) => {
             let address = |host: &HostEntry| if let Fabric::Udp(address) = host.fabric { Some(address) } else { None };
             let addresses: Vec<SocketAddr> = hosts.iter().filter_map(address).collect();
-            let mut port = open_by(&|| Ok(Box::new(Udp::open(&addresses, number)?)), incarnation, link)?;
+            let mut port = open_by(&|| Ok(Box::new(Udp::open(&addresses, number, path)?)), incarnation, link)?;
             // Managers stay where they are; where the others are their hosts say.
             (0..hosts.len() as u16).for_each(|host| port.place(manager_of(host), Some(host)));
             port
@@ -83,23 +84,30 @@ fn open_by(
     }
 }
 
-/// The longest frame of messages that the network between the hosts takes, at most `wanted`. Sealed packets are longer.
+/// The longest frame of messages that the network between the hosts takes, at most `wanted`. Sealed packets are longer. `path` as above.
 ///
 /// # Errors
 /// If a packet of `mtu` bytes in its encapsulation, or a flow's state of `state` bytes in its message, would not fit there, or such a packet not into a buffer.
-pub(super) fn fabric_mtu(port: &dyn Port, mtu: usize, state: usize, wanted: usize, is_sealed: bool) -> Result<usize, Failure> {
-    let has = usize::from(port.mtu());
+pub(super) fn fabric_mtu(
+    port: &dyn Port,
+    path: Option<u16>,
+    mtu: usize,
+    state: usize,
+    wanted: usize,
+    is_sealed: bool,
+) -> Result<usize, Failure> {
+    let has = usize::from(path.map_or(port.mtu(), |path| port.mtu().min(path)));
     let overhead = ENCAPSULATION_LEN + if is_sealed { SEAL_LEN } else { 0 };
     let needs = (mtu + overhead).max(state + RECORD_ROOM);
     let name = port.name();
     if has < needs {
         let text = match port.driver() {
             "udp" => format!(
-                "`{name}` joins the hosts and takes packets of {has} bytes; {needs} are needed: an MTU that is larger by {} on the way between the hosts, or smaller ones at the ports",
+                "`{name}` joins the hosts and takes packets of {has} bytes; {needs} are needed: an MTU that is larger by {} on the way between the hosts (and `fabric.mtu`, if it is set), or smaller ones at the ports",
                 needs - has
             ),
             _ => format!(
-                "`{name}` joins the hosts and has an MTU of {has}; {needs} are needed: `ip link set {name} mtu {needs}`, or more"
+                "`{name}` joins the hosts and has an MTU of {has}; {needs} are needed: `ip link set {name} mtu {needs}`, or more (and `fabric.mtu`, if it is set)"
             ),
         };
         return Err(Failure::new(exit::UNAVAILABLE, text));

@@ -45,8 +45,7 @@ impl Place {
         check: impl FnOnce(&Path) -> Result<(), Failure>,
     ) -> Result<PathBuf, Failure> {
         let failed = |error: io::Error| {
-            let code = if error.kind() == ErrorKind::PermissionDenied { exit::PERMISSION } else { exit::UNAVAILABLE };
-            Failure::new(code, format!("keeping the configuration in {}: {error}", self.kept.display()))
+            Failure::new(exit::of_system(&error), format!("keeping the configuration in {}: {error}", self.kept.display()))
         };
         remove(&self.new).map_err(failed)?;
         let kept = write_all(&self.new, text, files)

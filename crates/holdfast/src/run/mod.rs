@@ -297,11 +297,12 @@ impl Manager {
             .map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
         let (number, hosts) = (assignment.host, checked.hosts.clone());
         let mut fabric = FabricConfig { cluster: fnv1a(checked.config.cluster.as_bytes()) as u32, ..FabricConfig::default() };
-        let fabric_port = devices::open_fabric(&hosts, number, incarnation, &link)?;
+        let path = checked.config.fabric.as_ref().and_then(|fabric| fabric.mtu);
+        let fabric_port = devices::open_fabric(&hosts, number, path, incarnation, &link)?;
         if let Some(port) = &fabric_port {
             let largest = chains.iter().map(|built| built.chain.layout().size).max().unwrap_or(0);
             let mtus = ports.iter().map(|port| usize::from(port.mtu())).max().unwrap_or(1500);
-            fabric.mtu = devices::fabric_mtu(port.as_ref(), mtus, largest, fabric.mtu, keys.is_some())?;
+            fabric.mtu = devices::fabric_mtu(port.as_ref(), path, mtus, largest, fabric.mtu, keys.is_some())?;
         }
         let detection = &checked.config.detection;
         let switch = |number| Switch::new(switch_config(&checked.config, number, assignment.seed, incarnation, fabric, succeeds));

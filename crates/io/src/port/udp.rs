@@ -95,11 +95,12 @@ pub struct Udp {
 }
 
 impl Udp {
-    /// A socket at this host's address, among the hosts with these addresses; this one is at its own number.
+    /// A socket at this host's address, among the hosts with these addresses; this one is at its own number. `path` is the largest packet that the way to the
+    /// others takes, bytes, IP header included, where that is less than the MTU of this host's device.
     ///
     /// # Errors
     /// See [`PortError`].
-    pub fn open(addresses: &[SocketAddr], own: u16) -> Result<Udp, PortError> {
+    pub fn open(addresses: &[SocketAddr], own: u16, path: Option<u16>) -> Result<Udp, PortError> {
         let Some(&local) = addresses.get(usize::from(own)) else {
             return Err(PortError::Unavailable(format!("there is no host {own}")));
         };
@@ -133,9 +134,9 @@ impl Udp {
             let text = format!("no way leads from {local} to any other host ({error}): `ip route get ADDRESS` shows the ways");
             return Err(PortError::Unavailable(text));
         }
-        let path = device::mtu_at(local.ip()).map_err(refused)?;
+        let device = device::mtu_at(local.ip()).map_err(refused)?;
         let header = if local.is_ipv4() { 20 } else { 40 };
-        let mtu = path.min(usize::from(u16::MAX)).saturating_sub(header + UDP_LEN + ETHERNET_LEN) as u16;
+        let mtu = device.min(path.unwrap_or(u16::MAX).into()).saturating_sub(header + UDP_LEN + ETHERNET_LEN) as u16;
         Ok(Udp {
             name: format!("udp:{local}"),
             socket,
@@ -306,7 +307,7 @@ mod tests {
 
     fn ports(ip: &str, count: u16) -> (Vec<SocketAddr>, Vec<Udp>) {
         let addresses = addresses(ip, count.into());
-        let ports = (0..count).map(|own| Udp::open(&addresses, own).unwrap()).collect();
+        let ports = (0..count).map(|own| Udp::open(&addresses, own, None).unwrap()).collect();
         (addresses, ports)
     }
 
@@ -406,7 +407,7 @@ mod tests {
     fn datagrams_of_any_length_are_taken_or_counted() {
         let addresses = addresses("127.0.0.1", 2);
         let mut pool = MemoryPool::new(64);
-        let mut port = Udp::open(&addresses, 1).unwrap();
+        let mut port = Udp::open(&addresses, 1, None).unwrap();
         let peer = UdpSocket::bind(addresses[0]).unwrap();
         peer.send_to(&[0; 60_000], addresses[1]).unwrap();
         peer.send_to(&[], addresses[1]).unwrap();
@@ -418,12 +419,13 @@ mod tests {
     #[test]
     fn an_address_must_be_there_and_free() {
         let addresses = addresses("127.0.0.1", 2);
-        let first = Udp::open(&addresses, 0).unwrap();
+        let first = Udp::open(&addresses, 0, None).unwrap();
         assert_eq!((first.name(), first.driver()), (format!("udp:{}", addresses[0]).as_str(), "udp"));
         assert!(first.mtu() > 1500, "the loopback device's, less the headers");
-        assert!(matches!(Udp::open(&addresses, 0), Err(PortError::Busy(_))));
+        assert_eq!(Udp::open(&addresses, 1, Some(1400)).unwrap().mtu(), 1400 - 20 - 8 - 14);
+        assert!(matches!(Udp::open(&addresses, 0, None), Err(PortError::Busy(_))));
         let nowhere = ["192.0.2.1:7000".parse().unwrap(), addresses[1]];
-        match Udp::open(&nowhere, 0) {
+        match Udp::open(&nowhere, 0, None) {
             Err(PortError::Unavailable(text)) => assert!(text.contains("192.0.2.1"), "{text}"),
             other => panic!("{:?}", other.err()),
         }

@@ -34,15 +34,26 @@ pub(super) struct Sent {
     pub(super) arrived: bool,
 }
 
+/// What the endpoint notes of a channel. It stays when the peer begins a new life.
+#[derive(Default, Clone, Copy)]
+pub(super) struct Place {
+    /// It is in the list of those that may have something to do.
+    pub(super) is_busy: bool,
+    /// It is in the list of those whose room may have changed.
+    pub(super) has_changed: bool,
+}
+
 /// One direction each way between two nodes.
 pub(super) struct Channel {
     pub(super) peer: Peer,
+    pub(super) place: Place,
     /// The peer's life, once it is known; 0 without keys.
     life: u64,
     /// That incarnation is no more: nothing goes to it, and nothing that comes from it counts.
     is_closed: bool,
     openers: Vec<Opener>,
-    replays: Replays,
+    /// Only where frames are sealed: most of what a channel needs that is not used.
+    replays: Option<Box<Replays>>,
     pub(super) next_sequence: u32,
     pub(super) flight: VecDeque<Sent>,
     pub(super) queue: Vec<u8>,
@@ -70,10 +81,11 @@ impl Channel {
     pub(super) fn new(peer: Peer) -> Channel {
         Channel {
             peer,
+            place: Place::default(),
             life: 0,
             is_closed: false,
             openers: Vec::new(),
-            replays: Replays::default(),
+            replays: None,
             next_sequence: 1,
             flight: VecDeque::new(),
             queue: Vec::new(),
@@ -116,7 +128,7 @@ impl Channel {
 
     /// The incarnation is no more.
     pub(super) fn close(&mut self) {
-        *self = Channel { is_closed: true, ..Channel::new(self.peer) };
+        *self = Channel { is_closed: true, place: self.place, ..Channel::new(self.peer) };
     }
 
     /// Learns who lives there now. True if somebody else was known to.
@@ -125,7 +137,7 @@ impl Channel {
             return false;
         }
         if self.is_open() {
-            *self = Channel::new(peer);
+            *self = Channel { place: self.place, ..Channel::new(peer) };
             return true;
         }
         // Nobody was known: what waits is for whoever it is.
@@ -138,8 +150,9 @@ impl Channel {
         if self.life != life {
             self.life = life;
             (self.asked, self.backoff) = (None, 0);
-            self.replays = Replays::default();
-            self.replays.note(counter);
+            let mut replays = Replays::default();
+            replays.note(counter);
+            self.replays = Some(Box::new(replays));
             self.set_openers(seal);
         }
     }
@@ -161,10 +174,11 @@ impl Channel {
         if self.life != life {
             return Err(DropReason::StaleEpoch);
         }
-        if !self.replays.is_fresh(counter) {
+        let replays = self.replays.get_or_insert_default();
+        if !replays.is_fresh(counter) {
             return Err(DropReason::Replayed);
         }
-        self.replays.note(counter);
+        replays.note(counter);
         Ok(())
     }
 
@@ -228,9 +242,22 @@ impl Channel {
 
     /// True if the peer was told of little room, and there is much more now.
     pub(super) fn has_news_of_room(&self, config: &FabricConfig, inbox: &Inbox) -> bool {
-        let half = Channel::credit(config, &Inbox::default()).div_ceil(2);
+        self.has_told_of_little(config) && Channel::credit(config, inbox) >= Channel::much(config)
+    }
+
+    /// As many frames as make the peer go on as before.
+    fn much(config: &FabricConfig) -> u16 {
+        Channel::credit(config, &Inbox::default()).div_ceil(2)
+    }
+
+    fn has_told_of_little(&self, config: &FabricConfig) -> bool {
         // What is given before anything was said does not count as little.
-        self.given < half.min(FIRST_CREDIT as u16) && Channel::credit(config, inbox) >= half
+        self.given < Channel::much(config).min(FIRST_CREDIT as u16)
+    }
+
+    /// True if there is nothing to send and nothing to wait for: [`Channel::due`] is never, until something is queued or comes.
+    pub(super) fn is_idle(&self, config: &FabricConfig) -> bool {
+        self.is_settled() && !self.acknowledge && !self.has_told_of_little(config)
     }
 
     /// What the peer is told now.

@@ -4,11 +4,9 @@
 //! who leases from a pool all stay inside it. The rules are the coordinator's: every switch gets those of its chains as messages, says which version it goes
 //! by, and gets them again if that is not the newest.
 
-use super::ledger::{Ledger, newer};
 use super::memory::Entry;
 use super::{Coordinator, Scaling};
 use crate::address::{NodeId, switch_number};
-use crate::message::Control;
 use crate::rules::{Rule, RuleSet};
 use holdfast_protection::Peer;
 
@@ -88,12 +86,7 @@ impl Coordinator {
         }
         if version == 0 {
             // It has just started. Who is there now it learns behind who was.
-            let dead = self.memory.recoveries.iter().filter(|recovery| recovery.is_open());
-            let dead = dead.map(|recovery| recovery.failover.dead).collect();
-            let its = self.memory.ledgers.iter().filter(|ledger| self.memory.switch_of(ledger.id.chain) == switch);
-            let epoch = its.filter_map(Ledger::newest_epoch).reduce(newer).unwrap_or(0);
-            self.pending.push((from.node, Control::Recovering { dead, epoch }));
-            self.pending.push((from.node, self.view_of_switch()));
+            self.pending.push_beginning(from.node);
             // What its earlier lives were told it has not heard.
             self.swept.retain(|swept| swept.switch != from.node);
             self.tell_sweeps();

@@ -152,7 +152,7 @@ impl Coordinator {
 
     /// A manager is asked who lives. What it was to be told before, it is told anew when it has answered.
     pub(super) fn ask_manager(&mut self, node: NodeId) {
-        self.pending.retain(|(to, _)| *to != node);
+        self.pending.forget(node);
         self.pending.push((node, Control::Account { handled: 0 }));
     }
 
@@ -282,7 +282,7 @@ impl Coordinator {
             let known = &mut self.hosts[usize::from(*host)];
             let (heard_at, alone_since) = (known.heard_at.filter(|at| !is_late(Some(*at))), known.alone_since);
             *known = Known { heard_at, alone_since: alone_since.filter(|_| heard_at.is_some()), ..Known::default() };
-            self.pending.retain(|(node, _)| *node != manager_of(*host));
+            self.pending.forget(manager_of(*host));
         }
         if !lost.is_empty() {
             self.tell_managers();
@@ -400,7 +400,7 @@ impl Coordinator {
         self.admit();
         // The switch there knows nobody: what it is told it asks for.
         let node = switch_node(switch);
-        self.pending.retain(|(to, _)| *to != node);
+        self.pending.forget(node);
         self.switches.retain(|(known, _)| known.node != node);
     }
 

@@ -8,7 +8,7 @@
 //! What is not here is learned again: reports, who was heard when, who was asked for spare blocks.
 
 use super::{Ledger, SECOND};
-use crate::address::{NodeId, switch_node, switch_number};
+use crate::address::{FIRST_RUNTIME, NodeId, switch_node, switch_number};
 use crate::message::{Cause, Control, Drain, Failover, Member, MemberState, Ordered, PoolId};
 use crate::rules::RuleSet;
 use holdfast_protection::Peer;
@@ -149,8 +149,19 @@ pub(super) enum Entry {
 }
 
 impl Memory {
+    /// Where a node's place is: they are numbered from the first one on.
+    pub(super) fn at_node(&self, node: NodeId) -> Option<usize> {
+        let at = usize::from(node.checked_sub(FIRST_RUNTIME)?);
+        self.places.get(at).filter(|place| place.member.node == node).map(|_| at)
+    }
+
+    /// Where it is, if this life has its place.
+    pub(super) fn at(&self, peer: Peer) -> Option<usize> {
+        self.at_node(peer.node).filter(|at| self.places[*at].member.peer() == peer)
+    }
+
     pub(super) fn place(&mut self, peer: Peer) -> Option<&mut Place> {
-        self.places.iter_mut().find(|place| place.member.peer() == peer)
+        self.at(peer).map(|at| &mut self.places[at])
     }
 
     pub(super) fn pool_at(&self, pool: PoolId) -> Option<usize> {
@@ -187,7 +198,7 @@ impl Memory {
 
     /// Whether flows of a chain ever come to a runtime: the chain's pools are divided among those.
     pub(super) fn serves(&self, peer: Peer, chain: u16) -> bool {
-        let place = self.places.iter().find(|place| place.member.peer() == peer);
+        let place = self.at(peer).map(|at| &self.places[at]);
         place.is_some_and(|place| self.cluster_of(chain) == Some(place.member.cluster))
     }
 
@@ -229,8 +240,7 @@ impl Memory {
     }
 
     fn cluster_of_dead(&self, recovery: &Recovery) -> Option<u16> {
-        let mut places = self.places.iter();
-        places.find(|place| place.member.node == recovery.failover.dead.node).map(|place| place.member.cluster)
+        self.at_node(recovery.failover.dead.node).map(|at| self.places[at].member.cluster)
     }
 
     /// See the module.

@@ -22,6 +22,7 @@ mod log;
 mod managers;
 mod memory;
 mod moves;
+mod pending;
 mod pools;
 mod scaling;
 
@@ -43,6 +44,7 @@ use hosts::Known;
 use log::Log;
 use memory::{Entry, Memory, Place};
 use moves::Draining;
+use pending::Pending;
 use pools::Demand;
 use scaling::Workload;
 
@@ -136,7 +138,7 @@ pub struct Coordinator {
     /// Per cluster.
     workloads: Vec<Workload>,
     /// Messages that wait until the log is kept.
-    pending: Vec<(NodeId, Control)>,
+    pending: Pending,
     /// What an operator is told, after what has come of his order.
     answers: Vec<(NodeId, Control)>,
     /// What the manager was told last.
@@ -170,8 +172,6 @@ pub struct Coordinator {
 
 /// Hang timeouts after which a runtime is given up although nobody could take over.
 const HOPELESS: u64 = 20;
-/// Messages that wait for room in a channel.
-const PENDING_LIMIT: usize = 4096;
 
 impl Coordinator {
     /// A coordinator that wants its runtimes started.
@@ -275,7 +275,7 @@ impl Coordinator {
             was_ready: memory.services.iter().all(|service| service.term > 0),
             memory,
             log,
-            pending: Vec::new(),
+            pending: Pending::default(),
             answers: Vec::new(),
             standing: None,
             told_failovers: Vec::new(),
@@ -327,24 +327,14 @@ impl Coordinator {
             return;
         }
         self.tell_manager();
-        self.pending.append(&mut self.answers);
+        self.pending.extend(self.answers.drain(..));
         for at in 0..self.hearings.len() {
             if core::mem::take(&mut self.hearings[at].owes_word) {
                 let place = &self.memory.places[at];
                 self.pending.push((place.member.node, Control::Settled { handled: place.handled }));
             }
         }
-        let mut full: Vec<NodeId> = Vec::new();
-        let fabric = &mut self.fabric;
-        self.pending.retain(|(node, message)| {
-            let waits = full.contains(node) || !fabric.send_control(*node, message);
-            if waits {
-                full.push(*node);
-            }
-            waits
-        });
-        // Nobody who is there leaves its channel full for so long.
-        self.pending.truncate(PENDING_LIMIT);
+        let full = self.pending.send(&self.memory, &mut self.fabric);
         for (place, hearing) in self.memory.places.iter_mut().zip(&self.hearings) {
             if hearing.is_accounted && !full.contains(&place.member.node) {
                 place.orders.send(place.member.node, &mut self.fabric);
@@ -437,7 +427,7 @@ impl Coordinator {
     }
 
     fn at(&self, peer: Peer) -> Option<usize> {
-        self.memory.places.iter().position(|place| place.member.peer() == peer)
+        self.memory.at(peer)
     }
 
     /// It has been given up, and nothing more is let out of it wherever packets leave.
@@ -487,7 +477,7 @@ impl Coordinator {
         let cause = if self.has_drained(peer) { Cause::Drained } else { hearing.suspected.unwrap_or(Cause::Exited) };
         let flows = hearing.fenced.iter().map(|(_, flows)| *flows).sum::<Option<u64>>().unwrap_or(hearing.report.flows);
         self.record(Entry::Failed { peer, cause, at: now, flows });
-        self.pending.retain(|(node, _)| *node != peer.node);
+        self.pending.forget(peer.node);
         self.forget_demand(peer);
         self.push_view();
     }
@@ -510,21 +500,11 @@ impl Coordinator {
         }
     }
 
-    fn view_of_switch(&self) -> Control {
-        Control::View { version: self.memory.view, members: self.memory.places.iter().map(|place| place.member).collect() }
-    }
-
+    /// Everybody who serves, and the switch, is to have the newest view.
     fn push_view(&mut self) {
-        let Control::View { version, members } = self.view_of_switch() else { return };
-        // Each runtime knows those of its own virtual cluster: it puts its replicas, and moves its flows, nowhere else.
-        for cluster in 0..self.config.clusters.len() as u16 {
-            let members: Vec<Member> = members.iter().filter(|member| member.cluster == cluster).copied().collect();
-            let view = Control::View { version, members: members.clone() };
-            let serving = self.memory.serving().filter(|peer| members.iter().any(|member| member.peer() == *peer));
-            self.pending.extend(serving.map(|peer| (peer.node, view.clone())));
-        }
-        let view = Control::View { version, members };
-        self.pending.extend((0..self.memory.services.len() as u16).map(|at| (switch_node(at), view.clone())));
+        let Coordinator { memory, pending, .. } = self;
+        memory.serving().for_each(|peer| pending.push_view(peer.node));
+        (0..memory.services.len() as u16).for_each(|at| pending.push_view(switch_node(at)));
     }
 
     /// Acts on the messages that have arrived.
@@ -726,6 +706,9 @@ impl Coordinator {
     /// Only who stays silent for long is given up all the same, so that a new one may serve.
     fn has_failed(&self, at: usize, silent: u64, now: u64) -> bool {
         let timeout = self.config.hang_timeout;
+        if silent <= timeout {
+            return false;
+        }
         let cluster = self.memory.places[at].member.cluster;
         let heard = self.memory.places.iter().zip(&self.hearings).enumerate();
         let heard = heard.filter(|(other, (place, _))| *other != at && place.member.cluster == cluster);
@@ -733,8 +716,7 @@ impl Coordinator {
         let is_witness = |heard: u64| heard <= timeout && heard + timeout / 2 <= silent;
         let is_anybody_heard = others.any(|(state, heard)| state == MemberState::Running && is_witness(heard));
         let may_wait = silent <= timeout + timeout / 2;
-        silent > timeout
-            && (is_anybody_heard && !(may_wait && self.may_fail_together(at, now)) || silent > timeout.saturating_mul(HOPELESS))
+        is_anybody_heard && !(may_wait && self.may_fail_together(at, now)) || silent > timeout.saturating_mul(HOPELESS)
     }
 
     /// Another one of its host has been silent for nearly as long: it will be heard soon, or fail with this one.

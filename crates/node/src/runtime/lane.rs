@@ -1,5 +1,6 @@
 //! One chain in one runtime: its flow actors, its protection, and the way of a packet through both.
 
+use super::gone::GoneFlows;
 use super::parking::{Parked, Parking};
 use super::timers::Wheel;
 use super::{ChainSpec, Shared};
@@ -59,6 +60,7 @@ pub(crate) struct Lane {
     undo: Vec<u8>,
     running: Option<(Slot, bool)>,
     wishes: Vec<Wish>,
+    pub(crate) gone: GoneFlows,
 }
 
 /// What a pool asks of the coordinator.
@@ -98,6 +100,7 @@ impl Lane {
             undo,
             running: None,
             wishes: Vec::new(),
+            gone: GoneFlows::new(),
         }
     }
 
@@ -192,7 +195,7 @@ impl Lane {
                     _ => Step::Drop(DropReason::StaleEpoch),
                 }
             }
-            None if is_new => self.open(packet, key, hash, shared),
+            None if is_new && !self.gone.is_late(hash, epoch) => self.open(packet, key, hash, shared),
             None => {
                 shared.sides[self.side].ended.push((*key, epoch));
                 Step::Drop(DropReason::NoFlow)
@@ -421,9 +424,10 @@ impl Lane {
 
     /// Ends flows whose time has come, by stamped time.
     pub(crate) fn expire_flows(&mut self, shared: &mut Shared) {
-        let Lane { side, wheel, flows, chain, protection, outbox, .. } = self;
+        let Lane { side, wheel, flows, chain, protection, outbox, gone, .. } = self;
         wheel.advance(flows, shared.sides[*side].now, EXPIRE_BUDGET, |flows, slot| {
             protection.ended(flows, slot, outbox);
+            gone.note(flows.hash(&flows.header(slot).key), flows.header(slot).epoch);
             let (header, state) = flows.parts_mut(slot);
             shared.sides[*side].ended.push((header.key, header.epoch));
             contain(chain, state, shared, Chain::expire);
@@ -446,6 +450,8 @@ impl Lane {
             let now = self.flows.header_mut(slot);
             now.parked = 0;
             let is_same = now.opened_at == was.opened_at;
+            let hash = self.flows.hash(&was.key);
+            self.gone.note(hash, was.epoch);
             if was.role == role::OPENING {
                 let opening = waiting.iter().map(|parked| parked.position).find(|position| position.opening);
                 contain(&mut self.chain, state, shared, |chain, state| chain.abandon(state, opening.unwrap_or_default()));

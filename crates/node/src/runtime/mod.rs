@@ -10,6 +10,7 @@
 
 mod account;
 mod ahead;
+mod gone;
 mod lane;
 mod migration;
 mod parking;
@@ -25,7 +26,7 @@ use crate::channel::{Fabric, FabricConfig, KeyRing};
 use crate::message::{Control, PoolId, Report, TraceStep};
 use core::num::NonZeroU64;
 use holdfast_nf::{Chain, Context};
-use holdfast_protection::{Peer, Protection};
+use holdfast_protection::{NodeIndex, Peer, Protection};
 use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH, Mac};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
@@ -137,6 +138,7 @@ pub struct Runtime {
     handled: u64,
     owes_word: bool,
     members: Vec<Peer>,
+    member_at: NodeIndex,
     /// On which host each of them is, and this one.
     hosts: Vec<(Peer, u16)>,
     my_host: Option<u16>,
@@ -196,6 +198,7 @@ impl Runtime {
             handled: 0,
             owes_word: false,
             members: Vec::new(),
+            member_at: NodeIndex::default(),
             hosts: Vec::new(),
             my_host: None,
             listeners: vec![COORDINATOR, MANAGER],
@@ -297,13 +300,9 @@ impl Runtime {
         self.sort(rx, pool, clock);
         self.handle_records(pool);
         for at in 0..self.lanes.len() {
+            self.note_rooms();
             let lane = &mut self.lanes[at];
-            let fabric = &self.fabric;
-            lane.outbox.begin(
-                lane.index,
-                self.shared.sides[lane.side].now,
-                self.members.iter().map(|peer| (*peer, fabric.room(*peer))),
-            );
+            lane.outbox.begin(lane.index, self.shared.sides[lane.side].now);
             lane.process(&mut self.shared, pool);
             if lane.retry {
                 lane.unpark(&mut self.shared, pool);
@@ -346,6 +345,15 @@ impl Runtime {
         is_busy
     }
 
+    /// Tells every lane's outbox what channels take of which that may have changed.
+    fn note_rooms(&mut self) {
+        while let Some(node) = self.fabric.take_changed() {
+            for lane in &mut self.lanes {
+                lane.outbox.set_room(node, |peer| self.fabric.room(peer));
+            }
+        }
+    }
+
     /// When a turn is due without input, worker's time.
     pub fn poll_timeout(&self) -> Option<u64> {
         let is_telling = self.shared.sides.iter().any(|side| side.telling.as_ref().is_some_and(Telling::is_busy));
@@ -386,7 +394,7 @@ impl Runtime {
     fn sender(&self, source: &Mac) -> Option<Peer> {
         let node = node_of(source)?;
         // Its messages may have come before the view that names it: who was just started is told last.
-        let peer = self.members.iter().find(|peer| peer.node == node).copied().or_else(|| self.fabric.peer(node))?;
+        let peer = self.member_at.get(node).map(|at| self.members[at]).or_else(|| self.fabric.peer(node))?;
         (mac_of_life(peer) == *source).then_some(peer)
     }
 

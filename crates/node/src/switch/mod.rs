@@ -13,12 +13,13 @@
 mod ownership;
 mod rebuild;
 mod routes;
+mod targets;
 
 pub use routes::Route;
 
 use crate::address::{COORDINATOR, NodeId, mac_of, mac_of_life};
 use crate::channel::{Fabric, FabricConfig};
-use crate::message::{Control, Member, MemberState, TraceStep, kind};
+use crate::message::{Control, Member, TraceStep, kind};
 use crate::rules::{Assembly, RuleSet};
 use holdfast_protection::Peer;
 use holdfast_wire::nsh::{self, Flags, Outer, index};
@@ -28,6 +29,7 @@ use ownership::Claims;
 use rebuild::Rebuild;
 use routes::Routes;
 use std::collections::VecDeque;
+use targets::Targets;
 
 /// What a switch is told at its start.
 #[derive(Debug, Clone)]
@@ -70,15 +72,6 @@ struct Held {
     packet: Packet,
 }
 
-struct Target {
-    peer: Peer,
-    state: MemberState,
-    cluster: u16,
-    routes: usize,
-    /// It gets no new flows before this time if there is another: it had no room for one.
-    full_until: u64,
-}
-
 /// Faults that a checker must find. Nothing but tests of the checkers sets them.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, Default)]
@@ -94,7 +87,7 @@ pub struct Switch {
     config: SwitchConfig,
     fabric: Fabric,
     routes: Routes,
-    targets: Vec<Target>,
+    targets: Targets,
     view: u64,
     rules: RuleSet,
     coming: Assembly,
@@ -135,7 +128,7 @@ impl Switch {
         Switch {
             fabric,
             routes,
-            targets: Vec::new(),
+            targets: Targets::default(),
             view: 0,
             rules: RuleSet::default(),
             coming: Assembly::default(),
@@ -161,6 +154,11 @@ impl Switch {
         }
     }
 
+    /// Who it is.
+    pub fn me(&self) -> Peer {
+        self.config.me
+    }
+
     /// The endpoint, for the host that carries its frames.
     pub fn fabric(&mut self) -> &mut Fabric {
         &mut self.fabric
@@ -183,7 +181,7 @@ impl Switch {
 
     /// Routes that lead to this runtime.
     pub fn routes_to(&self, peer: Peer) -> usize {
-        self.targets.iter().find(|target| target.peer == peer).map_or(0, |target| target.routes)
+        self.targets.routes(peer)
     }
 
     /// True without a route.
@@ -301,12 +299,7 @@ impl Switch {
         route.last_seen = now;
         let route = *route;
         // An owner that is not (or no longer) running: the packet waits for what the coordinator makes of it.
-        let is_served = !self.claims.is_provisional(id)
-            && self
-                .targets
-                .iter()
-                .any(|target| target.peer == route.owner && matches!(target.state, MemberState::Running | MemberState::Leaving));
-        if !is_served {
+        if self.claims.is_provisional(id) || !self.targets.serves(route.owner) {
             return self.hold(key, packet, now, pool);
         }
         if !route.is_real
@@ -344,32 +337,24 @@ impl Switch {
 
     fn new_route(&mut self, key: FlowKey, hash: u64, now: u64) -> Result<routes::RouteId, DropReason> {
         let rule = self.rules.find(&key).ok_or(DropReason::NoRule)?;
-        let of_cluster = |target: &&mut Target| target.state == MemberState::Running && target.cluster == rule.cluster;
-        let running = self.targets.iter_mut().filter(of_cluster);
-        let target = running.min_by_key(|target| (target.full_until > now, target.routes)).ok_or(DropReason::NoRuntime)?;
-        let route = Route::new(key, target.peer, self.next_epoch, rule.chain, now);
+        let owner = self.targets.least(rule.cluster, now).ok_or(DropReason::NoRuntime)?;
+        let route = Route::new(key, owner, self.next_epoch, rule.chain, now);
         let id = self.routes.insert(hash, route).ok_or(DropReason::RouteTableFull)?;
-        target.routes += 1;
+        self.targets.count(owner, 1);
         self.next_epoch = self.next_epoch.wrapping_add(1).max(1);
         Ok(id)
     }
 
-    fn count_route(&mut self, owner: Peer, change: isize) {
-        if let Some(target) = self.targets.iter_mut().find(|target| target.peer == owner) {
-            target.routes = target.routes.saturating_add_signed(change);
-        }
-    }
-
     fn remove_route(&mut self, id: routes::RouteId) {
         if let Some(route) = self.routes.remove(id) {
-            self.count_route(route.owner, -1);
+            self.targets.count(route.owner, -1);
         }
     }
 
     /// Removes the route of a flow that is no more: nobody may claim it.
     fn end_route(&mut self, id: routes::RouteId) {
         if let Some(route) = self.routes.end(id) {
-            self.count_route(route.owner, -1);
+            self.targets.count(route.owner, -1);
         }
     }
 
@@ -423,9 +408,7 @@ impl Switch {
 
     /// A runtime is gone, as its host knows before the coordinator has said so: new flows go elsewhere, and what is for it waits.
     pub fn handle_gone(&mut self, peer: Peer) {
-        if let Some(target) = self.targets.iter_mut().find(|target| target.peer == peer) {
-            target.state = MemberState::Failed;
-        }
+        self.targets.set_gone(peer);
     }
 
     /// Acts on the messages that have arrived.
@@ -453,9 +436,7 @@ impl Switch {
                 },
                 kind::SETTLED => self.handle_settled(record.from, body),
                 kind::FULL if body.is_empty() => {
-                    if let Some(target) = self.targets.iter_mut().find(|target| target.peer == record.from) {
-                        target.full_until = now + FULL_FOR;
-                    }
+                    self.targets.set_full(record.from, now + FULL_FOR);
                     Ok(())
                 }
                 kind::ROUTES => {
@@ -527,19 +508,8 @@ impl Switch {
     }
 
     fn set_members(&mut self, members: &[Member], now: u64) {
-        let old = core::mem::take(&mut self.targets);
         self.has_hosts = members.iter().any(|member| member.host != members[0].host);
-        self.targets = members
-            .iter()
-            .map(|member| {
-                let known = old.iter().find(|target| target.peer == member.peer());
-                let (routes, full_until) = known.map_or((0, 0), |target| (target.routes, target.full_until));
-                // Its host may have told of its end before this view was made.
-                let has_ended = known.is_some_and(|target| target.state == MemberState::Failed);
-                let state = if has_ended { MemberState::Failed } else { member.state };
-                Target { peer: member.peer(), state, cluster: member.cluster, routes, full_until }
-            })
-            .collect();
+        let old = self.targets.renew(members);
         for target in &old {
             if !self.lives(target.peer) {
                 self.claims.given_up(target.peer, now);
@@ -584,8 +554,8 @@ impl Switch {
         // Before anybody has told how late it is by the stamps of the life before, a tick could end every flow.
         let ticking = if self.rebuild.is_some() && self.clock_ahead.is_none() { 0 } else { self.targets.len() };
         for at in 0..ticking {
-            let target = &self.targets[at];
-            if target.state == MemberState::Running || target.state == MemberState::Leaving {
+            let target = self.targets.get(at);
+            if target.serves() {
                 let peer = target.peer;
                 let Some(mut tick) = pool.take() else { break };
                 tick.meta.stamp = self.last_stamp;

@@ -3,7 +3,7 @@
 //! A route's owner changes here and nowhere else, each time under a new epoch.
 
 use super::routes::RouteId;
-use super::{Route, Switch, Target};
+use super::{Route, Switch};
 use crate::address::{mac_of, mac_of_life};
 use crate::channel::format::after;
 use crate::message::{AGAIN, Claim, Ended, KeyBytes, MemberState, RENOUNCED, WHEN_SWEPT, kind};
@@ -106,7 +106,7 @@ impl Switch {
     }
 
     fn grant(&mut self, to: Peer, claim: &Claim, hash: u64, now: u64) -> Option<u32> {
-        let cluster = match self.targets.iter().find(|target| target.peer.node == to.node) {
+        let cluster = match self.targets.of_node(to.node) {
             Some(target) if target.peer == to && target.state != MemberState::Failed => target.cluster,
             Some(target) if target.peer.incarnation >= to.incarnation => return None,
             // The view that names it is still on its way here.
@@ -124,8 +124,8 @@ impl Switch {
                     // Whoever has the newest is to have it.
                     if after(asked, of) {
                         self.routes.give(found.slot, to, asked);
-                        self.count_route(owner, -1);
-                        self.count_route(to, 1);
+                        self.targets.count(owner, -1);
+                        self.targets.count(to, 1);
                     }
                     return Some(WHEN_SWEPT);
                 }
@@ -136,8 +136,8 @@ impl Switch {
                         && owner == to
                     {
                         self.routes.give(found.slot, before, old);
-                        self.count_route(to, -1);
-                        self.count_route(before, 1);
+                        self.targets.count(to, -1);
+                        self.targets.count(before, 1);
                     }
                     return None;
                 }
@@ -161,7 +161,7 @@ impl Switch {
                     return Some(self.wait(found.slot, of, to, asked));
                 }
                 self.routes.give(found.slot, to, epoch);
-                self.count_route(owner, -1);
+                self.targets.count(owner, -1);
                 found.slot
             }
             None if is_renounced => return None,
@@ -170,7 +170,7 @@ impl Switch {
                 let route = Route { is_real: true, ..Route::new(key, to, claim.epoch.get(), claim.chain.get() as u16, now) };
                 let id = self.routes.insert(hash, route)?;
                 self.claims.provisional.insert(id, cluster);
-                self.count_route(to, 1);
+                self.targets.count(to, 1);
                 return Some(WHEN_SWEPT);
             }
             None => {
@@ -178,7 +178,7 @@ impl Switch {
                 self.routes.insert(hash, route)?
             }
         };
-        self.count_route(to, 1);
+        self.targets.count(to, 1);
         self.next_epoch = self.next_epoch.wrapping_add(1).max(1);
         let reply = FlowKey::from(claim.reply);
         if reply != FlowKey::default() {
@@ -188,7 +188,7 @@ impl Switch {
     }
 
     pub(super) fn lives(&self, peer: Peer) -> bool {
-        self.targets.iter().any(|target| target.peer == peer && target.state != MemberState::Failed)
+        self.targets.lives(peer)
     }
 
     /// The route with epoch `of` is not this claimant's to have now: its claim is remembered for the sweep, instead of one whose claimant is dead.
@@ -218,7 +218,7 @@ impl Switch {
                 // What waits for the flow follows it.
                 (Some((claimant, asked)), _) if before.is_none_or(|(_, old)| asked == old) => {
                     self.routes.give(id, claimant, asked);
-                    self.count_route(claimant, 1);
+                    self.targets.count(claimant, 1);
                 }
                 (asks, Some((before, old))) => {
                     self.routes.give(id, before, old);
@@ -245,11 +245,7 @@ impl Switch {
         let (incarnation, claims) = rest.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
         let to = Peer { node: u16::from_be_bytes(*node), incarnation: u32::from_be_bytes(*incarnation) };
         let claims = <[Claim]>::ref_from_bytes(claims).map_err(|_| DropReason::Malformed)?;
-        let serves = |peer: Peer, targets: &[Target]| {
-            let is_there = |state| matches!(state, MemberState::Running | MemberState::Leaving);
-            targets.iter().any(|target| target.peer == peer && is_there(target.state))
-        };
-        let is_possible = self.knows_epochs() && to != from && serves(from, &self.targets) && serves(to, &self.targets);
+        let is_possible = self.knows_epochs() && to != from && self.targets.serves(from) && self.targets.serves(to);
         let mut answer = Vec::with_capacity(4 + claims.len() * 4);
         answer.extend_from_slice(number);
         let hashes = self.expect(claims.iter().map(|claim| claim.key));
@@ -277,8 +273,8 @@ impl Switch {
         if let Some(route) = self.routes.get_mut(found.slot) {
             route.moved_from = Some((from, old));
         }
-        self.count_route(from, -1);
-        self.count_route(to, 1);
+        self.targets.count(from, -1);
+        self.targets.count(to, 1);
         let reply = FlowKey::from(claim.reply);
         if reply != FlowKey::default() {
             // A packet on its way out that would have taught it says an epoch that is over.

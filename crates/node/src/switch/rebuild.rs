@@ -15,8 +15,8 @@
 //! A packet that the old life sent and that nobody has processed must not open a flow behind the new life's back: runtimes refuse it by
 //! the life's number in its metadata.
 
+use super::Switch;
 use super::routes::Route;
-use super::{MemberState, Switch};
 use crate::address::NodeId;
 use crate::channel::format::after;
 use crate::message::{RouteInfo, kind};
@@ -72,19 +72,15 @@ impl Switch {
     /// After a new view: who serves is asked, once; who is no more will not answer.
     pub(super) fn ask_members(&mut self) {
         let Some(rebuild) = &mut self.rebuild else { return };
-        let serves = |peer: Peer| {
-            let is_there = |state| matches!(state, MemberState::Running | MemberState::Leaving);
-            self.targets.iter().any(|target| target.peer == peer && is_there(target.state))
-        };
         if rebuild.has_view {
             // What it would have told is now its replicas' to claim.
-            for gone in rebuild.waiting.extract_if(.., |peer| !serves(*peer)) {
+            for gone in rebuild.waiting.extract_if(.., |peer| !self.targets.serves(*peer)) {
                 rebuild.recovering.push(gone);
                 rebuild.unswept.push(gone);
             }
         } else {
             rebuild.has_view = true;
-            rebuild.waiting.extend(self.targets.iter().map(|target| target.peer).filter(|peer| serves(*peer)));
+            rebuild.waiting.extend(self.targets.iter().filter(|target| target.serves()).map(|target| target.peer));
             for peer in &rebuild.waiting {
                 // The channel is new: it has room.
                 let _ = self.fabric.send(peer.node, kind::TELL, &[self.config.number]);
@@ -116,7 +112,7 @@ impl Switch {
 
     /// The virtual cluster of a node, whichever of its lives is there.
     pub(super) fn cluster_of(&self, node: NodeId) -> u16 {
-        self.targets.iter().find(|target| target.peer.node == node).map_or(0, |target| target.cluster)
+        self.targets.of_node(node).map_or(0, |target| target.cluster)
     }
 
     pub(super) fn go_on_rebuilding(&mut self) {
@@ -185,7 +181,7 @@ impl Switch {
                 }
                 let before = route.owner;
                 self.routes.give(found.slot, owner, epoch);
-                self.count_route(before, -1);
+                self.targets.count(before, -1);
                 Some(found.slot)
             }
             None => None,
@@ -200,7 +196,7 @@ impl Switch {
                 self.routes.insert(hash, route).ok_or(DropReason::RouteTableFull)?
             }
         };
-        self.count_route(owner, 1);
+        self.targets.count(owner, 1);
         if let Some(route) = self.routes.get_mut(id) {
             route.moved_from = moved_from;
         }

@@ -95,7 +95,7 @@ impl NfActor {
     pub(super) fn fetch(&mut self, out: &mut Outbox) {
         for fetching in &mut self.fetching {
             while let Some(&peer) = fetching.unasked.last() {
-                if let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) {
+                if let Some(link) = self.links.find(peer) {
                     let number = link.numbers.next();
                     let incarnation = fetching.dead.incarnation.to_be_bytes();
                     if !out.send(peer, kind::FETCH, &[&number.to_be_bytes(), &incarnation]) {
@@ -129,7 +129,7 @@ impl NfActor {
     pub(super) fn serve(&mut self, flows: &mut Flows, out: &mut Outbox) {
         for serving in &mut self.serving {
             let to = serving.to;
-            let Some(link) = self.links.iter_mut().find(|link| link.peer == to) else { continue };
+            let Some(link) = self.links.find(to) else { continue };
             let limit = if serving.said_all.is_some() { serving.at } else { flows.reach() };
             let end = serving.at.saturating_add(SERVE_SCAN).min(limit);
             let mut sent = 0;
@@ -184,7 +184,7 @@ impl NfActor {
         let (links, serving) = (&self.links, &self.serving);
         self.keeping.retain_mut(|keeping| {
             let node = keeping.dead.node;
-            let has_successor = links.iter().any(|link| link.peer.node == node);
+            let has_successor = links.life(node).is_some();
             let is_asked = serving.iter().any(|serving| serving.to.node == node);
             let unasked_since = *keeping.unasked_since.get_or_insert(now);
             if !has_successor || is_asked {
@@ -315,7 +315,7 @@ impl NfActor {
 
     /// There is something to ask for or to send, and somebody to whom.
     pub(super) fn has_restoring_to_do(&self) -> bool {
-        let is_there = |peer: &Peer| self.links.iter().any(|link| link.peer == *peer);
+        let is_there = |peer: &Peer| self.links.has(*peer);
         self.serving.iter().any(|serving| serving.said_all.is_none() && is_there(&serving.to))
             || self.fetching.iter().any(|fetching| fetching.unasked.iter().any(is_there))
     }

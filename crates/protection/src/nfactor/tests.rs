@@ -73,7 +73,8 @@ impl Node {
         let mut peers: Vec<Peer> = links.chain([A, B, C]).collect();
         peers.sort();
         peers.dedup();
-        self.out.begin(0, now, peers.into_iter().map(|peer| (peer, room)));
+        self.out.begin(0, now);
+        self.out.set_peers(peers.into_iter().map(|peer| (peer, room)));
         self.protection.flush(&mut self.flows, &mut self.out);
         let sent = self.out.records().map(|(record, body)| (record.to, record.kind, body[2..].to_vec())).collect();
         self.out.clear_records();

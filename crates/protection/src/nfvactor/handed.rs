@@ -12,7 +12,7 @@ const REFUSED_LIMIT: usize = 256;
 const REFUSED_MEMORY: u32 = 1 << 20;
 
 /// What waits for one owner's states.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Handed {
     /// What waited for commits up to here has been released.
     released_to: u32,
@@ -25,20 +25,12 @@ pub(super) struct Handed {
     refused_up_to: Option<u32>,
 }
 
-impl Default for Handed {
-    fn default() -> Handed {
-        Handed {
-            released_to: 0,
-            packets: VecDeque::with_capacity(256),
-            marks: VecDeque::new(),
-            passed: None,
-            refused: VecDeque::new(),
-            refused_up_to: None,
-        }
-    }
-}
-
 impl Handed {
+    /// The owner is to be told something that is known already.
+    pub(super) fn has_untold(&self) -> bool {
+        self.passed.is_some()
+    }
+
     /// The state of this commit is not here, and will not be.
     pub(super) fn refuse(&mut self, commit: u32, reason: DropReason) {
         if self.refused.len() == REFUSED_LIMIT {

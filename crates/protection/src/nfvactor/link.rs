@@ -1,8 +1,8 @@
 //! To a runtime that holds replicas of ours.
 
 use super::way::Choice;
+use crate::links::Holder;
 use crate::numbers::Sent;
-use crate::parting::Holder;
 use crate::{Flows, Peer, Slot};
 use holdfast_wire::Packet;
 use std::collections::VecDeque;
@@ -50,8 +50,9 @@ impl Link {
             resync_mark: None,
             passed: 0,
             marked: None,
-            under_way: VecDeque::with_capacity(1024),
-            latch: VecDeque::with_capacity(256),
+            // They grow to their working size: a runtime has a link to every other one.
+            under_way: VecDeque::new(),
+            latch: VecDeque::new(),
             choice,
         }
     }

@@ -14,6 +14,8 @@ const RESYNC_SEND: usize = 64;
 pub(super) const ASK_PAUSE: u64 = 10_000_000;
 const ASK_SCAN: u32 = 128;
 const ASK_SEND: usize = 16;
+/// Holders asked each time: a question to another one is a frame of its own, and a cluster may have a thousand.
+const ASK_HOLDERS: usize = 4;
 /// Bytes of a record that carries a whole block, before the block.
 const WHOLE_HEAD_LEN: usize = 4 + 8;
 
@@ -40,7 +42,7 @@ impl NfvActor {
             let header = flows.header_mut(slot);
             (header.peer, header.peer_incarnation) = (peer.node, peer.incarnation);
         }
-        let Some(link) = self.links.iter_mut().find(|link| link.peer == peer) else { return false };
+        let Some(link) = self.links.find(peer) else { return false };
         let commit = link.numbers.next();
         let is_followed = has_holder
             && header.commit != 0
@@ -129,10 +131,7 @@ impl NfvActor {
         while at < end && sent < RESYNC_SEND {
             let header = flows.header(at);
             if header.role == role::OWNER {
-                let has_replica = self
-                    .links
-                    .iter()
-                    .any(|link| link.peer.node == header.peer && link.peer.incarnation == header.peer_incarnation);
+                let has_replica = self.links.has(Peer { node: header.peer, incarnation: header.peer_incarnation });
                 if !has_replica || header.flags & flag::UNPROTECTED != 0 {
                     if !self.send_state(flows, at, None, out) {
                         break;
@@ -144,9 +143,10 @@ impl NfvActor {
         }
         self.resync = if at >= flows.reach() { None } else { Some(at) };
         if self.resync.is_none() {
-            for link in &mut self.links {
+            for link in self.links.iter_mut() {
                 link.resync_mark = (link.numbers.last != link.numbers.saved).then_some(link.numbers.last);
             }
+            self.count_filling();
         }
     }
 
@@ -193,7 +193,7 @@ impl NfvActor {
             return;
         }
         self.ask_not_before = self.now + ASK_PAUSE;
-        let mut asked = 0;
+        let (mut asked, mut holders, mut known) = (0, [Peer::default(); ASK_HOLDERS], 0);
         for _ in 0..ASK_SCAN.min(flows.reach()) {
             let slot = if self.ask_at < flows.reach() { self.ask_at } else { 0 };
             self.ask_at = slot + 1;
@@ -203,7 +203,16 @@ impl NfvActor {
                 continue;
             }
             let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
-            let Some(link) = self.links.iter_mut().find(|link| link.peer == holder) else { continue };
+            let Some(link) = self.links.find(holder) else { continue };
+            if !holders[..known].contains(&holder) {
+                if known == ASK_HOLDERS {
+                    // The next time begins with this one.
+                    self.ask_at = slot;
+                    return;
+                }
+                holders[known] = holder;
+                known += 1;
+            }
             let number = link.numbers.next();
             let head = delta::head(number, flows.hash(&header.key), header.epoch, header.version);
             if !out.send(holder, kind::CHECK, &[&head, &flows.digest(slot).to_be_bytes()]) {

@@ -86,7 +86,8 @@ impl Node {
     fn turn_with(&mut self, room: usize) -> Vec<Sent> {
         self.now += 1;
         let peers: Vec<Peer> = self.protection.peers.clone();
-        self.out.begin(0, self.now, peers.into_iter().map(|peer| (peer, room)));
+        self.out.begin(0, self.now);
+        self.out.set_peers(peers.into_iter().map(|peer| (peer, room)));
         self.protection.flush(&mut self.flows, &mut self.out);
         let sent = self.out.records().map(|(record, body)| (record.to, record.kind, body[2..].to_vec())).collect();
         self.out.clear_records();
@@ -390,6 +391,27 @@ fn questions_are_few_and_go_around() {
     slots.sort_unstable();
     slots.dedup();
     assert_eq!(slots.len(), 50);
+}
+
+/// As many holders as flows: each time four of them are asked, and after so many times all have been, once each.
+#[test]
+fn few_holders_are_asked_at_a_time() {
+    let peers: Vec<Peer> = (17..49).map(|node| Peer { node, incarnation: 1 }).collect();
+    let mut a = Node::new(A, 32, &peers);
+    (0..32).for_each(|flow| a.packet(flow));
+    let states = a.turn();
+    assert_eq!(states.iter().filter(|sent| sent.1 == kind::STATE).count(), 32);
+    a.protection.ask_at = 0;
+    let mut holders = Vec::new();
+    for _ in 0..8 {
+        a.now += states::ASK_PAUSE;
+        let asked: Vec<Sent> = a.turn().into_iter().filter(|sent| sent.1 == kind::CHECK).collect();
+        assert_eq!(asked.len(), 4);
+        holders.extend(asked.iter().map(|sent| sent.0));
+    }
+    holders.sort_unstable();
+    holders.dedup();
+    assert_eq!(holders.len(), 32);
 }
 
 /// A that chooses, with B so far off the way, and a flow with packets of this length that change so many bytes of its state: how many were handed over and how many latched, in batches

@@ -464,7 +464,7 @@ impl World {
         let mut out = core::mem::take(&mut self.hosts[at].out);
         for (peer, packet) in out.to_runtime.drain(..) {
             let frame = packet.bytes().to_vec();
-            let packet = self.check_chain(packet);
+            let packet = self.check_chain(at, packet);
             self.hosts[at].pool.put(packet);
             if peer.node == COORDINATOR {
                 self.carry(self.inside, Lane::ToCoordinator, peer, frame, |frame| Event::ToCoordinator(peer, frame));
@@ -474,7 +474,7 @@ impl World {
         }
         for packet in out.to_fabric.drain(..) {
             let frame = packet.bytes().to_vec();
-            let packet = self.check_chain(packet);
+            let packet = self.check_chain(at, packet);
             self.hosts[at].pool.put(packet);
             // The network shows a frame to every host.
             for to in self.hosts.sites().filter(|to| *to != at) {

@@ -1,8 +1,10 @@
 //! Rules that change while a world runs.
 
+use super::hosts::Site;
 use super::{MILLISECOND, World};
 use crate::random::Random;
 use crate::scenario::Scenario;
+use holdfast_node::address::mac_of_life;
 use holdfast_node::rules::Rule;
 use holdfast_wire::nsh::{self, Flags};
 use holdfast_wire::selector::Selector;
@@ -34,10 +36,12 @@ impl World {
         self.set_rules(all_to(chain, self.plan.switches, self.of_each()));
     }
 
-    /// What is sent to a runtime. If it is a client's packet, its chain is looked at.
-    pub(super) fn check_chain(&mut self, mut packet: Packet) -> Packet {
+    /// What a host sends to a runtime. If its switch sends it there, and it is a client's packet, its chain is looked at.
+    pub(super) fn check_chain(&mut self, at: Site, mut packet: Packet) -> Packet {
+        // What a host passes on for another may have been under way for long.
+        let is_own = |source| self.hosts[at].hub.serving().any(|switch| mac_of_life(switch.me()) == source);
         if self.chains > 1
-            && nsh::decapsulate(&mut packet).is_some_and(|outer| outer.index == nsh::index::TO_RUNTIME)
+            && nsh::decapsulate(&mut packet).is_some_and(|outer| outer.index == nsh::index::TO_RUNTIME && is_own(outer.source))
             && packet.meta.flags & Flags::OAM == 0
             && packet.parse().is_ok()
             && let Some(key) = FlowKey::of(&packet)

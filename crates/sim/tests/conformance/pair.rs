@@ -66,7 +66,8 @@ impl Side {
     /// So many bytes of records fit into each channel from now on.
     pub(crate) fn set_room(&mut self, room: usize) {
         self.now += 1_000_000_000;
-        self.out.begin(0, self.now, self.peers.iter().map(|peer| (*peer, room)));
+        self.out.begin(0, self.now);
+        self.out.set_peers(self.peers.iter().map(|peer| (*peer, room)));
     }
 
     pub(crate) fn set_peers(&mut self, peers: &[Peer]) {

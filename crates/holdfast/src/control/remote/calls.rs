@@ -2,7 +2,7 @@
 
 use super::api::control_server::{Control, ControlServer};
 use super::api::*;
-use super::connection::{Caller, Counts};
+use super::connection::{Caller, Counts, Trust};
 use super::{MAX_MESSAGE, convert};
 use crate::control::service::{Follower, Problem, ProblemKind, Service};
 use crate::control::{Call, apply, join};
@@ -32,31 +32,64 @@ type Stream<T> = Pin<Box<dyn tokio_stream::Stream<Item = Result<T, Refusal>> + S
 
 /// A place for one call; free again when the last clone is dropped.
 #[derive(Clone)]
-struct Seat(#[allow(dead_code)] Arc<OwnedSemaphorePermit>);
+struct Seat(#[allow(dead_code)] Arc<[OwnedSemaphorePermit]>);
+
+/// Places for calls. Whoever may only look gets no more than three quarters of them, so that viewers who do not read their answers keep no operator out.
+#[derive(Clone)]
+struct Seats {
+    all: Arc<Semaphore>,
+    lookers: Arc<Semaphore>,
+}
+
+impl Seats {
+    fn new(count: usize) -> Seats {
+        Seats { all: Arc::new(Semaphore::new(count)), lookers: Arc::new(Semaphore::new((count * 3 / 4).max(1))) }
+    }
+
+    fn take(&self, role: Option<Role>) -> Option<Seat> {
+        let of_lookers = match role {
+            Some(Role::Operator | Role::Host) => None,
+            Some(Role::Viewer) | None => Some(self.lookers.clone().try_acquire_owned().ok()?),
+        };
+        let own = self.all.clone().try_acquire_owned().ok()?;
+        Some(Seat(of_lookers.into_iter().chain([own]).collect()))
+    }
+}
 
 /// See the module.
 #[derive(Clone)]
 pub(super) struct Calls {
     service: Arc<Service>,
-    counts: Arc<Counts>,
-    seats: Arc<Semaphore>,
+    gate: Gate,
 }
 
-/// Gives a call its seat before its message is read: messages in memory are limited by seats.
+/// Looks at a caller again, and gives the call its seat, before its message is read: messages in memory are limited by seats.
 #[derive(Clone)]
 pub(super) struct Gate {
+    trust: Arc<Trust>,
     counts: Arc<Counts>,
-    seats: Arc<Semaphore>,
+    seats: Seats,
 }
 
 impl Interceptor for Gate {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Refusal> {
         self.counts.call();
-        let Ok(seat) = self.seats.clone().try_acquire_owned() else {
+        let Some(caller) = request.extensions().get::<Caller>() else {
+            return Err(Refusal::internal("a connection is somebody's"));
+        };
+        if let Err(reason) = self.trust.check(caller) {
+            self.counts.refuse(reason);
+            let name = &caller.holder.name;
+            return Err(Refusal::unauthenticated(match reason {
+                "certificate_not_now" => format!("the time of the certificate of `{name}` is over"),
+                _ => format!("the certificate of `{name}` is not trusted here any more"),
+            }));
+        }
+        let Some(seat) = self.seats.take(caller.holder.role) else {
             self.counts.refuse("busy");
             return Err(Refusal::resource_exhausted("too many calls at a time: try again"));
         };
-        request.extensions_mut().insert(Seat(Arc::new(seat)));
+        request.extensions_mut().insert(seat);
         Ok(request)
     }
 }
@@ -83,20 +116,20 @@ fn node(number: u32) -> Result<u16, Refusal> {
 }
 
 impl Calls {
-    pub(super) fn new(service: Arc<Service>, counts: Arc<Counts>, seats: usize) -> Calls {
-        Calls { service, counts, seats: Arc::new(Semaphore::new(seats)) }
+    pub(super) fn new(service: Arc<Service>, trust: Arc<Trust>, counts: Arc<Counts>, seats: usize) -> Calls {
+        Calls { service, gate: Gate { trust, counts, seats: Seats::new(seats) } }
     }
 
     /// As tonic serves it.
     pub(super) fn service(self) -> InterceptedService<ControlServer<Calls>, Gate> {
-        let gate = Gate { counts: self.counts.clone(), seats: self.seats.clone() };
+        let gate = self.gate.clone();
         InterceptedService::new(ControlServer::new(self).max_decoding_message_size(MAX_MESSAGE), gate)
     }
 
     /// The caller's name and the message, if the caller may do this.
     fn admit<T>(&self, need: Need, mut request: Request<T>) -> Result<(Option<Seat>, String, T), Refusal> {
         let seat = request.extensions_mut().remove::<Seat>();
-        let holder = request.extensions().get::<Caller>().map(|caller| caller.0.clone());
+        let holder = request.extensions().get::<Caller>().map(|caller| caller.holder.clone());
         let (name, role) = holder.map_or((String::new(), None), |holder| (holder.name.clone(), holder.role));
         let may = match (role, need) {
             (Some(_), Need::Look) | (Some(Role::Operator), Need::Change) | (Some(Role::Host), Need::Join) => true,
@@ -105,7 +138,7 @@ impl Calls {
         if may {
             return Ok((seat, name, request.into_inner()));
         }
-        self.counts.refuse("denied");
+        self.gate.counts.refuse("denied");
         let wanted = if need == Need::Join { Role::Host } else { Role::Operator };
         let text = match role {
             Some(role) => {
@@ -134,24 +167,25 @@ impl Calls {
         asked.map_err(|_| Refusal::internal("the call was broken off"))?.map_err(refusal)
     }
 
-    /// Tells how far an order is until it is done, or nobody listens any more.
-    fn watch(&self, call: Call, seat: Option<Seat>) -> Stream<Progress> {
+    /// Tells how far something is, whenever `is_news` says that this is another answer than the one before, until `is_over`, or nobody listens any more.
+    fn follow<A: Send + 'static, T: Clone + Send + 'static>(
+        &self,
+        seat: Option<Seat>,
+        look: impl Fn(&Service) -> Result<A, Problem> + Clone + Send + 'static,
+        tell: impl Fn(A) -> Result<T, Refusal> + Send + 'static,
+        is_over: fn(&T) -> bool,
+        is_news: fn(&T, &T) -> bool,
+    ) -> Stream<T> {
         let calls = self.clone();
         let (sender, receiver) = mpsc::channel(WAITING);
         tokio::spawn(async move {
-            let mut last = None;
+            let mut told: Option<T> = None;
             loop {
-                let call = call.clone();
-                let progress =
-                    calls.ask(&seat, move |service| service.answer(&call)).await.and_then(convert::message::<Progress>);
-                let is_over = progress.as_ref().map_or(true, |progress| progress.done);
-                let known = progress.as_ref().ok().map(|progress| (progress.moved, progress.refused));
-                let is_news = is_over || known != last;
-                last = known;
-                if is_news && sender.send(progress).await.is_err() {
-                    return;
-                }
-                if is_over {
+                let seen = calls.ask(&seat, look.clone()).await.and_then(&tell);
+                let ends = seen.as_ref().map_or(true, is_over);
+                let before = core::mem::replace(&mut told, seen.as_ref().ok().cloned());
+                let tells = ends || before.is_none_or(|before| told.as_ref().is_some_and(|now| is_news(&before, now)));
+                if tells && sender.send(seen).await.is_err() || ends {
                     return;
                 }
                 if tokio::time::timeout(LOOK, sender.closed()).await.is_ok() {
@@ -160,6 +194,13 @@ impl Calls {
             }
         });
         Box::pin(ReceiverStream::new(receiver))
+    }
+
+    /// Tells how far an order is.
+    fn watch(&self, call: Call, seat: Option<Seat>) -> Stream<Progress> {
+        let look = move |service: &Service| service.answer(&call);
+        let is_news = |before: &Progress, now: &Progress| (before.moved, before.refused) != (now.moved, now.refused);
+        self.follow(seat, look, convert::message, |progress| progress.done, is_news)
     }
 }
 
@@ -261,28 +302,13 @@ impl Control for Calls {
         let (seat, _, RestoreRequest { runtime }) = self.admit(Need::Change, request)?;
         let id = node(runtime)?;
         self.ask(&seat, move |service| service.answer(&Call::Restore { runtime: id })).await?;
-        let calls = self.clone();
-        let (sender, receiver) = mpsc::channel(WAITING);
-        tokio::spawn(async move {
-            let mut last = None;
-            loop {
-                let state = calls.ask(&seat, move |service| service.state_of(id)).await.map(Option::unwrap_or_default);
-                let done = state.as_ref().map_or(true, |state| state == STATE_RUNNING);
-                let is_news = done || state.as_ref().ok() != last.as_ref();
-                last = state.as_ref().ok().cloned();
-                let progress = state.map(|state| RestoreProgress { runtime, state, done });
-                if is_news && sender.send(progress).await.is_err() {
-                    return;
-                }
-                if done {
-                    return;
-                }
-                if tokio::time::timeout(LOOK, sender.closed()).await.is_ok() {
-                    return;
-                }
-            }
-        });
-        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+        let look = move |service: &Service| service.state_of(id);
+        let tell = move |state: Option<String>| {
+            let state = state.unwrap_or_default();
+            Ok(RestoreProgress { runtime, done: state == STATE_RUNNING, state })
+        };
+        let is_news = |before: &RestoreProgress, now: &RestoreProgress| before.state != now.state;
+        Ok(Response::new(self.follow(seat, look, tell, |progress| progress.done, is_news)))
     }
 
     async fn apply(&self, request: Request<ApplyRequest>) -> Reply<ApplyReply> {
@@ -306,7 +332,7 @@ impl Control for Calls {
     async fn join(&self, request: Request<JoinRequest>) -> Reply<JoinReply> {
         let (seat, name, JoinRequest { host }) = self.admit(Need::Join, request)?;
         if name != host {
-            self.counts.refuse("denied");
+            self.gate.counts.refuse("denied");
             let text = format!("the certificate is of the host `{name}`: it cannot join as `{}`", host.escape_debug());
             return Err(Refusal::permission_denied(text));
         }

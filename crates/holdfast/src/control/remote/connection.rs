@@ -2,11 +2,13 @@
 
 use super::Limits;
 use crate::status::ControlApi;
-use crate::tls::{Holder, holder};
+use crate::tls::{Holder, Identity, holder};
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{AlertDescription, CertificateError, ServerConfig};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -59,9 +61,52 @@ impl Counts {
     }
 }
 
-/// Why a handshake came to nothing: a word that `holdfast explain` knows.
-fn reason(error: &io::Error) -> &'static str {
-    let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) else { return "handshake_ended" };
+/// Who is let in, now.
+pub(super) struct Trust(Mutex<Trusted>);
+
+#[derive(Clone)]
+struct Trusted {
+    config: Arc<ServerConfig>,
+    verifier: Arc<dyn ClientCertVerifier>,
+}
+
+impl Trust {
+    /// Those whom the identity's authorities have signed.
+    pub(super) fn new(identity: &Identity) -> Result<Trust, String> {
+        let (config, verifier) = identity.server()?;
+        Ok(Trust(Mutex::new(Trusted { config, verifier })))
+    }
+
+    /// From now on others, also of those who are connected.
+    pub(super) fn change(&self, identity: &Identity) -> Result<(), String> {
+        let (config, verifier) = identity.server()?;
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Trusted { config, verifier };
+        Ok(())
+    }
+
+    fn now(&self) -> Trusted {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Looks again at what the caller showed when the connection began: its time may be over, or its authority no longer be trusted.
+    ///
+    /// # Errors
+    /// Why the caller is not let in any more, as [`reason`] says it.
+    pub(super) fn check(&self, caller: &Caller) -> Result<(), &'static str> {
+        let Some((own, issuers)) = caller.certificates.split_first() else { return Err("no_certificate") };
+        let verified = self.now().verifier.verify_client_cert(own, issuers, UnixTime::now());
+        verified.map(drop).map_err(|error| reason(&error))
+    }
+}
+
+/// Why a handshake came to nothing.
+fn why_not(error: &io::Error) -> &'static str {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    inner.map_or("handshake_ended", reason)
+}
+
+/// A word that `holdfast explain` knows.
+fn reason(error: &rustls::Error) -> &'static str {
     match error {
         rustls::Error::NoCertificatesPresented => "no_certificate",
         rustls::Error::InvalidCertificate(
@@ -78,7 +123,7 @@ fn reason(error: &io::Error) -> &'static str {
     }
 }
 
-/// How many handshakes are under way from each address.
+/// How many handshakes are under way from each address; from each network of 64 bits, because a station there has as many addresses as it likes (RFC 4862).
 #[derive(Debug, Default)]
 struct Handshakes(Mutex<HashMap<IpAddr, usize>>);
 
@@ -88,8 +133,17 @@ struct Handshake {
     from: IpAddr,
 }
 
+/// Who counts as one.
+fn station(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+        address => address,
+    }
+}
+
 impl Handshakes {
     fn begin(self: &Arc<Handshakes>, from: IpAddr, limits: &Limits) -> Option<Handshake> {
+        let from = station(from);
         let mut under_way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if under_way.values().sum::<usize>() >= limits.handshakes
             || under_way.get(&from).is_some_and(|count| *count >= limits.handshakes_per_address)
@@ -116,7 +170,7 @@ impl Drop for Handshake {
 /// What [`accept`] has to know.
 #[derive(Clone)]
 pub(super) struct Accepting {
-    pub(super) tls: Arc<Mutex<Arc<ServerConfig>>>,
+    pub(super) trust: Arc<Trust>,
     pub(super) counts: Arc<Counts>,
     pub(super) limits: Limits,
 }
@@ -153,25 +207,29 @@ pub(super) async fn accept(listener: TcpListener, accepting: Accepting, ready: S
 
 async fn shake_hands(stream: TcpStream, accepting: &Accepting, places: Arc<Semaphore>) -> Result<Connection, &'static str> {
     let _ = stream.set_nodelay(true);
-    let tls = accepting.tls.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let stream = match timeout(accepting.limits.handshake, TlsAcceptor::from(tls).accept(stream)).await {
+    let acceptor = TlsAcceptor::from(accepting.trust.now().config);
+    let stream = match timeout(accepting.limits.handshake, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return Err(reason(&error)),
+        Ok(Err(error)) => return Err(why_not(&error)),
         Err(_) => return Err("handshake_too_slow"),
     };
     // Only now, so that who has no certificate takes no place.
     let place = places.try_acquire_owned().map_err(|_| "too_many_connections")?;
-    let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-    let caller = Caller(Arc::new(certificate.map(holder).ok_or("no_certificate")?));
+    let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let certificates = shown.iter().map(|certificate| certificate.clone().into_owned()).collect();
+    let caller = Caller { holder: Arc::new(shown.first().map(holder).ok_or("no_certificate")?), certificates };
     let counts = accepting.counts.clone();
     counts.lock().connections += 1;
     let limit = accepting.limits.idle;
     Ok(Connection { stream, caller, limit, idle: Box::pin(sleep(limit)), counts, _place: place })
 }
 
-/// Who calls.
+/// Who calls, and the certificates that say so, the caller's own first.
 #[derive(Debug, Clone)]
-pub(super) struct Caller(pub(super) Arc<Holder>);
+pub(super) struct Caller {
+    pub(super) holder: Arc<Holder>,
+    certificates: Arc<[CertificateDer<'static>]>,
+}
 
 /// A connection whose client has shown a certificate of the authority.
 pub(super) struct Connection {
@@ -226,5 +284,20 @@ impl AsyncWrite for Connection {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_station_is_an_address_or_a_network_of_64_bits() {
+        let of = |text: &str| station(text.parse().unwrap()).to_string();
+        assert_eq!(of("192.0.2.7"), "192.0.2.7");
+        assert_eq!(of("::ffff:192.0.2.7"), "192.0.2.7");
+        assert_eq!(of("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+        assert_eq!(of("2001:db8:1:2:ffff::1"), of("2001:db8:1:2:3:4:5:6"));
+        assert_ne!(of("2001:db8:1:3::1"), of("2001:db8:1:2::1"));
     }
 }

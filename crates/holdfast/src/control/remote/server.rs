@@ -2,16 +2,15 @@
 
 use super::Limits;
 use super::calls::Calls;
-use super::connection::{Accepting, Counts, accept};
+use super::connection::{Accepting, Counts, Trust, accept};
 use crate::config::ControlEntry;
 use crate::control::service::Service;
 use crate::exit::{self, Failure};
 use crate::status::ControlApi;
 use crate::tls::{Identity, Role, TlsPaths};
-use rustls::ServerConfig;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -29,13 +28,13 @@ const PING_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Server {
     address: SocketAddr,
     paths: TlsPaths,
-    tls: Arc<Mutex<Arc<ServerConfig>>>,
+    trust: Arc<Trust>,
     counts: Arc<Counts>,
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-fn server_config(paths: &TlsPaths) -> Result<Arc<ServerConfig>, String> {
+fn load(paths: &TlsPaths) -> Result<Identity, String> {
     let identity = Identity::load(paths)?;
     if identity.holder().role != Some(Role::Host) {
         return Err(format!(
@@ -44,7 +43,7 @@ fn server_config(paths: &TlsPaths) -> Result<Arc<ServerConfig>, String> {
             Role::Host.name()
         ));
     }
-    identity.server()
+    Ok(identity)
 }
 
 impl Server {
@@ -53,17 +52,17 @@ impl Server {
     /// # Errors
     /// If the files cannot be used (exit code 78), or the address cannot be listened at.
     pub(crate) fn start(entry: &ControlEntry, service: Arc<Service>, limits: Limits) -> Result<Server, Failure> {
-        let tls = server_config(&entry.tls)
+        let trust = load(&entry.tls)
+            .and_then(|identity| Trust::new(&identity))
             .map_err(|message| Failure::new(exit::CONFIGURATION, format!("the control API: {message}")))?;
-        let tls = Arc::new(Mutex::new(tls));
+        let trust = Arc::new(trust);
         let failed = |error: std::io::Error| {
-            let code = if error.kind() == ErrorKind::PermissionDenied { exit::PERMISSION } else { exit::UNAVAILABLE };
             let remedy = match error.kind() {
                 ErrorKind::AddrNotAvailable => "; the address must be one of this machine's own, `ip address` lists them",
                 ErrorKind::AddrInUse => "; another program listens there, `ss -ltnp` says which",
                 _ => "",
             };
-            Failure::new(code, format!("the control API cannot listen at {}: {error}{remedy}", entry.listen))
+            Failure::new(exit::of_system(&error), format!("the control API cannot listen at {}: {error}{remedy}", entry.listen))
         };
         let listener = TcpListener::bind(entry.listen).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
@@ -77,8 +76,8 @@ impl Server {
             .build()
             .map_err(failed)?;
         let counts = Arc::new(Counts::default());
-        let accepting = Accepting { tls: tls.clone(), counts: counts.clone(), limits };
-        let calls = Calls::new(service, counts.clone(), limits.calls);
+        let accepting = Accepting { trust: trust.clone(), counts: counts.clone(), limits };
+        let calls = Calls::new(service, trust.clone(), counts.clone(), limits.calls);
         let (end, ended) = oneshot::channel();
         let serve = move || {
             // Of this thread alone, and those that it starts. That it may not be so is no reason not to serve.
@@ -104,7 +103,7 @@ impl Server {
             runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new().name("control-api".to_owned()).spawn(serve).map_err(failed)?;
-        Ok(Server { address, paths: entry.tls.clone(), tls, counts, end: Some(end), thread: Some(thread) })
+        Ok(Server { address, paths: entry.tls.clone(), trust, counts, end: Some(end), thread: Some(thread) })
     }
 
     /// Where it listens.
@@ -120,11 +119,8 @@ impl Server {
 
     /// Reads its files again. If they cannot be used nothing changes. What there is to say.
     pub(crate) fn reload(&self) -> String {
-        match server_config(&self.paths) {
-            Ok(tls) => {
-                *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = tls;
-                "SIGHUP: the control API's certificate has been read again".to_owned()
-            }
+        match load(&self.paths).and_then(|identity| self.trust.change(&identity)) {
+            Ok(()) => "SIGHUP: the control API's certificate has been read again".to_owned(),
             Err(message) => format!("SIGHUP: the control API's certificate stays as it is: {message}"),
         }
     }

@@ -410,7 +410,9 @@ impl Lane {
     /// The flow is no longer owned here: its functions let go of it.
     fn leave(&mut self, slot: Slot, epoch: u32, role: u8, shared: &mut Shared) {
         self.wheel.remove(&mut self.flows, slot);
+        let hash = self.flows.hash(&self.flows.header(slot).key);
         let (header, state) = self.flows.parts_mut(slot);
+        self.gone.note(hash, header.epoch);
         header.epoch = epoch;
         header.flags &= !flag::MOVING;
         lane::contain(&mut self.chain, state, shared, Chain::migrate_out);

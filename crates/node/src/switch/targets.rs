@@ -1,0 +1,264 @@
+//! The runtimes to which routes lead, and which of them is to have the next flow.
+//!
+//! Found by node at once. The one with the fewest routes of a virtual cluster is found by a knockout among its runtimes, of which a change replays only the
+//! games of one: a cluster may have a thousand, and a flow begins, or ends, with every few packets.
+
+use crate::message::{Member, MemberState};
+use holdfast_protection::{NodeIndex, Peer};
+use std::collections::BTreeMap;
+
+pub(super) struct Target {
+    pub(super) peer: Peer,
+    pub(super) state: MemberState,
+    pub(super) cluster: u16,
+    routes: usize,
+    /// It gets no new flows before this time if there is another: it had no room for one.
+    full_until: u64,
+    /// Its place in its cluster's knockout.
+    place: usize,
+}
+
+impl Target {
+    /// It has flows, and gets packets of them.
+    pub(super) fn serves(&self) -> bool {
+        matches!(self.state, MemberState::Running | MemberState::Leaving)
+    }
+
+    /// Who has the lowest gets the next flow; who has none gets none at all.
+    fn rank(&self, is_full: bool) -> Option<u64> {
+        (self.state == MemberState::Running).then_some(u64::from(is_full) << 63 | self.routes as u64)
+    }
+}
+
+/// Players by rank, and the winners of each pair, of each pair of those, and so on: `games[1]` has the winner of all.
+#[derive(Default)]
+struct Knockout {
+    /// Per place: where the target lies, and its rank.
+    players: Vec<(usize, Option<u64>)>,
+    /// Winners' places; as many as there could be players.
+    games: Vec<usize>,
+}
+
+impl Knockout {
+    fn new(players: Vec<(usize, Option<u64>)>) -> Knockout {
+        let count = players.len();
+        let mut knockout = Knockout { players, games: vec![0; count.next_power_of_two()] };
+        (1..knockout.games.len()).rev().for_each(|game| knockout.play(game));
+        knockout
+    }
+
+    /// The winner of a game, or who stands where none is played.
+    fn winner(&self, game: usize) -> usize {
+        if game < self.games.len() { self.games[game] } else { game - self.games.len() }
+    }
+
+    fn play(&mut self, game: usize) {
+        let (a, b) = (self.winner(game * 2), self.winner(game * 2 + 1));
+        let rank = |place: usize| self.players.get(place).and_then(|(_, rank)| *rank).unwrap_or(u64::MAX);
+        // Of equal ones the first.
+        self.games[game] = if rank(b) < rank(a) { b } else { a };
+    }
+
+    fn set(&mut self, place: usize, rank: Option<u64>) {
+        self.players[place].1 = rank;
+        let mut game = (self.games.len() + place) / 2;
+        while game > 0 {
+            self.play(game);
+            game /= 2;
+        }
+    }
+
+    /// Where the one with the lowest rank lies.
+    fn first(&self) -> Option<usize> {
+        let winner = if self.games.len() > 1 { self.games[1] } else { 0 };
+        self.players.get(winner).and_then(|(at, rank)| rank.map(|_| *at))
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Targets {
+    list: Vec<Target>,
+    at: NodeIndex,
+    /// By virtual cluster.
+    knockouts: BTreeMap<u16, Knockout>,
+    /// Where those lie that had no room for a flow.
+    full: Vec<usize>,
+}
+
+impl Targets {
+    /// These there are now. What is known of those that were there before stays.
+    pub(super) fn renew(&mut self, members: &[Member]) -> Vec<Target> {
+        let old = core::mem::take(&mut self.list);
+        let mut of_clusters = BTreeMap::<u16, Vec<(usize, Option<u64>)>>::new();
+        let mut full = Vec::new();
+        for (at, member) in members.iter().enumerate() {
+            let peer = member.peer();
+            let known = self.at.get(peer.node).map(|at| &old[at]).filter(|target| target.peer == peer);
+            let (routes, full_until) = known.map_or((0, 0), |target| (target.routes, target.full_until));
+            // Its host may have told of its end before this view was made.
+            let has_ended = known.is_some_and(|target| target.state == MemberState::Failed);
+            let state = if has_ended { MemberState::Failed } else { member.state };
+            let players = of_clusters.entry(member.cluster).or_default();
+            let target = Target { peer, state, cluster: member.cluster, routes, full_until, place: players.len() };
+            players.push((at, target.rank(full_until > 0)));
+            if full_until > 0 {
+                full.push(at);
+            }
+            self.list.push(target);
+        }
+        self.at.renew(members.iter().map(|member| member.node));
+        self.knockouts = of_clusters.into_iter().map(|(cluster, players)| (cluster, Knockout::new(players))).collect();
+        self.full = full;
+        old
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    pub(super) fn get(&self, at: usize) -> &Target {
+        &self.list[at]
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Target> + '_ {
+        self.list.iter()
+    }
+
+    /// Who lives at this node, or has.
+    #[inline]
+    pub(super) fn of_node(&self, node: u16) -> Option<&Target> {
+        self.at.get(node).map(|at| &self.list[at])
+    }
+
+    #[inline]
+    fn position(&self, peer: Peer) -> Option<usize> {
+        self.at.get(peer.node).filter(|at| self.list[*at].peer == peer)
+    }
+
+    #[inline]
+    pub(super) fn find(&self, peer: Peer) -> Option<&Target> {
+        self.position(peer).map(|at| &self.list[at])
+    }
+
+    /// Packets of its flows go there.
+    #[inline]
+    pub(super) fn serves(&self, peer: Peer) -> bool {
+        self.find(peer).is_some_and(Target::serves)
+    }
+
+    pub(super) fn lives(&self, peer: Peer) -> bool {
+        self.find(peer).is_some_and(|target| target.state != MemberState::Failed)
+    }
+
+    fn rank(&mut self, at: usize) {
+        let target = &self.list[at];
+        if let Some(knockout) = self.knockouts.get_mut(&target.cluster) {
+            knockout.set(target.place, target.rank(target.full_until > 0));
+        }
+    }
+
+    /// So many more routes lead there, or fewer.
+    pub(super) fn count(&mut self, owner: Peer, change: isize) {
+        if let Some(at) = self.position(owner) {
+            let target = &mut self.list[at];
+            target.routes = target.routes.saturating_add_signed(change);
+            self.rank(at);
+        }
+    }
+
+    /// Routes that lead there.
+    pub(super) fn routes(&self, peer: Peer) -> usize {
+        self.find(peer).map_or(0, |target| target.routes)
+    }
+
+    /// It is gone.
+    pub(super) fn set_gone(&mut self, peer: Peer) {
+        if let Some(at) = self.position(peer) {
+            self.list[at].state = MemberState::Failed;
+            self.rank(at);
+        }
+    }
+
+    /// It had no room for a flow.
+    pub(super) fn set_full(&mut self, peer: Peer, until: u64) {
+        if let Some(at) = self.position(peer) {
+            self.list[at].full_until = until;
+            if !self.full.contains(&at) {
+                self.full.push(at);
+            }
+            self.rank(at);
+        }
+    }
+
+    /// Who is to have a new flow of this cluster: the one with the fewest routes that has room, or the one with the fewest.
+    pub(super) fn least(&mut self, cluster: u16, now: u64) -> Option<Peer> {
+        if !self.full.is_empty() {
+            let over: Vec<usize> = self.full.extract_if(.., |at| self.list[*at].full_until <= now).collect();
+            for at in over {
+                self.list[at].full_until = 0;
+                self.rank(at);
+            }
+        }
+        let at = self.knockouts.get(&cluster)?.first()?;
+        Some(self.list[at].peer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(node: u16, cluster: u16) -> Member {
+        Member { node, incarnation: u32::from(node), state: MemberState::Running, cluster, host: 0 }
+    }
+
+    fn peer(node: u16) -> Peer {
+        Peer { node, incarnation: u32::from(node) }
+    }
+
+    /// Two clusters of seven and six; routes come and go, runtimes become full, fall away and come anew. Every time it is the one that a look at all
+    /// of them finds.
+    #[test]
+    fn the_least_loaded_one_is_found_without_looking_at_all() {
+        let mut targets = Targets::default();
+        let members: Vec<Member> = (16..29).map(|node| member(node, node % 2)).collect();
+        targets.renew(&members);
+        let mut random = 1u64;
+        for now in 0..20_000u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let node = 16 + (random >> 40) as u16 % 13;
+            match random >> 58 {
+                0 => targets.set_full(peer(node), now + 50),
+                1 if now % 7 == 0 => targets.set_gone(peer(node)),
+                2 if now % 50 == 0 => {
+                    let fewer: Vec<Member> = members.iter().filter(|member| member.node != node).copied().collect();
+                    targets.renew(&fewer);
+                    targets.renew(&members);
+                }
+                3..32 => targets.count(peer(node), 1),
+                _ => targets.count(peer(node), -1),
+            }
+            for cluster in 0..3 {
+                let of_cluster = |target: &&Target| target.cluster == cluster && target.state == MemberState::Running;
+                let by_hand = targets.list.iter().filter(of_cluster);
+                let by_hand = by_hand.min_by_key(|target| (target.full_until > now, target.routes)).map(|target| target.peer);
+                assert_eq!(targets.least(cluster, now), by_hand, "at {now}");
+            }
+        }
+    }
+
+    #[test]
+    fn alone_it_is_the_least_loaded() {
+        let mut targets = Targets::default();
+        assert_eq!(targets.least(0, 1), None);
+        targets.renew(&[member(16, 0)]);
+        assert_eq!(targets.least(0, 1), Some(peer(16)));
+        targets.count(peer(16), 5);
+        targets.set_full(peer(16), 9);
+        assert_eq!((targets.least(0, 1), targets.routes(peer(16))), (Some(peer(16)), 5));
+        targets.set_gone(peer(16));
+        assert_eq!(targets.least(0, 1), None);
+        assert!(!targets.lives(peer(16)) && !targets.serves(peer(16)));
+    }
+}

@@ -1,0 +1,56 @@
+//! Where something of a node lies in a list: found at once, however many nodes there are.
+//!
+//! Node ids are small and dense, so a table does. Its owner keeps it: whoever moves what lies in the list says so here.
+
+/// See the module.
+#[derive(Debug, Clone, Default)]
+pub struct NodeIndex {
+    at: Vec<u32>,
+}
+
+const NOWHERE: u32 = u32::MAX;
+
+impl NodeIndex {
+    /// Of a list in which each entry is of another node; of a node that comes twice the last one counts.
+    pub fn of(nodes: impl Iterator<Item = u16>) -> NodeIndex {
+        let mut index = NodeIndex::default();
+        nodes.enumerate().for_each(|(at, node)| index.set(node, at));
+        index
+    }
+
+    /// Where the node's entry lies.
+    #[inline]
+    pub fn get(&self, node: u16) -> Option<usize> {
+        self.at.get(usize::from(node)).filter(|at| **at != NOWHERE).map(|at| *at as usize)
+    }
+
+    /// It lies there from now on.
+    pub fn set(&mut self, node: u16, at: usize) {
+        let node = usize::from(node);
+        if node >= self.at.len() {
+            self.at.resize(node + 1, NOWHERE);
+        }
+        self.at[node] = at as u32;
+    }
+
+    /// As [`NodeIndex::of`], in the same memory.
+    pub fn renew(&mut self, nodes: impl Iterator<Item = u16>) {
+        self.at.fill(NOWHERE);
+        nodes.enumerate().for_each(|(at, node)| self.set(node, at));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_where_it_was_put_last() {
+        let mut index = NodeIndex::of([16, 19, 17].into_iter());
+        assert_eq!([15, 16, 17, 18, 19, u16::MAX].map(|node| index.get(node)), [None, Some(0), Some(2), None, Some(1), None]);
+        index.set(u16::MAX, 3);
+        assert_eq!(index.get(u16::MAX), Some(3));
+        index.renew([17].into_iter());
+        assert_eq!([16, 17, u16::MAX].map(|node| index.get(node)), [None, Some(0), None]);
+    }
+}
