@@ -122,3 +122,28 @@ fn managers_begin_anew_while_a_runtime_is_given_up() {
         assert_eq!((world.send_to(0, places[0], 60), world.send_to(1, places[1], 60)), (60, 60));
     }
 }
+
+/// A runtime dies, and one of the hosts that serve does not hear of it for a moment: packets of its switch's flows could still leave there. Before it has said that they
+/// cannot, nobody is asked for the flows of the dead one.
+#[test]
+fn nobody_takes_over_before_every_switch_is_fenced() {
+    for host in [0, 2] {
+        let mut world = World::of_two_switches(ReleaseAt::Replica);
+        assert_eq!((world.send_to(0, 0, 40), world.send_to(1, 1, 40)), (40, 40));
+        // The coordinator is on the last one.
+        world.cut = vec![(2, 1)];
+        let host = &mut world.hosts[host];
+        let (dead, _) = host.runtimes.pop_first().expect("runtimes are on every host");
+        host.hub.handle_ended(dead);
+        host.hub.handle_buried(dead);
+        world.pass(50);
+        assert!(world.hosts[1].hub.fence().is_open(dead), "it has not heard of it");
+        assert!(world.coordinator().failovers().next().is_none());
+        world.cut.clear();
+        world.pass(600);
+        assert!(!world.hosts[1].hub.fence().is_open(dead));
+        assert_eq!((world.send_to(0, 0, 40), world.send_to(1, 1, 40)), (40, 40));
+        check_flows(&world, &[0, 1, 2], 2, "a runtime has died");
+        world.check_safe("it is recovered from");
+    }
+}
