@@ -115,6 +115,9 @@ impl Hub {
             seat.is_serving = false;
             seat.switch.abandon(pool);
         }
+        if !self.is_serving() {
+            self.admit(&[]);
+        }
         self.note_news();
     }
 

@@ -148,6 +148,10 @@ impl Quorum {
     pub fn handle_beat(&mut self, host: u16, beat: &Beat) -> Vec<Change> {
         let Some(echo) = beat.echoes.get(usize::from(self.me)).copied() else { return Vec::new() };
         let Some(known) = self.others.get_mut(usize::from(host)) else { return Vec::new() };
+        if beat.services.len() != self.services.len() {
+            // It goes by another configuration: what it says of a switch is said of another one, and it is nobody to be connected to.
+            return Vec::new();
+        }
         *known = Some(Heard { sent: beat.sent, echo, services: beat.services.clone() });
         let heard = (0..).zip(&beat.services);
         heard.filter_map(|(switch, service)| self.hear_of(switch, service.term)).collect()

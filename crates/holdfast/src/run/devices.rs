@@ -150,6 +150,7 @@ impl Manager {
             }
         }
         // Who is at the other end now may never have heard of the box.
+        up_again.sort_unstable();
         up_again.dedup();
         for switch in up_again.into_iter().filter(|switch| self.is_ready && self.host.hub.serves(*switch)).collect::<Vec<_>>() {
             self.host.announce(switch, now, &mut self.out, &mut self.arena);

@@ -159,6 +159,10 @@ impl Coordinator {
     /// A manager lives.
     pub(super) fn handle_beat(&mut self, from: Peer, beat: Beat, now: u64) {
         let Some(host) = host_of(from.node).filter(|host| usize::from(*host) < self.hosts.len()) else { return };
+        if beat.services.len() != self.memory.services.len() {
+            // It goes by another configuration, or speaks another version.
+            return self.drops.count(DropReason::Malformed);
+        }
         let is_connected = is_majority(beat.connected, self.hosts.len() as u16);
         let known = &mut self.hosts[usize::from(host)];
         let was_there = known.heard_at.is_some() && known.alone_since.is_none();
@@ -213,10 +217,11 @@ impl Coordinator {
 
     /// The managers that serve are told who of other hosts may speak. Not who is about to be fenced.
     pub(super) fn admit(&mut self) {
-        if !self.is_joined() || self.is_waiting_for_manager() {
+        if !self.is_joined() {
             return;
         }
-        for serving in self.serving_hosts() {
+        let there = |host: &u16| self.is_there(*host);
+        for serving in self.serving_hosts().into_iter().filter(there).collect::<Vec<_>>() {
             let may_speak = self.memory.places.iter().zip(&self.hearings).filter(|(place, hearing)| {
                 place.member.host != serving && place.member.state != MemberState::Failed && hearing.suspected.is_none()
             });

@@ -75,6 +75,10 @@ impl Coordinator {
     }
 
     pub(super) fn handle_manager(&mut self, from: Peer, host: u16, message: Control, now: u64) {
+        // What an earlier life has said, who has ended above all, says nothing of the present one; both may have come in one go.
+        if self.fabric.peer(from.node) != Some(from) {
+            return self.drops.count(DropReason::StaleEpoch);
+        }
         match message {
             Control::Started { node, incarnation } => {
                 if let Some(at) = self.at(Peer { node, incarnation }) {

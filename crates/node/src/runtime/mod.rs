@@ -418,6 +418,10 @@ impl Runtime {
         };
         let side = &mut self.shared.sides[lane.side];
         match outer.index {
+            // Another switch's time, epochs and lives mean nothing here: a host that goes by another configuration has sent it.
+            index::TO_RUNTIME if node_of(&outer.source) != Some(side.switch) => {
+                self.shared.drop(packet, DropReason::Malformed, pool);
+            }
             // A flow opened by it, or a route given anew by it, would be unknown to the switch that there is now.
             index::TO_RUNTIME
                 if packet.meta.flags & Flags::NEW != 0 && side.life.is_some_and(|now| now != packet.meta.switch) =>
