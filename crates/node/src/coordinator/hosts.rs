@@ -15,6 +15,7 @@ use crate::address::{NodeId, host_of, manager_of, switch_node};
 use crate::message::{Beat, Control};
 use crate::quorum::is_majority;
 use holdfast_protection::Peer;
+use holdfast_wire::DropReason;
 
 /// A host of the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
