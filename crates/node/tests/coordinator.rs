@@ -438,3 +438,30 @@ fn what_a_leaving_runtime_has_must_be_safe_too() {
     bench.tell(bench.peer(16), &message);
     assert_eq!(bench.coordinator.protected(), Protected::Yes);
 }
+
+/// The last word of a manager's life and the first of the next one are heard in one go. Who had ended for the earlier one is there for the next: nobody may take its flows
+/// before that one has said so too.
+#[test]
+fn what_an_earlier_life_of_the_manager_said_is_void() {
+    let mut bench = Bench::new(2, 4);
+    let victim = bench.peer(16);
+    let present = bench.runtimes.iter().map(|(peer, ..)| *peer).collect();
+    let Peer { node, incarnation } = victim;
+    bench.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: 0 });
+    let Bench { manager, coordinator, now, .. } = &mut bench;
+    manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
+    let mut next = Fabric::new(Peer { node: MANAGER, incarnation: 2 }, FabricConfig::default());
+    next.set_peer(Peer { node: COORDINATOR, incarnation: 1 });
+    next.send_control(COORDINATOR, &Control::Present { peers: present });
+    next.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
+    coordinator.handle_records(*now);
+    assert_eq!(coordinator.failovers().count(), 0);
+    let state = |bench: &Bench| {
+        bench.coordinator.status().find(|status| status.member.peer() == victim).map(|status| status.member.state)
+    };
+    assert_eq!(state(&bench), Some(MemberState::Running));
+    // Its own word counts.
+    bench.manager = next;
+    bench.tell_end(victim);
+    assert_eq!(state(&bench), Some(MemberState::Failed));
+}

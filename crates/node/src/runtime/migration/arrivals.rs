@@ -61,6 +61,10 @@ impl Arrivals {
         let claims = <[Claim]>::ref_from_bytes(claims).map_err(|_| DropReason::Malformed)?;
         let chain = claims.first().ok_or(DropReason::Malformed)?.chain.get() as usize;
         let lane = parts.lanes.get_mut(chain).ok_or(DropReason::Malformed)?;
+        if parts.fabric.peer(from.node) != Some(from) {
+            // It has died since, which was heard first: what is here of its flows is kept for who recovers them.
+            return Err(DropReason::Fenced);
+        }
         if claims.len() > BATCH || self.batches.iter().any(|batch| batch.from == from && batch.number == number) {
             return Err(DropReason::Malformed);
         }
