@@ -58,8 +58,8 @@ pub fn mac_of(node: NodeId) -> Mac {
     [0x02, 0x48, 0x46, 0, high, low]
 }
 
-/// The MAC address by which one life of a node sends packets: the lowest byte of its incarnation stands where the node's own address has 0. Who receives
-/// a packet from another host knows by it that it does not come from an earlier life.
+/// The MAC address by which one life of a node sends and gets packets: the lowest byte of its incarnation stands where the node's own address has 0. Who receives
+/// a packet knows by it that it does not come from an earlier life, and was not sent to one.
 #[inline]
 pub fn mac_of_life(peer: Peer) -> Mac {
     let [high, low] = peer.node.to_be_bytes();

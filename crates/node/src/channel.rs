@@ -39,11 +39,12 @@ use holdfast_protection::{NodeIndex, Peer};
 use holdfast_wire::DropReason;
 use keys::Seal;
 use link::{Channel, Sent, WINDOW};
+use std::collections::BTreeMap;
 use zerocopy::FromBytes;
 
 const MILLISECOND: u64 = 1_000_000;
-/// Questions who lives here that wait for their answer; who is not answered asks again.
-const QUESTIONS: usize = 64;
+/// Questions who lives here that wait for their answer, one of each node. Who is not answered asks again, but only after a while: all nodes of a large cluster may ask at once.
+const QUESTIONS: usize = 4096;
 
 /// The longest record, bytes: a view of some thousand runtimes.
 pub const MAX_LONG_RECORD: usize = 256 << 10;
@@ -120,8 +121,8 @@ pub struct Fabric {
     changed: Vec<NodeId>,
     /// The channel whose turn it is to transmit first.
     first: usize,
-    /// Who asked who lives here.
-    questions: Vec<Destination>,
+    /// Who asked who lives here, by node.
+    questions: BTreeMap<NodeId, Destination>,
     spare: Vec<Vec<u8>>,
     /// What arrived.
     pub inbox: Inbox,
@@ -137,7 +138,7 @@ impl Fabric {
             busy: Vec::new(),
             changed: Vec::new(),
             first: 0,
-            questions: Vec::new(),
+            questions: BTreeMap::new(),
             spare: Vec::new(),
             inbox: Inbox::default(),
         }
@@ -344,8 +345,7 @@ impl Fabric {
             if !only_acknowledges {
                 return Err(DropReason::Malformed);
             }
-            self.ask(Destination { node: from.node, incarnation: from.incarnation, life });
-            return Ok(());
+            return self.ask(Destination { node: from.node, incarnation: from.incarnation, life });
         }
         if incarnation != me.incarnation || own_life != self.sender.life() {
             return Err(DropReason::StaleEpoch);
@@ -370,12 +370,18 @@ impl Fabric {
     }
 
     /// Notes that somebody asks who lives here.
-    fn ask(&mut self, from: Destination) {
-        if let Some(asked) = self.questions.iter_mut().find(|asked| asked.node == from.node) {
-            *asked = from;
-        } else if self.questions.len() < QUESTIONS {
-            self.questions.push(from);
+    fn ask(&mut self, from: Destination) -> Result<(), DropReason> {
+        let is_sealed = self.is_authenticated();
+        if self.of(from.node).is_some_and(|channel| channel.is_known(is_sealed) && channel.destination() == from) {
+            // Its channel's next frame says so.
+            self.channel(from.node).acknowledge = true;
+            return Ok(());
         }
+        if self.questions.len() >= QUESTIONS && !self.questions.contains_key(&from.node) {
+            return Err(DropReason::QueueFull);
+        }
+        self.questions.insert(from.node, from);
+        Ok(())
     }
 
     /// Calls `transmit` with every frame that is due: new ones, repeated ones, acknowledgements. It returns false when it cannot take another.
@@ -409,7 +415,7 @@ impl Fabric {
 
     /// Tells who asked that this life is here, and nothing else: the question may be an old one.
     fn answer_questions(&mut self, transmit: &mut impl FnMut(&[u8]) -> bool) -> bool {
-        while let Some(to) = self.questions.last().copied() {
+        while let Some(to) = self.questions.first_key_value().map(|(_, to)| *to) {
             let is_known = self.of(to.node).is_some_and(|channel| channel.destination() == to);
             if is_known {
                 // What it is told now may have to be corrected.
@@ -426,7 +432,7 @@ impl Fabric {
             if !is_sent {
                 return false;
             }
-            self.questions.pop();
+            self.questions.remove(&to.node);
         }
         true
     }

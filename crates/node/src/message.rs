@@ -560,7 +560,7 @@ pub struct Service {
 }
 
 /// How things stand, as the coordinator sees it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Standing {
     /// The view that these are the members of.
     pub view: u64,
@@ -589,11 +589,12 @@ pub struct Standing {
 }
 
 /// Whether flows would survive a failure at this moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Protected {
     /// Every flow whose chain promises it.
     Yes,
     /// Not yet, or not yet again.
+    #[default]
     Resynchronising,
     /// No: there is nowhere to put replicas, or no chain promises it.
     No,

@@ -2,7 +2,7 @@
 
 use holdfast_nf::shared::{Lease, Pool};
 use holdfast_nf::{Bound, Chain, ConfigError, Context, DropReason, NetworkFunction, Open, Verdict};
-use holdfast_node::address::{COORDINATOR, SWITCH, mac_of};
+use holdfast_node::address::{COORDINATOR, SWITCH, mac_of, mac_of_life, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
@@ -120,9 +120,9 @@ impl Pair {
         for _ in 0..8 {
             let mut tx = Vec::new();
             self.runtimes[at].turn(&mut rx, &mut tx, &mut self.pool, self.now);
-            let other = mac_of(PEERS[1 - at].node);
+            let other = Some(PEERS[1 - at].node);
             for packet in tx {
-                if packet.bytes()[..6] == other { rx.push(packet) } else { self.pool.put(packet) }
+                if packet.bytes().first_chunk().and_then(node_of) == other { rx.push(packet) } else { self.pool.put(packet) }
             }
             at = 1 - at;
         }
@@ -138,7 +138,7 @@ impl Pair {
         let mut packet = self.packet(&frame);
         self.now += 1;
         (packet.meta.stamp, packet.meta.commit, packet.meta.flags) = (self.now, epoch, Flags::NEW);
-        let outer = Outer { destination: mac_of(PEERS[at].node), source: mac_of(SWITCH), index: index::TO_RUNTIME };
+        let outer = Outer { destination: mac_of_life(PEERS[at]), source: mac_of(SWITCH), index: index::TO_RUNTIME };
         assert!(nsh::encapsulate(&mut packet, outer));
         self.turn(at, vec![packet]);
     }
@@ -149,7 +149,7 @@ impl Pair {
             for (at, peer) in PEERS.iter().enumerate() {
                 let mut tick = self.packet(&[]);
                 (tick.meta.stamp, tick.meta.flags) = (self.now, Flags::OAM);
-                let outer = Outer { destination: mac_of(peer.node), source: mac_of(SWITCH), index: index::TO_RUNTIME };
+                let outer = Outer { destination: mac_of_life(*peer), source: mac_of(SWITCH), index: index::TO_RUNTIME };
                 assert!(nsh::encapsulate(&mut tick, outer));
                 self.turn(at, vec![tick]);
             }

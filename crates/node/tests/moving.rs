@@ -1,7 +1,7 @@
 //! A flow on its way from one runtime to another: what becomes of it when the one that sends it, or the switch, dies.
 
 use holdfast_nf::{Bound, Chain, ConfigError, Context, NetworkFunction, Open, Verdict};
-use holdfast_node::address::{COORDINATOR, SWITCH, mac_of};
+use holdfast_node::address::{COORDINATOR, SWITCH, mac_of, mac_of_life, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Claim, Control, Member, MemberState, RENOUNCED, RouteInfo, WHEN_SWEPT, kind, numbered};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
@@ -123,7 +123,7 @@ impl Host {
         frame.extend_from_slice(&[0, 9, 0, 53, 0, 9, 0, 0, 0]);
         let mut packet = self.packet(&frame);
         (packet.meta.stamp, packet.meta.commit, packet.meta.flags) = (self.now, EPOCH, Flags::NEW);
-        let outer = Outer { destination: mac_of(SOURCE.node), source: mac_of(SWITCH), index: index::TO_RUNTIME };
+        let outer = Outer { destination: mac_of_life(SOURCE), source: mac_of(SWITCH), index: index::TO_RUNTIME };
         assert!(nsh::encapsulate(&mut packet, outer));
         let frame = packet.bytes().to_vec();
         self.pool.put(packet);
@@ -134,7 +134,7 @@ impl Host {
     fn mark(&mut self) -> Vec<u8> {
         let mut packet = self.packet(&[]);
         (packet.meta.commit, packet.meta.flags) = (self.batch, Flags::OAM);
-        let outer = Outer { destination: mac_of(SOURCE.node), source: mac_of(SWITCH), index: index::MARK };
+        let outer = Outer { destination: mac_of_life(SOURCE), source: mac_of(SWITCH), index: index::MARK };
         assert!(nsh::encapsulate(&mut packet, outer));
         let frame = packet.bytes().to_vec();
         self.pool.put(packet);
@@ -215,7 +215,7 @@ impl Host {
                     continue;
                 }
                 for peer in [TARGET, SOURCE] {
-                    if frame[..6] == mac_of(peer.node) {
+                    if frame.first_chunk().and_then(node_of) == Some(peer.node) {
                         frames.push((peer, frame.clone()));
                     }
                 }

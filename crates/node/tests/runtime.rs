@@ -2,7 +2,7 @@
 
 use holdfast_nf::shared::{Lease, Pool, RequestPool};
 use holdfast_nf::{Bound, Chain, ConfigError, Context, DropReason, Function, NetworkFunction, Open, Verdict};
-use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH, mac_of};
+use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH, mac_of, mac_of_life, node_of, switch_node};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState, PoolId};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
@@ -57,7 +57,7 @@ impl Bench {
         packet.meta.flags = Flags::NEW;
         assert!(nsh::encapsulate(
             &mut packet,
-            Outer { destination: mac_of(ME.node), source: mac_of(SWITCH), index: index::TO_RUNTIME }
+            Outer { destination: mac_of_life(ME), source: mac_of(SWITCH), index: index::TO_RUNTIME }
         ));
         packet
     }
@@ -113,7 +113,7 @@ impl Bench {
         tick.meta.flags = Flags::OAM;
         assert!(nsh::encapsulate(
             &mut tick,
-            Outer { destination: mac_of(ME.node), source: mac_of(SWITCH), index: index::TO_RUNTIME }
+            Outer { destination: mac_of_life(ME), source: mac_of(SWITCH), index: index::TO_RUNTIME }
         ));
         self.turn(&mut vec![tick]);
         self.turn(&mut Vec::new());
@@ -204,6 +204,45 @@ fn flows_end_by_stamped_time() {
     }
     assert_eq!(bench.flows(), 0);
     assert_eq!(bench.runtime.counts().expired, 1);
+}
+
+/// A flow has ended. What the switch had sent for it before opens none; when it has given the key a route anew, its packets do.
+#[test]
+fn a_packet_that_its_flows_end_has_overtaken_opens_none() {
+    let mut bench = Bench::new(vec![bomb()], 4);
+    bench.send(&[datagram(1, 0)]);
+    let late = bench.packet(&datagram(1, 0), 1);
+    for _ in 0..340 {
+        bench.advance(1_000_000_000);
+    }
+    assert_eq!(bench.flows(), 0);
+    assert_eq!(bench.turn(&mut vec![late]), NOTHING);
+    assert_eq!((bench.flows(), bench.runtime.drops().get(DropReason::NoFlow)), (0, 1));
+    let anew = bench.packet(&datagram(1, 0), 2);
+    assert_eq!(bench.turn(&mut vec![anew]), [1]);
+    // Another flow of the same epoch never was here.
+    assert_eq!(bench.send(&[datagram(2, 0)]), [1]);
+    bench.assert_no_buffer_lost();
+}
+
+/// What was sent to an earlier life of this node, or by a switch that is not its chain's, opens nothing and does not set the clock.
+#[test]
+fn packets_of_others_open_nothing() {
+    let mut bench = Bench::new(vec![bomb()], 4);
+    let earlier = Peer { incarnation: ME.incarnation - 1, ..ME };
+    for (to, from, reason) in [(earlier, SWITCH, DropReason::Fenced), (ME, switch_node(1), DropReason::Malformed)] {
+        let mut packet = bench.packet(&datagram(1, 0), 1);
+        assert!(nsh::decapsulate(&mut packet).is_some());
+        packet.meta.stamp += 1_000_000_000_000;
+        let outer = Outer { destination: mac_of_life(to), source: mac_of(from), index: index::TO_RUNTIME };
+        assert!(nsh::encapsulate(&mut packet, outer));
+        assert_eq!(bench.turn(&mut vec![packet]), NOTHING);
+        assert_eq!((bench.flows(), bench.runtime.drops().get(reason)), (0, 1));
+    }
+    assert_eq!(bench.send(&[datagram(1, 0)]), [1]);
+    bench.advance(1_000_000_000);
+    assert_eq!(bench.flows(), 1, "its time is not over");
+    bench.assert_no_buffer_lost();
 }
 
 holdfast_nf::flow_state! {
@@ -437,11 +476,14 @@ fn packets_handed_over_before_the_first_view_are_released() {
     let mut packet = pool.take().unwrap();
     assert!(packet.copy_from(&datagram(5, 0)));
     (packet.meta.stamp, packet.meta.commit, packet.meta.flags) = (1, 1, Flags::NEW);
-    assert!(nsh::encapsulate(&mut packet, Outer { destination: mac_of(16), source: mac_of(SWITCH), index: index::TO_RUNTIME }));
+    assert!(nsh::encapsulate(
+        &mut packet,
+        Outer { destination: mac_of_life(ME), source: mac_of(SWITCH), index: index::TO_RUNTIME }
+    ));
     rx.push(packet);
     let mut tx = Vec::new();
     owner.turn(&mut rx, &mut tx, &mut pool, 1);
-    rx.extend(tx.drain(..).filter(|packet| packet.bytes()[..6] == mac_of(17)));
+    rx.extend(tx.drain(..).filter(|packet| packet.bytes().first_chunk().and_then(node_of) == Some(17)));
     assert_eq!(rx.len(), 2, "the state, and the packet behind it");
     fresh.turn(&mut rx, &mut tx, &mut pool, 1);
     assert_eq!((fresh.counts().released, fresh.drops().total()), (1, 0));
@@ -461,7 +503,7 @@ fn a_traced_packet_tells_its_way() {
         assert!(packet.copy_from(&datagram(1, order)));
         bench.stamp += 1;
         (packet.meta.stamp, packet.meta.commit, packet.meta.flags) = (bench.stamp, 1, Flags::TRACE);
-        let outer = Outer { destination: mac_of(ME.node), source: mac_of(SWITCH), index: index::TO_RUNTIME };
+        let outer = Outer { destination: mac_of_life(ME), source: mac_of(SWITCH), index: index::TO_RUNTIME };
         assert!(nsh::encapsulate(&mut packet, outer));
         rx.push(packet);
     }

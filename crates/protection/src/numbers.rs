@@ -182,7 +182,11 @@ impl<T: Default> Inbounds<T> {
                 let untold = VecDeque::new();
                 let (closed, is_busy, more) = (false, false, T::default());
                 self.list.push(Inbound { peer, saved: 0, acknowledge: false, closed, untold, is_busy, more });
-                self.at.set(peer.node, self.list.len() - 1);
+                // Of a node's lives the latest is the one that speaks.
+                let known = self.at.get(peer.node).map(|at| self.list[at].peer.incarnation);
+                if known.is_none_or(|known| reached(peer.incarnation, known)) {
+                    self.at.set(peer.node, self.list.len() - 1);
+                }
                 self.list.len() - 1
             }
         };

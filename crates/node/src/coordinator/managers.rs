@@ -6,7 +6,7 @@
 use super::hosts::Known;
 use super::memory::{Entry, Place, Serving};
 use super::{Cause, Coordinator, MemberState};
-use crate::address::{MANAGER, manager_of};
+use crate::address::{MANAGER, NodeId, manager_of};
 use crate::message::{Control, Failover, Standing};
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
@@ -50,16 +50,19 @@ impl Coordinator {
             self.told_drains.clone_from(&self.memory.drains);
         }
         if self.standing.as_ref() != Some(&standing) {
-            self.tell_all(&Control::Standing(standing.clone()));
+            self.told_managers().into_iter().for_each(|node| self.pending.push_standing(node, standing.clone()));
             self.standing = Some(standing);
         }
     }
 
+    /// Managers that are there; one that is alone is told whatever happens.
+    fn told_managers(&self) -> Vec<NodeId> {
+        if self.is_joined() { self.managers() } else { vec![MANAGER] }
+    }
+
     /// To every manager that is there.
     fn tell_all(&mut self, message: &Control) {
-        // A manager that is alone is told whatever happens.
-        let managers = if self.is_joined() { self.managers() } else { vec![MANAGER] };
-        self.pending.extend(managers.into_iter().map(|node| (node, message.clone())));
+        self.pending.extend(self.told_managers().into_iter().map(|node| (node, message.clone())));
     }
 
     pub(super) fn forget_told(&mut self) {

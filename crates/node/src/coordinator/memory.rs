@@ -90,7 +90,7 @@ pub(super) struct Serving {
 }
 
 /// See the module.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Memory {
     pub(super) view: u64,
     pub(super) next_incarnation: u32,

@@ -334,9 +334,10 @@ impl Coordinator {
                 self.pending.push((place.member.node, Control::Settled { handled: place.handled }));
             }
         }
-        let full = self.pending.send(&self.memory, &mut self.fabric);
+        let (full, too_many) = self.pending.send(&self.memory, &mut self.fabric);
+        self.drops.add_count(DropReason::QueueFull, too_many);
         for (place, hearing) in self.memory.places.iter_mut().zip(&self.hearings) {
-            if hearing.is_accounted && !full.contains(&place.member.node) {
+            if hearing.is_accounted && !full.contains(place.member.node) {
                 place.orders.send(place.member.node, &mut self.fabric);
             }
         }

@@ -8,9 +8,9 @@ use super::ledger::{Ledger, newer};
 use super::memory::Memory;
 use crate::address::{NodeId, switch_number};
 use crate::channel::Fabric;
-use crate::message::{Control, Member, kind};
+use crate::message::{Control, Member, Standing, kind};
 
-/// Messages that wait for room in a channel. Nobody who is there leaves its channel full for so long.
+/// Messages that wait for room in one channel, views not counted. Nobody who is there leaves its channel full for so long; what is more is not said.
 const LIMIT: usize = 4096;
 
 enum Say {
@@ -36,6 +36,12 @@ impl Pending {
     /// A message for a node.
     pub(super) fn push(&mut self, (node, message): (NodeId, Control)) {
         self.list.push((node, Say::Message(message)));
+    }
+
+    /// How things stand, for a manager: what it was to be told of that before is out of date.
+    pub(super) fn push_standing(&mut self, node: NodeId, standing: Standing) {
+        self.list.retain(|(to, say)| *to != node || !matches!(say, Say::Message(Control::Standing(_))));
+        self.push((node, Control::Standing(standing)));
     }
 
     /// Messages for nodes.
@@ -67,13 +73,14 @@ impl Pending {
         }
     }
 
-    /// Gives channels what they take. Returns those that are full.
-    pub(super) fn send(&mut self, memory: &Memory, fabric: &mut Fabric) -> Vec<NodeId> {
-        let mut full: Vec<NodeId> = Vec::new();
+    /// Gives channels what they take. Returns those that are full, and how many messages were too many.
+    pub(super) fn send(&mut self, memory: &Memory, fabric: &mut Fabric) -> (Full, u64) {
+        let mut full = Full::default();
+        let mut too_many = 0;
         let mut encoded = Views::default();
         let Pending { list, views } = self;
         list.retain(|(node, say)| {
-            let is_sent = !full.contains(node)
+            let is_sent = !full.contains(*node)
                 && match say {
                     Say::Message(message) => fabric.send_control(*node, message),
                     Say::View => fabric.send(*node, kind::CONTROL, encoded.of(*node, memory)).is_ok(),
@@ -83,20 +90,43 @@ impl Pending {
                             && fabric.send(*node, kind::CONTROL, encoded.of(*node, memory)).is_ok()
                     }
                 };
-            if !is_sent {
-                full.push(*node);
-            } else if matches!(say, Say::View) {
-                views[usize::from(*node)] = false;
+            if is_sent {
+                if matches!(say, Say::View) {
+                    views[usize::from(*node)] = false;
+                }
+                return false;
             }
-            !is_sent
+            // There is one view of each node, and one beginning of each life of a switch.
+            let is_message = matches!(say, Say::Message(_));
+            let is_cut = full.add(*node, is_message) > LIMIT && is_message;
+            too_many += u64::from(is_cut);
+            !is_cut
         });
-        if list.len() > LIMIT {
-            list.truncate(LIMIT);
-            views.fill(false);
-            let left = list.iter().filter(|(_, say)| matches!(say, Say::View));
-            left.for_each(|(node, _)| views[usize::from(*node)] = true);
+        (full, too_many)
+    }
+}
+
+/// Nodes whose channels are full.
+#[derive(Default)]
+pub(super) struct Full {
+    /// By node, messages that wait there.
+    waiting: Vec<Option<usize>>,
+}
+
+impl Full {
+    pub(super) fn contains(&self, node: NodeId) -> bool {
+        self.waiting.get(usize::from(node)).is_some_and(Option::is_some)
+    }
+
+    /// Something more waits for it. Returns how many messages do.
+    fn add(&mut self, node: NodeId, is_message: bool) -> usize {
+        let at = usize::from(node);
+        if at >= self.waiting.len() {
+            self.waiting.resize(at + 1, None);
         }
-        full
+        let waiting = self.waiting[at].get_or_insert(0);
+        *waiting += usize::from(is_message);
+        *waiting
     }
 }
 
@@ -127,5 +157,73 @@ impl Views {
             self.0.len() - 1
         });
         &self.0[at].1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::FabricConfig;
+    use holdfast_protection::Peer;
+
+    const ME: Peer = Peer { node: 1, incarnation: 1 };
+
+    fn fabric() -> Fabric {
+        Fabric::new(ME, FabricConfig::default())
+    }
+
+    /// What waits for a node whose channel takes nothing more.
+    fn waiting(pending: &Pending, node: NodeId) -> (usize, usize) {
+        let of_node = || pending.list.iter().filter(|(to, _)| *to == node);
+        let views = of_node().filter(|(_, say)| !matches!(say, Say::Message(_))).count();
+        (of_node().count() - views, views)
+    }
+
+    #[test]
+    fn a_receiver_gets_one_view_in_the_place_of_the_first() {
+        let mut pending = Pending::default();
+        for _ in 0..3 {
+            pending.push_view(16);
+            pending.push((16, Control::Settled { handled: 1 }));
+            pending.push_view(17);
+        }
+        assert_eq!((waiting(&pending, 16), waiting(&pending, 17)), ((3, 1), (0, 1)));
+        assert!(matches!(pending.list[0], (16, Say::View)));
+        pending.forget(16);
+        pending.push_view(16);
+        assert_eq!(waiting(&pending, 16), (0, 1), "what was forgotten can be said again");
+        let (full, too_many) = pending.send(&Memory::default(), &mut fabric());
+        assert!(!full.contains(16) && too_many == 0 && pending.is_empty());
+        pending.push_view(16);
+        assert_eq!(waiting(&pending, 16), (0, 1), "and after it was sent");
+    }
+
+    /// Somebody does not hear for long: views and a switch's beginning stay, of other messages only so many. Others are heard all the same.
+    #[test]
+    fn what_is_too_much_for_one_is_cut_and_counted() {
+        let (mut pending, mut fabric) = (Pending::default(), fabric());
+        let long = Control::Returned { pool: crate::message::PoolId { chain: 0, function: 0, field: 0 }, numbers: vec![7; 2000] };
+        while fabric.send_control(16, &long) {}
+        for _ in 0..LIMIT + 5 {
+            pending.push((16, long.clone()));
+            pending.push_view(16);
+        }
+        pending.push((17, Control::Settled { handled: 1 }));
+        pending.push_beginning(16);
+        let (full, too_many) = pending.send(&Memory::default(), &mut fabric);
+        assert_eq!((waiting(&pending, 16), too_many), ((LIMIT, 2), 5));
+        assert!(full.contains(16) && !full.contains(17) && waiting(&pending, 17) == (0, 0));
+    }
+
+    #[test]
+    fn how_things_stand_is_said_once() {
+        let mut pending = Pending::default();
+        for view in 1..4 {
+            pending.push((3, Control::Settled { handled: view }));
+            pending.push_standing(3, Standing { view, ..Standing::default() });
+            pending.push_standing(4, Standing { view, ..Standing::default() });
+        }
+        assert_eq!((waiting(&pending, 3), waiting(&pending, 4)), ((4, 0), (1, 0)));
+        assert!(matches!(&pending.list[4], (4, Say::Message(Control::Standing(standing))) if standing.view == 3));
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Theory of operation. A packet that says that its flow may be new opens one where there is none. It may be late: overtaken by the end of its flow, or by the flow's
 //! move to another runtime. What it opened then would be served here under an epoch that is over, beside the one that is. So the latest flows that ended or left
-//! are remembered by hash and epoch, and what is not newer opens nothing. The memory is a set-associative table: whatever is in it for longer than some thousand
+//! are remembered by hash and epoch, and what is not newer opens nothing. So are those that were not let in: more packets of
+//! them may be on their way. The memory is a set-associative table: whatever is in it for longer than some thousand
 //! other flows took to go gives way, and a packet that is later than that is not recognised.
 
 /// Flows that share a set, newest first.

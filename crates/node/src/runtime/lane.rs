@@ -163,6 +163,14 @@ impl Lane {
         self.work = work;
     }
 
+    /// A flow of this key is no more, or was not let in: the switch is told, and packets that are under way under its epoch open none.
+    fn end(&mut self, key: FlowKey, epoch: u32, shared: &mut Shared) {
+        self.gone.note(self.flows.hash(&key), epoch);
+        let side = &mut shared.sides[self.side];
+        side.note_epoch(epoch);
+        side.ended.push((key, epoch));
+    }
+
     /// Finds the packet's flow and runs the chain.
     #[inline]
     fn step(&mut self, packet: &mut Packet, key: &FlowKey, hash: u64, likely: Option<Found>, shared: &mut Shared) -> Step {
@@ -222,7 +230,7 @@ impl Lane {
             Ok(slot) => slot,
             Err(reason) => {
                 shared.sides[self.side].is_full |= reason == DropReason::FlowTableFull;
-                shared.sides[self.side].ended.push((*key, meta.commit));
+                self.end(*key, meta.commit, shared);
                 return Step::Drop(reason);
             }
         };
@@ -280,9 +288,9 @@ impl Lane {
                     shared.trace(packet, format!("dropped by {}: {reason}", self.chain.functions()[function as usize].name()));
                 }
                 if header.role == role::OPENING {
-                    let epoch = header.epoch;
+                    let (key, epoch) = (header.key, header.epoch);
                     shared.sides[self.side].is_full |= reason == DropReason::PoolEmpty;
-                    shared.sides[self.side].ended.push((self.flows.header(slot).key, epoch));
+                    self.end(key, epoch, shared);
                     self.flows.remove(slot);
                 } else {
                     account(header, direction, packet, &shared.cx);
@@ -299,8 +307,9 @@ impl Lane {
         let reply = FlowKey::of(packet).map(|key| key.reverse());
         let placed = reply.is_some_and(|reply| self.flows.set_reply(slot, reply).is_ok());
         if !placed {
-            let (header, state) = self.flows.parts_mut(slot);
-            shared.sides[self.side].ended.push((header.key, header.epoch));
+            let header = self.flows.header(slot);
+            self.end(header.key, header.epoch, shared);
+            let (_, state) = self.flows.parts_mut(slot);
             contain(&mut self.chain, state, shared, Chain::expire);
             self.flows.remove(slot);
             return Step::Drop(DropReason::FlowTableFull);
@@ -349,8 +358,9 @@ impl Lane {
         shared.panics += 1;
         if let Some((slot, opening)) = self.running.take() {
             if opening {
-                let (header, state) = self.flows.parts_mut(slot);
-                shared.sides[self.side].ended.push((header.key, header.epoch));
+                let header = self.flows.header(slot);
+                self.end(header.key, header.epoch, shared);
+                let (_, state) = self.flows.parts_mut(slot);
                 contain(&mut self.chain, state, shared, Chain::close_rest);
                 self.flows.remove(slot);
             } else {
@@ -412,7 +422,8 @@ impl Lane {
             if header.generation == parked.generation && header.role != role::FREE {
                 header.parked = header.parked.saturating_sub(1);
                 if header.role == role::OPENING && parked.position.opening {
-                    shared.sides[self.side].ended.push((header.key, header.epoch));
+                    let (key, epoch) = (header.key, header.epoch);
+                    self.end(key, epoch, shared);
                     let state = self.flows.parts_mut(parked.slot).1;
                     contain(&mut self.chain, state, shared, |chain, state| chain.abandon(state, parked.position));
                     self.flows.remove(parked.slot);
@@ -429,6 +440,7 @@ impl Lane {
             protection.ended(flows, slot, outbox);
             gone.note(flows.hash(&flows.header(slot).key), flows.header(slot).epoch);
             let (header, state) = flows.parts_mut(slot);
+            shared.sides[*side].note_epoch(header.epoch);
             shared.sides[*side].ended.push((header.key, header.epoch));
             contain(chain, state, shared, Chain::expire);
             flows.remove(slot);
@@ -452,6 +464,7 @@ impl Lane {
             let is_same = now.opened_at == was.opened_at;
             let hash = self.flows.hash(&was.key);
             self.gone.note(hash, was.epoch);
+            shared.sides[self.side].note_epoch(was.epoch);
             if was.role == role::OPENING {
                 let opening = waiting.iter().map(|parked| parked.position).find(|position| position.opening);
                 contain(&mut self.chain, state, shared, |chain, state| chain.abandon(state, opening.unwrap_or_default()));

@@ -400,6 +400,10 @@ impl Runtime {
 
     #[inline]
     fn sort_packet(&mut self, mut packet: Packet, outer: Outer, pool: &mut dyn PacketPool) {
+        if outer.destination != mac_of_life(self.config.me) && outer.index != index::FENCED {
+            // It was sent to an earlier life of this node: the flows that it had are others' by now.
+            return self.shared.drop(packet, DropReason::Fenced, pool);
+        }
         if packet.meta.flags & Flags::OAM != 0 {
             if outer.index == index::MARK {
                 self.handle_mark(&packet, outer.source);
@@ -481,7 +485,7 @@ impl Runtime {
         let me = mac_of_life(self.config.me);
         let lane = &mut self.lanes[at];
         for (to, mut packet) in lane.outbox.handed.drain(..) {
-            let outer = Outer { destination: mac_of(to.node), source: me, index: index::TO_REPLICA };
+            let outer = Outer { destination: mac_of_life(to), source: me, index: index::TO_REPLICA };
             if nsh::encapsulate(&mut packet, outer) {
                 tx.push(packet);
             } else {
@@ -494,7 +498,7 @@ impl Runtime {
             mark.meta.flags = Flags::OAM;
             mark.meta.chain = lane.index;
             mark.meta.commit = commit;
-            let outer = Outer { destination: mac_of(to.node), source: me, index: index::MARK };
+            let outer = Outer { destination: mac_of_life(to), source: me, index: index::MARK };
             if nsh::encapsulate(&mut mark, outer) {
                 tx.push(mark);
             } else {

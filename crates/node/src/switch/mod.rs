@@ -17,7 +17,7 @@ mod targets;
 
 pub use routes::Route;
 
-use crate::address::{COORDINATOR, NodeId, mac_of, mac_of_life};
+use crate::address::{COORDINATOR, NodeId, mac_of_life};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{Control, Member, TraceStep, kind};
 use crate::rules::{Assembly, RuleSet};
@@ -327,7 +327,7 @@ impl Switch {
             packet.meta.flags |= Flags::NEW;
         }
         let outer =
-            Outer { destination: mac_of(route.owner.node), source: mac_of_life(self.config.me), index: index::TO_RUNTIME };
+            Outer { destination: mac_of_life(route.owner), source: mac_of_life(self.config.me), index: index::TO_RUNTIME };
         if nsh::encapsulate(&mut packet, outer) {
             out.push((route.owner, packet));
         } else {
@@ -562,7 +562,7 @@ impl Switch {
                 tick.meta.switch = self.config.number;
                 tick.meta.flags = Flags::OAM;
                 let outer =
-                    Outer { destination: mac_of(peer.node), source: mac_of_life(self.config.me), index: index::TO_RUNTIME };
+                    Outer { destination: mac_of_life(peer), source: mac_of_life(self.config.me), index: index::TO_RUNTIME };
                 if nsh::encapsulate(&mut tick, outer) {
                     out.push((peer, tick));
                 } else {

@@ -4,7 +4,7 @@
 
 use super::routes::RouteId;
 use super::{Route, Switch};
-use crate::address::{mac_of, mac_of_life};
+use crate::address::mac_of_life;
 use crate::channel::format::after;
 use crate::message::{AGAIN, Claim, Ended, KeyBytes, MemberState, RENOUNCED, WHEN_SWEPT, kind};
 use holdfast_protection::Peer;
@@ -290,7 +290,7 @@ impl Switch {
         mark.meta.switch = self.config.number;
         mark.meta.flags = Flags::OAM;
         mark.meta.commit = number;
-        let outer = Outer { destination: mac_of(to.node), source: mac_of_life(self.config.me), index: index::MARK };
+        let outer = Outer { destination: mac_of_life(to), source: mac_of_life(self.config.me), index: index::MARK };
         if nsh::encapsulate(&mut mark, outer) {
             out.push((to, mark));
         } else {

@@ -10,7 +10,8 @@ use holdfast_wire::DropReason;
 /// Slots looked at, and states sent, per flush while re-synchronising: what fits between two bursts without being noticed.
 const RESYNC_SCAN: u32 = 2048;
 const RESYNC_SEND: usize = 64;
-/// Between two times of asking about copies, ns; slots looked at, and questions asked, each time. Of 100,000 flows every copy is asked about once a minute.
+/// Between two times of asking about copies, ns; slots looked at, and questions asked, each time. Of 100,000 flows every copy is asked about once a minute, and once in four minutes where more than
+/// [`ASK_HOLDERS`] have them.
 pub(super) const ASK_PAUSE: u64 = 10_000_000;
 const ASK_SCAN: u32 = 128;
 const ASK_SEND: usize = 16;

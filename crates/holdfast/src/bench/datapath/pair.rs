@@ -3,7 +3,7 @@
 use super::runtime::{ME, OTHER, Runs, Sink, ToRuntime, runtime};
 use super::{BURST, PlaysOnce};
 use holdfast_nf::Chain;
-use holdfast_node::address::{COORDINATOR, mac_of};
+use holdfast_node::address::{COORDINATOR, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState};
 use holdfast_node::runtime::Runtime;
@@ -129,7 +129,7 @@ impl<const L: usize> Pair<L> {
     fn exchange(&mut self) {
         let mut bundle = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(BURST * 4));
         for packet in self.tx.drain(..) {
-            if packet.bytes()[..6] == mac_of(OTHER.node) {
+            if packet.bytes().first_chunk().and_then(node_of) == Some(OTHER.node) {
                 self.exchanged += packet.len() as u64;
                 bundle.push(packet);
             } else {
@@ -154,7 +154,7 @@ impl<const L: usize> Pair<L> {
             let Ok(mut back) = next else { break };
             self.bundles -= 1;
             for packet in back.drain(..) {
-                if packet.bytes()[..6] == mac_of(ME.node) {
+                if packet.bytes().first_chunk().and_then(node_of) == Some(ME.node) {
                     self.exchanged += packet.len() as u64;
                     self.rx.push(packet);
                 } else {

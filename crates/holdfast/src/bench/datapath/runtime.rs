@@ -4,7 +4,7 @@ use super::super::traffic::Player;
 use super::super::world::grant_all;
 use super::{BURST, PlaysOnce};
 use holdfast_nf::Chain;
-use holdfast_node::address::{FIRST_RUNTIME, SWITCH, mac_of};
+use holdfast_node::address::{FIRST_RUNTIME, SWITCH, mac_of, mac_of_life};
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::{Peer, Protection, Unprotected};
@@ -95,7 +95,7 @@ fn encapsulate(packet: &mut Packet, stamp: u64, epoch: u32, flags: u8) {
     packet.meta.stamp = stamp;
     packet.meta.commit = epoch;
     packet.meta.flags = flags;
-    let outer = Outer { destination: mac_of(ME.node), source: mac_of(SWITCH), index: index::TO_RUNTIME };
+    let outer = Outer { destination: mac_of_life(ME), source: mac_of(SWITCH), index: index::TO_RUNTIME };
     let fits = nsh::encapsulate(packet, outer);
     debug_assert!(fits);
 }

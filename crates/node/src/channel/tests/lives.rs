@@ -109,3 +109,35 @@ fn a_node_that_is_not_there_keeps_nobody_awake() {
     }
     assert!((10..60).contains(&wakes), "woken {wakes} times in twenty seconds");
 }
+
+/// A thousand who have just begun have something to say to one, which knows them, or their incarnations, or nobody; with keys and without. Each is told at once who lives
+/// there: who is not asks again after a pause that doubles.
+#[test]
+fn everybody_who_asks_at_once_is_answered_at_once() {
+    const ASKING: u16 = 1000;
+    for ring in [None, Some(ring(&[1]))] {
+        for is_known in [true, false] {
+            let config = FabricConfig { buffer: 64 << 20, ..FabricConfig::default() };
+            let mut one = endpoint(A, config, ring.as_ref());
+            let mut others: Vec<Fabric> = (100..100 + ASKING)
+                .map(|node| endpoint(Peer { node, incarnation: 1 }, FabricConfig::default(), ring.as_ref()))
+                .collect();
+            for other in &mut others {
+                if is_known {
+                    one.set_peer(other.me());
+                }
+                other.send(A.node, 40, b"here").unwrap();
+            }
+            for _ in 0..2 {
+                for other in &mut others {
+                    frames(other, MILLISECOND).iter().for_each(|frame| one.handle_frame(frame, MILLISECOND).unwrap());
+                }
+                for answer in frames(&mut one, MILLISECOND) {
+                    let to = usize::from(u16::from_be_bytes([answer[4], answer[5]]) - 100);
+                    others[to].handle_frame(&answer, MILLISECOND).unwrap();
+                }
+            }
+            assert_eq!(drain(&mut one).len(), usize::from(ASKING), "sealed: {}, known: {is_known}", ring.is_some());
+        }
+    }
+}

@@ -264,6 +264,7 @@ impl Lane {
         // The switch may not have learnt the reply key from a packet that left before.
         header.flags = flag::UNCONFIRMED;
         let epoch = header.epoch;
+        shared.sides[self.side].note_epoch(epoch);
         self.flows.set_role(slot, role::OWNER);
         self.protection.arrived(&mut self.flows, slot, from);
         let (_, state) = self.flows.parts_mut(slot);

@@ -413,6 +413,7 @@ impl Lane {
         let hash = self.flows.hash(&self.flows.header(slot).key);
         let (header, state) = self.flows.parts_mut(slot);
         self.gone.note(hash, header.epoch);
+        shared.sides[self.side].note_epoch(epoch);
         header.epoch = epoch;
         header.flags &= !flag::MOVING;
         lane::contain(&mut self.chain, state, shared, Chain::migrate_out);
