@@ -16,7 +16,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use tempfile::TempDir;
 use time::OffsetDateTime;
@@ -180,9 +181,38 @@ impl Box {
         stream
     }
 
+    /// Somebody takes a seat and keeps it, following a trace.
+    fn hold_a_seat(&self, name: &str) -> HeldSeat {
+        let (stay, leave) = channel::<()>();
+        let client = self.client(name);
+        let trace = std::thread::spawn(move || {
+            client.trace("udp".to_owned(), 10_000, LIMIT * 10, |_| {
+                // The client goes at its first step, when it may.
+                let _ = leave.recv();
+                Err(Failure::new(exit::NEGATIVE, "enough"))
+            })
+        });
+        assert_eq!(self.told(), "trace 10000");
+        HeldSeat { stay, trace }
+    }
+
     /// After whatever was done to it, the box answers who may ask.
     fn still_answers(&self) {
         assert_eq!(self.client("wall").ask(Call::Status).unwrap()["protected"], "re-synchronising");
+    }
+}
+
+/// See [`Box::hold_a_seat`].
+struct HeldSeat {
+    stay: Sender<()>,
+    trace: JoinHandle<Result<u64, Failure>>,
+}
+
+impl HeldSeat {
+    /// It is given back.
+    fn end(self) {
+        drop(self.stay);
+        assert_eq!(refusal(self.trace.join().unwrap()).message, "enough");
     }
 }
 
@@ -539,21 +569,11 @@ fn connections_have_a_limit_and_an_end() {
 fn calls_have_a_limit() {
     let limits = Limits { calls: 1, ..Limits::default() };
     let running = Box::start_within(limits);
-    let (stay, leave) = channel::<()>();
-    let tracing = running.client("alice");
-    let trace = std::thread::spawn(move || {
-        tracing.trace("udp".to_owned(), 10_000, LIMIT * 10, |_| {
-            // The client goes at its first step, when it may.
-            let _ = leave.recv();
-            Err(Failure::new(exit::NEGATIVE, "enough"))
-        })
-    });
-    assert_eq!(running.told(), "trace 10000");
+    let held = running.hold_a_seat("alice");
     let busy = refusal(running.client("wall").ask(Call::Status));
     assert!(busy.code == exit::TIMEOUT && busy.message.contains("too many calls"), "{busy}");
     assert_eq!(running.refused("busy"), 1);
-    drop(stay);
-    assert_eq!(refusal(trace.join().unwrap()).message, "enough");
+    held.end();
     assert_eq!(running.told(), "trace 0", "the loop is told that nobody follows any more");
     until("the seat is free", || running.client("wall").ask(Call::Status).is_ok());
 }
@@ -563,20 +583,11 @@ fn calls_have_a_limit() {
 fn an_operator_finds_a_seat() {
     let limits = Limits { calls: 2, ..Limits::default() };
     let running = Box::start_within(limits);
-    let (stay, leave) = channel::<()>();
-    let tracing = running.client("wall");
-    let trace = std::thread::spawn(move || {
-        tracing.trace("udp".to_owned(), 10_000, LIMIT * 10, |_| {
-            let _ = leave.recv();
-            Err(Failure::new(exit::NEGATIVE, "enough"))
-        })
-    });
-    assert_eq!(running.told(), "trace 10000");
+    let held = running.hold_a_seat("wall");
     assert_eq!(refusal(running.client("wall").ask(Call::Status)).code, exit::TIMEOUT);
     running.client("alice").ask(Call::Status).unwrap();
     running.client("right").ask(Call::Status).unwrap();
-    drop(stay);
-    assert_eq!(refusal(trace.join().unwrap()).message, "enough");
+    held.end();
 }
 
 /// A host gets the configuration and what it names beside itself, under its own name only.

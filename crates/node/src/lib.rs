@@ -9,6 +9,7 @@ pub mod channel;
 pub mod coordinator;
 pub mod edge;
 mod fragments;
+mod gone;
 pub mod host;
 pub mod hub;
 pub mod manager;

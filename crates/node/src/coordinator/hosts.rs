@@ -131,8 +131,8 @@ impl Coordinator {
 
     /// The manager of the host where a node's process is.
     pub(super) fn manager_for(&self, node: NodeId) -> NodeId {
-        let place = self.memory.places.iter().find(|place| place.member.node == node);
-        manager_of(place.map_or(self.memory.services[0].host, |place| place.member.host))
+        let memory = &self.memory;
+        manager_of(memory.at_node(node).map_or(memory.services[0].host, |at| memory.places[at].member.host))
     }
 
     /// The managers that are there.

@@ -1,11 +1,12 @@
 //! One chain in one runtime: its flow actors, its protection, and the way of a packet through both.
 
-use super::gone::GoneFlows;
 use super::parking::{Parked, Parking};
 use super::timers::Wheel;
 use super::{ChainSpec, Shared};
 use crate::address::NodeId;
 use crate::channel::Fabric;
+use crate::channel::format::after;
+use crate::gone::GoneFlows;
 use crate::message::Ended;
 use holdfast_nf::shared::PoolEffect;
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position, SharedField};
@@ -17,6 +18,8 @@ use holdfast_wire::{DropReason, FlowKey, Network, Packet, PacketPool};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use zerocopy::IntoBytes;
 
+/// Flows that are remembered when they have ended or left.
+const GONE: usize = 16384;
 /// How long a flow lives whose functions ask for nothing, ns.
 const DEFAULT_LIFETIME: u64 = 300_000_000_000;
 /// Flows that one turn may expire: the rest waits for the next.
@@ -100,7 +103,7 @@ impl Lane {
             undo,
             running: None,
             wishes: Vec::new(),
-            gone: GoneFlows::new(),
+            gone: GoneFlows::new(GONE),
         }
     }
 
@@ -178,7 +181,7 @@ impl Lane {
         match self.flows.find_likely(key, hash, likely) {
             Some(found) => {
                 let header = self.flows.header_mut(found.slot);
-                let is_newer = (epoch.wrapping_sub(header.epoch) as i32) > 0;
+                let is_newer = after(epoch, header.epoch);
                 match header.role {
                     role::OWNER => {
                         if epoch != header.epoch {

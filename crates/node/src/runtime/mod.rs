@@ -10,7 +10,6 @@
 
 mod account;
 mod ahead;
-mod gone;
 mod lane;
 mod migration;
 mod parking;

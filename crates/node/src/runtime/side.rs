@@ -7,6 +7,7 @@ use super::lane;
 use super::telling::Telling;
 use crate::address::NodeId;
 use crate::channel::Fabric;
+use crate::channel::format::after;
 use crate::fragments::FragmentKeys;
 use crate::message::kind;
 use holdfast_wire::{DropReason, FlowKey, Packet};
@@ -48,7 +49,7 @@ impl Side {
 
     /// A flow that is no more, or was not let in, is in no header; its epoch must not be given again all the same.
     pub(crate) fn note_epoch(&mut self, epoch: u32) {
-        if epoch.wrapping_sub(self.newest_epoch) as i32 > 0 {
+        if after(epoch, self.newest_epoch) {
             self.newest_epoch = epoch;
         }
     }

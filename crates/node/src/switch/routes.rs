@@ -1,5 +1,6 @@
 //! Routes: which runtime has which flow.
 
+use crate::gone::GoneFlows;
 use holdfast_protection::Peer;
 use holdfast_protection::flows::{Found, KeyTable};
 use holdfast_wire::FlowKey;
@@ -44,8 +45,8 @@ pub(crate) struct Routes {
     table: KeyTable,
     /// Epoch to route, for replies that are learned. A ring: only recent epochs are asked for.
     by_epoch: Vec<(u32, RouteId)>,
-    /// Keys of flows that ended lately, by their hashes, with their last epochs; 0 for none. A later key takes the place of an older one.
-    ended: Vec<(u64, u32)>,
+    /// Flows that ended lately.
+    ended: GoneFlows,
     seed: u64,
 }
 
@@ -56,7 +57,7 @@ impl Routes {
             free: (0..capacity as u32).rev().collect(),
             table: KeyTable::new(capacity * 2),
             by_epoch: vec![(0, 0); (capacity * 2).next_power_of_two()],
-            ended: vec![(0, 0); capacity.next_power_of_two()],
+            ended: GoneFlows::new(capacity),
             seed,
         }
     }
@@ -181,15 +182,13 @@ impl Routes {
     pub(crate) fn end(&mut self, id: RouteId) -> Option<Route> {
         let route = self.remove(id)?;
         let hash = self.hash(&route.key);
-        let at = hash as usize & (self.ended.len() - 1);
-        self.ended[at] = (hash, route.epoch);
+        self.ended.note(hash, route.epoch);
         Some(route)
     }
 
     /// True if the flow that had this key under this epoch is known to have ended, or a later one is.
     pub(crate) fn has_ended(&self, hash: u64, epoch: u32) -> bool {
-        let (ended, last) = self.ended[hash as usize & (self.ended.len() - 1)];
-        ended == hash && last != 0 && epoch.wrapping_sub(last) as i32 <= 0
+        self.ended.is_late(hash, epoch)
     }
 
     pub(crate) fn visit(&mut self, act: impl FnMut(&mut Route)) {

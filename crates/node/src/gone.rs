@@ -1,14 +1,15 @@
 //! Flows that were here lately, and are not any more.
 //!
-//! Theory of operation. A packet that says that its flow may be new opens one where there is none. It may be late: overtaken by the end of its flow, or by the flow's
-//! move to another runtime. What it opened then would be served here under an epoch that is over, beside the one that is. So the latest flows that ended or left
-//! are remembered by hash and epoch, and what is not newer opens nothing. So are those that were not let in: more packets of
-//! them may be on their way. The memory is a set-associative table: whatever is in it for longer than some thousand
-//! other flows took to go gives way, and a packet that is later than that is not recognised.
+//! Theory of operation. At a runtime a packet that says that its flow may be new opens one where there is none. It may be late: overtaken by the end of its flow, or by the
+//! flow's move to another runtime. What it opened then would be served there under an epoch that is over, beside the one that is. At a switch somebody may claim the route
+//! of a flow that has ended. So the latest flows that ended or left are remembered by hash and epoch, and what is not newer counts for nothing; so are those that a runtime
+//! did not let in: more packets of them may be on their way. The memory is a set-associative table: whatever is in it for longer than about as many other flows as it has room
+//! for took to go gives way, and what is later than that is not recognised.
+
+use crate::channel::format::after;
 
 /// Flows that share a set, newest first.
 const WAYS: usize = 4;
-const SETS: usize = 4096;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Gone {
@@ -18,32 +19,33 @@ struct Gone {
 }
 
 /// See the module.
-pub(super) struct GoneFlows {
+pub(crate) struct GoneFlows {
     sets: Vec<[Gone; WAYS]>,
 }
 
 impl GoneFlows {
-    pub(super) fn new() -> GoneFlows {
-        GoneFlows { sets: vec![[Gone::default(); WAYS]; SETS] }
+    /// With room for about so many.
+    pub(crate) fn new(room: usize) -> GoneFlows {
+        GoneFlows { sets: vec![[Gone::default(); WAYS]; room.div_ceil(WAYS).next_power_of_two()] }
     }
 
-    fn set(hash: u64) -> usize {
+    fn set(&self, hash: u64) -> usize {
         // The lowest bits lead to the flow's bucket; these are as good.
-        (hash >> 32) as usize % SETS
+        (hash >> 32) as usize & (self.sets.len() - 1)
     }
 
-    /// The flow of this hash, served here under this epoch, has ended or left.
-    pub(super) fn note(&mut self, hash: u64, epoch: u32) {
-        let set = &mut self.sets[GoneFlows::set(hash)];
+    /// The flow of this hash, known here under this epoch, has ended or left.
+    pub(crate) fn note(&mut self, hash: u64, epoch: u32) {
+        let at = self.set(hash);
+        let set = &mut self.sets[at];
         let at = set.iter().position(|gone| gone.hash == hash).unwrap_or(WAYS - 1);
         set[..=at].rotate_right(1);
         set[0] = Gone { hash, epoch };
     }
 
-    /// A packet of this hash and epoch was sent for a flow that is known to be gone.
-    pub(super) fn is_late(&self, hash: u64, epoch: u32) -> bool {
-        let set = &self.sets[GoneFlows::set(hash)];
-        set.iter().any(|gone| gone.hash == hash && gone.epoch != 0 && epoch.wrapping_sub(gone.epoch) as i32 <= 0)
+    /// What has this hash and epoch is about a flow that is known to be gone.
+    pub(crate) fn is_late(&self, hash: u64, epoch: u32) -> bool {
+        self.sets[self.set(hash)].iter().any(|gone| gone.hash == hash && gone.epoch != 0 && !after(epoch, gone.epoch))
     }
 }
 
@@ -58,7 +60,7 @@ mod tests {
 
     #[test]
     fn what_is_not_newer_is_late() {
-        let mut gone = GoneFlows::new();
+        let mut gone = GoneFlows::new(16384);
         assert!(!gone.is_late(0, 0) && !gone.is_late(0, u32::MAX));
         gone.note(hash(7, 1), 10);
         assert!(gone.is_late(hash(7, 1), 9) && gone.is_late(hash(7, 1), 10));
@@ -72,7 +74,7 @@ mod tests {
 
     #[test]
     fn the_oldest_of_a_set_gives_way() {
-        let mut gone = GoneFlows::new();
+        let mut gone = GoneFlows::new(16384);
         (1..=4).for_each(|number| gone.note(hash(7, number), 5));
         // One that is noted again is the newest.
         gone.note(hash(7, 1), 6);
