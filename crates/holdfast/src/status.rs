@@ -215,6 +215,9 @@ pub struct Process {
     pub flows: u64,
     /// Packets handled since its start.
     pub packets: u64,
+    /// Of a runtime: for how much of the time before its last report it had packets or messages to handle, in 1/1000.
+    #[serde(default)]
+    pub busy_permille: Option<u16>,
     /// Its own drops by reason.
     #[serde(default)]
     pub drops: BTreeMap<String, u64>,
@@ -292,6 +295,7 @@ mod tests {
             state: state.into(),
             flows,
             packets: 0,
+            busy_permille: None,
             drops: BTreeMap::new(),
         }
     }

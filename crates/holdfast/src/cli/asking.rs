@@ -100,10 +100,11 @@ fn status_text(status: &Status, style: Style) -> String {
             process.state.clone(),
             process.flows.to_string(),
             process.packets.to_string(),
+            or_dash(process.busy_permille.map(|busy| format!("{}.{} %", busy / 10, busy % 10))),
             dropped.to_string(),
         ]
     });
-    let head = ["role", "id", "incarnation", "pid", "host", "cluster", "state", "flows", "packets", "dropped"];
+    let head = ["role", "id", "incarnation", "pid", "host", "cluster", "state", "flows", "packets", "busy", "dropped"];
     text += &Table::of(&head, processes).text(style);
     let drops = Table::of(
         &["dropped for", "packets"],

@@ -236,6 +236,7 @@ impl Stage<'_> {
     fn grow(&mut self, before: &Status, progress: &mut Progress) -> Result<Done> {
         let spare = before.runtimes().find(|process| process.state == STATE_SPARE).context("there is no spare place")?.id;
         let mut is_called = false;
+        let mut busiest = 0;
         for step in 0..STEPS + STEPS_DATAGRAMS {
             if is_called {
                 break;
@@ -253,11 +254,19 @@ impl Stage<'_> {
             });
             let added = Instant::now();
             is_called = until("the cluster grows", RECOVERY_LIMIT, self.interrupt, || {
-                let is_called = self.running.status()?.runtime(spare).is_some_and(|process| process.state != STATE_SPARE);
+                let status = self.running.status()?;
+                busiest = status.runtimes().filter_map(|process| process.busy_permille).chain([busiest]).max().unwrap_or(0);
+                let is_called = status.runtime(spare).is_some_and(|process| process.state != STATE_SPARE);
                 Ok((is_called || added.elapsed() > STEP_TIME).then_some(is_called))
             })?;
         }
-        ensure!(is_called, "the load could not make the cluster grow: {before:?}");
+        ensure!(
+            is_called,
+            "the load could not make the cluster grow: no runtime was busy for more than {}.{} % of a quarter of a second: {:?}",
+            busiest / 10,
+            busiest % 10,
+            self.running.status()?
+        );
         // Help is decided upon; what does not wait for its answer would only be in the way of what moves now.
         let datagrams_per_second = self.load_datagrams.len() as u64 * STEP_DATAGRAMS;
         self.load_datagrams.clear();

@@ -106,6 +106,7 @@ impl Manager {
             state: status::STATE_RUNNING.to_owned(),
             flows,
             packets,
+            busy_permille: None,
             drops: named(drops),
         };
         let mut all = self.host.drops();
@@ -201,6 +202,8 @@ impl Manager {
                     false => report.flows,
                 },
                 packets: report.packets,
+                busy_permille: matches!(member.state, MemberState::Running | MemberState::Leaving)
+                    .then_some(report.busy_permille),
                 drops: named(&drops),
             });
         }

@@ -114,6 +114,7 @@ mod tests {
                 state: "running".into(),
                 flows: 13,
                 packets: 14,
+                busy_permille: Some(77),
                 drops: drops.clone(),
             }],
             drops,
