@@ -25,9 +25,9 @@ use std::time::{Duration, Instant};
 /// is given to make the cluster grow.
 const STEP: usize = 10;
 const STEPS: usize = 2;
-const STEP_DATAGRAMS: u64 = 3_000;
+const STEP_DATAGRAMS: u64 = 4_000;
 const STEP_FLOWS: usize = 10;
-const STEPS_DATAGRAMS: usize = 6;
+const STEPS_DATAGRAMS: usize = 8;
 const STEP_TIME: Duration = Duration::from_millis(1_800);
 /// The newcomer's flows have come when no more have come for so long.
 const SETTLED: Duration = Duration::from_millis(300);
@@ -178,6 +178,11 @@ fn count(status: &Status, state: &str) -> usize {
     status.runtimes().filter(|process| process.state == state).count()
 }
 
+/// Of the time between two of its reports, for how much the busiest runtime had something to handle, in 1/1000.
+fn busy_permille(status: &Status) -> u16 {
+    status.runtimes().filter_map(|process| process.busy_permille).max().unwrap_or(0)
+}
+
 impl Stage<'_> {
     fn play(&mut self, action: ScaleAction, progress: &mut Progress) -> Result<ScaleStep> {
         let mut begun = Instant::now();
@@ -255,16 +260,15 @@ impl Stage<'_> {
             let added = Instant::now();
             is_called = until("the cluster grows", RECOVERY_LIMIT, self.interrupt, || {
                 let status = self.running.status()?;
-                busiest = status.runtimes().filter_map(|process| process.busy_permille).chain([busiest]).max().unwrap_or(0);
+                busiest = busiest.max(busy_permille(&status));
                 let is_called = status.runtime(spare).is_some_and(|process| process.state != STATE_SPARE);
                 Ok((is_called || added.elapsed() > STEP_TIME).then_some(is_called))
             })?;
         }
         ensure!(
             is_called,
-            "the load could not make the cluster grow: no runtime was busy for more than {}.{} % of a quarter of a second: {:?}",
-            busiest / 10,
-            busiest % 10,
+            "the load could not make the cluster grow: no runtime was busier than {busiest}/1000, and {}/1000 before it came: {:?}",
+            busy_permille(before),
             self.running.status()?
         );
         // Help is decided upon; what does not wait for its answer would only be in the way of what moves now.
