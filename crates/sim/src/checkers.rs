@@ -130,11 +130,13 @@ impl Checkers {
         }
     }
 
-    /// Something of a connection has been released for its client.
-    fn note_released(&mut self, ends: (frames::End, frames::End, u8), clients: &[Client]) {
-        let client = clients.iter().find(|client| client.ends() == ends);
-        if let Some((_, is_there)) = client.and_then(|client| self.chains.get_mut(&client.id())) {
-            *is_there = true;
+    /// Something of a connection has been released for its client by this chain. The first of it says which one it is: what is sent sealed to another host's
+    /// runtime is not seen on its way.
+    pub(crate) fn note_released(&mut self, frame: &[u8], chain: u16, clients: &[Client]) {
+        let Some(seen) = frames::read(frame) else { return };
+        let client = clients.iter().find(|client| client.ends() == (seen.destination, seen.source, seen.protocol));
+        if let Some(known) = client.and_then(|client| self.chains.get_mut(&client.id())).filter(|(_, is_there)| !is_there) {
+            *known = (chain, true);
         }
     }
 
@@ -181,7 +183,6 @@ impl Checkers {
             self.violate("integrity", "a packet with a wrong checksum was released".to_owned());
             return;
         };
-        self.note_released((seen.destination, seen.source, seen.protocol), clients);
         let Some((id, way, count)) = stamper::revealed(&seen) else { return };
         let datagram = seen.payload[4..8].iter().fold(0u32, |value, &byte| value << 8 | u32::from(byte));
         if way == 0 {

@@ -487,13 +487,14 @@ impl World {
                 self.checkers.violate("one owner", format!("host {at} let packets out while another served switch {switch}"));
             }
             let packet = released.into_inner();
+            let chain = packet.meta.chain;
             if packet.meta.chain / self.of_each() != switch {
                 let text = format!("a packet of chain {} left at switch {switch}", packet.meta.chain);
                 self.checkers.violate("one switch", text);
             }
             let frame = packet.bytes().to_vec();
             self.hosts[at].pool.put(packet);
-            self.check_released(&frame);
+            self.check_released(&frame, chain);
             let to_client = frames::read(&frame).is_some_and(|seen| seen.destination.0[0] == 10);
             let outside = outside(switch);
             if to_client {

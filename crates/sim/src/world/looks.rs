@@ -24,13 +24,16 @@ impl World {
         let Some(loss) = &mut self.loss else { return };
         let routes = self.hosts.served().flat_map(|switch| switch.routes());
         let routes: Vec<Route> = routes.filter(|route| route.owner == dead).copied().collect();
-        let living = self.processes.iter().filter(|(peer, _)| **peer != dead).map(|(_, process)| &process.runtime);
+        // Who was given up before may have been stopped, and go on: nobody asks it.
+        let counts = |peer: &Peer| *peer != dead && !self.coordinator.has_given_up(*peer);
+        let living = self.processes.iter().filter(|(peer, _)| counts(peer)).map(|(_, process)| &process.runtime);
         loss.given_up(dead, &routes, &living.collect::<Vec<_>>(), &self.clients, &mut self.checkers);
     }
 
-    /// A packet leaves.
-    pub(super) fn check_released(&mut self, frame: &[u8]) {
+    /// A packet of this chain leaves.
+    pub(super) fn check_released(&mut self, frame: &[u8], chain: u16) {
         self.keep_released(frame);
+        self.checkers.note_released(frame, chain, &self.clients);
         let is_settled = self.coordinator.is_protected() && self.all_run();
         let processes = self.processes.values().map(|process| &process.runtime);
         self.checkers.check_released(frame, &self.clients, processes, is_settled, self.loss.as_ref());
