@@ -621,7 +621,10 @@ impl Coordinator {
                     self.grant_first_blocks(from, now);
                 }
             }
-            Control::Report(report) => self.hearings[at].report = report,
+            Control::Report(report) => {
+                self.hearings[at].report = report;
+                self.handle_report(from);
+            }
             Control::Holds { pool, blocks } => self.held(from, pool, &blocks),
             Control::Accounted { handled } => {
                 // Gaps there are none: what was settled has taken effect at the runtime itself.

@@ -17,6 +17,8 @@ pub(super) struct Draining {
     peer: Peer,
     request: Option<u32>,
     moved: u64,
+    /// The latest request is done; what it left is in the next report.
+    awaits_report: bool,
     /// Since when it has had nothing to do.
     empty_since: Option<u64>,
 }
@@ -102,10 +104,17 @@ impl Coordinator {
         let Some(draining) = self.draining.iter_mut().find(is_its) else { return };
         let flows = moved.saturating_sub(core::mem::replace(&mut draining.moved, moved));
         if last {
-            (draining.request, draining.moved) = (None, 0);
+            (draining.request, draining.moved, draining.awaits_report) = (None, 0, true);
         }
         if flows > 0 {
             self.record(Entry::Moved { peer: from, flows });
+        }
+    }
+
+    /// A report has come from somebody, who may be leaving.
+    pub(super) fn handle_report(&mut self, from: Peer) {
+        if let Some(draining) = self.draining.iter_mut().find(|draining| draining.peer == from) {
+            draining.awaits_report = false;
         }
     }
 
@@ -119,13 +128,14 @@ impl Coordinator {
             let which = match self.draining.iter().position(|draining| draining.peer == peer) {
                 Some(which) => which,
                 None => {
-                    self.draining.push(Draining { peer, request: None, moved: 0, empty_since: None });
+                    self.draining.push(Draining { peer, request: None, moved: 0, awaits_report: false, empty_since: None });
                     self.draining.len() - 1
                 }
             };
             let (view, cluster) = (self.memory.view, self.memory.places[at].member.cluster);
             let report = &self.hearings[at].report;
-            if self.draining[which].request.is_some() || report.view < view || report.held > 0 {
+            let waits = self.draining[which].request.is_some() || self.draining[which].awaits_report;
+            if waits || report.view < view || report.held > 0 {
                 continue;
             }
             if report.flows > 0 {
