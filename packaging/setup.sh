@@ -92,7 +92,8 @@ install_tools() {
     name=${tool%@*} version=${tool#*@}
     if [ "$("$name" --version 2> /dev/null)" != "$name $version" ]; then
       say "building $name $version into $tools_root (a few minutes, once)"
-      cargo install --quiet --locked --root "$tools_root" "$tool"
+      # Optimised they would take longer to build than they save.
+      cargo install --quiet --debug --locked --root "$tools_root" "$tool"
     fi
   done
 }

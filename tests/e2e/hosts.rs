@@ -115,7 +115,7 @@ fn a_host_is_drained_and_restored(interrupt: &Interrupt) -> Result<()> {
     asking.ask(&format!("restore {}", SERVING[1]))?;
     cluster.wait_safe()?;
     ensure_unbroken(&held, interrupt)?;
-    ensure_perfect(&stream.finish(), 60)?;
+    ensure_perfect(&stream.finish(), 60, cluster.living())?;
     drop(held);
     cluster.stop()
 }

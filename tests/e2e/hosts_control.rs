@@ -59,7 +59,7 @@ fn a_host_joins_and_is_drained_from_elsewhere(interrupt: &Interrupt) -> Result<(
     ensure!(restored.status.success(), "{}", refused(&restored).1);
     cluster.wait_safe()?;
     ensure_unbroken(&held, interrupt)?;
-    ensure_perfect(&stream.finish(), 60)?;
+    ensure_perfect(&stream.finish(), 60, cluster.living())?;
 
     let kept = cluster.lab.scratch().join("state").join(format!("{joined}.joined"));
     let mode = |name: &str| Ok::<u32, std::io::Error>(std::fs::metadata(kept.join(name))?.permissions().mode() & 0o777);

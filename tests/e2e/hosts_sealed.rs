@@ -150,7 +150,7 @@ fn a_stranger_on_the_network_is_refused(interrupt: &Interrupt) -> Result<()> {
     }
     let got = listening.recv(&mut [0; 64]);
     ensure!(got.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "a forged packet came out: {got:?}");
-    ensure_perfect(&stream.finish(), 60)?;
+    ensure_perfect(&stream.finish(), 60, cluster.living())?;
     drop(held);
     cluster.stop()
 }
@@ -207,7 +207,7 @@ fn keys_change_and_nothing_is_lost(interrupt: &Interrupt) -> Result<()> {
         "packets are sealed under the new key"
     );
     ensure_unbroken(&held, interrupt)?;
-    ensure_perfect(&stream.finish(), 60)?;
+    ensure_perfect(&stream.finish(), 60, cluster.living())?;
     cluster.wait_safe()?;
     drop(held);
     cluster.stop()

@@ -260,6 +260,11 @@ impl Cluster {
         place.and_then(|(_, running)| running.as_ref()).with_context(|| format!("{name} is dead"))
     }
 
+    /// The box as it runs on every host that lives.
+    pub fn living(&self) -> impl Iterator<Item = &RunningBox> {
+        self.boxes.iter().filter_map(|(_, running)| running.as_ref())
+    }
+
     /// The file with the keys of all hosts.
     pub fn key_file(&self) -> PathBuf {
         self.lab.scratch().join("key")

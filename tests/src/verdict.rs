@@ -1,8 +1,9 @@
 //! What tests expect of connections, datagrams and processes; if it is not so, the error says what there was instead.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use holdfast::lab::Interrupt;
 use holdfast::lab::keepalive::KeepAlive;
+use holdfast::lab::running::RunningBox;
 use holdfast::lab::udp::Datagrams;
 use holdfast::status::{Process, Status};
 
@@ -30,11 +31,20 @@ pub fn ensure_served(datagrams: &Datagrams, flows: usize, lost: u64) -> Result<(
 /// Of as many flows nothing is missing, nothing has come twice, late or changed.
 ///
 /// # Errors
-/// If it is not so.
-pub fn ensure_perfect(datagrams: &Datagrams, flows: usize) -> Result<()> {
-    ensure_served(datagrams, flows, 1)?;
-    ensure!(datagrams.reordered == 0, "{datagrams:?}");
-    Ok(())
+/// If it is not so; then it tells, too, what these boxes have dropped and whom they gave up.
+pub fn ensure_perfect<'a>(datagrams: &Datagrams, flows: usize, boxes: impl Iterator<Item = &'a RunningBox>) -> Result<()> {
+    let is_perfect = || {
+        ensure_served(datagrams, flows, 1)?;
+        ensure!(datagrams.reordered == 0, "{datagrams:?}");
+        Ok(())
+    };
+    is_perfect().with_context(|| {
+        let accounts = boxes.map(|running| match running.status() {
+            Ok(status) => format!("dropped {:?}, given up {:?}", status.drops, status.failovers),
+            Err(error) => format!("{error:#}"),
+        });
+        accounts.collect::<Vec<String>>().join("; ")
+    })
 }
 
 /// These processes live, and are the same as before.
