@@ -189,8 +189,17 @@ impl World {
         hub.handle_coordinator(coordinator.me);
         let coordinator = Coordinator::new(coordinator, now);
         let pool = MemoryPool::new(1024);
-        let mut world =
-            World { hub, coordinator, out: HubOut::default(), pool, runtimes: BTreeMap::new(), chains, now, released: 0, written: 0 };
+        let mut world = World {
+            hub,
+            coordinator,
+            out: HubOut::default(),
+            pool,
+            runtimes: BTreeMap::new(),
+            chains,
+            now,
+            released: 0,
+            written: 0,
+        };
         world.pass(200);
         assert!(world.coordinator.is_ready());
         world

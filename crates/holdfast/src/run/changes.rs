@@ -3,7 +3,7 @@
 use super::Manager;
 use crate::control::{Call, VERSION};
 use crate::moves::Progress;
-use holdfast_node::message::{Order, Refusal};
+use holdfast_node::message::{MemberState, Order, Refusal};
 use serde_json::{Value, json};
 
 /// What becomes of a client's request.
@@ -61,13 +61,16 @@ impl Manager {
                 let Some(drain) = manager.drains().iter().rev().find(|drain| drain.peer.node == *runtime) else {
                     return Change::Known(refused("nobody has drained that runtime"));
                 };
+                // What is said of members comes on its own: who is told that it is over finds it so.
+                let serves = |state| matches!(state, MemberState::Running | MemberState::Leaving);
+                let is_there = manager.status().any(|one| one.member.peer() == drain.peer && serves(one.member.state));
                 let progress = Progress {
                     version: VERSION,
                     runtime: *runtime,
                     moved: drain.moved,
                     refused: 0,
                     had: Some(drain.had),
-                    done: drain.ended_at.is_some(),
+                    done: drain.ended_at.is_some() && !is_there,
                     failed: drain.failed,
                     took_us: drain.ended_at.unwrap_or(now).saturating_sub(drain.began_at) / 1000,
                 };

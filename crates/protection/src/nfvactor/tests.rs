@@ -463,6 +463,7 @@ fn a_change_of_the_way_keeps_the_order() {
     let mut b = Node::with(ReleaseAt::Auto, B, 8, &[A], Detour::Longer);
     a.protection.fickle = Some(u64::MAX / 2);
     a.protection.links[0].choice.way = Way::HandOver;
+    a.protection.links[0].has_answered = true;
     a.protection.links[0].reconsider(a.now, None, &mut Outbox::default());
     let states = |a: &mut Node| a.turn().into_iter().filter(|sent| sent.1 != kind::CHECK).collect::<Vec<Sent>>();
 
@@ -513,6 +514,7 @@ fn a_change_of_the_way_keeps_the_order() {
 /// left. C may have no room.
 fn behind_a_leaving_holder(is_full: bool) -> Node {
     let mut a = Node::with(ReleaseAt::Replica, A, 8, &[B], Detour::None);
+    a.protection.links[0].has_answered = true;
     let mut c = Node::new(C, 1, &[A]);
     if is_full {
         c.open(2, 1);
@@ -557,6 +559,7 @@ fn what_was_refused_behind_a_leaving_holder_never_leaves() {
 #[test]
 fn what_had_no_holder_is_not_overtaken_by_what_has_one() {
     let mut a = Node::with(ReleaseAt::Replica, A, 8, &[B], Detour::None);
+    a.protection.links[0].has_answered = true;
     let mut c = Node::new(C, 8, &[A]);
     a.packet(1);
     a.turn();
@@ -582,4 +585,26 @@ fn what_had_no_holder_is_not_overtaken_by_what_has_one() {
     a.turn();
     let left: Vec<usize> = a.out.released.drain(..).map(|released| released.into_inner().len()).collect();
     assert_eq!((left, a.protection.held()), (vec![70, 80], 0));
+}
+
+/// The other runtime has just begun, and may not know yet who sends: what is handed over would be nobody's. Packets wait here until it has answered, whatever the way;
+/// those that come then go behind them.
+#[test]
+fn nothing_is_handed_to_who_has_not_answered() {
+    let mut a = Node::with(ReleaseAt::Replica, A, 8, &[B], Detour::None);
+    let mut b = Node::with(ReleaseAt::Replica, B, 8, &[A], Detour::None);
+    a.packet(1);
+    let first = a.turn();
+    a.packet(1);
+    let second = a.turn();
+    assert_eq!((a.out.handed.len(), a.protection.held()), (0, 2));
+    first.iter().for_each(|sent| b.take(A, sent).unwrap());
+    b.turn().iter().for_each(|answer| a.take(B, answer).unwrap());
+    assert_eq!((a.released(), a.protection.held()), (1, 1));
+    a.packet(1);
+    let third = a.turn();
+    assert_eq!((a.out.handed.len(), a.protection.held()), (0, 2), "it waits behind what waits");
+    second.iter().chain(&third).for_each(|sent| b.take(A, sent).unwrap());
+    b.turn().iter().for_each(|answer| a.take(B, answer).unwrap());
+    assert_eq!((a.released(), a.out.handed.len(), a.protection.held()), (1, 1, 0));
 }

@@ -5,7 +5,7 @@
 //! - From handing over to the latch: a mark follows what was handed over last. What is latched leaves when its state is saved, but not before the
 //!   answer has come that everything before the mark has left.
 //!
-//! A link changes again only when the change before is over.
+//! A link changes again only when the change before is over. Whatever its way, packets wait here until the other side has answered something.
 
 use super::link::{Latched, Link};
 use super::{HELD_LIMIT, MARK_PATIENCE, ReleaseAt};
@@ -131,7 +131,7 @@ impl Link {
 
     /// A packet whose state has been sent waits for it.
     pub(super) fn hold(&mut self, mut latched: Latched, out: &mut Outbox) {
-        latched.is_for_holder = self.choice.way == Way::HandOver;
+        latched.is_for_holder = self.choice.way == Way::HandOver && self.has_answered;
         if latched.is_for_holder && self.latch.is_empty() {
             self.hand_over(latched, out);
         } else if self.latch.len() == HELD_LIMIT {
