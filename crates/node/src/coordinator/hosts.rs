@@ -84,6 +84,13 @@ pub(super) struct Known {
     alone_since: Option<u64>,
 }
 
+impl Known {
+    /// Of a host whose manager's new life has been heard at that time, and has told nothing yet.
+    pub(super) fn heard(at: u64) -> Known {
+        Known { heard_at: Some(at), ..Known::default() }
+    }
+}
+
 impl Coordinator {
     /// There are other hosts.
     pub(super) fn is_joined(&self) -> bool {
@@ -338,8 +345,11 @@ impl Coordinator {
     fn is_served(&self, switch: u16, now: u64) -> bool {
         let at = usize::from(switch);
         let (Serving { host, term, life, .. }, count) = (&self.memory.services[at], self.hosts.len() as u16);
-        let Some(beat) = self.hosts[usize::from(*host)].beat.as_ref().filter(|_| *term > 0) else {
-            return *term > 0 && self.is_soon_after(self.began_at, now);
+        let known = &self.hosts[usize::from(*host)];
+        let Some(beat) = known.beat.as_ref().filter(|_| *term > 0) else {
+            // A new life of its manager has been heard, whose first beat may be late or lost.
+            let is_new = known.heard_at.is_some() && self.is_soon_after(self.given_at[at], now);
+            return *term > 0 && (is_new || self.is_soon_after(self.began_at, now));
         };
         let service = beat.services.get(at).copied().unwrap_or_default();
         match service {

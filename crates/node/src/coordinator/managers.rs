@@ -102,16 +102,17 @@ impl Coordinator {
     }
 
     /// A new life of the manager knows nothing, and this coordinator does not know what the one before had done of what it was asked.
-    pub(super) fn begin_with_manager(&mut self, host: u16) {
+    pub(super) fn begin_with_manager(&mut self, host: u16, now: u64) {
         let Some(known) = self.hosts.get_mut(usize::from(host)) else { return };
-        *known = Known::default();
+        // It has been heard just now: its host is not gone, even if nothing that it says has arrived yet.
+        *known = Known::heard(now);
         self.forget_told();
         let serving = self.serving_hosts();
         // Each term is one life of the switch.
         let begun = |(service, _): &(&Serving, u16)| service.host == host && service.term > 0;
         let served: Vec<u16> = self.memory.services.iter().zip(0..).filter(begun).map(|(_, switch)| switch).collect();
         for switch in served {
-            self.give_service(switch, host, self.last_turn);
+            self.give_service(switch, host, now);
         }
         // If packets leave elsewhere too, somebody there has been asked to fence whoever is suspected.
         let may_be_fenced = serving.iter().any(|serving| *serving != host);

@@ -513,7 +513,7 @@ impl Coordinator {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         for peer in &inbox.restarted {
             if let Some(host) = host_of(peer.node) {
-                self.begin_with_manager(host);
+                self.begin_with_manager(host, now);
             }
         }
         for (record, body) in inbox.records() {

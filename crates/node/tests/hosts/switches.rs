@@ -1,7 +1,7 @@
 //! Two switches that divide the ports, each served by a host of its own; their flows have the same keys.
 
 use super::world::World;
-use holdfast_node::message::Protected;
+use holdfast_node::message::{Cause, Protected};
 use holdfast_protection::ReleaseAt;
 
 const RELEASES: [ReleaseAt; 3] = [ReleaseAt::Replica, ReleaseAt::Source, ReleaseAt::Auto];
@@ -121,6 +121,27 @@ fn managers_begin_anew_while_a_runtime_is_given_up() {
         let places = [0, 1].map(|switch| world.serving_switch(switch)[0]);
         assert_eq!((world.send_to(0, places[0], 60), world.send_to(1, places[1], 60)), (60, 60));
     }
+}
+
+/// What a manager's new life says first is lost, and its frames are heard before what they say can be: its host is neither gone nor unfit to serve.
+#[test]
+fn the_first_word_of_a_managers_new_life_is_late() {
+    let mut world = World::of_two_switches(ReleaseAt::Replica);
+    assert_eq!((world.send_to(0, 0, 40), world.send_to(1, 1, 40)), (40, 40));
+    // Long after the coordinator's own beginning, which would be a reason to wait.
+    world.pass(400);
+    world.kill(0);
+    world.revive(0);
+    // The coordinator is on the last one.
+    world.first_lost = vec![(0, 2)];
+    world.pass(80);
+    assert!(world.coordinator().failovers().next().is_none(), "nobody has said that anybody has ended");
+    world.first_lost.clear();
+    world.pass(1500);
+    assert_eq!((world.serving_switch(0), world.serving_switch(1)), (vec![0], vec![1]));
+    let causes: Vec<Cause> = world.coordinator().failovers().map(|failover| failover.cause).collect();
+    assert_eq!(causes, [Cause::Exited; 2], "they ended with their host, as its new life says");
+    world.check_safe("it is back");
 }
 
 /// A runtime dies, and one of the hosts that serve does not hear of it for a moment: packets of its switch's flows could still leave there. Before it has said that they

@@ -3,7 +3,7 @@
 use holdfast_functions::Forward;
 use holdfast_nf::{Bound, Chain};
 use holdfast_node::address::{COORDINATOR, manager_of, switch_node};
-use holdfast_node::channel::FabricConfig;
+use holdfast_node::channel::{FabricConfig, Overheard};
 use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostConfig, HostsConfig, Record, SwitchPlace};
 use holdfast_node::hub::{Hub, HubOut};
 use holdfast_node::manager::{Manager, Wish};
@@ -49,6 +49,8 @@ pub(crate) struct World {
     pool: MemoryPool,
     /// From whom to whom nothing arrives.
     pub(crate) cut: Vec<(usize, usize)>,
+    /// From whom to whom the first message of a life does not arrive, and later ones do.
+    pub(crate) first_lost: Vec<(usize, usize)>,
     now: u64,
     release_at: ReleaseAt,
     switches: u16,
@@ -156,6 +158,7 @@ impl World {
             log: Vec::new(),
             pool: MemoryPool::new(4096),
             cut: Vec::new(),
+            first_lost: Vec::new(),
             now,
             release_at,
             switches,
@@ -291,8 +294,10 @@ impl World {
             // The index is the last byte of the NSH service path header.
             let is_handed = frame.bytes()[12..14] == ETHERTYPE_NSH.to_be_bytes() && frame.bytes()[21] == index::TO_REPLICA;
             self.handed[at] += usize::from(is_handed);
+            let is_first = Overheard::read(frame.bytes()).is_some_and(|messages| messages.sequence == 1);
             for to in (0..HOSTS).filter(|to| *to != at) {
-                if self.cut.contains(&(at, to)) || self.hosts[to].is_stopped {
+                let is_lost = self.cut.contains(&(at, to)) || is_first && self.first_lost.contains(&(at, to));
+                if is_lost || self.hosts[to].is_stopped {
                     continue;
                 }
                 let mut copy = self.pool.take().expect("the pool is large enough");
