@@ -216,7 +216,7 @@ pub struct Process {
     /// Packets handled since its start.
     pub packets: u64,
     /// Of a runtime: for how much of the time before its last report it had packets or messages to handle, in 1/1000.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_permille: Option<u16>,
     /// Its own drops by reason.
     #[serde(default)]

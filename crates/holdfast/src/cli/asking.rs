@@ -217,15 +217,15 @@ mod tests {
     fn status_is_a_table_with_what_happened_below() {
         let status: Status = serde_json::from_str(
             r#"{"version":1,"protected":"re-synchronising","processes":[{"role":"runtime","id":16,"incarnation":2,"pid":7,"host":"h","cluster":"gold",
-                "state":"running","flows":3,"packets":12345,"drops":{"no_flow":1,"fenced":2}}],"drops":{"no_flow":1},"rules":{"version":3,"count":2,"in_force":false},
+                "state":"running","flows":3,"packets":12345,"busy_permille":77,"drops":{"no_flow":1,"fenced":2}}],"drops":{"no_flow":1},"rules":{"version":3,"count":2,"in_force":false},
                 "failovers":[{"runtime":16,"incarnation":1,"cause":"killed by signal 9","detected_at_ns":5,"detection_us":90,"flows":3,
                 "recovered":2,"lost":1}]}"#,
         )
         .unwrap();
         let expected = "protected: re-synchronising\n\
                         rules: version 3, 2 rules, not in force everywhere yet\n\n\
-                        role     id  incarnation  pid  host  cluster  state    flows  packets  dropped\n\
-                        runtime  16            2    7  h     gold     running      3    12345        3\n\n\
+                        role     id  incarnation  pid  host  cluster  state    flows  packets  busy   dropped\n\
+                        runtime  16            2    7  h     gold     running      3    12345  7.7 %        3\n\n\
                         dropped for  packets\n\
                         no_flow            1\n\n\
                         failed  incarnation  cause               detection_us  recovered_us  flows  recovered  lost\n    \
@@ -256,8 +256,8 @@ mod tests {
         )
         .unwrap();
         let expected = "protected: yes\n\n\
-                        role     id  incarnation  pid  host  cluster  state  flows  packets  dropped\n\
-                        runtime  18            1    -  h     gold     spare      0        0        0\n";
+                        role     id  incarnation  pid  host  cluster  state  flows  packets  busy  dropped\n\
+                        runtime  18            1    -  h     gold     spare      0        0     -        0\n";
         assert_eq!(status_text(&status, Style::PLAIN), expected);
     }
 
