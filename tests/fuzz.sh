@@ -14,13 +14,10 @@ options=(--sanitizer none --target-dir "$out")
 
 mapfile -t targets < <([ $# -gt 0 ] && printf '%s\n' "$@" || cargo fuzz list)
 [ ${#targets[@]} -gt 0 ] || { echo "fuzz: there is no fuzzer" >&2; exit 1; }
-if [ $# -eq 0 ]; then
-  cargo fuzz build "${options[@]}"
-else
-  for target in "${targets[@]}"; do
-    cargo fuzz build "${options[@]}" "$target"
-  done
-fi
+# Without a name it builds all at once.
+for target in "${@-}"; do
+  cargo fuzz build "${options[@]}" ${target:+"$target"}
+done
 
 run() {
   local target=$1 corpus=$out/corpus/$1 artifacts=$out/artifacts/$1/ log=$out/$1.log binary

@@ -152,6 +152,13 @@ pub struct Member {
     pub host: u16,
 }
 
+impl MemberState {
+    /// It has flows, and is heard.
+    pub fn serves(self) -> bool {
+        matches!(self, MemberState::Running | MemberState::Leaving)
+    }
+}
+
 impl Member {
     /// Who it is.
     pub fn peer(&self) -> Peer {

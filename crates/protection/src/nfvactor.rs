@@ -253,7 +253,6 @@ impl NfvActor {
         }
         let link = self.links.find(from).ok_or(DropReason::Fenced)?;
         link.numbers.handle_saved(commit)?;
-        link.has_answered = true;
         while link.under_way.front().is_some_and(|sent| reached(commit, sent.number)) {
             link.under_way.pop_front();
         }
@@ -274,7 +273,6 @@ impl NfvActor {
     ) -> Result<(), DropReason> {
         let link = self.links.find(from).ok_or(DropReason::Fenced)?;
         link.numbers.handle_refused(commit)?;
-        link.has_answered = true;
         let mut kept = VecDeque::with_capacity(link.latch.len());
         for latched in link.latch.drain(..) {
             if latched.commit == commit {

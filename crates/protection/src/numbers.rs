@@ -65,6 +65,12 @@ impl Sent {
         self.last.checked_add(1).unwrap_or(1)
     }
 
+    /// The holder has seen to something, so it knows who sends. One that has just started may not: its first view may come later than the one here that names it.
+    /// Messages wait for that; packets handed over would not.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.saved != 0
+    }
+
     fn is_late(&self, number: u32) -> bool {
         number == self.saved || !reached(number, self.saved)
     }

@@ -3,7 +3,7 @@
 use super::Manager;
 use crate::control::{Call, VERSION};
 use crate::moves::Progress;
-use holdfast_node::message::{MemberState, Order, Refusal};
+use holdfast_node::message::{Order, Refusal};
 use serde_json::{Value, json};
 
 /// What becomes of a client's request.
@@ -62,8 +62,7 @@ impl Manager {
                     return Change::Known(refused("nobody has drained that runtime"));
                 };
                 // What is said of members comes on its own: who is told that it is over finds it so.
-                let serves = |state| matches!(state, MemberState::Running | MemberState::Leaving);
-                let is_there = manager.status().any(|one| one.member.peer() == drain.peer && serves(one.member.state));
+                let is_there = manager.status().any(|one| one.member.peer() == drain.peer && one.member.state.serves());
                 let progress = Progress {
                     version: VERSION,
                     runtime: *runtime,

@@ -202,8 +202,7 @@ impl Manager {
                     false => report.flows,
                 },
                 packets: report.packets,
-                busy_permille: matches!(member.state, MemberState::Running | MemberState::Leaving)
-                    .then_some(report.busy_permille),
+                busy_permille: member.state.serves().then_some(report.busy_permille),
                 drops: named(&drops),
             });
         }

@@ -170,7 +170,7 @@ impl Memory {
 
     /// Those who have flows.
     pub(super) fn serving(&self) -> impl Iterator<Item = Peer> + '_ {
-        let serves = |place: &&Place| matches!(place.member.state, MemberState::Running | MemberState::Leaving);
+        let serves = |place: &&Place| place.member.state.serves();
         self.places.iter().filter(serves).map(|place| place.member.peer())
     }
 
@@ -377,7 +377,7 @@ impl Memory {
         }
         let Some(place) = self.place(peer) else { return };
         let Member { cluster, host, .. } = place.member;
-        let was_running = matches!(place.member.state, MemberState::Running | MemberState::Leaving);
+        let was_running = place.member.state.serves();
         place.member.state = MemberState::Failed;
         place.orders = Ordered::default();
         // A process that lives for a while is started again at once; one that keeps dying is given time.
@@ -385,7 +385,7 @@ impl Memory {
         place.failures = if lived > 10 * SECOND { 0 } else { place.failures + 1 };
         let pause = if place.failures <= 2 { 0 } else { SHORTEST_PAUSE << (place.failures - 3).min(DOUBLINGS) };
         place.start_at = if place.is_drained { None } else { Some(at + pause) };
-        let serves = |place: &Place| matches!(place.member.state, MemberState::Running | MemberState::Leaving);
+        let serves = |place: &Place| place.member.state.serves();
         if !self.places.iter().any(|place| place.member.cluster == cluster && serves(place)) {
             // Patience is for who can be done without.
             let of_cluster = self.places.iter_mut().filter(|place| place.member.cluster == cluster);

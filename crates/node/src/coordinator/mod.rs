@@ -397,7 +397,7 @@ impl Coordinator {
         // Also those that are leaving: what they have still is theirs.
         let serving = || {
             let heard = self.memory.places.iter().zip(&self.hearings);
-            let serves = |state: MemberState| matches!(state, MemberState::Running | MemberState::Leaving);
+            let serves = |state: MemberState| state.serves();
             let is_meant = move |place: &Place| serves(place.member.state) && promising(place.member.cluster);
             heard.filter(move |(place, _)| is_meant(place)).map(|(_, hearing)| hearing)
         };
@@ -561,9 +561,7 @@ impl Coordinator {
     /// link to this coordinator. The others may need a moment longer. Who is only starting has not been silent.
     fn end_silence(&mut self, at: usize, now: u64) {
         let cluster = self.memory.places[at].member.cluster;
-        let serves = |place: &Place| {
-            place.member.cluster == cluster && matches!(place.member.state, MemberState::Running | MemberState::Leaving)
-        };
+        let serves = |place: &Place| place.member.cluster == cluster && place.member.state.serves();
         let of_his = self.memory.places.iter().map(serves);
         let newest = self.hearings.iter().zip(of_his).filter(|(_, serves)| *serves).map(|(hearing, _)| hearing.last_heard);
         if newest.max().is_some_and(|newest| now.saturating_sub(newest) > self.config.hang_timeout / 2) {
@@ -728,7 +726,7 @@ impl Coordinator {
         let (host, timeout) = (self.memory.places[at].member.host, self.config.hang_timeout);
         let is_silent = |(other, (place, hearing)): (usize, (&Place, &Hearing))| {
             let is_meant = other != at && place.member.host == host && hearing.suspected.is_none();
-            let serves = matches!(place.member.state, MemberState::Running | MemberState::Leaving);
+            let serves = place.member.state.serves();
             is_meant && serves && (timeout / 2..=timeout).contains(&now.saturating_sub(hearing.last_heard))
         };
         self.is_joined() && self.memory.places.iter().zip(&self.hearings).enumerate().any(is_silent)

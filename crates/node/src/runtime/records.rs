@@ -141,7 +141,7 @@ impl Runtime {
                 let own = members.iter().find(|member| member.peer() == me);
                 let is_leaving = own.is_some_and(|own| own.state == MemberState::Leaving);
                 let is_here = |member: &&Member| own.is_some_and(|own| own.host == member.host);
-                let serves = |member: &&Member| matches!(member.state, MemberState::Running | MemberState::Leaving);
+                let serves = |member: &&Member| member.state.serves();
                 let is_alone = !members.iter().filter(serves).any(|member| !is_here(&member));
                 let is_asked_later = |dead: Peer| {
                     let lived_here = members.iter().filter(is_here).any(|member| member.node == dead.node);
@@ -150,11 +150,7 @@ impl Runtime {
                 self.migrations.arrivals.give_back(is_asked_later, &mut self.lanes, &mut self.recoveries);
                 self.members.clear();
                 let others = members.iter().filter(|member| member.node != me.node);
-                self.members.extend(
-                    others
-                        .filter(|member| matches!(member.state, MemberState::Running | MemberState::Leaving))
-                        .map(|member| member.peer()),
-                );
+                self.members.extend(others.filter(|member| member.state.serves()).map(|member| member.peer()));
                 self.member_at.renew(self.members.iter().map(|peer| peer.node));
                 for peer in &self.members {
                     self.fabric.set_peer(*peer);

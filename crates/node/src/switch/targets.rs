@@ -21,7 +21,7 @@ pub(super) struct Target {
 impl Target {
     /// It has flows, and gets packets of them.
     pub(super) fn serves(&self) -> bool {
-        matches!(self.state, MemberState::Running | MemberState::Leaving)
+        self.state.serves()
     }
 
     /// Who has the lowest gets the next flow; who has none gets none at all.

@@ -31,9 +31,6 @@ pub(super) struct UnderWay {
 pub(super) struct Link {
     pub(super) peer: Peer,
     pub(super) numbers: Sent,
-    /// It has answered something, so it knows who sends. One that has just started may not: its first view may come later than ours that names it. Messages wait for
-    /// that, packets handed over would not.
-    pub(super) has_answered: bool,
     /// Commits up to here belong to a re-synchronisation that is not saved yet.
     pub(super) resync_mark: Option<u32>,
     /// What was handed over up to this commit has left.
@@ -50,7 +47,6 @@ impl Link {
         Link {
             peer,
             numbers,
-            has_answered: false,
             resync_mark: None,
             passed: 0,
             marked: None,

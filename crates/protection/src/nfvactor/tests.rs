@@ -9,6 +9,8 @@ const A: Peer = Peer { node: 16, incarnation: 1 };
 const B: Peer = Peer { node: 17, incarnation: 2 };
 const C: Peer = Peer { node: 18, incarnation: 3 };
 const SECOND: u64 = 1_000_000_000;
+/// What a holder has seen to that has answered, and none of the records that a test sends: the one before the first, as when counts have wrapped.
+const BEFORE_ALL: u32 = u32::MAX;
 
 fn key(flow: u16) -> FlowKey {
     FlowKey { source_port: flow, destination_port: 80, protocol: 17, ..FlowKey::default() }
@@ -463,7 +465,7 @@ fn a_change_of_the_way_keeps_the_order() {
     let mut b = Node::with(ReleaseAt::Auto, B, 8, &[A], Detour::Longer);
     a.protection.fickle = Some(u64::MAX / 2);
     a.protection.links[0].choice.way = Way::HandOver;
-    a.protection.links[0].has_answered = true;
+    a.protection.links[0].numbers.saved = BEFORE_ALL;
     a.protection.links[0].reconsider(a.now, None, &mut Outbox::default());
     let states = |a: &mut Node| a.turn().into_iter().filter(|sent| sent.1 != kind::CHECK).collect::<Vec<Sent>>();
 
@@ -514,7 +516,7 @@ fn a_change_of_the_way_keeps_the_order() {
 /// left. C may have no room.
 fn behind_a_leaving_holder(is_full: bool) -> Node {
     let mut a = Node::with(ReleaseAt::Replica, A, 8, &[B], Detour::None);
-    a.protection.links[0].has_answered = true;
+    a.protection.links[0].numbers.saved = BEFORE_ALL;
     let mut c = Node::new(C, 1, &[A]);
     if is_full {
         c.open(2, 1);
@@ -559,7 +561,7 @@ fn what_was_refused_behind_a_leaving_holder_never_leaves() {
 #[test]
 fn what_had_no_holder_is_not_overtaken_by_what_has_one() {
     let mut a = Node::with(ReleaseAt::Replica, A, 8, &[B], Detour::None);
-    a.protection.links[0].has_answered = true;
+    a.protection.links[0].numbers.saved = BEFORE_ALL;
     let mut c = Node::new(C, 8, &[A]);
     a.packet(1);
     a.turn();

@@ -131,7 +131,7 @@ impl Link {
 
     /// A packet whose state has been sent waits for it.
     pub(super) fn hold(&mut self, mut latched: Latched, out: &mut Outbox) {
-        latched.is_for_holder = self.choice.way == Way::HandOver && self.has_answered;
+        latched.is_for_holder = self.choice.way == Way::HandOver && self.numbers.has_answered();
         if latched.is_for_holder && self.latch.is_empty() {
             self.hand_over(latched, out);
         } else if self.latch.len() == HELD_LIMIT {
