@@ -5,7 +5,8 @@
 //! it expects and a bitmap of what it has beyond; it also says for how many frames it has room. The sender repeats a frame when later ones
 //! have arrived without it, and when nothing was heard for ten round trips. Both sides are known by node and incarnation: a frame from or for an
 //! earlier life is refused, and a peer's new life starts a new sequence. Whoever does not know yet who lives at a node asks with an empty frame,
-//! and sends records when it has been told: a frame that says for nobody's life in particular would, if it is late, be taken by the next.
+//! and sends records when it has been told: a frame that says for nobody's life in particular would, if it is late, be taken by the next. Whoever speaks to
+//! an earlier life is told the same.
 //!
 //! A record that does not fit into a frame travels in parts, one to a frame, and is put together before it is delivered: a channel keeps the order.
 //!
@@ -33,7 +34,7 @@ use crate::address::NodeId;
 use core::num::NonZeroU64;
 use format::{
     Answer, Destination, ETHERNET_LEN, FIRST_PART, HEADER_LEN, Header, LAST_PART, MAGIC, ONLY_ACKNOWLEDGES, PART,
-    PART_HEADER_LEN, RECORD_HEADER_LEN, SEALED, VERSION, are_records, gather, refresh, write,
+    PART_HEADER_LEN, RECORD_HEADER_LEN, SEALED, VERSION, after, are_records, gather, refresh, write,
 };
 use holdfast_protection::{NodeIndex, Peer};
 use holdfast_wire::DropReason;
@@ -348,8 +349,13 @@ impl Fabric {
             return self.ask(Destination { node: from.node, incarnation: from.incarnation, life });
         }
         if incarnation != me.incarnation || own_life != self.sender.life() {
+            if !after(incarnation, me.incarnation) {
+                // It would go on to speak to the life before until this one, which may be waiting for long to try again, is heard.
+                self.ask(Destination { node: from.node, incarnation: from.incarnation, life })?;
+            }
             return Err(DropReason::StaleEpoch);
         }
+        let is_new = self.of(from.node).is_none_or(|channel| channel.peer != from);
         self.set_peer(from);
         let Some(at) = self.position(from.node) else { return Err(DropReason::UnknownNode) };
         let Fabric { channels, spare, inbox, sender, .. } = self;
@@ -360,6 +366,8 @@ impl Fabric {
         if let Some(seal) = &sender.seal {
             channel.set_life(life, header.counter.get(), seal);
         }
+        // It may not know who lives here.
+        channel.acknowledge |= is_new;
         let (acknowledgement, selective) = (header.acknowledgement.get(), header.selective.get());
         let answer = Answer { acknowledgement, selective, credit: header.credit.get() };
         channel.handle_answer(answer, header.counter.get(), now, spare);

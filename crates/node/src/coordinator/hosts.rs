@@ -286,6 +286,7 @@ impl Coordinator {
                 (known.heard_at, known.alone_since) = (known.heard_at.map(|_| now), known.alone_since.map(|_| now));
             }
             self.hearings.iter_mut().for_each(|hearing| hearing.last_heard = now);
+            self.quorum_at = now;
         }
         // One that does not hear the others is no use either: its link is cut in one direction.
         let is_late = |at: Option<u64>| at.is_some_and(|at| now.saturating_sub(at) > patience);
@@ -331,9 +332,9 @@ impl Coordinator {
         }
     }
 
-    /// Whoever is to serve is given time to begin; and in a new life of this coordinator, every host to be heard.
+    /// Whoever is to serve is given time to begin; and in a new life of this coordinator, every host to be heard. As long as it is cut off nobody has that time.
     fn is_soon_after(&self, since: u64, now: u64) -> bool {
-        now.saturating_sub(since) <= 3 * self.config.hosts.patience
+        now.saturating_sub(since.max(self.quorum_at)) <= 3 * self.config.hosts.patience
     }
 
     /// Nothing is heard of a host, although it has had the time to say something.

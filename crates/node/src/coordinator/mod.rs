@@ -155,6 +155,8 @@ pub struct Coordinator {
     own_host: u16,
     /// See [`Coordinator::has_quorum`].
     had_quorum: bool,
+    /// Since when, in this life.
+    quorum_at: u64,
     /// Of several hosts: the box has been ready. A host that serves later does so whoever is missing.
     was_ready: bool,
     began_at: u64,
@@ -287,6 +289,7 @@ impl Coordinator {
             hosts: vec![Known::default(); config.hosts.hosts.len()],
             own_host: 0,
             had_quorum: false,
+            quorum_at: now,
             began_at: now,
             given_at: vec![now; config.hosts.switches.len()],
             refreshed_at: now,

@@ -26,6 +26,35 @@ fn one_that_does_both() -> World {
     world
 }
 
+/// A coordinator begins while nothing that it says arrives; when its link is mended, it is heard by the host that serves a moment later than by the other one. How
+/// long it had heard nothing of that host says nothing about it.
+#[test]
+fn who_leads_begins_cut_off() {
+    let mut world = World::of_equals(2);
+    let serving = world.serving();
+    assert_eq!(world.send(serving[0], 40), 40);
+    world.end_coordinator(2);
+    world.cut = vec![(2, 0), (2, 1)];
+    world.elect(2);
+    world.pass(1500);
+    world.cut = vec![(2, serving[0]), (serving[0], 2)];
+    let connected = |world: &World| world.hosts[2].hub.manager.is_connected();
+    for _ in 0..200 {
+        if connected(&world) {
+            break;
+        }
+        world.pass(10);
+    }
+    assert!(connected(&world), "to the other one");
+    world.pass(60);
+    world.cut.clear();
+    world.pass(1500);
+    assert_eq!(world.serving(), serving);
+    assert!(world.coordinator().failovers().next().is_none());
+    assert_eq!(world.send(serving[0], 40), 40);
+    world.check_safe("the link is mended");
+}
+
 /// The host that serves and leads dies, comes back, and the next one that leads dies too: each time another goes on from the log, gives the dead host up,
 /// and every flow goes on. New flows are let in, and the survivors of both are safe from the next.
 #[test]

@@ -29,6 +29,39 @@ fn a_peer_that_starts_again_gets_nothing_of_what_its_old_life_was_sent() {
     }
 }
 
+/// All that a new life has asked was lost, and it waits ever longer before it asks again. Who speaks to the life before finds it at once; who speaks to a later
+/// one is not answered by the dead.
+#[test]
+fn who_speaks_to_a_life_before_is_told() {
+    for ring in both() {
+        let config = FabricConfig::default();
+        let (mut a, mut b) = pair(config, ring.as_ref());
+        a.send(B.node, 40, b"first").unwrap();
+        settle(&mut a, &mut b, 1);
+        let second = Peer { incarnation: 2, ..B };
+        let mut again = endpoint(second, config, ring.as_ref());
+        again.send(A.node, 40, b"hello").unwrap();
+        let mut now = 2;
+        for _ in 0..10 {
+            assert!(!frames(&mut again, now).is_empty(), "it asks, in vain");
+            now = again.poll_timeout().unwrap();
+        }
+        now -= 500 * MILLISECOND;
+        a.send(B.node, 40, b"for the first life").unwrap();
+        for frame in frames(&mut a, now) {
+            assert_eq!(again.handle_frame(&frame, now), Err(DropReason::StaleEpoch));
+        }
+        settle(&mut again, &mut a, now);
+        assert_eq!((a.peer(B.node), drain(&mut a)), (Some(second), vec![b"hello".to_vec()]));
+        assert!(drain(&mut again).is_empty());
+        a.send(B.node, 40, b"for the second life").unwrap();
+        for frame in frames(&mut a, now) {
+            assert_eq!(b.handle_frame(&frame, now), Err(DropReason::StaleEpoch));
+        }
+        assert!(frames(&mut b, now).is_empty());
+    }
+}
+
 /// Who does not know yet who lives at a node asks, and the first of many frames is delayed until another life is there: the other life takes nothing
 /// of it, and misses nothing of what is meant for it.
 #[test]
