@@ -258,9 +258,14 @@ impl Coordinator {
         host.heard_at.is_some_and(|at| self.last_turn.saturating_sub(at) <= self.config.hosts.patience / 2)
     }
 
-    /// A host is silent that was there: it may be about to be given up, with its runtimes.
-    pub(super) fn is_anybody_silent(&self) -> bool {
-        self.is_joined() && self.hosts.iter().any(|host| host.is_known && !self.is_fresh(host))
+    /// A host is there, is heard, and hears more than half of all.
+    fn is_well(&self, host: &Known) -> bool {
+        host.is_known && self.is_fresh(host) && host.alone_since.is_none()
+    }
+
+    /// A host that was there is silent or hears nobody: it may be about to be given up, with its runtimes.
+    pub(super) fn is_anybody_unwell(&self) -> bool {
+        self.is_joined() && self.hosts.iter().any(|host| host.is_known && !self.is_well(host))
     }
 
     /// A bit for each of these hosts.
@@ -429,9 +434,9 @@ impl Coordinator {
     /// Whether flows would survive the death of any one host, as far as the hosts themselves go.
     pub fn survives_host(&self) -> bool {
         let count = self.hosts.len() as u16;
-        let known = self.hosts_that(|host| host.is_known);
+        let well = self.hosts_that(|host| self.is_well(host));
         let survives = |dead: u16| {
-            let rest = known & !(1 << dead);
+            let rest = well & !(1 << dead);
             let has = |is_meant: fn(&HostConfig) -> bool| {
                 self.config.hosts.hosts.iter().zip(0..).any(|(host, number)| rest & 1 << number != 0 && is_meant(host))
             };
@@ -443,6 +448,6 @@ impl Coordinator {
             };
             is_enough && (0..self.config.clusters.len() as u16).all(serve)
         };
-        self.is_joined() && (0..count).filter(|host| known & 1 << host != 0).all(survives)
+        self.is_joined() && (0..count).filter(|host| well & 1 << host != 0).all(survives)
     }
 }

@@ -417,7 +417,7 @@ impl Coordinator {
                 && self.last_turn.saturating_sub(hearing.last_heard) <= self.config.hang_timeout / 2
         };
         let is_recovering = self.failovers().any(|failover| failover.recovered_at.is_none());
-        if is_recovering || self.is_waiting_for_manager() || self.is_anybody_silent() || !serving().all(settled) {
+        if is_recovering || self.is_waiting_for_manager() || self.is_anybody_unwell() || !serving().all(settled) {
             Protected::Resynchronising
         } else {
             Protected::Yes

@@ -84,6 +84,22 @@ fn the_host_that_serves_is_cut_off() {
     }
 }
 
+/// A host that hears nobody is about to be given up, although it is heard: nothing is safe as long as it says so, and all is well when it hears again.
+#[test]
+fn nothing_is_safe_while_a_host_is_alone() {
+    let mut world = World::new();
+    assert_eq!(world.send(0, 40), 40);
+    world.cut = vec![(0, 1), (2, 1)];
+    world.pass(180);
+    assert!(!world.hosts[1].hub.manager.is_connected());
+    assert_eq!(world.coordinator().protected(), Protected::Resynchronising);
+    assert!(!world.coordinator().survives_host());
+    world.cut.clear();
+    world.pass(100);
+    assert!(world.coordinator().failovers().next().is_none());
+    world.check_safe("it hears again");
+}
+
 /// Replicas lie on the other host; when there is none they lie beside their flows, and move as soon as there is one again.
 #[test]
 fn replicas_lie_on_the_other_host() {
