@@ -508,6 +508,10 @@ impl<F: FnMut(&[u8]) -> bool> Out<'_, F> {
 
     fn repeat(&mut self, channel: &mut Channel) -> bool {
         let timeout = channel.timeout(&self.sender.config);
+        channel.is_disturbed = channel.is_disturbed && channel.flight.iter().any(Sent::is_disturbed);
+        if !channel.is_disturbed && channel.flight.front().is_none_or(|oldest| self.now < oldest.at.saturating_add(timeout)) {
+            return true;
+        }
         let (mut timed_out, mut is_first) = (false, true);
         let mut budget = channel.budget();
         for at in 0..channel.flight.len() {
@@ -538,6 +542,7 @@ impl<F: FnMut(&[u8]) -> bool> Out<'_, F> {
             timed_out |= !is_for_gap;
             sent.at = self.now;
             sent.tries += 1;
+            channel.is_disturbed = true;
             (sent.missed, sent.is_due) = (is_for_gap, false);
             channel.acknowledge = false;
             budget -= 1;

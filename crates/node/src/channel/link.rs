@@ -34,6 +34,13 @@ pub(super) struct Sent {
     pub(super) arrived: bool,
 }
 
+impl Sent {
+    /// It is not just waited for since it was sent.
+    pub(super) fn is_disturbed(&self) -> bool {
+        self.tries > 1 || self.is_due || self.arrived
+    }
+}
+
 /// What the endpoint notes of a channel. It stays when the peer begins a new life.
 #[derive(Default, Clone, Copy)]
 pub(super) struct Place {
@@ -56,6 +63,8 @@ pub(super) struct Channel {
     replays: Option<Box<Replays>>,
     pub(super) next_sequence: u32,
     pub(super) flight: VecDeque<Sent>,
+    /// Not all that is in flight was sent once, in order, and is waited for: only then it must be looked through.
+    pub(super) is_disturbed: bool,
     pub(super) queue: Vec<u8>,
     pub(super) queued_from: usize,
     pub(super) expected: u32,
@@ -88,6 +97,7 @@ impl Channel {
             replays: None,
             next_sequence: 1,
             flight: VecDeque::new(),
+            is_disturbed: false,
             queue: Vec::new(),
             queued_from: 0,
             expected: 1,
@@ -296,9 +306,12 @@ impl Channel {
                 self.backoff = 0;
             }
             // Frames beyond the old limit were refused for want of room, if they came: now they are not.
-            for sent in &mut self.flight {
-                if !sent.arrived && !after(self.limit, sent.sequence) && after(limit, sent.sequence) {
-                    sent.is_due = true;
+            if self.flight.back().is_some_and(|last| !after(self.limit, last.sequence)) {
+                self.is_disturbed = true;
+                for sent in &mut self.flight {
+                    if !sent.arrived && !after(self.limit, sent.sequence) && after(limit, sent.sequence) {
+                        sent.is_due = true;
+                    }
                 }
             }
             self.limit = limit;
@@ -312,6 +325,7 @@ impl Channel {
         if selective == 0 {
             return;
         }
+        self.is_disturbed = true;
         for sent in &mut self.flight {
             let distance = sent.sequence.wrapping_sub(acknowledgement).wrapping_sub(1);
             if distance < 64 && selective & 1 << distance != 0 && !sent.arrived {
@@ -391,6 +405,9 @@ impl Channel {
         let timeout = self.timeout(config);
         if self.must_try() {
             return Some(self.asked.map_or(0, |at| at.saturating_add(timeout)));
+        }
+        if !self.is_disturbed {
+            return self.flight.front().map(|oldest| oldest.at.saturating_add(timeout));
         }
         let mut soonest = None::<u64>;
         let mut budget = self.budget();
