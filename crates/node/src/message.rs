@@ -65,6 +65,9 @@ pub const WHEN_SWEPT: u32 = u32::MAX - 1;
 /// In [`Claim::chain`]: the flow was to come here, and never did. Whoever had it before may claim it.
 pub const RENOUNCED: u32 = 1 << 31;
 
+/// In [`Claim::chain`] of a flow that is about to come: copies of it as it was with earlier owners are to stay. Who has one cannot have the flow yet.
+pub const NEEDS_EARLIER: u32 = 1 << 30;
+
 /// A replica asks for its flow's route.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]

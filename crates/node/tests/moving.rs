@@ -3,17 +3,22 @@
 use holdfast_nf::{Bound, Chain, ConfigError, Context, NetworkFunction, Open, Verdict};
 use holdfast_node::address::{COORDINATOR, SWITCH, mac_of, mac_of_life, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::message::{Claim, Control, Member, MemberState, RENOUNCED, RouteInfo, WHEN_SWEPT, kind, numbered};
+use holdfast_node::message::MemberState::{Failed, Running};
+use holdfast_node::message::{
+    Claim, Control, Member, MemberState, NEEDS_EARLIER, RENOUNCED, RouteInfo, WHEN_SWEPT, kind, numbered,
+};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::flows::role;
 use holdfast_protection::{NfvActor, Peer, ReleaseAt};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{MemoryPool, Packet, PacketPool};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// The one that gets a flow, and the one that sends it.
 const TARGET: Peer = Peer { node: 16, incarnation: 1 };
 const SOURCE: Peer = Peer { node: 17, incarnation: 2 };
+/// On the source's host.
+const OTHER: Peer = Peer { node: 18, incarnation: 3 };
 const SECOND: u64 = 1_000_000_000;
 /// Under which the flow began.
 const EPOCH: u32 = 5;
@@ -50,12 +55,13 @@ impl NetworkFunction for Counter {
     }
 }
 
-/// Both, and what speaks for the switch and the coordinator. The source has been asked to move its flow, and the switch to lead the route to the target.
+/// Both, and what speaks for the switch, the coordinator and another runtime. The source has a flow.
 struct Host {
     target: Runtime,
     source: Option<Runtime>,
     switch: Fabric,
     coordinator: Fabric,
+    other: Fabric,
     pool: MemoryPool,
     now: u64,
     /// What the source sends to the target stays in between.
@@ -67,7 +73,7 @@ struct Host {
 
 impl Host {
     /// The target has a replica of the flow, or leaves already when it begins.
-    fn moving(has_replica: bool) -> Host {
+    fn new(has_replica: bool) -> Host {
         let runtime = |me: Peer| {
             let config = RuntimeConfig { me, flows: 8, seed: 1, report_interval: SECOND, fabric: FabricConfig::default() };
             let chain = Chain::new(vec![Box::new(Bound::<Counter>::new(()).expect("nothing to refuse"))]);
@@ -80,6 +86,7 @@ impl Host {
             source: Some(runtime(SOURCE)),
             switch: fabric(SWITCH),
             coordinator: fabric(COORDINATOR),
+            other: Fabric::new(OTHER, FabricConfig::default()),
             pool: MemoryPool::new(64),
             now: SECOND,
             is_cut: false,
@@ -90,6 +97,12 @@ impl Host {
         host.show(1, target, MemberState::Running);
         let frame = host.first_packet();
         host.carry(vec![(SOURCE, frame)]);
+        host
+    }
+
+    /// The same, and the source has been asked to move the flow, and the switch to lead the route to the target.
+    fn moving(has_replica: bool) -> Host {
+        let mut host = Host::new(has_replica);
         let order = Control::Migrate {
             request: 1,
             targets: vec![(TARGET.node, TARGET.incarnation)],
@@ -107,8 +120,13 @@ impl Host {
     }
 
     fn show(&mut self, version: u64, target: MemberState, source: MemberState) {
-        let member = |Peer { node, incarnation }, state| Member { node, incarnation, state, cluster: 0, host: 0 };
-        let view = Control::View { version, members: vec![member(TARGET, target), member(SOURCE, source)] };
+        self.show_all(version, &[(TARGET, target, 0), (SOURCE, source, 0)]);
+    }
+
+    /// With the host of each.
+    fn show_all(&mut self, version: u64, members: &[(Peer, MemberState, u16)]) {
+        let member = |&(Peer { node, incarnation }, state, host)| Member { node, incarnation, state, cluster: 0, host };
+        let view = Control::View { version, members: members.iter().map(member).collect() };
         for peer in [TARGET, SOURCE] {
             self.coordinator.set_peer(peer);
             self.coordinator.send_control(peer.node, &view);
@@ -186,7 +204,7 @@ impl Host {
             self.now += 1000;
             let now = self.now;
             let mut sent = Vec::new();
-            for fabric in [&mut self.switch, &mut self.coordinator] {
+            for fabric in [&mut self.switch, &mut self.coordinator, &mut self.other] {
                 fabric.poll_transmit(now, |frame| {
                     sent.push(frame.to_vec());
                     true
@@ -222,6 +240,7 @@ impl Host {
                 // Frames for others are refused.
                 let _ = self.switch.handle_frame(&frame, now);
                 let _ = self.coordinator.handle_frame(&frame, now);
+                let _ = self.other.handle_frame(&frame, now);
             }
         }
     }
@@ -368,6 +387,36 @@ fn a_flow_that_does_not_arrive_ends_the_telling() {
     host.show(2, MemberState::Running, MemberState::Failed);
     host.recover();
     assert_eq!((host.role(), host.told()), (Some(role::CLAIMING), (0, true)));
+}
+
+/// A flow has moved from the source to another runtime of its host, and from there it is to come to the target, which has a copy of it as it was before. The flow is welcome
+/// if that has been replaced. If it has not, it stays, and is there when the host dies.
+#[test]
+fn a_copy_that_is_needed_is_not_given_up_for_a_flow_that_is_to_come() {
+    let prepared = |needs_earlier: u32| {
+        let mut host = Host::new(true);
+        host.show_all(2, &[(TARGET, Running, 0), (SOURCE, Running, 1), (OTHER, Running, 1)]);
+        let flows = host.target.flows(0).expect("a lane");
+        let (_, header) = flows.iter().next().expect("a copy");
+        let (key, reply) = (header.key.into(), header.reply.into());
+        let claim = Claim { key, reply, epoch: (EPOCH + 1).into(), chain: needs_earlier.into() };
+        let body = [7u32.to_be_bytes().as_slice(), &flows.layout().to_be_bytes(), claim.as_bytes()].concat();
+        host.other.set_peer(TARGET);
+        host.other.send(TARGET.node, kind::PREPARE, &body).expect("there is room");
+        host.carry(Vec::new());
+        let answer = host.other.inbox.records().find(|(record, _)| record.kind == kind::PREPARED);
+        let welcome = answer.map(|(_, body)| body[7]);
+        (host, welcome)
+    };
+    let (host, welcome) = prepared(0);
+    assert_eq!((welcome, host.role()), (Some(1), Some(role::ARRIVING)));
+    let (mut host, welcome) = prepared(NEEDS_EARLIER);
+    assert_eq!((welcome, host.role()), (Some(0), Some(role::REPLICA)));
+    host.source = None;
+    host.show_all(3, &[(TARGET, Running, 0), (SOURCE, Failed, 1), (OTHER, Failed, 1)]);
+    host.recover();
+    let (_, is_given_back) = host.claim().expect("the copy is claimed");
+    assert!(!is_given_back);
 }
 
 /// The route that is claimed leads to another one that is dead, and whose flows are claimed too: the coordinator hears once that nothing else is open, and that

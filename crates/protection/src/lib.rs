@@ -191,6 +191,12 @@ pub trait Protection: Send {
         let _ = (from, commit);
     }
 
+    /// No copy of this flow that lasts has been saved yet: what others have of it as it was with earlier owners is to stay.
+    fn needs_earlier(&self, slot: Slot) -> bool {
+        let _ = slot;
+        false
+    }
+
     /// The flow is served by `to` now, under the epoch in its header; here it had `old_epoch`. True if it stays here as a replica.
     fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: u32, out: &mut Outbox) -> bool {
         let _ = (flows, slot, to, old_epoch, out);

@@ -559,6 +559,10 @@ impl Protection for NfvActor {
         self.end_copies(slot, Peer { node: header.peer, incarnation: header.peer_incarnation }, header.epoch, header.key);
     }
 
+    fn needs_earlier(&self, slot: Slot) -> bool {
+        self.parting.needs_earlier(slot)
+    }
+
     fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: u32, _out: &mut Outbox) -> bool {
         let header = *flows.header(slot);
         let old = Peer { node: header.peer, incarnation: header.peer_incarnation };

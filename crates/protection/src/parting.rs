@@ -7,7 +7,7 @@
 //! this runtime has not heard yet whether it is leaving: the copy there is replaced in the same way.
 //!
 //! A flow that goes to a runtime of the same host leaves a copy that would die with its new owner: the copies elsewhere are *kept* as long as that one,
-//! which goes when the new owner has a copy elsewhere.
+//! which goes when the new owner has a copy elsewhere. Until then the flow *needs* them, and goes on to nobody who would give one of them up for it.
 
 use crate::flows::{ActorHeader, role};
 use crate::links::{Holder, Links};
@@ -102,6 +102,11 @@ impl Parting {
             let replaced = Replaced { generation: header.generation, epoch: header.epoch, key: header.key };
             self.replaced.insert((slot, holder), replaced);
         }
+    }
+
+    /// What others have of the flow as it was is to stay: another holder has not saved it yet.
+    pub(crate) fn needs_earlier(&self, slot: Slot) -> bool {
+        self.replaced.range((slot, Peer::default())..=(slot, LAST)).next().is_some()
     }
 
     /// The holder is to be told that a copy is of no use.

@@ -433,8 +433,11 @@ fn a_flow_that_moves_within_a_host_keeps_its_snapshot() {
     move_flow(&mut a, &mut b);
     talk(&mut [&mut a, &mut c], 1);
     assert_eq!(copy(&c), Some((1, 1)), "nobody else has one");
+    let slot = b.find(1).unwrap();
+    assert!(b.protection.needs_earlier(slot));
     b.packet(1);
     talk(&mut [&mut a, &mut b, &mut c], 2);
+    assert!(!b.protection.needs_earlier(slot));
     assert_eq!((copy(&a), copy(&b), copy(&c)), (None, Some((2, 2)), Some((2, 2))), "what A kept goes, and what is newer stays");
 }
 

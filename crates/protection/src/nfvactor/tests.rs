@@ -610,3 +610,27 @@ fn nothing_is_handed_to_who_has_not_answered() {
     b.turn().iter().for_each(|answer| a.take(B, answer).unwrap());
     assert_eq!((a.released(), a.out.handed.len(), a.protection.held()), (1, 1, 0));
 }
+
+/// A flow moves from A to B on the same host, whose copies are C's to hold: what C has of it is needed until C has saved what B has, and no longer.
+#[test]
+fn a_flow_that_moves_within_a_host_needs_its_earlier_copy() {
+    let (mut a, mut b, mut c) = (Node::new(A, 8, &[]), Node::new(B, 8, &[]), Node::new(C, 8, &[A, B]));
+    for (node, other) in [(&mut a, B), (&mut b, A)] {
+        node.protection.set_peers(&mut node.flows, &[C], &[other], &mut node.out);
+    }
+    a.packet(1);
+    talk(&mut [&mut a, &mut c]);
+    let slot = a.slot(1).unwrap();
+    assert!(!a.protection.needs_earlier(slot));
+    a.flows.header_mut(slot).epoch = 9;
+    let arrived = b.open(1, 9);
+    b.flows.overwrite(arrived, a.flows.block(slot)).unwrap();
+    assert!(a.protection.departed(&mut a.flows, slot, B, 2, &mut a.out));
+    b.protection.arrived(&mut b.flows, arrived, A);
+    let sent = b.turn();
+    assert!(b.protection.needs_earlier(arrived), "what B has is on its way");
+    sent.iter().filter(|sent| sent.0 == C).for_each(|sent| c.take(B, sent).unwrap());
+    talk(&mut [&mut a, &mut b, &mut c]);
+    assert!(!b.protection.needs_earlier(arrived) && agree(&b, &c, 1));
+    assert_eq!(a.released(), 1);
+}

@@ -4,7 +4,7 @@ use super::super::recovery::Recoveries;
 use super::super::{Lane, Shared, lane};
 use super::{BATCH, Parts};
 use crate::channel::Fabric;
-use crate::message::{Claim, kind};
+use crate::message::{Claim, NEEDS_EARLIER, kind};
 use holdfast_nf::Chain;
 use holdfast_protection::flows::{ActorHeader, flag, role};
 use holdfast_protection::{Peer, Slot};
@@ -59,7 +59,7 @@ impl Arrivals {
     ) -> Result<(), DropReason> {
         let (layout, claims) = body.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
         let claims = <[Claim]>::ref_from_bytes(claims).map_err(|_| DropReason::Malformed)?;
-        let chain = claims.first().ok_or(DropReason::Malformed)?.chain.get() as usize;
+        let chain = (claims.first().ok_or(DropReason::Malformed)?.chain.get() & !NEEDS_EARLIER) as usize;
         let lane = parts.lanes.get_mut(chain).ok_or(DropReason::Malformed)?;
         if parts.fabric.peer(from.node) != Some(from) {
             // It has died since, which was heard first: what is here of its flows is kept for who recovers them.
@@ -223,10 +223,13 @@ fn welcome(lane: &mut Lane, from: Peer, claim: &Claim, hash: u64) -> Option<Slot
             lane.flows.set_role(found.slot, role::ARRIVING);
             return Some(found.slot);
         }
-        if (ours.epoch.wrapping_sub(claim.epoch.get()) as i32) >= 0 {
+        let is_earlier = (ours.epoch.wrapping_sub(claim.epoch.get()) as i32) < 0;
+        // If its owner dies before it has come, this may be all that there is of it.
+        let is_needed = claim.chain.get() & NEEDS_EARLIER != 0;
+        if !is_earlier || is_needed {
             return None;
         }
-        // An earlier flow under this key, of which nobody said that it ended.
+        // Nobody has said yet that it is of no use any more.
         lane.flows.remove(found.slot);
     }
     let slot = lane.flows.insert(key, hash, role::ARRIVING).ok()?;

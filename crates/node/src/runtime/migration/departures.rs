@@ -5,7 +5,7 @@ use super::orders::Stayed;
 use super::{Migrations, Parts};
 use crate::address::NodeId;
 use crate::channel::Fabric;
-use crate::message::{Claim, RouteInfo, kind};
+use crate::message::{Claim, NEEDS_EARLIER, RouteInfo, kind};
 use holdfast_nf::Chain;
 use holdfast_protection::flows::{flag, role};
 use holdfast_protection::{Peer, Slot};
@@ -364,7 +364,11 @@ impl Migrations {
                 body.extend_from_slice(&self.next_number.to_be_bytes());
                 body.extend_from_slice(&lanes[lane].flows.layout().to_be_bytes());
                 for flow in &flows {
-                    body.extend_from_slice(claim_of(&lanes[lane], flow.slot, lane).as_bytes());
+                    let mut claim = claim_of(&lanes[lane], flow.slot, lane);
+                    if lanes[lane].protection.needs_earlier(flow.slot) {
+                        claim.chain |= NEEDS_EARLIER;
+                    }
+                    body.extend_from_slice(claim.as_bytes());
                 }
                 let is_sent = fabric.send(to.node, kind::PREPARE, &body).is_ok();
                 for flow in &flows {

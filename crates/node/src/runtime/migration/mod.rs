@@ -2,7 +2,8 @@
 //!
 //! Theory of operation (NFVactor, section VI-B; NFActor, section 5; DESIGN, section 5). Once told where flows shall go, the runtimes and the switch do it
 //! among themselves, a batch of flows per message:
-//! 1. *Prepare.* The target makes an empty actor under both keys of each flow, and says which are welcome. The source goes on processing.
+//! 1. *Prepare.* The target makes an empty actor under both keys of each flow, and says which are welcome: not those of which it has
+//!    a copy from an earlier owner that is still [needed](holdfast_protection::Protection::needs_earlier). The source goes on processing.
 //! 2. *Move.* The switch leads the routes to the target, under new epochs. Behind the last packet of the old routes it sends the source a mark, in band.
 //!    What comes to the target meanwhile waits there.
 //! 3. *Flow.* The source has processed what came before the mark, and all of it has left: also what a replica was to release, and what waited for a
