@@ -384,16 +384,16 @@ fn an_older_claim_waits_for_the_sweep_of_a_dead_owner() {
 type Told = (u16, u32, Option<(Peer, u32)>);
 
 impl Bench {
-    /// The coordinator answers a life that has just begun: rules, view, whom the others are recovering from.
+    /// The coordinator answers a life that has just begun: whom the others are recovering from, view, rules.
     fn introduce(&mut self, running: &[Peer], dead: &[Peer]) {
         self.remind(running, dead, 0);
     }
 
     /// As [`Bench::introduce`], of a coordinator that remembers this epoch.
     fn remind(&mut self, running: &[Peer], dead: &[Peer], epoch: u32) {
-        self.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
         self.peers[0].send_control(SWITCH, &Control::Recovering { dead: dead.to_vec(), epoch });
         self.view(running, 1);
+        self.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
     }
 
     /// A runtime tells of flows.
@@ -453,6 +453,23 @@ fn a_new_life_asks_for_its_routes() {
     assert!(bench.switch.is_whole());
     assert_eq!([1, 2].map(|from| bench.route(from).map(|route| (route.owner, route.epoch))), [Some((X, 40)), Some((Y, 70))]);
     assert_eq!(bench.switch.routes_to(X) + bench.switch.routes_to(Y), 3);
+}
+
+/// What the coordinator had to say to the life before waited for whoever comes, an old view among it, in which not everybody serves: nobody is forgotten.
+#[test]
+fn what_waited_for_the_life_before_is_not_believed() {
+    let mut bench = Bench::life(2);
+    bench.view(&[X], 1);
+    bench.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
+    bench.view(&[X, Y], 2);
+    bench.peers[0].send_control(SWITCH, &Control::Recovering { dead: Vec::new(), epoch: 0 });
+    bench.view(&[X, Y], 2);
+    bench.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
+    bench.tell(X, &[(1, 40, None)], 41, true);
+    bench.send(2);
+    assert_eq!((bench.sent_to(), bench.switch.held()), (vec![], 1), "Y may have it");
+    bench.tell(Y, &[(2, 70, None)], 70, true);
+    assert_eq!((bench.sent_to(), bench.switch.is_whole()), (vec![Y], true));
 }
 
 /// Who had the newest flows died with the switch, and who is left knows of none: the coordinator remembers how new they were.
@@ -570,9 +587,9 @@ fn a_full_runtime_gets_no_new_flows_for_a_moment() {
 fn of_two_copies_the_newer_one_gets_the_route_of_a_lost_switch() {
     for newer_asks_first in [false, true] {
         let mut bench = Bench::life(2);
-        bench.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
         bench.peers[0].send_control(SWITCH, &Control::Recovering { dead: vec![Z], epoch: 0 });
         bench.members(&[(X, 0), (Y, 1)], 1);
+        bench.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
         for peer in [X, Y] {
             bench.tell(peer, &[], 50, true);
         }

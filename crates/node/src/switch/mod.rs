@@ -462,6 +462,10 @@ impl Switch {
 
     /// True if packets that wait may go on.
     fn handle_control(&mut self, message: Control, now: u64) -> Result<bool, DropReason> {
+        if !self.is_introduced() && !matches!(message, Control::Recovering { .. }) {
+            // It is all said again.
+            return Ok(false);
+        }
         Ok(match message {
             Control::View { version, members } if version > self.view => {
                 self.view = version;

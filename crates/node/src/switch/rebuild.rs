@@ -2,7 +2,8 @@
 //!
 //! Theory of operation. What a switch knows is known elsewhere: every flow actor has its keys, its epoch, its chain and, by where it is, its owner; the
 //! rules and the members are the coordinator's. So nothing of a switch is replicated while all goes well, and a new life asks. It asks every
-//! runtime that serves, as soon as it has the view: each first gives up what it had under way with the old life, then tells which flows it has,
+//! runtime that serves, as soon as it has heard who is being recovered from, and the view behind that (what comes before was meant for the life before, and waited for whoever
+//! is here): each first gives up what it had under way with the old life, then tells which flows it has,
 //! and which it has sent to another runtime that may not have them yet. Packets whose route has been told go on at once; others wait. Then:
 //! - When all have told, epochs can be given again: the newest that anybody has seen, or the coordinator remembers, and a good step beyond for those that died on their way. Claims and
 //!   moves are answered again.
@@ -43,7 +44,7 @@ pub(super) struct Rebuild {
 }
 
 impl Rebuild {
-    /// These were being recovered from when the coordinator heard of this life, which remembers this epoch. A view may have come before.
+    /// These were being recovered from when the coordinator heard of this life, which remembers this epoch.
     pub(super) fn add_recovering(&mut self, dead: Vec<Peer>, epoch: u32) {
         self.has_heard_of_recoveries = true;
         self.recovering.extend(&dead);
@@ -67,6 +68,11 @@ impl Switch {
     /// True if every route is known that the life before had.
     pub fn is_whole(&self) -> bool {
         self.rebuild.is_none()
+    }
+
+    /// What the coordinator says is said to this life.
+    pub(super) fn is_introduced(&self) -> bool {
+        self.rebuild.as_ref().is_none_or(|rebuild| rebuild.has_heard_of_recoveries)
     }
 
     /// After a new view: who serves is asked, once; who is no more will not answer.
@@ -117,7 +123,7 @@ impl Switch {
 
     pub(super) fn go_on_rebuilding(&mut self) {
         let Some(rebuild) = &mut self.rebuild else { return };
-        if !rebuild.has_epochs && rebuild.has_view && rebuild.has_heard_of_recoveries && rebuild.waiting.is_empty() {
+        if !rebuild.has_epochs && rebuild.has_view && rebuild.waiting.is_empty() {
             rebuild.has_epochs = true;
             if let Some(newest) = rebuild.newest {
                 self.next_epoch = newest.wrapping_add(STEP).max(1);
