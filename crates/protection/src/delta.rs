@@ -44,34 +44,56 @@ fn variable(at: usize) -> u64 {
     if at < HEADER_WORDS { VARIABLE[at] } else { u64::MAX }
 }
 
-/// Writes what leads from `before` to `after`, two blocks of one length. False, and what has been written then means nothing, if that would not be shorter
-/// than `limit`, or something has changed that only a whole block carries.
-pub(crate) fn encode(before: &[u8], after: &[u8], limit: usize, into: &mut Vec<u8>) -> bool {
-    let map_len = after.len().div_ceil(WORD).div_ceil(8);
-    into.clear();
-    into.resize(map_len, 0);
-    for (at, (before, after)) in before.chunks(WORD).zip(after.chunks(WORD)).enumerate() {
-        let (was, is) = (word(before), word(after));
+/// Writes what leads from `before` to `after`, two blocks of one length, into `room`, and says where it lies there. None if that would not be shorter than
+/// `limit`, or something has changed that only a whole block carries.
+pub(crate) fn encode<'a>(before: &[u8], after: &[u8], limit: usize, room: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    let words = after.len().div_ceil(WORD);
+    let map_len = words.div_ceil(8);
+    // Every word with its mask fits: a word can be written as a whole, whatever of it is meant.
+    room.resize(map_len + words * (1 + WORD), 0);
+    let room = room.as_mut_slice();
+    room[..map_len].fill(0);
+    let mut len = map_len;
+    let mut put = |at: usize, changed: u64, is: u64| {
+        room[at / 8] |= 1 << (at % 8);
+        let mask = mask_of(changed);
+        room[len] = mask;
+        len += 1;
+        let first = mask.trailing_zeros();
+        let run = mask >> first;
+        if run & run.wrapping_add(1) == 0 {
+            // Most often they are side by side.
+            room[len..len + WORD].copy_from_slice(&(is >> (8 * first)).to_le_bytes());
+            len += run.count_ones() as usize;
+            return;
+        }
+        let mut rest = mask;
+        while rest != 0 {
+            room[len] = (is >> (8 * rest.trailing_zeros())) as u8;
+            len += 1;
+            rest &= rest - 1;
+        }
+    };
+    let (before, before_end) = before.as_chunks::<WORD>();
+    let (after, after_end) = after.as_chunks::<WORD>();
+    for (at, (before, after)) in before.iter().zip(after).enumerate() {
+        let (was, is) = (u64::from_le_bytes(*before), u64::from_le_bytes(*after));
         let mut changed = was ^ is;
         if at < HEADER_WORDS {
             if changed & FIXED[at] != 0 {
-                return false;
+                return None;
             }
             changed &= VARIABLE[at];
         }
-        if changed == 0 {
-            continue;
-        }
-        into[at / 8] |= 1 << (at % 8);
-        let mask = mask_of(changed);
-        into.push(mask);
-        let mut rest = mask;
-        while rest != 0 {
-            into.push((is >> (8 * rest.trailing_zeros())) as u8);
-            rest &= rest - 1;
+        if changed != 0 {
+            put(at, changed, is);
         }
     }
-    into.len() < limit
+    let (was, is) = (word(before_end), word(after_end));
+    if was != is {
+        put(after.len(), was ^ is, is);
+    }
+    Some(&room[..len]).filter(|encoded| encoded.len() < limit)
 }
 
 /// Something differs that travels, or that never changes.
@@ -276,8 +298,8 @@ mod tests {
                 state[(next(&mut seed) % STATE_LEN as u64) as usize] = next(&mut seed) as u8;
             }
             state[STATE_LEN - 1] ^= u8::from(round % 5 == 0);
-            assert!(encode(&before, flows.block(slot), before.len(), &mut encoded), "round {round}");
-            Change::read(&encoded, copy.len()).unwrap().apply(&mut copy);
+            let change = encode(&before, flows.block(slot), before.len(), &mut encoded).unwrap_or_else(|| panic!("round {round}"));
+            Change::read(change, copy.len()).unwrap().apply(&mut copy);
             assert!(!differ(flows.block(slot), &copy), "round {round}");
         }
     }
@@ -291,9 +313,9 @@ mod tests {
         (header.peer, header.peer_incarnation, header.commit, header.parked) = (17, 3, 99, 4);
         header.flags = flag::DIRTY | flag::UNPROTECTED;
         (header.timer_next, header.timer_before, header.timer_list, header.generation) = (1, 2, 3, 4);
-        let mut encoded = Vec::new();
+        let mut room = Vec::new();
         assert!(!differ(&before, flows.block(slot)));
-        assert!(encode(&before, flows.block(slot), before.len(), &mut encoded));
+        let encoded = encode(&before, flows.block(slot), before.len(), &mut room).unwrap();
         assert!(encoded.iter().all(|byte| *byte == 0), "{encoded:?}");
     }
 
@@ -323,10 +345,10 @@ mod tests {
         let before = flows.block(slot).to_vec();
         let mut encoded = Vec::new();
         flows.header_mut(slot).epoch += 1;
-        assert!(!encode(&before, flows.block(slot), before.len(), &mut encoded));
+        assert_eq!(encode(&before, flows.block(slot), before.len(), &mut encoded), None);
         flows.header_mut(slot).epoch -= 1;
         flows.set_reply(slot, FlowKey { source_port: 9, ..FlowKey::default() }).unwrap();
-        assert!(!encode(&before, flows.block(slot), before.len(), &mut encoded));
+        assert_eq!(encode(&before, flows.block(slot), before.len(), &mut encoded), None);
         assert!(differ(&before, flows.block(slot)));
     }
 
@@ -337,7 +359,7 @@ mod tests {
         let before = flows.block(slot).to_vec();
         flows.parts_mut(slot).1.fill(0xee);
         let mut encoded = Vec::new();
-        assert!(!encode(&before, flows.block(slot), STATE_LEN, &mut encoded));
+        assert_eq!(encode(&before, flows.block(slot), STATE_LEN, &mut encoded), None);
     }
 
     /// A change is cut at every length, made longer, and every byte of it gets every value: it is refused, or it touches nothing but what a packet may.
@@ -348,8 +370,8 @@ mod tests {
         let (header, state) = flows.parts_mut(slot);
         (header.last_stamp, header.expires_at) = (12_345_678, 87_654_321);
         (state[0], state[STATE_LEN - 1]) = (1, 2);
-        let mut encoded = Vec::new();
-        assert!(encode(&before, flows.block(slot), before.len(), &mut encoded));
+        let mut room = Vec::new();
+        let encoded = encode(&before, flows.block(slot), before.len(), &mut room).unwrap().to_vec();
         for len in 0..encoded.len() {
             assert!(Change::read(&encoded[..len], before.len()).is_err(), "{len} bytes");
         }

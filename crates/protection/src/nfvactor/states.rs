@@ -51,13 +51,15 @@ impl NfvActor {
             && reached(link.numbers.last, header.commit);
         let block = flows.block(slot);
         let limit = (WHOLE_HEAD_LEN + block.len()).saturating_sub(delta::HEAD_LEN);
-        let sent = match before {
-            Some(before) if is_followed && delta::encode(before, block, limit, &mut self.encoded) => {
+        let change =
+            before.filter(|_| is_followed).and_then(|before| delta::encode(before, block, limit, &mut self.encoded));
+        let sent = match change {
+            Some(change) => {
                 let head = delta::head(commit, flows.hash(&header.key), header.epoch, header.version);
-                link.choice.note_state(head.len() + self.encoded.len());
-                out.send(peer, kind::DELTA, &[&head, &self.encoded])
+                link.choice.note_state(head.len() + change.len());
+                out.send(peer, kind::DELTA, &[&head, change])
             }
-            _ => {
+            None => {
                 let version = header.version.wrapping_add(1);
                 link.choice.note_state(WHOLE_HEAD_LEN + block.len());
                 flows.header_mut(slot).version = version;
