@@ -298,7 +298,8 @@ mod tests {
                 state[(next(&mut seed) % STATE_LEN as u64) as usize] = next(&mut seed) as u8;
             }
             state[STATE_LEN - 1] ^= u8::from(round % 5 == 0);
-            let change = encode(&before, flows.block(slot), before.len(), &mut encoded).unwrap_or_else(|| panic!("round {round}"));
+            let change =
+                encode(&before, flows.block(slot), before.len(), &mut encoded).unwrap_or_else(|| panic!("round {round}"));
             Change::read(change, copy.len()).unwrap().apply(&mut copy);
             assert!(!differ(flows.block(slot), &copy), "round {round}");
         }

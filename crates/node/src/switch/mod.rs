@@ -62,10 +62,6 @@ const IDLE: u64 = 3 * 3600 * 1_000_000_000;
 /// packets may wait here, and after that at the runtime.
 const UNREAL_IDLE: u64 = 5 * 1_000_000_000;
 
-/// A runtime that had no room for a new flow gets none for so long if another has some, ns: with the fewest flows it would get all of them, and
-/// turn them away.
-const FULL_FOR: u64 = 200_000_000;
-
 struct Held {
     since: u64,
     key: FlowKey,
@@ -436,7 +432,7 @@ impl Switch {
                 },
                 kind::SETTLED => self.handle_settled(record.from, body),
                 kind::FULL if body.is_empty() => {
-                    self.targets.set_full(record.from, now + FULL_FOR);
+                    self.targets.set_full(record.from, now);
                     Ok(())
                 }
                 kind::ROUTES => {

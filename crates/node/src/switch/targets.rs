@@ -12,10 +12,43 @@ pub(super) struct Target {
     pub(super) state: MemberState,
     pub(super) cluster: u16,
     routes: usize,
-    /// It gets no new flows before this time if there is another: it had no room for one.
-    full_until: u64,
+    full: Full,
     /// Its place in its cluster's knockout.
     place: usize,
+}
+
+/// How long a runtime that had no room for a new flow gets none if another has some, ns: with the fewest flows it would get all of them, and turn them
+/// away.
+const FULL_FOR: u64 = 1_000_000_000;
+/// The same at most, if it has none whenever it is tried: four times as long every time. Who tries to connect waits twice as long every time, and must
+/// get through to another before long.
+const FULL_FOR_AT_MOST: u64 = 16_000_000_000;
+
+/// A runtime has no room, or had none.
+#[derive(Clone, Copy, Default)]
+struct Full {
+    /// It ranks behind those that have some.
+    is_meant: bool,
+    since: u64,
+    /// For how long it is not tried; 0 if it was never full.
+    pause: u64,
+}
+
+impl Full {
+    fn until(&self) -> u64 {
+        self.since + self.pause
+    }
+
+    /// It had no room at this time.
+    fn note(&mut self, now: u64) {
+        if self.is_meant && now < self.until() {
+            // That was on its way there before.
+            return;
+        }
+        let is_again = self.pause > 0 && now.saturating_sub(self.until()) <= FULL_FOR_AT_MOST;
+        let pause = if is_again { (4 * self.pause).min(FULL_FOR_AT_MOST) } else { FULL_FOR };
+        *self = Full { is_meant: true, since: now, pause };
+    }
 }
 
 impl Target {
@@ -25,8 +58,8 @@ impl Target {
     }
 
     /// Who has the lowest gets the next flow; who has none gets none at all.
-    fn rank(&self, is_full: bool) -> Option<u64> {
-        (self.state == MemberState::Running).then_some(u64::from(is_full) << 63 | self.routes as u64)
+    fn rank(&self) -> Option<u64> {
+        (self.state == MemberState::Running).then_some(u64::from(self.full.is_meant) << 63 | self.routes as u64)
     }
 }
 
@@ -95,14 +128,14 @@ impl Targets {
         for (at, member) in members.iter().enumerate() {
             let peer = member.peer();
             let known = self.at.get(peer.node).map(|at| &old[at]).filter(|target| target.peer == peer);
-            let (routes, full_until) = known.map_or((0, 0), |target| (target.routes, target.full_until));
+            let (routes, was_full) = known.map_or((0, Full::default()), |target| (target.routes, target.full));
             // Its host may have told of its end before this view was made.
             let has_ended = known.is_some_and(|target| target.state == MemberState::Failed);
             let state = if has_ended { MemberState::Failed } else { member.state };
             let players = of_clusters.entry(member.cluster).or_default();
-            let target = Target { peer, state, cluster: member.cluster, routes, full_until, place: players.len() };
-            players.push((at, target.rank(full_until > 0)));
-            if full_until > 0 {
+            let target = Target { peer, state, cluster: member.cluster, routes, full: was_full, place: players.len() };
+            players.push((at, target.rank()));
+            if was_full.is_meant {
                 full.push(at);
             }
             self.list.push(target);
@@ -154,7 +187,7 @@ impl Targets {
     fn rank(&mut self, at: usize) {
         let target = &self.list[at];
         if let Some(knockout) = self.knockouts.get_mut(&target.cluster) {
-            knockout.set(target.place, target.rank(target.full_until > 0));
+            knockout.set(target.place, target.rank());
         }
     }
 
@@ -181,9 +214,9 @@ impl Targets {
     }
 
     /// It had no room for a flow.
-    pub(super) fn set_full(&mut self, peer: Peer, until: u64) {
+    pub(super) fn set_full(&mut self, peer: Peer, now: u64) {
         if let Some(at) = self.position(peer) {
-            self.list[at].full_until = until;
+            self.list[at].full.note(now);
             if !self.full.contains(&at) {
                 self.full.push(at);
             }
@@ -194,9 +227,9 @@ impl Targets {
     /// Who is to have a new flow of this cluster: the one with the fewest routes that has room, or the one with the fewest.
     pub(super) fn least(&mut self, cluster: u16, now: u64) -> Option<Peer> {
         if !self.full.is_empty() {
-            let over: Vec<usize> = self.full.extract_if(.., |at| self.list[*at].full_until <= now).collect();
+            let over: Vec<usize> = self.full.extract_if(.., |at| self.list[*at].full.until() <= now).collect();
             for at in over {
-                self.list[at].full_until = 0;
+                self.list[at].full.is_meant = false;
                 self.rank(at);
             }
         }
@@ -225,13 +258,13 @@ mod tests {
         let members: Vec<Member> = (16..29).map(|node| member(node, node % 2)).collect();
         targets.renew(&members);
         let mut random = 1u64;
-        for now in 0..20_000u64 {
+        for now in (0..20_000u64).map(|step| step * (FULL_FOR / 50)) {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let node = 16 + (random >> 40) as u16 % 13;
             match random >> 58 {
-                0 => targets.set_full(peer(node), now + 50),
-                1 if now % 7 == 0 => targets.set_gone(peer(node)),
-                2 if now % 50 == 0 => {
+                0 => targets.set_full(peer(node), now),
+                1 if random % 7 == 0 => targets.set_gone(peer(node)),
+                2 if random % 50 == 0 => {
                     let fewer: Vec<Member> = members.iter().filter(|member| member.node != node).copied().collect();
                     targets.renew(&fewer);
                     targets.renew(&members);
@@ -242,10 +275,34 @@ mod tests {
             for cluster in 0..3 {
                 let of_cluster = |target: &&Target| target.cluster == cluster && target.state == MemberState::Running;
                 let by_hand = targets.list.iter().filter(of_cluster);
-                let by_hand = by_hand.min_by_key(|target| (target.full_until > now, target.routes)).map(|target| target.peer);
+                let by_hand = by_hand
+                    .min_by_key(|target| (target.full.is_meant && target.full.until() > now, target.routes))
+                    .map(|target| target.peer);
                 assert_eq!(targets.least(cluster, now), by_hand, "at {now}");
             }
         }
+    }
+
+    /// A runtime has no room for long, and the fewest flows. A client that tries to connect 1, 2 and 4 seconds apart gets to another at its third try; when
+    /// nothing has been turned away for a while, all begins again.
+    #[test]
+    fn who_is_full_every_time_is_tried_ever_more_rarely() {
+        let mut targets = Targets::default();
+        targets.renew(&[member(16, 0), member(17, 0)]);
+        targets.count(peer(17), 5);
+        let tries = |targets: &mut Targets, at: u64| {
+            let mut try_at = |seconds: u64| {
+                let to = targets.least(0, (at + seconds) * FULL_FOR).expect("there are two");
+                if to == peer(16) {
+                    targets.set_full(to, (at + seconds) * FULL_FOR);
+                }
+                to.node
+            };
+            [0, 1, 3].map(&mut try_at)
+        };
+        assert_eq!(tries(&mut targets, 0), [16, 16, 17]);
+        assert_eq!(tries(&mut targets, 5), [16, 17, 17]);
+        assert_eq!(tries(&mut targets, 60), [16, 16, 17]);
     }
 
     #[test]
@@ -255,7 +312,7 @@ mod tests {
         targets.renew(&[member(16, 0)]);
         assert_eq!(targets.least(0, 1), Some(peer(16)));
         targets.count(peer(16), 5);
-        targets.set_full(peer(16), 9);
+        targets.set_full(peer(16), 1);
         assert_eq!((targets.least(0, 1), targets.routes(peer(16))), (Some(peer(16)), 5));
         targets.set_gone(peer(16));
         assert_eq!(targets.least(0, 1), None);

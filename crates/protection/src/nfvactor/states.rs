@@ -51,8 +51,7 @@ impl NfvActor {
             && reached(link.numbers.last, header.commit);
         let block = flows.block(slot);
         let limit = (WHOLE_HEAD_LEN + block.len()).saturating_sub(delta::HEAD_LEN);
-        let change =
-            before.filter(|_| is_followed).and_then(|before| delta::encode(before, block, limit, &mut self.encoded));
+        let change = before.filter(|_| is_followed).and_then(|before| delta::encode(before, block, limit, &mut self.encoded));
         let sent = match change {
             Some(change) => {
                 let head = delta::head(commit, flows.hash(&header.key), header.epoch, header.version);
