@@ -398,6 +398,11 @@ impl Bench {
 
     /// A runtime tells of flows.
     fn tell(&mut self, by: Peer, flows: &[Told], newest: u32, is_last: bool) {
+        self.tell_of(by, flows, true, newest, is_last);
+    }
+
+    /// The same, of flows from which nothing has left yet if they are not real.
+    fn tell_of(&mut self, by: Peer, flows: &[Told], are_real: bool, newest: u32, is_last: bool) {
         let mut body = vec![u8::from(is_last)];
         body.extend_from_slice(&newest.to_be_bytes());
         body.extend_from_slice(&0u64.to_be_bytes());
@@ -405,7 +410,7 @@ impl Bench {
             let (owner, before) = sent.unwrap_or((by, 0));
             let claim = Claim {
                 key: self.key(from, false).into(),
-                reply: self.key(from, true).into(),
+                reply: if are_real { self.key(from, true) } else { FlowKey::default() }.into(),
                 epoch: epoch.into(),
                 chain: 0.into(),
             };
@@ -414,7 +419,7 @@ impl Bench {
                 node: owner.node.into(),
                 incarnation: owner.incarnation.into(),
                 before: before.into(),
-                is_real: 1,
+                is_real: are_real.into(),
             };
             body.extend_from_slice(info.as_bytes());
         }
@@ -453,6 +458,18 @@ fn a_new_life_asks_for_its_routes() {
     assert!(bench.switch.is_whole());
     assert_eq!([1, 2].map(|from| bench.route(from).map(|route| (route.owner, route.epoch))), [Some((X, 40)), Some((Y, 70))]);
     assert_eq!(bench.switch.routes_to(X) + bench.switch.routes_to(Y), 3);
+}
+
+/// A flow waited for its number while the switch died. Its first packet leaves when the next life has given epochs already: its replies are known all the same.
+#[test]
+fn a_new_life_learns_replies_of_flows_that_were_being_opened() {
+    let mut bench = Bench::life(2);
+    bench.introduce(&[X], &[Y]);
+    bench.tell_of(X, &[(1, 3, None)], false, 3, true);
+    assert_ne!(bench.claim(X, 2, 2), 0);
+    assert_eq!(bench.route(1).and_then(|route| route.reply), None);
+    bench.release(1);
+    assert_eq!(bench.route(1).and_then(|route| route.reply), Some(bench.key(1, true)));
 }
 
 /// What the coordinator had to say to the life before waited for whoever comes, an old view among it, in which not everybody serves: nobody is forgotten.

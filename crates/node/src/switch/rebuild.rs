@@ -126,7 +126,8 @@ impl Switch {
         if !rebuild.has_epochs && rebuild.has_view && rebuild.waiting.is_empty() {
             rebuild.has_epochs = true;
             if let Some(newest) = rebuild.newest {
-                self.next_epoch = newest.wrapping_add(STEP).max(1);
+                // The next one in what is noted by epoch, too: the newest flows' replies may still have to be learned.
+                self.next_epoch = newest.wrapping_add(STEP + 1).max(1);
             }
         }
         if rebuild.has_epochs && rebuild.recovering.is_empty() {
