@@ -49,6 +49,21 @@ impl Key {
         Some(Key { kind, id, secret: padded, len: secret.len() })
     }
 
+    /// How it signs.
+    pub fn kind(&self) -> KeyKind {
+        self.kind
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u8 {
+        self.id
+    }
+
+    /// What it is made of.
+    pub fn secret(&self) -> &[u8] {
+        &self.secret[..self.len]
+    }
+
     fn is_meticulous(&self) -> bool {
         self.kind == KeyKind::MeticulousKeyedSha1
     }
@@ -56,7 +71,7 @@ impl Key {
     /// The section of a packet before it is signed.
     pub(super) fn section(&self, sequence: u32) -> Authentication<'_> {
         match self.kind {
-            KeyKind::Password => Authentication::Password { key_id: self.id, password: &self.secret[..self.len] },
+            KeyKind::Password => Authentication::Password { key_id: self.id, password: self.secret() },
             KeyKind::KeyedSha1 | KeyKind::MeticulousKeyedSha1 => Authentication::Sha1 {
                 is_meticulous: self.is_meticulous(),
                 key_id: self.id,
@@ -81,7 +96,7 @@ impl Key {
     pub(super) fn verify(&self, packet: &Control<'_>, payload: &[u8], last: Option<u32>) -> Result<Option<u32>, Discard> {
         match packet.authentication {
             Some(Authentication::Password { key_id, password }) if self.kind == KeyKind::Password => {
-                let is_right = key_id == self.id && bool::from(password.ct_eq(&self.secret[..self.len]));
+                let is_right = key_id == self.id && bool::from(password.ct_eq(self.secret()));
                 if is_right { Ok(None) } else { Err(Discard::Unauthenticated) }
             }
             Some(Authentication::Sha1 { is_meticulous, key_id, sequence, digest })
