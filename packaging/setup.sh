@@ -12,7 +12,7 @@ packages=(
   build-essential ca-certificates git
   libdpdk-dev pkg-config
   iproute2 ethtool nftables util-linux
-  nginx-light curl iperf3 wrk etcd-server openssl bind9-dnsutils dnsmasq-base traceroute iputils-ping tcpdump
+  nginx-light curl iperf3 wrk etcd-server bird2 frr openssl bind9-dnsutils dnsmasq-base traceroute iputils-ping tcpdump
 )
 # Cargo's own tools, each at the version that the tests were written with.
 tools=(cargo-deny@0.20.2 cargo-fuzz@0.13.2)
@@ -56,6 +56,13 @@ install_packages() {
     deb-systemd-helper disable etcd.service > /dev/null 2>&1 || true
     update-rc.d etcd disable > /dev/null 2>&1 || true
   fi
+  local daemon
+  for daemon in bird frr; do
+    if [[ " ${missing[*]} " == *" $daemon"* ]]; then
+      deb-systemd-helper disable "$daemon.service" > /dev/null 2>&1 || true
+      update-rc.d "$daemon" disable > /dev/null 2>&1 || true
+    fi
+  done
 }
 
 check_rust() {

@@ -1,8 +1,9 @@
 //! Makes the control API's types out of its .proto file, without protoc.
 
 /// What the commands print, or are told, as JSON too: serde takes them over by the names of their fields.
-const OBJECTS: [&str; 20] = [
+const OBJECTS: [&str; 21] = [
     "Applied",
+    "Bfd",
     "ControlApi",
     "Election",
     "Failover",

@@ -7,6 +7,7 @@
 pub mod cluster;
 pub mod frames;
 pub mod network;
+pub mod routers;
 pub mod runner;
 pub mod verdict;
 

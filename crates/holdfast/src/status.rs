@@ -152,6 +152,41 @@ pub struct Port {
     /// Drops by reason.
     #[serde(default)]
     pub drops: BTreeMap<String, u64>,
+    /// Routers there that are watched, while this host serves the port.
+    #[serde(default)]
+    pub bfd: Vec<Bfd>,
+}
+
+/// A router that is watched (RFC 5880).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bfd {
+    /// Its address.
+    pub peer: String,
+    /// The session's: `AdminDown`, `Down`, `Init` or `Up`.
+    pub state: String,
+    /// Why that changed last: `none`, `control detection time expired`, …
+    pub diagnostic: String,
+    /// The router's state of the session, as it said last; `Down` while it is not heard.
+    pub remote_state: String,
+    /// Why that changed last.
+    pub remote_diagnostic: String,
+    /// It was up and is dead: nothing is routed through it.
+    pub dead: bool,
+    /// Between packets of the box, before they are spread, microseconds.
+    pub transmit_us: u32,
+    /// Between packets of the router, microseconds; absent while it is not heard.
+    #[serde(default)]
+    pub receive_us: Option<u32>,
+    /// After so long without a packet it is taken for dead, microseconds; absent while it is not heard.
+    #[serde(default)]
+    pub detection_us: Option<u64>,
+    /// How long the state has been this one, milliseconds.
+    pub since_ms: u64,
+    /// How often it was up and went down, since this host serves the port.
+    pub downs: u64,
+    /// Why it went down last; absent if it never did.
+    #[serde(default)]
+    pub last_down: Option<String>,
 }
 
 /// The service-chain rules that decide about new flows.

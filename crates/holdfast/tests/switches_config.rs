@@ -43,7 +43,7 @@ fn read(text: &str) -> Checked {
 fn each_switch_has_its_own_ports_routes_and_addresses() {
     let checked = read(FILE);
     let macs = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 3], [2, 0, 0, 0, 0, 4]].map(|mac| (mac, 1500));
-    let edges = checked.edges(&macs);
+    let edges = checked.edges(&macs, &[], || 0);
     let seen: Vec<_> = edges.iter().map(|(_, ports)| ports.clone()).collect();
     assert_eq!(seen, [vec![0, 2], vec![1, 3]]);
     for (at, (edge, ports)) in edges.iter().enumerate() {

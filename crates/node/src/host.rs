@@ -5,7 +5,8 @@
 //!
 //! In: frames from ports and runtimes, ends of processes, the time. Out: [`HostOut`]. Never: I/O.
 
-use crate::edge::{Edge, EdgeOut};
+use crate::bfd::Session;
+use crate::edge::{Edge, EdgeOut, Liveness};
 use crate::hub::{Hub, HubOut};
 use holdfast_protection::{Peer, Released};
 use holdfast_wire::{DropCounters, Packet, PacketPool};
@@ -17,6 +18,8 @@ pub struct HostOut {
     pub transmit: Vec<(u8, Released<Packet>)>,
     /// For runtimes and processes.
     pub hub: HubOut,
+    /// What became of sessions with routers, with the ports' numbers among all.
+    pub liveness: Vec<Liveness>,
     edge: EdgeOut,
 }
 
@@ -106,7 +109,9 @@ impl Host {
     pub fn turn(&mut self, now: u64, out: &mut HostOut, pool: &mut dyn PacketPool) {
         self.hub.turn(now, &mut out.hub, pool);
         for at in 0..self.fronts.len() {
+            let serves = self.hub.serves(at as u16);
             let edge = &mut self.fronts[at].edge;
+            edge.set_serving(serves, now);
             if edge.poll_timeout() <= now {
                 edge.handle_timeout(now, &mut out.edge, pool);
                 self.settle_front(at, now, out, pool);
@@ -128,6 +133,16 @@ impl Host {
         if let Some((switch, number)) = self.place(port) {
             self.fronts[usize::from(switch)].edge.set_mtu(number, mtu);
         }
+    }
+
+    /// The sessions with routers at a port that is served here: the router, its session, and whether it is known to be dead.
+    pub fn liveness(&self, port: u8) -> impl Iterator<Item = (&[u8; 16], &Session, bool)> {
+        let place = self.place(port).into_iter();
+        let all = place.flat_map(|(switch, number)| {
+            let sessions = self.fronts[usize::from(switch)].edge.liveness();
+            sessions.filter(move |(at, ..)| *at == number)
+        });
+        all.map(|(_, peer, session, is_dead)| (peer, session, is_dead))
     }
 
     /// Packets inside the edges: see [`Edge::held`].
@@ -169,6 +184,9 @@ impl Host {
                 }
             }
             self.hub.forward(now, &mut out.hub, pool);
+        }
+        for liveness in out.edge.liveness.drain(..) {
+            out.liveness.push(Liveness { port: ports[usize::from(liveness.port)], ..liveness });
         }
         out.transmit.extend(out.edge.transmit.drain(..).map(|(port, packet)| (ports[usize::from(port)], packet)));
     }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod bfd;
 pub mod channel;
 pub mod coordinator;
 pub mod edge;

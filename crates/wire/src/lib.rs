@@ -5,6 +5,7 @@
 //! allocates per packet, panics on foreign bytes, reads a clock or knows a protocol's state.
 #![forbid(unsafe_code)]
 
+pub mod bfd;
 pub mod build;
 pub mod checksum;
 pub mod fragment;

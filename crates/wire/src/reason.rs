@@ -86,6 +86,11 @@ reasons! {
     UnknownKey "unknown_key" "A packet on the hosts' network that was sealed under a key which this host does not have. While keys change, give every host the new key behind the current one before any host has it in front.";
     OldLife "old_life" "A packet on the hosts' network that was sealed in an earlier life of its host. A few are normal when a manager or a host has been started again: they were on their way. If it goes on, somebody plays them back.";
     Unannounced "unannounced" "A packet on the hosts' network that was sealed in a life of its host which that host has not told this one of yet. A few are normal when a host begins. If it goes on, the hosts do not hear each other's messages, or somebody forges packets.";
+    NextHopDown "next_hop_down" "Every route to the destination leads through a router that was alive and is not heard any more (BFD). `holdfast status` says since when; a second route to the same network, through another router, would be used meanwhile.";
+    BfdMalformed "bfd_malformed" "A BFD control packet from a configured router that is not as RFC 5880 says.";
+    BfdNoSession "bfd_no_session" "A BFD control packet from a configured router that names another session than the one with it. A few are normal when either side has been started again.";
+    BfdUnauthenticated "bfd_unauthenticated" "A BFD control packet that is not signed as the configuration asks: compare `key` of the port's `bfd` with the router's. Without a key here, the router must not sign either.";
+    BfdReplayed "bfd_replayed" "A signed BFD control packet whose number came before, or is far ahead. A few are normal when the router has been started again; if it goes on, somebody plays them back.";
 }
 
 impl DropReason {

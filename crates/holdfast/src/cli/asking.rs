@@ -88,6 +88,26 @@ fn status_text(status: &Status, style: Style) -> String {
     if !ports.is_empty() {
         text += &format!("{}\n", ports.text(style));
     }
+    let time = |us: u64| if us.is_multiple_of(1000) { format!("{} ms", us / 1000) } else { format!("{us} us") };
+    let watched = status.ports.iter().flat_map(|port| port.bfd.iter().map(move |bfd| (port, bfd))).map(|(port, bfd)| {
+        vec![
+            bfd.peer.clone(),
+            port.name.clone(),
+            if bfd.dead { format!("{} (dead)", bfd.state) } else { bfd.state.clone() },
+            age(bfd.since_ms),
+            bfd.diagnostic.clone(),
+            bfd.remote_state.clone(),
+            time(bfd.transmit_us.into()),
+            or_dash(bfd.receive_us.map(|us| time(us.into()))),
+            or_dash(bfd.detection_us.map(time)),
+            bfd.downs.to_string(),
+        ]
+    });
+    let head = ["router", "port", "BFD", "for", "because", "there", "sends every", "hears every", "dead after", "went down"];
+    let watched = Table::of(&head, watched);
+    if !watched.is_empty() {
+        text += &format!("{}\n", watched.text(style));
+    }
     let processes = status.processes.iter().map(|process| {
         let dropped: u64 = process.drops.values().sum();
         vec![
@@ -231,6 +251,30 @@ mod tests {
                         failed  incarnation  cause               detection_us  recovered_us  flows  recovered  lost\n    \
                         16            1  killed by signal 9            90             -      3          2     1\n";
         assert_eq!(status_text(&status, Style::PLAIN), expected);
+    }
+
+    /// Routers that are watched have a table; of one that is not heard there are no intervals to show.
+    #[test]
+    fn routers_are_shown_with_why_they_are_not_used() {
+        let status: Status = serde_json::from_str(
+            r#"{"version":1,"protected":"yes","processes":[],"ports":[{"name":"outside","device":"eth1","driver":"afxdp","mac":"m","mtu":1500,"up":true,
+                "received":1,"transmitted":2,"bfd":[
+                {"peer":"198.51.100.254","state":"Up","diagnostic":"none","remote_state":"Up","remote_diagnostic":"none","dead":false,
+                "transmit_us":50000,"receive_us":3300,"detection_us":9900,"since_ms":61000,"downs":0},
+                {"peer":"2001:db8::1","state":"Down","diagnostic":"control detection time expired","remote_state":"Down",
+                "remote_diagnostic":"none","dead":true,"transmit_us":1000000,"since_ms":950,"downs":2,"last_down":"path down"}]}]}"#,
+        )
+        .unwrap();
+        let text = status_text(&status, Style::PLAIN);
+        let table: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("router")).take(3).collect();
+        assert_eq!(
+            table,
+            [
+                "router          port     BFD          for        because                         there  sends every  hears every  dead after  went down",
+                "198.51.100.254  outside  Up           1 min 1 s  none                            Up     50 ms        3300 us      9900 us             0",
+                "2001:db8::1     outside  Down (dead)  950 ms     control detection time expired  Down   1000 ms      -            -                   2",
+            ]
+        );
     }
 
     /// The control API is a line, with what it refused if that is anything.

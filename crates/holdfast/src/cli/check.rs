@@ -52,6 +52,7 @@ fn checked(file: &Path, text: &str, with_host: bool) -> Result<Checked, config::
     let checked = config::read(&name_of(file), text)?;
     if with_host {
         config::keys(&name_of(file), text, &checked.config)?;
+        config::bfd_keys(&name_of(file), text, &checked)?;
         if let Some(control) = &checked.control {
             config::identity(&name_of(file), text, control)?;
         }

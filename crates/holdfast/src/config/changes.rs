@@ -3,6 +3,7 @@
 //! Two ways of writing the same are the same. Every difference has its place in the new file; of what is missing there, the place where it
 //! would stand.
 
+use super::bfd::BfdConfig;
 use super::chains;
 use super::clusters::{DEFAULT_CLUSTER, range};
 use super::etcd::EtcdConfig;
@@ -211,6 +212,8 @@ impl Comparison {
         self.text(&what("gateway"), texts(running.gateway.as_ref()), texts(new.gateway.as_ref()), spot.key("gateway"));
         let mtu = |port: &PortConfig| port.mtu.map(|mtu| mtu.to_string()).unwrap_or_default();
         self.text(&what("mtu"), mtu(running), mtu(new), spot.key("mtu"));
+        let bfd = |port: &PortConfig| port.bfd.iter().map(BfdConfig::words).collect::<Vec<_>>().join(", ");
+        self.text(&what("bfd"), bfd(running), bfd(new), spot.key("bfd"));
     }
 
     fn chains(&mut self, running: &Config, new: &Config, root: Spot<'_>) {

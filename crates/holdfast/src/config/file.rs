@@ -2,6 +2,7 @@
 //!
 //! Texts are kept as texts here. Whether they are addresses, prefixes or known names is found out afterwards, where the places are known.
 
+use super::bfd::BfdConfig;
 use super::control::ControlConfig;
 use super::etcd::EtcdConfig;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -93,6 +94,9 @@ pub struct PortConfig {
     /// Largest IP packet, bytes; the device's own without it.
     #[serde(default)]
     pub mtu: Option<u16>,
+    /// Routers there that are watched (BFD): what goes through one that is not heard any more takes another route, if there is one.
+    #[serde(default)]
+    pub bfd: Vec<BfdConfig>,
 }
 
 /// A route.

@@ -1,7 +1,7 @@
 //! The configuration file: what an operator writes, and what is made of it.
 //!
 //! YAML or JSON. In: text. Out: a [`Checked`] configuration and its [`BuiltChain`]s, or the first [`Mistake`] with line, column, the line
-//! itself, and what would be right. Never: a look at the machine (that is `host_check`'s; only [`keys`] and [`identity`] open the files that are named), a panic, or a value that was guessed.
+//! itself, and what would be right. Never: a look at the machine (that is `host_check`'s; only [`keys`], [`bfd_keys`] and [`identity`] open the files that are named), a panic, or a value that was guessed.
 //!
 //! The parser is serde-saphyr. serde_yaml and serde_yml are no longer maintained and tell a line only for some mistakes; the marked trees of
 //! saphyr and marked-yaml keep places but leave typing to their user; serde-saphyr is maintained, has places in every error, limits the
@@ -9,6 +9,7 @@
 //! What its `Spanned` cannot do is look inside the configuration of a function, which is any value at all: so places come from a second pass
 //! over the events of its parser (`source.rs`), for typed values and functions alike.
 
+mod bfd;
 mod chains;
 mod changes;
 mod clusters;
@@ -26,6 +27,7 @@ mod secret;
 mod source;
 mod switches;
 
+pub use bfd::{BfdConfig, BfdKeyConfig, BfdKeyType, BfdPeer, bfd_keys};
 pub use changes::{RuleChange, differences, rule_changes};
 pub use clusters::{Cluster, DEFAULT_CLUSTER};
 pub use control::{CONTROL_PORT, Control, ControlConfig, ControlEntry, TlsConfig, TlsFiles, control_address, identity};
@@ -43,6 +45,7 @@ pub use switches::SwitchEntry;
 
 use holdfast_nf::{Chain, SharedField};
 use holdfast_node::address::NodeId;
+use holdfast_node::bfd::{Key, Peer, Settings};
 use holdfast_node::edge::{EdgeConfig, EdgePort, EdgeRoute};
 use holdfast_node::message::PoolId;
 use holdfast_node::rules::Rule;
@@ -78,6 +81,8 @@ pub struct Checked {
     pub addresses: Vec<Vec<(IpAddr, u8)>>,
     /// Routes.
     pub routes: Vec<EdgeRoute>,
+    /// Routers that are watched.
+    pub bfd: Vec<BfdPeer>,
     /// Service-chain rules.
     pub rules: Vec<Rule>,
     /// Virtual clusters.
@@ -127,7 +132,8 @@ pub fn fuzz(bytes: &[u8]) {
 fn check(file: &str, config: Config, root: Spot<'_>) -> Result<Checked, Mistake> {
     clusters::name(&config.cluster).map_err(|message| root.key("cluster").mistake(message))?;
     let mut switches = switches::read(&config, root)?;
-    let networks = network::check(&config, &switches, root)?;
+    let mut networks = network::check(&config, &switches, root)?;
+    let bfd = bfd::read(&config, &mut networks, root)?;
     let mut built = chains::build(&config, root)?;
     chains::owned(&config, &mut built, &networks, &mut switches, root)?;
     let clusters = clusters::read(&config, root)?;
@@ -141,7 +147,7 @@ fn check(file: &str, config: Config, root: Spot<'_>) -> Result<Checked, Mistake>
     let etcd = etcd::read(file, &config, root)?;
     let control = control::read(file, &config, root)?;
     let network::Networks { ports, addresses, routes, .. } = networks;
-    Ok(Checked { config, ports, addresses, routes, rules, clusters, switches, hosts, etcd, control })
+    Ok(Checked { config, ports, addresses, routes, bfd, rules, clusters, switches, hosts, etcd, control })
 }
 
 fn limits(config: &Config, root: Spot<'_>) -> Result<(), Mistake> {
@@ -207,6 +213,7 @@ impl Checked {
         let Some(entry) = self.hosts.get(usize::from(host)) else { return };
         if !entry.has_ports {
             (self.ports, self.addresses, self.routes) = (Vec::new(), Vec::new(), Vec::new());
+            self.bfd.clear();
             self.switches.iter_mut().for_each(|switch| switch.ports.clear());
         }
         for ((_, device), own) in self.ports.iter_mut().zip(&entry.devices) {
@@ -225,8 +232,14 @@ impl Checked {
         hosts::for_coordinator(&self.hosts, &self.switches, self.config.detection.host_ms * 1_000_000)
     }
 
-    /// Per switch the configuration of its edge, once the ports' MAC addresses and MTUs are known, and which ports are its, in order.
-    pub fn edges(&self, ports: &[(holdfast_wire::header::Mac, u16)]) -> Vec<(EdgeConfig, Vec<u8>)> {
+    /// Per switch the configuration of its edge, once the ports' MAC addresses and MTUs are known, and which ports are its, in order. `keys` are those of
+    /// [`bfd_keys`]; `random` gives random numbers.
+    pub fn edges(
+        &self,
+        ports: &[(holdfast_wire::header::Mac, u16)],
+        keys: &[Option<Key>],
+        random: impl Fn() -> u64,
+    ) -> Vec<(EdgeConfig, Vec<u8>)> {
         let configs: Vec<&PortConfig> = self.config.ports.values().collect();
         let edge = |switch: &SwitchEntry| {
             let port = |number: &u8| {
@@ -239,8 +252,20 @@ impl Checked {
                 let at = switch.ports.iter().position(|port| *port == route.port)?;
                 Some(EdgeRoute { port: at as u8, ..*route })
             };
+            let peer = |(peer, key): (&BfdPeer, &Option<Key>)| {
+                let at = switch.ports.iter().position(|port| *port == peer.port)?;
+                let settings = Settings {
+                    min_transmit: peer.interval,
+                    min_receive: peer.interval,
+                    multiplier: peer.multiplier,
+                    key: key.clone(),
+                };
+                Some(Peer { port: at as u8, address: holdfast_wire::ip_bytes(peer.address), settings })
+            };
             let (ports, routes) = (switch.ports.iter().map(port).collect(), self.routes.iter().filter_map(route).collect());
-            (EdgeConfig { ports, routes, owned: switch.owned.clone() }, switch.ports.clone())
+            let bfd = self.bfd.iter().zip(keys).filter_map(peer).collect();
+            let config = EdgeConfig { ports, routes, owned: switch.owned.clone(), bfd, seed: random() };
+            (config, switch.ports.clone())
         };
         self.switches.iter().map(edge).collect()
     }

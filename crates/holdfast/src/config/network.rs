@@ -27,6 +27,8 @@ pub(super) struct Networks {
     /// Gateways and routes.
     pub(super) routes: Vec<EdgeRoute>,
     connected: Vec<(Prefix, u8)>,
+    /// Routers that are watched.
+    watched: Vec<(u8, IpAddr)>,
     /// The switch of each port.
     switches: Vec<usize>,
 }
@@ -39,10 +41,25 @@ impl Networks {
         all.find(|(_, address)| prefix.contains(&ip_bytes(*address)))
     }
 
-    /// The name of the port on which a gateway or route names this router, and the router, if it is in `prefix`.
+    /// The name of the port on which a gateway or route names this router, or where it is watched, and the router, if it is in `prefix`.
     pub(super) fn router_in(&self, prefix: &Prefix) -> Option<(&str, IpAddr)> {
-        let mut all = self.routes.iter().filter_map(|route| Some((self.port_name(route.port), route.gateway?)));
+        let named = self.routes.iter().filter_map(|route| Some((route.port, route.gateway?)));
+        let mut all = named.chain(self.watched.iter().copied()).map(|(port, router)| (self.port_name(port), router));
         all.find(|(_, router)| prefix.contains(&ip_bytes(*router)))
+    }
+
+    /// A router in a network of this port, which is watched.
+    pub(super) fn watch(&mut self, text: &str, port: u8, spot: Spot<'_>) -> Result<IpAddr, Mistake> {
+        let (address, ports) = next_hop(text, spot, self)?;
+        if ports.contains(&port) {
+            if self.watched.contains(&(port, address)) {
+                return Err(spot.mistake(format!("port `{}` watches {address} already", self.port_name(port))));
+            }
+            self.watched.push((port, address));
+            return Ok(address);
+        }
+        let (mine, theirs) = (self.port_name(port), self.port_name(ports[0]));
+        Err(spot.mistake(format!("{address} is in a network of port `{theirs}`, not of port `{mine}`")))
     }
 
     fn is_own(&self, address: IpAddr) -> bool {
@@ -65,7 +82,14 @@ pub(super) fn check(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) -
     }
     let switch_of = |port: usize| switches.iter().position(|switch| switch.ports.contains(&(port as u8))).unwrap_or(0);
     let switches = (0..config.ports.len()).map(switch_of).collect();
-    let mut networks = Networks { ports: Vec::new(), addresses: Vec::new(), routes: Vec::new(), connected: Vec::new(), switches };
+    let mut networks = Networks {
+        ports: Vec::new(),
+        addresses: Vec::new(),
+        routes: Vec::new(),
+        connected: Vec::new(),
+        watched: Vec::new(),
+        switches,
+    };
     for (name, port) in &config.ports {
         let spot = root.key("ports").key(name);
         let device = device(&port.device).map_err(|message| spot.key("device").mistake(message))?;
@@ -96,9 +120,23 @@ pub(super) fn check(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) -
             let name = networks.port_name(*port);
             return Err(spot.key("to").mistake(format!("{network} is connected to port `{name}` itself: it needs no route")));
         }
-        if networks.routes.iter().any(|other| other.prefix == to && is_beside(other.port)) {
+        // While a router that is watched is not heard, the next one is used.
+        let is_watched = |other: &EdgeRoute| {
+            let watched = config.ports.values().nth(other.port.into()).map_or(&[][..], |port| &port.bfd);
+            watched.iter().any(|bfd| bfd.peer.parse().is_ok_and(|peer: IpAddr| other.gateway == Some(peer)))
+        };
+        let in_the_way = |other: &&EdgeRoute| {
+            other.prefix == to && is_beside(other.port) && (other.gateway == Some(via) || !is_watched(other))
+        };
+        if let Some(other) = networks.routes.iter().find(in_the_way) {
             let what = if to.is_empty() { "there is a default route or gateway already" } else { "there is a route already" };
-            return Err(spot.key("to").mistake(format!("{what} to {to}")));
+            let remedy = match other.gateway.filter(|gateway| *gateway != via) {
+                Some(gateway) => {
+                    format!("; a second one is used while the first one's router is dead, if `bfd` watches {gateway}")
+                }
+                None => String::new(),
+            };
+            return Err(spot.key("to").mistake(format!("{what} to {to}{remedy}")));
         }
         networks.routes.extend(ports.into_iter().map(|port| EdgeRoute { prefix: to, port, gateway: Some(via) }));
     }

@@ -43,6 +43,8 @@ pub(super) fn join(service: &Service, host: &str) -> Result<Joined, Problem> {
         ("etcd.certificate", etcd.and_then(|etcd| etcd.certificate.as_ref())),
         ("etcd.key", etcd.and_then(|etcd| etcd.key.as_ref())),
     ]);
+    let bfd = config.ports.values().flat_map(|port| &port.bfd).filter_map(|bfd| bfd.key.as_ref());
+    let named = named.chain(bfd.map(|key| ("bfd.key.file", Some(&key.file))));
     let beside = Path::new(file).parent().unwrap_or(Path::new(""));
     let mut files: Vec<(String, Zeroizing<Vec<u8>>)> = Vec::new();
     for (key, path) in named.filter_map(|(key, path)| path.map(|path| (key, path))) {

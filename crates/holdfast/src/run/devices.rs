@@ -7,7 +7,9 @@ use crate::exit::{self, Failure};
 use crate::host_check::{self, Check, Outcome};
 use holdfast_io::port::{self, Look, Port, PortError, Udp};
 use holdfast_node::address::manager_of;
+use holdfast_node::edge::Liveness;
 use holdfast_node::seal::SEAL_LEN;
+use holdfast_wire::bfd::State;
 use holdfast_wire::nsh::ENCAPSULATION_LEN;
 use holdfast_wire::{BUFFER_LEN, HEADROOM, MAX_MTU};
 use std::io::Write;
@@ -126,6 +128,18 @@ pub(super) fn fabric_mtu(
 }
 
 impl Manager {
+    /// A router is there, or is gone.
+    pub(super) fn say_liveness(&self, liveness: &Liveness) {
+        let change = liveness.change;
+        let name = self.port_names.get(usize::from(liveness.port)).map_or("", |(name, _)| name.as_str());
+        let peer = holdfast_wire::ip_addr(&liveness.peer);
+        match (change.from, change.to) {
+            (_, State::Up) => say(&format!("router {peer} at port {name} is alive (BFD)")),
+            (State::Up, _) => say(&format!("router {peer} at port {name} is not (BFD): {}", change.diagnostic.name())),
+            _ => {}
+        }
+    }
+
     /// Looks at the ports' devices: which of them went, came back, or changed.
     pub(super) fn look_at_devices(&mut self, now: u64) {
         self.last_device_look = now;

@@ -2,7 +2,7 @@
 //!
 //! In: messages of the guard. Out: messages for it, in order, whether it reads them now or later. Never: waiting for it.
 
-use super::role::Keys;
+use super::role::{BfdKey, Keys};
 use crate::tls::TlsPaths;
 use holdfast_io::{Heartbeat, Mailbox};
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -29,6 +29,8 @@ pub(super) struct Assignment {
     pub(super) file: String,
     pub(super) text: String,
     pub(super) keys: Option<Keys>,
+    /// For the routers that are watched.
+    pub(super) bfd_keys: Vec<Option<BfdKey>>,
     pub(super) control: PathBuf,
     /// The files of the control API that go before the configuration's.
     pub(super) tls: Option<TlsPaths>,

@@ -6,7 +6,7 @@
 //! The guard does so little that nothing brings it down. If it is killed all the same, the kernel ends every process of the box.
 
 use super::guard_link::{Assignment, FromGuard, Stored, ToGuard, read_memory};
-use super::role::Keys;
+use super::role::{BfdKey, Keys};
 use super::{MILLISECOND, devices, join, random_seed, reports};
 use crate::config;
 use crate::control;
@@ -78,6 +78,7 @@ struct HostGuard {
     file: String,
     text: String,
     keys: Option<KeyRing>,
+    bfd_keys: Vec<Option<holdfast_node::bfd::Key>>,
     control: PathBuf,
     tls: Option<TlsPaths>,
     state: Option<PathBuf>,
@@ -138,6 +139,8 @@ pub fn main(options: Options) -> Result<(), Failure> {
     let host =
         checked.host(host.as_deref()).map_err(|message| Failure::new(exit::CONFIGURATION, format!("{name}: {message}")))?;
     let keys = config::keys(&name, &text, &checked.config).map_err(mistake)?;
+    let has_ports = checked.hosts.get(usize::from(host)).is_none_or(|host| host.has_ports);
+    let bfd_keys = if has_ports { config::bfd_keys(&name, &text, &checked).map_err(mistake)? } else { Vec::new() };
     match (&tls, &checked.control) {
         (Some(tls), Some(_)) => {
             let wrong = |message: String| Failure::new(exit::CONFIGURATION, format!("--tls: {message}"));
@@ -171,6 +174,7 @@ pub fn main(options: Options) -> Result<(), Failure> {
         file: name,
         text,
         keys,
+        bfd_keys,
         state,
         control,
         tls,
@@ -342,6 +346,7 @@ impl HostGuard {
             file: self.file.clone(),
             text: self.text.clone(),
             keys: self.keys.as_ref().map(Keys::from),
+            bfd_keys: self.bfd_keys.iter().map(|key| key.as_ref().map(BfdKey::from)).collect(),
             control: self.control.clone(),
             tls: self.tls.clone(),
             state: self.state.clone(),

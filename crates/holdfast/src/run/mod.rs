@@ -47,7 +47,7 @@ use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::{Peer, Released};
 use holdfast_wire::header::ETHERTYPE_FABRIC;
 use holdfast_wire::{DropCounters, DropReason, MAX_MTU, Packet, PacketPool, fnv1a};
-use role::Keys;
+use role::{BfdKey, Keys};
 use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -250,7 +250,7 @@ impl Manager {
         mut link: GuardLink,
         mut fds: impl Iterator<Item = OwnedFd>,
     ) -> Result<Manager, Failure> {
-        let Assignment { incarnation, file, text, processes, .. } = assignment;
+        let Assignment { incarnation, file, text, processes, ref bfd_keys, .. } = assignment;
         let clock = Clock::new();
         let now = clock.now();
         let has_coordinator = processes.iter().any(|process| process.node == COORDINATOR);
@@ -278,7 +278,9 @@ impl Manager {
             }
         }
         let macs: Vec<_> = ports.iter().map(|port| (port.mac(), port.mtu())).collect();
-        let edges = checked.edges(&macs).into_iter().map(|(config, ports)| (Edge::new(config), ports)).collect();
+        let bfd_keys: Vec<_> = bfd_keys.iter().map(|key| key.as_ref().and_then(BfdKey::key)).collect();
+        let edges = checked.edges(&macs, &bfd_keys, random_seed);
+        let edges = edges.into_iter().map(|(config, ports)| (Edge::new(config), ports)).collect();
         let device_states = ports.iter().map(|port| (port.is_up(), port.mtu())).collect();
         let unavailable = |error: std::io::Error| {
             let what = format!("{} packet buffers: {error}; lower limits.buffers", checked.config.limits.buffers);
@@ -565,6 +567,9 @@ impl Manager {
                 traffic.1 += frames.len() as u64;
                 port.transmit(frames, &mut self.arena);
             }
+        }
+        for liveness in core::mem::take(&mut self.out.liveness) {
+            self.say_liveness(&liveness);
         }
         let wishes: Vec<Wish> = self.out.hub.wishes.drain(..).collect();
         for wish in wishes {

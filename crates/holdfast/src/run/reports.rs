@@ -1,8 +1,9 @@
 //! What a running box says about itself.
 
 use super::Manager;
-use crate::status::{self, Failover, Port, Process, Protected, Status};
+use crate::status::{self, Bfd, Failover, Port, Process, Protected, Status};
 use holdfast_node::address::{COORDINATOR, switch_node};
+use holdfast_node::bfd::Session;
 use holdfast_node::message::{self, FlowInfo, MemberState};
 use holdfast_wire::{DropCounters, DropReason};
 use serde_json::{Value, json};
@@ -11,6 +12,27 @@ use std::os::unix::process::ExitStatusExt;
 
 fn named(drops: &DropCounters) -> BTreeMap<String, u64> {
     drops.iter().map(|(reason, count)| (reason.name().to_owned(), count)).collect()
+}
+
+/// A router that is watched: its address, its session, and whether it is known to be dead.
+fn bfd((peer, session, dead): (&[u8; 16], &Session, bool), now: u64) -> Bfd {
+    let timers = session.timers();
+    let (remote_state, remote_diagnostic) = session.remote();
+    let (downs, last_down) = session.downs();
+    Bfd {
+        peer: holdfast_wire::ip_addr(peer).to_string(),
+        state: session.state().name().to_owned(),
+        diagnostic: session.diagnostic().name().to_owned(),
+        remote_state: remote_state.name().to_owned(),
+        remote_diagnostic: remote_diagnostic.name().to_owned(),
+        dead,
+        transmit_us: timers.transmit,
+        receive_us: timers.receive,
+        detection_us: timers.detection,
+        since_ms: now.saturating_sub(session.since()) / 1_000_000,
+        downs,
+        last_down: (downs > 0).then(|| last_down.name().to_owned()),
+    }
 }
 
 /// How a process ended, in words.
@@ -228,7 +250,8 @@ impl Manager {
                 lost: if failover.recovered_at.is_some() { failover.had.saturating_sub(failover.flows) } else { 0 },
             }
         });
-        let ports = self.ports.iter().zip(&self.traffic).zip(&self.port_names).map(|((port, traffic), (name, device))| {
+        let numbered = (0u8..).zip(self.ports.iter().zip(&self.traffic).zip(&self.port_names));
+        let ports = numbered.map(|(number, ((port, traffic), (name, device)))| {
             let mac = port.mac().map(|byte| format!("{byte:02x}")).join(":");
             Port {
                 name: name.clone(),
@@ -240,6 +263,7 @@ impl Manager {
                 received: traffic.0,
                 transmitted: traffic.1,
                 drops: named(port.drops()),
+                bfd: self.host.liveness(number).map(|watched| bfd(watched, self.clock.now())).collect(),
             }
         });
         Status {

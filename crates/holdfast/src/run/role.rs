@@ -3,6 +3,7 @@
 use crate::exit::{self, Failure};
 use holdfast_io::VportGuest;
 use holdfast_io::process::{die_with_parent, inherited};
+use holdfast_node::bfd::{self, KeyKind};
 use holdfast_node::channel::{FabricConfig, Key, KeyRing, KeyRingError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use zeroize::{Zeroize, ZeroizeOnDrop};
 
 /// What the manager writes to the process's standard input, as a line: secrets show neither in arguments nor in the environment. Later lines are
 /// [`Keys`].
@@ -49,6 +51,26 @@ impl From<&KeyRing> for Keys {
 impl Keys {
     pub(super) fn ring(self) -> Result<KeyRing, KeyRingError> {
         KeyRing::new(self.0.into_iter().map(|(number, secret)| Key { number, secret }).collect())
+    }
+}
+
+/// A key for BFD on its way: how it signs, its number, its bytes.
+#[derive(Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
+pub(super) struct BfdKey(u8, u8, Vec<u8>);
+
+const BFD_KINDS: [KeyKind; 3] = [KeyKind::Password, KeyKind::KeyedSha1, KeyKind::MeticulousKeyedSha1];
+
+impl From<&bfd::Key> for BfdKey {
+    fn from(key: &bfd::Key) -> BfdKey {
+        let kind = BFD_KINDS.iter().position(|kind| *kind == key.kind()).unwrap_or_default();
+        BfdKey(kind as u8, key.id(), key.secret().to_vec())
+    }
+}
+
+impl BfdKey {
+    /// The key; `None` if it is none.
+    pub(super) fn key(&self) -> Option<bfd::Key> {
+        bfd::Key::new(*BFD_KINDS.get(usize::from(self.0))?, self.1, &self.2)
     }
 }
 

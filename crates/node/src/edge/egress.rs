@@ -29,8 +29,13 @@ impl Edge {
             return self.drop(released.into_inner(), DropReason::Local, pool);
         }
         let mut packet = released;
-        let Some(&route) = self.routes.find(&destination) else {
-            self.drops.count(DropReason::NoRouteToHost);
+        let found = match self.watch.is_calm() {
+            true => self.routes.find(&destination),
+            false => self.routes.find_where(&destination, |route| self.watch.may_use(route)),
+        };
+        let Some(&route) = found else {
+            let is_dead = self.routes.find(&destination).is_some();
+            self.drops.count(if is_dead { DropReason::NextHopDown } else { DropReason::NoRouteToHost });
             let ingress = packet.get().meta.ingress;
             return self.report_back(ingress, packet.into_inner(), Problem::NoRoute, now, out, pool);
         };
@@ -40,20 +45,33 @@ impl Edge {
         }
         packet.decrement_ttl();
         let next_hop = route.gateway.map_or(destination, ip_bytes);
-        match self.neighbors.lookup(route.port, &next_hop, now) {
+        self.send_by(route.port, &next_hop, packet, now, out, pool);
+    }
+
+    /// Sends a packet by a port to a neighbour, or holds it until the neighbour's MAC address is known.
+    pub(super) fn send_by(
+        &mut self,
+        port: u8,
+        next_hop: &[u8; 16],
+        packet: Released<Packet>,
+        now: u64,
+        out: &mut EdgeOut,
+        pool: &mut dyn PacketPool,
+    ) {
+        match self.neighbors.lookup(port, next_hop, now) {
             Lookup::Known(mac) => {
-                self.transmit(route.port, mac, packet, now, out, pool);
+                self.transmit(port, mac, packet, now, out, pool);
             }
             Lookup::Stale(mac) => {
-                self.transmit(route.port, mac, packet, now, out, pool);
-                self.ask_for(route.port, &next_hop, Some(mac), out, pool);
+                self.transmit(port, mac, packet, now, out, pool);
+                self.ask_for(port, next_hop, Some(mac), out, pool);
             }
             Lookup::Unknown { ask } => {
-                if let Some(packet) = self.neighbors.hold(route.port, &next_hop, packet) {
+                if let Some(packet) = self.neighbors.hold(port, next_hop, packet) {
                     self.drop(packet.into_inner(), DropReason::NeighborUnresolved, pool);
                 }
                 if ask {
-                    self.ask_for(route.port, &next_hop, None, out, pool);
+                    self.ask_for(port, next_hop, None, out, pool);
                 }
             }
             Lookup::Refused => self.drop(packet.into_inner(), DropReason::NeighborUnresolved, pool),
@@ -160,8 +178,11 @@ impl Edge {
         }
     }
 
-    /// Timeouts of neighbours and of fragments.
+    /// Timeouts of sessions, of neighbours and of fragments.
     pub fn handle_timeout(&mut self, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
+        if self.watch.poll_timeout() <= now {
+            self.turn_bfd(now, out, pool);
+        }
         self.fragments.handle_timeout(now);
         self.drop_fragments(pool);
         if self.neighbors.poll_timeout() > now {
@@ -172,6 +193,10 @@ impl Edge {
         for due in due {
             match due {
                 Due::Ask(port, address, known) => self.ask_for(port, &address, known, out, pool),
+                // Nobody is told of the box's own; what came from elsewhere has lost a hop.
+                Due::Unreachable(_, packet) if packet.get().ttl() == Some(u8::MAX) => {
+                    self.drop(packet.into_inner(), DropReason::NeighborUnresolved, pool);
+                }
                 Due::Unreachable(port, packet) => {
                     self.drops.count(DropReason::NeighborUnresolved);
                     self.report_back(port, packet.into_inner(), Problem::HostUnreachable, now, out, pool);
@@ -182,7 +207,7 @@ impl Edge {
 
     /// When [`Edge::handle_timeout`] is due next.
     pub fn poll_timeout(&self) -> u64 {
-        self.neighbors.poll_timeout().min(self.fragments.poll_timeout())
+        self.neighbors.poll_timeout().min(self.fragments.poll_timeout()).min(self.watch.poll_timeout())
     }
 
     /// Gives back every packet that waits, as at the end of the process.

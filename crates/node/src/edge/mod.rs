@@ -1,7 +1,7 @@
 //! The edge: the router between the ports and the switch.
 //!
 //! Theory of operation. What comes in by a port is checked (who sent it, to whom, is it whole), answered if it is for the box itself (ARP,
-//! neighbour discovery, ping), and otherwise goes to a chain. What a chain has released is routed by its destination as it is then, loses a hop,
+//! neighbour discovery, ping, BFD), and otherwise goes to a chain. What a chain has released is routed by its destination as it is then, loses a hop,
 //! gets its neighbour's address and leaves, in fragments if it is longer than the port allows and IPv4 lets it be cut. Errors about
 //! packets are ICMP messages: about one that came in, they go back by its port; about one that a chain has changed, they come in again at the
 //! port where it should have left, so that the chain translates them back.
@@ -13,6 +13,7 @@ mod addresses;
 mod egress;
 pub mod fragment;
 mod icmp;
+mod liveness;
 mod neighbors;
 mod rate;
 mod resolution;
@@ -20,6 +21,7 @@ mod routes;
 #[cfg(test)]
 mod tests;
 
+use crate::bfd;
 use addresses::{is_link_local, is_multicast, is_nowhere};
 use fragment::{FragmentLimits, Fragmented, Fragments};
 use holdfast_protection::Released;
@@ -27,10 +29,13 @@ use holdfast_wire::header::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHER
 use holdfast_wire::selector::Prefix;
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Network, Packet, PacketPool, checksum, ip_bytes, map_v4, unmap_v4};
 use icmp::Problem;
+use liveness::Watch;
 use neighbors::Neighbors;
 use rate::RateLimit;
 use routes::Routes;
 use std::net::IpAddr;
+
+pub use liveness::Liveness;
 
 /// A port as the edge knows it.
 #[derive(Debug, Clone)]
@@ -63,6 +68,10 @@ pub struct EdgeConfig {
     pub routes: Vec<EdgeRoute>,
     /// Addresses that the box answers for on every port because its chains use them: NAT pools, virtual addresses.
     pub owned: Vec<Prefix>,
+    /// Routers to have BFD sessions with, each in a network of its port; at most [`bfd::MAX_SESSIONS`].
+    pub bfd: Vec<bfd::Peer>,
+    /// A random number: another one at every start, and known to nobody else.
+    pub seed: u64,
 }
 
 /// What the edge wants done.
@@ -73,6 +82,8 @@ pub struct EdgeOut {
     /// Packets that come in again by a port, through [`Edge::handle_reinjected`]: errors about what a chain has changed, and
     /// fragments that waited for the first one.
     pub reinject: Vec<(u8, Packet)>,
+    /// What became of sessions with routers.
+    pub liveness: Vec<Liveness>,
 }
 
 /// ICMP errors, and echo replies, per second that the box makes by itself, and how many at once.
@@ -108,6 +119,7 @@ pub struct Edge {
     routes: Routes,
     neighbors: Neighbors,
     fragments: Fragments,
+    watch: Watch,
     drops: DropCounters,
     errors: RateLimit,
     echoes: RateLimit,
@@ -117,10 +129,11 @@ impl Edge {
     /// An edge that knows no neighbour yet.
     ///
     /// # Panics
-    /// If a route leads to a port that is not there.
-    pub fn new(config: EdgeConfig) -> Edge {
+    /// If a route leads to a port that is not there, or there are too many routers to watch.
+    pub fn new(mut config: EdgeConfig) -> Edge {
         assert!(
             config.ports.len() <= usize::from(u8::MAX)
+                && config.bfd.len() <= bfd::MAX_SESSIONS
                 && config.routes.iter().all(|route| usize::from(route.port) < config.ports.len())
         );
         let addresses = config.ports.iter().zip(0u8..).flat_map(|(port, at)| port.addresses.iter().map(move |own| (at, own)));
@@ -135,6 +148,7 @@ impl Edge {
             routes: Routes::new(&routes),
             neighbors: Neighbors::new(),
             fragments: Fragments::new(FragmentLimits::default(), seed),
+            watch: Watch::new(core::mem::take(&mut config.bfd), config.seed),
             drops: DropCounters::default(),
             errors: RateLimit::new(ICMP_PER_SECOND, ICMP_PER_SECOND),
             echoes: RateLimit::new(ICMP_PER_SECOND, ICMP_PER_SECOND),
@@ -285,6 +299,10 @@ impl Edge {
         }
         if let Some(reason) = self.refusal(&packet, &source, &destination, is_unicast) {
             self.drop(packet, reason, pool);
+            return None;
+        }
+        if self.is_bfd(port, &packet, &source, &destination) {
+            self.handle_bfd(port, packet, now, out, pool);
             return None;
         }
         // A chain may use an address of the box itself, as masquerading does: then only ping is for the box.

@@ -1,4 +1,4 @@
-//! Where a destination leads: longest prefix match, IPv4 and IPv6 apart.
+//! Where a destination leads: longest prefix match, IPv4 and IPv6 apart. Of several routes for one prefix the first that may be used.
 //!
 //! Built once. One sorted table per prefix length, longest first: a look-up is one binary search per length that occurs,
 //! which is a handful in any configuration written by hand.
@@ -37,9 +37,8 @@ fn levels(routes: impl Iterator<Item = EdgeRoute>) -> Vec<Level> {
     }
     levels.sort_by_key(|level| core::cmp::Reverse(level.len));
     for level in &mut levels {
-        // Stable: of two routes for one prefix the first one given stays.
+        // Stable: routes for one prefix stay in the order in which they were given.
         level.routes.sort_by_key(|(head, _)| *head);
-        level.routes.dedup_by_key(|(head, _)| *head);
     }
     levels
 }
@@ -57,11 +56,18 @@ impl Routes {
     /// The route of a destination.
     #[inline]
     pub(super) fn find(&self, destination: &[u8; 16]) -> Option<&EdgeRoute> {
+        self.find_where(destination, |_| true)
+    }
+
+    /// The route of a destination, as if there were only those that may be used.
+    #[inline]
+    pub(super) fn find_where(&self, destination: &[u8; 16], may_use: impl Fn(&EdgeRoute) -> bool) -> Option<&EdgeRoute> {
         let levels = if unmap_v4(destination).is_some() { &self.v4 } else { &self.v6 };
         levels.iter().find_map(|level| {
             let wanted = head(destination, level.len);
-            let at = level.routes.binary_search_by_key(&wanted, |(head, _)| *head).ok()?;
-            Some(&level.routes[at].1)
+            let at = level.routes.partition_point(|(head, _)| *head < wanted);
+            let same = level.routes[at..].iter().take_while(|(head, _)| *head == wanted);
+            same.map(|(_, route)| route).find(|route| may_use(route))
         })
     }
 }

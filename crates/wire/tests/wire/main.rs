@@ -1,5 +1,6 @@
 //! The wire's properties: against truncation at every byte, against another implementation, against naive models.
 
+mod bfd;
 mod builders;
 mod checksums;
 mod differential;

@@ -10,6 +10,7 @@ mod fragmentation;
 mod fragments;
 mod frames;
 mod ingress;
+mod liveness;
 mod resolution;
 
 use super::*;
@@ -47,6 +48,8 @@ pub(super) fn config() -> EdgeConfig {
             EdgeRoute { prefix: prefix("2001:db8:f::/48"), port: 1, gateway: Some(ip("2001:db8:b::fe")) },
         ],
         owned: vec![prefix("198.51.100.4/31"), prefix("10.0.0.100"), prefix("2001:db8:a::100"), prefix("203.0.113.2")],
+        bfd: Vec::new(),
+        seed: 0,
     }
 }
 

@@ -1,0 +1,195 @@
+//! Routers that are watched through BFD: a port's `bfd`, and the files of keys that it names.
+
+use super::Checked;
+use super::file::{Config, Word};
+use super::mistake::Mistake;
+use super::network::Networks;
+use super::secret::read_secret;
+use super::source::{Source, Spot};
+use holdfast_node::bfd::{Key, KeyKind, MAX_SESSIONS};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use std::net::IpAddr;
+use std::path::Path;
+
+/// Microseconds between packets without `interval`.
+const INTERVAL: u32 = 50_000;
+/// The shortest and the longest of the intervals that are common among routers (RFC 7419, section 3), microseconds.
+const INTERVALS: std::ops::RangeInclusive<u32> = 3_300..=10_000_000;
+const MULTIPLIER: u8 = 3;
+
+/// A router that is watched: while it is not heard, nothing is routed through it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BfdConfig {
+    /// The router's address, in a network of the port.
+    pub peer: String,
+    /// Between packets in each direction, like 50ms or 3300us; 50ms without it. The router may ask for a longer one.
+    #[serde(default)]
+    pub interval: Option<Word>,
+    /// After so many missing packets the other side is taken for dead; 3 without it.
+    #[serde(default)]
+    pub multiplier: Option<u8>,
+    /// Packets are signed with it, and others refused.
+    #[serde(default)]
+    pub key: Option<BfdKeyConfig>,
+}
+
+/// With what packets are signed.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BfdKeyConfig {
+    /// How.
+    #[serde(rename = "type")]
+    pub kind: BfdKeyType,
+    /// The key's number, the same at the router.
+    pub id: u8,
+    /// The file with the key, from the configuration's directory: up to 20 bytes, of a password up to 16. Only its owner may read it.
+    pub file: String,
+}
+
+/// Ways to sign (RFC 5880, section 6.7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum BfdKeyType {
+    /// SHA1 over packet and key.
+    #[serde(rename = "keyed-sha1")]
+    KeyedSha1,
+    /// The same, and no packet counts twice.
+    #[serde(rename = "meticulous-keyed-sha1")]
+    MeticulousKeyedSha1,
+    /// A password that everybody on the link can read.
+    Password,
+}
+
+impl BfdKeyType {
+    fn name(self) -> &'static str {
+        match self {
+            BfdKeyType::KeyedSha1 => "keyed-sha1",
+            BfdKeyType::MeticulousKeyedSha1 => "meticulous-keyed-sha1",
+            BfdKeyType::Password => "password",
+        }
+    }
+}
+
+impl BfdConfig {
+    /// In words, for comparisons.
+    pub(super) fn words(&self) -> String {
+        let interval = self.interval.as_ref().and_then(|interval| microseconds(&interval.0).ok()).unwrap_or(INTERVAL);
+        let key = self.key.as_ref().map(|key| format!(", {} key {} in {}", key.kind.name(), key.id, key.file));
+        let multiplier = self.multiplier.unwrap_or(MULTIPLIER);
+        format!("{} every {interval} us times {multiplier}{}", self.peer, key.unwrap_or_default())
+    }
+}
+
+/// A router that is watched, read.
+#[derive(Debug, Clone)]
+pub struct BfdPeer {
+    /// At this port.
+    pub port: u8,
+    /// Its address.
+    pub address: IpAddr,
+    /// Between packets, microseconds.
+    pub interval: u32,
+    /// See [`BfdConfig::multiplier`].
+    pub multiplier: u8,
+    /// With what packets are signed, and where in the configuration that stands: the port's name and the place in its list.
+    pub key: Option<(BfdKeyConfig, String, usize)>,
+}
+
+/// A time with its unit, in microseconds.
+fn microseconds(text: &str) -> Result<u32, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit.trim() {
+        "us" | "µs" => 1,
+        "ms" => 1_000,
+        "s" => 1_000_000,
+        _ => 0u64,
+    };
+    let number: Option<u64> = number.parse().ok().filter(|_| factor != 0);
+    let Some(number) = number else {
+        return Err(format!("`{}` is no time: write a number and `ms`, `us` or `s`, like 50ms", text.escape_debug()));
+    };
+    let time = number.checked_mul(factor).and_then(|time| u32::try_from(time).ok()).filter(|time| INTERVALS.contains(time));
+    time.ok_or_else(|| format!("`interval` is between 3300us and 10s, not {}", text.escape_debug()))
+}
+
+pub(super) fn read(config: &Config, networks: &mut Networks, root: Spot<'_>) -> Result<Vec<BfdPeer>, Mistake> {
+    let mut peers: Vec<BfdPeer> = Vec::new();
+    for (number, (name, port)) in (0u8..).zip(&config.ports) {
+        for (at, bfd) in port.bfd.iter().enumerate() {
+            let spot = root.key("ports").key(name).key("bfd").index(at);
+            let address = networks.watch(&bfd.peer, number, spot.key("peer"))?;
+            let interval = bfd.interval.as_ref().map_or(Ok(INTERVAL), |interval| microseconds(&interval.0));
+            let interval = interval.map_err(|message| spot.key("interval").mistake(message))?;
+            let multiplier = bfd.multiplier.unwrap_or(MULTIPLIER);
+            if multiplier == 0 {
+                return Err(spot.key("multiplier").mistake("`multiplier` is between 1 and 255, not 0"));
+            }
+            if bfd.key.as_ref().is_some_and(|key| key.file.is_empty()) {
+                return Err(spot.key("key").key("file").mistake("`file` is a file's path"));
+            }
+            if peers.len() == MAX_SESSIONS {
+                return Err(spot.mistake(format!("a box watches {MAX_SESSIONS} routers at most")));
+            }
+            let key = bfd.key.clone().map(|key| (key, name.clone(), at));
+            peers.push(BfdPeer { port: number, address, interval, multiplier, key });
+        }
+    }
+    Ok(peers)
+}
+
+/// The keys for routers that are watched, in the order of [`Checked::bfd`]. `file` and `text` are the configuration's.
+///
+/// # Errors
+/// The mistake, at the place in the configuration that names the file.
+pub fn bfd_keys(file: &str, text: &str, checked: &Checked) -> Result<Vec<Option<Key>>, Mistake> {
+    let source = Source::new(file, text.strip_prefix('\u{feff}').unwrap_or(text));
+    let read = |peer: &BfdPeer| {
+        let Some((key, port, at)) = &peer.key else { return Ok(None) };
+        let path = Path::new(file).parent().unwrap_or(Path::new("")).join(&key.file);
+        load(&path, key)
+            .map(Some)
+            .map_err(|message| source.root().key("ports").key(port).key("bfd").index(*at).key("key").key("file").mistake(message))
+    };
+    checked.bfd.iter().map(read).collect()
+}
+
+fn load(path: &Path, config: &BfdKeyConfig) -> Result<Key, String> {
+    let name = path.display();
+    let bytes = read_secret(path, &format!("install -m 600 /dev/stdin {name}"), "install -m 600 /dev/stdin FILE")?;
+    // Editors end a line.
+    let secret = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+    let secret = secret.strip_suffix(b"\r").unwrap_or(secret);
+    let (kind, most) = match config.kind {
+        BfdKeyType::KeyedSha1 => (KeyKind::KeyedSha1, 20),
+        BfdKeyType::MeticulousKeyedSha1 => (KeyKind::MeticulousKeyedSha1, 20),
+        BfdKeyType::Password => (KeyKind::Password, 16),
+    };
+    Key::new(kind, config.id, secret)
+        .ok_or_else(|| format!("`{name}` holds {} bytes: a `{}` has 1 to {most}", secret.len(), config.kind.name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::microseconds;
+
+    #[test]
+    fn a_time_has_a_unit_and_bounds() {
+        assert_eq!((microseconds("50ms"), microseconds("3300us"), microseconds("10 s")), (Ok(50_000), Ok(3_300), Ok(10_000_000)));
+        for (wrong, expected) in [
+            ("50", "no time"),
+            ("", "no time"),
+            ("ms", "no time"),
+            ("-5ms", "no time"),
+            ("5m", "no time"),
+            ("99999999999999999999s", "no time"),
+            ("3299us", "between"),
+            ("11s", "between"),
+            ("18446744073709551615s", "between"),
+        ] {
+            assert!(microseconds(wrong).is_err_and(|message| message.contains(expected)), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! One session (RFC 5880, sections 6.2 and 6.8). Times are nanoseconds, intervals microseconds, as on the wire.
+
+use super::{Discard, Key};
+use holdfast_wire::bfd::{Control, Diagnostic, MAX_LEN, State};
+
+/// The least interval at which a session that is not up sends, µs (section 6.8.3).
+const SLOW: u32 = 1_000_000;
+/// ns in a µs.
+const MICROSECOND: u64 = 1000;
+
+/// What a session is told at its start.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The least interval between packets that it sends while it is up, µs, not 0.
+    pub min_transmit: u32,
+    /// The least interval at which it takes packets, µs; 0: it wants none, and nothing is detected while the other side sends none.
+    pub min_receive: u32,
+    /// After so many of its packets are missing, the other side takes this one for dead. Not 0.
+    pub multiplier: u8,
+    /// Signs packets, and refuses those that are not signed.
+    pub key: Option<Key>,
+}
+
+/// What became of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    /// What it was.
+    pub from: State,
+    /// What it is.
+    pub to: State,
+    /// Why.
+    pub diagnostic: Diagnostic,
+}
+
+/// What two sides have agreed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timers {
+    /// Between packets of this side, before the jitter, µs.
+    pub transmit: u32,
+    /// Between packets of the other side, as it has said last, µs. `None` while it is not heard.
+    pub receive: Option<u32>,
+    /// Without a packet for so long, it is taken for dead, µs. `None` while it is not heard.
+    pub detection: Option<u64>,
+}
+
+/// What is known of the other side; of one that is not heard, what section 6.8.1 says that variables begin with.
+#[derive(Debug)]
+struct Remote {
+    discriminator: u32,
+    state: State,
+    diagnostic: Diagnostic,
+    is_demanding: bool,
+    min_receive: u32,
+    min_transmit: u32,
+    multiplier: u8,
+    heard: Option<u64>,
+}
+
+impl Remote {
+    const UNHEARD: Remote = Remote {
+        discriminator: 0,
+        state: State::Down,
+        diagnostic: Diagnostic::NONE,
+        is_demanding: false,
+        min_receive: 1,
+        min_transmit: 0,
+        multiplier: 0,
+        heard: None,
+    };
+}
+
+/// How far a poll sequence is (section 6.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Poll {
+    Idle,
+    /// The next packet asks. An answer that comes before it was asked for something else.
+    Wanted,
+    Asked,
+    /// Something changed since it asked: the answer is not about that, and it will ask again.
+    Outdated,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Session {
+    settings: Settings,
+    discriminator: u32,
+    state: State,
+    diagnostic: Diagnostic,
+    remote: Remote,
+    /// The part of (`DesiredMinTxInterval`, `RequiredMinRxInterval`) that holds by now, µs: a longer transmit interval, and a shorter receive
+    /// interval, hold once the other side knows of them (section 6.8.3).
+    in_use: (u32, u32),
+    /// The pair that was decided on last.
+    decided: (u32, u32),
+    poll: Poll,
+    owes_final: bool,
+    /// What it would say differs from what it said last: it does not wait for the next interval (section 6.8.7).
+    is_urgent: bool,
+    /// The last packet that went because it was time.
+    sent_at: Option<u64>,
+    /// By how much the interval after it is shortened, in parts of 2^32.
+    jitter: u32,
+    sequence: u32,
+    /// The last sequence number that was taken, and until when it means something (section 6.8.1, `bfd.AuthSeqKnown`).
+    taken: Option<(u32, u64)>,
+    since: u64,
+    downs: u64,
+    down_for: Diagnostic,
+}
+
+impl Session {
+    /// A session that is down and has heard nobody. `discriminator`: its own name for it, not 0, of no other session; `sequence`: where its numbers
+    /// begin, best at random (section 6.8.1).
+    ///
+    /// # Panics
+    /// If the discriminator, the transmit interval or the multiplier is 0.
+    pub fn new(settings: Settings, discriminator: u32, sequence: u32, now: u64) -> Session {
+        assert!(discriminator != 0 && settings.multiplier != 0 && settings.min_transmit != 0);
+        let decided = (settings.min_transmit.max(SLOW), settings.min_receive);
+        Session {
+            settings,
+            discriminator,
+            state: State::Down,
+            diagnostic: Diagnostic::NONE,
+            remote: Remote::UNHEARD,
+            in_use: decided,
+            decided,
+            poll: Poll::Idle,
+            owes_final: false,
+            is_urgent: false,
+            sent_at: None,
+            jitter: 0,
+            sequence,
+            taken: None,
+            since: now,
+            downs: 0,
+            down_for: Diagnostic::NONE,
+        }
+    }
+
+    /// Its state.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Why its state changed last.
+    pub fn diagnostic(&self) -> Diagnostic {
+        self.diagnostic
+    }
+
+    /// Its own name for itself.
+    pub fn discriminator(&self) -> u32 {
+        self.discriminator
+    }
+
+    /// The other side's name for it; 0 while that is not known.
+    pub fn remote_discriminator(&self) -> u32 {
+        self.remote.discriminator
+    }
+
+    /// What the other side said last of its state, and why it is so. Of one that is not heard: Down.
+    pub fn remote(&self) -> (State, Diagnostic) {
+        (self.remote.state, self.remote.diagnostic)
+    }
+
+    /// When its state changed last.
+    pub fn since(&self) -> u64 {
+        self.since
+    }
+
+    /// How often it was up and is so no longer, and why, the last time.
+    pub fn downs(&self) -> (u64, Diagnostic) {
+        (self.downs, self.down_for)
+    }
+
+    /// What holds at the moment.
+    pub fn timers(&self) -> Timers {
+        let is_heard = self.remote.heard.is_some();
+        Timers {
+            transmit: self.transmit_interval(),
+            receive: is_heard.then(|| self.receive_interval()),
+            detection: is_heard.then(|| self.detection_time() / MICROSECOND),
+        }
+    }
+
+    /// Section 6.8.2.
+    fn transmit_interval(&self) -> u32 {
+        self.in_use.0.max(self.remote.min_receive)
+    }
+
+    fn receive_interval(&self) -> u32 {
+        self.in_use.1.max(self.remote.min_transmit)
+    }
+
+    /// Section 6.8.4, ns.
+    fn detection_time(&self) -> u64 {
+        u64::from(self.remote.multiplier) * u64::from(self.receive_interval()) * MICROSECOND
+    }
+
+    fn deadline(&self) -> Option<u64> {
+        self.remote.heard.map(|heard| heard.saturating_add(self.detection_time()))
+    }
+
+    /// Other intervals and multiplier than at its start (section 6.8.3), while it runs.
+    ///
+    /// # Panics
+    /// As [`Session::new`].
+    pub fn set_intervals(&mut self, min_transmit: u32, min_receive: u32, multiplier: u8) {
+        assert!(multiplier != 0 && min_transmit != 0);
+        self.settings.min_transmit = min_transmit;
+        self.settings.min_receive = min_receive;
+        self.settings.multiplier = multiplier;
+        self.decide();
+    }
+
+    /// Intervals follow from the settings and the state; a change of them is told by a poll sequence (section 6.8.3).
+    fn decide(&mut self) {
+        let least = if self.state == State::Up { 1 } else { SLOW };
+        let decided = (self.settings.min_transmit.max(least), self.settings.min_receive);
+        if decided != self.decided {
+            self.decided = decided;
+            self.poll = match self.poll {
+                Poll::Idle | Poll::Wanted => Poll::Wanted,
+                Poll::Asked | Poll::Outdated => Poll::Outdated,
+            };
+        }
+        if self.state != State::Up {
+            self.in_use = decided;
+        }
+        self.in_use = (self.in_use.0.min(decided.0), self.in_use.1.max(decided.1));
+    }
+
+    /// Holds the session down, or lets it come up again (section 6.8.16). The other side is told so, and does not take it for a failure.
+    pub fn set_admin_down(&mut self, is_down: bool, now: u64) -> Option<Change> {
+        match (is_down, self.state) {
+            (true, State::AdminDown) => None,
+            (true, _) => self.enter(State::AdminDown, Diagnostic::ADMIN_DOWN, now),
+            (false, State::AdminDown) => self.enter(State::Down, Diagnostic::NONE, now),
+            (false, _) => None,
+        }
+    }
+
+    fn enter(&mut self, to: State, diagnostic: Diagnostic, now: u64) -> Option<Change> {
+        let from = self.state;
+        if from == State::Up {
+            self.downs += 1;
+            self.down_for = diagnostic;
+        }
+        (self.state, self.diagnostic, self.since) = (to, diagnostic, now);
+        self.is_urgent = true;
+        self.decide();
+        Some(Change { from, to, diagnostic })
+    }
+
+    /// A packet of this session, which is in `payload` (section 6.8.6). What it changes, if anything.
+    ///
+    /// # Errors
+    /// Why it is not believed; then it has changed nothing.
+    pub fn handle(&mut self, packet: &Control<'_>, payload: &[u8], now: u64) -> Result<Option<Change>, Discard> {
+        let sequence = match &self.settings.key {
+            None if packet.authentication.is_some() => return Err(Discard::Unauthenticated),
+            None => None,
+            Some(key) => {
+                let last = self.taken.filter(|(_, until)| now < *until).map(|(last, _)| last);
+                key.verify(packet, payload, last)?
+            }
+        };
+        self.remote = Remote {
+            discriminator: packet.my_discriminator,
+            state: packet.state,
+            diagnostic: packet.diagnostic,
+            is_demanding: packet.demand,
+            min_receive: packet.required_min_rx,
+            min_transmit: packet.desired_min_tx,
+            multiplier: packet.detect_multiplier,
+            heard: Some(now),
+        };
+        if packet.is_final {
+            match self.poll {
+                Poll::Asked => {
+                    self.poll = Poll::Idle;
+                    self.in_use = self.decided;
+                }
+                Poll::Outdated => self.poll = Poll::Wanted,
+                Poll::Idle | Poll::Wanted => {}
+            }
+        }
+        self.taken = sequence.map(|sequence| (sequence, now.saturating_add(2 * self.detection_time())));
+        if self.state == State::AdminDown {
+            return Ok(None);
+        }
+        self.owes_final |= packet.poll;
+        let next = match (self.state, packet.state) {
+            (State::Init | State::Up, State::AdminDown) => Some((State::Down, Diagnostic::NEIGHBOR_SIGNALED_DOWN)),
+            (State::Down, State::Down) => Some((State::Init, Diagnostic::NONE)),
+            (State::Down, State::Init) | (State::Init, State::Init | State::Up) => Some((State::Up, Diagnostic::NONE)),
+            (State::Up, State::Down) => Some((State::Down, Diagnostic::NEIGHBOR_SIGNALED_DOWN)),
+            _ => None,
+        };
+        Ok(next.and_then(|(to, diagnostic)| self.enter(to, diagnostic, now)))
+    }
+
+    /// What the time brings: the other side was silent for the detection time (sections 6.8.1 and 6.8.4).
+    pub fn handle_timeout(&mut self, now: u64) -> Option<Change> {
+        if self.deadline().is_none_or(|deadline| now < deadline) {
+            return None;
+        }
+        self.remote = Remote::UNHEARD;
+        if matches!(self.state, State::Init | State::Up) {
+            return self.enter(State::Down, Diagnostic::TIME_EXPIRED, now);
+        }
+        None
+    }
+
+    /// When the next packet is due. `None` if none is.
+    fn due(&self) -> Option<u64> {
+        if self.owes_final {
+            return Some(0);
+        }
+        if self.remote.min_receive == 0 {
+            return None;
+        }
+        let are_both_up = self.state == State::Up && self.remote.state == State::Up;
+        if self.is_urgent {
+            return Some(0);
+        }
+        if self.remote.is_demanding && are_both_up && self.poll == Poll::Idle {
+            return None;
+        }
+        let interval = u64::from(self.transmit_interval()) * MICROSECOND;
+        // Section 6.8.7: by 0 to 25 % shorter, and by 10 % at least if the other side waits for one packet only.
+        let (least, most) = if self.settings.multiplier == 1 { (10, 25) } else { (0, 25) };
+        let drawn = (u128::from(interval) * (most - least) * u128::from(self.jitter)) >> 32;
+        let shortened = interval - (u128::from(interval) * least / 100 + drawn / 100) as u64;
+        Some(self.sent_at.map_or(0, |sent| sent.saturating_add(shortened)))
+    }
+
+    /// The next packet that is due, written into `into`: its length. Call it until there is none. `random`: one number for each packet's jitter.
+    pub fn poll_transmit(&mut self, now: u64, random: &mut dyn FnMut() -> u64, into: &mut [u8; MAX_LEN]) -> Option<usize> {
+        if self.due().is_none_or(|due| now < due) {
+            return None;
+        }
+        let is_final = core::mem::take(&mut self.owes_final);
+        self.is_urgent = false;
+        if !is_final {
+            self.sent_at = Some(now);
+            self.jitter = (random() >> 32) as u32;
+            if self.poll == Poll::Wanted {
+                self.poll = Poll::Asked;
+            }
+        }
+        self.sequence = self.sequence.wrapping_add(1);
+        let packet = Control {
+            state: self.state,
+            diagnostic: self.diagnostic,
+            poll: !is_final && self.poll != Poll::Idle,
+            is_final,
+            control_plane_independent: false,
+            demand: false,
+            detect_multiplier: self.settings.multiplier,
+            my_discriminator: self.discriminator,
+            your_discriminator: self.remote.discriminator,
+            desired_min_tx: self.decided.0,
+            required_min_rx: self.decided.1,
+            required_min_echo_rx: 0,
+            authentication: self.settings.key.as_ref().map(|key| key.section(self.sequence)),
+        };
+        // There is room for every packet, and a key fits.
+        let len = packet.write(into).ok()?;
+        if let Some(key) = &self.settings.key {
+            key.sign(&mut into[..len]);
+        }
+        Some(len)
+    }
+
+    /// When [`Session::handle_timeout`] or [`Session::poll_transmit`] has something to do next.
+    pub fn poll_timeout(&self) -> u64 {
+        self.due().unwrap_or(u64::MAX).min(self.deadline().unwrap_or(u64::MAX))
+    }
+}

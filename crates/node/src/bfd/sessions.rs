@@ -1,0 +1,161 @@
+//! All sessions of an edge: whose a packet is (RFC 5880, section 6.3; RFC 5881, section 3), and what is due next.
+
+use super::{Change, Discard, Session, Settings};
+use holdfast_wire::bfd::{Control, MAX_LEN, MIN_SOURCE_PORT};
+
+/// Sessions of one edge at most: a discriminator's lowest byte says which one it is.
+pub const MAX_SESSIONS: usize = 256;
+
+/// Somebody to have a session with.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// At this port.
+    pub port: u8,
+    /// Its address, IPv4 as IPv4-mapped.
+    pub address: [u8; 16],
+    /// How.
+    pub settings: Settings,
+}
+
+/// A packet to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outgoing {
+    /// By this port.
+    pub port: u8,
+    /// To this address.
+    pub peer: [u8; 16],
+    /// From this UDP port, the same for all packets of a session (RFC 5881, section 4).
+    pub source_port: u16,
+    /// Bytes of it.
+    pub len: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    port: u8,
+    address: [u8; 16],
+    source_port: u16,
+    session: Session,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Sessions {
+    entries: Vec<Entry>,
+    /// Nothing is due earlier.
+    next: u64,
+}
+
+impl Sessions {
+    /// A session with each peer. `random` gives names and first numbers, which nobody should be able to guess, and which are others after every start.
+    ///
+    /// # Panics
+    /// If there are more than [`MAX_SESSIONS`], or settings that are none ([`Session::new`]).
+    pub fn new(peers: Vec<Peer>, random: &mut dyn FnMut() -> u64, now: u64) -> Sessions {
+        assert!(peers.len() <= MAX_SESSIONS);
+        let ports = u32::from(u16::MAX - MIN_SOURCE_PORT) + 1;
+        let first_port = (random() >> 32) as u32 % ports;
+        let entries: Vec<Entry> = (0u32..)
+            .zip(peers)
+            .map(|(at, peer)| {
+                let numbers = random();
+                // Never 0, and never another session's.
+                let discriminator = ((numbers >> 32) as u32 | 1 << 31) & !0xff | at;
+                Entry {
+                    port: peer.port,
+                    address: peer.address,
+                    source_port: MIN_SOURCE_PORT + ((first_port + at) % ports) as u16,
+                    session: Session::new(peer.settings, discriminator, numbers as u32, now),
+                }
+            })
+            .collect();
+        let mut sessions = Sessions { entries, next: u64::MAX };
+        sessions.look_ahead();
+        sessions
+    }
+
+    fn look_ahead(&mut self) {
+        self.next = self.entries.iter().map(|entry| entry.session.poll_timeout()).min().unwrap_or(u64::MAX);
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True if there is none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Each with its port and its peer's address, in the order in which they were given.
+    pub fn iter(&self) -> impl Iterator<Item = (u8, &[u8; 16], &Session)> {
+        self.entries.iter().map(|entry| (entry.port, &entry.address, &entry.session))
+    }
+
+    /// The session with this peer at this port.
+    pub fn find(&self, port: u8, address: &[u8; 16]) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.port == port && entry.address == *address)
+    }
+
+    /// The session in this place.
+    pub fn get_mut(&mut self, at: usize) -> Option<&mut Session> {
+        // Whatever is done with it, something may be due.
+        self.next = 0;
+        self.entries.get_mut(at).map(|entry| &mut entry.session)
+    }
+
+    /// A UDP payload from this address at this port. Which session it changed, and how.
+    ///
+    /// # Errors
+    /// Why it is discarded; then it has changed nothing.
+    pub fn handle(&mut self, port: u8, source: &[u8; 16], payload: &[u8], now: u64) -> Result<Option<(usize, Change)>, Discard> {
+        let packet = Control::parse(payload).map_err(Discard::Malformed)?;
+        let at = match packet.your_discriminator {
+            0 => self.find(port, source),
+            named => {
+                let at = (named & 0xff) as usize;
+                let is_it = |entry: &&Entry| entry.session.discriminator() == named;
+                // A session is with one neighbour, and stays with it.
+                let is_from_there = |entry: &&Entry| entry.port == port && entry.address == *source;
+                self.entries.get(at).filter(is_it).filter(is_from_there).map(|_| at)
+            }
+        };
+        let at = at.ok_or(Discard::NoSession)?;
+        let change = self.entries[at].session.handle(&packet, payload, now)?;
+        self.look_ahead();
+        Ok(change.map(|change| (at, change)))
+    }
+
+    /// What the time brings: each change, with its session's place.
+    pub fn handle_timeout(&mut self, now: u64, mut changed: impl FnMut(usize, Change)) {
+        if now < self.next {
+            return;
+        }
+        for (at, entry) in self.entries.iter_mut().enumerate() {
+            if let Some(change) = entry.session.handle_timeout(now) {
+                changed(at, change);
+            }
+        }
+        self.look_ahead();
+    }
+
+    /// The next packet that is due, written into `into`. Call it until there is none.
+    pub fn poll_transmit(&mut self, now: u64, random: &mut dyn FnMut() -> u64, into: &mut [u8; MAX_LEN]) -> Option<Outgoing> {
+        if now < self.next {
+            return None;
+        }
+        for entry in &mut self.entries {
+            if let Some(len) = entry.session.poll_transmit(now, random, into) {
+                return Some(Outgoing { port: entry.port, peer: entry.address, source_port: entry.source_port, len });
+            }
+        }
+        self.look_ahead();
+        None
+    }
+
+    /// When something is due next.
+    pub fn poll_timeout(&self) -> u64 {
+        self.next
+    }
+}

@@ -1,0 +1,221 @@
+//! Which routers next door are alive: BFD at the edge's ports (RFC 5881), and what follows for routes.
+//!
+//! Theory of operation. There is a session with each router that the configuration names, while this host serves the ports. A router whose session
+//! was up and is down is dead: nothing is routed through it until the session is up again. One whose session was never up may not speak BFD at all, so it loses
+//! no route; nor does one that says that it has been switched off on purpose (AdminDown), because that says nothing about the way (RFC 5882, section 3.2).
+
+use super::{Edge, EdgeOut, EdgeRoute};
+use crate::bfd::{Change, Discard, Peer, Session, Sessions};
+use holdfast_protection::Released;
+use holdfast_wire::bfd::{self, MAX_LEN, State};
+use holdfast_wire::build::{self, DoesNotFit, Ends, Ethernet};
+use holdfast_wire::header::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, proto};
+use holdfast_wire::{DropReason, Packet, PacketPool, checksum, ip_bytes, unmap_v4};
+
+/// DSCP CS6, as other routers' own packets have it (RFC 4594, section 3.1).
+const TRAFFIC_CLASS: u8 = 0xc0;
+
+/// What became of the session with a router.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Liveness {
+    /// At this port.
+    pub port: u8,
+    /// The router, IPv4 as IPv4-mapped.
+    pub peer: [u8; 16],
+    /// How its session changed.
+    pub change: Change,
+}
+
+/// See the module.
+pub(super) struct Watch {
+    peers: Vec<Peer>,
+    /// While the ports are served here, if there is anybody to watch.
+    sessions: Option<Sessions>,
+    /// Port and address of routers that are known to be dead.
+    dead: Vec<(u8, [u8; 16])>,
+    random: u64,
+}
+
+/// SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators).
+fn draw(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+impl Watch {
+    /// Nobody is watched before the ports are served.
+    pub(super) fn new(peers: Vec<Peer>, seed: u64) -> Watch {
+        Watch { peers, sessions: None, dead: Vec::new(), random: seed }
+    }
+
+    /// See [`Edge::poll_timeout`].
+    pub(super) fn poll_timeout(&self) -> u64 {
+        self.sessions.as_ref().map_or(u64::MAX, Sessions::poll_timeout)
+    }
+
+    /// No router is known to be dead.
+    #[inline]
+    pub(super) fn is_calm(&self) -> bool {
+        self.dead.is_empty()
+    }
+
+    /// Whether a route's next router is not known to be dead.
+    pub(super) fn may_use(&self, route: &EdgeRoute) -> bool {
+        !route.gateway.is_some_and(|gateway| self.dead.contains(&(route.port, ip_bytes(gateway))))
+    }
+
+    /// What a change, or the other side's word, means for routes.
+    fn judge(&mut self, at: usize, change: Option<Change>) -> Option<Liveness> {
+        let (port, peer, session) = self.sessions.as_ref()?.iter().nth(at)?;
+        let peer = *peer;
+        let is_switched_off = session.remote().0 == State::AdminDown;
+        let is_lost = change.is_some_and(|change| change.from == State::Up && change.to == State::Down);
+        if session.state() == State::Up || is_switched_off {
+            self.dead.retain(|dead| *dead != (port, peer));
+        } else if is_lost {
+            self.dead.push((port, peer));
+        }
+        change.map(|change| Liveness { port, peer, change })
+    }
+}
+
+impl Edge {
+    /// This host begins or ceases to serve the ports. Sessions begin anew with it; while others serve, nothing is sent, and no route is out of use.
+    pub fn set_serving(&mut self, serves: bool, now: u64) {
+        let watch = &mut self.watch;
+        if serves == watch.sessions.is_some() || watch.peers.is_empty() {
+            return;
+        }
+        watch.dead.clear();
+        let random = &mut watch.random;
+        watch.sessions = serves.then(|| Sessions::new(watch.peers.clone(), &mut || draw(random), now));
+    }
+
+    /// The sessions with routers, while the ports are served here: each with its port, the router, and whether that is known to be dead.
+    pub fn liveness(&self) -> impl Iterator<Item = (u8, &[u8; 16], &Session, bool)> {
+        let all = self.watch.sessions.iter().flat_map(Sessions::iter);
+        all.map(|(port, peer, session)| (port, peer, session, self.watch.dead.contains(&(port, *peer))))
+    }
+
+    /// A control packet of a router that is watched, to the box's own address, from this very link (RFC 5881, sections 4 and 5). Anything else
+    /// to that UDP port is what it would be without BFD.
+    #[inline]
+    pub(super) fn is_bfd(&self, port: u8, packet: &Packet, source: &[u8; 16], destination: &[u8; 16]) -> bool {
+        let Some(sessions) = &self.watch.sessions else { return false };
+        packet.ttl() == Some(bfd::TTL)
+            && !packet.layers.fragment
+            && packet.udp().is_some_and(|udp| udp.destination.get() == bfd::PORT)
+            && self.own.iter().any(|own| own.port == port && own.address == *destination)
+            && sessions.find(port, source).is_some()
+    }
+
+    pub(super) fn handle_bfd(&mut self, port: u8, packet: Packet, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
+        let result = self.hear(port, &packet, now);
+        match result {
+            Ok(None) => {}
+            Ok(Some(changed)) => out.liveness.extend(changed),
+            Err(reason) => return self.drop(packet, reason, pool),
+        }
+        pool.put(packet);
+        self.send_bfd(now, out, pool);
+    }
+
+    /// A packet of a router's session. What it changed, if it was the session's.
+    fn hear(&mut self, port: u8, packet: &Packet, now: u64) -> Result<Option<Option<Liveness>>, DropReason> {
+        let Some((source, destination)) = super::addresses(packet) else { return Err(DropReason::Truncated) };
+        // The length was checked when the packet was parsed.
+        let len = packet.udp().map_or(0, |udp| usize::from(udp.len.get()));
+        let Some(datagram) = packet.l4().get(..len).filter(|datagram| datagram.len() >= build::Udp::LEN) else {
+            return Err(DropReason::Truncated);
+        };
+        let has_checksum = datagram[6..8] != [0; 2];
+        let sum = match (unmap_v4(&source), unmap_v4(&destination)) {
+            (Some(_), Some(_)) if !has_checksum => 0,
+            (Some(source), Some(destination)) => checksum::transport(&source, &destination, proto::UDP, datagram),
+            // Over IPv6 there must be one (RFC 8200, section 8.1).
+            _ if !has_checksum => 1,
+            _ => checksum::transport(&source, &destination, proto::UDP, datagram),
+        };
+        if sum != 0 {
+            return Err(DropReason::BadChecksum);
+        }
+        let Some(sessions) = &mut self.watch.sessions else { return Ok(None) };
+        let changed = sessions.handle(port, &source, &datagram[build::Udp::LEN..], now).map_err(|discard| match discard {
+            Discard::Malformed(_) => DropReason::BfdMalformed,
+            Discard::NoSession => DropReason::BfdNoSession,
+            Discard::Unauthenticated => DropReason::BfdUnauthenticated,
+            Discard::Replayed => DropReason::BfdReplayed,
+        })?;
+        let Some(at) = sessions.find(port, &source) else { return Ok(None) };
+        Ok(Some(self.watch.judge(at, changed.map(|(_, change)| change))))
+    }
+
+    /// Sessions that have heard nothing for too long, and packets that are due.
+    pub(super) fn turn_bfd(&mut self, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
+        let Some(sessions) = &mut self.watch.sessions else { return };
+        let mut changed = Vec::new();
+        sessions.handle_timeout(now, |at, change| changed.push((at, change)));
+        for (at, change) in changed {
+            out.liveness.extend(self.watch.judge(at, Some(change)));
+        }
+        self.send_bfd(now, out, pool);
+    }
+
+    fn send_bfd(&mut self, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
+        let mut payload = [0; MAX_LEN];
+        while let Some(outgoing) = {
+            let Watch { sessions, random, .. } = &mut self.watch;
+            sessions.as_mut().and_then(|sessions| sessions.poll_transmit(now, &mut || draw(random), &mut payload))
+        } {
+            let Some(source) = self.own_address(outgoing.port, &outgoing.peer) else { continue };
+            let Some(mut packet) = pool.take() else {
+                self.drops.count(DropReason::ArenaEmpty);
+                continue;
+            };
+            packet.clear();
+            let written = write(&mut packet, (&source, &outgoing.peer), outgoing.source_port, &payload[..outgoing.len]);
+            if written.is_err() || packet.parse().is_err() {
+                // It is shorter than any buffer.
+                pool.put(packet);
+                continue;
+            }
+            self.send_by(outgoing.port, &outgoing.peer, Released::stateless(packet), now, out, pool);
+        }
+    }
+}
+
+/// A frame around a payload, without MAC addresses.
+pub(super) fn write(
+    packet: &mut Packet,
+    (from, to): (&[u8; 16], &[u8; 16]),
+    port: u16,
+    payload: &[u8],
+) -> Result<(), DoesNotFit> {
+    let udp = build::Udp { source: port, destination: bfd::PORT };
+    let segment = build::Udp::LEN + payload.len();
+    let ethernet = |ethertype| Ethernet { destination: [0; 6], source: [0; 6], ethertype };
+    match (unmap_v4(from), unmap_v4(to)) {
+        (Some(from), Some(to)) => {
+            let frame = packet.extend_back(Ethernet::LEN + build::Ipv4::LEN + segment).ok_or(DoesNotFit)?;
+            let ip = build::Ipv4 { ttl: bfd::TTL, tos: TRAFFIC_CLASS, ..build::Ipv4::new(from, to, proto::UDP) };
+            let datagram = &mut frame[Ethernet::LEN + build::Ipv4::LEN..];
+            datagram[build::Udp::LEN..].copy_from_slice(payload);
+            udp.write(datagram, &Ends::V4(from, to))?;
+            ip.write(&mut frame[Ethernet::LEN..])?;
+            ethernet(ETHERTYPE_IPV4).write(frame)
+        }
+        _ => {
+            let frame = packet.extend_back(Ethernet::LEN + build::Ipv6::LEN + segment).ok_or(DoesNotFit)?;
+            let base = build::Ipv6::new(*from, *to, proto::UDP);
+            let ip = build::Ipv6 { hop_limit: bfd::TTL, traffic_class: TRAFFIC_CLASS, ..base };
+            let datagram = &mut frame[Ethernet::LEN + build::Ipv6::LEN..];
+            datagram[build::Udp::LEN..].copy_from_slice(payload);
+            udp.write(datagram, &Ends::V6(*from, *to))?;
+            ip.write(&mut frame[Ethernet::LEN..])?;
+            ethernet(ETHERTYPE_IPV6).write(frame)
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Routers next door speak BFD with the box: BIRD and FRR, IPv4 and IPv6, signed and not. They are killed and cut off; the box says so, goes by another
+//! route if there is one, and comes back with them.
+
+use anyhow::{Result, ensure};
+use holdfast::lab::programs;
+use holdfast::lab::requirements::*;
+use holdfast::lab::topology::HOST_DEVICE;
+use holdfast::lab::{Interrupt, Lab, until};
+use holdfast::status::{Bfd, Status};
+use holdfast_tests::PATIENCE;
+use holdfast_tests::network::{Chain, Network, Options, SERVER, SERVER_2, SIX, ip};
+use holdfast_tests::routers::{BIRD, FRR, Router, Signed};
+use holdfast_tests::runner::{main as run, test};
+use std::os::unix::fs::PermissionsExt;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Somebody behind the router.
+const BEHIND: &str = "203.0.113.9";
+/// The box's addresses towards it.
+const BOX: [&str; 2] = ["192.0.2.2", SIX[2]];
+/// A router has many reasons to take its time: sessions that it makes anew, addresses that it does not have yet.
+const LIMIT: Duration = Duration::from_secs(90);
+/// Milliseconds between packets. With a multiplier of 5, a second: a machine that gives a program no core for a while is no dead router.
+const INTERVAL: u32 = 200;
+
+fn main() -> ExitCode {
+    run(vec![
+        test("bird_is_killed_and_comes_back", &[BIRD, PING], bird_is_killed_and_comes_back),
+        test("frr_is_killed_and_comes_back", &[FRR, PING], frr_is_killed_and_comes_back),
+        test("a_cut_link_and_another_route", &[FRR, PING], a_cut_link_and_another_route),
+        test("every_signature_is_the_routers", &[BIRD], every_signature_is_the_routers),
+        test("who_has_another_key_is_not_heard", &[BIRD, PING], who_has_another_key_is_not_heard),
+    ])
+}
+
+/// The office, whose provider's router is watched at both addresses.
+fn start(key: &str, more: &'static str, interrupt: &Interrupt) -> Result<Network> {
+    let options = Options { more, ..Options::protected(Chain::Plain) };
+    let bfd = |peer: &str| format!("{{ peer: \"{peer}\", interval: {INTERVAL}ms, multiplier: 5{key} }}");
+    let watched = format!("gateway: {SERVER}, bfd: [{}, {}] }}", bfd(SERVER), bfd(SIX[3]));
+    let text = options.configuration().replacen(&format!("gateway: {SERVER} }}"), &watched, 1);
+    let network = Network::start_after(&options, interrupt, |lab, topology| {
+        write_key(lab, "secret\n")?;
+        topology.server.ip(&format!("address add {BEHIND}/32 dev lo"))?;
+        topology.server.ip("link set lo up")?;
+        Ok(text)
+    })?;
+    Ok(network)
+}
+
+fn write_key(lab: &Lab, secret: &str) -> Result<()> {
+    let path = lab.write("bfd.key", secret)?;
+    Ok(std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?)
+}
+
+/// The router's own addresses, each with the box's.
+fn ends() -> [(&'static str, &'static str); 2] {
+    [(SERVER, BOX[0]), (SIX[3], BOX[1])]
+}
+
+fn watched(status: &Status) -> Vec<&Bfd> {
+    status.ports.iter().flat_map(|port| &port.bfd).collect()
+}
+
+/// Waits until the box says of both sessions that they are in this state.
+fn wait_for(network: &Network, state: &str, interrupt: &Interrupt) -> Result<Status> {
+    network.running.wait_for(&format!("both sessions are {state}"), LIMIT, interrupt, |status| {
+        let watched = watched(status);
+        watched.len() == 2 && watched.iter().all(|bfd| bfd.state == state)
+    })
+}
+
+fn is_reached(network: &Network) -> Result<bool> {
+    let pings = programs::ping(&network.topology.client, ip(BEHIND), 5, 56, Duration::from_millis(50))?;
+    Ok(pings.received > 0)
+}
+
+fn comes_and_goes(network: &Network, mut router: Router, interrupt: &Interrupt) -> Result<()> {
+    let status = wait_for(network, "Up", interrupt)?;
+    for bfd in watched(&status) {
+        ensure!(bfd.remote_state != "Down" && !bfd.dead && bfd.diagnostic == "none", "{bfd:?}");
+    }
+    for (_, peer) in ends() {
+        until("the router says that it is up", PATIENCE, interrupt, || Ok(router.is_up(peer)?.then_some(())))?;
+    }
+    // Fast, as soon as the poll has been answered.
+    network.running.wait_for("intervals are agreed on", PATIENCE, interrupt, |status| {
+        let agreed = |bfd: &&Bfd| {
+            (bfd.transmit_us, bfd.receive_us, bfd.detection_us)
+                == (INTERVAL * 1000, Some(INTERVAL * 1000), Some(u64::from(5 * INTERVAL) * 1000))
+        };
+        watched(status).iter().all(agreed)
+    })?;
+    ensure!(is_reached(network)?, "through the router, which is alive");
+
+    let before = network.running.status()?;
+    router.kill()?;
+    let status = wait_for(network, "Down", interrupt)?;
+    for bfd in watched(&status) {
+        ensure!(bfd.dead && bfd.downs >= 1 && bfd.last_down.as_deref() == Some("control detection time expired"), "{bfd:?}");
+    }
+    // Its kernel would go on to forward; the box does not count on it.
+    ensure!(!is_reached(network)?, "through a dead router");
+    let after = network.running.status()?;
+    ensure!(after.dropped("next_hop_down") > before.dropped("next_hop_down"), "{:?}", after.drops);
+
+    router.start()?;
+    wait_for(network, "Up", interrupt)?;
+    until("what is behind it is reached again", PATIENCE, interrupt, || Ok(is_reached(network)?.then_some(())))
+}
+
+/// BIRD signs and numbers each packet.
+fn bird_is_killed_and_comes_back(interrupt: &Interrupt) -> Result<()> {
+    let key = ", key: { type: meticulous-keyed-sha1, id: 7, file: bfd.key }";
+    let network = start(key, "", interrupt)?;
+    let signed = Signed { how: "meticulous keyed sha1", id: 7, secret: "secret" };
+    let router = Router::bird(&network.lab, &network.topology.server, HOST_DEVICE, &ends(), INTERVAL, Some(signed))?;
+    comes_and_goes(&network, router, interrupt)?;
+    network.stop()
+}
+
+fn frr_is_killed_and_comes_back(interrupt: &Interrupt) -> Result<()> {
+    let network = start("", "", interrupt)?;
+    let router = Router::frr(&network.lab, &network.topology.server, HOST_DEVICE, &ends(), INTERVAL)?;
+    comes_and_goes(&network, router, interrupt)?;
+    network.stop()
+}
+
+/// The router is cut off from the box in both directions, and a second route leads elsewhere (to the same host's other address, which nobody
+/// watches): it is used meanwhile, and left when the link is whole.
+fn a_cut_link_and_another_route(interrupt: &Interrupt) -> Result<()> {
+    let network = start("", "routes: [ { to: 0.0.0.0/0, via: 192.0.2.80 } ]\n", interrupt)?;
+    ensure!(SERVER_2 == "192.0.2.80");
+    let server = &network.topology.server;
+    let router = Router::frr(&network.lab, server, HOST_DEVICE, &ends(), INTERVAL)?;
+    wait_for(&network, "Up", interrupt)?;
+    ensure!(is_reached(&network)?);
+    // Only BFD is cut: what the box does then shows by which route it goes.
+    server.run("nft add table inet cut")?;
+    server.run("nft add chain inet cut in { type filter hook input priority 0 ; }")?;
+    server.run("nft add rule inet cut in udp dport 3784 drop")?;
+    server.run("nft add chain inet cut out { type filter hook output priority 0 ; }")?;
+    server.run("nft add rule inet cut out udp dport 3784 drop")?;
+    let status = wait_for(&network, "Down", interrupt)?;
+    ensure!(watched(&status).iter().all(|bfd| bfd.dead), "{:?}", status.ports);
+    ensure!(is_reached(&network)?, "by the other route");
+    ensure!(network.running.status()?.dropped("next_hop_down") == 0, "nothing had no way");
+    server.run("nft delete table inet cut")?;
+    wait_for(&network, "Up", interrupt)?;
+    ensure!(is_reached(&network)?);
+    // The whole link: it is down, and up again.
+    server.ip(&format!("link set {HOST_DEVICE} down"))?;
+    wait_for(&network, "Down", interrupt)?;
+    server.ip(&format!("link set {HOST_DEVICE} up"))?;
+    // The kernel has taken its addresses of IPv6 off with the link.
+    server.ip(&format!("-6 address replace {}/64 dev {HOST_DEVICE} nodad", SIX[3]))?;
+    wait_for(&network, "Up", interrupt)?;
+    drop(router);
+    network.stop()
+}
+
+/// Each kind of signature, as BIRD makes and reads it.
+fn every_signature_is_the_routers(interrupt: &Interrupt) -> Result<()> {
+    for (own, how) in [("password", "simple"), ("keyed-sha1", "keyed sha1"), ("meticulous-keyed-sha1", "meticulous keyed sha1")] {
+        let key = format!(", key: {{ type: {own}, id: 9, file: bfd.key }}");
+        let network = start(&key, "", interrupt)?;
+        let signed = Signed { how, id: 9, secret: "secret" };
+        let router = Router::bird(&network.lab, &network.topology.server, HOST_DEVICE, &ends(), INTERVAL, Some(signed))?;
+        let status = wait_for(&network, "Up", interrupt)?;
+        ensure!(status.dropped("bfd_unauthenticated") == 0, "{how}: {:?}", status.drops);
+        for (_, peer) in ends() {
+            until("the router says that it is up", PATIENCE, interrupt, || Ok(router.is_up(peer)?.then_some(())))?;
+        }
+        drop(router);
+        network.stop()?;
+    }
+    Ok(())
+}
+
+/// Neither side believes the other. No session is up, each packet is counted, and nothing is routed otherwise for it.
+fn who_has_another_key_is_not_heard(interrupt: &Interrupt) -> Result<()> {
+    let network = start(", key: { type: keyed-sha1, id: 7, file: bfd.key }", "", interrupt)?;
+    let signed = Signed { how: "keyed sha1", id: 7, secret: "another" };
+    let _router = Router::bird(&network.lab, &network.topology.server, HOST_DEVICE, &ends(), INTERVAL, Some(signed))?;
+    let what = "packets are refused";
+    let status = network.running.wait_for(what, PATIENCE, interrupt, |status| status.dropped("bfd_unauthenticated") > 3)?;
+    ensure!(watched(&status).iter().all(|bfd| bfd.state == "Down" && !bfd.dead && bfd.downs == 0), "{:?}", status.ports);
+    ensure!(is_reached(&network)?, "a session that was never up takes no route away");
+    network.stop()
+}

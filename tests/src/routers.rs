@@ -1,0 +1,188 @@
+//! Routers that speak BFD to the box: BIRD, and FRR's `bfdd` with the `zebra` that it needs. Each has its files in a directory of its own, and ends with its value.
+
+use anyhow::{Context, Result, bail};
+use holdfast::lab::process::Process;
+use holdfast::lab::requirements::Program;
+use holdfast::lab::{Interrupt, Lab, Namespace, until};
+use rustix::process::Signal;
+use std::path::{Path, PathBuf};
+
+/// BIRD.
+pub const BIRD: Program = ("bird", "bird2");
+/// FRR's terminal, which comes with its daemons.
+pub const FRR: Program = ("vtysh", "frr");
+/// Where Debian puts the daemons.
+const FRR_DAEMONS: &str = "/usr/lib/frr";
+/// What they run as: they give up root, and insist on it.
+const FRR_USER: &str = "frr";
+
+/// A key as both sides are told it.
+#[derive(Debug, Clone, Copy)]
+pub struct Signed<'a> {
+    /// In BIRD's words: `keyed sha1`, `meticulous keyed sha1`, `simple`.
+    pub how: &'a str,
+    /// Its number.
+    pub id: u8,
+    /// What it is.
+    pub secret: &'a str,
+}
+
+/// Which router it is.
+#[derive(Debug)]
+enum Kind {
+    Bird,
+    Frr,
+}
+
+/// A router that runs, or does not at the moment.
+#[derive(Debug)]
+pub struct Router {
+    kind: Kind,
+    /// In the order in which they are started.
+    processes: Vec<Process>,
+    home: PathBuf,
+    namespace: Namespace,
+    interrupt: Interrupt,
+}
+
+impl Router {
+    /// BIRD with a BFD session with each of `peers` (its own address and the other's), this often and with multiplier 5.
+    pub fn bird(
+        lab: &Lab,
+        namespace: &Namespace,
+        device: &str,
+        peers: &[(&str, &str)],
+        interval_ms: u32,
+        signed: Option<Signed<'_>>,
+    ) -> Result<Router> {
+        let home = lab.scratch().join("bird");
+        std::fs::create_dir(&home)?;
+        let key = signed
+            .map(|Signed { how, id, secret }| format!("    authentication {how};\n    password \"{secret}\" {{ id {id}; }};\n"));
+        let neighbors: String =
+            peers.iter().map(|(own, peer)| format!("  neighbor {peer} dev \"{device}\" local {own};\n")).collect();
+        let text = format!(
+            "router id 192.0.2.1;\nprotocol device {{ }}\nprotocol bfd {{\n  interface \"{device}\" {{\n    interval {interval_ms} ms;\n    multiplier 5;\n{}  }};\n{neighbors}}}\n",
+            key.unwrap_or_default()
+        );
+        std::fs::write(home.join("bird.conf"), text)?;
+        Router::begin(Kind::Bird, home, lab, namespace)
+    }
+
+    /// FRR with a BFD session with each of `peers`, this often and with multiplier 5.
+    pub fn frr(lab: &Lab, namespace: &Namespace, device: &str, peers: &[(&str, &str)], interval_ms: u32) -> Result<Router> {
+        let home = lab.scratch().join("frr");
+        std::fs::create_dir(&home)?;
+        let peers: String = peers
+            .iter()
+            .map(|(own, peer)| {
+                format!(
+                    " peer {peer} local-address {own} interface {device}\n  receive-interval {interval_ms}\n  transmit-interval {interval_ms}\n  detect-multiplier 5\n !\n"
+                )
+            })
+            .collect();
+        std::fs::write(home.join("zebra.conf"), "")?;
+        std::fs::write(home.join("bfdd.conf"), format!("bfd\n{peers}!\n"))?;
+        let (user, group) = user(FRR_USER)?;
+        for path in [home.clone(), home.join("zebra.conf"), home.join("bfdd.conf")] {
+            std::os::unix::fs::chown(path, Some(user), Some(group))?;
+        }
+        Router::begin(Kind::Frr, home, lab, namespace)
+    }
+
+    fn begin(kind: Kind, home: PathBuf, lab: &Lab, namespace: &Namespace) -> Result<Router> {
+        let (namespace, interrupt) = (namespace.clone(), lab.interrupt().clone());
+        let mut router = Router { kind, processes: Vec::new(), home, namespace, interrupt };
+        router.start()?;
+        Ok(router)
+    }
+
+    /// Starts it; returns when it answers its operator.
+    pub fn start(&mut self) -> Result<()> {
+        match self.kind {
+            Kind::Bird => {
+                let mut command = self.namespace.command("bird");
+                command.arg("-f").arg("-c").arg(self.home.join("bird.conf"));
+                command.arg("-s").arg(self.home.join("bird.ctl")).arg("-P").arg(self.home.join("bird.pid"));
+                self.processes.push(Process::start(command, "bird", &self.home)?);
+            }
+            Kind::Frr => {
+                self.daemon("zebra", &[])?;
+                let socket = self.home.join("zserv.api");
+                until("zebra listens", crate::PATIENCE, &self.interrupt, || Ok(socket.exists().then_some(())))?;
+                let control = self.home.join("bfdd.sock");
+                self.daemon("bfdd", &["--bfdctl".as_ref(), control.as_path()])?;
+            }
+        }
+        let interrupt = self.interrupt.clone();
+        until("the router answers", crate::PATIENCE, &interrupt, || {
+            let ended = self.processes.iter_mut().map(Process::try_wait).find_map(|ended| ended.transpose());
+            if let Some(status) = ended.transpose()? {
+                let words: Vec<String> = self.processes.iter().map(|process| process.stdout() + &process.stderr()).collect();
+                bail!("the router ended with {status}: {words:?}");
+            }
+            Ok(self.sessions().ok().map(drop))
+        })
+    }
+
+    fn daemon(&mut self, name: &str, more: &[&Path]) -> Result<()> {
+        let mut command = self.namespace.command(format!("{FRR_DAEMONS}/{name}"));
+        for (option, file) in [("-f", format!("{name}.conf")), ("-i", format!("{name}.pid")), ("-z", "zserv.api".to_owned())] {
+            command.arg(option).arg(self.home.join(file));
+        }
+        command.arg("--vty_socket").arg(&self.home).args(["-P", "0", "--log", "stdout"]).args(more);
+        self.processes.push(Process::start(command, name, &self.home)?);
+        Ok(())
+    }
+
+    /// What it says of its sessions, in its own words.
+    pub fn sessions(&self) -> Result<String> {
+        let mut command = match self.kind {
+            Kind::Bird => {
+                let mut command = self.namespace.command("birdc");
+                command.arg("-s").arg(self.home.join("bird.ctl")).args(["show", "bfd", "sessions"]);
+                command
+            }
+            Kind::Frr => {
+                let mut command = self.namespace.command("vtysh");
+                command.arg("--vty_socket").arg(&self.home).args(["-d", "bfdd", "-c", "show bfd peers brief"]);
+                command
+            }
+        };
+        let output = command.output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if !output.status.success() {
+            bail!("{text}{}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(text)
+    }
+
+    /// It says itself that its session with this peer is up.
+    pub fn is_up(&self, peer: &str) -> Result<bool> {
+        let text = self.sessions()?;
+        let of_peer = text.lines().find(|line| line.split_whitespace().any(|word| word == peer));
+        Ok(of_peer.is_some_and(|line| line.split_whitespace().any(|word| word.eq_ignore_ascii_case("up"))))
+    }
+
+    /// Ends it as a power cut does.
+    pub fn kill(&mut self) -> Result<()> {
+        for mut process in self.processes.drain(..) {
+            process.signal(Signal::KILL)?;
+            until("the router ends", crate::PATIENCE, &self.interrupt, || process.try_wait())?;
+        }
+        // What it listened at.
+        for name in ["bird.ctl", "bird.pid", "zserv.api", "zebra.vty", "zebra.pid", "bfdd.vty", "bfdd.pid", "bfdd.sock"] {
+            let _ = std::fs::remove_file(self.home.join(name));
+        }
+        Ok(())
+    }
+}
+
+/// User and group of this name.
+fn user(name: &str) -> Result<(u32, u32)> {
+    let all = std::fs::read_to_string("/etc/passwd")?;
+    let line = all.lines().find(|line| line.split(':').next() == Some(name));
+    let mut fields = line.with_context(|| format!("there is no user {name}: `make setup` installs frr"))?.split(':').skip(2);
+    let mut number = || fields.next().and_then(|field| field.parse().ok()).context("/etc/passwd is not as it should be");
+    Ok((number()?, number()?))
+}
