@@ -185,6 +185,8 @@ pub struct PoolId {
 pub struct Report {
     /// Flows owned.
     pub flows: u64,
+    /// Flows that have been sent to another runtime, which has not said that they arrived: nobody else may have them as they are.
+    pub departed: u64,
     /// Replicas of others' flows.
     pub replicas: u64,
     /// Packets that came from the switch.

@@ -439,6 +439,31 @@ fn what_a_leaving_runtime_has_must_be_safe_too() {
     assert_eq!(bench.coordinator.protected(), Protected::Yes);
 }
 
+/// A runtime that is leaving has flows under way to another one that no request of the drain was for: an operator had asked for it, or an earlier life of the
+/// coordinator. It owns nothing, and does not end before they have arrived.
+#[test]
+fn a_drain_waits_for_flows_that_have_not_arrived() {
+    let mut bench = Bench::new(3, 4);
+    bench.coordinator.order(&Order::Drain(16), bench.now).expect("it may leave");
+    let mut pass = |departed: u64, milliseconds: u64| {
+        for _ in 0..milliseconds / 10 {
+            bench.now += 10 * MILLISECOND;
+            for node in 16..19 {
+                let departed = if node == 16 { departed } else { 0 };
+                let report = Report { view: bench.coordinator.view(), departed, ..Report::default() };
+                bench.tell(bench.peer(node), &Control::Report(report));
+            }
+            bench.coordinator.handle_timeout(bench.now);
+            bench.carry();
+        }
+        bench.coordinator.drains().iter().any(|drain| drain.ended_at.is_some())
+    };
+    assert!(!pass(0, 100), "it has just become empty");
+    assert!(!pass(3, 1000));
+    assert!(!pass(0, 190), "they have just arrived");
+    assert!(pass(0, 20));
+}
+
 /// The last word of a manager's life and the first of the next one are heard in one go. Who had ended for the earlier one is there for the next: nobody may take its flows
 /// before that one has said so too.
 #[test]

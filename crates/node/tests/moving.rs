@@ -289,6 +289,22 @@ impl Host {
         self.errands().into_iter().filter_map(flows).collect()
     }
 
+    /// How many flows the source owns, and how many it has sent whose arrival it has not heard of, as it says.
+    fn source_reports(&mut self) -> (u64, u64) {
+        self.coordinator.inbox.clear();
+        self.now += 2 * SECOND;
+        self.carry(Vec::new());
+        let of_source = |peer: &Peer| peer.node == SOURCE.node;
+        let reports = self.coordinator.inbox.records().filter(|(record, _)| of_source(&record.from));
+        let reports = reports.filter_map(|(_, body)| match Control::decode(body).ok()? {
+            Control::Report(report) => Some((report.flows, report.departed)),
+            _ => None,
+        });
+        let last = reports.last().expect("it is time for a report");
+        self.coordinator.inbox.clear();
+        last
+    }
+
     /// What the flow is at the target.
     fn role(&self) -> Option<u8> {
         self.target.flows(0).and_then(|flows| flows.iter().next()).map(|(_, header)| header.role)
@@ -449,4 +465,19 @@ fn what_waits_for_a_sweep_is_told() {
     assert_eq!(told, [Control::Waits { node, incarnation, switches: vec![Peer { node: SWITCH, incarnation: switch }] }]);
     host.answer(number, EPOCH + 9);
     assert_eq!((host.role(), host.recovered()), (Some(role::OWNER), vec![1]));
+}
+
+/// A flow that has been sent and has not arrived is not owned by who sent it, and it is nowhere else either: that one says so until it hears of the arrival.
+#[test]
+fn a_flow_that_has_not_arrived_is_reported() {
+    let mut host = Host::moving(true);
+    assert_eq!(host.source_reports(), (1, 0));
+    host.is_cut = true;
+    host.lead();
+    assert_eq!(host.role(), Some(role::ARRIVING));
+    assert_eq!(host.source_reports(), (0, 1));
+    host.is_cut = false;
+    host.carry(Vec::new());
+    assert_eq!(host.role(), Some(role::OWNER));
+    assert_eq!(host.source_reports(), (0, 0));
 }

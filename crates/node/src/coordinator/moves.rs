@@ -1,9 +1,9 @@
 //! Flows that are to move, by order.
 //!
 //! The coordinator only says where flows shall go; runtimes and switch move them (NFVactor, section VI-B). A *drain* moves every flow of a runtime away
-//! while no new one comes, waits until nobody's replica is there either, and ends its process. A runtime that fails meanwhile is recovered as ever.
-//! Which runtimes are leaving is remembered, and every request until its runtime has it; which request of a drain is under way is not: a new life
-//! of the coordinator asks for what is left.
+//! while no new one comes, waits until all of them have arrived and nobody's replica is there either, and ends its process. A runtime that fails
+//! meanwhile is recovered as ever. Which runtimes are leaving is remembered, and every request until its runtime has it; which request of a drain is
+//! under way is not: a new life of the coordinator asks for what is left.
 
 use super::memory::Entry;
 use super::{Coordinator, MemberState};
@@ -141,6 +141,11 @@ impl Coordinator {
             if report.flows > 0 {
                 self.draining[which].empty_since = None;
                 self.draining[which].request = self.request_move(peer.node, None, u64::MAX, "any").ok();
+                continue;
+            }
+            // An operator may have asked for them, or an earlier life: no request of this drain says when they have arrived.
+            if report.departed > 0 {
+                self.draining[which].empty_since = None;
                 continue;
             }
             // Nobody's replica is here either when the others know that this one leaves, and have filled others.

@@ -547,6 +547,7 @@ impl Runtime {
         let mut report = Report {
             packets: self.packets,
             view: self.view,
+            departed: self.migrations.departed(&self.lanes),
             busy_permille: (self.busy_time * 1000 / self.time.max(1)) as u16,
             released_unprotected: self.released_unprotected,
             drops: self.shared.drops.iter().map(|(reason, count)| (reason as u8, count)).collect(),

@@ -263,8 +263,8 @@ mod tests {
             let node = 16 + (random >> 40) as u16 % 13;
             match random >> 58 {
                 0 => targets.set_full(peer(node), now),
-                1 if random % 7 == 0 => targets.set_gone(peer(node)),
-                2 if random % 50 == 0 => {
+                1 if random.is_multiple_of(7) => targets.set_gone(peer(node)),
+                2 if random.is_multiple_of(50) => {
                     let fewer: Vec<Member> = members.iter().filter(|member| member.node != node).copied().collect();
                     targets.renew(&fewer);
                     targets.renew(&members);

@@ -64,6 +64,11 @@ impl Departure {
     pub(super) fn is_over(&self) -> bool {
         self.flows.iter().all(|flow| flow.stage == Stage::Over)
     }
+
+    /// Of how many of its flows only the record that is on its way there, and what is here, is known.
+    pub(super) fn departed(&self, lane: &Lane) -> u64 {
+        self.flows.iter().filter(|flow| flow.stage == Stage::Sent && is_departed(lane, flow)).count() as u64
+    }
 }
 
 /// The same flow as when it was chosen, still owned here.

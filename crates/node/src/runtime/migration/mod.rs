@@ -65,6 +65,11 @@ impl Migrations {
         self.orders.is_empty() && self.departures.is_empty() && self.cancelled.is_empty() && self.arrivals.is_idle()
     }
 
+    /// Flows that have been sent, and of whose arrival nothing has been heard.
+    pub(crate) fn departed(&self, lanes: &[Lane]) -> u64 {
+        self.departures.iter().map(|departure| departure.departed(&lanes[departure.lane])).sum()
+    }
+
     /// When a turn is due without input, after now, ns; `None` for never.
     pub(crate) fn patience(&self) -> Option<u64> {
         match self {
