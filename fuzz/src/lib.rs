@@ -18,7 +18,7 @@ pub const CONFIGURATION: &str = r#"
 cluster: fuzz
 ports:
   inside:  { device: a, address: [10.0.0.1/24, "2001:db8:a::1/64"] }
-  outside: { device: b, address: 198.51.100.1/24, gateway: 198.51.100.254 }
+  outside: { device: b, address: 198.51.100.1/24, gateway: 198.51.100.254, bfd: [{ peer: 198.51.100.254 }] }
 chains:
   web:
     functions:
@@ -92,7 +92,8 @@ impl WholeBox {
             pools: config::pools(&mut chains),
             fabric,
         };
-        let edges = checked.edges(&[([2, 0, 0, 0, 0, 0xb0], 1500), ([2, 0, 0, 0, 0, 0xb1], 1400)]);
+        let macs = [([2, 0, 0, 0, 0, 0xb0], 1500), ([2, 0, 0, 0, 0, 0xb1], 1400)];
+        let edges = checked.edges(&macs, &vec![None; checked.bfd.len()], || 1);
         let edges = edges.into_iter().map(|(config, ports)| (Edge::new(config), ports)).collect();
         let mut host = Host::new(edges, Hub::new(vec![switch], Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric)));
         host.hub.handle_coordinator(coordinator.me);
