@@ -188,9 +188,13 @@ impl Lane {
                             if !(is_new && is_newer) {
                                 return Step::Drop(DropReason::StaleEpoch);
                             }
-                            // The switch had forgotten the route and gave it anew, to the same runtime.
-                            header.epoch = epoch;
-                            header.flags |= flag::UNCONFIRMED | flag::WHOLE;
+                            if !found.is_reply {
+                                // The switch had forgotten the route and gave it anew, to the same runtime.
+                                header.epoch = epoch;
+                                header.flags |= flag::WHOLE;
+                            }
+                            // Or it does not know the reply key, and took a reply for a flow of its own.
+                            header.flags |= flag::UNCONFIRMED;
                         }
                         if header.parked > 0 {
                             return Step::Park(found.slot, Position::START);
@@ -566,7 +570,7 @@ pub(crate) fn send_ended(fabric: &mut Fabric, switch: NodeId, kind: u8, flows: &
 fn account(header: &mut ActorHeader, direction: Direction, packet: &Packet, cx: &Context) {
     let way = direction as usize;
     header.count(way, packet.len() as u16);
-    if direction == Direction::Reverse {
+    if direction == Direction::Reverse && packet.meta.commit == header.epoch {
         header.flags &= !flag::UNCONFIRMED;
     }
     if cx.lifetime() > 0 {
