@@ -62,6 +62,8 @@ impl Bench {
             tick_interval: SECOND / 20,
             patience: PATIENCE,
             fabric,
+            logs: Vec::new(),
+            logs: Vec::new(),
             succeeds: incarnation > 1,
         });
         let peers = [Peer { node: COORDINATOR, incarnation: 1 }, X, Y];

@@ -24,7 +24,7 @@ impl Runtime {
                     numbered(body).map(|(number, message)| self.handle_order(record.from, number, message))
                 }
                 kind::CLAIMED => self.recoveries.handle_claimed(record.from.node, body, &mut self.lanes),
-                kind::TELL => self.handle_tell(record.from.node, body),
+                kind::TELL => self.handle_tell(record.from.node, body, pool),
                 kind::PREPARE..=kind::CANCEL | kind::MOVED => {
                     let (migrations, mut parts) = self.migration();
                     migrations.handle_record(record.from, record.kind, body, &mut parts)
@@ -40,13 +40,19 @@ impl Runtime {
     }
 
     /// A switch has died, and its next life asks for its routes.
-    fn handle_tell(&mut self, switch: NodeId, body: &[u8]) -> Result<(), DropReason> {
+    fn handle_tell(&mut self, switch: NodeId, body: &[u8], pool: &mut dyn PacketPool) -> Result<(), DropReason> {
         let &[life] = body else { return Err(DropReason::Malformed) };
         let mut sides = self.shared.sides.iter();
         let Some(at) = sides.position(|side| side.switch == switch) else {
             // None of the chains is its.
             return Err(DropReason::Malformed);
         };
+        // What the life before had logged is lost.
+        for lane in self.lanes.iter_mut().filter(|lane| lane.side == at) {
+            lane.end_replays(&mut self.shared, pool);
+            lane.settle_replays(&mut self.recoveries);
+            lane.protection.log_lost(&mut lane.flows);
+        }
         let (migrations, mut parts) = self.migration();
         let departed = migrations.handle_new_switch(at, &mut parts);
         self.recoveries.ask_again(at);
@@ -86,6 +92,7 @@ impl Runtime {
     /// Tells the protections what it costs a packet to leave by another runtime: it leaves where its chain's switch is.
     fn tell_detours(&mut self) {
         let Some(here) = self.my_host else { return };
+        let is_one_host = self.hosts.iter().all(|(_, host)| *host == here);
         for lane in &mut self.lanes {
             let serving = self.shared.sides[lane.side].host;
             let detour = |host: u16| match host {
@@ -95,6 +102,8 @@ impl Runtime {
             };
             let detours: Vec<(Peer, Detour)> = self.hosts.iter().map(|(peer, host)| (*peer, detour(*host))).collect();
             lane.protection.set_detours(&detours);
+            // A host dies as a whole: then a log on it does not help.
+            lane.protection.set_place(&mut lane.flows, self.config.me, is_one_host || serving != here);
         }
     }
 

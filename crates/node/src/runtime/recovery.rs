@@ -243,7 +243,8 @@ impl Recoveries {
 
     /// The switch's answer to one record of claims.
     pub(crate) fn handle_claimed(&mut self, switch: NodeId, body: &[u8], lanes: &mut [Lane]) -> Result<(), DropReason> {
-        let (number, epochs) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
+        let (number, answers) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
+        let (answers, _) = answers.as_chunks::<8>();
         let number = u32::from_be_bytes(*number);
         let side = self.sides.iter_mut().find(|side| side.switch == switch).ok_or(DropReason::Malformed)?;
         let at = side.asked.iter().position(|asked| asked.number == number).ok_or(DropReason::StaleDuplicate)?;
@@ -252,7 +253,8 @@ impl Recoveries {
         let (mut granted, mut again) = (0, 0);
         for (at, (lane, slot)) in asked.slots.iter().enumerate() {
             let epoch =
-                epochs.get(at * 4..at * 4 + 4).map_or(0, |bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+                answers.get(at).map_or(0, |[a, b, c, d, ..]| u32::from_be_bytes([*a, *b, *c, *d]));
+            let logged = answers.get(at).map_or(0, |[.., a, b, c, d]| u32::from_be_bytes([*a, *b, *c, *d]));
             if matches!(epoch, AGAIN | WHEN_SWEPT) {
                 let queue = if epoch == AGAIN { &mut side.queue } else { &mut side.waiting };
                 queue.push_back(Wanted { dead: asked.dead, lane: *lane, slot: *slot, gives_back: asked.gives_back });
@@ -280,7 +282,8 @@ impl Recoveries {
                 lane.flows.remove(*slot);
                 lane.retry = true;
             } else {
-                lane.claimed(*slot, epoch);
+                // It is recovered when it is what it was.
+                again += usize::from(lane.claimed(*slot, epoch, asked.dead, logged));
                 granted += 1;
             }
         }
