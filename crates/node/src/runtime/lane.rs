@@ -265,6 +265,7 @@ impl Lane {
             Admission::Drop(reason) => return Step::Drop(reason),
         }
         let (header, state) = self.flows.parts_mut(slot);
+        let is_late = packet.meta.stamp <= header.last_stamp;
         header.last_stamp = header.last_stamp.max(packet.meta.stamp);
         let direction = if found.is_reply { Direction::Reverse } else { Direction::Forward };
         shared.cx.begin(header.last_stamp, *key, direction);
@@ -286,8 +287,8 @@ impl Lane {
         };
         self.running = None;
         let is_logged = position == Position::START && packet.meta.flags & Flags::REPLAY == 0;
-        if !is_logged || shared.sides[self.side].life.is_some_and(|life| life != packet.meta.switch) {
-            // Whoever processed it again would begin at the beginning, or not have it.
+        if is_late || !is_logged || shared.sides[self.side].life.is_some_and(|life| life != packet.meta.switch) {
+            // Whoever processed it again would do so in the order of stamps, and begin at the beginning, or not have it.
             shared.cx.mark_nondeterministic();
         }
         match outcome {

@@ -9,7 +9,8 @@
 //! for the other's end. The coordinator hears of that, and has routes swept of which nothing is open but such.
 //!
 //! Where the next incarnation of the dead takes its flows back (NFActor), it is asked to recover too, and flows are claimed as they come: there
-//! by it, here by who kept their snapshots in vain.
+//! by it, here by who kept their snapshots in vain. What comes first of a flow may be a copy from before it moved, and the latest snapshot may come while the
+//! switch is being asked with that: then its answer says nothing of what is here, and it is asked again.
 
 use super::Lane;
 use super::pools::Errands;
@@ -45,6 +46,19 @@ struct Wanted {
     slot: Slot,
     /// What there is of the flow is claimed when this runtime is asked for it, if nobody has it then.
     gives_back: bool,
+    /// Of what was here when the switch was asked last; 0 before that.
+    epoch: u32,
+}
+
+impl Wanted {
+    fn new(dead: Peer, lane: u16, slot: Slot) -> Wanted {
+        Wanted { dead, lane, slot, gives_back: false, epoch: 0 }
+    }
+
+    /// What there is of the flow is still what the switch was asked for.
+    fn is_as_asked(&self, lanes: &[Lane]) -> bool {
+        lanes[self.lane as usize].flows.header(self.slot).epoch == self.epoch
+    }
 }
 
 struct Asked {
@@ -53,7 +67,7 @@ struct Asked {
     gives_back: bool,
     /// The switch has answered [`WHEN_SWEPT`] before.
     waits: bool,
-    slots: Vec<(u16, Slot)>,
+    flows: Vec<Wanted>,
 }
 
 /// What is asked of one switch.
@@ -111,7 +125,7 @@ impl Recoveries {
         let of_dead = self.sides.iter().flat_map(|side| &side.asked).filter(|asked| asked.dead == dead);
         let queued = self.sides.iter().flat_map(|side| side.queue.iter().chain(&side.waiting));
         let mut open =
-            of_dead.map(|asked| asked.slots.len()).sum::<usize>() + queued.filter(|wanted| wanted.dead == dead).count();
+            of_dead.map(|asked| asked.flows.len()).sum::<usize>() + queued.filter(|wanted| wanted.dead == dead).count();
         for lane in lanes {
             match dead.node == me.node {
                 true => lane.protection.restore(&mut lane.flows, dead, &mut lane.outbox),
@@ -119,7 +133,7 @@ impl Recoveries {
             }
             open += lane.outbox.claims.len();
             let lane_index = lane.index;
-            let wanted = |slot| Wanted { dead, lane: lane_index, slot, gives_back: false };
+            let wanted = |slot| Wanted::new(dead, lane_index, slot);
             self.sides[lane.side].queue.extend(lane.outbox.claims.drain(..).map(wanted));
         }
         self.running.push(Recovery { dead, open, flows: 0, told: Vec::new() });
@@ -128,14 +142,14 @@ impl Recoveries {
 
     /// One more flow whose route is to be claimed because of that death; its role says so already.
     pub(crate) fn add(&mut self, dead: Peer, lane: &Lane, slot: Slot) {
-        self.sides[lane.side].queue.push_back(Wanted { dead, lane: lane.index, slot, gives_back: false });
+        self.sides[lane.side].queue.push_back(Wanted::new(dead, lane.index, slot));
         self.hold(dead);
     }
 
     /// One more flow that was to come here, and whose route goes back to the dead one before this runtime is asked what it has of it; its role says
     /// so already.
     pub(crate) fn give_back(&mut self, dead: Peer, lane: &Lane, slot: Slot) {
-        self.sides[lane.side].queue.push_back(Wanted { dead, lane: lane.index, slot, gives_back: true });
+        self.sides[lane.side].queue.push_back(Wanted { gives_back: true, ..Wanted::new(dead, lane.index, slot) });
         self.hold(dead);
     }
 
@@ -161,7 +175,7 @@ impl Recoveries {
                 recovery.open += 1;
                 recovery.dead
             });
-            self.sides[lane.side].queue.push_back(Wanted { dead, lane: lane.index, slot, gives_back: false });
+            self.sides[lane.side].queue.push_back(Wanted::new(dead, lane.index, slot));
         }
     }
 
@@ -171,7 +185,9 @@ impl Recoveries {
             let side = &mut self.sides[at];
             if clock >= side.ask_waiting_at && !side.waiting.is_empty() {
                 side.ask_waiting_at = clock.saturating_add(PAUSE);
-                let waiting = core::mem::take(&mut side.waiting);
+                let waiting = core::mem::take(&mut side.waiting).into_iter();
+                let (waiting, newer) = waiting.partition::<VecDeque<_>, _>(|wanted| wanted.is_as_asked(lanes));
+                side.queue.extend(newer);
                 self.send_queue(at, waiting, true, fabric, lanes);
             }
             if !self.sides[at].queue.is_empty() {
@@ -189,14 +205,13 @@ impl Recoveries {
         while let Some(&Wanted { dead, gives_back, .. }) = queue.front()
             && fabric.backlog(switch) < BACKLOG
         {
-            let mut slots = Vec::with_capacity(most);
+            let mut flows = Vec::with_capacity(most);
             body.clear();
             body.extend_from_slice(&self.next_number.to_be_bytes());
-            while slots.len() < most
-                && let Some(Wanted { lane, slot, .. }) =
-                    queue.pop_front_if(|next| (next.dead, next.gives_back) == (dead, gives_back))
+            while flows.len() < most
+                && let Some(wanted) = queue.pop_front_if(|next| (next.dead, next.gives_back) == (dead, gives_back))
             {
-                let header = lanes[lane as usize].flows.header(slot);
+                let header = lanes[wanted.lane as usize].flows.header(wanted.slot);
                 if header.role != role::CLAIMING {
                     // Newer state of it has come meanwhile: somebody has it.
                     self.unhold(dead);
@@ -207,20 +222,19 @@ impl Recoveries {
                     key: header.key.into(),
                     reply: header.reply.into(),
                     epoch: header.epoch.into(),
-                    chain: (u32::from(lane) | renounced).into(),
+                    chain: (u32::from(wanted.lane) | renounced).into(),
                 };
                 body.extend_from_slice(claim.as_bytes());
-                slots.push((lane, slot));
+                flows.push(Wanted { epoch: header.epoch, ..wanted });
             }
-            if slots.is_empty() {
+            if flows.is_empty() {
                 continue;
             }
             if fabric.send(switch, kind::CLAIM, &body).is_err() {
-                let wanted = slots.into_iter().map(|(lane, slot)| Wanted { dead, lane, slot, gives_back });
-                wanted.rev().for_each(|wanted| queue.push_front(wanted));
+                flows.into_iter().rev().for_each(|wanted| queue.push_front(wanted));
                 break;
             }
-            self.sides[at].asked.push_back(Asked { number: self.next_number, dead, gives_back, waits, slots });
+            self.sides[at].asked.push_back(Asked { number: self.next_number, dead, gives_back, waits, flows });
             self.next_number = self.next_number.wrapping_add(1);
         }
         match waits {
@@ -232,9 +246,8 @@ impl Recoveries {
     /// The switch that was asked is no more: its next life is asked.
     pub(crate) fn ask_again(&mut self, at: usize) {
         let side = &mut self.sides[at];
-        while let Some(Asked { dead, gives_back, slots, .. }) = side.asked.pop_back() {
-            let wanted = |(lane, slot)| Wanted { dead, lane, slot, gives_back };
-            slots.into_iter().rev().for_each(|slot| side.queue.push_front(wanted(slot)));
+        while let Some(Asked { flows, .. }) = side.asked.pop_back() {
+            flows.into_iter().rev().for_each(|wanted| side.queue.push_front(wanted));
         }
         side.queue.extend(side.waiting.drain(..));
         // The coordinator has forgotten what was said of that life.
@@ -251,55 +264,61 @@ impl Recoveries {
         let Some(asked) = side.asked.remove(at) else { return Err(DropReason::StaleDuplicate) };
         let is_running = self.running.iter().any(|recovery| recovery.dead == asked.dead);
         let (mut granted, mut again) = (0, 0);
-        for (at, (lane, slot)) in asked.slots.iter().enumerate() {
-            let epoch =
-                answers.get(at).map_or(0, |[a, b, c, d, ..]| u32::from_be_bytes([*a, *b, *c, *d]));
+        for (at, wanted) in asked.flows.iter().enumerate() {
+            let epoch = answers.get(at).map_or(0, |[a, b, c, d, ..]| u32::from_be_bytes([*a, *b, *c, *d]));
             let logged = answers.get(at).map_or(0, |[.., a, b, c, d]| u32::from_be_bytes([*a, *b, *c, *d]));
+            let is_as_asked = wanted.is_as_asked(lanes);
             if matches!(epoch, AGAIN | WHEN_SWEPT) {
-                let queue = if epoch == AGAIN { &mut side.queue } else { &mut side.waiting };
-                queue.push_back(Wanted { dead: asked.dead, lane: *lane, slot: *slot, gives_back: asked.gives_back });
-                self.has_waited |= epoch == WHEN_SWEPT;
+                // What is newer than what was asked for need not wait: it may be the newest there is.
+                let waits = epoch == WHEN_SWEPT && is_as_asked;
+                let queue = if waits { &mut side.waiting } else { &mut side.queue };
+                queue.push_back(*wanted);
+                self.has_waited |= waits;
                 again += 1;
                 continue;
             }
-            let header = lanes[*lane as usize].flows.header(*slot);
+            let slot = wanted.slot;
+            let lane = &mut lanes[wanted.lane as usize];
+            let header = lane.flows.header(slot);
             if header.role != role::CLAIMING {
                 continue;
             }
             let is_kept = asked.gives_back && header.flags & flag::EMPTY == 0;
-            if is_kept && is_running {
-                side.queue.push_back(Wanted { dead: asked.dead, lane: *lane, slot: *slot, gives_back: false });
+            // What was refused is not here any more: somebody has newer state of the flow, and this may be it.
+            let is_newer = epoch == 0 && !is_as_asked;
+            if is_kept && is_running || is_newer {
+                side.queue.push_back(Wanted { gives_back: false, ..*wanted });
                 again += 1;
                 continue;
             }
-            let lane = &mut lanes[*lane as usize];
             if is_kept {
-                lane.flows.set_role(*slot, role::REPLICA);
+                lane.flows.set_role(slot, role::REPLICA);
                 lane.retry = true;
             } else if epoch == 0 {
                 // The flow lives elsewhere under a newer epoch, or ended.
-                lane.protection.unclaimed(&mut lane.flows, *slot);
-                lane.flows.remove(*slot);
+                lane.protection.unclaimed(&mut lane.flows, slot);
+                lane.flows.remove(slot);
                 lane.retry = true;
             } else {
                 // It is recovered when it is what it was.
-                again += usize::from(lane.claimed(*slot, epoch, asked.dead, logged));
+                again += usize::from(lane.claimed(slot, epoch, asked.dead, logged));
                 granted += 1;
             }
         }
         self.recovered += granted;
         if let Some(recovery) = self.running.iter_mut().find(|recovery| recovery.dead == asked.dead) {
-            recovery.open = recovery.open.saturating_sub(asked.slots.len() - again);
+            recovery.open = recovery.open.saturating_sub(asked.flows.len() - again);
             recovery.flows += granted;
         }
         Ok(())
     }
 
-    /// Claims that wait at a switch for others to be swept, because of any life of this node.
-    fn waiting(side: &Asking, node: u16) -> usize {
-        let queued = side.waiting.iter().filter(|wanted| wanted.dead.node == node).count();
-        let asked = side.asked.iter().filter(|asked| asked.waits && asked.dead.node == node);
-        queued + asked.map(|asked| asked.slots.len()).sum::<usize>()
+    /// Claims that wait at a switch for others to be swept, because of any life of this node. Of what has become newer since it was asked for the switch has
+    /// not said that it does: if that were swept before it is asked for, the route would be given to what there was of it first.
+    fn waiting(side: &Asking, node: u16, lanes: &[Lane]) -> usize {
+        let asked = side.asked.iter().filter(|asked| asked.waits).flat_map(|asked| &asked.flows);
+        let waiting = side.waiting.iter().chain(asked);
+        waiting.filter(|wanted| wanted.dead.node == node && wanted.is_as_asked(lanes)).count()
     }
 
     /// Tells the coordinator of recoveries of which nothing is open but what waits for others. Of a node that died twice, claims may belong to either life.
@@ -312,7 +331,7 @@ impl Recoveries {
             let lives = || self.running.iter().filter(|recovery| recovery.dead.node == dead.node);
             let open = lives().map(|recovery| recovery.open).sum::<usize>();
             let is_recovering = |recovery: &Recovery| lanes.iter().any(|lane| lane.protection.is_recovering(recovery.dead));
-            let waiting: Vec<usize> = self.sides.iter().map(|side| Self::waiting(side, dead.node)).collect();
+            let waiting: Vec<usize> = self.sides.iter().map(|side| Self::waiting(side, dead.node, lanes)).collect();
             let has_told = !self.running[at].told.is_empty();
             if !has_told && open > 0 && open == waiting.iter().sum::<usize>() && !lives().any(is_recovering) {
                 let told: Vec<usize> = (0..waiting.len()).filter(|side| waiting[*side] > 0).collect();
