@@ -247,8 +247,9 @@ impl Logs {
         let log = self.dead.iter().find(|(dead, chain, _)| (*dead, *chain) == (replay.dead, replay.chain));
         let place = replay.places.get(number as usize);
         log.zip(place).is_some_and(|((_, _, log), place)| {
+            let is_copied = log.copy(*place, packet);
             packet.meta.chain = replay.chain;
-            log.copy(*place, packet)
+            is_copied
         })
     }
 
