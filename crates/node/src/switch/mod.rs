@@ -417,6 +417,7 @@ impl Switch {
     /// A runtime is gone, as its host knows before the coordinator has said so: new flows go elsewhere, and what is for it waits.
     pub fn handle_gone(&mut self, peer: Peer) {
         self.targets.set_gone(peer);
+        self.logs.close(peer);
     }
 
     /// Acts on the messages that have arrived.

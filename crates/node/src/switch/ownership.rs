@@ -171,6 +171,9 @@ impl Switch {
                 }
                 self.routes.give(found.slot, to, epoch);
                 self.targets.count(owner, -1);
+                if owner != to {
+                    self.logs.close(owner);
+                }
                 found.slot
             }
             None if is_renounced => return None,
