@@ -1,6 +1,7 @@
 //! What the switch, the coordinator, the manager and other runtimes say.
 
 use super::migration::{Migrations, Parts};
+use super::side::Side;
 use super::telling::Telling;
 use super::{Runtime, ahead};
 use crate::address::{COORDINATOR, NodeId, host_of, node_of, switch_number};
@@ -13,6 +14,12 @@ use holdfast_wire::{DropReason, Packet, PacketPool};
 impl Runtime {
     pub(super) fn handle_records(&mut self, pool: &mut dyn PacketPool) {
         let inbox = core::mem::take(&mut self.fabric.inbox);
+        for peer in &inbox.restarted {
+            // A manager's next life has nothing of what the life before had logged, if that was a switch too.
+            if let Some(host) = host_of(peer.node) {
+                self.log_lost(|side| side.host == host, pool);
+            }
+        }
         for (at, (record, body)) in inbox.records().enumerate() {
             if at % ahead::AHEAD == 0 {
                 ahead::look(&mut self.lanes, inbox.records_from(at));
@@ -47,12 +54,8 @@ impl Runtime {
             // None of the chains is its.
             return Err(DropReason::Malformed);
         };
-        // What the life before had logged is lost.
-        for lane in self.lanes.iter_mut().filter(|lane| lane.side == at) {
-            lane.end_replays(&mut self.shared, pool);
-            lane.settle_replays(&mut self.recoveries);
-            lane.protection.log_lost(&mut lane.flows);
-        }
+        // Also if it is another host's: what the life before had logged is lost.
+        self.log_lost(|side| side.switch == switch, pool);
         let (migrations, mut parts) = self.migration();
         let departed = migrations.handle_new_switch(at, &mut parts);
         self.recoveries.ask_again(at);
@@ -60,6 +63,16 @@ impl Runtime {
         side.life = Some(life);
         side.telling = Some(Telling::new(self.config.me, (switch, at), side.newest_epoch, side.now, departed));
         Ok(())
+    }
+
+    fn log_lost(&mut self, is_its: impl Fn(&Side) -> bool, pool: &mut dyn PacketPool) {
+        for lane in &mut self.lanes {
+            if is_its(&self.shared.sides[lane.side]) {
+                lane.end_replays(&mut self.shared, pool);
+                lane.settle_replays(&mut self.recoveries);
+                lane.protection.log_lost(&mut lane.flows);
+            }
+        }
     }
 
     fn migration(&mut self) -> (&mut Migrations, Parts<'_>) {

@@ -19,6 +19,8 @@ use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
 use std::collections::{BTreeMap, VecDeque};
 use zerocopy::IntoBytes;
 
+const _: () = assert!(Ask::MOST <= u64::BITS);
+
 /// Before packets that have not come are asked for again, worker's time, ns.
 const PATIENCE: u64 = 10_000_000;
 /// Packets asked for of all flows together that have not come.
@@ -32,9 +34,10 @@ struct Replay {
     /// Packets that there are, and of those that have come.
     total: u32,
     done: u32,
-    /// Asked for: from `done` on, and when.
+    /// Asked for: how many from `done` on, and when.
     asked: Option<(u32, u64)>,
-    came: u32,
+    /// A bit for each of these that has come.
+    came: u64,
     inputs: VecDeque<u64>,
     /// Nothing up to here is new.
     bar: u64,
@@ -70,14 +73,17 @@ impl Replays {
     /// A packet that was sent before has come.
     pub(crate) fn take(&mut self, packet: Packet) -> Result<(), Packet> {
         let Some(replay) = self.flows.get_mut(&packet.meta.commit) else { return Err(packet) };
-        match replay.packets.entry(packet.meta.stamp) {
-            std::collections::btree_map::Entry::Occupied(_) => Err(packet),
-            std::collections::btree_map::Entry::Vacant(place) => {
-                place.insert(packet);
-                replay.came += 1;
-                self.has_news = true;
-                Ok(())
-            }
+        let number = packet.meta.epoch.wrapping_sub(replay.done as u16);
+        let is_asked_for = replay.asked.is_some_and(|(count, _)| u32::from(number) < count);
+        if !is_asked_for || replay.came >> number & 1 != 0 {
+            // It came before.
+            return Err(packet);
+        }
+        replay.came |= 1 << number;
+        self.has_news = true;
+        match replay.packets.insert(packet.meta.stamp, packet) {
+            None => Ok(()),
+            Some(other) => Err(other),
         }
     }
 }
@@ -137,7 +143,7 @@ impl Lane {
                 continue;
             }
             if let Some((count, at)) = replay.asked {
-                if replay.came >= count {
+                if replay.came.count_ones() >= count {
                     self.replays.under_way -= count;
                     replay.done += count;
                     (replay.asked, replay.came) = (None, 0);

@@ -572,7 +572,8 @@ impl Switch {
                 break;
             }
             packet.meta.flags = Flags::REPLAY;
-            (packet.meta.commit, packet.meta.epoch) = (epoch, epoch as u16);
+            // Which of them it is.
+            (packet.meta.commit, packet.meta.epoch) = (epoch, number as u16);
             let outer =
                 Outer { destination: mac_of_life(from), source: mac_of_life(self.config.me), index: index::TO_RUNTIME };
             match nsh::encapsulate(&mut packet, outer) {
