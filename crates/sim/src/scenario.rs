@@ -59,6 +59,11 @@ impl Preset {
         self.protection(Planted::default()).safety(&Flows::new(0, 0, 0, 0)).promises
     }
 
+    /// It needs what the switch has logged.
+    pub fn has_log(self) -> bool {
+        self.protection(Planted::default()).log_bytes() > 0
+    }
+
     /// The latest packets of a flow that a failure may undo.
     pub fn may_forget(self) -> u32 {
         self.protection(Planted::default()).safety(&Flows::new(0, 0, 0, 0)).may_forget

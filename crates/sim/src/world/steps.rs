@@ -8,6 +8,7 @@ use crate::world::streams::{Lane, Of};
 use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, NodeId, manager_of};
 use holdfast_node::message::Order;
 use holdfast_node::runtime::Runtime;
+use holdfast_node::switch::Switch;
 use holdfast_protection::Peer;
 
 impl World {
@@ -58,7 +59,12 @@ impl World {
 
     /// As the system says, or said last before its coordinator died: another failure would be survived.
     fn may_fail_now(&self) -> bool {
-        self.may_fail() || self.coordinator.is_away() && self.coordinator.was_safe() && self.all_run()
+        self.may_fail() || self.coordinator.is_away() && self.may_fail_meanwhile() && self.all_run()
+    }
+
+    /// While the coordinator is away: nothing was wrong when it died, and nobody has lost a log since.
+    pub(super) fn may_fail_meanwhile(&self) -> bool {
+        self.coordinator.was_safe() && (!self.scenario.preset.has_log() || self.hosts.served().all(Switch::is_whole))
     }
 
     /// Nothing is wrong, as the system says and as one sees.
