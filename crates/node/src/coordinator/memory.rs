@@ -181,7 +181,7 @@ impl Memory {
     }
 
     /// The incarnation of the switch with this node that has spoken last.
-    fn switch_life(&self, switch: NodeId) -> Option<u32> {
+    pub(super) fn switch_life(&self, switch: NodeId) -> Option<u32> {
         let service = switch_number(switch).and_then(|number| self.services.get(usize::from(number)));
         service.map(|service| service.switch_life)
     }

@@ -416,6 +416,13 @@ impl Runtime {
             // It was sent to an earlier life of this node: the flows that it had are others' by now.
             return self.shared.drop(packet, DropReason::Fenced, pool);
         }
+        if matches!(outer.index, index::TO_RUNTIME | index::MARK)
+            && let Some(side) = node_of(&outer.source).and_then(|node| self.shared.side_of(node))
+            && side.hear(packet.meta.switch)
+        {
+            let switch = side.switch;
+            self.log_lost(|side| side.switch == switch, pool);
+        }
         if packet.meta.flags & Flags::OAM != 0 {
             if outer.index == index::MARK {
                 self.handle_mark(&packet, outer.source);
@@ -545,6 +552,13 @@ impl Runtime {
         }
     }
 
+    /// Of each switch whose log flows here need, the life that was heard last.
+    fn needed_logs(&self) -> Vec<(NodeId, u8)> {
+        let needs = |at: usize| self.lanes.iter().any(|lane| lane.side == at && lane.protection.log_bytes() > 0);
+        let sides = self.shared.sides.iter().enumerate().filter(|(at, _)| needs(*at));
+        sides.filter_map(|(_, side)| Some((side.switch, side.heard?))).collect()
+    }
+
     fn transmit_messages(&mut self, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) {
         self.fabric.poll_transmit(clock, |frame| {
             let Some(mut packet) = pool.take() else { return false };
@@ -575,6 +589,7 @@ impl Runtime {
             departed: self.migrations.departed(&self.lanes),
             busy_permille: (self.busy_time * 1000 / self.time.max(1)) as u16,
             released_unprotected: self.released_unprotected,
+            logs: self.needed_logs(),
             drops: self.shared.drops.iter().map(|(reason, count)| (reason as u8, count)).collect(),
             ..Report::default()
         };

@@ -60,12 +60,15 @@ impl Runtime {
         let departed = migrations.handle_new_switch(at, &mut parts);
         self.recoveries.ask_again(at);
         let side = &mut self.shared.sides[at];
+        side.heard = Some(life);
         side.life = Some(life);
         side.telling = Some(Telling::new(self.config.me, (switch, at), side.newest_epoch, side.now, departed));
         Ok(())
     }
 
-    fn log_lost(&mut self, is_its: impl Fn(&Side) -> bool, pool: &mut dyn PacketPool) {
+    /// What the earlier life of a switch had logged is lost; the coordinator is to hear soon that this is known here.
+    pub(super) fn log_lost(&mut self, is_its: impl Fn(&Side) -> bool, pool: &mut dyn PacketPool) {
+        self.next_report = 0;
         for lane in &mut self.lanes {
             if is_its(&self.shared.sides[lane.side]) {
                 lane.end_replays(&mut self.shared, pool);

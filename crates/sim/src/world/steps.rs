@@ -64,12 +64,17 @@ impl World {
 
     /// While the coordinator is away: nothing was wrong when it died, and nobody has lost a log since.
     pub(super) fn may_fail_meanwhile(&self) -> bool {
-        self.coordinator.was_safe() && (!self.scenario.preset.has_log() || self.hosts.served().all(Switch::is_whole))
+        self.coordinator.was_safe() && self.has_logs()
+    }
+
+    /// Every switch is there, if what it has logged is needed; of one that is not the coordinator may not have heard yet.
+    fn has_logs(&self) -> bool {
+        !self.scenario.preset.has_log() || self.hosts.all_run() && self.hosts.served().all(Switch::is_whole)
     }
 
     /// Nothing is wrong, as the system says and as one sees.
     pub(super) fn may_fail(&self) -> bool {
-        self.is_safe() && self.all_run() && !self.cuts.any(self.now)
+        self.is_safe() && self.all_run() && !self.cuts.any(self.now) && self.has_logs()
     }
 
     /// Nothing is wrong, and the system says that a host may die.
