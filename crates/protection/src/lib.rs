@@ -68,7 +68,7 @@ pub mod kind {
     /// What was processed of flows, in order, to who holds their copies: commit number (4), a stamp (8), and for each packet its flow's epoch (4) and its own stamp less that one
     /// (4, signed).
     pub const INPUTS: u8 = 12;
-    /// To the same: what was said up to this commit (4) is in the copies.
+    /// To the same: commit number (4), and up to which one (4) everything that was said is in the copies.
     pub const COVERED: u8 = 13;
     /// The highest kind that belongs to protections.
     pub const LAST: u8 = 31;
@@ -202,6 +202,11 @@ pub trait Protection: Send {
     fn take_inputs(&mut self, flows: &Flows, slot: Slot) -> Vec<u64> {
         let _ = (flows, slot);
         Vec::new()
+    }
+
+    /// The flow is what its dead owner had: [`take_inputs`](Protection::take_inputs) have been processed.
+    fn replayed(&mut self, flows: &mut Flows, slot: Slot) {
+        let _ = (flows, slot);
     }
 
     /// For checkers: the copy in this slot is as after the packet with this stamp, or its owner has said that it processed that.

@@ -168,6 +168,11 @@ impl NfvActor {
         self.resync_again = false;
     }
 
+    /// There is a flow without a copy of what it is now.
+    pub(crate) fn resynchronise_again(&mut self) {
+        self.resync_again = true;
+    }
+
     /// Takes the number of a record that an owner sent.
     pub(crate) fn take_commit(&mut self, from: Peer, commit: u32) -> Result<(), DropReason> {
         let inbound = self.inbound.take(from, commit, self.links.life(from.node))?;

@@ -18,7 +18,7 @@ mod round;
 mod tests;
 
 use crate::flows::{flag, role};
-use crate::numbers::{key_of, only_u32};
+use crate::numbers::{key_of, only_u32, split_u32};
 use crate::{Admission, Detour, Flows, NfvActor, Outbox, Peer, Protection, ReleaseAt, Safety, Slot, kind, nfvactor};
 use holdfast_wire::{DropReason, Packet};
 use journal::Journals;
@@ -283,7 +283,10 @@ impl Protection for Reinforce {
         match record {
             kind::INPUTS => self.handle_inputs(from, body),
             kind::COVERED => {
-                self.journals.trim(from, only_u32(body)?);
+                let (number, rest) = split_u32(body)?;
+                let covered = only_u32(rest)?;
+                self.copies.take_commit(from, number)?;
+                self.journals.trim(from, covered);
                 Ok(())
             }
             _ => {
@@ -323,6 +326,12 @@ impl Protection for Reinforce {
         let header = flows.header(slot);
         let owner = Peer { node: header.peer, incarnation: header.peer_incarnation };
         header.last_stamp >= stamp || self.journals.has(owner, header.epoch, stamp)
+    }
+
+    fn replayed(&mut self, flows: &mut Flows, slot: Slot) {
+        // What left of it is known here alone until a copy of it as it is now has been saved.
+        flows.header_mut(slot).flags |= flag::UNPROTECTED;
+        self.copies.resynchronise_again();
     }
 
     fn claimed(&mut self, flows: &mut Flows, slot: Slot) {

@@ -410,7 +410,7 @@ impl Coordinator {
         }
         // One that has been silent for a while may have failed already, and one that is to be fenced will: another failure now would be the second.
         let is_present = |&(switch, number): &(NodeId, u8)| {
-            self.memory.switch_life(switch).is_none_or(|life| life as u8 == number)
+            self.memory.switch_life(switch).is_none_or(|life| life as u8 == number) && self.memory.has_spoken(switch)
         };
         let settled = |hearing: &Hearing| {
             hearing.suspected.is_none()

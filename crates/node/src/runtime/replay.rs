@@ -248,6 +248,7 @@ impl Lane {
             header.parked = header.parked.saturating_sub(1);
             self.wheel.remove(&mut self.flows, replay.slot);
             self.wheel.file(&mut self.flows, replay.slot);
+            self.protection.replayed(&mut self.flows, replay.slot);
         }
         self.retry = true;
         self.replays.over.push(epoch);

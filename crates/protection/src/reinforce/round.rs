@@ -126,9 +126,11 @@ impl Rounds {
             return;
         }
         for (peer, first, _) in &round.holders {
-            if *first != 0 && copies.links.has(*peer) {
-                // If there is no room the next round says so.
-                let _ = out.send(*peer, kind::COVERED, &[&first.to_be_bytes()]);
+            let Some(link) = copies.links.find(*peer).filter(|_| *first != 0) else { continue };
+            let number = link.numbers.next();
+            // If there is no room the next round says so.
+            if out.send(*peer, kind::COVERED, &[&number.to_be_bytes(), &first.to_be_bytes()]) {
+                link.numbers.last = number;
             }
         }
         out.cleared = Some(round.stamp);
