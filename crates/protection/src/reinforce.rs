@@ -27,7 +27,7 @@ use round::Rounds;
 /// Between two rounds of checkpoints, ns, unless the operator says otherwise.
 pub const CHECKPOINT_EVERY: u64 = 10_000_000;
 /// Bytes of the switch's log for one chain of one runtime, unless the operator says otherwise.
-pub const LOG_BYTES: usize = 16 << 20;
+pub const LOG_BYTES: usize = 64 << 20;
 
 /// Inputs in one record: what fits into a frame.
 const INPUTS_PER_RECORD: usize = 128;

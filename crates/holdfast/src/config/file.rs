@@ -433,7 +433,7 @@ pub struct ProtectionOptions {
     /// With `reinforce`: milliseconds between two rounds of checkpoints (10). The longer, the less is sent, and the more is processed again after a failure.
     #[schemars(range(min = 1, max = 10_000))]
     pub checkpoint_ms: Option<u64>,
-    /// With `reinforce`: MiB of the log that the switch keeps for each runtime (16).
+    /// With `reinforce`: MiB of the log that the switch keeps for each runtime (64).
     #[schemars(range(min = 1, max = 1024))]
     pub log_mib: Option<u64>,
 }

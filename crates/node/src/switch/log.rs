@@ -259,3 +259,98 @@ impl Logs {
         self.dead.retain(|(dead, ..)| *dead != over);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_wire::{MemoryPool, PacketPool};
+
+    const OLD: Peer = Peer { node: 16, incarnation: 3 };
+    const NEW: Peer = Peer { node: 17, incarnation: 4 };
+
+    fn packet(pool: &mut MemoryPool, stamp: u64, len: usize) -> Packet {
+        let mut packet = pool.take().expect("there are buffers");
+        assert!(packet.copy_from(&vec![stamp as u8; len]));
+        packet.meta.stamp = stamp;
+        packet
+    }
+
+    /// Round and round the ring, over its end at every place: what has not been cleared is there as it was sent, and what has makes room for exactly as much.
+    #[test]
+    fn a_ring_keeps_what_is_not_cleared() {
+        let mut pool = MemoryPool::new(4);
+        let mut logs = Logs::new(vec![0, 1000]);
+        let len = |stamp: u64| 60 + (stamp * 37 % 200) as usize;
+        let (mut kept, mut oldest) = (0, 1);
+        for stamp in 1..5000u64 {
+            let packet = packet(&mut pool, stamp, len(stamp));
+            while kept + HEAD + len(stamp) > 1000 {
+                assert!(!logs.note(OLD, 1, stamp as u32 % 7, &packet), "there is no room before {oldest} is forgotten");
+                logs.clear(OLD, 1, oldest);
+                kept -= HEAD + len(oldest);
+                oldest += 1;
+            }
+            assert!(logs.note(OLD, 1, stamp as u32 % 7, &packet));
+            kept += HEAD + len(stamp);
+            assert!(logs.note(OLD, 0, 1, &packet), "the other chain has no log, and needs none");
+            pool.put(packet);
+        }
+        logs.close(OLD);
+        let mut found = Vec::new();
+        for old_epoch in 0..7 {
+            let count = logs.begin(old_epoch, 1, old_epoch, NEW, 100 + old_epoch);
+            for number in 0..count {
+                let mut copy = pool.take().expect("there are buffers");
+                assert!(logs.copy(NEW, 100 + old_epoch, number, &mut copy));
+                let stamp = copy.meta.stamp;
+                assert_eq!((copy.meta.chain, copy.meta.commit), (1, old_epoch));
+                assert_eq!(copy.bytes(), vec![stamp as u8; len(stamp)]);
+                found.push(stamp);
+                pool.put(copy);
+            }
+            assert_eq!(logs.holds(old_epoch), count > 0);
+        }
+        found.sort_unstable();
+        assert_eq!(found, (oldest..5000).collect::<Vec<_>>());
+    }
+
+    /// Only who has got the route is given its packets, and only as long as the route is its; it says itself when it has all.
+    #[test]
+    fn packets_are_the_new_owners() {
+        let mut pool = MemoryPool::new(4);
+        let mut logs = Logs::new(vec![1000]);
+        let sent = packet(&mut pool, 1, 60);
+        assert!(logs.note(OLD, 0, 5, &sent));
+        assert_eq!(logs.begin(0, 0, 5, NEW, 9), 0, "who has it is not known to be dead");
+        logs.close(OLD);
+        assert_eq!(logs.begin(0, 0, 6, NEW, 9), 0, "of another flow");
+        assert_eq!(logs.begin(0, 0, 5, NEW, 9), 1);
+        let mut copy = pool.take().expect("there are buffers");
+        assert!(!logs.copy(OLD, 9, 0, &mut copy) && !logs.copy(NEW, 8, 0, &mut copy) && !logs.copy(NEW, 9, 1, &mut copy));
+        assert!(logs.copy(NEW, 9, 0, &mut copy));
+        assert!(!logs.end(OLD, 9) && logs.holds(0) && logs.end(NEW, 9) && !logs.holds(0));
+        assert_eq!(logs.begin(0, 0, 5, NEW, 10), 1);
+        logs.give_up(0);
+        assert!(!logs.holds(0) && !logs.copy(NEW, 10, 0, &mut copy));
+        // A later life of the node has a log of its own; the earlier one's is kept until nobody needs it.
+        let later = Peer { incarnation: 4, ..OLD };
+        assert!(logs.note(later, 0, 5, &sent));
+        logs.forget(OLD);
+        logs.close(later);
+        assert_eq!(logs.begin(0, 0, 5, NEW, 11), 1);
+        logs.forget(later);
+        assert_eq!(logs.begin(0, 0, 5, NEW, 12), 0);
+    }
+
+    /// A life that begins before anybody has said that the one before has failed: what that one was sent is not lost.
+    #[test]
+    fn a_next_life_writes_over_nothing() {
+        let mut pool = MemoryPool::new(4);
+        let mut logs = Logs::new(vec![1000]);
+        let sent = packet(&mut pool, 1, 60);
+        assert!(logs.note(OLD, 0, 5, &sent));
+        assert!(logs.note(Peer { incarnation: 9, ..OLD }, 0, 6, &sent));
+        assert_eq!(logs.begin(0, 0, 5, NEW, 9), 1);
+        assert_eq!(logs.begin(1, 0, 6, NEW, 10), 0);
+    }
+}

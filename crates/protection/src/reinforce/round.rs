@@ -10,8 +10,9 @@ use crate::flows::{flag, role};
 use crate::numbers::reached;
 use crate::{Flows, NfvActor, Outbox, Peer, Slot, kind};
 
-/// States sent per flush: what fits between two bursts without being noticed.
-const SEND: usize = 64;
+/// States sent per flush: so few that the batch's inputs hardly wait behind them; and so many when the log would be full otherwise.
+const SEND: usize = 4;
+const SEND_URGENTLY: usize = 64;
 /// Inputs that may lie at holders before a round begins whatever the time; with twice as many every state goes with its commit.
 const INPUTS: usize = 1 << 15;
 
@@ -95,8 +96,10 @@ impl Rounds {
             self.round = Some(Round { stamp: now, flows: behind, at: 0, holders, is_sent: false });
         }
         let Some(round) = &mut self.round else { return };
+        let is_urgent = self.bytes >= settings.log_bytes / 4 || self.inputs >= INPUTS;
+        let most = if is_urgent { SEND_URGENTLY } else { SEND };
         let mut sent = 0;
-        while sent < SEND
+        while sent < most
             && let Some(&(slot, generation)) = round.flows.get(round.at)
         {
             let header = *flows.header(slot);
