@@ -195,7 +195,10 @@ impl Checkers {
         let before = revealed.insert(count, (datagram, trace)).map(|(datagram, _)| datagram);
         let previous = count.checked_sub(1).and_then(|count| revealed.get(&count));
         if previous.is_some_and(|(_, previous)| stamper::follow(*previous, datagram) != trace) {
-            self.violate("output commit", format!("connection {id}: count {count} was not made of what had been revealed before: state was made otherwise"));
+            self.violate(
+                "output commit",
+                format!("connection {id}: count {count} was not made of what had been revealed before: state was made otherwise"),
+            );
         }
         if before.is_some_and(|before| before != datagram) {
             self.violate("output commit", format!("connection {id}: count {count} was revealed by datagram {before:?} and again by {datagram}: state was forgotten"));

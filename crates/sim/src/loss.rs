@@ -6,9 +6,9 @@
 //! much as was found. A flow of which nothing is found was younger than the time on the way: it may begin anew, and only it.
 
 use crate::checkers::{Checkers, Served, Violation};
+use crate::frames;
 use crate::peers::Client;
 use crate::stamper::{self, Revealed};
-use crate::frames;
 use holdfast_node::runtime::Runtime;
 use holdfast_node::switch::Route;
 use holdfast_protection::flows::{flag, role};

@@ -159,8 +159,7 @@ impl Scenario {
     /// The scenario that a seed stands for in a run of many.
     pub fn of_seed(seed: u64) -> Scenario {
         let presets = [Preset::Replica, Preset::Source, Preset::NfActor, Preset::Replica, Preset::Source];
-        let preset =
-            if seed < REINFORCE_FROM { presets[(seed % presets.len() as u64) as usize] } else { Preset::Reinforce };
+        let preset = if seed < REINFORCE_FROM { presets[(seed % presets.len() as u64) as usize] } else { Preset::Reinforce };
         Scenario { seed, preset, planted: Planted::default(), quiet: false, tight: seed / 5 % 2 == 1 }
     }
 

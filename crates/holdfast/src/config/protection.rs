@@ -77,7 +77,9 @@ pub(super) fn read(config: Option<&ProtectionConfig>, spot: Spot<'_>) -> Result<
     let Some(ProtectionConfig::Options(options)) = config else { return Ok(preset) };
     let preset = match (preset, options.snapshot_every) {
         (preset, None) => preset,
-        (Preset::NfActor(_), Some(0)) => return Err(spot.key("snapshot_every").mistake("a snapshot is due after 1 packet or more")),
+        (Preset::NfActor(_), Some(0)) => {
+            return Err(spot.key("snapshot_every").mistake("a snapshot is due after 1 packet or more"));
+        }
         (Preset::NfActor(_), Some(every)) => Preset::NfActor(every),
         _ => {
             let message = "only the preset `nfactor` has snapshots: leave `snapshot_every` out";
@@ -147,9 +149,9 @@ fn preset(name: &str, release: Option<&str>, spot: Spot<'_>, options: Spot<'_>) 
             .key("release")
             .mistake("`nfvactor` lets a packet leave only once its state is saved: `release` is `replica`, `source` or `auto`")),
         ("reinforce", None | Some("standby")) => Ok(Preset::Reinforce(Settings::default())),
-        ("reinforce", Some(_)) => Err(options.key("release").mistake(
-            "with `reinforce` a packet leaves once its standby knows of it: `release` is `standby`, or use `nfvactor`",
-        )),
+        ("reinforce", Some(_)) => Err(options
+            .key("release")
+            .mistake("with `reinforce` a packet leaves once its standby knows of it: `release` is `standby`, or use `nfvactor`")),
         (later, _) if LATER.contains(&later) => Err(spot
             .mistake(format!("the protection `{later}` is not available in this version: {}", listed(PRESETS.iter().copied())))),
         (unknown, _) => {

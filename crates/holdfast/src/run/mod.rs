@@ -312,7 +312,8 @@ impl Manager {
         }
         let detection = &checked.config.detection;
         let logs: Vec<usize> = chains.iter().map(|built| built.protection.log_bytes()).collect();
-        let switch = |number| Switch::new(switch_config(&checked.config, &logs, number, assignment.seed, incarnation, fabric, succeeds));
+        let switch =
+            |number| Switch::new(switch_config(&checked.config, &logs, number, assignment.seed, incarnation, fabric, succeeds));
         let mut switches: Vec<Switch> = (0..checked.switches.len() as u16).map(switch).collect();
         let empty = holdfast_protection::Flows::new(0, 0, 0, 0);
         let may_forget = chains.iter().map(|built| built.protection.safety(&empty).may_forget).max().unwrap_or(0);

@@ -178,7 +178,8 @@ impl Lane {
         }
         let (first, bar) = (replay.inputs.front().copied(), replay.bar);
         let is_waited_for = |stamp: u64| first.is_some() && replay.inputs.contains(&stamp);
-        let useless: Vec<u64> = replay.packets.range(..=bar).map(|(stamp, _)| *stamp).filter(|stamp| !is_waited_for(*stamp)).collect();
+        let useless: Vec<u64> =
+            replay.packets.range(..=bar).map(|(stamp, _)| *stamp).filter(|stamp| !is_waited_for(*stamp)).collect();
         for stamp in useless {
             if let Some(packet) = replay.packets.remove(&stamp) {
                 shared.drop(packet, DropReason::ReleasedBefore, pool);

@@ -31,8 +31,8 @@ use ownership::Claims;
 use rebuild::Rebuild;
 use routes::Routes;
 use std::collections::VecDeque;
-use zerocopy::FromBytes;
 use targets::Targets;
+use zerocopy::FromBytes;
 
 /// What a switch is told at its start.
 #[derive(Debug, Clone)]
@@ -574,8 +574,7 @@ impl Switch {
             packet.meta.flags = Flags::REPLAY;
             // Which of them it is.
             (packet.meta.commit, packet.meta.epoch) = (epoch, number as u16);
-            let outer =
-                Outer { destination: mac_of_life(from), source: mac_of_life(self.config.me), index: index::TO_RUNTIME };
+            let outer = Outer { destination: mac_of_life(from), source: mac_of_life(self.config.me), index: index::TO_RUNTIME };
             match nsh::encapsulate(&mut packet, outer) {
                 true => out.push((from, packet)),
                 false => pool.put(packet),

@@ -114,7 +114,12 @@ pub(super) fn fabric() -> FabricConfig {
 
 impl Hosts {
     /// So many, with so many switches, sealing their packets or not, with room for so many flows at each switch.
-    pub(super) fn new(scenario: &Scenario, (count, switches, are_sealed): (u16, u16, bool), flows: usize, logs: Vec<usize>) -> Hosts {
+    pub(super) fn new(
+        scenario: &Scenario,
+        (count, switches, are_sealed): (u16, u16, bool),
+        flows: usize,
+        logs: Vec<usize>,
+    ) -> Hosts {
         let planted = [scenario.planted.no_epoch_check, scenario.planted.reclassify];
         let (seed, ports, are_sealed) = (scenario.seed, vec![0; switches.into()], are_sealed && count > 1);
         Hosts { all: Vec::with_capacity(count.into()), flows, seed, planted, logs, are_sealed, ports, faults_left: 0 }

@@ -79,7 +79,12 @@ impl<const L: usize> PlaysOnce<L> for Pair<L> {
 }
 
 impl<const L: usize> Pair<L> {
-    pub(in crate::bench) fn new(flows: usize, chain: Chain, replica_chain: Chain, protection: fn() -> Box<dyn Protection>) -> Pair<L> {
+    pub(in crate::bench) fn new(
+        flows: usize,
+        chain: Chain,
+        replica_chain: Chain,
+        protection: fn() -> Box<dyn Protection>,
+    ) -> Pair<L> {
         let (to_replica, inbox) = sync_channel::<Vec<Packet>>(256);
         let (outbox, from_replica) = sync_channel::<Vec<Packet>>(256);
         let stop = Arc::new(AtomicBool::new(false));
