@@ -60,6 +60,7 @@ tests: setup
 
 sim: tests ## SEEDS worlds of the deterministic simulator
 	$(HOLDFAST_BIN) sim --seeds $(SEEDS)
+	$(HOLDFAST_BIN) sim --from 1000000 --seeds $(SEEDS)
 
 e2e: tests ## Real clients and servers in network namespaces (root)
 	$(CARGO) test --locked -p holdfast-tests --no-fail-fast

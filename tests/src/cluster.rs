@@ -94,35 +94,43 @@ pub struct Cluster {
     pub lab: Lab,
 }
 
+/// What the hosts' chains have unless a test says otherwise.
+const NFVACTOR: &str = "nfvactor";
+
 impl Cluster {
     /// Builds it, with web servers and a key for its messages, and waits until the box is ready and safe. The coordinator is the witness's.
     pub fn start(interrupt: &Interrupt) -> Result<Cluster> {
-        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Witness, interrupt)
+        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Witness, NFVACTOR, interrupt)
+    }
+
+    /// The same under another protection.
+    pub fn start_under(protection: &'static str, interrupt: &Interrupt) -> Result<Cluster> {
+        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Witness, protection, interrupt)
     }
 
     /// The same with hosts that have addresses, and no Ethernet of their own.
     pub fn start_over_udp(interrupt: &Interrupt) -> Result<Cluster> {
-        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Udp, interrupt)
+        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Udp, NFVACTOR, interrupt)
     }
 
     /// The same with three equal hosts and an etcd.
     pub fn start_equals(interrupt: &Interrupt) -> Result<Cluster> {
-        Cluster::build(EQUALS, Kind::Equals, interrupt)
+        Cluster::build(EQUALS, Kind::Equals, NFVACTOR, interrupt)
     }
 
     /// The same as with [`Cluster::start`], with a control API on every host; the second host has no configuration, and joins the first.
     pub fn start_joining(interrupt: &Interrupt) -> Result<Cluster> {
-        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Joining, interrupt)
+        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Joining, NFVACTOR, interrupt)
     }
 
     /// The same as with [`Cluster::start`], and each host that serves has a switch of its own: the first the office's ports, the second a depot's.
     pub fn start_switches(interrupt: &Interrupt) -> Result<Cluster> {
-        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Switches, interrupt)
+        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Switches, NFVACTOR, interrupt)
     }
 
-    fn build(names: [&'static str; 3], kind: Kind, interrupt: &Interrupt) -> Result<Cluster> {
+    fn build(names: [&'static str; 3], kind: Kind, protection: &'static str, interrupt: &Interrupt) -> Result<Cluster> {
         let mut lab = Lab::new(interrupt.clone())?;
-        let options = Options::protected(Chain::Balanced);
+        let options = Options { protection, ..Options::protected(Chain::Balanced) };
         let hosts = Hosts::build(&mut lab, &names, &network::addresses(&options))?;
         let key = lab.scratch().join("key");
         let made = std::process::Command::new(binary()?).arg("keygen").arg(&key).output()?;

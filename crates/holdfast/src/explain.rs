@@ -62,6 +62,7 @@ words! {
     PROTECTION "none" "State lives in one runtime's memory and dies with it. Packets leave at once.";
     PROTECTION "nfactor" "Packets leave at once; every `snapshot_every` packets a flow's state goes to another runtime as a snapshot. A restarted runtime fetches its snapshots: a failure may undo the latest packets' effects.";
     PROTECTION "nfvactor" "After every packet the flow's state goes to a replica on another runtime; the packet leaves once that has saved it.";
+    PROTECTION "reinforce" "A packet leaves once a standby runtime knows that it was processed, or, if it could come out differently, has its flow's state. The other states follow every `checkpoint_ms`; what a failure leaves out is processed again from the switch's log.";
     FIELD "control" "The control API of the host that answers: where it listens, connections, calls, and what it refused, by reason.";
     REFUSAL "not_tls" "What came was no TLS: a client without `https`, or a program that tries every port.";
     REFUSAL "no_certificate" "The client showed no certificate: `holdfast certify` makes one for a host, an operator or a viewer.";

@@ -301,35 +301,35 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "protection: nfvactor ",
         "protection: nfvactro ",
-        r"edge.yaml:10:17: there is no protection `nfvactro`: `none`, `nfactor`, `nfvactor`; did you mean `nfvactor`?
+        r"edge.yaml:10:17: there is no protection `nfvactro`: `none`, `nfactor`, `nfvactor`, `reinforce`; did you mean `nfvactor`?
 10 |     protection: nfvactro          # or { flow: …, shared: …, release: …, rebuild: … }
    |                 ^^^^^^^^",
     ),
     (
         "protection: nfvactor ",
-        "protection: reinforce ",
-        r"edge.yaml:10:17: the protection `reinforce` is not available in this version: `none`, `nfactor`, `nfvactor`
-10 |     protection: reinforce          # or { flow: …, shared: …, release: …, rebuild: … }
-   |                 ^^^^^^^^^",
+        "protection: rescue ",
+        r"edge.yaml:10:17: the protection `rescue` is not available in this version: `none`, `nfactor`, `nfvactor`, `reinforce`
+10 |     protection: rescue          # or { flow: …, shared: …, release: …, rebuild: … }
+   |                 ^^^^^^",
     ),
     (
         "protection: nfvactor ",
         "protection: { preset: nfvactor, release: sorce } ",
-        r"edge.yaml:10:46: `sorce` is no answer to `release`: `at-once`, `replica`, `source`, `auto`; did you mean `source`?
+        r"edge.yaml:10:46: `sorce` is no answer to `release`: `at-once`, `replica`, `source`, `auto`, `standby`; did you mean `source`?
 10 |     protection: { preset: nfvactor, release: sorce }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                                              ^^^^^",
     ),
     (
         "protection: nfvactor ",
         "protection: { preset: nfvactor, relase: source } ",
-        r"edge.yaml:10:37: there is no key `relase` here: `preset`, `flow`, `shared`, `release`, `rebuild`, `snapshot_every`; did you mean `release`?
+        r"edge.yaml:10:37: there is no key `relase` here: `preset`, `flow`, `shared`, `release`, `rebuild`, `snapshot_every`, `checkpoint_ms`, `log_mib`; did you mean `release`?
 10 |     protection: { preset: nfvactor, relase: source }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                                     ^^^^^^",
     ),
     (
         "protection: nfvactor ",
         "protection: { flow: dal, release: stable } ",
-        r"edge.yaml:10:25: `flow: dal` is not available in this version: `memory`, `replica`, `snapshot`
+        r"edge.yaml:10:25: `flow: dal` is not available in this version: `memory`, `replica`, `snapshot`, `standby`
 10 |     protection: { flow: dal, release: stable }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                         ^^^",
     ),

@@ -21,7 +21,8 @@ pub mod kind {
     pub const CONTROL: u8 = 32;
     /// Runtime to switch: [`Claim`](super::Claim)s, after a number (4) that the answer repeats.
     pub const CLAIM: u8 = 33;
-    /// Switch to runtime: the number (4), then a new epoch (4) per claim, 0 for a refusal, [`AGAIN`] or [`WHEN_SWEPT`] if that is not known yet.
+    /// Switch to runtime: the number (4), then per claim a new epoch (4), 0 for a refusal, [`AGAIN`] or [`WHEN_SWEPT`] if that is not known yet, and
+    /// how many packets of the flow the dead owner was sent that may have to be processed again (4).
     pub const CLAIMED: u8 = 34;
     /// Runtime to switch: [`Ended`](super::Ended) flows.
     pub const ENDED: u8 = 35;
@@ -53,6 +54,10 @@ pub mod kind {
     pub const ROUTES: u8 = 47;
     /// Runtime to switch: it had to turn a new flow away for want of room. Nothing follows.
     pub const FULL: u8 = 48;
+    /// Runtime to switch: what it was sent for this chain (2) up to this stamp (8) need not be kept.
+    pub const CLEAR: u8 = 49;
+    /// Runtime to switch: a [`Replay`](super::Replay).
+    pub const REPLAY: u8 = 50;
 }
 
 /// In [`kind::CLAIMED`]: the runtime to which the flow was moving has not said yet whether it has it.
@@ -96,6 +101,23 @@ pub struct RouteInfo {
     pub before: U32,
     /// 1 if something of the flow has been released, or is known to a replica; 0 if it is being opened.
     pub is_real: u8,
+}
+
+/// The new owner of a flow asks for packets that the old one was sent. They come in band, marked as what they are.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Replay {
+    /// The new owner's epoch.
+    pub epoch: U32,
+    /// The first of them, counted from 0 in the order in which they were sent.
+    pub first: U32,
+    /// How many; 0: no more are needed, and what came since may follow.
+    pub count: U32,
+}
+
+impl Replay {
+    /// So many may be asked for at a time.
+    pub const MOST: u32 = 64;
 }
 
 /// A flow is no more, or never was.
@@ -205,6 +227,8 @@ pub struct Report {
     pub released_unprotected: u64,
     /// Copies with others that were found not to be what this runtime has.
     pub differed: u64,
+    /// Whose logs flows here need if this runtime fails: of each such switch the life that it has heard last, by its number in packets' metadata.
+    pub logs: Vec<(NodeId, u8)>,
     /// Drops by number of their reason.
     pub drops: Vec<(u8, u64)>,
 }

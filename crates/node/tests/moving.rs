@@ -264,7 +264,7 @@ impl Host {
     }
 
     fn answer(&mut self, number: u32, epoch: u32) {
-        let body = [number.to_be_bytes(), epoch.to_be_bytes()].concat();
+        let body = [number, epoch, 0].map(u32::to_be_bytes).concat();
         self.switch.send(TARGET.node, kind::CLAIMED, &body).expect("there is room");
         self.carry(Vec::new());
     }

@@ -214,6 +214,7 @@ impl World {
             tick_interval: 50 * MILLISECOND,
             patience: 3000 * MILLISECOND,
             fabric: FabricConfig::default(),
+            logs: Vec::new(),
             succeeds: false,
         })
     }

@@ -62,6 +62,7 @@ impl Bench {
             tick_interval: SECOND / 20,
             patience: PATIENCE,
             fabric,
+            logs: Vec::new(),
             succeeds: incarnation > 1,
         });
         let peers = [Peer { node: COORDINATOR, incarnation: 1 }, X, Y];
@@ -216,7 +217,9 @@ impl Bench {
         let inbox = &self.runtime(by).inbox;
         let (_, answer) = inbox.records().find(|(record, _)| record.kind == kind::CLAIMED).expect("every claim is answered");
         assert_eq!(answer[..4], 7u32.to_be_bytes());
-        u32::from_be_bytes(answer[4..].try_into().expect("one claim, one answer"))
+        let (answers, rest) = answer[4..].as_chunks::<4>();
+        assert_eq!((answers.len(), answers[1], rest.len()), (2, [0; 4], 0), "one claim, one answer, and nothing is logged");
+        u32::from_be_bytes(answers[0])
     }
 
     fn runtime(&mut self, peer: Peer) -> &mut Fabric {

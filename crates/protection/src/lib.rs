@@ -17,6 +17,7 @@ mod none;
 mod numbers;
 mod outbox;
 mod parting;
+pub mod reinforce;
 mod released;
 
 pub use fence::Fence;
@@ -26,6 +27,7 @@ pub use nfvactor::{NfvActor, ReleaseAt};
 pub use nodes::NodeIndex;
 pub use none::Unprotected;
 pub use outbox::{Outbox, Record};
+pub use reinforce::Reinforce;
 pub use released::Released;
 
 use holdfast_wire::{DropReason, Packet};
@@ -63,6 +65,11 @@ pub mod kind {
     pub const DELTA: u8 = 10;
     /// Is the copy like this? Number (4), hash of the forward key (8), epoch (4), version (4), digest (8). If not, it is refused.
     pub const CHECK: u8 = 11;
+    /// What was processed of flows, in order, to who holds their copies: commit number (4), a stamp (8), and for each packet its flow's epoch (4) and its own stamp less that one
+    /// (4, signed).
+    pub const INPUTS: u8 = 12;
+    /// To the same: commit number (4), and up to which one (4) everything that was said is in the copies.
+    pub const COVERED: u8 = 13;
     /// The highest kind that belongs to protections.
     pub const LAST: u8 = 31;
 }
@@ -123,8 +130,8 @@ pub trait Protection: Send {
     /// `nondeterministic`: processing it again could come out differently.
     fn commit(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, nondeterministic: bool, out: &mut Outbox);
 
-    /// The chain dropped a packet of this flow; its state may have changed all the same.
-    fn changed(&mut self, flows: &mut Flows, slot: Slot);
+    /// The chain dropped a packet of this flow, which had this stamp; its state may have changed all the same. `nondeterministic`: see [`commit`](Protection::commit).
+    fn changed(&mut self, flows: &mut Flows, slot: Slot, stamp: u64, nondeterministic: bool);
 
     /// The flow is about to be removed.
     fn ended(&mut self, flows: &mut Flows, slot: Slot, out: &mut Outbox);
@@ -135,6 +142,21 @@ pub trait Protection: Send {
     /// What it costs a packet to leave by one of these. Told before [`set_peers`](Protection::set_peers), and when it changes.
     fn set_detours(&mut self, detours: &[(Peer, Detour)]) {
         let _ = detours;
+    }
+
+    /// Bytes of the log that the switch keeps of what it sends each runtime for this chain; 0 if it keeps none.
+    fn log_bytes(&self) -> usize {
+        0
+    }
+
+    /// Who this runtime is, and whether what the switch has logged for it would outlive it. Told before [`set_peers`](Protection::set_peers), and when it changes.
+    fn set_place(&mut self, flows: &mut Flows, me: Peer, is_log_safe: bool) {
+        let _ = (flows, me, is_log_safe);
+    }
+
+    /// The switch has nothing any more of what it sent before.
+    fn log_lost(&mut self, flows: &mut Flows) {
+        let _ = flows;
     }
 
     /// The runtimes that may hold replicas now, without this one, in the coordinator's order. Who is no longer among them has failed or left, or is
@@ -174,6 +196,25 @@ pub trait Protection: Send {
 
     /// The switch gave this runtime the flow's route, under the epoch now in its header.
     fn claimed(&mut self, flows: &mut Flows, slot: Slot);
+
+    /// The stamps of the packets that have to be processed again, in this order, before the flow is what its dead owner had. Asked before [`claimed`](Protection::claimed), while
+    /// the header has the dead owner's epoch.
+    fn take_inputs(&mut self, flows: &Flows, slot: Slot) -> Vec<u64> {
+        let _ = (flows, slot);
+        Vec::new()
+    }
+
+    /// The flow is what its dead owner had: [`take_inputs`](Protection::take_inputs) have been processed.
+    fn replayed(&mut self, flows: &mut Flows, slot: Slot) {
+        let _ = (flows, slot);
+    }
+
+    /// For checkers: the copy in this slot is as after the packet with this stamp, or its owner has said that it processed that.
+    #[doc(hidden)]
+    fn has_input(&self, flows: &Flows, slot: Slot, stamp: u64) -> bool {
+        let _ = (flows, slot, stamp);
+        false
+    }
 
     /// The switch refused the flow's route: it lives elsewhere under a newer epoch, or has ended, and is about to be removed here.
     fn unclaimed(&mut self, flows: &mut Flows, slot: Slot) {

@@ -369,7 +369,7 @@ impl Protection for NfActor {
     }
 
     #[inline]
-    fn changed(&mut self, flows: &mut Flows, slot: Slot) {
+    fn changed(&mut self, flows: &mut Flows, slot: Slot, _stamp: u64, _nondeterministic: bool) {
         self.count(flows, slot);
     }
 

@@ -74,7 +74,7 @@ pub struct NfvActor {
     release_at: ReleaseAt,
     peers: Vec<Peer>,
     next_peer: usize,
-    links: Links<Link>,
+    pub(crate) links: Links<Link>,
     /// Links on which a re-synchronisation is not saved yet.
     filling: usize,
     inbound: Inbounds<Handed>,
@@ -84,7 +84,7 @@ pub struct NfvActor {
     before: Before,
     /// A change on its way into the outbox.
     encoded: Vec<u8>,
-    pending: Vec<(Slot, Packet)>,
+    pub(crate) pending: Vec<(Slot, Packet)>,
     resync: Option<Slot>,
     resync_again: bool,
     /// No re-synchronisation before this time, ns.
@@ -97,13 +97,15 @@ pub struct NfvActor {
     /// Copies that were not as they should be.
     differed: u64,
     /// A channel is full: there is nothing to be done until something comes in.
-    blocked: bool,
+    pub(crate) blocked: bool,
     /// The latest time known, ns.
     now: u64,
     /// What it costs a packet to go by others.
     detours: Detours,
     /// For tests: links change their way whenever so much time, ns, has gone by.
     fickle: Option<u64>,
+    /// All copies go to one holder as long as that has room for them.
+    pub(crate) is_pinned: bool,
     planted: Planted,
 }
 
@@ -134,6 +136,7 @@ impl NfvActor {
             now: 0,
             detours: Detours::default(),
             fickle: None,
+            is_pinned: false,
             planted: Planted::default(),
         }
     }
@@ -159,14 +162,25 @@ impl NfvActor {
         self.filling = self.links.iter().filter(|link| link.resync_mark.is_some()).count();
     }
 
+    /// Copies are to be looked at, all of them: some are missing, or of no use.
+    pub(crate) fn resynchronise_all(&mut self) {
+        self.resync = Some(0);
+        self.resync_again = false;
+    }
+
+    /// There is a flow without a copy of what it is now.
+    pub(crate) fn resynchronise_again(&mut self) {
+        self.resync_again = true;
+    }
+
     /// Takes the number of a record that an owner sent.
-    fn take_commit(&mut self, from: Peer, commit: u32) -> Result<(), DropReason> {
+    pub(crate) fn take_commit(&mut self, from: Peer, commit: u32) -> Result<(), DropReason> {
         let inbound = self.inbound.take(from, commit, self.links.life(from.node))?;
         inbound.more.forget_refusals(commit);
         Ok(())
     }
 
-    fn mark_dirty(&mut self, flows: &mut Flows, slot: Slot) {
+    pub(crate) fn mark_dirty(&mut self, flows: &mut Flows, slot: Slot) {
         let header = flows.header_mut(slot);
         if header.flags & flag::DIRTY == 0 {
             header.flags |= flag::DIRTY;
@@ -302,6 +316,9 @@ impl NfvActor {
                 // The next one to be asked may have room.
                 (header.peer, header.peer_incarnation, header.commit) = (0, 0, 0);
                 header.flags |= flag::UNPROTECTED;
+                if self.is_pinned && self.peers.get(self.next_peer) == Some(&from) {
+                    self.next_peer = (self.next_peer + 1) % self.peers.len();
+                }
             }
         }
         self.resync_not_before = self.now + REFUSED_PAUSE;
@@ -347,7 +364,7 @@ impl Protection for NfvActor {
     }
 
     #[inline]
-    fn changed(&mut self, flows: &mut Flows, slot: Slot) {
+    fn changed(&mut self, flows: &mut Flows, slot: Slot, _stamp: u64, _nondeterministic: bool) {
         self.mark_dirty(flows, slot);
     }
 
@@ -398,7 +415,7 @@ impl Protection for NfvActor {
         let had_none = self.peers.is_empty();
         self.peers.clear();
         self.peers.extend_from_slice(peers);
-        self.next_peer = if peers.is_empty() { 0 } else { self.next_peer % peers.len() };
+        self.next_peer = if peers.is_empty() || self.is_pinned { 0 } else { self.next_peer % peers.len() };
         let (release_at, detours, parting) = (self.release_at, &self.detours, &mut self.parting);
         let mut lost =
             self.links.renew(peers, |peer| Link::new(peer, parting.stays(peer), Choice::new(release_at, detours.of(peer))));

@@ -17,7 +17,7 @@ impl Protection for Unprotected {
         out.release(packet);
     }
 
-    fn changed(&mut self, _flows: &mut Flows, _slot: Slot) {}
+    fn changed(&mut self, _flows: &mut Flows, _slot: Slot, _stamp: u64, _nondeterministic: bool) {}
 
     fn ended(&mut self, _flows: &mut Flows, _slot: Slot, _out: &mut Outbox) {}
 

@@ -31,6 +31,8 @@ pub struct Outbox {
     pub late_claims: Vec<(u16, Slot)>,
     /// Flows that another runtime owns by a newer epoch.
     pub demoted: Vec<Slot>,
+    /// The switch need not keep what it has stamped up to here for this chain: copies have it.
+    pub cleared: Option<u64>,
     records: Vec<Record>,
     bytes: Vec<u8>,
     /// Bytes of records that each peer's channel takes.

@@ -3,7 +3,7 @@
 use crate::frames;
 use crate::loss::Loss;
 use crate::peers::Client;
-use crate::stamper::{self, Stamps};
+use crate::stamper::{self, Revealed, Stamps};
 use holdfast_nf::{ChainLayout, zerocopy::FromBytes};
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::flows::{flag, role};
@@ -31,8 +31,8 @@ pub(crate) struct Checkers {
     promises: bool,
     /// What was released is never forgotten.
     strict: bool,
-    /// Per flow and direction: which datagram revealed which count.
-    revealed: BTreeMap<(u32, usize), BTreeMap<u64, u32>>,
+    /// Per flow and direction: which datagram revealed which count, and with it which trace.
+    revealed: BTreeMap<(u32, usize), BTreeMap<u64, (u32, u32)>>,
     /// Which connection was seen behind which translated source.
     mappings: BTreeMap<frames::End, u32>,
     mapped: BTreeMap<u32, frames::End>,
@@ -151,7 +151,7 @@ impl Checkers {
                     let Some(copy) = theirs.find(&header.key, theirs.hash(&header.key)) else { continue };
                     let there = theirs.header(copy.slot);
                     let is_same = there.role == role::REPLICA && (there.epoch, there.version) == (header.epoch, header.version);
-                    let is_sent = header.flags & (flag::WHOLE | flag::UNPROTECTED) == 0;
+                    let is_sent = header.flags & (flag::WHOLE | flag::UNPROTECTED | flag::BEHIND) == 0;
                     if is_same && is_sent && theirs.digest(copy.slot) != flows.digest(slot) {
                         let text = format!(
                             "runtime {} has another {} than runtime {}",
@@ -174,6 +174,7 @@ impl Checkers {
     pub(crate) fn check_released<'a>(
         &mut self,
         frame: &[u8],
+        (chain, stamp): (u16, u64),
         clients: &[Client],
         runtimes: impl Iterator<Item = &'a Runtime>,
         is_settled: bool,
@@ -183,22 +184,33 @@ impl Checkers {
             self.violate("integrity", "a packet with a wrong checksum was released".to_owned());
             return;
         };
-        let Some((id, way, count)) = stamper::revealed(&seen) else { return };
-        let datagram = seen.payload[4..8].iter().fold(0u32, |value, &byte| value << 8 | u32::from(byte));
+        let Some(Revealed { id, way, datagram, count, trace }) = stamper::revealed(&seen) else { return };
         if way == 0 {
             self.check_mapping(id, seen.source, loss);
         }
         if !self.strict {
             return;
         }
-        let before = self.revealed.entry((id, way)).or_default().insert(count, datagram);
+        let revealed = self.revealed.entry((id, way)).or_default();
+        let before = revealed.insert(count, (datagram, trace)).map(|(datagram, _)| datagram);
+        let previous = count.checked_sub(1).and_then(|count| revealed.get(&count));
+        if previous.is_some_and(|(_, previous)| stamper::follow(*previous, datagram) != trace) {
+            self.violate(
+                "output commit",
+                format!("connection {id}: count {count} was not made of what had been revealed before: state was made otherwise"),
+            );
+        }
         if before.is_some_and(|before| before != datagram) {
             self.violate("output commit", format!("connection {id}: count {count} was revealed by datagram {before:?} and again by {datagram}: state was forgotten"));
         }
         let Some(client) = clients.iter().find(|client| client.id() == id) else { return };
         let (local, remote, protocol) = client.ends();
         let key = frames::key(local, remote, protocol);
-        let holders = runtimes.filter(|runtime| self.count_at(runtime, &key, way) >= count).count();
+        let holders = runtimes.filter(|runtime| {
+            // Who knows which packets a flow's state was made of can make it again.
+            self.count_at(runtime, &key, way) >= count || runtime.has_input(chain.into(), &key, stamp)
+        });
+        let holders = holders.count();
         if holders == 0 || is_settled && holders < 2 {
             self.violate("output commit", format!("connection {id}: count {count} left while {holders} runtimes knew it"));
         }

@@ -6,8 +6,9 @@
 //! much as was found. A flow of which nothing is found was younger than the time on the way: it may begin anew, and only it.
 
 use crate::checkers::{Checkers, Served, Violation};
+use crate::frames;
 use crate::peers::Client;
-use crate::{frames, stamper};
+use crate::stamper::{self, Revealed};
 use holdfast_node::runtime::Runtime;
 use holdfast_node::switch::Route;
 use holdfast_protection::flows::{flag, role};
@@ -61,7 +62,7 @@ impl Loss {
     /// A packet left. What a datagram reveals is written in it; of a segment nothing is known but that it came through.
     pub(crate) fn released(&mut self, frame: &[u8], clients: &[Client], now: u64) {
         let Some(seen) = frames::read(frame) else { return };
-        if let Some((id, way, count)) = stamper::revealed(&seen) {
+        if let Some(Revealed { id, way, count, .. }) = stamper::revealed(&seen) {
             self.left.entry(id).or_default().push((now, way, count));
         } else if let Some(client) = clients.iter().find(|one| one.ends() == (seen.destination, seen.source, seen.protocol)) {
             self.left.entry(client.id()).or_default().push((now, 1, 1));

@@ -7,12 +7,18 @@ use holdfast_node::address::switch_node;
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::runtime::{ChainSpec, RuntimeConfig};
 use holdfast_protection::nfactor::SNAPSHOT_EVERY;
-use holdfast_protection::{Flows, NfActor, NfvActor, Peer, Protection, ReleaseAt, Unprotected};
+use holdfast_protection::reinforce::Settings;
+use holdfast_protection::{Flows, NfActor, NfvActor, Peer, Protection, Reinforce, ReleaseAt, Unprotected};
 use serde_json::json;
 
 /// Between two changes of the way in which packets wait for their states, ns of stamped time, where they are all the time: more often than anybody's measurements
 /// would have it.
 const FICKLE: u64 = 3_000_000;
+
+/// `reinforce` as it is where a log is small and checkpoints are rare: most flows are behind when something happens.
+const REINFORCE: Settings = Settings { checkpoint_every: 400_000_000, log_bytes: 1 << 18 };
+/// Seeds from here on stand for worlds with `reinforce`.
+const REINFORCE_FROM: u64 = 1_000_000;
 
 /// Which protection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,11 +33,14 @@ pub enum Preset {
     Fickle,
     /// `nfactor`, with a snapshot every ten packets.
     NfActor,
+    /// `reinforce`, with a remote standby.
+    Reinforce,
 }
 
 impl Preset {
     /// Every protection. The conformance suite runs for each of them.
-    pub const ALL: [Preset; 5] = [Preset::None, Preset::Replica, Preset::Source, Preset::Fickle, Preset::NfActor];
+    pub const ALL: [Preset; 6] =
+        [Preset::None, Preset::Replica, Preset::Source, Preset::Fickle, Preset::NfActor, Preset::Reinforce];
 
     /// Its name in tests and reports.
     pub fn name(self) -> &'static str {
@@ -41,12 +50,18 @@ impl Preset {
             Preset::Source => "nfvactor_at_source",
             Preset::Fickle => "nfvactor_auto",
             Preset::NfActor => "nfactor",
+            Preset::Reinforce => "reinforce",
         }
     }
 
     /// Flows survive the failure of a runtime.
     pub fn promises(self) -> bool {
         self.protection(Planted::default()).safety(&Flows::new(0, 0, 0, 0)).promises
+    }
+
+    /// It needs what the switch has logged.
+    pub fn has_log(self) -> bool {
+        self.protection(Planted::default()).log_bytes() > 0
     }
 
     /// The latest packets of a flow that a failure may undo.
@@ -79,6 +94,13 @@ impl Preset {
                 no_epoch_check: planted.no_epoch_check,
                 report_early: planted.report_early,
             })),
+            Preset::Reinforce => Box::new(Reinforce::new(REINFORCE).plant(holdfast_protection::reinforce::Planted {
+                release_before_commit: planted.release_before_commit,
+                no_epoch_check: planted.no_epoch_check,
+                misses_nondeterminism: planted.misses_nondeterminism,
+                replays_backwards: planted.replays_backwards,
+                corrupts_copies: planted.corrupts_copies,
+            })),
         }
     }
 }
@@ -100,6 +122,10 @@ pub struct Planted {
     pub report_early: bool,
     /// Copies of flows are damaged now and then.
     pub corrupts_copies: bool,
+    /// What could come out differently is treated as if it could not.
+    pub misses_nondeterminism: bool,
+    /// Packets are processed again in the wrong order.
+    pub replays_backwards: bool,
     /// The coordinator's messages leave before what they depend on is written down.
     pub speaks_before_writing: bool,
 }
@@ -133,7 +159,7 @@ impl Scenario {
     /// The scenario that a seed stands for in a run of many.
     pub fn of_seed(seed: u64) -> Scenario {
         let presets = [Preset::Replica, Preset::Source, Preset::NfActor, Preset::Replica, Preset::Source];
-        let preset = presets[(seed % presets.len() as u64) as usize];
+        let preset = if seed < REINFORCE_FROM { presets[(seed % presets.len() as u64) as usize] } else { Preset::Reinforce };
         Scenario { seed, preset, planted: Planted::default(), quiet: false, tight: seed / 5 % 2 == 1 }
     }
 
@@ -177,6 +203,11 @@ impl Scenario {
             Box::new(Bound::from_parts(nat, shared)),
             Box::new(Bound::<LoadBalancer>::new(balancer)?),
         ])
+    }
+
+    /// Bytes of the switches' logs, by chain.
+    pub(crate) fn logs(&self, chains: u16) -> Vec<usize> {
+        vec![self.preset.protection(self.planted).log_bytes(); usize::from(chains)]
     }
 
     pub(crate) fn runtime_config(&self, me: Peer, flows: usize, fabric: FabricConfig) -> RuntimeConfig {

@@ -1,4 +1,4 @@
-//! A function that reveals its state: it counts a flow's packets and writes the count into each.
+//! A function that reveals its state: it counts a flow's packets and writes the count into each, and with it a trace of which datagrams made it, in which order.
 //!
 //! What leaves the system then says how far the flow's state had come, and a checker outside can tell whether any of it was ever forgotten.
 
@@ -12,21 +12,45 @@ holdfast_nf::flow_state! {
     pub struct Stamps {
         /// Forward and reverse.
         pub counts: [u64; 2],
+        /// What follows from all datagrams so far and their order.
+        pub traces: [u32; 2],
     }
 }
 
 /// Where in a datagram's payload the counts are, forward and reverse, bytes.
 pub(crate) const COUNT_AT: [usize; 2] = [8, 16];
 
-/// Which connection a datagram belongs to, which way it goes, and the count that it reveals. `None` if it is no datagram of a client's.
-pub(crate) fn revealed(seen: &frames::Seen<'_>) -> Option<(u32, usize, u64)> {
+/// What a trace becomes with this datagram.
+pub(crate) fn follow(trace: u32, datagram: u32) -> u32 {
+    (trace.rotate_left(5) ^ datagram).wrapping_mul(0x9e37_79b1)
+}
+
+/// What a datagram reveals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Revealed {
+    /// Which connection it belongs to.
+    pub(crate) id: u32,
+    /// Which way it goes: forward (0) or reverse.
+    pub(crate) way: usize,
+    /// Which of the connection's datagrams it is.
+    pub(crate) datagram: u32,
+    /// Packets of this way that the flow had seen.
+    pub(crate) count: u64,
+    /// What followed from all of them.
+    pub(crate) trace: u32,
+}
+
+/// `None` if it is no datagram of a client's.
+pub(crate) fn revealed(seen: &frames::Seen<'_>) -> Option<Revealed> {
     if seen.protocol != proto::UDP || seen.payload.len() < 24 {
         return None;
     }
     let id = seen.payload.first_chunk::<4>()?;
     let way = usize::from(seen.destination.0[0] == 10);
-    let count = seen.payload.get(COUNT_AT[way]..)?.first_chunk::<8>()?;
-    Some((u32::from_be_bytes(*id), way, u64::from_be_bytes(*count)))
+    let value = u64::from_be_bytes(*seen.payload.get(COUNT_AT[way]..)?.first_chunk::<8>()?);
+    let datagram = u32::from_be_bytes(*seen.payload.get(4..)?.first_chunk::<4>()?);
+    let (count, trace) = (value & u64::from(u32::MAX), (value >> 32) as u32);
+    Some(Revealed { id: u32::from_be_bytes(*id), way, datagram, count, trace })
 }
 
 /// See the module.
@@ -53,7 +77,10 @@ impl NetworkFunction for Stamper {
         };
         flow.counts[way] += 1;
         if packet.layers.protocol == proto::UDP {
-            frames::rewrite_udp(packet, COUNT_AT[way], flow.counts[way]);
+            let number = packet.l4().get(12..16).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok());
+            flow.traces[way] = follow(flow.traces[way], number.map_or(0, u32::from_be_bytes));
+            let count = flow.counts[way] & u64::from(u32::MAX);
+            frames::rewrite_udp(packet, COUNT_AT[way], u64::from(flow.traces[way]) << 32 | count);
         }
         Verdict::Forward
     }

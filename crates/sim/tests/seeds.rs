@@ -2,6 +2,9 @@
 
 use holdfast_sim::{Planted, Preset, Report, Scenario, run};
 
+/// Seeds from here on stand for worlds with `reinforce`.
+const REINFORCE: u64 = 1_000_000;
+
 fn broken(report: &Report) -> String {
     let lines: Vec<String> =
         report.violations.iter().map(|violation| format!("{}: {}", violation.invariant, violation.text)).collect();
@@ -12,7 +15,7 @@ fn broken(report: &Report) -> String {
 #[test]
 fn nothing_breaks_under_faults() {
     let (mut kills, mut coordinators, mut meanwhile) = (0, 0, 0);
-    for seed in 0..300 {
+    for seed in (0..300).chain(REINFORCE..REINFORCE + 100) {
         let report = run(Scenario::of_seed(seed));
         assert!(report.violations.is_empty(), "{}", broken(&report));
         kills += report.faults.kills;
@@ -70,6 +73,28 @@ fn a_recovery_that_is_called_over_too_soon_is_noticed() {
 #[test]
 fn a_release_before_the_commit_is_noticed() {
     finds(Planted { release_before_commit: true, ..Planted::default() });
+}
+
+/// Where packets are processed again instead of states being sent.
+fn finds_in_replay(planted: Planted) {
+    let mut reports = (REINFORCE..REINFORCE + 1000).map(|seed| run(Scenario { planted, ..Scenario::of_seed(seed) }));
+    let report = reports.find(|report| !report.violations.is_empty());
+    assert!(report.is_some(), "{planted:?} was not noticed in 1000 seeds");
+}
+
+#[test]
+fn a_release_before_the_inputs_are_known_is_noticed() {
+    finds_in_replay(Planted { release_before_commit: true, ..Planted::default() });
+}
+
+#[test]
+fn packets_processed_again_in_another_order_are_noticed() {
+    finds_in_replay(Planted { replays_backwards: true, ..Planted::default() });
+}
+
+#[test]
+fn what_could_come_out_differently_and_is_not_sent_is_noticed() {
+    finds_in_replay(Planted { misses_nondeterminism: true, ..Planted::default() });
 }
 
 #[test]

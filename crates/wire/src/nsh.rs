@@ -22,6 +22,8 @@ impl Flags {
     pub const LEARN: u8 = 2;
     /// Report every step of this packet (per-packet trace).
     pub const TRACE: u8 = 4;
+    /// It was sent before, to a runtime that has failed since: processed again, it may not leave a second time.
+    pub const REPLAY: u8 = 16;
     /// An in-band protocol packet, not traffic: NSH's O bit.
     pub const OAM: u8 = 8;
 }

@@ -156,6 +156,7 @@ impl<'a> Cluster<'a> {
             tick_interval: 50 * MILLISECOND,
             patience: 3_000 * MILLISECOND,
             fabric: fabric(),
+            logs: Vec::new(),
             succeeds: false,
         });
         let me = Peer { node: COORDINATOR, incarnation: 1 };

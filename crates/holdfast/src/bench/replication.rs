@@ -1,6 +1,7 @@
 //! `holdfast bench replication`: what it costs that every packet's state is elsewhere before the packet leaves.
 //!
-//! The same functions over the same frames: `none`, a runtime without protection, and `nfvactor` in both of its ways, with the replica in a second thread.
+//! The same functions over the same frames: `none`, a runtime without protection, `nfvactor` in both of its ways, and `reinforce`, with the replica or standby in a second
+//! thread.
 //! The plan of NFVactor's figures on replication (section VI-C): throughput with it and without, latency added, bytes added. Every case first plays
 //! each flow in both directions, and what comes out is compared; only then is time taken. The cases take turns, so that a noisy machine
 //! disturbs all alike. Frames come in an order without locality: no two of a burst share a flow, and every packet has a state of its own to send.
@@ -9,7 +10,8 @@ use super::datapath::{Alone, BURST, Pair, PlaysOnce, Runs};
 use super::median;
 use super::traffic::{self, FRAME_LEN, percentile};
 use super::world::MakeChain;
-use holdfast_protection::ReleaseAt;
+use holdfast_protection::reinforce::Settings;
+use holdfast_protection::{NfvActor, Protection, Reinforce, ReleaseAt};
 use holdfast_wire::nsh::ENCAPSULATION_LEN;
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -32,7 +34,7 @@ pub struct Plan {
 pub struct Row {
     /// Version of this object.
     pub version: u32,
-    /// `none`, `nfvactor-replica` (the replica releases) or `nfvactor-source` (the owner does).
+    /// `none`, `nfvactor-replica` (the replica releases), `nfvactor-source` (the owner does) or `reinforce` (with what its standby costs, without the switch's log).
     pub case: &'static str,
     /// Of a packet on the wire, frame check sequence included.
     pub bytes: usize,
@@ -65,7 +67,14 @@ pub struct Row {
 /// As long as 1400 bytes on the wire.
 const LONG_LEN: usize = 1396;
 
-const CASES: [&str; 3] = ["none", "nfvactor-replica", "nfvactor-source"];
+const CASES: [&str; 4] = ["none", "nfvactor-replica", "nfvactor-source", "reinforce"];
+
+/// Of the cases behind the first.
+const PROTECTIONS: [fn() -> Box<dyn Protection>; CASES.len() - 1] = [
+    || Box::new(NfvActor::new(ReleaseAt::Replica)),
+    || Box::new(NfvActor::new(ReleaseAt::Source)),
+    || Box::new(Reinforce::new(Settings::default())),
+];
 
 /// Runs the plan.
 ///
@@ -107,8 +116,8 @@ fn measure<const L: usize>(plan: &Plan, make: MakeChain<'_>) -> Result<Vec<Row>,
     none.play(&both);
 
     let mut pairs = Vec::new();
-    for release_at in [ReleaseAt::Replica, ReleaseAt::Source] {
-        let mut pair = Pair::<L>::new(plan.flows, make()?, make()?, release_at);
+    for protection in PROTECTIONS {
+        let mut pair = Pair::<L>::new(plan.flows, make()?, make()?, protection);
         let opened = pair.open(&forward)?;
         if opened != expected {
             return Err("the replicated runtime translates other than the one that is not".to_owned());
@@ -118,7 +127,7 @@ fn measure<const L: usize>(plan: &Plan, make: MakeChain<'_>) -> Result<Vec<Row>,
         pairs.push(pair);
     }
 
-    let mut found: [Found; 3] = Default::default();
+    let mut found: [Found; CASES.len()] = Default::default();
     for round in 0..plan.rounds + 1 {
         for (case, found) in found.iter_mut().enumerate() {
             let exchanged = |pairs: &[Pair<L>]| if case > 0 { pairs[case - 1].exchanged } else { 0 };
@@ -185,7 +194,7 @@ fn paced<const L: usize>(case: &mut impl Runs<L>, plan: &Plan) -> Vec<u64> {
     latencies
 }
 
-fn row<const L: usize>(plan: &Plan, case: usize, found: &[Found; 3]) -> Row {
+fn row<const L: usize>(plan: &Plan, case: usize, found: &[Found; CASES.len()]) -> Row {
     let (own, none) = (&found[case], &found[0]);
     let ratios: Vec<f64> = own.mpps.iter().zip(&none.mpps).map(|(own, none)| own / none).collect();
     let replication = own.exchanged as f64 / own.packets.max(1) as f64;
@@ -222,7 +231,7 @@ mod tests {
         let cases: Vec<_> = rows.iter().map(|row| (row.bytes, row.case)).collect();
         assert_eq!(cases, [64, 1400].iter().flat_map(|&bytes| CASES.map(|case| (bytes, case))).collect::<Vec<_>>());
         assert!(rows.iter().all(|row| row.mpps > 0.0 && row.latency_p50_us > 0.0 && row.latency_p999_us >= row.latency_p50_us));
-        for of_length in rows.chunks(3) {
+        for of_length in rows.chunks(CASES.len()) {
             let bytes: Vec<f64> = of_length.iter().map(|row| row.replication_bytes_per_packet).collect();
             assert!(
                 bytes[0] == 0.0 && (30.0..200.0).contains(&bytes[2]) && bytes[1] > bytes[2] + of_length[0].bytes as f64 - 64.0,

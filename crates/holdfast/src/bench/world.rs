@@ -68,6 +68,7 @@ impl World {
             tick_interval: 10_000_000,
             patience: 3_000_000_000,
             fabric,
+            logs: Vec::new(),
             succeeds: false,
         });
         let mut hub = Hub::new(vec![switch], Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric));

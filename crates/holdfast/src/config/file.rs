@@ -417,19 +417,25 @@ impl<'de> Deserialize<'de> for ProtectionConfig {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProtectionOptions {
-    /// `none`, `nfactor` or `nfvactor`.
+    /// `none`, `nfactor`, `nfvactor` or `reinforce`.
     pub preset: Option<String>,
-    /// Where a flow's state lives: `memory`, or also on a `replica`, or in a `snapshot` elsewhere now and then.
+    /// Where a flow's state lives: `memory`, or also on a `replica`, in a `snapshot` elsewhere now and then, or on a `standby` that knows what has been processed since its copy.
     pub flow: Option<String>,
     /// Where shared state lives: `memory` or `partitioned`.
     pub shared: Option<String>,
-    /// When a packet leaves: `at-once`, from the `replica` or from the `source` once the replica has saved the state.
+    /// When a packet leaves: `at-once`, from the `replica` or from the `source` once the replica has saved the state, or once the `standby` knows of it.
     pub release: Option<String>,
-    /// Where lost state comes back from: `nothing`, the `replica` or the `snapshots`.
+    /// Where lost state comes back from: `nothing`, the `replica`, the `snapshots`, or a `replay` of what the switch has logged.
     pub rebuild: Option<String>,
     /// With `nfactor`: packets of a flow between two snapshots (10). So many of its latest packets a failure may undo.
     #[schemars(range(min = 1))]
     pub snapshot_every: Option<u32>,
+    /// With `reinforce`: milliseconds between two rounds of checkpoints (10). The longer, the less is sent, and the more is processed again after a failure.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub checkpoint_ms: Option<u64>,
+    /// With `reinforce`: MiB of the log that the switch keeps for each runtime (64).
+    #[schemars(range(min = 1, max = 1024))]
+    pub log_mib: Option<u64>,
 }
 
 /// When clusters grow and shrink.

@@ -4,7 +4,8 @@ use super::file::{ProtectionConfig, ProtectionOptions};
 use super::mistake::{Mistake, listed, suggestion};
 use super::source::Spot;
 use holdfast_protection::nfactor::SNAPSHOT_EVERY;
-use holdfast_protection::{NfActor, NfvActor, Protection, ReleaseAt, Unprotected};
+use holdfast_protection::reinforce::Settings;
+use holdfast_protection::{NfActor, NfvActor, Protection, Reinforce, ReleaseAt, Unprotected};
 
 /// A protection of this version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,10 +14,11 @@ pub(super) enum Preset {
     NfvActor(ReleaseAt),
     /// With a snapshot every so many packets.
     NfActor(u32),
+    Reinforce(Settings),
 }
 
-const PRESETS: &[&str] = &["none", "nfactor", "nfvactor"];
-const LATER: &[&str] = &["reinforce", "dal", "rescue", "pico", "ftmb", "stateless"];
+const PRESETS: &[&str] = &["none", "nfactor", "nfvactor", "reinforce"];
+const LATER: &[&str] = &["dal", "rescue", "pico", "ftmb", "stateless"];
 
 impl Preset {
     pub(super) fn build(self) -> Box<dyn Protection> {
@@ -24,6 +26,7 @@ impl Preset {
             Preset::None => Box::new(Unprotected),
             Preset::NfvActor(release) => Box::new(NfvActor::new(release)),
             Preset::NfActor(every) => Box::new(NfActor::new(every)),
+            Preset::Reinforce(settings) => Box::new(Reinforce::new(settings)),
         }
     }
 
@@ -31,7 +34,7 @@ impl Preset {
     pub(super) fn least_runtimes(self) -> u16 {
         match self {
             Preset::None => 1,
-            Preset::NfvActor(_) | Preset::NfActor(_) => 2,
+            Preset::NfvActor(_) | Preset::NfActor(_) | Preset::Reinforce(_) => 2,
         }
     }
 }
@@ -43,13 +46,13 @@ struct Question {
     later: &'static [&'static str],
 }
 
-const FLOW: Question = Question { key: "flow", now: &["memory", "replica", "snapshot"], later: &["standby", "dal", "paged"] };
+const FLOW: Question = Question { key: "flow", now: &["memory", "replica", "snapshot", "standby"], later: &["dal", "paged"] };
 const SHARED: Question =
     Question { key: "shared", now: &["memory", "partitioned"], later: &["checkpoint", "dal", "state-server"] };
 const RELEASE: Question =
-    Question { key: "release", now: &["at-once", "replica", "source", "auto"], later: &["standby", "stable", "write-back"] };
+    Question { key: "release", now: &["at-once", "replica", "source", "auto", "standby"], later: &["stable", "write-back"] };
 const REBUILD: Question =
-    Question { key: "rebuild", now: &["nothing", "replica", "snapshots"], later: &["standby", "replay", "dal", "page-faults"] };
+    Question { key: "rebuild", now: &["nothing", "replica", "snapshots", "replay"], later: &["dal", "page-faults"] };
 
 impl Question {
     fn answer<'a>(&self, given: Option<&'a str>, spot: Spot<'_>) -> Result<Option<&'a str>, Mistake> {
@@ -71,15 +74,45 @@ impl Question {
 /// `spot` is the value of `protection`.
 pub(super) fn read(config: Option<&ProtectionConfig>, spot: Spot<'_>) -> Result<Preset, Mistake> {
     let preset = read_preset(config, spot)?;
-    let Some(ProtectionConfig::Options(ProtectionOptions { snapshot_every: Some(every), .. })) = config else {
-        return Ok(preset);
+    let Some(ProtectionConfig::Options(options)) = config else { return Ok(preset) };
+    let preset = match (preset, options.snapshot_every) {
+        (preset, None) => preset,
+        (Preset::NfActor(_), Some(0)) => {
+            return Err(spot.key("snapshot_every").mistake("a snapshot is due after 1 packet or more"));
+        }
+        (Preset::NfActor(_), Some(every)) => Preset::NfActor(every),
+        _ => {
+            let message = "only the preset `nfactor` has snapshots: leave `snapshot_every` out";
+            return Err(spot.name("snapshot_every").mistake(message));
+        }
     };
-    match (preset, *every) {
-        (Preset::NfActor(_), 0) => Err(spot.key("snapshot_every").mistake("a snapshot is due after 1 packet or more")),
-        (Preset::NfActor(_), every) => Ok(Preset::NfActor(every)),
-        _ => Err(spot.name("snapshot_every").mistake("only the preset `nfactor` has snapshots: leave `snapshot_every` out")),
+    let Preset::Reinforce(Settings { mut checkpoint_every, mut log_bytes }) = preset else {
+        let given = [("checkpoint_ms", options.checkpoint_ms.is_some()), ("log_mib", options.log_mib.is_some())];
+        return match given.into_iter().find(|(_, is_given)| *is_given) {
+            Some((key, _)) => {
+                Err(spot.name(key).mistake(format!("only the preset `reinforce` has a log and checkpoints: leave `{key}` out")))
+            }
+            None => Ok(preset),
+        };
+    };
+    if let Some(given) = options.checkpoint_ms {
+        if !CHECKPOINT_MS.contains(&given) {
+            return Err(spot.key("checkpoint_ms").mistake("checkpoints are between 1 and 10000 milliseconds apart"));
+        }
+        checkpoint_every = given * 1_000_000;
     }
+    if let Some(given) = options.log_mib {
+        if !LOG_MIB.contains(&given) {
+            return Err(spot.key("log_mib").mistake("a log has between 1 and 1024 MiB"));
+        }
+        log_bytes = (given as usize) << 20;
+    }
+    Ok(Preset::Reinforce(Settings { checkpoint_every, log_bytes }))
 }
+
+/// What an operator may choose for `reinforce`.
+const CHECKPOINT_MS: core::ops::RangeInclusive<u64> = 1..=10_000;
+const LOG_MIB: core::ops::RangeInclusive<u64> = 1..=1024;
 
 fn read_preset(config: Option<&ProtectionConfig>, spot: Spot<'_>) -> Result<Preset, Mistake> {
     match config {
@@ -115,6 +148,10 @@ fn preset(name: &str, release: Option<&str>, spot: Spot<'_>, options: Spot<'_>) 
         ("nfvactor", Some(_)) => Err(options
             .key("release")
             .mistake("`nfvactor` lets a packet leave only once its state is saved: `release` is `replica`, `source` or `auto`")),
+        ("reinforce", None | Some("standby")) => Ok(Preset::Reinforce(Settings::default())),
+        ("reinforce", Some(_)) => Err(options
+            .key("release")
+            .mistake("with `reinforce` a packet leaves once its standby knows of it: `release` is `standby`, or use `nfvactor`")),
         (later, _) if LATER.contains(&later) => Err(spot
             .mistake(format!("the protection `{later}` is not available in this version: {}", listed(PRESETS.iter().copied())))),
         (unknown, _) => {
@@ -133,14 +170,14 @@ fn answers(options: &ProtectionOptions, spot: Spot<'_>) -> Result<Preset, Mistak
     let contradiction = |key: &str, message: &str| Err(spot.key(key).mistake(message));
     match flow {
         None => Err(spot.mistake(
-            "a protection has a `preset`, or says at least where `flow` state lives: `memory`, `replica` or `snapshot`",
+            "a protection has a `preset`, or says at least where `flow` state lives: `memory`, `replica`, `snapshot` or `standby`",
         )),
         Some("memory") => match (release, rebuild) {
-            (Some("replica" | "source" | "auto"), _) => contradiction(
+            (Some("replica" | "source" | "auto" | "standby"), _) => contradiction(
                 "release",
                 "without a replica nobody says that the state is saved: `flow: replica`, or `release: at-once`",
             ),
-            (_, Some("replica" | "snapshots")) => {
+            (_, Some("replica" | "snapshots" | "replay")) => {
                 contradiction("rebuild", "there is no replica to rebuild from: `flow: replica`, or `rebuild: nothing`")
             }
             _ => Ok(Preset::None),
@@ -150,25 +187,40 @@ fn answers(options: &ProtectionOptions, spot: Spot<'_>) -> Result<Preset, Mistak
                 "shared",
                 "flows that come back need `shared: partitioned`: what is left in a dead runtime's memory may be given twice",
             ),
-            (_, Some("replica" | "source" | "auto"), _) => contradiction(
+            (_, Some("replica" | "source" | "auto" | "standby"), _) => contradiction(
                 "release",
                 "a snapshot is older than what it would have to hold back: `release: at-once`, or `flow: replica`",
             ),
-            (_, _, Some("nothing" | "replica")) => {
+            (_, _, Some("nothing" | "replica" | "replay")) => {
                 contradiction("rebuild", "what is lost comes back from the snapshots: `rebuild: snapshots`")
             }
             _ => Ok(Preset::NfActor(SNAPSHOT_EVERY)),
+        },
+        Some("standby") => match (shared, release, rebuild) {
+            (Some("memory"), _, _) => contradiction(
+                "shared",
+                "flows that their standby takes over need `shared: partitioned`: what is left in a dead runtime's memory may be given twice",
+            ),
+            (_, Some("at-once" | "replica" | "source" | "auto"), _) => contradiction(
+                "release",
+                "a packet leaves once its standby knows of it: `release: standby`, or `flow: replica`",
+            ),
+            (_, _, Some("nothing" | "replica" | "snapshots")) => {
+                contradiction("rebuild", "what the standby has not seen comes back from the log: `rebuild: replay`")
+            }
+            _ => Ok(Preset::Reinforce(Settings::default())),
         },
         Some(_) => match (shared, release, rebuild) {
             (Some("memory"), _, _) => contradiction(
                 "shared",
                 "flows that move to their replicas need `shared: partitioned`: what is left in a dead runtime's memory may be given twice",
             ),
+            (_, Some("standby"), _) => contradiction("release", "a replica is no standby: `release: replica`, or `flow: standby`"),
             (_, Some("at-once"), _) => contradiction(
                 "release",
                 "a replica with `release: at-once` is not available in this version: `replica`, `source`, `auto`",
             ),
-            (_, _, Some("nothing" | "snapshots")) => {
+            (_, _, Some("nothing" | "snapshots" | "replay")) => {
                 contradiction("rebuild", "a replica from which nothing is rebuilt is of no use: `rebuild: replica`")
             }
             (_, Some("source"), _) => Ok(Preset::NfvActor(ReleaseAt::Source)),

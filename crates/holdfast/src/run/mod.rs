@@ -87,6 +87,8 @@ struct Manager {
     file: String,
     text: String,
     config: Config,
+    /// By chain, bytes of the switch's logs.
+    logs: Vec<usize>,
     keys: Option<KeyRing>,
     incarnation: u32,
     /// The parent of all processes.
@@ -223,6 +225,7 @@ fn random_seed() -> u64 {
 /// A life of a switch: that of its manager, or, of several hosts, the term.
 fn switch_config(
     config: &Config,
+    logs: &[usize],
     number: u16,
     seed: u64,
     incarnation: u32,
@@ -238,6 +241,7 @@ fn switch_config(
         tick_interval: 50 * MILLISECOND,
         patience: 3000 * MILLISECOND,
         fabric,
+        logs: logs.to_vec(),
         succeeds,
     }
 }
@@ -307,7 +311,9 @@ impl Manager {
             fabric.mtu = devices::fabric_mtu(port.as_ref(), path, mtus, largest, fabric.mtu, keys.is_some())?;
         }
         let detection = &checked.config.detection;
-        let switch = |number| Switch::new(switch_config(&checked.config, number, assignment.seed, incarnation, fabric, succeeds));
+        let logs: Vec<usize> = chains.iter().map(|built| built.protection.log_bytes()).collect();
+        let switch =
+            |number| Switch::new(switch_config(&checked.config, &logs, number, assignment.seed, incarnation, fabric, succeeds));
         let mut switches: Vec<Switch> = (0..checked.switches.len() as u16).map(switch).collect();
         let empty = holdfast_protection::Flows::new(0, 0, 0, 0);
         let may_forget = chains.iter().map(|built| built.protection.safety(&empty).may_forget).max().unwrap_or(0);
@@ -335,6 +341,7 @@ impl Manager {
             file,
             text,
             config: checked.config.clone(),
+            logs,
             keys,
             incarnation,
             parent: assignment.parent,
@@ -601,7 +608,7 @@ impl Manager {
 
     /// This host's turn has come: a switch's next life begins here, and its ports' addresses are here.
     fn begin_to_serve(&mut self, number: u16, term: u32, now: u64) {
-        let config = switch_config(&self.config, number, self.seed, term, self.fabric_config, true);
+        let config = switch_config(&self.config, &self.logs, number, self.seed, term, self.fabric_config, true);
         let mut switch = Switch::new(config);
         if let Some(ring) = &self.keys {
             match keys::new_life() {

@@ -180,8 +180,14 @@ impl Memory {
         there.filter(|place| place.member.state == MemberState::Running).map(|place| place.member.peer())
     }
 
+    /// The switch of the present term has: each term is one life of it.
+    pub(super) fn has_spoken(&self, switch: NodeId) -> bool {
+        let service = switch_number(switch).and_then(|number| self.services.get(usize::from(number)));
+        service.is_none_or(|service| service.term == 0 || service.term == service.switch_life)
+    }
+
     /// The incarnation of the switch with this node that has spoken last.
-    fn switch_life(&self, switch: NodeId) -> Option<u32> {
+    pub(super) fn switch_life(&self, switch: NodeId) -> Option<u32> {
         let service = switch_number(switch).and_then(|number| self.services.get(usize::from(number)));
         service.map(|service| service.switch_life)
     }

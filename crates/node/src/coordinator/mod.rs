@@ -409,8 +409,13 @@ impl Coordinator {
             return Protected::No;
         }
         // One that has been silent for a while may have failed already, and one that is to be fenced will: another failure now would be the second.
+        let is_present = |&(switch, number): &(NodeId, u8)| {
+            self.memory.switch_life(switch).is_none_or(|life| life as u8 == number) && self.memory.has_spoken(switch)
+        };
         let settled = |hearing: &Hearing| {
             hearing.suspected.is_none()
+                // Who has not heard of a switch's next life still counts on what the life before had logged.
+                && hearing.report.logs.iter().all(is_present)
                 && hearing.report.view == self.memory.view
                 && !hearing.report.resynchronising
                 && hearing.report.unprotected == 0

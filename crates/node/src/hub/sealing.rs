@@ -145,6 +145,7 @@ mod tests {
             tick_interval: 20 * MILLISECOND,
             patience: 3000 * MILLISECOND,
             fabric: FabricConfig::default(),
+            logs: Vec::new(),
             succeeds: false,
         })
     }

@@ -1,6 +1,7 @@
 //! One chain in one runtime: its flow actors, its protection, and the way of a packet through both.
 
 use super::parking::{Parked, Parking};
+use super::replay::Replays;
 use super::timers::Wheel;
 use super::{ChainSpec, Shared};
 use crate::address::NodeId;
@@ -11,7 +12,7 @@ use crate::message::Ended;
 use holdfast_nf::shared::PoolEffect;
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position, SharedField};
 use holdfast_protection::flows::{ActorHeader, Found, flag, role};
-use holdfast_protection::{Admission, Flows, Outbox, Protection, Slot};
+use holdfast_protection::{Admission, Flows, Outbox, Peer, Protection, Slot};
 use holdfast_wire::header::{icmp, icmpv6};
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{DropReason, FlowKey, Network, Packet, PacketPool};
@@ -52,6 +53,8 @@ pub(crate) struct Lane {
     pub(crate) outbox: Outbox,
     pub(crate) wheel: Wheel,
     pub(crate) parking: Parking,
+    /// Flows that are not yet what their dead owner had.
+    pub(crate) replays: Replays,
     /// Packets of this turn, in order of arrival.
     pub(crate) work: Vec<Arrival>,
     /// Shared state has changed, or a flow came back: parked packets may go on.
@@ -95,6 +98,7 @@ impl Lane {
             outbox: Outbox::default(),
             wheel: Wheel::new(),
             parking: Parking::new(),
+            replays: Replays::default(),
             work: Vec::with_capacity(256),
             retry: false,
             owned_limit,
@@ -261,6 +265,7 @@ impl Lane {
             Admission::Drop(reason) => return Step::Drop(reason),
         }
         let (header, state) = self.flows.parts_mut(slot);
+        let is_late = packet.meta.stamp <= header.last_stamp;
         header.last_stamp = header.last_stamp.max(packet.meta.stamp);
         let direction = if found.is_reply { Direction::Reverse } else { Direction::Forward };
         shared.cx.begin(header.last_stamp, *key, direction);
@@ -281,6 +286,11 @@ impl Lane {
             outcome
         };
         self.running = None;
+        let is_logged = position == Position::START && packet.meta.flags & Flags::REPLAY == 0;
+        if is_late || !is_logged || shared.sides[self.side].life.is_some_and(|life| life != packet.meta.switch) {
+            // Whoever processed it again would do so in the order of stamps, and begin at the beginning, or not have it.
+            shared.cx.mark_nondeterministic();
+        }
         match outcome {
             Outcome::Forward => {
                 account(header, direction, packet, &shared.cx);
@@ -301,7 +311,7 @@ impl Lane {
                     self.flows.remove(slot);
                 } else {
                     account(header, direction, packet, &shared.cx);
-                    self.protection.changed(&mut self.flows, slot);
+                    self.protection.changed(&mut self.flows, slot, packet.meta.stamp, shared.cx.is_nondeterministic());
                 }
                 Step::Drop(reason)
             }
@@ -362,6 +372,13 @@ impl Lane {
     /// A function panicked on this packet: the flow is as before the packet, the packet is dropped, the others go on.
     /// A flow that was being opened does not exist; what the functions before had opened is closed, so that nothing it leased is lost.
     fn contain_panic(&mut self, packet: Option<Packet>, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        self.roll_back(shared);
+        if let Some(packet) = packet {
+            shared.drop(packet, DropReason::FunctionPanicked, pool);
+        }
+    }
+
+    fn roll_back(&mut self, shared: &mut Shared) {
         shared.panics += 1;
         if let Some((slot, opening)) = self.running.take() {
             if opening {
@@ -373,9 +390,6 @@ impl Lane {
             } else {
                 self.flows.parts_mut(slot).1.copy_from_slice(&self.undo);
             }
-        }
-        if let Some(packet) = packet {
-            shared.drop(packet, DropReason::FunctionPanicked, pool);
         }
     }
 
@@ -392,7 +406,8 @@ impl Lane {
             }
             let is_opening_itself = header.role == role::OPENING && parked.position.opening;
             let may_run = (header.role == role::OWNER || is_opening_itself) && !blocked.contains(&parked.slot);
-            if !may_run {
+            if !may_run || self.is_replaying(parked.slot) {
+                let header = self.flows.header_mut(parked.slot);
                 if header.role == role::REPLICA {
                     header.parked -= 1;
                     shared.drop(parked.packet, DropReason::StaleEpoch, pool);
@@ -401,6 +416,7 @@ impl Lane {
                 }
                 continue;
             }
+            let header = self.flows.header_mut(parked.slot);
             header.parked -= 1;
             // It may have been forwarded under the epoch before the flow came here.
             let is_reply = header.reply == parked.key && header.key != parked.key;
@@ -486,9 +502,23 @@ impl Lane {
         }
     }
 
-    /// The flow's route was given to this runtime under `epoch`.
-    pub(crate) fn claimed(&mut self, slot: Slot, epoch: u32) {
-        self.flows.header_mut(slot).epoch = epoch;
+    /// A packet that the flow's dead owner had processed: its flow is as after it, and nothing of it leaves.
+    pub(crate) fn run_again(&mut self, packet: &mut Packet, found: Found, key: &FlowKey, shared: &mut Shared) {
+        let run = AssertUnwindSafe(|| self.run(packet, found, key, Position::START, shared));
+        match catch_unwind(run) {
+            // It went through before.
+            Ok(Step::Park(..)) => shared.drops.count(DropReason::InputMissing),
+            Ok(_) => {}
+            Err(_) => self.roll_back(shared),
+        }
+    }
+
+    /// The flow's route was given to this runtime under `epoch`, and the switch has so many packets of it that were sent to its owner `dead`. True if these have to be seen first.
+    pub(crate) fn claimed(&mut self, slot: Slot, epoch: u32, dead: Peer, logged: u32) -> bool {
+        let inputs = self.protection.take_inputs(&self.flows, slot);
+        let header = self.flows.header_mut(slot);
+        header.epoch = epoch;
+        header.flags &= !flag::MOVING;
         self.protection.claimed(&mut self.flows, slot);
         let may_forget = self.protection.safety(&self.flows).may_forget;
         let (header, state) = self.flows.parts_mut(slot);
@@ -501,6 +531,7 @@ impl Lane {
         self.wheel.remove(&mut self.flows, slot);
         self.wheel.file(&mut self.flows, slot);
         self.retry = true;
+        self.begin_replay(slot, dead, logged, inputs)
     }
 
     /// Keeps what pools ask for because a flow came here under `epoch`, behind what they have asked for until now.

@@ -16,13 +16,14 @@ mod parking;
 mod pools;
 mod records;
 mod recovery;
+mod replay;
 mod side;
 mod telling;
 mod timers;
 
 use crate::address::{COORDINATOR, MANAGER, NodeId, mac_of, mac_of_life, node_of};
 use crate::channel::{Fabric, FabricConfig, KeyRing};
-use crate::message::{Control, PoolId, Report, TraceStep};
+use crate::message::{Control, PoolId, Report, TraceStep, kind};
 use core::num::NonZeroU64;
 use holdfast_nf::{Chain, Context};
 use holdfast_protection::{NodeIndex, Peer, Protection};
@@ -257,6 +258,14 @@ impl Runtime {
         self.lanes.get(chain).map(|lane| &lane.flows)
     }
 
+    /// For checkers: the flow of this key is here as after the packet with this stamp, or can be made so.
+    #[doc(hidden)]
+    pub fn has_input(&self, chain: usize, key: &FlowKey, stamp: u64) -> bool {
+        let lane = self.lanes.get(chain);
+        let found = lane.and_then(|lane| Some((lane, lane.flows.find(key, lane.flows.hash(key))?)));
+        found.is_some_and(|(lane, found)| lane.protection.has_input(&lane.flows, found.slot, stamp))
+    }
+
     /// Calls `visit` with every pool of this runtime, to look at and, in benchmarks and tests, to grant blocks directly.
     pub fn visit_pools(&mut self, mut visit: impl FnMut(PoolId, &mut holdfast_nf::Pool)) {
         for lane in &mut self.lanes {
@@ -274,6 +283,7 @@ impl Runtime {
     pub fn abandon(&mut self, pool: &mut dyn PacketPool) {
         for lane in &mut self.lanes {
             lane.protection.abandon(&mut lane.outbox);
+            lane.abandon_replays(&mut self.shared, pool);
             while let Some(parked) = lane.parking.pop() {
                 self.shared.drop(parked.packet, DropReason::ShuttingDown, pool);
             }
@@ -302,6 +312,8 @@ impl Runtime {
             self.note_rooms();
             let lane = &mut self.lanes[at];
             lane.outbox.begin(lane.index, self.shared.sides[lane.side].now);
+            lane.go_on_replaying(&mut self.shared, &mut self.fabric, pool, clock);
+            lane.settle_replays(&mut self.recoveries);
             lane.process(&mut self.shared, pool);
             if lane.retry {
                 lane.unpark(&mut self.shared, pool);
@@ -365,7 +377,8 @@ impl Runtime {
             Some(patience) => self.clock.saturating_add(patience),
             None => u64::MAX,
         };
-        Some(self.next_report.min(fabric).min(migrations).min(self.recoveries.poll_timeout()))
+        let replays = self.lanes.iter().map(|lane| lane.replays.poll_timeout()).min().unwrap_or(u64::MAX);
+        Some(self.next_report.min(fabric).min(migrations).min(self.recoveries.poll_timeout()).min(replays))
     }
 
     /// Sorts frames: packets to their chains, hand-overs to their protections, messages to the fabric.
@@ -403,6 +416,13 @@ impl Runtime {
             // It was sent to an earlier life of this node: the flows that it had are others' by now.
             return self.shared.drop(packet, DropReason::Fenced, pool);
         }
+        if matches!(outer.index, index::TO_RUNTIME | index::MARK)
+            && let Some(side) = node_of(&outer.source).and_then(|node| self.shared.side_of(node))
+            && side.hear(packet.meta.switch)
+        {
+            let switch = side.switch;
+            self.log_lost(|side| side.switch == switch, pool);
+        }
         if packet.meta.flags & Flags::OAM != 0 {
             if outer.index == index::MARK {
                 self.handle_mark(&packet, outer.source);
@@ -430,6 +450,11 @@ impl Runtime {
                 if packet.meta.flags & Flags::NEW != 0 && side.life.is_some_and(|now| now != packet.meta.switch) =>
             {
                 self.shared.drop(packet, DropReason::LostInFailure, pool);
+            }
+            index::TO_RUNTIME if packet.meta.flags & Flags::REPLAY != 0 => {
+                if let Err(packet) = lane.replays.take(packet) {
+                    self.shared.drop(packet, DropReason::StaleDuplicate, pool);
+                }
             }
             index::TO_RUNTIME => {
                 self.packets += 1;
@@ -477,6 +502,13 @@ impl Runtime {
             let _ = self.fabric.send(record.to.node, record.kind, body);
         }
         lane.outbox.clear_records();
+        if let Some(stamp) = lane.outbox.cleared.take() {
+            let mut body = [0; 10];
+            body[..2].copy_from_slice(&lane.index.to_be_bytes());
+            body[2..].copy_from_slice(&stamp.to_be_bytes());
+            // If the channel is full the next round says so.
+            let _ = self.fabric.send(self.shared.sides[lane.side].switch, kind::CLEAR, &body);
+        }
     }
 
     /// Sends the protection's packets, after the messages that they must not overtake.
@@ -520,6 +552,13 @@ impl Runtime {
         }
     }
 
+    /// Of each switch whose log flows here need, the life that was heard last.
+    fn needed_logs(&self) -> Vec<(NodeId, u8)> {
+        let needs = |at: usize| self.lanes.iter().any(|lane| lane.side == at && lane.protection.log_bytes() > 0);
+        let sides = self.shared.sides.iter().enumerate().filter(|(at, _)| needs(*at));
+        sides.filter_map(|(_, side)| Some((side.switch, side.heard?))).collect()
+    }
+
     fn transmit_messages(&mut self, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) {
         self.fabric.poll_transmit(clock, |frame| {
             let Some(mut packet) = pool.take() else { return false };
@@ -537,7 +576,7 @@ impl Runtime {
     fn report(&mut self, clock: u64) {
         let is_settled = self.lanes.iter().all(|lane| {
             let safety = lane.protection.safety(&lane.flows);
-            !safety.promises || safety.unprotected == 0 && !safety.resynchronising
+            !safety.promises || safety.unprotected == 0 && !safety.resynchronising && lane.replays.is_empty()
         });
         if clock < self.next_report && is_settled == self.was_settled {
             return;
@@ -550,6 +589,7 @@ impl Runtime {
             departed: self.migrations.departed(&self.lanes),
             busy_permille: (self.busy_time * 1000 / self.time.max(1)) as u16,
             released_unprotected: self.released_unprotected,
+            logs: self.needed_logs(),
             drops: self.shared.drops.iter().map(|(reason, count)| (reason as u8, count)).collect(),
             ..Report::default()
         };
@@ -562,7 +602,7 @@ impl Runtime {
             report.differed += safety.differed;
             if safety.promises {
                 report.unprotected += safety.unprotected;
-                report.resynchronising |= safety.resynchronising;
+                report.resynchronising |= safety.resynchronising || !lane.replays.is_empty();
             }
         }
         let report = Control::Report(report);

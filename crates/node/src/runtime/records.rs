@@ -1,6 +1,7 @@
 //! What the switch, the coordinator, the manager and other runtimes say.
 
 use super::migration::{Migrations, Parts};
+use super::side::Side;
 use super::telling::Telling;
 use super::{Runtime, ahead};
 use crate::address::{COORDINATOR, NodeId, host_of, node_of, switch_number};
@@ -13,6 +14,12 @@ use holdfast_wire::{DropReason, Packet, PacketPool};
 impl Runtime {
     pub(super) fn handle_records(&mut self, pool: &mut dyn PacketPool) {
         let inbox = core::mem::take(&mut self.fabric.inbox);
+        for peer in &inbox.restarted {
+            // A manager's next life has nothing of what the life before had logged, if that was a switch too.
+            if let Some(host) = host_of(peer.node) {
+                self.log_lost(|side| side.host == host, pool);
+            }
+        }
         for (at, (record, body)) in inbox.records().enumerate() {
             if at % ahead::AHEAD == 0 {
                 ahead::look(&mut self.lanes, inbox.records_from(at));
@@ -24,7 +31,7 @@ impl Runtime {
                     numbered(body).map(|(number, message)| self.handle_order(record.from, number, message))
                 }
                 kind::CLAIMED => self.recoveries.handle_claimed(record.from.node, body, &mut self.lanes),
-                kind::TELL => self.handle_tell(record.from.node, body),
+                kind::TELL => self.handle_tell(record.from.node, body, pool),
                 kind::PREPARE..=kind::CANCEL | kind::MOVED => {
                     let (migrations, mut parts) = self.migration();
                     migrations.handle_record(record.from, record.kind, body, &mut parts)
@@ -40,20 +47,35 @@ impl Runtime {
     }
 
     /// A switch has died, and its next life asks for its routes.
-    fn handle_tell(&mut self, switch: NodeId, body: &[u8]) -> Result<(), DropReason> {
+    fn handle_tell(&mut self, switch: NodeId, body: &[u8], pool: &mut dyn PacketPool) -> Result<(), DropReason> {
         let &[life] = body else { return Err(DropReason::Malformed) };
         let mut sides = self.shared.sides.iter();
         let Some(at) = sides.position(|side| side.switch == switch) else {
             // None of the chains is its.
             return Err(DropReason::Malformed);
         };
+        // Also if it is another host's: what the life before had logged is lost.
+        self.log_lost(|side| side.switch == switch, pool);
         let (migrations, mut parts) = self.migration();
         let departed = migrations.handle_new_switch(at, &mut parts);
         self.recoveries.ask_again(at);
         let side = &mut self.shared.sides[at];
+        side.heard = Some(life);
         side.life = Some(life);
         side.telling = Some(Telling::new(self.config.me, (switch, at), side.newest_epoch, side.now, departed));
         Ok(())
+    }
+
+    /// What the earlier life of a switch had logged is lost; the coordinator is to hear soon that this is known here.
+    pub(super) fn log_lost(&mut self, is_its: impl Fn(&Side) -> bool, pool: &mut dyn PacketPool) {
+        self.next_report = 0;
+        for lane in &mut self.lanes {
+            if is_its(&self.shared.sides[lane.side]) {
+                lane.end_replays(&mut self.shared, pool);
+                lane.settle_replays(&mut self.recoveries);
+                lane.protection.log_lost(&mut lane.flows);
+            }
+        }
     }
 
     fn migration(&mut self) -> (&mut Migrations, Parts<'_>) {
@@ -86,6 +108,7 @@ impl Runtime {
     /// Tells the protections what it costs a packet to leave by another runtime: it leaves where its chain's switch is.
     fn tell_detours(&mut self) {
         let Some(here) = self.my_host else { return };
+        let is_one_host = self.hosts.iter().all(|(_, host)| *host == here);
         for lane in &mut self.lanes {
             let serving = self.shared.sides[lane.side].host;
             let detour = |host: u16| match host {
@@ -95,6 +118,8 @@ impl Runtime {
             };
             let detours: Vec<(Peer, Detour)> = self.hosts.iter().map(|(peer, host)| (*peer, detour(*host))).collect();
             lane.protection.set_detours(&detours);
+            // A host dies as a whole: then a log on it does not help.
+            lane.protection.set_place(&mut lane.flows, self.config.me, is_one_host || serving != here);
         }
     }
 

@@ -256,7 +256,8 @@ impl Recoveries {
 
     /// The switch's answer to one record of claims.
     pub(crate) fn handle_claimed(&mut self, switch: NodeId, body: &[u8], lanes: &mut [Lane]) -> Result<(), DropReason> {
-        let (number, epochs) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
+        let (number, answers) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
+        let (answers, _) = answers.as_chunks::<8>();
         let number = u32::from_be_bytes(*number);
         let side = self.sides.iter_mut().find(|side| side.switch == switch).ok_or(DropReason::Malformed)?;
         let at = side.asked.iter().position(|asked| asked.number == number).ok_or(DropReason::StaleDuplicate)?;
@@ -264,8 +265,8 @@ impl Recoveries {
         let is_running = self.running.iter().any(|recovery| recovery.dead == asked.dead);
         let (mut granted, mut again) = (0, 0);
         for (at, wanted) in asked.flows.iter().enumerate() {
-            let epoch =
-                epochs.get(at * 4..at * 4 + 4).map_or(0, |bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+            let epoch = answers.get(at).map_or(0, |[a, b, c, d, ..]| u32::from_be_bytes([*a, *b, *c, *d]));
+            let logged = answers.get(at).map_or(0, |[.., a, b, c, d]| u32::from_be_bytes([*a, *b, *c, *d]));
             let is_as_asked = wanted.is_as_asked(lanes);
             if matches!(epoch, AGAIN | WHEN_SWEPT) {
                 // What is newer than what was asked for need not wait: it may be the newest there is.
@@ -299,7 +300,8 @@ impl Recoveries {
                 lane.flows.remove(slot);
                 lane.retry = true;
             } else {
-                lane.claimed(slot, epoch);
+                // It is recovered when it is what it was.
+                again += usize::from(lane.claimed(slot, epoch, asked.dead, logged));
                 granted += 1;
             }
         }

@@ -19,6 +19,8 @@ pub(crate) struct Side {
     pub(crate) now: u64,
     /// Its number in packets' metadata: an earlier one opens no flows here.
     pub(super) life: Option<u8>,
+    /// The latest of its lives of which anything has come, by the same number.
+    pub(super) heard: Option<u8>,
     /// Keys of flows that ended or never were, with their epochs.
     pub(crate) ended: Vec<(FlowKey, u32)>,
     /// A new flow had to be turned away for want of room.
@@ -38,6 +40,7 @@ impl Side {
             switch,
             now: 0,
             life: None,
+            heard: None,
             ended: Vec::with_capacity(256),
             is_full: false,
             newest_epoch: 0,
@@ -45,6 +48,19 @@ impl Side {
             fragments: FragmentKeys::new(),
             host: 0,
         }
+    }
+
+    /// Something has come from this life of the switch. True if it is the first from a later one.
+    #[inline]
+    pub(super) fn hear(&mut self, number: u8) -> bool {
+        if self.heard == Some(number) {
+            return false;
+        }
+        let is_later = self.heard.is_some_and(|heard| number.wrapping_sub(heard) as i8 > 0);
+        if is_later || self.heard.is_none() {
+            self.heard = Some(number);
+        }
+        is_later
     }
 
     /// A flow that is no more, or was not let in, is in no header; its epoch must not be given again all the same.

@@ -10,6 +10,7 @@
 //!
 //! In: packets with their keys, messages, the time. Out: packets for runtimes, messages. Never: a look at a flow's state.
 
+mod log;
 mod ownership;
 mod rebuild;
 mod routes;
@@ -25,11 +26,13 @@ use holdfast_protection::Peer;
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
+use log::Logs;
 use ownership::Claims;
 use rebuild::Rebuild;
 use routes::Routes;
 use std::collections::VecDeque;
 use targets::Targets;
+use zerocopy::FromBytes;
 
 /// What a switch is told at its start.
 #[derive(Debug, Clone)]
@@ -48,6 +51,8 @@ pub struct SwitchConfig {
     pub patience: u64,
     /// Its endpoint.
     pub fabric: FabricConfig,
+    /// By chain: bytes of the log of what is sent to each runtime for it, 0 for none. Chains behind the list have none.
+    pub logs: Vec<usize>,
     /// There was a life of this switch before: the runtimes are asked for its routes.
     pub succeeds: bool,
 }
@@ -90,6 +95,7 @@ pub struct Switch {
     /// What a new life has still to learn.
     rebuild: Option<Rebuild>,
     claims: Claims,
+    logs: Logs,
     /// The runtimes live on several hosts.
     has_hosts: bool,
     last_stamp: u64,
@@ -130,6 +136,7 @@ impl Switch {
             coming: Assembly::default(),
             rebuild: config.succeeds.then(Rebuild::default),
             claims: Claims::default(),
+            logs: Logs::new(config.logs.clone()),
             has_hosts: false,
             last_stamp: 0,
             clock_ahead: None,
@@ -295,7 +302,7 @@ impl Switch {
         route.last_seen = now;
         let route = *route;
         // An owner that is not (or no longer) running: the packet waits for what the coordinator makes of it.
-        if self.claims.is_provisional(id) || !self.targets.serves(route.owner) {
+        if self.claims.is_provisional(id) || self.logs.holds(id) || !self.targets.serves(route.owner) {
             return self.hold(key, packet, now, pool);
         }
         if !route.is_real
@@ -322,6 +329,9 @@ impl Switch {
         if route.reply.is_none() {
             packet.meta.flags |= Flags::NEW;
         }
+        if !self.logs.note(route.owner, route.chain, route.epoch, &packet) {
+            return self.drop(packet, DropReason::LogFull, pool);
+        }
         let outer =
             Outer { destination: mac_of_life(route.owner), source: mac_of_life(self.config.me), index: index::TO_RUNTIME };
         if nsh::encapsulate(&mut packet, outer) {
@@ -342,6 +352,7 @@ impl Switch {
     }
 
     fn remove_route(&mut self, id: routes::RouteId) {
+        self.logs.give_up(id);
         if let Some(route) = self.routes.remove(id) {
             self.targets.count(route.owner, -1);
         }
@@ -349,6 +360,7 @@ impl Switch {
 
     /// Removes the route of a flow that is no more: nobody may claim it.
     fn end_route(&mut self, id: routes::RouteId) {
+        self.logs.give_up(id);
         if let Some(route) = self.routes.end(id) {
             self.targets.count(route.owner, -1);
         }
@@ -405,6 +417,7 @@ impl Switch {
     /// A runtime is gone, as its host knows before the coordinator has said so: new flows go elsewhere, and what is for it waits.
     pub fn handle_gone(&mut self, peer: Peer) {
         self.targets.set_gone(peer);
+        self.logs.close(peer);
     }
 
     /// Acts on the messages that have arrived.
@@ -431,6 +444,8 @@ impl Switch {
                     Err(_) => Err(DropReason::Malformed),
                 },
                 kind::SETTLED => self.handle_settled(record.from, body),
+                kind::CLEAR => self.handle_clear(record.from, body),
+                kind::REPLAY => self.handle_replay(record.from, body, out, pool).map(|is_change| changed |= is_change),
                 kind::FULL if body.is_empty() => {
                     self.targets.set_full(record.from, now);
                     Ok(())
@@ -470,7 +485,7 @@ impl Switch {
                 true
             }
             Control::Recovering { dead, epoch } => {
-                dead.iter().for_each(|dead| self.claims.given_up(*dead, now));
+                dead.iter().for_each(|dead| self.given_up(*dead, now));
                 if let Some(rebuild) = &mut self.rebuild {
                     rebuild.add_recovering(dead, epoch);
                 }
@@ -496,6 +511,9 @@ impl Switch {
                 let dead = Peer { node, incarnation };
                 self.sweep(dead);
                 self.swept(dead, is_over);
+                if is_over {
+                    self.logs.forget(dead);
+                }
                 true
             }
             _ => false,
@@ -512,12 +530,57 @@ impl Switch {
         let old = self.targets.renew(members);
         for target in &old {
             if !self.lives(target.peer) {
-                self.claims.given_up(target.peer, now);
+                self.given_up(target.peer, now);
             }
         }
         for member in members {
             self.fabric.set_peer(member.peer());
         }
+    }
+
+    fn given_up(&mut self, dead: Peer, now: u64) {
+        self.claims.given_up(dead, now);
+        self.logs.close(dead);
+    }
+
+    /// A runtime says that nobody needs what it was sent for a chain up to a stamp.
+    fn handle_clear(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
+        let Some((chain, stamp)) = body.split_first_chunk::<2>() else { return Err(DropReason::Malformed) };
+        let stamp = <[u8; 8]>::try_from(stamp).map_err(|_| DropReason::Malformed)?;
+        self.logs.clear(from, u16::from_be_bytes(*chain), u64::from_be_bytes(stamp));
+        Ok(())
+    }
+
+    /// The new owner of a flow asks for packets of it that its dead owner was sent, or has them all. True if others may go on.
+    fn handle_replay(
+        &mut self,
+        from: Peer,
+        body: &[u8],
+        out: &mut Vec<(Peer, Packet)>,
+        pool: &mut dyn PacketPool,
+    ) -> Result<bool, DropReason> {
+        let ask = crate::message::Replay::read_from_bytes(body).map_err(|_| DropReason::Malformed)?;
+        let (epoch, first, count) = (ask.epoch.get(), ask.first.get(), ask.count.get());
+        if count == 0 {
+            return Ok(self.logs.end(from, epoch));
+        }
+        for number in first..first.saturating_add(count.min(crate::message::Replay::MOST)) {
+            // What is missing is asked for again.
+            let Some(mut packet) = pool.take() else { break };
+            if !self.logs.copy(from, epoch, number, &mut packet) {
+                pool.put(packet);
+                break;
+            }
+            packet.meta.flags = Flags::REPLAY;
+            // Which of them it is.
+            (packet.meta.commit, packet.meta.epoch) = (epoch, number as u16);
+            let outer = Outer { destination: mac_of_life(from), source: mac_of_life(self.config.me), index: index::TO_RUNTIME };
+            match nsh::encapsulate(&mut packet, outer) {
+                true => out.push((from, packet)),
+                false => pool.put(packet),
+            }
+        }
+        Ok(false)
     }
 
     /// Sends on what waited and need not wait any more.

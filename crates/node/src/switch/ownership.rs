@@ -91,18 +91,27 @@ impl Switch {
     pub(super) fn handle_claims(&mut self, from: Peer, body: &[u8], now: u64) -> Result<(), DropReason> {
         let (number, claims) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
         let claims = <[Claim]>::ref_from_bytes(claims).map_err(|_| DropReason::Malformed)?;
-        let mut answer = Vec::with_capacity(4 + claims.len() * 4);
+        let mut answer = Vec::with_capacity(4 + claims.len() * 8);
         answer.extend_from_slice(number);
         let hashes = self.expect(claims.iter().map(|claim| claim.key));
         for (claim, hash) in claims.iter().zip(&hashes) {
             // No epoch can be given before it is known which were: every runtime tells.
             let epoch = if self.knows_epochs() { self.grant(from, claim, *hash, now).unwrap_or(0) } else { AGAIN };
+            let logged = if matches!(epoch, 0 | AGAIN | WHEN_SWEPT) { 0 } else { self.begin_replay(from, claim, *hash, epoch) };
             answer.extend_from_slice(&epoch.to_be_bytes());
+            answer.extend_from_slice(&logged.to_be_bytes());
         }
         self.expected = hashes;
         // The claimant waits for every answer; if its channel is full it has stopped reading, and will be declared failed itself.
         let _ = self.fabric.send(from.node, kind::CLAIMED, &answer);
         Ok(())
+    }
+
+    /// The route has just been given to this runtime: how many packets of the flow its old owner was sent lately.
+    fn begin_replay(&mut self, to: Peer, claim: &Claim, hash: u64, epoch: u32) -> u32 {
+        let Some(found) = self.routes.find(&FlowKey::from(claim.key), hash) else { return 0 };
+        self.logs.give_up(found.slot);
+        self.logs.begin(found.slot, claim.chain.get() as u16, claim.epoch.get(), to, epoch)
     }
 
     fn grant(&mut self, to: Peer, claim: &Claim, hash: u64, now: u64) -> Option<u32> {
@@ -162,6 +171,9 @@ impl Switch {
                 }
                 self.routes.give(found.slot, to, epoch);
                 self.targets.count(owner, -1);
+                if owner != to {
+                    self.logs.close(owner);
+                }
                 found.slot
             }
             None if is_renounced => return None,
@@ -217,10 +229,12 @@ impl Switch {
             match (asks, before) {
                 // What waits for the flow follows it.
                 (Some((claimant, asked)), _) if before.is_none_or(|(_, old)| asked == old) => {
+                    self.logs.give_up(id);
                     self.routes.give(id, claimant, asked);
                     self.targets.count(claimant, 1);
                 }
                 (asks, Some((before, old))) => {
+                    self.logs.give_up(id);
                     self.routes.give(id, before, old);
                     if let Some((claimant, asked)) = asks {
                         self.claims.wait(id, old, claimant, asked);
@@ -269,6 +283,7 @@ impl Switch {
         }
         let epoch = self.next_epoch;
         self.next_epoch = self.next_epoch.wrapping_add(1).max(1);
+        self.logs.give_up(found.slot);
         self.routes.give(found.slot, to, epoch);
         if let Some(route) = self.routes.get_mut(found.slot) {
             route.moved_from = Some((from, old));

@@ -67,6 +67,7 @@ fn switch(number: u16, incarnation: u32, succeeds: bool) -> Switch {
         tick_interval: 20 * MILLISECOND,
         patience: 3000 * MILLISECOND,
         fabric: FabricConfig::default(),
+        logs: Vec::new(),
         succeeds,
     })
 }

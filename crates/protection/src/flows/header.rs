@@ -38,6 +38,8 @@ pub mod flag {
     pub const EMPTY: u8 = 32;
     /// What has changed since the replica was sent something last is not known: it is sent everything. Local to the runtime.
     pub const WHOLE: u8 = 64;
+    /// Packets of it have been processed since its copy was sent, and its holder knows which. Local to the runtime.
+    pub const BEHIND: u8 = 128;
 }
 
 /// The first three cache lines of a flow actor; the chain's state follows. Plain old data: it travels in messages as it is.

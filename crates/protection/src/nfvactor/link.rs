@@ -28,9 +28,9 @@ pub(super) struct UnderWay {
 }
 
 /// To a runtime that holds replicas of ours.
-pub(super) struct Link {
-    pub(super) peer: Peer,
-    pub(super) numbers: Sent,
+pub(crate) struct Link {
+    pub(crate) peer: Peer,
+    pub(crate) numbers: Sent,
     /// Commits up to here belong to a re-synchronisation that is not saved yet.
     pub(super) resync_mark: Option<u32>,
     /// What was handed over up to this commit has left.

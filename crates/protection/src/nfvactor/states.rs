@@ -23,7 +23,7 @@ const WHOLE_HEAD_LEN: usize = 4 + 8;
 impl NfvActor {
     /// Sends the flow's state to its replica, choosing one if it has none: what has changed, if what it was `before` is known. False if there is
     /// none, or its channel is full.
-    fn send_state(&mut self, flows: &mut Flows, slot: Slot, before: Option<&[u8]>, out: &mut Outbox) -> bool {
+    pub(crate) fn send_state(&mut self, flows: &mut Flows, slot: Slot, before: Option<&[u8]>, out: &mut Outbox) -> bool {
         let header = *flows.header(slot);
         let mut peer = Peer { node: header.peer, incarnation: header.peer_incarnation };
         let has_holder = self.link(peer.node, peer.incarnation).is_some();
@@ -36,7 +36,7 @@ impl NfvActor {
                 header.flags |= flag::UNPROTECTED;
                 return false;
             };
-            self.next_peer = (self.next_peer + 1) % self.peers.len();
+            self.next_peer = if self.is_pinned { self.next_peer } else { (self.next_peer + 1) % self.peers.len() };
             self.parting.replace(slot, &header, peer);
             self.leaving.replace(slot, &header, peer);
             peer = next;
@@ -75,7 +75,7 @@ impl NfvActor {
         if sent {
             header.version = header.version.wrapping_add(1);
             header.commit = commit;
-            header.flags &= !(flag::UNPROTECTED | flag::WHOLE);
+            header.flags &= !(flag::UNPROTECTED | flag::WHOLE | flag::BEHIND);
         } else {
             header.commit = 0;
             header.flags |= flag::UNPROTECTED;
@@ -200,7 +200,7 @@ impl NfvActor {
             let slot = if self.ask_at < flows.reach() { self.ask_at } else { 0 };
             self.ask_at = slot + 1;
             let header = flows.header(slot);
-            let is_known = header.commit != 0 && header.flags & (flag::UNPROTECTED | flag::WHOLE) == 0;
+            let is_known = header.commit != 0 && header.flags & (flag::UNPROTECTED | flag::WHOLE | flag::BEHIND) == 0;
             if header.role != role::OWNER || !is_known {
                 continue;
             }

@@ -52,6 +52,10 @@ impl World {
             let text = format!("{} were found to differ from their flows", drops.get(DropReason::ReplicaDiffers));
             self.checkers.violate("copies", text);
         }
+        if drops.get(DropReason::InputMissing) > 0 {
+            let text = format!("{} packets that a flow's state was made of were nowhere", drops.get(DropReason::InputMissing));
+            self.checkers.violate("output commit", text);
+        }
         let report = Report {
             seed: self.scenario.seed,
             hash: self.hash,

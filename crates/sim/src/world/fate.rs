@@ -269,11 +269,14 @@ impl World {
     }
 
     pub(super) fn hub_fault(&mut self) {
-        let when = self.now_as(When::Time);
+        // What is in its log is lost: where that is needed, its death is a failure like others.
+        let has_log = self.scenario.preset.has_log();
+        let when = if has_log { self.now_as(When::Safe) } else { self.now_as(When::Time) };
+        let may_fail = !has_log || self.may_fail();
         let count = self.hosts.sites().len() as u64;
         let Some(fate) = self.fate() else { return };
         let manager = if count > 1 { fate.random.range(0, count) as Site } else { WITNESS };
-        if !self.hosts[manager].runs() {
+        if !self.hosts[manager].runs() || !may_fail {
             return self.at(self.now + 20 * MILLISECOND, Event::HubFault);
         }
         self.hosts.faults_left -= 1;
@@ -295,7 +298,7 @@ impl World {
     pub(super) fn fault_meanwhile(&mut self) {
         let is_left = self.fate.as_ref().is_some_and(|fate| fate.faults_left > 0);
         let is_whole = self.all_run() && !self.cuts.any(self.now);
-        if self.coordinator.is_away() && self.coordinator.was_safe() && is_whole && is_left {
+        if self.coordinator.is_away() && self.may_fail_meanwhile() && is_whole && is_left {
             self.faults.meanwhile += 1;
             self.strike();
         }

@@ -64,6 +64,7 @@ pub(super) struct Hosts {
     flows: usize,
     seed: u64,
     planted: [bool; 2],
+    logs: Vec<usize>,
     /// They have the cluster's keys.
     are_sealed: bool,
     /// Per switch, where packets from outside arrive: at the host that has said last that the addresses are there.
@@ -113,10 +114,15 @@ pub(super) fn fabric() -> FabricConfig {
 
 impl Hosts {
     /// So many, with so many switches, sealing their packets or not, with room for so many flows at each switch.
-    pub(super) fn new(scenario: &Scenario, (count, switches, are_sealed): (u16, u16, bool), flows: usize) -> Hosts {
+    pub(super) fn new(
+        scenario: &Scenario,
+        (count, switches, are_sealed): (u16, u16, bool),
+        flows: usize,
+        logs: Vec<usize>,
+    ) -> Hosts {
         let planted = [scenario.planted.no_epoch_check, scenario.planted.reclassify];
         let (seed, ports, are_sealed) = (scenario.seed, vec![0; switches.into()], are_sealed && count > 1);
-        Hosts { all: Vec::with_capacity(count.into()), flows, seed, planted, are_sealed, ports, faults_left: 0 }
+        Hosts { all: Vec::with_capacity(count.into()), flows, seed, planted, logs, are_sealed, ports, faults_left: 0 }
     }
 
     /// Adds the next one.
@@ -189,6 +195,7 @@ impl Hosts {
             tick_interval: 50 * MILLISECOND,
             patience: 3 * SECOND,
             fabric: fabric(),
+            logs: self.logs.clone(),
             succeeds,
         });
         [switch.planted.no_epoch_check, switch.planted.reclassify] = self.planted;
@@ -487,14 +494,14 @@ impl World {
                 self.checkers.violate("one owner", format!("host {at} let packets out while another served switch {switch}"));
             }
             let packet = released.into_inner();
-            let chain = packet.meta.chain;
+            let (chain, stamp) = (packet.meta.chain, packet.meta.stamp);
             if packet.meta.chain / self.of_each() != switch {
                 let text = format!("a packet of chain {} left at switch {switch}", packet.meta.chain);
                 self.checkers.violate("one switch", text);
             }
             let frame = packet.bytes().to_vec();
             self.hosts[at].pool.put(packet);
-            self.check_released(&frame, chain);
+            self.check_released(&frame, chain, stamp);
             let to_client = frames::read(&frame).is_some_and(|seen| seen.destination.0[0] == 10);
             let outside = outside(switch);
             if to_client {

@@ -31,12 +31,12 @@ impl World {
     }
 
     /// A packet of this chain leaves.
-    pub(super) fn check_released(&mut self, frame: &[u8], chain: u16) {
+    pub(super) fn check_released(&mut self, frame: &[u8], chain: u16, stamp: u64) {
         self.keep_released(frame);
         self.checkers.note_released(frame, chain, &self.clients);
         let is_settled = self.coordinator.is_protected() && self.all_run();
         let processes = self.processes.values().map(|process| &process.runtime);
-        self.checkers.check_released(frame, &self.clients, processes, is_settled, self.loss.as_ref());
+        self.checkers.check_released(frame, (chain, stamp), &self.clients, processes, is_settled, self.loss.as_ref());
         if let Some(loss) = &mut self.loss {
             loss.released(frame, &self.clients, self.now);
         }

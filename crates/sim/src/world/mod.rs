@@ -198,7 +198,7 @@ impl World {
             fabric,
         };
         let flows = plan.connections.len().max(64) * 2;
-        let mut hosts = Hosts::new(&scenario, (plan.hosts, plan.switches, plan.sealed), flows);
+        let mut hosts = Hosts::new(&scenario, (plan.hosts, plan.switches, plan.sealed), flows, scenario.logs(chains));
         for at in 0..plan.hosts {
             hosts.add(plan.hosts, clocks::of_host_at_beginning(&plan, at.into()));
         }

@@ -58,12 +58,23 @@ impl World {
 
     /// As the system says, or said last before its coordinator died: another failure would be survived.
     fn may_fail_now(&self) -> bool {
-        self.may_fail() || self.coordinator.is_away() && self.coordinator.was_safe() && self.all_run()
+        self.may_fail() || self.coordinator.is_away() && self.may_fail_meanwhile() && self.all_run()
+    }
+
+    /// While the coordinator is away: nothing was wrong when it died, and nobody has lost a log since.
+    pub(super) fn may_fail_meanwhile(&self) -> bool {
+        self.coordinator.was_safe() && self.has_logs()
+    }
+
+    /// Every switch is there, if what it has logged is needed; of one that is not the coordinator may not have heard yet.
+    fn has_logs(&self) -> bool {
+        let are_all_whole = || self.hosts.served().filter(|switch| switch.is_whole()).count() == usize::from(self.plan.switches);
+        !self.scenario.preset.has_log() || self.hosts.all_run() && are_all_whole()
     }
 
     /// Nothing is wrong, as the system says and as one sees.
     pub(super) fn may_fail(&self) -> bool {
-        self.is_safe() && self.all_run() && !self.cuts.any(self.now)
+        self.is_safe() && self.all_run() && !self.cuts.any(self.now) && self.has_logs()
     }
 
     /// Nothing is wrong, and the system says that a host may die.

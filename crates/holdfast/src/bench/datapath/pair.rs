@@ -7,7 +7,7 @@ use holdfast_node::address::{COORDINATOR, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState};
 use holdfast_node::runtime::Runtime;
-use holdfast_protection::{NfvActor, Peer, ReleaseAt};
+use holdfast_protection::{Peer, Protection};
 use holdfast_wire::{MemoryPool, Packet, PacketPool};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,17 +79,22 @@ impl<const L: usize> PlaysOnce<L> for Pair<L> {
 }
 
 impl<const L: usize> Pair<L> {
-    pub(in crate::bench) fn new(flows: usize, chain: Chain, replica_chain: Chain, release_at: ReleaseAt) -> Pair<L> {
+    pub(in crate::bench) fn new(
+        flows: usize,
+        chain: Chain,
+        replica_chain: Chain,
+        protection: fn() -> Box<dyn Protection>,
+    ) -> Pair<L> {
         let (to_replica, inbox) = sync_channel::<Vec<Packet>>(256);
         let (outbox, from_replica) = sync_channel::<Vec<Packet>>(256);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let mut pool = MemoryPool::new(BUFFERS);
-        let mut primary = runtime(ME, flows, chain, Box::new(NfvActor::new(release_at)));
+        let mut primary = runtime(ME, flows, chain, protection());
         introduce(&mut primary, &mut pool);
         let thread = std::thread::spawn(move || {
             let mut pool = MemoryPool::new(BUFFERS);
-            let mut replica = runtime(OTHER, flows, replica_chain, Box::new(NfvActor::new(release_at)));
+            let mut replica = runtime(OTHER, flows, replica_chain, protection());
             introduce(&mut replica, &mut pool);
             serve_replica(&mut replica, &mut pool, &inbox, &outbox, &stopped);
         });

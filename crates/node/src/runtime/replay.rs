@@ -1,0 +1,297 @@
+//! Flows that are made what they were: packets that their dead owner processed are processed again here.
+//!
+//! Theory of operation (REINFORCE, section IV-C). With a flow's route comes how many of its packets the switch has in its log, and the protection says which of them the dead owner
+//! had processed since the copy that is here, in which order. They are asked for, some at a time, and go through the chain in that order; nothing of them leaves,
+//! because it has. Of the others those behind the last of these are as good as new, and those before it were lost on their way to the dead one, or are in the copy. Until all is over the flow's
+//! packets wait at the switch; what comes all the same waits in the parking lot.
+//!
+//! In: packets marked as sent before. Out: requests for more, and the word that no more are needed.
+
+use super::lane::Lane;
+use super::parking::Parked;
+use super::{Shared, recovery::Recoveries};
+use crate::channel::Fabric;
+use crate::message::{Replay as Ask, kind};
+use holdfast_nf::Position;
+use holdfast_protection::flows::{Found, flag, role};
+use holdfast_protection::{Peer, Slot};
+use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
+use std::collections::{BTreeMap, VecDeque};
+use zerocopy::IntoBytes;
+
+const _: () = assert!(Ask::MOST <= u64::BITS);
+
+/// Before packets that have not come are asked for again, worker's time, ns.
+const PATIENCE: u64 = 10_000_000;
+/// Packets asked for of all flows together that have not come.
+const UNDER_WAY: u32 = 512;
+
+/// One flow.
+struct Replay {
+    slot: Slot,
+    generation: u32,
+    dead: Peer,
+    /// Packets that there are, and of those that have come.
+    total: u32,
+    done: u32,
+    /// Asked for: how many from `done` on, and when.
+    asked: Option<(u32, u64)>,
+    /// A bit for each of these that has come.
+    came: u64,
+    inputs: VecDeque<u64>,
+    /// Nothing up to here is new.
+    bar: u64,
+    packets: BTreeMap<u64, Packet>,
+}
+
+/// See the module. Those of one chain.
+#[derive(Default)]
+pub(crate) struct Replays {
+    /// By the epoch here.
+    flows: BTreeMap<u32, Replay>,
+    under_way: u32,
+    /// Something has come, or begun, since it was last looked at.
+    has_news: bool,
+    /// What the switch is still to hear.
+    over: Vec<u32>,
+    /// Recoveries that need not wait any longer for one flow each.
+    settled: Vec<Peer>,
+}
+
+impl Replays {
+    /// Nothing is under way.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.flows.is_empty() && self.over.is_empty()
+    }
+
+    /// When something is to be asked for again, by the worker's clock.
+    pub(crate) fn poll_timeout(&self) -> u64 {
+        let asked = self.flows.values().filter_map(|replay| replay.asked);
+        asked.map(|(_, at)| at + PATIENCE).min().unwrap_or(if self.over.is_empty() { u64::MAX } else { 0 })
+    }
+
+    /// A packet that was sent before has come.
+    pub(crate) fn take(&mut self, packet: Packet) -> Result<(), Packet> {
+        let Some(replay) = self.flows.get_mut(&packet.meta.commit) else { return Err(packet) };
+        let number = packet.meta.epoch.wrapping_sub(replay.done as u16);
+        let is_asked_for = replay.asked.is_some_and(|(count, _)| u32::from(number) < count);
+        if !is_asked_for || replay.came >> number & 1 != 0 {
+            // It came before.
+            return Err(packet);
+        }
+        replay.came |= 1 << number;
+        self.has_news = true;
+        match replay.packets.insert(packet.meta.stamp, packet) {
+            None => Ok(()),
+            Some(other) => Err(other),
+        }
+    }
+}
+
+impl Lane {
+    /// The flow's route has come. With `total` packets at the switch, or inputs, it is not yet what it was.
+    pub(crate) fn begin_replay(&mut self, slot: Slot, dead: Peer, total: u32, inputs: Vec<u64>) -> bool {
+        if total == 0 && inputs.is_empty() {
+            return false;
+        }
+        let header = self.flows.header_mut(slot);
+        // Nothing passes, and nobody moves it.
+        header.parked += 1;
+        header.flags |= flag::MOVING;
+        let bar = inputs.iter().copied().fold(header.last_stamp, u64::max);
+        let (epoch, generation) = (header.epoch, header.generation);
+        let replay = Replay {
+            slot,
+            generation,
+            dead,
+            total,
+            done: 0,
+            asked: None,
+            came: 0,
+            inputs: inputs.into(),
+            bar,
+            packets: BTreeMap::new(),
+        };
+        self.replays.flows.insert(epoch, replay);
+        self.replays.has_news = true;
+        true
+    }
+
+    /// Is this flow being made what it was?
+    pub(crate) fn is_replaying(&self, slot: Slot) -> bool {
+        let epoch = self.flows.header(slot).epoch;
+        self.replays.flows.get(&epoch).is_some_and(|replay| replay.slot == slot)
+    }
+
+    /// Processes what has come, and asks for more. True if a recovery need not wait for something any longer.
+    pub(crate) fn go_on_replaying(&mut self, shared: &mut Shared, fabric: &mut Fabric, pool: &mut dyn PacketPool, clock: u64) {
+        if self.replays.is_empty() {
+            return;
+        }
+        let is_due = self.replays.poll_timeout() <= clock;
+        if !core::mem::take(&mut self.replays.has_news) && !is_due {
+            return;
+        }
+        let switch = shared.sides[self.side].switch;
+        let epochs: Vec<u32> = self.replays.flows.keys().copied().collect();
+        for epoch in epochs {
+            let Some(mut replay) = self.replays.flows.remove(&epoch) else { continue };
+            let header = self.flows.header(replay.slot);
+            if header.generation != replay.generation || header.role != role::OWNER || header.epoch != epoch {
+                // It is somebody else's by now, or no more.
+                self.finish(epoch, replay, shared, pool);
+                continue;
+            }
+            if let Some((count, at)) = replay.asked {
+                if replay.came.count_ones() >= count {
+                    self.replays.under_way -= count;
+                    replay.done += count;
+                    (replay.asked, replay.came) = (None, 0);
+                    self.replay_packets(&mut replay, shared, pool);
+                } else if at + PATIENCE <= clock && ask(fabric, switch, epoch, replay.done, count) {
+                    replay.asked = Some((count, clock));
+                }
+            }
+            if replay.asked.is_none() && replay.done == replay.total {
+                self.replay_rest(&mut replay, shared, pool);
+                self.finish(epoch, replay, shared, pool);
+                continue;
+            }
+            let count = (replay.total - replay.done).min(Ask::MOST);
+            let has_room = self.replays.under_way == 0 || self.replays.under_way + count <= UNDER_WAY;
+            if replay.asked.is_none() && has_room && ask(fabric, switch, epoch, replay.done, count) {
+                self.replays.under_way += count;
+                replay.asked = Some((count, clock));
+            }
+            self.replays.flows.insert(epoch, replay);
+        }
+        self.replays.over.retain(|epoch| !ask(fabric, switch, *epoch, 0, 0));
+    }
+
+    /// Some of the log have come: the inputs of which all before have.
+    fn replay_packets(&mut self, replay: &mut Replay, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        while let Some(stamp) = replay.inputs.front()
+            && let Some(packet) = replay.packets.remove(stamp)
+        {
+            replay.inputs.pop_front();
+            self.replay(replay.slot, packet, true, shared, pool);
+        }
+        let (first, bar) = (replay.inputs.front().copied(), replay.bar);
+        let is_waited_for = |stamp: u64| first.is_some() && replay.inputs.contains(&stamp);
+        let useless: Vec<u64> =
+            replay.packets.range(..=bar).map(|(stamp, _)| *stamp).filter(|stamp| !is_waited_for(*stamp)).collect();
+        for stamp in useless {
+            if let Some(packet) = replay.packets.remove(&stamp) {
+                shared.drop(packet, DropReason::ReleasedBefore, pool);
+            }
+        }
+        if replay.inputs.is_empty() {
+            self.replay_new(replay, shared, pool);
+        }
+    }
+
+    /// What the dead one had not processed, or nobody knows that it had.
+    fn replay_new(&mut self, replay: &mut Replay, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        while let Some((_, packet)) = replay.packets.pop_first() {
+            self.replay(replay.slot, packet, false, shared, pool);
+        }
+    }
+
+    /// All of the log has come.
+    fn replay_rest(&mut self, replay: &mut Replay, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        while let Some(stamp) = replay.inputs.pop_front() {
+            match replay.packets.remove(&stamp) {
+                Some(packet) => self.replay(replay.slot, packet, true, shared, pool),
+                None => shared.drops.count(DropReason::InputMissing),
+            }
+        }
+        self.replay_packets(replay, shared, pool);
+    }
+
+    /// A packet goes through the chain again. `is_known`: what comes out has left before.
+    fn replay(&mut self, slot: Slot, mut packet: Packet, is_known: bool, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        let header = self.flows.header(slot);
+        let is_parsed = packet.parse().is_ok();
+        let own = FlowKey::of(&packet).filter(|_| is_parsed && !packet.layers.fragment);
+        // A later fragment says which way it goes by its addresses only.
+        let is_reply = own.map_or_else(|| is_from(&packet, &header.reply), |key| key == header.reply && key != header.key);
+        let key = if is_reply { header.reply } else { header.key };
+        // It proves nothing about the switch of today.
+        packet.meta.commit = 0;
+        if is_known {
+            let stamp = packet.meta.stamp;
+            self.run_again(&mut packet, Found { slot, is_reply }, &key, shared);
+            self.protection.changed(&mut self.flows, slot, stamp, true);
+            shared.drop(packet, DropReason::ReleasedBefore, pool);
+        } else {
+            // As good as new: it goes first of all that waits.
+            let generation = header.generation;
+            let since = shared.sides[self.side].now;
+            let parked = Parked { slot, generation, key, position: Position::START, since, packet };
+            let header = self.flows.header_mut(slot);
+            match self.parking.push(parked, header.parked) {
+                Ok(()) => header.parked += 1,
+                Err(packet) => shared.drop(packet, DropReason::ParkedOverflow, pool),
+            }
+        }
+    }
+
+    fn finish(&mut self, epoch: u32, mut replay: Replay, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        while let Some((_, packet)) = replay.packets.pop_first() {
+            shared.drop(packet, DropReason::StaleEpoch, pool);
+        }
+        if let Some((count, _)) = replay.asked {
+            self.replays.under_way -= count;
+        }
+        let header = self.flows.header_mut(replay.slot);
+        if header.generation == replay.generation && header.role == role::OWNER && header.epoch == epoch {
+            header.flags &= !flag::MOVING;
+            header.parked = header.parked.saturating_sub(1);
+            self.wheel.remove(&mut self.flows, replay.slot);
+            self.wheel.file(&mut self.flows, replay.slot);
+            self.protection.replayed(&mut self.flows, replay.slot);
+        }
+        self.retry = true;
+        self.replays.over.push(epoch);
+        self.replays.settled.push(replay.dead);
+    }
+
+    /// The switch that had the log is no more: what has come is all that there is.
+    pub(crate) fn end_replays(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        for (epoch, mut replay) in core::mem::take(&mut self.replays.flows) {
+            if self.flows.header(replay.slot).generation == replay.generation {
+                self.replay_rest(&mut replay, shared, pool);
+            }
+            self.finish(epoch, replay, shared, pool);
+        }
+        self.replays.over.clear();
+        self.replays.under_way = 0;
+    }
+
+    /// Tells the recoveries what they need not wait for any longer.
+    pub(crate) fn settle_replays(&mut self, recoveries: &mut Recoveries) {
+        for dead in self.replays.settled.drain(..) {
+            recoveries.unhold(dead);
+        }
+    }
+
+    /// Gives everything back, as at the end of the process.
+    pub(crate) fn abandon_replays(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        for replay in core::mem::take(&mut self.replays.flows).into_values() {
+            for packet in replay.packets.into_values() {
+                shared.drop(packet, DropReason::ShuttingDown, pool);
+            }
+        }
+    }
+}
+
+fn is_from(packet: &Packet, key: &FlowKey) -> bool {
+    let of = FlowKey { source_port: 0, destination_port: 0, ..*key };
+    FlowKey::of(packet).is_some_and(|own| (own.source, own.destination) == (of.source, of.destination))
+}
+
+/// False if the channel has no room now.
+fn ask(fabric: &mut Fabric, switch: u16, epoch: u32, first: u32, count: u32) -> bool {
+    let ask = Ask { epoch: epoch.into(), first: first.into(), count: count.into() };
+    fabric.send(switch, kind::REPLAY, ask.as_bytes()).is_ok()
+}

@@ -1,0 +1,356 @@
+//! The switch's log: what it has sent for chains whose packets can be processed again.
+//!
+//! Theory of operation (REINFORCE, section III-B: the predecessor). For each runtime and chain there is one log of fixed size, a ring of bytes. A runtime says up to which stamp nobody
+//! needs it any more; what finds no room before that does not go out, because what it would lead to could be lost. When a runtime has failed, and a flow of it has got
+//! another owner, that one is told how many of the flow's packets there are, and asks for them, a few at a time. What comes meanwhile waits
+//! here, and follows them.
+//!
+//! In: packets as they go out, stamps up to which they may be forgotten, requests. Out: copies of packets. Never: a reference into a runtime's buffers.
+
+use super::routes::RouteId;
+use holdfast_protection::Peer;
+use holdfast_wire::{Meta, Packet};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+/// Logs of dead runtimes that are kept, if nobody says before that they are of no use.
+const DEAD: usize = 64;
+/// Bytes in front of a packet's: stamp (8), epoch (4), length (2), ingress (1), which switch (1).
+const HEAD: usize = 16;
+
+/// A ring of packets.
+#[derive(Debug)]
+pub(super) struct Log {
+    life: u32,
+    bytes: Box<[u8]>,
+    /// Counted on and on: where the oldest packet begins, and where the next one will.
+    first: u64,
+    next: u64,
+    /// Once its runtime is dead: by epoch, where packets lie.
+    by_epoch: Option<HashMap<u32, Vec<u64>>>,
+}
+
+/// One of them as it was sent.
+struct Entry {
+    meta: Meta,
+    len: usize,
+}
+
+impl Log {
+    fn new(life: u32, size: usize) -> Log {
+        Log { life, bytes: vec![0; size].into_boxed_slice(), first: 0, next: 0, by_epoch: None }
+    }
+
+    /// A place, and how many bytes there are to the end of the ring.
+    fn place(&self, at: u64) -> (usize, usize) {
+        let place = (at % self.bytes.len() as u64) as usize;
+        (place, self.bytes.len() - place)
+    }
+
+    fn write(&mut self, at: u64, bytes: &[u8]) {
+        let (place, to_end) = self.place(at);
+        let (head, tail) = bytes.split_at(bytes.len().min(to_end));
+        self.bytes[place..place + head.len()].copy_from_slice(head);
+        self.bytes[..tail.len()].copy_from_slice(tail);
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) {
+        let (place, to_end) = self.place(at);
+        let split = into.len().min(to_end);
+        let (head, tail) = into.split_at_mut(split);
+        head.copy_from_slice(&self.bytes[place..place + split]);
+        tail.copy_from_slice(&self.bytes[..tail.len()]);
+    }
+
+    /// False if there is no room.
+    fn append(&mut self, packet: &Packet, epoch: u32) -> bool {
+        let len = HEAD + packet.len();
+        if self.next - self.first + len as u64 > self.bytes.len() as u64 {
+            return false;
+        }
+        let mut head = [0; HEAD];
+        head[..8].copy_from_slice(&packet.meta.stamp.to_be_bytes());
+        head[8..12].copy_from_slice(&epoch.to_be_bytes());
+        head[12..14].copy_from_slice(&(packet.len() as u16).to_be_bytes());
+        head[14..].copy_from_slice(&[packet.meta.ingress, packet.meta.switch]);
+        self.write(self.next, &head);
+        self.write(self.next + HEAD as u64, packet.bytes());
+        self.next += len as u64;
+        true
+    }
+
+    fn entry(&self, at: u64) -> Entry {
+        let mut head = [0; HEAD];
+        self.read(at, &mut head);
+        let [s0, s1, s2, s3, s4, s5, s6, s7, e0, e1, e2, e3, l0, l1, ingress, switch] = head;
+        let meta = Meta {
+            stamp: u64::from_be_bytes([s0, s1, s2, s3, s4, s5, s6, s7]),
+            commit: u32::from_be_bytes([e0, e1, e2, e3]),
+            ingress,
+            switch,
+            ..Meta::default()
+        };
+        Entry { meta, len: u16::from_be_bytes([l0, l1]).into() }
+    }
+
+    /// Nobody needs what is at the beginning and has no later stamp.
+    fn clear(&mut self, stamp: u64) {
+        while self.first < self.next {
+            let entry = self.entry(self.first);
+            if entry.meta.stamp > stamp {
+                return;
+            }
+            self.first += (HEAD + entry.len) as u64;
+        }
+    }
+
+    fn index(&mut self) -> &HashMap<u32, Vec<u64>> {
+        if self.by_epoch.is_none() {
+            let mut by_epoch: HashMap<u32, Vec<u64>> = HashMap::new();
+            let mut at = self.first;
+            while at < self.next {
+                let entry = self.entry(at);
+                by_epoch.entry(entry.meta.commit).or_default().push(at);
+                at += (HEAD + entry.len) as u64;
+            }
+            self.by_epoch = Some(by_epoch);
+        }
+        self.by_epoch.get_or_insert_default()
+    }
+
+    /// Copies the packet that lies there.
+    fn copy(&self, at: u64, packet: &mut Packet) -> bool {
+        let Entry { meta, len } = self.entry(at);
+        packet.clear();
+        let is_copied = packet.extend_back(len).is_some_and(|bytes| {
+            self.read(at + HEAD as u64, bytes);
+            true
+        });
+        packet.meta = meta;
+        is_copied
+    }
+}
+
+/// A flow whose new owner has not seen all that the log has of it.
+#[derive(Debug)]
+struct Replay {
+    route: RouteId,
+    owner: Peer,
+    dead: Peer,
+    chain: u16,
+    places: Vec<u64>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Logs {
+    /// Bytes of a log, by chain; 0 where there is none.
+    sizes: Vec<usize>,
+    /// By node and chain.
+    live: Vec<Vec<Option<Log>>>,
+    dead: VecDeque<(Peer, u16, Log)>,
+    /// By the epoch of the new owner.
+    replays: BTreeMap<u32, Replay>,
+    routes: BTreeMap<RouteId, u32>,
+}
+
+impl Logs {
+    pub(super) fn new(sizes: Vec<usize>) -> Logs {
+        Logs { sizes, ..Logs::default() }
+    }
+
+    /// The packet is about to be sent to that runtime under this epoch. False if it cannot be kept.
+    #[inline]
+    pub(super) fn note(&mut self, to: Peer, chain: u16, epoch: u32, packet: &Packet) -> bool {
+        let size = self.sizes.get(usize::from(chain)).copied().unwrap_or(0);
+        size == 0 || self.append(to, chain, size, epoch, packet)
+    }
+
+    fn append(&mut self, to: Peer, chain: u16, size: usize, epoch: u32, packet: &Packet) -> bool {
+        let (node, at) = (usize::from(to.node), usize::from(chain));
+        if self.live.len() <= node {
+            self.live.resize_with(node + 1, Vec::new);
+        }
+        let chains = &mut self.live[node];
+        if chains.len() <= at {
+            chains.resize_with(at + 1, || None);
+        }
+        if let Some(old) = chains[at].take_if(|log| log.life != to.incarnation) {
+            self.bury(Peer { node: to.node, incarnation: old.life }, chain, old);
+        }
+        self.live[node][at].get_or_insert_with(|| Log::new(to.incarnation, size)).append(packet, epoch)
+    }
+
+    /// This runtime has failed: nothing more is sent to it.
+    pub(super) fn close(&mut self, dead: Peer) {
+        let chains = self.live.get_mut(usize::from(dead.node)).map(|chains| (0u16..).zip(chains.iter_mut()));
+        let mut closed = Vec::new();
+        for (chain, log) in chains.into_iter().flatten() {
+            closed.extend(log.take_if(|log| log.life == dead.incarnation).map(|log| (chain, log)));
+        }
+        closed.into_iter().for_each(|(chain, log)| self.bury(dead, chain, log));
+    }
+
+    fn bury(&mut self, dead: Peer, chain: u16, log: Log) {
+        if self.dead.len() == DEAD {
+            self.dead.pop_front();
+        }
+        self.dead.push_back((dead, chain, log));
+    }
+
+    /// Nobody needs what was sent to this runtime for this chain with a stamp up to this one.
+    pub(super) fn clear(&mut self, from: Peer, chain: u16, stamp: u64) {
+        let chains = self.live.get_mut(usize::from(from.node));
+        let log = chains.and_then(|chains| chains.get_mut(usize::from(chain))).and_then(Option::as_mut);
+        if let Some(log) = log.filter(|log| log.life == from.incarnation) {
+            log.clear(stamp);
+        }
+    }
+
+    /// Whoever had the flow under the old epoch is dead. How many of its packets there are; with one or more, what comes for the flow waits.
+    pub(super) fn begin(&mut self, route: RouteId, chain: u16, old_epoch: u32, owner: Peer, epoch: u32) -> u32 {
+        if self.sizes.get(usize::from(chain)).is_none_or(|size| *size == 0) {
+            return 0;
+        }
+        let mut of_chain = self.dead.iter_mut().filter(|(_, of, _)| *of == chain);
+        let found = of_chain.find_map(|(dead, _, log)| log.index().get(&old_epoch).map(|places| (*dead, places.clone())));
+        let Some((dead, places)) = found else { return 0 };
+        let count = places.len() as u32;
+        self.routes.insert(route, epoch);
+        self.replays.insert(epoch, Replay { route, owner, dead, chain, places });
+        count
+    }
+
+    /// Packets for this route wait.
+    #[inline]
+    pub(super) fn holds(&self, route: RouteId) -> bool {
+        !self.routes.is_empty() && self.routes.contains_key(&route)
+    }
+
+    /// The route leads to somebody else from now on, or is no more: nobody asks.
+    pub(super) fn give_up(&mut self, route: RouteId) {
+        if let Some(epoch) = self.routes.remove(&route) {
+            self.replays.remove(&epoch);
+        }
+    }
+
+    /// The owner of this epoch has all that it needs. True if something may go on.
+    pub(super) fn end(&mut self, from: Peer, epoch: u32) -> bool {
+        if self.replays.get(&epoch).is_none_or(|replay| replay.owner != from) {
+            return false;
+        }
+        self.replays.remove(&epoch).is_some_and(|replay| self.routes.remove(&replay.route).is_some())
+    }
+
+    /// Copies one of the flow's packets. False if there is none, or it does not fit.
+    pub(super) fn copy(&self, from: Peer, epoch: u32, number: u32, packet: &mut Packet) -> bool {
+        let Some(replay) = self.replays.get(&epoch).filter(|replay| replay.owner == from) else { return false };
+        let log = self.dead.iter().find(|(dead, chain, _)| (*dead, *chain) == (replay.dead, replay.chain));
+        let place = replay.places.get(number as usize);
+        log.zip(place).is_some_and(|((_, _, log), place)| {
+            let is_copied = log.copy(*place, packet);
+            packet.meta.chain = replay.chain;
+            is_copied
+        })
+    }
+
+    /// Everybody has claimed what was this one's, and has it.
+    pub(super) fn forget(&mut self, over: Peer) {
+        self.close(over);
+        self.dead.retain(|(dead, ..)| *dead != over);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_wire::{MemoryPool, PacketPool};
+
+    const OLD: Peer = Peer { node: 16, incarnation: 3 };
+    const NEW: Peer = Peer { node: 17, incarnation: 4 };
+
+    fn packet(pool: &mut MemoryPool, stamp: u64, len: usize) -> Packet {
+        let mut packet = pool.take().expect("there are buffers");
+        assert!(packet.copy_from(&vec![stamp as u8; len]));
+        packet.meta.stamp = stamp;
+        packet
+    }
+
+    /// Round and round the ring, over its end at every place: what has not been cleared is there as it was sent, and what has makes room for exactly as much.
+    #[test]
+    fn a_ring_keeps_what_is_not_cleared() {
+        let mut pool = MemoryPool::new(4);
+        let mut logs = Logs::new(vec![0, 1000]);
+        let len = |stamp: u64| 60 + (stamp * 37 % 200) as usize;
+        let (mut kept, mut oldest) = (0, 1);
+        for stamp in 1..5000u64 {
+            let packet = packet(&mut pool, stamp, len(stamp));
+            while kept + HEAD + len(stamp) > 1000 {
+                assert!(!logs.note(OLD, 1, stamp as u32 % 7, &packet), "there is no room before {oldest} is forgotten");
+                logs.clear(OLD, 1, oldest);
+                kept -= HEAD + len(oldest);
+                oldest += 1;
+            }
+            assert!(logs.note(OLD, 1, stamp as u32 % 7, &packet));
+            kept += HEAD + len(stamp);
+            assert!(logs.note(OLD, 0, 1, &packet), "the other chain has no log, and needs none");
+            pool.put(packet);
+        }
+        logs.close(OLD);
+        let mut found = Vec::new();
+        for old_epoch in 0..7 {
+            let count = logs.begin(old_epoch, 1, old_epoch, NEW, 100 + old_epoch);
+            for number in 0..count {
+                let mut copy = pool.take().expect("there are buffers");
+                assert!(logs.copy(NEW, 100 + old_epoch, number, &mut copy));
+                let stamp = copy.meta.stamp;
+                assert_eq!((copy.meta.chain, copy.meta.commit), (1, old_epoch));
+                assert_eq!(copy.bytes(), vec![stamp as u8; len(stamp)]);
+                found.push(stamp);
+                pool.put(copy);
+            }
+            assert_eq!(logs.holds(old_epoch), count > 0);
+        }
+        found.sort_unstable();
+        assert_eq!(found, (oldest..5000).collect::<Vec<_>>());
+    }
+
+    /// Only who has got the route is given its packets, and only as long as the route is its; it says itself when it has all.
+    #[test]
+    fn packets_are_the_new_owners() {
+        let mut pool = MemoryPool::new(4);
+        let mut logs = Logs::new(vec![1000]);
+        let sent = packet(&mut pool, 1, 60);
+        assert!(logs.note(OLD, 0, 5, &sent));
+        assert_eq!(logs.begin(0, 0, 5, NEW, 9), 0, "who has it is not known to be dead");
+        logs.close(OLD);
+        assert_eq!(logs.begin(0, 0, 6, NEW, 9), 0, "of another flow");
+        assert_eq!(logs.begin(0, 0, 5, NEW, 9), 1);
+        let mut copy = pool.take().expect("there are buffers");
+        assert!(!logs.copy(OLD, 9, 0, &mut copy) && !logs.copy(NEW, 8, 0, &mut copy) && !logs.copy(NEW, 9, 1, &mut copy));
+        assert!(logs.copy(NEW, 9, 0, &mut copy));
+        assert!(!logs.end(OLD, 9) && logs.holds(0) && logs.end(NEW, 9) && !logs.holds(0));
+        assert_eq!(logs.begin(0, 0, 5, NEW, 10), 1);
+        logs.give_up(0);
+        assert!(!logs.holds(0) && !logs.copy(NEW, 10, 0, &mut copy));
+        // A later life of the node has a log of its own; the earlier one's is kept until nobody needs it.
+        let later = Peer { incarnation: 4, ..OLD };
+        assert!(logs.note(later, 0, 5, &sent));
+        logs.forget(OLD);
+        logs.close(later);
+        assert_eq!(logs.begin(0, 0, 5, NEW, 11), 1);
+        logs.forget(later);
+        assert_eq!(logs.begin(0, 0, 5, NEW, 12), 0);
+    }
+
+    /// A life that begins before anybody has said that the one before has failed: what that one was sent is not lost.
+    #[test]
+    fn a_next_life_writes_over_nothing() {
+        let mut pool = MemoryPool::new(4);
+        let mut logs = Logs::new(vec![1000]);
+        let sent = packet(&mut pool, 1, 60);
+        assert!(logs.note(OLD, 0, 5, &sent));
+        assert!(logs.note(Peer { incarnation: 9, ..OLD }, 0, 6, &sent));
+        assert_eq!(logs.begin(0, 0, 5, NEW, 9), 1);
+        assert_eq!(logs.begin(1, 0, 6, NEW, 10), 0);
+    }
+}

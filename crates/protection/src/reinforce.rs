@@ -1,0 +1,394 @@
+//! `reinforce`: a packet leaves when it is known elsewhere that it was processed; the state that this made follows later.
+//!
+//! Theory of operation (REINFORCE, sections III and IV; DESIGN, section 5).
+//! - The switch keeps a log of what it sends. Whoever has a flow as it was, and knows which packets of it have been processed since, in which order, makes the same state
+//!   of them again: functions see nothing but the packet, their flow, and the stamped time.
+//! - So at the end of a batch its *inputs* go to the runtime that is to take over: of every packet the flow's epoch and the stamp (the paper's TxTs table, which has the latest
+//!   stamp alone; where packets are lost or overtake each other between switch and runtime that would be too little). The batch's packets wait in a latch until that is saved.
+//! - Of a packet that could come out differently ([`Context`](../../holdfast_nf/struct.Context.html) knows) the state goes with the commit, in the same order: the copy then is as after that batch. So it
+//!   is for the first packets of a flow, for those that are not in the log, and where the log would die with this runtime.
+//! - Copies are [NFVactor's replicas](crate::nfvactor). Those that are behind their flows are sent anew in *rounds* ([`round`]); when all of a round are saved, the switch may forget what it
+//!   sent before the round began, and the standby the inputs that led there.
+//! - The owner fails: flows are claimed as replicas are, and with each route comes how much of it the switch has in its log. The runtime has that sent ([`Protection::take_inputs`]) and
+//!   processes it again in the order of the inputs. Of these nothing leaves, because it has; behind the last input a packet is as good as new.
+
+mod journal;
+mod round;
+#[cfg(test)]
+mod tests;
+
+use crate::flows::{flag, role};
+use crate::numbers::{key_of, only_u32, split_u32};
+use crate::{Admission, Detour, Flows, NfvActor, Outbox, Peer, Protection, ReleaseAt, Safety, Slot, kind, nfvactor};
+use holdfast_wire::{DropReason, Packet};
+use journal::Journals;
+use round::Rounds;
+
+/// Between two rounds of checkpoints, ns, unless the operator says otherwise.
+pub const CHECKPOINT_EVERY: u64 = 10_000_000;
+/// Bytes of the switch's log for one chain of one runtime, unless the operator says otherwise.
+pub const LOG_BYTES: usize = 64 << 20;
+
+/// Inputs in one record: what fits into a frame.
+const INPUTS_PER_RECORD: usize = 128;
+
+/// What an operator may choose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Between two rounds of checkpoints, ns. There are more of them when packets come so fast that the log would be full before.
+    pub checkpoint_every: u64,
+    /// Bytes of the switch's log.
+    pub log_bytes: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { checkpoint_every: CHECKPOINT_EVERY, log_bytes: LOG_BYTES }
+    }
+}
+
+/// Faults that a checker must find. Nothing but tests of the checkers sets them.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Planted {
+    /// Packets leave before their inputs are saved.
+    pub release_before_commit: bool,
+    /// Late state of an older owner is accepted.
+    pub no_epoch_check: bool,
+    /// What could come out differently is treated as if it could not.
+    pub misses_nondeterminism: bool,
+    /// Inputs are given out in the wrong order.
+    pub replays_backwards: bool,
+    /// Copies are damaged now and then.
+    pub corrupts_copies: bool,
+}
+
+/// A packet that the chain has processed in this batch.
+struct Input {
+    slot: Slot,
+    generation: u32,
+    stamp: u64,
+}
+
+/// Inputs on their way into a record.
+struct Draft {
+    holder: Peer,
+    base: u64,
+    body: Vec<u8>,
+    slots: Vec<Slot>,
+}
+
+/// See the module.
+pub struct Reinforce {
+    settings: Settings,
+    me: u16,
+    copies: NfvActor,
+    batch: Vec<Input>,
+    drafts: Vec<Draft>,
+    rounds: Rounds,
+    journals: Journals,
+    /// The switch's log outlives this runtime.
+    is_log_safe: bool,
+    planted: Planted,
+}
+
+impl Reinforce {
+    /// A protection without a peer yet.
+    pub fn new(settings: Settings) -> Reinforce {
+        Reinforce {
+            settings,
+            me: 0,
+            copies: NfvActor::pinned(),
+            batch: Vec::with_capacity(256),
+            drafts: Vec::new(),
+            rounds: Rounds::default(),
+            journals: Journals::default(),
+            is_log_safe: true,
+            planted: Planted::default(),
+        }
+    }
+
+    /// With faults, for tests of the checkers.
+    #[doc(hidden)]
+    pub fn plant(mut self, planted: Planted) -> Reinforce {
+        let Planted { release_before_commit, no_epoch_check, corrupts_copies, .. } = planted;
+        self.copies = self.copies.plant(nfvactor::Planted { release_before_commit, no_epoch_check, corrupts_copies });
+        self.planted = planted;
+        self
+    }
+
+    /// A packet has been processed: its flow's state goes with this batch's commit, or this input alone.
+    #[inline]
+    fn note(&mut self, flows: &mut Flows, slot: Slot, stamp: u64, nondeterministic: bool) {
+        let header = flows.header(slot);
+        let has_copy = header.commit != 0 && header.flags & (flag::UNPROTECTED | flag::WHOLE) == 0;
+        let is_alike = !nondeterministic || self.planted.misses_nondeterminism;
+        if has_copy && is_alike && self.is_log_safe && !self.rounds.covers(stamp) {
+            self.batch.push(Input { slot, generation: header.generation, stamp });
+        } else {
+            self.copies.mark_dirty(flows, slot);
+        }
+    }
+
+    /// Sends the batch's inputs, except those of flows whose state goes.
+    fn send_inputs(&mut self, flows: &mut Flows, out: &mut Outbox) {
+        let mut batch = core::mem::take(&mut self.batch);
+        for Input { slot, generation, stamp } in batch.drain(..) {
+            let header = flows.header(slot);
+            if header.generation != generation || header.role != role::OWNER || header.flags & flag::DIRTY != 0 {
+                continue;
+            }
+            let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
+            let at = self.drafts.iter().position(|draft| draft.holder == holder).unwrap_or_else(|| {
+                self.drafts.push(Draft { holder, base: stamp, body: Vec::new(), slots: Vec::new() });
+                self.drafts.len() - 1
+            });
+            let draft = &mut self.drafts[at];
+            if draft.slots.is_empty() {
+                draft.base = stamp;
+            }
+            match i32::try_from(stamp.wrapping_sub(draft.base) as i64) {
+                Ok(offset) => {
+                    draft.body.extend_from_slice(&header.epoch.to_be_bytes());
+                    draft.body.extend_from_slice(&offset.to_be_bytes());
+                    draft.slots.push(slot);
+                }
+                Err(_) => self.copies.mark_dirty(flows, slot),
+            }
+            if draft.slots.len() == INPUTS_PER_RECORD {
+                self.send_draft(at, flows, out);
+            }
+        }
+        self.batch = batch;
+        for at in 0..self.drafts.len() {
+            if !self.drafts[at].slots.is_empty() {
+                self.send_draft(at, flows, out);
+            }
+        }
+    }
+
+    fn send_draft(&mut self, at: usize, flows: &mut Flows, out: &mut Outbox) {
+        let Reinforce { copies, drafts, rounds, .. } = self;
+        let Draft { holder, base, body, slots } = &mut drafts[at];
+        let number = copies.links.find(*holder).and_then(|link| {
+            let number = link.numbers.next();
+            let is_sent = out.send(*holder, kind::INPUTS, &[&number.to_be_bytes(), &base.to_be_bytes(), body]);
+            is_sent.then(|| {
+                link.numbers.last = number;
+                number
+            })
+        });
+        for slot in slots.drain(..) {
+            match number {
+                Some(number) => {
+                    flows.header_mut(slot).commit = number;
+                    rounds.note_input(flows, slot);
+                }
+                // Who was to know of it is gone, or hears nothing more for now: the state goes, there or elsewhere, or the packets do not leave.
+                None => copies.mark_dirty(flows, slot),
+            }
+        }
+        body.clear();
+    }
+
+    /// An owner has processed these packets.
+    fn handle_inputs(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
+        let inputs = journal::Record::read(body)?;
+        self.copies.take_commit(from, inputs.number)?;
+        self.journals.take(from, &inputs)
+    }
+}
+
+impl Protection for Reinforce {
+    fn name(&self) -> &'static str {
+        "reinforce"
+    }
+
+    #[inline]
+    fn admit(&mut self, _flows: &mut Flows, _slot: Slot) -> Admission {
+        Admission::Ready
+    }
+
+    #[inline]
+    fn commit(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, nondeterministic: bool, _out: &mut Outbox) {
+        self.rounds.note_packet(packet.len());
+        self.note(flows, slot, packet.meta.stamp, nondeterministic);
+        self.copies.pending.push((slot, packet));
+    }
+
+    #[inline]
+    fn changed(&mut self, flows: &mut Flows, slot: Slot, stamp: u64, nondeterministic: bool) {
+        self.note(flows, slot, stamp, nondeterministic);
+    }
+
+    fn ended(&mut self, flows: &mut Flows, slot: Slot, out: &mut Outbox) {
+        self.copies.ended(flows, slot, out);
+    }
+
+    fn flush(&mut self, flows: &mut Flows, out: &mut Outbox) {
+        self.send_inputs(flows, out);
+        self.copies.flush(flows, out);
+        self.rounds.go_on(&self.settings, &mut self.copies, flows, out);
+    }
+
+    fn set_detours(&mut self, detours: &[(Peer, Detour)]) {
+        self.copies.set_detours(detours);
+    }
+
+    fn log_bytes(&self) -> usize {
+        self.settings.log_bytes
+    }
+
+    fn set_place(&mut self, flows: &mut Flows, me: Peer, is_log_safe: bool) {
+        self.me = me.node;
+        if self.is_log_safe && !is_log_safe {
+            self.log_lost(flows);
+        }
+        self.is_log_safe = is_log_safe;
+    }
+
+    fn log_lost(&mut self, flows: &mut Flows) {
+        for Input { slot, generation, .. } in self.batch.drain(..) {
+            if flows.header(slot).generation == generation {
+                self.copies.mark_dirty(flows, slot);
+            }
+        }
+        self.rounds.forget();
+        if (0..flows.reach()).fold(false, |is_any, slot| {
+            let header = flows.header_mut(slot);
+            let is_behind = header.role == role::OWNER && header.flags & flag::BEHIND != 0;
+            header.flags |= if is_behind { flag::UNPROTECTED } else { 0 };
+            is_any | is_behind
+        }) {
+            self.copies.resynchronise_all();
+        }
+    }
+
+    fn set_peers(&mut self, flows: &mut Flows, peers: &[Peer], leaving: &[Peer], out: &mut Outbox) {
+        // Everybody's standby is the next one: not one for all.
+        let first = peers.iter().position(|peer| peer.node > self.me).unwrap_or(0);
+        let mut in_turn = peers.to_vec();
+        in_turn.rotate_left(first);
+        self.copies.set_peers(flows, &in_turn, leaving, out);
+    }
+
+    fn handle_record(
+        &mut self,
+        flows: &mut Flows,
+        from: Peer,
+        record: u8,
+        body: &[u8],
+        out: &mut Outbox,
+    ) -> Result<(), DropReason> {
+        match record {
+            kind::INPUTS => self.handle_inputs(from, body),
+            kind::COVERED => {
+                let (number, rest) = split_u32(body)?;
+                let covered = only_u32(rest)?;
+                self.copies.take_commit(from, number)?;
+                self.journals.trim(from, covered);
+                Ok(())
+            }
+            _ => {
+                self.copies.handle_record(flows, from, record, body, out)?;
+                if record == kind::STATE
+                    && let Some(found) = key_of(body).and_then(|key| flows.find(&key, flows.hash(&key)))
+                {
+                    self.journals.cover(from, found.slot);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn flow_of(&self, flows: &Flows, record: u8, body: &[u8]) -> Option<u64> {
+        self.copies.flow_of(flows, record, body)
+    }
+
+    fn handle_handed(&mut self, _flows: &mut Flows, _from: Peer, packet: Packet, out: &mut Outbox) {
+        out.dropped.push((packet, DropReason::Malformed));
+    }
+
+    fn recover(&mut self, flows: &mut Flows, dead: Peer, out: &mut Outbox) {
+        self.copies.recover(flows, dead, out);
+        self.journals.close(dead);
+    }
+
+    fn take_inputs(&mut self, flows: &Flows, slot: Slot) -> Vec<u64> {
+        let mut inputs = self.journals.of_flow(flows.header(slot).epoch, slot);
+        if self.planted.replays_backwards {
+            inputs.reverse();
+        }
+        inputs
+    }
+
+    fn has_input(&self, flows: &Flows, slot: Slot, stamp: u64) -> bool {
+        let header = flows.header(slot);
+        let owner = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        header.last_stamp >= stamp || self.journals.has(owner, header.epoch, stamp)
+    }
+
+    fn replayed(&mut self, flows: &mut Flows, slot: Slot) {
+        // What left of it is known here alone until a copy of it as it is now has been saved.
+        flows.header_mut(slot).flags |= flag::UNPROTECTED;
+        self.copies.resynchronise_again();
+    }
+
+    fn claimed(&mut self, flows: &mut Flows, slot: Slot) {
+        flows.header_mut(slot).flags &= !flag::BEHIND;
+        self.copies.claimed(flows, slot);
+    }
+
+    fn unclaimed(&mut self, flows: &mut Flows, slot: Slot) {
+        self.copies.unclaimed(flows, slot);
+    }
+
+    fn has_drained(&mut self, flows: &Flows, slot: Slot, out: &mut Outbox) -> bool {
+        self.batch.is_empty() && self.copies.has_drained(flows, slot, out)
+    }
+
+    fn handle_mark(&mut self, from: Peer, commit: u32) {
+        self.copies.handle_mark(from, commit);
+    }
+
+    fn needs_earlier(&self, slot: Slot) -> bool {
+        self.copies.needs_earlier(slot)
+    }
+
+    fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: u32, out: &mut Outbox) -> bool {
+        // What is here is the flow as it left: whatever the next owner processes comes behind it.
+        flows.header_mut(slot).flags &= !flag::BEHIND;
+        self.journals.uncover(slot);
+        self.copies.departed(flows, slot, to, old_epoch, out)
+    }
+
+    fn arrived(&mut self, flows: &mut Flows, slot: Slot, from: Peer) {
+        flows.header_mut(slot).flags &= !flag::BEHIND;
+        self.copies.arrived(flows, slot, from);
+    }
+
+    fn is_busy(&self) -> bool {
+        self.copies.is_busy() || self.rounds.is_busy() && !self.copies.blocked
+    }
+
+    fn safety(&self, flows: &Flows) -> Safety {
+        self.copies.safety(flows)
+    }
+
+    fn held(&self) -> usize {
+        self.copies.held()
+    }
+
+    fn abandon(&mut self, out: &mut Outbox) {
+        self.copies.abandon(out);
+    }
+}
+
+impl NfvActor {
+    /// Copies as `reinforce` keeps them: all at one holder as long as that has room, and packets wait here.
+    fn pinned() -> NfvActor {
+        let mut copies = NfvActor::new(ReleaseAt::Source);
+        copies.is_pinned = true;
+        copies
+    }
+}

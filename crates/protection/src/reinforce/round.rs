@@ -1,0 +1,146 @@
+//! Rounds of checkpoints: what is behind is sent anew, and then nobody needs what led there.
+//!
+//! In: which flows have had inputs since their copies. Out: their states, a few per flush; when all are saved the stamp up to which the switch may forget, and to
+//! each holder up to which commit the inputs are in its copies.
+//!
+//! A packet that comes with a stamp from before a round began, because another overtook it, could find the switch without it when it is needed: its flow's state goes with its commit.
+
+use super::Settings;
+use crate::flows::{flag, role};
+use crate::numbers::reached;
+use crate::{Flows, NfvActor, Outbox, Peer, Slot, kind};
+
+/// States sent per flush: so few that the batch's inputs hardly wait behind them; and so many when the log would be full otherwise.
+const SEND: usize = 4;
+const SEND_URGENTLY: usize = 64;
+/// Inputs that may lie at holders before a round begins whatever the time; with twice as many every state goes with its commit.
+const INPUTS: usize = 1 << 15;
+
+struct Round {
+    /// What was stamped up to here is in the copies when the round is over.
+    stamp: u64,
+    flows: Vec<(Slot, u32)>,
+    at: usize,
+    /// By holder: what it was sent before the round, and, once all states have been sent, what it must have saved.
+    holders: Vec<(Peer, u32, u32)>,
+    is_sent: bool,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Rounds {
+    round: Option<Round>,
+    /// Flows with inputs since their copies were sent.
+    behind: Vec<(Slot, u32)>,
+    /// The last round's stamp.
+    stamp: u64,
+    not_before: u64,
+    /// Inputs and bytes since the last round began, and inputs before that may not be covered yet.
+    inputs: usize,
+    bytes: usize,
+    before: usize,
+    has_news: bool,
+}
+
+impl Rounds {
+    /// The copy is behind this flow from now on.
+    #[inline]
+    pub(super) fn note_input(&mut self, flows: &mut Flows, slot: Slot) {
+        self.inputs += 1;
+        let header = flows.header_mut(slot);
+        if header.flags & flag::BEHIND == 0 {
+            header.flags |= flag::BEHIND;
+            self.behind.push((slot, header.generation));
+        }
+    }
+
+    /// A packet of so many bytes has been processed.
+    #[inline]
+    pub(super) fn note_packet(&mut self, len: usize) {
+        self.bytes += len + HEAD;
+        self.has_news = true;
+    }
+
+    /// What has this stamp may be forgotten soon, or too much is to be remembered already.
+    #[inline]
+    pub(super) fn covers(&self, stamp: u64) -> bool {
+        stamp <= self.stamp || self.inputs + self.before > 2 * INPUTS
+    }
+
+    /// The log is no more: nothing is waited for.
+    pub(super) fn forget(&mut self) {
+        self.behind.clear();
+        self.round = None;
+        (self.inputs, self.before, self.bytes) = (0, 0, 0);
+    }
+
+    /// Something is to be sent.
+    pub(super) fn is_busy(&self) -> bool {
+        self.round.as_ref().is_some_and(|round| round.at < round.flows.len())
+    }
+
+    /// The batch is over.
+    pub(super) fn go_on(&mut self, settings: &Settings, copies: &mut NfvActor, flows: &mut Flows, out: &mut Outbox) {
+        let now = out.now();
+        if self.round.is_none() {
+            let is_urgent = self.bytes >= settings.log_bytes / 4 || self.inputs >= INPUTS;
+            if !self.has_news || now < self.not_before && !is_urgent {
+                return;
+            }
+            self.has_news = false;
+            self.not_before = now + settings.checkpoint_every;
+            self.stamp = now;
+            (self.before, self.inputs, self.bytes) = (self.inputs, 0, 0);
+            let holders = copies.links.iter_mut().map(|link| (link.peer, link.numbers.last, 0)).collect();
+            let behind = core::mem::take(&mut self.behind);
+            self.round = Some(Round { stamp: now, flows: behind, at: 0, holders, is_sent: false });
+        }
+        let Some(round) = &mut self.round else { return };
+        let is_urgent = self.bytes >= settings.log_bytes / 4 || self.inputs >= INPUTS;
+        let most = if is_urgent { SEND_URGENTLY } else { SEND };
+        let mut sent = 0;
+        while sent < most
+            && let Some(&(slot, generation)) = round.flows.get(round.at)
+        {
+            let header = *flows.header(slot);
+            if header.generation == generation && header.flags & flag::BEHIND != 0 {
+                match header.role {
+                    role::OWNER if !copies.send_state(flows, slot, None, out) && !copies.links.is_empty() => return,
+                    // Whoever holds the copy is asked if it never arrives.
+                    role::DEPARTED => return,
+                    _ => sent += 1,
+                }
+            }
+            round.at += 1;
+        }
+        if round.at < round.flows.len() {
+            return;
+        }
+        if !core::mem::replace(&mut round.is_sent, true) {
+            for (peer, _, last) in &mut round.holders {
+                *last = copies.links.find(*peer).map_or(0, |link| link.numbers.last);
+            }
+        }
+        let mut is_open = |(peer, _, last): &(Peer, u32, u32)| {
+            let link = copies.links.find(*peer);
+            link.is_some_and(|link| *last != 0 && link.numbers.saved != *last && !reached(link.numbers.saved, *last))
+        };
+        if round.holders.iter().any(&mut is_open) {
+            return;
+        }
+        for (peer, first, _) in &round.holders {
+            let Some(link) = copies.links.find(*peer).filter(|_| *first != 0) else { continue };
+            let number = link.numbers.next();
+            // If there is no room the next round says so.
+            if out.send(*peer, kind::COVERED, &[&number.to_be_bytes(), &first.to_be_bytes()]) {
+                link.numbers.last = number;
+            }
+        }
+        out.cleared = Some(round.stamp);
+        self.before = 0;
+        self.round = None;
+    }
+}
+
+/// Bytes that an entry of the log takes beside the packet.
+const HEAD: usize = 32;

@@ -1,0 +1,156 @@
+//! Under `reinforce` packets leave when a standby knows that they were processed: runtimes, the manager and hosts are killed with SIGKILL, and what the dead had processed since its last
+//! checkpoint is processed again.
+
+use anyhow::{Context, Result, ensure};
+use holdfast::lab::download::{Download, Plan};
+use holdfast::lab::process::signal_pid;
+use holdfast::lab::programs;
+use holdfast::lab::requirements::*;
+use holdfast::lab::{Interrupt, Process, until};
+use holdfast::status::{Process as ProcessStatus, Status};
+use holdfast_tests::cluster::{Cluster, SERVING, WITNESS};
+use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, SERVER, VIRTUAL};
+use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::verdict::{ensure_served, ensure_unbroken};
+use rustix::process::Signal;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Longest time for a hundred pings, or a download, and some failovers.
+const LIMIT: Duration = Duration::from_secs(120);
+/// Packets that the chain `Limited` lets a flow have.
+const PACKETS: u32 = 100;
+/// Checkpoints are so rare that most of what a failure leaves out has to be processed again.
+const RARELY: &str = "{ preset: reinforce, checkpoint_ms: 10000 }";
+
+fn main() -> ExitCode {
+    run(vec![
+        test("a_download_goes_on", &[NGINX, CURL], a_download_goes_on),
+        test("keep_alive_connections_live", &[NGINX], keep_alive_connections_live),
+        test("datagrams_are_lost_at_most_in_the_failure", &[], datagrams_are_lost_at_most_in_the_failure),
+        test("a_count_is_made_again_from_the_log", &[PING], a_count_is_made_again_from_the_log),
+        test("a_runtime_dies_after_its_log", &[NGINX], a_runtime_dies_after_its_log),
+        test("each_host_dies", &[NGINX, NFT], each_host_dies),
+    ])
+}
+
+fn under(protection: &'static str, chain: Chain) -> Options {
+    Options { protection, ..Options::protected(chain) }
+}
+
+fn replayed(status: &Status) -> u64 {
+    status.drops.get("released_before").copied().unwrap_or(0)
+}
+
+fn manager(status: &Status) -> Result<ProcessStatus> {
+    let manager = status.processes.iter().find(|process| process.role == "manager");
+    manager.cloned().context("there is a manager")
+}
+
+/// A hundred megabytes through a firewall, a NAT and a load balancer, while each runtime dies.
+fn a_download_goes_on(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&under("reinforce", Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let sum = network.site.add_random("big", 100_000_000)?;
+    let plan = Plan { url: format!("http://{VIRTUAL}/big"), bytes_per_second: Some(8_000_000), stalled_after: GIVE_UP };
+    let mut download = Download::start(&network.topology.client, &plan)?;
+    until("the download is under way", LIMIT, interrupt, || Ok((download.received() > 1_000_000).then_some(())))?;
+    let mut seen = download.received();
+    network.kill_each_runtime(|| {
+        until("the download goes on", GIVE_UP, interrupt, || Ok((download.received() > seen).then_some(())))?;
+        seen = download.received();
+        Ok(())
+    })?;
+    ensure!(!download.is_over()?, "the download was over before the last kill: nothing was shown");
+    let outcome = download.finish(LIMIT, interrupt)?;
+    ensure!(outcome.error.is_none() && outcome.bytes == 100_000_000 && outcome.sum == sum, "{outcome:?}");
+    network.stop()
+}
+
+fn keep_alive_connections_live(interrupt: &Interrupt) -> Result<()> {
+    for protection in ["reinforce", RARELY] {
+        let mut network = Network::start(&under(protection, Chain::Balanced), interrupt)?;
+        network.serve_web()?;
+        let held = network.hold(VIRTUAL, 100)?;
+        network.kill_each_runtime(|| ensure_unbroken(&held, interrupt))?;
+        ensure!(network.running.status()?.may_forget == 0);
+        drop(held);
+        network.stop()?;
+    }
+    Ok(())
+}
+
+fn datagrams_are_lost_at_most_in_the_failure(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&under("reinforce", Chain::Edge), interrupt)?;
+    let (_echo, stream) = network.stream(30, 1000)?;
+    network.kill_each_runtime(|| Ok(()))?;
+    let datagrams = stream.finish();
+    // Three failures, a third of 1,000 a second each: a second of silence in each would cost that much.
+    ensure_served(&datagrams, 30, 1_000)?;
+    network.stop()
+}
+
+/// The guide's function lets a flow have 100 packets, so 50 pings are answered, and not one more: the standby's copy is of the flow's first packets, and the others have been
+/// counted again.
+fn a_count_is_made_again_from_the_log(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&under(RARELY, Chain::Limited), interrupt)?;
+    let mut command = network.topology.client.command("ping");
+    command.args(["-n", "-q", "-c", "150", "-i", "0.05", "-W", "1", SERVER]);
+    let mut process = Process::start(command, "ping", network.lab.scratch())?;
+    let packets = |status: &Status| status.runtimes().map(|one| one.packets).sum::<u64>();
+    network.running.wait_for("forty packets are gone", GIVE_UP, interrupt, |status| packets(status) >= 40)?;
+    network.wait_protected()?;
+    let gone = packets(&network.running.status()?);
+    ensure!(gone < u64::from(PACKETS) - 20, "too late to show anything: {gone} packets are gone");
+    let victim = network.running.busiest(None)?;
+    network.running.kill(&victim, network.promised, GIVE_UP, interrupt)?;
+    let again = replayed(&network.running.status()?);
+    ensure!(again >= 30, "of {gone} packets only {again} were processed again");
+    let text = process.finish(LIMIT, interrupt)?;
+    let pings = programs::read_pings(&text)?;
+    // What was inside the runtime when it died, a packet or two, may be missing.
+    let expected = PACKETS / 2 - 2..=PACKETS / 2;
+    ensure!(pings.sent == 150 && expected.contains(&pings.received), "{pings:?}");
+    network.stop()
+}
+
+/// The manager dies, and the log with it. As soon as everything is protected again a runtime may follow.
+fn a_runtime_dies_after_its_log(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&under(RARELY, Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(VIRTUAL, 100)?;
+    for _ in 0..2 {
+        network.wait_protected()?;
+        let last = manager(&network.running.status()?)?;
+        signal_pid(last.pid, Signal::KILL)?;
+        until("the manager's next life", GIVE_UP, interrupt, || {
+            let now = network.running.status().ok().map(|status| manager(&status)).transpose()?;
+            Ok(now.filter(|now| now.incarnation > last.incarnation && now.pid != last.pid))
+        })?;
+        ensure_unbroken(&held, interrupt)?;
+        network.wait_protected()?;
+        let victim = network.running.busiest(None)?;
+        network.running.kill(&victim, true, GIVE_UP, interrupt)?;
+        ensure_unbroken(&held, interrupt)?;
+    }
+    drop(held);
+    network.stop()
+}
+
+/// Of three hosts the one that serves dies, with the log of those that live elsewhere, then the other one, then the coordinator's.
+fn each_host_dies(interrupt: &Interrupt) -> Result<()> {
+    let mut cluster = Cluster::start_under(RARELY, interrupt)?;
+    let held = cluster.hold(VIRTUAL, 100)?;
+    cluster.wait_serving(SERVING[1], SERVING[0])?;
+    for (dead, on, serving) in
+        [(SERVING[0], SERVING[1], SERVING[1]), (SERVING[0], WITNESS, SERVING[1]), (SERVING[1], SERVING[0], SERVING[0])]
+    {
+        cluster.wait_safe()?;
+        cluster.kill(dead)?;
+        cluster.wait_serving(on, serving)?;
+        ensure_unbroken(&held, interrupt)?;
+        cluster.begin(dead)?;
+    }
+    drop(held);
+    cluster.stop()
+}
