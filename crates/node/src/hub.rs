@@ -101,9 +101,10 @@ impl Hub {
     }
 
     /// A switch's next life begins here, as [`Wish::Serve`] says.
-    pub fn begin(&mut self, switch: Switch) {
+    pub fn begin(&mut self, mut switch: Switch) {
         let number = switch_number(switch.node()).map(usize::from);
         if let Some(seat) = number.and_then(|number| self.seats.get_mut(number)) {
+            switch.keep_log_of(&mut seat.switch);
             *seat = Seat { switch, is_serving: true };
         }
         self.note_news();

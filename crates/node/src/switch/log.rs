@@ -158,6 +158,13 @@ impl Logs {
         Logs { sizes, ..Logs::default() }
     }
 
+    /// What there is of packets, for a next life. Nobody goes on asking the one before.
+    pub(super) fn take(&mut self) -> Logs {
+        let sizes = self.sizes.clone();
+        let kept = core::mem::replace(self, Logs::new(sizes));
+        Logs { replays: BTreeMap::new(), routes: BTreeMap::new(), ..kept }
+    }
+
     /// The packet is about to be sent to that runtime under this epoch. False if it cannot be kept.
     #[inline]
     pub(super) fn note(&mut self, to: Peer, chain: u16, epoch: u32, packet: &Packet) -> bool {

@@ -157,6 +157,11 @@ impl Switch {
         }
     }
 
+    /// The life before was here too: what it had logged is not lost.
+    pub(crate) fn keep_log_of(&mut self, before: &mut Switch) {
+        self.logs = before.logs.take();
+    }
+
     /// Who it is.
     pub fn me(&self) -> Peer {
         self.config.me
