@@ -28,7 +28,7 @@ chains:
       - monitor
       - packet_limit: { packets: 50 }
     protection: nfvactor
-  plain: { functions: [forward], protection: none }
+  plain: { functions: [forward], protection: { preset: reinforce, log_mib: 1 } }
 rules:
   - { from: 10.0.0.0/24, chain: web }
   - { to: 198.51.100.4/32, chain: web }
@@ -78,6 +78,7 @@ impl WholeBox {
             tick_interval: 50 * MILLISECOND,
             patience: 3000 * MILLISECOND,
             fabric,
+            logs: chains.iter().map(|built| built.protection.log_bytes()).collect(),
             succeeds: false,
         });
         let coordinator = CoordinatorConfig {
