@@ -38,6 +38,7 @@ fn switch_and_coordinator(steps: &[Step]) {
         tick_interval: 50_000_000,
         patience: 3_000_000_000,
         fabric,
+        logs: vec![1 << 16],
         succeeds: false,
     });
     let config = CoordinatorConfig {
