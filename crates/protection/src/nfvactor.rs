@@ -168,6 +168,11 @@ impl NfvActor {
         self.resync_again = false;
     }
 
+    /// Copies are on their way to holders that had none, or are about to be.
+    pub(crate) fn is_filling(&self) -> bool {
+        !self.peers.is_empty() && (self.resync.is_some() || self.filling > 0)
+    }
+
     /// There is a flow without a copy of what it is now.
     pub(crate) fn resynchronise_again(&mut self) {
         self.resync_again = true;

@@ -49,9 +49,13 @@ struct Replay {
 pub(crate) struct Replays {
     /// By the epoch here.
     flows: BTreeMap<u32, Replay>,
+    /// Of these all has come that was asked for, or nothing has been yet.
+    ready: Vec<u32>,
+    /// These are to ask for more, when there is room.
+    queue: VecDeque<u32>,
+    /// When these asked, in that order.
+    asked: VecDeque<(u64, u32)>,
     under_way: u32,
-    /// Something has come, or begun, since it was last looked at.
-    has_news: bool,
     /// What the switch is still to hear.
     over: Vec<u32>,
     /// Recoveries that need not wait any longer for one flow each.
@@ -66,21 +70,26 @@ impl Replays {
 
     /// When something is to be asked for again, by the worker's clock.
     pub(crate) fn poll_timeout(&self) -> u64 {
-        let asked = self.flows.values().filter_map(|replay| replay.asked);
-        asked.map(|(_, at)| at + PATIENCE).min().unwrap_or(if self.over.is_empty() { u64::MAX } else { 0 })
+        match self.ready.is_empty() {
+            true => self.asked.front().map_or(u64::MAX, |(at, _)| at + PATIENCE),
+            false => 0,
+        }
     }
 
     /// A packet that was sent before has come.
     pub(crate) fn take(&mut self, packet: Packet) -> Result<(), Packet> {
-        let Some(replay) = self.flows.get_mut(&packet.meta.commit) else { return Err(packet) };
+        let epoch = packet.meta.commit;
+        let Some(replay) = self.flows.get_mut(&epoch) else { return Err(packet) };
         let number = packet.meta.epoch.wrapping_sub(replay.done as u16);
-        let is_asked_for = replay.asked.is_some_and(|(count, _)| u32::from(number) < count);
-        if !is_asked_for || replay.came >> number & 1 != 0 {
+        let Some((count, _)) = replay.asked.filter(|(count, _)| u32::from(number) < *count) else { return Err(packet) };
+        if replay.came >> number & 1 != 0 {
             // It came before.
             return Err(packet);
         }
         replay.came |= 1 << number;
-        self.has_news = true;
+        if replay.came.count_ones() == count {
+            self.ready.push(epoch);
+        }
         match replay.packets.insert(packet.meta.stamp, packet) {
             None => Ok(()),
             Some(other) => Err(other),
@@ -113,7 +122,7 @@ impl Lane {
             packets: BTreeMap::new(),
         };
         self.replays.flows.insert(epoch, replay);
-        self.replays.has_news = true;
+        self.replays.ready.push(epoch);
         true
     }
 
@@ -123,49 +132,77 @@ impl Lane {
         self.replays.flows.get(&epoch).is_some_and(|replay| replay.slot == slot)
     }
 
-    /// Processes what has come, and asks for more. True if a recovery need not wait for something any longer.
+    /// Processes what has come, and asks for more.
     pub(crate) fn go_on_replaying(&mut self, shared: &mut Shared, fabric: &mut Fabric, pool: &mut dyn PacketPool, clock: u64) {
         if self.replays.is_empty() {
             return;
         }
-        let is_due = self.replays.poll_timeout() <= clock;
-        if !core::mem::take(&mut self.replays.has_news) && !is_due {
-            return;
-        }
         let switch = shared.sides[self.side].switch;
-        let epochs: Vec<u32> = self.replays.flows.keys().copied().collect();
-        for epoch in epochs {
-            let Some(mut replay) = self.replays.flows.remove(&epoch) else { continue };
-            let header = self.flows.header(replay.slot);
-            if header.generation != replay.generation || header.role != role::OWNER || header.epoch != epoch {
-                // It is somebody else's by now, or no more.
-                self.finish(epoch, replay, shared, pool);
-                continue;
-            }
-            if let Some((count, at)) = replay.asked {
-                if replay.came.count_ones() >= count {
-                    self.replays.under_way -= count;
-                    replay.done += count;
-                    (replay.asked, replay.came) = (None, 0);
-                    self.replay_packets(&mut replay, shared, pool);
-                } else if at + PATIENCE <= clock && ask(fabric, switch, epoch, replay.done, count) {
-                    replay.asked = Some((count, clock));
+        for epoch in core::mem::take(&mut self.replays.ready) {
+            self.go_on_with(epoch, shared, pool);
+        }
+        while let Some(&epoch) = self.replays.queue.front() {
+            let Replays { flows, queue, asked, under_way, .. } = &mut self.replays;
+            if let Some(replay) = flows.get_mut(&epoch) {
+                let count = (replay.total - replay.done).min(Ask::MOST);
+                if *under_way + count > UNDER_WAY || !ask(fabric, switch, epoch, replay.done, count) {
+                    break;
                 }
+                *under_way += count;
+                (replay.asked, replay.came) = (Some((count, clock)), 0);
+                asked.push_back((clock, epoch));
             }
-            if replay.asked.is_none() && replay.done == replay.total {
-                self.replay_rest(&mut replay, shared, pool);
-                self.finish(epoch, replay, shared, pool);
+            queue.pop_front();
+        }
+        while let Some((at, epoch)) = self.replays.asked.pop_front_if(|(at, _)| *at + PATIENCE <= clock) {
+            let Some(replay) = self.replays.flows.get_mut(&epoch) else { continue };
+            let Some((count, _)) = replay.asked.filter(|(_, asked_at)| *asked_at == at) else { continue };
+            if !self.is_valid(epoch) {
+                self.replays.ready.push(epoch);
                 continue;
             }
-            let count = (replay.total - replay.done).min(Ask::MOST);
-            let has_room = self.replays.under_way == 0 || self.replays.under_way + count <= UNDER_WAY;
-            if replay.asked.is_none() && has_room && ask(fabric, switch, epoch, replay.done, count) {
-                self.replays.under_way += count;
+            let Replays { flows, asked, .. } = &mut self.replays;
+            // What has come does no harm a second time. If the channel is full it is asked for later.
+            if let Some(replay) = flows.get_mut(&epoch) {
+                let _ = ask(fabric, switch, epoch, replay.done, count);
                 replay.asked = Some((count, clock));
+                asked.push_back((clock, epoch));
             }
-            self.replays.flows.insert(epoch, replay);
         }
         self.replays.over.retain(|epoch| !ask(fabric, switch, *epoch, 0, 0));
+        // What asked and has all since is not waited for.
+        let Replays { flows, asked, .. } = &mut self.replays;
+        let is_open = |at: u64, epoch: &u32| flows.get(epoch).and_then(|replay| replay.asked).is_some_and(|(_, asked)| asked == at);
+        while asked.pop_front_if(|(at, epoch)| !is_open(*at, epoch)).is_some() {}
+    }
+
+    /// The flow is still the one that is being made what it was.
+    fn is_valid(&self, epoch: u32) -> bool {
+        self.replays.flows.get(&epoch).is_some_and(|replay| {
+            let header = self.flows.header(replay.slot);
+            header.generation == replay.generation && header.role == role::OWNER && header.epoch == epoch
+        })
+    }
+
+    /// All that was asked for has come, or nothing has been asked for yet.
+    fn go_on_with(&mut self, epoch: u32, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        let is_valid = self.is_valid(epoch);
+        let Some(mut replay) = self.replays.flows.remove(&epoch) else { return };
+        if let Some((count, _)) = replay.asked.take() {
+            self.replays.under_way -= count;
+            replay.done += count;
+        }
+        if !is_valid {
+            // It is somebody else's by now, or no more.
+            return self.finish(epoch, replay, shared, pool);
+        }
+        self.replay_packets(&mut replay, shared, pool);
+        if replay.done == replay.total {
+            self.replay_rest(&mut replay, shared, pool);
+            return self.finish(epoch, replay, shared, pool);
+        }
+        self.replays.flows.insert(epoch, replay);
+        self.replays.queue.push_back(epoch);
     }
 
     /// Some of the log have come: the inputs of which all before have.
@@ -264,8 +301,12 @@ impl Lane {
             }
             self.finish(epoch, replay, shared, pool);
         }
-        self.replays.over.clear();
-        self.replays.under_way = 0;
+        let Replays { ready, queue, asked, over, under_way, .. } = &mut self.replays;
+        ready.clear();
+        queue.clear();
+        asked.clear();
+        over.clear();
+        *under_way = 0;
     }
 
     /// Tells the recoveries what they need not wait for any longer.

@@ -101,6 +101,8 @@ impl Log {
             }
             self.first += (HEAD + entry.len) as u64;
         }
+        // Empty: what is used again next is in the caches.
+        (self.first, self.next) = (0, 0);
     }
 
     fn index(&mut self) -> &HashMap<u32, Vec<u64>> {

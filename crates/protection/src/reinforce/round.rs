@@ -21,9 +21,10 @@ struct Round {
     stamp: u64,
     flows: Vec<(Slot, u32)>,
     at: usize,
-    /// By holder: what it was sent before the round, and, once all states have been sent, what it must have saved.
-    holders: Vec<(Peer, u32, u32)>,
-    is_sent: bool,
+    /// By holder: what it was sent before the round.
+    began: Vec<(Peer, u32)>,
+    /// Once all states have been sent, by holder: what it must have saved.
+    sent: Option<Vec<(Peer, u32)>>,
 }
 
 /// See the module.
@@ -91,9 +92,9 @@ impl Rounds {
             self.not_before = now + settings.checkpoint_every;
             self.stamp = now;
             (self.before, self.inputs, self.bytes) = (self.inputs, 0, 0);
-            let holders = copies.links.iter_mut().map(|link| (link.peer, link.numbers.last, 0)).collect();
+            let began = last_sent(copies);
             let behind = core::mem::take(&mut self.behind);
-            self.round = Some(Round { stamp: now, flows: behind, at: 0, holders, is_sent: false });
+            self.round = Some(Round { stamp: now, flows: behind, at: 0, began, sent: None });
         }
         let Some(round) = &mut self.round else { return };
         let is_urgent = self.bytes >= settings.log_bytes / 4 || self.inputs >= INPUTS;
@@ -116,19 +117,16 @@ impl Rounds {
         if round.at < round.flows.len() {
             return;
         }
-        if !core::mem::replace(&mut round.is_sent, true) {
-            for (peer, _, last) in &mut round.holders {
-                *last = copies.links.find(*peer).map_or(0, |link| link.numbers.last);
-            }
-        }
-        let mut is_open = |(peer, _, last): &(Peer, u32, u32)| {
+        let sent = round.sent.get_or_insert_with(|| last_sent(copies));
+        let mut is_open = |(peer, last): &(Peer, u32)| {
             let link = copies.links.find(*peer);
-            link.is_some_and(|link| *last != 0 && link.numbers.saved != *last && !reached(link.numbers.saved, *last))
+            link.is_some_and(|link| *last != 0 && !(link.numbers.saved != 0 && reached(link.numbers.saved, *last)))
         };
-        if round.holders.iter().any(&mut is_open) {
+        // What has another holder since, because the one that it had is gone or going, has no copy before that one has saved it.
+        if sent.iter().any(&mut is_open) || copies.is_filling() {
             return;
         }
-        for (peer, first, _) in &round.holders {
+        for (peer, first) in &round.began {
             let Some(link) = copies.links.find(*peer).filter(|_| *first != 0) else { continue };
             let number = link.numbers.next();
             // If there is no room the next round says so.
@@ -140,6 +138,11 @@ impl Rounds {
         self.before = 0;
         self.round = None;
     }
+}
+
+/// What each holder has been sent so far.
+fn last_sent(copies: &NfvActor) -> Vec<(Peer, u32)> {
+    copies.links.iter().map(|link| (link.peer, link.numbers.last)).collect()
 }
 
 /// Bytes that an entry of the log takes beside the packet.
