@@ -58,6 +58,8 @@ pub mod kind {
     pub const CLEAR: u8 = 49;
     /// Runtime to switch: a [`Replay`](super::Replay).
     pub const REPLAY: u8 = 50;
+    /// The answer if there is nothing any more to be sent again to the owner of this epoch (4).
+    pub const UNLOGGED: u8 = 51;
 }
 
 /// In [`kind::CLAIMED`]: the runtime to which the flow was moving has not said yet whether it has it.

@@ -162,6 +162,11 @@ impl NfvActor {
         self.filling = self.links.iter().filter(|link| link.resync_mark.is_some()).count();
     }
 
+    /// A record that an owner sent is not taken; it will hear so.
+    pub(crate) fn refuse(&mut self, from: Peer, number: u32, reason: DropReason) {
+        self.inbound.from(from).refuse(number, reason);
+    }
+
     /// Copies are to be looked at, all of them: some are missing, or of no use.
     pub(crate) fn resynchronise_all(&mut self) {
         self.resync = Some(0);
@@ -290,11 +295,17 @@ impl NfvActor {
         reason: DropReason,
         out: &mut Outbox,
     ) -> Result<(), DropReason> {
+        let is_pinned = self.is_pinned;
         let link = self.links.find(from).ok_or(DropReason::Fenced)?;
         link.numbers.handle_refused(commit)?;
+        let sent = link.under_way.iter().find(|sent| sent.number == commit).copied();
+        // What only inputs were said of since has no copy either that they could be added to.
+        let is_its = |latched: &Latched| {
+            is_pinned && sent.is_some_and(|sent| (sent.slot, sent.generation) == (latched.slot, latched.generation))
+        };
         let mut kept = VecDeque::with_capacity(link.latch.len());
         for latched in link.latch.drain(..) {
-            if latched.commit == commit {
+            if latched.commit == commit || is_its(&latched) {
                 out.dropped.push((latched.packet, reason));
             } else {
                 kept.push_back(latched);
@@ -303,7 +314,6 @@ impl NfvActor {
         link.latch = kept;
         self.leaving.refuse(from, commit, reason, out);
         self.resync_again = true;
-        let sent = link.under_way.iter().find(|sent| sent.number == commit).copied();
         let header = sent.map(|sent| flows.header_mut(sent.slot)).filter(|header| {
             let is_same = sent.is_some_and(|sent| sent.generation == header.generation);
             is_same && header.role == role::OWNER && (header.peer, header.peer_incarnation) == (from.node, from.incarnation)
@@ -317,7 +327,7 @@ impl NfvActor {
                 self.differed += u64::from(reason == DropReason::ReplicaDiffers);
                 return Ok(());
             }
-            if header.commit == commit {
+            if header.commit == commit || is_pinned {
                 // The next one to be asked may have room.
                 (header.peer, header.peer_incarnation, header.commit) = (0, 0, 0);
                 header.flags |= flag::UNPROTECTED;

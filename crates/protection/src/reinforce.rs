@@ -18,7 +18,7 @@ mod round;
 mod tests;
 
 use crate::flows::{flag, role};
-use crate::numbers::{key_of, only_u32, split_u32};
+use crate::numbers::{key_of, only_u32, split_refusal, split_u32};
 use crate::{Admission, Detour, Flows, NfvActor, Outbox, Peer, Protection, ReleaseAt, Safety, Slot, kind, nfvactor};
 use holdfast_wire::{DropReason, Packet};
 use journal::Journals;
@@ -67,6 +67,7 @@ pub struct Planted {
 struct Input {
     slot: Slot,
     generation: u32,
+    epoch: u32,
     stamp: u64,
 }
 
@@ -84,6 +85,8 @@ pub struct Reinforce {
     me: u16,
     copies: NfvActor,
     batch: Vec<Input>,
+    /// Flows that are about to leave: their copies are to be as they are.
+    leaving: Vec<(Slot, u32)>,
     drafts: Vec<Draft>,
     rounds: Rounds,
     journals: Journals,
@@ -100,6 +103,7 @@ impl Reinforce {
             me: 0,
             copies: NfvActor::pinned(),
             batch: Vec::with_capacity(256),
+            leaving: Vec::new(),
             drafts: Vec::new(),
             rounds: Rounds::default(),
             journals: Journals::default(),
@@ -124,7 +128,7 @@ impl Reinforce {
         let has_copy = header.commit != 0 && header.flags & (flag::UNPROTECTED | flag::WHOLE) == 0;
         let is_alike = !nondeterministic || self.planted.misses_nondeterminism;
         if has_copy && is_alike && self.is_log_safe && !self.rounds.covers(stamp) {
-            self.batch.push(Input { slot, generation: header.generation, stamp });
+            self.batch.push(Input { slot, generation: header.generation, epoch: header.epoch, stamp });
         } else {
             self.copies.mark_dirty(flows, slot);
         }
@@ -133,9 +137,13 @@ impl Reinforce {
     /// Sends the batch's inputs, except those of flows whose state goes.
     fn send_inputs(&mut self, flows: &mut Flows, out: &mut Outbox) {
         let mut batch = core::mem::take(&mut self.batch);
-        for Input { slot, generation, stamp } in batch.drain(..) {
+        for Input { slot, generation, epoch, stamp } in batch.drain(..) {
             let header = flows.header(slot);
             if header.generation != generation || header.role != role::OWNER || header.flags & flag::DIRTY != 0 {
+                continue;
+            }
+            if header.epoch != epoch {
+                self.copies.mark_dirty(flows, slot);
                 continue;
             }
             let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
@@ -149,7 +157,7 @@ impl Reinforce {
             }
             match i32::try_from(stamp.wrapping_sub(draft.base) as i64) {
                 Ok(offset) => {
-                    draft.body.extend_from_slice(&header.epoch.to_be_bytes());
+                    draft.body.extend_from_slice(&epoch.to_be_bytes());
                     draft.body.extend_from_slice(&offset.to_be_bytes());
                     draft.slots.push(slot);
                 }
@@ -195,7 +203,19 @@ impl Reinforce {
     fn handle_inputs(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
         let inputs = journal::Record::read(body)?;
         self.copies.take_commit(from, inputs.number)?;
-        self.journals.take(from, &inputs)
+        self.journals.take(from, &inputs).inspect_err(|reason| self.copies.refuse(from, inputs.number, *reason))
+    }
+
+    /// A holder has refused something that was no state: it does not know what has been processed.
+    fn handle_refused(&mut self, flows: &mut Flows, from: Peer, body: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
+        let (number, _) = split_refusal(body)?;
+        let link = self.copies.links.find(from);
+        let is_state = link.is_some_and(|link| link.under_way.iter().any(|sent| sent.number == number));
+        self.copies.handle_record(flows, from, kind::REFUSED, body, out)?;
+        if !is_state {
+            self.log_lost(flows);
+        }
+        Ok(())
     }
 }
 
@@ -226,6 +246,12 @@ impl Protection for Reinforce {
     }
 
     fn flush(&mut self, flows: &mut Flows, out: &mut Outbox) {
+        for (slot, generation) in self.leaving.drain(..) {
+            let header = flows.header(slot);
+            if header.generation == generation && header.role == role::OWNER && header.flags & flag::BEHIND != 0 {
+                self.copies.mark_dirty(flows, slot);
+            }
+        }
         self.send_inputs(flows, out);
         self.copies.flush(flows, out);
         self.rounds.go_on(&self.settings, &mut self.copies, flows, out);
@@ -265,10 +291,11 @@ impl Protection for Reinforce {
     }
 
     fn set_peers(&mut self, flows: &mut Flows, peers: &[Peer], leaving: &[Peer], out: &mut Outbox) {
-        // Everybody's standby is the next one: not one for all.
-        let first = peers.iter().position(|peer| peer.node > self.me).unwrap_or(0);
+        // Not one standby for all: those of a host have the same peers.
         let mut in_turn = peers.to_vec();
-        in_turn.rotate_left(first);
+        if !peers.is_empty() {
+            in_turn.rotate_left(usize::from(self.me) % peers.len());
+        }
         self.copies.set_peers(flows, &in_turn, leaving, out);
     }
 
@@ -282,6 +309,7 @@ impl Protection for Reinforce {
     ) -> Result<(), DropReason> {
         match record {
             kind::INPUTS => self.handle_inputs(from, body),
+            kind::REFUSED => self.handle_refused(flows, from, body, out),
             kind::COVERED => {
                 let (number, rest) = split_u32(body)?;
                 let covered = only_u32(rest)?;
@@ -344,6 +372,12 @@ impl Protection for Reinforce {
     }
 
     fn has_drained(&mut self, flows: &Flows, slot: Slot, out: &mut Outbox) -> bool {
+        let header = flows.header(slot);
+        if header.flags & flag::BEHIND != 0 {
+            // The copy may have to outlast what led to the flow as it is.
+            self.leaving.push((slot, header.generation));
+            return false;
+        }
         self.batch.is_empty() && self.copies.has_drained(flows, slot, out)
     }
 
@@ -368,7 +402,7 @@ impl Protection for Reinforce {
     }
 
     fn is_busy(&self) -> bool {
-        self.copies.is_busy() || self.rounds.is_busy() && !self.copies.blocked
+        self.copies.is_busy() || !self.leaving.is_empty() || self.rounds.is_busy() && !self.copies.blocked
     }
 
     fn safety(&self, flows: &Flows) -> Safety {

@@ -92,8 +92,8 @@ reasons! {
     BfdUnauthenticated "bfd_unauthenticated" "A BFD control packet that is not signed as the configuration asks: compare `key` of the port's `bfd` with the router's. Without a key here, the router must not sign either.";
     BfdReplayed "bfd_replayed" "A signed BFD control packet whose number came before, or is far ahead. A few are normal when the router has been started again; if it goes on, somebody plays them back.";
     LogFull "log_full" "The log of what a runtime was sent is full: nothing has been saved by its standby for a while, or packets come faster than it saves. Look at `holdfast status` for who is re-synchronising; a larger `log_mib` bridges longer times.";
-    ReleasedBefore "released_before" "Processed a second time after a failure, to make its flow what it was. It had left before. Not a loss.";
-    InputMissing "input_missing" "A flow was taken over, and a packet that its failed owner had processed is in no log any more: what it did to the flow is forgotten. Two failures followed each other before everything was safe again.";
+    ReleasedBefore "released_before" "Came a second time after a failure. It was processed again to make its flow what it was, or was part of the copy already: what it had led to had left before, or was lost inside the failed process.";
+    InputMissing "input_missing" "A flow was taken over, and a packet that its failed owner had processed is in no log any more: what it did to the flow is forgotten. Two failures followed each other before everything was safe again; if that is not so, report it.";
 }
 
 impl DropReason {

@@ -286,8 +286,9 @@ impl Lane {
             outcome
         };
         self.running = None;
-        let is_logged = position == Position::START && packet.meta.flags & Flags::REPLAY == 0;
-        if is_late || !is_logged || shared.sides[self.side].life.is_some_and(|life| life != packet.meta.switch) {
+        let is_whole = position == Position::START && packet.meta.flags & Flags::REPLAY == 0;
+        let is_logged = packet.meta.commit == header.epoch && shared.sides[self.side].heard == Some(packet.meta.switch);
+        if is_late || !is_whole || !is_logged {
             // Whoever processed it again would do so in the order of stamps, and begin at the beginning, or not have it.
             shared.cx.mark_nondeterministic();
         }
@@ -315,7 +316,11 @@ impl Lane {
                 }
                 Step::Drop(reason)
             }
-            Outcome::Wait(position) => Step::Park(slot, position),
+            Outcome::Wait(position) => {
+                // It may never go on, and what the functions before have done stays.
+                header.flags |= if header.role == role::OWNER { flag::WHOLE } else { 0 };
+                Step::Park(slot, position)
+            }
         }
     }
 
@@ -389,6 +394,7 @@ impl Lane {
                 self.flows.remove(slot);
             } else {
                 self.flows.parts_mut(slot).1.copy_from_slice(&self.undo);
+                self.flows.header_mut(slot).flags |= flag::WHOLE;
             }
         }
     }
@@ -499,6 +505,21 @@ impl Lane {
             for parked in waiting {
                 shared.drop(parked.packet, DropReason::StaleEpoch, pool);
             }
+        }
+    }
+
+    /// A packet that the flow's dead owner was sent and had not processed, as far as anybody knows: it goes through like any other.
+    pub(crate) fn run_late(
+        &mut self,
+        mut packet: Packet,
+        found: Found,
+        key: &FlowKey,
+        shared: &mut Shared,
+        pool: &mut dyn PacketPool,
+    ) {
+        match catch_unwind(AssertUnwindSafe(|| self.run(&mut packet, found, key, Position::START, shared))) {
+            Ok(step) => self.settle(step, packet, key, shared, pool),
+            Err(_) => self.contain_panic(Some(packet), shared, pool),
         }
     }
 

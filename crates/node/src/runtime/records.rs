@@ -31,6 +31,17 @@ impl Runtime {
                     numbered(body).map(|(number, message)| self.handle_order(record.from, number, message))
                 }
                 kind::CLAIMED => self.recoveries.handle_claimed(record.from.node, body, &mut self.lanes),
+                kind::UNLOGGED => match <[u8; 4]>::try_from(body) {
+                    Ok(epoch) => {
+                        let epoch = u32::from_be_bytes(epoch);
+                        let mut lanes = self.lanes.iter_mut();
+                        let of_switch =
+                            lanes.find(|lane| self.shared.sides[lane.side].switch == record.from.node && lane.replays.has(epoch));
+                        of_switch.into_iter().for_each(|lane| lane.end_replay(epoch, &mut self.shared, pool));
+                        Ok(())
+                    }
+                    Err(_) => Err(DropReason::Malformed),
+                },
                 kind::TELL => self.handle_tell(record.from.node, body, pool),
                 kind::PREPARE..=kind::CANCEL | kind::MOVED => {
                     let (migrations, mut parts) = self.migration();

@@ -281,6 +281,9 @@ impl Recoveries {
             let lane = &mut lanes[wanted.lane as usize];
             let header = lane.flows.header(slot);
             if header.role != role::CLAIMING {
+                if logged > 0 {
+                    lane.replays.renounce(epoch);
+                }
                 continue;
             }
             let is_kept = asked.gives_back && header.flags & flag::EMPTY == 0;

@@ -23,6 +23,8 @@ const _: () = assert!(Ask::MOST <= u64::BITS);
 
 /// Before packets that have not come are asked for again, worker's time, ns.
 const PATIENCE: u64 = 10_000_000;
+/// Packets of a flow that wait for one before them: so many, and it never comes.
+const KEPT: usize = 1024;
 /// Packets asked for of all flows together that have not come.
 const UNDER_WAY: u32 = 512;
 
@@ -66,6 +68,16 @@ impl Replays {
     /// Nothing is under way.
     pub(crate) fn is_empty(&self) -> bool {
         self.flows.is_empty() && self.over.is_empty()
+    }
+
+    /// The flow of this epoch is being made what it was.
+    pub(crate) fn has(&self, epoch: u32) -> bool {
+        self.flows.contains_key(&epoch)
+    }
+
+    /// Nobody needs what the switch has for this epoch.
+    pub(crate) fn renounce(&mut self, epoch: u32) {
+        self.over.push(epoch);
     }
 
     /// When something is to be asked for again, by the worker's clock.
@@ -172,7 +184,8 @@ impl Lane {
         self.replays.over.retain(|epoch| !ask(fabric, switch, *epoch, 0, 0));
         // What asked and has all since is not waited for.
         let Replays { flows, asked, .. } = &mut self.replays;
-        let is_open = |at: u64, epoch: &u32| flows.get(epoch).and_then(|replay| replay.asked).is_some_and(|(_, asked)| asked == at);
+        let is_open =
+            |at: u64, epoch: &u32| flows.get(epoch).and_then(|replay| replay.asked).is_some_and(|(_, asked)| asked == at);
         while asked.pop_front_if(|(at, epoch)| !is_open(*at, epoch)).is_some() {}
     }
 
@@ -207,6 +220,10 @@ impl Lane {
 
     /// Some of the log have come: the inputs of which all before have.
     fn replay_packets(&mut self, replay: &mut Replay, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        while replay.packets.len() > KEPT && replay.inputs.front().is_some_and(|stamp| !replay.packets.contains_key(stamp)) {
+            replay.inputs.pop_front();
+            shared.drops.count(DropReason::InputMissing);
+        }
         while let Some(stamp) = replay.inputs.front()
             && let Some(packet) = replay.packets.remove(stamp)
         {
@@ -260,8 +277,12 @@ impl Lane {
             self.run_again(&mut packet, Found { slot, is_reply }, &key, shared);
             self.protection.changed(&mut self.flows, slot, stamp, true);
             shared.drop(packet, DropReason::ReleasedBefore, pool);
+        } else if header.parked == 1 {
+            // As good as new.
+            let found = Found { slot, is_reply };
+            self.run_late(packet, found, &key, shared, pool);
         } else {
-            // As good as new: it goes first of all that waits.
+            // One before it waits.
             let generation = header.generation;
             let since = shared.sides[self.side].now;
             let parked = Parked { slot, generation, key, position: Position::START, since, packet };
@@ -293,10 +314,21 @@ impl Lane {
         self.replays.settled.push(replay.dead);
     }
 
+    /// The switch has nothing any more for this flow: what has come is all that there is.
+    pub(crate) fn end_replay(&mut self, epoch: u32, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        let is_valid = self.is_valid(epoch);
+        let Some(mut replay) = self.replays.flows.remove(&epoch) else { return };
+        if is_valid {
+            self.replay_rest(&mut replay, shared, pool);
+        }
+        self.finish(epoch, replay, shared, pool);
+    }
+
     /// The switch that had the log is no more: what has come is all that there is.
     pub(crate) fn end_replays(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
         for (epoch, mut replay) in core::mem::take(&mut self.replays.flows) {
-            if self.flows.header(replay.slot).generation == replay.generation {
+            let header = self.flows.header(replay.slot);
+            if header.generation == replay.generation && header.role == role::OWNER && header.epoch == epoch {
                 self.replay_rest(&mut replay, shared, pool);
             }
             self.finish(epoch, replay, shared, pool);

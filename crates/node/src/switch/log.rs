@@ -12,8 +12,8 @@ use holdfast_protection::Peer;
 use holdfast_wire::{Meta, Packet};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-/// Logs of dead runtimes that are kept, if nobody says before that they are of no use.
-const DEAD: usize = 64;
+/// Logs of dead runtimes that are kept, if nobody says before that they are of no use: as many as a host with all its runtimes and their chains leaves behind.
+const DEAD: usize = 4096;
 /// Bytes in front of a packet's: stamp (8), epoch (4), length (2), ingress (1), which switch (1).
 const HEAD: usize = 16;
 
@@ -248,6 +248,12 @@ impl Logs {
             return false;
         }
         self.replays.remove(&epoch).is_some_and(|replay| self.routes.remove(&replay.route).is_some())
+    }
+
+    /// There is something to be sent again to this owner of this epoch.
+    pub(super) fn knows(&self, from: Peer, epoch: u32) -> bool {
+        let replay = self.replays.get(&epoch).filter(|replay| replay.owner == from);
+        replay.is_some_and(|replay| self.dead.iter().any(|(dead, chain, _)| (*dead, *chain) == (replay.dead, replay.chain)))
     }
 
     /// Copies one of the flow's packets. False if there is none, or it does not fit.

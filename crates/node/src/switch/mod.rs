@@ -569,6 +569,11 @@ impl Switch {
         if count == 0 {
             return Ok(self.logs.end(from, epoch));
         }
+        if !self.logs.knows(from, epoch) {
+            // If the channel is full it is asked for again.
+            let _ = self.fabric.send(from.node, kind::UNLOGGED, &epoch.to_be_bytes());
+            return Ok(false);
+        }
         for number in first..first.saturating_add(count.min(crate::message::Replay::MOST)) {
             // What is missing is asked for again.
             let Some(mut packet) = pool.take() else { break };

@@ -171,9 +171,9 @@ impl Switch {
                 }
                 self.routes.give(found.slot, to, epoch);
                 self.targets.count(owner, -1);
-                if owner != to {
-                    self.logs.close(owner);
-                }
+                // Whoever had it is dead, whether the view that says so has come or not.
+                let before = if owner == to { came_from.map(|(before, _)| before) } else { Some(owner) };
+                before.into_iter().for_each(|dead| self.logs.close(dead));
                 found.slot
             }
             None if is_renounced => return None,

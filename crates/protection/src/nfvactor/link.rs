@@ -19,8 +19,8 @@ pub(super) struct Latched {
 
 /// A record that is not answered yet, with the flow that it is about.
 #[derive(Clone, Copy)]
-pub(super) struct UnderWay {
-    pub(super) number: u32,
+pub(crate) struct UnderWay {
+    pub(crate) number: u32,
     pub(super) slot: Slot,
     pub(super) generation: u32,
     /// It asks whether the copy is as it should be.
@@ -37,7 +37,7 @@ pub(crate) struct Link {
     pub(super) passed: u32,
     /// The commit and the time of a mark that is not answered yet.
     pub(super) marked: Option<(u32, u64)>,
-    pub(super) under_way: VecDeque<UnderWay>,
+    pub(crate) under_way: VecDeque<UnderWay>,
     pub(super) latch: VecDeque<Latched>,
     pub(super) choice: Choice,
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Inputs kept of one owner: far more than an honest one sends without new states.
 const LIMIT: usize = 1 << 20;
 /// Of so many dead the inputs are kept: what has not been claimed after that is not claimed any more.
-const DEAD: usize = 32;
+const DEAD: usize = 1024;
 /// Bytes of an input: the flow's epoch (4), the stamp less the record's (4).
 const INPUT_LEN: usize = 8;
 
@@ -59,7 +59,7 @@ impl Journals {
     pub(super) fn take(&mut self, from: Peer, record: &Record<'_>) -> Result<(), DropReason> {
         let journal = self.owners.entry(from).or_default();
         if journal.inputs.len() + record.inputs.len() > LIMIT {
-            return Err(DropReason::Malformed);
+            return Err(DropReason::HeldOverflow);
         }
         journal.inputs.extend(record.inputs.iter().map(|&[a, b, c, d, offset @ ..]| {
             let offset = i32::from_be_bytes(offset);

@@ -13,6 +13,8 @@ use crate::{Flows, NfvActor, Outbox, Peer, Slot, kind};
 /// States sent per flush: so few that the batch's inputs hardly wait behind them; and so many when the log would be full otherwise.
 const SEND: usize = 4;
 const SEND_URGENTLY: usize = 64;
+/// Times as long between two rounds while no packet leaves.
+const IDLE: u64 = 16;
 /// Inputs that may lie at holders before a round begins whatever the time; with twice as many every state goes with its commit.
 const INPUTS: usize = 1 << 15;
 
@@ -83,9 +85,11 @@ impl Rounds {
     /// The batch is over.
     pub(super) fn go_on(&mut self, settings: &Settings, copies: &mut NfvActor, flows: &mut Flows, out: &mut Outbox) {
         let now = out.now();
+        let is_urgent = self.bytes >= settings.log_bytes / 4 || self.inputs >= INPUTS;
         if self.round.is_none() {
-            let is_urgent = self.bytes >= settings.log_bytes / 4 || self.inputs >= INPUTS;
-            if !self.has_news || now < self.not_before && !is_urgent {
+            // What no chain let pass is in the log too.
+            let idle = if self.has_news { 0 } else { IDLE * settings.checkpoint_every };
+            if now < self.not_before + idle && !is_urgent {
                 return;
             }
             self.has_news = false;
@@ -107,8 +111,6 @@ impl Rounds {
             if header.generation == generation && header.flags & flag::BEHIND != 0 {
                 match header.role {
                     role::OWNER if !copies.send_state(flows, slot, None, out) && !copies.links.is_empty() => return,
-                    // Whoever holds the copy is asked if it never arrives.
-                    role::DEPARTED => return,
                     _ => sent += 1,
                 }
             }
@@ -123,7 +125,7 @@ impl Rounds {
             link.is_some_and(|link| *last != 0 && !(link.numbers.saved != 0 && reached(link.numbers.saved, *last)))
         };
         // What has another holder since, because the one that it had is gone or going, has no copy before that one has saved it.
-        if sent.iter().any(&mut is_open) || copies.is_filling() {
+        if sent.iter().any(&mut is_open) || copies.is_filling() && !is_urgent {
             return;
         }
         for (peer, first) in &round.began {
