@@ -89,17 +89,19 @@ fn open_by(
 /// The longest frame of messages that the network between the hosts takes, at most `wanted`. Sealed packets are longer. `path` as above.
 ///
 /// # Errors
-/// If a packet of `mtu` bytes in its encapsulation, or a flow's state of `state` bytes in its message, would not fit there, or such a packet not into a buffer.
+/// If a packet of `mtu` bytes, which a chain may lengthen by `added`, in its encapsulation, or a flow's state of `state` bytes in its message, would not fit
+/// there, or such a packet not into a buffer.
 pub(super) fn fabric_mtu(
     port: &dyn Port,
     path: Option<u16>,
     mtu: usize,
+    added: usize,
     state: usize,
     wanted: usize,
     is_sealed: bool,
 ) -> Result<usize, Failure> {
     let has = usize::from(path.map_or(port.mtu(), |path| port.mtu().min(path)));
-    let overhead = ENCAPSULATION_LEN + if is_sealed { SEAL_LEN } else { 0 };
+    let overhead = ENCAPSULATION_LEN + added + if is_sealed { SEAL_LEN } else { 0 };
     let needs = (mtu + overhead).max(state + RECORD_ROOM);
     let name = port.name();
     if has < needs {
