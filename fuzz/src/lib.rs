@@ -27,6 +27,7 @@ chains:
       - load_balancer: { virtual: "203.0.113.10:80", backends: ["198.51.100.11:80", "198.51.100.12:80"] }
       - monitor
       - packet_limit: { packets: 50 }
+      - qos_marker: { classes: { new: { dscp: ef, pcp: 5, demote: { to: long, after_packets: 3, after_bytes: 400 } }, long: { dscp: le, reverse: { pcp: 1 } } }, rules: [new udp], default: long }
     protection: nfvactor
   plain: { functions: [forward], protection: { preset: reinforce, log_mib: 1 } }
 rules:

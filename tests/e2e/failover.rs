@@ -1,12 +1,12 @@
 //! The same programs while every runtime is killed with SIGKILL, one after the other: whichever owned a flow has failed under it.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use holdfast::lab::download::{Download, Plan};
 use holdfast::lab::keepalive::KeepAlive;
 use holdfast::lab::programs::{self, Iperf3};
 use holdfast::lab::requirements::*;
 use holdfast::lab::running::Victim;
-use holdfast::lab::{Interrupt, until};
+use holdfast::lab::{Interrupt, Namespace, until};
 use holdfast::status::Protected;
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, PATIENT, RECOVERY_LIMIT, SERVER, VIRTUAL, ip, many, socket};
 use holdfast_tests::runner::{main as run, test};
@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         test("iperf3_udp_both_directions", &[IPERF3], iperf3_udp_both_directions),
         test("ping_goes_on", &[PING], ping_goes_on),
         test("a_packet_limit_goes_on_counting", &[PING], a_packet_limit_goes_on_counting),
+        test("a_demoted_flow_stays_demoted", &[PING, NFT], a_demoted_flow_stays_demoted),
         test("dig_and_traceroute_work_right_after", &[DIG, DNSMASQ, TRACEROUTE], dig_and_traceroute_work_right_after),
         test("wrk_with_100_connections_sees_no_error", &[NGINX, WRK], wrk_with_100_connections_sees_no_error),
         test("keep_alive_connections_live", &[NGINX], keep_alive_connections_live),
@@ -158,6 +159,59 @@ fn a_packet_limit_goes_on_counting(interrupt: &Interrupt) -> Result<()> {
     let pings = programs::read_pings(&text)?;
     ensure!(pings.sent == 100 && (48..=50).contains(&pings.received), "{pings:?}");
     network.stop()
+}
+
+/// Has the kernel of `namespace` count ICMP messages of this type that come in: marked as expedited, as lower effort, all that have a tag of no VLAN, all that have none.
+fn count_marks(namespace: &Namespace, kind: &str) -> Result<()> {
+    namespace.run("nft add table netdev marks")?;
+    namespace.run("nft add chain netdev marks in { type filter hook ingress device eth0 priority 0 ; }")?;
+    for mark in [
+        "vlan pcp 5 vlan id 0 vlan type ip ip dscp 46",
+        "vlan pcp 1 vlan id 0 vlan type ip ip dscp 1",
+        "vlan id 0 vlan type ip",
+        "ether type ip",
+    ] {
+        namespace.run(&format!("nft add rule netdev marks in {mark} icmp type {kind} counter"))?;
+    }
+    Ok(())
+}
+
+/// What it has counted, in that order.
+fn counted_marks(namespace: &Namespace) -> Result<[u64; 4]> {
+    let text = namespace.run("nft -j list chain netdev marks in")?;
+    let listed: serde_json::Value = serde_json::from_str(&text)?;
+    let rules =
+        listed["nftables"].as_array().context("nft lists objects")?.iter().filter_map(|object| object["rule"]["expr"].as_array());
+    let counters = rules.flatten().filter_map(|part| part["counter"]["packets"].as_u64());
+    counters.collect::<Vec<u64>>().try_into().map_err(|counters| anyhow!("four rules count: {counters:?} in {text}"))
+}
+
+/// A flow's first 100 packets, 50 pings and their replies, leave marked as expedited, all later ones as lower effort, in both directions and on packets that fill the MTU. Its
+/// runtime is killed half-way: had the count been forgotten, more would be expedited.
+fn a_demoted_flow_stays_demoted(interrupt: &Interrupt) -> Result<()> {
+    for protection in ["nfvactor", "reinforce"] {
+        let network = Network::start(&Options { protection, ..Options::protected(Chain::Marked) }, interrupt)?;
+        let ends = [(&network.topology.server, "echo-request"), (&network.topology.client, "echo-reply")];
+        ends.iter().try_for_each(|(namespace, kind)| count_marks(namespace, kind))?;
+        let mut command = network.topology.client.command("ping");
+        command.args(["-n", "-q", "-c", "100", "-i", "0.05", "-W", "1", "-M", "do", "-s", "1472", SERVER]);
+        let mut process = holdfast::lab::Process::start(command, "ping", network.lab.scratch())?;
+        until("half of what is expedited has come", LIMIT, interrupt, || {
+            Ok((counted_marks(&network.topology.server)?[0] >= 25).then_some(()))
+        })?;
+        network.kill_each_runtime(|| Ok(()))?;
+        let pings = programs::read_pings(&process.finish(LIMIT, interrupt)?)?;
+        for (namespace, kind) in ends {
+            let [expedited, lower, tagged, untagged] = counted_marks(namespace)?;
+            let what = format!(
+                "{protection}: of {tagged} tagged and {untagged} untagged {kind} {expedited} expedited, {lower} lower; {pings:?}"
+            );
+            // What was inside the runtime when it died may be missing.
+            ensure!((48..=50).contains(&expedited) && expedited + lower == tagged && tagged >= 90 && untagged == 0, "{what}");
+        }
+        network.stop()?;
+    }
+    Ok(())
 }
 
 fn dig_and_traceroute_work_right_after(interrupt: &Interrupt) -> Result<()> {

@@ -41,6 +41,8 @@ pub enum Chain {
     Balanced,
     /// The guide's function, 100 packets per flow, and nothing else.
     Limited,
+    /// The QoS marker, whose flows have 100 packets in a class above all others, and NAT.
+    Marked,
     /// Only forwarding, IPv4 and IPv6, no address translated.
     Plain,
 }
@@ -87,6 +89,10 @@ impl Options {
             Chain::Edge => format!("    functions:\n{firewall}{nat}"),
             Chain::Balanced => format!("    functions:\n{firewall}{nat}{balancer}"),
             Chain::Limited => format!("    functions:\n      - packet_limit: {{ packets: 100 }}\n{nat}"),
+            Chain::Marked => format!(
+                "    functions:\n      - qos_marker:\n          classes:\n            new: {{ dscp: ef, pcp: 5, demote: {{ to: heavy, after_packets: 100 }} }}\n\
+                 \x20           heavy: {{ dscp: le, pcp: 1 }}\n          default: new\n{nat}"
+            ),
             Chain::Plain => "    functions: [forward]\n".to_owned(),
         };
         let (inside, outside) = match self.chain {

@@ -18,7 +18,7 @@ fn entry<N: NetworkFunction>() -> Entry {
     (N::NAME, build_as::<N>, || schemars::schema_for!(N::Config))
 }
 
-fn entries() -> [Entry; 6] {
+fn entries() -> [Entry; 7] {
     [
         entry::<crate::Firewall>(),
         entry::<crate::Nat>(),
@@ -26,6 +26,7 @@ fn entries() -> [Entry; 6] {
         entry::<crate::Monitor>(),
         entry::<crate::Forward>(),
         entry::<crate::PacketLimit>(),
+        entry::<crate::QosMarker>(),
     ]
 }
 

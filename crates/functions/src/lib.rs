@@ -10,6 +10,7 @@ mod load_balancer;
 mod monitor;
 mod nat;
 mod packet_limit;
+mod qos_marker;
 mod rewrite;
 
 pub use firewall::{Firewall, FirewallConfig};
@@ -18,3 +19,4 @@ pub use load_balancer::{LoadBalancer, LoadBalancerConfig};
 pub use monitor::{Monitor, MonitorConfig};
 pub use nat::{Nat, NatConfig};
 pub use packet_limit::{PacketLimit, PacketLimitConfig};
+pub use qos_marker::{QosMarker, QosMarkerConfig};

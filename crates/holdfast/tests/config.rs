@@ -203,7 +203,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "- nat:",
         "- nta:",
-        r"edge.yaml:9:9: there is no function `nta`: `firewall`, `nat`, `load_balancer`, `monitor`, `forward`, `packet_limit`; did you mean `nat`?
+        r"edge.yaml:9:9: there is no function `nta`: `firewall`, `nat`, `load_balancer`, `monitor`, `forward`, `packet_limit`, `qos_marker`; did you mean `nat`?
 9 |       - nta: { pool: [ 198.51.100.4/31 ] }
   |         ^^^",
     ),
@@ -255,6 +255,34 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         r"edge.yaml:9:24: nat: 198.51.100.4/31 overlaps 198.51.100.5/32 of `nat` in chain `rest`
 9 |       - nat: { pool: [ 198.51.100.4/31 ] }
   |                        ^^^^^^^^^^^^^^^",
+    ),
+    (
+        "- nat: { pool: [ 198.51.100.4/31 ] }",
+        "- qos_marker: { classes: { voice: { dscp: ef }, bulk: { reverse: { dscp: cs9 } } }, default: voice }",
+        r"edge.yaml:9:80: qos_marker: `cs9` is not the name of a DSCP: `df`, `cs0` to `cs7`, `af11` to `af43`, `ef`, `va`, `le`, or a number from 0 to 63
+9 |       - qos_marker: { classes: { voice: { dscp: ef }, bulk: { reverse: { dscp: cs9 } } }, default: voice }
+  |                                                                                ^^^",
+    ),
+    (
+        "- nat: { pool: [ 198.51.100.4/31 ] }",
+        "- qos_marker: { classes: { voice: { dscp: ef }, bulk: { dscp: -1 } }, default: voice }",
+        r"edge.yaml:9:69: qos_marker: -1 is not a DSCP: a number from 0 to 63, six bits without those of ECN
+9 |       - qos_marker: { classes: { voice: { dscp: ef }, bulk: { dscp: -1 } }, default: voice }
+  |                                                                     ^^",
+    ),
+    (
+        "- nat: { pool: [ 198.51.100.4/31 ] }",
+        "- qos_marker: { classes: { voice: { dscp: ef } }, rules: [ \"voise udp to any port 5060\" ] }",
+        r#"edge.yaml:9:67: qos_marker: unknown class `voise`, expected one of `voice`; did you mean `voice`?
+9 |       - qos_marker: { classes: { voice: { dscp: ef } }, rules: [ "voise udp to any port 5060" ] }
+  |                                                                   ^^^^^"#,
+    ),
+    (
+        "- nat: { pool: [ 198.51.100.4/31 ] }",
+        "- qos_marker: { classes: { a: { demote: { to: b, after_packets: 9 } }, b: { demote: { to: a, after_bytes: 9 } } }, default: a }",
+        r"edge.yaml:9:53: qos_marker: from there a flow would come back to `a`
+9 |       - qos_marker: { classes: { a: { demote: { to: b, after_packets: 9 } }, b: { demote: { to: a, after_bytes: 9 } } },
+  |                                                     ^",
     ),
     (
         "[ forward ]",

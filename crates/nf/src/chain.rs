@@ -102,6 +102,11 @@ impl Chain {
         self.functions.iter().flat_map(|function| function.owned_addresses()).collect()
     }
 
+    /// Bytes by which a frame may be longer behind the chain than before it.
+    pub fn added_bytes(&self) -> usize {
+        self.functions.iter().map(|function| function.added_bytes()).sum()
+    }
+
     /// Takes a packet of an existing flow, or one that opens it, from `position` on. `block` is the chain's state:
     /// `layout().size` bytes, aligned to 16 bytes.
     ///

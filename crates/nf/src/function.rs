@@ -100,6 +100,11 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
     fn owned_addresses(&self) -> Vec<Prefix> {
         Vec::new()
     }
+
+    /// Bytes by which the function may lengthen a frame, a tag or a header say: what carries frames between hosts must have room for them.
+    fn added_bytes(&self) -> usize {
+        0
+    }
 }
 
 /// Size, alignment and identity of one function's flow state.
@@ -139,6 +144,8 @@ pub trait Function: Send {
     fn describe(&self, flow: &[u8]) -> &'static str;
     /// [`NetworkFunction::owned_addresses`].
     fn owned_addresses(&self) -> Vec<Prefix>;
+    /// [`NetworkFunction::added_bytes`].
+    fn added_bytes(&self) -> usize;
     /// Its shared state, for the runtime, which connects it to where it lives.
     fn shared(&mut self) -> &mut dyn SharedState;
 }
@@ -229,6 +236,10 @@ impl<N: NetworkFunction> Function for Bound<N> {
 
     fn owned_addresses(&self) -> Vec<Prefix> {
         self.function.owned_addresses()
+    }
+
+    fn added_bytes(&self) -> usize {
+        self.function.added_bytes()
     }
 
     fn shared(&mut self) -> &mut dyn SharedState {

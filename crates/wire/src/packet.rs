@@ -242,6 +242,20 @@ impl Packet {
         true
     }
 
+    /// Puts a VLAN tag behind the frame's addresses: its EtherType, and its control information (IEEE 802.1Q, clause 9.6). The layers are as
+    /// they were: parse the packet again. False, and nothing changed, if there is no Ethernet header or no headroom.
+    #[must_use]
+    pub fn push_tag(&mut self, ethertype: u16, control: u16) -> bool {
+        if self.len() < 14 || self.push_front(4).is_none() {
+            return false;
+        }
+        let bytes = self.bytes_mut();
+        bytes.copy_within(4..16, 0);
+        bytes[12..14].copy_from_slice(&ethertype.to_be_bytes());
+        bytes[14..16].copy_from_slice(&control.to_be_bytes());
+        true
+    }
+
     /// Cuts the frame to `len` bytes; longer than it is changes nothing.
     pub fn truncate(&mut self, len: usize) {
         if len < self.len() {

@@ -2,6 +2,7 @@
 //!
 //! `tcp 10.0.0.2:1000 > 203.0.113.10:80 SYN seq 1`, `udp [2001:db8::1]:5 > [2001:db8::2]:53 len 4`, `icmp 10.0.0.2 > 192.0.2.1 echo id 7`,
 //! `icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 28 udp 10.0.0.2:5 > 192.0.2.1:53`. Numbers that are left out are 0, a window 65535, TTLs 64.
+//! `tos 184` is the byte of DSCP and ECN, `tag 24576` the control information of an 802.1Q tag.
 //! `more` makes a first fragment, `fragment 10.0.0.2 > 192.0.2.1 udp offset 16 len 8` one that follows, `nosum` leaves a UDP checksum out.
 
 use etherparse::{
@@ -236,11 +237,33 @@ fn packet(mut words: Words<'_>) -> Vec<u8> {
     packet
 }
 
+/// Sets DSCP and ECN of a whole packet, and computes its header's checksum anew.
+fn set_tos(packet: &mut [u8], tos: u8) {
+    if packet[0] >> 4 == 4 {
+        packet[1] = tos;
+        let (header, _) = Ipv4Header::from_slice(packet).expect("a header made here");
+        packet[10..12].copy_from_slice(&header.calc_header_checksum().to_be_bytes());
+    } else {
+        let (mut header, _) = Ipv6Header::from_slice(packet).expect("a header made here");
+        header.traffic_class = tos;
+        packet[..Ipv6Header::LEN].copy_from_slice(&header.to_bytes());
+    }
+}
+
 /// The Ethernet frame that the words describe.
 pub(crate) fn frame(text: &str) -> Vec<u8> {
-    let packet = packet(Words { text, left: text.split_whitespace().collect() });
+    let mut words = Words { text, left: text.split_whitespace().collect() };
+    let (tos, tag) = (words.number("tos"), words.number("tag"));
+    let mut packet = packet(words);
     let ethertype = if packet[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 };
+    if let Some(tos) = tos {
+        set_tos(&mut packet, tos as u8);
+    }
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    if let Some(tag) = tag {
+        frame.extend_from_slice(&EtherType::VLAN_TAGGED_FRAME.0.to_be_bytes());
+        frame.extend_from_slice(&(tag as u16).to_be_bytes());
+    }
     frame.extend_from_slice(&ethertype.0.to_be_bytes());
     frame.extend_from_slice(&packet);
     frame

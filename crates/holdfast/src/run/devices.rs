@@ -89,17 +89,19 @@ fn open_by(
 /// The longest frame of messages that the network between the hosts takes, at most `wanted`. Sealed packets are longer. `path` as above.
 ///
 /// # Errors
-/// If a packet of `mtu` bytes in its encapsulation, or a flow's state of `state` bytes in its message, would not fit there, or such a packet not into a buffer.
+/// If a packet of `mtu` bytes, which a chain may lengthen by `added`, in its encapsulation, or a flow's state of `state` bytes in its message, would not fit
+/// there, or such a packet not into a buffer.
 pub(super) fn fabric_mtu(
     port: &dyn Port,
     path: Option<u16>,
     mtu: usize,
+    added: usize,
     state: usize,
     wanted: usize,
     is_sealed: bool,
 ) -> Result<usize, Failure> {
     let has = usize::from(path.map_or(port.mtu(), |path| port.mtu().min(path)));
-    let overhead = ENCAPSULATION_LEN + if is_sealed { SEAL_LEN } else { 0 };
+    let overhead = ENCAPSULATION_LEN + added + if is_sealed { SEAL_LEN } else { 0 };
     let needs = (mtu + overhead).max(state + RECORD_ROOM);
     let name = port.name();
     if has < needs {
@@ -176,5 +178,23 @@ impl Manager {
     fn set_mtu(&mut self, port: u8, mtu: u16) {
         let limit = self.mtu_limits.get(usize::from(port)).copied().unwrap_or(u16::MAX);
         self.host.set_mtu(port, mtu.min(limit).min(MAX_MTU as u16));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_io::port::MemoryPort;
+
+    /// The longest packet of a port goes from host to host in its encapsulation, sealed or not, with what a chain has added to it: a byte less is refused, not lost later.
+    #[test]
+    fn the_network_between_hosts_has_room_for_the_longest_packet() {
+        for (added, is_sealed, needs) in [(0, false, 1538), (4, false, 1542), (0, true, 1586), (4, true, 1590)] {
+            let fits = |mtu: u16| {
+                let (port, _) = MemoryPort::new("fabric", [2; 6], mtu).unwrap_or_else(|error| panic!("{error}"));
+                fabric_mtu(&port, None, 1500, added, 300, 2400, is_sealed).ok()
+            };
+            assert_eq!((fits(needs), fits(needs - 1)), (Some(usize::from(needs) + ETHERNET_LEN), None), "{added} {is_sealed}");
+        }
     }
 }

@@ -308,7 +308,8 @@ impl Manager {
         if let Some(port) = &fabric_port {
             let largest = chains.iter().map(|built| built.chain.layout().size).max().unwrap_or(0);
             let mtus = ports.iter().map(|port| usize::from(port.mtu())).max().unwrap_or(1500);
-            fabric.mtu = devices::fabric_mtu(port.as_ref(), path, mtus, largest, fabric.mtu, keys.is_some())?;
+            let added = chains.iter().map(|built| built.chain.added_bytes()).max().unwrap_or(0);
+            fabric.mtu = devices::fabric_mtu(port.as_ref(), path, mtus, added, largest, fabric.mtu, keys.is_some())?;
         }
         let detection = &checked.config.detection;
         let logs: Vec<usize> = chains.iter().map(|built| built.protection.log_bytes()).collect();

@@ -138,7 +138,8 @@ impl AfPacket {
         }
         if let Some((tpid, tci)) = tag {
             for packet in &mut into[before..] {
-                restore_vlan(packet, tpid, tci);
+                // Without headroom it stays a frame without a tag.
+                let _ = packet.push_tag(tpid, tci);
             }
         }
     }
@@ -146,17 +147,6 @@ impl AfPacket {
 
 fn is_down(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV))
-}
-
-/// Puts a tag that the device has taken out back into the frame.
-fn restore_vlan(packet: &mut Packet, tpid: u16, tci: u16) {
-    if packet.len() < 14 || packet.push_front(4).is_none() {
-        return;
-    }
-    let bytes = packet.bytes_mut();
-    bytes.copy_within(4..16, 0);
-    bytes[12..14].copy_from_slice(&tpid.to_be_bytes());
-    bytes[14..16].copy_from_slice(&tci.to_be_bytes());
 }
 
 impl Port for AfPacket {

@@ -69,7 +69,9 @@ pub(crate) fn turn_echo(packet: &mut Packet) {
 
 /// Makes the packet into an error about itself, from `from` to its source, short enough for the MTU of its port. False, and the packet spoiled, if that is not possible.
 pub(crate) fn report(packet: &mut Packet, problem: Problem, from: &[u8; 16], mtu: u16) -> bool {
-    let Some(ethernet) = packet.bytes().first_chunk::<{ Ethernet::LEN }>().copied() else { return false };
+    let Some(mut ethernet) = packet.bytes().first_chunk::<{ Ethernet::LEN }>().copied() else { return false };
+    // A tag that a function has put on is not the error's.
+    ethernet[12..].copy_from_slice(&packet.layers.ethertype.to_be_bytes());
     match packet.layers.network {
         Network::V4 => {
             let (Some(from), Some(to)) = (unmap_v4(from), packet.ipv4().map(|ip| ip.source)) else { return false };

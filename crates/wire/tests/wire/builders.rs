@@ -1,10 +1,11 @@
 //! What the builders write, read back by another implementation.
 
-use crate::frames::room;
+use crate::frames::{ethernet, packet, room};
 use etherparse::icmpv6::Icmpv6PayloadSlice;
 use etherparse::{Icmpv6Type, IpFragOffset, LinkExtSlice, NetSlice, SingleVlanHeader, SlicedPacket, TransportSlice, ether_type};
 use holdfast_wire::build::{self, Arp, ArpOperation, DoesNotFit, Ends, Neighbor, NeighborKind};
 use holdfast_wire::header::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, icmp, icmpv6, proto};
+use holdfast_wire::{HEADROOM, MemoryPool, PacketPool};
 use proptest::prelude::*;
 
 /// `packet` in an Ethernet frame.
@@ -48,6 +49,31 @@ fn options() -> impl Strategy<Value = Vec<u8>> {
         bytes.iter_mut().take(1).for_each(|first| *first = 0);
         bytes
     })
+}
+
+/// Scenario: frames of all lengths get tags until there is no headroom left. Each is what it would be had it been built so; what has no room, or no Ethernet header, stays as it is.
+#[test]
+fn a_tag_that_is_put_on_is_the_tag_that_is_built() {
+    let mut pool = MemoryPool::new(1);
+    for len in 0..60 {
+        let payload = vec![0xee; len];
+        let whole = ethernet(ETHERTYPE_IPV4, &[], &payload);
+        let mut packet = packet(&mut pool, &whole, 0xa5);
+        assert!(packet.push_tag(ETHERTYPE_VLAN, 0x6065) && packet.push_tag(ETHERTYPE_QINQ, 0x6064));
+        assert_eq!(packet.bytes(), ethernet(ETHERTYPE_IPV4, &[ETHERTYPE_QINQ, ETHERTYPE_VLAN], &payload));
+        for _ in 2..HEADROOM / 4 {
+            assert!(packet.push_tag(ETHERTYPE_VLAN, 0));
+        }
+        let before = packet.bytes().to_vec();
+        assert!(!packet.push_tag(ETHERTYPE_VLAN, 0));
+        assert_eq!(packet.bytes(), before);
+        packet.clear();
+        for cut in 0..14 {
+            assert!(packet.copy_from(&whole[..cut]) && !packet.push_tag(ETHERTYPE_VLAN, 0));
+            assert_eq!(packet.bytes(), &whole[..cut]);
+        }
+        pool.put(packet);
+    }
 }
 
 proptest! {

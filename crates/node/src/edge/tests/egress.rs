@@ -105,6 +105,39 @@ fn the_quote_is_short_where_the_mtu_is_small() {
     }
 }
 
+/// A chain has put an 802.1Q tag on a packet: it leaves with it, whole or in fragments, at once or after its neighbour has answered. The tag is not part of what the MTU
+/// limits, and errors about the packet, which come in again, have none.
+#[test]
+fn a_tag_that_a_chain_has_put_on_leaves_with_the_packet() {
+    let mut bench = known();
+    for words in ["udp 198.51.100.4:1 > 192.0.2.7:2", "tcp [2001:db8:a::9]:1 > [2001:db8:f::7]:2"] {
+        assert_eq!(first(&mut bench, 0, &format!("{words} vlan=40960")), format!("1< box1>host254 {words} ttl=63 vlan=40960"));
+    }
+    let fits = "udp 198.51.100.4:1 > 192.0.2.7:2 df len=1372";
+    assert_eq!(first(&mut bench, 0, &format!("{fits} vlan=8192")), format!("{} vlan=8192", first(&mut bench, 0, fits)));
+    for (port, words) in [
+        (0, "udp 198.51.100.4:1 > 192.0.2.7:2 df len=1373"),
+        (0, "udp 198.51.100.4:1 > 172.16.0.1:2"),
+        (0, "tcp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 len=1400"),
+    ] {
+        let untagged = bench.released(port, words);
+        assert!(untagged[0].starts_with("again ") && untagged[0].contains("] as "), "{untagged:?}");
+        assert_eq!(bench.released(port, &format!("{words} vlan=8192")), untagged);
+    }
+    let pieces =
+        |bench: &mut Bench, words: &str| bench.released(0, &format!("udp 198.51.100.4:1 > 192.0.2.7:2 len=2000 {words}"));
+    let untagged = pieces(&mut bench, "");
+    assert!(untagged.len() == 2 && untagged[1].contains("fragment"), "{untagged:?}");
+    let expected: Vec<String> = untagged.iter().map(|piece| format!("{piece} vlan=24576")).collect();
+    assert_eq!(pieces(&mut bench, "vlan=24576"), expected);
+
+    let mut bench = Bench::new();
+    let asks = bench.released(0, "udp 198.51.100.4:1 > 203.0.113.9:2 vlan=40960");
+    assert_eq!(asks, ["1< box1>all arp who-has 203.0.113.9 tell 203.0.113.1"]);
+    let answered = bench.port(1, "arp 203.0.113.9 is-at 02:00:00:00:01:09 target=203.0.113.1 to=box1");
+    assert_eq!(answered, ["1< box1>host9 udp 198.51.100.4:1 > 203.0.113.9:2 ttl=63 vlan=40960"]);
+}
+
 #[test]
 fn what_goes_to_all_does_not_leave() {
     let mut bench = known();

@@ -249,9 +249,14 @@ pub(super) fn describe(bytes: &[u8]) -> String {
     packet.parse().expect("the edge makes and passes on what parses");
     if let Some(ip) = packet.ipv4() {
         let len = (ip.version_ihl & 15) as usize * 4;
-        assert_eq!(checksum::checksum(&bytes[14..14 + len]), 0, "IPv4 header checksum");
+        let l3 = packet.layers.l3 as usize;
+        assert_eq!(checksum::checksum(&bytes[l3..l3 + len]), 0, "IPv4 header checksum");
     }
-    let words = format!("{from}>{to} {}", describe_ip(bytes, &packet.layers));
+    let tag = match packet.layers.vlan_tags {
+        0 => String::new(),
+        _ => format!(" vlan={}", u16::from_be_bytes([bytes[14], bytes[15]])),
+    };
+    let words = format!("{from}>{to} {}{tag}", describe_ip(bytes, &packet.layers));
     if packet.icmp().is_some() && !packet.layers.fragment {
         assert!(icmp::is_intact(&packet), "ICMP checksum of {words}");
     }

@@ -1,0 +1,288 @@
+//! `qos_marker`: flows are put into classes, and packets are marked with their flow's class for the network that they leave to.
+//!
+//! Theory of operation. A classifier and a marker (RFC 2475, section 2.3) that know flows. A flow's first packet is held against the rules, in order;
+//! the first that matches names the class, which says for each direction what is written into every packet: a DSCP (RFC 2474, section 3), the priority of
+//! an 802.1Q tag (IEEE 802.1Q-2018, clause 9.6), both or neither. A class may pass flows on to a lower one when they have had more than so many packets or
+//! bytes, both directions together; no flow comes back. Fragments and ICMP errors are marked and counted as the flow that they belong to. All of that
+//! depends on the flow's own packets alone, so a replay marks as the first processing did.
+//!
+//! In: classes, rules, a flow's packets. Out: the same packets, marked. Never: a drop for what a flow is; a VLAN. The tag has VLAN 0 (a priority tag): the
+//! box has no VLAN sub-interfaces, so it would look for its neighbours in another VLAN than it sends to, and drop their answers as `vlan_tagged`.
+
+mod dscp;
+mod mark;
+
+use dscp::DscpConfig;
+use holdfast_nf::{ConfigError, Context, DropReason, FlowKey, NetworkFunction, Open, Packet, Verdict};
+use holdfast_wire::selector::{Selector, SelectorError};
+use mark::Mark;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// A class as the operator writes it.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClassConfig {
+    /// Written into packets of both directions: a number from 0 to 63, or a name such as `ef`, `af21`, `cs1`, `le`. Without it packets keep theirs.
+    #[serde(default)]
+    pub dscp: Option<DscpConfig>,
+    /// Priority (PCP) of the 802.1Q tag that packets of both directions leave with. Without it they get no tag.
+    #[serde(default)]
+    #[schemars(range(max = 7))]
+    pub pcp: Option<u8>,
+    /// Packets from the side that opened the connection: what is said here counts instead.
+    #[serde(default)]
+    pub forward: Option<MarkConfig>,
+    /// Packets to the side that opened the connection: what is said here counts instead.
+    #[serde(default)]
+    pub reverse: Option<MarkConfig>,
+    /// When a flow leaves the class for a lower one.
+    #[serde(default)]
+    pub demote: Option<DemoteConfig>,
+}
+
+/// What is written into packets of one direction.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MarkConfig {
+    /// As in the class.
+    #[serde(default)]
+    pub dscp: Option<DscpConfig>,
+    /// As in the class.
+    #[serde(default)]
+    #[schemars(range(max = 7))]
+    pub pcp: Option<u8>,
+}
+
+/// When a flow is too heavy for its class. At least one limit is needed; the first that is passed counts.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DemoteConfig {
+    /// The class that it then belongs to.
+    pub to: String,
+    /// Packets that it may have here, since it began, both directions together.
+    #[serde(default)]
+    #[schemars(range(min = 1))]
+    pub after_packets: Option<u64>,
+    /// Bytes of IP packets that it may have here, since it began, both directions together.
+    #[serde(default)]
+    #[schemars(range(min = 1))]
+    pub after_bytes: Option<u64>,
+}
+
+/// What the operator writes.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct QosMarkerConfig {
+    /// The classes, by names of the operator's own.
+    pub classes: BTreeMap<String, ClassConfig>,
+    /// A class, then a selector: `voice udp from any to any port 16384-32767`. The first that matches a flow's first packet decides.
+    #[serde(default)]
+    pub rules: Vec<String>,
+    /// The class of flows that no rule matches; without it they pass as they are.
+    #[serde(default)]
+    pub default: Option<String>,
+}
+
+holdfast_nf::flow_state! {
+    /// What is remembered of one flow.
+    pub struct Marked {
+        /// Packets since it began, while a limit counts them.
+        pub packets: u64,
+        /// Bytes of IP packets since it began, while a limit counts them.
+        pub bytes: u64,
+        /// The class that its packets are marked with, or `NONE`.
+        pub class: u8,
+        /// The class that it began in, or `NONE`.
+        pub first: u8,
+        /// Zero.
+        pub spare: [u8; 6],
+    }
+}
+
+/// [`Marked::class`] of a flow that passes as it is.
+const NONE: u8 = u8::MAX;
+
+/// Above these a flow belongs to another class.
+#[derive(Debug, Clone, Copy)]
+struct Limit {
+    packets: u64,
+    bytes: u64,
+    to: u8,
+}
+
+#[derive(Debug, Clone)]
+struct Class {
+    /// Forward and reverse.
+    marks: [Mark; 2],
+    limit: Option<Limit>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct QosMarker {
+    /// In the order of their names. Limits lead from class to class, and never in a circle.
+    classes: Vec<Class>,
+    rules: Vec<(u8, Selector)>,
+    default: u8,
+}
+
+/// Classes by name, while a configuration is read.
+struct Names<'a>(Vec<&'a str>);
+
+impl Names<'_> {
+    fn number(&self, name: &str) -> Result<u8, String> {
+        let found = self.0.iter().zip(0u8..).find(|(other, _)| **other == name).map(|(_, number)| number);
+        let known = || self.0.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        found.ok_or_else(|| format!("unknown class `{name}`, expected one of {}", known()))
+    }
+}
+
+fn mark(config: &ClassConfig, own: Option<&MarkConfig>, path: &str, way: &str) -> Result<Mark, ConfigError> {
+    let of_own = |key: &str| format!("{path}.{way}.{key}");
+    let of_both = |key: &str| format!("{path}.{key}");
+    let own_dscp = own.and_then(|own| own.dscp.as_ref()).map(|dscp| (dscp, of_own("dscp")));
+    let dscp = own_dscp.or_else(|| config.dscp.as_ref().map(|dscp| (dscp, of_both("dscp"))));
+    let own_pcp = own.and_then(|own| own.pcp).map(|pcp| (pcp, of_own("pcp")));
+    let pcp = own_pcp.or_else(|| config.pcp.map(|pcp| (pcp, of_both("pcp"))));
+    let dscp = dscp.map(|(dscp, path)| dscp.read().map_err(|message| ConfigError::at(path, message))).transpose()?;
+    let pcp = match pcp {
+        Some((pcp, path)) if pcp > 7 => {
+            return Err(ConfigError::at(path, format!("{pcp} is not a priority of 802.1Q: a number from 0 to 7")));
+        }
+        pcp => pcp.map(|(pcp, _)| pcp),
+    };
+    Ok(Mark { dscp, pcp })
+}
+
+fn limit(config: &DemoteConfig, name: &str, path: &str, names: &Names<'_>) -> Result<Limit, ConfigError> {
+    let to = names.number(&config.to).map_err(|message| ConfigError::at(format!("{path}.to"), message))?;
+    for (key, limit) in [("after_packets", config.after_packets), ("after_bytes", config.after_bytes)] {
+        if limit == Some(0) {
+            let message = format!("0 would keep every flow out of `{name}`; let rules name `{}` instead", config.to);
+            return Err(ConfigError::at(format!("{path}.{key}"), message));
+        }
+    }
+    if config.after_packets.is_none() && config.after_bytes.is_none() {
+        return Err(ConfigError::at(path, "a limit is missing: `after_packets`, `after_bytes`, or both"));
+    }
+    Ok(Limit { packets: config.after_packets.unwrap_or(u64::MAX), bytes: config.after_bytes.unwrap_or(u64::MAX), to })
+}
+
+fn class(name: &str, config: &ClassConfig, names: &Names<'_>) -> Result<Class, ConfigError> {
+    let path = format!("classes.{name}");
+    let is_name = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-');
+    if name.is_empty() || !name.chars().all(is_name) {
+        return Err(ConfigError::at("", format!("`{name}` cannot be the name of a class: letters, digits, `-` and `_` can")));
+    }
+    // What both directions override would be looked at by nobody, right or wrong.
+    mark(config, None, &path, "")?;
+    let marks =
+        [mark(config, config.forward.as_ref(), &path, "forward")?, mark(config, config.reverse.as_ref(), &path, "reverse")?];
+    let demote = config.demote.as_ref();
+    let limit = demote.map(|demote| limit(demote, name, &format!("{path}.demote"), names)).transpose()?;
+    Ok(Class { marks, limit })
+}
+
+fn rule(at: usize, text: &str, names: &Names<'_>) -> Result<(u8, Selector), ConfigError> {
+    let error = |offset: usize, message: String| ConfigError { path: format!("rules[{at}]"), message, offset: Some(offset) };
+    let trimmed = text.trim_start();
+    let (word, rest) = trimmed.split_once(char::is_whitespace).unwrap_or((trimmed, ""));
+    let class = names.number(word).map_err(|message| error(text.len() - trimmed.len(), message))?;
+    let selector = rest.parse().map_err(|wrong: SelectorError| error(text.len() - rest.len() + wrong.offset, wrong.message))?;
+    Ok((class, selector))
+}
+
+impl QosMarker {
+    /// The class in which a flow that began in `class` would go round for ever.
+    fn circle(&self, class: u8) -> Option<u8> {
+        let mut at = class;
+        for _ in &self.classes {
+            at = self.classes[usize::from(at)].limit?.to;
+            if at == class {
+                return Some(class);
+            }
+        }
+        None
+    }
+
+    /// Counts the packet, and finds the flow's class for it. Where no limit is left, nothing is counted: state that stays the same needs no replication.
+    #[inline]
+    fn count(&self, packet: &Packet, flow: &mut Marked) -> Option<&Class> {
+        let mut class = self.classes.get(usize::from(flow.class))?;
+        if class.limit.is_some() {
+            // Without the link's headers, as meters count (RFC 2697, section 2): the same on every link.
+            let bytes = packet.layers.end.saturating_sub(packet.layers.l3);
+            flow.packets = flow.packets.saturating_add(1);
+            flow.bytes = flow.bytes.saturating_add(bytes.into());
+        }
+        while let Some(limit) = class.limit.filter(|limit| flow.packets > limit.packets || flow.bytes > limit.bytes) {
+            flow.class = limit.to;
+            class = self.classes.get(usize::from(limit.to))?;
+        }
+        Some(class)
+    }
+}
+
+impl NetworkFunction for QosMarker {
+    const NAME: &'static str = "qos_marker";
+    type Config = QosMarkerConfig;
+    type Flow = Marked;
+    type Shared = ();
+
+    fn new(config: QosMarkerConfig) -> Result<(QosMarker, ()), ConfigError> {
+        let names = Names(config.classes.keys().map(String::as_str).collect());
+        if names.0.is_empty() {
+            return Err(ConfigError::at("classes", "there must be at least one class, like { voice: { dscp: ef } }"));
+        }
+        if names.0.len() > usize::from(NONE) {
+            return Err(ConfigError::at(
+                "classes",
+                format!("{} classes are more than the {NONE} that there may be", names.0.len()),
+            ));
+        }
+        let classes = config.classes.iter().map(|(name, written)| class(name, written, &names));
+        let classes = classes.collect::<Result<Vec<_>, _>>()?;
+        let rules = config.rules.iter().enumerate().map(|(at, text)| rule(at, text, &names)).collect::<Result<Vec<_>, _>>()?;
+        let default = match &config.default {
+            None if rules.is_empty() => {
+                return Err(ConfigError::at("", "neither `rules` nor a `default` puts a flow into a class"));
+            }
+            None => NONE,
+            Some(name) => names.number(name).map_err(|message| ConfigError::at("default", message))?,
+        };
+        let marker = QosMarker { classes, rules, default };
+        if let Some(class) = (0..names.0.len() as u8).find_map(|class| marker.circle(class)) {
+            let name = names.0[usize::from(class)];
+            return Err(ConfigError::at(
+                format!("classes.{name}.demote.to"),
+                format!("from there a flow would come back to `{name}`"),
+            ));
+        }
+        Ok((marker, ()))
+    }
+
+    fn open(&self, packet: &Packet, _shared: &mut (), cx: &mut Context) -> Open<Marked> {
+        // As the functions before this one left it. A fragment that has lost its first one says less than the edge knew.
+        let key = FlowKey::of(packet).unwrap_or(*cx.key());
+        let class = self.rules.iter().find(|(_, selector)| selector.matches(&key)).map_or(self.default, |(class, _)| *class);
+        Open::Accept(Marked { class, first: class, ..Marked::default() })
+    }
+
+    #[inline]
+    fn process(&self, packet: &mut Packet, flow: &mut Marked, _shared: &mut (), cx: &mut Context) -> Verdict {
+        let Some(class) = self.count(packet, flow) else { return Verdict::Forward };
+        let mark = class.marks[cx.direction() as usize];
+        if mark.write(packet) { Verdict::Forward } else { Verdict::Drop(DropReason::FrameTooLarge) }
+    }
+
+    fn describe(&self, flow: &Marked) -> &'static str {
+        if flow.class == flow.first { "" } else { "demoted" }
+    }
+
+    fn added_bytes(&self) -> usize {
+        let is_tagging = self.classes.iter().flat_map(|class| class.marks).any(|mark| mark.pcp.is_some());
+        if is_tagging { 4 } else { 0 }
+    }
+}
