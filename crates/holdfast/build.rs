@@ -1,7 +1,7 @@
 //! Makes the control API's types out of its .proto file, without protoc.
 
 /// What the commands print, or are told, as JSON too: serde takes them over by the names of their fields.
-const OBJECTS: [&str; 21] = [
+const OBJECTS: [&str; 22] = [
     "Applied",
     "Bfd",
     "ControlApi",
@@ -10,6 +10,7 @@ const OBJECTS: [&str; 21] = [
     "Flow",
     "Host",
     "Leader",
+    "LocalStandby",
     "Mistake",
     "PingReply",
     "Port",
@@ -41,6 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .field_attribute("holdfast.control.v1.Status.control", "#[serde(skip_serializing_if = \"Option::is_none\")]")
         .field_attribute("holdfast.control.v1.Status.election", "#[serde(skip_serializing_if = \"Option::is_none\")]")
         .field_attribute("holdfast.control.v1.Process.name", "#[serde(skip_serializing_if = \"Option::is_none\")]")
+        .field_attribute("holdfast.control.v1.Process.local_standby", "#[serde(skip_serializing_if = \"Option::is_none\")]")
         .field_attribute("holdfast.control.v1.Process.busy_permille", "#[serde(skip_serializing_if = \"Option::is_none\")]")
         .btree_map(".")
         .compile_fds(descriptors)?;

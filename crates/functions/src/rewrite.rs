@@ -5,9 +5,13 @@
 //! the quoted packet. All checksums that cover a changed field are corrected by the difference (RFC 1624): a packet that was
 //! wrong stays wrong. Later fragments carry addresses only.
 
+use holdfast_wire::HEADERS;
 use holdfast_wire::checksum::{Delta, fold, sum};
 use holdfast_wire::header::{icmp, icmpv6, proto};
 use holdfast_wire::{Layers, Network, Packet, unmap_v4};
+
+/// As much of a transport header as is translated, bytes: up to TCP's checksum.
+const TRANSPORT: usize = 18;
 
 /// Which end of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,7 +134,9 @@ pub(crate) fn translate(packet: &mut Packet, side: Side, from: &[u8; 16], to: En
     if is_error(packet) {
         return translate_error(packet, side, from, to, hide).is_some();
     }
-    let bytes = packet.bytes_mut();
+    // A long way of extension headers may lie before the ports.
+    let is_usual = usize::from(layers.l4) + TRANSPORT <= HEADERS;
+    let bytes = if is_usual { packet.headers_mut() } else { packet.bytes_mut() };
     let Some(address) = set_address(bytes, &layers, side, &to.address) else { return false };
     if layers.fragment_offset == 0 {
         let port = set_port(bytes, &layers, side, to.port);

@@ -256,6 +256,18 @@ pub struct Process {
     /// Its own drops by reason.
     #[serde(default)]
     pub drops: BTreeMap<String, u64>,
+    /// Of a runtime: the process beside it that goes on when it is killed, where the configuration asks for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_standby: Option<LocalStandby>,
+}
+
+/// A process that shares a runtime's memory and takes its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LocalStandby {
+    /// Its process id; 0 while none is ready to take over.
+    pub pid: u32,
+    /// How often a standby has taken this runtime's place.
+    pub takeovers: u64,
 }
 
 /// One failure and what was done about it.
@@ -332,6 +344,7 @@ mod tests {
             packets: 0,
             busy_permille: None,
             drops: BTreeMap::new(),
+            local_standby: None,
         }
     }
 

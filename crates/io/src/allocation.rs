@@ -1,11 +1,12 @@
 //! Counting allocations: to show that the hot path makes none.
 
+use crate::standby;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// The system's allocator, counted. Large blocks ask for huge pages: tables and slabs are what they are, and a walk of the page table for
+/// The system's allocator, counted, or within [`standby::enter`] the heap of a worker that has a standby. Large blocks ask for huge pages: tables and slabs are what they are, and a walk of the page table for
 /// every flow costs more than the flow.
 pub struct CountingAllocator;
 
@@ -17,6 +18,10 @@ const HUGE_PAGE: usize = 2 << 20;
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);
+        if standby::is_inside() {
+            // SAFETY: this thread is inside.
+            return unsafe { standby::allocate(layout) };
+        }
         // SAFETY: the caller's promises about `layout` hold for the widened one.
         let pointer = unsafe { System.alloc(widen(layout)) };
         advise(pointer, layout);
@@ -25,6 +30,10 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);
+        if standby::is_inside() {
+            // SAFETY: this thread is inside.
+            return unsafe { standby::allocate_zeroed(layout) };
+        }
         if layout.size() < LARGE {
             // SAFETY: the caller's promises are passed on.
             return unsafe { System.alloc_zeroed(layout) };
@@ -41,6 +50,10 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        if standby::owns(pointer) {
+            // SAFETY: it was made there with this layout, by the one thread that uses that heap: what is in it goes to no other.
+            return unsafe { standby::free(pointer, layout) };
+        }
         // SAFETY: the block was made with the widened layout.
         unsafe { System.dealloc(pointer, widen(layout)) }
     }

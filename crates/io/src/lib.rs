@@ -22,6 +22,8 @@ pub mod ring;
 #[cfg(not(loom))]
 mod shared_memory;
 #[cfg(not(loom))]
+pub mod standby;
+#[cfg(not(loom))]
 mod vport;
 #[cfg(not(loom))]
 pub mod wait;

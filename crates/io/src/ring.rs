@@ -160,6 +160,12 @@ impl<'a> Producer<'a> {
         if used > self.memory.entries.len() { Err(Corrupt) } else { Ok(used) }
     }
 
+    /// True if something was put in that the consumer does not see.
+    #[inline]
+    pub fn has_hidden(&self) -> bool {
+        self.memory.tail.load(Ordering::Relaxed) != self.tail
+    }
+
     /// Shows the consumer everything that was put in.
     #[inline]
     pub fn publish(&mut self) {
@@ -238,6 +244,12 @@ impl<'a> Consumer<'a> {
     pub fn release(&mut self) {
         death::step();
         self.memory.head.store(self.head, Ordering::Release);
+    }
+
+    /// True if something was taken out whose room the producer does not have.
+    #[inline]
+    pub fn has_taken(&self) -> bool {
+        self.memory.head.load(Ordering::Relaxed) != self.head
     }
 
     /// True if nothing is there, asked of the memory itself.

@@ -54,6 +54,11 @@ impl SharedMemory {
         self.len
     }
 
+    /// Where it lies in this process, and in those that are made of it.
+    pub(crate) fn address(&self) -> usize {
+        self.base as usize
+    }
+
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

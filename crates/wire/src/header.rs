@@ -228,7 +228,7 @@ pub mod icmpv6 {
 impl crate::Packet {
     /// The Ethernet header.
     pub fn ethernet_mut(&mut self) -> Option<&mut Ethernet> {
-        Ethernet::mut_from_prefix(self.bytes_mut()).ok().map(|(header, _)| header)
+        Ethernet::mut_from_prefix(self.headers_mut()).ok().map(|(header, _)| header)
     }
 
     /// The IPv4 header.
@@ -243,7 +243,7 @@ impl crate::Packet {
     pub fn ipv4_mut(&mut self) -> Option<&mut Ipv4> {
         (self.layers.network == crate::Network::V4).then_some(())?;
         let at = self.layers.l3 as usize;
-        Ipv4::mut_from_prefix(self.bytes_mut().get_mut(at..)?).ok().map(|(header, _)| header)
+        Ipv4::mut_from_prefix(self.headers_mut().get_mut(at..)?).ok().map(|(header, _)| header)
     }
 
     /// The IPv6 header.
@@ -258,7 +258,7 @@ impl crate::Packet {
     pub fn ipv6_mut(&mut self) -> Option<&mut Ipv6> {
         (self.layers.network == crate::Network::V6).then_some(())?;
         let at = self.layers.l3 as usize;
-        Ipv6::mut_from_prefix(self.bytes_mut().get_mut(at..)?).ok().map(|(header, _)| header)
+        Ipv6::mut_from_prefix(self.headers_mut().get_mut(at..)?).ok().map(|(header, _)| header)
     }
 
     /// Transport header and payload, to the end of the IP packet. Empty if the packet is not IP.

@@ -21,5 +21,7 @@ pub mod selector;
 pub use hash::fnv1a;
 pub use key::{FlowKey, ip_addr, ip_bytes, map_v4, unmap_v4};
 pub use layers::{Layers, MAX_EXTENSION_HEADERS, Malformed, Network};
-pub use packet::{BUFFER_LEN, Buffer, HEADROOM, Handle, Handles, MAX_MTU, MemoryPool, Meta, Packet, PacketPool, Parts};
+pub use packet::{
+    BUFFER_LEN, Buffer, HEADERS, HEADROOM, Handle, Handles, MAX_MTU, MemoryPool, Meta, Packet, PacketPool, Parts, announce_writes,
+};
 pub use reason::{DropCounters, DropReason};

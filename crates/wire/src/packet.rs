@@ -57,6 +57,17 @@ pub struct Parts {
 
 const _: () = assert!(size_of::<Parts>() == 64);
 
+/// Is told of bytes of a packet's buffer before they change, if anybody wants to know: see [`announce_writes`].
+static BEFORE_WRITE: std::sync::OnceLock<fn(&[u8])> = std::sync::OnceLock::new();
+
+/// From now on `before` is told of bytes of packets' buffers before they change. For a process whose turns can be undone; once.
+pub fn announce_writes(before: fn(&[u8])) {
+    let _ = BEFORE_WRITE.set(before);
+}
+
+/// What a function may write of a frame without all of it being noted: the headers that there are in all but the oddest packets, bytes.
+pub const HEADERS: usize = 192;
+
 /// A frame in an arena buffer. The handle is one pointer, so that passing a packet on costs nothing.
 #[derive(Debug)]
 #[must_use = "a packet that is forgotten leaks its buffer; give it to a pool or a port"]
@@ -177,7 +188,23 @@ impl Packet {
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let (start, end) = (self.start as usize, self.end as usize);
-        &mut self.buffer_mut()[start..end]
+        self.range_mut(start, end)
+    }
+
+    /// The frame's first [`HEADERS`] bytes, to write; less if it is shorter.
+    #[inline]
+    pub fn headers_mut(&mut self) -> &mut [u8] {
+        let (start, end) = (self.start as usize, self.end as usize);
+        self.range_mut(start, end.min(start + HEADERS))
+    }
+
+    #[inline]
+    fn range_mut(&mut self, start: usize, end: usize) -> &mut [u8] {
+        let bytes = self.0.buffer.as_mut().map_or(&mut [][..], |buffer| &mut buffer[start..end]);
+        if let Some(before) = BEFORE_WRITE.get() {
+            before(bytes);
+        }
+        bytes
     }
 
     /// The whole buffer: for a port that receives into it. Follow with [`Packet::set_range`].
@@ -214,7 +241,7 @@ impl Packet {
         if end > BUFFER_LEN {
             return false;
         }
-        self.buffer_mut()[HEADROOM..end].copy_from_slice(frame);
+        self.range_mut(HEADROOM, end).copy_from_slice(frame);
         self.start = HEADROOM as u16;
         self.end = end as u16;
         true
@@ -228,7 +255,7 @@ impl Packet {
         }
         self.start -= n as u16;
         let start = self.start as usize;
-        Some(&mut self.buffer_mut()[start..start + n])
+        Some(self.range_mut(start, start + n))
     }
 
     /// Removes `n` bytes in front. False, and nothing changed, if the frame is shorter.
@@ -249,7 +276,7 @@ impl Packet {
         if self.len() < 14 || self.push_front(4).is_none() {
             return false;
         }
-        let bytes = self.bytes_mut();
+        let bytes = self.headers_mut();
         bytes.copy_within(4..16, 0);
         bytes[12..14].copy_from_slice(&ethertype.to_be_bytes());
         bytes[14..16].copy_from_slice(&control.to_be_bytes());
@@ -271,7 +298,7 @@ impl Packet {
         }
         let old = self.end as usize;
         self.end = end as u16;
-        Some(&mut self.buffer_mut()[old..end])
+        Some(self.range_mut(old, end))
     }
 
     /// Finds the layers of the frame and keeps their offsets in [`Packet::layers`].

@@ -52,7 +52,7 @@ fn set_priority(packet: &mut Packet, pcp: u8) -> bool {
     if packet.layers.vlan_tags == 0 && !(packet.push_tag(ETHERTYPE_VLAN, 0) && packet.parse().is_ok()) {
         return false;
     }
-    match packet.bytes_mut().get_mut(14) {
+    match packet.headers_mut().get_mut(14) {
         Some(control) => *control = pcp << 5 | *control & NOT_PRIORITY,
         None => return false,
     }

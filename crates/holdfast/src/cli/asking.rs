@@ -115,6 +115,10 @@ fn status_text(status: &Status, style: Style) -> String {
             process.id.to_string(),
             process.incarnation.to_string(),
             or_dash((process.pid != 0).then_some(process.pid)),
+            or_dash(process.local_standby.map(|standby| match standby.pid {
+                0 => format!("none yet, {} before", standby.takeovers),
+                pid => format!("{pid}, {} before", standby.takeovers),
+            })),
             process.host.clone(),
             or_dash(process.cluster.as_ref()),
             process.state.clone(),
@@ -124,7 +128,7 @@ fn status_text(status: &Status, style: Style) -> String {
             dropped.to_string(),
         ]
     });
-    let head = ["role", "id", "incarnation", "pid", "host", "cluster", "state", "flows", "packets", "busy", "dropped"];
+    let head = ["role", "id", "incarnation", "pid", "standby", "host", "cluster", "state", "flows", "packets", "busy", "dropped"];
     text += &Table::of(&head, processes).text(style);
     let drops = Table::of(
         &["dropped for", "packets"],

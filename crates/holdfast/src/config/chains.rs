@@ -43,6 +43,7 @@ pub(super) fn build(config: &Config, root: Spot<'_>) -> Result<Vec<BuiltChain>, 
             switch: switch_node(switch.unwrap_or(0) as u16),
             chain: Chain::new(functions),
             protection: preset(config, name, root)?.build(),
+            has_local_standby: protection::has_local_standby(chain.protection.as_ref()),
         });
     }
     Ok(built)

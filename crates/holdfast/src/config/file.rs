@@ -436,6 +436,9 @@ pub struct ProtectionOptions {
     /// With `reinforce`: MiB of the log that the switch keeps for each runtime (64).
     #[schemars(range(min = 1, max = 1024))]
     pub log_mib: Option<u64>,
+    /// With `reinforce`: where the standby is: `remote`, in another runtime (the default); `local`, a process beside each runtime, which shares its memory and goes on when it is
+    /// killed; or both, `local+remote`.
+    pub level: Option<String>,
 }
 
 /// When clusters grow and shrink.

@@ -69,6 +69,8 @@ pub struct BuiltChain {
     pub chain: Chain,
     /// Its protection.
     pub protection: Box<dyn Protection>,
+    /// Its runtimes go on in another process when theirs is killed.
+    pub has_local_standby: bool,
 }
 
 /// A configuration that holds together.

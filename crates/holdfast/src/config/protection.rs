@@ -18,6 +18,9 @@ pub(super) enum Preset {
 }
 
 const PRESETS: &[&str] = &["none", "nfactor", "nfvactor", "reinforce"];
+const LOCAL: &str = "local";
+const BOTH: &str = "local+remote";
+const LEVELS: &[&str] = &[LOCAL, "remote", BOTH];
 const LATER: &[&str] = &["dal", "rescue", "pico", "ftmb", "stateless"];
 
 impl Preset {
@@ -87,14 +90,35 @@ pub(super) fn read(config: Option<&ProtectionConfig>, spot: Spot<'_>) -> Result<
         }
     };
     let Preset::Reinforce(Settings { mut checkpoint_every, mut log_bytes }) = preset else {
-        let given = [("checkpoint_ms", options.checkpoint_ms.is_some()), ("log_mib", options.log_mib.is_some())];
+        let given = [
+            ("checkpoint_ms", options.checkpoint_ms.is_some()),
+            ("log_mib", options.log_mib.is_some()),
+            ("level", options.level.is_some()),
+        ];
         return match given.into_iter().find(|(_, is_given)| *is_given) {
+            Some(("level", _)) => Err(spot.name("level").mistake("only the preset `reinforce` has levels: leave `level` out")),
             Some((key, _)) => {
                 Err(spot.name(key).mistake(format!("only the preset `reinforce` has a log and checkpoints: leave `{key}` out")))
             }
             None => Ok(preset),
         };
     };
+    if let Some(level) = &options.level
+        && !LEVELS.contains(&level.as_str())
+    {
+        let near = suggestion(level, LEVELS.iter().copied());
+        let message = format!("`{level}` is no level: {}{near}", listed(LEVELS.iter().copied()));
+        return Err(spot.key("level").mistake(message));
+    }
+    if options.level.as_deref() == Some(LOCAL) {
+        let given = [("checkpoint_ms", options.checkpoint_ms.is_some()), ("log_mib", options.log_mib.is_some())];
+        return match given.into_iter().find(|(_, is_given)| *is_given) {
+            Some((key, _)) => Err(spot.name(key).mistake(format!(
+                "a local standby shares its runtime's memory and needs neither log nor checkpoints: leave `{key}` out"
+            ))),
+            None => Ok(Preset::None),
+        };
+    }
     if let Some(given) = options.checkpoint_ms {
         if !CHECKPOINT_MS.contains(&given) {
             return Err(spot.key("checkpoint_ms").mistake("checkpoints are between 1 and 10000 milliseconds apart"));
@@ -108,6 +132,12 @@ pub(super) fn read(config: Option<&ProtectionConfig>, spot: Spot<'_>) -> Result<
         log_bytes = (given as usize) << 20;
     }
     Ok(Preset::Reinforce(Settings { checkpoint_every, log_bytes }))
+}
+
+/// True if the chain's runtimes have a standby beside them.
+pub(super) fn has_local_standby(config: Option<&ProtectionConfig>) -> bool {
+    let Some(ProtectionConfig::Options(options)) = config else { return false };
+    options.level.as_deref().is_some_and(|level| level == LOCAL || level == BOTH)
 }
 
 /// What an operator may choose for `reinforce`.

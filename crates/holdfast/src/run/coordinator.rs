@@ -135,6 +135,7 @@ pub fn main() -> Result<(), Failure> {
             elected.report(&mut guest, &mut tx, now);
         }
         guest.transmit(&mut tx);
+        guest.publish();
         let due = if is_keeping { u64::MAX } else { coordinator.poll_timeout() };
         let due = due.min(coordinator.fabric().poll_timeout().unwrap_or(u64::MAX));
         let due = due.saturating_sub(clock.now()).min(MAX_SLEEP);

@@ -167,6 +167,7 @@ impl Elected {
             }
             elected.report(guest, &mut tx, now);
             guest.transmit(&mut tx);
+            guest.publish();
             if guest.prepare_sleep() {
                 sleep(&[guest.wait_fd(), elected.candidacy.contact().fd()], INTERVAL);
             }

@@ -143,6 +143,8 @@ struct Manager {
     port_names: Vec<(String, String)>,
     /// See [`status::Status`](crate::status::Status).
     may_forget: u32,
+    /// Runtimes have standbys beside them.
+    has_local_standbys: bool,
     /// What the configuration allows each port, bytes.
     mtu_limits: Vec<u16>,
     /// Frames in and out by each port.
@@ -383,6 +385,7 @@ impl Manager {
             device_states,
             port_names: checked.ports.clone(),
             may_forget,
+            has_local_standbys: chains.iter().any(|built| built.has_local_standby),
             mtu_limits: checked.config.ports.values().map(|port| port.mtu.unwrap_or(u16::MAX)).collect(),
             traffic: vec![(0, 0); checked.ports.len()],
             cluster_names: checked.clusters.iter().map(|cluster| cluster.name.clone()).collect(),

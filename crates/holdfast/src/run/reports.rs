@@ -130,6 +130,7 @@ impl Manager {
             packets,
             busy_permille: None,
             drops: named(drops),
+            local_standby: None,
         };
         let mut all = self.host.drops();
         all.add(&self.drops);
@@ -226,6 +227,7 @@ impl Manager {
                 packets: report.packets,
                 busy_permille: member.state.serves().then_some(report.busy_permille),
                 drops: named(&drops),
+                local_standby: worker.and_then(|worker| worker.local_standby()),
             });
         }
         let is_failure = |failover: &&message::Failover| failover.cause != message::Cause::Drained;
@@ -290,7 +292,8 @@ impl Manager {
             protected: match manager.protected(self.host.hub.has_coordinator()) {
                 message::Protected::Yes => Protected::Yes,
                 message::Protected::Resynchronising => Protected::ReSynchronising,
-                message::Protected::No => Protected::No,
+                // The chains promise nothing of what happens when a runtime is no more; but its process may be killed.
+                message::Protected::No => self.protected_locally(),
             },
             may_forget: self.may_forget,
             copies_differed: manager.status().map(|status| status.report.differed).sum(),

@@ -5,10 +5,13 @@ use holdfast_io::VportGuest;
 use holdfast_io::process::{die_with_parent, inherited};
 use holdfast_node::bfd::{self, KeyKind};
 use holdfast_node::channel::{FabricConfig, Key, KeyRing, KeyRingError};
+use rustix::fd::OwnedFd;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Stdin};
 use std::num::NonZeroU64;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -74,6 +77,35 @@ impl BfdKey {
     }
 }
 
+/// The lines that the manager writes later, and the last of them that was read, for whoever goes on reading where a process has died.
+pub(super) struct Lines {
+    lines: BufReader<Stdin>,
+    last: Arc<File>,
+}
+
+/// Bytes before the line in [`Lines::last`]: its length.
+const LENGTH: usize = 4;
+
+impl Lines {
+    fn new(lines: BufReader<Stdin>) -> std::io::Result<Lines> {
+        let last = rustix::fs::memfd_create("holdfast-keys", rustix::fs::MemfdFlags::CLOEXEC)?;
+        Ok(Lines { lines, last: Arc::new(File::from(last)) })
+    }
+
+    /// What the process before this one had read last, if anything.
+    fn kept(&self) -> Option<KeyRing> {
+        let mut length = [0; LENGTH];
+        self.last.read_exact_at(&mut length, 0).ok()?;
+        let mut line = zeroize::Zeroizing::new(vec![0; u32::from_le_bytes(length) as usize]);
+        self.last.read_exact_at(&mut line, LENGTH as u64).ok()?;
+        ring_of(&line)
+    }
+}
+
+fn ring_of(line: &[u8]) -> Option<KeyRing> {
+    serde_json::from_slice::<Keys>(line).ok()?.ring().ok()
+}
+
 /// Rings that the manager sends later, until it is gone. A thread waits for them: a pipe has no other way to be read without a system call per turn.
 pub(super) struct NewKeys {
     rings: Receiver<KeyRing>,
@@ -81,14 +113,23 @@ pub(super) struct NewKeys {
 }
 
 impl NewKeys {
-    pub(super) fn listen(mut lines: impl BufRead + Send + 'static) -> NewKeys {
+    pub(super) fn listen(mut from: Lines) -> NewKeys {
         let (sender, rings) = channel();
         let has_come = Arc::new(AtomicBool::new(false));
         let flag = has_come.clone();
+        if let Some(ring) = from.kept() {
+            let _ = sender.send(ring);
+            has_come.store(true, Ordering::Release);
+        }
         std::thread::spawn(move || {
-            let mut line = String::new();
-            while lines.read_line(&mut line).is_ok_and(|len| len > 0) {
-                if let Some(ring) = serde_json::from_str::<Keys>(&line).ok().and_then(|keys| keys.ring().ok()) {
+            let mut line = zeroize::Zeroizing::new(String::new());
+            while from.lines.read_line(&mut line).is_ok_and(|len| len > 0) {
+                if let Some(ring) = ring_of(line.as_bytes()) {
+                    let mut kept = zeroize::Zeroizing::new(Vec::with_capacity(LENGTH + line.len()));
+                    kept.extend_from_slice(&(line.len() as u32).to_le_bytes());
+                    kept.extend_from_slice(line.as_bytes());
+                    // A memory takes as much as there is memory for.
+                    let _ = from.last.write_all_at(&kept, 0);
                     let _ = sender.send(ring);
                     flag.store(true, Ordering::Release);
                 }
@@ -117,33 +158,60 @@ pub(super) struct Beginning<T> {
     pub(super) keys: Option<(KeyRing, NewKeys)>,
 }
 
+/// What the manager gives to a process that it has started, before anything is done with it.
+pub(super) struct Given<T> {
+    pub(super) assignment: Assignment<T>,
+    fds: Vec<OwnedFd>,
+    /// The keys to begin with, and where later ones come from.
+    pub(super) keys: Option<(KeyRing, Lines)>,
+}
+
+impl<T> Given<T> {
+    /// The virtual port; once.
+    pub(super) fn attach(&mut self) -> Result<VportGuest, Failure> {
+        let mut fds = core::mem::take(&mut self.fds).into_iter();
+        let (Some(arena), Some(port), Some(wake_host), Some(wake_guest)) = (fds.next(), fds.next(), fds.next(), fds.next())
+        else {
+            return Err(Failure::new(exit::UNAVAILABLE, "descriptors are missing"));
+        };
+        VportGuest::attach(arena, port, wake_host, wake_guest).map_err(|error| Failure::new(exit::UNAVAILABLE, error.to_string()))
+    }
+}
+
 /// Takes what the manager gives to a process that it has started.
 ///
 /// # Errors
 /// If it was not started by a manager.
 pub(super) fn begin<T: DeserializeOwned>() -> Result<Beginning<T>, Failure> {
+    let mut given = take::<T>()?;
+    let guest = given.attach()?;
+    let keys = given.keys.map(|(ring, lines)| (ring, NewKeys::listen(lines)));
+    Ok(Beginning { assignment: given.assignment, guest, keys })
+}
+
+/// As [`begin`], for a process that makes others before it has a second thread.
+///
+/// # Errors
+/// If it was not started by a manager.
+pub(super) fn take<T: DeserializeOwned>() -> Result<Given<T>, Failure> {
     let unavailable = |message: String| Failure::new(exit::UNAVAILABLE, message);
     let refused = |error: std::io::Error| unavailable(error.to_string());
     // A terminal that closes, or a signal to the whole service, reaches every process. The manager lives on, and so must its processes: all flows
     // would be lost at once.
     signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::new(AtomicBool::new(false))).map_err(refused)?;
-    let mut fds = inherited(4).map_err(refused)?.into_iter();
+    let fds = inherited(4).map_err(refused)?;
     let mut text = String::new();
     let mut lines = BufReader::new(std::io::stdin());
     lines.read_line(&mut text).map_err(refused)?;
     let mut assignment: Assignment<T> =
         serde_json::from_str(&text).map_err(|error| unavailable(format!("the manager's assignment: {error}")))?;
     die_with_parent(assignment.parent).map_err(refused)?;
-    let (Some(arena), Some(port), Some(wake_host), Some(wake_guest)) = (fds.next(), fds.next(), fds.next(), fds.next()) else {
-        return Err(unavailable("descriptors are missing".into()));
-    };
-    let guest = VportGuest::attach(arena, port, wake_host, wake_guest).map_err(refused)?;
     let keys = match assignment.keys.take() {
         Some(keys) => {
             let ring = keys.ring().map_err(|error| unavailable(format!("the manager's keys: {error}")))?;
-            Some((ring, NewKeys::listen(lines)))
+            Some((ring, Lines::new(lines).map_err(refused)?))
         }
         None => None,
     };
-    Ok(Beginning { assignment, guest, keys })
+    Ok(Given { assignment, fds, keys })
 }

@@ -1,12 +1,16 @@
 //! The role of a runtime: a process of its own, started by the guard for the manager.
 
-use super::role::{self, Beginning, NewKeys};
+use super::role::{self, NewKeys};
 use crate::config;
 use crate::exit::{self, Failure};
+use holdfast_io::VportGuest;
 use holdfast_io::process::Clock;
+use holdfast_io::standby::{self, Turns};
 use holdfast_io::wait::{Patience, sleep};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::Peer;
+use holdfast_protection::flows::Journal;
+use holdfast_wire::{Packet, announce_writes};
 use serde::{Deserialize, Serialize};
 
 /// What a runtime is told besides.
@@ -23,53 +27,110 @@ const SPINS: u32 = 50;
 /// Longest sleep, ns: the heartbeat must go on.
 const MAX_SLEEP: u64 = 10_000_000;
 
+/// What a runtime is: all of it lies in the heap that its standby has too, if it has one.
+struct World {
+    runtime: Runtime,
+    guest: VportGuest,
+    rx: Vec<Packet>,
+    tx: Vec<Packet>,
+}
+
 /// Runs until it is fenced or killed.
 ///
 /// # Errors
-/// If it was not started by a manager.
+/// If it was not started by a manager, or there is no memory for its standby.
 pub fn main() -> Result<(), Failure> {
-    let Beginning { assignment, mut guest, keys } = role::begin::<Place>()?;
+    let mut given = role::take::<Place>()?;
     let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
+    let assignment = &given.assignment;
     let checked = config::read(&assignment.file, &assignment.text).map_err(mistake)?;
     let chains = config::chains(&assignment.file, &assignment.text, &checked.config).map_err(mistake)?;
-    let specs = chains
-        .into_iter()
-        .map(|built| ChainSpec { name: built.name, switch: built.switch, chain: built.chain, protection: built.protection })
-        .collect();
-    let runtime_config = RuntimeConfig {
-        me: Peer { node: assignment.role.node, incarnation: assignment.incarnation },
-        flows: checked.config.limits.flows,
-        seed: assignment.role.seed,
-        report_interval: checked.config.detection.heartbeat_ms * 1_000_000,
-        fabric: assignment.fabric(),
-    };
-    let mut runtime = Runtime::new(runtime_config, specs);
-    let new_keys = keys.map(|(ring, new)| {
-        runtime.authenticate(&ring, assignment.life);
-        new
-    });
+    let has_standby = chains.iter().any(|chain| chain.has_local_standby);
+    drop((checked, chains));
     // A panic of a function is contained and counted; its message would only repeat, per packet, what the counter says.
     std::panic::set_hook(Box::new(|_| {}));
-    let clock = Clock::new();
-    let mut patience = Patience::new(SPINS);
-    let (mut rx, mut tx) = (Vec::with_capacity(BURST), Vec::with_capacity(BURST * 4));
-    while !runtime.is_fenced() {
+    let refused = |error: std::io::Error| Failure::new(exit::UNAVAILABLE, format!("the local standby: {error}"));
+    if has_standby {
+        standby::create().map_err(refused)?;
+    }
+    let mut world = standby::enter(|| World::new(&mut given))?;
+    let mut lines = given.keys.take().map(|(_, lines)| lines);
+    if !has_standby {
+        world.live(Turns::default(), lines.take());
+        return Ok(());
+    }
+    announce_writes(standby::before);
+    let pair = world.guest.pair();
+    match standby::supervise(pair, |turns| world.live(turns, lines.take())).map_err(refused)? {
+        0 => Ok(()),
+        code => Err(Failure::said(code as u8)),
+    }
+}
+
+impl World {
+    fn new(given: &mut role::Given<Place>) -> Result<Box<World>, Failure> {
+        let guest = given.attach()?;
+        let assignment = &given.assignment;
+        let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
+        let checked = config::read(&assignment.file, &assignment.text).map_err(mistake)?;
+        let chains = config::chains(&assignment.file, &assignment.text, &checked.config).map_err(mistake)?;
+        let has_standby = chains.iter().any(|chain| chain.has_local_standby);
+        let specs = chains
+            .into_iter()
+            .map(|built| ChainSpec { name: built.name, switch: built.switch, chain: built.chain, protection: built.protection })
+            .collect();
+        let runtime_config = RuntimeConfig {
+            me: Peer { node: assignment.role.node, incarnation: assignment.incarnation },
+            flows: checked.config.limits.flows,
+            seed: assignment.role.seed,
+            report_interval: checked.config.detection.heartbeat_ms * 1_000_000,
+            fabric: assignment.fabric(),
+        };
+        let mut runtime = Runtime::new(runtime_config, specs);
+        if has_standby {
+            runtime.set_journal(Journal { exempt: standby::exempt, before: standby::before });
+        }
+        if let Some((ring, _)) = &given.keys {
+            runtime.authenticate(ring, assignment.life);
+        }
+        Ok(Box::new(World { runtime, guest, rx: Vec::with_capacity(BURST), tx: Vec::with_capacity(BURST * 4) }))
+    }
+
+    /// Turns until it is fenced.
+    fn live(&mut self, mut turns: Turns, lines: Option<role::Lines>) -> i32 {
+        if turns.takes_over() {
+            self.guest.take_over();
+        }
+        let new_keys = lines.map(NewKeys::listen);
+        let clock = Clock::new();
+        let mut patience = Patience::new(SPINS);
+        while !self.runtime.is_fenced() {
+            let burst = turns.begin(BURST);
+            let had_work = standby::enter(|| self.turn(burst, new_keys.as_ref(), clock.now()));
+            turns.commit();
+            self.guest.publish();
+            if !patience.is_over(had_work) {
+                continue;
+            }
+            let due = self.runtime.poll_timeout().unwrap_or(u64::MAX).saturating_sub(clock.now());
+            if due > 1_000 && self.guest.prepare_sleep() {
+                sleep(&[self.guest.wait_fd()], due.min(MAX_SLEEP));
+            }
+            self.guest.awake();
+        }
+        0
+    }
+
+    #[inline]
+    fn turn(&mut self, burst: usize, new_keys: Option<&NewKeys>, now: u64) -> bool {
+        let World { runtime, guest, rx, tx } = self;
         guest.beat();
-        if let Some(ring) = new_keys.as_ref().and_then(NewKeys::take) {
+        if let Some(ring) = new_keys.and_then(NewKeys::take) {
             runtime.set_keys(&ring);
         }
-        guest.receive(BURST, &mut rx);
-        let now = clock.now();
-        let had_work = runtime.turn(&mut rx, &mut tx, &mut guest, now);
-        guest.transmit(&mut tx);
-        if !patience.is_over(had_work) {
-            continue;
-        }
-        let due = runtime.poll_timeout().unwrap_or(u64::MAX).saturating_sub(clock.now());
-        if due > 1_000 && guest.prepare_sleep() {
-            sleep(&[guest.wait_fd()], due.min(MAX_SLEEP));
-        }
-        guest.awake();
+        guest.receive(burst, rx);
+        let had_work = runtime.turn(rx, tx, guest, now);
+        guest.transmit(tx);
+        had_work
     }
-    Ok(())
 }

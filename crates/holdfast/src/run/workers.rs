@@ -4,6 +4,7 @@ use super::guard_link::{FromGuard, Stored, ToGuard, memory_file};
 use super::role::{Assignment, Keys};
 use super::runtime::Place;
 use super::{BURST, MILLISECOND, Manager, Noticed, devices, keys};
+use crate::status::{LocalStandby, Protected};
 use holdfast_io::VportHost;
 use holdfast_io::process::Watched;
 use holdfast_io::wait::sleep;
@@ -13,6 +14,7 @@ use holdfast_wire::DropReason;
 use rustix::fd::OwnedFd;
 use serde::Serialize;
 use std::fs::File;
+use std::sync::atomic::Ordering;
 use zeroize::Zeroizing;
 
 /// Runtimes that may end before the box is ready.
@@ -59,9 +61,20 @@ impl Worker {
         }
     }
 
-    /// Process id; 0 before there is one.
+    /// Process id; 0 before there is one. Of a runtime that has a standby: whichever of its processes works.
     pub(super) fn pid(&self) -> u32 {
-        self.process.as_ref().map_or(0, Watched::pid)
+        match (self.port.pair().worker.load(Ordering::Relaxed), &self.process) {
+            (0, process) => process.as_ref().map_or(0, Watched::pid),
+            (_, None) => 0,
+            (worker, _) => worker,
+        }
+    }
+
+    /// Its standby, if it has or had one.
+    pub(super) fn local_standby(&self) -> Option<LocalStandby> {
+        let pair = self.port.pair();
+        let (worker, pid) = (pair.worker.load(Ordering::Relaxed), pair.standby.load(Ordering::Relaxed));
+        (worker != 0).then(|| LocalStandby { pid, takeovers: pair.takeovers.load(Ordering::Relaxed).into() })
     }
 
     pub(super) fn kill(&self) {
@@ -72,6 +85,16 @@ impl Worker {
 }
 
 impl Manager {
+    /// Whether every runtime of this host would go on if its process were killed now.
+    pub(super) fn protected_locally(&self) -> Protected {
+        if !self.has_local_standbys {
+            return Protected::No;
+        }
+        let mut runtimes = self.workers.iter().filter(|worker| worker.peer.node >= FIRST_RUNTIME && worker.fenced_at.is_none());
+        let is_ready = runtimes.all(|worker| worker.local_standby().is_some_and(|standby| standby.pid != 0));
+        if is_ready && self.host.hub.has_coordinator() { Protected::Yes } else { Protected::ReSynchronising }
+    }
+
     /// Takes over what an earlier life of the manager has left: processes that live on, with everything in their rings.
     pub(super) fn adopt(
         &mut self,

@@ -1,9 +1,13 @@
 //! The runtime's half of a virtual port.
+//!
+//! What a turn takes out and puts in moves the rings only when it is told to ([`VportGuest::publish`]): a turn that is undone because its process has died
+//! takes the same frames out again, and nobody has seen what it had put in.
 
-use super::{AT_GUEST_SLEEPS, AT_HEARTBEAT, AT_HOST_SLEEPS, CACHE, DONE, FILL, RX, TX, drain, ring, wake};
+use super::{AT_GUEST_SLEEPS, AT_HEARTBEAT, AT_HOST_SLEEPS, CACHE, DONE, FILL, RX, TX, drain, pair, ring, wake};
 use crate::arena::ArenaMemory;
 use crate::doorbell;
 use crate::ring::{Consumer, Descriptor, Producer};
+use crate::standby::Pair;
 use holdfast_wire::{Handles, Packet, PacketPool};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
@@ -23,7 +27,7 @@ pub struct VportGuest {
     heartbeat: &'static AtomicU64,
     wake_host: OwnedFd,
     wake_guest: OwnedFd,
-    gave_back: bool,
+    pair: Pair,
 }
 
 impl VportGuest {
@@ -47,7 +51,7 @@ impl VportGuest {
             heartbeat: memory.word64(AT_HEARTBEAT),
             wake_host,
             wake_guest,
-            gave_back: false,
+            pair: pair(&memory),
         })
     }
 
@@ -78,14 +82,10 @@ impl VportGuest {
                 self.put(packet);
             }
         }
-        if into.len() > before {
-            self.rx.release();
-        }
     }
 
-    /// Sends frames, shows the buffers given back, and wakes the manager if it sleeps.
+    /// Puts frames into the ring; [`VportGuest::publish`] shows them.
     pub fn transmit(&mut self, frames: &mut Vec<Packet>) {
-        let has_frames = !frames.is_empty();
         for packet in frames.drain(..) {
             let descriptor = Descriptor { offset: packet.offset() as u16, len: packet.len() as u16, buffer: packet.id() };
             let (id, handle) = packet.into_id();
@@ -95,16 +95,44 @@ impl VportGuest {
                 self.cache.push(id);
             }
         }
-        if has_frames {
-            self.tx.publish();
+    }
+
+    /// Shows what was sent and given back, gives the room of what was taken back, and wakes the manager if it sleeps and there is something for it.
+    pub fn publish(&mut self) {
+        if self.rx.has_taken() {
+            self.rx.release();
         }
-        if self.gave_back {
-            self.gave_back = false;
+        if self.fill.has_taken() {
+            self.fill.release();
+        }
+        if self.done.has_hidden() {
             self.done.publish();
         }
-        if has_frames {
+        if self.tx.has_hidden() {
+            self.tx.publish();
             wake(self.host_sleeps, &self.wake_host);
         }
+    }
+
+    /// The worker before this one has died, at whatever point: what it had committed is shown, and the manager woken in case it was not.
+    pub fn take_over(&mut self) {
+        self.publish();
+        wake(self.host_sleeps, &self.wake_host);
+    }
+
+    /// Takes the next frame away unseen, and returns a copy of it.
+    pub fn discard(&mut self) -> Option<Vec<u8>> {
+        let mut frames = Vec::new();
+        self.receive(1, &mut frames);
+        let packet = frames.pop()?;
+        let bytes = packet.bytes().to_vec();
+        self.put(packet);
+        Some(bytes)
+    }
+
+    /// The processes behind this half.
+    pub fn pair(&self) -> Pair {
+        self.pair
     }
 
     #[cfg(test)]
@@ -136,7 +164,6 @@ impl PacketPool for VportGuest {
                         self.cache.push(descriptor.buffer);
                     }
                 }
-                self.fill.release();
                 self.cache.pop()?
             }
         };
@@ -150,8 +177,6 @@ impl PacketPool for VportGuest {
         self.handles.put(handle);
         if self.cache.len() < CACHE || !self.done.push(Descriptor { buffer: id, offset: 0, len: 0 }) {
             self.cache.push(id);
-        } else {
-            self.gave_back = true;
         }
     }
 

@@ -3,11 +3,12 @@
 use super::{
     AT_BUFFERS, AT_GUEST_SLEEPS, AT_HEARTBEAT, AT_HOST_SLEEPS, AT_MAGIC, AT_VERSION, DONE, ENTRIES, FILL, FILL_TARGET, RESERVE,
 };
-use super::{LEN, MAGIC, RX, TX, VERSION, drain, ring, ring_bell, wake};
+use super::{LEN, MAGIC, RX, TX, VERSION, drain, pair, ring, ring_bell, wake};
 use crate::arena::Arena;
 use crate::doorbell;
 use crate::ring::{Consumer, Corrupt, Descriptor, Producer};
 use crate::shared_memory::SharedMemory;
+use crate::standby::Pair;
 use holdfast_wire::Packet;
 use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -131,6 +132,11 @@ impl VportHost {
     /// Counters.
     pub fn counters(&self) -> VportCounters {
         self.counters
+    }
+
+    /// The runtime's processes, if it has a standby.
+    pub fn pair(&self) -> Pair {
+        pair(&self.memory)
     }
 
     /// Turns of the runtime's loop so far: it stands still if the runtime does.

@@ -20,13 +20,14 @@ pub use host::{VportCounters, VportHost};
 use crate::doorbell;
 use crate::ring::Memory;
 use crate::shared_memory::SharedMemory;
+use crate::standby::Pair;
 use rustix::fd::OwnedFd;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const MAGIC: u64 = 0x686f_6c64_6661_7374;
 /// Changes with the layout below.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Entries of every ring, and buffers that a runtime may have at a time.
 const ENTRIES: usize = 8192;
 /// Entries of the runtime's ring that packets leave to messages.
@@ -52,6 +53,13 @@ const AT_BUFFERS: usize = 12;
 const AT_HOST_SLEEPS: usize = 64;
 const AT_GUEST_SLEEPS: usize = 128;
 const AT_HEARTBEAT: usize = 192;
+const AT_WORKER: usize = 256;
+const AT_STANDBY: usize = 260;
+const AT_TAKEOVERS: usize = 264;
+
+fn pair(memory: &SharedMemory) -> Pair {
+    Pair { worker: memory.word32(AT_WORKER), standby: memory.word32(AT_STANDBY), takeovers: memory.word32(AT_TAKEOVERS) }
+}
 
 fn ring(memory: &SharedMemory, which: usize) -> Memory<'static> {
     let at = HEADER_LEN + which * RING_LEN;

@@ -151,6 +151,7 @@ impl World {
         let port = &mut self.ports[at];
         let before = port.hand.len();
         port.guest.receive(max, &mut port.hand);
+        port.guest.publish();
         for packet in &port.hand[before..] {
             assert!(number(packet) > port.seen, "a frame came twice, or late");
             port.seen = number(packet);
@@ -170,11 +171,13 @@ impl World {
             port.guest.put(packet);
         }
         port.guest.transmit(&mut frames);
+        port.guest.publish();
     }
 
     fn guest_take(&mut self, at: usize, count: usize) {
         let port = &mut self.ports[at];
         port.hand.extend(std::iter::from_fn(|| port.guest.take()).take(count));
+        port.guest.publish();
     }
 
     /// Everything on its way, in all rings and both directions, and then a turn of the manager in which it does everything that it ever does.

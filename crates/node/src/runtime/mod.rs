@@ -26,6 +26,7 @@ use crate::channel::{Fabric, FabricConfig, KeyRing};
 use crate::message::{Control, PoolId, Report, TraceStep, kind};
 use core::num::NonZeroU64;
 use holdfast_nf::{Chain, Context};
+use holdfast_protection::flows::Journal;
 use holdfast_protection::{NodeIndex, Peer, Protection};
 use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH, Mac};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
@@ -220,6 +221,11 @@ impl Runtime {
         self.config.me
     }
 
+    /// From now on the journal is told of whatever of the large tables is about to change: see [`Journal`]. Before the first turn.
+    pub fn set_journal(&mut self, journal: Journal) {
+        self.lanes.iter_mut().for_each(|lane| lane.flows.set_journal(journal));
+    }
+
     /// Gives the runtime the cluster's keys, before its first turn: see [`Fabric::authenticate`].
     pub fn authenticate(&mut self, ring: &KeyRing, life: NonZeroU64) {
         self.fabric.authenticate(ring, life);
@@ -301,6 +307,7 @@ impl Runtime {
         // A turn that had something to do is followed at once by the next; what takes longer than a turn can is not this worker's work.
         self.busy_time += if self.was_busy { elapsed.min(LONGEST_TURN) } else { 0 };
         self.clock = clock;
+        self.lanes.iter_mut().for_each(|lane| lane.flows.begin_turn());
         let had_input = !rx.is_empty();
         let sent_before = tx.len();
         if !self.migrations.is_idle() {

@@ -30,6 +30,15 @@ const COLD_LINE: usize = core::mem::offset_of!(ActorHeader, opened_at) / LINE;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
 
+/// Whoever can undo what changes here: it is told of bytes before they change.
+#[derive(Debug, Clone, Copy)]
+pub struct Journal {
+    /// All of these bytes will be told of whenever they change; once.
+    pub exempt: fn(&[u8]),
+    /// These bytes are about to change.
+    pub before: fn(&[u8]),
+}
+
 /// A flow that another runtime owns by a newer epoch, as it was when it was owned here: what arrives is written over it.
 pub struct Demoted {
     /// Where the flow is, as a replica.
@@ -62,6 +71,9 @@ pub struct Flows {
     owned: usize,
     layout: u64,
     demoted: Vec<Demoted>,
+    journal: Option<Journal>,
+    /// The slot that the journal has been told of last, in this turn.
+    noted: Slot,
 }
 
 impl Flows {
@@ -82,7 +94,21 @@ impl Flows {
             owned: 0,
             layout,
             demoted: Vec::new(),
+            journal: None,
+            noted: NO_SLOT,
         }
+    }
+
+    /// From now on the journal is told before anything of a flow actor or of the table changes.
+    pub fn set_journal(&mut self, journal: Journal) {
+        (journal.exempt)(self.lines.as_bytes());
+        self.table.set_journal(journal);
+        self.journal = Some(journal);
+    }
+
+    /// A turn begins: what has been told to the journal was about the one before.
+    pub fn begin_turn(&mut self) {
+        self.noted = NO_SLOT;
     }
 
     /// Bytes of a flow actor as it travels: header and chain state.
@@ -135,7 +161,14 @@ impl Flows {
     #[inline]
     fn bytes_mut(&mut self, slot: Slot) -> &mut [u8] {
         let start = slot as usize * self.stride;
-        self.lines[start..start + self.stride].as_mut_bytes()
+        let lines = &mut self.lines[start..start + self.stride];
+        if self.noted != slot
+            && let Some(journal) = &self.journal
+        {
+            self.noted = slot;
+            (journal.before)(lines.as_bytes());
+        }
+        lines.as_mut_bytes()
     }
 
     /// The flow actor as it travels.

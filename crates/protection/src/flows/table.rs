@@ -15,14 +15,17 @@ pub struct Found {
     pub is_reply: bool,
 }
 
+use super::Journal;
+use zerocopy::{Immutable, IntoBytes};
+
 const ENTRIES: usize = 8;
 /// Entries in a bucket from which on the other one may be the better.
 const CROWDED: usize = 6;
 const REPLY: u32 = 1 << 31;
 const EMPTY: u64 = u64::MAX;
 
-#[derive(Clone, Copy)]
-#[repr(align(64))]
+#[derive(Clone, Copy, IntoBytes, Immutable)]
+#[repr(C, align(64))]
 struct Bucket([u64; ENTRIES]);
 
 /// See the module.
@@ -30,13 +33,27 @@ pub struct KeyTable {
     buckets: Vec<Bucket>,
     mask: usize,
     len: usize,
+    journal: Option<Journal>,
 }
 
 impl KeyTable {
     /// A table for `keys` keys (two per flow).
     pub fn new(keys: usize) -> KeyTable {
         let count = (keys * 2).div_ceil(ENTRIES).next_power_of_two().max(2);
-        KeyTable { buckets: vec![Bucket([EMPTY; ENTRIES]); count], mask: count - 1, len: 0 }
+        KeyTable { buckets: vec![Bucket([EMPTY; ENTRIES]); count], mask: count - 1, len: 0, journal: None }
+    }
+
+    /// From now on the journal is told before a bucket changes.
+    pub(super) fn set_journal(&mut self, journal: Journal) {
+        (journal.exempt)(self.buckets.as_bytes());
+        self.journal = Some(journal);
+    }
+
+    #[inline]
+    fn note(&self, bucket: usize) {
+        if let Some(journal) = &self.journal {
+            (journal.before)(self.buckets[bucket].as_bytes());
+        }
     }
 
     /// Keys in the table.
@@ -117,6 +134,7 @@ impl KeyTable {
         let bucket = if in_first < CROWDED || in_first <= used(self, second) { first } else { second };
         let entry =
             u64::from(KeyTable::tag(hash)) << 32 | u64::from(found.slot) | if found.is_reply { u64::from(REPLY) } else { 0 };
+        self.note(bucket);
         match self.buckets[bucket].0.iter_mut().find(|entry| **entry == EMPTY) {
             Some(place) => {
                 *place = entry;
@@ -132,6 +150,9 @@ impl KeyTable {
         let entry =
             u64::from(KeyTable::tag(hash)) << 32 | u64::from(found.slot) | if found.is_reply { u64::from(REPLY) } else { 0 };
         for bucket in [self.first(hash), self.second(hash)] {
+            if self.buckets[bucket].0.contains(&entry) {
+                self.note(bucket);
+            }
             if let Some(place) = self.buckets[bucket].0.iter_mut().find(|place| **place == entry) {
                 *place = EMPTY;
                 self.len -= 1;

@@ -130,6 +130,7 @@ mod tests {
                 packets: 14,
                 busy_permille: Some(77),
                 drops: drops.clone(),
+                local_standby: Some(status::LocalStandby { pid: 78, takeovers: 79 }),
             }],
             drops,
             failovers: vec![status::Failover {

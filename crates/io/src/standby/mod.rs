@@ -1,0 +1,351 @@
+//! A worker that outlives its process: its state lies in memory that a second process has too, and that one goes on where the first one was killed.
+//!
+//! Theory of operation. One process, the *keeper*, makes the state in a heap of its own ([`heap`]) and then only starts the others and learns of their ends: the *worker*, which takes turns,
+//! and the *standby*, which sleeps. Both are made of the keeper, so that everything lies at the same addresses; neither ever makes a process. The worker holds a lock in
+//! shared memory for as long as it lives. When it ends, however it does, the kernel passes the lock on, before it does anything else for the dead: the standby wakes up,
+//! undoes the turn that was not finished ([`log`]), and goes on with the next. To everybody else nothing has happened: rings are moved when a turn has been
+//! committed ([`crate::VportGuest::publish`]), so what came in comes once more, and nothing that the undone turn made was ever seen. Then the keeper makes another standby.
+//!
+//! What has no way back ends with its worker, and then the keeper ends as the worker did: a turn that changed more than the log holds; a worker that has no standby yet;
+//! one that dies again and again without finishing a turn.
+//!
+//! REINFORCE, sections III-C and IV-D: there the state is copied at the end of each batch, and the manager wakes the standby.
+
+mod heap;
+mod log;
+#[cfg(test)]
+mod tests;
+
+pub use heap::enter;
+pub(crate) use heap::{allocate, allocate_zeroed, free, is_inside, owns};
+
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const AT_LOCK: usize = log::AT_OTHERS;
+const LOCK_LEN: usize = 64;
+const AT_STRIKES: usize = AT_LOCK + LOCK_LEN;
+const AT_FINISHED: usize = AT_STRIKES + 4;
+const AT_SUSPECT: usize = AT_STRIKES + 8;
+
+/// Workers that may end one after the other without finishing a turn.
+const MAX_STRIKES: u32 = 8;
+/// Exit code of a standby that cannot take over.
+const NO_WAY_BACK: i32 = 3;
+
+/// Who works, who stands by, and how often a standby has become the worker. In memory that others may look at.
+#[derive(Clone, Copy)]
+pub struct Pair {
+    /// The process that works, 0 before there is one.
+    pub worker: &'static AtomicU32,
+    /// The process of a standby that can take over, 0 for none.
+    pub standby: &'static AtomicU32,
+    /// Standbys that have become the worker.
+    pub takeovers: &'static AtomicU32,
+}
+
+/// What the three processes share besides the state.
+struct Shared {
+    lock: *mut libc::pthread_mutex_t,
+    pair: Pair,
+    /// Workers that have ended since a turn was finished.
+    strikes: &'static AtomicU32,
+    /// The worker has ended because its work was done.
+    finished: &'static AtomicU32,
+    /// A careful turn is under way.
+    suspect: &'static AtomicU32,
+}
+
+// SAFETY: the pointer is to a lock in shared memory, which is made to be used by several processes.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+static SHARED: OnceLock<Shared> = OnceLock::new();
+
+fn check(code: i32) -> io::Result<()> {
+    if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code)) }
+}
+
+impl Shared {
+    fn create(pair: Pair) -> io::Result<Shared> {
+        let memory = log::memory().ok_or(io::ErrorKind::NotFound)?;
+        let lock = (memory.address() + AT_LOCK) as *mut libc::pthread_mutex_t;
+        const { assert!(size_of::<libc::pthread_mutex_t>() <= LOCK_LEN) };
+        // SAFETY: the lock lies in the mapping, aligned, and nobody uses it yet; attributes live on this stack until they are destroyed.
+        unsafe {
+            let mut attributes = core::mem::zeroed::<libc::pthread_mutexattr_t>();
+            check(libc::pthread_mutexattr_init(&mut attributes))?;
+            check(libc::pthread_mutexattr_setpshared(&mut attributes, libc::PTHREAD_PROCESS_SHARED))?;
+            check(libc::pthread_mutexattr_setrobust(&mut attributes, libc::PTHREAD_MUTEX_ROBUST))?;
+            check(libc::pthread_mutex_init(lock, &attributes))?;
+            check(libc::pthread_mutexattr_destroy(&mut attributes))?;
+        }
+        Ok(Shared {
+            lock,
+            pair,
+            strikes: memory.word32(AT_STRIKES),
+            finished: memory.word32(AT_FINISHED),
+            suspect: memory.word32(AT_SUSPECT),
+        })
+    }
+
+    /// Waits until the worker is no more, or for nobody if there was none yet. True if there was one that died.
+    fn wait(&self) -> io::Result<bool> {
+        // SAFETY: the lock was made before the processes parted, and nobody destroys it. It is held until the process ends.
+        unsafe {
+            match libc::pthread_mutex_lock(self.lock) {
+                0 => Ok(false),
+                libc::EOWNERDEAD => check(libc::pthread_mutex_consistent(self.lock)).map(|()| true),
+                code => Err(io::Error::from_raw_os_error(code)),
+            }
+        }
+    }
+}
+
+/// The worker's turns: see [`supervise`].
+#[derive(Default)]
+pub struct Turns {
+    takes_over: bool,
+    careful: u32,
+    is_poisoned: bool,
+}
+
+impl Turns {
+    /// The worker before this one has died, and its state is as at the end of its last turn. Told once.
+    pub fn takes_over(&mut self) -> bool {
+        core::mem::take(&mut self.takes_over)
+    }
+
+    /// A turn begins, which takes at most `burst` packets. Returns how many it should take: one, after a worker that ended by what it did itself, until it is
+    /// known which packet that was.
+    #[inline]
+    pub fn begin(&mut self, burst: usize) -> usize {
+        let Some(shared) = SHARED.get() else { return burst };
+        if self.careful > 0 {
+            self.careful -= 1;
+            // Who processes that packet may end as the one before.
+            let mut patience = 20_000;
+            while shared.pair.standby.load(Ordering::Relaxed) == 0 && patience > 0 {
+                crate::wait::sleep(&[], 50_000);
+                patience -= 1;
+            }
+        }
+        match (shared.pair.standby.load(Ordering::Relaxed) != 0, log::is_tracking()) {
+            (true, false) => log::track(),
+            (false, true) => log::stop_tracking(),
+            _ => {}
+        }
+        log::begin();
+        if self.careful == 0 {
+            return burst;
+        }
+        shared.suspect.store(1, Ordering::Release);
+        1
+    }
+
+    /// The turn has ended: what it did holds, and may be shown.
+    #[inline]
+    pub fn commit(&mut self) {
+        let Some(shared) = SHARED.get() else { return };
+        log::commit();
+        if shared.strikes.load(Ordering::Relaxed) != 0 || self.careful > 0 {
+            shared.strikes.store(0, Ordering::Relaxed);
+            shared.suspect.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The next packet has ended two workers, each of which had no other in hand. Told once; nobody should process it.
+    pub fn is_poisoned(&mut self) -> bool {
+        core::mem::take(&mut self.is_poisoned)
+    }
+}
+
+/// These bytes of the heap will be announced to [`before`] whenever they change, all of them.
+pub fn exempt(bytes: &[u8]) {
+    log::exempt(bytes);
+}
+
+/// These bytes, in the heap or in a packet's buffer, are about to change.
+#[inline]
+pub fn before(bytes: &[u8]) {
+    log::before(bytes);
+}
+
+/// Makes what the processes share. Once, before [`enter`] makes the state, while this process has one thread.
+///
+/// # Errors
+/// What the kernel says.
+pub fn create() -> io::Result<()> {
+    heap::create()?;
+    log::create()?;
+    watch_faults()
+}
+
+/// Runs `work` in a process that has a standby, until it returns; then this process, which has one thread, returns its result. If the worker ends in another way and
+/// no standby can go on, this process ends as the worker did. Once, after [`create`].
+///
+/// # Errors
+/// What the kernel says when it refuses the first process.
+pub fn supervise(pair: Pair, mut work: impl FnMut(Turns) -> i32) -> io::Result<i32> {
+    let shared = Shared::create(pair)?;
+    let shared = SHARED.get_or_init(|| shared);
+    let mut worker = start(shared, &mut work)?;
+    let mut standby = None;
+    loop {
+        if standby.is_none() && shared.pair.worker.load(Ordering::Acquire) != 0 {
+            // Without one the worker goes on alone, and this is tried again when anything happens.
+            standby = start(shared, &mut work).ok();
+        }
+        let is_begun = shared.pair.worker.load(Ordering::Acquire) != 0;
+        let options = if is_begun { WaitOptions::empty() } else { WaitOptions::NOHANG };
+        let (pid, status) = match rustix::process::wait(options) {
+            Ok(Some(ended)) => ended,
+            Ok(None) => {
+                crate::wait::sleep(&[], 100_000);
+                continue;
+            }
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        if pid == worker {
+            match (status.exit_status(), standby.take()) {
+                (Some(code), heir) => {
+                    heir.into_iter().for_each(end);
+                    return Ok(code);
+                }
+                // It has taken over by now, or it ends because it cannot.
+                (None, Some(heir)) => {
+                    worker = heir;
+                    if let Some(status) = refuses(heir, status) {
+                        end_as(status);
+                    }
+                }
+                (None, None) => end_as(status),
+            }
+        } else if Some(pid) == standby {
+            standby = None;
+            let number = pid.as_raw_nonzero().get() as u32;
+            let _ = shared.pair.standby.compare_exchange(number, 0, Ordering::SeqCst, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Waits until the heir has begun or has refused to; then how its predecessor ended.
+fn refuses(heir: Pid, status: WaitStatus) -> Option<WaitStatus> {
+    let shared = SHARED.get()?;
+    let number = heir.as_raw_nonzero().get() as u32;
+    while shared.pair.worker.load(Ordering::Acquire) != number {
+        // Not reaped here: whether it is there, its end is told by the next wait.
+        let ended = rustix::process::waitid(
+            rustix::process::WaitId::Pid(heir),
+            rustix::process::WaitIdOptions::EXITED
+                | rustix::process::WaitIdOptions::NOHANG
+                | rustix::process::WaitIdOptions::NOWAIT,
+        );
+        match ended {
+            Ok(Some(end)) if end.exit_status() == Some(NO_WAY_BACK) => return Some(status),
+            Ok(Some(_)) | Err(_) => return None,
+            Ok(None) => crate::wait::sleep(&[], 50_000),
+        }
+    }
+    None
+}
+
+fn end(process: Pid) {
+    let _ = rustix::process::kill_process(process, Signal::KILL);
+    let _ = rustix::process::waitpid(Some(process), WaitOptions::empty());
+}
+
+/// Ends this process as another one ended.
+fn end_as(status: WaitStatus) -> ! {
+    if let Some(signal) = status.terminating_signal() {
+        // SAFETY: the signal's default action, and the signal itself, which ends this process without running anything more of it.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+            libc::raise(signal);
+        }
+    }
+    std::process::exit(status.exit_status().unwrap_or(1))
+}
+
+/// Makes a process that becomes the worker when there is none.
+fn start(shared: &'static Shared, work: &mut impl FnMut(Turns) -> i32) -> io::Result<Pid> {
+    let keeper = rustix::process::getpid();
+    // SAFETY: this process has one thread, so the child has all that there is.
+    let pid = unsafe { libc::fork() };
+    match pid {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            let code = if crate::process::die_with_parent(keeper.as_raw_nonzero().get() as u32).is_ok() {
+                live(shared, work)
+            } else {
+                NO_WAY_BACK
+            };
+            // SAFETY: ends the process, and leaves alone what belongs to the keeper.
+            unsafe { libc::_exit(code) }
+        }
+        pid => Pid::from_raw(pid).ok_or_else(|| io::ErrorKind::Other.into()),
+    }
+}
+
+fn live(shared: &Shared, work: &mut impl FnMut(Turns) -> i32) -> i32 {
+    let me = std::process::id();
+    if shared.pair.worker.load(Ordering::Acquire) != 0 {
+        heap::populate();
+        shared.pair.standby.store(me, Ordering::SeqCst);
+    }
+    let Ok(takes_over) = shared.wait() else { return NO_WAY_BACK };
+    let mut turns = Turns { takes_over, ..Turns::default() };
+    if takes_over {
+        let has_crashed = log::take_crash();
+        if shared.finished.load(Ordering::SeqCst) != 0 {
+            return 0;
+        }
+        let Some(was_in_turn) = log::undo() else { return NO_WAY_BACK };
+        if was_in_turn && shared.strikes.fetch_add(1, Ordering::SeqCst) >= MAX_STRIKES {
+            return NO_WAY_BACK;
+        }
+        if has_crashed && was_in_turn {
+            turns.is_poisoned = shared.suspect.load(Ordering::SeqCst) != 0;
+            turns.careful = CAREFUL;
+        }
+        shared.suspect.store(0, Ordering::SeqCst);
+        let _ = shared.pair.standby.compare_exchange(me, 0, Ordering::SeqCst, Ordering::Relaxed);
+        shared.pair.takeovers.fetch_add(1, Ordering::Relaxed);
+    }
+    shared.pair.worker.store(me, Ordering::SeqCst);
+    let code = work(turns);
+    shared.finished.store(1, Ordering::SeqCst);
+    code
+}
+
+/// Packets that are processed one by one after a worker has ended by what it did itself.
+const CAREFUL: u32 = 128;
+
+/// Writes to read-only pages are told to the log; other faults end the process as ever, after the log has heard of it.
+fn watch_faults() -> io::Result<()> {
+    extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+        // SAFETY: the kernel gives a handler with SA_SIGINFO valid information, and for this signal an address.
+        if signal == libc::SIGSEGV && log::handle_fault(unsafe { (*info).si_addr() } as usize) {
+            return;
+        }
+        log::note_crash();
+        // SAFETY: what has happened happens again when the handler returns, and then ends the process.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGABRT, libc::SIGILL, libc::SIGFPE] {
+        // SAFETY: the handler only does what a handler may: it reads and writes words and memory of its own, and makes system calls.
+        unsafe {
+            let mut action = core::mem::zeroed::<libc::sigaction>();
+            action.sa_sigaction = on_fault as extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            if libc::sigaction(signal, &action, core::ptr::null_mut()) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+    }
+    Ok(())
+}
