@@ -53,7 +53,8 @@ pub fn main() -> Result<(), Failure> {
     if has_standby {
         standby::create().map_err(refused)?;
     }
-    let mut world = standby::enter(|| World::new(&mut given))?;
+    // It is never dropped: where it has a standby it is the worker's, and may be in the middle of anything.
+    let world = Box::leak(standby::enter(|| World::new(&mut given))?);
     let mut lines = given.keys.take().map(|(_, lines)| lines);
     if !has_standby {
         world.live(Turns::default(), lines.take());

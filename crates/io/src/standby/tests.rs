@@ -1,1 +1,306 @@
+//! Processes that are killed at instructions drawn by chance, and what their heirs find.
+//!
+//! The heap, the log and the lock are a process's own, so each test runs in a process that the harness starts for it: this binary, with the test's name.
 
+use super::*;
+use crate::shared_memory::SharedMemory;
+use std::collections::{BTreeMap, VecDeque};
+use std::process::{Command, Stdio};
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+#[global_allocator]
+static ALLOCATOR: crate::CountingAllocator = crate::CountingAllocator;
+
+const TURN: &str = "HOLDFAST_STANDBY_TEST";
+
+/// Runs `child` in a process of its own, which must end well.
+fn apart(name: &str, child: impl FnOnce()) {
+    if std::env::var(TURN).is_ok_and(|wanted| wanted == name) {
+        child();
+        std::process::exit(0);
+    }
+    let binary = std::env::current_exe().unwrap();
+    let arguments = [format!("standby::tests::{name}"), "--exact".into(), "--nocapture".into(), "--test-threads=1".into()];
+    let output = Command::new(binary).args(arguments).env(TURN, name).stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+}
+
+/// Memory that the test and all processes see, besides the state.
+struct Board {
+    memory: SharedMemory,
+}
+
+impl Board {
+    fn new() -> Board {
+        Board { memory: SharedMemory::create("board", 4096).unwrap() }
+    }
+
+    fn word(&self, at: usize) -> &'static AtomicU64 {
+        self.memory.word64(at * 8)
+    }
+
+    fn pair(&self) -> Pair {
+        Pair { worker: self.memory.word32(2048), standby: self.memory.word32(2052), takeovers: self.memory.word32(2056) }
+    }
+}
+
+/// A state with everything in it that allocates, moves and links: what it is after so many turns follows from their number.
+struct World {
+    turn: u64,
+    map: BTreeMap<u64, Vec<u8>>,
+    queue: VecDeque<Box<u64>>,
+    text: String,
+    /// Written here and there, and announced.
+    table: Vec<u64>,
+    hot: [u64; 64],
+}
+
+/// Turns after which everything begins anew, so that it does not take long to play them again.
+const ROUND: u64 = 500;
+
+impl World {
+    /// As after so many turns.
+    fn after(turns: u64) -> World {
+        let mut world = World { turn: (turns / ROUND * ROUND).saturating_sub(1), ..World::new() };
+        (world.turn..turns).for_each(|_| world.advance());
+        world
+    }
+
+    fn new() -> World {
+        let table = vec![0; 1 << 16];
+        World { turn: 0, map: BTreeMap::new(), queue: VecDeque::new(), text: String::new(), table, hot: [0; 64] }
+    }
+
+    fn advance(&mut self) {
+        self.turn += 1;
+        if self.turn.is_multiple_of(ROUND) {
+            before(self.table.as_ref_bytes());
+            self.table.fill(0);
+            self.map.clear();
+            self.queue = VecDeque::new();
+            self.text = String::new();
+            self.hot = [0; 64];
+        }
+        let mut random = self.turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut next = || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random
+        };
+        for _ in 0..next() % 20 {
+            let key = next() % 500;
+            let len = next() as usize % 3000;
+            match next() % 3 {
+                0 => drop(self.map.remove(&key)),
+                1 => self.map.entry(key).or_default().resize(len, self.turn as u8),
+                _ => drop(self.map.insert(key, vec![key as u8; len])),
+            }
+            self.queue.push_back(Box::new(next()));
+            if self.queue.len() > 100 {
+                self.queue.pop_front();
+            }
+            let at = next() as usize % self.table.len();
+            before(core::slice::from_ref(&self.table[at]).as_ref_bytes());
+            self.table[at] = self.table[at].wrapping_add(next());
+            self.hot[at % 64] += 1;
+        }
+        if self.text.len() > 5000 {
+            self.text.clear();
+            self.text.shrink_to_fit();
+        }
+        self.text.push_str("turn ");
+    }
+
+    /// A digest of all of it.
+    fn digest(&self) -> u64 {
+        let mut sum = 0xcbf2_9ce4_8422_2325u64;
+        let mut add = |value: u64| sum = (sum ^ value).wrapping_mul(0x100_0000_01b3);
+        add(self.turn);
+        for (key, value) in &self.map {
+            add(*key);
+            value.iter().for_each(|byte| add(u64::from(*byte)));
+        }
+        self.queue.iter().for_each(|value| add(**value));
+        self.table.iter().for_each(|value| add(*value));
+        self.hot.iter().for_each(|value| add(*value));
+        add(self.text.len() as u64);
+        sum
+    }
+}
+
+trait Bytes {
+    fn as_ref_bytes(&self) -> &[u8];
+}
+
+impl Bytes for [u64] {
+    fn as_ref_bytes(&self) -> &[u8] {
+        zerocopy::IntoBytes::as_bytes(self)
+    }
+}
+
+/// Kills the worker `kills` times, each after a while drawn by chance, through a thread-less process that the keeper knows nothing of; and ends the work after that.
+fn killer(board: &Board, kills: u32) {
+    // SAFETY: the keeper has one thread still.
+    if unsafe { libc::fork() } != 0 {
+        return;
+    }
+    let pair = board.pair();
+    let mut random = 88_172_645_463_325_252u64;
+    let start = Instant::now();
+    while pair.takeovers.load(Ordering::SeqCst) < kills && start.elapsed() < Duration::from_secs(60) {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let (worker, standby) = (pair.worker.load(Ordering::SeqCst), pair.standby.load(Ordering::SeqCst));
+        // Only where somebody can take over, and the worker has begun to note what it does.
+        if standby == 0 || worker == standby || board.word(1).load(Ordering::SeqCst) != u64::from(worker) {
+            continue;
+        }
+        let wait = Duration::from_nanos(random % 2_000_000);
+        let at = Instant::now();
+        while at.elapsed() < wait {
+            core::hint::spin_loop();
+        }
+        // SAFETY: a signal to a process of this test's.
+        unsafe { libc::kill(worker as i32, libc::SIGKILL) };
+        while pair.worker.load(Ordering::SeqCst) == worker && start.elapsed() < Duration::from_secs(60) {
+            core::hint::spin_loop();
+        }
+    }
+    board.word(0).store(1, Ordering::SeqCst);
+    // SAFETY: ends this process, and nothing of the test's harness with it.
+    unsafe { libc::_exit(0) };
+}
+
+/// A state is changed by turns, and who does it is killed again and again. After each turn the number of turns is shown: it is never behind what was shown before, and the state
+/// is always what so many turns make of it.
+#[test]
+fn every_heir_finds_the_last_turn_s_end() {
+    apart("every_heir_finds_the_last_turn_s_end", || {
+        let board = Board::new();
+        create().unwrap();
+        let world = enter(|| Box::leak(Box::new(World::new())));
+        exempt(world.table.as_ref_bytes());
+        killer(&board, 150);
+        let shown = board.word(2);
+        let code = supervise(board.pair(), |mut turns| {
+            let me = std::process::id();
+            if turns.takes_over() {
+                let seen = shown.load(Ordering::SeqCst);
+                assert!(world.turn == seen || world.turn == seen + 1, "{} turns, {seen} were shown", world.turn);
+                assert_eq!(World::after(world.turn).digest(), world.digest(), "after {} turns", world.turn);
+                shown.store(world.turn, Ordering::SeqCst);
+            }
+            while board.word(0).load(Ordering::SeqCst) == 0 {
+                turns.begin(1);
+                if log::is_tracking() {
+                    board.word(1).store(me.into(), Ordering::SeqCst);
+                }
+                enter(|| world.advance());
+                turns.commit();
+                shown.store(world.turn, Ordering::SeqCst);
+            }
+            0
+        });
+        assert_eq!(code.unwrap(), 0);
+        assert!(
+            board.pair().takeovers.load(Ordering::SeqCst) >= 150,
+            "{} takeovers",
+            board.pair().takeovers.load(Ordering::SeqCst)
+        );
+    });
+}
+
+/// A turn that changes more than the log holds cannot be undone; whoever is killed in it has no heir. Once it has ended all is as before.
+#[test]
+fn a_turn_too_large_for_the_log_has_no_way_back_until_it_ends() {
+    apart("a_turn_too_large_for_the_log_has_no_way_back_until_it_ends", || {
+        let board = Board::new();
+        create().unwrap();
+        let world = enter(|| vec![1u64; 16 << 20].leak());
+        let code = supervise(board.pair(), |mut turns| {
+            let me = std::process::id();
+            if turns.takes_over() {
+                // The third worker finds what the first had committed, whatever the second was at.
+                return if world.iter().all(|value| *value == 2) { 0 } else { 9 };
+            }
+            while !log::is_tracking() {
+                turns.begin(1);
+                turns.commit();
+            }
+            turns.begin(1);
+            world.iter_mut().for_each(|value| *value = 2);
+            assert!(log::undo().is_none(), "this is more than the log holds");
+            turns.commit();
+            turns.begin(1);
+            world[5] = 3;
+            world[7_000_000] = 3;
+            // SAFETY: a signal to this very process.
+            unsafe { libc::kill(me as i32, libc::SIGKILL) };
+            unreachable!("it was killed");
+        });
+        assert_eq!(code.unwrap(), 0);
+        assert_eq!(board.pair().takeovers.load(Ordering::SeqCst), 1);
+    });
+}
+
+/// What ends its worker by itself, again and again, is known by the second time: then the worker had only one packet in hand.
+#[test]
+fn a_poisoned_packet_is_known_at_the_third_worker() {
+    apart("a_poisoned_packet_is_known_at_the_third_worker", || {
+        let board = Board::new();
+        create().unwrap();
+        let done = enter(|| Box::leak(Box::new(0u64)));
+        let bursts = board.word(3);
+        let code = supervise(board.pair(), |mut turns| {
+            let is_poisoned = turns.is_poisoned();
+            if is_poisoned {
+                board.word(4).fetch_add(1, Ordering::SeqCst);
+            }
+            while !log::is_tracking() {
+                turns.begin(64);
+                turns.commit();
+            }
+            let mut skips = is_poisoned;
+            while *done < 10_000 {
+                let burst = turns.begin(64);
+                for _ in 0..burst {
+                    *done += 1;
+                    if *done == 777 && !core::mem::take(&mut skips) {
+                        bursts.fetch_add(burst as u64, Ordering::SeqCst);
+                        std::process::abort();
+                    }
+                }
+                turns.commit();
+            }
+            0
+        });
+        assert_eq!(code.unwrap(), 0);
+        assert_eq!(board.pair().takeovers.load(Ordering::SeqCst), 2);
+        assert_eq!((bursts.load(Ordering::SeqCst), board.word(4).load(Ordering::SeqCst)), (65, 1));
+    });
+}
+
+/// Who is killed while nobody stands by takes the keeper along, which says how it ended.
+#[test]
+fn without_a_standby_the_keeper_ends_as_the_worker_did() {
+    apart("without_a_standby_the_keeper_ends_as_the_worker_did", || {
+        // SAFETY: this process has one thread.
+        let keeper = unsafe { libc::fork() };
+        if keeper == 0 {
+            let board = Board::new();
+            create().unwrap();
+            let _ = supervise(board.pair(), |_| {
+                // SAFETY: a signal to this very process.
+                unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+                0
+            });
+            // SAFETY: ends this process only.
+            unsafe { libc::_exit(5) };
+        }
+        let status = rustix::process::waitpid(Pid::from_raw(keeper), WaitOptions::empty()).unwrap().unwrap().1;
+        assert_eq!(status.terminating_signal(), Some(libc::SIGKILL));
+    });
+}
