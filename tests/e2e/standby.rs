@@ -24,6 +24,9 @@ const BOTH: &str = "{ preset: reinforce, level: local+remote }";
 fn main() -> ExitCode {
     run(vec![
         test("datagrams_do_not_notice_a_hundred_kills", &[], datagrams_do_not_notice_a_hundred_kills),
+        test("a_worker_that_stands_still_is_replaced", &[], a_worker_that_stands_still_is_replaced),
+        test("worker_and_standby_die_together", &[NGINX], worker_and_standby_die_together),
+        test("a_runtime_ends_with_its_keeper", &[NGINX], a_runtime_ends_with_its_keeper),
         test("a_download_goes_on", &[NGINX, CURL], a_download_goes_on),
     ])
 }
@@ -38,11 +41,22 @@ fn busiest(status: &Status) -> Result<(Process, LocalStandby)> {
     Ok((runtime.clone(), runtime.local_standby.context("it has a standby")?))
 }
 
+/// Every runtime has a standby, and what is promised besides holds.
+fn is_ready(status: &Status) -> bool {
+    let has_standby = |runtime: &Process| runtime.local_standby.is_some_and(|standby| standby.pid != 0);
+    status.protected == Protected::Yes && status.runtimes().all(has_standby)
+}
+
+/// Who has started a process.
+fn parent(pid: u32) -> Result<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let rest = text.rsplit_once(')').context("a name in parentheses")?.1;
+    Ok(rest.split_whitespace().nth(1).context("a parent")?.parse()?)
+}
+
 /// Kills the worker of the runtime that has most flows and waits until it has a worker and a standby again.
 fn kill(network: &Network, interrupt: &Interrupt) -> Result<()> {
-    network.running.wait_for("every runtime has a standby", GIVE_UP, interrupt, |status| {
-        status.runtimes().all(|runtime| runtime.local_standby.is_some_and(|standby| standby.pid != 0))
-    })?;
+    network.running.wait_for("every runtime has a standby", GIVE_UP, interrupt, is_ready)?;
     let (victim, standby) = busiest(&network.running.status()?)?;
     signal_pid(victim.pid, Signal::KILL)?;
     network.running.wait_for("the standby has taken over", GIVE_UP, interrupt, |status| {
@@ -61,13 +75,73 @@ fn datagrams_do_not_notice_a_hundred_kills(interrupt: &Interrupt) -> Result<()> 
         for _ in 0..KILLS {
             kill(&network, interrupt)?;
         }
-        network.running.wait_for("it is safe again", GIVE_UP, interrupt, |status| status.protected == Protected::Yes)?;
+        network.running.wait_for("it is safe again", GIVE_UP, interrupt, is_ready)?;
         ensure_perfect(&stream.finish(), 30, std::iter::once(&network.running))?;
         let status = network.running.status()?;
         ensure!(status.failovers.is_empty(), "the coordinator has noticed: {:?}", status.failovers);
         network.stop()?;
     }
     Ok(())
+}
+
+/// Who stands still for longer than half the time after which a runtime is taken for dead is ended by its keeper, and the coordinator does not notice.
+fn a_worker_that_stands_still_is_replaced(interrupt: &Interrupt) -> Result<()> {
+    let options = Options { more: "detection: { hang_ms: 4000 }\n", ..under(BOTH, Chain::Edge) };
+    let network = Network::start(&options, interrupt)?;
+    let (_echo, stream) = network.stream(30, 300)?;
+    network.running.wait_for("it is safe", GIVE_UP, interrupt, is_ready)?;
+    let (victim, standby) = busiest(&network.running.status()?)?;
+    signal_pid(victim.pid, Signal::STOP)?;
+    network.running.wait_for("the standby has taken over", GIVE_UP, interrupt, |status| {
+        status.runtime(victim.id).is_some_and(|now| now.pid == standby.pid && now.incarnation == victim.incarnation)
+    })?;
+    network.running.wait_for("it is safe again", GIVE_UP, interrupt, is_ready)?;
+    ensure_perfect(&stream.finish(), 30, std::iter::once(&network.running))?;
+    let status = network.running.status()?;
+    ensure!(status.failovers.is_empty(), "the coordinator has noticed: {:?}", status.failovers);
+    network.stop()
+}
+
+/// Of both at once only their keeper learns, which makes another process; the state has outlived them.
+fn worker_and_standby_die_together(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&under(LOCAL, Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(VIRTUAL, 100)?;
+    network.running.wait_for("it is safe", GIVE_UP, interrupt, is_ready)?;
+    let (victim, standby) = busiest(&network.running.status()?)?;
+    // Before it has made another standby.
+    let keeper = parent(victim.pid)?;
+    signal_pid(keeper, Signal::STOP)?;
+    signal_pid(standby.pid, Signal::KILL)?;
+    signal_pid(victim.pid, Signal::KILL)?;
+    signal_pid(keeper, Signal::CONT)?;
+    let status = network.running.wait_for("another worker serves", GIVE_UP, interrupt, |status| {
+        is_ready(status) && status.runtime(victim.id).is_some_and(|now| ![victim.pid, standby.pid].contains(&now.pid))
+    })?;
+    ensure!(status.runtime(victim.id).is_some_and(|now| now.incarnation == victim.incarnation), "{status:?}");
+    ensure!(status.failovers.is_empty(), "the coordinator has noticed: {:?}", status.failovers);
+    ensure_unbroken(&held, interrupt)?;
+    drop(held);
+    network.stop()
+}
+
+/// The flows have their remote standbys, and another runtime takes the place, with a standby of its own.
+fn a_runtime_ends_with_its_keeper(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&under(BOTH, Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(VIRTUAL, 100)?;
+    network.running.wait_for("it is safe", GIVE_UP, interrupt, is_ready)?;
+    let (victim, _) = busiest(&network.running.status()?)?;
+    signal_pid(parent(victim.pid)?, Signal::KILL)?;
+    network.running.wait_for("another incarnation serves", GIVE_UP, interrupt, |status| {
+        is_ready(status) && status.runtime(victim.id).is_some_and(|now| now.incarnation > victim.incarnation)
+    })?;
+    let status = network.running.status()?;
+    let failover = status.failover(victim.id, victim.incarnation).context("the coordinator has noticed")?;
+    ensure!(failover.cause == "killed by signal 9" && failover.lost == 0, "{failover:?}");
+    ensure_unbroken(&held, interrupt)?;
+    drop(held);
+    network.stop()
 }
 
 /// A hundred megabytes through a firewall, a NAT and a load balancer.

@@ -17,6 +17,13 @@ const MAGIC: u32 = 0x4846_5544;
 /// The pace of the sender: what is due is sent once per tick.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
+/// What a box holds back and lets go at once must find room: it is the box that is measured. Only root gets so much.
+fn make_room(socket: &UdpSocket) -> std::io::Result<()> {
+    const ROOM: usize = 32 << 20;
+    Ok(rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, ROOM)
+        .or_else(|_| rustix::net::sockopt::set_socket_recv_buffer_size(socket, ROOM))?)
+}
+
 /// Sends every datagram back to where it came from, until dropped.
 #[derive(Debug)]
 pub struct Echo {
@@ -28,6 +35,7 @@ impl Echo {
     /// Binds `address` inside `namespace`.
     pub fn start(namespace: &Namespace, address: SocketAddr) -> Result<Echo> {
         let socket = namespace.enter(|| UdpSocket::bind(address))?.with_context(|| format!("binding {address}"))?;
+        make_room(&socket)?;
         socket.set_read_timeout(Some(Duration::from_millis(50)))?;
         let stop = Arc::new(AtomicBool::new(false));
         let theirs = Arc::clone(&stop);
@@ -99,6 +107,7 @@ impl Stream {
         let sockets = namespace.enter(|| {
             let open = || {
                 let socket = UdpSocket::bind("0.0.0.0:0")?;
+                make_room(&socket)?;
                 socket.connect(plan.server)?;
                 socket.set_nonblocking(true)?;
                 Ok(socket)

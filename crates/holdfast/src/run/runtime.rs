@@ -5,13 +5,14 @@ use crate::config;
 use crate::exit::{self, Failure};
 use holdfast_io::VportGuest;
 use holdfast_io::process::Clock;
-use holdfast_io::standby::{self, Turns};
+use holdfast_io::standby::{self, Turns, Watch};
 use holdfast_io::wait::{Patience, sleep};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::Peer;
 use holdfast_protection::flows::Journal;
 use holdfast_wire::{Packet, announce_writes};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// What a runtime is told besides.
 #[derive(Serialize, Deserialize)]
@@ -46,6 +47,8 @@ pub fn main() -> Result<(), Failure> {
     let checked = config::read(&assignment.file, &assignment.text).map_err(mistake)?;
     let chains = config::chains(&assignment.file, &assignment.text, &checked.config).map_err(mistake)?;
     let has_standby = chains.iter().any(|chain| chain.has_local_standby);
+    // Before everybody else takes the runtime for dead.
+    let patience = Duration::from_millis(checked.config.detection.hang_ms / 2);
     drop((checked, chains));
     // A panic of a function is contained and counted; its message would only repeat, per packet, what the counter says.
     std::panic::set_hook(Box::new(|_| {}));
@@ -61,8 +64,8 @@ pub fn main() -> Result<(), Failure> {
         return Ok(());
     }
     announce_writes(standby::before);
-    let pair = world.guest.pair();
-    match standby::supervise(pair, |turns| world.live(turns, lines.take())).map_err(refused)? {
+    let (pair, watch) = (world.guest.pair(), Watch { beats: world.guest.beats(), patience });
+    match standby::supervise(pair, watch, |turns| world.live(turns, lines.take())).map_err(refused)? {
         0 => Ok(()),
         code => Err(Failure::said(code as u8)),
     }

@@ -188,7 +188,7 @@ fn warm(page: usize) -> bool {
     true
 }
 
-/// From the next turn on what changes is noticed. Between two turns.
+/// From this turn on what changes is noticed. Between two turns.
 pub(super) fn track() {
     let Some(log) = LOG.get() else { return };
     log.used.store(0, Ordering::Relaxed);
@@ -201,15 +201,6 @@ pub(super) fn track() {
 
 pub(super) fn is_tracking() -> bool {
     IS_TRACKING.load(Ordering::Relaxed)
-}
-
-/// Nothing is noticed any more, and nobody may take over. Between two turns.
-pub(super) fn stop_tracking() {
-    let Some(log) = LOG.get() else { return };
-    log.valid.store(0, Ordering::SeqCst);
-    IS_TRACKING.store(false, Ordering::SeqCst);
-    let (start, len) = heap::span();
-    set_writable(start, len, true);
 }
 
 /// The pages from `start` on, `len` bytes, without those that are exempt: beginnings and lengths.

@@ -6,8 +6,8 @@
 //! undoes the turn that was not finished ([`log`]), and goes on with the next. To everybody else nothing has happened: rings are moved when a turn has been
 //! committed ([`crate::VportGuest::publish`]), so what came in comes once more, and nothing that the undone turn made was ever seen. Then the keeper makes another standby.
 //!
-//! What has no way back ends with its worker, and then the keeper ends as the worker did: a turn that changed more than the log holds; a worker that has no standby yet;
-//! one that dies again and again without finishing a turn.
+//! If worker and standby die together, the keeper makes another process, which finds everything as the standby would have. What has no way back ends with its worker, and then the
+//! keeper ends as the worker did: a turn that changed more than the log holds, and a turn that one worker after the other does not finish.
 //!
 //! REINFORCE, sections III-C and IV-D: there the state is copied at the end of each batch, and the manager wakes the standby.
 
@@ -22,7 +22,8 @@ pub(crate) use heap::{allocate, allocate_zeroed, free, is_inside, owns};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use std::io;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const AT_LOCK: usize = log::AT_OTHERS;
 const LOCK_LEN: usize = 64;
@@ -124,24 +125,15 @@ impl Turns {
     #[inline]
     pub fn begin(&mut self, burst: usize) -> usize {
         let Some(shared) = SHARED.get() else { return burst };
-        if self.careful > 0 {
-            self.careful -= 1;
-            // Who processes that packet may end as the one before.
-            let mut patience = 20_000;
-            while shared.pair.standby.load(Ordering::Relaxed) == 0 && patience > 0 {
-                crate::wait::sleep(&[], 50_000);
-                patience -= 1;
-            }
+        if log::is_tracking() {
+            log::begin();
+        } else {
+            log::track();
         }
-        match (shared.pair.standby.load(Ordering::Relaxed) != 0, log::is_tracking()) {
-            (true, false) => log::track(),
-            (false, true) => log::stop_tracking(),
-            _ => {}
-        }
-        log::begin();
         if self.careful == 0 {
             return burst;
         }
+        self.careful -= 1;
         shared.suspect.store(1, Ordering::Release);
         1
     }
@@ -184,27 +176,109 @@ pub fn create() -> io::Result<()> {
     watch_faults()
 }
 
+/// How it is known that a worker hangs.
+#[derive(Clone, Copy)]
+pub struct Watch {
+    /// Counts the worker's turns, also those without anything to do.
+    pub beats: &'static AtomicU64,
+    /// A worker that has not taken a turn for so long is killed, if it was stopped, sleeps, or has had the processor for half of that time. One that waits for a
+    /// processor does not hang.
+    pub patience: Duration,
+}
+
+/// What was seen of a worker last.
+struct Seen {
+    beats: u64,
+    since: Instant,
+    /// Its processor time when it was first found not to have moved on, ns.
+    used: Option<u64>,
+}
+
+impl Seen {
+    fn now(beats: u64) -> Seen {
+        Seen { beats, since: Instant::now(), used: None }
+    }
+}
+
+impl Watch {
+    /// Waits until a child may have ended; meanwhile kills a worker that hangs.
+    fn wait(&self, pair: Pair, seen: &mut Seen) {
+        let look = (self.patience / 8).clamp(Duration::from_millis(5), Duration::from_millis(100));
+        // SAFETY: a set of signals on this stack, and a time; the signal is blocked, so that it stays until it is waited for.
+        unsafe {
+            let mut signals = core::mem::zeroed::<libc::sigset_t>();
+            libc::sigemptyset(&mut signals);
+            libc::sigaddset(&mut signals, libc::SIGCHLD);
+            let timeout = libc::timespec { tv_sec: 0, tv_nsec: look.as_nanos() as i64 };
+            libc::sigtimedwait(&signals, core::ptr::null_mut(), &timeout);
+        }
+        let beats = self.beats.load(Ordering::Relaxed);
+        if beats != seen.beats {
+            *seen = Seen::now(beats);
+            return;
+        }
+        let Some(worker) = Pid::from_raw(pair.worker.load(Ordering::Relaxed) as i32) else { return };
+        let (Some(used), state) = (processor_time(worker), state(worker)) else { return };
+        let before = *seen.used.get_or_insert(used);
+        if seen.since.elapsed() < self.patience {
+            return;
+        }
+        let has_run = used.saturating_sub(before) > self.patience.as_nanos() as u64 / 2;
+        if has_run || state != Some('R') {
+            let _ = rustix::process::kill_process(worker, Signal::KILL);
+            *seen = Seen::now(beats);
+        }
+    }
+}
+
+/// How long a process of one thread has had a processor, ns.
+fn processor_time(process: Pid) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{}/schedstat", process.as_raw_nonzero())).ok()?;
+    text.split_whitespace().next()?.parse().ok()
+}
+
+/// The state of a process, as proc_pid_stat(5) says it: `R` is running or waiting for a processor.
+fn state(process: Pid) -> Option<char> {
+    let text = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).ok()?;
+    text.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+/// Until it is waited for, the end of a child only waits.
+fn block_child_signal() {
+    // SAFETY: a set of signals on this stack.
+    unsafe {
+        let mut signals = core::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&mut signals);
+        libc::sigaddset(&mut signals, libc::SIGCHLD);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &signals, core::ptr::null_mut());
+    }
+}
+
 /// Runs `work` in a process that has a standby, until it returns; then this process, which has one thread, returns its result. If the worker ends in another way and
 /// no standby can go on, this process ends as the worker did. Once, after [`create`].
 ///
 /// # Errors
 /// What the kernel says when it refuses the first process.
-pub fn supervise(pair: Pair, mut work: impl FnMut(Turns) -> i32) -> io::Result<i32> {
+pub fn supervise(pair: Pair, watch: Watch, mut work: impl FnMut(Turns) -> i32) -> io::Result<i32> {
     let shared = Shared::create(pair)?;
     let shared = SHARED.get_or_init(|| shared);
+    block_child_signal();
+    let mut seen = Seen::now(0);
     let mut worker = start(shared, &mut work)?;
     let mut standby = None;
     loop {
         if standby.is_none() && shared.pair.worker.load(Ordering::Acquire) != 0 {
-            // Without one the worker goes on alone, and this is tried again when anything happens.
+            // Without one the worker goes on alone, and this is tried again a little later.
             standby = start(shared, &mut work).ok();
         }
-        let is_begun = shared.pair.worker.load(Ordering::Acquire) != 0;
-        let options = if is_begun { WaitOptions::empty() } else { WaitOptions::NOHANG };
-        let (pid, status) = match rustix::process::wait(options) {
+        let (pid, status) = match rustix::process::wait(WaitOptions::NOHANG) {
             Ok(Some(ended)) => ended,
-            Ok(None) => {
+            Ok(None) if shared.pair.worker.load(Ordering::Acquire) == 0 => {
                 crate::wait::sleep(&[], 100_000);
+                continue;
+            }
+            Ok(None) => {
+                watch.wait(shared.pair, &mut seen);
                 continue;
             }
             Err(rustix::io::Errno::INTR) => continue,
@@ -217,13 +291,12 @@ pub fn supervise(pair: Pair, mut work: impl FnMut(Turns) -> i32) -> io::Result<i
                     return Ok(code);
                 }
                 // It has taken over by now, or it ends because it cannot.
-                (None, Some(heir)) => {
-                    worker = heir;
-                    if let Some(status) = refuses(heir, status) {
+                (None, heir) => {
+                    worker = heir.map_or_else(|| start(shared, &mut work), Ok)?;
+                    if let Some(status) = refuses(worker, status) {
                         end_as(status);
                     }
                 }
-                (None, None) => end_as(status),
             }
         } else if Some(pid) == standby {
             standby = None;

@@ -40,6 +40,11 @@ impl Board {
         self.memory.word64(at * 8)
     }
 
+    /// Nobody hangs.
+    fn watch(&self) -> Watch {
+        Watch { beats: self.word(9), patience: Duration::MAX }
+    }
+
     fn pair(&self) -> Pair {
         Pair { worker: self.memory.word32(2048), standby: self.memory.word32(2052), takeovers: self.memory.word32(2056) }
     }
@@ -55,6 +60,11 @@ struct World {
     table: Vec<u64>,
     hot: [u64; 64],
 }
+
+/// Kills, each at another point of a turn.
+const KILLS: u32 = 100;
+/// Nobody waits longer for them.
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Turns after which everything begins anew, so that it does not take long to play them again.
 const ROUND: u64 = 500;
@@ -149,13 +159,14 @@ fn killer(board: &Board, kills: u32) {
     let pair = board.pair();
     let mut random = 88_172_645_463_325_252u64;
     let start = Instant::now();
-    while pair.takeovers.load(Ordering::SeqCst) < kills && start.elapsed() < Duration::from_secs(60) {
+    while pair.takeovers.load(Ordering::SeqCst) < kills && start.elapsed() < LIMIT {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
         let (worker, standby) = (pair.worker.load(Ordering::SeqCst), pair.standby.load(Ordering::SeqCst));
         // Only where somebody can take over, and the worker has begun to note what it does.
         if standby == 0 || worker == standby || board.word(1).load(Ordering::SeqCst) != u64::from(worker) {
+            rustix::thread::sched_yield();
             continue;
         }
         let wait = Duration::from_nanos(random % 2_000_000);
@@ -165,8 +176,8 @@ fn killer(board: &Board, kills: u32) {
         }
         // SAFETY: a signal to a process of this test's.
         unsafe { libc::kill(worker as i32, libc::SIGKILL) };
-        while pair.worker.load(Ordering::SeqCst) == worker && start.elapsed() < Duration::from_secs(60) {
-            core::hint::spin_loop();
+        while pair.worker.load(Ordering::SeqCst) == worker && start.elapsed() < LIMIT {
+            rustix::thread::sched_yield();
         }
     }
     board.word(0).store(1, Ordering::SeqCst);
@@ -183,9 +194,9 @@ fn every_heir_finds_the_last_turn_s_end() {
         create().unwrap();
         let world = enter(|| Box::leak(Box::new(World::new())));
         exempt(world.table.as_ref_bytes());
-        killer(&board, 150);
+        killer(&board, KILLS);
         let shown = board.word(2);
-        let code = supervise(board.pair(), |mut turns| {
+        let code = supervise(board.pair(), board.watch(), |mut turns| {
             let me = std::process::id();
             if turns.takes_over() {
                 let seen = shown.load(Ordering::SeqCst);
@@ -206,7 +217,7 @@ fn every_heir_finds_the_last_turn_s_end() {
         });
         assert_eq!(code.unwrap(), 0);
         assert!(
-            board.pair().takeovers.load(Ordering::SeqCst) >= 150,
+            board.pair().takeovers.load(Ordering::SeqCst) >= KILLS,
             "{} takeovers",
             board.pair().takeovers.load(Ordering::SeqCst)
         );
@@ -220,7 +231,7 @@ fn a_turn_too_large_for_the_log_has_no_way_back_until_it_ends() {
         let board = Board::new();
         create().unwrap();
         let world = enter(|| vec![1u64; 16 << 20].leak());
-        let code = supervise(board.pair(), |mut turns| {
+        let code = supervise(board.pair(), board.watch(), |mut turns| {
             let me = std::process::id();
             if turns.takes_over() {
                 // The third worker finds what the first had committed, whatever the second was at.
@@ -254,7 +265,7 @@ fn a_poisoned_packet_is_known_at_the_third_worker() {
         create().unwrap();
         let done = enter(|| Box::leak(Box::new(0u64)));
         let bursts = board.word(3);
-        let code = supervise(board.pair(), |mut turns| {
+        let code = supervise(board.pair(), board.watch(), |mut turns| {
             let is_poisoned = turns.is_poisoned();
             if is_poisoned {
                 board.word(4).fetch_add(1, Ordering::SeqCst);
@@ -283,6 +294,33 @@ fn a_poisoned_packet_is_known_at_the_third_worker() {
     });
 }
 
+/// A worker that takes no turns any more, while it lives, is ended, and its heir goes on.
+#[test]
+fn a_worker_that_hangs_is_replaced() {
+    apart("a_worker_that_hangs_is_replaced", || {
+        let board = Board::new();
+        create().unwrap();
+        let watch = Watch { beats: board.word(9), patience: Duration::from_millis(50) };
+        let code = supervise(board.pair(), watch, |mut turns| {
+            if turns.takes_over() {
+                return 0;
+            }
+            for _ in 0.. {
+                watch.beats.fetch_add(1, Ordering::Relaxed);
+                turns.begin(1);
+                turns.commit();
+                if log::is_tracking() {
+                    // SAFETY: this process stands still, as one does that a debugger or an operator has stopped.
+                    unsafe { libc::raise(libc::SIGSTOP) };
+                }
+            }
+            1
+        });
+        assert_eq!(code.unwrap(), 0);
+        assert_eq!(board.pair().takeovers.load(Ordering::SeqCst), 1);
+    });
+}
+
 /// Who is killed while nobody stands by takes the keeper along, which says how it ended.
 #[test]
 fn without_a_standby_the_keeper_ends_as_the_worker_did() {
@@ -292,7 +330,7 @@ fn without_a_standby_the_keeper_ends_as_the_worker_did() {
         if keeper == 0 {
             let board = Board::new();
             create().unwrap();
-            let _ = supervise(board.pair(), |_| {
+            let _ = supervise(board.pair(), board.watch(), |_| {
                 // SAFETY: a signal to this very process.
                 unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
                 0

@@ -60,6 +60,11 @@ impl VportGuest {
         self.wake_guest.as_fd()
     }
 
+    /// Counts what [`VportGuest::beat`] says.
+    pub fn beats(&self) -> &'static AtomicU64 {
+        self.heartbeat
+    }
+
     /// Says that the runtime's loop turns.
     pub fn beat(&self) {
         self.heartbeat.fetch_add(1, Ordering::Relaxed);
