@@ -2,7 +2,7 @@
 //!
 //! Three namespaces, a box of firewall → NAT → load balancer on three runtimes, two web servers. Downloads and open connections are under
 //! way while two runtimes are killed, once under `nfvactor` and once, for contrast, under `none`. Under `nfvactor` the manager and
-//! the coordinator are killed too, and a runtime is drained and restored. Then the same box with two runtimes gets a third one while there is load, and
+//! the coordinator are killed too, and a runtime is drained and restored. Then runtimes with local standbys are killed a hundred times. Then the same box with two runtimes gets a third one while there is load, and
 //! the same box on three hosts, of which one is drained and restored and the one that serves is killed. Progress goes to standard error, the
 //! report to standard output.
 
@@ -12,6 +12,7 @@ mod report;
 mod scaling;
 mod scenario;
 mod steps;
+mod takeovers;
 
 use crate::lab::requirements::{self, Missing};
 use crate::lab::{Interrupt, Interrupted};
@@ -26,6 +27,11 @@ pub use hosts::{HostAction, HostStep};
 pub use report::{Kill, Phase, Report, Transferred};
 pub use scaling::{ScaleAction, ScaleStep};
 pub use steps::{Action, Step};
+pub use takeovers::Takeovers;
+
+/// Connections that ask without a pause while local standbys take over, and how long they are counted before and after.
+const LOAD: usize = 16;
+const LOAD_TIME: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Ended by Ctrl-C, as shells count it.
 const EXIT_INTERRUPTED: u8 = 130;
@@ -108,6 +114,13 @@ pub fn play(args: &DemoArgs, binary: &Path, interrupt: &Interrupt) -> anyhow::Re
     )
     .context("under protection nfvactor")?;
     let connections = scale.connections / 2;
+    let plans = takeovers::Plans {
+        kills: if args.quick { 20 } else { 100 },
+        connections: LOAD,
+        time: LOAD_TIME,
+        datagrams: scale.step_datagrams(),
+    };
+    let takeovers = takeovers::run(binary, &plans, interrupt, &mut progress).context("with local standbys")?;
     let scaling = scaling::run(binary, connections, scale.step_datagrams(), interrupt, &mut progress)
         .context("with load that comes and goes")?;
     let hosts = hosts::run(binary, connections, scale.step_datagrams(), interrupt, &mut progress).context("on three hosts")?;
@@ -124,7 +137,7 @@ pub fn play(args: &DemoArgs, binary: &Path, interrupt: &Interrupt) -> anyhow::Re
         &mut progress,
     )
     .context("under protection none")?;
-    Ok(Report::new(protected, scaling, hosts, unprotected))
+    Ok(Report::new(protected, takeovers, scaling, hosts, unprotected))
 }
 
 fn exit_code(error: &anyhow::Error) -> u8 {

@@ -3,6 +3,7 @@
 use super::hosts::HostStep;
 use super::scaling::ScaleStep;
 use super::steps::{Action, Step};
+use super::takeovers::Takeovers;
 use crate::lab::download::Outcome;
 use crate::lab::keepalive::Connections;
 use crate::lab::nginx::{Sum, hex};
@@ -27,6 +28,8 @@ pub struct Report {
     pub failures: Vec<String>,
     /// Protected first, then the contrast.
     pub phases: Vec<Phase>,
+    /// What it cost to kill runtimes that have local standbys.
+    pub takeovers: Takeovers,
     /// What load did that came and went.
     pub scaling: Vec<ScaleStep>,
     /// What was done to the box on three hosts.
@@ -182,12 +185,19 @@ impl Phase {
 }
 
 impl Report {
-    pub(super) fn new(protected: Phase, scaling: Vec<ScaleStep>, hosts: Vec<HostStep>, unprotected: Phase) -> Report {
+    pub(super) fn new(
+        protected: Phase,
+        takeovers: Takeovers,
+        scaling: Vec<ScaleStep>,
+        hosts: Vec<HostStep>,
+        unprotected: Phase,
+    ) -> Report {
         let phases = vec![protected, unprotected];
         let mut failures: Vec<String> = phases.iter().flat_map(Phase::failures).collect();
+        failures.extend(takeovers.failures());
         failures.extend(scaling.iter().flat_map(ScaleStep::failures));
         failures.extend(hosts.iter().flat_map(HostStep::failures));
-        Report { version: VERSION, ok: failures.is_empty(), failures, phases, scaling, hosts }
+        Report { version: VERSION, ok: failures.is_empty(), failures, phases, takeovers, scaling, hosts }
     }
 
     /// For people; with colours if `colour`.
@@ -253,6 +263,7 @@ impl Report {
         row("UDP datagrams lost on the way and back", &|phase| format!("{} of {}", phase.datagrams.lost, phase.datagrams.sent));
         row("longest silence of a UDP flow", &|phase| micros(phase.datagrams.longest_silence_us));
         row("slowest answer, keep-alive", &|phase| micros(phase.connections.slowest_answer_us));
+        let _ = writeln!(out, "\nruntimes with local standbys\n  {}", self.takeovers.sentence());
         if !self.scaling.is_empty() {
             let _ = writeln!(out, "\nload comes and goes");
         }
@@ -332,6 +343,7 @@ pub(super) fn micros(us: u64) -> String {
 mod tests {
     use super::super::scaling::{ScaleAction, tests::good as scaling_good};
     use super::super::steps::tests::good;
+    use super::super::takeovers::tests::good as good_takeovers;
     use super::*;
 
     fn phase(promised: bool, alive: usize, intact: bool) -> Phase {
@@ -368,33 +380,39 @@ mod tests {
 
     #[test]
     fn it_passes_only_when_all_protected_lived_and_something_unprotected_broke() {
-        assert!(Report::new(phase(true, 3, true), Vec::new(), Vec::new(), phase(false, 1, true)).ok);
+        assert!(Report::new(phase(true, 3, true), good_takeovers(), Vec::new(), Vec::new(), phase(false, 1, true)).ok);
         assert!(
-            Report::new(phase(true, 3, true), Vec::new(), Vec::new(), phase(false, 3, false)).ok,
+            Report::new(phase(true, 3, true), good_takeovers(), Vec::new(), Vec::new(), phase(false, 3, false)).ok,
             "a broken download is contrast too"
         );
-        assert!(!Report::new(phase(true, 2, true), Vec::new(), Vec::new(), phase(false, 1, true)).ok);
-        assert!(!Report::new(phase(true, 3, false), Vec::new(), Vec::new(), phase(false, 1, true)).ok);
-        let void = Report::new(phase(true, 3, true), Vec::new(), Vec::new(), phase(false, 3, true));
+        assert!(!Report::new(phase(true, 2, true), good_takeovers(), Vec::new(), Vec::new(), phase(false, 1, true)).ok);
+        assert!(!Report::new(phase(true, 3, false), good_takeovers(), Vec::new(), Vec::new(), phase(false, 1, true)).ok);
+        let void = Report::new(phase(true, 3, true), good_takeovers(), Vec::new(), Vec::new(), phase(false, 3, true));
         assert!(!void.ok && void.failures[0].contains("NOTHING BROKE"), "{:?}", void.failures);
         let mut idle = phase(true, 3, true);
         idle.kills[0].downloads_under_way = 0;
-        assert!(!Report::new(idle, Vec::new(), Vec::new(), phase(false, 1, true)).ok, "a kill without load shows nothing");
+        assert!(
+            !Report::new(idle, good_takeovers(), Vec::new(), Vec::new(), phase(false, 1, true)).ok,
+            "a kill without load shows nothing"
+        );
         let mut lossy = phase(true, 3, true);
         lossy.steps[2].datagrams.lost = 1;
-        assert!(!Report::new(lossy, Vec::new(), Vec::new(), phase(false, 1, true)).ok, "a drain loses nothing");
+        assert!(!Report::new(lossy, good_takeovers(), Vec::new(), Vec::new(), phase(false, 1, true)).ok, "a drain loses nothing");
         let mut scaled = good_scaling();
-        assert!(Report::new(phase(true, 3, true), scaled.clone(), Vec::new(), phase(false, 1, true)).ok);
+        assert!(Report::new(phase(true, 3, true), good_takeovers(), scaled.clone(), Vec::new(), phase(false, 1, true)).ok);
         scaled[1].connections_alive -= 1;
-        assert!(!Report::new(phase(true, 3, true), scaled, Vec::new(), phase(false, 1, true)).ok, "nobody notices");
+        assert!(
+            !Report::new(phase(true, 3, true), good_takeovers(), scaled, Vec::new(), phase(false, 1, true)).ok,
+            "nobody notices"
+        );
         let mut untidy = phase(true, 3, true);
         untidy.left_behind.push("process 9".into());
-        assert!(!Report::new(untidy, Vec::new(), Vec::new(), phase(false, 1, true)).ok);
+        assert!(!Report::new(untidy, good_takeovers(), Vec::new(), Vec::new(), phase(false, 1, true)).ok);
     }
 
     #[test]
     fn the_table_shows_both_halves_and_every_checksum() {
-        let report = Report::new(phase(true, 3, true), good_scaling(), Vec::new(), phase(false, 1, false));
+        let report = Report::new(phase(true, 3, true), good_takeovers(), good_scaling(), Vec::new(), phase(false, 1, false));
         let text = report.text(false);
         for part in [
             "3 of 3",
