@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 /// The processes of the box end within this time.
 const END: Duration = Duration::from_secs(10);
 
+/// From one kill to the next, at least: whoever kills and looks takes processor time too.
+const PACE: Duration = Duration::from_millis(100);
+
 /// How much of it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plans {
@@ -136,6 +139,7 @@ pub(super) fn run(binary: &Path, plans: &Plans, interrupt: &Interrupt, progress:
     let (before, _) = counted(&mut || wait())?;
     let (during, killing_ms) = counted(&mut || {
         for number in 0..plans.kills {
+            let begun = Instant::now();
             let status = running.wait_for("every runtime has a standby", RECOVERY_LIMIT, interrupt, is_ready)?;
             let runtimes: Vec<_> = status.runtimes().collect();
             let victim = runtimes[number % runtimes.len()];
@@ -143,6 +147,7 @@ pub(super) fn run(binary: &Path, plans: &Plans, interrupt: &Interrupt, progress:
             signal_pid(victim.pid, Signal::KILL)?;
             running.wait_for("the standby has taken over", RECOVERY_LIMIT, interrupt, |status| takeovers(status) > had)?;
             progress.advance(|| format!("{} of {} processes killed", number + 1, plans.kills));
+            until("it is time for the next", RECOVERY_LIMIT, interrupt, || Ok((begun.elapsed() >= PACE).then_some(())))?;
         }
         Ok(())
     })?;
