@@ -80,6 +80,8 @@ pub(super) struct Known {
     pub(super) is_known: bool,
     heard_at: Option<u64>,
     beat: Option<Beat>,
+    /// When that came.
+    beat_at: u64,
     /// Since when it has said that it is not connected to more than half of all.
     alone_since: Option<u64>,
 }
@@ -172,9 +174,11 @@ impl Coordinator {
             return self.drops.count(DropReason::Malformed);
         }
         let is_connected = is_majority(beat.connected, self.hosts.len() as u16);
+        // What it says now may hide for how long it said nothing.
+        self.note_unsteady(now);
         let known = &mut self.hosts[usize::from(host)];
         let was_there = known.heard_at.is_some() && known.alone_since.is_none();
-        (known.heard_at, known.beat) = (Some(now), Some(beat));
+        (known.heard_at, known.beat, known.beat_at) = (Some(now), Some(beat), now);
         known.alone_since = if is_connected { None } else { known.alone_since.or(Some(now)) };
         // It was away for a while and is the same as before: what it has is another question.
         if is_connected && !was_there && !known.is_known {
@@ -263,9 +267,29 @@ impl Coordinator {
         host.is_known && self.is_fresh(host) && host.alone_since.is_none()
     }
 
-    /// A host that was there is silent or hears nobody: it may be about to be given up, with its runtimes.
+    /// A host that was there is silent or hears nobody: it may be about to be given up, with its runtimes. Or one was cut off a moment ago: it may hear of as few as before
+    /// for a while, and if one of those dies it stops to serve; with its switch goes the log.
     pub(super) fn is_anybody_unwell(&self) -> bool {
-        self.is_joined() && self.hosts.iter().any(|host| host.is_known && !self.is_well(host))
+        let was_unsteady = self.last_turn.saturating_sub(self.unsteady_at) <= self.config.hosts.patience;
+        self.is_joined() && (was_unsteady || self.hosts.iter().any(|host| host.is_known && !self.is_well(host)))
+    }
+
+    /// Looks whether every host that is there hears this one's manager and is heard here. What its beats echo shows it: one that is long on its way, or from a host that hears
+    /// nothing, echoes what is old.
+    fn note_unsteady(&mut self, now: u64) {
+        if self.longest_way(now).is_none_or(|longest| longest > self.config.hosts.patience / 2) {
+            self.unsteady_at = now;
+        }
+    }
+
+    /// How long ago the oldest beat of this host was sent that another one's last beat answers, by this host's clock. None if one that is there has said nothing.
+    fn longest_way(&self, now: u64) -> Option<u64> {
+        let own = usize::from(self.own_host);
+        let Known { beat, beat_at, .. } = &self.hosts[own];
+        let own_time = beat.as_ref()?.sent.saturating_add(now.saturating_sub(*beat_at));
+        let there = self.hosts.iter().enumerate().filter(|(host, known)| *host != own && known.is_known);
+        let echoes = there.map(|(_, known)| known.beat.as_ref()?.echoes.get(own).copied());
+        echoes.map(|echo| Some(own_time.saturating_sub(echo?))).try_fold(0, |longest, way| Some(way?.max(longest)))
     }
 
     /// A bit for each of these hosts.
@@ -280,6 +304,7 @@ impl Coordinator {
         }
         let patience = self.config.hosts.patience;
         self.hear_hosts();
+        self.note_unsteady(now);
         let has_quorum = self.has_quorum();
         let had_quorum = core::mem::replace(&mut self.had_quorum, has_quorum);
         if !has_quorum {

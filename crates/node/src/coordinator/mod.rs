@@ -157,6 +157,8 @@ pub struct Coordinator {
     had_quorum: bool,
     /// Since when, in this life.
     quorum_at: u64,
+    /// When a host was cut off from this one last, or nobody knew that it was not.
+    unsteady_at: u64,
     /// Of several hosts: the box has been ready. A host that serves later does so whoever is missing.
     was_ready: bool,
     began_at: u64,
@@ -290,6 +292,7 @@ impl Coordinator {
             own_host: 0,
             had_quorum: false,
             quorum_at: now,
+            unsteady_at: now,
             began_at: now,
             given_at: vec![now; config.hosts.switches.len()],
             refreshed_at: now,

@@ -95,7 +95,7 @@ fn nothing_is_safe_while_a_host_is_alone() {
     assert_eq!(world.coordinator().protected(), Protected::Resynchronising);
     assert!(!world.coordinator().survives_host());
     world.cut.clear();
-    world.pass(100);
+    world.pass(200);
     assert!(world.coordinator().failovers().next().is_none());
     world.check_safe("it hears again");
 }

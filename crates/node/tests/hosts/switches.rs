@@ -168,3 +168,33 @@ fn nobody_takes_over_before_every_switch_is_fenced() {
         world.check_safe("it is recovered from");
     }
 }
+
+/// A host is cut off for less time than it takes to be given up, in one direction or in both. Once everything is called safe again another one dies, and is back at once: of
+/// those that live all the time none stops to serve, however little it had heard before.
+#[test]
+fn a_host_dies_after_a_cut_that_was_over_soon() {
+    for (cut, time) in (0..3).flat_map(|cut| (40..118).step_by(6).map(move |time| (cut, time))) {
+        for way in [[true, true], [true, false], [false, true]] {
+            let mut world = World::of_two_switches(ReleaseAt::Replica);
+            let links = (0..3).filter(|other| *other != cut).flat_map(|other| [(cut, other), (other, cut)].into_iter().zip(way));
+            world.cut = links.filter(|(_, is_cut)| *is_cut).map(|(link, _)| link).collect();
+            world.pass(time);
+            world.cut.clear();
+            while world.coordinator().protected() != Protected::Yes || !world.coordinator().survives_host() {
+                world.pass(2);
+            }
+            let dead = usize::from(cut == 0);
+            let serving = [0, 1].map(|switch| world.serving_switch(switch));
+            world.kill(dead);
+            world.pass(4);
+            world.revive(dead);
+            for _ in 0..60 {
+                world.pass(2);
+                for switch in (0..2).filter(|switch| serving[*switch] != [dead]) {
+                    let now = world.serving_switch(switch as u16);
+                    assert_eq!(now, serving[switch], "switch {switch}: {cut} cut off for {time} ms, {way:?}, and {dead} dead");
+                }
+            }
+        }
+    }
+}
