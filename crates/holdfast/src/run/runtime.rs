@@ -44,6 +44,7 @@ pub fn main() -> Result<(), Failure> {
         fabric: assignment.fabric(),
     };
     let mut runtime = Runtime::new(runtime_config, specs);
+    runtime.randomize(super::random_seed());
     let new_keys = keys.map(|(ring, new)| {
         runtime.authenticate(&ring, assignment.life);
         new

@@ -225,6 +225,11 @@ impl Runtime {
         self.fabric.authenticate(ring, life);
     }
 
+    /// Has functions draw other random numbers than those that follow from who this is, before its first turn: what they hide in them nobody who knows that can guess.
+    pub fn randomize(&mut self, seed: u64) {
+        self.shared.cx = Context::new(seed);
+    }
+
     /// Changes the keys: see [`Fabric::set_keys`].
     pub fn set_keys(&mut self, ring: &KeyRing) {
         self.fabric.set_keys(ring);
