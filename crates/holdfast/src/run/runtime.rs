@@ -45,6 +45,7 @@ pub fn main() -> Result<(), Failure> {
     };
     let mut runtime = Runtime::new(runtime_config, specs);
     runtime.randomize(super::random_seed());
+    runtime.show_hands(guest.hands());
     let new_keys = keys.map(|(ring, new)| {
         runtime.authenticate(&ring, assignment.life);
         new

@@ -1,6 +1,6 @@
 //! The runtime's half of a virtual port.
 
-use super::{AT_GUEST_SLEEPS, AT_HEARTBEAT, AT_HOST_SLEEPS, CACHE, DONE, FILL, RX, TX, drain, ring, wake};
+use super::{AT_GUEST_SLEEPS, AT_HANDS, AT_HEARTBEAT, AT_HOST_SLEEPS, CACHE, DONE, FILL, RX, TX, drain, ring, wake};
 use crate::arena::ArenaMemory;
 use crate::doorbell;
 use crate::ring::{Consumer, Descriptor, Producer};
@@ -21,6 +21,7 @@ pub struct VportGuest {
     host_sleeps: &'static AtomicU32,
     guest_sleeps: &'static AtomicU32,
     heartbeat: &'static AtomicU64,
+    hands: [&'static AtomicU64; 2],
     wake_host: OwnedFd,
     wake_guest: OwnedFd,
     gave_back: bool,
@@ -45,6 +46,7 @@ impl VportGuest {
             host_sleeps: memory.word32(AT_HOST_SLEEPS),
             guest_sleeps: memory.word32(AT_GUEST_SLEEPS),
             heartbeat: memory.word64(AT_HEARTBEAT),
+            hands: [memory.word64(AT_HANDS), memory.word64(AT_HANDS + 8)],
             wake_host,
             wake_guest,
             gave_back: false,
@@ -59,6 +61,11 @@ impl VportGuest {
     /// Says that the runtime's loop turns.
     pub fn beat(&self) {
         self.heartbeat.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Two words that outlive this process: the stamp of the packet that functions have in their hands, 0 for none, and the node of the switch that gave it.
+    pub fn hands(&self) -> [&'static AtomicU64; 2] {
+        self.hands
     }
 
     /// Takes up to `max` frames.

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const MAGIC: u64 = 0x686f_6c64_6661_7374;
 /// Changes with the layout below.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Entries of every ring, and buffers that a runtime may have at a time.
 const ENTRIES: usize = 8192;
 /// Entries of the runtime's ring that packets leave to messages.
@@ -52,6 +52,8 @@ const AT_BUFFERS: usize = 12;
 const AT_HOST_SLEEPS: usize = 64;
 const AT_GUEST_SLEEPS: usize = 128;
 const AT_HEARTBEAT: usize = 192;
+/// The stamp of the packet that the runtime has in its functions' hands, 0 for none, and which switch gave it.
+const AT_HANDS: usize = 256;
 
 fn ring(memory: &SharedMemory, which: usize) -> Memory<'static> {
     let at = HEADER_LEN + which * RING_LEN;
