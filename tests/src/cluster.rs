@@ -128,10 +128,20 @@ impl Cluster {
         Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Switches, NFVACTOR, interrupt)
     }
 
+    /// As with [`Cluster::start`], with the ports, chains and rules of this configuration, which translates no addresses.
+    pub fn start_with(configuration: &str, interrupt: &Interrupt) -> Result<Cluster> {
+        let (options, names) = (Options::protected(Chain::Plain), [SERVING[0], SERVING[1], WITNESS]);
+        Cluster::build_of(names, Kind::Witness, &options, configuration, interrupt)
+    }
+
     fn build(names: [&'static str; 3], kind: Kind, protection: &'static str, interrupt: &Interrupt) -> Result<Cluster> {
-        let mut lab = Lab::new(interrupt.clone())?;
         let options = Options { protection, ..Options::protected(Chain::Balanced) };
-        let hosts = Hosts::build(&mut lab, &names, &network::addresses(&options))?;
+        Cluster::build_of(names, kind, &options, &options.configuration(), interrupt)
+    }
+
+    fn build_of(names: [&'static str; 3], kind: Kind, options: &Options, chains: &str, interrupt: &Interrupt) -> Result<Cluster> {
+        let mut lab = Lab::new(interrupt.clone())?;
+        let hosts = Hosts::build(&mut lab, &names, &network::addresses(options))?;
         let key = lab.scratch().join("key");
         let made = std::process::Command::new(binary()?).arg("keygen").arg(&key).output()?;
         ensure!(made.status.success(), "keygen: {}", String::from_utf8_lossy(&made.stderr));
@@ -185,7 +195,7 @@ impl Cluster {
             control(names[2]),
             state = lab.scratch().join("state").display(),
         );
-        let mut configuration = options.configuration().replace("{ min: 3, max: 3 }", runtimes) + &more;
+        let mut configuration = chains.replace("{ min: 3, max: 3 }", runtimes) + &more;
         let site = Site::new(&lab, "site")?;
         site.add("held", HELD_BODY)?;
         let depot = match kind {

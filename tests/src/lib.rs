@@ -6,9 +6,11 @@
 
 pub mod cluster;
 pub mod frames;
+pub mod ledger;
 pub mod network;
 pub mod routers;
 pub mod runner;
+pub mod traffic;
 pub mod verdict;
 
 use anyhow::{Result, ensure};

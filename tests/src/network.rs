@@ -45,6 +45,8 @@ pub enum Chain {
     Marked,
     /// Only forwarding, IPv4 and IPv6, no address translated.
     Plain,
+    /// A function that ends its process on some packets, and NAT: for a program that has it.
+    Mortal,
 }
 
 /// Nobody is given up who only stands still: because a test wants it, or because the machine gives the box no core for a while.
@@ -65,6 +67,8 @@ pub struct Options {
     pub pool: &'static str,
     /// Its ports; empty for the NAT's own choice.
     pub ports: &'static str,
+    /// The program; empty for the one under test.
+    pub program: &'static str,
     /// In front of each device: `afpacket:`, or empty for the box's own choice. With an `@`, the device takes its places.
     pub driver: &'static str,
 }
@@ -72,7 +76,16 @@ pub struct Options {
 impl Options {
     /// This chain under `nfvactor`.
     pub fn protected(chain: Chain) -> Options {
-        Options { chain, protection: "nfvactor", offloads: Offloads::Off, more: "", pool: POOL, ports: "", driver: "" }
+        Options {
+            chain,
+            protection: "nfvactor",
+            offloads: Offloads::Off,
+            more: "",
+            pool: POOL,
+            ports: "",
+            program: "",
+            driver: "",
+        }
     }
 
     /// The configuration of the box.
@@ -94,6 +107,7 @@ impl Options {
                  \x20           heavy: {{ dscp: le, pcp: 1 }}\n          default: new\n{nat}"
             ),
             Chain::Plain => "    functions: [forward]\n".to_owned(),
+            Chain::Mortal => format!("    functions:\n      - mortal\n{nat}"),
         };
         let (inside, outside) = match self.chain {
             Chain::Plain => (format!("[{INSIDE}/24, \"{}/64\"]", SIX[1]), format!("[192.0.2.2/24, \"{}/64\"]", SIX[2])),
@@ -145,7 +159,7 @@ impl Network {
         interrupt: &Interrupt,
         prepare: impl FnOnce(&Lab, &Topology) -> Result<String>,
     ) -> Result<Network> {
-        let binary = binary()?;
+        let binary = if options.program.is_empty() { binary()? } else { options.program.into() };
         let (lab, topology) = cables(options, interrupt)?;
         let configuration = prepare(&lab, &topology)?;
         let site = Site::new(&lab, "site")?;

@@ -3,6 +3,7 @@
 use holdfast_nf::{Bound, Chain, ConfigError, Function, NetworkFunction};
 use schemars::Schema;
 use serde_json::Value;
+use std::sync::{PoisonError, RwLock};
 
 type Build = fn(&Value) -> Result<Box<dyn Function>, ConfigError>;
 type Entry = (&'static str, Build, fn() -> Schema);
@@ -18,8 +19,16 @@ fn entry<N: NetworkFunction>() -> Entry {
     (N::NAME, build_as::<N>, || schemars::schema_for!(N::Config))
 }
 
-fn entries() -> [Entry; 7] {
-    [
+/// Functions that do not ship.
+static ADDED: RwLock<Vec<Entry>> = RwLock::new(Vec::new());
+
+/// Gives a function of somebody else's a name in configuration files, for a program of its own around this library: before the first configuration is read.
+pub fn add<N: NetworkFunction>() {
+    ADDED.write().unwrap_or_else(PoisonError::into_inner).push(entry::<N>());
+}
+
+fn entries() -> Vec<Entry> {
+    let shipped = [
         entry::<crate::Firewall>(),
         entry::<crate::Nat>(),
         entry::<crate::LoadBalancer>(),
@@ -27,7 +36,9 @@ fn entries() -> [Entry; 7] {
         entry::<crate::Forward>(),
         entry::<crate::PacketLimit>(),
         entry::<crate::QosMarker>(),
-    ]
+    ];
+    let added = ADDED.read().unwrap_or_else(PoisonError::into_inner);
+    shipped.into_iter().chain(added.iter().copied()).collect()
 }
 
 /// The names of all functions.

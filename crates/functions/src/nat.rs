@@ -4,6 +4,7 @@
 //! of that pair is leased from the shared pool when the flow opens and given back when it ends, so that no two live flows share one.
 //! An inside host keeps one outside address as long as there are ports on it (RFC 4787, REQ-2). ICMP echo translates its
 //! identifier, ICMP errors are translated with the packet that they quote. What cannot be translated is dropped.
+//! With `ports: random` the number is drawn among those at hand (RFC 6056, section 3.3.1; RFC 7857, section 9): who sees some of a host's ports cannot tell the next one.
 //! A mapping belongs to one flow: mapping and filtering are address and port dependent. RFC 4787, REQ-1 asks that a mapping not depend on the
 //! destination; that needs state shared by an endpoint's flows, which may be served by different runtimes, and is not offered yet.
 
@@ -36,7 +37,8 @@ pub struct NatConfig {
     #[serde(default)]
     #[schemars(with = "Vec<String>")]
     pub inside: Vec<String>,
-    /// Ports used on every address, as `1024-65535`; rounded down to a multiple of 256.
+    /// Ports used on every address, as `1024-65535`; rounded down to a multiple of 256. `random`, alone or in front of a range: a flow gets any of those at
+    /// hand, as RFC 6056 asks, instead of the one that has rested longest.
     #[serde(default)]
     pub ports: Option<String>,
     /// Flows that one inside host may have at a time, per runtime.
@@ -82,6 +84,7 @@ pub struct Nat {
     inside: Vec<Prefix>,
     first_port: u16,
     ports: u32,
+    is_random: bool,
     limit: Option<u32>,
     planted_reuse: bool,
 }
@@ -103,6 +106,26 @@ fn prefixes(texts: &[String], name: &str) -> Result<Vec<Prefix>, ConfigError> {
         }
     };
     texts.iter().enumerate().map(parse).collect()
+}
+
+/// What `ports` says: whether they are drawn, the first and the last.
+fn ports(text: &str) -> Result<(bool, u16, u16), ConfigError> {
+    let wrong = || {
+        ConfigError::at(
+            "ports",
+            format!("`{text}` is not a range of ports like 1024-65535, nor `random`, nor both: `random 1024-65535`"),
+        )
+    };
+    let (is_random, range) = match text.strip_prefix("random") {
+        Some(rest) if rest.is_empty() || rest.starts_with(' ') => (true, rest.trim()),
+        _ => (false, text),
+    };
+    if is_random && range.is_empty() {
+        return Ok((true, 1024, 65_535));
+    }
+    let (low, high) = range.split_once('-').ok_or_else(wrong)?;
+    let (low, high): (u16, u16) = (low.parse().map_err(|_| wrong())?, high.parse().map_err(|_| wrong())?);
+    if low > high || low == 0 { Err(wrong()) } else { Ok((is_random, low, high)) }
 }
 
 impl Nat {
@@ -188,21 +211,15 @@ impl NetworkFunction for Nat {
                 addresses.extend((0..prefix.size() as u32).map(|at| (first + at).to_be_bytes()));
             }
         }
-        let (low, high) = match &config.ports {
-            None => (1024u16, 65_535u16),
-            Some(text) => text
-                .split_once('-')
-                .and_then(|(low, high)| Some((low.parse().ok()?, high.parse().ok()?)))
-                .filter(|(low, high)| low <= high && *low > 0)
-                .ok_or_else(|| ConfigError::at("ports", format!("`{text}` is not a range of ports like 1024-65535")))?,
-        };
+        let (is_random, low, high) = config.ports.as_deref().map_or(Ok((false, 1024, 65_535)), ports)?;
         let ports = (u32::from(high) - u32::from(low) + 1) / 256 * 256;
         if ports == 0 {
             return Err(ConfigError::at("ports", "fewer than 256 ports cannot be shared between runtimes"));
         }
         let size = ports * addresses.len() as u32;
         let hosts = if config.limit_per_host.is_some() { HOSTS } else { 0 };
-        let nat = Nat { addresses, pool, inside, first_port: low, ports, limit: config.limit_per_host, planted_reuse: false };
+        let limit = config.limit_per_host;
+        let nat = Nat { addresses, pool, inside, first_port: low, ports, is_random, limit, planted_reuse: false };
         Ok((nat, NatShared { ports: Pool::new(size), hosts: Table::new(hosts) }))
     }
 
@@ -232,7 +249,12 @@ impl NetworkFunction for Nat {
         {
             return Open::Drop(DropReason::QuotaExceeded);
         }
-        let number = match shared.ports.lease_within(self.preferred(source), cx) {
+        let preferred = self.preferred(source);
+        let lease = match self.is_random {
+            true => shared.ports.lease_random(preferred, cx),
+            false => shared.ports.lease_within(preferred, cx),
+        };
+        let number = match lease {
             Lease::Granted(number) if self.planted_reuse => number / 4 * 4,
             Lease::Granted(number) => number,
             Lease::Wait => return Open::Wait,

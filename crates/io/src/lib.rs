@@ -8,6 +8,8 @@
 mod allocation;
 #[cfg(not(loom))]
 mod arena;
+#[cfg(not(loom))]
+pub mod capture;
 mod death;
 pub mod doorbell;
 #[cfg(not(loom))]

@@ -17,6 +17,7 @@ mod sealing;
 
 use crate::address::{COORDINATOR, FIRST_RUNTIME, NodeId, mac_of, mac_of_life, node_of, switch_number};
 use crate::manager::{Manager, Wish};
+use crate::message::kind;
 use crate::seal::is_sealed;
 use crate::switch::Switch;
 use holdfast_protection::{Fence, Peer, Released};
@@ -215,6 +216,18 @@ impl Hub {
         let flows: usize = self.serving().map(|switch| switch.routes_to(peer)).sum();
         self.manager.handle_ended(peer, flows as u64);
         self.seats.iter_mut().for_each(|seat| seat.switch.handle_gone(peer));
+    }
+
+    /// A runtime has ended, or is given up, while it had this packet of a switch in hand. Told before [`Hub::handle_ended`]: who takes its flows over asks that switch for them later than this comes
+    /// to it, from the same host at once and from another by one message where a recovery takes several.
+    pub fn handle_suspect(&mut self, switch: NodeId, stamp: u64, now: u64) {
+        match self.seat_of(switch) {
+            Some(seat) => self.seats[seat].switch.handle_suspect(stamp, true, now),
+            None if switch_number(switch).is_some() && self.local.is_some() => {
+                let _ = self.manager.fabric().send(switch, kind::SUSPECT, &stamp.to_be_bytes());
+            }
+            None => self.drops.count(DropReason::UnknownNode),
+        }
     }
 
     /// Begins the next life of a hub that has died: these runtimes' processes were found. Which of them may speak the coordinator says; until then

@@ -60,6 +60,8 @@ pub mod kind {
     pub const REPLAY: u8 = 50;
     /// The answer if there is nothing any more to be sent again to the owner of this epoch (4).
     pub const UNLOGGED: u8 = 51;
+    /// To a switch, stamps (8 each) of its packets: from a runtime, its functions panicked on them; from a manager, a process has ended while it had them in hand.
+    pub const SUSPECT: u8 = 52;
 }
 
 /// In [`kind::CLAIMED`]: the runtime to which the flow was moving has not said yet whether it has it.

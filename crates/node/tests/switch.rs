@@ -1,14 +1,14 @@
 //! A switch alone: routes that never come to anything, and claims of what it does not know.
 
-use holdfast_node::address::{COORDINATOR, SWITCH, mac_of};
+use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::message::{AGAIN, Claim, Control, Ended, Member, MemberState, RouteInfo, WHEN_SWEPT, kind};
+use holdfast_node::message::{AGAIN, Claim, Control, Ended, Member, MemberState, Replay, RouteInfo, WHEN_SWEPT, kind};
 use holdfast_node::rules::{Rule, RuleSet};
 use holdfast_node::switch::{Route, Switch, SwitchConfig};
 use holdfast_protection::Peer;
-use holdfast_wire::nsh::Flags;
+use holdfast_wire::nsh::{self, Flags};
 use holdfast_wire::selector::Selector;
-use holdfast_wire::{FlowKey, MemoryPool, Packet, PacketPool};
+use holdfast_wire::{DropReason, FlowKey, MemoryPool, Packet, PacketPool};
 use zerocopy::IntoBytes;
 
 const SECOND: u64 = 1_000_000_000;
@@ -50,8 +50,20 @@ impl Bench {
         bench
     }
 
+    /// It keeps what it sends.
+    fn with_log() -> Bench {
+        let mut bench = Bench::life_with(1, vec![10_000]);
+        bench.view(&[X, Y], 1);
+        bench.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
+        bench
+    }
+
     /// One of its lives, which has heard of nothing yet.
     fn life(incarnation: u32) -> Bench {
+        Bench::life_with(incarnation, Vec::new())
+    }
+
+    fn life_with(incarnation: u32, logs: Vec<usize>) -> Bench {
         let me = Peer { node: SWITCH, incarnation };
         let fabric = FabricConfig::default();
         let mut switch = Switch::new(SwitchConfig {
@@ -62,10 +74,10 @@ impl Bench {
             tick_interval: SECOND / 20,
             patience: PATIENCE,
             fabric,
-            logs: Vec::new(),
+            logs,
             succeeds: incarnation > 1,
         });
-        let peers = [Peer { node: COORDINATOR, incarnation: 1 }, X, Y];
+        let peers = [Peer { node: COORDINATOR, incarnation: 1 }, Peer { node: MANAGER, incarnation: 1 }, X, Y];
         let peers: Vec<Fabric> = peers
             .into_iter()
             .map(|peer| {
@@ -208,6 +220,13 @@ impl Bench {
 
     /// A replica claims; returns the epoch that it gets.
     fn claim(&mut self, by: Peer, from: u16, epoch: u32) -> u32 {
+        let (epoch, logged) = self.claim_logged(by, from, epoch);
+        assert_eq!(logged, 0, "nothing is logged");
+        epoch
+    }
+
+    /// The same, and how many packets of the flow are in the log of its dead owner.
+    fn claim_logged(&mut self, by: Peer, from: u16, epoch: u32) -> (u32, u32) {
         let claim =
             Claim { key: self.key(from, false).into(), reply: self.key(from, true).into(), epoch: epoch.into(), chain: 0.into() };
         let body = [7u32.to_be_bytes().as_slice(), claim.as_bytes()].concat();
@@ -218,8 +237,42 @@ impl Bench {
         let (_, answer) = inbox.records().find(|(record, _)| record.kind == kind::CLAIMED).expect("every claim is answered");
         assert_eq!(answer[..4], 7u32.to_be_bytes());
         let (answers, rest) = answer[4..].as_chunks::<4>();
-        assert_eq!((answers.len(), answers[1], rest.len()), (2, [0; 4], 0), "one claim, one answer, and nothing is logged");
-        u32::from_be_bytes(answers[0])
+        assert_eq!((answers.len(), rest.len()), (2, 0), "one claim, one answer");
+        (u32::from_be_bytes(answers[0]), u32::from_be_bytes(answers[1]))
+    }
+
+    /// What is sent again to the owner of this epoch: of each packet whether it is marked, and how long it is.
+    fn replay(&mut self, by: Peer, epoch: u32, count: u32) -> Vec<(bool, usize)> {
+        let ask = Replay { epoch: epoch.into(), first: 0.into(), count: count.into() };
+        self.runtime(by).send(SWITCH, kind::REPLAY, ask.as_bytes()).expect("room");
+        self.exchange();
+        let mut came = Vec::new();
+        for (to, mut packet) in self.out.drain(..) {
+            nsh::decapsulate(&mut packet).expect("a packet for a runtime");
+            if packet.meta.flags & Flags::REPLAY != 0 {
+                assert_eq!(to, by);
+                came.push((packet.meta.flags & Flags::SUSPECT != 0, packet.len()));
+            }
+            self.pool.put(packet);
+        }
+        came
+    }
+
+    /// The stamps of what was sent since.
+    fn stamps(&mut self) -> Vec<u64> {
+        let frames = self.out.drain(..).map(|(_, mut packet)| {
+            nsh::decapsulate(&mut packet).expect("a packet for a runtime");
+            let stamp = packet.meta.stamp;
+            self.pool.put(packet);
+            stamp
+        });
+        frames.collect()
+    }
+
+    fn suspect(&mut self, by: Peer, stamps: &[u64]) {
+        let body: Vec<u8> = stamps.iter().flat_map(|stamp| stamp.to_be_bytes()).collect();
+        self.runtime(by).send(SWITCH, kind::SUSPECT, &body).expect("room");
+        self.exchange();
     }
 
     fn runtime(&mut self, peer: Peer) -> &mut Fabric {
@@ -677,4 +730,63 @@ fn a_claim_before_the_view_is_remembered() {
     assert_eq!(bench.sent_to(), [other]);
     let granted = bench.claim(other, 1, epoch);
     assert!(granted > epoch && granted < WHEN_SWEPT);
+}
+
+/// A runtime ends with the second of a flow's three packets in hand. Who takes the flow over gets it with a mark; and ends with it, too. Then it is set aside, and its flow is closed: nobody gets
+/// its route, and nothing of it is let in for a minute. Other flows are none of this.
+#[test]
+fn a_packet_that_ends_two_runtimes_is_set_aside() {
+    let mut bench = Bench::with_log();
+    (0..3).for_each(|_| bench.send(5));
+    bench.release(5);
+    let stamps = bench.stamps();
+    let (owner, epoch) = bench.route(5).map(|route| (route.owner, route.epoch)).expect("a route");
+    let heir = if owner == X { Y } else { X };
+    bench.switch.handle_suspect(stamps[1], true, bench.now);
+    bench.view(&[heir], 2);
+    let (given, logged) = bench.claim_logged(heir, 5, epoch);
+    assert_eq!(logged, 3);
+    let len = datagram(5, false).len();
+    assert_eq!(bench.replay(heir, given, 3), [(false, len), (true, len), (false, len)]);
+    assert_eq!(bench.switch.take_set_aside(), []);
+    // From another host the news comes as a message.
+    bench.suspect(Peer { node: MANAGER, incarnation: 1 }, &stamps[1..2]);
+    assert_eq!(bench.switch.drops().get(DropReason::Quarantined), 1);
+    let aside = bench.switch.take_set_aside();
+    assert_eq!(aside.len(), 1);
+    assert_eq!((aside[0].key, aside[0].meta.stamp, &*aside[0].bytes), (bench.key(5, false), stamps[1], &*datagram(5, false)));
+    assert!(bench.route(5).is_none());
+    assert_eq!(bench.claim_logged(heir, 5, given), (0, 0), "its flow is no more");
+    for (from, is_there) in [(5, false), (6, true)] {
+        bench.send(from);
+        assert_eq!(bench.route(from).is_some(), is_there);
+    }
+    assert_eq!(bench.switch.drops().get(DropReason::FlowClosed), 1);
+    bench.wait(61 * SECOND);
+    bench.send(5);
+    assert!(bench.route(5).is_some(), "it may begin anew");
+}
+
+/// Functions that panic on a packet end nobody: the second time it is not sent again, and its flow goes on. Nonsense is counted, and a runtime's word closes no flow.
+#[test]
+fn a_packet_on_which_functions_panic_twice_is_not_sent_again() {
+    let mut bench = Bench::with_log();
+    (0..2).for_each(|_| bench.send(5));
+    bench.release(5);
+    let stamps = bench.stamps();
+    let (owner, epoch) = bench.route(5).map(|route| (route.owner, route.epoch)).expect("a route");
+    let heir = if owner == X { Y } else { X };
+    bench.suspect(owner, &stamps[..1]);
+    bench.view(&[heir], 2);
+    let (given, _) = bench.claim_logged(heir, 5, epoch);
+    let len = datagram(5, false).len();
+    assert_eq!(bench.replay(heir, given, 2), [(true, len), (false, len)]);
+    bench.suspect(heir, &stamps[..1]);
+    assert_eq!(bench.replay(heir, given, 2), [(true, 0), (false, len)], "it is named, and not there");
+    assert_eq!((bench.switch.take_set_aside().len(), bench.switch.drops().get(DropReason::Quarantined)), (1, 1));
+    assert!(bench.route(5).is_some_and(|route| route.owner == heir));
+    let malformed = bench.switch.drops().get(DropReason::Malformed);
+    bench.runtime(heir).send(SWITCH, kind::SUSPECT, &[1, 2, 3]).expect("room");
+    bench.exchange();
+    assert_eq!(bench.switch.drops().get(DropReason::Malformed), malformed + 1);
 }

@@ -4,7 +4,8 @@ use crate::script::record_name;
 use holdfast_node::address::{NodeId, node_of};
 use holdfast_node::channel::Overheard;
 use holdfast_node::message::{self, Control};
-use holdfast_wire::header::{ETHERTYPE_FABRIC, Ipv4, Tcp, Udp, proto};
+use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH, Ipv4, Tcp, Udp, proto};
+use holdfast_wire::nsh::{Flags, index};
 use holdfast_wire::{FlowKey, Packet, checksum, map_v4};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -140,6 +141,15 @@ fn ethertype(frame: &[u8]) -> u16 {
 /// A frame with messages.
 pub(crate) fn is_messages(frame: &[u8]) -> bool {
     ethertype(frame) == ETHERTYPE_FABRIC
+}
+
+/// A packet on its way from a switch to a runtime, for the first time: the switch and the stamp.
+pub(crate) fn in_hand(frame: &[u8]) -> Option<(NodeId, u64)> {
+    let (of, stamp) = (frame.get(14..22)?, frame.get(22..30)?);
+    let is_packet =
+        ethertype(frame) == ETHERTYPE_NSH && of[7] == index::TO_RUNTIME && of[0] & 0x20 == 0 && of[4] & Flags::REPLAY == 0;
+    let switch = node_at(frame, 6).filter(|_| is_packet)?;
+    Some((switch, u64::from_be_bytes(stamp.try_into().ok()?)))
 }
 
 fn node_at(frame: &[u8], at: usize) -> Option<NodeId> {

@@ -24,6 +24,8 @@ impl Flags {
     pub const TRACE: u8 = 4;
     /// It was sent before, to a runtime that has failed since: processed again, it may not leave a second time.
     pub const REPLAY: u8 = 16;
+    /// With [`Flags::REPLAY`]: a process ended while it had this packet in hand. Without content it is not sent at all: several have.
+    pub const SUSPECT: u8 = 32;
     /// An in-band protocol packet, not traffic: NSH's O bit.
     pub const OAM: u8 = 8;
 }

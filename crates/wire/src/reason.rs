@@ -62,7 +62,7 @@ reasons! {
     NotTranslatable "not_translatable" "The function cannot translate this kind of packet, and fails closed.";
     FunctionDenied "function_denied" "A function of the chain dropped it for a reason of its own.";
     FunctionPanicked "function_panicked" "A function panicked on this packet; its flow was rolled back.";
-    Quarantined "quarantined" "The packet killed two processes and was set aside.";
+    Quarantined "quarantined" "Two runtimes ended, one after the other, while they had this packet in hand. It is in the capture beside the control socket (`*.quarantine.pcapng`), and no third one gets it; its flow is closed. Report it, with the capture, to whoever wrote the chain's functions.";
     ParkedOverflow "parked_overflow" "Too many packets wait for the same flow's state or lease.";
     ParkedTooLong "parked_too_long" "What the packet waited for did not come in time.";
     HeldOverflow "held_overflow" "Too many packets wait for a commit or for a recovery.";
@@ -94,6 +94,8 @@ reasons! {
     LogFull "log_full" "The log of what a runtime was sent is full: nothing has been saved by its standby for a while, or packets come faster than it saves. Look at `holdfast status` for who is re-synchronising; a larger `log_mib` bridges longer times.";
     ReleasedBefore "released_before" "Came a second time after a failure. It was processed again to make its flow what it was, or was part of the copy already: what it had led to had left before, or was lost inside the failed process.";
     InputMissing "input_missing" "A flow was taken over, and a packet that its failed owner had processed is in no log any more: what it did to the flow is forgotten. Two failures followed each other before everything was safe again; if that is not so, report it.";
+    FlowClosed "flow_closed" "Of a flow that was closed because one of its packets ended two runtimes (`quarantined`). A minute after that it may begin anew.";
+    Suspect "suspect" "A runtime ended while it had this packet in hand, and no other one was safe enough to try it: had it ended too, flows would have been lost with it.";
 }
 
 impl DropReason {

@@ -27,6 +27,35 @@ fn every_flow_has_a_port_to_itself() {
     assert_eq!(seen, (5000..=5255).collect());
 }
 
+/// Ports that are drawn: each once, all of the range in the end, in no order; and such a flow's first packet would come out differently again.
+#[test]
+fn random_ports_are_in_no_order() {
+    let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/32"], "ports": "random 5000-6023" }))]);
+    let mut seen = Vec::new();
+    for port in 0..1024 {
+        seen.push(bench.passes(&format!("udp 10.0.0.2:{} > 203.0.113.10:53", 2000 + port)).0.port());
+        assert!(bench.nondeterministic);
+        bench.passes(&format!("udp 10.0.0.2:{} > 203.0.113.10:53", 2000 + port));
+        assert!(!bench.nondeterministic, "the mapping is there: nothing is drawn");
+    }
+    let rising = seen.windows(2).filter(|pair| pair[0] < pair[1]).count();
+    assert!((400..620).contains(&rising), "of 1,023 steps {rising} go up");
+    assert_eq!(seen.into_iter().collect::<BTreeSet<_>>(), (5000..=6023).collect());
+}
+
+/// What is no range and not the word is refused, and says what would be taken.
+#[test]
+fn what_ports_may_say() {
+    let build = |ports: &str| holdfast_functions::catalog::build("nat", &json!({ "pool": ["198.51.100.4/32"], "ports": ports }));
+    for right in ["random", "random 1024-65535", "5000-5255"] {
+        assert!(build(right).is_ok(), "{right}");
+    }
+    for wrong in ["", "randomly", "random5000-5255", "random 5000", "5000-5255 random", "0-255", "6000-5000", "random random"] {
+        let error = build(wrong).err().unwrap_or_else(|| panic!("`{wrong}` is taken"));
+        assert!(error.path == "ports" && error.message.contains("`random 1024-65535`"), "{error:?}");
+    }
+}
+
 /// The pool runs dry: the next flow is refused for that reason, and those that live go on as before, in both directions.
 #[test]
 fn an_empty_pool_refuses_new_flows_and_harms_none() {

@@ -50,7 +50,7 @@ use holdfast_wire::{DropCounters, DropReason, MAX_MTU, Packet, PacketPool, fnv1a
 use role::{BfdKey, Keys};
 use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -86,6 +86,8 @@ struct Noticed {
 struct Manager {
     file: String,
     text: String,
+    /// Where packets are kept that have ended two runtimes.
+    quarantine: PathBuf,
     config: Config,
     /// By chain, bytes of the switch's logs.
     logs: Vec<usize>,
@@ -340,9 +342,12 @@ impl Manager {
                 hub.authenticate(SealConfig { cluster, host: number, hosts, incarnation, life, patience }, ring);
             }
         }
+        let mut quarantine = assignment.control.clone().into_os_string();
+        quarantine.push(".quarantine.pcapng");
         let mut manager = Manager {
             file,
             text,
+            quarantine: quarantine.into(),
             config: checked.config.clone(),
             logs,
             keys,

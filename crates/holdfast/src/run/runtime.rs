@@ -1,17 +1,20 @@
 //! The role of a runtime: a process of its own, started by the guard for the manager.
 
+use super::devices;
 use super::role::{self, NewKeys};
+use super::workers::MOST_QUARANTINED;
 use crate::config;
 use crate::exit::{self, Failure};
-use holdfast_io::VportGuest;
 use holdfast_io::process::Clock;
 use holdfast_io::standby::{self, Turns, Watch};
 use holdfast_io::wait::{Patience, sleep};
+use holdfast_io::{VportGuest, capture};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::Peer;
 use holdfast_protection::flows::Journal;
-use holdfast_wire::{Packet, announce_writes};
+use holdfast_wire::{DropReason, Packet, announce_writes};
 use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What a runtime is told besides.
@@ -19,6 +22,8 @@ use std::time::Duration;
 pub(super) struct Place {
     pub(super) node: u16,
     pub(super) seed: u64,
+    /// Where packets are kept that have ended two workers.
+    pub(super) quarantine: PathBuf,
 }
 
 /// Frames per turn.
@@ -58,14 +63,15 @@ pub fn main() -> Result<(), Failure> {
     }
     // It is never dropped: where it has a standby it is the worker's, and may be in the middle of anything.
     let world = Box::leak(standby::enter(|| World::new(&mut given))?);
+    let quarantine = core::mem::take(&mut given.assignment.role.quarantine);
     let mut lines = given.keys.take().map(|(_, lines)| lines);
     if !has_standby {
-        world.live(Turns::default(), lines.take());
+        world.live(Turns::default(), lines.take(), &quarantine);
         return Ok(());
     }
     announce_writes(standby::before);
     let (pair, watch) = (world.guest.pair(), Watch { beats: world.guest.beats(), patience });
-    match standby::supervise(pair, watch, |turns| world.live(turns, lines.take())).map_err(refused)? {
+    match standby::supervise(pair, watch, |turns| world.live(turns, lines.take(), &quarantine)).map_err(refused)? {
         0 => Ok(()),
         code => Err(Failure::said(code as u8)),
     }
@@ -91,6 +97,8 @@ impl World {
             fabric: assignment.fabric(),
         };
         let mut runtime = Runtime::new(runtime_config, specs);
+        runtime.randomize(super::random_seed());
+        runtime.show_hands(guest.hands());
         if has_standby {
             runtime.set_journal(Journal { exempt: standby::exempt, before: standby::before });
         }
@@ -101,9 +109,12 @@ impl World {
     }
 
     /// Turns until it is fenced.
-    fn live(&mut self, mut turns: Turns, lines: Option<role::Lines>) -> i32 {
+    fn live(&mut self, mut turns: Turns, lines: Option<role::Lines>, quarantine: &Path) -> i32 {
         if turns.takes_over() {
             self.guest.take_over();
+        }
+        if turns.is_poisoned() {
+            self.set_aside(&mut turns, quarantine);
         }
         let new_keys = lines.map(NewKeys::listen);
         let clock = Clock::new();
@@ -123,6 +134,32 @@ impl World {
             self.guest.awake();
         }
         0
+    }
+
+    /// The next frame has ended two workers, one after the other, and the second had nothing else in hand.
+    fn set_aside(&mut self, turns: &mut Turns, quarantine: &Path) {
+        turns.begin(1);
+        let frame = standby::enter(|| self.guest.discard());
+        if frame.is_some() {
+            self.runtime.count_drop(DropReason::Quarantined);
+        }
+        turns.commit();
+        self.guest.publish();
+        let Some(frame) = frame else { return };
+        let kept = capture::append(
+            quarantine,
+            MOST_QUARANTINED,
+            &frame,
+            "two workers of a runtime ended while they had this frame in hand",
+        );
+        devices::say(&match kept {
+            Ok(()) => {
+                format!("a packet is set aside in {}: two workers of a runtime ended with it in hand", quarantine.display())
+            }
+            Err(error) => {
+                format!("a packet is set aside: two workers of a runtime ended with it in hand; it cannot be kept: {error}")
+            }
+        });
     }
 
     #[inline]

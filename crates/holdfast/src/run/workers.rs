@@ -5,10 +5,11 @@ use super::role::{Assignment, Keys};
 use super::runtime::Place;
 use super::{BURST, MILLISECOND, Manager, Noticed, devices, keys};
 use crate::status::{LocalStandby, Protected};
-use holdfast_io::VportHost;
 use holdfast_io::process::Watched;
 use holdfast_io::wait::sleep;
+use holdfast_io::{VportHost, capture};
 use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME};
+use holdfast_node::switch::Switch;
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
 use rustix::fd::OwnedFd;
@@ -23,6 +24,8 @@ const MAX_FAILED_STARTS: u32 = 12;
 const ZOMBIE_PATIENCE: u64 = 60_000 * MILLISECOND;
 /// A coordinator may take so long to give its place up when the box ends, ns.
 const RESIGN_PATIENCE: u64 = 500 * MILLISECOND;
+/// Bytes of the capture of packets that are set aside.
+pub(super) const MOST_QUARANTINED: u64 = 16 << 20;
 /// Between two looks at whether a process has ended of which the guard has said nothing, ns.
 const DEATH_LOOK_INTERVAL: u64 = 20 * MILLISECOND;
 
@@ -149,6 +152,27 @@ impl Manager {
             worker.fenced_at = Some(now);
             let cause = worker.cause.clone().unwrap_or_else(|| "no heartbeat".to_owned());
             self.noticed.push(Noticed { peer, cause, detection: now.saturating_sub(worker.alive_at) });
+            // If it had a packet in hand, that may be why.
+            if let Some((switch, stamp)) = worker.port.take_hands() {
+                self.host.hub.handle_suspect(switch, stamp, now);
+            }
+        }
+    }
+
+    /// Keeps what switches have set aside.
+    fn keep_set_aside(&mut self) {
+        for aside in self.host.hub.serving_mut().flat_map(Switch::take_set_aside) {
+            let chain = self.chain_names.get(usize::from(aside.meta.chain)).map_or("", String::as_str);
+            let what = format!("of {} in chain {chain}, stamp {}", aside.key, aside.meta.stamp);
+            let comment = format!("two runtimes ended while they had this packet in hand: {what}");
+            devices::say(&match capture::append(&self.quarantine, MOST_QUARANTINED, &aside.bytes, &comment) {
+                Ok(()) => {
+                    format!("a packet is set aside in {}: two runtimes ended with it in hand; {what}", self.quarantine.display())
+                }
+                Err(error) => {
+                    format!("a packet is set aside: two runtimes ended with it in hand; {what}; it cannot be kept: {error}")
+                }
+            });
         }
     }
 
@@ -177,7 +201,7 @@ impl Manager {
     }
 
     fn start_runtime(&mut self, peer: Peer, now: u64) -> std::io::Result<()> {
-        let role = Place { node: peer.node, seed: self.flow_seed };
+        let role = Place { node: peer.node, seed: self.flow_seed, quarantine: self.quarantine.clone() };
         self.start_role("runtime", peer, role, now)
     }
 
@@ -260,6 +284,7 @@ impl Manager {
                 }
             }
         }
+        self.keep_set_aside();
         let mut at = 0;
         while at < self.workers.len() {
             let worker = &self.workers[at];

@@ -3,7 +3,7 @@
 //! What a turn takes out and puts in moves the rings only when it is told to ([`VportGuest::publish`]): a turn that is undone because its process has died
 //! takes the same frames out again, and nobody has seen what it had put in.
 
-use super::{AT_GUEST_SLEEPS, AT_HEARTBEAT, AT_HOST_SLEEPS, CACHE, DONE, FILL, RX, TX, drain, pair, ring, wake};
+use super::{AT_GUEST_SLEEPS, AT_HANDS, AT_HEARTBEAT, AT_HOST_SLEEPS, CACHE, DONE, FILL, RX, TX, drain, pair, ring, wake};
 use crate::arena::ArenaMemory;
 use crate::doorbell;
 use crate::ring::{Consumer, Descriptor, Producer};
@@ -25,6 +25,7 @@ pub struct VportGuest {
     host_sleeps: &'static AtomicU32,
     guest_sleeps: &'static AtomicU32,
     heartbeat: &'static AtomicU64,
+    hands: [&'static AtomicU64; 2],
     wake_host: OwnedFd,
     wake_guest: OwnedFd,
     pair: Pair,
@@ -49,6 +50,7 @@ impl VportGuest {
             host_sleeps: memory.word32(AT_HOST_SLEEPS),
             guest_sleeps: memory.word32(AT_GUEST_SLEEPS),
             heartbeat: memory.word64(AT_HEARTBEAT),
+            hands: [memory.word64(AT_HANDS), memory.word64(AT_HANDS + 8)],
             wake_host,
             wake_guest,
             pair: pair(&memory),
@@ -68,6 +70,11 @@ impl VportGuest {
     /// Says that the runtime's loop turns.
     pub fn beat(&self) {
         self.heartbeat.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Two words that outlive this process: the stamp of the packet that functions have in their hands, 0 for none, and the node of the switch that gave it.
+    pub fn hands(&self) -> [&'static AtomicU64; 2] {
+        self.hands
     }
 
     /// Takes up to `max` frames.
@@ -121,6 +128,8 @@ impl VportGuest {
 
     /// The worker before this one has died, at whatever point: what it had committed is shown, and the manager woken in case it was not.
     pub fn take_over(&mut self) {
+        // Nobody has that packet in hand any more.
+        self.hands[0].store(0, Ordering::Relaxed);
         self.publish();
         wake(self.host_sleeps, &self.wake_host);
     }

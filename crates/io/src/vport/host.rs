@@ -1,7 +1,8 @@
 //! The manager's half of a virtual port.
 
 use super::{
-    AT_BUFFERS, AT_GUEST_SLEEPS, AT_HEARTBEAT, AT_HOST_SLEEPS, AT_MAGIC, AT_VERSION, DONE, ENTRIES, FILL, FILL_TARGET, RESERVE,
+    AT_BUFFERS, AT_GUEST_SLEEPS, AT_HANDS, AT_HEARTBEAT, AT_HOST_SLEEPS, AT_MAGIC, AT_VERSION, DONE, ENTRIES, FILL, FILL_TARGET,
+    RESERVE,
 };
 use super::{LEN, MAGIC, RX, TX, VERSION, drain, pair, ring, ring_bell, wake};
 use crate::arena::Arena;
@@ -45,6 +46,7 @@ pub struct VportHost {
     host_sleeps: &'static AtomicU32,
     guest_sleeps: &'static AtomicU32,
     heartbeat: &'static AtomicU64,
+    hands: [&'static AtomicU64; 2],
     wake_host: OwnedFd,
     wake_guest: OwnedFd,
     counters: VportCounters,
@@ -111,6 +113,7 @@ impl VportHost {
             host_sleeps: memory.word32(AT_HOST_SLEEPS),
             guest_sleeps: memory.word32(AT_GUEST_SLEEPS),
             heartbeat: memory.word64(AT_HEARTBEAT),
+            hands: [memory.word64(AT_HANDS), memory.word64(AT_HANDS + 8)],
             wake_host,
             wake_guest,
             counters: VportCounters::default(),
@@ -142,6 +145,13 @@ impl VportHost {
     /// Turns of the runtime's loop so far: it stands still if the runtime does.
     pub fn heartbeat(&self) -> u64 {
         self.heartbeat.load(Ordering::Relaxed)
+    }
+
+    /// The packet that functions had in their hands when the runtime died, or stood still: its switch's node and its stamp. Told once.
+    pub fn take_hands(&self) -> Option<(u16, u64)> {
+        let [stamp, switch] = self.hands;
+        let stamp = stamp.swap(0, Ordering::Acquire);
+        u16::try_from(switch.load(Ordering::Relaxed)).ok().filter(|_| stamp != 0).map(|switch| (switch, stamp))
     }
 
     /// Puts a packet into the runtime's ring; [`VportHost::flush`] shows it. Gives it back if there is no room but what is kept for messages: a

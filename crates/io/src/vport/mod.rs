@@ -53,9 +53,11 @@ const AT_BUFFERS: usize = 12;
 const AT_HOST_SLEEPS: usize = 64;
 const AT_GUEST_SLEEPS: usize = 128;
 const AT_HEARTBEAT: usize = 192;
-const AT_WORKER: usize = 256;
-const AT_STANDBY: usize = 260;
-const AT_TAKEOVERS: usize = 264;
+/// The stamp of the packet that the runtime has in its functions' hands, 0 for none, and which switch gave it.
+const AT_HANDS: usize = 256;
+const AT_WORKER: usize = 320;
+const AT_STANDBY: usize = 324;
+const AT_TAKEOVERS: usize = 328;
 
 fn pair(memory: &SharedMemory) -> Pair {
     Pair { worker: memory.word32(AT_WORKER), standby: memory.word32(AT_STANDBY), takeovers: memory.word32(AT_TAKEOVERS) }

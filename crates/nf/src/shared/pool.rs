@@ -50,8 +50,8 @@ pub enum PoolEffect {
 
 /// Where a pool's numbers come from.
 pub trait PoolBackend: Send {
-    /// A number, preferably inside `preferred`.
-    fn lease(&mut self, preferred: &Range<u32>) -> Lease;
+    /// A number, preferably inside `preferred`: the one that has rested longest, or, with a random number, one of those at hand that it decides on.
+    fn lease(&mut self, preferred: &Range<u32>, random: Option<u64>) -> Lease;
     /// A flow here gives a number back, whoever granted it.
     fn give_back(&mut self, number: u32);
     /// A flow that holds this number has come here.
@@ -112,7 +112,13 @@ impl Pool {
     /// Leases a number inside `preferred` if one is at hand, any other if not. Marks the packet non-deterministic.
     pub fn lease_within(&mut self, preferred: Range<u32>, cx: &mut Context) -> Lease {
         cx.mark_nondeterministic();
-        self.backend.lease(&preferred)
+        self.backend.lease(&preferred, None)
+    }
+
+    /// As [`Pool::lease_within`], but which of the numbers at hand it is nobody can guess from those leased before (RFC 6056, section 3.3.1).
+    pub fn lease_random(&mut self, preferred: Range<u32>, cx: &mut Context) -> Lease {
+        let random = cx.random();
+        self.backend.lease(&preferred, Some(random))
     }
 
     /// The flow's number is free again. Numbers outside the pool are ignored: they can only come from corrupt state.
@@ -318,8 +324,10 @@ impl PartitionPool {
         self.blocks.get_mut(index as usize)
     }
 
-    fn take_from(&mut self, index: usize) -> Option<u32> {
+    /// A number of this block, `first` in it or the next one that is free.
+    fn take_from(&mut self, index: usize, first: Option<u32>) -> Option<u32> {
         let block = &mut self.blocks[index];
+        block.next = first.unwrap_or(block.next);
         let bit = block.take()?;
         self.free -= 1;
         Some(block.number * BLOCK_LEN + bit)
@@ -346,17 +354,21 @@ impl PartitionPool {
 }
 
 impl PoolBackend for PartitionPool {
-    fn lease(&mut self, preferred: &Range<u32>) -> Lease {
+    fn lease(&mut self, preferred: &Range<u32>, random: Option<u64>) -> Lease {
         if self.free < LOW_WATER {
             self.want();
         }
         let count = self.blocks.len();
+        if let Some(random) = random {
+            self.cursor = (((random & 0xffff_ffff) * count as u64) >> 32) as usize;
+        }
+        let first = random.map(|random| (random >> 32) as u32 % BLOCK_LEN);
         let inside = |block: &Block| preferred.start <= block.number * BLOCK_LEN && block.number * BLOCK_LEN < preferred.end;
         for any in [false, true] {
             for step in 0..count {
                 let index = (self.cursor + step) % count;
                 if (any || inside(&self.blocks[index]))
-                    && let Some(number) = self.take_from(index)
+                    && let Some(number) = self.take_from(index, first)
                 {
                     // The next lease looks at the next block: neighbouring flows do not get neighbouring ports.
                     self.cursor = (index + 1) % count;
@@ -522,8 +534,11 @@ impl RequestPool {
 }
 
 impl PoolBackend for RequestPool {
-    fn lease(&mut self, preferred: &Range<u32>) -> Lease {
-        let wish = self.credit.iter().position(|number| preferred.contains(number)).unwrap_or(0);
+    fn lease(&mut self, preferred: &Range<u32>, random: Option<u64>) -> Lease {
+        let count = self.credit.len();
+        let first = random.map_or(0, |random| (((random & 0xffff_ffff) * count as u64) >> 32) as usize);
+        let mut from_first = (0..count).map(|step| (first + step) % count);
+        let wish = from_first.find(|at| preferred.contains(&self.credit[*at])).unwrap_or(first);
         let number = self.credit.remove(wish);
         if number.is_some() {
             self.leased += 1;

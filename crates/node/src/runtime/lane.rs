@@ -2,6 +2,7 @@
 
 use super::parking::{Parked, Parking};
 use super::replay::Replays;
+use super::suspects::Suspect;
 use super::timers::Wheel;
 use super::{ChainSpec, Shared};
 use crate::address::NodeId;
@@ -55,6 +56,8 @@ pub(crate) struct Lane {
     pub(crate) parking: Parking,
     /// Flows that are not yet what their dead owner had.
     pub(crate) replays: Replays,
+    /// Packets that a dead owner had in hand.
+    pub(crate) suspects: Vec<Suspect>,
     /// Packets of this turn, in order of arrival.
     pub(crate) work: Vec<Arrival>,
     /// Shared state has changed, or a flow came back: parked packets may go on.
@@ -99,6 +102,7 @@ impl Lane {
             wheel: Wheel::new(),
             parking: Parking::new(),
             replays: Replays::default(),
+            suspects: Vec::new(),
             work: Vec::with_capacity(256),
             retry: false,
             owned_limit,
@@ -271,6 +275,7 @@ impl Lane {
         shared.cx.begin(header.last_stamp, *key, direction);
         self.undo.copy_from_slice(state);
         self.running = Some((slot, position.opening));
+        shared.hands.take(shared.sides[self.side].switch, packet.meta.stamp);
         let outcome = if packet.meta.flags & Flags::TRACE == 0 {
             self.chain.run(packet, state, position, &mut shared.cx)
         } else {
@@ -286,6 +291,7 @@ impl Lane {
             outcome
         };
         self.running = None;
+        shared.hands.put();
         let is_whole = position == Position::START && packet.meta.flags & Flags::REPLAY == 0;
         let is_logged = packet.meta.commit == header.epoch && shared.sides[self.side].heard == Some(packet.meta.switch);
         if is_late || !is_whole || !is_logged {
@@ -385,6 +391,10 @@ impl Lane {
 
     fn roll_back(&mut self, shared: &mut Shared) {
         shared.panics += 1;
+        let stamp = shared.hands.put();
+        if stamp != 0 {
+            shared.sides[self.side].note_suspect(stamp);
+        }
         if let Some((slot, opening)) = self.running.take() {
             if opening {
                 let header = self.flows.header(slot);

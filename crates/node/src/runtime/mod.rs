@@ -10,6 +10,7 @@
 
 mod account;
 mod ahead;
+mod hands;
 mod lane;
 mod migration;
 mod parking;
@@ -18,6 +19,7 @@ mod records;
 mod recovery;
 mod replay;
 mod side;
+mod suspects;
 mod telling;
 mod timers;
 
@@ -25,6 +27,8 @@ use crate::address::{COORDINATOR, MANAGER, NodeId, mac_of, mac_of_life, node_of}
 use crate::channel::{Fabric, FabricConfig, KeyRing};
 use crate::message::{Control, PoolId, Report, TraceStep, kind};
 use core::num::NonZeroU64;
+use core::sync::atomic::AtomicU64;
+use hands::Hands;
 use holdfast_nf::{Chain, Context};
 use holdfast_protection::flows::Journal;
 use holdfast_protection::{NodeIndex, Peer, Protection};
@@ -81,6 +85,7 @@ pub(crate) struct Shared {
     pub(crate) opened: u64,
     pub(crate) expired: u64,
     pub(crate) panics: u64,
+    pub(crate) hands: Hands,
     node: NodeId,
 }
 
@@ -184,6 +189,7 @@ impl Runtime {
             opened: 0,
             expired: 0,
             panics: 0,
+            hands: Hands::default(),
             node: config.me.node,
         };
         let recoveries = Recoveries::new(shared.sides.iter().map(|side| side.switch));
@@ -231,6 +237,16 @@ impl Runtime {
         self.fabric.authenticate(ring, life);
     }
 
+    /// Has functions draw other random numbers than those that follow from who this is, before its first turn: what they hide in them nobody who knows that can guess.
+    pub fn randomize(&mut self, seed: u64) {
+        self.shared.cx = Context::new(seed);
+    }
+
+    /// Shows in these words, which should outlive the process, which packet the functions have in their hands: its stamp, 0 for none, and the node of the switch that gave it.
+    pub fn show_hands(&mut self, words: [&'static AtomicU64; 2]) {
+        self.shared.hands.show(words);
+    }
+
     /// Changes the keys: see [`Fabric::set_keys`].
     pub fn set_keys(&mut self, ring: &KeyRing) {
         self.fabric.set_keys(ring);
@@ -252,6 +268,11 @@ impl Runtime {
             panics: self.shared.panics,
             unprotected: self.released_unprotected,
         }
+    }
+
+    /// Counts a packet that was dropped before it came here.
+    pub fn count_drop(&mut self, reason: DropReason) {
+        self.shared.drops.count(reason);
     }
 
     /// Drops by reason.
@@ -282,7 +303,7 @@ impl Runtime {
 
     /// Packets that wait here: for state, leases, commits.
     pub fn held(&self) -> usize {
-        self.lanes.iter().map(|lane| lane.parking.len() + lane.protection.held()).sum()
+        self.lanes.iter().map(|lane| lane.parking.len() + lane.protection.held() + lane.suspects.len()).sum()
     }
 
     /// Gives back every packet that is held, as at the end of the process.
@@ -290,6 +311,7 @@ impl Runtime {
         for lane in &mut self.lanes {
             lane.protection.abandon(&mut lane.outbox);
             lane.abandon_replays(&mut self.shared, pool);
+            lane.abandon_suspects(&mut self.shared, pool);
             while let Some(parked) = lane.parking.pop() {
                 self.shared.drop(parked.packet, DropReason::ShuttingDown, pool);
             }
@@ -315,6 +337,7 @@ impl Runtime {
         }
         self.sort(rx, pool, clock);
         self.handle_records(pool);
+        let may_try = self.may_try_suspects();
         for at in 0..self.lanes.len() {
             self.note_rooms();
             let lane = &mut self.lanes[at];
@@ -322,6 +345,9 @@ impl Runtime {
             lane.go_on_replaying(&mut self.shared, &mut self.fabric, pool, clock);
             lane.settle_replays(&mut self.recoveries);
             lane.process(&mut self.shared, pool);
+            if !lane.suspects.is_empty() {
+                lane.try_suspects(may_try, &mut self.shared, pool, clock);
+            }
             if lane.retry {
                 lane.unpark(&mut self.shared, pool);
             }
@@ -385,7 +411,9 @@ impl Runtime {
             None => u64::MAX,
         };
         let replays = self.lanes.iter().map(|lane| lane.replays.poll_timeout()).min().unwrap_or(u64::MAX);
-        Some(self.next_report.min(fabric).min(migrations).min(self.recoveries.poll_timeout()).min(replays))
+        let has_suspects = self.lanes.iter().any(|lane| !lane.suspects.is_empty());
+        let suspects = if has_suspects { self.clock.saturating_add(suspects::LOOK_EVERY) } else { u64::MAX };
+        Some(self.next_report.min(fabric).min(migrations).min(self.recoveries.poll_timeout()).min(replays).min(suspects))
     }
 
     /// Sorts frames: packets to their chains, hand-overs to their protections, messages to the fabric.
@@ -579,12 +607,17 @@ impl Runtime {
         });
     }
 
-    /// Reports when it is time, and at once when the flows' safety has changed: nobody may call them safe meanwhile.
-    fn report(&mut self, clock: u64) {
-        let is_settled = self.lanes.iter().all(|lane| {
+    /// Every flow of which it is promised would survive the end of this runtime, as far as it knows.
+    fn is_settled(&self) -> bool {
+        self.lanes.iter().all(|lane| {
             let safety = lane.protection.safety(&lane.flows);
             !safety.promises || safety.unprotected == 0 && !safety.resynchronising && lane.replays.is_empty()
-        });
+        })
+    }
+
+    /// Reports when it is time, and at once when the flows' safety has changed: nobody may call them safe meanwhile.
+    fn report(&mut self, clock: u64) {
+        let is_settled = self.is_settled();
         if clock < self.next_report && is_settled == self.was_settled {
             return;
         }

@@ -105,6 +105,11 @@ impl Recoveries {
         Recoveries { running: Vec::new(), sides: switches.map(side).collect(), next_number: 0, has_waited: false, recovered: 0 }
     }
 
+    /// Nobody's flows are being taken over.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.running.is_empty()
+    }
+
     /// True while claims wait to be sent.
     pub(crate) fn is_waiting(&self) -> bool {
         self.sides.iter().any(|side| !side.queue.is_empty())

@@ -15,6 +15,7 @@ use crate::message::{Replay as Ask, kind};
 use holdfast_nf::Position;
 use holdfast_protection::flows::{Found, flag, role};
 use holdfast_protection::{Peer, Slot};
+use holdfast_wire::nsh::Flags;
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
 use std::collections::{BTreeMap, VecDeque};
 use zerocopy::IntoBytes;
@@ -264,6 +265,13 @@ impl Lane {
 
     /// A packet goes through the chain again. `is_known`: what comes out has left before.
     fn replay(&mut self, slot: Slot, mut packet: Packet, is_known: bool, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        if packet.is_empty() {
+            // It has been set aside.
+            if is_known {
+                shared.drops.count(DropReason::InputMissing);
+            }
+            return pool.put(packet);
+        }
         let header = self.flows.header(slot);
         let is_parsed = packet.parse().is_ok();
         let own = FlowKey::of(&packet).filter(|_| is_parsed && !packet.layers.fragment);
@@ -277,6 +285,8 @@ impl Lane {
             self.run_again(&mut packet, Found { slot, is_reply }, &key, shared);
             self.protection.changed(&mut self.flows, slot, stamp, true);
             shared.drop(packet, DropReason::ReleasedBefore, pool);
+        } else if packet.meta.flags & Flags::SUSPECT != 0 {
+            self.suspect(Found { slot, is_reply }, key, packet, shared, pool);
         } else if header.parked == 1 {
             // As good as new.
             let found = Found { slot, is_reply };

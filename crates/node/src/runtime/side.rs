@@ -12,6 +12,9 @@ use crate::fragments::FragmentKeys;
 use crate::message::kind;
 use holdfast_wire::{DropReason, FlowKey, Packet};
 
+/// Packets on which functions panicked that a switch is told of in one turn; a flood of them is no news.
+const SUSPECTS: usize = 32;
+
 /// See the module.
 pub(crate) struct Side {
     pub(crate) switch: NodeId,
@@ -25,6 +28,8 @@ pub(crate) struct Side {
     pub(crate) ended: Vec<(FlowKey, u32)>,
     /// A new flow had to be turned away for want of room.
     pub(crate) is_full: bool,
+    /// Stamps of packets on which functions panicked.
+    suspects: Vec<u64>,
     /// The newest epoch of a route that came with a flow.
     pub(super) newest_epoch: u32,
     /// While a new life of the switch is told which flows are here.
@@ -43,6 +48,7 @@ impl Side {
             heard: None,
             ended: Vec::with_capacity(256),
             is_full: false,
+            suspects: Vec::with_capacity(SUSPECTS),
             newest_epoch: 0,
             telling: None,
             fragments: FragmentKeys::new(),
@@ -70,6 +76,13 @@ impl Side {
         }
     }
 
+    /// The functions panicked on the packet with this stamp.
+    pub(super) fn note_suspect(&mut self, stamp: u64) {
+        if self.suspects.len() < SUSPECTS {
+            self.suspects.push(stamp);
+        }
+    }
+
     /// The key of a packet: its own, or for a later fragment its datagram's.
     #[inline]
     pub(crate) fn identify(&mut self, packet: &mut Packet) -> Result<FlowKey, DropReason> {
@@ -84,6 +97,11 @@ impl Side {
     pub(super) fn report(&mut self, fabric: &mut Fabric) {
         if core::mem::take(&mut self.is_full) {
             let _ = fabric.send(self.switch, kind::FULL, &[]);
+        }
+        if !self.suspects.is_empty() {
+            let stamps: Vec<u8> = self.suspects.drain(..).flat_map(u64::to_be_bytes).collect();
+            // If the channel is full it is not counted: a panic harms nobody but its packet.
+            let _ = fabric.send(self.switch, kind::SUSPECT, &stamps);
         }
         if self.ended.is_empty() {
             return;

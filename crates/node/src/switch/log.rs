@@ -256,6 +256,11 @@ impl Logs {
         replay.is_some_and(|replay| self.dead.iter().any(|(dead, chain, _)| (*dead, *chain) == (replay.dead, replay.chain)))
     }
 
+    /// Whose flow the owner of this epoch makes what it was.
+    pub(super) fn route(&self, epoch: u32) -> Option<RouteId> {
+        self.replays.get(&epoch).map(|replay| replay.route)
+    }
+
     /// Copies one of the flow's packets. False if there is none, or it does not fit.
     pub(super) fn copy(&self, from: Peer, epoch: u32, number: u32, packet: &mut Packet) -> bool {
         let Some(replay) = self.replays.get(&epoch).filter(|replay| replay.owner == from) else { return false };

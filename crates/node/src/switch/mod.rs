@@ -14,11 +14,13 @@ mod log;
 mod ownership;
 mod rebuild;
 mod routes;
+mod suspects;
 mod targets;
 
 pub use routes::Route;
+pub use suspects::SetAside;
 
-use crate::address::{COORDINATOR, NodeId, mac_of_life};
+use crate::address::{COORDINATOR, NodeId, host_of, mac_of_life};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{Control, Member, TraceStep, kind};
 use crate::rules::{Assembly, RuleSet};
@@ -31,6 +33,7 @@ use ownership::Claims;
 use rebuild::Rebuild;
 use routes::Routes;
 use std::collections::VecDeque;
+use suspects::{Judgement, Suspects};
 use targets::Targets;
 use zerocopy::FromBytes;
 
@@ -96,6 +99,7 @@ pub struct Switch {
     rebuild: Option<Rebuild>,
     claims: Claims,
     logs: Logs,
+    suspects: Suspects,
     /// The runtimes live on several hosts.
     has_hosts: bool,
     last_stamp: u64,
@@ -137,6 +141,7 @@ impl Switch {
             rebuild: config.succeeds.then(Rebuild::default),
             claims: Claims::default(),
             logs: Logs::new(config.logs.clone()),
+            suspects: Suspects::default(),
             has_hosts: false,
             last_stamp: 0,
             clock_ahead: None,
@@ -160,6 +165,7 @@ impl Switch {
     /// The life before was here too: what it had logged is not lost.
     pub(crate) fn keep_log_of(&mut self, before: &mut Switch) {
         self.logs = before.logs.take();
+        self.suspects = core::mem::take(&mut before.suspects);
     }
 
     /// Who it is.
@@ -347,6 +353,9 @@ impl Switch {
     }
 
     fn new_route(&mut self, key: FlowKey, hash: u64, now: u64) -> Result<routes::RouteId, DropReason> {
+        if self.suspects.is_closed(&key, now) {
+            return Err(DropReason::FlowClosed);
+        }
         let rule = self.rules.find(&key).ok_or(DropReason::NoRule)?;
         let owner = self.targets.least(rule.cluster, now).ok_or(DropReason::NoRuntime)?;
         let route = Route::new(key, owner, self.next_epoch, rule.chain, now);
@@ -451,6 +460,7 @@ impl Switch {
                 kind::SETTLED => self.handle_settled(record.from, body),
                 kind::CLEAR => self.handle_clear(record.from, body),
                 kind::REPLAY => self.handle_replay(record.from, body, out, pool).map(|is_change| changed |= is_change),
+                kind::SUSPECT => self.handle_suspects(record.from, body, now),
                 kind::FULL if body.is_empty() => {
                     self.targets.set_full(record.from, now);
                     Ok(())
@@ -548,6 +558,54 @@ impl Switch {
         self.logs.close(dead);
     }
 
+    /// A runtime's functions panicked on packets, or, as a manager says, a process ended with one in hand.
+    fn handle_suspects(&mut self, from: Peer, body: &[u8], now: u64) -> Result<(), DropReason> {
+        let (stamps, []) = body.as_chunks::<8>() else { return Err(DropReason::Malformed) };
+        for stamp in stamps {
+            self.handle_suspect(u64::from_be_bytes(*stamp), host_of(from.node).is_some(), now);
+        }
+        Ok(())
+    }
+
+    /// A runtime ended while it had one of this switch's packets in hand (`is_dead`), or its functions panicked on it. The second time the packet is set aside, and if a process has ended
+    /// its flow is closed: nobody has it any more.
+    pub fn handle_suspect(&mut self, stamp: u64, is_dead: bool, now: u64) {
+        let Some(key) = self.suspects.note(stamp).map(|aside| aside.key) else { return };
+        self.drops.count(DropReason::Quarantined);
+        if !is_dead {
+            // Its flow is as it was before the packet, and lives.
+            return;
+        }
+        self.suspects.close(key, now);
+        let hash = self.routes.hash(&key);
+        if let Some(found) = self.routes.find(&key, hash).filter(|found| !found.is_reply) {
+            self.end_route(found.slot);
+        }
+    }
+
+    /// A packet is about to be sent to the flow's new owner: with a mark if somebody ended with it in hand, and not at all if several did.
+    fn mark_suspect(&mut self, epoch: u32, packet: &mut Packet) {
+        match self.suspects.judge(packet.meta.stamp) {
+            Judgement::Innocent => return,
+            Judgement::Suspect => {
+                if let Some(route) = self.logs.route(epoch).and_then(|route| self.routes.get(route)) {
+                    self.suspects.keep(packet, route.key);
+                }
+            }
+            Judgement::Guilty => {
+                let meta = packet.meta;
+                packet.clear();
+                packet.meta = meta;
+            }
+        }
+        packet.meta.flags |= Flags::SUSPECT;
+    }
+
+    /// Packets that have been set aside since this was asked last.
+    pub fn take_set_aside(&mut self) -> Vec<SetAside> {
+        self.suspects.take_set_aside()
+    }
+
     /// A runtime says that nobody needs what it was sent for a chain up to a stamp.
     fn handle_clear(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
         let Some((chain, stamp)) = body.split_first_chunk::<2>() else { return Err(DropReason::Malformed) };
@@ -582,6 +640,7 @@ impl Switch {
                 break;
             }
             packet.meta.flags = Flags::REPLAY;
+            self.mark_suspect(epoch, &mut packet);
             // Which of them it is.
             (packet.meta.commit, packet.meta.epoch) = (epoch, number as u16);
             let outer = Outer { destination: mac_of_life(from), source: mac_of_life(self.config.me), index: index::TO_RUNTIME };

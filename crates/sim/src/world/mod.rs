@@ -109,6 +109,8 @@ pub struct World {
     /// What is done to it; where a seed decides that, what it begins with.
     plan: Plan,
     fate: Option<Fate>,
+    /// Which packet a runtime had in hand when it was killed: its switch and its stamp.
+    in_hand: BTreeMap<Peer, (NodeId, u64)>,
     streams: Streams,
     now: u64,
     next_number: u64,
@@ -217,6 +219,7 @@ impl World {
         let mut world = World {
             chains,
             fate: None,
+            in_hand: BTreeMap::new(),
             streams: Streams::new(scenario.seed),
             now: BEGIN,
             next_number: 0,
@@ -413,6 +416,9 @@ impl World {
                 Some(until) => self.at(until, Event::ExitNoticed(at, peer)),
                 None => {
                     self.given_up(peer);
+                    if let Some((switch, stamp)) = self.in_hand.remove(&peer) {
+                        self.hosts[at].hub.handle_suspect(switch, stamp, self.now);
+                    }
                     self.hosts[at].hub.handle_ended(peer);
                     self.turn_hub(at);
                 }

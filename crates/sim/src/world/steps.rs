@@ -218,6 +218,10 @@ impl World {
         self.note_failure(peer);
         self.say(format_args!("kill runtime {}.{}", peer.node, peer.incarnation));
         let host = self.processes.get(&peer).map_or(WITNESS, |process| process.host);
+        // It would have begun with what came first. Innocent, so nobody is found with it a second time.
+        let in_hand =
+            self.processes.get(&peer).and_then(|process| process.rx.iter().find_map(|frame| frames::in_hand(frame.bytes())));
+        self.in_hand.extend(in_hand.map(|packet| (peer, packet)));
         self.end_process(peer);
         let noticed = self.streams.of(Of::Notice, peer).range(20, 5000) * MICROSECOND;
         self.at(self.now + noticed, Event::ExitNoticed(host, peer));

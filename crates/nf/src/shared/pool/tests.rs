@@ -9,25 +9,25 @@ fn a_partition_leases_every_number_of_its_blocks_once() {
     pool.grant_block(1, &[0; 4]);
     pool.grant_block(2, &[0; 4]);
     let mut seen = BTreeSet::new();
-    while let Lease::Granted(number) = pool.lease(&(0..600)) {
+    while let Lease::Granted(number) = pool.lease(&(0..600), None) {
         assert!(seen.insert(number), "{number} was leased twice");
     }
     assert_eq!(seen, (256..600).collect::<BTreeSet<u32>>(), "the last block ends with the pool");
     assert_eq!(pool.poll_effect(), Some(PoolEffect::WantBlock), "running low asks for more");
-    assert_eq!(pool.lease(&(0..600)), Lease::Wait);
+    assert_eq!(pool.lease(&(0..600), None), Lease::Wait);
     pool.deny();
-    assert_eq!(pool.lease(&(0..600)), Lease::Exhausted);
+    assert_eq!(pool.lease(&(0..600), None), Lease::Exhausted);
     pool.give_back(300);
-    assert_eq!(pool.lease(&(0..600)), Lease::Granted(300));
+    assert_eq!(pool.lease(&(0..600), None), Lease::Granted(300));
 }
 
 #[test]
 fn numbers_that_flows_still_hold_are_not_leased_from_a_granted_block() {
     let mut pool = PartitionPool::new(256);
     pool.grant_block(0, &[u64::MAX, u64::MAX, u64::MAX, u64::MAX - 2]);
-    assert_eq!(pool.lease(&(0..256)), Lease::Granted(193));
+    assert_eq!(pool.lease(&(0..256), None), Lease::Granted(193));
     assert!(pool.returned(5), "a flow elsewhere ended");
-    assert_eq!(pool.lease(&(0..256)), Lease::Granted(5));
+    assert_eq!(pool.lease(&(0..256), None), Lease::Granted(5));
 }
 
 #[test]
@@ -95,8 +95,8 @@ fn numbers_of_several_blocks_are_told_apart() {
 fn blocks_that_nobody_uses_are_spared_and_enough_is_kept() {
     let mut pool = PartitionPool::new(4 * 256);
     (0..4).for_each(|block| pool.grant_block(block, &[0; 4]));
-    assert_eq!(pool.lease(&(256..512)), Lease::Granted(256));
-    assert_eq!(pool.lease(&(512..768)), Lease::Granted(512));
+    assert_eq!(pool.lease(&(256..512), None), Lease::Granted(256));
+    assert_eq!(pool.lease(&(512..768), None), Lease::Granted(512));
     pool.give_back(512);
     let spared = |pool: &mut PartitionPool| {
         pool.spare();
@@ -108,7 +108,7 @@ fn blocks_that_nobody_uses_are_spared_and_enough_is_kept() {
     assert_eq!(spared(&mut pool), [PoolEffect::SparedAll]);
     assert_eq!(spared(&mut pool), [PoolEffect::SparedAll], "one is kept");
     for _ in 0..256 {
-        assert!(matches!(pool.lease(&(0..1024)), Lease::Granted(256..512)));
+        assert!(matches!(pool.lease(&(0..1024), None), Lease::Granted(256..512)));
     }
     pool.grant_block(2, &[0; 4]);
     assert_eq!(spared(&mut pool), [PoolEffect::WantBlock, PoolEffect::SparedAll], "it is all that is free");
@@ -120,7 +120,7 @@ fn a_number_that_is_taken_after_all_is_not_leased() {
     let mut pool = PartitionPool::new(256);
     pool.grant_block(0, &[0; 4]);
     pool.taken(0);
-    assert_eq!(pool.lease(&(0..256)), Lease::Granted(1));
+    assert_eq!(pool.lease(&(0..256), None), Lease::Granted(1));
     pool.returned(0);
     assert!(pool.is_free(0));
 }
@@ -130,7 +130,7 @@ fn a_number_that_is_taken_after_all_is_not_leased() {
 fn the_number_of_a_flow_that_left_is_taken_until_it_is_returned() {
     let mut pool = PartitionPool::new(256);
     pool.grant_block(0, &[0; 4]);
-    assert_eq!(pool.lease(&(0..256)), Lease::Granted(0));
+    assert_eq!(pool.lease(&(0..256), None), Lease::Granted(0));
     pool.forget(0);
     assert!(!pool.is_free(0));
     pool.returned(0);
@@ -141,12 +141,12 @@ fn the_number_of_a_flow_that_left_is_taken_until_it_is_returned() {
 fn a_returned_number_rests_while_others_are_free() {
     let mut pool = PartitionPool::new(256);
     pool.grant_block(0, &[0; 4]);
-    let Lease::Granted(first) = pool.lease(&(0..256)) else { panic!("the block is free") };
+    let Lease::Granted(first) = pool.lease(&(0..256), None) else { panic!("the block is free") };
     pool.give_back(first);
     for _ in 1..256 {
-        assert_ne!(pool.lease(&(0..256)), Lease::Granted(first));
+        assert_ne!(pool.lease(&(0..256), None), Lease::Granted(first));
     }
-    assert_eq!(pool.lease(&(0..256)), Lease::Granted(first));
+    assert_eq!(pool.lease(&(0..256), None), Lease::Granted(first));
 }
 
 #[test]
@@ -155,9 +155,9 @@ fn preferred_blocks_come_first_and_others_after() {
     pool.grant_block(0, &[0; 4]);
     pool.grant_block(1, &[0; 4]);
     for _ in 0..256 {
-        assert!(matches!(pool.lease(&(256..512)), Lease::Granted(n) if n >= 256));
+        assert!(matches!(pool.lease(&(256..512), None), Lease::Granted(n) if n >= 256));
     }
-    assert!(matches!(pool.lease(&(256..512)), Lease::Granted(n) if n < 256));
+    assert!(matches!(pool.lease(&(256..512), None), Lease::Granted(n) if n < 256));
 }
 
 #[test]
@@ -167,12 +167,54 @@ fn the_request_pool_waits_for_its_server_and_keeps_a_credit() {
         (pool.poll_effect(), pool.poll_effect(), pool.poll_effect()),
         (Some(PoolEffect::Request), Some(PoolEffect::Request), None)
     );
-    assert_eq!(pool.lease(&(0..9)), Lease::Wait);
+    assert_eq!(pool.lease(&(0..9), None), Lease::Wait);
     pool.assign(7);
-    assert_eq!(pool.lease(&(0..9)), Lease::Granted(7));
+    assert_eq!(pool.lease(&(0..9), None), Lease::Granted(7));
     assert_eq!(pool.poll_effect(), Some(PoolEffect::Request), "the credit is filled up again");
     pool.give_back(7);
     assert_eq!(pool.poll_effect(), Some(PoolEffect::Return(7)));
     pool.deny();
-    assert_eq!(pool.lease(&(0..9)), Lease::Exhausted);
+    assert_eq!(pool.lease(&(0..9), None), Lease::Exhausted);
+}
+
+/// A random lease is of the numbers at hand, each once, to the last; two sequences of draws give different ones, and the next number does not follow from the last.
+#[test]
+fn random_leases_are_of_the_numbers_at_hand() {
+    let leased = |seed: u64| {
+        let mut pool = PartitionPool::new(1024);
+        (0..4).for_each(|block| pool.grant_block(block, &[0; 4]));
+        let mut cx = Context::new(seed);
+        let draws = core::iter::from_fn(|| match pool.lease(&(0..1024), Some(cx.random())) {
+            Lease::Granted(number) => Some(number),
+            Lease::Wait | Lease::Exhausted => None,
+        });
+        draws.collect::<Vec<u32>>()
+    };
+    let (one, other) = (leased(1), leased(2));
+    assert_eq!(one.iter().copied().collect::<BTreeSet<u32>>(), (0..1024).collect());
+    assert_ne!(one, other);
+    let near = |numbers: &[u32]| numbers.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) < 16).count();
+    assert!(near(&one[..256]) < 40, "of 255 steps {} are short", near(&one[..256]));
+    let spread: BTreeSet<u32> = one[..64].iter().map(|number| number / 64).collect();
+    assert!(spread.len() >= 14, "64 leases lie in {spread:?} of 16 parts");
+}
+
+/// The preferred numbers come first at random, too, and a server's credit is used up to the last.
+#[test]
+fn a_random_lease_is_a_preferred_one_if_there_is_any() {
+    let mut pool = PartitionPool::new(1024);
+    (0..4).for_each(|block| pool.grant_block(block, &[0; 4]));
+    let mut credit = RequestPool::new(8);
+    (0..8).for_each(|number| credit.assign(number * 100));
+    let mut cx = Context::new(3);
+    for at in 0..300 {
+        let Lease::Granted(number) = pool.lease(&(256..512), Some(cx.random())) else { panic!("numbers are left") };
+        assert_eq!((256..512).contains(&number), at < 256, "lease {at} is {number}");
+    }
+    let mut seen = BTreeSet::new();
+    for at in 0..8 {
+        let Lease::Granted(number) = credit.lease(&(300..500), Some(cx.random())) else { panic!("credit is left") };
+        assert!(seen.insert(number) && (300..500).contains(&number) == (at < 2));
+    }
+    assert_eq!(credit.lease(&(300..500), Some(cx.random())), Lease::Wait);
 }

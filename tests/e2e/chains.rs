@@ -1,0 +1,87 @@
+//! The chains of `docs/papers/reinforce.md`, each under `reinforce` while what serves it is killed: the ledger of what was seen balances, and no connection breaks.
+
+use anyhow::{Context, Result, ensure};
+use holdfast::lab::requirements::NGINX;
+use holdfast::lab::{Interrupt, Namespace, until};
+use holdfast_tests::cluster::{Cluster, SERVING, WITNESS};
+use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, SERVER, VIRTUAL, socket};
+use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::traffic::{Plan, Traffic};
+use holdfast_tests::verdict::ensure_unbroken;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    run(vec![
+        test("chain_1", &[NGINX], |interrupt| {
+            on_one_host(include_str!("../../docs/papers/reinforce/chain-1.yaml"), Chain::Plain, interrupt)
+        }),
+        test("chain_2a", &[NGINX], |interrupt| {
+            on_one_host(include_str!("../../docs/papers/reinforce/chain-2a.yaml"), Chain::Plain, interrupt)
+        }),
+        test("chain_2b", &[NGINX], chain_2b),
+        test("chain_3", &[NGINX], |interrupt| {
+            on_one_host(include_str!("../../docs/papers/reinforce/chain-3.yaml"), Chain::Balanced, interrupt)
+        }),
+    ])
+}
+
+fn start(client: &Namespace, server: &Namespace, interrupt: &Interrupt) -> Result<Traffic> {
+    let plan = Plan {
+        datagrams: socket(&format!("{SERVER}:7007")),
+        streams: socket(&format!("{SERVER}:5201")),
+        flows: 60,
+        per_second: 400,
+        connections: 4,
+    };
+    let traffic = Traffic::start(client, server, plan)?;
+    goes_on(&traffic, interrupt)?;
+    Ok(traffic)
+}
+
+fn goes_on(traffic: &Traffic, interrupt: &Interrupt) -> Result<()> {
+    let before = traffic.sum();
+    until("traffic goes on", GIVE_UP, interrupt, || {
+        let sum = traffic.sum();
+        Ok((sum.came > before.came + 200 && sum.flows > before.flows && sum.streams > before.streams).then_some(()))
+    })
+}
+
+/// Each of the runtimes dies.
+fn on_one_host(configuration: &str, of: Chain, interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start_with(&Options::protected(of), configuration, interrupt)?;
+    network.serve_web()?;
+    let server = if of == Chain::Balanced { VIRTUAL.to_owned() } else { format!("{SERVER}:80") };
+    let held = network.hold(&server, 50)?;
+    let traffic = start(&network.topology.client, &network.topology.server, interrupt)?;
+    network.kill_each_runtime(|| {
+        ensure_unbroken(&held, interrupt)?;
+        goes_on(&traffic, interrupt)
+    })?;
+    traffic.finish()?;
+    drop(held);
+    network.stop()
+}
+
+/// The host that does not serve the ports dies with its runtimes, and then, when everything is safe again, the one that does.
+fn chain_2b(interrupt: &Interrupt) -> Result<()> {
+    let text = include_str!("../../docs/papers/reinforce/chain-2b.yaml");
+    let (chains, _) = text.split_once("state:").context("what hosts have comes last")?;
+    let mut cluster = Cluster::start_with(chains, interrupt)?;
+    cluster.wait_serving(SERVING[1], SERVING[0])?;
+    let held = cluster.hold(&format!("{SERVER}:80"), 50)?;
+    let traffic = start(&cluster.hosts.client, &cluster.hosts.server, interrupt)?;
+    for dead in [SERVING[1], SERVING[0]] {
+        cluster.wait_safe()?;
+        cluster.kill(dead)?;
+        let serving = if dead == SERVING[0] { SERVING[1] } else { SERVING[0] };
+        cluster.wait_serving(WITNESS, serving)?;
+        ensure_unbroken(&held, interrupt)?;
+        goes_on(&traffic, interrupt)?;
+        cluster.begin(dead)?;
+    }
+    let wrong = traffic.wrong();
+    ensure!(wrong.is_empty(), "{wrong:?}");
+    traffic.finish()?;
+    drop(held);
+    cluster.stop()
+}

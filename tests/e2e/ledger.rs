@@ -1,0 +1,166 @@
+//! Runtimes are killed again and again, and a ledger of what clients and servers have seen must balance: what a box has let out once it stands by. Random ports make every new flow's
+//! mapping one that cannot be found again by doing the same.
+
+use anyhow::{Result, ensure};
+use holdfast::flows::Flows;
+use holdfast::lab::{Interrupt, until};
+use holdfast_tests::PATIENCE;
+use holdfast_tests::ledger::{End, Ledger, Sum, Wrong, content, digest_of, stream_byte};
+use holdfast_tests::network::{Chain, Network, Options, SERVER, socket};
+use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::traffic::{Plan, Traffic};
+use std::process::ExitCode;
+
+/// How often each of the three runtimes is killed.
+const ROUNDS: usize = 2;
+
+fn main() -> ExitCode {
+    run(vec![
+        test("the_ledger_finds_what_is_wrong", &[], the_ledger_finds_what_is_wrong),
+        test("the_ledger_balances_under_reinforce", &[], |interrupt| balances("reinforce", interrupt)),
+        test("the_ledger_balances_with_rare_checkpoints", &[], |interrupt| {
+            balances("{ preset: reinforce, checkpoint_ms: 10000 }", interrupt)
+        }),
+        test("the_ledger_balances_under_nfvactor", &[], |interrupt| balances("nfvactor", interrupt)),
+        test("the_ledger_does_not_balance_under_none", &[], the_ledger_does_not_balance_under_none),
+    ])
+}
+
+/// Everything that the ledger is there for, done wrong once; and the same done right.
+fn the_ledger_finds_what_is_wrong(_interrupt: &Interrupt) -> Result<()> {
+    let (a, b) = (socket("192.0.2.33:4000"), socket("192.0.2.33:4001"));
+    let digest = |flow, at, number| digest_of(&content(flow, at, number));
+    let right = || {
+        let mut book = Ledger::default();
+        for (flow, mapping) in [(1, a), (2, b)] {
+            book.see_mapping(flow, mapping);
+            for (at, number) in [(End::Server, 0), (End::Client, 0), (End::Server, 1)] {
+                book.send(at, flow, number);
+                book.receive(at, flow, number, digest(flow, at, number));
+            }
+        }
+        book.open_stream(3);
+        for at in [End::Server, End::Client] {
+            let bytes: Vec<u8> = (0..1000).map(|offset| stream_byte(3, at, offset)).collect();
+            ensure!(book.receive_stream(at, 3, &bytes[..300]) && book.receive_stream(at, 3, &bytes[300..]));
+            book.end_stream(at, 3, 1000);
+            book.finish_stream(at, 3);
+        }
+        Ok(book)
+    };
+    let sum = right()?.close()?;
+    ensure!((sum.flows, sum.sent, sum.came, sum.streams, sum.bytes) == (2, 6, 6, 2, 2000), "{sum:?}");
+    let found = |expected: Wrong, act: &dyn Fn(&mut Ledger)| {
+        let mut book = right()?;
+        act(&mut book);
+        let error = book.close().err().map(|error| error.to_string()).unwrap_or_default();
+        ensure!(
+            error.contains(&expected.to_string()) && error.ends_with("and 0 more") && error.lines().count() == 3,
+            "{expected}: {error}"
+        );
+        Ok(())
+    };
+    let c = socket("192.0.2.34:4000");
+    found(Wrong::MappingChanged { flow: 1, was: a, is: c }, &|book| book.see_mapping(1, c))?;
+    found(Wrong::MappingShared { mapping: a, flows: [1, 9] }, &|book| book.see_mapping(9, a))?;
+    found(Wrong::Doubled { at: End::Server, flow: 2, number: 1 }, &|book| {
+        book.receive(End::Server, 2, 1, digest(2, End::Server, 1))
+    })?;
+    found(Wrong::NeverSent { at: End::Client, flow: 2, number: 1 }, &|book| {
+        book.receive(End::Client, 2, 1, digest(2, End::Client, 1))
+    })?;
+    // Another's content, and sent twice, come once as it was and once as it was not.
+    found(Wrong::Altered { at: End::Client, flow: 1, number: 1 }, &|book| {
+        book.send(End::Client, 1, 1);
+        book.receive(End::Client, 1, 1, digest(2, End::Client, 1));
+    })?;
+    found(Wrong::Altered { at: End::Server, flow: 1, number: 1 }, &|book| {
+        book.send(End::Server, 1, 1);
+        book.receive(End::Server, 1, 1, 7);
+    })?;
+    found(Wrong::StreamAltered { at: End::Server, flow: 4, offset: 2 }, &|book| {
+        book.receive_stream(
+            End::Server,
+            4,
+            &[stream_byte(4, End::Server, 0), stream_byte(4, End::Server, 1), !stream_byte(4, End::Server, 2)],
+        );
+    })?;
+    found(Wrong::StreamCut { at: End::Client, flow: 3, sent: 1001, came: 1000 }, &|book| book.end_stream(End::Client, 3, 1001))?;
+    found(Wrong::StreamBroken { at: End::Client, flow: 3, cause: "reset".into() }, &|book| {
+        book.break_stream(End::Client, 3, "reset")
+    })?;
+    found(Wrong::CountForgotten { flow: 1, at: End::Server, seen: 2, counted: 1 }, &|book| book.compare(1, [1, 2], [1, 1], a))?;
+    found(Wrong::CountInvented { flow: 1, at: End::Client, sent: 1, counted: 2 }, &|book| book.compare(1, [1, 2], [2, 2], a))?;
+    found(Wrong::MappingMisreported { flow: 1, seen: a, said: b }, &|book| book.compare(1, [1, 2], [1, 2], b))?;
+    // What is sent twice may come twice.
+    let mut book = right()?;
+    book.send(End::Server, 1, 1);
+    book.receive(End::Server, 1, 1, digest(1, End::Server, 1));
+    book.compare(1, [1, 2], [1, 3], a);
+    book.close().map(drop)
+}
+
+/// A firewall and a NAT that draws its ports, and traffic that has begun.
+fn start(protection: &'static str, interrupt: &Interrupt) -> Result<(Network, Traffic)> {
+    let options = Options { protection, ports: "random", ..Options::protected(Chain::Edge) };
+    let network = Network::start(&options, interrupt)?;
+    let plan = Plan {
+        datagrams: socket(&format!("{SERVER}:7007")),
+        streams: socket(&format!("{SERVER}:5201")),
+        flows: 100,
+        per_second: 600,
+        connections: 6,
+    };
+    let traffic = Traffic::start(&network.topology.client, &network.topology.server, plan)?;
+    until("flows are there", PATIENCE, interrupt, || Ok((traffic.sum().flows >= 110).then_some(())))?;
+    Ok((network, traffic))
+}
+
+/// What the box says of its flows is no less than what had been seen before it was asked. How many flows it speaks of.
+fn compare(network: &Network, traffic: &Traffic) -> Result<usize> {
+    let came = traffic.came();
+    let said: Flows = serde_json::from_str(&network.running.ask("flows --limit 10000 udp from any to any port 7007")?)?;
+    let mut compared = 0;
+    for flow in &said.flows {
+        let known = came.iter().find(|(port, ..)| *port == flow.source.port());
+        if let Some((_, number, seen)) = known {
+            // Forward is towards the server.
+            let [to_server, to_client] = flow.packets;
+            traffic.compare(*number, *seen, [to_client, to_server], flow.translated_source);
+            compared += 1;
+        }
+    }
+    Ok(compared)
+}
+
+fn balances(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
+    let (network, traffic) = start(protection, interrupt)?;
+    for _ in 0..ROUNDS {
+        network.kill_each_runtime(|| {
+            let before = traffic.sum();
+            let has_gone_on =
+                |sum: Sum| sum.came > before.came + 300 && sum.flows >= before.flows + 5 && sum.streams > before.streams + 2;
+            until("flows go on, and new ones begin", PATIENCE, interrupt, || Ok(has_gone_on(traffic.sum()).then_some(())))?;
+            let compared = compare(&network, &traffic)?;
+            ensure!(compared >= 100, "the box speaks of {compared} flows only");
+            let wrong = traffic.wrong();
+            ensure!(wrong.is_empty(), "{wrong:?}");
+            Ok(())
+        })?;
+    }
+    let sum = traffic.finish()?;
+    ensure!(sum.came * 10 > sum.sent * 8, "most of it has come: {sum:?}");
+    let status = network.running.status()?;
+    ensure!(status.failovers.len() == 3 * ROUNDS, "{:?}", status.failovers);
+    network.stop()
+}
+
+/// The contrast: the same traffic, and nothing that would survive.
+fn the_ledger_does_not_balance_under_none(interrupt: &Interrupt) -> Result<()> {
+    let (network, traffic) = start("none", interrupt)?;
+    network.kill_each_runtime(|| Ok(()))?;
+    let changed = || traffic.wrong().iter().any(|wrong| wrong.starts_with("MappingChanged"));
+    until("a mapping has changed", PATIENCE, interrupt, || Ok(changed().then_some(())))?;
+    drop(traffic);
+    network.stop()
+}

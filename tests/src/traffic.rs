@@ -1,0 +1,346 @@
+//! Clients and servers that fill in a [`Ledger`]: datagrams and connections, in both directions, with flows that begin all the time.
+
+use crate::ledger::{End, Ledger, Sum, content, digest_of, heading, stream_byte};
+use anyhow::{Context, Result};
+use holdfast::lab::Namespace;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// What is due is sent once per tick.
+const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+/// Every so many datagrams one is sent twice, on purpose.
+const TWICE: u64 = 50;
+/// Between two connections of the short kind, and how many of them there are at a time.
+const NEXT_CONNECTION: Duration = Duration::from_millis(200);
+const SHORT: usize = 5;
+/// Bytes of one of them, to the server.
+const SHORT_BYTES: u64 = 40_000;
+/// A connection's bytes per tick and direction.
+const CHUNK: u64 = 400;
+/// A connection that is not opened, or not ended by the other side, after so long is broken.
+const GIVE_UP: Duration = Duration::from_secs(30);
+
+/// What there is.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Where datagrams are answered.
+    pub datagrams: SocketAddr,
+    /// Where connections are.
+    pub streams: SocketAddr,
+    /// Flows of datagrams at the beginning; one more begins every tenth of a second.
+    pub flows: usize,
+    /// Datagrams per second, all flows and each direction together.
+    pub per_second: u64,
+    /// Connections that last to the end. Short ones come besides.
+    pub connections: usize,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    stop: AtomicBool,
+    /// The servers end after the clients.
+    over: AtomicBool,
+    book: Mutex<Ledger>,
+    /// Flows of datagrams by their client's port.
+    ports: Mutex<Vec<(u16, u32)>>,
+    next_flow: AtomicU32,
+}
+
+impl Shared {
+    fn book(&self) -> MutexGuard<'_, Ledger> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn new_flow(&self) -> u32 {
+        self.next_flow.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// Traffic under way. When it is dropped it ends, and nobody looks at the book.
+#[derive(Debug)]
+pub struct Traffic {
+    shared: Arc<Shared>,
+    clients: Vec<JoinHandle<()>>,
+    servers: Vec<JoinHandle<()>>,
+}
+
+impl Traffic {
+    /// Starts servers and clients in their namespaces.
+    pub fn start(client: &Namespace, server: &Namespace, plan: Plan) -> Result<Traffic> {
+        let shared = Arc::new(Shared::default());
+        let datagrams = server.enter(|| UdpSocket::bind(plan.datagrams))?.context("binding the server's port")?;
+        let streams = server.enter(|| TcpListener::bind(plan.streams))?.context("listening at the server's port")?;
+        datagrams.set_read_timeout(Some(Duration::from_millis(20)))?;
+        streams.set_nonblocking(true)?;
+        let mut traffic = Traffic { shared: shared.clone(), clients: Vec::new(), servers: Vec::new() };
+        let (theirs, of_streams) = (shared.clone(), shared.clone());
+        traffic.servers.push(std::thread::spawn(move || answer_datagrams(&datagrams, &theirs)));
+        traffic.servers.push(std::thread::spawn(move || accept_streams(&streams, &of_streams)));
+        let namespace = client.clone();
+        let theirs = shared.clone();
+        traffic.clients.push(std::thread::spawn(move || {
+            let sent = namespace.enter(|| send_datagrams(plan, &theirs));
+            sent.and_then(|sent| Ok(sent?)).expect("datagrams can be sent");
+        }));
+        for at in 0..plan.connections + SHORT {
+            let (namespace, shared, is_short) = (client.clone(), shared.clone(), at >= plan.connections);
+            traffic.clients.push(std::thread::spawn(move || {
+                let opened = namespace.enter(|| open_streams(plan.streams, is_short, at as u32, &shared));
+                opened.expect("there is a namespace");
+            }));
+        }
+        Ok(traffic)
+    }
+
+    /// The sum so far.
+    pub fn sum(&self) -> Sum {
+        self.shared.book().sum()
+    }
+
+    /// What was wrong so far, in words.
+    pub fn wrong(&self) -> Vec<String> {
+        self.shared.book().wrong().iter().map(ToString::to_string).collect()
+    }
+
+    /// Flows of datagrams by their client's port, each with how many have come by now.
+    pub fn came(&self) -> Vec<(u16, u32, [u64; 2])> {
+        let ports = self.shared.ports.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let book = self.shared.book();
+        ports.into_iter().map(|(port, flow)| (port, flow, book.came(flow))).collect()
+    }
+
+    /// See [`Ledger::compare`].
+    pub fn compare(&self, flow: u32, seen: [u64; 2], counted: [u64; 2], mapping: SocketAddr) {
+        self.shared.book().compare(flow, seen, counted, mapping);
+    }
+
+    /// Ends all connections, stops, and closes the book.
+    ///
+    /// # Errors
+    /// What does not balance.
+    pub fn finish(mut self) -> Result<Sum> {
+        self.end();
+        std::mem::take(&mut *self.shared.book()).close()
+    }
+
+    fn end(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        let ended: Vec<_> = self.clients.drain(..).map(JoinHandle::join).collect();
+        self.shared.over.store(true, Ordering::Relaxed);
+        let ended: Vec<_> = ended.into_iter().chain(self.servers.drain(..).map(JoinHandle::join)).collect();
+        if !std::thread::panicking() {
+            ended.into_iter().for_each(|ended| ended.expect("no client and no server panics"));
+        }
+    }
+}
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn answer_datagrams(socket: &UdpSocket, shared: &Shared) {
+    let mut next = std::collections::HashMap::<u32, u64>::new();
+    let mut block = [0; 2048];
+    while !shared.over.load(Ordering::Relaxed) {
+        // An error is a time-out.
+        let Ok((len, source)) = socket.recv_from(&mut block) else { continue };
+        let Some((flow, number)) = heading(&block[..len]) else { continue };
+        let answer = next.entry(flow).or_default();
+        {
+            let mut book = shared.book();
+            book.see_mapping(flow, source);
+            book.receive(End::Server, flow, number, digest_of(&block[..len]));
+        }
+        send(End::Client, flow, *answer, shared, |bytes| drop(socket.send_to(bytes, source)));
+        *answer += 1;
+    }
+}
+
+/// What a socket refuses is sent and lost.
+fn send(to: End, flow: u32, number: u64, shared: &Shared, mut send: impl FnMut(&[u8])) {
+    let bytes = content(flow, to, number);
+    for _ in 0..if number % TWICE == TWICE - 1 { 2 } else { 1 } {
+        shared.book().send(to, flow, number);
+        send(&bytes);
+    }
+}
+
+struct Sender {
+    flow: u32,
+    socket: UdpSocket,
+    next: u64,
+}
+
+fn send_datagrams(plan: Plan, shared: &Shared) -> std::io::Result<()> {
+    // All stay open to the end: a port that is used again would be the same flow for the box, and another one in the book.
+    let mut senders: Vec<Sender> = Vec::new();
+    let start = Instant::now();
+    let (mut sent, mut turn) = (0, 0);
+    let mut last_call = None;
+    loop {
+        let elapsed = start.elapsed().as_millis() as u64;
+        let is_stopping = shared.stop.load(Ordering::Relaxed);
+        while !is_stopping && senders.len() < plan.flows + elapsed as usize / 100 {
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            socket.connect(plan.datagrams)?;
+            socket.set_nonblocking(true)?;
+            let flow = shared.new_flow();
+            shared.ports.lock().unwrap_or_else(PoisonError::into_inner).push((socket.local_addr()?.port(), flow));
+            senders.push(Sender { flow, socket, next: 0 });
+        }
+        // After a stall the backlog is not sent in one burst.
+        let due = (elapsed * plan.per_second / 1000).saturating_sub(sent).min(64);
+        for _ in 0..if is_stopping { 0 } else { due } {
+            let count = senders.len();
+            let Sender { flow, socket, next } = &mut senders[turn % count];
+            send(End::Server, *flow, *next, shared, |bytes| drop(socket.send(bytes)));
+            *next += 1;
+            turn += 1;
+        }
+        sent += due;
+        receive_datagrams(&senders, shared);
+        // What is on its way may still come.
+        if is_stopping && last_call.get_or_insert_with(Instant::now).elapsed() > Duration::from_millis(500) {
+            return Ok(());
+        }
+    }
+}
+
+fn receive_datagrams(senders: &[Sender], shared: &Shared) {
+    let mut descriptors: Vec<PollFd<'_>> =
+        senders.iter().map(|sender| PollFd::from_borrowed_fd(sender.socket.as_fd(), PollFlags::IN)).collect();
+    let _ = poll(&mut descriptors, Some(&TICK));
+    let mut block = [0; 2048];
+    for (sender, _) in senders.iter().zip(&descriptors).filter(|(_, fd)| !fd.revents().is_empty()) {
+        loop {
+            match sender.socket.recv(&mut block) {
+                Ok(len) => {
+                    // What another flow's datagram says of itself is told by the book.
+                    let number =
+                        heading(&block[..len]).filter(|(flow, _)| *flow == sender.flow).map_or(u64::MAX >> 32, |found| found.1);
+                    shared.book().receive(End::Client, sender.flow, number, digest_of(&block[..len]));
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                // An ICMP error; reading it has cleared it.
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+fn open_streams(server: SocketAddr, is_short: bool, at: u32, shared: &Shared) {
+    loop {
+        let flow = shared.new_flow();
+        shared.book().open_stream(flow);
+        match TcpStream::connect_timeout(&server, GIVE_UP)
+            .and_then(|mut stream| stream.write_all(&flow.to_be_bytes()).map(|()| stream))
+        {
+            Ok(stream) => {
+                let bytes = if is_short { SHORT_BYTES } else { u64::MAX };
+                pump(&stream, End::Client, flow, shared, |sent, _| sent >= bytes || shared.stop.load(Ordering::Relaxed));
+            }
+            Err(error) => shared.book().break_stream(End::Client, flow, &format!("connecting: {error}")),
+        }
+        if !is_short || shared.stop.load(Ordering::Relaxed) {
+            return;
+        }
+        std::thread::sleep(NEXT_CONNECTION + Duration::from_millis(u64::from(at) * 10));
+    }
+}
+
+fn accept_streams(listener: &TcpListener, shared: &Arc<Shared>) {
+    let mut threads = Vec::new();
+    while !shared.over.load(Ordering::Relaxed) {
+        match listener.accept() {
+            Ok((stream, source)) => {
+                let shared = shared.clone();
+                threads.push(std::thread::spawn(move || serve_stream(stream, source, &shared)));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+    threads.into_iter().for_each(|thread| thread.join().expect("no server panics"));
+}
+
+fn serve_stream(mut stream: TcpStream, source: SocketAddr, shared: &Shared) {
+    let mut flow = [0; 4];
+    let read = stream
+        .set_nonblocking(false)
+        .and_then(|()| stream.set_read_timeout(Some(GIVE_UP)))
+        .and_then(|()| stream.read_exact(&mut flow));
+    // A connection that its client has given up is noted there.
+    let Ok(()) = read else { return };
+    let flow = u32::from_be_bytes(flow);
+    shared.book().see_mapping(flow, source);
+    // The client closes first, so that its port is not used again soon.
+    pump(&stream, End::Server, flow, shared, |_, is_over| is_over);
+}
+
+/// Sends and receives until both directions have ended. `is_enough` is asked with the bytes sent and whether the other side has ended.
+fn pump(stream: &TcpStream, end: End, flow: u32, shared: &Shared, is_enough: impl Fn(u64, bool) -> bool) {
+    let pumped = try_pump(stream, end, flow, shared, is_enough);
+    if let Err(error) = pumped {
+        shared.book().break_stream(end, flow, &error.to_string());
+    }
+}
+
+fn try_pump(
+    mut stream: &TcpStream,
+    end: End,
+    flow: u32,
+    shared: &Shared,
+    is_enough: impl Fn(u64, bool) -> bool,
+) -> std::io::Result<()> {
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    let (mut sent, mut made, mut is_over) = (0, 0, false);
+    let mut ended: Option<Instant> = None;
+    let mut block = [0; 16384];
+    loop {
+        if ended.is_none() && sent == made {
+            if is_enough(sent, is_over) {
+                shared.book().end_stream(end.other(), flow, sent);
+                stream.shutdown(Shutdown::Write)?;
+                ended = Some(Instant::now());
+            } else {
+                made += CHUNK;
+            }
+        }
+        if sent < made {
+            let bytes: Vec<u8> = (sent..made).map(|at| stream_byte(flow, end.other(), at)).collect();
+            match stream.write(&bytes) {
+                Ok(written) => sent += written as u64,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        while !is_over {
+            match stream.read(&mut block) {
+                Ok(0) => {
+                    is_over = true;
+                    shared.book().finish_stream(end, flow);
+                }
+                Ok(len) if shared.book().receive_stream(end, flow, &block[..len]) => {}
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        // Once all clients are gone nothing more comes.
+        let is_alone = end == End::Server && shared.over.load(Ordering::Relaxed);
+        match ended {
+            Some(_) if is_over => return Ok(()),
+            _ if is_alone => return Err(ErrorKind::NotConnected.into()),
+            Some(since) if since.elapsed() > GIVE_UP => return Err(ErrorKind::TimedOut.into()),
+            _ => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
