@@ -19,6 +19,8 @@ fn main() -> ExitCode {
     run(vec![
         test("it_ends_two_runtimes_and_no_third", &[], it_ends_two_runtimes_and_no_third),
         test("it_stops_two_runtimes_and_no_third", &[], it_stops_two_runtimes_and_no_third),
+        test("it_ends_two_workers_and_no_third", &[], it_ends_two_workers_and_no_third),
+        test("it_stops_two_workers_and_no_third", &[], it_stops_two_workers_and_no_third),
         test("a_contained_panic_counts", &[], a_contained_panic_counts),
         test("where_nothing_is_processed_again_it_ends_one", &[], where_nothing_is_processed_again_it_ends_one),
     ])
@@ -128,6 +130,29 @@ fn it_ends_two_runtimes_and_no_third(interrupt: &Interrupt) -> Result<()> {
 /// They are given up, and live on as processes that do nothing.
 fn it_stops_two_runtimes_and_no_third(interrupt: &Interrupt) -> Result<()> {
     ends_two(b"<hang!!>", "detection: { hang_ms: 3000 }\n", interrupt)
+}
+
+/// With a local standby nobody but the keeper has to do with it: nobody fails, and the flow lives.
+fn ends_two_workers(payload: &[u8], interrupt: &Interrupt) -> Result<()> {
+    let scene = Scene::build("{ preset: reinforce, level: local }", "detection: { hang_ms: 6000 }\n", interrupt)?;
+    scene.socket.send(payload)?;
+    let status = scene.wait_set_aside(payload, 0, interrupt)?;
+    let takeovers = |status: &Status| status.runtimes().filter_map(|one| one.local_standby).map(|one| one.takeovers).sum::<u64>();
+    ensure!(takeovers(&status) == 2, "{status:?}");
+    scene.answers(interrupt)?;
+    scene.goes_on(interrupt)?;
+    let status = scene.network.running.status()?;
+    ensure!(takeovers(&status) == 2 && status.failovers.is_empty() && drops(&status, "quarantined") == 1, "{status:?}");
+    scene.finish()
+}
+
+fn it_ends_two_workers_and_no_third(interrupt: &Interrupt) -> Result<()> {
+    ends_two_workers(b"<abort!>", interrupt)
+}
+
+/// Who stands still is killed by the keeper.
+fn it_stops_two_workers_and_no_third(interrupt: &Interrupt) -> Result<()> {
+    ends_two_workers(b"<hang!!>", interrupt)
 }
 
 /// A panic costs its packet. If the runtime ends for another reason, who takes the flow over tries the packet once more, and then nobody does; the flow lives.

@@ -84,7 +84,7 @@ fn datagrams_do_not_notice_a_hundred_kills(interrupt: &Interrupt) -> Result<()> 
     Ok(())
 }
 
-/// Who stands still for longer than half the time after which a runtime is taken for dead is ended by its keeper, and the coordinator does not notice.
+/// Who stands still for longer than a third of the time after which a runtime is taken for dead is ended by its keeper, and the coordinator does not notice.
 fn a_worker_that_stands_still_is_replaced(interrupt: &Interrupt) -> Result<()> {
     let options = Options { more: "detection: { hang_ms: 4000 }\n", ..under(BOTH, Chain::Edge) };
     let network = Network::start(&options, interrupt)?;

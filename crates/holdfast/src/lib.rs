@@ -17,3 +17,7 @@ pub mod run;
 pub mod status;
 pub mod table;
 pub mod tls;
+
+/// Every program with this library in it has runtimes, and these may have standbys that share their heap.
+#[global_allocator]
+static ALLOCATOR: holdfast_io::CountingAllocator = holdfast_io::CountingAllocator;

@@ -52,8 +52,8 @@ pub fn main() -> Result<(), Failure> {
     let checked = config::read(&assignment.file, &assignment.text).map_err(mistake)?;
     let chains = config::chains(&assignment.file, &assignment.text, &checked.config).map_err(mistake)?;
     let has_standby = chains.iter().any(|chain| chain.has_local_standby);
-    // Before everybody else takes the runtime for dead.
-    let patience = Duration::from_millis(checked.config.detection.hang_ms / 2);
+    // Before everybody else takes the runtime for dead, even if the next worker hangs too.
+    let patience = Duration::from_millis(checked.config.detection.hang_ms / 3);
     drop((checked, chains));
     // A panic of a function is contained and counted; its message would only repeat, per packet, what the counter says.
     std::panic::set_hook(Box::new(|_| {}));

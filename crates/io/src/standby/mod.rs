@@ -143,7 +143,7 @@ impl Turns {
     pub fn commit(&mut self) {
         let Some(shared) = SHARED.get() else { return };
         log::commit();
-        if shared.strikes.load(Ordering::Relaxed) != 0 || self.careful > 0 {
+        if shared.strikes.load(Ordering::Relaxed) != 0 || shared.suspect.load(Ordering::Relaxed) != 0 {
             shared.strikes.store(0, Ordering::Relaxed);
             shared.suspect.store(0, Ordering::Relaxed);
         }
@@ -173,6 +173,11 @@ pub fn before(bytes: &[u8]) {
 pub fn create() -> io::Result<()> {
     heap::create()?;
     log::create()?;
+    let probe = enter(|| Box::new(0u64));
+    if !heap::contains(core::ptr::from_ref(&*probe) as usize) {
+        let text = "this program does not allocate through `holdfast_io::CountingAllocator`, so nobody can share its state";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    }
     watch_faults()
 }
 
@@ -225,6 +230,8 @@ impl Watch {
         }
         let has_run = used.saturating_sub(before) > self.patience.as_nanos() as u64 / 2;
         if has_run || state != Some('R') {
+            // Whatever it had in hand may be why.
+            log::note_crash();
             let _ = rustix::process::kill_process(worker, Signal::KILL);
             *seen = Seen::now(beats);
         }
