@@ -137,6 +137,15 @@ impl Router {
 
     /// What it says of its sessions, in its own words.
     pub fn sessions(&self) -> Result<String> {
+        self.asked("show bfd peers brief")
+    }
+
+    /// Everything that it says of them.
+    pub fn details(&self) -> Result<String> {
+        self.asked("show bfd peers")
+    }
+
+    fn asked(&self, words: &str) -> Result<String> {
         let mut command = match self.kind {
             Kind::Bird => {
                 let mut command = self.namespace.command("birdc");
@@ -145,7 +154,7 @@ impl Router {
             }
             Kind::Frr => {
                 let mut command = self.namespace.command("vtysh");
-                command.arg("--vty_socket").arg(&self.home).args(["-d", "bfdd", "-c", "show bfd peers brief"]);
+                command.arg("--vty_socket").arg(&self.home).args(["-d", "bfdd", "-c", words]);
                 command
             }
         };
