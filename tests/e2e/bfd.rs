@@ -2,7 +2,7 @@
 //! route if there is one, and comes back with them.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::process::signal_pid;
+use holdfast::lab::process::{self, signal_pid};
 use holdfast::lab::programs;
 use holdfast::lab::requirements::*;
 use holdfast::lab::topology::HOST_DEVICE;
@@ -25,6 +25,8 @@ const BOX: [&str; 2] = ["192.0.2.2", SIX[2]];
 const LIMIT: Duration = Duration::from_secs(90);
 /// Milliseconds between packets. With a multiplier of 5, a second: a machine that gives a program no core for a while is no dead router.
 const INTERVAL: u32 = 200;
+/// What both sides wait.
+const DETECTION: Duration = Duration::from_millis(5 * INTERVAL as u64);
 
 fn main() -> ExitCode {
     run(vec![
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         test("the_end_of_the_box_is_no_failure", &[FRR], the_end_of_the_box_is_no_failure),
         test("routers_do_not_notice_the_managers_death", &[BIRD, PING], routers_do_not_notice_the_managers_death),
         test("every_signature_is_the_routers", &[BIRD], every_signature_is_the_routers),
+        test("a_key_changes_and_the_session_stays_up", &[BIRD], a_key_changes_and_the_session_stays_up),
         test("who_has_another_key_is_not_heard", &[BIRD, PING], who_has_another_key_is_not_heard),
     ])
 }
@@ -250,6 +253,46 @@ fn every_signature_is_the_routers(interrupt: &Interrupt) -> Result<()> {
         network.stop()?;
     }
     Ok(())
+}
+
+/// The file of the key changes, and SIGHUP has the box read it; the router follows. Neither side sees the session go down, and a manager that dies then knows the new key.
+fn a_key_changes_and_the_session_stays_up(interrupt: &Interrupt) -> Result<()> {
+    let mut network = start(", key: { type: meticulous-keyed-sha1, id: 7, file: bfd.key }", "", interrupt)?;
+    let signed = Signed { how: "meticulous keyed sha1", id: 7, secret: "secret" };
+    let router = Router::bird(&network.lab, &network.topology.server, HOST_DEVICE, &ends(), INTERVAL, Some(signed))?;
+    wait_for(&network, "Up", interrupt)?;
+    let answer = |network: &mut Network, words: &str| {
+        let process = network.running.process();
+        let before = process.stderr().matches(words).count();
+        process.signal(Signal::HUP)?;
+        let has_said = |process: &process::Process| Ok((process.stderr().matches(words).count() > before).then_some(()));
+        process.wait_while_running(words, PATIENCE, interrupt, has_said)
+    };
+    answer(&mut network, "the routers' keys are the same")?;
+    write_key(&network.lab, "")?;
+    answer(&mut network, "the routers' keys stay as they are")?;
+    write_key(&network.lab, "another")?;
+    answer(&mut network, "another key for 192.0.2.1, 2001:db8:2::1")?;
+    router.change_key("secret", "another")?;
+    let changed = Instant::now();
+    until("the old key counts no more", LIMIT, interrupt, || {
+        let status = network.running.status()?;
+        ensure!(
+            watched(&status).iter().all(|bfd| bfd.state == "Up" && bfd.downs == 0),
+            "{:?} {}",
+            status.ports,
+            router.sessions()?
+        );
+        Ok((changed.elapsed() > DETECTION * 2).then_some(()))
+    })?;
+    let last = manager(&network.running.status()?)?;
+    signal_pid(last.pid, Signal::KILL)?;
+    until("the next life has both sessions up", LIMIT, interrupt, || {
+        let Ok(status) = network.running.status() else { return Ok(None) };
+        let are_up = watched(&status).len() == 2 && watched(&status).iter().all(|bfd| bfd.state == "Up");
+        Ok((manager(&status)?.pid != last.pid && are_up).then_some(()))
+    })?;
+    network.stop()
 }
 
 /// Neither side believes the other. No session is up, each packet is counted, and nothing is routed otherwise for it.

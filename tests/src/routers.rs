@@ -173,6 +173,18 @@ impl Router {
         Ok(of_peer.is_some_and(|line| line.split_whitespace().any(|word| word.eq_ignore_ascii_case("up"))))
     }
 
+    /// A running BIRD signs with another key from now on.
+    pub fn change_key(&self, old: &str, new: &str) -> Result<()> {
+        let file = self.home.join("bird.conf");
+        let text = std::fs::read_to_string(&file)?;
+        std::fs::write(&file, text.replace(&format!("password \"{old}\""), &format!("password \"{new}\"")))?;
+        let mut command = self.namespace.command("birdc");
+        let output = command.arg("-s").arg(self.home.join("bird.ctl")).arg("configure").output()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        anyhow::ensure!(output.status.success() && said.contains("Reconfigured"), "{said}");
+        Ok(())
+    }
+
     /// Ends it as a power cut does.
     pub fn kill(&mut self) -> Result<()> {
         for mut process in self.processes.drain(..) {

@@ -5,7 +5,7 @@
 //!
 //! In: frames from ports and runtimes, ends of processes, the time. Out: [`HostOut`]. Never: I/O.
 
-use crate::bfd::{Memory, Session};
+use crate::bfd::{Key, Memory, Session};
 use crate::edge::{Edge, EdgeOut, Liveness};
 use crate::hub::{Hub, HubOut};
 use holdfast_protection::{Peer, Released};
@@ -168,6 +168,12 @@ impl Host {
         if let Some((switch, number)) = self.place(port) {
             self.fronts[usize::from(switch)].edge.set_mtu(number, mtu);
         }
+    }
+
+    /// Another key for the session with a router at a port: see [`Edge::set_bfd_key`].
+    pub fn set_bfd_key(&mut self, port: u8, peer: &[u8; 16], key: &Key, now: u64) -> bool {
+        let Some((switch, number)) = self.place(port) else { return false };
+        self.fronts[usize::from(switch)].edge.set_bfd_key(number, peer, key, now)
     }
 
     /// The sessions with routers at a port that is served here: the router, its session, and whether it is known to be dead.

@@ -81,6 +81,8 @@ pub(super) enum ToGuard {
     Text,
     /// The keys have changed. With them in a memory file.
     Keys,
+    /// The same of those for routers, in their order.
+    BfdKeys,
 }
 
 /// What the guard has to tell.

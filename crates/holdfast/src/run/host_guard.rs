@@ -465,6 +465,12 @@ impl HostGuard {
                         self.keys = keys.ring().ok();
                     }
                 }
+                ToGuard::BfdKeys => {
+                    let keys = fds.into_iter().next().and_then(|fd| read_memory(fd).ok());
+                    if let Some(keys) = keys.and_then(|keys| serde_json::from_slice::<Vec<Option<BfdKey>>>(&keys).ok()) {
+                        self.bfd_keys = keys.iter().map(|key| key.as_ref().and_then(BfdKey::key)).collect();
+                    }
+                }
             }
         }
         life.mailbox.flush();

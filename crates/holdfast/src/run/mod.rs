@@ -426,11 +426,9 @@ impl Manager {
                     devices::say(&news);
                 }
                 if signals.hangup.swap(false, Ordering::Relaxed) {
-                    let certificate = server.reload_certificates();
-                    let has_said = certificate.is_some();
-                    if let Some(news) = certificate {
-                        devices::say(&news);
-                    }
+                    let news: Vec<String> = server.reload_certificates().into_iter().chain(self.reload_bfd_keys()).collect();
+                    let has_said = !news.is_empty();
+                    news.iter().for_each(|news| devices::say(news));
                     match self.keys.clone() {
                         Some(old) => self.reload_keys(&old),
                         None if was_hangup_answered || has_said => {}

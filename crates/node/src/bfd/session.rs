@@ -6,6 +6,8 @@ use holdfast_wire::bfd::{Control, Diagnostic, MAX_LEN, State};
 
 /// The least interval at which a session that is not up sends, µs (section 6.8.3).
 const SLOW: u32 = 1_000_000;
+/// How long the key before the present one counts at most, ns.
+const BOTH_COUNT: u64 = 60_000_000_000;
 /// ns in a µs.
 const MICROSECOND: u64 = 1000;
 
@@ -85,6 +87,8 @@ enum Poll {
 #[derive(Debug)]
 pub struct Session {
     settings: Settings,
+    /// The key before this one, and until when it counts: the other side may not have changed its own yet.
+    former: Option<(Key, u64)>,
     discriminator: u32,
     state: State,
     diagnostic: Diagnostic,
@@ -127,6 +131,7 @@ impl Session {
         let decided = (settings.min_transmit.max(SLOW), settings.min_receive);
         Session {
             settings,
+            former: None,
             discriminator,
             state: State::Down,
             diagnostic: Diagnostic::NONE,
@@ -341,6 +346,24 @@ impl Session {
         self.in_use = (self.in_use.0.min(decided.0), self.in_use.1.max(decided.1));
     }
 
+    /// Another key. Until the other side has used it, but for a minute at most, the key before it counts too, and signs while the other side is heard with it: so the other side may
+    /// change its own a moment later, and the session stays up. False if the key is the same.
+    pub fn set_key(&mut self, key: Key, now: u64) -> bool {
+        if self.settings.key.as_ref().is_some_and(|own| own.is_same(&key)) {
+            return false;
+        }
+        self.former = self.settings.key.replace(key).map(|former| (former, now.saturating_add(BOTH_COUNT)));
+        true
+    }
+
+    /// Signs the next packet.
+    fn signing_key(&self, now: u64) -> Option<&Key> {
+        match &self.former {
+            Some((former, until)) if now < *until && self.remote.heard.is_some() => Some(former),
+            _ => self.settings.key.as_ref(),
+        }
+    }
+
     /// Holds the session down, or lets it come up again (section 6.8.16). The other side is told so, and does not take it for a failure.
     pub fn set_admin_down(&mut self, is_down: bool, now: u64) -> Option<Change> {
         match (is_down, self.state) {
@@ -380,7 +403,17 @@ impl Session {
             None => None,
             Some(key) => {
                 let last = self.taken.filter(|(_, until)| now < *until).map(|(last, _)| last);
-                key.verify(packet, payload, last)?
+                match (key.verify(packet, payload, last), &self.former) {
+                    (Err(Discard::Unauthenticated), Some((former, until))) if now < *until => {
+                        former.verify(packet, payload, last)?
+                    }
+                    (verified, _) => {
+                        let sequence = verified?;
+                        // From now on only its new one counts.
+                        self.former = None;
+                        sequence
+                    }
+                }
             }
         };
         self.remote = Remote {
@@ -486,11 +519,11 @@ impl Session {
             desired_min_tx: self.decided.0,
             required_min_rx: self.decided.1,
             required_min_echo_rx: 0,
-            authentication: self.settings.key.as_ref().map(|key| key.section(self.sequence)),
+            authentication: self.signing_key(now).map(|key| key.section(self.sequence)),
         };
         // There is room for every packet, and a key fits.
         let len = packet.write(into).ok()?;
-        if let Some(key) = &self.settings.key {
+        if let Some(key) = self.signing_key(now) {
             key.sign(&mut into[..len]);
         }
         Some(len)

@@ -621,6 +621,60 @@ fn who_was_missed_knows_that_it_was_away() {
     assert!(!pair.sides[0].was_away());
 }
 
+/// Both sides change their key, one after the other, within a minute: the session stays up. What was signed with the old one counts no more when both have the new one.
+#[test]
+fn keys_change_while_it_is_up() {
+    for kind in [KeyKind::Password, KeyKind::KeyedSha1, KeyKind::MeticulousKeyedSha1] {
+        let key = |secret: &[u8]| Key::new(kind, 1, secret).expect("a key");
+        let mut pair = Pair::up(with_key(kind, 1, b"old"), with_key(kind, 1, b"old"));
+        assert!(!pair.sides[0].set_key(key(b"old"), pair.now));
+        for (first, old, new) in [(0, b"old", b"new"), (1, b"new", b"2nd")] {
+            assert!(pair.sides[first].set_key(key(new), pair.now));
+            pair.run(50 * SECOND);
+            assert!(pair.sides[1 - first].set_key(key(new), pair.now));
+            pair.run(50 * SECOND);
+            assert_eq!((pair.states(), pair.changes.len()), ([State::Up; 2], 0), "{kind:?} {:?}", pair.discards);
+            assert!(pair.discards.len() <= 2, "what was on its way: {:?}", pair.discards);
+            pair.discards.clear();
+            for side in 0..2 {
+                let (key, mut bytes) = (key(old), [0; MAX_LEN]);
+                let sent = pair.sent.iter().rev().find(|sent| sent.from == side).expect("it sends");
+                let packet = Control { authentication: Some(key.section(7)), ..sent.packet() };
+                let len = packet.write(&mut bytes).expect("there is room");
+                key.sign(&mut bytes[..len]);
+                pair.deliver(1 - side, &bytes[..len]);
+                assert_eq!(pair.discards.pop(), Some((1 - side, Discard::Unauthenticated)));
+            }
+            pair.forget();
+        }
+    }
+}
+
+/// One side changes its key and the other one never does: after a minute the old one counts no more, and the session is down.
+#[test]
+fn an_old_key_ends() {
+    let mut pair = Pair::up(with_key(KeyKind::KeyedSha1, 1, b"old"), with_key(KeyKind::KeyedSha1, 1, b"old"));
+    pair.sides[0].set_key(Key::new(KeyKind::KeyedSha1, 1, b"new").expect("a key"), pair.now);
+    pair.run(59 * SECOND);
+    assert_eq!((pair.states(), pair.discards.len()), ([State::Up; 2], 0));
+    pair.run(2 * SECOND);
+    assert_eq!(pair.states(), [State::Down; 2]);
+    pair.sides[1].set_key(Key::new(KeyKind::KeyedSha1, 1, b"new").expect("a key"), pair.now);
+    pair.run_until("both are up again", |pair| pair.states() == [State::Up; 2]);
+}
+
+/// The other side was first, and the session is down: it is up again as soon as this side knows the key too.
+#[test]
+fn the_other_side_has_the_new_key_already() {
+    let mut pair =
+        Pair::new(with_key(KeyKind::MeticulousKeyedSha1, 1, b"old"), with_key(KeyKind::MeticulousKeyedSha1, 1, b"new"));
+    pair.run(10 * SECOND);
+    assert_eq!(pair.states(), [State::Down; 2]);
+    pair.sides[0].set_key(Key::new(KeyKind::MeticulousKeyedSha1, 1, b"new").expect("a key"), pair.now);
+    pair.run(5 * SECOND);
+    assert_eq!(pair.states(), [State::Up; 2]);
+}
+
 #[test]
 fn keys_have_lengths_and_keep_quiet() {
     assert!(Key::new(KeyKind::Password, 1, &[b'x'; 17]).is_none() && Key::new(KeyKind::Password, 1, &[b'x'; 16]).is_some());

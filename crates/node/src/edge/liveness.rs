@@ -6,7 +6,7 @@
 //! Whatever changes a session, and each packet of it, is noted ([`EdgeOut::notes`]), so that the next life of this host goes on with it ([`Edge::remember`]).
 
 use super::{Edge, EdgeOut, EdgeRoute};
-use crate::bfd::{Change, Discard, Memory, Peer, Session, Sessions};
+use crate::bfd::{Change, Discard, Key, Memory, Peer, Session, Sessions};
 use holdfast_protection::Released;
 use holdfast_wire::bfd::{self, MAX_LEN, State};
 use holdfast_wire::build::{self, DoesNotFit, Ends, Ethernet};
@@ -112,6 +112,21 @@ impl Edge {
         };
         let dead = sessions.filter(|((.., session), memory)| was_dead(session, memory));
         watch.dead.extend(dead.map(|((port, peer, _), _)| (port, *peer)));
+    }
+
+    /// Another key for the session with a router: see [`Session::set_key`]. False if it is the same, or there is no such router.
+    pub fn set_bfd_key(&mut self, port: u8, peer: &[u8; 16], key: &Key, now: u64) -> bool {
+        let Watch { peers, sessions, .. } = &mut self.watch;
+        let Some(at) = peers.iter().position(|known| known.port == port && known.address == *peer) else { return false };
+        let own = &mut peers[at].settings.key;
+        if own.as_ref().is_some_and(|own| own.is_same(key)) {
+            return false;
+        }
+        *own = Some(key.clone());
+        if let Some(session) = sessions.as_mut().and_then(|sessions| sessions.get_mut(at)) {
+            session.set_key(key.clone(), now);
+        }
+        true
     }
 
     /// Routers that are watched.

@@ -98,7 +98,7 @@ impl Rig {
     /// What the edge has put out, apart from BFD, in words.
     fn take(&mut self) -> Vec<String> {
         self.events.extend(self.bench.out.liveness.drain(..).map(|liveness| (liveness.port, liveness.change.to)));
-        self.noted = self.bench.out.notes.drain(..).map(|(_, memory)| memory).last().or(self.noted);
+        self.noted = self.bench.out.notes.drain(..).next_back().map(|(_, memory)| memory).or(self.noted);
         let is_bfd = |packet: &Packet| packet.udp().is_some_and(|udp| udp.destination.get() == PORT);
         for at in (0..self.bench.out.transmit.len()).rev() {
             if is_bfd(self.bench.out.transmit[at].1.get()) {
