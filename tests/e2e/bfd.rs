@@ -1,19 +1,21 @@
 //! Routers next door speak BFD with the box: BIRD and FRR, IPv4 and IPv6, signed and not. They are killed and cut off; the box says so, goes by another
 //! route if there is one, and comes back with them.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use holdfast::lab::process::{self, signal_pid};
 use holdfast::lab::programs;
 use holdfast::lab::requirements::*;
 use holdfast::lab::topology::HOST_DEVICE;
 use holdfast::lab::{Interrupt, Lab, until};
-use holdfast::status::{Bfd, Status};
+use holdfast::status::{Bfd, Process, Status};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::network::{Chain, Network, Options, SERVER, SERVER_2, SIX, ip};
 use holdfast_tests::routers::{BIRD, FRR, Router, Signed};
 use holdfast_tests::runner::{main as run, test};
+use rustix::process::Signal;
 use std::os::unix::fs::PermissionsExt;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Somebody behind the router.
 const BEHIND: &str = "203.0.113.9";
@@ -23,21 +25,31 @@ const BOX: [&str; 2] = ["192.0.2.2", SIX[2]];
 const LIMIT: Duration = Duration::from_secs(90);
 /// Milliseconds between packets. With a multiplier of 5, a second: a machine that gives a program no core for a while is no dead router.
 const INTERVAL: u32 = 200;
+/// What both sides wait.
+const DETECTION: Duration = Duration::from_millis(5 * INTERVAL as u64);
 
 fn main() -> ExitCode {
     run(vec![
         test("bird_is_killed_and_comes_back", &[BIRD, PING], bird_is_killed_and_comes_back),
         test("frr_is_killed_and_comes_back", &[FRR, PING], frr_is_killed_and_comes_back),
         test("a_cut_link_and_another_route", &[FRR, PING], a_cut_link_and_another_route),
+        test("the_end_of_the_box_is_no_failure", &[FRR], the_end_of_the_box_is_no_failure),
+        test("routers_do_not_notice_the_managers_death", &[BIRD, PING], routers_do_not_notice_the_managers_death),
         test("every_signature_is_the_routers", &[BIRD], every_signature_is_the_routers),
+        test("a_key_changes_and_the_session_stays_up", &[BIRD], a_key_changes_and_the_session_stays_up),
         test("who_has_another_key_is_not_heard", &[BIRD, PING], who_has_another_key_is_not_heard),
     ])
 }
 
 /// The office, whose provider's router is watched at both addresses.
 fn start(key: &str, more: &'static str, interrupt: &Interrupt) -> Result<Network> {
+    start_every(INTERVAL, key, more, interrupt)
+}
+
+/// The same with other milliseconds between packets.
+fn start_every(interval_ms: u32, key: &str, more: &'static str, interrupt: &Interrupt) -> Result<Network> {
     let options = Options { more, ..Options::protected(Chain::Plain) };
-    let bfd = |peer: &str| format!("{{ peer: \"{peer}\", interval: {INTERVAL}ms, multiplier: 5{key} }}");
+    let bfd = |peer: &str| format!("{{ peer: \"{peer}\", interval: {interval_ms}ms, multiplier: 5{key} }}");
     let watched = format!("gateway: {SERVER}, bfd: [{}, {}] }}", bfd(SERVER), bfd(SIX[3]));
     let text = options.configuration().replacen(&format!("gateway: {SERVER} }}"), &watched, 1);
     let network = Network::start_after(&options, interrupt, |lab, topology| {
@@ -160,6 +172,71 @@ fn a_cut_link_and_another_route(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
+/// SIGTERM: each router hears that the box goes on purpose, before it goes.
+fn the_end_of_the_box_is_no_failure(interrupt: &Interrupt) -> Result<()> {
+    let mut network = start("", "", interrupt)?;
+    let router = Router::frr(&network.lab, &network.topology.server, HOST_DEVICE, &ends(), INTERVAL)?;
+    wait_for(&network, "Up", interrupt)?;
+    let status = network.running.stop(PATIENCE, interrupt)?;
+    ensure!(status.success(), "SIGTERM ended the box with {status}");
+    let said = router.details()?;
+    ensure!(said.matches("Remote diagnostics: administratively down").count() == ends().len(), "{said}");
+    ensure!(!said.contains("detection time expired"), "{said}");
+    Ok(())
+}
+
+/// The manager is killed, again and again. Its next life goes on with the sessions, numbers of signatures included, before the router misses anything.
+fn routers_do_not_notice_the_managers_death(interrupt: &Interrupt) -> Result<()> {
+    // A router waits five times as long: a manager's next life is there sooner, whatever else the machine does.
+    const INTERVAL: u32 = 1_000;
+    const DETECTION: Duration = Duration::from_millis(5 * INTERVAL as u64);
+    let network = start_every(INTERVAL, ", key: { type: meticulous-keyed-sha1, id: 7, file: bfd.key }", "", interrupt)?;
+    let signed = Signed { how: "meticulous keyed sha1", id: 7, secret: "secret" };
+    let router = Router::bird(&network.lab, &network.topology.server, HOST_DEVICE, &ends(), INTERVAL, Some(signed))?;
+    wait_for(&network, "Up", interrupt)?;
+    let are_up = || Ok(ends().iter().try_fold(true, |all, (_, peer)| anyhow::Ok(all && router.is_up(peer)?))?.then_some(()));
+    until("the router says that both are up", PATIENCE, interrupt, are_up)?;
+    let said = since(&router)?;
+    for _ in 0..3 {
+        let last = manager(&network.running.status()?)?;
+        signal_pid(last.pid, Signal::KILL)?;
+        until("the next life has both sessions", PATIENCE, interrupt, || {
+            // While there is no manager nobody answers.
+            let Ok(status) = network.running.status() else { return Ok(None) };
+            Ok((manager(&status)?.pid != last.pid && watched(&status).len() == 2).then_some(()))
+        })?;
+    }
+    // If numbers were refused the router would notice only now.
+    let killed = Instant::now();
+    until("a detection time has passed", LIMIT, interrupt, || {
+        ensure!(since(&router)? == said, "{said:?}, and now {}", router.sessions()?);
+        Ok((killed.elapsed() > DETECTION + Duration::from_secs(1)).then_some(()))
+    })?;
+    let status = network.running.status()?;
+    ensure!(watched(&status).iter().all(|bfd| bfd.state == "Up" && bfd.downs == 0 && !bfd.dead), "{:?}", status.ports);
+    ensure!(status.dropped("bfd_replayed") == 0 && status.dropped("bfd_no_session") == 0, "{:?}", status.drops);
+    ensure!(is_reached(&network)?, "through the router");
+    network.stop()
+}
+
+fn manager(status: &Status) -> Result<Process> {
+    let found = status.processes.iter().find(|process| process.role == "manager");
+    found.cloned().with_context(|| format!("no manager in {status:?}"))
+}
+
+/// Each peer and since when BIRD has its session as it is: those are the first and fourth words.
+fn since(router: &Router) -> Result<Vec<(String, String)>> {
+    let text = router.sessions()?;
+    let words = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let is_session = ends().iter().any(|(_, peer)| words.first() == Some(peer));
+        is_session.then(|| (words[0].to_owned(), words.get(3).copied().unwrap_or_default().to_owned()))
+    };
+    let since: Vec<_> = text.lines().filter_map(words).collect();
+    ensure!(since.len() == ends().len(), "{text}");
+    Ok(since)
+}
+
 /// Each kind of signature, as BIRD makes and reads it.
 fn every_signature_is_the_routers(interrupt: &Interrupt) -> Result<()> {
     for (own, how) in [("password", "simple"), ("keyed-sha1", "keyed sha1"), ("meticulous-keyed-sha1", "meticulous keyed sha1")] {
@@ -176,6 +253,46 @@ fn every_signature_is_the_routers(interrupt: &Interrupt) -> Result<()> {
         network.stop()?;
     }
     Ok(())
+}
+
+/// The file of the key changes, and SIGHUP has the box read it; the router follows. Neither side sees the session go down, and a manager that dies then knows the new key.
+fn a_key_changes_and_the_session_stays_up(interrupt: &Interrupt) -> Result<()> {
+    let mut network = start(", key: { type: meticulous-keyed-sha1, id: 7, file: bfd.key }", "", interrupt)?;
+    let signed = Signed { how: "meticulous keyed sha1", id: 7, secret: "secret" };
+    let router = Router::bird(&network.lab, &network.topology.server, HOST_DEVICE, &ends(), INTERVAL, Some(signed))?;
+    wait_for(&network, "Up", interrupt)?;
+    let answer = |network: &mut Network, words: &str| {
+        let process = network.running.process();
+        let before = process.stderr().matches(words).count();
+        process.signal(Signal::HUP)?;
+        let has_said = |process: &process::Process| Ok((process.stderr().matches(words).count() > before).then_some(()));
+        process.wait_while_running(words, PATIENCE, interrupt, has_said)
+    };
+    answer(&mut network, "the routers' keys are the same")?;
+    write_key(&network.lab, "")?;
+    answer(&mut network, "the routers' keys stay as they are")?;
+    write_key(&network.lab, "another")?;
+    answer(&mut network, "another key for 192.0.2.1, 2001:db8:2::1")?;
+    router.change_key("secret", "another")?;
+    let changed = Instant::now();
+    until("the old key counts no more", LIMIT, interrupt, || {
+        let status = network.running.status()?;
+        ensure!(
+            watched(&status).iter().all(|bfd| bfd.state == "Up" && bfd.downs == 0),
+            "{:?} {}",
+            status.ports,
+            router.sessions()?
+        );
+        Ok((changed.elapsed() > DETECTION * 2).then_some(()))
+    })?;
+    let last = manager(&network.running.status()?)?;
+    signal_pid(last.pid, Signal::KILL)?;
+    until("the next life has both sessions up", LIMIT, interrupt, || {
+        let Ok(status) = network.running.status() else { return Ok(None) };
+        let are_up = watched(&status).len() == 2 && watched(&status).iter().all(|bfd| bfd.state == "Up");
+        Ok((manager(&status)?.pid != last.pid && are_up).then_some(()))
+    })?;
+    network.stop()
 }
 
 /// Neither side believes the other. No session is up, each packet is counted, and nothing is routed otherwise for it.

@@ -137,6 +137,15 @@ impl Router {
 
     /// What it says of its sessions, in its own words.
     pub fn sessions(&self) -> Result<String> {
+        self.asked("show bfd peers brief")
+    }
+
+    /// Everything that it says of them.
+    pub fn details(&self) -> Result<String> {
+        self.asked("show bfd peers")
+    }
+
+    fn asked(&self, words: &str) -> Result<String> {
         let mut command = match self.kind {
             Kind::Bird => {
                 let mut command = self.namespace.command("birdc");
@@ -145,7 +154,7 @@ impl Router {
             }
             Kind::Frr => {
                 let mut command = self.namespace.command("vtysh");
-                command.arg("--vty_socket").arg(&self.home).args(["-d", "bfdd", "-c", "show bfd peers brief"]);
+                command.arg("--vty_socket").arg(&self.home).args(["-d", "bfdd", "-c", words]);
                 command
             }
         };
@@ -162,6 +171,18 @@ impl Router {
         let text = self.sessions()?;
         let of_peer = text.lines().find(|line| line.split_whitespace().any(|word| word == peer));
         Ok(of_peer.is_some_and(|line| line.split_whitespace().any(|word| word.eq_ignore_ascii_case("up"))))
+    }
+
+    /// A running BIRD signs with another key from now on.
+    pub fn change_key(&self, old: &str, new: &str) -> Result<()> {
+        let file = self.home.join("bird.conf");
+        let text = std::fs::read_to_string(&file)?;
+        std::fs::write(&file, text.replace(&format!("password \"{old}\""), &format!("password \"{new}\"")))?;
+        let mut command = self.namespace.command("birdc");
+        let output = command.arg("-s").arg(self.home.join("bird.ctl")).arg("configure").output()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        anyhow::ensure!(output.status.success() && said.contains("Reconfigured"), "{said}");
+        Ok(())
     }
 
     /// Ends it as a power cut does.

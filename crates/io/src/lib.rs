@@ -17,6 +17,8 @@ mod heartbeat;
 #[cfg(not(loom))]
 mod mailbox;
 #[cfg(not(loom))]
+mod notes;
+#[cfg(not(loom))]
 pub mod port;
 #[cfg(not(loom))]
 pub mod process;
@@ -38,5 +40,7 @@ pub use arena::Arena;
 pub use heartbeat::Heartbeat;
 #[cfg(not(loom))]
 pub use mailbox::{MAX_MESSAGE, Mailbox};
+#[cfg(not(loom))]
+pub use notes::Notes;
 #[cfg(not(loom))]
 pub use vport::{VportCounters, VportGuest, VportHost};

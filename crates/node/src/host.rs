@@ -5,7 +5,7 @@
 //!
 //! In: frames from ports and runtimes, ends of processes, the time. Out: [`HostOut`]. Never: I/O.
 
-use crate::bfd::Session;
+use crate::bfd::{Key, Memory, Session};
 use crate::edge::{Edge, EdgeOut, Liveness};
 use crate::hub::{Hub, HubOut};
 use holdfast_protection::{Peer, Released};
@@ -20,6 +20,8 @@ pub struct HostOut {
     pub hub: HubOut,
     /// What became of sessions with routers, with the ports' numbers among all.
     pub liveness: Vec<Liveness>,
+    /// What to keep of these sessions for the next life of this host, in order, before anything is sent: each with its place among all of them.
+    pub notes: Vec<(u16, Memory)>,
     edge: EdgeOut,
 }
 
@@ -28,6 +30,8 @@ struct Front {
     edge: Edge,
     /// Its ports among all of them.
     ports: Vec<u8>,
+    /// Sessions with routers of those before it.
+    before: u16,
 }
 
 /// See the module.
@@ -35,6 +39,7 @@ pub struct Host {
     fronts: Vec<Front>,
     /// Per port, its switch and its number there.
     places: Vec<Option<(u16, u8)>>,
+    watches: bool,
     /// Switches, manager, fence.
     pub hub: Hub,
 }
@@ -50,7 +55,27 @@ impl Host {
                 places[usize::from(*port)] = Some((switch, number));
             }
         }
-        Host { fronts: edges.into_iter().map(|(edge, ports)| Front { edge, ports }).collect(), places, hub }
+        let mut watched = 0;
+        let front = |(edge, ports): (Edge, Vec<u8>)| {
+            let before = watched;
+            watched += edge.watched() as u16;
+            Front { edge, ports, before }
+        };
+        Host { fronts: edges.into_iter().map(front).collect(), places, watches: false, hub }
+    }
+
+    /// Sessions with routers of all switches.
+    pub fn watched(&self) -> usize {
+        self.fronts.iter().map(|front| front.edge.watched()).sum()
+    }
+
+    /// What comes by the ports is heard from now on: routers are watched where they are served. `memory` is what an earlier life of this host has noted in a place.
+    pub fn watch_routers(&mut self, memory: impl Fn(u16) -> Option<Memory>) {
+        self.watches = true;
+        for Front { edge, before, .. } in &mut self.fronts {
+            let places = *before..*before + edge.watched() as u16;
+            edge.remember(places.map(&memory).collect());
+        }
     }
 
     /// The switch to which a port belongs.
@@ -109,7 +134,7 @@ impl Host {
     pub fn turn(&mut self, now: u64, out: &mut HostOut, pool: &mut dyn PacketPool) {
         self.hub.turn(now, &mut out.hub, pool);
         for at in 0..self.fronts.len() {
-            let serves = self.hub.serves(at as u16);
+            let serves = self.watches && self.hub.serves(at as u16);
             let edge = &mut self.fronts[at].edge;
             edge.set_serving(serves, now);
             if edge.poll_timeout() <= now {
@@ -128,11 +153,27 @@ impl Host {
         }
     }
 
+    /// The box is about to end: routers next door are told so by the next [`Host::turn`].
+    pub fn take_leave(&mut self, now: u64) {
+        self.fronts.iter_mut().for_each(|front| front.edge.take_leave(now));
+    }
+
+    /// See [`Edge::is_taking_leave`].
+    pub fn is_taking_leave(&self) -> bool {
+        self.fronts.iter().any(|front| front.edge.is_taking_leave())
+    }
+
     /// A port has another MTU now: see [`Edge::set_mtu`].
     pub fn set_mtu(&mut self, port: u8, mtu: u16) {
         if let Some((switch, number)) = self.place(port) {
             self.fronts[usize::from(switch)].edge.set_mtu(number, mtu);
         }
+    }
+
+    /// Another key for the session with a router at a port: see [`Edge::set_bfd_key`].
+    pub fn set_bfd_key(&mut self, port: u8, peer: &[u8; 16], key: &Key, now: u64) -> bool {
+        let Some((switch, number)) = self.place(port) else { return false };
+        self.fronts[usize::from(switch)].edge.set_bfd_key(number, peer, key, now)
     }
 
     /// The sessions with routers at a port that is served here: the router, its session, and whether it is known to be dead.
@@ -176,7 +217,7 @@ impl Host {
 
     /// What an edge has put out: its ports' numbers become those among all.
     fn settle_front(&mut self, at: usize, now: u64, out: &mut HostOut, pool: &mut dyn PacketPool) {
-        let Front { edge, ports } = &mut self.fronts[at];
+        let Front { edge, ports, before } = &mut self.fronts[at];
         if !out.edge.reinject.is_empty() {
             for (port, packet) in core::mem::take(&mut out.edge.reinject) {
                 if let Some((key, packet)) = edge.handle_reinjected(port, packet, pool) {
@@ -188,6 +229,7 @@ impl Host {
         for liveness in out.edge.liveness.drain(..) {
             out.liveness.push(Liveness { port: ports[usize::from(liveness.port)], ..liveness });
         }
+        out.notes.extend(out.edge.notes.drain(..).map(|(at, memory)| (*before + at, memory)));
         out.transmit.extend(out.edge.transmit.drain(..).map(|(port, packet)| (ports[usize::from(port)], packet)));
     }
 

@@ -44,7 +44,8 @@ pub struct BfdKeyConfig {
     pub kind: BfdKeyType,
     /// The key's number, the same at the router.
     pub id: u8,
-    /// The file with the key, from the configuration's directory: up to 20 bytes, of a password up to 16. Only its owner may read it.
+    /// The file with the key, from the configuration's directory: up to 20 bytes, of a password up to 16. Only its owner may read it. SIGHUP reads
+    /// it again.
     pub file: String,
 }
 

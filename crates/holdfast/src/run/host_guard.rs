@@ -7,7 +7,7 @@
 
 use super::guard_link::{Assignment, FromGuard, Stored, ToGuard, read_memory};
 use super::role::{BfdKey, Keys};
-use super::{MILLISECOND, devices, join, random_seed, reports};
+use super::{MILLISECOND, RouterNotes, devices, join, random_seed, reports};
 use crate::config;
 use crate::control;
 use crate::control::remote::Endpoint;
@@ -83,6 +83,8 @@ struct HostGuard {
     tls: Option<TlsPaths>,
     state: Option<PathBuf>,
     arena: Vec<OwnedFd>,
+    /// On sessions with routers.
+    notes: RouterNotes,
     base: u32,
     coordinators: u32,
     children: Vec<Child>,
@@ -163,6 +165,8 @@ pub fn main(options: Options) -> Result<(), Failure> {
     let binary = std::env::current_exe()
         .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("finding the program's own file: {error}")))?;
     let control = control.unwrap_or_else(|| control::default_path(&checked.config.cluster));
+    let notes = RouterNotes::create(checked.bfd.len())
+        .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("memory for sessions with routers: {error}")))?;
     let directory = control.parent().filter(|directory| !directory.as_os_str().is_empty() && !directory.exists());
     let made_directory = directory.map(Path::to_owned);
     let mut guard = HostGuard {
@@ -179,6 +183,7 @@ pub fn main(options: Options) -> Result<(), Failure> {
         control,
         tls,
         arena: Vec::new(),
+        notes,
         base,
         coordinators: base,
         children: Vec::new(),
@@ -355,7 +360,7 @@ impl HostGuard {
             coordinators: self.coordinators,
             processes: self.children.iter().map(Child::stored).collect(),
         };
-        let mut fds = vec![theirs.fd(), heartbeat.fd()];
+        let mut fds = vec![theirs.fd(), heartbeat.fd(), self.notes.fd()];
         fds.extend(self.arena.iter().map(AsFd::as_fd));
         for child in &self.children {
             fds.extend(child.port.iter().map(AsFd::as_fd));
@@ -458,6 +463,12 @@ impl HostGuard {
                     let keys = fds.into_iter().next().and_then(|fd| read_memory(fd).ok());
                     if let Some(keys) = keys.and_then(|keys| serde_json::from_slice::<Keys>(&keys).ok()) {
                         self.keys = keys.ring().ok();
+                    }
+                }
+                ToGuard::BfdKeys => {
+                    let keys = fds.into_iter().next().and_then(|fd| read_memory(fd).ok());
+                    if let Some(keys) = keys.and_then(|keys| serde_json::from_slice::<Vec<Option<BfdKey>>>(&keys).ok()) {
+                        self.bfd_keys = keys.iter().map(|key| key.as_ref().and_then(BfdKey::key)).collect();
                     }
                 }
             }

@@ -1,7 +1,7 @@
-//! The cluster's keys in a running box: given to every process at its start, and read again on SIGHUP.
+//! The cluster's keys in a running box, given to every process at its start, and those for routers that are watched: both are read again on SIGHUP.
 
 use super::guard_link::{ToGuard, memory_file};
-use super::role::Keys;
+use super::role::{BfdKey, Keys};
 use super::{Manager, devices};
 use crate::config;
 use holdfast_node::channel::KeyRing;
@@ -60,5 +60,37 @@ impl Manager {
         }
         devices::say(&format!("SIGHUP: key {} is the current one of {}", ring.keys()[0].number, ring.keys().len()));
         self.keys = Some(ring);
+    }
+
+    /// Reads the files of keys for routers again. If one cannot be read nothing changes. Without such files there is nothing to say.
+    pub(super) fn reload_bfd_keys(&mut self) -> Option<String> {
+        let mut checked = config::read(&self.file, &self.text).ok()?;
+        checked.on_host(self.number);
+        if checked.bfd.iter().all(|peer| peer.key.is_none()) {
+            return None;
+        }
+        let keys = match config::bfd_keys(&self.file, &self.text, &checked) {
+            Ok(keys) => keys,
+            Err(mistake) => return Some(format!("SIGHUP: the routers' keys stay as they are: {mistake}")),
+        };
+        let (now, mut changed) = (self.clock.now(), Vec::new());
+        for (peer, key) in checked.bfd.iter().zip(&keys) {
+            let address = holdfast_wire::ip_bytes(peer.address);
+            if key.as_ref().is_some_and(|key| self.host.set_bfd_key(peer.port, &address, key, now)) {
+                changed.push(peer.address.to_string());
+            }
+        }
+        if changed.is_empty() {
+            return Some("SIGHUP: the routers' keys are the same".to_owned());
+        }
+        let kept: Vec<Option<BfdKey>> = keys.iter().map(|key| key.as_ref().map(BfdKey::from)).collect();
+        let kept = Zeroizing::new(serde_json::to_vec(&kept).unwrap_or_default());
+        if let Ok(kept) = memory_file(&kept) {
+            let _ = self.link.send(&ToGuard::BfdKeys, &[kept.as_fd()]);
+        }
+        Some(format!(
+            "SIGHUP: another key for {}; the one before counts until the router uses the new one, at most a minute",
+            changed.join(", ")
+        ))
     }
 }

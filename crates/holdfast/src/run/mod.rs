@@ -34,8 +34,9 @@ use guard_link::{Assignment, GuardLink, ToGuard};
 use holdfast_io::port::Port;
 use holdfast_io::process::{Clock, die_with_parent, inherited_all};
 use holdfast_io::wait::{Patience, sleep};
-use holdfast_io::{Arena, Heartbeat, Mailbox};
+use holdfast_io::{Arena, Heartbeat, Mailbox, Notes};
 use holdfast_node::address::{COORDINATOR, manager_of, switch_node};
+use holdfast_node::bfd::Memory;
 use holdfast_node::channel::{FabricConfig, KeyRing};
 use holdfast_node::edge::Edge;
 use holdfast_node::host::{Host, HostOut};
@@ -69,11 +70,16 @@ const MOST_STALE: usize = 65_536;
 const SPINS: u32 = 50;
 /// Longest sleep, ns.
 const MAX_SLEEP: u64 = 50_000_000;
+/// Longest time that routers next door are given to hear that the box ends, ns.
+const LEAVE_PATIENCE: u64 = 1_000 * MILLISECOND;
 /// Between two looks at whether processes have ended, while there is no time to sleep, ns.
 const LOOK_INTERVAL: u64 = 100_000;
 /// Between two looks at whether devices and the control socket are still there, ns.
 const SURROUNDINGS_INTERVAL: u64 = 1_000 * MILLISECOND;
 const MILLISECOND: u64 = 1_000_000;
+
+/// What outlives a manager of its sessions with routers.
+type RouterNotes = Notes<{ Memory::WORDS }>;
 
 /// How a failure was noticed, besides what the coordinator knows.
 struct Noticed {
@@ -96,6 +102,7 @@ struct Manager {
     /// The parent of all processes.
     parent: u32,
     link: GuardLink,
+    notes: RouterNotes,
     fabric_config: FabricConfig,
     /// The network that joins the hosts, if there are several, and which of them this is.
     fabric_port: Option<Box<dyn Port>>,
@@ -171,9 +178,10 @@ pub fn manager_main() -> Result<(), Failure> {
     let mut assignment: Assignment = serde_json::from_str(&line)
         .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the guard's assignment: {error}")))?;
     die_with_parent(assignment.parent).map_err(refused)?;
-    let (Some(mailbox), Some(heartbeat)) = (fds.next(), fds.next()) else {
+    let (Some(mailbox), Some(heartbeat), Some(notes)) = (fds.next(), fds.next(), fds.next()) else {
         return Err(Failure::new(exit::UNAVAILABLE, "descriptors are missing"));
     };
+    let notes = RouterNotes::open(notes).map_err(refused)?;
     let link = GuardLink::new(Mailbox::of(mailbox), Heartbeat::open(heartbeat).map_err(refused)?);
     let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
     let mut checked = config::read(&assignment.file, &assignment.text).map_err(mistake)?;
@@ -210,7 +218,7 @@ pub fn manager_main() -> Result<(), Failure> {
             _ => devices::say(&format!("{failure}; it is tried again and again")),
         }
     }
-    let mut manager = Manager::new(assignment, &checked, keys, link, fds)?;
+    let mut manager = Manager::new(assignment, &checked, keys, (link, notes), fds)?;
     warnings.iter().for_each(|warning| devices::say(warning));
     let served = manager.serve(&Signals { stop: &stop, hangup: &hangup }, &asked, eventfd.as_fd(), &path, &mut server);
     manager.finish();
@@ -255,7 +263,7 @@ impl Manager {
         assignment: Assignment,
         checked: &Checked,
         keys: Option<KeyRing>,
-        mut link: GuardLink,
+        (mut link, notes): (GuardLink, RouterNotes),
         mut fds: impl Iterator<Item = OwnedFd>,
     ) -> Result<Manager, Failure> {
         let Assignment { incarnation, file, text, processes, ref bfd_keys, .. } = assignment;
@@ -354,6 +362,7 @@ impl Manager {
             incarnation,
             parent: assignment.parent,
             link,
+            notes,
             fabric_config: fabric,
             fabric_port,
             number,
@@ -422,11 +431,9 @@ impl Manager {
                     devices::say(&news);
                 }
                 if signals.hangup.swap(false, Ordering::Relaxed) {
-                    let certificate = server.reload_certificates();
-                    let has_said = certificate.is_some();
-                    if let Some(news) = certificate {
-                        devices::say(&news);
-                    }
+                    let news: Vec<String> = server.reload_certificates().into_iter().chain(self.reload_bfd_keys()).collect();
+                    let has_said = !news.is_empty();
+                    news.iter().for_each(|news| devices::say(news));
                     match self.keys.clone() {
                         Some(old) => self.reload_keys(&old),
                         None if was_hangup_answered || has_said => {}
@@ -458,6 +465,7 @@ impl Manager {
             }
             if !self.is_ready && self.host.hub.manager.is_ready() {
                 self.is_ready = true;
+                self.host.watch_routers(|at| self.notes.read(at.into()).map(Memory));
                 let now = self.clock.now();
                 for switch in self.served() {
                     self.host.announce(switch, now, &mut self.out, &mut self.arena);
@@ -473,7 +481,24 @@ impl Manager {
                 self.wait(wake);
             }
         }
+        self.take_leave(wake);
         Ok(())
+    }
+
+    /// Routers next door hear that the box ends, before its ports close. It goes on until they have said that they know.
+    fn take_leave(&mut self, wake: BorrowedFd<'_>) {
+        let began_at = self.clock.now();
+        self.host.take_leave(began_at);
+        let mut patience = Patience::new(SPINS);
+        loop {
+            let had_work = self.turn();
+            if !self.host.is_taking_leave() || self.clock.now().saturating_sub(began_at) > LEAVE_PATIENCE {
+                return;
+            }
+            if patience.is_over(had_work) {
+                self.wait(wake);
+            }
+        }
     }
 
     /// One turn. True if there was something to do.
@@ -542,6 +567,9 @@ impl Manager {
     }
 
     fn carry_out(&mut self, now: u64) {
+        for (at, memory) in self.out.notes.drain(..) {
+            self.notes.write(at.into(), &memory.0);
+        }
         for (peer, packet) in self.out.hub.to_runtime.drain(..) {
             let refused = match self.workers.iter_mut().find(|worker| worker.peer == peer && worker.cause.is_none()) {
                 Some(worker) => {

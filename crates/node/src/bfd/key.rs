@@ -64,6 +64,11 @@ impl Key {
         &self.secret[..self.len]
     }
 
+    /// Signs as the other does.
+    pub fn is_same(&self, other: &Key) -> bool {
+        (self.kind, self.id) == (other.kind, other.id) && bool::from(self.secret().ct_eq(other.secret()))
+    }
+
     fn is_meticulous(&self) -> bool {
         self.kind == KeyKind::MeticulousKeyedSha1
     }

@@ -10,18 +10,23 @@
 //! Nobody beyond the link can speak for a neighbour: packets have a TTL that no router could have left them (RFC 5881, section 5), which the caller checks.
 //! Against those on the link there are keys ([`Key`]): each packet is signed and numbered, and numbers do not come again.
 //!
+//! A session outlives whoever has it, if its [`Memory`] does: the next one goes on under the same discriminator and with the next number, and as long as the pause
+//! was shorter than the other side's detection time nobody goes down. That the other side has it so is asked at once, by a poll.
+//!
 //! Left out: echo and demand mode of this side's own (the other side's is honoured, RFC 5880, section 6.6), keyed MD5 (section 4.3: nobody should rely on it),
 //! several keys at a time, several hops (RFC 5883).
 //!
 //! In: UDP payloads, the time, random numbers. Out: UDP payloads, when something is due, changes of state. Never: what follows from a change.
 
 mod key;
+mod memory;
 mod session;
 mod sessions;
 #[cfg(test)]
 mod tests;
 
 pub use key::{Key, KeyKind};
+pub use memory::Memory;
 pub use session::{Change, Session, Settings, Timers};
 pub use sessions::{MAX_SESSIONS, Outgoing, Peer, Sessions};
 

@@ -1,10 +1,13 @@
 //! One session (RFC 5880, sections 6.2 and 6.8). Times are nanoseconds, intervals microseconds, as on the wire.
 
-use super::{Discard, Key};
+use super::memory::Byte;
+use super::{Discard, Key, Memory};
 use holdfast_wire::bfd::{Control, Diagnostic, MAX_LEN, State};
 
 /// The least interval at which a session that is not up sends, µs (section 6.8.3).
 const SLOW: u32 = 1_000_000;
+/// How long the key before the present one counts at most, ns.
+const BOTH_COUNT: u64 = 60_000_000_000;
 /// ns in a µs.
 const MICROSECOND: u64 = 1000;
 
@@ -84,6 +87,8 @@ enum Poll {
 #[derive(Debug)]
 pub struct Session {
     settings: Settings,
+    /// The key before this one, and until when it counts: the other side may not have changed its own yet.
+    former: Option<(Key, u64)>,
     discriminator: u32,
     state: State,
     diagnostic: Diagnostic,
@@ -101,12 +106,18 @@ pub struct Session {
     sent_at: Option<u64>,
     /// By how much the interval after it is shortened, in parts of 2^32.
     jitter: u32,
+    /// Between packets of this side when it was up last, µs.
+    last_interval: u32,
     sequence: u32,
     /// The last sequence number that was taken, and until when it means something (section 6.8.1, `bfd.AuthSeqKnown`).
     taken: Option<(u32, u64)>,
     since: u64,
     downs: u64,
     down_for: Diagnostic,
+    /// It goes on where an earlier life was, and the other side has not been heard since.
+    is_resumed: bool,
+    /// The other side went down while nobody was here.
+    was_away: bool,
 }
 
 impl Session {
@@ -120,6 +131,7 @@ impl Session {
         let decided = (settings.min_transmit.max(SLOW), settings.min_receive);
         Session {
             settings,
+            former: None,
             discriminator,
             state: State::Down,
             diagnostic: Diagnostic::NONE,
@@ -131,12 +143,115 @@ impl Session {
             is_urgent: false,
             sent_at: None,
             jitter: 0,
+            last_interval: SLOW,
             sequence,
             taken: None,
             since: now,
             downs: 0,
             down_for: Diagnostic::NONE,
+            is_resumed: false,
+            was_away: false,
         }
+    }
+
+    /// What an earlier life has left, by the same clock. It is up still if the other side cannot have missed that life yet; otherwise it is down, under the same name
+    /// and with the next number. `None` if that is no session.
+    ///
+    /// # Panics
+    /// As [`Session::new`].
+    pub fn resume(settings: Settings, memory: &Memory, now: u64) -> Option<Session> {
+        let (discriminator, remote_discriminator) = memory.half(Memory::DISCRIMINATORS);
+        let (sequence, taken) = memory.half(Memory::SEQUENCES);
+        let state = |byte| State::ALL.get(usize::from(memory.byte(byte))).copied();
+        let diagnostic = |byte| Diagnostic::new(memory.byte(byte));
+        let (min_receive, min_transmit) = memory.half(Memory::REMOTE_INTERVALS);
+        let remote = Remote {
+            discriminator: remote_discriminator,
+            state: state(Byte::RemoteState)?,
+            diagnostic: diagnostic(Byte::RemoteDiagnostic)?,
+            is_demanding: memory.byte(Byte::IsDemanding) != 0,
+            min_receive,
+            min_transmit,
+            multiplier: memory.byte(Byte::Multiplier),
+            // What came meanwhile nobody has heard: it has a whole detection time from now on.
+            heard: Some(now),
+        };
+        let (was, down_for, since) = (state(Byte::State)?, diagnostic(Byte::DownFor)?, memory.0[Memory::SINCE]);
+        if discriminator == 0 {
+            return None;
+        }
+        let until = memory.0[Memory::TAKEN_UNTIL];
+        let session = Session {
+            taken: (until > 0).then_some((taken, until)),
+            downs: memory.0[Memory::DOWNS] & Memory::MAX_DOWNS,
+            down_for,
+            ..Session::new(settings, discriminator, sequence, now)
+        };
+        let mut up = Session {
+            state: State::Up,
+            diagnostic: diagnostic(Byte::Diagnostic)?,
+            remote,
+            in_use: memory.half(Memory::INTERVALS),
+            since,
+            is_urgent: true,
+            is_resumed: true,
+            ..session
+        };
+        let is_missed_after = u64::from(up.settings.multiplier) * u64::from(up.transmit_interval()) * MICROSECOND;
+        let is_missed = now.saturating_sub(memory.0[Memory::SENT_AT]) >= is_missed_after;
+        if was == State::Up && up.remote.state == State::Up && !is_missed {
+            up.decide();
+            // Whatever was asked before: where the other side is, it says at once.
+            up.poll = Poll::Wanted;
+            return Some(up);
+        }
+        let is_down_since = if was == State::Up { now } else { since };
+        let (downs, down_for) = if was == State::Up { (up.downs + 1, Diagnostic::TIME_EXPIRED) } else { (up.downs, down_for) };
+        let decided = (up.settings.min_transmit.max(SLOW), up.settings.min_receive);
+        Some(Session {
+            state: State::Down,
+            diagnostic: Diagnostic::NONE,
+            remote: Remote::UNHEARD,
+            in_use: decided,
+            since: is_down_since,
+            is_urgent: false,
+            is_resumed: false,
+            downs,
+            down_for,
+            ..up
+        })
+    }
+
+    /// What the next life needs to go on, as it is now.
+    pub fn memory(&self) -> Memory {
+        let Session { remote, .. } = self;
+        let (taken, until) = self.taken.unwrap_or_default();
+        let small = [
+            self.state as u8,
+            self.diagnostic.number(),
+            self.down_for.number(),
+            remote.state as u8,
+            remote.diagnostic.number(),
+            remote.multiplier,
+            u8::from(remote.is_demanding),
+            0,
+        ];
+        Memory([
+            u64::from_le_bytes(small),
+            Memory::halves(self.discriminator, remote.discriminator),
+            Memory::halves(self.sequence, taken),
+            until,
+            Memory::halves(remote.min_receive, remote.min_transmit),
+            Memory::halves(self.in_use.0, self.in_use.1),
+            self.sent_at.unwrap_or(0),
+            self.since,
+            self.downs.min(Memory::MAX_DOWNS),
+        ])
+    }
+
+    /// It went down because the other side had missed it while nobody was here, which says nothing about the way.
+    pub fn was_away(&self) -> bool {
+        self.was_away
     }
 
     /// Its state.
@@ -231,6 +346,24 @@ impl Session {
         self.in_use = (self.in_use.0.min(decided.0), self.in_use.1.max(decided.1));
     }
 
+    /// Another key. Until the other side has used it, but for a minute at most, the key before it counts too, and signs while the other side is heard with it: so the other side may
+    /// change its own a moment later, and the session stays up. False if the key is the same.
+    pub fn set_key(&mut self, key: Key, now: u64) -> bool {
+        if self.settings.key.as_ref().is_some_and(|own| own.is_same(&key)) {
+            return false;
+        }
+        self.former = self.settings.key.replace(key).map(|former| (former, now.saturating_add(BOTH_COUNT)));
+        true
+    }
+
+    /// Signs the next packet.
+    fn signing_key(&self, now: u64) -> Option<&Key> {
+        match &self.former {
+            Some((former, until)) if now < *until && self.remote.heard.is_some() => Some(former),
+            _ => self.settings.key.as_ref(),
+        }
+    }
+
     /// Holds the session down, or lets it come up again (section 6.8.16). The other side is told so, and does not take it for a failure.
     pub fn set_admin_down(&mut self, is_down: bool, now: u64) -> Option<Change> {
         match (is_down, self.state) {
@@ -241,13 +374,20 @@ impl Session {
         }
     }
 
+    /// It is held down, and the other side has not said yet that it knows: it may have missed that, and would take it for a failure. Not longer than that side is heard.
+    pub fn is_taking_leave(&self) -> bool {
+        self.state == State::AdminDown && self.remote.state == State::Up
+    }
+
     fn enter(&mut self, to: State, diagnostic: Diagnostic, now: u64) -> Option<Change> {
         let from = self.state;
         if from == State::Up {
+            self.last_interval = self.transmit_interval();
             self.downs += 1;
             self.down_for = diagnostic;
         }
         (self.state, self.diagnostic, self.since) = (to, diagnostic, now);
+        self.was_away = false;
         self.is_urgent = true;
         self.decide();
         Some(Change { from, to, diagnostic })
@@ -263,7 +403,17 @@ impl Session {
             None => None,
             Some(key) => {
                 let last = self.taken.filter(|(_, until)| now < *until).map(|(last, _)| last);
-                key.verify(packet, payload, last)?
+                match (key.verify(packet, payload, last), &self.former) {
+                    (Err(Discard::Unauthenticated), Some((former, until))) if now < *until => {
+                        former.verify(packet, payload, last)?
+                    }
+                    (verified, _) => {
+                        let sequence = verified?;
+                        // From now on only its new one counts.
+                        self.former = None;
+                        sequence
+                    }
+                }
             }
         };
         self.remote = Remote {
@@ -276,6 +426,7 @@ impl Session {
             multiplier: packet.detect_multiplier,
             heard: Some(now),
         };
+        let is_resumed = core::mem::take(&mut self.is_resumed);
         if packet.is_final {
             match self.poll {
                 Poll::Asked => {
@@ -298,7 +449,9 @@ impl Session {
             (State::Up, State::Down) => Some((State::Down, Diagnostic::NEIGHBOR_SIGNALED_DOWN)),
             _ => None,
         };
-        Ok(next.and_then(|(to, diagnostic)| self.enter(to, diagnostic, now)))
+        let change = next.and_then(|(to, diagnostic)| self.enter(to, diagnostic, now));
+        self.was_away |= is_resumed && change.is_some();
+        Ok(change)
     }
 
     /// What the time brings: the other side was silent for the detection time (sections 6.8.1 and 6.8.4).
@@ -328,7 +481,9 @@ impl Session {
         if self.remote.is_demanding && are_both_up && self.poll == Poll::Idle {
             return None;
         }
-        let interval = u64::from(self.transmit_interval()) * MICROSECOND;
+        // Who has not heard of the end expects packets as often as before.
+        let interval = if self.is_taking_leave() { self.last_interval } else { self.transmit_interval() };
+        let interval = u64::from(interval) * MICROSECOND;
         // Section 6.8.7: by 0 to 25 % shorter, and by 10 % at least if the other side waits for one packet only.
         let (least, most) = if self.settings.multiplier == 1 { (10, 25) } else { (0, 25) };
         let drawn = (u128::from(interval) * (most - least) * u128::from(self.jitter)) >> 32;
@@ -364,11 +519,11 @@ impl Session {
             desired_min_tx: self.decided.0,
             required_min_rx: self.decided.1,
             required_min_echo_rx: 0,
-            authentication: self.settings.key.as_ref().map(|key| key.section(self.sequence)),
+            authentication: self.signing_key(now).map(|key| key.section(self.sequence)),
         };
         // There is room for every packet, and a key fits.
         let len = packet.write(into).ok()?;
-        if let Some(key) = &self.settings.key {
+        if let Some(key) = self.signing_key(now) {
             key.sign(&mut into[..len]);
         }
         Some(len)

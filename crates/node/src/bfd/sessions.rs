@@ -1,6 +1,6 @@
 //! All sessions of an edge: whose a packet is (RFC 5880, section 6.3; RFC 5881, section 3), and what is due next.
 
-use super::{Change, Discard, Session, Settings};
+use super::{Change, Discard, Memory, Session, Settings};
 use holdfast_wire::bfd::{Control, MAX_LEN, MIN_SOURCE_PORT};
 
 /// Sessions of one edge at most: a discriminator's lowest byte says which one it is.
@@ -20,6 +20,8 @@ pub struct Peer {
 /// A packet to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outgoing {
+    /// The place of its session.
+    pub at: usize,
     /// By this port.
     pub port: u8,
     /// To this address.
@@ -52,6 +54,14 @@ impl Sessions {
     /// # Panics
     /// If there are more than [`MAX_SESSIONS`], or settings that are none ([`Session::new`]).
     pub fn new(peers: Vec<Peer>, random: &mut dyn FnMut() -> u64, now: u64) -> Sessions {
+        Sessions::resume(peers, &[], random, now)
+    }
+
+    /// As [`Sessions::new`], but those of which there is a memory, in the same places, go on.
+    ///
+    /// # Panics
+    /// As [`Sessions::new`].
+    pub fn resume(peers: Vec<Peer>, memories: &[Option<Memory>], random: &mut dyn FnMut() -> u64, now: u64) -> Sessions {
         assert!(peers.len() <= MAX_SESSIONS);
         let ports = u32::from(u16::MAX - MIN_SOURCE_PORT) + 1;
         let first_port = (random() >> 32) as u32 % ports;
@@ -61,12 +71,18 @@ impl Sessions {
                 let numbers = random();
                 // Never 0, and never another session's.
                 let discriminator = ((numbers >> 32) as u32 | 1 << 31) & !0xff | at;
-                Entry {
-                    port: peer.port,
-                    address: peer.address,
-                    source_port: MIN_SOURCE_PORT + ((first_port + at) % ports) as u16,
-                    session: Session::new(peer.settings, discriminator, numbers as u32, now),
-                }
+                let source_port = MIN_SOURCE_PORT + ((first_port + at) % ports) as u16;
+                let resume = |memory: &Memory| {
+                    let is_own =
+                        |session: &Session| session.discriminator() & 0xff == at && memory.source_port() >= MIN_SOURCE_PORT;
+                    Session::resume(peer.settings.clone(), memory, now)
+                        .filter(is_own)
+                        .map(|session| (session, memory.source_port()))
+                };
+                let resumed = memories.get(at as usize).and_then(Option::as_ref).and_then(resume);
+                let new = || (Session::new(peer.settings.clone(), discriminator, numbers as u32, now), source_port);
+                let (session, source_port) = resumed.unwrap_or_else(new);
+                Entry { port: peer.port, address: peer.address, source_port, session }
             })
             .collect();
         let mut sessions = Sessions { entries, next: u64::MAX };
@@ -98,11 +114,30 @@ impl Sessions {
         self.entries.iter().position(|entry| entry.port == port && entry.address == *address)
     }
 
+    /// What the next life needs to go on with the session in this place.
+    pub fn memory(&self, at: usize) -> Option<Memory> {
+        let entry = self.entries.get(at)?;
+        let mut memory = entry.session.memory();
+        memory.set_source_port(entry.source_port);
+        Some(memory)
+    }
+
     /// The session in this place.
     pub fn get_mut(&mut self, at: usize) -> Option<&mut Session> {
         // Whatever is done with it, something may be due.
         self.next = 0;
         self.entries.get_mut(at).map(|entry| &mut entry.session)
+    }
+
+    /// Holds every session down. The other sides are told, and do not take it for a failure.
+    pub fn take_leave(&mut self, now: u64) {
+        self.entries.iter_mut().for_each(|entry| _ = entry.session.set_admin_down(true, now));
+        self.look_ahead();
+    }
+
+    /// Somebody has not said yet that it knows: see [`Session::is_taking_leave`].
+    pub fn is_taking_leave(&self) -> bool {
+        self.entries.iter().any(|entry| entry.session.is_taking_leave())
     }
 
     /// A UDP payload from this address at this port. Which session it changed, and how.
@@ -145,9 +180,9 @@ impl Sessions {
         if now < self.next {
             return None;
         }
-        for entry in &mut self.entries {
+        for (at, entry) in self.entries.iter_mut().enumerate() {
             if let Some(len) = entry.session.poll_transmit(now, random, into) {
-                return Some(Outgoing { port: entry.port, peer: entry.address, source_port: entry.source_port, len });
+                return Some(Outgoing { at, port: entry.port, peer: entry.address, source_port: entry.source_port, len });
             }
         }
         self.look_ahead();

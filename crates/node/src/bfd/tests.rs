@@ -243,6 +243,44 @@ fn a_one_way_cut_is_known_to_both() {
     pair.run_until("both are up again", |pair| pair.states() == [State::Up; 2]);
 }
 
+/// Who ends on purpose says so, and the other side does not take it for dead: not even if the first packets are lost, because they come as often as before until it has
+/// answered. Of one that answers no more it is not expected for longer than a detection time.
+#[test]
+fn an_end_on_purpose_is_no_failure() {
+    for lost_for in [0, 60 * MS] {
+        let mut pair = Pair::up(settings(50, 3), settings(50, 3));
+        pair.run(5 * SECOND);
+        pair.forget();
+        assert!(!pair.sides[0].is_taking_leave());
+        pair.sides[0].set_admin_down(true, pair.now);
+        assert!(pair.sides[0].is_taking_leave());
+        if lost_for > 0 {
+            pair.cut[0] = true;
+            pair.run(lost_for);
+            pair.cut[0] = false;
+            assert!(pair.sides[0].is_taking_leave());
+        }
+        pair.run(60 * MS);
+        assert_eq!(pair.to_states(1)[0], (State::Down, Diagnostic::NEIGHBOR_SIGNALED_DOWN), "{lost_for}");
+        assert_eq!(
+            (pair.sides[1].remote(), pair.sides[0].is_taking_leave()),
+            ((State::AdminDown, Diagnostic::ADMIN_DOWN), false)
+        );
+        pair.forget();
+        pair.run(10 * SECOND);
+        assert!(
+            pair.gaps(0).iter().all(|gap| *gap >= 750 * MS),
+            "who has answered is told no more often than others: {:?}",
+            pair.gaps(0)
+        );
+    }
+    let mut pair = Pair::up(settings(50, 3), settings(50, 3));
+    pair.cut = [true; 2];
+    pair.sides[0].set_admin_down(true, pair.now);
+    pair.run(150 * MS);
+    assert!(!pair.sides[0].is_taking_leave());
+}
+
 /// A third of all packets is lost: it comes up sooner or later, and what had gone down for it is up for good when the link is whole again.
 #[test]
 fn loss_delays_and_heals() {
@@ -508,6 +546,135 @@ fn numbers_are_forgotten_with_who_gave_them() {
     assert_eq!((pair.to_states(1)[0], pair.states()), ((State::Down, Diagnostic::TIME_EXPIRED), [State::Up; 2]));
 }
 
+/// Who has a session is followed by another one that knows what was noted. After a pause shorter than the detection time the other side notices nothing, and numbers go on.
+#[test]
+fn the_next_life_goes_on_with_it() {
+    for key in [None, Key::new(KeyKind::MeticulousKeyedSha1, 1, b"k")] {
+        let keyed = || Settings { key: key.clone(), ..settings(50, 3) };
+        let mut pair = Pair::up(keyed(), keyed());
+        for _ in 0..20 {
+            let before = (pair.sides[0].timers(), pair.sides[0].since(), pair.sides[0].discriminator());
+            let memory = pair.sides[0].memory();
+            // What it sends now is nobody's.
+            pair.cut = [true; 2];
+            pair.run(90 * MS);
+            pair.cut = [false; 2];
+            let next = Session::resume(keyed(), &memory, pair.now).expect("it is a session's");
+            assert_eq!((next.timers(), next.since(), next.discriminator()), before);
+            pair.sides[0] = next;
+            pair.forget();
+            pair.run(2 * DELAY);
+            assert!(
+                pair.sent.iter().any(|sent| sent.from == 0 && sent.packet().poll)
+                    && pair.sent.iter().any(|sent| sent.packet().is_final)
+            );
+            pair.run(777 * MS);
+            assert_eq!((&pair.changes[..], &pair.discards[..], pair.states()), (&[][..], &[][..], [State::Up; 2]));
+            assert_eq!((pair.sides[0].downs().0, pair.sides[1].downs().0), (0, 0));
+        }
+    }
+}
+
+/// After a longer pause the session begins anew, with numbers that the other side takes. It is down only once.
+#[test]
+fn after_a_long_pause_it_begins_anew() {
+    let keyed = || with_key(KeyKind::MeticulousKeyedSha1, 1, b"k");
+    let mut pair = Pair::up(keyed(), keyed());
+    let memory = pair.sides[0].memory();
+    pair.cut = [true; 2];
+    pair.run(160 * MS);
+    pair.cut = [false; 2];
+    pair.sides[0] = Session::resume(keyed(), &memory, pair.now).expect("it is a session's");
+    assert_eq!((pair.sides[0].state(), pair.sides[0].downs()), (State::Down, (1, Diagnostic::TIME_EXPIRED)));
+    pair.forget();
+    pair.run_until("both are up again", |pair| pair.states() == [State::Up; 2]);
+    assert_eq!((pair.sides[1].downs(), pair.discards.len()), ((1, Diagnostic::TIME_EXPIRED), 0));
+    pair.forget();
+    pair.run(10 * SECOND);
+    assert_eq!((pair.changes.len(), pair.discards.len()), (0, 0));
+}
+
+/// The other side had missed packets before the pause, and went down in it: that is heard with its first answer, and known not to be its fault.
+#[test]
+fn who_was_missed_knows_that_it_was_away() {
+    let mut pair = Pair::up(settings(50, 3), settings(50, 3));
+    pair.cut = [true, false];
+    pair.run(120 * MS);
+    let memory = pair.sides[0].memory();
+    pair.cut = [true; 2];
+    pair.run(60 * MS);
+    pair.cut = [false; 2];
+    pair.sides[0] = Session::resume(settings(50, 3), &memory, pair.now).expect("it is a session's");
+    assert_eq!(pair.states(), [State::Up, State::Down]);
+    pair.forget();
+    pair.run(3 * DELAY);
+    assert_eq!(
+        pair.changes.first().map(|(_, side, change)| (*side, change.diagnostic)),
+        Some((0, Diagnostic::NEIGHBOR_SIGNALED_DOWN))
+    );
+    assert!(pair.sides[0].was_away());
+    pair.run_until("both are up again", |pair| pair.states() == [State::Up; 2]);
+    assert!(!pair.sides[0].was_away());
+    // What happens later is no matter of that pause.
+    pair.cut[0] = true;
+    pair.run_until("it is down", |pair| pair.states()[0] == State::Down);
+    assert!(!pair.sides[0].was_away());
+}
+
+/// Both sides change their key, one after the other, within a minute: the session stays up. What was signed with the old one counts no more when both have the new one.
+#[test]
+fn keys_change_while_it_is_up() {
+    for kind in [KeyKind::Password, KeyKind::KeyedSha1, KeyKind::MeticulousKeyedSha1] {
+        let key = |secret: &[u8]| Key::new(kind, 1, secret).expect("a key");
+        let mut pair = Pair::up(with_key(kind, 1, b"old"), with_key(kind, 1, b"old"));
+        assert!(!pair.sides[0].set_key(key(b"old"), pair.now));
+        for (first, old, new) in [(0, b"old", b"new"), (1, b"new", b"2nd")] {
+            assert!(pair.sides[first].set_key(key(new), pair.now));
+            pair.run(50 * SECOND);
+            assert!(pair.sides[1 - first].set_key(key(new), pair.now));
+            pair.run(50 * SECOND);
+            assert_eq!((pair.states(), pair.changes.len()), ([State::Up; 2], 0), "{kind:?} {:?}", pair.discards);
+            assert!(pair.discards.len() <= 2, "what was on its way: {:?}", pair.discards);
+            pair.discards.clear();
+            for side in 0..2 {
+                let (key, mut bytes) = (key(old), [0; MAX_LEN]);
+                let sent = pair.sent.iter().rev().find(|sent| sent.from == side).expect("it sends");
+                let packet = Control { authentication: Some(key.section(7)), ..sent.packet() };
+                let len = packet.write(&mut bytes).expect("there is room");
+                key.sign(&mut bytes[..len]);
+                pair.deliver(1 - side, &bytes[..len]);
+                assert_eq!(pair.discards.pop(), Some((1 - side, Discard::Unauthenticated)));
+            }
+            pair.forget();
+        }
+    }
+}
+
+/// One side changes its key and the other one never does: after a minute the old one counts no more, and the session is down.
+#[test]
+fn an_old_key_ends() {
+    let mut pair = Pair::up(with_key(KeyKind::KeyedSha1, 1, b"old"), with_key(KeyKind::KeyedSha1, 1, b"old"));
+    pair.sides[0].set_key(Key::new(KeyKind::KeyedSha1, 1, b"new").expect("a key"), pair.now);
+    pair.run(59 * SECOND);
+    assert_eq!((pair.states(), pair.discards.len()), ([State::Up; 2], 0));
+    pair.run(2 * SECOND);
+    assert_eq!(pair.states(), [State::Down; 2]);
+    pair.sides[1].set_key(Key::new(KeyKind::KeyedSha1, 1, b"new").expect("a key"), pair.now);
+    pair.run_until("both are up again", |pair| pair.states() == [State::Up; 2]);
+}
+
+/// The other side was first, and the session is down: it is up again as soon as this side knows the key too.
+#[test]
+fn the_other_side_has_the_new_key_already() {
+    let mut pair =
+        Pair::new(with_key(KeyKind::MeticulousKeyedSha1, 1, b"old"), with_key(KeyKind::MeticulousKeyedSha1, 1, b"new"));
+    pair.run(10 * SECOND);
+    assert_eq!(pair.states(), [State::Down; 2]);
+    pair.sides[0].set_key(Key::new(KeyKind::MeticulousKeyedSha1, 1, b"new").expect("a key"), pair.now);
+    pair.run(5 * SECOND);
+    assert_eq!(pair.states(), [State::Up; 2]);
+}
+
 #[test]
 fn keys_have_lengths_and_keep_quiet() {
     assert!(Key::new(KeyKind::Password, 1, &[b'x'; 17]).is_none() && Key::new(KeyKind::Password, 1, &[b'x'; 16]).is_some());
@@ -578,6 +745,28 @@ fn packets_find_their_session() {
     assert_eq!(truncated, Err(Discard::Malformed(holdfast_wire::bfd::Malformed::Truncated)));
 }
 
+/// The sessions of a box in its next life: under the same names, from the same UDP ports. A session that was not noted, or of another place, is a new one.
+#[test]
+fn the_next_life_has_the_same_sessions() {
+    let (mut draw, mut into) = (random(3), [0; MAX_LEN]);
+    let mut sessions = Sessions::new(peers(), &mut draw, 0);
+    let seen = |sessions: &mut Sessions, draw: &mut dyn FnMut() -> u64, into: &mut [u8; MAX_LEN]| {
+        let mut seen = Vec::new();
+        while let Some(outgoing) = sessions.poll_transmit(0, draw, into) {
+            seen.push((outgoing.at, outgoing.source_port, Control::parse(into).map(|packet| packet.my_discriminator)));
+        }
+        seen
+    };
+    let first = seen(&mut sessions, &mut draw, &mut into);
+    let mut memories: Vec<_> = (0..3).map(|at| sessions.memory(at)).collect();
+    assert!(sessions.memory(3).is_none());
+    assert_eq!(seen(&mut Sessions::resume(peers(), &memories, &mut draw, 0), &mut draw, &mut into), first);
+    memories.swap(0, 1);
+    memories[2] = None;
+    let other = seen(&mut Sessions::resume(peers(), &memories, &mut draw, 0), &mut draw, &mut into);
+    assert!(other.iter().zip(&first).all(|(other, first)| other.0 == first.0 && other.2 != first.2), "{other:?} {first:?}");
+}
+
 /// Every session sends, each from its own port of the range, and the table says when the next is due.
 #[test]
 fn all_that_is_due_is_sent() {
@@ -630,6 +819,24 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
+    /// Whatever stands where a session should have been noted: it is none, or one that behaves.
+    #[test]
+    fn whatever_was_noted(words in any::<[u64; Memory::WORDS]>(), small in any::<[u8; 7]>(), now in any::<u32>()) {
+        let (mut words, mut draw, now) = (words, random(1), u64::from(now));
+        words[Memory::SMALL] = u64::from_le_bytes([small[0] & 3, small[1] & 31, small[2] & 31, small[3] & 3, small[4] & 31, small[5], small[6], 0]);
+        let Some(mut session) = Session::resume(settings(50, 3), &Memory(words), now) else { return Ok(()) };
+        let mut into = [0; MAX_LEN];
+        for now in [now, now + SECOND, now + 10 * SECOND] {
+            session.handle_timeout(now);
+            for _ in 0..2 {
+                session.poll_transmit(now, &mut draw, &mut into);
+            }
+        }
+        let memory = session.memory();
+        let again = Session::resume(settings(50, 3), &memory, now + 10 * SECOND);
+        prop_assert!(again.is_some_and(|again| again.discriminator() == session.discriminator()));
+    }
+
     /// Whatever the other side says, and whenever: each poll is answered once, nothing is due again at once, what is sent can be read, and
     /// AdminDown ends by command alone.
     #[test]

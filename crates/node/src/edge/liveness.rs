@@ -3,9 +3,10 @@
 //! Theory of operation. There is a session with each router that the configuration names, while this host serves the ports. A router whose session
 //! was up and is down is dead: nothing is routed through it until the session is up again. One whose session was never up may not speak BFD at all, so it loses
 //! no route; nor does one that says that it has been switched off on purpose (AdminDown), because that says nothing about the way (RFC 5882, section 3.2).
+//! Whatever changes a session, and each packet of it, is noted ([`EdgeOut::notes`]), so that the next life of this host goes on with it ([`Edge::remember`]).
 
 use super::{Edge, EdgeOut, EdgeRoute};
-use crate::bfd::{Change, Discard, Peer, Session, Sessions};
+use crate::bfd::{Change, Discard, Key, Memory, Peer, Session, Sessions};
 use holdfast_protection::Released;
 use holdfast_wire::bfd::{self, MAX_LEN, State};
 use holdfast_wire::build::{self, DoesNotFit, Ends, Ethernet};
@@ -33,6 +34,8 @@ pub(super) struct Watch {
     sessions: Option<Sessions>,
     /// Port and address of routers that are known to be dead.
     dead: Vec<(u8, [u8; 16])>,
+    /// Of an earlier life, for the first time that the ports are served.
+    memories: Vec<Option<Memory>>,
     random: u64,
 }
 
@@ -48,7 +51,7 @@ fn draw(state: &mut u64) -> u64 {
 impl Watch {
     /// Nobody is watched before the ports are served.
     pub(super) fn new(peers: Vec<Peer>, seed: u64) -> Watch {
-        Watch { peers, sessions: None, dead: Vec::new(), random: seed }
+        Watch { peers, sessions: None, dead: Vec::new(), memories: Vec::new(), random: seed }
     }
 
     /// See [`Edge::poll_timeout`].
@@ -67,12 +70,23 @@ impl Watch {
         !route.gateway.is_some_and(|gateway| self.dead.contains(&(route.port, ip_bytes(gateway))))
     }
 
+    /// What is to be noted of a session.
+    fn memory(&self, at: usize) -> Option<Memory> {
+        let sessions = self.sessions.as_ref()?;
+        let mut memory = sessions.memory(at)?;
+        // Most often nobody is.
+        if !self.dead.is_empty() {
+            memory.mark(sessions.iter().nth(at).is_some_and(|(port, peer, _)| self.dead.contains(&(port, *peer))));
+        }
+        Some(memory)
+    }
+
     /// What a change, or the other side's word, means for routes.
     fn judge(&mut self, at: usize, change: Option<Change>) -> Option<Liveness> {
         let (port, peer, session) = self.sessions.as_ref()?.iter().nth(at)?;
         let peer = *peer;
         let is_switched_off = session.remote().0 == State::AdminDown;
-        let is_lost = change.is_some_and(|change| change.from == State::Up && change.to == State::Down);
+        let is_lost = change.is_some_and(|change| change.from == State::Up && change.to == State::Down) && !session.was_away();
         if session.state() == State::Up || is_switched_off {
             self.dead.retain(|dead| *dead != (port, peer));
         } else if is_lost {
@@ -90,8 +104,55 @@ impl Edge {
             return;
         }
         watch.dead.clear();
-        let random = &mut watch.random;
-        watch.sessions = serves.then(|| Sessions::new(watch.peers.clone(), &mut || draw(random), now));
+        let (random, memories) = (&mut watch.random, core::mem::take(&mut watch.memories));
+        watch.sessions = serves.then(|| Sessions::resume(watch.peers.clone(), &memories, &mut || draw(random), now));
+        let sessions = watch.sessions.iter().flat_map(Sessions::iter).zip(&memories);
+        let was_dead = |session: &Session, memory: &Option<Memory>| {
+            session.state() != State::Up && memory.as_ref().is_some_and(Memory::is_marked)
+        };
+        let dead = sessions.filter(|((.., session), memory)| was_dead(session, memory));
+        watch.dead.extend(dead.map(|((port, peer, _), _)| (port, *peer)));
+    }
+
+    /// Another key for the session with a router: see [`Session::set_key`]. False if it is the same, or there is no such router.
+    pub fn set_bfd_key(&mut self, port: u8, peer: &[u8; 16], key: &Key, now: u64) -> bool {
+        let Watch { peers, sessions, .. } = &mut self.watch;
+        let Some(at) = peers.iter().position(|known| known.port == port && known.address == *peer) else { return false };
+        let own = &mut peers[at].settings.key;
+        if own.as_ref().is_some_and(|own| own.is_same(key)) {
+            return false;
+        }
+        *own = Some(key.clone());
+        if let Some(session) = sessions.as_mut().and_then(|sessions| sessions.get_mut(at)) {
+            session.set_key(key.clone(), now);
+        }
+        true
+    }
+
+    /// Routers that are watched.
+    pub fn watched(&self) -> usize {
+        self.watch.peers.len()
+    }
+
+    /// What an earlier life has noted of the sessions, in their order, before the ports are served.
+    pub fn remember(&mut self, memories: Vec<Option<Memory>>) {
+        self.watch.memories = memories;
+    }
+
+    fn note(&self, at: usize, out: &mut EdgeOut) {
+        out.notes.extend(self.watch.memory(at).map(|memory| (at as u16, memory)));
+    }
+
+    /// The box is about to end: routers are told so, and do not take it for a failure (RFC 5880, section 6.8.16).
+    pub fn take_leave(&mut self, now: u64) {
+        if let Some(sessions) = &mut self.watch.sessions {
+            sessions.take_leave(now);
+        }
+    }
+
+    /// A router that was told has not said yet that it knows. True at most as long as it is heard.
+    pub fn is_taking_leave(&self) -> bool {
+        self.watch.sessions.as_ref().is_some_and(Sessions::is_taking_leave)
     }
 
     /// The sessions with routers, while the ports are served here: each with its port, the router, and whether that is known to be dead.
@@ -116,15 +177,18 @@ impl Edge {
         let result = self.hear(port, &packet, now);
         match result {
             Ok(None) => {}
-            Ok(Some(changed)) => out.liveness.extend(changed),
+            Ok(Some((at, changed))) => {
+                out.liveness.extend(changed);
+                self.note(at, out);
+            }
             Err(reason) => return self.drop(packet, reason, pool),
         }
         pool.put(packet);
         self.send_bfd(now, out, pool);
     }
 
-    /// A packet of a router's session. What it changed, if it was the session's.
-    fn hear(&mut self, port: u8, packet: &Packet, now: u64) -> Result<Option<Option<Liveness>>, DropReason> {
+    /// A packet of a router's session. The session's place, and what the packet changed, if it was the session's.
+    fn hear(&mut self, port: u8, packet: &Packet, now: u64) -> Result<Option<(usize, Option<Liveness>)>, DropReason> {
         let Some((source, destination)) = super::addresses(packet) else { return Err(DropReason::Truncated) };
         // The length was checked when the packet was parsed.
         let len = packet.udp().map_or(0, |udp| usize::from(udp.len.get()));
@@ -150,7 +214,7 @@ impl Edge {
             Discard::Replayed => DropReason::BfdReplayed,
         })?;
         let Some(at) = sessions.find(port, &source) else { return Ok(None) };
-        Ok(Some(self.watch.judge(at, changed.map(|(_, change)| change))))
+        Ok(Some((at, self.watch.judge(at, changed.map(|(_, change)| change)))))
     }
 
     /// Sessions that have heard nothing for too long, and packets that are due.
@@ -160,6 +224,7 @@ impl Edge {
         sessions.handle_timeout(now, |at, change| changed.push((at, change)));
         for (at, change) in changed {
             out.liveness.extend(self.watch.judge(at, Some(change)));
+            self.note(at, out);
         }
         self.send_bfd(now, out, pool);
     }
@@ -170,6 +235,8 @@ impl Edge {
             let Watch { sessions, random, .. } = &mut self.watch;
             sessions.as_mut().and_then(|sessions| sessions.poll_transmit(now, &mut || draw(random), &mut payload))
         } {
+            // Before it leaves: no number goes out twice.
+            self.note(outgoing.at, out);
             let Some(source) = self.own_address(outgoing.port, &outgoing.peer) else { continue };
             let Some(mut packet) = pool.take() else {
                 self.drops.count(DropReason::ArenaEmpty);

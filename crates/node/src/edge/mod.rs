@@ -84,6 +84,8 @@ pub struct EdgeOut {
     pub reinject: Vec<(u8, Packet)>,
     /// What became of sessions with routers.
     pub liveness: Vec<Liveness>,
+    /// What to keep of them for the next life of this host, in order, before anything is sent: each with its session's place.
+    pub notes: Vec<(u16, bfd::Memory)>,
 }
 
 /// ICMP errors, and echo replies, per second that the box makes by itself, and how many at once.

@@ -1,7 +1,7 @@
 //! Routers that speak BFD: what the edge takes for it, what it answers, and which routes it goes by meanwhile.
 
 use super::*;
-use crate::bfd::{Key, KeyKind, Peer, Session, Settings};
+use crate::bfd::{Key, KeyKind, Memory, Peer, Session, Settings};
 use crate::edge::liveness::write;
 use holdfast_wire::bfd::{Control, MAX_LEN, PORT, State};
 
@@ -37,19 +37,12 @@ struct Rig {
     events: Vec<(u8, State)>,
     /// BFD frames of the box.
     heard: Vec<Vec<u8>>,
+    noted: Option<Memory>,
 }
 
 impl Rig {
     fn new(ends: (&'static str, &'static str), key: Option<&Key>, routes: &[(&str, &str)]) -> Rig {
-        let mut config = config();
-        config.bfd = vec![Peer { port: 1, address: bytes(ends.0), settings: settings(key.cloned()) }];
-        config.seed = 5;
-        let route = |(to, via): &(&str, &str)| EdgeRoute {
-            prefix: to.parse().expect("a test's prefix"),
-            port: 1,
-            gateway: Some(via.parse().expect("a test's address")),
-        };
-        config.routes.extend(routes.iter().map(route));
+        let config = Rig::config(ends, key, routes, 5);
         let mut bench = Bench::new();
         bench.edge = Edge::new(config);
         bench.edge.set_serving(true, bench.now);
@@ -57,7 +50,29 @@ impl Rig {
         bench.port(1, "arp who-has 203.0.113.1 tell 203.0.113.253");
         bench.port(1, "ns 2001:db8:b::1 from 2001:db8:b::fe");
         let router = Session::new(settings(key.cloned()), 77, 1, bench.now);
-        Rig { bench, router, ends, is_cut: false, events: Vec::new(), heard: Vec::new() }
+        Rig { bench, router, ends, is_cut: false, events: Vec::new(), heard: Vec::new(), noted: None }
+    }
+
+    fn config(ends: (&'static str, &'static str), key: Option<&Key>, routes: &[(&str, &str)], seed: u64) -> EdgeConfig {
+        let mut config = config();
+        config.bfd = vec![Peer { port: 1, address: bytes(ends.0), settings: settings(key.cloned()) }];
+        config.seed = seed;
+        let route = |(to, via): &(&str, &str)| EdgeRoute {
+            prefix: to.parse().expect("a test's prefix"),
+            port: 1,
+            gateway: Some(via.parse().expect("a test's address")),
+        };
+        config.routes.extend(routes.iter().map(route));
+        config
+    }
+
+    /// The box's next life, after a pause.
+    fn next_life(&mut self, pause: u64) {
+        self.bench.now += pause;
+        self.bench.edge.abandon(&mut self.bench.pool);
+        self.bench.edge = Edge::new(Rig::config(self.ends, None, &[], 6));
+        self.bench.edge.remember(vec![self.noted]);
+        self.bench.edge.set_serving(true, self.bench.now);
     }
 
     fn up(ends: (&'static str, &'static str), routes: &[(&str, &str)]) -> Rig {
@@ -83,6 +98,7 @@ impl Rig {
     /// What the edge has put out, apart from BFD, in words.
     fn take(&mut self) -> Vec<String> {
         self.events.extend(self.bench.out.liveness.drain(..).map(|liveness| (liveness.port, liveness.change.to)));
+        self.noted = self.bench.out.notes.drain(..).next_back().map(|(_, memory)| memory).or(self.noted);
         let is_bfd = |packet: &Packet| packet.udp().is_some_and(|udp| udp.destination.get() == PORT);
         for at in (0..self.bench.out.transmit.len()).rev() {
             if is_bfd(self.bench.out.transmit[at].1.get()) {
@@ -217,6 +233,30 @@ fn a_dead_router_that_is_switched_off_is_used_again() {
     rig.router.set_admin_down(true, rig.bench.now);
     rig.is_cut = false;
     rig.run(2 * SECOND);
+    assert!(rig.send(OUT).contains("box1>host254"));
+}
+
+/// The box's next life goes on with the session, and the router notices nothing; if it does because the pause was too long, no route is lost for that. One that was dead is so still.
+#[test]
+fn the_next_life_knows_its_routers() {
+    let mut rig = Rig::up(FOUR, &[]);
+    rig.next_life(60 * MS);
+    rig.run(5 * SECOND);
+    assert_eq!((rig.router.downs().0, &rig.events[..]), (0, &[][..]));
+    assert!(rig.send(OUT).contains("box1>host254"));
+
+    rig.next_life(400 * MS);
+    assert!(rig.bench.edge.liveness().all(|(.., session, is_dead)| session.state() == State::Down && !is_dead));
+    assert!(rig.send(OUT).contains("box1>host254"));
+    rig.run(5 * SECOND);
+    assert_eq!((rig.router.downs().0, rig.events.last()), (1, Some(&(1, State::Up))));
+
+    rig.is_cut = true;
+    rig.run(SECOND);
+    rig.next_life(SECOND);
+    assert!(rig.send(OUT).contains("drop next_hop_down"));
+    rig.is_cut = false;
+    rig.run(5 * SECOND);
     assert!(rig.send(OUT).contains("box1>host254"));
 }
 

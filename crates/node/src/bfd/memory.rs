@@ -1,0 +1,70 @@
+//! What outlives whoever has a session, so that the next one goes on with it and the other side notices nothing.
+
+/// A session in plain words, to be kept where they outlive a process. What they mean is [`Session`](super::Session)'s and [`Sessions`](super::Sessions)'s business.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory(pub [u64; Memory::WORDS]);
+
+/// Bytes of [`Memory`]'s word of small things, lowest first.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Byte {
+    State,
+    Diagnostic,
+    DownFor,
+    RemoteState,
+    RemoteDiagnostic,
+    Multiplier,
+    IsDemanding,
+    /// The caller's own: see [`Memory::is_marked`].
+    Mark,
+}
+
+impl Memory {
+    /// How many words.
+    pub const WORDS: usize = 9;
+
+    pub(super) fn halves(low: u32, high: u32) -> u64 {
+        u64::from(low) | u64::from(high) << 32
+    }
+
+    /// Lower and upper half of a word.
+    pub(super) fn half(&self, word: usize) -> (u32, u32) {
+        (self.0[word] as u32, (self.0[word] >> 32) as u32)
+    }
+
+    pub(super) fn byte(&self, byte: Byte) -> u8 {
+        self.0[Memory::SMALL].to_le_bytes()[byte as usize]
+    }
+
+    pub(super) const SMALL: usize = 0;
+    pub(super) const DISCRIMINATORS: usize = 1;
+    pub(super) const SEQUENCES: usize = 2;
+    pub(super) const TAKEN_UNTIL: usize = 3;
+    pub(super) const REMOTE_INTERVALS: usize = 4;
+    pub(super) const INTERVALS: usize = 5;
+    pub(super) const SENT_AT: usize = 6;
+    pub(super) const SINCE: usize = 7;
+    /// How often it was down, and above that the UDP port.
+    pub(super) const DOWNS: usize = 8;
+
+    /// What the caller has made of the session besides: one bit, which is its own.
+    pub fn is_marked(&self) -> bool {
+        self.byte(Byte::Mark) != 0
+    }
+
+    /// See [`Memory::is_marked`].
+    pub fn mark(&mut self, is_marked: bool) {
+        let mut bytes = self.0[Memory::SMALL].to_le_bytes();
+        bytes[Byte::Mark as usize] = u8::from(is_marked);
+        self.0[Memory::SMALL] = u64::from_le_bytes(bytes);
+    }
+
+    pub(super) fn source_port(&self) -> u16 {
+        (self.0[Memory::DOWNS] >> 48) as u16
+    }
+
+    pub(super) fn set_source_port(&mut self, port: u16) {
+        self.0[Memory::DOWNS] = self.0[Memory::DOWNS] & Memory::MAX_DOWNS | u64::from(port) << 48;
+    }
+
+    pub(super) const MAX_DOWNS: u64 = (1 << 48) - 1;
+}
