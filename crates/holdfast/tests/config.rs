@@ -350,7 +350,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "protection: nfvactor ",
         "protection: { preset: nfvactor, relase: source } ",
-        r"edge.yaml:10:37: there is no key `relase` here: `preset`, `flow`, `shared`, `release`, `rebuild`, `snapshot_every`, `checkpoint_ms`, `log_mib`; did you mean `release`?
+        r"edge.yaml:10:37: there is no key `relase` here: `preset`, `flow`, `shared`, `release`, `rebuild`, `snapshot_every`, `checkpoint_ms`, `log_mib`, `level`; did you mean `release`?
 10 |     protection: { preset: nfvactor, relase: source }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                                     ^^^^^^",
     ),
@@ -388,6 +388,34 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         r"edge.yaml:10:44: a snapshot is older than what it would have to hold back: `release: at-once`, or `flow: replica`
 10 |     protection: { flow: snapshot, release: source }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                                            ^^^^^^",
+    ),
+    (
+        "protection: nfvactor ",
+        "protection: { preset: reinforce, level: lokal } ",
+        r"edge.yaml:10:45: `lokal` is no level: `local`, `remote`, `local+remote`; did you mean `local`?
+10 |     protection: { preset: reinforce, level: lokal }          # or { flow: …, shared: …, release: …, rebuild: … }
+   |                                             ^^^^^",
+    ),
+    (
+        "protection: nfvactor ",
+        "protection: { preset: nfvactor, level: local } ",
+        r"edge.yaml:10:37: only the preset `reinforce` has levels: leave `level` out
+10 |     protection: { preset: nfvactor, level: local }          # or { flow: …, shared: …, release: …, rebuild: … }
+   |                                     ^^^^^",
+    ),
+    (
+        "protection: nfvactor ",
+        "protection: { preset: reinforce, level: local, checkpoint_ms: 5 } ",
+        r"edge.yaml:10:52: a local standby shares its runtime's memory and needs neither log nor checkpoints: leave `checkpoint_ms` out
+10 |     protection: { preset: reinforce, level: local, checkpoint_ms: 5 }          # or { flow: …, shared: …, release: …, re
+   |                                                    ^^^^^^^^^^^^^",
+    ),
+    (
+        "protection: nfvactor ",
+        "protection: { preset: reinforce, level: local, log_mib: 5 } ",
+        r"edge.yaml:10:52: a local standby shares its runtime's memory and needs neither log nor checkpoints: leave `log_mib` out
+10 |     protection: { preset: reinforce, level: local, log_mib: 5 }          # or { flow: …, shared: …, release: …, rebuild:
+   |                                                    ^^^^^^^",
     ),
     (
         "protection: nfvactor ",

@@ -101,6 +101,14 @@ impl Watched {
     }
 }
 
+/// True if a process of this number is there and has not ended; one that nobody has asked how it ended is no more.
+pub fn lives(pid: u32) -> bool {
+    let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // The state follows the name, which may contain anything (proc_pid_stat(5)).
+    let state = text.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+    !matches!(state, None | Some('Z' | 'X'))
+}
+
 fn by_hand() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "this role is started by `holdfast run`, not by hand")
 }

@@ -53,6 +53,7 @@ fn frames_come_back_and_every_buffer_is_accounted_for() {
             tx.push(own);
         }
         guest.transmit(&mut tx);
+        guest.publish();
         host.receive(100, &mut back, &mut arena);
         returned += back.len();
         for packet in back.drain(..) {
@@ -101,10 +102,12 @@ fn a_buffer_that_was_given_up_cannot_be_sent_again() {
     assert_eq!((a.len(), b.len()), (1, 1));
     let mut back = Vec::new();
     first.transmit(&mut a);
+    first.publish();
     host.receive(10, &mut back, &mut arena);
     assert_eq!(back.len(), 1);
     let held = arena.held_by(1);
     second.transmit(&mut b);
+    second.publish();
     host.receive(10, &mut back, &mut arena);
     assert_eq!(back.len(), 1, "the second one is refused");
     assert_eq!(arena.held_by(1), held);
@@ -125,6 +128,7 @@ fn a_runtime_that_only_sends_does_not_run_dry() {
             out.push(guest.take().unwrap_or_else(|| panic!("dry in turn {turn}")));
         }
         guest.transmit(&mut out);
+        guest.publish();
         host.receive(64, &mut back, &mut arena);
         assert_eq!(back.len(), 32);
         for packet in back.drain(..) {
@@ -168,6 +172,7 @@ fn a_flood_of_packets_leaves_room_for_messages() {
     assert_eq!(rx.len(), packets + 500);
     rx.drain(..).for_each(|packet| guest.put(packet));
     guest.transmit(&mut Vec::new());
+    guest.publish();
     host.receive(1, &mut Vec::new(), &mut arena);
     assert!(flood(&mut host, &mut arena) > 1_000);
 }

@@ -108,17 +108,22 @@ fn status_text(status: &Status, style: Style) -> String {
     if !watched.is_empty() {
         text += &format!("{}\n", watched.text(style));
     }
+    let has_standbys = status.processes.iter().any(|process| process.local_standby.is_some());
     let processes = status.processes.iter().map(|process| {
         let dropped: u64 = process.drops.values().sum();
-        vec![
+        let standby = has_standbys.then(|| {
+            or_dash(process.local_standby.map(|standby| match standby.pid {
+                0 => format!("none yet, {} before", standby.takeovers),
+                pid => format!("{pid}, {} before", standby.takeovers),
+            }))
+        });
+        let first = [
             process.name.as_ref().map_or_else(|| process.role.clone(), |name| format!("{} {name}", process.role)),
             process.id.to_string(),
             process.incarnation.to_string(),
             or_dash((process.pid != 0).then_some(process.pid)),
-            or_dash(process.local_standby.map(|standby| match standby.pid {
-                0 => format!("none yet, {} before", standby.takeovers),
-                pid => format!("{pid}, {} before", standby.takeovers),
-            })),
+        ];
+        let last = [
             process.host.clone(),
             or_dash(process.cluster.as_ref()),
             process.state.clone(),
@@ -126,9 +131,13 @@ fn status_text(status: &Status, style: Style) -> String {
             process.packets.to_string(),
             or_dash(process.busy_permille.map(|busy| format!("{}.{} %", busy / 10, busy % 10))),
             dropped.to_string(),
-        ]
+        ];
+        first.into_iter().chain(standby).chain(last).collect()
     });
-    let head = ["role", "id", "incarnation", "pid", "standby", "host", "cluster", "state", "flows", "packets", "busy", "dropped"];
+    let mut head = vec!["role", "id", "incarnation", "pid", "host", "cluster", "state", "flows", "packets", "busy", "dropped"];
+    if has_standbys {
+        head.insert(4, "standby");
+    }
     text += &Table::of(&head, processes).text(style);
     let drops = Table::of(
         &["dropped for", "packets"],
@@ -293,6 +302,29 @@ mod tests {
         assert!(status("{}").contains("control API: 10.9.0.1:7443, 1 connection, 7 calls\n"));
         let text = status(r#"{"denied":2,"not_tls":1}"#);
         assert!(text.contains("control API: 10.9.0.1:7443, 1 connection, 7 calls; refused: denied 2, not_tls 1\n"), "{text}");
+    }
+
+    /// Who has a standby on its own host has one in the table, with how many of its places' processes have died; where nobody may have one there is no such column.
+    #[test]
+    fn local_standbys_are_shown_where_there_are_any() {
+        let process = |id: u32, standby: &str| {
+            format!(
+                r#"{{"role":"runtime","id":{id},"incarnation":1,"pid":7,"host":"h","state":"running","flows":0,"packets":0{standby}}}"#
+            )
+        };
+        let processes = [
+            process(16, r#","local_standby":{"pid":8,"takeovers":2}"#),
+            process(17, r#","local_standby":{"pid":0,"takeovers":1}"#),
+            process(18, ""),
+        ]
+        .join(",");
+        let text = format!(r#"{{"version":1,"protected":"yes","processes":[{processes}]}}"#);
+        let expected = "protected: yes\n\n\
+                        role     id  incarnation  pid  standby             host  cluster  state    flows  packets  busy  dropped\n\
+                        runtime  16            1    7  8, 2 before         h           -  running      0        0     -        0\n\
+                        runtime  17            1    7  none yet, 1 before  h           -  running      0        0     -        0\n\
+                        runtime  18            1    7  -                   h           -  running      0        0     -        0\n";
+        assert_eq!(status_text(&serde_json::from_str(&text).unwrap(), Style::PLAIN), expected);
     }
 
     /// A place in which nobody runs for now: the word says so, there is no process to name, and no failure is listed.

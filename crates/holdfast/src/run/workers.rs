@@ -5,7 +5,7 @@ use super::role::{Assignment, Keys};
 use super::runtime::Place;
 use super::{BURST, MILLISECOND, Manager, Noticed, devices, keys};
 use crate::status::{LocalStandby, Protected};
-use holdfast_io::process::Watched;
+use holdfast_io::process::{self, Watched};
 use holdfast_io::wait::sleep;
 use holdfast_io::{VportHost, capture};
 use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME};
@@ -15,7 +15,7 @@ use holdfast_wire::DropReason;
 use rustix::fd::OwnedFd;
 use serde::Serialize;
 use std::fs::File;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use zeroize::Zeroizing;
 
 /// Runtimes that may end before the box is ready.
@@ -26,6 +26,8 @@ const ZOMBIE_PATIENCE: u64 = 60_000 * MILLISECOND;
 const RESIGN_PATIENCE: u64 = 500 * MILLISECOND;
 /// Bytes of the capture of packets that are set aside.
 pub(super) const MOST_QUARANTINED: u64 = 16 << 20;
+/// What a keeper had started ends within so long when it has ended, ns.
+const ENDING_PATIENCE: u64 = 1_000 * MILLISECOND;
 /// Between two looks at whether a process has ended of which the guard has said nothing, ns.
 const DEATH_LOOK_INTERVAL: u64 = 20 * MILLISECOND;
 
@@ -46,6 +48,8 @@ pub(super) struct Worker {
     pub(super) cause: Option<String>,
     /// It was seen to have ended before the guard said how.
     is_dead: bool,
+    /// When it was found that not all of its processes had ended with it.
+    is_ending_since: Option<u64>,
 }
 
 impl Worker {
@@ -61,6 +65,7 @@ impl Worker {
             fenced_at: None,
             cause: None,
             is_dead: false,
+            is_ending_since: None,
         }
     }
 
@@ -71,6 +76,20 @@ impl Worker {
             (_, None) => 0,
             (worker, _) => worker,
         }
+    }
+
+    /// Nobody uses its buffers any more: the kernel ends worker and standby when their keeper ends, but not before anybody hears of that.
+    fn has_ended_whole(&mut self, now: u64) -> bool {
+        let pair = self.port.pair();
+        let lives = |pid: &AtomicU32| match pid.load(Ordering::Relaxed) {
+            0 => false,
+            pid => process::lives(pid),
+        };
+        if !lives(pair.worker) && !lives(pair.standby) {
+            return true;
+        }
+        // Their numbers may be others' by now.
+        now.saturating_sub(*self.is_ending_since.get_or_insert(now)) > ENDING_PATIENCE
     }
 
     /// Its standby, if it has or had one.
@@ -287,8 +306,8 @@ impl Manager {
         self.keep_set_aside();
         let mut at = 0;
         while at < self.workers.len() {
-            let worker = &self.workers[at];
-            if worker.cause.is_some() && self.host.hub.may_hear(worker.peer) {
+            let worker = &mut self.workers[at];
+            if worker.cause.is_some() && worker.has_ended_whole(now) && self.host.hub.may_hear(worker.peer) {
                 self.bury(at, now);
                 continue;
             }

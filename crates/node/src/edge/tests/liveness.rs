@@ -140,7 +140,11 @@ impl Rig {
             let said = self.take();
             for (question, answer) in ANSWERS {
                 if said.iter().any(|word| word.contains(question)) {
-                    self.bench.port(1, answer);
+                    // What waited for the answer leaves with it, and may be BFD.
+                    let packet = self.bench.packet(&frame(1, answer));
+                    let forwarded = self.bench.edge.handle_ingress(1, packet, now, &mut self.bench.out, &mut self.bench.pool);
+                    assert!(forwarded.is_none());
+                    effects.extend(self.take());
                 }
             }
             effects.extend(said);
@@ -247,6 +251,9 @@ fn the_next_life_knows_its_routers() {
 
     rig.next_life(400 * MS);
     assert!(rig.bench.edge.liveness().all(|(.., session, is_dead)| session.state() == State::Down && !is_dead));
+    // It has a way: whoever is there is asked for its MAC address.
+    assert_eq!(rig.send(OUT), "1< box1>all arp who-has 203.0.113.254 tell 203.0.113.1");
+    rig.bench.port(1, ANSWERS[0].1);
     assert!(rig.send(OUT).contains("box1>host254"));
     rig.run(5 * SECOND);
     assert_eq!((rig.router.downs().0, rig.events.last()), (1, Some(&(1, State::Up))));
