@@ -353,7 +353,7 @@ impl Manager {
                 Ok(message) if record.from.node == COORDINATOR => self.handle_coordinator(message),
                 Ok(Control::Beat(beat)) => {
                     let host = host_of(record.from.node);
-                    let heard = host.and_then(|host| self.quorum.as_mut().map(|quorum| quorum.handle_beat(host, &beat)));
+                    let heard = host.and_then(|host| self.quorum.as_mut().map(|quorum| quorum.handle_beat(host, &beat, now)));
                     self.change(heard.into_iter().flatten());
                 }
                 Ok(Control::Sealing(sealing)) if host_of(record.from.node).is_some() => {
