@@ -25,8 +25,8 @@ const HOST_MS: u64 = 1_500;
 /// Datagrams.
 const PER_SECOND: u64 = 500;
 
-/// The host that serves is killed under traffic. Its runtimes are given up when it has not been heard for a patience, and not before; the other host does not wait for a whole one more,
-/// because nobody has heard the dead one for so long.
+/// The host that serves is killed under traffic. Its runtimes are given up when it has not been heard for a patience, and not before; the other host does not
+/// wait for a whole one more, because nobody has heard the dead one for so long.
 fn service_passes_before_two_patiences_have_passed(interrupt: &Interrupt) -> Result<()> {
     let patience = Duration::from_millis(HOST_MS);
     let mut cluster = Cluster::start_missing_after(HOST_MS, interrupt)?;

@@ -166,6 +166,18 @@ impl Manager {
         self.quorum = Some(Quorum::new(me, hosts, switches, patience, now));
     }
 
+    /// Of several hosts: an earlier life of this manager knew of this term of a switch's service.
+    pub fn remember_term(&mut self, switch: u16, term: u32) {
+        if let Some(quorum) = &mut self.quorum {
+            quorum.remember(switch, term);
+        }
+    }
+
+    /// What to keep for [`Manager::remember_term`], per switch, if it has changed, before anything is sent.
+    pub fn take_terms(&mut self) -> Option<impl Iterator<Item = u32> + '_> {
+        self.quorum.as_mut()?.take_news()
+    }
+
     /// Of several hosts, wherever it is: the coordinator has been heard lately.
     pub(crate) fn is_coordinator_heard(&self) -> bool {
         let patience = self.quorum.as_ref().map_or(0, Quorum::patience);

@@ -11,6 +11,7 @@
 //!   was (an *age*): when all of them say that it was more than a patience ago, the earlier one has had nobody to be connected to since, and has stopped.
 //!   That is so as soon as a host is found to be dead. Where ages do not say it, it is so a patience after more than half have said that they know. If every host
 //!   has said that it does not serve, there is nothing to wait for.
+//! - A vote that has forgotten a term could keep an earlier one served: so what a manager knows of terms outlives it ([`Quorum::remember`]).
 //!
 //! Each host has a vote; the first one has two if their number is even, so that of two hosts the first goes on alone, and the second never does.
 //!
@@ -70,6 +71,7 @@ pub struct Quorum {
     heard_at: Vec<u64>,
     /// Per switch.
     services: Vec<Own>,
+    has_news: bool,
     next_beat: u64,
 }
 
@@ -85,7 +87,17 @@ impl Quorum {
         let others = vec![None; usize::from(hosts)];
         let services = vec![Own::default(); usize::from(switches)];
         let heard_at = vec![now; usize::from(hosts)];
-        Quorum { me, patience, began_at: now, others, heard_at, services, next_beat: now }
+        Quorum { me, patience, began_at: now, others, heard_at, services, has_news: false, next_beat: now }
+    }
+
+    /// An earlier life of this manager knew of this term. Said before anything is heard.
+    pub fn remember(&mut self, switch: u16, term: u32) {
+        self.hear_of(switch, term);
+    }
+
+    /// Per switch, the latest term that it knows of, if one is new since this was asked last: what is sent after that may go by it.
+    pub fn take_news(&mut self) -> Option<impl Iterator<Item = u32> + '_> {
+        core::mem::take(&mut self.has_news).then(|| self.services.iter().map(|own| own.term))
     }
 
     /// Other hosts.
@@ -147,7 +159,7 @@ impl Quorum {
         let own = self.services.get_mut(usize::from(switch)).filter(|own| term > own.term)?;
         own.term = term;
         (own.is_meant, own.known_since) = (false, None);
-        self.next_beat = 0;
+        (self.next_beat, self.has_news) = (0, true);
         core::mem::take(&mut own.serves).then_some(Change::Retire(switch))
     }
 
@@ -442,6 +454,26 @@ mod tests {
         hosts.give(1, 2, &[1, 2]);
         hosts.run(1000 + PATIENCE, 1000 + 3 * PATIENCE / 2);
         assert_eq!(hosts.serving(), [1]);
+    }
+
+    /// The second host is to follow the first, which it cannot hear, and which has missed that the third knows. The third one's manager dies, and its next life
+    /// speaks to the first only. It knows of the term that its earlier life knew of: what it says keeps nobody connected who serves in an earlier one.
+    #[test]
+    fn a_vote_outlives_its_manager() {
+        let mut hosts = Hosts::new(3);
+        hosts.give(0, 1, &[0, 1, 2]);
+        hosts.run(0, 1000);
+        hosts.cut = vec![(0, 1), (1, 0), (2, 0)];
+        hosts.give(1, 2, &[1, 2]);
+        hosts.run(1000, 1000 + PATIENCE / 2);
+        let now = 1000 + PATIENCE / 2 + hosts.offsets[2];
+        let known: Vec<u32> = hosts.quorums[2].take_news().map(Iterator::collect).unwrap_or_default();
+        assert_eq!((known, hosts.quorums[2].take_news().is_some()), (vec![2, 0], false));
+        hosts.quorums[2] = Quorum::new(2, 3, SWITCHES, PATIENCE, now);
+        hosts.quorums[2].remember(0, 2);
+        hosts.cut = vec![(0, 1), (1, 0), (2, 1)];
+        hosts.run(1000 + PATIENCE / 2, 1000 + 3 * PATIENCE);
+        assert!(!hosts.quorums[0].serves(0));
     }
 
     /// SplitMix64: chance from a seed.
