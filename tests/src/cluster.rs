@@ -100,32 +100,32 @@ const NFVACTOR: &str = "nfvactor";
 impl Cluster {
     /// Builds it, with web servers and a key for its messages, and waits until the box is ready and safe. The coordinator is the witness's.
     pub fn start(interrupt: &Interrupt) -> Result<Cluster> {
-        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Witness, NFVACTOR, interrupt)
+        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Witness, NFVACTOR, "", interrupt)
     }
 
     /// The same under another protection.
     pub fn start_under(protection: &'static str, interrupt: &Interrupt) -> Result<Cluster> {
-        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Witness, protection, interrupt)
+        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Witness, protection, "", interrupt)
     }
 
     /// The same with hosts that have addresses, and no Ethernet of their own.
     pub fn start_over_udp(interrupt: &Interrupt) -> Result<Cluster> {
-        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Udp, NFVACTOR, interrupt)
+        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Udp, NFVACTOR, "", interrupt)
     }
 
     /// The same with three equal hosts and an etcd.
     pub fn start_equals(interrupt: &Interrupt) -> Result<Cluster> {
-        Cluster::build(EQUALS, Kind::Equals, NFVACTOR, interrupt)
+        Cluster::build(EQUALS, Kind::Equals, NFVACTOR, "", interrupt)
     }
 
     /// The same as with [`Cluster::start`], with a control API on every host; the second host has no configuration, and joins the first.
     pub fn start_joining(interrupt: &Interrupt) -> Result<Cluster> {
-        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Joining, NFVACTOR, interrupt)
+        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Joining, NFVACTOR, "", interrupt)
     }
 
     /// The same as with [`Cluster::start`], and each host that serves has a switch of its own: the first the office's ports, the second a depot's.
     pub fn start_switches(interrupt: &Interrupt) -> Result<Cluster> {
-        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Switches, NFVACTOR, interrupt)
+        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Switches, NFVACTOR, "", interrupt)
     }
 
     /// As with [`Cluster::start`], with the ports, chains and rules of this configuration, which translates no addresses.
@@ -134,9 +134,21 @@ impl Cluster {
         Cluster::build_of(names, Kind::Witness, &options, configuration, interrupt)
     }
 
-    fn build(names: [&'static str; 3], kind: Kind, protection: &'static str, interrupt: &Interrupt) -> Result<Cluster> {
+    /// The same with hosts that are missed after so many milliseconds, and no runtime is before.
+    pub fn start_missing_after(host_ms: u64, interrupt: &Interrupt) -> Result<Cluster> {
+        let detection = format!("detection: {{ host_ms: {host_ms}, hang_ms: {} }}\n", 500.max(10 * host_ms));
+        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Witness, NFVACTOR, &detection, interrupt)
+    }
+
+    fn build(
+        names: [&'static str; 3],
+        kind: Kind,
+        protection: &'static str,
+        more: &str,
+        interrupt: &Interrupt,
+    ) -> Result<Cluster> {
         let options = Options { protection, ..Options::protected(Chain::Balanced) };
-        Cluster::build_of(names, kind, &options, &options.configuration(), interrupt)
+        Cluster::build_of(names, kind, &options, &(options.configuration() + more), interrupt)
     }
 
     fn build_of(names: [&'static str; 3], kind: Kind, options: &Options, chains: &str, interrupt: &Interrupt) -> Result<Cluster> {

@@ -166,6 +166,18 @@ impl Manager {
         self.quorum = Some(Quorum::new(me, hosts, switches, patience, now));
     }
 
+    /// Of several hosts: an earlier life of this manager knew of this term of a switch's service.
+    pub fn remember_term(&mut self, switch: u16, term: u32) {
+        if let Some(quorum) = &mut self.quorum {
+            quorum.remember(switch, term);
+        }
+    }
+
+    /// What to keep for [`Manager::remember_term`], per switch, if it has changed, before anything is sent.
+    pub fn take_terms(&mut self) -> Option<impl Iterator<Item = u32> + '_> {
+        self.quorum.as_mut()?.take_news()
+    }
+
     /// Of several hosts, wherever it is: the coordinator has been heard lately.
     pub(crate) fn is_coordinator_heard(&self) -> bool {
         let patience = self.quorum.as_ref().map_or(0, Quorum::patience);
@@ -353,7 +365,7 @@ impl Manager {
                 Ok(message) if record.from.node == COORDINATOR => self.handle_coordinator(message),
                 Ok(Control::Beat(beat)) => {
                     let host = host_of(record.from.node);
-                    let heard = host.and_then(|host| self.quorum.as_mut().map(|quorum| quorum.handle_beat(host, &beat)));
+                    let heard = host.and_then(|host| self.quorum.as_mut().map(|quorum| quorum.handle_beat(host, &beat, now)));
                     self.change(heard.into_iter().flatten());
                 }
                 Ok(Control::Sealing(sealing)) if host_of(record.from.node).is_some() => {

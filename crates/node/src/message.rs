@@ -584,6 +584,8 @@ pub struct Beat {
     pub sent: u64,
     /// Of every host, when the last beat was sent that the sender has from it, by that host's clock, ns; 0 if there is none.
     pub echoes: Vec<u64>,
+    /// Of every host, how long ago the sender had that beat, or began if it has had none, ns.
+    pub ages: Vec<u64>,
     /// The hosts that are connected to the sender, itself included, a bit each.
     pub connected: u16,
     /// Per switch, how its service stands.

@@ -253,7 +253,7 @@ pub struct DetectionConfig {
     pub heartbeat_ms: u64,
     /// A runtime that is not heard for so long has failed, milliseconds. Processes that end are noticed at once.
     pub hang_ms: u64,
-    /// A host that is not heard for so long is cut off, milliseconds: it stops serving by then, and another begins as long after.
+    /// A host that is not heard for so long is cut off, milliseconds, 10 or more: it stops serving by then, and another begins soon after, at most as long.
     pub host_ms: u64,
 }
 

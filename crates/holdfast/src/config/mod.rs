@@ -164,7 +164,7 @@ fn limits(config: &Config, root: Spot<'_>) -> Result<(), Mistake> {
     let detection = &config.detection;
     between("detection", "heartbeat_ms", detection.heartbeat_ms, 1, 60_000)?;
     between("detection", "hang_ms", detection.hang_ms, LEAST_HEARTBEATS, 600_000)?;
-    between("detection", "host_ms", detection.host_ms, 50, 600_000)?;
+    between("detection", "host_ms", detection.host_ms, 10, 600_000)?;
     let least = LEAST_HEARTBEATS * detection.heartbeat_ms;
     if detection.hang_ms < least {
         return Err(root.key("detection").key("hang_ms").mistake(format!(

@@ -13,8 +13,8 @@ use std::io::{self, Read, Seek, Write};
 use std::path::PathBuf;
 use zeroize::Zeroizing;
 
-/// What the guard writes to the manager's standard input, as a line. The descriptors are: the mailbox, the heartbeat, the notes on
-/// sessions with routers, the two of the arena if there is one, and for each process rings, both bells, the process and, if it is kept, its standard input.
+/// What the guard writes to the manager's standard input, as a line. The descriptors are: the mailbox, the heartbeat, the manager's
+/// notes, the two of the arena if there is one, and for each process rings, both bells, the process and, if it is kept, its standard input.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Assignment {
     /// Counts the manager's lives, from 1.

@@ -7,7 +7,7 @@
 
 use super::guard_link::{Assignment, FromGuard, Stored, ToGuard, read_memory};
 use super::role::{BfdKey, Keys};
-use super::{MILLISECOND, RouterNotes, devices, join, random_seed, reports};
+use super::{MILLISECOND, ManagerNotes, devices, join, random_seed, reports};
 use crate::config;
 use crate::control;
 use crate::control::remote::Endpoint;
@@ -83,8 +83,8 @@ struct HostGuard {
     tls: Option<TlsPaths>,
     state: Option<PathBuf>,
     arena: Vec<OwnedFd>,
-    /// On sessions with routers.
-    notes: RouterNotes,
+    /// The manager's.
+    notes: ManagerNotes,
     base: u32,
     coordinators: u32,
     children: Vec<Child>,
@@ -165,8 +165,8 @@ pub fn main(options: Options) -> Result<(), Failure> {
     let binary = std::env::current_exe()
         .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("finding the program's own file: {error}")))?;
     let control = control.unwrap_or_else(|| control::default_path(&checked.config.cluster));
-    let notes = RouterNotes::create(checked.bfd.len())
-        .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("memory for sessions with routers: {error}")))?;
+    let notes = ManagerNotes::create(checked.switches.len() + checked.bfd.len())
+        .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("memory for the manager's notes: {error}")))?;
     let directory = control.parent().filter(|directory| !directory.as_os_str().is_empty() && !directory.exists());
     let made_directory = directory.map(Path::to_owned);
     let mut guard = HostGuard {

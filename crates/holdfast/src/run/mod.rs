@@ -78,8 +78,8 @@ const LOOK_INTERVAL: u64 = 100_000;
 const SURROUNDINGS_INTERVAL: u64 = 1_000 * MILLISECOND;
 const MILLISECOND: u64 = 1_000_000;
 
-/// What outlives a manager of its sessions with routers.
-type RouterNotes = Notes<{ Memory::WORDS }>;
+/// What outlives a manager: per switch the latest term of its service, and behind these its sessions with routers.
+type ManagerNotes = Notes<{ Memory::WORDS }>;
 
 /// How a failure was noticed, besides what the coordinator knows.
 struct Noticed {
@@ -102,7 +102,7 @@ struct Manager {
     /// The parent of all processes.
     parent: u32,
     link: GuardLink,
-    notes: RouterNotes,
+    notes: ManagerNotes,
     fabric_config: FabricConfig,
     /// The network that joins the hosts, if there are several, and which of them this is.
     fabric_port: Option<Box<dyn Port>>,
@@ -181,7 +181,7 @@ pub fn manager_main() -> Result<(), Failure> {
     let (Some(mailbox), Some(heartbeat), Some(notes)) = (fds.next(), fds.next(), fds.next()) else {
         return Err(Failure::new(exit::UNAVAILABLE, "descriptors are missing"));
     };
-    let notes = RouterNotes::open(notes).map_err(refused)?;
+    let notes = ManagerNotes::open(notes).map_err(refused)?;
     let link = GuardLink::new(Mailbox::of(mailbox), Heartbeat::open(heartbeat).map_err(refused)?);
     let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
     let mut checked = config::read(&assignment.file, &assignment.text).map_err(mistake)?;
@@ -263,7 +263,7 @@ impl Manager {
         assignment: Assignment,
         checked: &Checked,
         keys: Option<KeyRing>,
-        (mut link, notes): (GuardLink, RouterNotes),
+        (mut link, notes): (GuardLink, ManagerNotes),
         mut fds: impl Iterator<Item = OwnedFd>,
     ) -> Result<Manager, Failure> {
         let Assignment { incarnation, file, text, processes, ref bfd_keys, .. } = assignment;
@@ -345,6 +345,11 @@ impl Manager {
         if !hosts.is_empty() {
             let (hosts, patience) = (hosts.len() as u16, detection.host_ms * MILLISECOND);
             hub.join(hosts, patience, now);
+            for switch in 0..checked.switches.len() {
+                if let Some([term, ..]) = notes.read(switch) {
+                    hub.manager.remember_term(switch as u16, term as u32);
+                }
+            }
             if let Some(ring) = &keys {
                 let (cluster, incarnation, life) = (fabric.cluster, assignment.base + incarnation, life()?);
                 hub.authenticate(SealConfig { cluster, host: number, hosts, incarnation, life, patience }, ring);
@@ -465,7 +470,7 @@ impl Manager {
             }
             if !self.is_ready && self.host.hub.manager.is_ready() {
                 self.is_ready = true;
-                self.host.watch_routers(|at| self.notes.read(at.into()).map(Memory));
+                self.host.watch_routers(|at| self.notes.read(self.switches.len() + usize::from(at)).map(Memory));
                 let now = self.clock.now();
                 for switch in self.served() {
                     self.host.announce(switch, now, &mut self.out, &mut self.arena);
@@ -568,7 +573,12 @@ impl Manager {
 
     fn carry_out(&mut self, now: u64) {
         for (at, memory) in self.out.notes.drain(..) {
-            self.notes.write(at.into(), &memory.0);
+            self.notes.write(self.switches.len() + usize::from(at), &memory.0);
+        }
+        for (switch, term) in self.host.hub.manager.take_terms().into_iter().flatten().enumerate() {
+            let mut note = [0; Memory::WORDS];
+            note[0] = term.into();
+            self.notes.write(switch, &note);
         }
         for (peer, packet) in self.out.hub.to_runtime.drain(..) {
             let refused = match self.workers.iter_mut().find(|worker| worker.peer == peer && worker.cause.is_none()) {

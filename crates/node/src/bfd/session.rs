@@ -346,8 +346,8 @@ impl Session {
         self.in_use = (self.in_use.0.min(decided.0), self.in_use.1.max(decided.1));
     }
 
-    /// Another key. Until the other side has used it, but for a minute at most, the key before it counts too, and signs while the other side is heard with it: so the other side may
-    /// change its own a moment later, and the session stays up. False if the key is the same.
+    /// Another key. Until the other side has used it, but for a minute at most, the key before it counts too, and signs while the other side is heard: so that
+    /// one may change its own a moment later, and the session stays up. False if the key is the same.
     pub fn set_key(&mut self, key: Key, now: u64) -> bool {
         if self.settings.key.as_ref().is_some_and(|own| own.is_same(&key)) {
             return false;

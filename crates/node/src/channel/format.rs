@@ -45,7 +45,7 @@ pub(super) struct Header {
 }
 
 pub(crate) const MAGIC: u16 = 0x4846;
-pub(super) const VERSION: u8 = 3;
+pub(super) const VERSION: u8 = 4;
 /// Flag: the frame has no number and no records. Every number is some frame's, so none can say it.
 pub(super) const ONLY_ACKNOWLEDGES: u8 = 1;
 /// Flag: the frame is sealed.

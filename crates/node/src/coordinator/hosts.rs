@@ -453,7 +453,13 @@ impl Coordinator {
 
     /// When [`Coordinator::look_after_hosts`] is due next.
     pub(super) fn next_host_look(&self) -> u64 {
-        if self.is_joined() { self.last_turn + self.config.hosts.patience / 4 } else { u64::MAX }
+        if !self.is_joined() {
+            return u64::MAX;
+        }
+        let patience = self.config.hosts.patience;
+        // Who is late is so at once, not at the next regular look.
+        let late = self.hosts.iter().filter_map(|host| host.heard_at).map(|at| at + patience + 1);
+        late.filter(|at| *at > self.last_turn).fold(self.last_turn + patience / 4, u64::min)
     }
 
     /// Whether flows would survive the death of any one host, as far as the hosts themselves go.

@@ -240,7 +240,8 @@ fn a_dead_router_that_is_switched_off_is_used_again() {
     assert!(rig.send(OUT).contains("box1>host254"));
 }
 
-/// The box's next life goes on with the session, and the router notices nothing; if it does because the pause was too long, no route is lost for that. One that was dead is so still.
+/// The box's next life goes on with the session, and the router notices nothing; if it does because the pause was too long, no route is lost for that. One that
+/// was dead is so still.
 #[test]
 fn the_next_life_knows_its_routers() {
     let mut rig = Rig::up(FOUR, &[]);

@@ -1,0 +1,62 @@
+//! A box of three hosts whose serving host dies: when it is missed, and when another one serves.
+
+use anyhow::{Result, ensure};
+use holdfast::lab::Interrupt;
+use holdfast::lab::requirements::*;
+use holdfast::lab::until;
+use holdfast_io::process::Clock;
+use holdfast_tests::PATIENCE;
+use holdfast_tests::cluster::{Cluster, SERVING};
+use holdfast_tests::runner::{main as run, test};
+use std::process::ExitCode;
+use std::time::Duration;
+
+fn main() -> ExitCode {
+    run(vec![test(
+        "service_passes_before_two_patiences_have_passed",
+        &[NGINX, NFT],
+        service_passes_before_two_patiences_have_passed,
+    )])
+}
+
+/// So long that what else the machine does counts for little.
+const HOST_MS: u64 = 1_500;
+
+/// Datagrams.
+const PER_SECOND: u64 = 500;
+
+/// The host that serves is killed under traffic. Its runtimes are given up when it has not been heard for a patience, and not before; the other host does not
+/// wait for a whole one more, because nobody has heard the dead one for so long.
+fn service_passes_before_two_patiences_have_passed(interrupt: &Interrupt) -> Result<()> {
+    let patience = Duration::from_millis(HOST_MS);
+    let mut cluster = Cluster::start_missing_after(HOST_MS, interrupt)?;
+    cluster.wait_serving(SERVING[0], SERVING[0])?;
+    let (_echo, stream) = cluster.stream(20, PER_SECOND)?;
+    cluster.wait_safe()?;
+    // A coordinator that has just begun gives every host the time to be heard.
+    let enough = 1_000 + PER_SECOND * 4 * HOST_MS / 1_000;
+    until("datagrams return for a while", PATIENCE, interrupt, || Ok((stream.datagrams().returned > enough).then_some(())))?;
+    let dead: Vec<u16> =
+        cluster.on(SERVING[1])?.status()?.runtimes().filter(|one| one.host == SERVING[0]).map(|one| one.id).collect();
+    let killed_at = Clock::new().now();
+    cluster.kill(SERVING[0])?;
+    let status = cluster.wait_for(SERVING[1], "the dead host's runtimes are given up, and their flows recovered", |status| {
+        dead.iter().all(|id| status.failovers.iter().any(|failover| failover.runtime == *id && failover.recovered_us.is_some()))
+    })?;
+    let returned = stream.datagrams().returned;
+    until("datagrams return", PATIENCE, interrupt, || Ok((stream.datagrams().returned > returned + 300).then_some(())))?;
+    let datagrams = stream.finish();
+    let silence = Duration::from_micros(datagrams.longest_silence_us);
+    let detected =
+        |failover: &holdfast::status::Failover| Duration::from_nanos(failover.detected_at_ns.saturating_sub(killed_at));
+    let detected: Vec<Duration> = status.failovers.iter().map(detected).collect();
+    // A beat is on its way when the host dies.
+    let least = patience.mul_f64(0.75);
+    ensure!(
+        detected.len() == dead.len() && detected.iter().all(|detected| *detected > least && *detected < patience * 2),
+        "{detected:?}"
+    );
+    ensure!(silence > patience && silence < patience * 2, "{silence:?}, detected after {detected:?}");
+    ensure!(datagrams.flows_alive == 20 && (datagrams.doubled, datagrams.changed) == (0, 0), "{datagrams:?}");
+    cluster.stop()
+}
