@@ -252,6 +252,18 @@ impl<'a> Consumer<'a> {
         self.memory.head.load(Ordering::Relaxed) != self.head
     }
 
+    /// Descriptors that are there to take, asked of the memory itself. Changes nothing.
+    #[inline]
+    pub fn waiting(&self) -> usize {
+        self.memory.tail.load(Ordering::Acquire).wrapping_sub(self.head) as usize
+    }
+
+    /// True if something is there, as far as was seen or the memory itself says. Changes nothing.
+    #[inline]
+    pub fn has_more(&self) -> bool {
+        self.head != self.tail || self.head != self.memory.tail.load(Ordering::Acquire)
+    }
+
     /// True if nothing is there, asked of the memory itself.
     #[inline]
     pub fn is_empty(&mut self) -> bool {

@@ -1,5 +1,6 @@
 //! What a protection asks of the world: collected during a batch, carried out by the runtime afterwards.
 
+use crate::flows::Journal;
 use crate::{NodeIndex, Peer, Released, Slot};
 use holdfast_wire::{DropReason, Packet};
 
@@ -13,6 +14,9 @@ pub struct Record {
     start: usize,
     len: usize,
 }
+
+/// Packets released in one batch for which there is room from the beginning.
+const RELEASED: usize = 512;
 
 /// See the module. Its vectors keep their capacity, so a batch does not allocate.
 #[derive(Debug, Default)]
@@ -45,6 +49,12 @@ pub struct Outbox {
 }
 
 impl Outbox {
+    /// What is carried out in the turn in which it was asked for is no state: see [`Journal`].
+    pub fn set_journal(&mut self, journal: Journal) {
+        self.released.reserve_exact(RELEASED);
+        journal.scratch(&self.released);
+    }
+
     /// Starts a batch for a chain at a stamped time, ns.
     pub fn begin(&mut self, chain: u16, now: u64) {
         self.chain = chain;

@@ -5,6 +5,9 @@
 //! [`DropReason`](crate::DropReason)), and tests check that every pool ends as full as it began.
 
 use crate::layers::{Layers, Malformed};
+use crate::nsh::ENCAPSULATION_LEN;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes kept free in front of a received frame, for the fabric's encapsulation.
 pub const HEADROOM: usize = 128;
@@ -53,16 +56,30 @@ pub struct Parts {
     start: u16,
     end: u16,
     id: u32,
+    /// The turn in which bytes of the buffer were announced, so that they need not be again: in units of [`GRAIN`] the first, and how many.
+    announced_in: u32,
+    announced_first: u8,
+    announced_count: u8,
 }
 
 const _: () = assert!(size_of::<Parts>() == 64);
 
-/// Is told of bytes of a packet's buffer before they change, if anybody wants to know: see [`announce_writes`].
-static BEFORE_WRITE: std::sync::OnceLock<fn(&[u8])> = std::sync::OnceLock::new();
+/// Announced are whole pieces of so many bytes.
+const GRAIN: usize = 16;
+const _: () = assert!(BUFFER_LEN.is_multiple_of(GRAIN) && BUFFER_LEN / GRAIN <= u8::MAX as usize);
 
-/// From now on `before` is told of bytes of packets' buffers before they change. For a process whose turns can be undone; once.
-pub fn announce_writes(before: fn(&[u8])) {
-    let _ = BEFORE_WRITE.set(before);
+/// Who is told of bytes of a packet's buffer before they change, and the number of the turn.
+struct Announce {
+    before: fn(&[u8]),
+    turn: &'static AtomicU32,
+}
+
+static ANNOUNCE: OnceLock<Announce> = OnceLock::new();
+
+/// From now on `before` is told of bytes of packets' buffers before they change, of each byte once per turn. For a process whose turns can be undone; once. No two turns
+/// in which the same packet lives have the same number, whichever process takes them.
+pub fn announce_writes(before: fn(&[u8]), turn: &'static AtomicU32) {
+    let _ = ANNOUNCE.set(Announce { before, turn });
 }
 
 /// What a function may write of a frame without all of it being noted: the headers that there are in all but the oddest packets, bytes.
@@ -77,19 +94,27 @@ pub struct Packet(&'static mut Parts);
 #[derive(Debug)]
 pub struct Handle(&'static mut Parts);
 
-impl Handle {
-    /// A new handle. It lives as long as the process.
-    #[expect(clippy::new_without_default, reason = "it allocates for ever; nobody shall get one by accident")]
-    pub fn new() -> Handle {
-        let parts = Parts {
+impl Parts {
+    fn new() -> Parts {
+        Parts {
             layers: Layers::default(),
             meta: Meta::default(),
             buffer: None,
             start: HEADROOM as u16,
             end: HEADROOM as u16,
             id: 0,
-        };
-        Handle(Box::leak(Box::new(parts)))
+            announced_in: 0,
+            announced_first: 0,
+            announced_count: 0,
+        }
+    }
+}
+
+impl Handle {
+    /// A new handle. It lives as long as the process.
+    #[expect(clippy::new_without_default, reason = "it allocates for ever; nobody shall get one by accident")]
+    pub fn new() -> Handle {
+        Handle(Box::leak(Box::new(Parts::new())))
     }
 
     /// A packet in this buffer of an arena. `id` is the buffer's index there; the frame is empty and starts after [`HEADROOM`].
@@ -98,6 +123,8 @@ impl Handle {
         let parts = self.0;
         parts.buffer = Some(buffer);
         parts.id = id;
+        // What was announced was another buffer's.
+        parts.announced_count = 0;
         let mut packet = Packet(parts);
         packet.clear();
         packet
@@ -108,18 +135,34 @@ impl Handle {
 #[derive(Debug)]
 pub struct Handles(Vec<Handle>);
 
+/// Handles that are made together. They lie side by side, because a worker uses the same few again and again.
+const HANDLES: usize = 64;
+
 impl Handles {
     /// Room for the handles of `count` packets; a tenth of them exist already.
     pub fn new(count: usize) -> Handles {
-        let mut free = Vec::with_capacity(count);
-        free.resize_with(count / 10, Handle::new);
-        Handles(free)
+        let mut handles = Handles(Vec::with_capacity(count.next_multiple_of(HANDLES)));
+        while handles.0.len() < count / 10 {
+            handles.make();
+        }
+        handles
+    }
+
+    #[cold]
+    fn make(&mut self) {
+        let parts: Vec<Parts> = (0..HANDLES).map(|_| Parts::new()).collect();
+        self.0.extend(parts.leak().iter_mut().map(Handle));
     }
 
     /// A handle.
     #[inline]
     pub fn take(&mut self) -> Handle {
-        self.0.pop().unwrap_or_else(Handle::new)
+        loop {
+            match self.0.pop() {
+                Some(handle) => return handle,
+                None => self.make(),
+            }
+        }
     }
 
     /// Takes it back.
@@ -142,6 +185,27 @@ impl core::ops::DerefMut for Packet {
     #[inline]
     fn deref_mut(&mut self) -> &mut Parts {
         self.0
+    }
+}
+
+impl Parts {
+    /// Bytes `start` to `end` of the buffer are about to change.
+    fn announce(&mut self, announce: &Announce, start: usize, end: usize) {
+        let Some(buffer) = &self.buffer else { return };
+        let turn = announce.turn.load(Ordering::Relaxed);
+        if self.announced_in != turn {
+            // A function has written into the frame. The encapsulation will be written in front of it, and need not be announced by itself then.
+            let front = if end - start > ENCAPSULATION_LEN { ENCAPSULATION_LEN } else { 0 };
+            let first = start.saturating_sub(front) / GRAIN;
+            let last = end.div_ceil(GRAIN);
+            (announce.before)(&buffer[first * GRAIN..last * GRAIN]);
+            (self.announced_in, self.announced_first, self.announced_count) = (turn, first as u8, (last - first) as u8);
+            return;
+        }
+        let first = usize::from(self.announced_first) * GRAIN;
+        if start < first || end > first + usize::from(self.announced_count) * GRAIN {
+            (announce.before)(&buffer[start..end]);
+        }
     }
 }
 
@@ -200,11 +264,10 @@ impl Packet {
 
     #[inline]
     fn range_mut(&mut self, start: usize, end: usize) -> &mut [u8] {
-        let bytes = self.0.buffer.as_mut().map_or(&mut [][..], |buffer| &mut buffer[start..end]);
-        if let Some(before) = BEFORE_WRITE.get() {
-            before(bytes);
+        if let Some(announce) = ANNOUNCE.get() {
+            self.0.announce(announce, start, end);
         }
-        bytes
+        self.0.buffer.as_mut().map_or(&mut [][..], |buffer| &mut buffer[start..end])
     }
 
     /// The whole buffer: for a port that receives into it. Follow with [`Packet::set_range`].
@@ -390,5 +453,84 @@ impl Drop for MemoryPool {
     fn drop(&mut self) {
         let mut retired = RETIRED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         retired.append(&mut self.free);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    /// Address, and what lay there.
+    type Told = (usize, Vec<u8>);
+
+    thread_local! {
+        static TOLD: RefCell<Vec<Told>> = const { RefCell::new(Vec::new()) };
+    }
+
+    static TURN: AtomicU32 = AtomicU32::new(1);
+
+    fn tell(bytes: &[u8]) {
+        TOLD.with_borrow_mut(|told| told.push((bytes.as_ptr() as usize, bytes.to_vec())));
+    }
+
+    /// Two handles and two buffers, and in every turn writes by all the ways that there are, the buffers changing hands in between: of each byte that has changed at the turn's end it
+    /// was told what it had been at its beginning, before anything else was told of it.
+    #[test]
+    fn what_changes_in_a_turn_can_be_undone() {
+        announce_writes(tell, &TURN);
+        let slab: &'static mut [Buffer] = Vec::leak(vec![[0u8; BUFFER_LEN]; 2]);
+        let mut packets: Vec<Packet> =
+            slab.iter_mut().zip(0..).map(|(buffer, id)| Handle::new().with_buffer(buffer, id)).collect();
+        let mut state = 1u64;
+        let mut draw = move |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        let buffers = |packets: &[Packet]| -> Vec<Told> {
+            packets.iter().map(|packet| (packet.buffer().as_ptr() as usize, packet.buffer().to_vec())).collect()
+        };
+        let (mut changed, mut told_of) = (0, 0);
+        for _ in 0..3000 {
+            let before = buffers(&packets);
+            for _ in 0..draw(12) {
+                let packet = &mut packets[draw(2) as usize];
+                let value = draw(256) as u8;
+                match draw(8) {
+                    0 => packet.bytes_mut().fill(value),
+                    1 | 2 => packet.headers_mut().fill(value),
+                    3 => _ = packet.push_front(draw(60) as usize).map(|bytes| bytes.fill(value)),
+                    4 => _ = packet.pull_front(draw(60) as usize),
+                    5 => _ = packet.extend_back(draw(300) as usize).map(|bytes| bytes.fill(value)),
+                    6 => _ = packet.set_range(draw(200) as usize, draw(1600) as usize),
+                    _ => {
+                        let [first, second] = [packets.remove(0), packets.remove(0)].map(|packet| {
+                            let buffer = packet.0.buffer.take();
+                            let (id, handle) = packet.into_id();
+                            (id, handle, buffer)
+                        });
+                        // Each handle gets the other's buffer.
+                        let (first_id, first_handle, first_buffer) = first;
+                        let (second_id, second_handle, second_buffer) = second;
+                        packets.push(first_handle.with_buffer(second_buffer.unwrap(), second_id));
+                        packets.push(second_handle.with_buffer(first_buffer.unwrap(), first_id));
+                    }
+                }
+            }
+            let told = TOLD.take();
+            told_of += told.iter().map(|(_, bytes)| bytes.len()).sum::<usize>();
+            for (address, now) in buffers(&packets) {
+                let was = &before.iter().find(|(other, _)| *other == address).unwrap().1;
+                for at in (0..BUFFER_LEN).filter(|at| now[*at] != was[*at]) {
+                    let place = address + at;
+                    let first = told.iter().find(|(start, bytes)| (*start..start + bytes.len()).contains(&place));
+                    let (start, bytes) = first.expect("nothing was told of a byte that has changed");
+                    assert_eq!(bytes[place - start], was[at], "what was told first is what there was");
+                    changed += 1;
+                }
+            }
+            TURN.fetch_add(1, Ordering::Relaxed);
+        }
+        assert!(changed > 1_000_000 && told_of < 8 * changed, "{changed} bytes changed, {told_of} were told of");
     }
 }

@@ -4,16 +4,21 @@
 
 pub mod datapath;
 pub mod growth;
+pub mod local;
 pub mod messages;
 pub mod migration;
 pub mod recovery;
+pub mod reinforce;
 pub mod replication;
 pub mod sealing;
+mod served;
+pub mod takeover;
 mod traffic;
 mod world;
 
 pub use world::MakeChain;
 
+use datapath::PlaysOnce;
 use holdfast_wire::header::proto;
 use holdfast_wire::{FlowKey, map_v4};
 

@@ -1,7 +1,7 @@
 //! `holdfast bench`: what the machinery costs.
 
 use super::print;
-use crate::bench::{datapath, growth, messages, migration, recovery, replication, sealing};
+use crate::bench::{datapath, growth, local, messages, migration, recovery, reinforce, replication, sealing, takeover};
 use crate::exit::{self, Failure};
 use crate::table::{Style, Table};
 use holdfast_nf::Chain;
@@ -9,7 +9,7 @@ use serde_json::json;
 use std::time::Duration;
 
 /// Its functions.
-fn functions(flows: usize) -> [(String, serde_json::Value); 3] {
+pub(crate) fn functions(flows: usize) -> [(String, serde_json::Value); 3] {
     let addresses = flows.div_ceil(64_512).next_power_of_two().max(1);
     let prefix = 32 - addresses.trailing_zeros();
     [
@@ -20,6 +20,11 @@ fn functions(flows: usize) -> [(String, serde_json::Value); 3] {
             json!({ "virtual": "203.0.113.10:80", "protocol": "udp", "backends": ["192.0.2.11:80", "192.0.2.12:80"] }),
         ),
     ]
+}
+
+/// One that only counts.
+fn monitor() -> [(String, serde_json::Value); 1] {
+    [("monitor".to_owned(), serde_json::Value::Null)]
 }
 
 /// One line of JSON per row, or a table.
@@ -94,6 +99,58 @@ pub(super) fn replication(flows: usize, rounds: usize, packets_per_second: u64, 
         cells.extend(times.map(|time| format!("{time:.1}")));
         cells.extend([row.replication_bytes_per_packet, row.fabric_bytes_per_packet].map(|bytes| format!("{bytes:.0}")));
         cells
+    })
+}
+
+pub(super) fn takeover(kills: usize, flows: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
+    let plan = takeover::Plan { kills, flows, packets_per_second };
+    let rows = takeover::run(&plan, &functions(flows).to_vec(), &|| chain(flows)).map_err(wrong)?;
+    let head = ["processors", "case", "kills", "packets/s", "packets", "p50 us", "p90", "p99", "max", "lost", "doubled or late"];
+    tell(&rows, json, &head, |row: &takeover::Row| {
+        let mut cells = vec![row.processors.to_owned(), row.case.to_owned()];
+        cells.extend([row.kills.to_string(), row.packets_per_second.to_string(), row.packets.to_string()]);
+        cells.extend([row.p50_us, row.p90_us, row.p99_us, row.max_us].map(|time| format!("{time:.1}")));
+        cells.extend([row.lost, row.doubled_or_late].map(|count| count.to_string()));
+        cells
+    })
+}
+
+pub(super) fn reinforce(flows: usize, rounds: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
+    let plan = reinforce::Plan { flows, time: Duration::from_millis(200), rounds, packets_per_second, fresh: 200_000 };
+    let build = |(name, config): &(String, serde_json::Value)| holdfast_functions::catalog::build(name, config);
+    let heavy = |flows| functions(flows).iter().map(build).collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string());
+    let rows = reinforce::run(&plan, &heavy).map_err(wrong)?;
+    let head =
+        ["varied", "value", "Mpps", "none Mpps", "ratio", "p50 us", "p99", "max", "added p50", "p99", "max", "replication B"];
+    tell(&rows, json, &head, |row: &reinforce::Row| {
+        let times =
+            [row.latency_p50_us, row.latency_p99_us, row.latency_max_us, row.added_p50_us, row.added_p99_us, row.added_max_us];
+        let mut cells = vec![row.varied.to_owned(), row.value.to_string()];
+        cells.extend([row.mpps, row.none_mpps, row.ratio_to_none].map(|value| format!("{value:.2}")));
+        cells.extend(times.map(|time| format!("{time:.1}")));
+        cells.push(format!("{:.0}", row.replication_bytes_per_packet));
+        cells
+    })
+}
+
+pub(super) fn local(flows: usize, rounds: usize, json: bool) -> Result<(), Failure> {
+    let plan = local::Plan { flows, time: Duration::from_millis(100), rounds };
+    let monitor = || holdfast_functions::catalog::chain(&monitor()).map_err(|(_, error)| error.to_string());
+    let heavy = || chain(flows);
+    let chains: [local::NamedChain<'_>; 2] =
+        [("monitor", self::monitor().to_vec(), &monitor), ("firewall, nat, balancer", functions(flows).to_vec(), &heavy)];
+    let rows = local::run(&plan, &chains).map_err(wrong)?;
+    let head = ["chain", "case", "bytes", "flows", "ns/packet", "Mpps", "ratio to none"];
+    tell(&rows, json, &head, |row: &local::Row| {
+        vec![
+            row.chain.to_owned(),
+            row.case.to_owned(),
+            row.bytes.to_string(),
+            row.flows.to_string(),
+            format!("{:.1}", row.ns_per_packet),
+            format!("{:.2}", row.mpps),
+            format!("{:.2}", row.ratio_to_none),
+        ]
     })
 }
 

@@ -262,6 +262,39 @@ enum Plan {
         #[arg(long, default_value_t = 1_000)]
         flows: usize,
     },
+    /// What the remote standby of `reinforce` costs, by what that depends on
+    Reinforce {
+        /// Flows
+        #[arg(long, default_value_t = 10_000)]
+        flows: usize,
+        /// Rounds; the median counts
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// Packets per second at which latency is measured
+        #[arg(long, default_value_t = 100_000)]
+        rate: u64,
+    },
+    /// What it costs that a runtime has a local standby
+    Local {
+        /// Flows
+        #[arg(long, default_value_t = 10_000)]
+        flows: usize,
+        /// Rounds; the median counts
+        #[arg(long, default_value_t = 7)]
+        rounds: usize,
+    },
+    /// How long nothing leaves when a runtime's process is killed and its local standby goes on
+    Takeover {
+        /// Kills
+        #[arg(long, default_value_t = 1_000)]
+        kills: usize,
+        /// Flows
+        #[arg(long, default_value_t = 1_000)]
+        flows: usize,
+        /// Packets per second
+        #[arg(long, default_value_t = 200_000)]
+        rate: u64,
+    },
     /// What messages between processes cost, authenticated and not
     Messages {
         /// Messages per round
@@ -327,6 +360,9 @@ fn dispatch(command: Command, json: bool, target: &Target) -> Result<(), Failure
         Command::Bench { plan: Plan::Migration { flows, rounds } } => bench::migration(&flows, rounds, json),
         Command::Bench { plan: Plan::Recovery { flows, rounds } } => bench::recovery(&flows, rounds, json),
         Command::Bench { plan: Plan::Replication { flows, rounds, rate } } => bench::replication(flows, rounds, rate, json),
+        Command::Bench { plan: Plan::Takeover { kills, flows, rate } } => bench::takeover(kills, flows, rate, json),
+        Command::Bench { plan: Plan::Reinforce { flows, rounds, rate } } => bench::reinforce(flows, rounds, rate, json),
+        Command::Bench { plan: Plan::Local { flows, rounds } } => bench::local(flows, rounds, json),
         Command::Bench { plan: Plan::Messages { messages, rounds } } => bench::messages(messages, rounds, json),
         Command::Bench { plan: Plan::Sealing { packets, rounds } } => bench::sealing(packets, rounds, json),
         Command::Nf { name } => reference::functions(name.as_deref(), json),

@@ -23,6 +23,7 @@ mod workers;
 pub use coordinator::main as coordinator_main;
 pub use host_guard::{Options, main};
 pub use runtime::main as runtime_main;
+pub(crate) use runtime::start as start_runtime;
 
 use crate::config::{self, Checked, Config, ControlEntry, HostEntry, SwitchEntry};
 use crate::control::remote::Limits;

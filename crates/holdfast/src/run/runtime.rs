@@ -1,21 +1,28 @@
 //! The role of a runtime: a process of its own, started by the guard for the manager.
 
 use super::devices;
-use super::role::{self, NewKeys};
+use super::keys::new_life;
+use super::role::{self, Assignment, NewKeys};
 use super::workers::MOST_QUARANTINED;
 use crate::config;
 use crate::exit::{self, Failure};
-use holdfast_io::process::Clock;
+use holdfast_io::process::{Clock, Watched};
 use holdfast_io::standby::{self, Turns, Watch};
 use holdfast_io::wait::{Patience, sleep};
-use holdfast_io::{VportGuest, capture};
+use holdfast_io::{VportGuest, VportHost, capture};
+use holdfast_node::channel::FabricConfig;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::Peer;
 use holdfast_protection::flows::Journal;
 use holdfast_wire::{DropReason, Packet, announce_writes};
+use rustix::fd::BorrowedFd;
 use serde::{Deserialize, Serialize};
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
+
+const JOURNAL: Journal = Journal { exempt: standby::exempt, before: standby::before, scratch: standby::scratch };
 
 /// What a runtime is told besides.
 #[derive(Serialize, Deserialize)]
@@ -32,6 +39,39 @@ const BURST: usize = 64;
 const SPINS: u32 = 50;
 /// Longest sleep, ns: the heartbeat must go on.
 const MAX_SLEEP: u64 = 10_000_000;
+
+/// Starts a runtime whose manager is this process itself: for measurements.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn start(me: Peer, text: String, arena: BorrowedFd<'_>, port: &VportHost) -> std::io::Result<Watched> {
+    let FabricConfig { cluster, mtu, .. } = FabricConfig::default();
+    let assignment = Assignment {
+        incarnation: me.incarnation,
+        cluster,
+        mtu,
+        parent: std::process::id(),
+        file: "the configuration".to_owned(),
+        text,
+        keys: None,
+        life: new_life()?,
+        // No packet is bad here.
+        role: Place { node: me.node, seed: 7, quarantine: PathBuf::new() },
+    };
+    let mut line = serde_json::to_vec(&assignment)?;
+    line.push(b'\n');
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("runtime").stdin(Stdio::piped()).stdout(Stdio::null());
+    let [rings, wake_host, wake_guest] = port.fds();
+    let mut process = Watched::start(&mut command, &[arena, rings, wake_host, wake_guest])?;
+    match process.take_stdin().map(|mut stdin| stdin.write_all(&line)) {
+        Some(Err(error)) => {
+            process.finish();
+            Err(error)
+        }
+        _ => Ok(process),
+    }
+}
 
 /// What a runtime is: all of it lies in the heap that its standby has too, if it has one.
 struct World {
@@ -69,7 +109,9 @@ pub fn main() -> Result<(), Failure> {
         world.live(Turns::default(), lines.take(), &quarantine);
         return Ok(());
     }
-    announce_writes(standby::before);
+    if let Some(turn) = standby::turn() {
+        announce_writes(standby::before, turn);
+    }
     let (pair, watch) = (world.guest.pair(), Watch { beats: world.guest.beats(), patience });
     match standby::supervise(pair, watch, |turns| world.live(turns, lines.take(), &quarantine)).map_err(refused)? {
         0 => Ok(()),
@@ -99,13 +141,17 @@ impl World {
         let mut runtime = Runtime::new(runtime_config, specs);
         runtime.randomize(super::random_seed());
         runtime.show_hands(guest.hands());
+        // Longer than they ever are, so that what lies there begins and ends with a page.
+        let frames = || Vec::<Packet>::with_capacity(BURST * 8);
+        let (rx, tx) = (frames(), frames());
         if has_standby {
-            runtime.set_journal(Journal { exempt: standby::exempt, before: standby::before });
+            runtime.set_journal(JOURNAL);
+            [&rx, &tx].into_iter().for_each(|frames| JOURNAL.scratch(frames));
         }
         if let Some((ring, _)) = &given.keys {
             runtime.authenticate(ring, assignment.life);
         }
-        Ok(Box::new(World { runtime, guest, rx: Vec::with_capacity(BURST), tx: Vec::with_capacity(BURST * 4) }))
+        Ok(Box::new(World { runtime, guest, rx, tx }))
     }
 
     /// Turns until it is fenced.
@@ -119,14 +165,25 @@ impl World {
         let new_keys = lines.map(NewKeys::listen);
         let clock = Clock::new();
         let mut patience = Patience::new(SPINS);
+        let mut is_due = true;
         while !self.runtime.is_fenced() {
-            let burst = turns.begin(BURST);
-            let had_work = standby::enter(|| self.turn(burst, new_keys.as_ref(), clock.now()));
-            turns.commit();
-            self.guest.publish();
+            // A turn costs something even if there is nothing to do in it. One that had something to do is followed by another, which knows by that how long it took.
+            let is_due_now =
+                is_due || self.guest.has_input() || self.runtime.poll_timeout().is_some_and(|due| due <= clock.now());
+            let mut had_work = false;
+            if is_due_now {
+                let burst = turns.begin(BURST);
+                had_work = standby::enter(|| self.turn(burst, new_keys.as_ref(), clock.now()));
+                turns.commit();
+                self.guest.publish();
+            } else {
+                self.guest.beat();
+            }
+            is_due = had_work;
             if !patience.is_over(had_work) {
                 continue;
             }
+            is_due = true;
             let due = self.runtime.poll_timeout().unwrap_or(u64::MAX).saturating_sub(clock.now());
             if due > 1_000 && self.guest.prepare_sleep() {
                 sleep(&[self.guest.wait_fd()], due.min(MAX_SLEEP));

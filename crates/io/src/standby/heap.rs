@@ -84,14 +84,6 @@ pub(super) fn used() -> usize {
     end - base
 }
 
-/// Maps all of it that is in use, so that a process that takes over need not do so page by page. What is exempt may be large, and is left out.
-pub(super) fn populate() {
-    for (start, len) in super::log::ranges(base(), used()) {
-        // SAFETY: advice about pages of the mapping; it changes no content. Refusal changes nothing.
-        unsafe { libc::madvise(start as *mut libc::c_void, len, libc::MADV_POPULATE_WRITE) };
-    }
-}
-
 /// What `act` allocates lies in the shared heap, if there is one.
 pub fn enter<R>(act: impl FnOnce() -> R) -> R {
     struct Leave(bool);
@@ -179,7 +171,10 @@ pub(crate) unsafe fn allocate_zeroed(layout: Layout) -> *mut u8 {
 /// # Safety
 /// It was made by [`allocate`] with this layout, nobody uses it any more, and the calling thread is the only one that uses this heap now.
 pub(crate) unsafe fn free(pointer: *mut u8, layout: Layout) {
-    let (class, _) = class(layout.size().max(if layout.align() <= SMALL { layout.align() } else { 0 }));
+    let (class, size) = class(layout.size().max(if layout.align() <= SMALL { layout.align() } else { 0 }));
+    if size >= PAGE && super::log::keeps(pointer as usize, size) {
+        return;
+    }
     let head = base() as *mut Head;
     // SAFETY: the block is of this class and nobody's; the head is in the mapping, and only this thread uses it now.
     unsafe {

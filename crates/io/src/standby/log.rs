@@ -3,7 +3,8 @@
 //! Theory of operation. The heap's pages are read-only until something is written to one: the fault's handler copies the page into the log and makes it writable. At the
 //! turn's end, [`commit`], the log is emptied by one store, which is what makes the turn's changes valid, and the pages are made read-only again. Pages that are written again and again
 //! are not: they are copied when a turn begins. Large tables that are written here and there are [`exempt`], and whoever writes them says so first ([`before`]), which costs a
-//! fraction of a fault. If the process dies in a turn, whoever takes over copies what the log has back, the last entry first, and has the state as it was at the
+//! fraction of a fault. So is [`scratch`], of which nobody says anything: it means nothing between two turns, so whatever lies there when a turn is undone is as good as what lay there
+//! before. What is exempt stays what it is: such a block is never used for anything else ([`keeps`]). If the process dies in a turn, whoever takes over copies what the log has back, the last entry first, and has the state as it was at the
 //! last turn's end. A copy is in the log before the change that it is for, so that holds at every instruction; and copying back may be done again from the start.
 //!
 //! The log lies in a mapping of its own, which both processes have. A turn that changes more than it has room for cannot be undone: while it goes on, the log says so.
@@ -22,6 +23,9 @@ const ENTRIES: usize = PAGE;
 const AT_USED: usize = 0;
 const AT_VALID: usize = 8;
 const AT_CRASHED: usize = 12;
+const AT_TURN: usize = 16;
+const AT_HOT_COUNT: usize = 1024;
+const AT_HOT: usize = AT_HOT_COUNT + 8;
 /// What others keep beside the log.
 pub(super) const AT_OTHERS: usize = 256;
 
@@ -34,14 +38,25 @@ const HOT_AFTER: u8 = 3;
 /// Turns after which hot pages must prove it again.
 const COOL_EVERY: u64 = 4096;
 /// Ranges that are announced before they are written.
-const EXEMPT: usize = 64;
+const EXEMPT: usize = 256;
 
 struct Log {
     memory: SharedMemory,
     used: &'static AtomicU64,
     valid: &'static AtomicU32,
     crashed: &'static AtomicU32,
+    /// Turns that have begun, whoever took them.
+    turn: &'static AtomicU32,
+    /// Pages that are copied when a turn begins. Whoever takes over knows them from the beginning.
+    hot_count: &'static AtomicU32,
+    hot: &'static [AtomicU64],
     entries: usize,
+}
+
+impl Log {
+    fn hot(&self) -> &[AtomicU64] {
+        self.hot.get(..self.hot_count.load(Ordering::Acquire) as usize).unwrap_or_default()
+    }
 }
 
 static LOG: OnceLock<Log> = OnceLock::new();
@@ -51,8 +66,6 @@ static TURN: AtomicU64 = AtomicU64::new(1);
 /// Pages that this turn made writable.
 static TOUCHED_COUNT: AtomicUsize = AtomicUsize::new(0);
 static TOUCHED_PAGES: [AtomicUsize; TOUCHED] = [const { AtomicUsize::new(0) }; TOUCHED];
-static HOT_COUNT: AtomicUsize = AtomicUsize::new(0);
-static HOT_PAGES: [AtomicUsize; HOT] = [const { AtomicUsize::new(0) }; HOT];
 /// How often pages were touched lately, by hash of the page: page number and count.
 static HEAT: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 static EXEMPT_COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -64,6 +77,9 @@ pub(super) fn create() -> io::Result<()> {
         used: memory.word64(AT_USED),
         valid: memory.word32(AT_VALID),
         crashed: memory.word32(AT_CRASHED),
+        turn: memory.word32(AT_TURN),
+        hot_count: memory.word32(AT_HOT_COUNT),
+        hot: memory.words64(AT_HOT, HOT),
         entries: memory.address() + ENTRIES,
         memory,
     };
@@ -77,8 +93,13 @@ pub(super) fn memory() -> Option<&'static SharedMemory> {
 
 /// These bytes of the heap are announced before they are written: no fault tells of them.
 pub(super) fn exempt(bytes: &[u8]) {
-    let start = (bytes.as_ptr() as usize).next_multiple_of(PAGE);
-    let end = (bytes.as_ptr() as usize + bytes.len()) / PAGE * PAGE;
+    scratch(bytes.as_ptr() as usize, bytes.len());
+}
+
+/// What lies there in the heap means nothing between two turns.
+pub(super) fn scratch(address: usize, len: usize) {
+    let start = address.next_multiple_of(PAGE);
+    let end = (address + len) / PAGE * PAGE;
     if end <= start || !heap::contains(start) {
         return;
     }
@@ -88,6 +109,18 @@ pub(super) fn exempt(bytes: &[u8]) {
         EXEMPT_RANGES[at].1.store(end, Ordering::Relaxed);
         EXEMPT_COUNT.store(at + 1, Ordering::Relaxed);
     }
+}
+
+/// The block is exempt, or a part of it, and must stay what it is.
+pub(super) fn keeps(address: usize, len: usize) -> bool {
+    let ranges = EXEMPT_RANGES[..EXEMPT_COUNT.load(Ordering::Relaxed)].iter();
+    let mut ranges = ranges.map(|(from, to)| (from.load(Ordering::Relaxed), to.load(Ordering::Relaxed)));
+    ranges.any(|(from, to)| address < to && from < address + len)
+}
+
+/// The number of the turn, for whoever wants to know whether it is still the same: see [`crate::standby::turn`].
+pub(super) fn turn() -> Option<&'static AtomicU32> {
+    LOG.get().map(|log| log.turn)
 }
 
 /// These bytes are about to change.
@@ -130,11 +163,13 @@ fn record(address: usize, len: usize) {
 
 /// A turn begins. Nothing of the state may have changed since the last one ended.
 pub(super) fn begin() {
+    let Some(log) = LOG.get() else { return };
+    log.turn.store(log.turn.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     if !IS_TRACKING.load(Ordering::Relaxed) {
         return;
     }
-    for page in &HOT_PAGES[..HOT_COUNT.load(Ordering::Relaxed)] {
-        record(page.load(Ordering::Relaxed), PAGE);
+    for page in log.hot() {
+        record(page.load(Ordering::Relaxed) as usize, PAGE);
     }
 }
 
@@ -158,33 +193,34 @@ pub(super) fn commit() {
     }
     for page in &TOUCHED_PAGES[..touched] {
         let page = page.load(Ordering::Relaxed);
-        if !warm(page) {
+        if !warm(log, page) {
             set_writable(page, PAGE, false);
         }
     }
     if turn.is_multiple_of(COOL_EVERY) {
-        for page in &HOT_PAGES[..HOT_COUNT.swap(0, Ordering::Relaxed)] {
-            set_writable(page.load(Ordering::Relaxed), PAGE, false);
+        for page in log.hot() {
+            set_writable(page.load(Ordering::Relaxed) as usize, PAGE, false);
         }
+        log.hot_count.store(0, Ordering::Release);
         HEAT.iter().for_each(|heat| heat.store(0, Ordering::Relaxed));
     }
 }
 
 /// Counts that a page was touched. True if it is hot from now on.
-fn warm(page: usize) -> bool {
+fn warm(log: &Log, page: usize) -> bool {
     let number = (page / PAGE) as u64;
     let heat = &HEAT[number as usize % HEAT.len()];
     let known = heat.load(Ordering::Relaxed);
     let count = if known >> 8 == number { known as u8 } else { 0 } + 1;
     heat.store(number << 8 | u64::from(count), Ordering::Relaxed);
-    let at = HOT_COUNT.load(Ordering::Relaxed);
+    let at = log.hot().len();
     if count < HOT_AFTER || at == HOT {
         // Too many to copy each turn: it goes on to fault.
         heat.store(number << 8 | u64::from(count.min(HOT_AFTER)), Ordering::Relaxed);
         return false;
     }
-    HOT_PAGES[at].store(page, Ordering::Relaxed);
-    HOT_COUNT.store(at + 1, Ordering::Relaxed);
+    log.hot[at].store(page as u64, Ordering::Relaxed);
+    log.hot_count.store(at as u32 + 1, Ordering::Release);
     true
 }
 
@@ -193,9 +229,14 @@ pub(super) fn track() {
     let Some(log) = LOG.get() else { return };
     log.used.store(0, Ordering::Relaxed);
     TOUCHED_COUNT.store(0, Ordering::Relaxed);
-    HOT_COUNT.store(0, Ordering::Relaxed);
     IS_TRACKING.store(true, Ordering::SeqCst);
+    // Those of the worker before are this one's, too.
+    let hot = log.hot().len();
     protect_all();
+    for page in &log.hot[..hot] {
+        set_writable(page.load(Ordering::Relaxed) as usize, PAGE, true);
+    }
+    log.hot_count.store(hot as u32, Ordering::Release);
     log.valid.store(1, Ordering::SeqCst);
 }
 
@@ -226,7 +267,9 @@ fn protect_all() {
     for (start, len) in ranges(start, len) {
         set_writable(start, len, false);
     }
-    HOT_COUNT.store(0, Ordering::Relaxed);
+    if let Some(log) = LOG.get() {
+        log.hot_count.store(0, Ordering::Release);
+    }
 }
 
 fn set_writable(start: usize, len: usize, is_writable: bool) {

@@ -15,6 +15,7 @@ mod heap;
 mod log;
 #[cfg(test)]
 mod tests;
+mod warm;
 
 pub use heap::enter;
 pub(crate) use heap::{allocate, allocate_zeroed, free, is_inside, owns};
@@ -110,6 +111,8 @@ impl Shared {
 #[derive(Default)]
 pub struct Turns {
     takes_over: bool,
+    /// Turns that begin before this process stands back: see [`warm::go_first`].
+    hasty: u8,
     careful: u32,
     is_poisoned: bool,
 }
@@ -125,11 +128,16 @@ impl Turns {
     #[inline]
     pub fn begin(&mut self, burst: usize) -> usize {
         let Some(shared) = SHARED.get() else { return burst };
-        if log::is_tracking() {
-            log::begin();
-        } else {
+        if self.hasty > 0 {
+            self.hasty -= 1;
+            if self.hasty == 0 {
+                warm::stand_back();
+            }
+        }
+        if !log::is_tracking() {
             log::track();
         }
+        log::begin();
         if self.careful == 0 {
             return burst;
         }
@@ -158,6 +166,17 @@ impl Turns {
 /// These bytes of the heap will be announced to [`before`] whenever they change, all of them.
 pub fn exempt(bytes: &[u8]) {
     log::exempt(bytes);
+}
+
+/// What lies at this address of the heap, so many bytes, means nothing between two turns: it may be anything when one is undone. It stays what it is: a block of a page or more that is given
+/// back is not used again.
+pub fn scratch(address: usize, len: usize) {
+    log::scratch(address, len);
+}
+
+/// The number of the turn, after [`create`]. It changes when one begins, and goes on counting when a standby takes over.
+pub fn turn() -> Option<&'static AtomicU32> {
+    log::turn()
 }
 
 /// These bytes, in the heap or in a packet's buffer, are about to change.
@@ -373,12 +392,17 @@ fn start(shared: &'static Shared, work: &mut impl FnMut(Turns) -> i32) -> io::Re
 
 fn live(shared: &Shared, work: &mut impl FnMut(Turns) -> i32) -> i32 {
     let me = std::process::id();
+    let mut hasty = 0;
     if shared.pair.worker.load(Ordering::Acquire) != 0 {
-        heap::populate();
+        warm::populate();
+        // What the kernel keeps for clocks is mapped when it is first looked at.
+        crate::process::Clock::new();
+        warm::go_first();
+        hasty = 2;
         shared.pair.standby.store(me, Ordering::SeqCst);
     }
     let Ok(takes_over) = shared.wait() else { return NO_WAY_BACK };
-    let mut turns = Turns { takes_over, ..Turns::default() };
+    let mut turns = Turns { takes_over, hasty, ..Turns::default() };
     if takes_over {
         let has_crashed = log::take_crash();
         if shared.finished.load(Ordering::SeqCst) != 0 {

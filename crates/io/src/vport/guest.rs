@@ -77,6 +77,12 @@ impl VportGuest {
         self.hands
     }
 
+    /// True if a frame is there to take.
+    #[inline]
+    pub fn has_input(&self) -> bool {
+        self.rx.has_more()
+    }
+
     /// Takes up to `max` frames.
     pub fn receive(&mut self, max: usize, into: &mut Vec<Packet>) {
         let before = into.len();

@@ -257,6 +257,12 @@ impl VportHost {
         self.fill.publish();
     }
 
+    /// Frames of the runtime that are there to take.
+    #[inline]
+    pub fn waiting(&self) -> usize {
+        self.tx.waiting()
+    }
+
     /// Frames that the runtime has not taken yet.
     pub fn unread(&mut self) -> usize {
         self.rx.publish();

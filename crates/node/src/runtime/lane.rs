@@ -12,7 +12,7 @@ use crate::gone::GoneFlows;
 use crate::message::Ended;
 use holdfast_nf::shared::PoolEffect;
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position, SharedField};
-use holdfast_protection::flows::{ActorHeader, Found, flag, role};
+use holdfast_protection::flows::{ActorHeader, Found, Journal, flag, role};
 use holdfast_protection::{Admission, Flows, Outbox, Peer, Protection, Slot};
 use holdfast_wire::header::{icmp, icmpv6};
 use holdfast_wire::nsh::Flags;
@@ -24,6 +24,8 @@ use zerocopy::IntoBytes;
 const GONE: usize = 16384;
 /// How long a flow lives whose functions ask for nothing, ns.
 const DEFAULT_LIFETIME: u64 = 300_000_000_000;
+/// Packets of one turn for which there is room from the beginning: more than come, so that what lies there begins and ends with a page.
+const BURST: usize = 512;
 /// Flows that one turn may expire: the rest waits for the next.
 const EXPIRE_BUDGET: usize = 256;
 
@@ -103,16 +105,24 @@ impl Lane {
             parking: Parking::new(),
             replays: Replays::default(),
             suspects: Vec::new(),
-            work: Vec::with_capacity(256),
+            work: Vec::with_capacity(BURST),
             retry: false,
             owned_limit,
             has_copies,
-            likely: Vec::with_capacity(256),
+            likely: Vec::with_capacity(BURST),
             undo,
             running: None,
             wishes: Vec::new(),
             gone: GoneFlows::new(GONE),
         }
+    }
+
+    /// See [`Journal`].
+    pub(crate) fn set_journal(&mut self, journal: Journal) {
+        self.flows.set_journal(journal);
+        self.outbox.set_journal(journal);
+        journal.scratch(&self.work);
+        journal.scratch(&self.likely);
     }
 
     /// A packet for this turn.
@@ -124,7 +134,9 @@ impl Lane {
     /// Brings what keys of these hashes lead to into the cache. The value means nothing; use it so that the loads stay.
     pub(crate) fn touch(&mut self, hashes: &[u64]) -> u64 {
         let buckets = self.flows.touch_buckets(hashes.iter().copied());
-        buckets.wrapping_add(self.flows.touch_slots(hashes.iter().copied(), true, &mut self.likely))
+        let slots = self.flows.touch_slots(hashes.iter().copied(), true, &mut self.likely);
+        self.likely.clear();
+        buckets.wrapping_add(slots)
     }
 
     /// Brings what it takes to remove these flows into the cache, where flows that have left are removed.
@@ -172,6 +184,7 @@ impl Lane {
         }
         work.clear();
         self.work = work;
+        self.likely.clear();
     }
 
     /// A flow of this key is no more, or was not let in: the switch is told, and packets that are under way under its epoch open none.

@@ -229,7 +229,7 @@ impl Runtime {
 
     /// From now on the journal is told of whatever of the large tables is about to change: see [`Journal`]. Before the first turn.
     pub fn set_journal(&mut self, journal: Journal) {
-        self.lanes.iter_mut().for_each(|lane| lane.flows.set_journal(journal));
+        self.lanes.iter_mut().for_each(|lane| lane.set_journal(journal));
     }
 
     /// Gives the runtime the cluster's keys, before its first turn: see [`Fabric::authenticate`].

@@ -37,6 +37,15 @@ pub struct Journal {
     pub exempt: fn(&[u8]),
     /// These bytes are about to change.
     pub before: fn(&[u8]),
+    /// What lies here, address and length, means nothing between two turns; once.
+    pub scratch: fn(usize, usize),
+}
+
+impl Journal {
+    /// What lies in this vector, which is empty between two turns, need not be as it was when a turn is undone. It keeps its place from now on, or is given up for good.
+    pub fn scratch<T>(&self, vector: &Vec<T>) {
+        (self.scratch)(vector.as_ptr() as usize, vector.capacity() * size_of::<T>());
+    }
 }
 
 /// A flow that another runtime owns by a newer epoch, as it was when it was owned here: what arrives is written over it.

@@ -46,6 +46,7 @@ impl<const L: usize> Runs<L> for Pair<L> {
     fn burst(&mut self, count: usize) -> usize {
         let mut taken = 0;
         if self.under_way() < UNDER_WAY {
+            self.input.set_time(self.sink.now());
             let before = self.rx.len();
             self.input.receive(count, &mut self.pool, &mut self.rx);
             taken = self.rx.len() - before;
@@ -53,6 +54,10 @@ impl<const L: usize> Runs<L> for Pair<L> {
         }
         self.turn();
         taken
+    }
+
+    fn input(&mut self) -> &mut ToRuntime<L> {
+        &mut self.input
     }
 
     fn sink(&mut self) -> &mut Sink<L> {
@@ -83,7 +88,7 @@ impl<const L: usize> Pair<L> {
         flows: usize,
         chain: Chain,
         replica_chain: Chain,
-        protection: fn() -> Box<dyn Protection>,
+        protection: impl Fn() -> Box<dyn Protection> + Send + 'static,
     ) -> Pair<L> {
         let (to_replica, inbox) = sync_channel::<Vec<Packet>>(256);
         let (outbox, from_replica) = sync_channel::<Vec<Packet>>(256);

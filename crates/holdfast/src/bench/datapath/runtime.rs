@@ -1,6 +1,6 @@
 //! A runtime, and the frames that a switch would send it.
 
-use super::super::traffic::Player;
+use super::super::traffic::{self, Player};
 use super::super::world::grant_all;
 use super::{BURST, PlaysOnce};
 use holdfast_nf::Chain;
@@ -9,8 +9,9 @@ use holdfast_node::channel::FabricConfig;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::{Peer, Protection, Unprotected};
 use holdfast_wire::header::ETHERTYPE_NSH;
-use holdfast_wire::nsh::{self, ENCAPSULATION_LEN, Outer, index};
+use holdfast_wire::nsh::{self, ENCAPSULATION_LEN, Flags, Outer, index};
 use holdfast_wire::{MemoryPool, Packet, PacketPool};
+use std::ops::Range;
 use std::time::Instant;
 
 pub(super) const ME: Peer = Peer { node: FIRST_RUNTIME, incarnation: 1 };
@@ -30,18 +31,49 @@ const DUE_AT: usize = 42;
 
 /// Plays frames to a runtime as the switch sends them. All flows have one epoch, so all have one encapsulation but for the stamp: it is made beforehand,
 /// because that is the switch's work.
-pub(super) struct ToRuntime<const L: usize> {
+pub(in crate::bench) struct ToRuntime<const L: usize> {
     player: Player<L>,
     encapsulation: [u8; ENCAPSULATION_LEN],
     stamp: u64,
     epoch: u32,
     /// When the packets were due, ns; 0 if they do not say.
     pub(super) due: u64,
+    by_clock: bool,
+    /// One of so many packets begins a flow, 0 for none, and the flows that have not begun.
+    fresh_every: usize,
+    fresh: Range<usize>,
+    count: usize,
 }
 
 impl<const L: usize> ToRuntime<L> {
     pub(super) fn new() -> ToRuntime<L> {
-        ToRuntime { player: Player::new(Vec::new()), encapsulation: [0; ENCAPSULATION_LEN], stamp: 1, epoch: 1, due: 0 }
+        ToRuntime {
+            player: Player::new(Vec::new()),
+            encapsulation: [0; ENCAPSULATION_LEN],
+            stamp: 1,
+            epoch: 1,
+            due: 0,
+            by_clock: false,
+            fresh_every: 0,
+            fresh: 0..0,
+            count: 0,
+        }
+    }
+
+    /// Stamps are times from now on. Without it they only count, so that no flow ends however slow the machine is.
+    pub(in crate::bench) fn go_by_clock(&mut self) {
+        self.by_clock = true;
+    }
+
+    /// From now on one of so many packets, 0 for none, begins one of these flows, as long as there are any.
+    pub(in crate::bench) fn begin_flows(&mut self, every: usize, flows: Range<usize>) {
+        (self.fresh_every, self.fresh) = (every, flows);
+    }
+
+    pub(super) fn set_time(&mut self, now: u64) {
+        if self.by_clock {
+            self.stamp = self.stamp.max(now);
+        }
     }
 
     pub(super) fn play(&mut self, frames: &[[u8; L]], pool: &mut dyn PacketPool) {
@@ -57,7 +89,13 @@ impl<const L: usize> ToRuntime<L> {
         self.player.receive(count, pool, into);
         for packet in &mut into[before..] {
             self.stamp += 1;
-            if let Some(room) = packet.push_front(ENCAPSULATION_LEN) {
+            self.count += 1;
+            let begins = self.fresh_every > 0 && self.count.is_multiple_of(self.fresh_every);
+            if begins && let Some(flow) = self.fresh.next() {
+                let fits = packet.copy_from(&traffic::udp::<L>(traffic::client(flow), traffic::VIRTUAL));
+                debug_assert!(fits);
+                encapsulate(packet, self.stamp, self.epoch, Flags::NEW);
+            } else if let Some(room) = packet.push_front(ENCAPSULATION_LEN) {
                 room.copy_from_slice(&self.encapsulation);
                 room[STAMP_AT..STAMP_AT + 8].copy_from_slice(&self.stamp.to_be_bytes());
             }
@@ -147,6 +185,8 @@ impl<const L: usize> Sink<L> {
 pub(in crate::bench) trait Runs<const L: usize> {
     /// At most so many packets come in, and everybody has a turn. How many were taken.
     fn burst(&mut self, count: usize) -> usize;
+    /// Where its packets come from.
+    fn input(&mut self) -> &mut ToRuntime<L>;
     /// Where its packets go.
     fn sink(&mut self) -> &mut Sink<L>;
     /// From now on packets say that they were due at this time.
@@ -166,10 +206,15 @@ pub(in crate::bench) struct Alone<const L: usize> {
 
 impl<const L: usize> Runs<L> for Alone<L> {
     fn burst(&mut self, count: usize) -> usize {
+        self.input.set_time(self.sink.now());
         self.input.receive(count, &mut self.pool, &mut self.rx);
         let taken = self.rx.len();
         self.turn();
         taken
+    }
+
+    fn input(&mut self) -> &mut ToRuntime<L> {
+        &mut self.input
     }
 
     fn sink(&mut self) -> &mut Sink<L> {

@@ -1,0 +1,33 @@
+//! The plans that start this program's own processes, on a small scale.
+
+use serde_json::Value;
+use std::process::Command;
+
+fn rows(arguments: &[&str]) -> Vec<Value> {
+    let out = Command::new(env!("CARGO_BIN_EXE_holdfast")).arg("bench").args(arguments).arg("--json").output().expect("it runs");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let text = String::from_utf8(out.stdout).expect("text");
+    text.lines().map(|line| serde_json::from_str(line).expect("an object per line")).collect()
+}
+
+/// A runtime's worker is killed thirty times under load: nothing is lost, doubled or reordered, or there would be no rows.
+#[test]
+fn a_worker_is_killed_again_and_again() {
+    let rows = rows(&["takeover", "--kills", "15", "--flows", "40", "--rate", "20000"]);
+    assert!(rows.len() == 5 || rows.len() == 10, "{rows:?}");
+    for row in rows {
+        assert!(row["kills"] == 15 && row["lost"] == 0 && row["doubled_or_late"] == 0, "{row}");
+        assert!(row["p50_us"].as_f64() > Some(0.0) && row["max_us"].as_f64() >= row["p99_us"].as_f64(), "{row}");
+    }
+}
+
+/// Both chains, both cases, six lengths: what comes out is the same with a standby.
+#[test]
+fn a_runtime_with_a_standby_does_what_one_without_does() {
+    let rows = rows(&["local", "--flows", "300", "--rounds", "1"]);
+    assert_eq!(rows.len(), 24);
+    assert!(
+        rows.iter().all(|row| row["ns_per_packet"].as_f64() > Some(0.0) && row["ratio_to_none"].as_f64() > Some(0.0)),
+        "{rows:?}"
+    );
+}
