@@ -231,7 +231,8 @@ fn measure(plan: &Plan, processors: &'static str, functions: &Functions, make: M
     let began = served.now();
     let interval = 1e9 / plan.packets_per_second as f64;
     let ledger = Ledger::new(plan.flows);
-    let mut bench = Bench { served, frames, ledger, interval, sends: true, began, sent: 0, turns: 0, turned_at: 0, out_at: 0, longest: 0 };
+    let mut bench =
+        Bench { served, frames, ledger, interval, sends: true, began, sent: 0, turns: 0, turned_at: 0, out_at: 0, longest: 0 };
     let mut random = Random::new(1);
     let mut kills = Vec::with_capacity(plan.kills);
     for _ in 0..plan.kills {

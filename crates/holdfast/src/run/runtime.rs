@@ -37,6 +37,8 @@ pub(super) struct Place {
 const BURST: usize = 64;
 /// Turns without work before a runtime sleeps. On a core of its own more would do; here others want the core.
 const SPINS: u32 = 50;
+/// Bursts in a turn at most, if turns are logged: what changes in every turn is copied when it begins, and some tens of pages do.
+const BURSTS: usize = 4;
 /// Longest sleep, ns: the heartbeat must go on.
 const MAX_SLEEP: u64 = 10_000_000;
 
@@ -155,14 +157,14 @@ impl World {
     }
 
     /// Turns until it is fenced.
-    fn live(&mut self, mut turns: Turns, lines: Option<role::Lines>, quarantine: &Path) -> i32 {
+    fn live(&mut self, mut turns: Turns, mut lines: Option<role::Lines>, quarantine: &Path) -> i32 {
         if turns.takes_over() {
             self.guest.take_over();
         }
         if turns.is_poisoned() {
             self.set_aside(&mut turns, quarantine);
         }
-        let new_keys = lines.map(NewKeys::listen);
+        let mut new_keys = None;
         let clock = Clock::new();
         let mut patience = Patience::new(SPINS);
         let mut is_due = true;
@@ -173,11 +175,16 @@ impl World {
             let mut had_work = false;
             if is_due_now {
                 let burst = turns.begin(BURST);
-                had_work = standby::enter(|| self.turn(burst, new_keys.as_ref(), clock.now()));
+                let bursts = if turns.are_logged() && burst == BURST { BURSTS } else { 1 };
+                had_work = standby::enter(|| self.bursts(bursts, burst, new_keys.as_ref(), &clock));
                 turns.commit();
                 self.guest.publish();
             } else {
                 self.guest.beat();
+            }
+            // After the first turn, for which somebody may be waiting.
+            if let Some(lines) = lines.take() {
+                new_keys = Some(NewKeys::listen(lines));
             }
             is_due = had_work;
             if !patience.is_over(had_work) {
@@ -220,6 +227,18 @@ impl World {
     }
 
     #[inline]
+    /// One burst after the other as long as more is there, at most so many.
+    fn bursts(&mut self, bursts: usize, burst: usize, new_keys: Option<&NewKeys>, clock: &Clock) -> bool {
+        let mut had_work = self.turn(burst, new_keys, clock.now());
+        for _ in 1..bursts {
+            if !had_work || !self.guest.has_input() {
+                break;
+            }
+            had_work |= self.turn(burst, new_keys, clock.now());
+        }
+        had_work
+    }
+
     fn turn(&mut self, burst: usize, new_keys: Option<&NewKeys>, now: u64) -> bool {
         let World { runtime, guest, rx, tx } = self;
         guest.beat();

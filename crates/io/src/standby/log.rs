@@ -62,8 +62,10 @@ impl Log {
 static LOG: OnceLock<Log> = OnceLock::new();
 /// This process notices what it changes.
 static IS_TRACKING: AtomicBool = AtomicBool::new(false);
+/// This process does not yet, but has made its heap read-only and knows which pages are not: see [`prepare`].
+static IS_PREPARED: AtomicBool = AtomicBool::new(false);
 static TURN: AtomicU64 = AtomicU64::new(1);
-/// Pages that this turn made writable.
+/// Pages that this turn made writable, or, before the first one, what came before it.
 static TOUCHED_COUNT: AtomicUsize = AtomicUsize::new(0);
 static TOUCHED_PAGES: [AtomicUsize; TOUCHED] = [const { AtomicUsize::new(0) }; TOUCHED];
 /// How often pages were touched lately, by hash of the page: page number and count.
@@ -189,6 +191,7 @@ pub(super) fn commit() {
     let touched = TOUCHED_COUNT.swap(0, Ordering::Relaxed);
     if touched > TOUCHED {
         protect_all();
+        log.hot_count.store(0, Ordering::Release);
         return;
     }
     for page in &TOUCHED_PAGES[..touched] {
@@ -224,19 +227,39 @@ fn warm(log: &Log, page: usize) -> bool {
     true
 }
 
+/// In a process that may take over: makes its heap read-only while there is time, so that [`track`] need not. What is written before that is written to pages that
+/// are known.
+pub(super) fn prepare() {
+    let Some(log) = LOG.get() else { return };
+    let (start, len) = heap::span();
+    if !ranges(start, len).all(|(start, len)| protect(start, len, MprotectFlags::READ)) {
+        return;
+    }
+    TOUCHED_COUNT.store(0, Ordering::Relaxed);
+    IS_PREPARED.store(true, Ordering::SeqCst);
+    // Those that will be hot, as far as is known yet.
+    for page in log.hot() {
+        handle_fault(page.load(Ordering::Relaxed) as usize);
+    }
+}
+
 /// From this turn on what changes is noticed. Between two turns.
 pub(super) fn track() {
     let Some(log) = LOG.get() else { return };
     log.used.store(0, Ordering::Relaxed);
-    TOUCHED_COUNT.store(0, Ordering::Relaxed);
     IS_TRACKING.store(true, Ordering::SeqCst);
     // Those of the worker before are this one's, too.
-    let hot = log.hot().len();
-    protect_all();
-    for page in &log.hot[..hot] {
-        set_writable(page.load(Ordering::Relaxed) as usize, PAGE, true);
+    let hot = log.hot();
+    let is_hot = |page: usize| hot.iter().any(|hot| hot.load(Ordering::Relaxed) as usize == page);
+    let is_prepared = IS_PREPARED.swap(false, Ordering::Relaxed);
+    match TOUCHED_PAGES.get(..TOUCHED_COUNT.swap(0, Ordering::Relaxed)) {
+        Some(written) if is_prepared => {
+            let written = written.iter().map(|page| page.load(Ordering::Relaxed));
+            written.filter(|page| !is_hot(*page)).for_each(|page| set_writable(page, PAGE, false));
+        }
+        _ => protect_all(),
     }
-    log.hot_count.store(hot as u32, Ordering::Release);
+    hot.iter().for_each(|page| set_writable(page.load(Ordering::Relaxed) as usize, PAGE, true));
     log.valid.store(1, Ordering::SeqCst);
 }
 
@@ -267,16 +290,17 @@ fn protect_all() {
     for (start, len) in ranges(start, len) {
         set_writable(start, len, false);
     }
-    if let Some(log) = LOG.get() {
-        log.hot_count.store(0, Ordering::Release);
-    }
+}
+
+/// False if the kernel refuses.
+fn protect(start: usize, len: usize, flags: MprotectFlags) -> bool {
+    // SAFETY: pages of the heap's mapping, whole ones; they stay readable, and one that is written although it is read-only is made writable by the fault's handler.
+    unsafe { mprotect(start as *mut core::ffi::c_void, len, flags) }.is_ok()
 }
 
 fn set_writable(start: usize, len: usize, is_writable: bool) {
     let flags = if is_writable { MprotectFlags::READ | MprotectFlags::WRITE } else { MprotectFlags::READ };
-    // SAFETY: pages of the heap's mapping, whole ones; they stay readable, and one that is written although it is read-only is made writable by the fault's handler.
-    let done = unsafe { mprotect(start as *mut core::ffi::c_void, len, flags) };
-    if done.is_err() && !is_writable {
+    if !protect(start, len, flags) && !is_writable {
         // A page that stays writable would change unnoticed: nobody may rely on the log any more.
         give_up();
     }
@@ -298,16 +322,18 @@ pub(super) fn handle_fault(address: usize) -> bool {
         return false;
     }
     let page = address / PAGE * PAGE;
-    if IS_TRACKING.load(Ordering::Relaxed) {
+    let is_tracking = IS_TRACKING.load(Ordering::Relaxed);
+    if is_tracking {
         record(page, PAGE);
+    }
+    if is_tracking || IS_PREPARED.load(Ordering::Relaxed) {
         let at = TOUCHED_COUNT.load(Ordering::Relaxed);
         if let Some(place) = TOUCHED_PAGES.get(at) {
             place.store(page, Ordering::Relaxed);
         }
         TOUCHED_COUNT.store(at + 1, Ordering::Relaxed);
     }
-    // SAFETY: a whole page of the heap's mapping, which is given back what it was made with.
-    unsafe { mprotect(page as *mut core::ffi::c_void, PAGE, MprotectFlags::READ | MprotectFlags::WRITE) }.is_ok()
+    protect(page, PAGE, MprotectFlags::READ | MprotectFlags::WRITE)
 }
 
 /// The worker ends by what it did itself.

@@ -123,6 +123,11 @@ impl Turns {
         core::mem::take(&mut self.takes_over)
     }
 
+    /// There is, or may be, somebody to take over: beginnings and ends of turns cost something.
+    pub fn are_logged(&self) -> bool {
+        SHARED.get().is_some()
+    }
+
     /// A turn begins, which takes at most `burst` packets. Returns how many it should take: one, after a worker that ended by what it did itself, until it is
     /// known which packet that was.
     #[inline]
@@ -395,6 +400,7 @@ fn live(shared: &Shared, work: &mut impl FnMut(Turns) -> i32) -> i32 {
     let mut hasty = 0;
     if shared.pair.worker.load(Ordering::Acquire) != 0 {
         warm::populate();
+        log::prepare();
         // What the kernel keeps for clocks is mapped when it is first looked at.
         crate::process::Clock::new();
         warm::go_first();

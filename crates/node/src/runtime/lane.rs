@@ -67,6 +67,8 @@ pub(crate) struct Lane {
     pub(crate) owned_limit: usize,
     /// Flows are copied whole.
     has_copies: bool,
+    /// A turn may be undone: whole flow actors are noted before they change.
+    is_undone: bool,
     likely: Vec<Option<Found>>,
     undo: Vec<u8>,
     running: Option<(Slot, bool)>,
@@ -109,6 +111,7 @@ impl Lane {
             retry: false,
             owned_limit,
             has_copies,
+            is_undone: false,
             likely: Vec::with_capacity(BURST),
             undo,
             running: None,
@@ -119,6 +122,7 @@ impl Lane {
 
     /// See [`Journal`].
     pub(crate) fn set_journal(&mut self, journal: Journal) {
+        self.is_undone = true;
         self.flows.set_journal(journal);
         self.outbox.set_journal(journal);
         journal.scratch(&self.work);
@@ -161,7 +165,7 @@ impl Lane {
         let mut work = core::mem::take(&mut self.work);
         core::hint::black_box(self.flows.touch_buckets(work.iter().map(|arrival| arrival.hash)));
         let hashes = work.iter().map(|arrival| arrival.hash);
-        core::hint::black_box(self.flows.touch_slots(hashes, self.has_copies, &mut self.likely));
+        core::hint::black_box(self.flows.touch_slots(hashes, self.has_copies || self.is_undone, &mut self.likely));
         // A packet leaves its place only when its fate is known: a panic loses none.
         let mut at = 0;
         while at < work.len() {
