@@ -1,18 +1,22 @@
 //! Runtimes are killed again and again, and a ledger of what clients and servers have seen must balance: what a box has let out once it stands by. Random ports make every new flow's
 //! mapping one that cannot be found again by doing the same.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use holdfast::flows::Flows;
 use holdfast::lab::{Interrupt, until};
+use holdfast::status::Status;
 use holdfast_tests::PATIENCE;
 use holdfast_tests::ledger::{End, Ledger, Sum, Wrong, content, digest_of, stream_byte};
 use holdfast_tests::network::{Chain, Network, Options, SERVER, socket};
 use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::standby::{BOTH, LOCAL, kill_worker};
 use holdfast_tests::traffic::{Plan, Traffic};
 use std::process::ExitCode;
 
 /// How often each of the three runtimes is killed.
 const ROUNDS: usize = 2;
+/// How often the worker of each is, if it has a standby beside it.
+const TAKEOVERS: usize = 10;
 
 fn main() -> ExitCode {
     run(vec![
@@ -21,6 +25,8 @@ fn main() -> ExitCode {
         test("the_ledger_balances_with_rare_checkpoints", &[], |interrupt| {
             balances("{ preset: reinforce, checkpoint_ms: 10000 }", interrupt)
         }),
+        test("the_ledger_balances_beside_a_local_standby", &[], |interrupt| has_no_gap(LOCAL, interrupt)),
+        test("the_ledger_balances_beside_both_standbys", &[], |interrupt| has_no_gap(BOTH, interrupt)),
         test("the_ledger_balances_under_nfvactor", &[], |interrupt| balances("nfvactor", interrupt)),
         test("the_ledger_does_not_balance_under_none", &[], the_ledger_does_not_balance_under_none),
     ])
@@ -49,7 +55,7 @@ fn the_ledger_finds_what_is_wrong(_interrupt: &Interrupt) -> Result<()> {
         Ok(book)
     };
     let sum = right()?.close()?;
-    ensure!((sum.flows, sum.sent, sum.came, sum.streams, sum.bytes) == (2, 6, 6, 2, 2000), "{sum:?}");
+    ensure!((sum.flows, sum.sent, sum.came, sum.missing, sum.streams, sum.bytes) == (2, 6, 6, 0, 2, 2000), "{sum:?}");
     let found = |expected: Wrong, act: &dyn Fn(&mut Ledger)| {
         let mut book = right()?;
         act(&mut book);
@@ -92,8 +98,11 @@ fn the_ledger_finds_what_is_wrong(_interrupt: &Interrupt) -> Result<()> {
     found(Wrong::CountForgotten { flow: 1, at: End::Server, seen: 2, counted: 1 }, &|book| book.compare(1, [1, 2], [1, 1], a))?;
     found(Wrong::CountInvented { flow: 1, at: End::Client, sent: 1, counted: 2 }, &|book| book.compare(1, [1, 2], [2, 2], a))?;
     found(Wrong::MappingMisreported { flow: 1, seen: a, said: b }, &|book| book.compare(1, [1, 2], [1, 2], b))?;
-    // What is sent twice may come twice.
+    // What is sent twice may come twice, and is missing if it comes not at all.
     let mut book = right()?;
+    book.send(End::Client, 2, 9);
+    book.send(End::Client, 2, 9);
+    ensure!(book.sum().missing == 1);
     book.send(End::Server, 1, 1);
     book.receive(End::Server, 1, 1, digest(1, End::Server, 1));
     book.compare(1, [1, 2], [1, 3], a);
@@ -152,6 +161,31 @@ fn balances(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
     ensure!(sum.came * 10 > sum.sent * 8, "most of it has come: {sum:?}");
     let status = network.running.status()?;
     ensure!(status.failovers.len() == 3 * ROUNDS, "{:?}", status.failovers);
+    network.stop()
+}
+
+/// Workers are killed, whose standbys go on: the ledger balances as ever, and the coordinator has nothing to do.
+fn has_no_gap(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
+    let (network, traffic) = start(protection, interrupt)?;
+    let runtimes: Vec<u16> = network.running.status()?.runtimes().map(|process| process.id).collect();
+    for id in runtimes.repeat(TAKEOVERS) {
+        let which = |status: &Status| {
+            let runtime = status.runtime(id).context("it is there")?;
+            Ok((runtime.clone(), runtime.local_standby.context("it has a standby")?))
+        };
+        kill_worker(&network, which, interrupt)?;
+        let before = traffic.sum();
+        let has_gone_on = |sum: Sum| sum.came > before.came + 50 && sum.flows > before.flows && sum.streams > before.streams;
+        until("flows go on, and new ones begin", PATIENCE, interrupt, || Ok(has_gone_on(traffic.sum()).then_some(())))?;
+        let compared = compare(&network, &traffic)?;
+        ensure!(compared >= 100, "the box speaks of {compared} flows only");
+        let wrong = traffic.wrong();
+        ensure!(wrong.is_empty(), "{wrong:?}");
+    }
+    let sum = traffic.finish()?;
+    let status = network.running.status()?;
+    ensure!(sum.missing == 0 && sum.came > 1000, "{sum:?}, dropped by the box: {:?}", status.drops);
+    ensure!(status.failovers.is_empty(), "the coordinator has noticed: {:?}", status.failovers);
     network.stop()
 }
 

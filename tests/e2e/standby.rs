@@ -6,9 +6,9 @@ use holdfast::lab::download::{Download, Plan};
 use holdfast::lab::process::signal_pid;
 use holdfast::lab::requirements::*;
 use holdfast::lab::{Interrupt, until};
-use holdfast::status::{LocalStandby, Process, Protected, Status};
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::standby::{BOTH, LOCAL, busiest, is_ready, kill_worker};
 use holdfast_tests::verdict::{ensure_perfect, ensure_unbroken};
 use rustix::process::Signal;
 use std::process::ExitCode;
@@ -18,8 +18,6 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(120);
 /// In each level.
 const KILLS: usize = 100;
-const LOCAL: &str = "{ preset: reinforce, level: local }";
-const BOTH: &str = "{ preset: reinforce, level: local+remote }";
 
 fn main() -> ExitCode {
     run(vec![
@@ -35,18 +33,6 @@ fn under(protection: &'static str, chain: Chain) -> Options {
     Options { protection, ..Options::protected(chain) }
 }
 
-/// The runtime that has most flows, with its standby.
-fn busiest(status: &Status) -> Result<(Process, LocalStandby)> {
-    let runtime = status.busiest_runtime(None).context("there is a runtime")?;
-    Ok((runtime.clone(), runtime.local_standby.context("it has a standby")?))
-}
-
-/// Every runtime has a standby, and what is promised besides holds.
-fn is_ready(status: &Status) -> bool {
-    let has_standby = |runtime: &Process| runtime.local_standby.is_some_and(|standby| standby.pid != 0);
-    status.protected == Protected::Yes && status.runtimes().all(has_standby)
-}
-
 /// Who has started a process.
 fn parent(pid: u32) -> Result<u32> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
@@ -54,26 +40,12 @@ fn parent(pid: u32) -> Result<u32> {
     Ok(rest.split_whitespace().nth(1).context("a parent")?.parse()?)
 }
 
-/// Kills the worker of the runtime that has most flows and waits until it has a worker and a standby again.
-fn kill(network: &Network, interrupt: &Interrupt) -> Result<()> {
-    network.running.wait_for("every runtime has a standby", GIVE_UP, interrupt, is_ready)?;
-    let (victim, standby) = busiest(&network.running.status()?)?;
-    signal_pid(victim.pid, Signal::KILL)?;
-    network.running.wait_for("the standby has taken over", GIVE_UP, interrupt, |status| {
-        let now = status.runtime(victim.id);
-        now.is_some_and(|now| now.pid == standby.pid && now.incarnation == victim.incarnation)
-    })?;
-    let now = network.running.status()?.runtime(victim.id).cloned().context("it is there")?;
-    ensure!(now.local_standby.is_some_and(|now| now.takeovers == standby.takeovers + 1), "{now:?}");
-    Ok(())
-}
-
 fn datagrams_do_not_notice_a_hundred_kills(interrupt: &Interrupt) -> Result<()> {
     for protection in [LOCAL, BOTH] {
         let network = Network::start(&under(protection, Chain::Edge), interrupt)?;
         let (_echo, stream) = network.stream(30, 1000)?;
         for _ in 0..KILLS {
-            kill(&network, interrupt)?;
+            kill_worker(&network, busiest, interrupt)?;
         }
         network.running.wait_for("it is safe again", GIVE_UP, interrupt, is_ready)?;
         ensure_perfect(&stream.finish(), 30, std::iter::once(&network.running))?;
@@ -155,7 +127,7 @@ fn a_download_goes_on(interrupt: &Interrupt) -> Result<()> {
     until("the download is under way", LIMIT, interrupt, || Ok((download.received() > 1_000_000).then_some(())))?;
     for _ in 0..20 {
         let seen = download.received();
-        kill(&network, interrupt)?;
+        kill_worker(&network, busiest, interrupt)?;
         until("the download goes on", GIVE_UP, interrupt, || Ok((download.received() > seen).then_some(())))?;
     }
     ensure_unbroken(&held, interrupt)?;

@@ -107,6 +107,8 @@ pub struct Sum {
     pub sent: u64,
     /// Those that came, each once.
     pub came: u64,
+    /// Those of which none has come, however often each was sent.
+    pub missing: u64,
     /// Streams that were ended and came whole, each direction for itself.
     pub streams: usize,
     /// Their bytes.
@@ -234,6 +236,8 @@ impl Ledger {
             for way in &flow.ways {
                 sum.sent += way.sent.iter().map(|times| u64::from(*times)).sum::<u64>();
                 sum.came += way.came.len() as u64;
+                let is_missing = |(number, times): &(u64, &u32)| **times > 0 && !way.came.contains_key(number);
+                sum.missing += (0..).zip(&way.sent).filter(is_missing).count() as u64;
             }
             for stream in flow.streams.iter().filter(|stream| stream.is_over && stream.sent == Some(stream.came)) {
                 sum.streams += 1;

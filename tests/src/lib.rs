@@ -10,6 +10,7 @@ pub mod ledger;
 pub mod network;
 pub mod routers;
 pub mod runner;
+pub mod standby;
 pub mod traffic;
 pub mod verdict;
 

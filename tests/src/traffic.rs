@@ -3,6 +3,7 @@
 use crate::ledger::{End, Ledger, Sum, content, digest_of, heading, stream_byte};
 use anyhow::{Context, Result};
 use holdfast::lab::Namespace;
+use holdfast::lab::udp::make_room;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -76,6 +77,7 @@ impl Traffic {
         let shared = Arc::new(Shared::default());
         let datagrams = server.enter(|| UdpSocket::bind(plan.datagrams))?.context("binding the server's port")?;
         let streams = server.enter(|| TcpListener::bind(plan.streams))?.context("listening at the server's port")?;
+        make_room(&datagrams)?;
         datagrams.set_read_timeout(Some(Duration::from_millis(20)))?;
         streams.set_nonblocking(true)?;
         let mut traffic = Traffic { shared: shared.clone(), clients: Vec::new(), servers: Vec::new() };
@@ -190,6 +192,7 @@ fn send_datagrams(plan: Plan, shared: &Shared) -> std::io::Result<()> {
         let is_stopping = shared.stop.load(Ordering::Relaxed);
         while !is_stopping && senders.len() < plan.flows + elapsed as usize / 100 {
             let socket = UdpSocket::bind("0.0.0.0:0")?;
+            make_room(&socket)?;
             socket.connect(plan.datagrams)?;
             socket.set_nonblocking(true)?;
             let flow = shared.new_flow();

@@ -18,7 +18,10 @@ const MAGIC: u32 = 0x4846_5544;
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// What a box holds back and lets go at once must find room: it is the box that is measured. Only root gets so much.
-fn make_room(socket: &UdpSocket) -> std::io::Result<()> {
+///
+/// # Errors
+/// What the kernel says.
+pub fn make_room(socket: &UdpSocket) -> std::io::Result<()> {
     const ROOM: usize = 32 << 20;
     Ok(rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, ROOM)
         .or_else(|_| rustix::net::sockopt::set_socket_recv_buffer_size(socket, ROOM))?)
