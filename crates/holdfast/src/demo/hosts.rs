@@ -1,4 +1,4 @@
-//! The part of the demo with three hosts: one is drained and restored under load, and the one that serves is killed with everything on it.
+//! The part of the demo with three hosts, under `reinforce` with both standbys: one is drained and restored under load, and the one that serves is killed with everything on it.
 
 use super::progress::Progress;
 use super::report::{account, breaches};
@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 
 /// The hosts; the last one has the coordinator and no ports.
 const NAMES: [&str; 3] = ["left", "right", "witness"];
+/// How the box of one host is protected, and how this one is: each runtime by a process beside it and by one on the other host.
+const NFVACTOR: &str = "protection: nfvactor";
+const REINFORCE: &str = "protection: { preset: reinforce, level: local+remote }";
 /// The processes of a host end within this time.
 const END: Duration = Duration::from_secs(10);
 
@@ -92,15 +95,15 @@ pub(super) fn run(
     interrupt: &Interrupt,
     progress: &mut Progress,
 ) -> Result<Vec<HostStep>> {
-    progress.step("a box of three hosts: two that serve and run, and a witness with the coordinator");
+    progress.step("a box of three hosts under reinforce: two that serve and run, and a witness with the coordinator");
     let mut lab = Lab::new(interrupt.clone())?;
     let hosts = Hosts::build(&mut lab, &NAMES, &addresses())?;
     let site = Site::new(&lab, "site")?;
     site.add("held", HELD_BODY)?;
     let servers = nginx::start_all(&lab, &hosts.server, &backends(), &site)?;
     let state = lab.scratch().join("state").display().to_string();
-    let configuration =
-        super::PROTECTED.replace("{ min: 3, max: 3 }", "{ min: 4, max: 4 }") + &super::HOSTS.replace("STATE", &state);
+    let chains = super::PROTECTED.replace("{ min: 3, max: 3 }", "{ min: 4, max: 4 }").replace(NFVACTOR, REINFORCE);
+    let configuration = chains + &super::HOSTS.replace("STATE", &state);
     let launch = |(host, namespace)| RunningBox::launch_host(&lab, namespace, binary, &configuration, host);
     let mut boxes = NAMES.into_iter().zip(&hosts.hosts).map(launch).collect::<Result<Vec<_>>>()?;
     for running in &mut boxes {
