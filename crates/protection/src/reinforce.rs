@@ -90,6 +90,8 @@ pub struct Reinforce {
     drafts: Vec<Draft>,
     rounds: Rounds,
     journals: Journals,
+    /// What was on its way when a log was lost, by holder: until it has been saved, the copies there need that log.
+    after_loss: Vec<(Peer, u32)>,
     /// The switch's log outlives this runtime.
     is_log_safe: bool,
     planted: Planted,
@@ -107,6 +109,7 @@ impl Reinforce {
             drafts: Vec::new(),
             rounds: Rounds::default(),
             journals: Journals::default(),
+            after_loss: Vec::new(),
             is_log_safe: true,
             planted: Planted::default(),
         }
@@ -255,6 +258,8 @@ impl Protection for Reinforce {
         self.send_inputs(flows, out);
         self.copies.flush(flows, out);
         self.rounds.go_on(&self.settings, &mut self.copies, flows, out);
+        let copies = &self.copies;
+        self.after_loss.retain(|(peer, last)| round::is_open(copies, *peer, *last));
     }
 
     fn set_detours(&mut self, detours: &[(Peer, Detour)]) {
@@ -280,6 +285,7 @@ impl Protection for Reinforce {
             }
         }
         self.rounds.forget();
+        self.after_loss = round::last_sent(&self.copies);
         if (0..flows.reach()).fold(false, |is_any, slot| {
             let header = flows.header_mut(slot);
             let is_behind = header.role == role::OWNER && header.flags & flag::BEHIND != 0;
@@ -406,7 +412,9 @@ impl Protection for Reinforce {
     }
 
     fn safety(&self, flows: &Flows) -> Safety {
-        self.copies.safety(flows)
+        let is_open = self.after_loss.iter().any(|(peer, last)| round::is_open(&self.copies, *peer, *last));
+        let safety = self.copies.safety(flows);
+        Safety { resynchronising: safety.resynchronising || is_open, ..safety }
     }
 
     fn held(&self) -> usize {

@@ -120,12 +120,8 @@ impl Rounds {
             return;
         }
         let sent = round.sent.get_or_insert_with(|| last_sent(copies));
-        let mut is_open = |(peer, last): &(Peer, u32)| {
-            let link = copies.links.find(*peer);
-            link.is_some_and(|link| *last != 0 && !(link.numbers.saved != 0 && reached(link.numbers.saved, *last)))
-        };
         // What has another holder since, because the one that it had is gone or going, has no copy before that one has saved it.
-        if sent.iter().any(&mut is_open) || copies.is_filling() && !is_urgent {
+        if sent.iter().any(|(peer, last)| is_open(copies, *peer, *last)) || copies.is_filling() && !is_urgent {
             return;
         }
         for (peer, first) in &round.began {
@@ -142,8 +138,14 @@ impl Rounds {
     }
 }
 
+/// A holder that is still there has not saved all up to here.
+pub(super) fn is_open(copies: &NfvActor, holder: Peer, last: u32) -> bool {
+    let link = copies.links.iter().find(|link| link.peer == holder);
+    link.is_some_and(|link| last != 0 && !(link.numbers.saved != 0 && reached(link.numbers.saved, last)))
+}
+
 /// What each holder has been sent so far.
-fn last_sent(copies: &NfvActor) -> Vec<(Peer, u32)> {
+pub(super) fn last_sent(copies: &NfvActor) -> Vec<(Peer, u32)> {
     copies.links.iter().map(|link| (link.peer, link.numbers.last)).collect()
 }
 

@@ -213,6 +213,29 @@ fn without_a_log_states_go() {
     assert_eq!(kinds(&owner.flush().0), [kind::INPUTS]);
 }
 
+/// A state is on its way when the log is lost: what the standby has needs that log until the state has been saved.
+#[test]
+fn a_state_that_is_on_its_way_is_not_there() {
+    let (mut owner, mut standby) = (Side::new(OWNER, STANDBY), Side::new(STANDBY, OWNER));
+    for _ in 0..2 {
+        owner.process(1, false);
+        talk(&mut owner, &mut standby);
+    }
+    owner.process(1, true);
+    let (state, _) = owner.flush();
+    assert_eq!(kinds(&state), [kind::STATE]);
+    let slot = owner.slot(1);
+    assert_eq!(owner.flows.header(slot).flags & flag::BEHIND, 0);
+    owner.protection.log_lost(&mut owner.flows);
+    assert!(owner.protection.safety(&owner.flows).resynchronising);
+    owner.flush();
+    assert!(owner.protection.safety(&owner.flows).resynchronising);
+    standby.take(OWNER, &state);
+    let answers = standby.flush().0;
+    owner.take(STANDBY, &answers);
+    assert!(!owner.protection.safety(&owner.flows).resynchronising);
+}
+
 /// Cut at every length, or with half an input: it is no record.
 #[test]
 fn what_is_malformed_is_refused() {
