@@ -27,6 +27,14 @@ pub fn make_room(socket: &UdpSocket) -> std::io::Result<()> {
         .or_else(|_| rustix::net::sockopt::set_socket_recv_buffer_size(socket, ROOM))?)
 }
 
+/// The calling thread keeps to the processor that it is on. What it sends the kernel queues by processor, so that a thread that moves may be overtaken by itself.
+fn stay_here() {
+    let mut here = rustix::thread::CpuSet::new();
+    here.set(rustix::thread::sched_getcpu());
+    // If that is refused it is as for everybody.
+    let _ = rustix::thread::sched_setaffinity(None, &here);
+}
+
 /// Sends every datagram back to where it came from, until dropped.
 #[derive(Debug)]
 pub struct Echo {
@@ -43,6 +51,7 @@ impl Echo {
         let stop = Arc::new(AtomicBool::new(false));
         let theirs = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("udp-echo".into()).spawn(move || {
+            stay_here();
             let mut block = [0_u8; 2048];
             while !theirs.load(Ordering::Relaxed) {
                 // Errors are time-outs and the ICMP errors of clients that have gone.
@@ -121,8 +130,10 @@ impl Stream {
         let (stop, counts) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Datagrams::default())));
         let mut sender = Sender::new(sockets, plan.per_second);
         let (their_stop, their_counts) = (Arc::clone(&stop), Arc::clone(&counts));
-        let thread =
-            std::thread::Builder::new().name("udp-stream".into()).spawn(move || sender.run(&their_stop, &their_counts))?;
+        let thread = std::thread::Builder::new().name("udp-stream".into()).spawn(move || {
+            stay_here();
+            sender.run(&their_stop, &their_counts)
+        })?;
         Ok(Stream { stop, counts, thread: Some(thread) })
     }
 
