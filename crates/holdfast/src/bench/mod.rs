@@ -3,6 +3,7 @@
 //! What is compared is compared within one run on one machine; absolute times are of that machine.
 
 pub mod datapath;
+pub mod failover;
 pub mod growth;
 pub mod local;
 pub mod messages;

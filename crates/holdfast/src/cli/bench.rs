@@ -1,7 +1,7 @@
 //! `holdfast bench`: what the machinery costs.
 
 use super::print;
-use crate::bench::{datapath, growth, local, messages, migration, recovery, reinforce, replication, sealing, takeover};
+use crate::bench::{datapath, failover, growth, local, messages, migration, recovery, reinforce, replication, sealing, takeover};
 use crate::exit::{self, Failure};
 use crate::table::{Style, Table};
 use holdfast_nf::Chain;
@@ -111,6 +111,22 @@ pub(super) fn takeover(kills: usize, flows: usize, packets_per_second: u64, json
         cells.extend([row.kills.to_string(), row.packets_per_second.to_string(), row.packets.to_string()]);
         cells.extend([row.p50_us, row.p90_us, row.p99_us, row.max_us].map(|time| format!("{time:.1}")));
         cells.extend([row.lost, row.doubled_or_late].map(|count| count.to_string()));
+        cells
+    })
+}
+
+pub(super) fn failover(kills: usize, flows: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
+    let plan = failover::Plan { kills, flows, packets_per_second };
+    let failed = |error: anyhow::Error| Failure::new(crate::demo::exit_code(&error), format!("{error:#}"));
+    let binary = std::env::current_exe().map_err(|error| failed(error.into()))?;
+    let rows = failover::run(&plan, &binary).map_err(failed)?;
+    let head =
+        ["protection", "case", "kills", "flows each", "packets/s", "p50 us", "p90", "p99", "max", "packets", "lost each", "late"];
+    tell(&rows, json, &head, |row: &failover::Row| {
+        let mut cells = vec![row.protection.to_owned(), row.case.to_owned(), row.kills.to_string()];
+        cells.extend([format!("{:.0}", row.flows_each), row.packets_per_second.to_string()]);
+        cells.extend([row.p50_us, row.p90_us, row.p99_us, row.max_us].map(|time| format!("{time:.0}")));
+        cells.extend([row.packets.to_string(), format!("{:.1}", row.lost_each), row.late.to_string()]);
         cells
     })
 }

@@ -295,6 +295,18 @@ enum Plan {
         #[arg(long, default_value_t = 200_000)]
         rate: u64,
     },
+    /// How long flows are not served when a runtime is killed and another one takes them over (root)
+    Failover {
+        /// Kills under each protection
+        #[arg(long, default_value_t = 200)]
+        kills: usize,
+        /// Flows
+        #[arg(long, default_value_t = 60)]
+        flows: usize,
+        /// Datagrams per second
+        #[arg(long, default_value_t = 10_000)]
+        rate: u64,
+    },
     /// What messages between processes cost, authenticated and not
     Messages {
         /// Messages per round
@@ -361,6 +373,7 @@ fn dispatch(command: Command, json: bool, target: &Target) -> Result<(), Failure
         Command::Bench { plan: Plan::Recovery { flows, rounds } } => bench::recovery(&flows, rounds, json),
         Command::Bench { plan: Plan::Replication { flows, rounds, rate } } => bench::replication(flows, rounds, rate, json),
         Command::Bench { plan: Plan::Takeover { kills, flows, rate } } => bench::takeover(kills, flows, rate, json),
+        Command::Bench { plan: Plan::Failover { kills, flows, rate } } => bench::failover(kills, flows, rate, json),
         Command::Bench { plan: Plan::Reinforce { flows, rounds, rate } } => bench::reinforce(flows, rounds, rate, json),
         Command::Bench { plan: Plan::Local { flows, rounds } } => bench::local(flows, rounds, json),
         Command::Bench { plan: Plan::Messages { messages, rounds } } => bench::messages(messages, rounds, json),

@@ -10,7 +10,7 @@ mod hosts;
 mod progress;
 mod report;
 mod scaling;
-mod scenario;
+pub(crate) mod scenario;
 mod steps;
 mod takeovers;
 
@@ -140,7 +140,7 @@ pub fn play(args: &DemoArgs, binary: &Path, interrupt: &Interrupt) -> anyhow::Re
     Ok(Report::new(protected, takeovers, scaling, hosts, unprotected))
 }
 
-fn exit_code(error: &anyhow::Error) -> u8 {
+pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     let missing = error.chain().find_map(|cause| cause.downcast_ref::<Missing>()).map(Missing::exit_code);
     let interrupted = error.chain().any(|cause| cause.is::<Interrupted>());
     missing.unwrap_or(if interrupted { EXIT_INTERRUPTED } else { 1 })

@@ -26,7 +26,7 @@ const ECHO: &str = "198.51.100.254:7007";
 /// The body of every answer on a keep-alive connection.
 pub(super) const HELD_BODY: &str = "still here\n";
 /// A runtime is back, and everything protected again, within this time.
-pub(super) const RECOVERY_LIMIT: Duration = Duration::from_secs(15);
+pub(crate) const RECOVERY_LIMIT: Duration = Duration::from_secs(15);
 /// A client that hears nothing for this long has lost its connection. Far beyond every failover, so that slowness is not counted as loss.
 const GIVE_UP: Duration = Duration::from_secs(10);
 
@@ -182,7 +182,7 @@ pub(super) fn held_plan(count: usize) -> keepalive::Plan {
     }
 }
 
-pub(super) fn addresses() -> Addresses {
+pub(crate) fn addresses() -> Addresses {
     Addresses {
         client: "10.0.0.2/24".into(),
         inside_gateway: "10.0.0.1".into(),

@@ -27,8 +27,8 @@ pub fn make_room(socket: &UdpSocket) -> std::io::Result<()> {
         .or_else(|_| rustix::net::sockopt::set_socket_recv_buffer_size(socket, ROOM))?)
 }
 
-/// The calling thread keeps to the processor that it is on. What it sends the kernel queues by processor, so that a thread that moves may be overtaken by itself.
-fn stay_here() {
+/// The calling thread keeps to the processor that it is on from now on. What it sends the kernel queues by processor, so that a thread that moves may be overtaken by itself.
+pub fn stay_here() {
     let mut here = rustix::thread::CpuSet::new();
     here.set(rustix::thread::sched_getcpu());
     // If that is refused it is as for everybody.
