@@ -65,13 +65,14 @@ sim: tests ## SEEDS worlds of the deterministic simulator
 e2e: tests ## Real clients and servers in network namespaces (root)
 	$(CARGO) test --locked -p holdfast-tests --no-fail-fast
 
-bench: build ## What the machinery costs per packet, message, seal, replica, standby, recovery, takeover and migration (bench/README.md)
+bench: build ## What the machinery costs per packet, message, seal, replica, standby, takeover, failover and migration (root; bench/README.md)
 	$(RELEASE) bench datapath
 	for flows in 10000 1000000; do $(RELEASE) bench datapath --flows $$flows; done
 	$(RELEASE) bench replication
 	$(RELEASE) bench reinforce
 	$(RELEASE) bench local
 	$(RELEASE) bench takeover
+	$(RELEASE) bench failover
 	$(RELEASE) bench recovery
 	$(RELEASE) bench migration
 	$(RELEASE) bench messages
