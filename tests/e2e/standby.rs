@@ -6,7 +6,8 @@ use holdfast::lab::download::{Download, Plan};
 use holdfast::lab::process::signal_pid;
 use holdfast::lab::requirements::*;
 use holdfast::lab::{Interrupt, until};
-use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, VIRTUAL};
+use holdfast::status::{Process, Protected, Status};
+use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, SERVER, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::standby::{BOTH, LOCAL, busiest, is_ready, kill_worker};
 use holdfast_tests::verdict::{ensure_perfect, ensure_unbroken};
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         test("worker_and_standby_die_together", &[NGINX], worker_and_standby_die_together),
         test("a_runtime_ends_with_its_keeper", &[NGINX], a_runtime_ends_with_its_keeper),
         test("a_download_goes_on", &[NGINX, CURL], a_download_goes_on),
+        test("two_levels_keep_apart", &[NGINX], two_levels_keep_apart),
     ])
 }
 
@@ -134,6 +136,59 @@ fn a_download_goes_on(interrupt: &Interrupt) -> Result<()> {
     ensure!(!download.is_over()?, "the download was over before the last kill: nothing was shown");
     let outcome = download.finish(LIMIT, interrupt)?;
     ensure!(outcome.error.is_none() && outcome.bytes == 100_000_000 && outcome.sum == sum, "{outcome:?}");
+    drop(held);
+    network.stop()
+}
+
+/// Two chains, each with runtimes of its own: those of the first have processes beside them, those of the second one another. What dies in one is not noticed in the other, and each is what its level says.
+fn two_levels_keep_apart(interrupt: &Interrupt) -> Result<()> {
+    const WEB: &str = "  web:\n    functions:\n      - firewall: { default: allow }\n      - nat: { pool: [192.0.2.48/29], inside: [172.20.5.0/24] }\n\
+                       \x20   protection: reinforce\n    cluster: gold\n";
+    let options = under(LOCAL, Chain::Edge);
+    let text = options
+        .configuration()
+        .replace(
+            "rules:\n  - { chain: office }",
+            &format!("{WEB}rules:\n  - {{ proto: tcp, ports: 80, chain: web }}\n  - {{ chain: office }}"),
+        )
+        .replace("runtimes: { min: 3, max: 3 }\n", "runtimes: 2\nclusters: { gold: { runtimes: 2 } }\n");
+    let mut network = Network::start_with(&options, &text, interrupt)?;
+    network.serve_web()?;
+    let (_echo, stream) = network.stream(20, 300)?;
+    let held = network.hold(&format!("{SERVER}:80"), 20)?;
+    let is_gold = |runtime: &Process| runtime.cluster.as_deref() == Some("gold");
+    let is_safe = |status: &Status| {
+        let is_right = |runtime: &Process| match runtime.local_standby {
+            None => is_gold(runtime),
+            Some(standby) => !is_gold(runtime) && standby.pid != 0,
+        };
+        status.protected == Protected::Yes && status.runtimes().all(is_right)
+    };
+    let wait_safe = || network.running.wait_for("each level is what it is", GIVE_UP, interrupt, is_safe);
+    for _ in 0..3 {
+        for runtime in wait_safe()?.runtimes().filter(|runtime| !is_gold(runtime)) {
+            signal_pid(runtime.pid, Signal::KILL)?;
+            let takeovers = |status: &Status| status.runtime(runtime.id)?.local_standby.map(|standby| standby.takeovers);
+            let before = runtime.local_standby.map(|standby| standby.takeovers);
+            network.running.wait_for("the standby has taken over", GIVE_UP, interrupt, |status| takeovers(status) > before)?;
+            wait_safe()?;
+        }
+    }
+    let status = wait_safe()?;
+    ensure!(status.failovers.is_empty(), "the coordinator has noticed: {:?}", status.failovers);
+    for runtime in status.runtimes().filter(|runtime| is_gold(runtime)) {
+        wait_safe()?;
+        signal_pid(runtime.pid, Signal::KILL)?;
+        network.running.wait_for("another incarnation serves", GIVE_UP, interrupt, |status| {
+            status.runtime(runtime.id).is_some_and(|now| now.incarnation > runtime.incarnation)
+        })?;
+        wait_safe()?;
+        ensure_unbroken(&held, interrupt)?;
+    }
+    ensure_perfect(&stream.finish(), 20, std::iter::once(&network.running))?;
+    let status = network.running.status()?;
+    let failed: Vec<u16> = status.failovers.iter().map(|failover| failover.runtime).collect();
+    ensure!(failed.len() == 2 && status.failovers.iter().all(|failover| failover.lost == 0), "{:?}", status.failovers);
     drop(held);
     network.stop()
 }

@@ -1,9 +1,10 @@
 //! Virtual clusters: which runtimes serve which chains.
 
-use super::chains;
 use super::file::{Config, RuntimesConfig};
 use super::mistake::{Mistake, listed, suggestion};
 use super::source::Spot;
+use super::{Checked, chains};
+use holdfast_node::address::{FIRST_RUNTIME, NodeId};
 
 /// The cluster of the chains that ask for none, as it is shown.
 pub const DEFAULT_CLUSTER: &str = "default";
@@ -22,6 +23,16 @@ pub struct Cluster {
     pub max: u16,
     /// The chains that it serves, counted from 0.
     pub chains: Vec<u16>,
+}
+
+impl Checked {
+    /// The runtimes that serve a chain, counted from 0, of which this is so.
+    pub fn runtimes_of(&self, is_meant: impl Fn(usize) -> bool) -> Vec<NodeId> {
+        let clusters = self.clusters.iter().flat_map(|cluster| (0..cluster.max).map(move |_| cluster));
+        let numbered = (FIRST_RUNTIME..).zip(clusters);
+        let meant = numbered.filter(|(_, cluster)| cluster.chains.iter().any(|chain| is_meant(usize::from(*chain))));
+        meant.map(|(node, _)| node).collect()
+    }
 }
 
 /// A name that can be part of a path.

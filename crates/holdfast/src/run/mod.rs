@@ -36,7 +36,7 @@ use holdfast_io::port::Port;
 use holdfast_io::process::{Clock, die_with_parent, inherited_all};
 use holdfast_io::wait::{Patience, sleep};
 use holdfast_io::{Arena, Heartbeat, Mailbox, Notes};
-use holdfast_node::address::{COORDINATOR, manager_of, switch_node};
+use holdfast_node::address::{COORDINATOR, NodeId, manager_of, switch_node};
 use holdfast_node::bfd::Memory;
 use holdfast_node::channel::{FabricConfig, KeyRing};
 use holdfast_node::edge::Edge;
@@ -153,8 +153,9 @@ struct Manager {
     port_names: Vec<(String, String)>,
     /// See [`status::Status`](crate::status::Status).
     may_forget: u32,
-    /// Runtimes have standbys beside them.
-    has_local_standbys: bool,
+    /// Runtimes that have standbys beside them, and those that have a chain which promises nothing else.
+    with_standby: Vec<NodeId>,
+    only_standby: Vec<NodeId>,
     /// What the configuration allows each port, bytes.
     mtu_limits: Vec<u16>,
     /// Frames in and out by each port.
@@ -405,7 +406,11 @@ impl Manager {
             device_states,
             port_names: checked.ports.clone(),
             may_forget,
-            has_local_standbys: chains.iter().any(|built| built.has_local_standby),
+            with_standby: checked.runtimes_of(|chain| chains[chain].has_local_standby),
+            only_standby: checked.runtimes_of(|chain| {
+                let config::BuiltChain { has_local_standby, protection, .. } = &chains[chain];
+                *has_local_standby && !protection.safety(&empty).promises
+            }),
             mtu_limits: checked.config.ports.values().map(|port| port.mtu.unwrap_or(u16::MAX)).collect(),
             traffic: vec![(0, 0); checked.ports.len()],
             cluster_names: checked.clusters.iter().map(|cluster| cluster.name.clone()).collect(),

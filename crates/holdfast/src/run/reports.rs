@@ -290,10 +290,12 @@ impl Manager {
                 })
                 .collect(),
             protected: match manager.protected(self.host.hub.has_coordinator()) {
-                message::Protected::Yes => Protected::Yes,
+                // Chains of other runtimes may have nothing but the process beside them.
+                message::Protected::Yes if self.only_standby.is_empty() => Protected::Yes,
+                message::Protected::Yes => self.protected_locally(&self.only_standby),
                 message::Protected::Resynchronising => Protected::ReSynchronising,
                 // The chains promise nothing of what happens when a runtime is no more; but its process may be killed.
-                message::Protected::No => self.protected_locally(),
+                message::Protected::No => self.protected_locally(&self.with_standby),
             },
             may_forget: self.may_forget,
             copies_differed: manager.status().map(|status| status.report.differed).sum(),

@@ -93,7 +93,8 @@ pub fn main() -> Result<(), Failure> {
     let assignment = &given.assignment;
     let checked = config::read(&assignment.file, &assignment.text).map_err(mistake)?;
     let chains = config::chains(&assignment.file, &assignment.text, &checked.config).map_err(mistake)?;
-    let has_standby = chains.iter().any(|chain| chain.has_local_standby);
+    let with_standby = checked.runtimes_of(|chain| chains[chain].has_local_standby);
+    let has_standby = with_standby.contains(&assignment.role.node);
     // Before everybody else takes the runtime for dead, even if the next worker hangs too.
     let patience = Duration::from_millis(checked.config.detection.hang_ms / 3);
     drop((checked, chains));
@@ -104,7 +105,7 @@ pub fn main() -> Result<(), Failure> {
         standby::create().map_err(refused)?;
     }
     // It is never dropped: where it has a standby it is the worker's, and may be in the middle of anything.
-    let world = Box::leak(standby::enter(|| World::new(&mut given))?);
+    let world = Box::leak(standby::enter(|| World::new(&mut given, has_standby))?);
     let quarantine = core::mem::take(&mut given.assignment.role.quarantine);
     let mut lines = given.keys.take().map(|(_, lines)| lines);
     if !has_standby {
@@ -122,13 +123,12 @@ pub fn main() -> Result<(), Failure> {
 }
 
 impl World {
-    fn new(given: &mut role::Given<Place>) -> Result<Box<World>, Failure> {
+    fn new(given: &mut role::Given<Place>, has_standby: bool) -> Result<Box<World>, Failure> {
         let guest = given.attach()?;
         let assignment = &given.assignment;
         let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
         let checked = config::read(&assignment.file, &assignment.text).map_err(mistake)?;
         let chains = config::chains(&assignment.file, &assignment.text, &checked.config).map_err(mistake)?;
-        let has_standby = chains.iter().any(|chain| chain.has_local_standby);
         let specs = chains
             .into_iter()
             .map(|built| ChainSpec { name: built.name, switch: built.switch, chain: built.chain, protection: built.protection })

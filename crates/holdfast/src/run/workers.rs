@@ -8,7 +8,7 @@ use crate::status::{LocalStandby, Protected};
 use holdfast_io::process::{self, Watched};
 use holdfast_io::wait::sleep;
 use holdfast_io::{VportHost, capture};
-use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME};
+use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, NodeId};
 use holdfast_node::switch::Switch;
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
@@ -107,12 +107,12 @@ impl Worker {
 }
 
 impl Manager {
-    /// Whether every runtime of this host would go on if its process were killed now.
-    pub(super) fn protected_locally(&self) -> Protected {
-        if !self.has_local_standbys {
+    /// Whether each of these runtimes, as far as it is of this host, would go on if its process were killed now.
+    pub(super) fn protected_locally(&self, which: &[NodeId]) -> Protected {
+        if which.is_empty() {
             return Protected::No;
         }
-        let mut runtimes = self.workers.iter().filter(|worker| worker.peer.node >= FIRST_RUNTIME && worker.fenced_at.is_none());
+        let mut runtimes = self.workers.iter().filter(|worker| which.contains(&worker.peer.node) && worker.fenced_at.is_none());
         let is_ready = runtimes.all(|worker| worker.local_standby().is_some_and(|standby| standby.pid != 0));
         if is_ready && self.host.hub.has_coordinator() { Protected::Yes } else { Protected::ReSynchronising }
     }
