@@ -72,6 +72,7 @@ bench: build ## What the machinery costs per packet, message, seal, replica, sta
 	$(RELEASE) bench reinforce
 	$(RELEASE) bench local
 	$(RELEASE) bench takeover
+	$(RELEASE) bench tenants
 	$(RELEASE) bench failover
 	$(RELEASE) bench recovery
 	$(RELEASE) bench migration

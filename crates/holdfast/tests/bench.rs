@@ -31,3 +31,14 @@ fn a_runtime_with_a_standby_does_what_one_without_does() {
         "{rows:?}"
     );
 }
+
+/// Two tenants at four loads, with standbys and without, and one whose workers are killed: nothing is lost, doubled or late in either, or there would be no rows.
+#[test]
+fn tenants_share_a_processor() {
+    let rows = rows(&["tenants", "--flows", "40", "--rate", "10000"]);
+    assert!(rows.is_empty() || rows.len() == 9, "{rows:?}");
+    for row in rows {
+        assert!(row["kpps"].as_f64() > Some(0.0) && row["latency_max_us"].as_f64() >= row["latency_p50_us"].as_f64(), "{row}");
+        assert!((row["other"] == "killed") == (row["kills"].as_u64() > Some(0)), "{row}");
+    }
+}

@@ -14,6 +14,7 @@ pub mod replication;
 pub mod sealing;
 mod served;
 pub mod takeover;
+pub mod tenants;
 mod traffic;
 mod world;
 

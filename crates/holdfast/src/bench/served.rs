@@ -35,6 +35,13 @@ const WORD_INTERVAL: u64 = 1_000_000;
 /// A chain's functions by name, each with its configuration.
 pub(super) type Functions = Vec<(String, Value)>;
 
+/// Two processors that this thread may have, if there are two.
+pub(super) fn processors() -> Result<Option<[usize; 2]>, String> {
+    let allowed = sched_getaffinity(None).map_err(|error| error.to_string())?;
+    let mut processors = (0..CpuSet::MAX_CPU).filter(|number| allowed.is_set(*number));
+    Ok(processors.next().zip(processors.next()).map(<[usize; 2]>::from))
+}
+
 /// See the module.
 pub(super) struct Served {
     process: Option<Watched>,
@@ -111,12 +118,9 @@ impl Served {
         self.port.waiting()
     }
 
-    /// This thread keeps to one processor, and the runtime's processes to another. False if there are not two. Before they have begun.
-    pub(super) fn part(&self) -> Result<bool, String> {
+    /// This thread keeps to the first of these processors, and the runtime's processes to the second. Before they have begun.
+    pub(super) fn part(&self, [here, there]: [usize; 2]) -> Result<(), String> {
         let refused = |error: rustix::io::Errno| error.to_string();
-        let allowed = sched_getaffinity(None).map_err(refused)?;
-        let mut processors = (0..CpuSet::MAX_CPU).filter(|number| allowed.is_set(*number));
-        let (Some(here), Some(there)) = (processors.next(), processors.next()) else { return Ok(false) };
         let only = |number| {
             let mut set = CpuSet::new();
             set.set(number);
@@ -124,8 +128,7 @@ impl Served {
         };
         let runtime = self.process.as_ref().and_then(|process| Pid::from_raw(process.pid() as i32));
         sched_setaffinity(runtime, &only(there)).map_err(refused)?;
-        sched_setaffinity(None, &only(here)).map_err(refused)?;
-        Ok(true)
+        sched_setaffinity(None, &only(here)).map_err(refused)
     }
 
     /// The runtime's processes.

@@ -4,7 +4,7 @@
 //! worker again and again. A ledger says whether any packet was lost, came twice, or left behind a later one of its flow, over all kills; only if not do times count.
 
 use super::PlaysOnce;
-use super::served::{Functions, Served};
+use super::served::{self, Functions, Served};
 use super::traffic::{self, FRAME_LEN, percentile};
 use super::world::MakeChain;
 use holdfast_sim::Random;
@@ -218,8 +218,9 @@ pub fn run(plan: &Plan, functions: &Functions, make: MakeChain<'_>) -> Result<Ve
 fn measure(plan: &Plan, processors: &'static str, functions: &Functions, make: MakeChain<'_>) -> Result<Vec<Row>, String> {
     let protection = json!({ "preset": "reinforce", "level": "local" });
     let mut served = Served::start(functions, &protection, plan.flows, make)?;
-    if processors == "apart" && !served.part()? {
-        return Ok(Vec::new());
+    if processors == "apart" {
+        let Some(place) = served::processors()? else { return Ok(Vec::new()) };
+        served.part(place)?;
     }
     served.wait_until_it_turns()?;
     let frames: Vec<[u8; FRAME_LEN]> =

@@ -1,7 +1,9 @@
 //! `holdfast bench`: what the machinery costs.
 
 use super::print;
-use crate::bench::{datapath, failover, growth, local, messages, migration, recovery, reinforce, replication, sealing, takeover};
+use crate::bench::{
+    datapath, failover, growth, local, messages, migration, recovery, reinforce, replication, sealing, takeover, tenants,
+};
 use crate::exit::{self, Failure};
 use crate::table::{Style, Table};
 use holdfast_nf::Chain;
@@ -127,6 +129,19 @@ pub(super) fn failover(kills: usize, flows: usize, packets_per_second: u64, json
         cells.extend([format!("{:.0}", row.flows_each), row.packets_per_second.to_string()]);
         cells.extend([row.p50_us, row.p90_us, row.p99_us, row.max_us].map(|time| format!("{time:.0}")));
         cells.extend([row.packets.to_string(), format!("{:.1}", row.lost_each), row.late.to_string()]);
+        cells
+    })
+}
+
+pub(super) fn tenants(flows: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
+    let plan = tenants::Plan { flows, packets_per_second, time: Duration::from_millis(500) };
+    let rows = tenants::run(&plan, &functions(flows).to_vec(), &|| chain(flows)).map_err(wrong)?;
+    let head = ["protection", "the other's load", "kpps", "p50 us", "p99", "max", "the other's kpps", "kills"];
+    tell(&rows, json, &head, |row: &tenants::Row| {
+        let times = [row.latency_p50_us, row.latency_p99_us, row.latency_max_us];
+        let mut cells = vec![row.protection.to_owned(), row.other.to_owned(), format!("{:.0}", row.kpps)];
+        cells.extend(times.map(|time| format!("{time:.1}")));
+        cells.extend([format!("{:.0}", row.other_kpps), row.kills.to_string()]);
         cells
     })
 }

@@ -295,6 +295,15 @@ enum Plan {
         #[arg(long, default_value_t = 200_000)]
         rate: u64,
     },
+    /// What one tenant's load does to another one's on the same processor
+    Tenants {
+        /// Flows of each
+        #[arg(long, default_value_t = 1_000)]
+        flows: usize,
+        /// Packets per second of the first
+        #[arg(long, default_value_t = 100_000)]
+        rate: u64,
+    },
     /// How long flows are not served when a runtime is killed and another one takes them over (root)
     Failover {
         /// Kills under each protection
@@ -373,6 +382,7 @@ fn dispatch(command: Command, json: bool, target: &Target) -> Result<(), Failure
         Command::Bench { plan: Plan::Recovery { flows, rounds } } => bench::recovery(&flows, rounds, json),
         Command::Bench { plan: Plan::Replication { flows, rounds, rate } } => bench::replication(flows, rounds, rate, json),
         Command::Bench { plan: Plan::Takeover { kills, flows, rate } } => bench::takeover(kills, flows, rate, json),
+        Command::Bench { plan: Plan::Tenants { flows, rate } } => bench::tenants(flows, rate, json),
         Command::Bench { plan: Plan::Failover { kills, flows, rate } } => bench::failover(kills, flows, rate, json),
         Command::Bench { plan: Plan::Reinforce { flows, rounds, rate } } => bench::reinforce(flows, rounds, rate, json),
         Command::Bench { plan: Plan::Local { flows, rounds } } => bench::local(flows, rounds, json),
