@@ -114,7 +114,7 @@ pub struct Safety {
 
 /// One answer to the three questions, for one chain in one runtime.
 ///
-/// For every packet of a flow the runtime calls [`admit`](Protection::admit), runs the chain, and calls [`commit`](Protection::commit) or, if the chain dropped the
+/// When packets have come the runtime says so by [`begin_batch`](Protection::begin_batch). For every packet of a flow it calls [`admit`](Protection::admit), runs the chain, and calls [`commit`](Protection::commit) or, if the chain dropped the
 /// packet, [`changed`](Protection::changed); at the end of the batch it calls [`flush`](Protection::flush) and carries out the outbox.
 pub trait Protection: Send {
     /// The preset's name.
@@ -135,6 +135,11 @@ pub trait Protection: Send {
 
     /// The flow is about to be removed.
     fn ended(&mut self, flows: &mut Flows, slot: Slot, out: &mut Outbox);
+
+    /// This batch is so many packets, with so many bytes in all, whatever the chain will make of them: all are in the switch's log, if it keeps one.
+    fn begin_batch(&mut self, packets: usize, bytes: usize) {
+        let _ = (packets, bytes);
+    }
 
     /// The batch is over.
     fn flush(&mut self, flows: &mut Flows, out: &mut Outbox);

@@ -227,6 +227,10 @@ impl Protection for Reinforce {
         "reinforce"
     }
 
+    fn begin_batch(&mut self, packets: usize, bytes: usize) {
+        self.rounds.note_logged(packets, bytes);
+    }
+
     #[inline]
     fn admit(&mut self, _flows: &mut Flows, _slot: Slot) -> Admission {
         Admission::Ready
@@ -234,7 +238,6 @@ impl Protection for Reinforce {
 
     #[inline]
     fn commit(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, nondeterministic: bool, _out: &mut Outbox) {
-        self.rounds.note_packet(packet.len());
         self.note(flows, slot, packet.meta.stamp, nondeterministic);
         self.copies.pending.push((slot, packet));
     }

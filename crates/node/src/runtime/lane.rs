@@ -67,6 +67,8 @@ pub(crate) struct Lane {
     pub(crate) owned_limit: usize,
     /// Flows are copied whole.
     has_copies: bool,
+    /// The switch keeps a log of what it sends here.
+    has_log: bool,
     /// A turn may be undone: whole flow actors are noted before they change.
     is_undone: bool,
     likely: Vec<Option<Found>>,
@@ -92,6 +94,7 @@ impl Lane {
         let layout = chain.layout();
         // Room for the flows that are owned here and as many replicas, if there can be any.
         let has_copies = protection.safety(&Flows::new(0, 0, 0, 0)).promises;
+        let has_log = protection.log_bytes() > 0;
         let capacity = if has_copies { owned_limit * 2 } else { owned_limit };
         let flows = Flows::new(capacity, layout.size, layout.hash, seed);
         let undo = vec![0; layout.size];
@@ -111,6 +114,7 @@ impl Lane {
             retry: false,
             owned_limit,
             has_copies,
+            has_log,
             is_undone: false,
             likely: Vec::with_capacity(BURST),
             undo,
@@ -163,6 +167,10 @@ impl Lane {
             return;
         }
         let mut work = core::mem::take(&mut self.work);
+        if self.has_log {
+            let bytes = work.iter().filter_map(|arrival| arrival.packet.as_ref()).map(Packet::len).sum();
+            self.protection.begin_batch(work.len(), bytes);
+        }
         core::hint::black_box(self.flows.touch_buckets(work.iter().map(|arrival| arrival.hash)));
         let hashes = work.iter().map(|arrival| arrival.hash);
         core::hint::black_box(self.flows.touch_slots(hashes, self.has_copies || self.is_undone, &mut self.likely));

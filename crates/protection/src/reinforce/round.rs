@@ -13,7 +13,7 @@ use crate::{Flows, NfvActor, Outbox, Peer, Slot, kind};
 /// States sent per flush: so few that the batch's inputs hardly wait behind them; and so many when the log would be full otherwise.
 const SEND: usize = 4;
 const SEND_URGENTLY: usize = 64;
-/// Times as long between two rounds while no packet leaves.
+/// Times as long between two rounds while no packet comes.
 const IDLE: u64 = 16;
 /// Inputs that may lie at holders before a round begins whatever the time; with twice as many every state goes with its commit.
 const INPUTS: usize = 1 << 15;
@@ -38,7 +38,7 @@ pub(super) struct Rounds {
     /// The last round's stamp.
     stamp: u64,
     not_before: u64,
-    /// Inputs and bytes since the last round began, and inputs before that may not be covered yet.
+    /// Inputs, and bytes of the log, since the last round began, and inputs before that may not be covered yet.
     inputs: usize,
     bytes: usize,
     before: usize,
@@ -57,10 +57,9 @@ impl Rounds {
         }
     }
 
-    /// A packet of so many bytes has been processed.
-    #[inline]
-    pub(super) fn note_packet(&mut self, len: usize) {
-        self.bytes += len + HEAD;
+    /// So many packets with so many bytes in all have come: whether the chain lets them pass or not, they are in the switch's log.
+    pub(super) fn note_logged(&mut self, packets: usize, bytes: usize) {
+        self.bytes += bytes + packets * HEAD;
         self.has_news = true;
     }
 
@@ -87,7 +86,6 @@ impl Rounds {
         let now = out.now();
         let is_urgent = self.bytes >= settings.log_bytes / 4 || self.inputs >= INPUTS;
         if self.round.is_none() {
-            // What no chain let pass is in the log too.
             let idle = if self.has_news { 0 } else { IDLE * settings.checkpoint_every };
             if now < self.not_before + idle && !is_urgent {
                 return;

@@ -52,6 +52,7 @@ impl Side {
         let (header, state) = self.flows.parts_mut(slot);
         header.last_stamp = self.now;
         state[0] += 1;
+        self.protection.begin_batch(1, packet.len());
         self.protection.commit(&mut self.flows, slot, packet, nondeterministic, &mut self.out);
         self.now
     }

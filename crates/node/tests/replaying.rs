@@ -1,0 +1,467 @@
+//! Runtimes under `reinforce`, one of which dies: what another makes of its flows. The test is the switch, with a log of its own, and the coordinator.
+
+use holdfast_nf::{Bound, Chain, ConfigError, Context, DropReason, NetworkFunction, Open, Verdict};
+use holdfast_node::address::{COORDINATOR, SWITCH, mac_of, mac_of_life, node_of};
+use holdfast_node::channel::{Fabric, FabricConfig};
+use holdfast_node::message::{Claim, Control, Member, MemberState, Replay, kind};
+use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
+use holdfast_protection::flows::{ActorHeader, role};
+use holdfast_protection::reinforce::Settings;
+use holdfast_protection::{Peer, Reinforce};
+use holdfast_wire::nsh::{self, Flags, Outer, index};
+use holdfast_wire::{MemoryPool, Packet, PacketPool};
+use std::collections::BTreeMap;
+use zerocopy::FromBytes;
+
+const SECOND: u64 = 1_000_000_000;
+/// Under which the switch gave the route, and under which it grants claims.
+const EPOCH: u32 = 5;
+const GRANTED: u32 = 9;
+/// What the functions are told by a packet's payload.
+const PASS: u8 = 0;
+const DENY: u8 = 1;
+const REFUSE: u8 = 2;
+
+holdfast_nf::flow_state! {
+    struct Tally {
+        packets: u64,
+        digest: u64,
+    }
+}
+
+/// Counts, and keeps a digest that depends on the order. Writes the count into the packet.
+struct Counter;
+
+impl NetworkFunction for Counter {
+    const NAME: &'static str = "counter";
+    type Config = ();
+    type Flow = Tally;
+    type Shared = ();
+
+    fn new((): ()) -> Result<(Counter, ()), ConfigError> {
+        Ok((Counter, ()))
+    }
+
+    fn open(&self, packet: &Packet, _: &mut (), _: &mut Context) -> Open<Tally> {
+        match packet.bytes()[42] {
+            REFUSE => Open::Drop(DropReason::PolicyDenied),
+            _ => Open::Accept(Tally::default()),
+        }
+    }
+
+    fn process(&self, packet: &mut Packet, flow: &mut Tally, _: &mut (), _: &mut Context) -> Verdict {
+        flow.packets += 1;
+        let payload = &mut packet.bytes_mut()[42..];
+        flow.digest = flow.digest.wrapping_mul(31).wrapping_add(u64::from(payload[3]));
+        let count = (flow.packets as u16).to_be_bytes();
+        payload[1..3].copy_from_slice(&count);
+        match payload[0] {
+            DENY => Verdict::Drop(DropReason::PolicyDenied),
+            _ => Verdict::Forward,
+        }
+    }
+}
+
+/// A datagram of the flow with this client port: what the functions are told, room for their answer, and a number.
+fn datagram(port: u8, order: u8, number: u8) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    frame.extend_from_slice(&[0x45, 0, 0, 32, 0, number, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 192, 0, 2, 1]);
+    frame.extend_from_slice(&[0, port, 0, 53, 0, 12, 0, 0, order, 0, 0, number]);
+    frame
+}
+
+/// The same as a reply.
+fn reply(port: u8, number: u8) -> Vec<u8> {
+    let mut frame = datagram(port, PASS, number);
+    let (source, destination) = (frame[26..30].to_vec(), frame[30..34].to_vec());
+    frame[26..30].copy_from_slice(&destination);
+    frame[30..34].copy_from_slice(&source);
+    frame[34..38].copy_from_slice(&[0, 53, 0, port]);
+    frame
+}
+
+/// One half of a datagram in two fragments, with the number for its identification; both have what the functions are told at the same place.
+fn fragment(port: u8, number: u8, is_first: bool) -> Vec<u8> {
+    let mut frame = datagram(port, PASS, number);
+    // Eight bytes of UDP header and eight of payload; then what is behind these sixteen.
+    frame.extend_from_slice(&[0; 4]);
+    (frame[17], frame[39]) = (36, 24);
+    (frame[20], frame[21]) = if is_first { (0x20, 0) } else { (0, 2) };
+    frame
+}
+
+/// One packet as the switch sent it.
+struct Logged {
+    stamp: u64,
+    epoch: u32,
+    frame: Vec<u8>,
+}
+
+struct World {
+    runtimes: BTreeMap<u16, Runtime>,
+    members: Vec<Member>,
+    switch: Fabric,
+    coordinator: Fabric,
+    pool: MemoryPool,
+    now: u64,
+    /// What the switch has sent to each.
+    logs: BTreeMap<u16, Vec<Logged>>,
+    /// Bytes of a log that nobody has said yet to be of no use, at most.
+    fullest: usize,
+    /// Who hears nothing from other runtimes.
+    deaf: Option<u16>,
+    /// What left: by whom, and the count and the number in it.
+    released: Vec<(u16, u16, u8)>,
+    /// What the switch was asked for and has been answered by `answer_replays`: all that it has, in the order asked.
+    is_log_gone: bool,
+    over: Vec<u32>,
+}
+
+impl World {
+    /// Runtimes from 16 on, each on one of these hosts.
+    fn new(hosts: &[u16], settings: Settings) -> World {
+        let fabric = |node| Fabric::new(Peer { node, incarnation: 1 }, FabricConfig::default());
+        let member = |(at, host): (u16, &u16)| Member {
+            node: 16 + at,
+            incarnation: 1 + u32::from(at),
+            state: MemberState::Running,
+            cluster: 0,
+            host: *host,
+        };
+        let members: Vec<Member> = (0..).zip(hosts).map(member).collect();
+        let runtime = |member: &Member| {
+            let me = member.peer();
+            let config = RuntimeConfig { me, flows: 64, seed: 1, report_interval: SECOND, fabric: FabricConfig::default() };
+            let chain = Chain::new(vec![Box::new(Bound::<Counter>::new(()).expect("nothing to refuse"))]);
+            let protection = Box::new(Reinforce::new(settings));
+            (me.node, Runtime::new(config, vec![ChainSpec { name: "test".to_owned(), switch: SWITCH, chain, protection }]))
+        };
+        let mut world = World {
+            runtimes: members.iter().map(runtime).collect(),
+            members,
+            switch: fabric(SWITCH),
+            coordinator: fabric(COORDINATOR),
+            pool: MemoryPool::new(4096),
+            now: SECOND,
+            logs: BTreeMap::new(),
+            fullest: 0,
+            deaf: None,
+            released: Vec::new(),
+            is_log_gone: false,
+            over: Vec::new(),
+        };
+        for member in &world.members {
+            world.switch.set_peer(member.peer());
+            world.coordinator.set_peer(member.peer());
+        }
+        world.show(1);
+        world
+    }
+
+    fn show(&mut self, version: u64) {
+        let view = Control::View { version, members: self.members.clone() };
+        let nodes: Vec<u16> = self.runtimes.keys().copied().collect();
+        nodes.iter().for_each(|node| assert!(self.coordinator.send_control(*node, &view)));
+        self.carry(Vec::new());
+    }
+
+    fn packet(&mut self, to: u16, frame: &[u8], set: impl FnOnce(&mut Packet)) -> Packet {
+        let to = self.members.iter().find(|member| member.node == to).expect("it is known").peer();
+        let mut packet = self.pool.take().expect("the pool is large enough");
+        assert!(packet.copy_from(frame));
+        (packet.meta.stamp, packet.meta.switch) = (self.now, 1);
+        set(&mut packet);
+        let outer = Outer { destination: mac_of_life(to), source: mac_of(SWITCH), index: index::TO_RUNTIME };
+        assert!(nsh::encapsulate(&mut packet, outer));
+        packet
+    }
+
+    /// The switch sends these to this runtime, under that epoch, in one burst.
+    fn send(&mut self, to: u16, epoch: u32, is_new: bool, frames: &[Vec<u8>]) {
+        let mut burst = Vec::new();
+        for frame in frames {
+            self.now += 10;
+            let stamp = self.now;
+            self.logs.entry(to).or_default().push(Logged { stamp, epoch, frame: frame.clone() });
+            let flags = if is_new { Flags::NEW } else { 0 };
+            burst.push((to, self.packet(to, frame, |packet| (packet.meta.commit, packet.meta.flags) = (epoch, flags))));
+        }
+        let bytes = self.logs[&to].iter().map(|logged| logged.frame.len() + 16).sum();
+        self.fullest = self.fullest.max(bytes);
+        self.carry(burst);
+    }
+
+    /// Packets arrive, and then everything that is said because of them, until nothing is.
+    fn carry(&mut self, burst: Vec<(u16, Packet)>) {
+        let mut rx: BTreeMap<u16, Vec<Packet>> = BTreeMap::new();
+        burst.into_iter().for_each(|(to, packet)| rx.entry(to).or_default().push(packet));
+        for _ in 0..16 {
+            self.now += 1000;
+            let now = self.now;
+            for fabric in [&mut self.switch, &mut self.coordinator] {
+                fabric.poll_transmit(now, |frame| {
+                    let to = frame.first_chunk().and_then(node_of).expect("a node");
+                    let mut packet = self.pool.take().expect("the pool is large enough");
+                    assert!(packet.copy_from(frame));
+                    rx.entry(to).or_default().push(packet);
+                    true
+                });
+            }
+            let mut said = Vec::new();
+            for (node, runtime) in &mut self.runtimes {
+                let mut tx = Vec::new();
+                runtime.turn(&mut rx.remove(node).unwrap_or_default(), &mut tx, &mut self.pool, now);
+                said.extend(tx.into_iter().map(|packet| (*node, packet)));
+            }
+            rx.into_values().flatten().for_each(|lost| self.pool.put(lost));
+            rx = BTreeMap::new();
+            for (from, packet) in said {
+                let bytes = packet.bytes();
+                let to = bytes.first_chunk().and_then(node_of).expect("a node");
+                if bytes[12..14] == [0x89, 0x4f] && bytes[21] == index::RELEASED {
+                    let payload = &bytes[nsh::ENCAPSULATION_LEN + 42..];
+                    self.released.push((from, u16::from_be_bytes([payload[1], payload[2]]), payload[3]));
+                } else if to == SWITCH {
+                    self.switch.handle_frame(bytes, now).expect("it is for the switch");
+                } else if to == COORDINATOR {
+                    self.coordinator.handle_frame(bytes, now).expect("it is for the coordinator");
+                } else if self.runtimes.contains_key(&to) && self.deaf != Some(to) {
+                    rx.entry(to).or_default().push(packet);
+                    continue;
+                }
+                self.pool.put(packet);
+            }
+            self.answer(&mut rx);
+        }
+        rx.into_values().flatten().for_each(|late| self.pool.put(late));
+    }
+
+    /// The switch does what it is told: forgets, grants claims, sends again.
+    fn answer(&mut self, rx: &mut BTreeMap<u16, Vec<Packet>>) {
+        let records: Vec<(u16, u8, Vec<u8>)> =
+            self.switch.inbox.records().map(|(record, body)| (record.from.node, record.kind, body.to_vec())).collect();
+        self.switch.inbox.clear();
+        for (from, record, body) in records {
+            match record {
+                kind::CLEAR => {
+                    let stamp = u64::from_be_bytes(body[2..].try_into().expect("a stamp"));
+                    self.logs.entry(from).or_default().retain(|logged| logged.stamp > stamp);
+                }
+                kind::CLAIM => {
+                    let (number, claims) = body.split_first_chunk::<4>().expect("a number");
+                    let claims = <[Claim]>::ref_from_bytes(claims).expect("claims");
+                    let mut answer = number.to_vec();
+                    for (granted, claim) in (GRANTED..).zip(claims) {
+                        let count = self.of_epoch(claim.epoch.get()).len() as u32;
+                        answer.extend([granted.to_be_bytes(), count.to_be_bytes()].concat());
+                    }
+                    self.switch.send(from, kind::CLAIMED, &answer).expect("there is room");
+                }
+                kind::REPLAY => {
+                    let ask = Replay::read_from_bytes(&body).expect("a question");
+                    let epoch = ask.epoch.get();
+                    let (first, count) = (ask.first.get() as usize, ask.count.get() as usize);
+                    if count == 0 {
+                        self.over.push(epoch);
+                    } else if self.is_log_gone {
+                        self.switch.send(from, kind::UNLOGGED, &epoch.to_be_bytes()).expect("there is room");
+                    } else {
+                        assert!(count <= Replay::MOST as usize);
+                        let of_flow: Vec<(u64, Vec<u8>)> =
+                            self.of_epoch(EPOCH).iter().map(|logged| (logged.stamp, logged.frame.clone())).collect();
+                        // They overtake each other on their way.
+                        for number in (first..first + count).rev() {
+                            let (stamp, frame) = &of_flow[number];
+                            let packet = self.packet(from, frame, |packet| {
+                                (packet.meta.stamp, packet.meta.flags) = (*stamp, Flags::REPLAY);
+                                (packet.meta.commit, packet.meta.epoch) = (epoch, number as u16);
+                            });
+                            rx.entry(from).or_default().push(packet);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn of_epoch(&self, epoch: u32) -> Vec<&Logged> {
+        self.logs.values().flatten().filter(|logged| logged.epoch == epoch).collect()
+    }
+
+    /// Its process is gone, and all know.
+    fn kill(&mut self, node: u16) {
+        self.deaf = None;
+        let mut dead = self.runtimes.remove(&node).expect("it lives");
+        dead.abandon(&mut self.pool);
+        let at = self.members.iter().position(|member| member.node == node).expect("it is known");
+        let dead = self.members[at].peer();
+        self.members[at].state = MemberState::Failed;
+        self.switch.remove_peer(dead);
+        self.coordinator.remove_peer(dead);
+        self.released.clear();
+        self.show(2);
+        let order = Control::Recover { node: dead.node, incarnation: dead.incarnation };
+        let nodes: Vec<u16> = self.runtimes.keys().copied().collect();
+        nodes.iter().for_each(|node| assert!(self.coordinator.send_control(*node, &order)));
+        self.carry(Vec::new());
+    }
+
+    /// For longer than rounds are apart.
+    fn rest(&mut self) {
+        for _ in 0..4 {
+            self.now += SECOND;
+            let nodes: Vec<u16> = self.runtimes.keys().copied().collect();
+            let ticks = nodes.into_iter().map(|node| {
+                let tick = self.packet(node, &[], |packet| packet.meta.flags = Flags::OAM);
+                (node, tick)
+            });
+            let ticks = ticks.collect();
+            self.carry(ticks);
+        }
+    }
+
+    fn flow(&self, node: u16, port: u8) -> Option<(ActorHeader, u64, u64)> {
+        let flows = self.runtimes[&node].flows(0).expect("a lane");
+        let (slot, header) = flows.iter().find(|(_, header)| header.key.source_port == u16::from(port))?;
+        let block = flows.block(slot);
+        let state = &block[block.len() - 16..];
+        let word = |at: usize| u64::from_ne_bytes(state[at..at + 8].try_into().expect("eight bytes"));
+        Some((*header, word(0), word(8)))
+    }
+
+    fn missing(&self, node: u16) -> u64 {
+        self.runtimes[&node].drops().get(DropReason::InputMissing)
+    }
+}
+
+fn digest(numbers: impl IntoIterator<Item = u8>) -> u64 {
+    numbers.into_iter().fold(0, |digest, number| digest.wrapping_mul(31).wrapping_add(u64::from(number)))
+}
+
+fn settings() -> Settings {
+    Settings { checkpoint_every: SECOND, log_bytes: 1 << 20 }
+}
+
+/// Two runtimes, of which the first has a flow: 17 has its copy as after the first packet, and knows of so many more packets that they were processed; of the
+/// `unknown` behind those it has heard nothing.
+fn behind(known: u16, unknown: u16) -> World {
+    let mut world = World::new(&[0, 0], settings());
+    world.send(16, EPOCH, true, &[datagram(8, PASS, 0)]);
+    let numbers: Vec<Vec<u8>> = (1..=known + unknown).map(|number| datagram(8, PASS, number as u8)).collect();
+    let (first, second) = numbers.split_at(known.into());
+    first.chunks(32).for_each(|burst| world.send(16, EPOCH, false, burst));
+    assert_eq!(world.released.len(), usize::from(known) + 1);
+    world.deaf = Some(17);
+    second.chunks(32).for_each(|burst| world.send(16, EPOCH, false, burst));
+    assert_eq!(world.released.len(), usize::from(known) + 1, "nothing leaves before it is known elsewhere");
+    let (header, packets, _) = world.flow(17, 8).expect("there is a copy");
+    assert_eq!((header.role, packets), (role::REPLICA, 1));
+    world
+}
+
+/// Of more packets than can be asked for at a time, known ones and new ones, each is processed once, in the order in which it was sent, though they come in another; only the new ones leave.
+#[test]
+fn hundreds_are_processed_again_in_order() {
+    let (known, unknown) = (300, 200);
+    let mut world = behind(known, unknown);
+    world.kill(16);
+    let (header, packets, sum) = world.flow(17, 8).expect("it is served");
+    assert_eq!((header.role, header.epoch), (role::OWNER, GRANTED));
+    assert_eq!((packets, sum), (u64::from(known + unknown) + 1, digest((0..=known + unknown).map(|number| number as u8))));
+    let expected: Vec<(u16, u16, u8)> =
+        (known + 1..=known + unknown).map(|number| (17, number + 1, number as u8)).collect();
+    assert_eq!(world.released, expected);
+    assert_eq!((world.over, world.runtimes[&17].held()), (vec![GRANTED], 0));
+}
+
+/// The log is no more: when it is asked for, or when the route is given already. What it had is counted as missing, once each, and the flow goes on.
+#[test]
+fn a_log_that_is_gone_is_not_waited_for() {
+    for is_known in [false, true] {
+        let mut world = behind(100, 10);
+        world.is_log_gone = true;
+        if is_known {
+            world.logs.clear();
+        }
+        world.kill(16);
+        let (header, packets, _) = world.flow(17, 8).expect("it is served");
+        assert_eq!((header.role, header.epoch, packets), (role::OWNER, GRANTED, 1));
+        assert_eq!((world.missing(17), world.released.len()), (100, 0));
+        world.send(17, GRANTED, false, &[datagram(8, PASS, 7)]);
+        assert_eq!(world.released, [(17, 2, 7)]);
+    }
+}
+
+/// A datagram in two fragments among those that are processed again: the second one says by its addresses only which flow it is of.
+#[test]
+fn fragments_are_processed_again() {
+    let mut world = World::new(&[0, 0], settings());
+    world.send(16, EPOCH, true, &[datagram(8, PASS, 0)]);
+    world.send(16, EPOCH, false, &[fragment(8, 1, true), fragment(8, 1, false), datagram(8, PASS, 2)]);
+    world.deaf = Some(17);
+    world.send(16, EPOCH, false, &[fragment(8, 3, true), fragment(8, 3, false)]);
+    let before = world.flow(16, 8).expect("it is served");
+    assert_eq!((before.1, world.released.len()), (6, 4));
+    world.kill(16);
+    let after = world.flow(17, 8).expect("it is served");
+    assert_eq!((after.1, after.2), (before.1, before.2));
+    assert_eq!(world.released, [(17, 5, 3), (17, 6, 3)]);
+}
+
+/// A reply that the switch took for a flow of its own is in no log of this flow's: its state goes, and nothing is missing.
+#[test]
+fn a_reply_under_another_epoch_needs_no_log() {
+    let mut world = World::new(&[0, 0], settings());
+    world.send(16, EPOCH, true, &[datagram(8, PASS, 0)]);
+    world.send(16, EPOCH, false, &[datagram(8, PASS, 1)]);
+    assert_eq!(world.flow(17, 8).expect("there is a copy").1, 1);
+    world.send(16, EPOCH + 1, true, &[reply(8, 2)]);
+    assert_eq!(world.flow(17, 8).expect("there is a copy").1, 3);
+    world.send(16, EPOCH, false, &[datagram(8, PASS, 3)]);
+    let before = world.flow(16, 8).expect("it is served");
+    assert_eq!(world.released.len(), 4);
+    world.kill(16);
+    let after = world.flow(17, 8).expect("it is served");
+    assert_eq!((after.1, after.2, after.0.epoch), (before.1, before.2, GRANTED));
+    assert_eq!((world.missing(17), world.released.len()), (0, 0));
+}
+
+/// Packets that the chain drops, of a flow or of none, are in the switch's log, too: it is told that it may forget them before it is full, however rare rounds are otherwise.
+#[test]
+fn a_chain_that_drops_everything_fills_no_log() {
+    let log_bytes = 1 << 14;
+    for order in [DENY, REFUSE] {
+        let mut world = World::new(&[0, 0], Settings { log_bytes, ..settings() });
+        world.send(16, EPOCH, true, &[datagram(8, PASS, 0)]);
+        for number in 0..200u8 {
+            let (port, is_new) = if order == DENY { (8, false) } else { (9, true) };
+            world.send(16, if is_new { 100 + u32::from(number) } else { EPOCH }, is_new, &vec![datagram(port, order, number); 32]);
+        }
+        assert!(world.now < 2 * SECOND, "no round was due");
+        let all = 200 * 32 * (datagram(8, order, 0).len() + 16);
+        assert!(all > 16 * log_bytes && world.fullest < log_bytes, "{} of {log_bytes} bytes", world.fullest);
+        let drops = world.runtimes[&16].drops();
+        assert!(drops.total() == 200 * 32 && drops.get(DropReason::PolicyDenied) >= 200);
+        world.send(16, EPOCH, false, &[datagram(8, PASS, 1)]);
+        assert_eq!(world.released.len(), 2);
+    }
+}
+
+/// Two runtimes on each of two hosts: the copies are on the other host, and not all at one of its runtimes.
+#[test]
+fn copies_are_spread_over_the_other_host() {
+    let mut world = World::new(&[0, 0, 1, 1], settings());
+    let mut holders = Vec::new();
+    for node in 16..20u16 {
+        world.send(node, EPOCH, true, &[datagram(node as u8, PASS, 0)]);
+        let copies = world.runtimes.keys().filter(|other| {
+            let copy = world.flow(**other, node as u8);
+            copy.is_some_and(|(header, ..)| header.role == role::REPLICA)
+        });
+        holders.push(copies.copied().collect::<Vec<_>>());
+    }
+    assert_eq!(holders, [[18], [19], [16], [17]]);
+    world.rest();
+    assert_eq!(world.logs.values().map(Vec::len).sum::<usize>(), 0, "what all have is forgotten");
+}
