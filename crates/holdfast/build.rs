@@ -1,7 +1,7 @@
 //! Makes the control API's types out of its .proto file, without protoc.
 
 /// What the commands print, or are told, as JSON too: serde takes them over by the names of their fields.
-const OBJECTS: [&str; 22] = [
+const OBJECTS: [&str; 23] = [
     "Applied",
     "Bfd",
     "ControlApi",
@@ -12,6 +12,7 @@ const OBJECTS: [&str; 22] = [
     "Leader",
     "LocalStandby",
     "Mistake",
+    "Network",
     "PingReply",
     "Port",
     "Process",

@@ -35,12 +35,23 @@ enum Kind {
     Witness,
     /// The same, and hosts have addresses, and no Ethernet of their own.
     Udp,
+    /// As with a witness, and a second network joins the hosts, which have addresses there or not.
+    Twice(Second),
     /// It is elected through etcd.
     Equals,
     /// As with a witness, and each of the other hosts serves a switch: the second one has a depot's ports.
     Switches,
     /// As with a witness, and every host has a control API. The second host has no configuration of its own.
     Joining,
+}
+
+/// What a second network between hosts is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Second {
+    /// An Ethernet of their own, as the first.
+    Ethernet,
+    /// One on which they have addresses.
+    Udp,
 }
 
 /// What [`Cluster::start_joining`] adds.
@@ -140,6 +151,12 @@ impl Cluster {
         Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Witness, NFVACTOR, &detection, interrupt)
     }
 
+    /// The same with a second network between the hosts.
+    pub fn start_twice_joined(second: Second, host_ms: u64, interrupt: &Interrupt) -> Result<Cluster> {
+        let detection = format!("detection: {{ host_ms: {host_ms}, hang_ms: {} }}\n", 10 * host_ms);
+        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Twice(second), NFVACTOR, &detection, interrupt)
+    }
+
     fn build(
         names: [&'static str; 3],
         kind: Kind,
@@ -167,7 +184,7 @@ impl Cluster {
                 ensure!(made.status.success(), "certify: {}", String::from_utf8_lossy(&made.stderr));
                 Some(Managed { manager, tls })
             }
-            Kind::Witness | Kind::Equals | Kind::Udp | Kind::Switches => None,
+            Kind::Witness | Kind::Equals | Kind::Udp | Kind::Twice(_) | Kind::Switches => None,
         };
         let etcd = match kind == Kind::Equals {
             true => {
@@ -188,11 +205,18 @@ impl Cluster {
         let control = |name: &str| managed.as_ref().map_or(String::new(), |_| format!(", control: \"{}\"", control_of(name)));
         // One that travels is said from the configuration's directory.
         let key = if managed.is_some() { "key".to_owned() } else { key.display().to_string() };
-        let fabrics = if kind == Kind::Udp {
-            let udp = |address| format!("{{ udp: \"{address}:{UDP_PORT}\" }}");
-            hosts.address_fabric()?.into_iter().map(udp).collect()
-        } else {
-            vec!["fab0".to_owned(); names.len()]
+        let udp = |address| format!("{{ udp: \"{address}:{UDP_PORT}\" }}");
+        let fabrics: Vec<String> = match kind {
+            Kind::Udp => hosts.address_fabric()?.into_iter().map(udp).collect(),
+            Kind::Twice(second) => {
+                hosts.add_fabric(&mut lab, &names)?;
+                let seconds = match second {
+                    Second::Ethernet => vec!["fab1".to_owned(); names.len()],
+                    Second::Udp => hosts.address_spare()?.into_iter().map(udp).collect(),
+                };
+                seconds.iter().map(|second| format!("[ fab0, {second} ]")).collect()
+            }
+            Kind::Witness | Kind::Equals | Kind::Switches | Kind::Joining => vec!["fab0".to_owned(); names.len()],
         };
         let more = format!(
             "state: {state}\nfabric: {{ key: {key} }}\nhosts:\n  {}: {{ fabric: {}{} }}\n  {}: {{ fabric: {}{} }}\n  {}: {{ fabric: {}{third}{} }}\n{section}",

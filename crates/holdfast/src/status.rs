@@ -114,6 +114,20 @@ pub struct Host {
     pub state: String,
     /// It is the one that answers.
     pub is_this: bool,
+    /// Of a host that two networks join with the one that answers: both.
+    #[serde(default)]
+    pub networks: Vec<Network>,
+}
+
+/// One of two networks to another host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// The device or address by which the host that answers reaches it.
+    pub device: String,
+    /// What goes there arrives.
+    pub leads: bool,
+    /// It is the one that is used; none if neither leads there.
+    pub used: bool,
 }
 
 /// Whether a single failure now would be survived by every flow.

@@ -59,7 +59,7 @@ fn runtime(state: &str) -> Value {
 
 fn status(state: &str) -> Value {
     json!({ "version": 1, "protected": "re-synchronising", "survives": "host", "may_forget": 0, "copies_differed": 0, "ports": [],
-        "hosts": [{ "name": "left", "state": "serving", "is_this": true }], "rules": { "version": 1, "count": 1, "in_force": true },
+        "hosts": [{ "name": "left", "state": "serving", "is_this": true, "networks": [] }], "rules": { "version": 1, "count": 1, "in_force": true },
         "processes": [runtime(state)], "drops": { "no_flow": 1 }, "failovers": [] })
 }
 

@@ -162,7 +162,7 @@ fn hosts_may_be_joined_by_udp() {
     let checked = checked(
         "state: /s\nfabric: { key: k, mtu: 1400 }\nhosts:\n  a: { fabric: { udp: 10.9.0.1:7000 } }\n  b: { fabric: { udp: 10.9.0.2:7001 }, coordinator: true }\n",
     );
-    let fabrics: Vec<&Fabric> = checked.hosts.iter().map(|host| &host.fabric).collect();
+    let fabrics: Vec<&Fabric> = checked.hosts.iter().flat_map(|host| &host.fabric).collect();
     let address = |text: &str| Fabric::Udp(text.parse().unwrap_or_else(|error| panic!("{error}")));
     assert_eq!(fabrics, [&address("10.9.0.2:7001"), &address("10.9.0.1:7000")]);
     assert_eq!(checked.config.fabric.and_then(|fabric| fabric.mtu), Some(1400));

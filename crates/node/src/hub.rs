@@ -9,10 +9,11 @@
 //! packets of its chains pass the fence, also those that runtimes of other hosts release. When service changes hands, a new life of the switch begins as after its death.
 //! Several switches divide the ports among them; a host serves some of them, or none. A runtime releases to the switch of the packet's chain, so that each of
 //! them has a fence in front of it.
-//! With the cluster's keys packets between hosts are [sealed](crate::seal); messages are anyhow.
+//! With the cluster's keys packets between hosts are [sealed](crate::seal); messages are anyhow. Two networks may join the hosts then, of which [`paths`] uses the one that leads there.
 //!
 //! In: packets with their keys from the edge, frames from processes and from other hosts, what becomes of processes, the time. Out: a [`HubOut`]. Never: I/O.
 
+pub mod paths;
 mod sealing;
 
 use crate::address::{COORDINATOR, FIRST_RUNTIME, NodeId, mac_of, mac_of_life, node_of, switch_number};
@@ -31,8 +32,10 @@ use sealing::Sealed;
 pub struct HubOut {
     /// Frames for processes: runtimes, and the coordinator.
     pub to_runtime: Vec<(Peer, Packet)>,
-    /// Frames for other hosts.
+    /// Frames for other hosts. Of two networks each takes the one that [`Hub::path_of`] says.
     pub to_fabric: Vec<Packet>,
+    /// Frames for other hosts by one of two networks, counted from 0.
+    pub to_path: Vec<(u8, Packet)>,
     /// Packets for the edge, parsed, each with the number of the switch on whose ports it leaves.
     pub released: Vec<(u16, Released<Packet>)>,
     /// Processes to start and to fence.
@@ -379,16 +382,22 @@ impl Hub {
         }
     }
 
-    /// Frames that came from other hosts.
+    /// Frames that came from other hosts, which one network joins.
     pub fn handle_fabric(&mut self, frames: &mut Vec<Packet>, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
+        self.handle_path(0, frames, now, out, pool);
+    }
+
+    /// Frames that came from other hosts by one of two networks, counted from 0.
+    pub fn handle_path(&mut self, path: u8, frames: &mut Vec<Packet>, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
         let may_release = self.manager.may_serve_at(now);
         for packet in frames.drain(..) {
-            self.handle_fabric_frame(packet, may_release, now, out, pool);
+            self.handle_fabric_frame(path, packet, may_release, now, out, pool);
         }
     }
 
     fn handle_fabric_frame(
         &mut self,
+        path: u8,
         mut packet: Packet,
         may_release: bool,
         now: u64,
@@ -431,6 +440,7 @@ impl Hub {
                 return out.to_runtime.push((peer, packet));
             }
             (Receiver::Process(_), _) => return pool.put(packet),
+            (Receiver::Manager, ETHERTYPE_NSH) => return self.hear_probe(from, path, packet, now, pool),
             (Receiver::Switch(seat), _) => self.seats[seat].switch.fabric(),
             (Receiver::Manager, _) => self.manager.fabric(),
         };
@@ -515,6 +525,7 @@ impl Hub {
     pub fn turn(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
         self.manager.handle_records(now);
         self.keep_sealing(now);
+        self.probe(now, out, pool);
         if self.is_undecided {
             self.decide(out);
         }
@@ -581,6 +592,7 @@ impl Hub {
         let manager = fabric(self.manager.fabric().poll_timeout()).min(self.manager.poll_timeout());
         let serving = self.serving_mut();
         let switches = serving.map(|switch| fabric(switch.fabric().poll_timeout()).min(switch.poll_timeout()));
-        switches.min().unwrap_or(u64::MAX).min(manager)
+        let due = switches.min().unwrap_or(u64::MAX).min(manager);
+        due.min(self.next_probe())
     }
 }

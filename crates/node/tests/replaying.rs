@@ -369,8 +369,7 @@ fn hundreds_are_processed_again_in_order() {
     let (header, packets, sum) = world.flow(17, 8).expect("it is served");
     assert_eq!((header.role, header.epoch), (role::OWNER, GRANTED));
     assert_eq!((packets, sum), (u64::from(known + unknown) + 1, digest((0..=known + unknown).map(|number| number as u8))));
-    let expected: Vec<(u16, u16, u8)> =
-        (known + 1..=known + unknown).map(|number| (17, number + 1, number as u8)).collect();
+    let expected: Vec<(u16, u16, u8)> = (known + 1..=known + unknown).map(|number| (17, number + 1, number as u8)).collect();
     assert_eq!(world.released, expected);
     assert_eq!((world.over, world.runtimes[&17].held()), (vec![GRANTED], 0));
 }
@@ -436,7 +435,12 @@ fn a_chain_that_drops_everything_fills_no_log() {
         world.send(16, EPOCH, true, &[datagram(8, PASS, 0)]);
         for number in 0..200u8 {
             let (port, is_new) = if order == DENY { (8, false) } else { (9, true) };
-            world.send(16, if is_new { 100 + u32::from(number) } else { EPOCH }, is_new, &vec![datagram(port, order, number); 32]);
+            world.send(
+                16,
+                if is_new { 100 + u32::from(number) } else { EPOCH },
+                is_new,
+                &vec![datagram(port, order, number); 32],
+            );
         }
         assert!(world.now < 2 * SECOND, "no round was due");
         let all = 200 * 32 * (datagram(8, order, 0).len() + 16);

@@ -73,7 +73,7 @@ reasons! {
     LostInFailure "lost_in_failure" "Was inside a process when that failed.";
     Malformed "malformed_fabric" "A frame on the fabric that is not as the protocol says.";
     Unauthenticated "unauthenticated" "A frame on the fabric that does not prove that it comes from this cluster: forged, damaged, sealed under a key that this node does not have, or with a key where the other side has none. If it goes on, compare the files that `fabric.key` names on all hosts.";
-    Replayed "replayed" "A sealed frame on the fabric that came before, or so late that nobody can tell. The network doubled it, or somebody plays it back.";
+    Replayed "replayed" "A sealed frame on the fabric that came before, or so late that nobody can tell. The network doubled it, or somebody plays it back. Where two networks join the hosts, a few came by both.";
     UnknownNode "unknown_node" "A frame on the fabric for a node that is not there.";
     QueueFull "queue_full" "The receiving process or port does not keep up.";
     ArenaEmpty "arena_empty" "All packet buffers are in use.";

@@ -1,7 +1,7 @@
 //! `holdfast bench failover`: how long a flow is not served when the runtime that owns it is killed, with everything else that a box consists of.
 //!
 //! A whole box in the laboratory's namespaces, three runtimes, numbered datagrams through it and back at a steady rate. A runtime is killed, by SIGKILL and without a word to anybody; what its flows get is
-//! looked at, and when all is protected again the next one is. A ledger of the datagrams says that none came back twice or changed, or no time counts; what had reached the dead
+//! looked at, and when all is protected again the next one is; and after some of them another box is begun, because runtimes that keep dying are started again with longer and longer pauses. A ledger of the datagrams says that none came back twice or changed, or no time counts; what had reached the dead
 //! runtime and nobody else is lost, as on any network, and counted.
 
 use super::traffic::percentile;
@@ -71,6 +71,8 @@ pub struct Row {
     pub late: u64,
 }
 
+/// Kills of one box: each of its runtimes is started again twice without a pause.
+const KILLS_OF_A_BOX: usize = 6;
 const PROTECTIONS: [&str; 2] = ["nfvactor", "reinforce"];
 /// Where datagrams come back from.
 const ECHO: &str = "198.51.100.11:7007";
@@ -102,7 +104,16 @@ struct Times {
     recovered: u64,
 }
 
-fn measure(plan: &Plan, protection: &'static str, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>> {
+/// What was seen of one box.
+struct Seen {
+    kills: Vec<Times>,
+    /// Flows of the runtimes that were killed.
+    owned: usize,
+    counts: Counts,
+}
+
+/// One box, of which so many runtimes are killed.
+fn look_at(kills: usize, plan: &Plan, protection: &str, binary: &Path, interrupt: &Interrupt) -> Result<Seen> {
     let mut lab = Lab::new(interrupt.clone())?;
     let topology = Topology::build(&mut lab, &addresses())?;
     let configuration = PROTECTED.replace("protection: nfvactor", &format!("protection: {protection}"));
@@ -123,8 +134,8 @@ fn measure(plan: &Plan, protection: &'static str, binary: &Path, interrupt: &Int
     probe.shared.watch();
     until("every flow is under way", RECOVERY_LIMIT, interrupt, || Ok(probe.shared.are_served(&probe.all()).then_some(())))?;
 
-    let (mut kills, mut owned) = (Vec::with_capacity(plan.kills), 0);
-    for _ in 0..plan.kills {
+    let mut seen = Seen { kills: Vec::with_capacity(kills), owned: 0, counts: Counts::default() };
+    for _ in 0..kills {
         let is_safe = |status: &Status| status.protected == Protected::Yes;
         running.wait_for("everything is protected", RECOVERY_LIMIT, interrupt, is_safe)?;
         let victim = running.busiest(None)?;
@@ -145,19 +156,34 @@ fn measure(plan: &Plan, protection: &'static str, binary: &Path, interrupt: &Int
         })?;
         let failover = status.failover(victim.id, victim.incarnation).context("it is listed")?;
         ensure!(failover.lost == 0, "flows were lost: {failover:?}");
-        kills.push(Times {
+        seen.kills.push(Times {
             first,
             last,
             detected: failover.detected_at_ns.saturating_sub(killed),
             recovered: failover.recovered_us.unwrap_or_default() * 1000,
         });
-        owned += its.len();
+        seen.owned += its.len();
     }
-    let Counts { sent, returned, late, wrong } = probe.finish();
+    seen.counts = probe.finish();
+    let Counts { sent, wrong, .. } = seen.counts;
     ensure!(wrong == 0, "{wrong} of {sent} datagrams came back twice, or changed");
     let status = running.stop(END, interrupt).context("stopping the box")?;
     ensure!(status.success(), "SIGTERM ended the box with {status}");
     drop(echo);
+    Ok(seen)
+}
+
+fn measure(plan: &Plan, protection: &'static str, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>> {
+    let (mut kills, mut owned) = (Vec::with_capacity(plan.kills), 0);
+    let (mut sent, mut returned, mut late) = (0, 0, 0);
+    while kills.len() < plan.kills {
+        let seen = look_at(KILLS_OF_A_BOX.min(plan.kills - kills.len()), plan, protection, binary, interrupt)?;
+        kills.extend(seen.kills);
+        owned += seen.owned;
+        sent += seen.counts.sent;
+        returned += seen.counts.returned;
+        late += seen.counts.late;
+    }
     let row = |case, time: fn(&Times) -> u64| {
         let mut values: Vec<u64> = kills.iter().map(time).collect();
         values.sort_unstable();

@@ -52,7 +52,16 @@ fn status_text(status: &Status, style: Style) -> String {
         text += &format!("replicas: {count} not as the owner has the flow, made anew (holdfast explain replica_differs)\n");
     }
     if !status.hosts.is_empty() {
-        let host = |host: &status::Host| format!("{}{} {}", host.name, if host.is_this { " (this one)" } else { "" }, host.state);
+        let host = |host: &status::Host| {
+            let silent = |network: &&status::Network| !network.leads;
+            let silent: Vec<&str> = host.networks.iter().filter(silent).map(|network| network.device.as_str()).collect();
+            // Of one that is away that is no news.
+            let networks = match silent.is_empty() || host.state == status::STATE_AWAY {
+                true => String::new(),
+                false => format!(" (not by {})", silent.join(" or ")),
+            };
+            format!("{}{} {}{networks}", host.name, if host.is_this { " (this one)" } else { "" }, host.state)
+        };
         text += &format!("hosts: {}\n", status.hosts.iter().map(host).collect::<Vec<_>>().join(", "));
     }
     if let Some(rules) = &status.rules {

@@ -7,7 +7,7 @@ use super::bfd::BfdConfig;
 use super::chains;
 use super::clusters::{DEFAULT_CLUSTER, range};
 use super::etcd::EtcdConfig;
-use super::file::{Config, FunctionConfig, HostFabric, HostSettings, OneOrMany, PortConfig, SwitchSettings};
+use super::file::{Config, FunctionConfig, HostNetwork, HostSettings, OneOrMany, PortConfig, SwitchSettings};
 use super::mistake::Mistake;
 use super::source::{Source, Spot};
 use holdfast_node::rules::Rule;
@@ -171,9 +171,12 @@ impl Comparison {
         self.names("host", &running.hosts, &new.hosts, root, "hosts");
         type Read = fn(&HostSettings) -> String;
         let keys: [(&str, Read); 6] = [
-            ("fabric", |host| match &host.fabric {
-                HostFabric::Device(device) => device.clone(),
-                HostFabric::Udp(fabric) => format!("udp: {}", fabric.udp),
+            ("fabric", |host| {
+                let network = |network: &HostNetwork| match network {
+                    HostNetwork::Device(device) => device.clone(),
+                    HostNetwork::Udp(fabric) => format!("udp: {}", fabric.udp),
+                };
+                host.fabric.networks().iter().map(network).collect::<Vec<_>>().join(", ")
             }),
             ("devices", |host| {
                 host.devices.iter().map(|(port, device)| format!("{port}: {device}")).collect::<Vec<_>>().join(", ")

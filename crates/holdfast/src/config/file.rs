@@ -149,7 +149,7 @@ pub struct ClusterSettings {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostSettings {
-    /// What joins it with the other hosts.
+    /// The network that joins it with the other hosts, or two of them: the second is used where the first does not lead.
     pub fabric: HostFabric,
     /// The devices of ports that have another name there than the port's `device`.
     #[serde(default)]
@@ -168,10 +168,30 @@ pub struct HostSettings {
     pub control: Option<String>,
 }
 
-/// What joins a host with the others: a device, or `{ udp: ADDRESS:PORT }`.
+/// What joins a host with the others: one network, or a list of two.
 #[derive(Debug, Clone, JsonSchema)]
 #[schemars(untagged)]
 pub enum HostFabric {
+    /// One network.
+    One(HostNetwork),
+    /// Two, of which the second is used where the first does not lead. Only with `fabric: { key: FILE }`.
+    Two([HostNetwork; 2]),
+}
+
+impl HostFabric {
+    /// The networks, one or two.
+    pub fn networks(&self) -> &[HostNetwork] {
+        match self {
+            HostFabric::One(network) => std::slice::from_ref(network),
+            HostFabric::Two(networks) => networks,
+        }
+    }
+}
+
+/// A network that joins a host with the others: a device, or `{ udp: ADDRESS:PORT }`.
+#[derive(Debug, Clone, JsonSchema)]
+#[schemars(untagged)]
+pub enum HostNetwork {
     /// The interface of the Ethernet network that joins the hosts, and that nobody else uses.
     Device(String),
     /// Where there is no such network.
@@ -186,19 +206,48 @@ pub struct UdpFabric {
     pub udp: String,
 }
 
+impl<'de> Deserialize<'de> for HostNetwork {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<HostNetwork, D::Error> {
+        struct Form;
+        impl<'de> Visitor<'de> for Form {
+            type Value = HostNetwork;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a device's name, or `{ udp: ADDRESS:PORT }`,")
+            }
+            fn visit_str<E: Error>(self, device: &str) -> Result<HostNetwork, E> {
+                Ok(HostNetwork::Device(device.to_owned()))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<HostNetwork, A::Error> {
+                UdpFabric::deserialize(MapAccessDeserializer::new(map)).map(HostNetwork::Udp)
+            }
+        }
+        deserializer.deserialize_any(Form)
+    }
+}
+
 impl<'de> Deserialize<'de> for HostFabric {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<HostFabric, D::Error> {
         struct Form;
         impl<'de> Visitor<'de> for Form {
             type Value = HostFabric;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a device's name, or `{ udp: ADDRESS:PORT }`,")
+                f.write_str("a device's name, or `{ udp: ADDRESS:PORT }`, or a list of two of these,")
             }
             fn visit_str<E: Error>(self, device: &str) -> Result<HostFabric, E> {
-                Ok(HostFabric::Device(device.to_owned()))
+                Ok(HostFabric::One(HostNetwork::Device(device.to_owned())))
             }
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<HostFabric, A::Error> {
-                UdpFabric::deserialize(MapAccessDeserializer::new(map)).map(HostFabric::Udp)
+                UdpFabric::deserialize(MapAccessDeserializer::new(map)).map(|udp| HostFabric::One(HostNetwork::Udp(udp)))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<HostFabric, A::Error> {
+                let mut networks = Vec::new();
+                while let Some(network) = list.next_element()? {
+                    networks.push(network);
+                }
+                let count = networks.len();
+                let two =
+                    networks.try_into().map_err(|_| A::Error::custom(format!("one network or two join the hosts, not {count}")));
+                two.map(HostFabric::Two)
             }
         }
         deserializer.deserialize_any(Form)

@@ -1,6 +1,6 @@
 //! Several hosts that make one box.
 
-use super::file::{Config, HostFabric, HostSettings};
+use super::file::{Config, HostFabric, HostNetwork, HostSettings};
 use super::mistake::{Mistake, listed, suggestion};
 use super::network;
 use super::source::Spot;
@@ -27,8 +27,8 @@ pub enum Fabric {
 pub struct HostEntry {
     /// Its name.
     pub name: String,
-    /// What joins it with the others.
-    pub fabric: Fabric,
+    /// What joins it with the others: one network, or two.
+    pub fabric: Vec<Fabric>,
     /// It serves ports when it is its turn.
     pub has_ports: bool,
     /// Runtimes are started there.
@@ -99,19 +99,31 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mi
                 return Err(spot.key("devices").mistake(format!("ports `{other}` and `{port}` have one device, `{device}`")));
             }
         }
-        let place = spot.key("fabric");
-        let fabric = match &host.fabric {
-            HostFabric::Device(device) => {
-                network::device(device).map_err(|message| place.mistake(message))?;
-                if let Some(port) = taken.get(network::plain(device)) {
-                    return Err(place.mistake(format!("port `{port}` has this device: the hosts' network is one of its own")));
+        let fabric: Vec<Fabric> = (0..)
+            .zip(host.fabric.networks())
+            .map(|(number, network)| {
+                let place = network_spot(&host.fabric, spot, number);
+                match network {
+                    HostNetwork::Device(device) => {
+                        network::device(device).map_err(|message| place.mistake(message))?;
+                        if let Some(port) = taken.get(network::plain(device)) {
+                            return Err(
+                                place.mistake(format!("port `{port}` has this device: the hosts' network is one of its own"))
+                            );
+                        }
+                        Ok(Fabric::Device(device.clone()))
+                    }
+                    HostNetwork::Udp(settings) => {
+                        Ok(Fabric::Udp(address(&settings.udp).map_err(|message| place.key("udp").mistake(message))?))
+                    }
                 }
-                Fabric::Device(device.clone())
-            }
-            HostFabric::Udp(settings) => {
-                Fabric::Udp(address(&settings.udp).map_err(|message| place.key("udp").mistake(message))?)
-            }
-        };
+            })
+            .collect::<Result<_, Mistake>>()?;
+        if let [Fabric::Device(first), Fabric::Device(second)] = &fabric[..]
+            && network::plain(first) == network::plain(second)
+        {
+            return Err(network_spot(&host.fabric, spot, 1).mistake("the first network has this device: two networks are two"));
+        }
         Ok(HostEntry {
             name: name.clone(),
             fabric,
@@ -145,36 +157,64 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     Ok(address)
 }
 
+/// Where a host's network is said.
+fn network_spot<'s>(fabric: &HostFabric, host: Spot<'s>, number: usize) -> Spot<'s> {
+    match fabric {
+        HostFabric::One(_) => host.key("fabric"),
+        HostFabric::Two(_) => host.key("fabric").index(number),
+    }
+}
+
 /// All hosts are joined by the same, and nobody else can reach them by it, or has the key.
 fn joined(config: &Config, entries: &[HostEntry], spot: Spot<'_>) -> Result<(), Mistake> {
     let mut taken: BTreeMap<SocketAddr, &str> = BTreeMap::new();
+    let first = &entries[0];
+    let has_key = config.fabric.as_ref().is_some_and(|fabric| fabric.key.is_some());
     for entry in entries {
-        let (first, place) = (&entries[0], spot.key(&entry.name).key("fabric"));
-        let Fabric::Udp(address) = &entry.fabric else {
-            if let Fabric::Udp(_) = first.fabric {
-                return Err(place
-                    .mistake(format!("host `{}` is joined by UDP, and this one by a device: all are joined alike", first.name)));
-            }
-            continue;
-        };
-        match first.fabric {
-            Fabric::Device(_) => {
-                return Err(place
-                    .mistake(format!("host `{}` is joined by a device, and this one by UDP: all are joined alike", first.name)));
-            }
-            Fabric::Udp(other) if other.is_ipv4() != address.is_ipv4() => {
-                let message = format!("{address} and {other}, of host `{}`, are of different address families", first.name);
-                return Err(place.key("udp").mistake(message));
-            }
-            Fabric::Udp(_) => {}
+        let host = spot.key(&entry.name);
+        let count = |entry: &HostEntry| if entry.fabric.len() == 1 { "one network" } else { "two networks" };
+        if entry.fabric.len() != first.fabric.len() {
+            let (its, firsts) = (count(entry), count(first));
+            let message =
+                format!("{firsts} join host `{}` with the others, and {its} this one: all are joined alike", first.name);
+            return Err(host.key("fabric").mistake(message.replace("one network join ", "one network joins ")));
         }
-        if let Some(other) = taken.insert(*address, &entry.name) {
-            return Err(place.key("udp").mistake(format!("host `{other}` has this address and port already")));
-        }
-        if config.fabric.as_ref().is_none_or(|fabric| fabric.key.is_none()) {
-            return Err(place.key("udp").mistake(
-                "`udp` needs `fabric: { key: FILE }`: without a key the box would believe whoever can send datagrams; `holdfast keygen FILE` makes one",
+        if entry.fabric.len() > 1 && !has_key {
+            return Err(host.key("fabric").mistake(
+                "two networks need `fabric: { key: FILE }`: without a key anybody could say which of them leads somewhere; `holdfast keygen FILE` makes one",
             ));
+        }
+        for (number, (network, other)) in entry.fabric.iter().zip(&first.fabric).enumerate() {
+            let place = network_spot(&config.hosts[&entry.name].fabric, host, number);
+            match (network, other) {
+                (Fabric::Device(_), Fabric::Device(_)) => continue,
+                (Fabric::Device(_), Fabric::Udp(_)) => {
+                    return Err(place.mistake(format!(
+                        "host `{}` is joined by UDP, and this one by a device: all are joined alike",
+                        first.name
+                    )));
+                }
+                (Fabric::Udp(_), Fabric::Device(_)) => {
+                    return Err(place.mistake(format!(
+                        "host `{}` is joined by a device, and this one by UDP: all are joined alike",
+                        first.name
+                    )));
+                }
+                (Fabric::Udp(address), Fabric::Udp(other)) if other.is_ipv4() != address.is_ipv4() => {
+                    let message = format!("{address} and {other}, of host `{}`, are of different address families", first.name);
+                    return Err(place.key("udp").mistake(message));
+                }
+                (Fabric::Udp(address), Fabric::Udp(_)) => {
+                    if let Some(other) = taken.insert(*address, &entry.name) {
+                        return Err(place.key("udp").mistake(format!("host `{other}` has this address and port already")));
+                    }
+                }
+            }
+            if !has_key {
+                return Err(place.key("udp").mistake(
+                    "`udp` needs `fabric: { key: FILE }`: without a key the box would believe whoever can send datagrams; `holdfast keygen FILE` makes one",
+                ));
+            }
         }
     }
     Ok(())

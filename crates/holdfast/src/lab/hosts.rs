@@ -6,17 +6,20 @@ use super::link::{self, Offloads};
 use super::topology::{Addresses, HOST_DEVICE};
 use super::{Lab, Namespace};
 use anyhow::Result;
+use std::net::Ipv4Addr;
 
 /// A host's device on the fabric.
 const FABRIC_DEVICE: &str = "fab0";
 /// The bridges: inside, outside, between the hosts.
 const BRIDGES: [&str; 3] = ["inside", "outside", "fabric"];
+/// The bridge of a second fabric, and a host's device there.
+const SPARE: (&str, &str) = ("spare", "fab1");
 /// The bridge for management, and a host's device there.
 const MANAGEMENT: (&str, &str) = ("management", "mgmt0");
 /// The bridges of a second client and a second server: inside, outside.
 const SECOND: [&str; 2] = ["near", "beyond"];
 /// The address there of what serves the hosts; theirs follow 10.99.0.1.
-pub const MANAGER: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 99, 0, 254);
+pub const MANAGER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 254);
 /// Largest packet between the hosts, bytes.
 const FABRIC_MTU: &str = "2600";
 
@@ -58,7 +61,7 @@ fn port(bridge: &str, name: &str) -> String {
 fn join(lab: &Lab, network: &Namespace, end: (&Namespace, &str), name: &str, bridge: &str, offloads: Offloads) -> Result<()> {
     let port = port(bridge, name);
     link::veth(end, (network, &port), offloads, lab.interrupt())?;
-    if bridge == BRIDGES[2] {
+    if bridge == BRIDGES[2] || bridge == SPARE.0 {
         end.0.ip(&format!("link set {} mtu {FABRIC_MTU}", end.1))?;
         network.ip(&format!("link set {port} mtu {FABRIC_MTU}"))?;
     }
@@ -103,6 +106,13 @@ impl Hosts {
         Ok(manager)
     }
 
+    /// Joins the hosts by a second fabric, at `fab1`.
+    pub fn add_fabric(&self, lab: &mut Lab, names: &[&str]) -> Result<()> {
+        bridge(&self.network, SPARE.0)?;
+        let mut hosts = self.hosts.iter().zip(names);
+        hosts.try_for_each(|(host, name)| join(lab, &self.network, (host, SPARE.1), name, SPARE.0, Offloads::LeftOn))
+    }
+
     /// Joins a second client and a second server to devices of their own of every host, with these addresses.
     pub fn add_second(&self, lab: &mut Lab, names: &[&str], addresses: &Addresses) -> Result<(Namespace, Namespace)> {
         let (client, server) = (lab.namespace("client2")?, lab.namespace("server2")?);
@@ -119,11 +129,20 @@ impl Hosts {
     }
 
     /// Gives the hosts' kernels addresses on the fabric: what the hosts send each other then travels over UDP. In the order of the hosts.
-    pub fn address_fabric(&self) -> Result<Vec<std::net::Ipv4Addr>> {
+    pub fn address_fabric(&self) -> Result<Vec<Ipv4Addr>> {
+        self.address(FABRIC_DEVICE, 0)
+    }
+
+    /// The same on the second fabric.
+    pub fn address_spare(&self) -> Result<Vec<Ipv4Addr>> {
+        self.address(SPARE.1, 1)
+    }
+
+    fn address(&self, device: &str, network: u8) -> Result<Vec<Ipv4Addr>> {
         let mut addresses = Vec::new();
         for (host, number) in self.hosts.iter().zip(1..) {
-            let address = std::net::Ipv4Addr::new(10, 9, 0, number);
-            link::address(host, FABRIC_DEVICE, &format!("{address}/24"))?;
+            let address = Ipv4Addr::new(10, 9, network, number);
+            link::address(host, device, &format!("{address}/24"))?;
             addresses.push(address);
         }
         Ok(addresses)
@@ -132,6 +151,11 @@ impl Hosts {
     /// Cuts a host's link to the fabric.
     pub fn cut(&self, name: &str, cut: Cut) -> Result<()> {
         self.cut_port(&port(BRIDGES[2], name), cut)
+    }
+
+    /// Cuts a host's link to the second fabric.
+    pub fn cut_spare(&self, name: &str, cut: Cut) -> Result<()> {
+        self.cut_port(&port(SPARE.0, name), cut)
     }
 
     /// Cuts a host's link to the network for management.

@@ -45,27 +45,30 @@ pub(super) fn open(device: &str, incarnation: u32, link: &GuardLink) -> Result<B
     open_by(&|| port::open(device), incarnation, link)
 }
 
-/// Opens the port to the other hosts, of which this is the one with this number. `path` is the largest packet that the way there takes, if somebody has said so.
+/// Opens the ports to the other hosts, one for each network, on the host with this number. `path` is the largest packet that the way there takes, if somebody has said so.
 pub(super) fn open_fabric(
     hosts: &[HostEntry],
     number: u16,
     path: Option<u16>,
     incarnation: u32,
     link: &GuardLink,
-) -> Result<Option<Box<dyn Port>>, PortError> {
-    let port = match hosts.get(usize::from(number)).map(|host| &host.fabric) {
-        None => return Ok(None),
-        Some(Fabric::Device(device)) => open(device, incarnation, link)?,
-        Some(Fabric::Udp(_)) => {
-            let address = |host: &HostEntry| if let Fabric::Udp(address) = host.fabric { Some(address) } else { None };
+) -> Result<Vec<Box<dyn Port>>, PortError> {
+    let networks = hosts.get(usize::from(number)).map_or(&[][..], |host| &host.fabric);
+    let open_network = |(at, network): (usize, &Fabric)| match network {
+        Fabric::Device(device) => open(device, incarnation, link),
+        Fabric::Udp(_) => {
+            let address = |host: &HostEntry| match host.fabric.get(at) {
+                Some(Fabric::Udp(address)) => Some(*address),
+                _ => None,
+            };
             let addresses: Vec<SocketAddr> = hosts.iter().filter_map(address).collect();
             let mut port = open_by(&|| Ok(Box::new(Udp::open(&addresses, number, path)?)), incarnation, link)?;
             // Managers stay where they are; where the others are their hosts say.
             (0..hosts.len() as u16).for_each(|host| port.place(manager_of(host), Some(host)));
-            port
+            Ok(port)
         }
     };
-    Ok(Some(port))
+    networks.iter().enumerate().map(open_network).collect()
 }
 
 fn open_by(
@@ -145,6 +148,7 @@ impl Manager {
     /// Looks at the ports' devices: which of them went, came back, or changed.
     pub(super) fn look_at_devices(&mut self, now: u64) {
         self.last_device_look = now;
+        self.hosts_network.look();
         let mut up_again: Vec<u16> = Vec::new();
         for at in 0..self.ports.len() {
             let found = self.ports[at].look();

@@ -14,6 +14,7 @@ mod guard_link;
 mod host_guard;
 mod join;
 mod keys;
+mod network;
 mod reports;
 mod role;
 mod runtime;
@@ -49,6 +50,7 @@ use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::{Peer, Released};
 use holdfast_wire::header::ETHERTYPE_FABRIC;
 use holdfast_wire::{DropCounters, DropReason, MAX_MTU, Packet, PacketPool, fnv1a};
+use network::HostsNetwork;
 use role::{BfdKey, Keys};
 use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -105,11 +107,12 @@ struct Manager {
     link: GuardLink,
     notes: ManagerNotes,
     fabric_config: FabricConfig,
-    /// The network that joins the hosts, if there are several, and which of them this is.
-    fabric_port: Option<Box<dyn Port>>,
+    /// What joins the hosts, if there are several, and which of them this is.
+    hosts_network: HostsNetwork,
     number: u16,
     hosts: Vec<HostEntry>,
-    fabric_frames: Vec<Released<Packet>>,
+    /// By which of two networks each host is reached, as it was said last.
+    paths_said: Vec<Option<Option<u8>>>,
     /// The switches among which the ports are divided; most often one.
     switches: Vec<SwitchEntry>,
     /// When a switch's addresses are to be announced.
@@ -318,8 +321,8 @@ impl Manager {
         let (number, hosts) = (assignment.host, checked.hosts.clone());
         let mut fabric = FabricConfig { cluster: fnv1a(checked.config.cluster.as_bytes()) as u32, ..FabricConfig::default() };
         let path = checked.config.fabric.as_ref().and_then(|fabric| fabric.mtu);
-        let fabric_port = devices::open_fabric(&hosts, number, path, incarnation, &link)?;
-        if let Some(port) = &fabric_port {
+        let hosts_network = HostsNetwork::new(devices::open_fabric(&hosts, number, path, incarnation, &link)?);
+        for port in &hosts_network.ports {
             let largest = chains.iter().map(|built| built.chain.layout().size).max().unwrap_or(0);
             let mtus = ports.iter().map(|port| usize::from(port.mtu())).max().unwrap_or(1500);
             let added = chains.iter().map(|built| built.chain.added_bytes()).max().unwrap_or(0);
@@ -355,6 +358,9 @@ impl Manager {
             if let Some(ring) = &keys {
                 let (cluster, incarnation, life) = (fabric.cluster, assignment.base + incarnation, life()?);
                 hub.authenticate(SealConfig { cluster, host: number, hosts, incarnation, life, patience }, ring);
+                if hosts_network.ports.len() > 1 {
+                    hub.use_two_paths();
+                }
             }
         }
         let mut quarantine = assignment.control.clone().into_os_string();
@@ -371,10 +377,10 @@ impl Manager {
             link,
             notes,
             fabric_config: fabric,
-            fabric_port,
+            hosts_network,
             number,
             hosts,
-            fabric_frames: Vec::with_capacity(BURST),
+            paths_said: Vec::new(),
             switches: checked.switches.clone(),
             announce_at: Vec::new(),
             seed: assignment.seed,
@@ -531,11 +537,11 @@ impl Manager {
                 self.carry_out(now);
             }
         }
-        if let Some(port) = &mut self.fabric_port {
-            port.receive(BURST, &mut self.arena, &mut self.rx);
+        for path in 0..self.hosts_network.ports.len() {
+            self.hosts_network.ports[path].receive(BURST, &mut self.arena, &mut self.rx);
             if !self.rx.is_empty() {
                 had_work = true;
-                self.host.handle_fabric(&mut self.rx, now, &mut self.out, &mut self.arena);
+                self.host.handle_path(path as u8, &mut self.rx, now, &mut self.out, &mut self.arena);
                 self.carry_out(now);
             }
         }
@@ -570,6 +576,7 @@ impl Manager {
             self.look_at_devices(now);
         }
         self.announce_again(now);
+        self.say_paths();
         if had_work || self.host.poll_timeout() <= now {
             self.host.turn(now, &mut self.out, &mut self.arena);
             self.carry_out(now);
@@ -610,15 +617,7 @@ impl Manager {
         for worker in &mut self.workers {
             worker.port.flush();
         }
-        if let Some(port) = &mut self.fabric_port {
-            self.fabric_frames.extend(self.out.hub.to_fabric.drain(..).map(Released::inside));
-            for (node, host) in self.host.hub.take_moved() {
-                port.place(node, host);
-            }
-            if !self.fabric_frames.is_empty() {
-                port.transmit(&mut self.fabric_frames, &mut self.arena);
-            }
-        }
+        self.hosts_network.transmit(&mut self.host.hub, &mut self.out.hub, &mut self.arena);
         for (port, packet) in self.out.transmit.drain(..) {
             self.outgoing[port as usize].push(packet);
         }
@@ -715,7 +714,7 @@ impl Manager {
         let may_sleep = self.workers.iter_mut().all(|worker| worker.port.prepare_sleep());
         if may_sleep {
             let mut fds: Vec<BorrowedFd<'_>> = vec![wake];
-            fds.extend(self.fabric_port.iter().filter_map(|port| port.wait_fd()));
+            fds.extend(self.hosts_network.ports.iter().filter_map(|port| port.wait_fd()));
             if self.is_ready {
                 let served = (0u8..).zip(&self.ports).filter(|(at, _)| self.host.serves(*at));
                 fds.extend(served.filter_map(|(_, port)| port.wait_fd()));

@@ -101,6 +101,17 @@ impl Manager {
         Some(election)
     }
 
+    /// The two networks to another host, if there are two.
+    fn networks_to(&self, host: u16) -> Vec<status::Network> {
+        let Some((leading, used)) = self.host.hub.paths_to(host) else { return Vec::new() };
+        let names = self.hosts_network.ports.iter().map(|port| port.name().to_owned());
+        let network = |(path, device): (u8, String)| {
+            let (leads, used) = (leading >> path & 1 != 0, used == Some(path));
+            status::Network { device, leads, used }
+        };
+        (0..).zip(names).map(network).collect()
+    }
+
     /// Everything that `holdfast status` shows.
     pub(super) fn status(&self) -> Status {
         let manager = &self.host.hub.manager;
@@ -114,9 +125,8 @@ impl Manager {
         let mut own = self.host.edge_drops();
         own.add(self.host.hub.drops());
         own.add(&self.drops);
-        for port in self.ports.iter().chain(&self.fabric_port) {
-            own.add(port.drops());
-        }
+        self.ports.iter().for_each(|port| own.add(port.drops()));
+        own.add(&self.hosts_network.drops());
         let role = |role: &str, id: u16, flows: u64, packets: u64, drops: &DropCounters| Process {
             role: role.to_owned(),
             id,
@@ -134,9 +144,8 @@ impl Manager {
         };
         let mut all = self.host.drops();
         all.add(&self.drops);
-        for port in self.ports.iter().chain(&self.fabric_port) {
-            all.add(port.drops());
-        }
+        self.ports.iter().for_each(|port| all.add(port.drops()));
+        all.add(&self.hosts_network.drops());
         let mut processes = vec![
             Process { incarnation: 1, pid: self.parent, ..role("guard", 0, 0, 0, &DropCounters::default()) },
             role("manager", manager.node(), 0, 0, &own),
@@ -287,6 +296,7 @@ impl Manager {
                     }
                     .to_owned(),
                     is_this: number == self.number,
+                    networks: if number == self.number { Vec::new() } else { self.networks_to(number) },
                 })
                 .collect(),
             protected: match manager.protected(self.host.hub.has_coordinator()) {

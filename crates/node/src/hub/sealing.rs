@@ -1,12 +1,15 @@
 //! How a hub seals what goes to other hosts, and what hosts tell each other of it.
 
-use super::Hub;
-use crate::address::{NodeId, host_of, manager_of};
+use super::paths::{Paths, Probe};
+use super::{Hub, HubOut};
+use crate::address::{NodeId, host_of, mac_of, manager_of, node_of};
 use crate::channel::KeyRing;
 use crate::message::Sealing;
 use crate::seal::{HostSeal, SealConfig};
 use holdfast_protection::Peer;
-use holdfast_wire::{DropReason, Packet};
+use holdfast_wire::header::Mac;
+use holdfast_wire::nsh::{self, Flags, Outer, index};
+use holdfast_wire::{DropReason, Packet, PacketPool};
 use std::collections::BTreeMap;
 
 /// See the module.
@@ -21,6 +24,8 @@ pub(super) struct Sealed {
     places: BTreeMap<NodeId, u16>,
     /// Those that have come, and those that have gone, since the driver asked.
     moved: Vec<(NodeId, Option<u16>)>,
+    /// Where two networks join the hosts.
+    paths: Option<Paths>,
 }
 
 impl Sealed {
@@ -51,6 +56,9 @@ impl Sealed {
 
     /// What was said of a node before is not asked for any more.
     fn note_moved(&mut self, node: NodeId, host: Option<u16>) {
+        if let Some(paths) = &mut self.paths {
+            paths.place(node, host);
+        }
         self.moved.retain(|(other, _)| *other != node);
         self.moved.push((node, host));
     }
@@ -62,7 +70,74 @@ impl Hub {
         let told = vec![None; usize::from(config.hosts)];
         let seal = HostSeal::new(config, ring);
         let (places, moved) = (BTreeMap::new(), Vec::new());
-        self.sealed = Some(Box::new(Sealed { seal, config, told, is_news: true, places, moved }));
+        self.sealed = Some(Box::new(Sealed { seal, config, told, is_news: true, places, moved, paths: None }));
+    }
+
+    /// Two networks join the hosts. Said after [`Hub::authenticate`]: without keys anybody could say which of them leads somewhere.
+    pub fn use_two_paths(&mut self) {
+        if let Some(sealed) = &mut self.sealed {
+            sealed.paths = Some(Paths::new(sealed.config.host, sealed.config.hosts, sealed.config.patience));
+        }
+    }
+
+    fn paths(&self) -> Option<&Paths> {
+        self.sealed.as_ref().and_then(|sealed| sealed.paths.as_ref())
+    }
+
+    fn paths_mut(&mut self) -> Option<&mut Paths> {
+        self.sealed.as_mut().and_then(|sealed| sealed.paths.as_mut())
+    }
+
+    /// By which of two networks, counted from 0, a frame goes to other hosts; `None`: by both.
+    #[inline]
+    pub fn path_of(&self, frame: &Packet) -> Option<u8> {
+        let destination: Option<&Mac> = frame.bytes().first_chunk();
+        destination.and_then(node_of).zip(self.paths()).and_then(|(node, paths)| paths.to(node))
+    }
+
+    /// Which of two networks lead to this host, a bit each, and which of them is used, if one is.
+    pub fn paths_to(&self, host: u16) -> Option<(u8, Option<u8>)> {
+        self.paths().map(|paths| (paths.leading(host), paths.used(host)))
+    }
+
+    /// True if another network is used to some host than when this was asked last.
+    pub fn take_paths_changed(&mut self) -> bool {
+        self.paths_mut().is_some_and(Paths::take_changed)
+    }
+
+    /// When another host is to be told by which network it is heard.
+    pub(super) fn next_probe(&self) -> u64 {
+        self.paths().map_or(u64::MAX, Paths::poll_timeout)
+    }
+
+    /// Tells the other hosts, by each network, by which of them they are heard.
+    pub(super) fn probe(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
+        let me = self.manager.node();
+        let Some(Sealed { seal, told, paths: Some(paths), .. }) = self.sealed.as_deref_mut() else { return };
+        // Who has not been told how this host seals could not open it.
+        for Probe { host, path, heard } in paths.poll(now).into_iter().filter(|probe| told[usize::from(probe.host)].is_some()) {
+            // Another one comes soon.
+            let Some(mut probe) = pool.take() else { return };
+            (probe.meta.flags, probe.meta.stamp, probe.meta.commit) = (Flags::OAM, now, heard.into());
+            let outer = Outer { destination: mac_of(manager_of(host)), source: mac_of(me), index: index::PROBE };
+            match nsh::encapsulate(&mut probe, outer) && seal.seal(&mut probe) {
+                true => out.to_path.push((path, probe)),
+                false => pool.put(probe),
+            }
+        }
+    }
+
+    /// A packet for this manager, which has been opened.
+    pub(super) fn hear_probe(&mut self, from: NodeId, path: u8, mut packet: Packet, now: u64, pool: &mut dyn PacketPool) {
+        let is_probe = nsh::decapsulate(&mut packet).is_some_and(|outer| outer.index == index::PROBE);
+        let meta = packet.meta;
+        match (self.paths_mut(), host_of(from)) {
+            (Some(paths), Some(host)) if is_probe => {
+                paths.hear(host, path, meta.stamp, meta.commit as u8, now);
+                pool.put(packet);
+            }
+            _ => self.drop(packet, DropReason::Malformed, pool),
+        }
     }
 
     /// Changes the keys of packets between hosts, switch and manager. A hub that was made without stays so.
@@ -165,6 +240,8 @@ mod tests {
         hubs: Vec<Hub>,
         pool: MemoryPool,
         now: u64,
+        /// What is lost: by which network, sent by whom.
+        cuts: Vec<(u8, usize)>,
     }
 
     impl World {
@@ -174,9 +251,35 @@ mod tests {
                 for from in 0..self.hubs.len() {
                     let mut out = HubOut::default();
                     self.hubs[from].turn(self.now, &mut out, &mut self.pool);
-                    let mut frames = out.to_fabric;
-                    self.hubs[1 - from].handle_fabric(&mut frames, self.now, &mut HubOut::default(), &mut self.pool);
+                    let mut sent = out.to_path;
+                    for frame in out.to_fabric {
+                        // Where there is one network it is the first.
+                        let path = self.hubs[from].paths().map_or(Some(0), |_| self.hubs[from].path_of(&frame));
+                        if path.is_none() {
+                            sent.push((1, self.copy(&frame)));
+                        }
+                        sent.push((path.unwrap_or(0), frame));
+                    }
+                    for (path, frame) in sent {
+                        self.deliver(path, from, frame);
+                    }
                 }
+            }
+        }
+
+        fn copy(&mut self, packet: &Packet) -> Packet {
+            let mut copy = self.pool.take().unwrap();
+            assert!(copy.copy_from(packet.bytes()));
+            copy.meta = packet.meta;
+            copy
+        }
+
+        /// From this host to the other.
+        fn deliver(&mut self, path: u8, from: usize, frame: Packet) {
+            let World { hubs, pool, now, cuts } = self;
+            match cuts.contains(&(path, from)) {
+                true => pool.put(frame),
+                false => hubs[1 - from].handle_path(path, &mut vec![frame], *now, &mut HubOut::default(), pool),
             }
         }
 
@@ -208,7 +311,84 @@ mod tests {
     }
 
     fn world() -> World {
-        World { hubs: vec![hub(0, 5), hub(1, 5)], pool: MemoryPool::new(64), now: 0 }
+        World { hubs: vec![hub(0, 5), hub(1, 5)], pool: MemoryPool::new(64), now: 0, cuts: Vec::new() }
+    }
+
+    /// By which networks the hosts send to a runtime and a manager of the other, and whether each is connected.
+    fn ways(world: &mut World) -> [(Option<u8>, bool); 2] {
+        [0, 1].map(|from| {
+            let other = 1 - from as u16;
+            let to = |world: &mut World, node| {
+                let mut frame = world.pool.take().unwrap();
+                assert!(frame.copy_from(&[0; 64]));
+                frame.bytes_mut()[..6].copy_from_slice(&mac_of(node));
+                let path = world.hubs[from].path_of(&frame);
+                world.pool.put(frame);
+                path
+            };
+            let path = to(world, manager_of(other));
+            assert_eq!(path, to(world, FIRST_RUNTIME + other));
+            let now = world.now;
+            (path, world.hubs[from].manager.may_serve_at(now))
+        })
+    }
+
+    /// Two networks: what is cut of the first, in whichever direction, is gone around, and the hosts stay connected; without both they are not. A restarted one finds its way.
+    #[test]
+    fn hosts_stay_connected_by_either_network() {
+        let mut world = world();
+        for (host, hub) in world.hubs.iter_mut().enumerate() {
+            hub.use_two_paths();
+            hub.note_local(Peer { node: FIRST_RUNTIME + host as u16, incarnation: 1 });
+        }
+        world.run(3 * PATIENCE);
+        assert_eq!(ways(&mut world), [(Some(0), true); 2]);
+        for (cuts, expected) in [
+            (vec![(0, 0)], [Some(1), Some(0)]),
+            (vec![(0, 1)], [Some(0), Some(1)]),
+            (vec![(0, 0), (0, 1)], [Some(1); 2]),
+            (vec![(0, 0), (1, 1)], [Some(1), Some(0)]),
+        ] {
+            world.cuts = cuts;
+            for _ in 0..3 * PATIENCE / MILLISECOND {
+                world.run(MILLISECOND);
+                assert!(ways(&mut world).iter().all(|(_, is_connected)| *is_connected), "{:?}", world.cuts);
+            }
+            assert_eq!(ways(&mut world).map(|(path, _)| path), expected, "{:?}", world.cuts);
+            world.cuts.clear();
+            world.run(6 * PATIENCE);
+            assert_eq!(ways(&mut world).map(|(path, _)| path), [Some(0); 2]);
+        }
+        world.cuts = vec![(0, 0)];
+        world.hubs[1] = hub(1, 6);
+        world.hubs[1].use_two_paths();
+        world.hubs[1].note_local(Peer { node: FIRST_RUNTIME + 1, incarnation: 1 });
+        world.run(3 * PATIENCE);
+        assert_eq!(ways(&mut world), [(Some(1), true), (Some(0), true)]);
+        world.cuts = vec![(0, 0), (1, 0)];
+        world.run(2 * PATIENCE);
+        // Two votes of three are the first one's.
+        assert_eq!(ways(&mut world).map(|(_, is_connected)| is_connected), [true, false]);
+        assert_eq!(world.pool.free(), world.pool.total());
+    }
+
+    /// Nobody without the key says by which network a host is heard, and a probe where there is one network is nothing.
+    #[test]
+    fn probes_are_sealed() {
+        let mut world = world();
+        world.hubs[1].use_two_paths();
+        world.run(3 * PATIENCE);
+        assert_eq!(world.hubs[0].path_of(&world.pool.take().unwrap()), None);
+        assert!(world.drops(0, DropReason::Malformed) > 0, "it has one network");
+        let mut probe = world.pool.take().unwrap();
+        (probe.meta.flags, probe.meta.stamp, probe.meta.commit) = (Flags::OAM, u64::MAX, 3);
+        assert!(encapsulate(
+            &mut probe,
+            Outer { destination: mac_of(manager_of(1)), source: mac_of(MANAGER), index: index::PROBE }
+        ));
+        let before = world.hubs[1].paths_to(0);
+        world.arrives(probe);
+        assert_eq!((world.hubs[1].paths_to(0), world.drops(1, DropReason::Unsealed)), (before, 1));
     }
 
     /// Hosts tell each other who lives where, and say it again when that changes, before the next beat.

@@ -83,7 +83,12 @@ mod tests {
             version: status::VERSION,
             protected: Protected::ReSynchronising,
             survives: "host".into(),
-            hosts: vec![status::Host { name: "left".into(), state: "serving".into(), is_this: true }],
+            hosts: vec![status::Host {
+                name: "left".into(),
+                state: "serving".into(),
+                is_this: true,
+                networks: vec![status::Network { device: "eth7".into(), leads: true, used: true }],
+            }],
             may_forget: 3,
             copies_differed: 4,
             ports: vec![status::Port {

@@ -1,0 +1,106 @@
+//! The network that joins this host with the others, or the two of them.
+
+use super::devices::say;
+use super::{BURST, Manager};
+use holdfast_io::Arena;
+use holdfast_io::port::{Look, Port};
+use holdfast_node::hub::paths::PATHS;
+use holdfast_node::hub::{Hub, HubOut};
+use holdfast_protection::Released;
+use holdfast_wire::{DropCounters, DropReason, Packet, PacketPool};
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct HostsNetwork {
+    /// None of a box that has no other host.
+    pub(super) ports: Vec<Box<dyn Port>>,
+    outgoing: [Vec<Released<Packet>>; PATHS as usize],
+    drops: DropCounters,
+}
+
+impl HostsNetwork {
+    pub(super) fn new(ports: Vec<Box<dyn Port>>) -> HostsNetwork {
+        let outgoing = [(); PATHS as usize].map(|()| Vec::with_capacity(BURST));
+        HostsNetwork { ports, outgoing, drops: DropCounters::default() }
+    }
+
+    /// Drops by the ports and in front of them.
+    pub(super) fn drops(&self) -> DropCounters {
+        let mut drops = DropCounters::default();
+        drops.add(&self.drops);
+        self.ports.iter().for_each(|port| drops.add(port.drops()));
+        drops
+    }
+
+    /// Sends what the hub has for other hosts.
+    pub(super) fn transmit(&mut self, hub: &mut Hub, out: &mut HubOut, arena: &mut Arena) {
+        for (node, host) in hub.take_moved() {
+            self.ports.iter_mut().for_each(|port| port.place(node, host));
+        }
+        if self.ports.len() <= 1 {
+            self.outgoing[0].extend(out.to_fabric.drain(..).map(Released::inside));
+        }
+        for packet in out.to_fabric.drain(..) {
+            let path = hub.path_of(&packet);
+            if path.is_none() {
+                match copy(&packet, arena) {
+                    Some(copy) => self.outgoing[1].push(Released::inside(copy)),
+                    None => self.drops.count(DropReason::ArenaEmpty),
+                }
+            }
+            self.outgoing[usize::from(path.unwrap_or(0))].push(Released::inside(packet));
+        }
+        for (path, packet) in out.to_path.drain(..) {
+            self.outgoing[usize::from(path)].push(Released::inside(packet));
+        }
+        for (port, frames) in self.ports.iter_mut().zip(&mut self.outgoing).filter(|(_, frames)| !frames.is_empty()) {
+            port.transmit(frames, arena);
+        }
+    }
+
+    /// Looks at the devices: one that went and came back is used again.
+    pub(super) fn look(&mut self) {
+        for port in &mut self.ports {
+            let found = port.look();
+            let device = port.name();
+            match found {
+                Look::Same => {}
+                Look::Gone => say(&format!("{device}, which joins the hosts, is gone; it is used again when it is back")),
+                Look::Back => say(&format!("{device}, which joins the hosts, is back")),
+                Look::Refused(error) => say(&format!("{device}, which joins the hosts, is back and cannot be used: {error}")),
+            }
+        }
+    }
+}
+
+fn copy(packet: &Packet, arena: &mut Arena) -> Option<Packet> {
+    let mut copy = arena.take()?;
+    if !copy.copy_from(packet.bytes()) {
+        arena.put(copy);
+        return None;
+    }
+    copy.meta = packet.meta;
+    Some(copy)
+}
+
+impl Manager {
+    /// Says by which network what goes to other hosts travels, if that has changed.
+    pub(super) fn say_paths(&mut self) {
+        if !self.host.hub.take_paths_changed() {
+            return;
+        }
+        self.paths_said.resize(self.hosts.len(), None);
+        for at in (0..self.hosts.len()).filter(|at| *at != usize::from(self.number)) {
+            let used = self.host.hub.paths_to(at as u16).and_then(|(_, used)| used);
+            let before = self.paths_said[at].replace(used);
+            let name = &self.hosts[at].name;
+            let device = |path: u8| self.hosts_network.ports.get(usize::from(path)).map_or("", |port| port.name());
+            match (before.flatten(), used) {
+                (before, used) if before == used => {}
+                (None, Some(0)) => {}
+                (_, Some(path)) => say(&format!("what goes to host {name} goes by {}", device(path))),
+                (_, None) => say(&format!("neither {} nor {} leads to host {name}", device(0), device(1))),
+            }
+        }
+    }
+}

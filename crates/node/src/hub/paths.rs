@@ -1,0 +1,295 @@
+//! By which of two networks a host sends to another one.
+//!
+//! Theory of operation. Hosts may be joined by two networks. By each of them a host sends every other one *probes*, several times per patience, and each says by which of the two it has heard the other
+//! lately. So a host knows which network leads to another one: that by which the other says that it hears. What goes there takes the network that it takes already as long as that one leads there, and otherwise the other one; the first is taken
+//! again when it has led there for a while. To a host to which neither leads, and at the beginning, everything goes by both, so that whatever still leads there is used: what comes twice is known by
+//! its number, which is why there must be a key.
+//!
+//! A network that ends to lead somewhere is noticed well before the host behind it would be missed ([`quorum`](crate::quorum)): nobody is given up as long as the other one leads there. Packets may overtake each other at such a moment.
+//!
+//! In: probes, the time. Out: probes, and by which network to send. Never: a decision about hosts.
+
+use crate::address::{NodeId, host_of};
+
+/// How many networks there are.
+pub const PATHS: u8 = 2;
+
+/// A probe to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Probe {
+    /// To this host.
+    pub(super) host: u16,
+    /// By this network.
+    pub(super) path: u8,
+    /// By which of them it has been heard lately, a bit each.
+    pub(super) heard: u8,
+}
+
+/// How it stands with another host.
+#[derive(Debug, Clone, Copy, Default)]
+struct Way {
+    /// When it was heard by each.
+    heard_at: [Option<u64>; PATHS as usize],
+    /// What it said last: by its clock, by ours, and by which it hears this host.
+    said: Option<(u64, u64, u8)>,
+    /// Since when each has led there without a break.
+    since: [Option<u64>; PATHS as usize],
+    used: Option<u8>,
+}
+
+/// See the module. Hosts are counted from 0.
+#[derive(Debug)]
+pub(super) struct Paths {
+    me: u16,
+    patience: u64,
+    ways: Vec<Way>,
+    /// On which host each node is, as these say.
+    places: Vec<Option<u16>>,
+    next: u64,
+    has_changed: bool,
+}
+
+impl Paths {
+    /// Of so many hosts, this being one of them. `patience`: after which a host is missed, ns.
+    pub(super) fn new(me: u16, hosts: u16, patience: u64) -> Paths {
+        let ways = vec![Way::default(); usize::from(hosts)];
+        Paths { me, patience, ways, places: Vec::new(), next: 0, has_changed: false }
+    }
+
+    /// Between two probes.
+    fn interval(&self) -> u64 {
+        (self.patience / 16).max(1)
+    }
+
+    /// What was not heard for so long is not heard.
+    fn lately(&self) -> u64 {
+        self.patience / 4
+    }
+
+    /// A network is taken again when it has led to a host for so long.
+    fn calm(&self) -> u64 {
+        self.patience * 4
+    }
+
+    /// A probe has come from this host, by this network. It was sent at `sent` by that host's clock.
+    pub(super) fn hear(&mut self, host: u16, path: u8, sent: u64, heard: u8, now: u64) {
+        let lately = self.lately();
+        let Some(way) = self.ways.get_mut(usize::from(host)).filter(|_| host != self.me) else { return };
+        let Some(heard_at) = way.heard_at.get_mut(usize::from(path)) else { return };
+        *heard_at = Some(now);
+        // One that comes late by the slower of the two says nothing new. A host whose clock begins anew has been silent for longer than that.
+        if way.said.is_none_or(|(last, at, _)| sent >= last || now.saturating_sub(at) > lately) {
+            way.said = Some((sent, now, heard));
+        }
+        self.choose(host, now);
+    }
+
+    fn choose(&mut self, host: u16, now: u64) {
+        let (lately, calm) = (self.lately(), self.calm());
+        let way = &mut self.ways[usize::from(host)];
+        let heard = way.said.filter(|(_, at, _)| now.saturating_sub(*at) <= lately).map_or(0, |(_, _, heard)| heard);
+        for (path, since) in way.since.iter_mut().enumerate() {
+            *since = if heard >> path & 1 != 0 { since.or(Some(now)) } else { None };
+        }
+        let leads = |path: u8| way.since[usize::from(path)];
+        let used = match way.used.filter(|used| leads(*used).is_some()) {
+            Some(used) if used > 0 && leads(0).is_some_and(|since| since + calm <= now) => Some(0),
+            None => (0..PATHS).find(|path| leads(*path).is_some()),
+            used => used,
+        };
+        self.has_changed |= used != way.used;
+        way.used = used;
+    }
+
+    /// What is due. When the next is: [`Paths::poll_timeout`].
+    pub(super) fn poll(&mut self, now: u64) -> Vec<Probe> {
+        if now < self.next {
+            return Vec::new();
+        }
+        self.next = now + self.interval();
+        let (lately, me) = (self.lately(), self.me);
+        let mut probes = Vec::new();
+        for host in (0..self.ways.len() as u16).filter(|host| *host != me) {
+            self.choose(host, now);
+            let heard_at = self.ways[usize::from(host)].heard_at;
+            let is_heard = |path: &u8| heard_at[usize::from(*path)].is_some_and(|at| now.saturating_sub(at) <= lately);
+            let heard = (0..PATHS).filter(is_heard).fold(0, |heard, path| heard | 1 << path);
+            probes.extend((0..PATHS).map(|path| Probe { host, path, heard }));
+        }
+        probes
+    }
+
+    /// When something is due.
+    pub(super) fn poll_timeout(&self) -> u64 {
+        self.next
+    }
+
+    /// A node is on this host, or nobody knows where.
+    pub(super) fn place(&mut self, node: NodeId, host: Option<u16>) {
+        let at = usize::from(node);
+        if self.places.len() <= at {
+            self.places.resize(at + 1, None);
+        }
+        self.places[at] = host;
+    }
+
+    /// By which network to send to this node; `None`: by both.
+    #[inline]
+    pub(super) fn to(&self, node: NodeId) -> Option<u8> {
+        match host_of(node).or_else(|| self.places.get(usize::from(node)).copied().flatten()) {
+            Some(host) => self.used(host),
+            // As to all of them, if that is one.
+            None => {
+                let mut others = (0..self.ways.len() as u16).filter(|host| *host != self.me).map(|host| self.used(host));
+                let first = others.next().flatten();
+                first.filter(|_| others.all(|used| used == first))
+            }
+        }
+    }
+
+    /// By which network to send to this host; `None`: neither is known to lead there.
+    pub(super) fn used(&self, host: u16) -> Option<u8> {
+        self.ways.get(usize::from(host)).and_then(|way| way.used)
+    }
+
+    /// Which networks lead to this host, a bit each.
+    pub(super) fn leading(&self, host: u16) -> u8 {
+        let since = self.ways.get(usize::from(host)).map_or([None; PATHS as usize], |way| way.since);
+        (0..PATHS).filter(|path| since[usize::from(*path)].is_some()).fold(0, |leading, path| leading | 1 << path)
+    }
+
+    /// True if what is used has changed since this was asked.
+    pub(super) fn take_changed(&mut self) -> bool {
+        core::mem::take(&mut self.has_changed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MILLISECOND: u64 = 1_000_000;
+    const PATIENCE: u64 = 160 * MILLISECOND;
+    const HOSTS: u16 = 3;
+
+    /// Three hosts and two networks. What is cut: `(network, from, to)`.
+    struct World {
+        hosts: Vec<Paths>,
+        cuts: Vec<(u8, u16, u16)>,
+        now: u64,
+        /// The second network is slower by so much.
+        delay: u64,
+        late: Vec<(u64, u16, Probe, u64)>,
+    }
+
+    impl World {
+        fn new() -> World {
+            let hosts = (0..HOSTS).map(|me| Paths::new(me, HOSTS, PATIENCE)).collect();
+            World { hosts, cuts: Vec::new(), now: 0, delay: 0, late: Vec::new() }
+        }
+
+        /// Clocks of hosts differ.
+        fn clock(&self, host: u16) -> u64 {
+            self.now + u64::from(host) * 1_000_000 * MILLISECOND
+        }
+
+        fn run(&mut self, time: u64) {
+            let end = self.now + time;
+            while self.now < end {
+                self.now += MILLISECOND;
+                for from in 0..HOSTS {
+                    let now = self.clock(from);
+                    for probe in self.hosts[usize::from(from)].poll(now) {
+                        if !self.cuts.contains(&(probe.path, from, probe.host)) {
+                            self.late.push((self.now + self.delay * u64::from(probe.path), from, probe, now));
+                        }
+                    }
+                }
+                let due: Vec<_> = self.late.extract_if(.., |(at, ..)| *at <= self.now).collect();
+                for (_, from, Probe { host, path, heard }, sent) in due {
+                    let now = self.clock(host);
+                    self.hosts[usize::from(host)].hear(from, path, sent, heard, now);
+                }
+            }
+        }
+
+        fn used(&self, from: u16) -> Vec<Option<u8>> {
+            (0..HOSTS).filter(|host| *host != from).map(|host| self.hosts[usize::from(from)].used(host)).collect()
+        }
+    }
+
+    /// All by the first; what is cut in either direction goes by the other before a host is missed, from whom it is cut and from nobody else; and a while after it is whole, back.
+    #[test]
+    fn what_is_cut_is_gone_around() {
+        let mut world = World::new();
+        assert_eq!(world.hosts[0].to(77), None, "nothing is known yet");
+        world.run(PATIENCE);
+        for from in 0..HOSTS {
+            assert_eq!(world.used(from), [Some(0), Some(0)]);
+        }
+        assert_eq!(world.hosts[0].to(77), Some(0), "wherever that is");
+        world.cuts = vec![(0, 0, 1)];
+        world.run(PATIENCE / 2);
+        assert_eq!((world.used(0), world.used(1), world.used(2)), (vec![Some(1), Some(0)], vec![Some(0); 2], vec![Some(0); 2]));
+        assert_eq!((world.hosts[0].to(77), world.hosts[0].leading(1)), (None, 2));
+        world.hosts[0].place(77, Some(1));
+        assert_eq!(world.hosts[0].to(77), Some(1));
+        world.cuts.clear();
+        world.run(PATIENCE);
+        assert_eq!((world.used(0), world.hosts[0].leading(1)), (vec![Some(1), Some(0)], 3), "not at once");
+        world.run(PATIENCE * 4);
+        assert_eq!(world.used(0), [Some(0), Some(0)]);
+        assert!(world.hosts[0].take_changed() && !world.hosts[0].take_changed());
+    }
+
+    /// A host that neither network leads to is tried by both, and found again by whichever comes back.
+    #[test]
+    fn where_nothing_leads_both_are_tried() {
+        let mut world = World::new();
+        world.run(PATIENCE);
+        world.cuts = vec![(0, 0, 2), (1, 0, 2), (0, 2, 0), (1, 2, 0)];
+        world.run(PATIENCE / 2);
+        assert_eq!((world.used(0), world.used(2), world.used(1)), (vec![Some(0), None], vec![None, Some(0)], vec![Some(0); 2]));
+        world.cuts.retain(|(path, ..)| *path == 0);
+        world.run(PATIENCE / 4);
+        assert_eq!((world.used(0), world.used(2)), (vec![Some(0), Some(1)], vec![Some(1), Some(0)]));
+    }
+
+    /// The alternative is slow: what it says of the past does not undo what is known by then.
+    #[test]
+    fn a_slow_path_says_nothing_new() {
+        let mut world = World::new();
+        world.delay = PATIENCE / 6;
+        world.run(PATIENCE);
+        for host in &mut world.hosts {
+            host.take_changed();
+        }
+        world.run(PATIENCE * 4);
+        assert!(world.hosts.iter_mut().all(|host| !host.take_changed()));
+    }
+
+    proptest! {
+        /// Whatever was cut and healed before: a while later each host uses for each other one a network that leads there, the first if it does, and both if none does.
+        #[test]
+        fn in_the_end_everybody_uses_what_leads_there(
+            steps in prop::collection::vec((prop::collection::vec((0..PATHS, 0..HOSTS, 0..HOSTS), 0..8), 1..400u64), 1..12),
+        ) {
+            let mut world = World::new();
+            for (cuts, time) in steps {
+                world.cuts = cuts;
+                world.run(time * MILLISECOND);
+            }
+            world.run(PATIENCE * 6);
+            for from in 0..HOSTS {
+                for to in (0..HOSTS).filter(|to| *to != from) {
+                    let is_cut = |path: u8, from: u16, to: u16| world.cuts.contains(&(path, from, to));
+                    // Somebody must be able to say what is heard.
+                    let can_tell = (0..PATHS).any(|path| !is_cut(path, to, from));
+                    let expected = (0..PATHS).find(|path| can_tell && !is_cut(*path, from, to));
+                    prop_assert_eq!(world.hosts[usize::from(from)].used(to), expected);
+                }
+            }
+        }
+    }
+}

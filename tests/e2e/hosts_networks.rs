@@ -1,0 +1,88 @@
+//! A box of three hosts that two networks join: what becomes of it when one of them, or one host's link to it, is no more.
+
+use anyhow::{Result, ensure};
+use holdfast::lab::Interrupt;
+use holdfast::lab::hosts::Cut;
+use holdfast::lab::requirements::*;
+use holdfast::lab::until;
+use holdfast::status::{self, Status};
+use holdfast_tests::PATIENCE;
+use holdfast_tests::cluster::{Cluster, SERVING, Second, WITNESS};
+use holdfast_tests::network::VIRTUAL;
+use holdfast_tests::runner::{main as run, test};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    run(vec![
+        test("a_network_that_fails_gives_no_host_up", &[NGINX, NFT], |interrupt| goes_around(Second::Ethernet, interrupt)),
+        test("another_kind_of_network_takes_over", &[NGINX, NFT], |interrupt| goes_around(Second::Udp, interrupt)),
+    ])
+}
+
+/// So long that what else the machine does counts for little.
+const HOST_MS: u64 = 1_200;
+const CONNECTIONS: usize = 40;
+const FLOWS: usize = 20;
+
+/// Whether a host's networks, as another one sees them, lead there, and which is used.
+fn networks(status: &Status, host: &str) -> Option<([bool; 2], Option<usize>)> {
+    let networks = &status.hosts.iter().find(|other| other.name == host)?.networks;
+    let leads = networks.iter().map(|network| network.leads).collect::<Vec<_>>().try_into().ok()?;
+    Some((leads, networks.iter().position(|network| network.used)))
+}
+
+/// The host that serves loses the first network, in either direction or both, and then its device: everything goes by the second, nobody is given up, and no connection
+/// notices. When it is back it is used again. Only without both is the host away.
+fn goes_around(second: Second, interrupt: &Interrupt) -> Result<()> {
+    let cluster = Cluster::start_twice_joined(second, HOST_MS, interrupt)?;
+    cluster.wait_serving(SERVING[0], SERVING[0])?;
+    let is = |cluster: &Cluster, wanted: ([bool; 2], Option<usize>)| {
+        for (from, to) in [(WITNESS, SERVING[0]), (SERVING[1], SERVING[0]), (SERVING[1], WITNESS)] {
+            let wanted = if to == WITNESS { ([true; 2], Some(0)) } else { wanted };
+            cluster.wait_for(from, &format!("{to} is reached as {wanted:?}"), |status| networks(status, to) == Some(wanted))?;
+        }
+        Ok::<_, anyhow::Error>(())
+    };
+    is(&cluster, ([true; 2], Some(0)))?;
+    let held = cluster.hold(VIRTUAL, CONNECTIONS)?;
+    let (_echo, stream) = cluster.stream(FLOWS, 500)?;
+    cluster.wait_safe()?;
+    let serving = cluster.namespace(SERVING[0])?.clone();
+    for way in ["from", "to", "both", "device"] {
+        // What it sends does not arrive: the others hear it by the second network alone, and it hears them by both.
+        let from_others = match way {
+            "from" => cluster.hosts.cut(SERVING[0], Cut::From).map(|()| ([true; 2], Some(0)))?,
+            "to" => cluster.hosts.cut(SERVING[0], Cut::To).map(|()| ([false, true], Some(1)))?,
+            "both" => cluster.hosts.cut(SERVING[0], Cut::Both).map(|()| ([false, true], Some(1)))?,
+            _ => serving.ip("link set fab0 down").map(|_| ([false, true], Some(1)))?,
+        };
+        is(&cluster, from_others)?;
+        let from_there = if way == "to" { ([true; 2], Some(0)) } else { ([false, true], Some(1)) };
+        cluster.wait_for(SERVING[0], "it goes around too", |status| networks(status, SERVING[1]) == Some(from_there))?;
+        let returned = stream.datagrams().returned;
+        until("datagrams return", PATIENCE, interrupt, || Ok((stream.datagrams().returned > returned + 750).then_some(())))?;
+        match way {
+            "device" => serving.ip("link set fab0 up").map(drop)?,
+            _ => cluster.hosts.heal()?,
+        }
+        is(&cluster, ([true; 2], Some(0)))?;
+        cluster.wait_for(SERVING[0], "it is used again", |status| networks(status, SERVING[1]) == Some(([true; 2], Some(0))))?;
+    }
+    let status = cluster.wait_safe()?;
+    let datagrams = stream.finish();
+    ensure!(status.failovers.is_empty() && status.hosts.iter().all(|host| host.state != status::STATE_AWAY), "{status:?}");
+    ensure!(datagrams.flows_alive == FLOWS && (datagrams.doubled, datagrams.changed) == (0, 0), "{datagrams:?}");
+    ensure!(datagrams.longest_silence_us < HOST_MS * 1_000, "{datagrams:?}");
+    let alive = held.verify(interrupt)?.alive;
+    ensure!(alive == CONNECTIONS, "{alive} of {CONNECTIONS} connections");
+    // Without either it is as good as dead.
+    cluster.hosts.cut(SERVING[0], Cut::Both)?;
+    cluster.hosts.cut_spare(SERVING[0], Cut::Both)?;
+    cluster.wait_away(WITNESS, SERVING[0])?;
+    cluster.wait_serving(SERVING[1], SERVING[1])?;
+    cluster.hosts.heal()?;
+    cluster.wait_safe()?;
+    let alive = held.verify(interrupt)?.alive;
+    ensure!(alive == CONNECTIONS, "{alive} of {CONNECTIONS} connections");
+    cluster.stop()
+}
