@@ -17,11 +17,20 @@ const DEAD: usize = 4096;
 /// Bytes in front of a packet's: stamp (8), epoch (4), length (2), ingress (1), which switch (1).
 const HEAD: usize = 16;
 
+/// A ring gets its memory in pieces of so many bytes, when they are reached: most logs stay small, and a log that is needed at once, because a runtime begins
+/// while another one's flows wait, is there at once.
+const SEGMENT: usize = if cfg!(test) { 96 } else { 256 << 10 };
+/// Pieces that are kept for the next log that needs one.
+const SPARE: usize = 64;
+
+type Segments = Vec<Box<[u8]>>;
+
 /// A ring of packets.
 #[derive(Debug)]
 pub(super) struct Log {
     life: u32,
-    bytes: Box<[u8]>,
+    size: usize,
+    segments: Segments,
     /// Counted on and on: where the oldest packet begins, and where the next one will.
     first: u64,
     next: u64,
@@ -37,34 +46,46 @@ struct Entry {
 
 impl Log {
     fn new(life: u32, size: usize) -> Log {
-        Log { life, bytes: vec![0; size].into_boxed_slice(), first: 0, next: 0, by_epoch: None }
+        Log { life, size, segments: Vec::new(), first: 0, next: 0, by_epoch: None }
     }
 
-    /// A place, and how many bytes there are to the end of the ring.
-    fn place(&self, at: u64) -> (usize, usize) {
-        let place = (at % self.bytes.len() as u64) as usize;
-        (place, self.bytes.len() - place)
+    /// Where this is: in which segment, where there, and how many bytes follow in it.
+    #[inline]
+    fn place(&self, at: u64) -> (usize, usize, usize) {
+        let place = (at % self.size as u64) as usize;
+        let (segment, offset) = (place / SEGMENT, place % SEGMENT);
+        (segment, offset, (SEGMENT - offset).min(self.size - place))
     }
 
-    fn write(&mut self, at: u64, bytes: &[u8]) {
-        let (place, to_end) = self.place(at);
-        let (head, tail) = bytes.split_at(bytes.len().min(to_end));
-        self.bytes[place..place + head.len()].copy_from_slice(head);
-        self.bytes[..tail.len()].copy_from_slice(tail);
+    fn write(&mut self, mut at: u64, mut bytes: &[u8], spare: &mut Segments) {
+        while !bytes.is_empty() {
+            let (segment, offset, room) = self.place(at);
+            while self.segments.len() <= segment {
+                let fresh = || vec![0; SEGMENT.min(self.size)].into_boxed_slice();
+                let reused = spare.pop_if(|segment| segment.len() >= SEGMENT.min(self.size));
+                self.segments.push(reused.unwrap_or_else(fresh));
+            }
+            let (now, later) = bytes.split_at(bytes.len().min(room));
+            self.segments[segment][offset..offset + now.len()].copy_from_slice(now);
+            at += now.len() as u64;
+            bytes = later;
+        }
     }
 
-    fn read(&self, at: u64, into: &mut [u8]) {
-        let (place, to_end) = self.place(at);
-        let split = into.len().min(to_end);
-        let (head, tail) = into.split_at_mut(split);
-        head.copy_from_slice(&self.bytes[place..place + split]);
-        tail.copy_from_slice(&self.bytes[..tail.len()]);
+    fn read(&self, mut at: u64, mut into: &mut [u8]) {
+        while !into.is_empty() {
+            let (segment, offset, room) = self.place(at);
+            let (now, later) = into.split_at_mut(into.len().min(room));
+            now.copy_from_slice(&self.segments[segment][offset..offset + now.len()]);
+            at += now.len() as u64;
+            into = later;
+        }
     }
 
     /// False if there is no room.
-    fn append(&mut self, packet: &Packet, epoch: u32) -> bool {
+    fn append(&mut self, packet: &Packet, epoch: u32, spare: &mut Segments) -> bool {
         let len = HEAD + packet.len();
-        if self.next - self.first + len as u64 > self.bytes.len() as u64 {
+        if self.next - self.first + len as u64 > self.size as u64 {
             return false;
         }
         let mut head = [0; HEAD];
@@ -72,8 +93,8 @@ impl Log {
         head[8..12].copy_from_slice(&epoch.to_be_bytes());
         head[12..14].copy_from_slice(&(packet.len() as u16).to_be_bytes());
         head[14..].copy_from_slice(&[packet.meta.ingress, packet.meta.switch]);
-        self.write(self.next, &head);
-        self.write(self.next + HEAD as u64, packet.bytes());
+        self.write(self.next, &head, spare);
+        self.write(self.next + HEAD as u64, packet.bytes(), spare);
         self.next += len as u64;
         true
     }
@@ -150,6 +171,8 @@ pub(super) struct Logs {
     /// By node and chain.
     live: Vec<Vec<Option<Log>>>,
     dead: VecDeque<(Peer, u16, Log)>,
+    /// Memory of logs that are no more.
+    spare: Segments,
     /// By the epoch of the new owner.
     replays: BTreeMap<u32, Replay>,
     routes: BTreeMap<RouteId, u32>,
@@ -186,7 +209,7 @@ impl Logs {
         if let Some(old) = chains[at].take_if(|log| log.life != to.incarnation) {
             self.bury(Peer { node: to.node, incarnation: old.life }, chain, old);
         }
-        self.live[node][at].get_or_insert_with(|| Log::new(to.incarnation, size)).append(packet, epoch)
+        self.live[node][at].get_or_insert_with(|| Log::new(to.incarnation, size)).append(packet, epoch, &mut self.spare)
     }
 
     /// This runtime has failed: nothing more is sent to it.
@@ -200,8 +223,10 @@ impl Logs {
     }
 
     fn bury(&mut self, dead: Peer, chain: u16, log: Log) {
-        if self.dead.len() == DEAD {
-            self.dead.pop_front();
+        if self.dead.len() == DEAD
+            && let Some((.., log)) = self.dead.pop_front()
+        {
+            self.reuse(log);
         }
         self.dead.push_back((dead, chain, log));
     }
@@ -276,7 +301,15 @@ impl Logs {
     /// Everybody has claimed what was this one's, and has it.
     pub(super) fn forget(&mut self, over: Peer) {
         self.close(over);
-        self.dead.retain(|(dead, ..)| *dead != over);
+        let (over, others): (VecDeque<_>, VecDeque<_>) =
+            core::mem::take(&mut self.dead).into_iter().partition(|(dead, ..)| *dead == over);
+        self.dead = others;
+        over.into_iter().for_each(|(.., log)| self.reuse(log));
+    }
+
+    fn reuse(&mut self, log: Log) {
+        let room = SPARE.saturating_sub(self.spare.len());
+        self.spare.extend(log.segments.into_iter().take(room));
     }
 }
 
