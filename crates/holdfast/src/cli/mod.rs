@@ -313,7 +313,7 @@ enum Plan {
         #[arg(long, default_value_t = 60)]
         flows: usize,
         /// Datagrams per second
-        #[arg(long, default_value_t = 10_000)]
+        #[arg(long, default_value_t = 3_000)]
         rate: u64,
     },
     /// What messages between processes cost, authenticated and not
