@@ -98,7 +98,35 @@ fn mistakes_have_their_place() {
         ),
         (
             "state: /s\nhosts: { a: { fabric: 7 }, b: { fabric: f0 } }",
-            "7:23: a device's name, or `{ udp: ADDRESS:PORT }`, is expected here, not integer `7`",
+            "7:23: a device's name, or `{ udp: ADDRESS:PORT }`, or a list of two of these, is expected here, not integer `7`",
+        ),
+        (
+            "state: /s\nhosts: { a: { fabric: [ f0, f1 ] }, b: { fabric: [ f0, f1 ] } }",
+            "7:23: two networks need `fabric: { key: FILE }`: without a key anybody could say which of them leads somewhere; `holdfast keygen FILE` makes one",
+        ),
+        (
+            "state: /s\nfabric: { key: k }\nhosts: { a: { fabric: [ f0, f1 ] }, b: { fabric: f0 } }",
+            "8:50: two networks join host `a` with the others, and one network this one: all are joined alike",
+        ),
+        (
+            "state: /s\nfabric: { key: k }\nhosts: { a: { fabric: f0 }, b: { fabric: [ f0, f1 ] } }",
+            "8:42: one network joins host `a` with the others, and two networks this one: all are joined alike",
+        ),
+        (
+            "state: /s\nfabric: { key: k }\nhosts: { a: { fabric: [ f0, f0 ] }, b: { fabric: [ f0, f1 ] } }",
+            "8:29: the first network has this device: two networks are two",
+        ),
+        (
+            "state: /s\nfabric: { key: k }\nhosts: { a: { fabric: [ f0, v0 ] }, b: { fabric: [ f0, f1 ] } }",
+            "8:29: port `inside` has this device: the hosts' network is one of its own",
+        ),
+        (
+            "state: /s\nfabric: { key: k }\nhosts: { a: { fabric: [ f0, f1 ] }, b: { fabric: [ f0, { udp: 10.9.0.1:7000 } ] } }",
+            "8:56: host `a` is joined by a device, and this one by UDP: all are joined alike",
+        ),
+        (
+            "state: /s\nfabric: { key: k }\nhosts: { a: { fabric: [ f0, f1, f2 ] }, b: { fabric: [ f0, f1 ] } }",
+            "8:23: one network or two join the hosts, not 3",
         ),
     ];
     for (section, expected) in cases {
@@ -154,6 +182,20 @@ fn a_host_has_its_own_ports_and_one_that_serves_none_has_none() {
         checked.ports.into_iter().map(|(_, device)| device).collect::<Vec<_>>()
     };
     assert_eq!((ports_of(0), ports_of(1), ports_of(2)), (vec![], vec!["v0".into(), "w1".into()], vec!["v0".into(), "v1".into()]));
+}
+
+/// Two networks may join the hosts, each of either kind.
+#[test]
+fn two_networks_may_join_the_hosts() {
+    let checked = checked(
+        "state: /s\nfabric: { key: k }\nhosts:\n  a: { fabric: [ f0, { udp: 10.9.0.1:7000 } ] }\n  b: { fabric: [ f9, { udp: 10.9.0.2:7000 } ] }\n",
+    );
+    let networks = |host: &str, address: &str| {
+        let address = address.parse().unwrap_or_else(|error| panic!("{error}"));
+        vec![Fabric::Device(host.to_owned()), Fabric::Udp(address)]
+    };
+    let found: Vec<_> = checked.hosts.iter().map(|host| host.fabric.clone()).collect();
+    assert_eq!(found, [networks("f0", "10.9.0.1:7000"), networks("f9", "10.9.0.2:7000")]);
 }
 
 /// Hosts that no Ethernet joins have addresses instead, in the order of the hosts.
