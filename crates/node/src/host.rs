@@ -119,9 +119,9 @@ impl Host {
         self.settle(now, out, pool);
     }
 
-    /// Frames that came from other hosts, by the one network that joins them, or one of two, counted from 0.
-    pub fn handle_path(&mut self, path: u8, frames: &mut Vec<Packet>, now: u64, out: &mut HostOut, pool: &mut dyn PacketPool) {
-        self.hub.handle_path(path, frames, now, &mut out.hub, pool);
+    /// Frames that came from other hosts.
+    pub fn handle_fabric(&mut self, frames: &mut Vec<Packet>, now: u64, out: &mut HostOut, pool: &mut dyn PacketPool) {
+        self.hub.handle_fabric(frames, now, &mut out.hub, pool);
         self.settle(now, out, pool);
     }
 

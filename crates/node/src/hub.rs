@@ -382,22 +382,16 @@ impl Hub {
         }
     }
 
-    /// Frames that came from other hosts, which one network joins.
+    /// Frames that came from other hosts. Of two networks, by whichever.
     pub fn handle_fabric(&mut self, frames: &mut Vec<Packet>, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
-        self.handle_path(0, frames, now, out, pool);
-    }
-
-    /// Frames that came from other hosts by one of two networks, counted from 0.
-    pub fn handle_path(&mut self, path: u8, frames: &mut Vec<Packet>, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
         let may_release = self.manager.may_serve_at(now);
         for packet in frames.drain(..) {
-            self.handle_fabric_frame(path, packet, may_release, now, out, pool);
+            self.handle_fabric_frame(packet, may_release, now, out, pool);
         }
     }
 
     fn handle_fabric_frame(
         &mut self,
-        path: u8,
         mut packet: Packet,
         may_release: bool,
         now: u64,
@@ -440,7 +434,7 @@ impl Hub {
                 return out.to_runtime.push((peer, packet));
             }
             (Receiver::Process(_), _) => return pool.put(packet),
-            (Receiver::Manager, ETHERTYPE_NSH) => return self.hear_probe(from, path, packet, now, pool),
+            (Receiver::Manager, ETHERTYPE_NSH) => return self.hear_probe(from, packet, now, pool),
             (Receiver::Switch(seat), _) => self.seats[seat].switch.fabric(),
             (Receiver::Manager, _) => self.manager.fabric(),
         };

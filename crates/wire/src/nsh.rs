@@ -43,7 +43,8 @@ pub mod index {
     pub const MARK: u8 = 250;
     /// In-band notice to a runtime: the incarnation in [`Meta::commit`](crate::Meta::commit) is fenced.
     pub const FENCED: u8 = 251;
-    /// Between managers of hosts that two networks join: by which of them the receiver has been heard, a bit each in [`Meta::commit`](crate::Meta::commit).
+    /// Between managers of hosts that two networks join: by which of them it was sent ([`Meta::ingress`](crate::Meta::ingress)), and by which of its own the receiver has been heard,
+    /// a bit each in [`Meta::commit`](crate::Meta::commit).
     pub const PROBE: u8 = 249;
     /// A reply that a function made itself (a reset, say), released: back where the packet came from.
     pub const TURNED: u8 = 252;

@@ -112,7 +112,7 @@ struct Manager {
     number: u16,
     hosts: Vec<HostEntry>,
     /// By which of two networks each host is reached, as it was said last.
-    paths_said: Vec<Option<Option<u8>>>,
+    paths_said: Vec<u8>,
     /// The switches among which the ports are divided; most often one.
     switches: Vec<SwitchEntry>,
     /// When a switch's addresses are to be announced.
@@ -537,11 +537,11 @@ impl Manager {
                 self.carry_out(now);
             }
         }
-        for path in 0..self.hosts_network.ports.len() {
-            self.hosts_network.ports[path].receive(BURST, &mut self.arena, &mut self.rx);
+        for at in 0..self.hosts_network.ports.len() {
+            self.hosts_network.ports[at].receive(BURST, &mut self.arena, &mut self.rx);
             if !self.rx.is_empty() {
                 had_work = true;
-                self.host.handle_path(path as u8, &mut self.rx, now, &mut self.out, &mut self.arena);
+                self.host.handle_fabric(&mut self.rx, now, &mut self.out, &mut self.arena);
                 self.carry_out(now);
             }
         }

@@ -84,22 +84,17 @@ fn copy(packet: &Packet, arena: &mut Arena) -> Option<Packet> {
 }
 
 impl Manager {
-    /// Says by which network what goes to other hosts travels, if that has changed.
+    /// Says by which network what goes to other hosts travels, if that has changed. Of one to which neither leads others say that it is away.
     pub(super) fn say_paths(&mut self) {
         if !self.host.hub.take_paths_changed() {
             return;
         }
-        self.paths_said.resize(self.hosts.len(), None);
-        for at in (0..self.hosts.len()).filter(|at| *at != usize::from(self.number)) {
-            let used = self.host.hub.paths_to(at as u16).and_then(|(_, used)| used);
-            let before = self.paths_said[at].replace(used);
-            let name = &self.hosts[at].name;
-            let device = |path: u8| self.hosts_network.ports.get(usize::from(path)).map_or("", |port| port.name());
-            match (before.flatten(), used) {
-                (before, used) if before == used => {}
-                (None, Some(0)) => {}
-                (_, Some(path)) => say(&format!("what goes to host {name} goes by {}", device(path))),
-                (_, None) => say(&format!("neither {} nor {} leads to host {name}", device(0), device(1))),
+        self.paths_said.resize(self.hosts.len(), 0);
+        for (at, host) in self.hosts.iter().enumerate() {
+            let Some((_, Some(path))) = self.host.hub.paths_to(at as u16) else { continue };
+            if std::mem::replace(&mut self.paths_said[at], path) != path {
+                let device = self.hosts_network.ports.get(usize::from(path)).map_or("", |port| port.name());
+                say(&format!("what goes to host {} goes by {device} now", host.name));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! By which of two networks a host sends to another one.
 //!
-//! Theory of operation. Hosts may be joined by two networks. By each of them a host sends every other one *probes*, several times per patience, and each says by which of the two it has heard the other
-//! lately. So a host knows which network leads to another one: that by which the other says that it hears. What goes there takes the network that it takes already as long as that one leads there, and otherwise the other one; the first is taken
+//! Theory of operation. Hosts may be joined by two networks, which each host counts as it likes. By each of them a host sends every other one *probes*, several times per patience; a probe says by which of its
+//! sender's two it was sent, and by which of the other's two that one has been heard lately. So a host knows which network leads to another one: that by which the other says that it hears. What goes there takes the network that it takes already as long as that one leads there, and otherwise the other one; the first is taken
 //! again when it has led there for a while. To a host to which neither leads, and at the beginning, everything goes by both, so that whatever still leads there is used: what comes twice is known by
 //! its number, which is why there must be a key.
 //!
@@ -21,7 +21,7 @@ pub(super) struct Probe {
     pub(super) host: u16,
     /// By this network.
     pub(super) path: u8,
-    /// By which of them it has been heard lately, a bit each.
+    /// By which of its own that host has been heard lately, a bit each.
     pub(super) heard: u8,
 }
 
@@ -71,7 +71,7 @@ impl Paths {
         self.patience * 4
     }
 
-    /// A probe has come from this host, by this network. It was sent at `sent` by that host's clock.
+    /// A probe has come from this host, which sent it by this one of its networks. It was sent at `sent` by that host's clock.
     pub(super) fn hear(&mut self, host: u16, path: u8, sent: u64, heard: u8, now: u64) {
         let lately = self.lately();
         let Some(way) = self.ways.get_mut(usize::from(host)).filter(|_| host != self.me) else { return };

@@ -118,7 +118,8 @@ impl Hub {
         for Probe { host, path, heard } in paths.poll(now).into_iter().filter(|probe| told[usize::from(probe.host)].is_some()) {
             // Another one comes soon.
             let Some(mut probe) = pool.take() else { return };
-            (probe.meta.flags, probe.meta.stamp, probe.meta.commit) = (Flags::OAM, now, heard.into());
+            (probe.meta.flags, probe.meta.ingress) = (Flags::OAM, path);
+            (probe.meta.stamp, probe.meta.commit) = (now, heard.into());
             let outer = Outer { destination: mac_of(manager_of(host)), source: mac_of(me), index: index::PROBE };
             match nsh::encapsulate(&mut probe, outer) && seal.seal(&mut probe) {
                 true => out.to_path.push((path, probe)),
@@ -128,12 +129,12 @@ impl Hub {
     }
 
     /// A packet for this manager, which has been opened.
-    pub(super) fn hear_probe(&mut self, from: NodeId, path: u8, mut packet: Packet, now: u64, pool: &mut dyn PacketPool) {
+    pub(super) fn hear_probe(&mut self, from: NodeId, mut packet: Packet, now: u64, pool: &mut dyn PacketPool) {
         let is_probe = nsh::decapsulate(&mut packet).is_some_and(|outer| outer.index == index::PROBE);
         let meta = packet.meta;
         match (self.paths_mut(), host_of(from)) {
             (Some(paths), Some(host)) if is_probe => {
-                paths.hear(host, path, meta.stamp, meta.commit as u8, now);
+                paths.hear(host, meta.ingress, meta.stamp, meta.commit as u8, now);
                 pool.put(packet);
             }
             _ => self.drop(packet, DropReason::Malformed, pool),
@@ -279,7 +280,7 @@ mod tests {
             let World { hubs, pool, now, cuts } = self;
             match cuts.contains(&(path, from)) {
                 true => pool.put(frame),
-                false => hubs[1 - from].handle_path(path, &mut vec![frame], *now, &mut HubOut::default(), pool),
+                false => hubs[1 - from].handle_fabric(&mut vec![frame], *now, &mut HubOut::default(), pool),
             }
         }
 
