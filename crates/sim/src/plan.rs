@@ -192,6 +192,8 @@ pub struct Plan {
     pub switches: u16,
     /// Hosts have the cluster's keys: packets between them are sealed, and somebody on their network forges some.
     pub sealed: bool,
+    /// Networks that join the hosts, 1 or 2; two of hosts that have keys only. Now and then one of two leads to a host, or from it, no more, for a while.
+    pub networks: u8,
     /// Runtimes.
     pub runtimes: u16,
     /// Flows that a runtime may own.
@@ -222,6 +224,7 @@ impl Default for Plan {
             hosts: 1,
             switches: 1,
             sealed: false,
+            networks: 1,
             runtimes: 3,
             flows: 64,
             ring: 0,

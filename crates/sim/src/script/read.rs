@@ -357,7 +357,7 @@ impl Reading {
     }
 
     fn line(&mut self, words: &mut Words<'_>) -> Read<()> {
-        const FIRST: &str = "`seed`, `protection`, `planted`, `few`, `network`, `inside`, `outside`, `hosts`, `switches`, `packets`, `runtimes`, `flows`, `ring`, `clock`, `restart`, `lasts`, `each`, `at`, `once`, `after`, `when` or `expect`";
+        const FIRST: &str = "`seed`, `protection`, `planted`, `few`, `network`, `inside`, `outside`, `hosts`, `switches`, `packets`, `networks`, `runtimes`, `flows`, `ring`, `clock`, `restart`, `lasts`, `each`, `at`, `once`, `after`, `when` or `expect`";
         let Some(first) = words.rest.pop() else { return Ok(()) };
         match first {
             "seed" => self.scenario.seed = words.number("a number")?,
@@ -392,6 +392,10 @@ impl Reading {
                 words.word("sealed")?;
                 self.plan.sealed = true;
             }
+            "networks" => match words.number("1 or 2")? {
+                count @ 1..=2 => self.plan.networks = count,
+                count => return words.expected("1 or 2", Some(&count.to_string())),
+            },
             "runtimes" => self.plan.runtimes = words.number("how many")?,
             "flows" => self.plan.flows = words.number("how many")?,
             "ring" => self.plan.ring = words.number("how many frames")?,

@@ -224,6 +224,9 @@ impl Display for Script {
         if plan.sealed {
             writeln!(f, "packets sealed")?;
         }
+        if plan.networks != plain.networks {
+            writeln!(f, "networks {}", plan.networks)?;
+        }
         if plan.runtimes != plain.runtimes {
             writeln!(f, "runtimes {}", plan.runtimes)?;
         }

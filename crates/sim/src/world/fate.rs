@@ -49,6 +49,11 @@ fn is_sealed(scenario: &Scenario) -> bool {
     hosts_of(scenario) && Random::new(scenario.seed ^ 0x7365_616c).chance(500)
 }
 
+/// Two networks join the hosts of some worlds that seal their packets, by a number of its own, too.
+fn networks_of(scenario: &Scenario) -> u8 {
+    if is_sealed(scenario) && Random::new(scenario.seed ^ 0x7061_7468).chance(400) { 2 } else { 1 }
+}
+
 /// In some of the worlds of several hosts two of these serve, by a number of its own, too.
 fn switches_of(scenario: &Scenario) -> u16 {
     if hosts_of(scenario) && Random::new(scenario.seed ^ 0x7377_6974).chance(400) { 2 } else { 1 }
@@ -94,6 +99,7 @@ pub(super) fn draw(scenario: &Scenario) -> (Plan, Fate) {
         hosts,
         switches: switches_of(scenario),
         sealed: is_sealed(scenario),
+        networks: networks_of(scenario),
         runtimes,
         ring,
         clocks,

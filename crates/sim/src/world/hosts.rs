@@ -67,6 +67,8 @@ pub(super) struct Hosts {
     logs: Vec<usize>,
     /// They have the cluster's keys.
     are_sealed: bool,
+    /// That join them.
+    networks: u8,
     /// Per switch, where packets from outside arrive: at the host that has said last that the addresses are there.
     ports: Vec<Site>,
     pub(super) faults_left: u64,
@@ -116,13 +118,14 @@ impl Hosts {
     /// So many, with so many switches, sealing their packets or not, with room for so many flows at each switch.
     pub(super) fn new(
         scenario: &Scenario,
-        (count, switches, are_sealed): (u16, u16, bool),
+        (count, switches): (u16, u16),
+        (are_sealed, networks): (bool, u8),
         flows: usize,
         logs: Vec<usize>,
     ) -> Hosts {
         let planted = [scenario.planted.no_epoch_check, scenario.planted.reclassify];
         let (seed, ports, are_sealed) = (scenario.seed, vec![0; switches.into()], are_sealed && count > 1);
-        Hosts { all: Vec::with_capacity(count.into()), flows, seed, planted, logs, are_sealed, ports, faults_left: 0 }
+        Hosts { all: Vec::with_capacity(count.into()), flows, seed, planted, logs, are_sealed, networks, ports, faults_left: 0 }
     }
 
     /// Adds the next one.
@@ -213,6 +216,9 @@ impl Hosts {
         }
         if self.are_sealed {
             hub.authenticate(stranger::config(self.seed, at as u16, count, life), &stranger::ring());
+            if self.networks > 1 {
+                hub.use_two_paths();
+            }
         }
         hub.fence().planted_open = self.planted[0];
         hub
@@ -479,14 +485,22 @@ impl World {
                 self.carry(self.inside, Lane::ToRuntime, peer, frame, |frame| Event::ToRuntime(peer, frame));
             }
         }
-        for packet in out.to_fabric.drain(..) {
+        let by_path = out.to_path.drain(..).map(|(path, packet)| (Some(path), packet));
+        let hub = &self.hosts[at].hub;
+        let is_joined_twice = self.hosts.networks > 1;
+        let to_fabric = out.to_fabric.drain(..).map(|packet| match is_joined_twice {
+            true => (hub.path_of(&packet), packet),
+            false => (Some(0), packet),
+        });
+        for (path, packet) in to_fabric.chain(by_path).collect::<Vec<_>>() {
             let frame = packet.bytes().to_vec();
             let packet = self.check_chain(at, packet);
             self.hosts[at].pool.put(packet);
-            // The network shows a frame to every host.
+            // A network shows a frame to every host.
             for to in self.hosts.sites().filter(|to| *to != at) {
-                let between = Peer { node: manager_of(at as u16), incarnation: u32::from(manager_of(to as u16)) };
-                self.carry(self.inside, Lane::Between, between, frame.clone(), |frame| Event::FromHost(to, frame));
+                for path in path.map_or(0..2, |path| path..path + 1) {
+                    self.carry_between(path, at, to, frame.clone());
+                }
             }
         }
         for (switch, released) in out.released.drain(..) {

@@ -1,11 +1,12 @@
 //! The ways that frames take in a world, and what happens to them there.
 
-use super::hosts::WITNESS;
+use super::hosts::{PATIENCE, Site, WITNESS};
 use super::streams::{Lane, Of};
-use super::{Event, MILLISECOND, World};
+use super::{BEGIN, Event, MILLISECOND, World};
 use crate::frames;
 use crate::plan::{Habits, Way};
-use holdfast_node::address::{NodeId, host_of};
+use crate::random::Random;
+use holdfast_node::address::{NodeId, host_of, manager_of};
 use holdfast_protection::Peer;
 use std::collections::BTreeMap;
 
@@ -37,13 +38,54 @@ impl Cuts {
         match lane {
             Lane::ToHub | Lane::FromCoordinator => is_cut(peer.node, true),
             Lane::ToRuntime | Lane::ToCoordinator => is_cut(peer.node, false),
-            Lane::Between => is_cut(peer.node, true) || is_cut(peer.incarnation as NodeId, false),
+            Lane::Between | Lane::Beside => is_cut(peer.node, true) || is_cut(peer.incarnation as NodeId, false),
             _ => false,
         }
     }
 }
 
+/// For so long two networks are whole, and then one of them is not.
+const SPELL: u64 = 4 * PATIENCE;
+
+/// Which of two networks does not lead to a host, or from it, at this time. Never both, and never one after the other without a while between: that is no failure of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Outage {
+    host: NodeId,
+    path: u8,
+    way: Way,
+}
+
+impl Outage {
+    /// `time`: since the world's beginning.
+    fn at(seed: u64, hosts: u16, time: u64) -> Option<Outage> {
+        let spell = time / SPELL;
+        let mut random = Random::new(seed ^ spell.wrapping_mul(0x6e65_7477));
+        let way = [Way::Both, Way::In, Way::Out][random.range(0, 3) as usize];
+        let (host, path) = (manager_of(random.range(0, hosts.into()) as u16), random.range(0, 2) as u8);
+        (spell % 2 == 1).then_some(Outage { host, path, way })
+    }
+
+    fn is_felt(self, path: u8, from: NodeId, to: NodeId) -> bool {
+        let is_its = from == self.host && self.way != Way::In || to == self.host && self.way != Way::Out;
+        path == self.path && is_its
+    }
+}
+
 impl World {
+    /// Sends a frame from one host to another by one of the networks.
+    pub(super) fn carry_between(&mut self, path: u8, from: Site, to: Site, frame: Vec<u8>) {
+        let [from, to_node] = [from, to].map(|site| manager_of(site as u16));
+        let between = Peer { node: from, incarnation: u32::from(to_node) };
+        let outage = Outage::at(self.scenario.seed, self.plan.hosts, self.now.saturating_sub(BEGIN));
+        let is_felt = outage.is_some_and(|outage| outage.is_felt(path, from, to_node));
+        if is_felt && self.plan.networks > 1 && !self.healed {
+            self.faults.cut_off += 1;
+            return;
+        }
+        let lane = if path == 0 { Lane::Between } else { Lane::Beside };
+        self.carry(self.inside, lane, between, frame, |frame| Event::FromHost(to, frame));
+    }
+
     /// Sends a frame over a link with its habits.
     pub(super) fn carry(&mut self, habits: Habits, lane: Lane, peer: Peer, frame: Vec<u8>, make: impl Fn(Vec<u8>) -> Event) {
         self.watch(true, lane, &frame);
@@ -106,7 +148,7 @@ impl World {
                 self.handle(Event::ToHub(at, peer, frame));
             }
             Lane::FromCoordinator => self.handle(Event::ToHub(WITNESS, peer, frame)),
-            Lane::Between => {
+            Lane::Between | Lane::Beside => {
                 let to = host_of(peer.incarnation as NodeId).unwrap_or(0).into();
                 self.handle(Event::FromHost(to, frame));
             }

@@ -200,7 +200,8 @@ impl World {
             fabric,
         };
         let flows = plan.connections.len().max(64) * 2;
-        let mut hosts = Hosts::new(&scenario, (plan.hosts, plan.switches, plan.sealed), flows, scenario.logs(chains));
+        let mut hosts =
+            Hosts::new(&scenario, (plan.hosts, plan.switches), (plan.sealed, plan.networks), flows, scenario.logs(chains));
         for at in 0..plan.hosts {
             hosts.add(plan.hosts, clocks::of_host_at_beginning(&plan, at.into()));
         }

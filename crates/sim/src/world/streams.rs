@@ -40,6 +40,8 @@ pub(super) enum Lane {
     FromCoordinator,
     /// From a host to another; by both managers' names.
     Between,
+    /// The same by the second network.
+    Beside,
 }
 
 /// See the module.
