@@ -20,6 +20,8 @@ pub(super) const RECORDS: &[(u8, &str)] = &[
     (kind::FETCH, "fetch"),
     (kind::RESTORED, "restored"),
     (kind::FETCHED, "fetched"),
+    (kind::INPUTS, "inputs"),
+    (kind::COVERED, "covered"),
     (message::CONTROL, "control"),
     (message::CLAIM, "claim"),
     (message::CLAIMED, "claimed"),
@@ -37,6 +39,10 @@ pub(super) const RECORDS: &[(u8, &str)] = &[
     (message::TELL, "tell"),
     (message::ROUTES, "routes"),
     (message::FULL, "full"),
+    (message::CLEAR, "clear"),
+    (message::REPLAY, "replay"),
+    (message::UNLOGGED, "unlogged"),
+    (message::SUSPECT, "suspect"),
 ];
 
 /// Bugs by name.
