@@ -27,6 +27,15 @@ impl End {
     }
 }
 
+/// By what a flow came. Each has ports of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// Datagrams.
+    Udp,
+    /// A stream.
+    Tcp,
+}
+
 /// What must not be.
 #[expect(missing_docs, reason = "a field's name says what it is")]
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,7 +98,7 @@ struct Flow {
 #[derive(Debug, Default)]
 pub struct Ledger {
     flows: HashMap<u32, Flow>,
-    mappings: HashMap<SocketAddr, u32>,
+    mappings: HashMap<(Transport, SocketAddr), u32>,
     wrong: Vec<Wrong>,
     /// What was wrong beyond those that are kept.
     more: usize,
@@ -139,12 +148,12 @@ impl Ledger {
     }
 
     /// The server has seen this flow come from there.
-    pub fn see_mapping(&mut self, flow: u32, source: SocketAddr) {
+    pub fn see_mapping(&mut self, flow: u32, by: Transport, source: SocketAddr) {
         let known = self.flows.entry(flow).or_default().mapping.replace(source);
         if let Some(was) = known.filter(|was| *was != source) {
             self.note(Wrong::MappingChanged { flow, was, is: source });
         }
-        match self.mappings.insert(source, flow) {
+        match self.mappings.insert((by, source), flow) {
             Some(other) if other != flow => self.note(Wrong::MappingShared { mapping: source, flows: [other, flow] }),
             _ => {}
         }

@@ -1,6 +1,6 @@
 //! Clients and servers that fill in a [`Ledger`]: datagrams and connections, in both directions, with flows that begin all the time.
 
-use crate::ledger::{End, Ledger, Sum, content, digest_of, heading, stream_byte};
+use crate::ledger::{End, Ledger, Sum, Transport, content, digest_of, heading, stream_byte};
 use anyhow::{Context, Result};
 use holdfast::lab::Namespace;
 use holdfast::lab::udp::make_room;
@@ -158,7 +158,7 @@ fn answer_datagrams(socket: &UdpSocket, shared: &Shared) {
         let answer = next.entry(flow).or_default();
         {
             let mut book = shared.book();
-            book.see_mapping(flow, source);
+            book.see_mapping(flow, Transport::Udp, source);
             book.receive(End::Server, flow, number, digest_of(&block[..len]));
         }
         send(End::Client, flow, *answer, shared, |bytes| drop(socket.send_to(bytes, source)));
@@ -282,7 +282,7 @@ fn serve_stream(mut stream: TcpStream, source: SocketAddr, shared: &Shared) {
     // A connection that its client has given up is noted there.
     let Ok(()) = read else { return };
     let flow = u32::from_be_bytes(flow);
-    shared.book().see_mapping(flow, source);
+    shared.book().see_mapping(flow, Transport::Tcp, source);
     // The client closes first, so that its port is not used again soon.
     pump(&stream, End::Server, flow, shared, |_, is_over| is_over);
 }
