@@ -33,7 +33,7 @@ macro_rules! words {
 words! {
     PROTECTED "yes" "Every flow whose chain promises it would survive the failure of one process now; under `nfactor` all but its latest packets' effects (`may_forget`), and not a flow whose first snapshot is still under way.";
     PROTECTED "re-synchronising" "Some flow has no replica yet, most likely after a failure: wait for `yes` before you stop anything.";
-    PROTECTED "no" "No chain promises anything (protection `none`), or there is no second runtime to hold replicas.";
+    PROTECTED "no" "No chain promises anything (protection `none`), or some flows need replicas and there is no second runtime to hold them.";
     STATE "starting" "The process has been started and has not said that it serves.";
     STATE "running" "It serves.";
     STATE "leaving" "It gives its flows to others and then ends.";

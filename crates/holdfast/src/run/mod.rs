@@ -14,6 +14,7 @@ mod guard_link;
 mod host_guard;
 mod join;
 mod keys;
+mod levels;
 mod network;
 mod reports;
 mod role;
@@ -37,7 +38,7 @@ use holdfast_io::port::Port;
 use holdfast_io::process::{Clock, die_with_parent, inherited_all};
 use holdfast_io::wait::{Patience, sleep};
 use holdfast_io::{Arena, Heartbeat, Mailbox, Notes};
-use holdfast_node::address::{COORDINATOR, NodeId, manager_of, switch_node};
+use holdfast_node::address::{COORDINATOR, manager_of, switch_node};
 use holdfast_node::bfd::Memory;
 use holdfast_node::channel::{FabricConfig, KeyRing};
 use holdfast_node::edge::Edge;
@@ -50,6 +51,7 @@ use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::{Peer, Released};
 use holdfast_wire::header::ETHERTYPE_FABRIC;
 use holdfast_wire::{DropCounters, DropReason, MAX_MTU, Packet, PacketPool, fnv1a};
+use levels::Levels;
 use network::HostsNetwork;
 use role::{BfdKey, Keys};
 use rustix::event::EventfdFlags;
@@ -156,9 +158,7 @@ struct Manager {
     port_names: Vec<(String, String)>,
     /// See [`status::Status`](crate::status::Status).
     may_forget: u32,
-    /// Runtimes that have standbys beside them, and those that have a chain which promises nothing else.
-    with_standby: Vec<NodeId>,
-    only_standby: Vec<NodeId>,
+    levels: Levels,
     /// What the configuration allows each port, bytes.
     mtu_limits: Vec<u16>,
     /// Frames in and out by each port.
@@ -412,11 +412,7 @@ impl Manager {
             device_states,
             port_names: checked.ports.clone(),
             may_forget,
-            with_standby: checked.runtimes_of(|chain| chains[chain].has_local_standby),
-            only_standby: checked.runtimes_of(|chain| {
-                let config::BuiltChain { has_local_standby, protection, .. } = &chains[chain];
-                *has_local_standby && !protection.safety(&empty).promises
-            }),
+            levels: Levels::of(checked, &chains),
             mtu_limits: checked.config.ports.values().map(|port| port.mtu.unwrap_or(u16::MAX)).collect(),
             traffic: vec![(0, 0); checked.ports.len()],
             cluster_names: checked.clusters.iter().map(|cluster| cluster.name.clone()).collect(),

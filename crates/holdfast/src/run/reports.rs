@@ -1,7 +1,7 @@
 //! What a running box says about itself.
 
 use super::Manager;
-use crate::status::{self, Bfd, Failover, Port, Process, Protected, Status};
+use crate::status::{self, Bfd, Failover, Port, Process, Status};
 use holdfast_node::address::{COORDINATOR, switch_node};
 use holdfast_node::bfd::Session;
 use holdfast_node::message::{self, FlowInfo, MemberState};
@@ -299,14 +299,9 @@ impl Manager {
                     networks: if number == self.number { Vec::new() } else { self.networks_to(number) },
                 })
                 .collect(),
-            protected: match manager.protected(self.host.hub.has_coordinator()) {
-                // Chains of other runtimes may have nothing but the process beside them.
-                message::Protected::Yes if self.only_standby.is_empty() => Protected::Yes,
-                message::Protected::Yes => self.protected_locally(&self.only_standby),
-                message::Protected::Resynchronising => Protected::ReSynchronising,
-                // The chains promise nothing of what happens when a runtime is no more; but its process may be killed.
-                message::Protected::No => self.protected_locally(&self.with_standby),
-            },
+            protected: self
+                .levels
+                .protected(manager.protected(self.host.hub.has_coordinator()), |runtimes| self.protected_locally(runtimes)),
             may_forget: self.may_forget,
             copies_differed: manager.status().map(|status| status.report.differed).sum(),
             ports: ports.collect(),

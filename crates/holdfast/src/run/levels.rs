@@ -1,0 +1,99 @@
+//! At which levels the runtimes are protected: by a process beside each, by one another, or by both.
+//!
+//! In: the configuration, and what the coordinator says of runtimes that protect one another. Out: what `status` says of all flows.
+
+use crate::config::{BuiltChain, Checked};
+use crate::status::Protected;
+use holdfast_node::address::NodeId;
+use holdfast_node::message;
+use holdfast_protection::Flows;
+
+/// See the module.
+pub(super) struct Levels {
+    /// Runtimes that have standbys beside them, because one of their chains asks for it.
+    with_standby: Vec<NodeId>,
+    /// Those that have a chain which promises nothing else.
+    only_standby: Vec<NodeId>,
+    /// Some runtime's flows have nothing but replicas at others.
+    has_only_replicas: bool,
+}
+
+impl Levels {
+    pub(super) fn of(checked: &Checked, chains: &[BuiltChain]) -> Levels {
+        let empty = Flows::new(0, 0, 0, 0);
+        let promises = |chain: usize| chains[chain].protection.safety(&empty).promises;
+        let with_standby = checked.runtimes_of(|chain| chains[chain].has_local_standby);
+        let with_replicas = checked.runtimes_of(promises);
+        Levels {
+            only_standby: checked.runtimes_of(|chain| chains[chain].has_local_standby && !promises(chain)),
+            has_only_replicas: with_replicas.iter().any(|runtime| !with_standby.contains(runtime)),
+            with_standby,
+        }
+    }
+
+    /// Whether all flows that are promised anything would survive the end of a process. `remotely`: whether replicas would save those that have them.
+    /// `locally` says it of standbys that are beside these runtimes.
+    pub(super) fn protected(&self, remotely: message::Protected, locally: impl Fn(&[NodeId]) -> Protected) -> Protected {
+        match remotely {
+            // Chains of other runtimes may have nothing but the process beside them.
+            message::Protected::Yes if self.only_standby.is_empty() => Protected::Yes,
+            message::Protected::Yes => locally(&self.only_standby),
+            message::Protected::Resynchronising => Protected::ReSynchronising,
+            // Nobody is left to hold replicas of some, whatever is beside others.
+            message::Protected::No if self.has_only_replicas => Protected::No,
+            // No chain promises anything of what happens when a runtime is no more, or there is just one; but its process may be killed.
+            message::Protected::No => locally(&self.with_standby),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    const BOX: &str = "cluster: here
+ports: { lan: { device: a, address: 10.0.0.1/24 }, wan: { device: b, address: 10.0.1.1/24 } }
+chains:
+  a: { functions: [firewall: { default: allow }], protection: A }
+  b: { functions: [firewall: { default: allow }], protection: B, cluster: gold }
+rules: [{ proto: tcp, chain: b }, { chain: a }]
+runtimes: 2
+clusters: { gold: { runtimes: 2 } }
+";
+
+    /// What is said with these protections of two chains, each with a cluster of its own, after `remotely` and `locally`.
+    fn said([a, b]: [&str; 2], remotely: message::Protected, locally: Protected) -> Protected {
+        let text =
+            BOX.replace("protection: A", &format!("protection: {a}")).replace("protection: B", &format!("protection: {b}"));
+        let checked = config::read("box.yaml", &text).unwrap_or_else(|mistake| panic!("{mistake}\n{text}"));
+        let chains = config::chains("box.yaml", &text, &checked.config).expect("the chains are right");
+        Levels::of(&checked, &chains).protected(remotely, |which| if which.is_empty() { Protected::No } else { locally })
+    }
+
+    const NONE: &str = "none";
+    const LOCAL: &str = "{ preset: reinforce, level: local }";
+    const REMOTE: &str = "reinforce";
+    const BOTH: &str = "{ preset: reinforce, level: local+remote }";
+
+    #[test]
+    fn each_level_counts_for_the_runtimes_that_have_it() {
+        use Protected::{No, ReSynchronising, Yes};
+        use message::Protected as Remotely;
+        for ([a, b], remotely, locally, is) in [
+            ([NONE, NONE], Remotely::No, Yes, No),
+            ([NONE, LOCAL], Remotely::No, Yes, Yes),
+            ([NONE, LOCAL], Remotely::No, ReSynchronising, ReSynchronising),
+            ([REMOTE, BOTH], Remotely::Yes, ReSynchronising, Yes),
+            ([BOTH, BOTH], Remotely::No, Yes, Yes),
+            ([LOCAL, REMOTE], Remotely::Yes, Yes, Yes),
+            ([LOCAL, REMOTE], Remotely::Yes, ReSynchronising, ReSynchronising),
+            ([LOCAL, REMOTE], Remotely::Resynchronising, Yes, ReSynchronising),
+            // The cluster with replicas has one runtime left: that the other one has standbys does not help it.
+            ([LOCAL, REMOTE], Remotely::No, Yes, No),
+            ([BOTH, REMOTE], Remotely::No, Yes, No),
+        ] {
+            assert_eq!(said([a, b], remotely, locally), is, "{a} and {b}: {remotely:?}, {locally:?}");
+        }
+    }
+}
