@@ -105,8 +105,13 @@ install_tools() {
   done
 }
 
+# The crates' sources: also what other systems would need, because whoever reads licences wants to see all of it.
+fetch_crates() {
+  cargo fetch --quiet --locked
+}
+
 case ${1:-all} in
-  all) install_packages; check_rust; install_tools ;;
+  all) install_packages; check_rust; install_tools; fetch_crates ;;
   packages) install_packages; check_rust ;;
   *) say "usage: packaging/setup.sh [packages]"; exit 2 ;;
 esac
