@@ -181,6 +181,9 @@ impl NfActor {
     /// Claims what was kept for too long.
     pub(super) fn give_up_waiting(&mut self, flows: &mut Flows, out: &mut Outbox) {
         let now = self.now;
+        if now == 0 {
+            return;
+        }
         let (links, serving) = (&self.links, &self.serving);
         self.keeping.retain_mut(|keeping| {
             let node = keeping.dead.node;
@@ -298,6 +301,10 @@ impl NfActor {
     /// Waits no longer for those of whom nothing has come for so long that they claim what they have themselves.
     pub(super) fn give_up_fetching(&mut self) {
         let now = self.now;
+        // A new life that was told nothing yet does not know the time: what it took for it would be long ago when it is.
+        if now == 0 {
+            return;
+        }
         self.fetching.retain_mut(|fetching| now < *fetching.heard_at.get_or_insert(now) + PATIENCE);
     }
 

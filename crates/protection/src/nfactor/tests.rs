@@ -282,6 +282,20 @@ fn a_next_incarnation_fetches_from_all_holders() {
     assert_eq!(epochs, [5; 4]);
 }
 
+/// Before its first packet or message it does not know the time. When it does, the time is long after it asked, and yet it waits for what it has asked for.
+#[test]
+fn a_next_incarnation_asks_before_it_knows_the_time() {
+    let (mut a, mut b) = pair();
+    (0..4).for_each(|flow| a.packet(flow));
+    talk(&mut [&mut a, &mut b], 3 * PATIENCE);
+    mourn(A, &mut [&mut b], &[REBORN]);
+    let mut again = reborn(REBORN, &[A], &[B]);
+    say(&mut again, 0, &mut [&mut b]);
+    assert_eq!(again.turn(3 * PATIENCE, 1 << 20), []);
+    talk(&mut [&mut b, &mut again], 3 * PATIENCE);
+    assert_eq!((again.claim(5), b.out.late_claims.len()), (4, 0));
+}
+
 /// Nobody comes to fetch: the holder claims the routes itself. Who asks after that gets nothing.
 #[test]
 fn what_nobody_fetches_is_claimed_by_who_has_it() {
