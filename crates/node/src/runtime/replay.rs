@@ -175,9 +175,15 @@ impl Lane {
                 continue;
             }
             let Replays { flows, asked, .. } = &mut self.replays;
-            // What has come does no harm a second time. If the channel is full it is asked for later.
+            // Not for what lies before the first that is missing, nor behind the last: a ring too short for all of them would lose the same ones every time. What comes a second time
+            // does no harm. If the channel is full it is asked for later.
             if let Some(replay) = flows.get_mut(&epoch) {
-                let _ = ask(fabric, switch, epoch, replay.done, count);
+                let before = replay.came.trailing_ones().min(count);
+                let behind = (replay.came << (u64::BITS - count)).leading_ones().min(count - before);
+                let missing = count - before - behind;
+                if missing > 0 {
+                    let _ = ask(fabric, switch, epoch, replay.done + before, missing);
+                }
                 replay.asked = Some((count, clock));
                 asked.push_back((clock, epoch));
             }
