@@ -30,17 +30,9 @@ pub use outbox::{Outbox, Record};
 pub use reinforce::Reinforce;
 pub use released::Released;
 
-use holdfast_wire::{DropReason, Packet};
-use serde::{Deserialize, Serialize};
+pub use holdfast_wire::Peer;
 
-/// A node of the fabric in one of its lives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
-pub struct Peer {
-    /// Node id.
-    pub node: u16,
-    /// Incarnation; higher is later.
-    pub incarnation: u32,
-}
+use holdfast_wire::{DropReason, Packet};
 
 /// Kinds of records that protections exchange. Every body begins with the chain's number (2 bytes).
 pub mod kind {

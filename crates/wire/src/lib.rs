@@ -15,6 +15,7 @@ mod key;
 mod layers;
 pub mod nsh;
 mod packet;
+mod peer;
 mod reason;
 pub mod selector;
 
@@ -24,4 +25,5 @@ pub use layers::{Layers, MAX_EXTENSION_HEADERS, Malformed, Network};
 pub use packet::{
     BUFFER_LEN, Buffer, HEADERS, HEADROOM, Handle, Handles, MAX_MTU, MemoryPool, Meta, Packet, PacketPool, Parts, announce_writes,
 };
+pub use peer::Peer;
 pub use reason::{DropCounters, DropReason};

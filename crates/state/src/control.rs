@@ -1,0 +1,241 @@
+//! What an instance and a state server say to each other: an operation, a list, an index.
+//!
+//! Four bytes (RESCue, section IV-C): 7 bits of operation, 5 of list, 20 of index, most significant bit first and in network byte order, so that a message fits the immediate data
+//! of a remote write that carries nothing else. Where that is too small for the lists there are, both sides agree on eight: 7, 25 and 32 bits.
+//!
+//! The seven operations of the paper's Table III keep their names. What had to be added has numbers from 64 on.
+
+use core::fmt;
+use holdfast_wire::DropReason;
+
+/// What a message is about. "The instance" is a runtime, "the server" the state server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Opcode {
+    /// To the server: so many more indexes, any of the list's (`index` is the count).
+    IndexRequest = 1,
+    /// To the instance: this index is yours. To the server: a flow that has this index has come here, from an instance that moved it or that is dead.
+    IndexAssignment = 2,
+    /// To the instance: the list has nothing left for now. What was asked for comes as soon as there is some.
+    NoMoreIndex = 3,
+    /// To the server: this statistic grows by one, or by the [operand](Opcode::Operand). To the instance: its value, as operands.
+    UpdateStatistics = 4,
+    /// To the instance: what you said of this index is refused, because you do not have it, or there is no such.
+    UpdateFailure = 5,
+    /// To the instance: is there a flow that has this index? It says [`Opcode::Rejuvenate`] if so, and [`Opcode::Answered`] in any case. To the server: the flow that had
+    /// it is over.
+    Expire = 6,
+    /// To the server: a flow has this index, and lives.
+    Rejuvenate = 7,
+    /// To the server: the index was never used. It need not rest.
+    Return = 64,
+    /// To the instance: others need what you have not used. Whoever can spare some returns it.
+    Spare = 65,
+    /// To the server: the flow that has this index has been moved to another instance, which has said so or will.
+    Moved = 66,
+    /// To the server: the statistic's value is wanted.
+    ReadStatistics = 67,
+    /// Either way: a number for the message behind it, as high bits first as there are of these.
+    Operand = 68,
+    /// Either way: so many messages have arrived, modulo 2 to the number of bits that there are.
+    Acknowledge = 69,
+    /// To the server: whatever there was to say of this index has been said, behind the question of [`Opcode::Expire`].
+    Answered = 70,
+}
+
+impl Opcode {
+    fn from_number(number: u8) -> Option<Opcode> {
+        Some(match number {
+            1 => Opcode::IndexRequest,
+            2 => Opcode::IndexAssignment,
+            3 => Opcode::NoMoreIndex,
+            4 => Opcode::UpdateStatistics,
+            5 => Opcode::UpdateFailure,
+            6 => Opcode::Expire,
+            7 => Opcode::Rejuvenate,
+            64 => Opcode::Return,
+            65 => Opcode::Spare,
+            66 => Opcode::Moved,
+            67 => Opcode::ReadStatistics,
+            68 => Opcode::Operand,
+            69 => Opcode::Acknowledge,
+            70 => Opcode::Answered,
+            _ => return None,
+        })
+    }
+}
+
+/// One message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Message {
+    /// What about.
+    pub opcode: Opcode,
+    /// Which list, counted from 0.
+    pub list: u32,
+    /// Which of its indexes, counted from 0.
+    pub index: u32,
+}
+
+impl Message {
+    /// A message.
+    pub const fn new(opcode: Opcode, list: u32, index: u32) -> Message {
+        Message { opcode, list, index }
+    }
+}
+
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {}/{}", self.opcode, self.list, self.index)
+    }
+}
+
+/// How many bits there are for what. Both sides of a session use the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Form {
+    /// Four bytes: at most 32 lists of 2^20 indexes.
+    Narrow,
+    /// Eight bytes: at most 2^25 lists of 2^32 indexes.
+    Wide,
+}
+
+impl Form {
+    /// The smaller one that is large enough for so many lists with at most so many indexes each. `None` if neither is.
+    pub fn for_lists(lists: usize, indexes: u64) -> Option<Form> {
+        [Form::Narrow, Form::Wide]
+            .into_iter()
+            .find(|form| lists as u64 <= 1 << form.list_bits() && indexes <= 1 << form.index_bits())
+    }
+
+    /// Bytes of a message.
+    pub const fn size(self) -> usize {
+        match self {
+            Form::Narrow => 4,
+            Form::Wide => 8,
+        }
+    }
+
+    const fn list_bits(self) -> u32 {
+        match self {
+            Form::Narrow => 5,
+            Form::Wide => 25,
+        }
+    }
+
+    const fn index_bits(self) -> u32 {
+        match self {
+            Form::Narrow => 20,
+            Form::Wide => 32,
+        }
+    }
+
+    /// Bits of list and index together, which an [operand](Opcode::Operand) has.
+    pub const fn operand_bits(self) -> u32 {
+        self.list_bits() + self.index_bits()
+    }
+
+    /// The message as a number of [`Form::size`] bytes. `None` if list or index do not fit.
+    pub fn pack(self, message: Message) -> Option<u64> {
+        let (list, index) = (u64::from(message.list), u64::from(message.index));
+        let fits = list >> self.list_bits() == 0 && index >> self.index_bits() == 0;
+        fits.then(|| (message.opcode as u64) << self.operand_bits() | list << self.index_bits() | index)
+    }
+
+    /// The message that this number is.
+    ///
+    /// # Errors
+    /// [`DropReason::Malformed`] if there is no such operation, or the number is longer than it may be.
+    pub fn unpack(self, number: u64) -> Result<Message, DropReason> {
+        let mask = |bits: u32| (1u64 << bits) - 1;
+        let opcode = number >> self.operand_bits();
+        let opcode = u8::try_from(opcode).ok().and_then(Opcode::from_number).ok_or(DropReason::Malformed)?;
+        let list = (number >> self.index_bits() & mask(self.list_bits())) as u32;
+        Ok(Message { opcode, list, index: (number & mask(self.index_bits())) as u32 })
+    }
+
+    /// Appends the message's bytes. False, and nothing is appended, if list or index do not fit.
+    pub fn write(self, message: Message, into: &mut Vec<u8>) -> bool {
+        let Some(number) = self.pack(message) else { return false };
+        into.extend_from_slice(&number.to_be_bytes()[8 - self.size()..]);
+        true
+    }
+
+    /// The messages that these bytes are, one after the other.
+    ///
+    /// # Errors
+    /// The iterator yields [`DropReason::Malformed`] for each that is no message, and for what is left over at the end.
+    pub fn read(self, bytes: &[u8]) -> impl Iterator<Item = Result<Message, DropReason>> + '_ {
+        bytes.chunks(self.size()).map(move |chunk| {
+            let mut number = [0; 8];
+            number
+                .get_mut(8 - self.size()..)
+                .filter(|_| chunk.len() == self.size())
+                .ok_or(DropReason::Malformed)?
+                .copy_from_slice(chunk);
+            self.unpack(u64::from_be_bytes(number))
+        })
+    }
+
+    /// The messages that say this operand: none for 0.
+    pub fn operands(self, number: u64) -> impl Iterator<Item = Message> {
+        let bits = self.operand_bits();
+        let words = (64 - number.leading_zeros()).div_ceil(bits);
+        (0..words).rev().map(move |word| {
+            let part = number >> (word * bits) & ((1 << bits) - 1);
+            Message::new(Opcode::Operand, (part >> self.index_bits()) as u32, (part & ((1 << self.index_bits()) - 1)) as u32)
+        })
+    }
+
+    /// What an operand has become with this message behind it.
+    pub fn extend(self, operand: u64, message: Message) -> u64 {
+        operand << self.operand_bits() | u64::from(message.list) << self.index_bits() | u64::from(message.index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn four_bytes_are_seven_five_and_twenty_bits() {
+        let message = Message::new(Opcode::Rejuvenate, 0b10101, 0xabcde);
+        let mut bytes = Vec::new();
+        assert!(Form::Narrow.write(message, &mut bytes));
+        assert_eq!(bytes, [0b0000_1111, 0b0101_1010, 0xbc, 0xde]);
+        assert!(
+            !Form::Narrow.write(Message { list: 32, ..message }, &mut bytes)
+                && !Form::Narrow.write(Message { index: 1 << 20, ..message }, &mut bytes)
+        );
+        assert_eq!(bytes.len(), 4, "what does not fit is not written");
+        assert_eq!(Form::for_lists(32, 1 << 20), Some(Form::Narrow));
+        assert_eq!(Form::for_lists(33, 1), Some(Form::Wide));
+        assert_eq!(Form::for_lists(1, (1 << 20) + 1), Some(Form::Wide));
+        assert_eq!(Form::for_lists(1, (1 << 32) + 1), None);
+    }
+
+    fn form() -> impl Strategy<Value = Form> {
+        prop_oneof![Just(Form::Narrow), Just(Form::Wide)]
+    }
+
+    proptest! {
+        /// Bytes that are messages come out as those, and whatever bytes there are, what is read is what would be written.
+        #[test]
+        fn messages_are_what_they_were(form in form(), bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            for (read, chunk) in form.read(&bytes).zip(bytes.chunks(form.size())) {
+                if let Ok(message) = read {
+                    let mut again = Vec::new();
+                    prop_assert!(form.write(message, &mut again));
+                    prop_assert_eq!(&again, chunk);
+                }
+            }
+            prop_assert_eq!(form.read(&bytes).count(), bytes.len().div_ceil(form.size()));
+        }
+
+        #[test]
+        fn operands_are_put_together(form in form(), number in any::<u64>(), shift in 0u32..64) {
+            let number = number >> shift;
+            let together = form.operands(number).fold(0, |operand, message| form.extend(operand, message));
+            prop_assert_eq!(together, number);
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Messages from one side to the other, each exactly once and in order, however often the connection between them is lost.
+//!
+//! Theory of operation. Both sides count what they have sent and what has arrived, from the beginning of their acquaintance. A transport carries messages in order as long
+//! as a session lasts; when one begins each side says how many have arrived, and what is behind that is sent again. What has been acknowledged is forgotten. The counts and
+//! what is not acknowledged are all there is, so whoever has a copy of them can go on in the place of one who has died.
+//!
+//! In: messages to be sent, messages that have arrived. Out: the same. Never: a message of a session that is over.
+
+use crate::control::{Form, Message, Opcode};
+use std::collections::VecDeque;
+
+/// So many messages arrive before they are acknowledged on the way.
+const ACKNOWLEDGED: u64 = 64;
+
+/// One side. See the module.
+#[derive(Debug, Clone)]
+pub struct Link {
+    form: Form,
+    /// Not acknowledged. `first` is the number of the first one, counted from 0.
+    queue: VecDeque<Message>,
+    first: u64,
+    /// The number of the one to be sent next in this session.
+    next: u64,
+    is_open: bool,
+    /// So many have arrived, and so many of them have been acknowledged in this session.
+    received: u64,
+    told: u64,
+    limit: usize,
+}
+
+/// What the other side says does not go together with what was sent to it: it remembers another acquaintance, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stranger;
+
+impl Link {
+    /// Nothing was said yet. At most `limit` messages wait to be acknowledged, which is fewer than half of what an acknowledgement tells apart.
+    pub fn new(form: Form, limit: usize) -> Link {
+        let limit = limit.clamp(1, 1 << (form.operand_bits().min(31) - 2));
+        Link { form, queue: VecDeque::new(), first: 0, next: 0, is_open: false, received: 0, told: 0, limit }
+    }
+
+    /// The messages' form.
+    pub fn form(&self) -> Form {
+        self.form
+    }
+
+    /// So many messages have arrived: what this side says when a session begins.
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// So many messages there have been for the other side, heard or not.
+    pub fn sent(&self) -> u64 {
+        self.first + self.queue.len() as u64
+    }
+
+    /// Messages that wait to be sent or acknowledged.
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// There is room for so many messages more.
+    pub fn room(&self) -> usize {
+        self.limit.saturating_sub(self.queue.len())
+    }
+
+    /// To be sent behind everything else. What is sent beyond the limit is kept too: whoever can wait asks for [`Link::room`] first.
+    pub fn push(&mut self, message: Message) {
+        self.queue.push_back(message);
+    }
+
+    /// The same with a number, which goes in front of it.
+    pub fn push_with(&mut self, operand: u64, message: Message) {
+        self.queue.extend(self.form.operands(operand));
+        self.queue.push_back(message);
+    }
+
+    /// A session has begun, in which the other side says that so many messages have arrived there.
+    ///
+    /// # Errors
+    /// If that cannot be. Nothing has changed then.
+    pub fn begin(&mut self, arrived: u64) -> Result<(), Stranger> {
+        if arrived < self.first || arrived > self.sent() {
+            return Err(Stranger);
+        }
+        self.forget(arrived);
+        self.next = arrived;
+        self.told = self.received;
+        self.is_open = true;
+        Ok(())
+    }
+
+    /// The session is over. What was on its way may have arrived or not.
+    pub fn end(&mut self) {
+        self.is_open = false;
+    }
+
+    /// A session is under way.
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    fn forget(&mut self, arrived: u64) {
+        self.queue.drain(..(arrived - self.first) as usize);
+        self.first = arrived;
+    }
+
+    /// The next message for the transport; none while there is no session.
+    pub fn poll(&mut self) -> Option<Message> {
+        if !self.is_open {
+            return None;
+        }
+        if let Some(message) = self.queue.get((self.next - self.first) as usize) {
+            self.next += 1;
+            return Some(*message);
+        }
+        if self.received - self.told >= ACKNOWLEDGED { self.acknowledge() } else { None }
+    }
+
+    /// An acknowledgement of what has arrived since the last one, if anything has: for when nothing else has been said for a while.
+    pub fn acknowledge(&mut self) -> Option<Message> {
+        if !self.is_open || self.told == self.received {
+            return None;
+        }
+        self.told = self.received;
+        let bits = self.form.operand_bits();
+        let count = self.received & ((1u64 << bits) - 1);
+        // As an operand has it.
+        let operand = self.form.operands(count).last();
+        Some(
+            operand.map_or(Message::new(Opcode::Acknowledge, 0, 0), |operand| Message { opcode: Opcode::Acknowledge, ..operand }),
+        )
+    }
+
+    /// A message has come by the session that is under way. It is returned if it is for whoever is behind the link.
+    ///
+    /// # Errors
+    /// If it acknowledges what was never sent: the session is of no use, and has to begin anew.
+    pub fn accept(&mut self, message: Message) -> Result<Option<Message>, Stranger> {
+        if message.opcode != Opcode::Acknowledge {
+            self.received += 1;
+            return Ok(Some(message));
+        }
+        let mask = (1u64 << self.form.operand_bits()) - 1;
+        let ahead = self.form.extend(0, message).wrapping_sub(self.first) & mask;
+        if ahead > self.next - self.first {
+            return Err(Stranger);
+        }
+        self.forget(self.first + ahead);
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Debug, Clone, Copy)]
+    enum Step {
+        Push(bool),
+        Carry(bool, usize),
+        Acknowledge(bool),
+        Cut,
+        Join,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => any::<bool>().prop_map(Step::Push),
+            6 => (any::<bool>(), 1usize..100).prop_map(|(side, count)| Step::Carry(side, count)),
+            2 => any::<bool>().prop_map(Step::Acknowledge),
+            1 => Just(Step::Cut),
+            3 => Just(Step::Join),
+        ]
+    }
+
+    /// Two sides and what is on its way between them.
+    struct Pair {
+        links: [Link; 2],
+        under_way: [VecDeque<Message>; 2],
+        sent: [u32; 2],
+        arrived: [u32; 2],
+    }
+
+    impl Pair {
+        fn carry(&mut self, from: usize, count: usize) {
+            while let Some(message) = self.links[from].poll() {
+                self.under_way[from].push_back(message);
+            }
+            for message in self.under_way[from].drain(..count.min(self.under_way[from].len())).collect::<Vec<_>>() {
+                if let Some(message) = self.links[1 - from].accept(message).expect("they know each other") {
+                    assert_eq!(message.index, self.arrived[from], "each once and in order");
+                    self.arrived[from] += 1;
+                }
+            }
+        }
+
+        fn join(&mut self) {
+            if !self.links[0].is_open() {
+                let received = [self.links[0].received(), self.links[1].received()];
+                self.links[0].begin(received[1]).expect("they know each other");
+                self.links[1].begin(received[0]).expect("they know each other");
+            }
+        }
+
+        fn cut(&mut self) {
+            self.links.iter_mut().for_each(Link::end);
+            self.under_way.iter_mut().for_each(VecDeque::clear);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn each_message_arrives_once(form in prop_oneof![Just(Form::Narrow), Just(Form::Wide)], steps in prop::collection::vec(step(), 1..400)) {
+            let mut pair = Pair { links: [Link::new(form, 1000), Link::new(form, 1000)], under_way: Default::default(), sent: [0; 2], arrived: [0; 2] };
+            for step in steps {
+                match step {
+                    Step::Push(side) => {
+                        for _ in 0..20 {
+                            pair.links[usize::from(side)].push(Message::new(Opcode::Rejuvenate, 1, pair.sent[usize::from(side)]));
+                            pair.sent[usize::from(side)] += 1;
+                        }
+                    }
+                    Step::Carry(side, count) => pair.carry(usize::from(side), count),
+                    Step::Acknowledge(side) => {
+                        let side = usize::from(side);
+                        pair.carry(side, 0);
+                        if let Some(message) = pair.links[side].acknowledge() {
+                            pair.under_way[side].push_back(message);
+                        }
+                    }
+                    Step::Cut => pair.cut(),
+                    Step::Join => pair.join(),
+                }
+            }
+            pair.join();
+            for side in [0, 1, 0, 1] {
+                pair.carry(side, usize::MAX);
+            }
+            prop_assert_eq!(pair.sent, pair.arrived);
+            pair.cut();
+            pair.join();
+            prop_assert_eq!([pair.links[0].waiting(), pair.links[1].waiting()], [0, 0], "a session's beginning acknowledges everything");
+        }
+    }
+
+    /// Counts beyond what an acknowledgement can say are told apart, and one of what was never sent is not believed.
+    #[test]
+    fn counts_may_be_larger_than_messages() {
+        let mut link = Link::new(Form::Narrow, 1000);
+        let mut other = link.clone();
+        link.begin(0).expect("nothing was said");
+        other.begin(0).expect("nothing was said");
+        let number = |number: u32| Message::new(Opcode::Expire, 0, number % 1000);
+        for at in 0..(1 << 25) + 1000 {
+            link.push(number(at));
+            let message = link.poll().expect("it is to be sent");
+            assert_eq!(other.accept(message), Ok(Some(number(at))));
+            if let Some(message) = other.poll() {
+                assert_eq!(link.accept(message), Ok(None));
+            }
+            assert!(link.waiting() <= ACKNOWLEDGED as usize);
+        }
+        assert_eq!(link.accept(Message::new(Opcode::Acknowledge, 1, 7)), Err(Stranger));
+        assert_eq!(link.begin(3), Err(Stranger));
+    }
+}

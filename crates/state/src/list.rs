@@ -1,0 +1,521 @@
+//! One list of indexes, at the server: who has which.
+//!
+//! Theory of operation. An index is *free*, an instance's *credit* (assigned, and not known to be used), *held* by one instance or more, *lost sight of*, or *resting*. An instance says by itself when it
+//! begins and when it ceases to hold an index, and messages of one instance come in order, so an index is nobody's when everybody who began has ceased. That a flow moves from one
+//! instance to another needs no order between the messages of the two: the one says [`Moved`](Opcode::Moved), the other claims ([`IndexAssignment`](Opcode::IndexAssignment)),
+//! and if the first is heard first the index is lost sight of meanwhile, which is not free.
+//!
+//! What the dead held stays theirs until everybody who has copies of their flows has claimed what those hold; credit as well, because a dead instance may have used it and
+//! said so in vain. An index of which nothing was heard for long is asked for (RESCue, section III-B: expiration). Only if all that could have it have said that they do not,
+//! and nothing else has been heard of it meanwhile, is it over. So a message that is late keeps an index from being used; it never lets two flows have it.
+//!
+//! Before an index that was used is free it rests (RFC 6888, section 4: a port is not used again for 120 seconds).
+//!
+//! In: messages of instances, which instances there are, which are dead, time. Out: messages to instances. The same inputs give the same outputs.
+
+use crate::control::{Message, Opcode};
+use crate::wheel::Wheel;
+use holdfast_wire::Peer;
+use std::collections::{BTreeMap, VecDeque};
+
+/// What a list is like. Times in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Indexes, counted from 0.
+    pub size: u32,
+    /// Indexes that an instance may have without using them.
+    pub credit: u32,
+    /// An index of which nothing was heard for so long is asked for. 0: never.
+    pub lease: u64,
+    /// After its flow's end an index is nobody's for so long.
+    pub rest: u64,
+    /// So long after it was lost sight of an index is asked for, and so long after that again; and as often instances are asked for what they can spare.
+    pub patience: u64,
+    /// Accuracy of all of these, at least 1.
+    pub step: u64,
+}
+
+/// How many indexes are what; together they are all there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Account {
+    /// Nobody's.
+    pub free: u32,
+    /// Assigned to an instance and not known to be used.
+    pub credit: u32,
+    /// Flows have them, or had when they were last heard of.
+    pub held: u32,
+    /// Nobody's for a while.
+    pub resting: u32,
+}
+
+impl Account {
+    /// All of them.
+    pub fn size(&self) -> u32 {
+        self.free + self.credit + self.held + self.resting
+    }
+}
+
+/// A message to an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Output {
+    /// To whom.
+    pub to: Peer,
+    /// What.
+    pub message: Message,
+}
+
+/// Faults that a checker must find. Nothing but tests of the checkers sets them.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Planted {
+    /// Who says nothing for long is not asked.
+    pub no_question: bool,
+    /// What nobody is known to hold is free.
+    pub moved_is_over: bool,
+    /// What the dead held is free as soon as they are known to be dead.
+    pub release_at_once: bool,
+    /// An answer counts for whatever question there is, whatever has been heard meanwhile.
+    pub loud_answers: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Free,
+    Credit,
+    Held,
+    /// Nobody has said that he holds it, and whoever was the last one has said that another one does.
+    Lost,
+    Resting,
+}
+
+/// Where an instance's entry lies.
+type Seat = u16;
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    state: State,
+    /// Who holds it, or has it as credit. If several do, one of them.
+    holder: Seat,
+    /// A flow that had it has ended: whoever still holds it will say that it has moved.
+    is_over: bool,
+}
+
+const NOBODY: Seat = Seat::MAX;
+const FREE: Entry = Entry { state: State::Free, holder: NOBODY, is_over: false };
+
+#[derive(Debug, Clone)]
+struct Instance {
+    peer: Peer,
+    is_dead: bool,
+    credit: u32,
+    wanted: u32,
+}
+
+/// A question that has been asked, and who has not answered yet.
+#[derive(Debug, Clone)]
+struct Question {
+    asked: Vec<Seat>,
+    /// Nothing was heard of the index since.
+    is_quiet: bool,
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct List {
+    number: u32,
+    limits: Limits,
+    entries: Vec<Entry>,
+    /// Others who hold an index: flows that move, for a moment.
+    others: BTreeMap<u32, Vec<Seat>>,
+    /// The one that has been free for longest comes first. Some may not be free any more.
+    free: VecDeque<u32>,
+    wheel: Wheel,
+    questions: BTreeMap<u32, Question>,
+    /// Seats are taken again when they are empty.
+    instances: Vec<Option<Instance>>,
+    /// Who wants more than there was.
+    wanting: VecDeque<Seat>,
+    spared_at: Option<u64>,
+    account: Account,
+    now: u64,
+    planted: Planted,
+}
+
+impl List {
+    /// A list in which everything is free. `number` is what messages call it.
+    pub fn new(number: u32, limits: Limits) -> List {
+        let limits = Limits { step: limits.step.max(1), ..limits };
+        List {
+            number,
+            limits,
+            entries: vec![FREE; limits.size as usize],
+            others: BTreeMap::new(),
+            free: (0..limits.size).collect(),
+            wheel: Wheel::new(limits.size),
+            questions: BTreeMap::new(),
+            instances: Vec::new(),
+            wanting: VecDeque::new(),
+            spared_at: None,
+            account: Account { free: limits.size, ..Account::default() },
+            now: 0,
+            planted: Planted::default(),
+        }
+    }
+
+    /// With faults, for tests of the checkers.
+    #[doc(hidden)]
+    pub fn plant(mut self, planted: Planted) -> List {
+        self.planted = planted;
+        self
+    }
+
+    /// How many indexes are what.
+    pub fn account(&self) -> Account {
+        self.account
+    }
+
+    /// Who holds this index, as far as is known, the dead included.
+    pub fn holders(&self, index: u32) -> impl Iterator<Item = Peer> + '_ {
+        let first = self.entries.get(index as usize).filter(|entry| entry.state == State::Held).map(|entry| entry.holder);
+        let others = self.others.get(&index).into_iter().flatten().copied();
+        first.into_iter().chain(others).filter_map(|seat| Some(self.instances.get(usize::from(seat))?.as_ref()?.peer))
+    }
+
+    fn seat(&self, peer: Peer) -> Option<Seat> {
+        (0..)
+            .zip(&self.instances)
+            .find(|(_, instance)| instance.as_ref().is_some_and(|instance| instance.peer == peer))
+            .map(|(seat, _)| seat)
+    }
+
+    fn instance(&mut self, seat: Seat) -> Option<&mut Instance> {
+        self.instances.get_mut(usize::from(seat))?.as_mut()
+    }
+
+    fn living(&self) -> impl Iterator<Item = Seat> + '_ {
+        (0..)
+            .zip(&self.instances)
+            .filter(|(_, instance)| instance.as_ref().is_some_and(|instance| !instance.is_dead))
+            .map(|(seat, _)| seat)
+    }
+
+    fn has_dead(&self) -> bool {
+        self.instances.iter().flatten().any(|instance| instance.is_dead)
+    }
+
+    fn say(&self, seat: Seat, opcode: Opcode, index: u32, out: &mut Vec<Output>) {
+        if let Some(Some(instance)) = self.instances.get(usize::from(seat)) {
+            out.push(Output { to: instance.peer, message: Message::new(opcode, self.number, index) });
+        }
+    }
+
+    /// This instance exists from now on. False if there are as many as there can be.
+    pub fn join(&mut self, peer: Peer) -> bool {
+        if self.seat(peer).is_some() {
+            return true;
+        }
+        let instance = Some(Instance { peer, is_dead: false, credit: 0, wanted: 0 });
+        match self.instances.iter().position(Option::is_none) {
+            Some(seat) => self.instances[seat] = instance,
+            None if self.instances.len() < usize::from(NOBODY) => self.instances.push(instance),
+            None => return false,
+        }
+        true
+    }
+
+    /// This instance is dead: it says nothing any more, and nothing that it says counts. What it holds stays its own until [`List::release`].
+    pub fn fence(&mut self, peer: Peer) {
+        let Some(seat) = self.seat(peer) else { return };
+        if let Some(instance) = self.instance(seat) {
+            instance.is_dead = true;
+            instance.wanted = 0;
+        }
+        self.wanting.retain(|wanting| *wanting != seat);
+        // Somebody may have its flows and not know it yet.
+        self.questions.values_mut().for_each(|question| question.is_quiet = false);
+        let asked: Vec<u32> = self.questions.keys().copied().collect();
+        asked.into_iter().for_each(|index| self.answered(seat, index));
+        if self.planted.release_at_once {
+            self.let_go(seat, true);
+        }
+    }
+
+    /// Everybody has claimed what flows hold that were this dead instance's. The rest is asked for, and then nobody's.
+    pub fn release(&mut self, dead: Peer, out: &mut Vec<Output>) {
+        let Some(seat) =
+            self.seat(dead).filter(|seat| self.instances[usize::from(*seat)].as_ref().is_some_and(|instance| instance.is_dead))
+        else {
+            return;
+        };
+        // What nobody has claimed may still be a flow's that went on from one to another meanwhile, of whom only the first was heard.
+        self.let_go(seat, false);
+        self.instances[usize::from(seat)] = None;
+        self.serve(out);
+    }
+
+    fn let_go(&mut self, seat: Seat, is_over: bool) {
+        for index in 0..self.limits.size {
+            while self.is_holder(seat, index) {
+                self.cease(seat, index, is_over);
+            }
+        }
+    }
+
+    /// What an instance says. Nothing of what it may be does more than refuse it.
+    pub fn handle(&mut self, from: Peer, message: Message, out: &mut Vec<Output>) {
+        let Some(seat) =
+            self.seat(from).filter(|seat| self.instances[usize::from(*seat)].as_ref().is_some_and(|instance| !instance.is_dead))
+        else {
+            return;
+        };
+        let index = message.index;
+        if message.opcode == Opcode::IndexRequest {
+            return self.request(seat, index, out);
+        }
+        if index >= self.limits.size {
+            return self.say(seat, Opcode::UpdateFailure, index, out);
+        }
+        let is_holder = self.is_holder(seat, index);
+        match message.opcode {
+            Opcode::IndexAssignment => self.claim(seat, index),
+            Opcode::Rejuvenate if is_holder => self.used(seat, index),
+            Opcode::Moved if is_holder => self.cease(seat, index, false),
+            Opcode::Expire if is_holder => self.cease(seat, index, true),
+            Opcode::Return if is_holder => self.give_back(seat, index),
+            Opcode::Answered => self.answered(seat, index),
+            _ => self.say(seat, Opcode::UpdateFailure, index, out),
+        }
+        self.serve(out);
+    }
+
+    /// Goes on to this time.
+    pub fn advance(&mut self, now: u64, out: &mut Vec<Output>) {
+        self.now = self.now.max(now);
+        let mut due = Vec::new();
+        self.wheel.advance(self.now / self.limits.step, |index| {
+            due.push(index);
+            None
+        });
+        due.into_iter().for_each(|index| self.due(index, out));
+        self.serve(out);
+    }
+
+    fn wake(&mut self, index: u32, after: u64) {
+        self.wheel.set(index, (self.now + after).div_ceil(self.limits.step));
+    }
+
+    fn count(&mut self, state: State) -> &mut u32 {
+        match state {
+            State::Free => &mut self.account.free,
+            State::Credit => &mut self.account.credit,
+            State::Held | State::Lost => &mut self.account.held,
+            State::Resting => &mut self.account.resting,
+        }
+    }
+
+    fn turn(&mut self, index: u32, state: State, holder: Seat) {
+        let before = self.entries[index as usize];
+        *self.count(before.state) -= 1;
+        *self.count(state) += 1;
+        if before.state == State::Credit
+            && let Some(instance) = self.instance(before.holder)
+        {
+            instance.credit -= 1;
+        }
+        if state == State::Credit
+            && let Some(instance) = self.instance(holder)
+        {
+            instance.credit += 1;
+        }
+        let is_over = before.is_over && matches!(state, State::Credit | State::Held);
+        self.entries[index as usize] = Entry { state, holder, is_over };
+        if let Some(question) = self.questions.get_mut(&index) {
+            question.is_quiet = false;
+        }
+        match state {
+            State::Held if self.limits.lease > 0 => self.wake(index, self.limits.lease),
+            State::Held | State::Credit | State::Free => self.wheel.cancel(index),
+            State::Lost => self.wake(index, self.limits.patience),
+            State::Resting => self.wake(index, self.limits.rest),
+        }
+        if state == State::Free {
+            if self.free.len() >= 2 * self.entries.len() {
+                let entries = &self.entries;
+                let mut seen = vec![false; entries.len()];
+                self.free.retain(|index| {
+                    entries[*index as usize].state == State::Free && !core::mem::replace(&mut seen[*index as usize], true)
+                });
+            }
+            self.free.push_back(index);
+        }
+    }
+
+    fn is_holder(&self, seat: Seat, index: u32) -> bool {
+        let entry = self.entries[index as usize];
+        entry.holder == seat || self.others.get(&index).is_some_and(|others| others.contains(&seat))
+    }
+
+    /// A flow has come there that holds it.
+    fn claim(&mut self, seat: Seat, index: u32) {
+        let Entry { state, holder, .. } = self.entries[index as usize];
+        let is_known = self.is_holder(seat, index);
+        match state {
+            // Of a flow that came from the one who has the credit and has not been heard yet; or of one that is over, and this is late: then it may be of the very one who has the
+            // credit now. Credit it stays until that one says that it uses it.
+            State::Credit => self.others.entry(index).or_default().push(seat),
+            State::Held => {
+                if !is_known {
+                    self.others.entry(index).or_default().push(seat);
+                }
+                self.turn(index, State::Held, holder);
+            }
+            State::Free | State::Lost | State::Resting => self.turn(index, State::Held, seat),
+        }
+    }
+
+    fn used(&mut self, seat: Seat, index: u32) {
+        let entry = self.entries[index as usize];
+        if entry.state == State::Credit {
+            if entry.holder == seat && !self.others.get(&index).is_some_and(|others| others.contains(&seat)) {
+                self.turn(index, State::Held, seat);
+            }
+            return;
+        }
+        if let Some(question) = self.questions.get_mut(&index) {
+            question.is_quiet = false;
+        }
+        if self.limits.lease > 0 {
+            self.wake(index, self.limits.lease);
+        }
+    }
+
+    /// It holds the index no more, because the flow is over or because another one has it.
+    fn cease(&mut self, seat: Seat, index: u32, is_over: bool) {
+        let entry = &mut self.entries[index as usize];
+        entry.is_over |= is_over;
+        let Entry { state, holder, is_over } = *entry;
+        let others = self.others.entry(index).or_default();
+        // What it has said as one of several was said first.
+        let next = match others.iter().position(|other| *other == seat) {
+            Some(at) => {
+                others.swap_remove(at);
+                Some(holder)
+            }
+            None => others.pop(),
+        };
+        if others.is_empty() {
+            self.others.remove(&index);
+        }
+        match next {
+            Some(next) if next == holder => self.turn(index, state, holder),
+            Some(next) => self.turn(index, State::Held, next),
+            None if !is_over && !self.planted.moved_is_over => self.turn(index, State::Lost, NOBODY),
+            None => self.rest(index),
+        }
+    }
+
+    fn rest(&mut self, index: u32) {
+        let state = if self.limits.rest > 0 { State::Resting } else { State::Free };
+        self.turn(index, state, NOBODY);
+    }
+
+    fn give_back(&mut self, seat: Seat, index: u32) {
+        match self.entries[index as usize].state {
+            State::Credit if !self.others.contains_key(&index) => self.turn(index, State::Free, NOBODY),
+            _ => self.cease(seat, index, true),
+        }
+    }
+
+    fn request(&mut self, seat: Seat, count: u32, out: &mut Vec<Output>) {
+        let limit = self.limits.credit;
+        let Some(instance) = self.instance(seat) else { return };
+        let before = instance.wanted;
+        instance.wanted = before.saturating_add(count).min(limit.saturating_sub(instance.credit));
+        if before == 0 && instance.wanted > 0 {
+            self.wanting.push_back(seat);
+        }
+        self.serve(out);
+        if self.instance(seat).is_none_or(|instance| instance.wanted > 0 || limit == 0) {
+            self.say(seat, Opcode::NoMoreIndex, 0, out);
+            self.ask_to_spare(out);
+        }
+    }
+
+    /// Assigns what is free to those who want some, in turn.
+    fn serve(&mut self, out: &mut Vec<Output>) {
+        while let Some(&seat) = self.wanting.front() {
+            let Some(index) = self.free.pop_front() else { return };
+            if self.entries[index as usize].state != State::Free {
+                continue;
+            }
+            self.wanting.rotate_left(1);
+            self.turn(index, State::Credit, seat);
+            self.say(seat, Opcode::IndexAssignment, index, out);
+            let is_served = self.instance(seat).is_none_or(|instance| {
+                instance.wanted -= 1;
+                instance.wanted == 0
+            });
+            if is_served {
+                self.wanting.pop_back();
+            }
+        }
+    }
+
+    fn ask_to_spare(&mut self, out: &mut Vec<Output>) {
+        if self.spared_at.is_some_and(|at| self.now < at + self.limits.patience) {
+            return;
+        }
+        self.spared_at = Some(self.now);
+        for (seat, instance) in (0..).zip(&self.instances) {
+            if instance.as_ref().is_some_and(|instance| !instance.is_dead && instance.credit > 0) {
+                self.say(seat, Opcode::Spare, 0, out);
+            }
+        }
+    }
+
+    fn due(&mut self, index: u32, out: &mut Vec<Output>) {
+        match self.entries[index as usize].state {
+            State::Resting => self.turn(index, State::Free, NOBODY),
+            State::Held | State::Lost if self.planted.no_question => {
+                self.others.remove(&index);
+                self.rest(index);
+            }
+            State::Held | State::Lost => self.ask(index, out),
+            State::Free | State::Credit => {}
+        }
+    }
+
+    /// Asks whoever may know of a flow with this index.
+    fn ask(&mut self, index: u32, out: &mut Vec<Output>) {
+        self.wake(index, self.limits.patience);
+        // One at a time: an answer says nothing of a later question. And somebody may be about to find out what the dead held.
+        if self.questions.contains_key(&index) || self.has_dead() {
+            return;
+        }
+        let is_lost = self.entries[index as usize].state == State::Lost;
+        let asked: Vec<Seat> = self.living().filter(|seat| is_lost || self.is_holder(*seat, index)).collect();
+        for seat in &asked {
+            self.say(*seat, Opcode::Expire, index, out);
+        }
+        self.questions.insert(index, Question { asked, is_quiet: true });
+        self.conclude(index);
+    }
+
+    /// One of those who were asked has said what it had to say.
+    fn answered(&mut self, seat: Seat, index: u32) {
+        if let Some(question) = self.questions.get_mut(&index) {
+            question.asked.retain(|asked| *asked != seat);
+            self.conclude(index);
+        }
+    }
+
+    fn conclude(&mut self, index: u32) {
+        let Some(question) = self.questions.remove(&index) else { return };
+        if !question.asked.is_empty() {
+            self.questions.insert(index, question);
+        } else if question.is_quiet || self.planted.loud_answers {
+            self.others.remove(&index);
+            self.rest(index);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! When indexes are due: a wheel of wheels over millions of them.
+//!
+//! Theory of operation (Varghese and Lauck, "Hashed and Hierarchical Timing Wheels", 1987, scheme 7). Four wheels of 64 slots, each of which turns 64 times slower
+//! than the one before; a slot is a list through the indexes themselves. A deadline that moves away, the usual thing, is only written: the index stays where it is filed, and is filed again
+//! when that has come. So news of an index costs one store, and what is due is found without looking at what is not.
+
+const BITS: u32 = 6;
+const SLOTS: usize = 1 << BITS;
+const WHEELS: usize = 4;
+/// Farther away than this many steps an index is looked at on the way.
+const REACH: u64 = 1 << (BITS * WHEELS as u32);
+
+const NONE: u32 = u32::MAX;
+const NOT_FILED: u8 = u8::MAX;
+
+/// Where an index is filed.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    next: u32,
+    before: u32,
+    /// The step at which it is due, the lower half.
+    due: u32,
+    wheel: u8,
+    slot: u8,
+}
+
+const UNFILED: Entry = Entry { next: NONE, before: NONE, due: 0, wheel: NOT_FILED, slot: 0 };
+
+/// See the module. Steps are the caller's unit of time; a deadline is less than 2^31 of them away.
+#[derive(Debug, Clone)]
+pub struct Wheel {
+    entries: Vec<Entry>,
+    slots: [[u32; SLOTS]; WHEELS],
+    filed: usize,
+    now: u64,
+}
+
+impl Wheel {
+    /// Of so many indexes, none of which is due.
+    pub fn new(size: u32) -> Wheel {
+        Wheel { entries: vec![UNFILED; size as usize], slots: [[NONE; SLOTS]; WHEELS], filed: 0, now: 0 }
+    }
+
+    /// The step that the wheel has reached.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// The index is due at this step, or at the next one if that is over, whatever was said before.
+    #[inline]
+    pub fn set(&mut self, index: u32, due: u64) {
+        let due = due.max(self.now + 1);
+        let entry = &mut self.entries[index as usize];
+        let is_later = entry.wheel != NOT_FILED && (due as u32).wrapping_sub(entry.due) as i32 >= 0;
+        entry.due = due as u32;
+        // Where it is filed it is looked at no later than it was due before.
+        if !is_later {
+            self.unlink(index);
+            self.file(index, due);
+        }
+    }
+
+    /// The index is not due any more.
+    pub fn cancel(&mut self, index: u32) {
+        self.unlink(index);
+    }
+
+    /// When the index is due, if it is.
+    pub fn due(&self, index: u32) -> Option<u64> {
+        let entry = &self.entries[index as usize];
+        (entry.wheel != NOT_FILED)
+            .then(|| self.now.wrapping_add_signed(i64::from(entry.due.wrapping_sub(self.now as u32) as i32)))
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let Entry { next, before, wheel, slot, .. } = self.entries[index as usize];
+        if wheel == NOT_FILED {
+            return;
+        }
+        match before {
+            NONE => self.slots[usize::from(wheel)][usize::from(slot)] = next,
+            before => self.entries[before as usize].next = next,
+        }
+        if next != NONE {
+            self.entries[next as usize].before = before;
+        }
+        self.entries[index as usize].wheel = NOT_FILED;
+        self.filed -= 1;
+    }
+
+    fn file(&mut self, index: u32, due: u64) {
+        let due = due.min(self.now + REACH - 1);
+        // The highest bits in which it differs from now say which wheel reaches it.
+        let differing = 63 - (due ^ self.now).max(1).leading_zeros();
+        let wheel = ((differing / BITS) as usize).min(WHEELS - 1);
+        let slot = (due >> (wheel as u32 * BITS)) as usize % SLOTS;
+        let next = core::mem::replace(&mut self.slots[wheel][slot], index);
+        if next != NONE {
+            self.entries[next as usize].before = index;
+        }
+        let entry = &mut self.entries[index as usize];
+        (entry.next, entry.before, entry.wheel, entry.slot) = (next, NONE, wheel as u8, slot as u8);
+        self.filed += 1;
+    }
+
+    /// Goes on to `now` and calls `expired` for each index that is due by then. It may set it again, by what it gives back.
+    pub fn advance(&mut self, now: u64, mut expired: impl FnMut(u32) -> Option<u64>) {
+        while self.now < now {
+            if self.filed == 0 {
+                self.now = now;
+                return;
+            }
+            self.now += 1;
+            // Slower wheels first: what falls out of them may be due at this very step.
+            for wheel in (0..WHEELS).rev() {
+                let shift = wheel as u32 * BITS;
+                if self.now & ((1 << shift) - 1) != 0 {
+                    continue;
+                }
+                let slot = (self.now >> shift) as usize % SLOTS;
+                let mut index = core::mem::replace(&mut self.slots[wheel][slot], NONE);
+                while index != NONE {
+                    let Entry { next, due, .. } = self.entries[index as usize];
+                    self.entries[index as usize].wheel = NOT_FILED;
+                    self.filed -= 1;
+                    let ahead = due.wrapping_sub(self.now as u32) as i32;
+                    if ahead > 0 {
+                        self.file(index, self.now + ahead as u64);
+                    } else if let Some(due) = expired(index) {
+                        self.set(index, due);
+                    }
+                    index = next;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Set(u32, u64),
+        Cancel(u32),
+        Advance(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let far = prop_oneof![0u64..4, 0u64..200, 0u64..10_000, 0u64..(REACH + 100)];
+        let index = 0u32..16;
+        prop_oneof![
+            4 => (index.clone(), far).prop_map(|(index, far)| Step::Set(index, far)),
+            1 => index.prop_map(Step::Cancel),
+            4 => prop_oneof![0u64..3, 0u64..300, 0u64..20_000].prop_map(Step::Advance),
+        ]
+    }
+
+    proptest! {
+        /// Each index is called at exactly the step at which it is due, once, whatever was said of it before.
+        #[test]
+        fn everything_comes_when_it_is_due(start in prop_oneof![Just(0u64), 0u64..100_000, Just((1u64 << 32) - 50)], steps in prop::collection::vec(step(), 1..60)) {
+            let mut wheel = Wheel::new(16);
+            wheel.advance(start, |_| None);
+            let mut due: BTreeMap<u32, u64> = BTreeMap::new();
+            for step in steps {
+                match step {
+                    Step::Set(index, ahead) => {
+                        wheel.set(index, wheel.now() + ahead);
+                        due.insert(index, wheel.now() + ahead.max(1));
+                    }
+                    Step::Cancel(index) => {
+                        wheel.cancel(index);
+                        due.remove(&index);
+                    }
+                    Step::Advance(ahead) => {
+                        for _ in 0..ahead {
+                            let now = wheel.now() + 1;
+                            let mut called = Vec::new();
+                            wheel.advance(now, |index| { called.push(index); None });
+                            called.sort_unstable();
+                            let expected: Vec<u32> = due.iter().filter(|(_, at)| **at == now).map(|(index, _)| *index).collect();
+                            prop_assert_eq!(called, expected, "at {}", now);
+                            due.retain(|_, at| *at != now);
+                        }
+                    }
+                }
+                for index in 0..16 {
+                    prop_assert_eq!(wheel.due(index), due.get(&index).copied());
+                }
+            }
+        }
+    }
+
+    /// What `expired` gives back counts, and one call may go over many steps.
+    #[test]
+    fn an_index_may_come_again() {
+        let mut wheel = Wheel::new(2);
+        wheel.set(0, 10);
+        wheel.set(1, 5000);
+        let (mut calls, mut other) = (0, 0);
+        wheel.advance(5000, |index| {
+            if index == 1 {
+                other += 1;
+                return None;
+            }
+            calls += 1;
+            Some(calls * 100)
+        });
+        // At 10, and then at each hundred.
+        assert_eq!((calls, other), (51, 1));
+    }
+}

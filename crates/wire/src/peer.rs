@@ -1,0 +1,12 @@
+//! Who: a node in one of its lives.
+
+use serde::{Deserialize, Serialize};
+
+/// A node of the fabric in one of its lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+pub struct Peer {
+    /// Node id.
+    pub node: u16,
+    /// Incarnation; higher is later.
+    pub incarnation: u32,
+}
