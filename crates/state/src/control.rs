@@ -41,6 +41,10 @@ pub enum Opcode {
     Acknowledge = 69,
     /// To the server: whatever there was to say of this index has been said, behind the question of [`Opcode::Expire`].
     Answered = 70,
+    /// To the instance: this one is dead, whose node and incarnation are the [operand](Opcode::Operand) (bits 32 to 47, and those below).
+    Mourn = 71,
+    /// To the server, behind [`Opcode::Mourn`] with the same operand: the instance knows that, and has claimed what flows hold that it has got because of it.
+    Claimed = 72,
 }
 
 impl Opcode {
@@ -60,6 +64,8 @@ impl Opcode {
             68 => Opcode::Operand,
             69 => Opcode::Acknowledge,
             70 => Opcode::Answered,
+            71 => Opcode::Mourn,
+            72 => Opcode::Claimed,
             _ => return None,
         })
     }

@@ -13,8 +13,12 @@
 pub mod control;
 pub mod link;
 pub mod list;
+pub mod primary;
+pub mod server;
 pub mod wheel;
 
 pub use control::{Form, Message, Opcode};
 pub use link::Link;
 pub use list::{Account, Limits, List, Output};
+pub use primary::Primary;
+pub use server::{Input, Kind, Refused, Server};

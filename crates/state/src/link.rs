@@ -26,6 +26,8 @@ pub struct Link {
     received: u64,
     told: u64,
     limit: usize,
+    /// Nothing from this number on is sent, and no more than this is acknowledged.
+    allowed: (u64, u64),
 }
 
 /// What the other side says does not go together with what was sent to it: it remembers another acquaintance, or none.
@@ -36,7 +38,17 @@ impl Link {
     /// Nothing was said yet. At most `limit` messages wait to be acknowledged, which is fewer than half of what an acknowledgement tells apart.
     pub fn new(form: Form, limit: usize) -> Link {
         let limit = limit.clamp(1, 1 << (form.operand_bits().min(31) - 2));
-        Link { form, queue: VecDeque::new(), first: 0, next: 0, is_open: false, received: 0, told: 0, limit }
+        Link {
+            form,
+            queue: VecDeque::new(),
+            first: 0,
+            next: 0,
+            is_open: false,
+            received: 0,
+            told: 0,
+            limit,
+            allowed: (u64::MAX, u64::MAX),
+        }
     }
 
     /// The messages' form.
@@ -75,6 +87,11 @@ impl Link {
         self.queue.push_back(message);
     }
 
+    /// From now on only the first `sent` messages of all may leave, and only as many may be acknowledged as `received`: the rest is not kept safe yet. `u64::MAX` is no limit.
+    pub fn allow(&mut self, sent: u64, received: u64) {
+        self.allowed = (sent, received);
+    }
+
     /// A session has begun, in which the other side says that so many messages have arrived there.
     ///
     /// # Errors
@@ -103,6 +120,7 @@ impl Link {
     fn forget(&mut self, arrived: u64) {
         self.queue.drain(..(arrived - self.first) as usize);
         self.first = arrived;
+        self.next = self.next.max(arrived);
     }
 
     /// The next message for the transport; none while there is no session.
@@ -110,21 +128,27 @@ impl Link {
         if !self.is_open {
             return None;
         }
-        if let Some(message) = self.queue.get((self.next - self.first) as usize) {
+        if self.next < self.allowed.0
+            && let Some(message) = self.queue.get((self.next - self.first) as usize)
+        {
             self.next += 1;
             return Some(*message);
         }
-        if self.received - self.told >= ACKNOWLEDGED { self.acknowledge() } else { None }
+        if self.tellable() >= self.told + ACKNOWLEDGED { self.acknowledge() } else { None }
+    }
+
+    fn tellable(&self) -> u64 {
+        self.received.min(self.allowed.1)
     }
 
     /// An acknowledgement of what has arrived since the last one, if anything has: for when nothing else has been said for a while.
     pub fn acknowledge(&mut self) -> Option<Message> {
-        if !self.is_open || self.told == self.received {
+        if !self.is_open || self.told >= self.tellable() {
             return None;
         }
-        self.told = self.received;
+        self.told = self.tellable();
         let bits = self.form.operand_bits();
-        let count = self.received & ((1u64 << bits) - 1);
+        let count = self.told & ((1u64 << bits) - 1);
         // As an operand has it.
         let operand = self.form.operands(count).last();
         Some(
@@ -135,7 +159,7 @@ impl Link {
     /// A message has come by the session that is under way. It is returned if it is for whoever is behind the link.
     ///
     /// # Errors
-    /// If it acknowledges what was never sent: the session is of no use, and has to begin anew.
+    /// If it acknowledges what there never was: the session is of no use, and has to begin anew.
     pub fn accept(&mut self, message: Message) -> Result<Option<Message>, Stranger> {
         if message.opcode != Opcode::Acknowledge {
             self.received += 1;
@@ -143,7 +167,7 @@ impl Link {
         }
         let mask = (1u64 << self.form.operand_bits()) - 1;
         let ahead = self.form.extend(0, message).wrapping_sub(self.first) & mask;
-        if ahead > self.next - self.first {
+        if ahead > self.queue.len() as u64 {
             return Err(Stranger);
         }
         self.forget(self.first + ahead);

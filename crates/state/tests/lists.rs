@@ -1,12 +1,14 @@
 //! Worlds of instances whose flows hold indexes of a list at a server: flows begin, end and move, instances die and others get their flows, connections are cut, everything is late. Whatever
-//! happens, no two flows have one index, and none is lost in the end.
+//! happens, no two flows have one index, and none is lost in the end. The server dies too, and its standby goes on.
 
 use holdfast_state::list::Planted;
-use holdfast_state::{Form, Limits, Link, List, Message, Opcode, Output};
+use holdfast_state::{Form, Input, Kind, Limits, Link, Message, Opcode, Primary, Server, primary, server};
 use holdfast_wire::Peer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-const LIST: u32 = 3;
+const LIST: u32 = 0;
+/// How many flows there have been.
+const STATISTIC: u32 = 1;
 
 /// SplitMix64, as everywhere.
 struct Random(u64);
@@ -32,13 +34,17 @@ impl Random {
 /// An instance, and what lies between it and the server.
 struct Instance {
     link: Link,
-    servers: Link,
     to_server: VecDeque<Message>,
     to_instance: VecDeque<Message>,
     credit: VecDeque<u32>,
     asked: u32,
     flows: BTreeSet<u32>,
     is_alive: bool,
+    /// Flows that began here.
+    begun: u64,
+    operand: u64,
+    /// Of these it is to say when it has claimed what was theirs.
+    asked_of: BTreeSet<Peer>,
 }
 
 /// One that died, and what its flows had. They are claimed by others, one after the other.
@@ -46,8 +52,6 @@ struct Mourned {
     peer: Peer,
     flows: Vec<u32>,
     is_fenced: bool,
-    /// When all have been claimed: how much each link has to carry before the server has heard it.
-    marks: Option<Vec<(Peer, u64)>>,
 }
 
 macro_rules! note {
@@ -61,9 +65,15 @@ macro_rules! note {
 struct World {
     random: Random,
     limits: Limits,
-    list: List,
+    primary: Primary,
+    /// It has applied all inputs before this number, and said so up to that one.
+    standby: Option<(Server, u64, u64)>,
+    deaths: u64,
+    /// Flows that have begun at instances that are dead.
+    begun_before: u64,
     instances: BTreeMap<Peer, Instance>,
     mourned: Vec<Mourned>,
+    planted: primary::Planted,
     now: u64,
     incarnation: u32,
     refused: Option<String>,
@@ -72,7 +82,7 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64, planted: Planted, is_traced: bool) -> World {
+    fn new(seed: u64, planted: (Planted, primary::Planted), is_traced: bool) -> World {
         let mut random = Random(seed);
         let limits = Limits {
             size: 1 + random.below(12) as u32,
@@ -82,11 +92,15 @@ impl World {
             patience: 5 + random.next() % 40,
             step: 1 + random.next() % 5,
         };
-        let list = List::new(LIST, limits).plant(planted);
+        let server = Server::new(&[Kind::Indexes(limits), Kind::Statistics(1)], 1 << 16).expect("it is small").plant(planted.0);
         let mut world = World {
             random,
             limits,
-            list,
+            primary: Primary::new(server).plant(planted.1),
+            planted: planted.1,
+            standby: None,
+            deaths: 0,
+            begun_before: 0,
             instances: BTreeMap::new(),
             mourned: Vec::new(),
             now: 0,
@@ -101,17 +115,18 @@ impl World {
     fn begin(&mut self, node: u16) {
         self.incarnation += 1;
         let peer = Peer { node, incarnation: self.incarnation };
-        assert!(self.list.join(peer));
-        let link = Link::new(Form::Narrow, 1 << 16);
+        self.apply(Input::Joined(peer));
         let instance = Instance {
-            servers: link.clone(),
-            link,
+            link: Link::new(Form::Narrow, 1 << 16),
             to_server: VecDeque::new(),
             to_instance: VecDeque::new(),
             credit: VecDeque::new(),
             asked: 0,
             flows: BTreeSet::new(),
             is_alive: true,
+            begun: 0,
+            operand: 0,
+            asked_of: BTreeSet::new(),
         };
         self.instances.insert(peer, instance);
         self.join(peer);
@@ -135,50 +150,43 @@ impl World {
         self.at(peer).link.push(Message::new(opcode, LIST, index));
     }
 
+    fn apply(&mut self, input: Input) {
+        note!(self, "server: {input:?}");
+        self.primary.apply(input).expect("nobody makes mistakes here");
+    }
+
     fn join(&mut self, peer: Peer) {
-        let instance = self.at(peer);
-        if !instance.link.is_open() && instance.is_alive {
-            let (theirs, ours) = (instance.servers.received(), instance.link.received());
+        let instance = self.instances.get_mut(&peer).expect("it has not been forgotten");
+        if instance.link.is_open() || !instance.is_alive {
+            return;
+        }
+        if let Some(theirs) = self.primary.received(peer) {
             instance.link.begin(theirs).expect("they know each other");
-            instance.servers.begin(ours).expect("they know each other");
+            let arrived = instance.link.received();
+            self.apply(Input::Begun { with: peer, arrived });
         }
     }
 
     fn cut(&mut self, peer: Peer) {
         let instance = self.at(peer);
         instance.link.end();
-        instance.servers.end();
         instance.to_server.clear();
         instance.to_instance.clear();
-    }
-
-    fn send(&mut self, out: Vec<Output>) {
-        for Output { to, message } in out {
-            note!(self, "server to {to:?}: {message}");
-            if let Some(instance) = self.instances.get_mut(&to) {
-                instance.servers.push(message);
-            }
-        }
+        self.apply(Input::Over(peer));
     }
 
     /// Some of what is under way arrives.
     fn carry(&mut self, peer: Peer, count: usize) {
-        let instance = self.at(peer);
+        let instance = self.instances.get_mut(&peer).expect("it has not been forgotten");
         while let Some(message) = instance.link.poll() {
             instance.to_server.push_back(message);
         }
-        while let Some(message) = instance.servers.poll() {
+        while let Some(message) = self.primary.poll(peer) {
             instance.to_instance.push_back(message);
         }
         for _ in 0..count {
-            let instance = self.at(peer);
-            if let Some(message) =
-                instance.to_server.pop_front().and_then(|message| instance.servers.accept(message).expect("it is right"))
-            {
-                let mut out = Vec::new();
-                note!(self, "server hears of {peer:?}: {message}");
-                self.list.handle(peer, message, &mut out);
-                self.send(out);
+            if let Some(message) = self.at(peer).to_server.pop_front() {
+                self.apply(Input::Said { from: peer, message });
             }
             let instance = self.at(peer);
             if instance.is_alive
@@ -188,6 +196,43 @@ impl World {
                 self.hear(peer, message);
             }
         }
+    }
+
+    /// The standby hears of some inputs, and the server of what it has.
+    fn replicate(&mut self, count: usize) {
+        let Some((standby, applied, said)) = &mut self.standby else {
+            let (server, next) = self.primary.attach();
+            self.standby = Some((server, next, next));
+            return;
+        };
+        self.primary.saved(*said);
+        *said = *applied;
+        for input in self.primary.inputs(*applied).expect("it is kept").take(count) {
+            standby.apply(input).expect("the server has taken it");
+            *applied += 1;
+        }
+    }
+
+    /// The server dies, and its standby goes on.
+    fn fail_over(&mut self) {
+        let Some((standby, ..)) = self.standby.take_if(|_| self.primary.is_safe()) else { return };
+        note!(self, "the server dies");
+        self.deaths += 1;
+        self.primary = Primary::new(standby).plant(self.planted);
+        let all: Vec<Peer> = self.instances.keys().copied().collect();
+        for peer in all {
+            self.apply(Input::Joined(peer));
+            self.cut(peer);
+        }
+        // It is told again who lives; the others are dead.
+        let is_gone = |peer: &Peer| !self.instances.contains_key(peer);
+        let gone: Vec<Peer> = self.primary.server().instances().filter(is_gone).collect();
+        gone.into_iter().for_each(|peer| self.apply(Input::Dead(peer)));
+    }
+
+    /// Everything that was this dead one's has been claimed.
+    fn is_over(&self, dead: Peer) -> bool {
+        !self.mourned.iter().any(|mourned| mourned.peer == dead && !(mourned.is_fenced && mourned.flows.is_empty()))
     }
 
     fn hear(&mut self, peer: Peer, message: Message) {
@@ -211,6 +256,15 @@ impl World {
                 }
             }
             Opcode::NoMoreIndex => {}
+            Opcode::Operand => {
+                let instance = self.at(peer);
+                instance.operand = instance.link.form().extend(instance.operand, message);
+            }
+            Opcode::Mourn => {
+                let instance = self.at(peer);
+                let dead = server::peer_of(core::mem::take(&mut instance.operand)).expect("it names one");
+                instance.asked_of.insert(dead);
+            }
             Opcode::UpdateFailure => self.refused = Some(format!("{peer:?} is refused {index}")),
             _ => panic!("no server says {message}"),
         }
@@ -221,7 +275,9 @@ impl World {
         match instance.credit.pop_front() {
             Some(index) => {
                 instance.flows.insert(index);
+                instance.begun += 1;
                 self.say(peer, Opcode::Rejuvenate, index);
+                self.at(peer).link.push(Message::new(Opcode::UpdateStatistics, STATISTIC, 0));
             }
             None if instance.asked < 2 => {
                 instance.asked += 2;
@@ -260,55 +316,49 @@ impl World {
         instance.is_alive = false;
         let flows = core::mem::take(&mut instance.flows).into_iter().collect();
         instance.credit.clear();
-        self.mourned.push(Mourned { peer, flows, is_fenced: false, marks: None });
+        self.mourned.push(Mourned { peer, flows, is_fenced: false });
         self.begin(peer.node);
     }
 
     /// One step of getting over somebody's death.
     fn mourn(&mut self, at: usize) {
         let heir = self.anybody();
-        let links: Vec<(Peer, u64)> = self.living().into_iter().map(|peer| (peer, self.instances[&peer].link.sent())).collect();
         let dead = &mut self.mourned[at];
+        let peer = dead.peer;
         if !dead.is_fenced {
             dead.is_fenced = true;
-            let peer = dead.peer;
-            note!(self, "{peer:?} is fenced");
             self.cut(peer);
-            self.list.fence(peer);
-            self.instances.remove(&peer);
+            self.apply(Input::Dead(peer));
+            self.begun_before += self.instances.remove(&peer).map_or(0, |instance| instance.begun);
         } else if let Some(index) = dead.flows.pop() {
             self.at(heir).flows.insert(index);
             self.say(heir, Opcode::IndexAssignment, index);
-        } else if dead.marks.is_none() {
-            dead.marks = Some(links);
-        } else {
-            let has_heard =
-                |(peer, mark): &(Peer, u64)| self.instances.get(peer).is_none_or(|instance| instance.servers.received() >= *mark);
-            if dead.marks.as_ref().is_some_and(|marks| marks.iter().all(has_heard)) && !self.is_any_heir_dead(at) {
-                let dead = self.mourned.remove(at).peer;
-                note!(self, "{dead:?} is released");
-                let mut out = Vec::new();
-                self.list.release(dead, &mut out);
-                self.send(out);
-            }
+        } else if !self.primary.server().is_mourning(peer) {
+            self.mourned.remove(at);
         }
-    }
-
-    /// An heir of this one died before the server had heard what it had claimed: its flows have to be claimed first.
-    fn is_any_heir_dead(&self, at: usize) -> bool {
-        self.mourned.iter().enumerate().any(|(other, mourned)| other != at && mourned.marks.is_none())
     }
 
     fn pass(&mut self, time: u64) {
         self.now += time;
-        let mut out = Vec::new();
-        self.list.advance(self.now, &mut out);
-        self.send(out);
+        self.apply(Input::Time(self.now));
+    }
+
+    /// It has claimed all that it will of some of the dead.
+    fn speak_of_the_dead(&mut self, peer: Peer) {
+        let over: Vec<Peer> = self.instances[&peer].asked_of.iter().copied().filter(|dead| self.is_over(*dead)).collect();
+        for dead in over {
+            let instance = self.at(peer);
+            instance.asked_of.remove(&dead);
+            instance.link.push_with(server::operand_of(dead), Message::new(Opcode::Claimed, 0, 0));
+        }
     }
 
     fn step(&mut self) {
         let peer = self.anybody();
-        match self.random.below(20) {
+        if self.random.one_in(4) {
+            self.speak_of_the_dead(peer);
+        }
+        match self.random.below(24) {
             0..4 => self.open(peer),
             4..6 => self.end_flow(peer),
             6..8 => {
@@ -326,6 +376,11 @@ impl World {
                 let time = self.random.next() % 30;
                 self.pass(time);
             }
+            20..23 => {
+                let count = self.random.below(20);
+                self.replicate(count);
+            }
+            23 if self.random.one_in(4) => self.fail_over(),
             14 => {
                 let all: Vec<Peer> = self.instances.keys().copied().collect();
                 let peer = all[self.random.below(all.len())];
@@ -343,7 +398,7 @@ impl World {
         if let Some(refused) = self.refused.take() {
             return Err(refused);
         }
-        let account = self.list.account();
+        let account = self.primary.server().account(LIST).expect("it is one");
         if account.size() != self.limits.size {
             return Err(format!("{account:?} is not {}", self.limits.size));
         }
@@ -360,6 +415,7 @@ impl World {
     fn settle(&mut self) {
         for _ in 0..150 {
             for peer in self.living() {
+                self.speak_of_the_dead(peer);
                 self.join(peer);
                 self.carry(peer, usize::from(u8::MAX));
             }
@@ -367,12 +423,13 @@ impl World {
                 let at = self.random.below(self.mourned.len());
                 self.mourn(at);
             }
+            self.replicate(usize::MAX);
             let time = self.limits.patience.max(self.limits.step);
             self.pass(time);
         }
     }
 
-    fn live(&mut self) -> Result<u64, String> {
+    fn live(&mut self) -> Result<(u64, u64), String> {
         for _ in 0..50 + self.random.below(300) {
             self.step();
             self.check()?;
@@ -384,16 +441,14 @@ impl World {
         }
         let flows: usize = self.instances.values().map(|instance| instance.flows.len()).sum();
         let credit: usize = self.instances.values().map(|instance| instance.credit.len()).sum();
-        let account = self.list.account();
+        let account = self.primary.server().account(LIST).expect("it is one");
         if (account.held, account.credit) != (flows as u32, credit as u32) {
             return Err(format!("{flows} flows and {credit} more are there, and the server has {account:?}"));
         }
+        let list = self.primary.server().list(LIST).expect("it is one");
         for (peer, instance) in &self.instances {
-            if let Some(index) = instance.flows.iter().find(|index| self.list.holders(**index).collect::<Vec<_>>() != [*peer]) {
-                return Err(format!(
-                    "{index} is {peer:?}'s, and the server says {:?}",
-                    self.list.holders(*index).collect::<Vec<_>>()
-                ));
+            if let Some(index) = instance.flows.iter().find(|index| list.holders(**index).collect::<Vec<_>>() != [*peer]) {
+                return Err(format!("{index} is {peer:?}'s, and the server says {:?}", list.holders(*index).collect::<Vec<_>>()));
             }
         }
         for peer in self.living() {
@@ -402,26 +457,38 @@ impl World {
             }
         }
         self.settle();
-        let (account, credit) =
-            (self.list.account(), self.instances.values().map(|instance| instance.credit.len() as u32).sum::<u32>());
+        let (account, credit) = (
+            self.primary.server().account(LIST).expect("it is one"),
+            self.instances.values().map(|instance| instance.credit.len() as u32).sum::<u32>(),
+        );
         if (account.free, account.credit) != (self.limits.size - credit, credit) {
             return Err(format!("all is over, and the server has {account:?}"));
         }
-        Ok(flows as u64)
+        let begun: u64 = self.instances.values().map(|instance| instance.begun).sum();
+        let counted = self.primary.server().statistic(STATISTIC, 0).expect("it is one");
+        if !(begun..=begun + self.begun_before).contains(&counted) {
+            return Err(format!(
+                "{begun} flows have begun, {} at instances that are dead, and {counted} were counted",
+                self.begun_before
+            ));
+        }
+        Ok((flows as u64, self.deaths))
     }
 }
 
+type AllPlanted = (Planted, primary::Planted);
+
 fn show(seed: u64, error: &str) -> ! {
-    let mut again = World::new(seed, Planted::default(), true);
-    let _ = again.live();
+    let mut again = World::new(seed, AllPlanted::default(), true);
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| again.live()));
     panic!("seed {seed}: {error}\n{}", again.trace.unwrap_or_default().join("\n"));
 }
 
 #[test]
 fn no_two_flows_have_one_index_and_none_is_lost() {
-    let lived = |seed| World::new(seed, Planted::default(), false).live().unwrap_or_else(|error| show(seed, &error));
-    let flows: u64 = (0..2000).map(lived).sum();
-    assert!(flows > 2000, "{flows} flows lived to the end: these worlds show little");
+    let lived = |seed| World::new(seed, AllPlanted::default(), false).live().unwrap_or_else(|error| show(seed, &error));
+    let (flows, deaths) = (0..2000).map(lived).fold((0, 0), |(flows, deaths), (more, died)| (flows + more, deaths + died));
+    assert!(flows > 1000 && deaths > 1000, "{flows} flows lived to the end, and {deaths} servers died: these worlds show little");
 }
 
 /// Each fault is found.
@@ -433,7 +500,13 @@ fn planted_faults_are_found() {
         Planted { release_at_once: true, ..Planted::default() },
         Planted { loud_answers: true, ..Planted::default() },
     ];
-    for planted in planted {
-        assert!((0..2000).any(|seed| World::new(seed, planted, false).live().is_err()), "nobody noticed {planted:?}");
+    let lists = planted.map(|planted| (planted, primary::Planted::default()));
+    let early = (Planted::default(), primary::Planted { says_at_once: true });
+    for planted in lists.into_iter().chain([early]) {
+        let is_noticed = |seed| {
+            let live = std::panic::AssertUnwindSafe(|| World::new(seed, planted, false).live());
+            !matches!(std::panic::catch_unwind(live), Ok(Ok(_)))
+        };
+        assert!((0..2000).any(is_noticed), "nobody noticed {planted:?}");
     }
 }

@@ -1,0 +1,162 @@
+//! A state server that may die: what it says is what its standby knows too.
+//!
+//! Theory of operation. A server is what its [inputs](Input) have made it, so the standby is another server that is given the same inputs. Messages leave, and what has come is acknowledged,
+//! when the standby has all inputs that led to them; what no instance has seen may be lost. When the standby goes on in the dead one's place, sessions begin anew, and each side says again what
+//! the other one has not heard.
+//!
+//! In: inputs, and how many of them the standby has. Out: inputs for the standby, messages for instances.
+
+use crate::control::Message;
+use crate::server::{Input, Refused, Server};
+use holdfast_wire::Peer;
+use std::collections::VecDeque;
+
+/// What may be said when the standby has so many inputs.
+#[derive(Debug, Clone)]
+struct Mark {
+    number: u64,
+    peer: Peer,
+    sent: u64,
+    received: u64,
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct Primary {
+    server: Server,
+    /// Inputs that the standby does not have, as far as is known. The first one's number, counted from 0.
+    log: VecDeque<Input>,
+    first: u64,
+    marks: VecDeque<Mark>,
+    has_standby: bool,
+    /// From this number on the standby has what came before, too.
+    attached: u64,
+    planted: Planted,
+}
+
+/// Faults that a checker must find. Nothing but tests of the checkers sets them.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Planted {
+    /// Messages leave before the standby has what led to them.
+    pub says_at_once: bool,
+}
+
+impl Primary {
+    /// This server goes on here, without a standby. Sessions that it had begin anew.
+    pub fn new(server: Server) -> Primary {
+        let (log, marks) = (VecDeque::new(), VecDeque::new());
+        let mut primary = Primary { server, log, first: 0, marks, has_standby: false, attached: 0, planted: Planted::default() };
+        let peers: Vec<Peer> = primary.server.instances().collect();
+        peers.into_iter().for_each(|peer| _ = primary.server.apply(Input::Over(peer)));
+        primary.stand_alone();
+        primary
+    }
+
+    /// With faults, for tests of the checkers.
+    #[doc(hidden)]
+    pub fn plant(mut self, planted: Planted) -> Primary {
+        self.planted = planted;
+        self
+    }
+
+    /// The server.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// There is a standby from now on: it begins with what is returned, and takes inputs from this number on.
+    pub fn attach(&mut self) -> (Server, u64) {
+        let next = self.first + self.log.len() as u64;
+        (self.first, self.attached, self.has_standby) = (next, u64::MAX, true);
+        self.log.clear();
+        self.marks.clear();
+        let peers: Vec<Peer> = self.server.instances().collect();
+        peers.into_iter().for_each(|peer| self.allow(peer, None));
+        (self.server.clone(), next)
+    }
+
+    /// There is no standby any more: what waits for it need not wait.
+    pub fn stand_alone(&mut self) {
+        self.has_standby = false;
+        self.first += self.log.len() as u64;
+        self.log.clear();
+        self.marks.clear();
+        let peers: Vec<Peer> = self.server.instances().collect();
+        peers.into_iter().for_each(|peer| self.allow(peer, None));
+    }
+
+    /// Somebody could go on in its place: there is a standby, and it has said so.
+    pub fn is_safe(&self) -> bool {
+        self.has_standby && self.first >= self.attached
+    }
+
+    /// So much, or with a standby what has been said and heard until now.
+    fn allow(&mut self, peer: Peer, mark: Option<(u64, u64)>) {
+        let has_standby = self.has_standby && !self.planted.says_at_once;
+        if let Some(link) = self.server.link(peer) {
+            let now = if has_standby { (link.sent(), link.received()) } else { (u64::MAX, u64::MAX) };
+            let (sent, received) = mark.filter(|_| has_standby).unwrap_or(now);
+            link.allow(sent, received);
+        }
+    }
+
+    /// Something happens.
+    ///
+    /// # Errors
+    /// As [`Server::apply`].
+    pub fn apply(&mut self, input: Input) -> Result<(), Refused> {
+        let is_new = matches!(input, Input::Joined(_));
+        self.server.apply(input)?;
+        let touched = self.server.take_touched();
+        if !self.has_standby {
+            return Ok(());
+        }
+        self.log.push_back(input);
+        let number = self.first + self.log.len() as u64;
+        for peer in touched {
+            let Some(link) = self.server.link(peer) else { continue };
+            let (sent, received) = (link.sent(), link.received());
+            if is_new && (sent, received) == (0, 0) && !self.planted.says_at_once {
+                link.allow(0, 0);
+            }
+            self.marks.push_back(Mark { number, peer, sent, received });
+        }
+        Ok(())
+    }
+
+    /// Inputs from this number on, for the standby. None if it is too old for what is kept.
+    pub fn inputs(&self, from: u64) -> Option<impl Iterator<Item = Input> + '_> {
+        let skipped = from.checked_sub(self.first).filter(|skipped| *skipped <= self.log.len() as u64)?;
+        Some(self.log.iter().skip(skipped as usize).copied())
+    }
+
+    /// The standby has all inputs with smaller numbers.
+    pub fn saved(&mut self, number: u64) {
+        if number >= self.first {
+            self.attached = self.attached.min(self.first);
+        }
+        let count = number.saturating_sub(self.first).min(self.log.len() as u64);
+        self.log.drain(..count as usize);
+        self.first += count;
+        while let Some(mark) = self.marks.pop_front_if(|mark| mark.number <= self.first) {
+            self.allow(mark.peer, Some((mark.sent, mark.received)));
+        }
+    }
+
+    /// How many of this instance's messages have arrived, for the beginning of a session. `None` while the standby does not have them all: the session has to wait.
+    pub fn received(&mut self, peer: Peer) -> Option<u64> {
+        let is_saved = self.marks.iter().all(|mark| mark.peer != peer);
+        self.server.link(peer).filter(|_| is_saved).map(|link| link.received())
+    }
+
+    /// The next message for this instance.
+    pub fn poll(&mut self, peer: Peer) -> Option<Message> {
+        self.server.link(peer)?.poll()
+    }
+
+    /// An acknowledgement for it, when nothing else has been said for a while.
+    pub fn acknowledge(&mut self, peer: Peer) -> Option<Message> {
+        self.server.link(peer)?.acknowledge()
+    }
+}

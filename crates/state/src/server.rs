@@ -1,0 +1,402 @@
+//! A state server: lists, and the instances that use them.
+//!
+//! Theory of operation (RESCue, section III-A: the state manager). Each instance has a [link](Link) of its own; what it says goes to the list that it names, and what the lists have to say
+//! goes into the links. Passive operations are those that an instance asks for: indexes, statistics. Active ones begin here: questions about indexes of which nothing is heard, and the request to
+//! spare some. When an instance is dead, all that live are asked to say by their own links when they have claimed what they have of it; then it is let go.
+//!
+//! In: [inputs](Input), in one order. Out: messages, by link. Two servers that are given the same inputs are the same.
+
+use crate::control::{Form, Message, Opcode};
+use crate::link::Link;
+use crate::list::{Account, Limits, List, Output};
+use holdfast_wire::Peer;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a list is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Indexes, each of one flow.
+    Indexes(Limits),
+    /// So many numbers that grow.
+    Statistics(u32),
+}
+
+#[derive(Debug, Clone)]
+enum Content {
+    Indexes(Box<List>),
+    Statistics(Vec<u64>),
+}
+
+/// Something that happens to a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Input {
+    /// This instance exists.
+    Joined(Peer),
+    /// It is dead, and nothing that it says counts any more.
+    Dead(Peer),
+    /// A session with it has begun; so many of the messages to it have arrived there.
+    Begun {
+        /// With whom.
+        with: Peer,
+        /// How many.
+        arrived: u64,
+    },
+    /// The session is over.
+    Over(Peer),
+    /// It says something.
+    Said {
+        /// Who.
+        from: Peer,
+        /// What.
+        message: Message,
+    },
+    /// The time, ns. It never goes back.
+    Time(u64),
+}
+
+/// Why an input changed nothing. After [`Refused::Stranger`] and [`Refused::Full`] a session is of no use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// There is no such instance: it has not joined, or it is dead.
+    Unknown,
+    /// What it says does not go together with what it was told.
+    Stranger,
+    /// It takes no messages any more.
+    Full,
+    /// There are as many instances as there can be.
+    Crowded,
+}
+
+#[derive(Debug, Clone)]
+struct Seat {
+    link: Link,
+    operand: u64,
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct Server {
+    form: Form,
+    waiting: usize,
+    lists: Vec<Content>,
+    seats: BTreeMap<Peer, Seat>,
+    /// The dead, and who has not claimed yet what may have been theirs.
+    dead: BTreeMap<Peer, BTreeSet<Peer>>,
+    out: Vec<Output>,
+    /// To whom something may have been said since this was looked at.
+    touched: BTreeSet<Peer>,
+}
+
+/// As an [operand](Opcode::Operand) names an instance.
+pub fn operand_of(peer: Peer) -> u64 {
+    u64::from(peer.node) << 32 | u64::from(peer.incarnation)
+}
+
+/// The instance that an [operand](Opcode::Operand) names, if it names one.
+pub fn peer_of(operand: u64) -> Option<Peer> {
+    Some(Peer { node: u16::try_from(operand >> 32).ok()?, incarnation: operand as u32 })
+}
+
+impl Server {
+    /// A server with these lists. At most `waiting` messages to an instance wait to be acknowledged. `None` if there are too many lists, or one is too large.
+    pub fn new(kinds: &[Kind], waiting: usize) -> Option<Server> {
+        let size = |kind: &Kind| match kind {
+            Kind::Indexes(limits) => limits.size,
+            Kind::Statistics(size) => *size,
+        };
+        let form = Form::for_lists(kinds.len(), kinds.iter().map(size).max().unwrap_or(0).into())?;
+        let content = |(number, kind): (u32, &Kind)| match kind {
+            Kind::Indexes(limits) => Content::Indexes(Box::new(List::new(number, *limits))),
+            Kind::Statistics(size) => Content::Statistics(vec![0; *size as usize]),
+        };
+        let lists = (0..).zip(kinds).map(content).collect();
+        Some(Server {
+            form,
+            waiting,
+            lists,
+            seats: BTreeMap::new(),
+            dead: BTreeMap::new(),
+            out: Vec::new(),
+            touched: BTreeSet::new(),
+        })
+    }
+
+    /// With faults, for tests of the checkers.
+    #[doc(hidden)]
+    pub fn plant(mut self, planted: crate::list::Planted) -> Server {
+        for content in &mut self.lists {
+            if let Content::Indexes(list) = content {
+                **list = list.as_ref().clone().plant(planted);
+            }
+        }
+        self
+    }
+
+    /// This one is dead, and not everybody has claimed what may have been its.
+    pub fn is_mourning(&self, dead: Peer) -> bool {
+        self.dead.contains_key(&dead)
+    }
+
+    /// The form of all messages.
+    pub fn form(&self) -> Form {
+        self.form
+    }
+
+    /// How many of a list's indexes are what. `None` if there is no such list of indexes.
+    pub fn account(&self, list: u32) -> Option<Account> {
+        match self.lists.get(list as usize)? {
+            Content::Indexes(list) => Some(list.account()),
+            Content::Statistics(_) => None,
+        }
+    }
+
+    /// The list of indexes of this number.
+    pub fn list(&self, list: u32) -> Option<&List> {
+        match self.lists.get(list as usize)? {
+            Content::Indexes(list) => Some(list),
+            Content::Statistics(_) => None,
+        }
+    }
+
+    /// A statistic's value.
+    pub fn statistic(&self, list: u32, index: u32) -> Option<u64> {
+        match self.lists.get(list as usize)? {
+            Content::Indexes(_) => None,
+            Content::Statistics(values) => values.get(index as usize).copied(),
+        }
+    }
+
+    /// The link to an instance, for the transport.
+    pub fn link(&mut self, peer: Peer) -> Option<&mut Link> {
+        self.seats.get_mut(&peer).map(|seat| &mut seat.link)
+    }
+
+    /// Those that live.
+    pub fn instances(&self) -> impl Iterator<Item = Peer> + '_ {
+        self.seats.keys().copied()
+    }
+
+    /// Something happens. What there is to say is in the links then.
+    ///
+    /// # Errors
+    /// See [`Refused`]: nothing has changed.
+    pub fn apply(&mut self, input: Input) -> Result<(), Refused> {
+        let outcome = match input {
+            Input::Joined(peer) => self.join(peer),
+            Input::Dead(peer) => self.bury(peer),
+            Input::Begun { with, arrived } => self.begin(with, arrived),
+            Input::Over(peer) => self.seats.get_mut(&peer).map(|seat| seat.link.end()).ok_or(Refused::Unknown),
+            Input::Said { from, message } => self.hear(from, message),
+            Input::Time(now) => {
+                let out = &mut self.out;
+                self.lists.iter_mut().for_each(|list| list.indexes(|list| list.advance(now, out)));
+                Ok(())
+            }
+        };
+        self.send();
+        outcome
+    }
+
+    /// To whom something may have been said since this was called last.
+    pub fn take_touched(&mut self) -> BTreeSet<Peer> {
+        core::mem::take(&mut self.touched)
+    }
+
+    fn send(&mut self) {
+        for Output { to, message } in self.out.drain(..) {
+            let Some(seat) = self.seats.get_mut(&to) else { continue };
+            // It asks by itself when it is back, and need not be asked for each time that somebody wanted something meanwhile.
+            if message.opcode != Opcode::Spare || seat.link.is_open() {
+                seat.link.push(message);
+                self.touched.insert(to);
+            }
+        }
+    }
+
+    fn join(&mut self, peer: Peer) -> Result<(), Refused> {
+        if self.dead.contains_key(&peer) {
+            return Err(Refused::Unknown);
+        }
+        if self.seats.contains_key(&peer) {
+            return Ok(());
+        }
+        let mut has_room = true;
+        self.lists.iter_mut().for_each(|list| list.indexes(|list| has_room &= list.join(peer)));
+        if !has_room {
+            return Err(Refused::Crowded);
+        }
+        let link = Link::new(self.form, self.waiting);
+        self.seats.insert(peer, Seat { link, operand: 0 });
+        self.touched.insert(peer);
+        Ok(())
+    }
+
+    fn bury(&mut self, peer: Peer) -> Result<(), Refused> {
+        self.seats.remove(&peer).ok_or(Refused::Unknown)?;
+        self.lists.iter_mut().for_each(|list| list.indexes(|list| list.fence(peer)));
+        for seat in self.seats.values_mut() {
+            seat.link.push_with(operand_of(peer), Message::new(Opcode::Mourn, 0, 0));
+        }
+        self.touched.extend(self.seats.keys());
+        self.dead.insert(peer, self.seats.keys().copied().collect());
+        // Nobody waits for what it would have claimed of others: whoever has its flows has those too.
+        self.dead.values_mut().for_each(|waiting| _ = waiting.remove(&peer));
+        self.release();
+        Ok(())
+    }
+
+    fn release(&mut self) {
+        let over: Vec<Peer> = self.dead.iter().filter(|(_, waiting)| waiting.is_empty()).map(|(dead, _)| *dead).collect();
+        for dead in over {
+            self.dead.remove(&dead);
+            let out = &mut self.out;
+            self.lists.iter_mut().for_each(|list| list.indexes(|list| list.release(dead, out)));
+        }
+    }
+
+    fn begin(&mut self, with: Peer, arrived: u64) -> Result<(), Refused> {
+        let seat = self.seats.get_mut(&with).ok_or(Refused::Unknown)?;
+        self.touched.insert(with);
+        seat.link.begin(arrived).map_err(|_| Refused::Stranger)
+    }
+
+    fn hear(&mut self, from: Peer, message: Message) -> Result<(), Refused> {
+        let seat = self.seats.get_mut(&from).ok_or(Refused::Unknown)?;
+        if seat.link.room() == 0 && message.opcode != Opcode::Acknowledge {
+            return Err(Refused::Full);
+        }
+        self.touched.insert(from);
+        let Some(message) = seat.link.accept(message).map_err(|_| Refused::Stranger)? else { return Ok(()) };
+        if message.opcode == Opcode::Operand {
+            seat.operand = self.form.extend(seat.operand, message);
+            return Ok(());
+        }
+        let operand = core::mem::take(&mut seat.operand);
+        match (message.opcode, self.lists.get_mut(message.list as usize)) {
+            (Opcode::Claimed, _) => self.claimed(from, operand),
+            (Opcode::UpdateStatistics | Opcode::ReadStatistics, Some(Content::Statistics(values))) => {
+                match values.get_mut(message.index as usize) {
+                    Some(value) if message.opcode == Opcode::UpdateStatistics => *value = value.wrapping_add(operand.max(1)),
+                    Some(value) => seat.link.push_with(*value, Message { opcode: Opcode::UpdateStatistics, ..message }),
+                    None => seat.link.push(Message { opcode: Opcode::UpdateFailure, ..message }),
+                }
+            }
+            (_, Some(Content::Indexes(list))) => list.handle(from, message, &mut self.out),
+            _ => seat.link.push(Message { opcode: Opcode::UpdateFailure, ..message }),
+        }
+        Ok(())
+    }
+
+    fn claimed(&mut self, by: Peer, operand: u64) {
+        let Some(dead) = peer_of(operand) else { return };
+        if let Some(waiting) = self.dead.get_mut(&dead) {
+            waiting.remove(&by);
+            self.release();
+        }
+    }
+}
+
+impl Content {
+    fn indexes(&mut self, act: impl FnOnce(&mut List)) {
+        if let Content::Indexes(list) = self {
+            act(list);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Peer = Peer { node: 16, incarnation: 1 };
+    const B: Peer = Peer { node: 17, incarnation: 2 };
+
+    fn server() -> Server {
+        let limits = Limits { size: 4, credit: 4, lease: 0, rest: 10, patience: 5, step: 1 };
+        let mut server = Server::new(&[Kind::Indexes(limits), Kind::Statistics(2)], 8).expect("it is small");
+        for peer in [A, B] {
+            server.apply(Input::Joined(peer)).expect("there is room");
+            server.apply(Input::Begun { with: peer, arrived: 0 }).expect("nothing was said");
+        }
+        server
+    }
+
+    fn say(server: &mut Server, from: Peer, opcode: Opcode, list: u32, index: u32) -> Result<(), Refused> {
+        server.apply(Input::Said { from, message: Message::new(opcode, list, index) })
+    }
+
+    fn told(server: &mut Server, peer: Peer) -> Vec<String> {
+        let link = server.link(peer).expect("it lives");
+        core::iter::from_fn(|| link.poll()).map(|message| message.to_string()).collect()
+    }
+
+    #[test]
+    fn statistics_grow_and_are_read() {
+        let mut server = server();
+        for (peer, operand) in [(A, 0), (B, 1 << 40), (A, 5)] {
+            for message in server.form().operands(operand).collect::<Vec<_>>() {
+                server.apply(Input::Said { from: peer, message }).expect("it is heard");
+            }
+            say(&mut server, peer, Opcode::UpdateStatistics, 1, 1).expect("it is heard");
+        }
+        assert_eq!(
+            (server.statistic(1, 0), server.statistic(1, 1), server.statistic(0, 0)),
+            (Some(0), Some((1 << 40) + 6), None)
+        );
+        say(&mut server, B, Opcode::ReadStatistics, 1, 1).expect("it is heard");
+        let link = server.link(B).expect("it lives");
+        let words: Vec<Message> = core::iter::from_fn(|| link.poll()).collect();
+        let (value, last) = words.split_at(words.len() - 1);
+        assert_eq!(value.iter().fold(0, |value, word| Form::Narrow.extend(value, *word)), (1 << 40) + 6);
+        assert_eq!(last, [Message::new(Opcode::UpdateStatistics, 1, 1)]);
+    }
+
+    /// What there is not, and what is not for this kind of list, is refused with a message; who does not exist, or takes nothing, is not listened to.
+    #[test]
+    fn mistakes_are_refused() {
+        let mut server = server();
+        for (opcode, list, index) in [
+            (Opcode::IndexRequest, 7, 1),
+            (Opcode::Rejuvenate, 0, 4),
+            (Opcode::Rejuvenate, 0, 0),
+            (Opcode::Expire, 1, 0),
+            (Opcode::UpdateStatistics, 1, 2),
+            (Opcode::NoMoreIndex, 0, 0),
+        ] {
+            say(&mut server, A, opcode, list, index).expect("it is heard");
+            assert_eq!(told(&mut server, A), [format!("UpdateFailure {list}/{index}")], "{opcode:?}");
+        }
+        let nobody = Peer { node: 18, incarnation: 1 };
+        assert_eq!(say(&mut server, nobody, Opcode::IndexRequest, 0, 1), Err(Refused::Unknown));
+        assert_eq!(server.apply(Input::Begun { with: A, arrived: 77 }), Err(Refused::Stranger));
+        assert_eq!(say(&mut server, A, Opcode::Acknowledge, 1, 77), Err(Refused::Stranger));
+        let refusals = (0..10).filter(|_| say(&mut server, A, Opcode::IndexRequest, 7, 1) == Err(Refused::Full)).count();
+        assert_eq!(refusals, 8, "two more than the six that wait");
+    }
+
+    /// Of the dead everybody who lives speaks first.
+    #[test]
+    fn the_dead_let_go_when_all_have_claimed() {
+        let mut server = server();
+        say(&mut server, A, Opcode::IndexRequest, 0, 1).expect("it is heard");
+        assert_eq!(told(&mut server, A), ["IndexAssignment 0/0"]);
+        say(&mut server, A, Opcode::Rejuvenate, 0, 0).expect("it is heard");
+        server.apply(Input::Dead(A)).expect("it lived");
+        assert_eq!(server.apply(Input::Joined(A)), Err(Refused::Unknown));
+        let link = server.link(B).expect("it lives");
+        let words: Vec<Message> = core::iter::from_fn(|| link.poll()).collect();
+        let (last, operand) = words.split_last().expect("it is told something");
+        assert_eq!(last.opcode, Opcode::Mourn);
+        assert_eq!(peer_of(operand.iter().fold(0, |value, word| Form::Narrow.extend(value, *word))), Some(A));
+        assert_eq!(server.list(0).expect("it is one").holders(0).collect::<Vec<_>>(), [A]);
+        say(&mut server, B, Opcode::IndexAssignment, 0, 0).expect("it is heard");
+        assert!(server.is_mourning(A));
+        for message in operand {
+            server.apply(Input::Said { from: B, message: *message }).expect("it is heard");
+        }
+        say(&mut server, B, Opcode::Claimed, 0, 0).expect("it is heard");
+        assert!(!server.is_mourning(A));
+        assert_eq!(server.list(0).expect("it is one").holders(0).collect::<Vec<_>>(), [B]);
+        assert_eq!(server.account(0), Some(Account { free: 3, credit: 0, held: 1, resting: 0 }));
+    }
+}
