@@ -1,6 +1,6 @@
 //! What an instance and a state server say to each other: an operation, a list, an index.
 //!
-//! Four bytes (RESCue, section IV-C): 7 bits of operation, 5 of list, 20 of index, most significant bit first and in network byte order, so that a message fits the immediate data
+//! Four bytes (RESCue, Table III): 7 bits of operation, 5 of list, 20 of index, most significant bit first and in network byte order, so that a message fits the immediate data
 //! of a remote write that carries nothing else. Where that is too small for the lists there are, both sides agree on eight: 7, 25 and 32 bits.
 //!
 //! The seven operations of the paper's Table III keep their names. What had to be added has numbers from 64 on.

@@ -6,7 +6,7 @@
 //! and if the first is heard first the index is lost sight of meanwhile, which is not free.
 //!
 //! What the dead held stays theirs until everybody who has copies of their flows has claimed what those hold; credit as well, because a dead instance may have used it and
-//! said so in vain. An index of which nothing was heard for long is asked for (RESCue, section III-B: expiration). Only if all that could have it have said that they do not,
+//! said so in vain. An index of which nothing was heard for long is asked for (RESCue: expiration). Only if all that could have it have said that they do not,
 //! and nothing else has been heard of it meanwhile, is it over. So a message that is late keeps an index from being used; it never lets two flows have it.
 //!
 //! Before an index that was used is free it rests (RFC 6888, section 4: a port is not used again for 120 seconds).

@@ -1,6 +1,6 @@
 //! A state server: lists, and the instances that use them.
 //!
-//! Theory of operation (RESCue, section III-A: the state manager). Each instance has a [link](Link) of its own; what it says goes to the list that it names, and what the lists have to say
+//! Theory of operation (RESCue: the state manager). Each instance has a [link](Link) of its own; what it says goes to the list that it names, and what the lists have to say
 //! goes into the links. Passive operations are those that an instance asks for: indexes, statistics. Active ones begin here: questions about indexes of which nothing is heard, and the request to
 //! spare some. When an instance is dead, all that live are asked to say by their own links when they have claimed what they have of it; then it is let go.
 //!
