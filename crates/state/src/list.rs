@@ -301,7 +301,7 @@ impl List {
     }
 
     fn wake(&mut self, index: u32, after: u64) {
-        self.wheel.set(index, (self.now + after).div_ceil(self.limits.step));
+        self.wheel.set(index, self.now.saturating_add(after).div_ceil(self.limits.step));
     }
 
     fn count(&mut self, state: State) -> &mut u32 {
@@ -462,7 +462,7 @@ impl List {
     }
 
     fn ask_to_spare(&mut self, out: &mut Vec<Output>) {
-        if self.spared_at.is_some_and(|at| self.now < at + self.limits.patience) {
+        if self.spared_at.is_some_and(|at| self.now < at.saturating_add(self.limits.patience)) {
             return;
         }
         self.spared_at = Some(self.now);

@@ -10,6 +10,9 @@ const WHEELS: usize = 4;
 /// Farther away than this many steps an index is looked at on the way.
 const REACH: u64 = 1 << (BITS * WHEELS as u32);
 
+/// Nothing is due later than this many steps from now.
+const FARTHEST: u64 = 1 << 30;
+
 const NONE: u32 = u32::MAX;
 const NOT_FILED: u8 = u8::MAX;
 
@@ -26,7 +29,7 @@ struct Entry {
 
 const UNFILED: Entry = Entry { next: NONE, before: NONE, due: 0, wheel: NOT_FILED, slot: 0 };
 
-/// See the module. Steps are the caller's unit of time; a deadline is less than 2^31 of them away.
+/// See the module. Steps are the caller's unit of time; a deadline that is more than 2^30 of them away is brought closer.
 #[derive(Debug, Clone)]
 pub struct Wheel {
     entries: Vec<Entry>,
@@ -49,7 +52,7 @@ impl Wheel {
     /// The index is due at this step, or at the next one if that is over, whatever was said before.
     #[inline]
     pub fn set(&mut self, index: u32, due: u64) {
-        let due = due.max(self.now + 1);
+        let due = due.clamp(self.now + 1, self.now + FARTHEST);
         let entry = &mut self.entries[index as usize];
         let is_later = entry.wheel != NOT_FILED && (due as u32).wrapping_sub(entry.due) as i32 >= 0;
         entry.due = due as u32;
@@ -103,8 +106,25 @@ impl Wheel {
         self.filed += 1;
     }
 
+    /// As [`Wheel::advance`], over more than a turn of the slowest wheel: each index is looked at once.
+    fn jump(&mut self, now: u64, expired: &mut dyn FnMut(u32) -> Option<u64>) {
+        let filed: Vec<(u32, u64)> = (0..self.entries.len() as u32).filter_map(|index| Some((index, self.due(index)?))).collect();
+        filed.iter().for_each(|(index, _)| self.unlink(*index));
+        self.now = now;
+        for (index, due) in filed {
+            if due > now {
+                self.set(index, due);
+            } else if let Some(due) = expired(index) {
+                self.set(index, due);
+            }
+        }
+    }
+
     /// Goes on to `now` and calls `expired` for each index that is due by then. It may set it again, by what it gives back.
     pub fn advance(&mut self, now: u64, mut expired: impl FnMut(u32) -> Option<u64>) {
+        if now.saturating_sub(self.now) >= REACH {
+            return self.jump(now, &mut expired);
+        }
         while self.now < now {
             if self.filed == 0 {
                 self.now = now;
@@ -193,6 +213,35 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// A clock that begins with the machine's age, or stood still for days, is caught up with at once.
+    #[test]
+    fn a_long_pause_is_no_long_walk() {
+        let mut wheel = Wheel::new(3);
+        wheel.set(0, 5);
+        wheel.set(1, u64::MAX);
+        let now = 1 << 29;
+        wheel.set(2, now + 3);
+        let mut called = Vec::new();
+        wheel.advance(now, |index| {
+            called.push(index);
+            (called.len() == 1).then_some(now + 2)
+        });
+        assert_eq!(
+            (&called[..], wheel.due(0), wheel.due(1), wheel.due(2)),
+            (&[0][..], Some(now + 2), Some(FARTHEST), Some(now + 3))
+        );
+        wheel.advance(now + 3, |index| {
+            called.push(index);
+            None
+        });
+        assert_eq!(called, [0, 0, 2]);
+        wheel.advance(u64::MAX - (1 << 40), |index| {
+            called.push(index);
+            None
+        });
+        assert_eq!(called, [0, 0, 2, 1]);
     }
 
     /// What `expired` gives back counts, and one call may go over many steps.
