@@ -12,7 +12,7 @@ use holdfast_wire::DropReason;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Opcode {
-    /// To the server: so many more indexes, any of the list's (`index` is the count).
+    /// To the server: so many more indexes, any of the list's (`index` is the count). What would be more than the list's credit is left out.
     IndexRequest = 1,
     /// To the instance: this index is yours. To the server: a flow that has this index has come here, from an instance that moved it or that is dead.
     IndexAssignment = 2,

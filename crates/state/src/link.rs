@@ -269,7 +269,7 @@ mod tests {
         }
     }
 
-    /// Counts beyond what an acknowledgement can say are told apart, and one of what was never sent is not believed.
+    /// Counts beyond what an acknowledgement can say are told apart, and one of what there never was is not believed.
     #[test]
     fn counts_may_be_larger_than_messages() {
         let mut link = Link::new(Form::Narrow, 1000);

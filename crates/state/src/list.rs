@@ -31,7 +31,7 @@ pub struct Limits {
     pub rest: u64,
     /// So long after it was lost sight of an index is asked for, and so long after that again; and as often instances are asked for what they can spare.
     pub patience: u64,
-    /// Accuracy of all of these, at least 1.
+    /// Accuracy of all of these, at least 1, and at least a 2^29th of the longest.
     pub step: u64,
 }
 
@@ -74,6 +74,8 @@ pub struct Planted {
     pub moved_is_over: bool,
     /// What the dead held is free as soon as they are known to be dead.
     pub release_at_once: bool,
+    /// What the dead held is let go when the first one has claimed its part.
+    pub release_at_first: bool,
     /// An answer counts for whatever question there is, whatever has been heard meanwhile.
     pub loud_answers: bool,
 }
@@ -99,6 +101,9 @@ struct Entry {
     /// A flow that had it has ended: whoever still holds it will say that it has moved.
     is_over: bool,
 }
+
+/// Questions that may be open at a time: a million flows may have ended with one instance.
+pub(crate) const QUESTIONS: usize = 256;
 
 const NOBODY: Seat = Seat::MAX;
 const FREE: Entry = Entry { state: State::Free, holder: NOBODY, is_over: false };
@@ -144,7 +149,9 @@ pub struct List {
 impl List {
     /// A list in which everything is free. `number` is what messages call it.
     pub fn new(number: u32, limits: Limits) -> List {
-        let limits = Limits { step: limits.step.max(1), ..limits };
+        // No time is longer than the wheel reaches.
+        let longest = limits.lease.max(limits.rest).max(limits.patience);
+        let limits = Limits { step: limits.step.max(longest >> 29).max(1), ..limits };
         List {
             number,
             limits,
@@ -217,9 +224,11 @@ impl List {
         let instance = Some(Instance { peer, is_dead: false, credit: 0, wanted: 0 });
         match self.instances.iter().position(Option::is_none) {
             Some(seat) => self.instances[seat] = instance,
-            None if self.instances.len() < usize::from(NOBODY) => self.instances.push(instance),
+            None if self.instances.len() < usize::from(NOBODY) - 1 => self.instances.push(instance),
             None => return false,
         }
+        // It may be given a flow at once.
+        self.questions.values_mut().for_each(|question| question.is_quiet = false);
         true
     }
 
@@ -254,10 +263,11 @@ impl List {
     }
 
     fn let_go(&mut self, seat: Seat, is_over: bool) {
-        for index in 0..self.limits.size {
-            while self.is_holder(seat, index) {
-                self.cease(seat, index, is_over);
-            }
+        let first = (0..).zip(&self.entries).filter(|(_, entry)| entry.holder == seat).map(|(index, _)| index);
+        let others = self.others.iter().filter(|(_, others)| others.contains(&seat)).map(|(index, _)| *index);
+        let held: Vec<u32> = first.chain(others).collect();
+        for index in held {
+            self.cease(seat, index, is_over);
         }
     }
 
@@ -298,6 +308,9 @@ impl List {
         });
         due.into_iter().for_each(|index| self.due(index, out));
         self.serve(out);
+        if !self.wanting.is_empty() {
+            self.ask_to_spare(out);
+        }
     }
 
     fn wake(&mut self, index: u32, after: u64) {
@@ -362,11 +375,18 @@ impl List {
         match state {
             // Of a flow that came from the one who has the credit and has not been heard yet; or of one that is over, and this is late: then it may be of the very one who has the
             // credit now. Credit it stays until that one says that it uses it.
-            State::Credit => self.others.entry(index).or_default().push(seat),
+            State::Credit => {
+                let others = self.others.entry(index).or_default();
+                if !others.contains(&seat) {
+                    others.push(seat);
+                }
+            }
             State::Held => {
                 if !is_known {
                     self.others.entry(index).or_default().push(seat);
                 }
+                // Whatever was said of its end was said of another flow.
+                self.entries[index as usize].is_over = false;
                 self.turn(index, State::Held, holder);
             }
             State::Free | State::Lost | State::Resting => self.turn(index, State::Held, seat),
@@ -381,6 +401,7 @@ impl List {
             }
             return;
         }
+        self.entries[index as usize].is_over = false;
         if let Some(question) = self.questions.get_mut(&index) {
             question.is_quiet = false;
         }
@@ -394,16 +415,13 @@ impl List {
         let entry = &mut self.entries[index as usize];
         entry.is_over |= is_over;
         let Entry { state, holder, is_over } = *entry;
-        let others = self.others.entry(index).or_default();
-        // What it has said as one of several was said first.
-        let next = match others.iter().position(|other| *other == seat) {
-            Some(at) => {
-                others.swap_remove(at);
-                Some(holder)
-            }
-            None => others.pop(),
-        };
-        if others.is_empty() {
+        let next = self.others.get_mut(&index).and_then(|others| {
+            // What it has said as one of several was said first.
+            let Some(at) = others.iter().position(|other| *other == seat) else { return others.pop() };
+            others.swap_remove(at);
+            Some(holder)
+        });
+        if self.others.get(&index).is_some_and(Vec::is_empty) {
             self.others.remove(&index);
         }
         match next {
@@ -489,7 +507,7 @@ impl List {
     fn ask(&mut self, index: u32, out: &mut Vec<Output>) {
         self.wake(index, self.limits.patience);
         // One at a time: an answer says nothing of a later question. And somebody may be about to find out what the dead held.
-        if self.questions.contains_key(&index) || self.has_dead() {
+        if self.questions.contains_key(&index) || self.questions.len() >= QUESTIONS || self.has_dead() {
             return;
         }
         let is_lost = self.entries[index as usize].state == State::Lost;
@@ -510,10 +528,11 @@ impl List {
     }
 
     fn conclude(&mut self, index: u32) {
-        let Some(question) = self.questions.remove(&index) else { return };
-        if !question.asked.is_empty() {
-            self.questions.insert(index, question);
-        } else if question.is_quiet || self.planted.loud_answers {
+        if self.questions.get(&index).is_none_or(|question| !question.asked.is_empty()) {
+            return;
+        }
+        let is_quiet = self.questions.remove(&index).is_some_and(|question| question.is_quiet);
+        if is_quiet || self.planted.loud_answers {
             self.others.remove(&index);
             self.rest(index);
         }

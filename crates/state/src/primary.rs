@@ -11,6 +11,9 @@ use crate::server::{Input, Refused, Server};
 use holdfast_wire::Peer;
 use std::collections::VecDeque;
 
+/// Inputs that wait for the standby before instances have to.
+const LOG: usize = 1 << 20;
+
 /// What may be said when the standby has so many inputs.
 #[derive(Debug, Clone)]
 struct Mark {
@@ -31,6 +34,10 @@ pub struct Primary {
     has_standby: bool,
     /// From this number on the standby has what came before, too.
     attached: u64,
+    /// Which standby it is, counted.
+    attachment: u32,
+    /// What the time is ahead of the clock that it is told by.
+    ahead: Option<u64>,
     planted: Planted,
 }
 
@@ -43,10 +50,20 @@ pub struct Planted {
 }
 
 impl Primary {
-    /// This server goes on here, without a standby. Sessions that it had begin anew.
+    /// This server goes on here, without a standby. Sessions that it had begin anew; before that it is to be told who lives, and who is dead and not recovered from: it may not have heard.
     pub fn new(server: Server) -> Primary {
         let (log, marks) = (VecDeque::new(), VecDeque::new());
-        let mut primary = Primary { server, log, first: 0, marks, has_standby: false, attached: 0, planted: Planted::default() };
+        let mut primary = Primary {
+            server,
+            log,
+            first: 0,
+            marks,
+            has_standby: false,
+            attached: 0,
+            attachment: 0,
+            ahead: None,
+            planted: Planted::default(),
+        };
         let peers: Vec<Peer> = primary.server.instances().collect();
         peers.into_iter().for_each(|peer| _ = primary.server.apply(Input::Over(peer)));
         primary.stand_alone();
@@ -65,15 +82,17 @@ impl Primary {
         &self.server
     }
 
-    /// There is a standby from now on: it begins with what is returned, and takes inputs from this number on.
-    pub fn attach(&mut self) -> (Server, u64) {
+    /// There is a standby from now on: it begins with this server, and takes inputs from this number on. The third is what its word is known by ([`Primary::saved`]). Whoever was
+    /// standby before must not go on in this one's place any more.
+    pub fn attach(&mut self) -> (Server, u64, u32) {
         let next = self.first + self.log.len() as u64;
         (self.first, self.attached, self.has_standby) = (next, u64::MAX, true);
         self.log.clear();
         self.marks.clear();
         let peers: Vec<Peer> = self.server.instances().collect();
         peers.into_iter().for_each(|peer| self.allow(peer, None));
-        (self.server.clone(), next)
+        self.attachment += 1;
+        (self.server.clone(), next, self.attachment)
     }
 
     /// There is no standby any more: what waits for it need not wait.
@@ -104,10 +123,23 @@ impl Primary {
     /// Something happens.
     ///
     /// # Errors
-    /// As [`Server::apply`].
-    pub fn apply(&mut self, input: Input) -> Result<(), Refused> {
-        let is_new = matches!(input, Input::Joined(_));
-        self.server.apply(input)?;
+    /// As [`Server::apply`]. A session in which something was refused is over. [`Refused::Full`] also if the standby takes too little.
+    pub fn apply(&mut self, mut input: Input) -> Result<(), Refused> {
+        if let Input::Time(now) = &mut input {
+            // The clock of who was the server before may have been ahead.
+            let server = self.server.now();
+            *now = now.saturating_add(*self.ahead.get_or_insert(server.saturating_sub(*now)));
+        }
+        let new =
+            if let Input::Joined(peer) = input { Some(peer).filter(|peer| self.server.link(*peer).is_none()) } else { None };
+        let outcome = match input {
+            Input::Said { .. } if self.log.len() >= LOG => Err(Refused::Full),
+            _ => self.server.apply(input),
+        };
+        if let (Err(Refused::Full | Refused::Stranger), Input::Said { from, .. }) = (outcome, input) {
+            let _ = self.apply(Input::Over(from));
+        }
+        outcome?;
         let touched = self.server.take_touched();
         if !self.has_standby {
             return Ok(());
@@ -117,7 +149,7 @@ impl Primary {
         for peer in touched {
             let Some(link) = self.server.link(peer) else { continue };
             let (sent, received) = (link.sent(), link.received());
-            if is_new && (sent, received) == (0, 0) && !self.planted.says_at_once {
+            if new == Some(peer) && !self.planted.says_at_once {
                 link.allow(0, 0);
             }
             self.marks.push_back(Mark { number, peer, sent, received });
@@ -131,8 +163,11 @@ impl Primary {
         Some(self.log.iter().skip(skipped as usize).copied())
     }
 
-    /// The standby has all inputs with smaller numbers.
-    pub fn saved(&mut self, number: u64) {
+    /// The standby of this attachment has all inputs with smaller numbers.
+    pub fn saved(&mut self, attachment: u32, number: u64) {
+        if attachment != self.attachment || !self.has_standby {
+            return;
+        }
         if number >= self.first {
             self.attached = self.attached.min(self.first);
         }

@@ -8,7 +8,7 @@
 
 use crate::control::{Form, Message, Opcode};
 use crate::link::Link;
-use crate::list::{Account, Limits, List, Output};
+use crate::list::{Account, Limits, List, Output, QUESTIONS};
 use holdfast_wire::Peer;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,9 +30,9 @@ enum Content {
 /// Something that happens to a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Input {
-    /// This instance exists.
+    /// This instance exists. To be said before any flow, or copy of one, may go to it.
     Joined(Peer),
-    /// It is dead, and nothing that it says counts any more.
+    /// It is dead, and nothing that it says counts any more. Also of one that never joined as far as is known here: others may be about to get its flows.
     Dead(Peer),
     /// A session with it has begun; so many of the messages to it have arrived there.
     Begun {
@@ -50,7 +50,7 @@ pub enum Input {
         /// What.
         message: Message,
     },
-    /// The time, ns. It never goes back.
+    /// The time, ns, by any clock. If it goes back it stands still.
     Time(u64),
 }
 
@@ -59,7 +59,7 @@ pub enum Input {
 pub enum Refused {
     /// There is no such instance: it has not joined, or it is dead.
     Unknown,
-    /// What it says does not go together with what it was told.
+    /// What it says does not go together with what it was told, or no session is under way.
     Stranger,
     /// It takes no messages any more.
     Full,
@@ -82,6 +82,10 @@ pub struct Server {
     seats: BTreeMap<Peer, Seat>,
     /// The dead, and who has not claimed yet what may have been theirs.
     dead: BTreeMap<Peer, BTreeSet<Peer>>,
+    /// The latest incarnation of each node that is dead.
+    fenced: BTreeMap<u16, u32>,
+    releases_at_first: bool,
+    now: u64,
     out: Vec<Output>,
     /// To whom something may have been said since this was looked at.
     touched: BTreeSet<Peer>,
@@ -98,7 +102,7 @@ pub fn peer_of(operand: u64) -> Option<Peer> {
 }
 
 impl Server {
-    /// A server with these lists. At most `waiting` messages to an instance wait to be acknowledged. `None` if there are too many lists, or one is too large.
+    /// A server with these lists. Who leaves more than `waiting` messages (at least 512) unacknowledged is not listened to. `None` if there are too many lists, or one is too large.
     pub fn new(kinds: &[Kind], waiting: usize) -> Option<Server> {
         let size = |kind: &Kind| match kind {
             Kind::Indexes(limits) => limits.size,
@@ -109,6 +113,8 @@ impl Server {
             Kind::Indexes(limits) => Content::Indexes(Box::new(List::new(number, *limits))),
             Kind::Statistics(size) => Content::Statistics(vec![0; *size as usize]),
         };
+        // Room for what a busy instance is asked between two acknowledgements.
+        let waiting = waiting.max(2 * QUESTIONS);
         let lists = (0..).zip(kinds).map(content).collect();
         Some(Server {
             form,
@@ -116,6 +122,9 @@ impl Server {
             lists,
             seats: BTreeMap::new(),
             dead: BTreeMap::new(),
+            fenced: BTreeMap::new(),
+            releases_at_first: false,
+            now: 0,
             out: Vec::new(),
             touched: BTreeSet::new(),
         })
@@ -124,6 +133,7 @@ impl Server {
     /// With faults, for tests of the checkers.
     #[doc(hidden)]
     pub fn plant(mut self, planted: crate::list::Planted) -> Server {
+        self.releases_at_first = planted.release_at_first;
         for content in &mut self.lists {
             if let Content::Indexes(list) = content {
                 **list = list.as_ref().clone().plant(planted);
@@ -166,6 +176,11 @@ impl Server {
         }
     }
 
+    /// The latest time it was told, ns.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
     /// The link to an instance, for the transport.
     pub fn link(&mut self, peer: Peer) -> Option<&mut Link> {
         self.seats.get_mut(&peer).map(|seat| &mut seat.link)
@@ -188,6 +203,7 @@ impl Server {
             Input::Over(peer) => self.seats.get_mut(&peer).map(|seat| seat.link.end()).ok_or(Refused::Unknown),
             Input::Said { from, message } => self.hear(from, message),
             Input::Time(now) => {
+                self.now = self.now.max(now);
                 let out = &mut self.out;
                 self.lists.iter_mut().for_each(|list| list.indexes(|list| list.advance(now, out)));
                 Ok(())
@@ -205,8 +221,8 @@ impl Server {
     fn send(&mut self) {
         for Output { to, message } in self.out.drain(..) {
             let Some(seat) = self.seats.get_mut(&to) else { continue };
-            // It asks by itself when it is back, and need not be asked for each time that somebody wanted something meanwhile.
-            if message.opcode != Opcode::Spare || seat.link.is_open() {
+            // That is said again as long as somebody wants something.
+            if message.opcode != Opcode::Spare || seat.link.is_open() && seat.link.room() > 0 {
                 seat.link.push(message);
                 self.touched.insert(to);
             }
@@ -214,26 +230,42 @@ impl Server {
     }
 
     fn join(&mut self, peer: Peer) -> Result<(), Refused> {
-        if self.dead.contains_key(&peer) {
-            return Err(Refused::Unknown);
-        }
         if self.seats.contains_key(&peer) {
             return Ok(());
+        }
+        if self.fenced.get(&peer.node).is_some_and(|fenced| peer.incarnation <= *fenced) {
+            return Err(Refused::Unknown);
         }
         let mut has_room = true;
         self.lists.iter_mut().for_each(|list| list.indexes(|list| has_room &= list.join(peer)));
         if !has_room {
             return Err(Refused::Crowded);
         }
-        let link = Link::new(self.form, self.waiting);
+        let mut link = Link::new(self.form, self.waiting);
+        // It may get flows of the dead, as their next life or from those who have got them.
+        for (dead, waiting) in &mut self.dead {
+            waiting.insert(peer);
+            link.push_with(operand_of(*dead), Message::new(Opcode::Mourn, 0, 0));
+        }
         self.seats.insert(peer, Seat { link, operand: 0 });
         self.touched.insert(peer);
         Ok(())
     }
 
     fn bury(&mut self, peer: Peer) -> Result<(), Refused> {
-        self.seats.remove(&peer).ok_or(Refused::Unknown)?;
+        if self.dead.contains_key(&peer) {
+            return Ok(());
+        }
+        let is_known = self.seats.remove(&peer).is_some();
+        let mut has_room = true;
+        self.lists.iter_mut().for_each(|list| list.indexes(|list| has_room &= is_known || list.join(peer)));
+        if !has_room {
+            return Err(Refused::Crowded);
+        }
         self.lists.iter_mut().for_each(|list| list.indexes(|list| list.fence(peer)));
+        let fenced = self.fenced.entry(peer.node).or_default();
+        *fenced = peer.incarnation.max(*fenced);
+        self.touched.remove(&peer);
         for seat in self.seats.values_mut() {
             seat.link.push_with(operand_of(peer), Message::new(Opcode::Mourn, 0, 0));
         }
@@ -262,6 +294,9 @@ impl Server {
 
     fn hear(&mut self, from: Peer, message: Message) -> Result<(), Refused> {
         let seat = self.seats.get_mut(&from).ok_or(Refused::Unknown)?;
+        if !seat.link.is_open() {
+            return Err(Refused::Stranger);
+        }
         if seat.link.room() == 0 && message.opcode != Opcode::Acknowledge {
             return Err(Refused::Full);
         }
@@ -291,6 +326,9 @@ impl Server {
         let Some(dead) = peer_of(operand) else { return };
         if let Some(waiting) = self.dead.get_mut(&dead) {
             waiting.remove(&by);
+            if self.releases_at_first {
+                waiting.clear();
+            }
             self.release();
         }
     }
@@ -313,7 +351,7 @@ mod tests {
 
     fn server() -> Server {
         let limits = Limits { size: 4, credit: 4, lease: 0, rest: 10, patience: 5, step: 1 };
-        let mut server = Server::new(&[Kind::Indexes(limits), Kind::Statistics(2)], 8).expect("it is small");
+        let mut server = Server::new(&[Kind::Indexes(limits), Kind::Statistics(2)], 0).expect("it is small");
         for peer in [A, B] {
             server.apply(Input::Joined(peer)).expect("there is room");
             server.apply(Input::Begun { with: peer, arrived: 0 }).expect("nothing was said");
@@ -370,8 +408,12 @@ mod tests {
         assert_eq!(say(&mut server, nobody, Opcode::IndexRequest, 0, 1), Err(Refused::Unknown));
         assert_eq!(server.apply(Input::Begun { with: A, arrived: 77 }), Err(Refused::Stranger));
         assert_eq!(say(&mut server, A, Opcode::Acknowledge, 1, 77), Err(Refused::Stranger));
-        let refusals = (0..10).filter(|_| say(&mut server, A, Opcode::IndexRequest, 7, 1) == Err(Refused::Full)).count();
-        assert_eq!(refusals, 8, "two more than the six that wait");
+        let refusals = (0..600).filter(|_| say(&mut server, A, Opcode::IndexRequest, 7, 1) == Err(Refused::Full)).count();
+        assert_eq!(refusals, 600 - (512 - 6), "six wait already");
+        server.apply(Input::Over(A)).expect("it lives");
+        assert_eq!(say(&mut server, A, Opcode::Acknowledge, 0, 1), Err(Refused::Stranger), "no session is under way");
+        server.apply(Input::Dead(A)).expect("it lived");
+        assert_eq!(server.apply(Input::Joined(A)), Err(Refused::Unknown));
     }
 
     /// Of the dead everybody who lives speaks first.

@@ -34,14 +34,15 @@ const UNFILED: Entry = Entry { next: NONE, before: NONE, due: 0, wheel: NOT_FILE
 pub struct Wheel {
     entries: Vec<Entry>,
     slots: [[u32; SLOTS]; WHEELS],
-    filed: usize,
+    /// How many are filed in each wheel.
+    filed: [usize; WHEELS],
     now: u64,
 }
 
 impl Wheel {
     /// Of so many indexes, none of which is due.
     pub fn new(size: u32) -> Wheel {
-        Wheel { entries: vec![UNFILED; size as usize], slots: [[NONE; SLOTS]; WHEELS], filed: 0, now: 0 }
+        Wheel { entries: vec![UNFILED; size as usize], slots: [[NONE; SLOTS]; WHEELS], filed: [0; WHEELS], now: 0 }
     }
 
     /// The step that the wheel has reached.
@@ -88,7 +89,7 @@ impl Wheel {
             self.entries[next as usize].before = before;
         }
         self.entries[index as usize].wheel = NOT_FILED;
-        self.filed -= 1;
+        self.filed[usize::from(wheel)] -= 1;
     }
 
     fn file(&mut self, index: u32, due: u64) {
@@ -103,7 +104,7 @@ impl Wheel {
         }
         let entry = &mut self.entries[index as usize];
         (entry.next, entry.before, entry.wheel, entry.slot) = (next, NONE, wheel as u8, slot as u8);
-        self.filed += 1;
+        self.filed[wheel] += 1;
     }
 
     /// As [`Wheel::advance`], over more than a turn of the slowest wheel: each index is looked at once.
@@ -126,7 +127,13 @@ impl Wheel {
             return self.jump(now, &mut expired);
         }
         while self.now < now {
-            if self.filed == 0 {
+            // Up to where the first wheel that is not empty goes on, nothing happens.
+            let Some(first) = self.filed.iter().position(|filed| *filed > 0) else {
+                self.now = now;
+                return;
+            };
+            self.now |= (1 << (first as u32 * BITS)) - 1;
+            if self.now >= now {
                 self.now = now;
                 return;
             }
@@ -142,7 +149,7 @@ impl Wheel {
                 while index != NONE {
                     let Entry { next, due, .. } = self.entries[index as usize];
                     self.entries[index as usize].wheel = NOT_FILED;
-                    self.filed -= 1;
+                    self.filed[wheel] -= 1;
                     let ahead = due.wrapping_sub(self.now as u32) as i32;
                     if ahead > 0 {
                         self.file(index, self.now + ahead as u64);

@@ -50,7 +50,8 @@ struct Instance {
 /// One that died, and what its flows had. They are claimed by others, one after the other.
 struct Mourned {
     peer: Peer,
-    flows: Vec<u32>,
+    /// And who has a copy of each.
+    flows: Vec<(u32, Peer)>,
     is_fenced: bool,
 }
 
@@ -67,7 +68,7 @@ struct World {
     limits: Limits,
     primary: Primary,
     /// It has applied all inputs before this number, and said so up to that one.
-    standby: Option<(Server, u64, u64)>,
+    standby: Option<(Server, u64, u64, u32)>,
     deaths: u64,
     /// Flows that have begun at instances that are dead.
     begun_before: u64,
@@ -200,16 +201,30 @@ impl World {
 
     /// The standby hears of some inputs, and the server of what it has.
     fn replicate(&mut self, count: usize) {
-        let Some((standby, applied, said)) = &mut self.standby else {
-            let (server, next) = self.primary.attach();
-            self.standby = Some((server, next, next));
+        let Some((standby, applied, said, attachment)) = &mut self.standby else {
+            let (server, next, attachment) = self.primary.attach();
+            self.standby = Some((server, next, next, attachment));
             return;
         };
-        self.primary.saved(*said);
+        self.primary.saved(*attachment, *said);
         *said = *applied;
         for input in self.primary.inputs(*applied).expect("it is kept").take(count) {
             standby.apply(input).expect("the server has taken it");
             *applied += 1;
+        }
+        if self.primary.inputs(*applied).is_some_and(|mut rest| rest.next().is_none()) {
+            let of = |server: &Server| {
+                let list = server.list(LIST).expect("it is one");
+                let holders: Vec<Vec<Peer>> = (0..self.limits.size).map(|index| list.holders(index).collect()).collect();
+                (holders, list.account(), server.statistic(STATISTIC, 0), server.instances().collect::<Vec<_>>())
+            };
+            assert_eq!(of(self.primary.server()), of(standby));
+            for peer in self.instances.keys() {
+                let of = |server: &mut Server| {
+                    server.link(*peer).map(|link| (link.sent(), link.received(), link.waiting(), link.is_open()))
+                };
+                assert_eq!(of(&mut self.primary.server().clone()), of(standby));
+            }
         }
     }
 
@@ -224,15 +239,17 @@ impl World {
             self.apply(Input::Joined(peer));
             self.cut(peer);
         }
-        // It is told again who lives; the others are dead.
+        // It is told again who lives, and who is mourned; the others are dead, too.
         let is_gone = |peer: &Peer| !self.instances.contains_key(peer);
-        let gone: Vec<Peer> = self.primary.server().instances().filter(is_gone).collect();
+        let mourned = self.mourned.iter().filter(|mourned| mourned.is_fenced).map(|mourned| mourned.peer);
+        let gone: Vec<Peer> = self.primary.server().instances().filter(is_gone).chain(mourned).collect();
         gone.into_iter().for_each(|peer| self.apply(Input::Dead(peer)));
     }
 
-    /// Everything that was this dead one's has been claimed.
-    fn is_over(&self, dead: Peer) -> bool {
-        !self.mourned.iter().any(|mourned| mourned.peer == dead && !(mourned.is_fenced && mourned.flows.is_empty()))
+    /// It has claimed all that it has got by this one's death.
+    fn has_claimed(&self, heir: Peer, dead: Peer) -> bool {
+        let is_left = |mourned: &Mourned| !mourned.is_fenced || mourned.flows.iter().any(|(_, of)| *of == heir);
+        !self.mourned.iter().any(|mourned| mourned.peer == dead && is_left(mourned))
     }
 
     fn hear(&mut self, peer: Peer, message: Message) {
@@ -310,19 +327,28 @@ impl World {
     }
 
     fn kill(&mut self, peer: Peer) {
+        // No life of a node ends before the one before it is known to have ended.
+        if self.mourned.iter().any(|mourned| mourned.peer.node == peer.node && !mourned.is_fenced) {
+            return;
+        }
         note!(self, "{peer:?} dies");
         // What was sent may still arrive; nothing is sent again.
         let instance = self.at(peer);
         instance.is_alive = false;
-        let flows = core::mem::take(&mut instance.flows).into_iter().collect();
+        let flows = core::mem::take(&mut instance.flows);
         instance.credit.clear();
+        if self.random.one_in(2) {
+            self.begin(peer.node);
+        }
+        if self.living().is_empty() {
+            self.begin(peer.node);
+        }
+        let flows = flows.into_iter().map(|index| (index, self.anybody())).collect();
         self.mourned.push(Mourned { peer, flows, is_fenced: false });
-        self.begin(peer.node);
     }
 
     /// One step of getting over somebody's death.
     fn mourn(&mut self, at: usize) {
-        let heir = self.anybody();
         let dead = &mut self.mourned[at];
         let peer = dead.peer;
         if !dead.is_fenced {
@@ -330,9 +356,15 @@ impl World {
             self.cut(peer);
             self.apply(Input::Dead(peer));
             self.begun_before += self.instances.remove(&peer).map_or(0, |instance| instance.begun);
-        } else if let Some(index) = dead.flows.pop() {
-            self.at(heir).flows.insert(index);
-            self.say(heir, Opcode::IndexAssignment, index);
+            if !self.instances.keys().any(|other| other.node == peer.node) {
+                self.begin(peer.node);
+            }
+        } else if let Some((index, heir)) = dead.flows.pop() {
+            // With its copy the flow is lost: that is two failures.
+            if self.instances.get(&heir).is_some_and(|heir| heir.is_alive) {
+                self.at(heir).flows.insert(index);
+                self.say(heir, Opcode::IndexAssignment, index);
+            }
         } else if !self.primary.server().is_mourning(peer) {
             self.mourned.remove(at);
         }
@@ -345,7 +377,8 @@ impl World {
 
     /// It has claimed all that it will of some of the dead.
     fn speak_of_the_dead(&mut self, peer: Peer) {
-        let over: Vec<Peer> = self.instances[&peer].asked_of.iter().copied().filter(|dead| self.is_over(*dead)).collect();
+        let over: Vec<Peer> =
+            self.instances[&peer].asked_of.iter().copied().filter(|dead| self.has_claimed(peer, *dead)).collect();
         for dead in over {
             let instance = self.at(peer);
             instance.asked_of.remove(&dead);
@@ -403,7 +436,7 @@ impl World {
             return Err(format!("{account:?} is not {}", self.limits.size));
         }
         let of_living = self.instances.values().flat_map(|instance| instance.flows.iter().chain(&instance.credit));
-        let of_dead = self.mourned.iter().flat_map(|dead| &dead.flows);
+        let of_dead = self.mourned.iter().flat_map(|dead| dead.flows.iter().map(|(index, _)| index));
         let mut seen = BTreeSet::new();
         match of_living.chain(of_dead).find(|index| !seen.insert(**index)) {
             Some(index) => Err(format!("two have index {index}")),
@@ -499,6 +532,7 @@ fn planted_faults_are_found() {
         Planted { moved_is_over: true, ..Planted::default() },
         Planted { release_at_once: true, ..Planted::default() },
         Planted { loud_answers: true, ..Planted::default() },
+        Planted { release_at_first: true, ..Planted::default() },
     ];
     let lists = planted.map(|planted| (planted, primary::Planted::default()));
     let early = (Planted::default(), primary::Planted { says_at_once: true });
