@@ -174,6 +174,8 @@ impl Quorum {
         // An age is a time of the other's clock: one that is long is as good as any that is long enough.
         let had = |host: usize| now.saturating_sub(beat.ages.get(host).map_or(0, |age| *age.min(&(2 * self.patience))));
         let had = (0..self.heard_at.len()).map(had).collect();
+        // What an earlier life of its manager echoed counts as long as it would have: what that one knew of terms this one knows, and says of nobody that it was heard before it began.
+        let echo = known.as_ref().map_or(echo, |known| known.echo.max(echo));
         *known = Some(Heard { sent: beat.sent, echo, had, services: beat.services.clone() });
         self.heard_at[usize::from(host)] = now;
         let heard = (0..).zip(&beat.services);
@@ -474,6 +476,26 @@ mod tests {
         hosts.cut = vec![(0, 1), (1, 0), (2, 1)];
         hosts.run(1000 + PATIENCE / 2, 1000 + 3 * PATIENCE);
         assert!(!hosts.quorums[0].serves(0));
+    }
+
+    /// The managers of both others die, and what their next lives say first echoes nothing. Who serves goes on: what their earlier lives have echoed is not old. Not for longer,
+    /// if nothing follows.
+    #[test]
+    fn next_lives_that_have_heard_nobody_stop_nobody() {
+        let mut hosts = Hosts::new(3);
+        hosts.give(0, 1, &[0, 1, 2]);
+        hosts.run(0, 1000);
+        for at in [1, 2] {
+            let now = 1000 + hosts.offsets[at];
+            hosts.quorums[at] = Quorum::new(at as u16, 3, SWITCHES, PATIENCE, now);
+            hosts.quorums[at].remember(0, 1);
+            let beat = hosts.quorums[at].poll_beat(now).expect("it begins with a beat");
+            assert_eq!(beat.echoes[0], 0);
+            hosts.quorums[0].handle_beat(at as u16, &beat, 1000 + hosts.offsets[0]);
+        }
+        assert_eq!(hosts.quorums[0].turn(1000 + hosts.offsets[0]), []);
+        assert!(hosts.quorums[0].serves(0));
+        assert_eq!(hosts.quorums[0].turn(1001 + PATIENCE + hosts.offsets[0]), [Change::Retire(0)]);
     }
 
     /// SplitMix64: chance from a seed.
