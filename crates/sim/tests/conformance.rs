@@ -27,6 +27,7 @@ const REQUIREMENTS: &[(&str, Check)] = &[
     ("transparent", transparent),
     ("output_commit", output_commit),
     ("single_owner", single_owner),
+    ("local_standby", local_standby),
     ("no_buffer_lost", no_buffer_lost),
     ("full_table", full_table),
     ("full_of_replicas", full_of_replicas),
@@ -235,6 +236,49 @@ fn single_owner(preset: Preset) -> Result<(), String> {
         Ok(())
     })?;
     require!(released > 0, "without a fence nobody released anything either");
+    Ok(())
+}
+
+/// A process beside the runtime takes over between any two events: to everybody else the runtime has stood still for a moment. Every packet leaves all the same,
+/// byte for byte as if nothing had been and in its flow's order, under any protection and under none (the level `local`). Where the runtime dies for good as soon
+/// as the other has taken over (`local+remote`) its protection keeps what it promises. Without anybody beside it the same sweep must see that packets are missing.
+fn local_standby(preset: Preset) -> Result<(), String> {
+    let plan = |calm| Plan { connections: few_connections(), calm, strict: preset.is_strict(), ..Plan::default() };
+    let standstill = How::Pause(2 * MILLISECOND);
+    let undisturbed = play(scenario(61, preset), plan(true));
+    let expected = by_flow(&undisturbed.released);
+    sweep(scenario(61, preset), &plan(true), standstill, 13, |plan, outcome| {
+        check_basics(preset, plan, &outcome)?;
+        check_finished(preset, plan, &outcome)?;
+        require!(outcome.failovers == 0, "{:?}: the runtime was given up", plan.steps);
+        require!(by_flow(&outcome.released) == expected, "{:?}: flows left otherwise", plan.steps);
+        Ok(())
+    })?;
+    for (seed, calm, step) in [(62, true, 61), (63, false, 71)] {
+        for after in [0, 2, 10, 60] {
+            let mut runs = 0;
+            let first = play(scenario(seed, preset), plan(calm)).quiet_from / 4;
+            for event in (first..first * 4).step_by(step) {
+                let whom = Whom::Number(runs);
+                let takes_over = Step { when: When::Event(event), whom, how: standstill };
+                let dies = Step { when: When::Event(event + after), whom, how: How::Kill };
+                let plan = Plan { steps: vec![takes_over, dies], ..plan(calm) };
+                let outcome = play(scenario(seed, preset), plan.clone());
+                check_basics(preset, &plan, &outcome)?;
+                if preset.is_strict() {
+                    check_finished(preset, &plan, &outcome)?;
+                }
+                runs += 1;
+            }
+            require!(runs > 5, "only {runs} deaths");
+        }
+    }
+    let mut missing = 0;
+    sweep(scenario(61, preset), &plan(true), How::Kill, 41, |_, outcome| {
+        missing += usize::from(by_flow(&outcome.released) != expected);
+        Ok(())
+    })?;
+    require!(missing > 0, "without anybody beside them nothing was missing either");
     Ok(())
 }
 
