@@ -22,8 +22,9 @@ const NEXT_CONNECTION: Duration = Duration::from_millis(200);
 const SHORT: usize = 5;
 /// Bytes of one of them, to the server.
 const SHORT_BYTES: u64 = 40_000;
-/// A connection's bytes per tick and direction.
+/// A connection's bytes at a time and direction, and what lies between two of these.
 const CHUNK: u64 = 400;
+const CHUNK_INTERVAL: Duration = Duration::from_millis(10);
 /// A connection that is not opened, or not ended by the other side, after so long is broken.
 const GIVE_UP: Duration = Duration::from_secs(30);
 
@@ -267,10 +268,17 @@ fn accept_streams(listener: &TcpListener, shared: &Arc<Shared>) {
                 let shared = shared.clone();
                 threads.push(std::thread::spawn(move || serve_stream(stream, source, &shared)));
             }
-            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            Err(_) => await_client(listener),
         }
     }
     threads.into_iter().for_each(|thread| thread.join().expect("no server panics"));
+}
+
+/// Returns as soon as a client may be there, and now and then without one, to be asked whether it is all over.
+fn await_client(listener: &TcpListener) {
+    let mut ready = [PollFd::new(listener, PollFlags::IN)];
+    // An interrupted wait is over early.
+    let _ = poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 50_000_000 }));
 }
 
 fn serve_stream(mut stream: TcpStream, source: SocketAddr, shared: &Shared) {
@@ -343,7 +351,7 @@ fn try_pump(
             Some(_) if is_over => return Ok(()),
             _ if is_alone => return Err(ErrorKind::NotConnected.into()),
             Some(since) if since.elapsed() > GIVE_UP => return Err(ErrorKind::TimedOut.into()),
-            _ => std::thread::sleep(Duration::from_millis(10)),
+            _ => std::thread::sleep(CHUNK_INTERVAL),
         }
     }
 }
