@@ -16,19 +16,32 @@ pub(super) struct Levels {
     only_standby: Vec<NodeId>,
     /// Some runtime's flows have nothing but replicas at others.
     has_only_replicas: bool,
+    may_forget: u32,
+}
+
+/// The runtimes that have standbys beside them.
+pub(super) fn with_standby(checked: &Checked, chains: &[BuiltChain]) -> Vec<NodeId> {
+    checked.runtimes_of(|chain| chains[chain].has_local_standby)
 }
 
 impl Levels {
     pub(super) fn of(checked: &Checked, chains: &[BuiltChain]) -> Levels {
         let empty = Flows::new(0, 0, 0, 0);
-        let promises = |chain: usize| chains[chain].protection.safety(&empty).promises;
-        let with_standby = checked.runtimes_of(|chain| chains[chain].has_local_standby);
+        let safety = |chain: usize| chains[chain].protection.safety(&empty);
+        let promises = |chain: usize| safety(chain).promises;
+        let with_standby = with_standby(checked, chains);
         let with_replicas = checked.runtimes_of(promises);
         Levels {
             only_standby: checked.runtimes_of(|chain| chains[chain].has_local_standby && !promises(chain)),
             has_only_replicas: with_replicas.iter().any(|runtime| !with_standby.contains(runtime)),
             with_standby,
+            may_forget: (0..chains.len()).map(|chain| safety(chain).may_forget).max().unwrap_or(0),
         }
+    }
+
+    /// See [`Status`](crate::status::Status).
+    pub(super) fn may_forget(&self) -> u32 {
+        self.may_forget
     }
 
     /// Whether all flows that are promised anything would survive the end of a process. `remotely`: whether replicas would save those that have them.

@@ -302,7 +302,7 @@ impl Manager {
             protected: self
                 .levels
                 .protected(manager.protected(self.host.hub.has_coordinator()), |runtimes| self.protected_locally(runtimes)),
-            may_forget: self.may_forget,
+            may_forget: self.levels.may_forget(),
             copies_differed: manager.status().map(|status| status.report.differed).sum(),
             ports: ports.collect(),
             rules: is_serving.then(|| status::Rules {

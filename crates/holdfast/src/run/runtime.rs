@@ -1,9 +1,9 @@
 //! The role of a runtime: a process of its own, started by the guard for the manager.
 
-use super::devices;
 use super::keys::new_life;
 use super::role::{self, Assignment, NewKeys};
 use super::workers::MOST_QUARANTINED;
+use super::{devices, levels};
 use crate::config;
 use crate::exit::{self, Failure};
 use holdfast_io::process::{Clock, Watched};
@@ -93,8 +93,7 @@ pub fn main() -> Result<(), Failure> {
     let assignment = &given.assignment;
     let checked = config::read(&assignment.file, &assignment.text).map_err(mistake)?;
     let chains = config::chains(&assignment.file, &assignment.text, &checked.config).map_err(mistake)?;
-    let with_standby = checked.runtimes_of(|chain| chains[chain].has_local_standby);
-    let has_standby = with_standby.contains(&assignment.role.node);
+    let has_standby = levels::with_standby(&checked, &chains).contains(&assignment.role.node);
     // Before everybody else takes the runtime for dead, even if the next worker hangs too.
     let patience = Duration::from_millis(checked.config.detection.hang_ms / 3);
     drop((checked, chains));

@@ -1,0 +1,251 @@
+//! How a manager starts: from what its guard gave it, in its first life with ports, arena and switches of its own making, in a later one with those that are there.
+//!
+//! In: the guard's assignment and descriptors. Out: a [`Manager`] that serves until it is told to stop.
+
+use super::guard::Guard;
+use super::guard_link::{Assignment, GuardLink, ToGuard};
+use super::levels::Levels;
+use super::network::HostsNetwork;
+use super::role::{BfdKey, Keys};
+use super::{BURST, MILLISECOND, Manager, ManagerNotes, Signals, devices, keys, random_seed, switch_config};
+use crate::config::{self, Checked, ControlEntry};
+use crate::control;
+use crate::control::remote::Limits;
+use crate::exit::{self, Failure};
+use holdfast_io::port::Port;
+use holdfast_io::process::{Clock, die_with_parent, inherited_all};
+use holdfast_io::{Arena, Heartbeat, Mailbox};
+use holdfast_node::address::{COORDINATOR, manager_of};
+use holdfast_node::channel::{FabricConfig, KeyRing};
+use holdfast_node::edge::Edge;
+use holdfast_node::host::{Host, HostOut};
+use holdfast_node::hub::Hub;
+use holdfast_node::seal::SealConfig;
+use holdfast_node::switch::Switch;
+use holdfast_protection::Peer;
+use holdfast_wire::{DropCounters, MAX_MTU, fnv1a};
+use rustix::event::EventfdFlags;
+use rustix::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::channel;
+use zeroize::Zeroizing;
+
+/// Runs as the manager, in its first life or a later one, until SIGTERM or SIGINT.
+///
+/// # Errors
+/// What keeps it from starting; also if it was not started by a guard.
+pub fn manager_main() -> Result<(), Failure> {
+    let refused = |error: std::io::Error| Failure::new(exit::UNAVAILABLE, error.to_string());
+    let mut line = Zeroizing::new(String::new());
+    let mut fds = inherited_all().map_err(refused)?.into_iter();
+    std::io::stdin().read_line(&mut line).map_err(refused)?;
+    let mut assignment: Assignment = serde_json::from_str(&line)
+        .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the guard's assignment: {error}")))?;
+    die_with_parent(assignment.parent).map_err(refused)?;
+    let (Some(mailbox), Some(heartbeat), Some(notes)) = (fds.next(), fds.next(), fds.next()) else {
+        return Err(Failure::new(exit::UNAVAILABLE, "descriptors are missing"));
+    };
+    let notes = ManagerNotes::open(notes).map_err(refused)?;
+    let link = GuardLink::new(Mailbox::of(mailbox), Heartbeat::open(heartbeat).map_err(refused)?);
+    let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
+    let mut checked = config::read(&assignment.file, &assignment.text).map_err(mistake)?;
+    checked.on_host(assignment.host);
+    let ring = |keys: Keys| keys.ring().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the guard's keys: {error}")));
+    let keys = assignment.keys.take().map(ring).transpose()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        signal_hook::flag::register(signal, stop.clone())
+            .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
+    }
+    let hangup = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGHUP, hangup.clone())
+        .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
+    // As an operator finds the machine: ports change what is there to be warned of.
+    let warnings = if assignment.incarnation == 1 { devices::warnings(&checked) } else { Vec::new() };
+    let (requests, asked) = channel();
+    let eventfd = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+    let eventfd = Arc::new(eventfd.map_err(|error| Failure::new(exit::UNAVAILABLE, format!("eventfd: {error}")))?);
+    let waker = eventfd.clone();
+    let wake = Arc::new(move || {
+        let _ = rustix::io::write(&*waker, &1u64.to_ne_bytes());
+    });
+    let path = assignment.control.clone();
+    // Before the devices: who starts a box a second time is told of the first one, not of devices that it has.
+    let mut server = control::listen(&path, assignment.parent, requests, wake)?;
+    let entry = checked.control_of(assignment.host);
+    if let Some(entry) = entry.map(|entry| ControlEntry { tls: assignment.tls.clone().unwrap_or(entry.tls), ..entry })
+        && let Err(failure) = server.serve_remote(&entry, Limits::default())
+    {
+        match assignment.incarnation {
+            1 => return Err(failure),
+            // There are flows to be served; who wants to ask has to wait.
+            _ => devices::say(&format!("{failure}; it is tried again and again")),
+        }
+    }
+    let mut manager = Manager::new(assignment, &checked, keys, (link, notes), fds)?;
+    warnings.iter().for_each(|warning| devices::say(warning));
+    let served = manager.serve(&Signals { stop: &stop, hangup: &hangup }, &asked, eventfd.as_fd(), &path, &mut server);
+    manager.finish();
+    drop(server);
+    served
+}
+
+impl Manager {
+    pub(super) fn new(
+        assignment: Assignment,
+        checked: &Checked,
+        keys: Option<KeyRing>,
+        (mut link, notes): (GuardLink, ManagerNotes),
+        mut fds: impl Iterator<Item = OwnedFd>,
+    ) -> Result<Manager, Failure> {
+        let Assignment { incarnation, file, text, processes, ref bfd_keys, .. } = assignment;
+        let clock = Clock::new();
+        let now = clock.now();
+        let has_coordinator = processes.iter().any(|process| process.node == COORDINATOR);
+        let (control, state) = (&assignment.control, assignment.state.as_deref());
+        let lives = assignment.coordinators;
+        // Without a coordinator so far there is nothing that anybody could remember.
+        let succeeds = if checked.hosts.is_empty() { lives > 0 } else { incarnation > 1 };
+        let etcd = checked.etcd.as_ref();
+        let guard = Guard::new(&checked.config.cluster, control, state, etcd, incarnation, lives, has_coordinator)?;
+        let mut ports: Vec<Box<dyn Port>> = Vec::new();
+        for (_, device) in &checked.ports {
+            ports.push(devices::open(device, incarnation, &link)?);
+        }
+        for ((port, (_, device)), config) in ports.iter().zip(&checked.ports).zip(checked.config.ports.values()) {
+            let refused = |text| Failure::new(exit::UNAVAILABLE, text);
+            let mtu = port.mtu();
+            if usize::from(mtu) > MAX_MTU {
+                return Err(refused(format!(
+                    "`{device}` has an MTU of {mtu}, and a packet buffer holds {MAX_MTU}: `ip link set {} mtu {MAX_MTU}`, or less",
+                    port.name()
+                )));
+            }
+            if let Some(wanted) = config.mtu.filter(|wanted| *wanted > mtu) {
+                return Err(refused(format!("`mtu: {wanted}` is more than the {mtu} of `{device}`")));
+            }
+        }
+        let macs: Vec<_> = ports.iter().map(|port| (port.mac(), port.mtu())).collect();
+        let bfd_keys: Vec<_> = bfd_keys.iter().map(|key| key.as_ref().and_then(BfdKey::key)).collect();
+        let edges = checked.edges(&macs, &bfd_keys, random_seed);
+        let edges = edges.into_iter().map(|(config, ports)| (Edge::new(config), ports)).collect();
+        let device_states = ports.iter().map(|port| (port.is_up(), port.mtu())).collect();
+        let unavailable = |error: std::io::Error| {
+            let what = format!("{} packet buffers: {error}; lower limits.buffers", checked.config.limits.buffers);
+            Failure::new(exit::UNAVAILABLE, what)
+        };
+        let mut passed = || if assignment.has_arena { fds.next() } else { None };
+        let arena = match (passed(), passed()) {
+            (Some(memory), Some(record)) => Arena::adopt(memory, record).map_err(unavailable)?,
+            _ => {
+                let arena = Arena::create(checked.config.limits.buffers).map_err(unavailable)?;
+                link.send(&ToGuard::Arena, &arena.fds()).map_err(unavailable)?;
+                arena
+            }
+        };
+        let chains = config::chains(&file, &text, &checked.config)
+            .map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
+        let (number, hosts) = (assignment.host, checked.hosts.clone());
+        let mut fabric = FabricConfig { cluster: fnv1a(checked.config.cluster.as_bytes()) as u32, ..FabricConfig::default() };
+        let path = checked.config.fabric.as_ref().and_then(|fabric| fabric.mtu);
+        let hosts_network = HostsNetwork::new(devices::open_fabric(&hosts, number, path, incarnation, &link)?);
+        for port in &hosts_network.ports {
+            let largest = chains.iter().map(|built| built.chain.layout().size).max().unwrap_or(0);
+            let mtus = ports.iter().map(|port| usize::from(port.mtu())).max().unwrap_or(1500);
+            let added = chains.iter().map(|built| built.chain.added_bytes()).max().unwrap_or(0);
+            fabric.mtu = devices::fabric_mtu(port.as_ref(), path, mtus, added, largest, fabric.mtu, keys.is_some())?;
+        }
+        let detection = &checked.config.detection;
+        let logs: Vec<usize> = chains.iter().map(|built| built.protection.log_bytes()).collect();
+        let switch =
+            |number| Switch::new(switch_config(&checked.config, &logs, number, assignment.seed, incarnation, fabric, succeeds));
+        let mut switches: Vec<Switch> = (0..checked.switches.len() as u16).map(switch).collect();
+        let mut manager = holdfast_node::manager::Manager::new(
+            Peer { node: manager_of(number), incarnation: assignment.base + incarnation },
+            fabric,
+        );
+        let life = || keys::new_life().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("random numbers: {error}")));
+        if let Some(ring) = &keys {
+            for switch in &mut switches {
+                switch.fabric().authenticate(ring, life()?);
+            }
+            manager.fabric().authenticate(ring, life()?);
+        }
+        let mut hub = Hub::new(switches, manager);
+        if !hosts.is_empty() {
+            let (hosts, patience) = (hosts.len() as u16, detection.host_ms * MILLISECOND);
+            hub.join(hosts, patience, now);
+            for switch in 0..checked.switches.len() {
+                if let Some([term, ..]) = notes.read(switch) {
+                    hub.manager.remember_term(switch as u16, term as u32);
+                }
+            }
+            if let Some(ring) = &keys {
+                let (cluster, incarnation, life) = (fabric.cluster, assignment.base + incarnation, life()?);
+                hub.authenticate(SealConfig { cluster, host: number, hosts, incarnation, life, patience }, ring);
+                if hosts_network.ports.len() > 1 {
+                    hub.use_two_paths();
+                }
+            }
+        }
+        let mut quarantine = assignment.control.clone().into_os_string();
+        quarantine.push(".quarantine.pcapng");
+        let mut manager = Manager {
+            file,
+            text,
+            quarantine: quarantine.into(),
+            config: checked.config.clone(),
+            logs,
+            keys,
+            incarnation,
+            parent: assignment.parent,
+            link,
+            notes,
+            fabric_config: fabric,
+            hosts_network,
+            number,
+            hosts,
+            paths_said: Vec::new(),
+            switches: checked.switches.clone(),
+            announce_at: Vec::new(),
+            seed: assignment.seed,
+            flow_seed: if checked.hosts.is_empty() { assignment.seed } else { fnv1a(checked.config.cluster.as_bytes()) },
+            guard,
+            clock,
+            arena,
+            outgoing: ports.iter().map(|_| Vec::with_capacity(BURST)).collect(),
+            ports,
+            workers: Vec::new(),
+            next_id: 1,
+            host: Host::new(edges, hub),
+            out: HostOut::default(),
+            rx: Vec::with_capacity(BURST),
+            drops: DropCounters::default(),
+            noticed: Vec::new(),
+            traces: Vec::new(),
+            trace_delay: detection.heartbeat_ms * 3 * MILLISECOND,
+            waiting_flows: Vec::new(),
+            waiting_rules: Vec::new(),
+            waiting_orders: Vec::new(),
+            last_look: 0,
+            last_death_look: 0,
+            last_device_look: now,
+            failed_starts: 0,
+            last_cause: String::new(),
+            is_ready: false,
+            has_served: assignment.has_served,
+            device_states,
+            port_names: checked.ports.clone(),
+            levels: Levels::of(checked, &chains),
+            mtu_limits: checked.config.ports.values().map(|port| port.mtu.unwrap_or(u16::MAX)).collect(),
+            traffic: vec![(0, 0); checked.ports.len()],
+            cluster_names: checked.clusters.iter().map(|cluster| cluster.name.clone()).collect(),
+            chain_names: chains.into_iter().map(|built| built.name).collect(),
+        };
+        if incarnation > 1 {
+            manager.adopt(processes, fds, succeeds, now).map_err(unavailable)?;
+        }
+        Ok(manager)
+    }
+}
