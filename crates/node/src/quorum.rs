@@ -11,6 +11,8 @@
 //!   was (an *age*): when all of them say that it was more than a patience ago, the earlier one has had nobody to be connected to since, and has stopped.
 //!   That is so as soon as a host is found to be dead. Where ages do not say it, it is so a patience after more than half have said that they know. If every host
 //!   has said that it does not serve, there is nothing to wait for.
+//! - A manager's next life has heard nobody yet, and echoes nothing. What its earlier life echoed counts on until it is out of date: it was no less true for that
+//!   life's end, and the next one's age for everybody begins when it does, so nobody waits too short. Else two managers that ended at once would end service beside them.
 //! - A vote that has forgotten a term could keep an earlier one served: so what a manager knows of terms outlives it ([`Quorum::remember`]).
 //!
 //! Each host has a vote; the first one has two if their number is even, so that of two hosts the first goes on alone, and the second never does.
