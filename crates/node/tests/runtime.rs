@@ -336,7 +336,7 @@ fn a_lease_that_never_comes_times_out() {
 #[test]
 fn the_same_function_runs_on_a_pool_that_asks_a_server() {
     let mut bench = Bench::new(vec![bomb(), leaser()], 16);
-    bench.runtime.visit_pools(|_, pool| pool.attach(Box::new(RequestPool::new(1))));
+    bench.runtime.visit_pools(|_, pool| pool.attach(Box::new(RequestPool::new(1024, 1))));
     assert_eq!(bench.send(&[datagram(1, 0)]), NOTHING, "nothing was prefetched yet");
     bench.runtime.visit_pools(|_, pool| pool.backend().assign(7));
     // Any message about the pool makes the runtime look again.

@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod control;
 pub mod link;
 pub mod list;
@@ -17,6 +18,7 @@ pub mod primary;
 pub mod server;
 pub mod wheel;
 
+pub use client::{Client, Heard};
 pub use control::{Form, Message, Opcode};
 pub use link::Link;
 pub use list::{Account, Limits, List, Output};

@@ -1,8 +1,9 @@
 //! Worlds of instances whose flows hold indexes of a list at a server: flows begin, end and move, instances die and others get their flows, connections are cut, everything is late. Whatever
 //! happens, no two flows have one index, and none is lost in the end. The server dies too, and its standby goes on.
 
+use holdfast_nf::shared::{Lease, PoolBackend, RequestPool};
 use holdfast_state::list::Planted;
-use holdfast_state::{Form, Input, Kind, Limits, Link, Message, Opcode, Primary, Server, primary, server};
+use holdfast_state::{Client, Form, Heard, Input, Kind, Limits, Message, Primary, Server, primary};
 use holdfast_wire::Peer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -33,18 +34,20 @@ impl Random {
 
 /// An instance, and what lies between it and the server.
 struct Instance {
-    link: Link,
+    client: Client,
+    pool: RequestPool,
     to_server: VecDeque<Message>,
     to_instance: VecDeque<Message>,
-    credit: VecDeque<u32>,
-    asked: u32,
     flows: BTreeSet<u32>,
     is_alive: bool,
     /// Flows that began here.
     begun: u64,
-    operand: u64,
-    /// Of these it is to say when it has claimed what was theirs.
-    asked_of: BTreeSet<Peer>,
+}
+
+impl Instance {
+    fn credit(&self, size: u32) -> impl Iterator<Item = u32> + '_ {
+        (0..size).filter(|index| self.pool.is_free(*index))
+    }
 }
 
 /// One that died, and what its flows had. They are claimed by others, one after the other.
@@ -117,17 +120,15 @@ impl World {
         self.incarnation += 1;
         let peer = Peer { node, incarnation: self.incarnation };
         self.apply(Input::Joined(peer));
+        let waiting = if self.random.one_in(3) { 2 } else { 1 << 16 };
         let instance = Instance {
-            link: Link::new(Form::Narrow, 1 << 16),
+            client: Client::new(Form::Narrow, waiting),
+            pool: RequestPool::new(self.limits.size, 1 + self.random.below(self.limits.credit as usize)),
             to_server: VecDeque::new(),
             to_instance: VecDeque::new(),
-            credit: VecDeque::new(),
-            asked: 0,
             flows: BTreeSet::new(),
             is_alive: true,
             begun: 0,
-            operand: 0,
-            asked_of: BTreeSet::new(),
         };
         self.instances.insert(peer, instance);
         self.join(peer);
@@ -146,9 +147,11 @@ impl World {
         self.instances.get_mut(&peer).expect("it has not been forgotten")
     }
 
-    fn say(&mut self, peer: Peer, opcode: Opcode, index: u32) {
-        note!(self, "{peer:?} says {opcode:?} {index}");
-        self.at(peer).link.push(Message::new(opcode, LIST, index));
+    /// It says what it has to say, or some of it.
+    fn gather(&mut self, peer: Peer) {
+        let instance = self.at(peer);
+        instance.client.gather(LIST, &mut instance.pool);
+        instance.client.flush();
     }
 
     fn apply(&mut self, input: Input) {
@@ -158,19 +161,20 @@ impl World {
 
     fn join(&mut self, peer: Peer) {
         let instance = self.instances.get_mut(&peer).expect("it has not been forgotten");
-        if instance.link.is_open() || !instance.is_alive {
+        let link = instance.client.link();
+        if link.is_open() || !instance.is_alive {
             return;
         }
         if let Some(theirs) = self.primary.received(peer) {
-            instance.link.begin(theirs).expect("they know each other");
-            let arrived = instance.link.received();
+            link.begin(theirs).expect("they know each other");
+            let arrived = link.received();
             self.apply(Input::Begun { with: peer, arrived });
         }
     }
 
     fn cut(&mut self, peer: Peer) {
         let instance = self.at(peer);
-        instance.link.end();
+        instance.client.link().end();
         instance.to_server.clear();
         instance.to_instance.clear();
         self.apply(Input::Over(peer));
@@ -179,11 +183,15 @@ impl World {
     /// Some of what is under way arrives.
     fn carry(&mut self, peer: Peer, count: usize) {
         let instance = self.instances.get_mut(&peer).expect("it has not been forgotten");
-        while let Some(message) = instance.link.poll() {
+        while let Some(message) = instance.client.link().poll() {
             instance.to_server.push_back(message);
         }
         while let Some(message) = self.primary.poll(peer) {
             instance.to_instance.push_back(message);
+        }
+        if self.random.one_in(2) {
+            instance.to_server.extend(instance.client.link().acknowledge());
+            instance.to_instance.extend(self.primary.acknowledge(peer));
         }
         for _ in 0..count {
             if let Some(message) = self.at(peer).to_server.pop_front() {
@@ -191,9 +199,9 @@ impl World {
             }
             let instance = self.at(peer);
             if instance.is_alive
-                && let Some(message) =
-                    instance.to_instance.pop_front().and_then(|message| instance.link.accept(message).expect("it is right"))
+                && let Some(message) = instance.to_instance.pop_front()
             {
+                note!(self, "{peer:?} hears {message}");
                 self.hear(peer, message);
             }
         }
@@ -253,54 +261,23 @@ impl World {
     }
 
     fn hear(&mut self, peer: Peer, message: Message) {
-        note!(self, "{peer:?} hears {message}");
-        let index = message.index;
-        match message.opcode {
-            Opcode::IndexAssignment => {
-                let instance = self.at(peer);
-                instance.asked = instance.asked.saturating_sub(1);
-                instance.credit.push_back(index);
-            }
-            Opcode::Expire => {
-                if self.at(peer).flows.contains(&index) {
-                    self.say(peer, Opcode::Rejuvenate, index);
-                }
-                self.say(peer, Opcode::Answered, index);
-            }
-            Opcode::Spare => {
-                while let Some(index) = self.at(peer).credit.pop_front() {
-                    self.say(peer, Opcode::Return, index);
-                }
-            }
-            Opcode::NoMoreIndex => {}
-            Opcode::Operand => {
-                let instance = self.at(peer);
-                instance.operand = instance.link.form().extend(instance.operand, message);
-            }
-            Opcode::Mourn => {
-                let instance = self.at(peer);
-                let dead = server::peer_of(core::mem::take(&mut instance.operand)).expect("it names one");
-                instance.asked_of.insert(dead);
-            }
-            Opcode::UpdateFailure => self.refused = Some(format!("{peer:?} is refused {index}")),
-            _ => panic!("no server says {message}"),
+        let instance = self.at(peer);
+        match instance.client.accept(message).expect("it is right") {
+            Some(Heard::Pool(message)) => instance.client.carry_out(message, Some(&mut instance.pool)),
+            Some(Heard::Refused(message)) => self.refused = Some(format!("{peer:?} is refused {message}")),
+            Some(Heard::Mourned(_)) | None => {}
+            Some(Heard::Statistic { .. }) => panic!("nobody has asked"),
         }
     }
 
     fn open(&mut self, peer: Peer) {
+        let (size, random) = (self.limits.size, self.random.next());
         let instance = self.at(peer);
-        match instance.credit.pop_front() {
-            Some(index) => {
-                instance.flows.insert(index);
-                instance.begun += 1;
-                self.say(peer, Opcode::Rejuvenate, index);
-                self.at(peer).link.push(Message::new(Opcode::UpdateStatistics, STATISTIC, 0));
-            }
-            None if instance.asked < 2 => {
-                instance.asked += 2;
-                self.say(peer, Opcode::IndexRequest, 2);
-            }
-            None => {}
+        if let Lease::Granted(index) = instance.pool.lease(&(0..size), Some(random).filter(|random| random % 2 == 0)) {
+            instance.flows.insert(index);
+            instance.begun += 1;
+            instance.client.grow(STATISTIC, 0, 1);
+            note!(self, "{peer:?} opens a flow with {index}");
         }
     }
 
@@ -311,19 +288,28 @@ impl World {
 
     fn end_flow(&mut self, peer: Peer) {
         if let Some(index) = self.some_flow(peer) {
-            self.at(peer).flows.remove(&index);
-            self.say(peer, Opcode::Expire, index);
+            note!(self, "{peer:?} ends the flow with {index}");
+            let instance = self.at(peer);
+            instance.flows.remove(&index);
+            instance.pool.give_back(index);
         }
     }
 
     /// The new owner has the flow before the old one lets it go.
     fn move_flow(&mut self, from: Peer, to: Peer) {
         if let Some(index) = self.some_flow(from).filter(|_| from != to) {
-            self.at(to).flows.insert(index);
-            self.say(to, Opcode::IndexAssignment, index);
-            self.at(from).flows.remove(&index);
-            self.say(from, Opcode::Moved, index);
+            note!(self, "{from:?} moves the flow with {index} to {to:?}");
+            self.adopt(to, index);
+            let source = self.at(from);
+            source.flows.remove(&index);
+            source.pool.forget(index);
         }
+    }
+
+    fn adopt(&mut self, peer: Peer, index: u32) {
+        let instance = self.at(peer);
+        instance.flows.insert(index);
+        instance.pool.adopt(index);
     }
 
     fn kill(&mut self, peer: Peer) {
@@ -336,7 +322,6 @@ impl World {
         let instance = self.at(peer);
         instance.is_alive = false;
         let flows = core::mem::take(&mut instance.flows);
-        instance.credit.clear();
         if self.random.one_in(2) {
             self.begin(peer.node);
         }
@@ -362,8 +347,8 @@ impl World {
         } else if let Some((index, heir)) = dead.flows.pop() {
             // With its copy the flow is lost: that is two failures.
             if self.instances.get(&heir).is_some_and(|heir| heir.is_alive) {
-                self.at(heir).flows.insert(index);
-                self.say(heir, Opcode::IndexAssignment, index);
+                note!(self, "{heir:?} gets the flow with {index}");
+                self.adopt(heir, index);
             }
         } else if !self.primary.server().is_mourning(peer) {
             self.mourned.remove(at);
@@ -377,12 +362,12 @@ impl World {
 
     /// It has claimed all that it will of some of the dead.
     fn speak_of_the_dead(&mut self, peer: Peer) {
-        let over: Vec<Peer> =
-            self.instances[&peer].asked_of.iter().copied().filter(|dead| self.has_claimed(peer, *dead)).collect();
+        let over: Vec<Peer> = self.instances[&peer].client.mourned().filter(|dead| self.has_claimed(peer, *dead)).collect();
         for dead in over {
             let instance = self.at(peer);
-            instance.asked_of.remove(&dead);
-            instance.link.push_with(server::operand_of(dead), Message::new(Opcode::Claimed, 0, 0));
+            if instance.client.gather(LIST, &mut instance.pool) {
+                instance.client.claimed(dead);
+            }
         }
     }
 
@@ -390,6 +375,9 @@ impl World {
         let peer = self.anybody();
         if self.random.one_in(4) {
             self.speak_of_the_dead(peer);
+        }
+        if self.random.one_in(2) {
+            self.gather(peer);
         }
         match self.random.below(24) {
             0..4 => self.open(peer),
@@ -414,6 +402,7 @@ impl World {
                 self.replicate(count);
             }
             23 if self.random.one_in(4) => self.fail_over(),
+            23 if self.random.one_in(4) => (0..4).for_each(|_| self.lull()),
             14 => {
                 let all: Vec<Peer> = self.instances.keys().copied().collect();
                 let peer = all[self.random.below(all.len())];
@@ -435,30 +424,46 @@ impl World {
         if account.size() != self.limits.size {
             return Err(format!("{account:?} is not {}", self.limits.size));
         }
-        let of_living = self.instances.values().flat_map(|instance| instance.flows.iter().chain(&instance.credit));
-        let of_dead = self.mourned.iter().flat_map(|dead| dead.flows.iter().map(|(index, _)| index));
+        let living = self.instances.values().filter(|instance| instance.is_alive);
+        let of_living = living.flat_map(|instance| instance.flows.iter().copied().chain(instance.credit(self.limits.size)));
+        // What nobody has a copy of any more is lost.
+        let has_copy = |heir: &Peer| self.instances.get(heir).is_some_and(|heir| heir.is_alive);
+        let of_dead =
+            self.mourned.iter().flat_map(|dead| &dead.flows).filter(|(_, heir)| has_copy(heir)).map(|(index, _)| *index);
         let mut seen = BTreeSet::new();
-        match of_living.chain(of_dead).find(|index| !seen.insert(**index)) {
-            Some(index) => Err(format!("two have index {index}")),
-            None => Ok(()),
+        if let Some(index) = of_living.chain(of_dead).find(|index| !seen.insert(*index)) {
+            return Err(format!("two have index {index}"));
         }
+        for instance in self.instances.values().filter(|instance| instance.is_alive) {
+            let held: BTreeSet<u32> = (0..self.limits.size).filter(|index| instance.pool.is_held(*index)).collect();
+            if held != instance.flows {
+                return Err(format!("the pool knows of {held:?}, and the flows are {:?}", instance.flows));
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything arrives, and time passes.
+    fn lull(&mut self) {
+        for peer in self.living() {
+            self.gather(peer);
+            self.speak_of_the_dead(peer);
+            self.join(peer);
+            self.carry(peer, usize::from(u8::MAX));
+        }
+        self.replicate(usize::MAX);
+        let time = self.limits.patience.max(self.limits.step);
+        self.pass(time);
     }
 
     /// Nothing more is done, and everything arrives.
     fn settle(&mut self) {
         for _ in 0..150 {
-            for peer in self.living() {
-                self.speak_of_the_dead(peer);
-                self.join(peer);
-                self.carry(peer, usize::from(u8::MAX));
-            }
             if !self.mourned.is_empty() {
                 let at = self.random.below(self.mourned.len());
                 self.mourn(at);
             }
-            self.replicate(usize::MAX);
-            let time = self.limits.patience.max(self.limits.step);
-            self.pass(time);
+            self.lull();
         }
     }
 
@@ -473,7 +478,7 @@ impl World {
             return Err("somebody is mourned for ever".to_owned());
         }
         let flows: usize = self.instances.values().map(|instance| instance.flows.len()).sum();
-        let credit: usize = self.instances.values().map(|instance| instance.credit.len()).sum();
+        let credit: usize = self.instances.values().map(|instance| instance.credit(self.limits.size).count()).sum();
         let account = self.primary.server().account(LIST).expect("it is one");
         if (account.held, account.credit) != (flows as u32, credit as u32) {
             return Err(format!("{flows} flows and {credit} more are there, and the server has {account:?}"));
@@ -492,7 +497,7 @@ impl World {
         self.settle();
         let (account, credit) = (
             self.primary.server().account(LIST).expect("it is one"),
-            self.instances.values().map(|instance| instance.credit.len() as u32).sum::<u32>(),
+            self.instances.values().map(|instance| instance.pool.available()).sum::<u32>(),
         );
         if (account.free, account.credit) != (self.limits.size - credit, credit) {
             return Err(format!("all is over, and the server has {account:?}"));

@@ -9,6 +9,10 @@
 //! - [`RequestPool`]: every number comes from a server; a small credit fetched in advance makes most leases immediate, and a flow
 //!   that finds the credit used up waits without stopping the worker.
 
+mod request;
+
+pub use request::RequestPool;
+
 use super::{Shareable, SharedField};
 use crate::Context;
 use core::ops::Range;
@@ -38,10 +42,16 @@ pub enum PoolEffect {
     WantBlock,
     /// Assign a number.
     Request,
+    /// A flow here holds this number of the credit from now on.
+    Used(u32),
+    /// A number of the credit is not needed here, and was not used.
+    Unused(u32),
     /// The number is free again, and not this partition's.
     Return(u32),
     /// A flow that came here by recovery or migration holds the number.
     Adopted(u32),
+    /// A flow that holds the number has left.
+    Left(u32),
     /// The block is not needed here.
     Spare(u32),
     /// These were all the blocks that can be spared.
@@ -62,13 +72,13 @@ pub trait PoolBackend: Send {
     fn grant_block(&mut self, block: u32, used: &BlockMask);
     /// The number was assigned. Ignored by backends that do not ask for single numbers.
     fn assign(&mut self, number: u32);
-    /// What was asked for is not to be had: the pool is empty everywhere.
+    /// What was asked for is not to be had for now: the pool is empty everywhere. A server still owes single numbers that were asked for, and assigns them as soon as there are some.
     fn deny(&mut self);
     /// A number of one of this partition's blocks, leased by a flow that lived elsewhere, is free again. False if the block is not held here.
     fn returned(&mut self, number: u32) -> bool;
     /// A flow elsewhere holds a number of one of this partition's blocks. Ignored by backends without blocks.
     fn taken(&mut self, number: u32);
-    /// Others need blocks: gives back those of which no number is held, as effects, the last of which is [`PoolEffect::SparedAll`].
+    /// Others need numbers: gives back blocks of which no number is held, or credit, as effects, the last of which is [`PoolEffect::SparedAll`].
     fn spare(&mut self);
     /// The next wish, `None` when there is none.
     fn poll_effect(&mut self) -> Option<PoolEffect>;
@@ -76,6 +86,8 @@ pub trait PoolBackend: Send {
     fn available(&self) -> u32;
     /// Whether the number is one of them.
     fn is_free(&self, number: u32) -> bool;
+    /// Whether a flow here holds the number.
+    fn is_held(&self, number: u32) -> bool;
     /// Numbers granted to this runtime, leased or not.
     fn granted(&self) -> u32;
     /// Blocks granted to this runtime. None for backends without blocks.
@@ -257,6 +269,12 @@ impl Visitors {
         if *mask == [0; 4] {
             self.take(block);
         }
+    }
+
+    fn has(&self, number: u32) -> bool {
+        let at = self.at.get((number / BLOCK_LEN) as usize).copied().unwrap_or(NOT_HELD);
+        let bit = number % BLOCK_LEN;
+        self.masks.get(at as usize).is_some_and(|(_, mask)| mask[(bit / 64) as usize] >> (bit % 64) & 1 == 1)
     }
 
     /// Those of one block go.
@@ -486,6 +504,15 @@ impl PoolBackend for PartitionPool {
         self.blocks.get(index as usize).is_some_and(|block| block.is_free(number % BLOCK_LEN))
     }
 
+    fn is_held(&self, number: u32) -> bool {
+        let bit = number % BLOCK_LEN;
+        let word = (bit / 64) as usize;
+        match self.held.get((number / BLOCK_LEN) as usize).and_then(|index| self.blocks.get(*index as usize)) {
+            Some(block) => number < self.size && block.leased[word] >> (bit % 64) & 1 == 1,
+            None => self.visitors.has(number),
+        }
+    }
+
     fn blocks(&self) -> Vec<u32> {
         self.blocks.iter().map(|block| block.number).collect()
     }
@@ -496,115 +523,6 @@ impl PoolBackend for PartitionPool {
 
     fn granted(&self) -> u32 {
         self.blocks.iter().map(|block| (self.size - block.number * BLOCK_LEN).min(BLOCK_LEN)).sum()
-    }
-}
-
-/// A pool whose every number is assigned by a server; this side holds a credit of numbers fetched in advance.
-pub struct RequestPool {
-    credit: VecDeque<u32>,
-    target: usize,
-    asked: usize,
-    waiting: bool,
-    leased: u32,
-    effects: VecDeque<PoolEffect>,
-}
-
-impl RequestPool {
-    /// A pool that keeps `credit` numbers at hand (at least one).
-    pub fn new(credit: usize) -> RequestPool {
-        let target = credit.max(1);
-        let mut pool = RequestPool {
-            credit: VecDeque::with_capacity(target),
-            target,
-            asked: 0,
-            waiting: false,
-            leased: 0,
-            effects: VecDeque::with_capacity(64),
-        };
-        pool.refill();
-        pool
-    }
-
-    fn refill(&mut self) {
-        while self.credit.len() + self.asked < self.target {
-            self.asked += 1;
-            self.effects.push_back(PoolEffect::Request);
-        }
-    }
-}
-
-impl PoolBackend for RequestPool {
-    fn lease(&mut self, preferred: &Range<u32>, random: Option<u64>) -> Lease {
-        let count = self.credit.len();
-        let first = random.map_or(0, |random| (((random & 0xffff_ffff) * count as u64) >> 32) as usize);
-        let mut from_first = (0..count).map(|step| (first + step) % count);
-        let wish = from_first.find(|at| preferred.contains(&self.credit[*at])).unwrap_or(first);
-        let number = self.credit.remove(wish);
-        if number.is_some() {
-            self.leased += 1;
-        }
-        self.refill();
-        match number {
-            Some(number) => Lease::Granted(number),
-            None if self.waiting => {
-                self.waiting = false;
-                self.asked = 0;
-                Lease::Exhausted
-            }
-            None => Lease::Wait,
-        }
-    }
-
-    fn give_back(&mut self, number: u32) {
-        self.leased = self.leased.saturating_sub(1);
-        self.effects.push_back(PoolEffect::Return(number));
-    }
-
-    fn adopt(&mut self, number: u32) {
-        self.leased += 1;
-        self.effects.push_back(PoolEffect::Adopted(number));
-    }
-
-    fn forget(&mut self, _number: u32) {
-        self.leased = self.leased.saturating_sub(1);
-    }
-
-    fn grant_block(&mut self, _block: u32, _used: &BlockMask) {}
-
-    fn assign(&mut self, number: u32) {
-        self.asked = self.asked.saturating_sub(1);
-        self.waiting = false;
-        self.credit.push_back(number);
-    }
-
-    fn deny(&mut self) {
-        self.waiting = true;
-    }
-
-    fn returned(&mut self, _number: u32) -> bool {
-        false
-    }
-
-    fn taken(&mut self, _number: u32) {}
-
-    fn spare(&mut self) {
-        self.effects.push_back(PoolEffect::SparedAll);
-    }
-
-    fn poll_effect(&mut self) -> Option<PoolEffect> {
-        self.effects.pop_front()
-    }
-
-    fn available(&self) -> u32 {
-        self.credit.len() as u32
-    }
-
-    fn is_free(&self, number: u32) -> bool {
-        self.credit.contains(&number)
-    }
-
-    fn granted(&self) -> u32 {
-        self.credit.len() as u32 + self.leased
     }
 }
 

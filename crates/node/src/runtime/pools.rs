@@ -13,17 +13,41 @@ use std::collections::VecDeque;
 /// Numbers in one message: it fits a record however large they are.
 const NUMBERS: usize = 100;
 
+#[derive(Clone, Copy)]
+enum Errand {
+    WantBlock,
+    Return(u32),
+    /// And the epoch of the flow because of which it is said.
+    Adopted(u32, u32),
+    Spare(u32),
+    SparedAll,
+}
+
+impl Errand {
+    /// `None` if the effect is a state server's: single numbers, and what becomes of them.
+    fn of(effect: PoolEffect, epoch: u32) -> Option<Errand> {
+        match effect {
+            PoolEffect::WantBlock => Some(Errand::WantBlock),
+            PoolEffect::Return(number) => Some(Errand::Return(number)),
+            PoolEffect::Adopted(number) => Some(Errand::Adopted(number, epoch)),
+            PoolEffect::Spare(block) => Some(Errand::Spare(block)),
+            PoolEffect::SparedAll => Some(Errand::SparedAll),
+            PoolEffect::Request | PoolEffect::Used(_) | PoolEffect::Unused(_) | PoolEffect::Left(_) => None,
+        }
+    }
+}
+
 /// See the module.
 #[derive(Default)]
 pub(super) struct Errands {
-    /// Each with the epoch of the flow because of which it is asked, or 0.
-    queue: VecDeque<(PoolId, PoolEffect, u32)>,
+    queue: VecDeque<(PoolId, Errand)>,
     kept: Ordered,
 }
 
 impl Errands {
+    /// `epoch` is that of the flow because of which it is asked, or 0.
     pub(super) fn push(&mut self, pool: PoolId, effect: PoolEffect, epoch: u32) {
-        self.queue.push_back((pool, effect, epoch));
+        self.queue.extend(Errand::of(effect, epoch).map(|errand| (pool, errand)));
     }
 
     /// An errand of no pool, after all that pools had until now.
@@ -57,31 +81,27 @@ impl Errands {
     }
 
     fn next(&self) -> Option<(Control, usize)> {
-        let &(pool, first, _) = self.queue.front()?;
-        let same_pool = || self.queue.iter().take(NUMBERS).take_while(|(other, ..)| *other == pool);
-        let alike = |number: fn(PoolEffect) -> Option<u32>| -> Vec<u32> {
-            same_pool().map_while(|(_, effect, _)| number(*effect)).collect()
-        };
+        let &(pool, first) = self.queue.front()?;
+        let same_pool = || self.queue.iter().take(NUMBERS).take_while(|(other, _)| *other == pool).map(|(_, errand)| *errand);
+        let alike = |number: fn(Errand) -> Option<u32>| -> Vec<u32> { same_pool().map_while(number).collect() };
         Some(match first {
-            PoolEffect::WantBlock | PoolEffect::Request => (Control::WantBlock { pool }, 1),
-            PoolEffect::Return(_) => {
-                let numbers = alike(|effect| if let PoolEffect::Return(number) = effect { Some(number) } else { None });
+            Errand::WantBlock => (Control::WantBlock { pool }, 1),
+            Errand::Return(_) => {
+                let numbers = alike(|errand| if let Errand::Return(number) = errand { Some(number) } else { None });
                 let count = numbers.len();
                 (Control::Returned { pool, numbers }, count)
             }
-            PoolEffect::Adopted(_) => {
-                let adopted = |(_, effect, epoch): &_| {
-                    if let PoolEffect::Adopted(number) = effect { Some((*number, *epoch)) } else { None }
-                };
+            Errand::Adopted(..) => {
+                let adopted = |errand| if let Errand::Adopted(number, epoch) = errand { Some((number, epoch)) } else { None };
                 let numbers: Vec<(u32, u32)> = same_pool().map_while(adopted).collect();
                 let count = numbers.len();
                 (Control::Adopted { pool, numbers }, count)
             }
-            PoolEffect::Spare(_) | PoolEffect::SparedAll => {
-                let blocks = alike(|effect| if let PoolEffect::Spare(block) = effect { Some(block) } else { None });
+            Errand::Spare(_) | Errand::SparedAll => {
+                let blocks = alike(|errand| if let Errand::Spare(block) = errand { Some(block) } else { None });
                 let count = blocks.len();
                 // The last message of an answer ends with its end.
-                let is_last = matches!(self.queue.get(count), Some((other, PoolEffect::SparedAll, _)) if *other == pool);
+                let is_last = matches!(self.queue.get(count), Some((other, Errand::SparedAll)) if *other == pool);
                 (Control::Spared { pool, blocks, last: is_last }, count + usize::from(is_last))
             }
         })

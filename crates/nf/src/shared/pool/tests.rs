@@ -162,7 +162,7 @@ fn preferred_blocks_come_first_and_others_after() {
 
 #[test]
 fn the_request_pool_waits_for_its_server_and_keeps_a_credit() {
-    let mut pool = RequestPool::new(2);
+    let mut pool = RequestPool::new(9, 2);
     assert_eq!(
         (pool.poll_effect(), pool.poll_effect(), pool.poll_effect()),
         (Some(PoolEffect::Request), Some(PoolEffect::Request), None)
@@ -170,11 +170,50 @@ fn the_request_pool_waits_for_its_server_and_keeps_a_credit() {
     assert_eq!(pool.lease(&(0..9), None), Lease::Wait);
     pool.assign(7);
     assert_eq!(pool.lease(&(0..9), None), Lease::Granted(7));
+    assert_eq!(pool.poll_effect(), Some(PoolEffect::Used(7)));
     assert_eq!(pool.poll_effect(), Some(PoolEffect::Request), "the credit is filled up again");
+    assert!(pool.is_held(7) && !pool.is_held(8) && !pool.is_held(u32::MAX));
+    assert_eq!((pool.granted(), pool.available()), (1, 0));
     pool.give_back(7);
-    assert_eq!(pool.poll_effect(), Some(PoolEffect::Return(7)));
+    pool.give_back(7);
+    assert_eq!((pool.poll_effect(), pool.poll_effect()), (Some(PoolEffect::Return(7)), None), "a flow ends once");
     pool.deny();
     assert_eq!(pool.lease(&(0..9), None), Lease::Exhausted);
+    pool.assign(3);
+    assert!(pool.is_free(3));
+    assert_eq!(pool.lease(&(0..9), None), Lease::Granted(3), "what was owed has come after all");
+}
+
+/// Flows that come and go say so; what others need is theirs, until a flow here needs some again.
+#[test]
+fn a_servers_pool_knows_its_flows_and_spares_its_credit() {
+    let mut pool = RequestPool::new(100, 2);
+    let effects = |pool: &mut RequestPool| core::iter::from_fn(|| pool.poll_effect()).collect::<Vec<_>>();
+    pool.assign(1);
+    pool.assign(2);
+    effects(&mut pool);
+    pool.adopt(64);
+    assert!(pool.is_held(64));
+    pool.forget(64);
+    pool.forget(64);
+    assert_eq!(effects(&mut pool), [PoolEffect::Adopted(64), PoolEffect::Left(64)]);
+    pool.spare();
+    assert_eq!(effects(&mut pool), [PoolEffect::Unused(1), PoolEffect::Unused(2), PoolEffect::SparedAll]);
+    assert_eq!((pool.lease(&(0..100), None), effects(&mut pool)), (Lease::Wait, vec![PoolEffect::Request; 2]));
+}
+
+/// A partition knows the numbers of flows here, whoever has their block.
+#[test]
+fn a_partition_knows_what_its_flows_hold() {
+    let mut pool = PartitionPool::new(600);
+    pool.grant_block(2, &[1, 0, 0, 0]);
+    pool.adopt(3);
+    let Lease::Granted(number) = pool.lease(&(0..600), None) else { panic!("there is a block") };
+    let held = |pool: &PartitionPool| (0..700).filter(|number| pool.is_held(*number)).collect::<Vec<_>>();
+    assert_eq!(held(&pool), [3, number], "neither a flow's elsewhere nor what lies beyond the pool");
+    pool.give_back(number);
+    pool.forget(3);
+    assert_eq!(held(&pool), [0; 0]);
 }
 
 /// A random lease is of the numbers at hand, each once, to the last; two sequences of draws give different ones, and the next number does not follow from the last.
@@ -204,7 +243,7 @@ fn random_leases_are_of_the_numbers_at_hand() {
 fn a_random_lease_is_a_preferred_one_if_there_is_any() {
     let mut pool = PartitionPool::new(1024);
     (0..4).for_each(|block| pool.grant_block(block, &[0; 4]));
-    let mut credit = RequestPool::new(8);
+    let mut credit = RequestPool::new(1024, 8);
     (0..8).for_each(|number| credit.assign(number * 100));
     let mut cx = Context::new(3);
     for at in 0..300 {

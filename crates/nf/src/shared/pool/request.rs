@@ -1,0 +1,137 @@
+//! The side of a pool whose numbers are a server's.
+
+use super::{BlockMask, Lease, PoolBackend, PoolEffect};
+use core::ops::Range;
+use std::collections::VecDeque;
+
+/// A pool whose every number is assigned by a server; this side holds a credit of numbers fetched in advance, and knows which ones flows here have.
+pub struct RequestPool {
+    credit: VecDeque<u32>,
+    target: usize,
+    /// Asked for, and not assigned yet.
+    owed: usize,
+    /// The last that was heard of what is owed is that there is nothing.
+    is_denied: bool,
+    /// A bit per number: flows here have it.
+    held: Vec<u64>,
+    held_count: u32,
+    effects: VecDeque<PoolEffect>,
+}
+
+impl RequestPool {
+    /// A pool of the numbers `0..size` that keeps `credit` of them at hand (at least one).
+    pub fn new(size: u32, credit: usize) -> RequestPool {
+        let target = credit.max(1);
+        let mut pool = RequestPool {
+            credit: VecDeque::with_capacity(target),
+            target,
+            owed: 0,
+            is_denied: false,
+            held: vec![0; size.div_ceil(64) as usize],
+            held_count: 0,
+            effects: VecDeque::with_capacity(64),
+        };
+        pool.refill();
+        pool
+    }
+
+    fn refill(&mut self) {
+        while self.credit.len() + self.owed < self.target {
+            self.owed += 1;
+            self.effects.push_back(PoolEffect::Request);
+        }
+    }
+
+    /// Flows here have it from now on, or have it no more. False if that is nothing new, or there is no such number.
+    fn hold(&mut self, number: u32, is_held: bool) -> bool {
+        let Some(word) = self.held.get_mut((number / 64) as usize) else { return false };
+        let bit = 1 << (number % 64);
+        if (*word & bit != 0) == is_held {
+            return false;
+        }
+        *word ^= bit;
+        self.held_count = if is_held { self.held_count + 1 } else { self.held_count - 1 };
+        true
+    }
+}
+
+impl PoolBackend for RequestPool {
+    fn lease(&mut self, preferred: &Range<u32>, random: Option<u64>) -> Lease {
+        let count = self.credit.len();
+        let first = random.map_or(0, |random| (((random & 0xffff_ffff) * count as u64) >> 32) as usize);
+        let mut from_first = (0..count).map(|step| (first + step) % count);
+        let wish = from_first.find(|at| preferred.contains(&self.credit[*at])).unwrap_or(first);
+        let number = self.credit.remove(wish);
+        if let Some(number) = number {
+            self.hold(number, true);
+            self.effects.push_back(PoolEffect::Used(number));
+        }
+        self.refill();
+        match number {
+            Some(number) => Lease::Granted(number),
+            None if self.is_denied => Lease::Exhausted,
+            None => Lease::Wait,
+        }
+    }
+
+    fn give_back(&mut self, number: u32) {
+        if self.hold(number, false) {
+            self.effects.push_back(PoolEffect::Return(number));
+        }
+    }
+
+    fn adopt(&mut self, number: u32) {
+        self.hold(number, true);
+        self.effects.push_back(PoolEffect::Adopted(number));
+    }
+
+    fn forget(&mut self, number: u32) {
+        if self.hold(number, false) {
+            self.effects.push_back(PoolEffect::Left(number));
+        }
+    }
+
+    fn grant_block(&mut self, _block: u32, _used: &BlockMask) {}
+
+    fn assign(&mut self, number: u32) {
+        self.owed = self.owed.saturating_sub(1);
+        self.is_denied = false;
+        self.credit.push_back(number);
+    }
+
+    fn deny(&mut self) {
+        self.is_denied = self.owed > 0;
+    }
+
+    fn returned(&mut self, _number: u32) -> bool {
+        false
+    }
+
+    fn taken(&mut self, _number: u32) {}
+
+    /// It is filled up again when a flow needs a number: until then there is nobody here who does.
+    fn spare(&mut self) {
+        self.effects.extend(self.credit.drain(..).map(PoolEffect::Unused));
+        self.effects.push_back(PoolEffect::SparedAll);
+    }
+
+    fn poll_effect(&mut self) -> Option<PoolEffect> {
+        self.effects.pop_front()
+    }
+
+    fn available(&self) -> u32 {
+        self.credit.len() as u32
+    }
+
+    fn is_free(&self, number: u32) -> bool {
+        self.credit.contains(&number)
+    }
+
+    fn is_held(&self, number: u32) -> bool {
+        self.held.get((number / 64) as usize).is_some_and(|word| word >> (number % 64) & 1 == 1)
+    }
+
+    fn granted(&self) -> u32 {
+        self.credit.len() as u32 + self.held_count
+    }
+}

@@ -1,0 +1,321 @@
+//! An instance's side: what its pools ask for goes to the server, what the server says comes to them.
+//!
+//! Theory of operation. A pool knows which numbers flows here have ([`PoolBackend::is_held`]) and keeps what happens to them as effects, in order; these become messages. So
+//! a question is answered only behind everything that the pool had to say before: a claim is never overtaken by the answer that relies on it. Statistics are added up here and
+//! said now and then.
+//!
+//! In: effects of pools, messages, sessions that begin and end. Out: messages, and calls of pools.
+
+use crate::control::{Form, Message, Opcode};
+use crate::link::{Link, Stranger};
+use crate::server::{operand_of, peer_of};
+use holdfast_nf::shared::{PoolBackend, PoolEffect};
+use holdfast_wire::Peer;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a message was about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    /// For the pool of this message's list: to be [carried out](Client::carry_out).
+    Pool(Message),
+    /// This one is dead. When what was its has been claimed, or is known to be nobody's, [`Client::claimed`].
+    Mourned(Peer),
+    /// A statistic that was asked for has this value.
+    Statistic {
+        /// Which list.
+        list: u32,
+        /// Which of its statistics.
+        index: u32,
+        /// What it is.
+        value: u64,
+    },
+    /// The server refuses what was said of this index: it is not ours, or there is no such.
+    Refused(Message),
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct Client {
+    link: Link,
+    operand: u64,
+    mourned: BTreeSet<Peer>,
+    /// Not said yet, by list and index.
+    grown: BTreeMap<(u32, u32), u64>,
+    refused: u64,
+}
+
+impl Client {
+    /// One that has said nothing. While more than `waiting` messages are not acknowledged what can wait stays in the pools.
+    pub fn new(form: Form, waiting: usize) -> Client {
+        let link = Link::new(form, waiting);
+        Client { link, operand: 0, mourned: BTreeSet::new(), grown: BTreeMap::new(), refused: 0 }
+    }
+
+    /// The link to the server, for the transport.
+    pub fn link(&mut self) -> &mut Link {
+        &mut self.link
+    }
+
+    /// Messages in which the server has refused something, ever.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Those that are dead, and of whom the server has not been told that what they had has been claimed.
+    pub fn mourned(&self) -> impl Iterator<Item = Peer> + '_ {
+        self.mourned.iter().copied()
+    }
+
+    /// Whatever this one had and flows here have got, or hold for others who are to get it, has been claimed by the pools, and all that they have to say has been
+    /// [gathered](Client::gather). Nothing happens if nobody has asked.
+    pub fn claimed(&mut self, dead: Peer) {
+        if self.mourned.remove(&dead) {
+            self.link.push_with(operand_of(dead), Message::new(Opcode::Claimed, 0, 0));
+        }
+    }
+
+    /// Says what the pool of this list has to say, as far as there is room. True if that is all.
+    pub fn gather(&mut self, list: u32, pool: &mut dyn PoolBackend) -> bool {
+        self.gather_some(list, pool, self.link.room())
+    }
+
+    fn gather_some(&mut self, list: u32, pool: &mut dyn PoolBackend, room: usize) -> bool {
+        let (mut wanted, mut left) = (0, room);
+        let is_all = loop {
+            if left == 0 {
+                break false;
+            }
+            let Some(effect) = pool.poll_effect() else { break true };
+            let (opcode, index) = match effect {
+                PoolEffect::Request => {
+                    wanted += 1;
+                    continue;
+                }
+                PoolEffect::Used(number) => (Opcode::Rejuvenate, number),
+                PoolEffect::Unused(number) => (Opcode::Return, number),
+                PoolEffect::Return(number) => (Opcode::Expire, number),
+                PoolEffect::Adopted(number) => (Opcode::IndexAssignment, number),
+                PoolEffect::Left(number) => (Opcode::Moved, number),
+                // Blocks are for partitions.
+                PoolEffect::WantBlock | PoolEffect::Spare(_) | PoolEffect::SparedAll => continue,
+            };
+            left -= 1;
+            self.link.push(Message::new(opcode, list, index));
+        };
+        if wanted > 0 {
+            self.link.push(Message::new(Opcode::IndexRequest, list, wanted));
+        }
+        is_all
+    }
+
+    /// A flow lives that has this index: for servers whose questions are to be spared.
+    pub fn rejuvenate(&mut self, list: u32, index: u32) {
+        self.link.push(Message::new(Opcode::Rejuvenate, list, index));
+    }
+
+    /// The statistic grows. The server hears of it when [`Client::flush`] is called.
+    pub fn grow(&mut self, list: u32, index: u32, amount: u64) {
+        let grown = self.grown.entry((list, index)).or_default();
+        *grown = grown.wrapping_add(amount);
+    }
+
+    /// Says how statistics have grown, as far as there is room.
+    pub fn flush(&mut self) {
+        while self.link.room() > 0
+            && let Some(((list, index), amount)) = self.grown.pop_first()
+        {
+            let message = Message::new(Opcode::UpdateStatistics, list, index);
+            match amount {
+                0 => {}
+                1 => self.link.push(message),
+                _ => self.link.push_with(amount, message),
+            }
+        }
+    }
+
+    /// Asks for a statistic's value.
+    pub fn read(&mut self, list: u32, index: u32) {
+        self.link.push(Message::new(Opcode::ReadStatistics, list, index));
+    }
+
+    /// A message has come by the session that is under way.
+    ///
+    /// # Errors
+    /// The session is of no use any more: what was said there is nothing that this server could say.
+    pub fn accept(&mut self, message: Message) -> Result<Option<Heard>, Stranger> {
+        let Some(message) = self.link.accept(message)? else { return Ok(None) };
+        if message.opcode == Opcode::Operand {
+            self.operand = self.link.form().extend(self.operand, message);
+            return Ok(None);
+        }
+        let operand = core::mem::take(&mut self.operand);
+        match message.opcode {
+            Opcode::IndexAssignment | Opcode::NoMoreIndex | Opcode::Expire | Opcode::Spare => Ok(Some(Heard::Pool(message))),
+            Opcode::Mourn => {
+                let dead = peer_of(operand).ok_or(Stranger)?;
+                self.mourned.insert(dead);
+                Ok(Some(Heard::Mourned(dead)))
+            }
+            Opcode::UpdateStatistics => Ok(Some(Heard::Statistic { list: message.list, index: message.index, value: operand })),
+            Opcode::UpdateFailure => {
+                self.refused += 1;
+                Ok(Some(Heard::Refused(message)))
+            }
+            _ => Err(Stranger),
+        }
+    }
+
+    /// Tells the pool of the message's list, which is this one. `None` is a list that there is not here: no flow of it is, either.
+    pub fn carry_out(&mut self, message: Message, pool: Option<&mut dyn PoolBackend>) {
+        let Message { opcode, list, index } = message;
+        let Some(pool) = pool else {
+            match opcode {
+                Opcode::IndexAssignment => self.link.push(Message { opcode: Opcode::Return, ..message }),
+                Opcode::Expire => self.link.push(Message { opcode: Opcode::Answered, ..message }),
+                _ => {}
+            }
+            return;
+        };
+        match opcode {
+            Opcode::IndexAssignment => pool.assign(index),
+            Opcode::NoMoreIndex => pool.deny(),
+            Opcode::Spare => pool.spare(),
+            Opcode::Expire => {
+                // Behind what there is to say of it.
+                self.gather_some(list, pool, usize::MAX);
+                if pool.is_held(index) {
+                    self.link.push(Message { opcode: Opcode::Rejuvenate, ..message });
+                }
+                self.link.push(Message { opcode: Opcode::Answered, ..message });
+            }
+            _ => {}
+        }
+        self.gather(list, pool);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_nf::shared::{Lease, RequestPool};
+
+    const LIST: u32 = 2;
+
+    fn client() -> Client {
+        let mut client = Client::new(Form::Narrow, 512);
+        client.link().begin(0).expect("nothing was said");
+        client
+    }
+
+    fn said(client: &mut Client) -> Vec<String> {
+        core::iter::from_fn(|| client.link.poll()).map(|message| message.to_string()).collect()
+    }
+
+    fn hear(client: &mut Client, pool: &mut RequestPool, opcode: Opcode, index: u32) {
+        match client.accept(Message::new(opcode, LIST, index)) {
+            Ok(Some(Heard::Pool(message))) => client.carry_out(message, Some(pool)),
+            other => panic!("{opcode:?} is {other:?}"),
+        }
+    }
+
+    /// A number's way: asked for, assigned, used by a flow, asked about, over.
+    #[test]
+    fn what_pools_do_is_said_in_order() {
+        let (mut client, mut pool) = (client(), RequestPool::new(100, 3));
+        client.gather(LIST, &mut pool);
+        assert_eq!(said(&mut client), ["IndexRequest 2/3"]);
+        for index in [4, 5, 6] {
+            hear(&mut client, &mut pool, Opcode::IndexAssignment, index);
+        }
+        assert_eq!(pool.lease(&(0..100), None), Lease::Granted(4));
+        hear(&mut client, &mut pool, Opcode::Expire, 4);
+        assert_eq!(said(&mut client), ["Rejuvenate 2/4", "IndexRequest 2/1", "Rejuvenate 2/4", "Answered 2/4"]);
+        hear(&mut client, &mut pool, Opcode::Expire, 77);
+        pool.adopt(90);
+        pool.forget(90);
+        pool.give_back(4);
+        client.gather(LIST, &mut pool);
+        assert_eq!(said(&mut client), ["Answered 2/77", "IndexAssignment 2/90", "Moved 2/90", "Expire 2/4"]);
+        hear(&mut client, &mut pool, Opcode::Spare, 0);
+        assert_eq!(said(&mut client), ["Return 2/5", "Return 2/6"]);
+    }
+
+    /// Where there is nothing flows are refused, until there is something; what is spared is asked for again when a flow needs it.
+    #[test]
+    fn a_pool_is_empty_until_it_is_not() {
+        let (mut client, mut pool) = (client(), RequestPool::new(100, 2));
+        client.gather(LIST, &mut pool);
+        assert_eq!(pool.lease(&(0..100), None), Lease::Wait);
+        hear(&mut client, &mut pool, Opcode::NoMoreIndex, 0);
+        assert_eq!(pool.lease(&(0..100), None), Lease::Exhausted);
+        hear(&mut client, &mut pool, Opcode::IndexAssignment, 8);
+        hear(&mut client, &mut pool, Opcode::Spare, 0);
+        assert_eq!(said(&mut client), ["IndexRequest 2/2", "Return 2/8"]);
+        assert_eq!(pool.lease(&(0..100), None), Lease::Wait);
+        client.gather(LIST, &mut pool);
+        assert_eq!(said(&mut client), ["IndexRequest 2/1"], "one is still owed");
+        client.accept(Message::new(Opcode::Expire, 7, 1)).expect("it is a question");
+        client.carry_out(Message::new(Opcode::Expire, 7, 1), None);
+        client.carry_out(Message::new(Opcode::IndexAssignment, 7, 1), None);
+        assert_eq!(said(&mut client), ["Answered 7/1", "Return 7/1"], "a list that there is not");
+    }
+
+    /// While the server acknowledges nothing pools keep what they have to say, but for what an answer relies on.
+    #[test]
+    fn what_can_wait_waits_in_the_pool() {
+        let (mut client, mut pool) = (Client::new(Form::Narrow, 3), RequestPool::new(100, 1));
+        client.link().begin(0).expect("nothing was said");
+        (10..20).for_each(|number| pool.adopt(number));
+        client.gather(LIST, &mut pool);
+        assert_eq!(client.link().waiting(), 4, "the request is said in any case");
+        client.gather(LIST, &mut pool);
+        assert_eq!(client.link().waiting(), 4);
+        hear(&mut client, &mut pool, Opcode::Expire, 19);
+        let said = said(&mut client);
+        assert_eq!((said.len(), said[10].as_str(), said[11].as_str()), (4 + 8 + 1, "IndexAssignment 2/19", "Rejuvenate 2/19"));
+    }
+
+    #[test]
+    fn deaths_and_statistics_have_operands() {
+        let mut client = client();
+        let dead = Peer { node: 300, incarnation: 1 << 30 };
+        for message in Form::Narrow.operands(operand_of(dead)).collect::<Vec<_>>() {
+            assert_eq!(client.accept(message), Ok(None));
+        }
+        assert_eq!(client.accept(Message::new(Opcode::Mourn, 0, 0)), Ok(Some(Heard::Mourned(dead))));
+        assert_eq!(client.mourned().collect::<Vec<_>>(), [dead]);
+        client.claimed(Peer { incarnation: 1, ..dead });
+        assert_eq!(said(&mut client), [""; 0], "nobody has asked");
+        client.claimed(dead);
+        assert_eq!(client.mourned().count(), 0);
+        let words = said(&mut client);
+        assert_eq!((words.len(), words[2].as_str()), (3, "Claimed 0/0"));
+        for (index, amount) in [(5, 1), (6, 700), (5, 0), (6, 24)] {
+            client.grow(3, index, amount);
+        }
+        client.read(3, 6);
+        client.flush();
+        assert_eq!(said(&mut client), ["ReadStatistics 3/6", "UpdateStatistics 3/5", "Operand 0/724", "UpdateStatistics 3/6"]);
+        client.flush();
+        assert_eq!(said(&mut client), [""; 0]);
+        client.accept(Message::new(Opcode::Operand, 0, 9)).expect("it is a number");
+        let statistic = Heard::Statistic { list: 3, index: 6, value: 9 };
+        assert_eq!(client.accept(Message::new(Opcode::UpdateStatistics, 3, 6)), Ok(Some(statistic)));
+        let refused = Message::new(Opcode::UpdateFailure, 3, 99);
+        assert_eq!(client.accept(refused), Ok(Some(Heard::Refused(refused))));
+        assert_eq!(client.refused(), 1);
+    }
+
+    /// What no server says ends the session, and nothing else.
+    #[test]
+    fn what_no_server_says_is_not_listened_to() {
+        for opcode in [Opcode::IndexRequest, Opcode::Rejuvenate, Opcode::Moved, Opcode::Claimed, Opcode::Answered, Opcode::Return]
+        {
+            assert_eq!(client().accept(Message::new(opcode, LIST, 1)), Err(Stranger), "{opcode:?}");
+        }
+        let mut client = client();
+        client.accept(Message::new(Opcode::Operand, 31, 77)).expect("it is a number");
+        client.accept(Message::new(Opcode::Operand, 31, 77)).expect("it is a number");
+        assert_eq!(client.accept(Message::new(Opcode::Mourn, 0, 0)), Err(Stranger), "there is no such node");
+    }
+}
