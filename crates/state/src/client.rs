@@ -38,6 +38,9 @@ pub enum Heard {
 pub struct Client {
     link: Link,
     operand: u64,
+    waiting: usize,
+    /// What the server is known by.
+    memory: Option<u64>,
     mourned: BTreeSet<Peer>,
     /// Not said yet, by list and index.
     grown: BTreeMap<(u32, u32), u64>,
@@ -48,7 +51,21 @@ impl Client {
     /// One that has said nothing. While more than `waiting` messages are not acknowledged what can wait stays in the pools.
     pub fn new(form: Form, waiting: usize) -> Client {
         let link = Link::new(form, waiting);
-        Client { link, operand: 0, mourned: BTreeSet::new(), grown: BTreeMap::new(), refused: 0 }
+        Client { link, operand: 0, waiting, memory: None, mourned: BTreeSet::new(), grown: BTreeMap::new(), refused: 0 }
+    }
+
+    /// A session is about to begin with a server that is known by this. True if it is not the one that was known, and remembers nothing: what had been said to that one is forgotten here too, and before the session
+    /// begins each pool is to [announce](PoolBackend::announce) what its flows have.
+    #[must_use]
+    pub fn meet(&mut self, memory: u64) -> bool {
+        if self.memory == Some(memory) {
+            return false;
+        }
+        self.memory = Some(memory);
+        self.link = Link::new(self.link.form(), self.waiting);
+        self.operand = 0;
+        self.mourned.clear();
+        true
     }
 
     /// The link to the server, for the transport.
@@ -304,6 +321,28 @@ mod tests {
         let refused = Message::new(Opcode::UpdateFailure, 3, 99);
         assert_eq!(client.accept(refused), Ok(Some(Heard::Refused(refused))));
         assert_eq!(client.refused(), 1);
+    }
+
+    /// Another server has heard nothing of what was said to the one before.
+    #[test]
+    fn to_another_server_nothing_has_been_said() {
+        let (mut client, mut pool) = (Client::new(Form::Narrow, 512), RequestPool::new(100, 1));
+        assert!(client.meet(1));
+        pool.announce();
+        client.gather(LIST, &mut pool);
+        client.link().begin(0).expect("nothing was said");
+        assert_eq!(said(&mut client), ["IndexRequest 2/1"]);
+        hear(&mut client, &mut pool, Opcode::IndexAssignment, 6);
+        assert_eq!(pool.lease(&(0..100), None), Lease::Granted(6));
+        client.gather(LIST, &mut pool);
+        client.link().end();
+        assert!(!client.meet(1));
+        assert_eq!(client.link().begin(3), Ok(()), "it knows how much has arrived");
+        assert!(client.meet(2));
+        pool.announce();
+        client.gather(LIST, &mut pool);
+        client.link().begin(0).expect("nothing was said to this one");
+        assert_eq!(said(&mut client), ["IndexAssignment 2/6", "IndexRequest 2/1"]);
     }
 
     /// What no server says ends the session, and nothing else.

@@ -61,6 +61,11 @@ impl Link {
         self.received
     }
 
+    /// All that has arrived may be acknowledged.
+    pub fn is_allowed(&self) -> bool {
+        self.received <= self.allowed.1
+    }
+
     /// So many messages there have been for the other side, heard or not.
     pub fn sent(&self) -> u64 {
         self.first + self.queue.len() as u64

@@ -76,6 +76,8 @@ pub struct Planted {
     pub release_at_once: bool,
     /// What the dead held is let go when the first one has claimed its part.
     pub release_at_first: bool,
+    /// Of what is not remembered everybody is asked once.
+    pub asks_once: bool,
     /// An answer counts for whatever question there is, whatever has been heard meanwhile.
     pub loud_answers: bool,
 }
@@ -138,6 +140,7 @@ pub struct List {
     questions: BTreeMap<u32, Question>,
     /// Seats are taken again when they are empty.
     instances: Vec<Option<Instance>>,
+    seats: BTreeMap<Peer, Seat>,
     /// Who wants more than there was.
     wanting: VecDeque<Seat>,
     spared_at: Option<u64>,
@@ -161,12 +164,25 @@ impl List {
             wheel: Wheel::new(limits.size),
             questions: BTreeMap::new(),
             instances: Vec::new(),
+            seats: BTreeMap::new(),
             wanting: VecDeque::new(),
             spared_at: None,
             account: Account { free: limits.size, ..Account::default() },
             now: 0,
             planted: Planted::default(),
         }
+    }
+
+    /// A list of which nothing is known: any index may be a flow's. As if this one, who is dead, had them all.
+    pub fn unknown(number: u32, limits: Limits, past: Peer) -> List {
+        let mut list = List::new(number, limits);
+        list.join(past);
+        list.fence(past);
+        list.free.clear();
+        list.account = Account { held: limits.size, ..Account::default() };
+        let holder = list.seats[&past];
+        list.entries.fill(Entry { state: State::Held, holder, is_over: false });
+        list
     }
 
     /// With faults, for tests of the checkers.
@@ -189,10 +205,15 @@ impl List {
     }
 
     fn seat(&self, peer: Peer) -> Option<Seat> {
-        (0..)
-            .zip(&self.instances)
-            .find(|(_, instance)| instance.as_ref().is_some_and(|instance| instance.peer == peer))
-            .map(|(seat, _)| seat)
+        self.seats.get(&peer).copied()
+    }
+
+    fn seat_of_living(&self, peer: Peer) -> Option<Seat> {
+        self.seat(peer).filter(|seat| !self.is_dead(*seat))
+    }
+
+    fn is_dead(&self, seat: Seat) -> bool {
+        matches!(self.instances.get(usize::from(seat)), Some(Some(Instance { is_dead: true, .. })))
     }
 
     fn instance(&mut self, seat: Seat) -> Option<&mut Instance> {
@@ -222,11 +243,18 @@ impl List {
             return true;
         }
         let instance = Some(Instance { peer, is_dead: false, credit: 0, wanted: 0 });
-        match self.instances.iter().position(Option::is_none) {
-            Some(seat) => self.instances[seat] = instance,
-            None if self.instances.len() < usize::from(NOBODY) - 1 => self.instances.push(instance),
+        let seat = match self.instances.iter().position(Option::is_none) {
+            Some(seat) => {
+                self.instances[seat] = instance;
+                seat
+            }
+            None if self.instances.len() < usize::from(NOBODY) - 1 => {
+                self.instances.push(instance);
+                self.instances.len() - 1
+            }
             None => return false,
-        }
+        };
+        self.seats.insert(peer, seat as Seat);
         // It may be given a flow at once.
         self.questions.values_mut().for_each(|question| question.is_quiet = false);
         true
@@ -249,16 +277,14 @@ impl List {
         }
     }
 
-    /// Everybody has claimed what flows hold that were this dead instance's. The rest is asked for, and then nobody's.
-    pub fn release(&mut self, dead: Peer, out: &mut Vec<Output>) {
-        let Some(seat) =
-            self.seat(dead).filter(|seat| self.instances[usize::from(*seat)].as_ref().is_some_and(|instance| instance.is_dead))
-        else {
-            return;
-        };
-        // What nobody has claimed may still be a flow's that went on from one to another meanwhile, of whom only the first was heard.
-        self.let_go(seat, false);
+    /// Everybody has claimed what flows hold that were this dead instance's. The rest is asked for, and then nobody's; or nobody's at once, if everybody
+    /// has said so twice, each when all had said so once: what nobody has claimed may still be a flow's that went on from one to another meanwhile, of whom only the first
+    /// was heard.
+    pub fn release(&mut self, dead: Peer, is_certain: bool, out: &mut Vec<Output>) {
+        let Some(seat) = self.seat(dead).filter(|seat| self.is_dead(*seat)) else { return };
+        self.let_go(seat, is_certain);
         self.instances[usize::from(seat)] = None;
+        self.seats.remove(&dead);
         self.serve(out);
     }
 
@@ -267,17 +293,15 @@ impl List {
         let others = self.others.iter().filter(|(_, others)| others.contains(&seat)).map(|(index, _)| *index);
         let held: Vec<u32> = first.chain(others).collect();
         for index in held {
+            // Of what others have nothing is over.
+            let is_over = is_over && !self.others.contains_key(&index);
             self.cease(seat, index, is_over);
         }
     }
 
     /// What an instance says. Nothing of what it may be does more than refuse it.
     pub fn handle(&mut self, from: Peer, message: Message, out: &mut Vec<Output>) {
-        let Some(seat) =
-            self.seat(from).filter(|seat| self.instances[usize::from(*seat)].as_ref().is_some_and(|instance| !instance.is_dead))
-        else {
-            return;
-        };
+        let Some(seat) = self.seat_of_living(from) else { return };
         let index = message.index;
         if message.opcode == Opcode::IndexRequest {
             return self.request(seat, index, out);

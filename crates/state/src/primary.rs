@@ -38,6 +38,7 @@ pub struct Primary {
     attachment: u32,
     /// What the time is ahead of the clock that it is told by.
     ahead: Option<u64>,
+    refused: [u64; Refused::ALL.len()],
     planted: Planted,
 }
 
@@ -62,6 +63,7 @@ impl Primary {
             attached: 0,
             attachment: 0,
             ahead: None,
+            refused: [0; Refused::ALL.len()],
             planted: Planted::default(),
         };
         let peers: Vec<Peer> = primary.server.instances().collect();
@@ -86,11 +88,8 @@ impl Primary {
     /// standby before must not go on in this one's place any more.
     pub fn attach(&mut self) -> (Server, u64, u32) {
         let next = self.first + self.log.len() as u64;
-        (self.first, self.attached, self.has_standby) = (next, u64::MAX, true);
-        self.log.clear();
-        self.marks.clear();
-        let peers: Vec<Peer> = self.server.instances().collect();
-        peers.into_iter().for_each(|peer| self.allow(peer, None));
+        (self.attached, self.has_standby) = (u64::MAX, true);
+        self.skip();
         self.attachment += 1;
         (self.server.clone(), next, self.attachment)
     }
@@ -98,6 +97,11 @@ impl Primary {
     /// There is no standby any more: what waits for it need not wait.
     pub fn stand_alone(&mut self) {
         self.has_standby = false;
+        self.skip();
+    }
+
+    /// Nobody is to be given the inputs there have been until now.
+    fn skip(&mut self) {
         self.first += self.log.len() as u64;
         self.log.clear();
         self.marks.clear();
@@ -139,7 +143,10 @@ impl Primary {
         if let (Err(Refused::Full | Refused::Stranger), Input::Said { from, .. }) = (outcome, input) {
             let _ = self.apply(Input::Over(from));
         }
-        outcome?;
+        if let Err(why) = outcome {
+            self.refused[why as usize] += 1;
+            return Err(why);
+        }
         let touched = self.server.take_touched();
         if !self.has_standby {
             return Ok(());
@@ -155,6 +162,11 @@ impl Primary {
             self.marks.push_back(Mark { number, peer, sent, received });
         }
         Ok(())
+    }
+
+    /// Inputs that were refused for this reason.
+    pub fn refused(&self, why: Refused) -> u64 {
+        self.refused[why as usize]
     }
 
     /// Inputs from this number on, for the standby. None if it is too old for what is kept.
@@ -181,8 +193,7 @@ impl Primary {
 
     /// How many of this instance's messages have arrived, for the beginning of a session. `None` while the standby does not have them all: the session has to wait.
     pub fn received(&mut self, peer: Peer) -> Option<u64> {
-        let is_saved = self.marks.iter().all(|mark| mark.peer != peer);
-        self.server.link(peer).filter(|_| is_saved).map(|link| link.received())
+        self.server.link(peer).filter(|link| link.is_allowed()).map(|link| link.received())
     }
 
     /// The next message for this instance.

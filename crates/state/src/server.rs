@@ -4,6 +4,9 @@
 //! goes into the links. Passive operations are those that an instance asks for: indexes, statistics. Active ones begin here: questions about indexes of which nothing is heard, and the request to
 //! spare some. When an instance is dead, all that live are asked to say by their own links when they have claimed what they have of it; then it is let go.
 //!
+//! A server that remembers nothing ([`Server::unknown`]) takes all indexes for those of a dead instance, its own [past](PAST). Instances see that its memory is another one, and claim what their flows
+//! have. When all have said that they have, everybody is asked once more: a flow may have moved from one that had not spoken yet to one that had, and its claim is ahead of the second answer. Then the rest is nobody's.
+//!
 //! In: [inputs](Input), in one order. Out: messages, by link. Two servers that are given the same inputs are the same.
 
 use crate::control::{Form, Message, Opcode};
@@ -52,9 +55,11 @@ pub enum Input {
     },
     /// The time, ns, by any clock. If it goes back it stands still.
     Time(u64),
+    /// Everybody has been named who lives, or is dead and not recovered from. To be said once to a server that remembers nothing.
+    Complete,
 }
 
-/// Why an input changed nothing. After [`Refused::Stranger`] and [`Refused::Full`] a session is of no use.
+/// Why an input changed nothing; the numbers are those of [`Refused::ALL`]. After [`Refused::Stranger`] and [`Refused::Full`] a session is of no use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
     /// There is no such instance: it has not joined, or it is dead.
@@ -65,6 +70,23 @@ pub enum Refused {
     Full,
     /// There are as many instances as there can be.
     Crowded,
+}
+
+impl Refused {
+    /// All of them.
+    pub const ALL: [Refused; 4] = [Refused::Unknown, Refused::Stranger, Refused::Full, Refused::Crowded];
+}
+
+/// Whose everything is that a server does not remember. No node has its number.
+pub const PAST: Peer = Peer { node: u16::MAX, incarnation: 0 };
+
+/// What is known about a death.
+#[derive(Debug, Clone, Default)]
+struct Mourning {
+    /// Who has not claimed yet what may have been its.
+    waiting: BTreeSet<Peer>,
+    /// So often everybody is asked again.
+    again: u32,
 }
 
 #[derive(Debug, Clone)]
@@ -80,12 +102,15 @@ pub struct Server {
     waiting: usize,
     lists: Vec<Content>,
     seats: BTreeMap<Peer, Seat>,
-    /// The dead, and who has not claimed yet what may have been theirs.
-    dead: BTreeMap<Peer, BTreeSet<Peer>>,
+    memory: u64,
+    /// Not everybody has been named yet.
+    is_incomplete: bool,
+    dead: BTreeMap<Peer, Mourning>,
     /// The latest incarnation of each node that is dead.
     fenced: BTreeMap<u16, u32>,
-    releases_at_first: bool,
+    planted: crate::list::Planted,
     now: u64,
+    failures: u64,
     out: Vec<Output>,
     /// To whom something may have been said since this was looked at.
     touched: BTreeSet<Peer>,
@@ -102,15 +127,28 @@ pub fn peer_of(operand: u64) -> Option<Peer> {
 }
 
 impl Server {
-    /// A server with these lists. Who leaves more than `waiting` messages (at least 512) unacknowledged is not listened to. `None` if there are too many lists, or one is too large.
-    pub fn new(kinds: &[Kind], waiting: usize) -> Option<Server> {
+    /// A server with these lists, of which no instance has anything. Who leaves more than `waiting` messages (at least 512) unacknowledged is not listened to. `memory` is what
+    /// it is known by, and no other server was. `None` if there are too many lists, or one is too large.
+    pub fn new(kinds: &[Kind], waiting: usize, memory: u64) -> Option<Server> {
+        Server::with(kinds, waiting, memory, List::new)
+    }
+
+    /// The same where instances may have something of an earlier server, and nobody remembers what. Statistics are 0.
+    pub fn unknown(kinds: &[Kind], waiting: usize, memory: u64) -> Option<Server> {
+        let mut server = Server::with(kinds, waiting, memory, |number, limits| List::unknown(number, limits, PAST))?;
+        server.dead.insert(PAST, Mourning { waiting: BTreeSet::new(), again: 1 });
+        server.is_incomplete = true;
+        Some(server)
+    }
+
+    fn with(kinds: &[Kind], waiting: usize, memory: u64, list: impl Fn(u32, Limits) -> List) -> Option<Server> {
         let size = |kind: &Kind| match kind {
             Kind::Indexes(limits) => limits.size,
             Kind::Statistics(size) => *size,
         };
         let form = Form::for_lists(kinds.len(), kinds.iter().map(size).max().unwrap_or(0).into())?;
         let content = |(number, kind): (u32, &Kind)| match kind {
-            Kind::Indexes(limits) => Content::Indexes(Box::new(List::new(number, *limits))),
+            Kind::Indexes(limits) => Content::Indexes(Box::new(list(number, *limits))),
             Kind::Statistics(size) => Content::Statistics(vec![0; *size as usize]),
         };
         // Room for what a busy instance is asked between two acknowledgements.
@@ -121,10 +159,13 @@ impl Server {
             waiting,
             lists,
             seats: BTreeMap::new(),
+            memory,
+            is_incomplete: false,
             dead: BTreeMap::new(),
             fenced: BTreeMap::new(),
-            releases_at_first: false,
+            planted: crate::list::Planted::default(),
             now: 0,
+            failures: 0,
             out: Vec::new(),
             touched: BTreeSet::new(),
         })
@@ -133,13 +174,18 @@ impl Server {
     /// With faults, for tests of the checkers.
     #[doc(hidden)]
     pub fn plant(mut self, planted: crate::list::Planted) -> Server {
-        self.releases_at_first = planted.release_at_first;
+        self.planted = planted;
         for content in &mut self.lists {
             if let Content::Indexes(list) = content {
                 **list = list.as_ref().clone().plant(planted);
             }
         }
         self
+    }
+
+    /// What it is known by: instances that remember another one begin anew.
+    pub fn memory(&self) -> u64 {
+        self.memory
     }
 
     /// This one is dead, and not everybody has claimed what may have been its.
@@ -181,6 +227,11 @@ impl Server {
         self.now
     }
 
+    /// Messages whose sender was told that they are mistakes: [`Opcode::UpdateFailure`].
+    pub fn failures(&self) -> u64 {
+        self.failures
+    }
+
     /// The link to an instance, for the transport.
     pub fn link(&mut self, peer: Peer) -> Option<&mut Link> {
         self.seats.get_mut(&peer).map(|seat| &mut seat.link)
@@ -202,6 +253,11 @@ impl Server {
             Input::Begun { with, arrived } => self.begin(with, arrived),
             Input::Over(peer) => self.seats.get_mut(&peer).map(|seat| seat.link.end()).ok_or(Refused::Unknown),
             Input::Said { from, message } => self.hear(from, message),
+            Input::Complete => {
+                self.is_incomplete = false;
+                self.release();
+                Ok(())
+            }
             Input::Time(now) => {
                 self.now = self.now.max(now);
                 let out = &mut self.out;
@@ -220,6 +276,7 @@ impl Server {
 
     fn send(&mut self) {
         for Output { to, message } in self.out.drain(..) {
+            self.failures += u64::from(message.opcode == Opcode::UpdateFailure);
             let Some(seat) = self.seats.get_mut(&to) else { continue };
             // That is said again as long as somebody wants something.
             if message.opcode != Opcode::Spare || seat.link.is_open() && seat.link.room() > 0 {
@@ -243,8 +300,8 @@ impl Server {
         }
         let mut link = Link::new(self.form, self.waiting);
         // It may get flows of the dead, as their next life or from those who have got them.
-        for (dead, waiting) in &mut self.dead {
-            waiting.insert(peer);
+        for (dead, mourning) in &mut self.dead {
+            mourning.waiting.insert(peer);
             link.push_with(operand_of(*dead), Message::new(Opcode::Mourn, 0, 0));
         }
         self.seats.insert(peer, Seat { link, operand: 0 });
@@ -266,24 +323,45 @@ impl Server {
         let fenced = self.fenced.entry(peer.node).or_default();
         *fenced = peer.incarnation.max(*fenced);
         self.touched.remove(&peer);
-        for seat in self.seats.values_mut() {
-            seat.link.push_with(operand_of(peer), Message::new(Opcode::Mourn, 0, 0));
-        }
-        self.touched.extend(self.seats.keys());
-        self.dead.insert(peer, self.seats.keys().copied().collect());
+        self.ask_about(peer, 0);
         // Nobody waits for what it would have claimed of others: whoever has its flows has those too.
-        self.dead.values_mut().for_each(|waiting| _ = waiting.remove(&peer));
+        self.dead.values_mut().for_each(|mourning| _ = mourning.waiting.remove(&peer));
         self.release();
         Ok(())
     }
 
-    fn release(&mut self) {
-        let over: Vec<Peer> = self.dead.iter().filter(|(_, waiting)| waiting.is_empty()).map(|(dead, _)| *dead).collect();
-        for dead in over {
-            self.dead.remove(&dead);
-            let out = &mut self.out;
-            self.lists.iter_mut().for_each(|list| list.indexes(|list| list.release(dead, out)));
+    /// All that live are to say when they have claimed what they have of this one.
+    fn ask_about(&mut self, dead: Peer, again: u32) {
+        for seat in self.seats.values_mut() {
+            seat.link.push_with(operand_of(dead), Message::new(Opcode::Mourn, 0, 0));
         }
+        self.touched.extend(self.seats.keys());
+        self.dead.insert(dead, Mourning { waiting: self.seats.keys().copied().collect(), again });
+    }
+
+    /// Lets go of those about whom everybody has spoken.
+    fn release(&mut self) {
+        let is_spoken_of = |mourning: &Mourning| mourning.waiting.is_empty();
+        let over: Vec<Peer> = self.dead.iter().filter(|(_, mourning)| is_spoken_of(mourning)).map(|(dead, _)| *dead).collect();
+        for dead in over.into_iter().filter(|dead| *dead != PAST) {
+            self.let_go(dead, false);
+        }
+        // Of the past last of all: others may be about to get what the dead had before.
+        if self.is_incomplete || self.dead.len() != 1 {
+            return;
+        }
+        if let Some(again) = self.dead.get(&PAST).filter(|mourning| is_spoken_of(mourning)).map(|mourning| mourning.again) {
+            match again.checked_sub(1) {
+                Some(again) if !self.seats.is_empty() => self.ask_about(PAST, again),
+                _ => self.let_go(PAST, true),
+            }
+        }
+    }
+
+    fn let_go(&mut self, dead: Peer, is_certain: bool) {
+        self.dead.remove(&dead);
+        let out = &mut self.out;
+        self.lists.iter_mut().for_each(|list| list.indexes(|list| list.release(dead, is_certain, out)));
     }
 
     fn begin(&mut self, with: Peer, arrived: u64) -> Result<(), Refused> {
@@ -307,27 +385,31 @@ impl Server {
             return Ok(());
         }
         let operand = core::mem::take(&mut seat.operand);
+        let refusal = Output { to: from, message: Message { opcode: Opcode::UpdateFailure, ..message } };
         match (message.opcode, self.lists.get_mut(message.list as usize)) {
             (Opcode::Claimed, _) => self.claimed(from, operand),
             (Opcode::UpdateStatistics | Opcode::ReadStatistics, Some(Content::Statistics(values))) => {
                 match values.get_mut(message.index as usize) {
                     Some(value) if message.opcode == Opcode::UpdateStatistics => *value = value.wrapping_add(operand.max(1)),
                     Some(value) => seat.link.push_with(*value, Message { opcode: Opcode::UpdateStatistics, ..message }),
-                    None => seat.link.push(Message { opcode: Opcode::UpdateFailure, ..message }),
+                    None => self.out.push(refusal),
                 }
             }
             (_, Some(Content::Indexes(list))) => list.handle(from, message, &mut self.out),
-            _ => seat.link.push(Message { opcode: Opcode::UpdateFailure, ..message }),
+            _ => self.out.push(refusal),
         }
         Ok(())
     }
 
     fn claimed(&mut self, by: Peer, operand: u64) {
         let Some(dead) = peer_of(operand) else { return };
-        if let Some(waiting) = self.dead.get_mut(&dead) {
-            waiting.remove(&by);
-            if self.releases_at_first {
-                waiting.clear();
+        if let Some(mourning) = self.dead.get_mut(&dead) {
+            mourning.waiting.remove(&by);
+            if self.planted.release_at_first {
+                mourning.waiting.clear();
+            }
+            if self.planted.asks_once {
+                mourning.again = 0;
             }
             self.release();
         }
@@ -351,7 +433,7 @@ mod tests {
 
     fn server() -> Server {
         let limits = Limits { size: 4, credit: 4, lease: 0, rest: 10, patience: 5, step: 1 };
-        let mut server = Server::new(&[Kind::Indexes(limits), Kind::Statistics(2)], 0).expect("it is small");
+        let mut server = Server::new(&[Kind::Indexes(limits), Kind::Statistics(2)], 0, 1).expect("it is small");
         for peer in [A, B] {
             server.apply(Input::Joined(peer)).expect("there is room");
             server.apply(Input::Begun { with: peer, arrived: 0 }).expect("nothing was said");
@@ -408,12 +490,50 @@ mod tests {
         assert_eq!(say(&mut server, nobody, Opcode::IndexRequest, 0, 1), Err(Refused::Unknown));
         assert_eq!(server.apply(Input::Begun { with: A, arrived: 77 }), Err(Refused::Stranger));
         assert_eq!(say(&mut server, A, Opcode::Acknowledge, 1, 77), Err(Refused::Stranger));
+        assert_eq!(server.failures(), 6);
         let refusals = (0..600).filter(|_| say(&mut server, A, Opcode::IndexRequest, 7, 1) == Err(Refused::Full)).count();
         assert_eq!(refusals, 600 - (512 - 6), "six wait already");
         server.apply(Input::Over(A)).expect("it lives");
         assert_eq!(say(&mut server, A, Opcode::Acknowledge, 0, 1), Err(Refused::Stranger), "no session is under way");
         server.apply(Input::Dead(A)).expect("it lived");
         assert_eq!(server.apply(Input::Joined(A)), Err(Refused::Unknown));
+    }
+
+    /// A server that remembers nothing assigns nothing until everybody has spoken twice, and those that died before have been got over; what is claimed until then stays whose it is.
+    #[test]
+    fn what_is_not_remembered_is_nobodys_in_the_end() {
+        let limits = Limits { size: 4, credit: 4, lease: 0, rest: 0, patience: 5, step: 1 };
+        let mut server = Server::unknown(&[Kind::Indexes(limits)], 0, 7).expect("it is small");
+        let dead = Peer { node: 18, incarnation: 9 };
+        for peer in [A, B] {
+            server.apply(Input::Joined(peer)).expect("there is room");
+            server.apply(Input::Begun { with: peer, arrived: 0 }).expect("nothing was said");
+        }
+        server.apply(Input::Dead(dead)).expect("it is told");
+        say(&mut server, A, Opcode::IndexRequest, 0, 1).expect("it is heard");
+        let speak = |server: &mut Server, of: Peer| {
+            for by in [A, B] {
+                for message in server.form().operands(operand_of(of)).collect::<Vec<_>>() {
+                    server.apply(Input::Said { from: by, message }).expect("it is heard");
+                }
+                say(server, by, Opcode::Claimed, 0, 0).expect("it is heard");
+            }
+        };
+        say(&mut server, B, Opcode::IndexAssignment, 0, 0).expect("it is heard");
+        speak(&mut server, PAST);
+        assert!(server.is_mourning(PAST), "not everybody has been named");
+        server.apply(Input::Complete).expect("it is told");
+        speak(&mut server, PAST);
+        assert!(server.is_mourning(PAST), "somebody may be about to get what the dead had");
+        speak(&mut server, dead);
+        assert!(server.is_mourning(PAST), "all are asked again");
+        say(&mut server, A, Opcode::IndexAssignment, 0, 1).expect("it is heard");
+        assert_eq!(server.account(0), Some(Account { free: 0, credit: 0, held: 4, resting: 0 }));
+        speak(&mut server, PAST);
+        assert!(!server.is_mourning(PAST));
+        assert_eq!(server.account(0), Some(Account { free: 1, credit: 1, held: 2, resting: 0 }));
+        let holders = |index| server.list(0).map(|list| list.holders(index).collect::<Vec<_>>());
+        assert_eq!([holders(0), holders(1), holders(2)], [Some(vec![B]), Some(vec![A]), Some(vec![])]);
     }
 
     /// Of the dead everybody who lives speaks first.

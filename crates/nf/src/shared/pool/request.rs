@@ -115,6 +115,19 @@ impl PoolBackend for RequestPool {
         self.effects.push_back(PoolEffect::SparedAll);
     }
 
+    /// The server is another one: what was asked of the one before, and not heard by it, was never said. Credit is nobody's again.
+    fn announce(&mut self) {
+        self.effects.clear();
+        self.credit.clear();
+        (self.owed, self.is_denied) = (0, false);
+        let numbers = (0..).zip(&self.held).flat_map(|(word, held)| {
+            let bits = (0..64).filter(move |bit| held >> bit & 1 == 1);
+            bits.map(move |bit| word * 64 + bit)
+        });
+        self.effects.extend(numbers.map(PoolEffect::Adopted));
+        self.refill();
+    }
+
     fn poll_effect(&mut self) -> Option<PoolEffect> {
         self.effects.pop_front()
     }

@@ -202,6 +202,21 @@ fn a_servers_pool_knows_its_flows_and_spares_its_credit() {
     assert_eq!((pool.lease(&(0..100), None), effects(&mut pool)), (Lease::Wait, vec![PoolEffect::Request; 2]));
 }
 
+/// To a server that remembers nothing only what flows have is said, and the credit is asked for anew.
+#[test]
+fn a_servers_pool_says_again_what_its_flows_have() {
+    let mut pool = RequestPool::new(130, 2);
+    [7, 129, 64].into_iter().for_each(|number| pool.assign(number));
+    assert_eq!((pool.lease(&(129..130), None), pool.lease(&(0..8), None)), (Lease::Granted(129), Lease::Granted(7)));
+    pool.give_back(7);
+    pool.adopt(3);
+    pool.deny();
+    pool.announce();
+    let effects: Vec<PoolEffect> = core::iter::from_fn(|| pool.poll_effect()).collect();
+    assert_eq!(effects, [PoolEffect::Adopted(3), PoolEffect::Adopted(129), PoolEffect::Request, PoolEffect::Request]);
+    assert_eq!((pool.available(), pool.granted(), pool.lease(&(0..130), None)), (0, 2, Lease::Wait));
+}
+
 /// A partition knows the numbers of flows here, whoever has their block.
 #[test]
 fn a_partition_knows_what_its_flows_hold() {
