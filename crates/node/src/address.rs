@@ -8,6 +8,8 @@ use holdfast_wire::header::Mac;
 /// Id of a node: runtimes, switches, the coordinator.
 pub type NodeId = u16;
 
+/// The state server.
+pub const STATE_SERVER: NodeId = NodeId::MAX - 1;
 /// The coordinator.
 pub const COORDINATOR: NodeId = 1;
 /// The first switch, and the only one of most boxes.

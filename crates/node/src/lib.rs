@@ -19,4 +19,5 @@ pub mod quorum;
 pub mod rules;
 pub mod runtime;
 pub mod seal;
+pub mod state;
 pub mod switch;

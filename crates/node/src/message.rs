@@ -62,6 +62,14 @@ pub mod kind {
     pub const UNLOGGED: u8 = 51;
     /// To a switch, stamps (8 each) of its packets: from a runtime, its functions panicked on them; from a manager, a process has ended while it had them in hand.
     pub const SUSPECT: u8 = 52;
+    /// Instance to state server, and back: see [`state`](crate::state). Who wants to talk, what it knows of the other side, and of whom so many messages have arrived.
+    pub const STATE_HELLO: u8 = 53;
+    /// The answer, of the same layout: from now on there is a session.
+    pub const STATE_WELCOME: u8 = 54;
+    /// Messages of a session, one behind the other.
+    pub const STATE: u8 = 55;
+    /// State server to instance: the session is over. Nothing follows.
+    pub const STATE_OVER: u8 = 56;
 }
 
 /// In [`kind::CLAIMED`]: the runtime to which the flow was moving has not said yet whether it has it.

@@ -48,21 +48,26 @@ pub struct Client {
 }
 
 impl Client {
-    /// One that has said nothing. While more than `waiting` messages are not acknowledged what can wait stays in the pools.
-    pub fn new(form: Form, waiting: usize) -> Client {
-        let link = Link::new(form, waiting);
+    /// One that has met nobody. While more than `waiting` messages are not acknowledged what can wait stays in the pools.
+    pub fn new(waiting: usize) -> Client {
+        let link = Link::new(Form::Narrow, waiting);
         Client { link, operand: 0, waiting, memory: None, mourned: BTreeSet::new(), grown: BTreeMap::new(), refused: 0 }
     }
 
-    /// A session is about to begin with a server that is known by this. True if it is not the one that was known, and remembers nothing: what had been said to that one is forgotten here too, and before the session
+    /// What the server is known by, if one has been met.
+    pub fn memory(&self) -> Option<u64> {
+        self.memory
+    }
+
+    /// A session is about to begin with a server that is known by this, and whose messages have this form. True if it is not the one that was known, and remembers nothing: what had been said to that one is forgotten here too, and before the session
     /// begins each pool is to [announce](PoolBackend::announce) what its flows have.
     #[must_use]
-    pub fn meet(&mut self, memory: u64) -> bool {
-        if self.memory == Some(memory) {
+    pub fn meet(&mut self, memory: u64, form: Form) -> bool {
+        if self.memory == Some(memory) && self.link.form() == form {
             return false;
         }
         self.memory = Some(memory);
-        self.link = Link::new(self.link.form(), self.waiting);
+        self.link = Link::new(form, self.waiting);
         self.operand = 0;
         self.mourned.clear();
         true
@@ -219,7 +224,7 @@ mod tests {
     const LIST: u32 = 2;
 
     fn client() -> Client {
-        let mut client = Client::new(Form::Narrow, 512);
+        let mut client = Client::new(512);
         client.link().begin(0).expect("nothing was said");
         client
     }
@@ -280,7 +285,7 @@ mod tests {
     /// While the server acknowledges nothing pools keep what they have to say, but for what an answer relies on.
     #[test]
     fn what_can_wait_waits_in_the_pool() {
-        let (mut client, mut pool) = (Client::new(Form::Narrow, 3), RequestPool::new(100, 1));
+        let (mut client, mut pool) = (Client::new(3), RequestPool::new(100, 1));
         client.link().begin(0).expect("nothing was said");
         (10..20).for_each(|number| pool.adopt(number));
         client.gather(LIST, &mut pool);
@@ -326,8 +331,8 @@ mod tests {
     /// Another server has heard nothing of what was said to the one before.
     #[test]
     fn to_another_server_nothing_has_been_said() {
-        let (mut client, mut pool) = (Client::new(Form::Narrow, 512), RequestPool::new(100, 1));
-        assert!(client.meet(1));
+        let (mut client, mut pool) = (Client::new(512), RequestPool::new(100, 1));
+        assert!(client.meet(1, Form::Narrow));
         pool.announce();
         client.gather(LIST, &mut pool);
         client.link().begin(0).expect("nothing was said");
@@ -336,9 +341,9 @@ mod tests {
         assert_eq!(pool.lease(&(0..100), None), Lease::Granted(6));
         client.gather(LIST, &mut pool);
         client.link().end();
-        assert!(!client.meet(1));
+        assert!(!client.meet(1, Form::Narrow));
         assert_eq!(client.link().begin(3), Ok(()), "it knows how much has arrived");
-        assert!(client.meet(2));
+        assert!(client.meet(2, Form::Narrow));
         pool.announce();
         client.gather(LIST, &mut pool);
         client.link().begin(0).expect("nothing was said to this one");

@@ -314,6 +314,10 @@ impl Server {
             return Ok(());
         }
         let is_known = self.seats.remove(&peer).is_some();
+        if !is_known && self.fenced.get(&peer.node) == Some(&peer.incarnation) {
+            // All have spoken of it already.
+            return Ok(());
+        }
         let mut has_room = true;
         self.lists.iter_mut().for_each(|list| list.indexes(|list| has_room &= is_known || list.join(peer)));
         if !has_room {
@@ -341,13 +345,17 @@ impl Server {
 
     /// Lets go of those about whom everybody has spoken.
     fn release(&mut self) {
+        if self.is_incomplete {
+            // Somebody may not have been named yet who has something of theirs.
+            return;
+        }
         let is_spoken_of = |mourning: &Mourning| mourning.waiting.is_empty();
         let over: Vec<Peer> = self.dead.iter().filter(|(_, mourning)| is_spoken_of(mourning)).map(|(dead, _)| *dead).collect();
         for dead in over.into_iter().filter(|dead| *dead != PAST) {
             self.let_go(dead, false);
         }
         // Of the past last of all: others may be about to get what the dead had before.
-        if self.is_incomplete || self.dead.len() != 1 {
+        if self.dead.len() != 1 {
             return;
         }
         if let Some(again) = self.dead.get(&PAST).filter(|mourning| is_spoken_of(mourning)).map(|mourning| mourning.again) {

@@ -3,7 +3,7 @@
 
 use holdfast_nf::shared::{Lease, PoolBackend, RequestPool};
 use holdfast_state::list::Planted;
-use holdfast_state::{Client, Form, Heard, Input, Kind, Limits, Message, Primary, Server, primary};
+use holdfast_state::{Client, Heard, Input, Kind, Limits, Message, Primary, Server, primary};
 use holdfast_wire::Peer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -135,7 +135,7 @@ impl World {
         self.apply(Input::Joined(peer));
         let waiting = if self.random.one_in(3) { 2 } else { 1 << 16 };
         let instance = Instance {
-            client: Client::new(Form::Narrow, waiting),
+            client: Client::new(waiting),
             pool: RequestPool::new(self.limits.size, 1 + self.random.below(self.limits.credit as usize)),
             to_server: VecDeque::new(),
             to_instance: VecDeque::new(),
@@ -177,7 +177,8 @@ impl World {
         if instance.client.link().is_open() || !instance.is_alive {
             return;
         }
-        if instance.client.meet(self.primary.server().memory()) {
+        let server = self.primary.server();
+        if instance.client.meet(server.memory(), server.form()) {
             instance.pool.announce();
         }
         let link = instance.client.link();

@@ -1,0 +1,81 @@
+//! A state server on the fabric, and an instance's session with it.
+//!
+//! Theory of operation. A channel loses nothing while both sides live, so a session is an acquaintance of two lives: an instance says hello to each life of the server that it hears of, and is
+//! welcome as soon as the server knows it. Hello and welcome say what each side remembers, so that what a server's end has lost is said again, by the [links](holdfast_state::link). Messages go as many
+//! to a record as there are. The instance numbers its sessions, and every record says of which it is: what is still under way of one that is over is nothing.
+//!
+//! An instance joins by its first hello, and tells the coordinator that it is there when it has been welcomed: so no flow goes to anybody whom the server does not know.
+
+mod server;
+mod session;
+
+pub use server::{StateServer, StateServerConfig};
+pub use session::{Pools, StateSession};
+
+use holdfast_state::{Form, Message};
+use holdfast_wire::DropReason;
+use zerocopy::byteorder::network_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Bytes of one record, at most, and of the session's number at its beginning.
+const RECORD: usize = 1024;
+const SESSION: usize = 4;
+
+/// What both sides say at the beginning of a session.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Greeting {
+    /// 1 if `memory` is known: of the server always.
+    is_known: u8,
+    /// Bytes of a message, 4 or 8: the server's word counts.
+    size: u8,
+    /// The session's number.
+    session: U32,
+    /// What the server is known by.
+    memory: U64,
+    /// So many of the other side's messages have arrived here.
+    received: U64,
+}
+
+impl Greeting {
+    fn read(body: &[u8]) -> Result<(Greeting, Form), DropReason> {
+        let greeting = Greeting::read_from_bytes(body).map_err(|_| DropReason::Malformed)?;
+        let form = [Form::Narrow, Form::Wide].into_iter().find(|form| form.size() == usize::from(greeting.size));
+        let is_right = greeting.is_known < 2;
+        form.filter(|_| is_right).map(|form| (greeting, form)).ok_or(DropReason::Malformed)
+    }
+}
+
+/// The session's number, and the messages behind it.
+fn of_session(body: &[u8]) -> Result<(u32, &[u8]), DropReason> {
+    let (session, messages) = body.split_first_chunk::<SESSION>().ok_or(DropReason::Malformed)?;
+    Ok((u32::from_be_bytes(*session), messages))
+}
+
+/// Takes messages from `poll`, while there are some and the way has room, and gives them to `send` by the record. False if one was not sent: then its messages are lost to the session.
+fn carry(
+    form: Form,
+    session: u32,
+    room: usize,
+    mut poll: impl FnMut() -> Option<Message>,
+    mut send: impl FnMut(&[u8]) -> bool,
+) -> bool {
+    let mut record = Vec::with_capacity(RECORD);
+    let mut left = room;
+    loop {
+        record.clear();
+        record.extend_from_slice(&session.to_be_bytes());
+        while record.len() + form.size() <= RECORD.min(left)
+            && let Some(message) = poll()
+        {
+            form.write(message, &mut record);
+        }
+        left = left.saturating_sub(record.len());
+        if record.len() == SESSION {
+            return true;
+        }
+        if !send(&record) {
+            return false;
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! The state server's side of the fabric.
+//!
+//! In: frames, the time. Out: frames. It believes the coordinator about who is dead, and nobody about what others have.
+
+use super::{Greeting, carry, of_session};
+use crate::address::COORDINATOR;
+use crate::channel::{Fabric, FabricConfig};
+use crate::message::{Control, Member, MemberState, kind};
+use holdfast_protection::Peer;
+use holdfast_state::{Input, Kind, Primary, Refused, Server};
+use holdfast_wire::{DropCounters, DropReason};
+use std::collections::BTreeMap;
+use zerocopy::IntoBytes;
+
+/// What a state server is told at its start.
+#[derive(Debug, Clone)]
+pub struct StateServerConfig {
+    /// Who it is.
+    pub me: Peer,
+    /// Its endpoint.
+    pub fabric: FabricConfig,
+    /// Its lists.
+    pub kinds: Vec<Kind>,
+    /// Who leaves more messages unacknowledged is not listened to.
+    pub waiting: usize,
+    /// What its memory is known by: no other one's was.
+    pub memory: u64,
+    /// No instance has anything of an earlier server: there was none.
+    pub is_first: bool,
+    /// Between two looks at what is due, ns.
+    pub tick: u64,
+}
+
+/// See the module.
+pub struct StateServer {
+    fabric: Fabric,
+    primary: Primary,
+    /// Who has said hello, and has not been welcomed yet.
+    callers: BTreeMap<Peer, Greeting>,
+    /// The numbers of the sessions that are under way.
+    sessions: BTreeMap<Peer, u32>,
+    /// Those that have been refused, and whose instance has not been told.
+    refused: BTreeMap<Peer, u32>,
+    /// The latest view. Nobody is welcome before the first: the coordinator may know of deaths.
+    view: Option<u64>,
+    tick: u64,
+    next_tick: u64,
+    drops: DropCounters,
+}
+
+impl StateServer {
+    /// A server. `None` if there are too many lists, or one is too large.
+    pub fn new(config: StateServerConfig) -> Option<StateServer> {
+        let begin = if config.is_first { Server::new } else { Server::unknown };
+        Some(StateServer {
+            fabric: Fabric::new(config.me, config.fabric),
+            primary: Primary::new(begin(&config.kinds, config.waiting, config.memory)?),
+            callers: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            view: None,
+            tick: config.tick,
+            next_tick: 0,
+            drops: DropCounters::default(),
+        })
+    }
+
+    /// The endpoint, for the driver that carries its frames.
+    pub fn fabric(&mut self) -> &mut Fabric {
+        &mut self.fabric
+    }
+
+    /// The lists, to look at.
+    pub fn server(&self) -> &Server {
+        self.primary.server()
+    }
+
+    /// Drops by reason.
+    pub fn drops(&self) -> &DropCounters {
+        &self.drops
+    }
+
+    /// Takes a frame in.
+    pub fn handle_frame(&mut self, frame: &[u8], now: u64) {
+        if let Err(reason) = self.fabric.handle_frame(frame, now) {
+            self.drops.count(reason);
+        }
+    }
+
+    /// When a turn is due without input, ns.
+    pub fn poll_timeout(&self) -> u64 {
+        self.fabric.poll_timeout().unwrap_or(u64::MAX).min(self.next_tick)
+    }
+
+    /// One turn: what has arrived, what is due, what there is to say.
+    pub fn turn(&mut self, now: u64) {
+        let inbox = core::mem::take(&mut self.fabric.inbox);
+        for peer in &inbox.restarted {
+            self.end_others(*peer);
+        }
+        for (record, body) in inbox.records() {
+            let result = match record.kind {
+                kind::STATE_HELLO => self.take_hello(record.from, body),
+                kind::STATE => self.hear(record.from, body),
+                kind::CONTROL if record.from.node == COORDINATOR => Control::decode(body).map(|message| self.obey(message)),
+                _ => Err(DropReason::Malformed),
+            };
+            if let Err(reason) = result {
+                self.drops.count(reason);
+            }
+        }
+        self.fabric.inbox = inbox;
+        self.fabric.inbox.clear();
+        if now >= self.next_tick {
+            self.next_tick = now.saturating_add(self.tick);
+            self.apply(Input::Time(now));
+        }
+        self.welcome();
+        self.speak();
+    }
+
+    /// False if it was refused, which is counted.
+    fn apply(&mut self, input: Input) -> bool {
+        let outcome = self.primary.apply(input);
+        if let Err(why) = outcome {
+            self.drops.count(reason_of(why));
+        }
+        outcome.is_ok()
+    }
+
+    /// Earlier lives of this one speak no more.
+    fn end_others(&mut self, peer: Peer) {
+        let is_earlier = |other: &Peer| other.node == peer.node && *other != peer;
+        self.callers.retain(|caller, _| !is_earlier(caller));
+        let earlier: Vec<Peer> = self.sessions.keys().copied().filter(is_earlier).collect();
+        earlier.into_iter().for_each(|peer| self.end(peer));
+    }
+
+    fn end(&mut self, peer: Peer) {
+        if self.sessions.remove(&peer).is_some() {
+            // If it is dead the session is over already.
+            let _ = self.primary.apply(Input::Over(peer));
+        }
+    }
+
+    /// Ends a session from here. Its instance begins another one.
+    fn refuse(&mut self, peer: Peer) {
+        if let Some(session) = self.sessions.get(&peer).copied() {
+            self.end(peer);
+            self.refused.insert(peer, session);
+        }
+    }
+
+    fn take_hello(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
+        let (greeting, _) = Greeting::read(body)?;
+        self.callers.insert(from, greeting);
+        Ok(())
+    }
+
+    fn hear(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
+        let (session, messages) = of_session(body)?;
+        if self.sessions.get(&from) != Some(&session) {
+            // It is over here, and that is not known there yet.
+            return Ok(());
+        }
+        let form = self.primary.server().form();
+        let outcome = form.read(messages).try_for_each(|message| {
+            let message = message?;
+            self.primary.apply(Input::Said { from, message }).map_err(reason_of)
+        });
+        if outcome.is_err() {
+            self.refuse(from);
+        }
+        outcome
+    }
+
+    fn obey(&mut self, message: Control) {
+        if let Control::View { version, members } = message
+            && self.view.is_none_or(|view| version > view)
+        {
+            let is_first = self.view.replace(version).is_none();
+            // Who lives is asked about the dead: those first.
+            let (dead, living): (Vec<&Member>, Vec<&Member>) =
+                members.iter().partition(|member| member.state == MemberState::Failed);
+            living.into_iter().chain(dead).for_each(|member| self.learn(member));
+            if is_first {
+                self.apply(Input::Complete);
+                self.call(&members);
+            }
+        }
+    }
+
+    /// Those that live hear that there is a server, by its first frame: who had nothing to say would not know it.
+    fn call(&mut self, members: &[Member]) {
+        let living = members.iter().filter(|member| member.state.serves()).map(Member::peer);
+        for peer in living.filter(|peer| !self.callers.contains_key(peer)) {
+            self.fabric.set_peer(peer);
+            // A session that there never was.
+            self.refused.insert(peer, 0);
+        }
+    }
+
+    fn learn(&mut self, member: &Member) {
+        let peer = member.peer();
+        let is_dead = |other: &Peer| {
+            other.node == peer.node
+                && (other.incarnation < peer.incarnation || *other == peer && member.state == MemberState::Failed)
+        };
+        let mut dead: Vec<Peer> = self.primary.server().instances().filter(is_dead).collect();
+        if member.state != MemberState::Failed {
+            self.apply(Input::Joined(peer));
+        } else if peer.incarnation > 0 && !dead.contains(&peer) {
+            dead.push(peer);
+        }
+        for peer in dead {
+            self.callers.remove(&peer);
+            self.sessions.remove(&peer);
+            self.apply(Input::Dead(peer));
+        }
+    }
+
+    /// Begins the sessions that can begin.
+    fn welcome(&mut self) {
+        if self.view.is_none() {
+            return;
+        }
+        let callers: Vec<(Peer, Greeting)> = self.callers.iter().map(|(peer, greeting)| (*peer, *greeting)).collect();
+        for (peer, greeting) in callers {
+            if !self.apply(Input::Joined(peer)) {
+                self.callers.remove(&peer);
+                continue;
+            }
+            let Some(received) = self.primary.received(peer) else { continue };
+            let (memory, form) = (self.primary.server().memory(), self.primary.server().form());
+            let (size, session) = (form.size() as u8, greeting.session);
+            let welcome = Greeting { is_known: 1, size, session, memory: memory.into(), received: received.into() };
+            let is_known = greeting.is_known == 1 && greeting.memory.get() == memory;
+            let arrived = if is_known { greeting.received.get() } else { 0 };
+            if self.fabric.room(peer) < welcome.as_bytes().len() {
+                continue;
+            }
+            self.end(peer);
+            if self.apply(Input::Begun { with: peer, arrived })
+                && self.fabric.send(peer.node, kind::STATE_WELCOME, welcome.as_bytes()).is_ok()
+            {
+                self.sessions.insert(peer, session.get());
+                self.callers.remove(&peer);
+            }
+        }
+    }
+
+    fn speak(&mut self) {
+        let StateServer { refused, fabric, .. } = self;
+        refused.retain(|peer, session| {
+            fabric.peer(peer.node) == Some(*peer) && fabric.send(peer.node, kind::STATE_OVER, &session.to_be_bytes()).is_err()
+        });
+        let form = self.primary.server().form();
+        let sessions: Vec<(Peer, u32)> = self.sessions.iter().map(|(peer, session)| (*peer, *session)).collect();
+        for (peer, session) in sessions {
+            let StateServer { primary, fabric, .. } = self;
+            let room = fabric.room(peer);
+            let next = || primary.poll(peer).or_else(|| primary.acknowledge(peer));
+            let send = |record: &[u8]| fabric.send(peer.node, kind::STATE, record).is_ok();
+            if !carry(form, session, room, next, send) {
+                self.refuse(peer);
+            }
+        }
+    }
+}
+
+fn reason_of(why: Refused) -> DropReason {
+    match why {
+        Refused::Unknown => DropReason::Fenced,
+        Refused::Stranger => DropReason::Malformed,
+        Refused::Full | Refused::Crowded => DropReason::QueueFull,
+    }
+}

@@ -1,0 +1,478 @@
+//! Worlds of a state server and instances on a network that loses, doubles and reorders: flows begin, end and move, instances die and others get their flows, the server dies and another one
+//! begins that remembers nothing. No two flows have one index of a list, and none is lost in the end.
+
+use holdfast_nf::shared::{Lease, PoolBackend, RequestPool};
+use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, NodeId, STATE_SERVER, node_of};
+use holdfast_node::channel::{Fabric, FabricConfig};
+use holdfast_node::message::{Control, Member, MemberState, kind};
+use holdfast_node::state::{Pools, StateServer, StateServerConfig, StateSession};
+use holdfast_protection::Peer;
+use holdfast_state::{Kind, Limits};
+use std::collections::{BTreeMap, BTreeSet};
+
+const MICROSECOND: u64 = 1_000;
+const MILLISECOND: u64 = 1_000_000;
+const SIZES: [u32; 2] = [6, 40];
+
+/// SplitMix64, as everywhere.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit.max(1) as u64) as usize
+    }
+
+    fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+}
+
+struct Lists([RequestPool; 2]);
+
+impl Pools for Lists {
+    fn lists(&self) -> u32 {
+        2
+    }
+
+    fn with(&mut self, list: u32, act: &mut dyn FnMut(&mut dyn PoolBackend)) -> bool {
+        self.0.get_mut(list as usize).map(|pool| act(pool)).is_some()
+    }
+}
+
+/// A list and an index of it.
+type Index = (u32, u32);
+
+struct Instance {
+    peer: Peer,
+    fabric: Fabric,
+    session: StateSession,
+    pools: Lists,
+    flows: BTreeSet<Index>,
+}
+
+impl Instance {
+    fn pool(&mut self, list: u32) -> &mut RequestPool {
+        &mut self.pools.0[list as usize]
+    }
+
+    fn gather(&mut self) -> bool {
+        let Instance { session, pools, .. } = self;
+        (0..).zip(&mut pools.0).all(|(list, pool)| session.client().gather(list, pool))
+    }
+
+    fn turn(&mut self, drops: &mut usize) {
+        let inbox = core::mem::take(&mut self.fabric.inbox);
+        inbox.restarted.iter().for_each(|peer| self.session.handle_restart(*peer));
+        for (record, body) in inbox.records() {
+            *drops += usize::from(self.session.handle_record(record.from, record.kind, body, &mut self.pools).is_err());
+        }
+        self.fabric.inbox = inbox;
+        self.fabric.inbox.clear();
+        self.session.advance(&mut self.fabric, &mut self.pools);
+    }
+}
+
+/// Of one that died: flows that others have copies of, and who.
+struct Dead {
+    peer: Peer,
+    left: Vec<(Peer, Index)>,
+}
+
+/// Faults that must be found.
+#[derive(Debug, Clone, Copy, Default)]
+struct Planted {
+    /// A server that begins again takes everything for free.
+    forgets: bool,
+    /// Instances say that they have claimed before they have.
+    claims_early: bool,
+}
+
+struct World {
+    random: Random,
+    now: u64,
+    planted: Planted,
+    is_wide: bool,
+    coordinator: Fabric,
+    view: u64,
+    members: BTreeMap<NodeId, Member>,
+    server: Option<StateServer>,
+    server_life: u32,
+    instances: BTreeMap<NodeId, Instance>,
+    dead: Vec<Dead>,
+    under_way: BTreeMap<(u64, u64), (NodeId, Vec<u8>)>,
+    sent: u64,
+    is_calm: bool,
+    refused: usize,
+}
+
+impl World {
+    fn new(seed: u64, planted: Planted) -> World {
+        let mut random = Random(seed);
+        let nodes = 2 + random.below(3) as u16;
+        let mut world = World {
+            random,
+            now: MILLISECOND,
+            planted,
+            is_wide: seed.is_multiple_of(5),
+            coordinator: Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default()),
+            view: 0,
+            members: BTreeMap::new(),
+            server: None,
+            server_life: 0,
+            instances: BTreeMap::new(),
+            dead: Vec::new(),
+            under_way: BTreeMap::new(),
+            sent: 0,
+            is_calm: false,
+            refused: 0,
+        };
+        world.begin_server();
+        (FIRST_RUNTIME..FIRST_RUNTIME + nodes).for_each(|node| world.begin(node));
+        world
+    }
+
+    fn begin_server(&mut self) {
+        self.server_life += 1;
+        let limits = |size| Limits {
+            size,
+            credit: 4,
+            lease: 20 * MILLISECOND,
+            rest: 5 * MILLISECOND,
+            patience: 8 * MILLISECOND,
+            step: MILLISECOND,
+        };
+        let me = Peer { node: STATE_SERVER, incarnation: self.server_life };
+        // So many lists that messages have eight bytes.
+        let others = vec![Kind::Statistics(1); if self.is_wide { 38 } else { 0 }];
+        let config = StateServerConfig {
+            me,
+            fabric: FabricConfig::default(),
+            kinds: SIZES.map(|size| Kind::Indexes(limits(size))).into_iter().chain(others).collect(),
+            waiting: 512,
+            memory: self.server_life.into(),
+            is_first: self.server_life == 1 || self.planted.forgets,
+            tick: MILLISECOND,
+        };
+        self.server = StateServer::new(config);
+        self.coordinator.set_peer(me);
+        self.tell();
+    }
+
+    /// The server hears who is there.
+    fn tell(&mut self) {
+        self.view += 1;
+        let view = Control::View { version: self.view, members: self.members.values().copied().collect() };
+        self.coordinator.send_control(STATE_SERVER, &view);
+    }
+
+    fn begin(&mut self, node: NodeId) {
+        let incarnation = self.members.get(&node).map_or(0, |member| member.incarnation) + 1;
+        let peer = Peer { node, incarnation };
+        let credit = 1 + self.random.below(4);
+        let instance = Instance {
+            peer,
+            fabric: Fabric::new(peer, FabricConfig::default()),
+            session: StateSession::new(64),
+            pools: Lists(SIZES.map(|size| RequestPool::new(size, credit))),
+            flows: BTreeSet::new(),
+        };
+        self.instances.insert(node, instance);
+        self.members.insert(node, Member { node, incarnation, state: MemberState::Running, cluster: 0, host: 0 });
+        self.tell();
+    }
+
+    fn anybody(&mut self) -> NodeId {
+        let nodes: Vec<NodeId> = self.instances.keys().copied().collect();
+        nodes[self.random.below(nodes.len())]
+    }
+
+    /// One whom the server knows.
+    fn anybody_joined(&mut self) -> Option<NodeId> {
+        let joined = self.instances.values().filter(|instance| instance.session.has_joined());
+        let nodes: Vec<NodeId> = joined.map(|instance| instance.peer.node).collect();
+        (!nodes.is_empty()).then(|| nodes[self.random.below(nodes.len())])
+    }
+
+    fn at(&mut self, node: NodeId) -> &mut Instance {
+        self.instances.get_mut(&node).expect("it lives")
+    }
+
+    fn some_flow(&mut self, node: NodeId) -> Option<Index> {
+        let flows: Vec<Index> = self.at(node).flows.iter().copied().collect();
+        (!flows.is_empty()).then(|| flows[self.random.below(flows.len())])
+    }
+
+    fn open(&mut self, node: NodeId) {
+        let list = self.random.below(2) as u32;
+        let instance = self.at(node);
+        if instance.session.has_joined()
+            && let Lease::Granted(index) = instance.pool(list).lease(&(0..SIZES[list as usize]), None)
+        {
+            instance.flows.insert((list, index));
+        }
+    }
+
+    fn end_flow(&mut self, node: NodeId) {
+        if let Some((list, index)) = self.some_flow(node) {
+            self.at(node).flows.remove(&(list, index));
+            self.at(node).pool(list).give_back(index);
+        }
+    }
+
+    fn adopt(&mut self, node: NodeId, (list, index): Index) {
+        let instance = self.at(node);
+        instance.flows.insert((list, index));
+        instance.pool(list).adopt(index);
+    }
+
+    fn move_flow(&mut self, from: NodeId) {
+        let Some(to) = self.anybody_joined().filter(|to| *to != from) else { return };
+        if let Some((list, index)) = self.some_flow(from) {
+            self.adopt(to, (list, index));
+            self.at(from).flows.remove(&(list, index));
+            self.at(from).pool(list).forget(index);
+        }
+    }
+
+    fn kill(&mut self, node: NodeId) {
+        if self.dead.iter().any(|dead| dead.peer.node == node) {
+            return;
+        }
+        let Instance { peer, flows, .. } = self.instances.remove(&node).expect("it lives");
+        let mut left = Vec::new();
+        for index in flows {
+            // Who has no copy anywhere is lost.
+            left.extend(self.anybody_joined().map(|heir| (self.instances[&heir].peer, index)));
+        }
+        self.dead.push(Dead { peer, left });
+        if let Some(member) = self.members.get_mut(&node) {
+            member.state = MemberState::Failed;
+        }
+        self.tell();
+        if self.instances.is_empty() {
+            self.begin(node);
+        }
+    }
+
+    /// One step of getting over somebody's death.
+    fn mourn(&mut self) {
+        if self.dead.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.dead.len());
+        let node = self.dead[at].peer.node;
+        if let Some((heir, index)) = self.dead[at].left.pop() {
+            if self.instances.get(&heir.node).is_some_and(|there| there.peer == heir) {
+                self.adopt(heir.node, index);
+            }
+        } else if !self.instances.contains_key(&node) {
+            self.begin(node);
+        } else if self.server.as_ref().is_some_and(|server| !server.server().is_mourning(self.dead[at].peer)) {
+            self.dead.remove(at);
+        }
+    }
+
+    /// Who has claimed all that it has got by deaths says so.
+    fn speak_of_the_dead(&mut self, node: NodeId) {
+        let World { instances, dead, planted, .. } = self;
+        let Some(instance) = instances.get_mut(&node) else { return };
+        if !instance.gather() {
+            return;
+        }
+        let is_left =
+            |gone: &Peer| dead.iter().any(|dead| dead.peer == *gone && dead.left.iter().any(|(heir, _)| *heir == instance.peer));
+        let mourned: Vec<Peer> = instance.session.client().mourned().collect();
+        for gone in mourned.into_iter().filter(|gone| planted.claims_early || !is_left(gone)) {
+            instance.session.client().claimed(gone);
+        }
+    }
+
+    /// Everybody has a turn, and frames that are due arrive.
+    fn pass(&mut self, time: u64) {
+        self.now += time;
+        while let Some(((at, number), (node, frame))) = self.under_way.pop_first() {
+            if at > self.now {
+                self.under_way.insert((at, number), (node, frame));
+                break;
+            }
+            // What is refused is counted there, and repeated.
+            match (node, &mut self.server) {
+                (STATE_SERVER, Some(server)) => server.handle_frame(&frame, self.now),
+                (COORDINATOR, _) => _ = self.coordinator.handle_frame(&frame, self.now),
+                _ => _ = self.instances.get_mut(&node).map(|instance| instance.fabric.handle_frame(&frame, self.now)),
+            }
+        }
+        self.coordinator.inbox.clear();
+        let mut frames = Vec::new();
+        let mut transmit = |frame: &[u8]| {
+            frames.push(frame.to_vec());
+            true
+        };
+        if let Some(server) = &mut self.server {
+            server.turn(self.now);
+            server.fabric().poll_transmit(self.now, &mut transmit);
+        }
+        for instance in self.instances.values_mut() {
+            instance.turn(&mut self.refused);
+            instance.fabric.poll_transmit(self.now, &mut transmit);
+        }
+        self.coordinator.poll_transmit(self.now, &mut transmit);
+        for frame in frames {
+            self.send(frame);
+        }
+    }
+
+    fn send(&mut self, frame: Vec<u8>) {
+        let to = frame.first_chunk().and_then(node_of).expect("frames are for nodes");
+        let copies = match self.random.below(20) {
+            0 if !self.is_calm => 0,
+            1 if !self.is_calm => 2,
+            _ => 1,
+        };
+        for _ in 0..copies {
+            self.sent += 1;
+            let stray = if self.random.one_in(30) && !self.is_calm { 20 } else { 1 };
+            let delay = (20 + self.random.next() % 80) * MICROSECOND * stray;
+            self.under_way.insert((self.now + delay, self.sent), (to, frame.clone()));
+        }
+    }
+
+    fn step(&mut self) {
+        let node = self.anybody();
+        match self.random.below(24) {
+            0..6 => self.open(node),
+            6..9 => self.end_flow(node),
+            9..12 => self.move_flow(node),
+            12 if self.random.one_in(4) && self.dead.len() < 2 => self.kill(node),
+            13 if self.random.one_in(8) => self.server = None,
+            14 if self.server.is_none() => self.begin_server(),
+            15..17 => self.mourn(),
+            17..20 => self.speak_of_the_dead(node),
+            20 if self.random.one_in(4) => (0..30).for_each(|_| self.pass(MILLISECOND)),
+            _ => {}
+        }
+        let time = self.random.next() % (400 * MICROSECOND);
+        self.pass(time);
+    }
+
+    /// What must hold at any time.
+    fn check(&self) -> Result<(), String> {
+        let mut seen = BTreeSet::new();
+        let lives = |heir: &Peer| self.instances.get(&heir.node).is_some_and(|there| there.peer == *heir);
+        let of_dead = self.dead.iter().flat_map(|dead| &dead.left).filter(|(heir, _)| lives(heir)).map(|(_, index)| *index);
+        let of_living = self.instances.values().flat_map(|instance| instance.flows.iter().copied());
+        if let Some(index) = of_living.chain(of_dead).find(|index| !seen.insert(*index)) {
+            return Err(format!("two flows have {index:?}"));
+        }
+        for instance in self.instances.values() {
+            let held = (0..).zip(&instance.pools.0).flat_map(|(list, pool)| {
+                (0..SIZES[list as usize]).filter(|index| pool.is_held(*index)).map(move |index| (list, index))
+            });
+            let held: BTreeSet<Index> = held.collect();
+            if held != instance.flows {
+                return Err(format!("pools know of {held:?}, and the flows are {:?}", instance.flows));
+            }
+        }
+        match self.server.as_ref().map(|server| server.server().failures()) {
+            None | Some(0) => Ok(()),
+            Some(failures) => Err(format!("the server has refused {failures} messages")),
+        }
+    }
+
+    /// Nothing more is done, and everything arrives.
+    fn settle(&mut self) {
+        self.is_calm = true;
+        if self.server.is_none() {
+            self.begin_server();
+        }
+        for _ in 0..400 {
+            self.mourn();
+            let nodes: Vec<NodeId> = self.instances.keys().copied().collect();
+            nodes.into_iter().for_each(|node| self.speak_of_the_dead(node));
+            self.pass(MILLISECOND);
+        }
+    }
+
+    fn live(&mut self) -> Result<[usize; 2], String> {
+        for _ in 0..100 + self.random.below(400) {
+            self.step();
+            self.check()?;
+        }
+        self.settle();
+        self.check()?;
+        if !self.dead.is_empty() {
+            return Err("somebody is mourned for ever".to_owned());
+        }
+        if self.refused > 0 {
+            return Err(format!("instances did not understand {} records", self.refused));
+        }
+        let server = self.server.as_ref().expect("there is one").server();
+        let flows: usize = self.instances.values().map(|instance| instance.flows.len()).sum();
+        for instance in self.instances.values() {
+            for (list, index) in &instance.flows {
+                let holders: Vec<Peer> = server.list(*list).expect("it is one").holders(*index).collect();
+                if holders != [instance.peer] {
+                    return Err(format!("{index} of {list} is {:?}'s, and the server says {holders:?}", instance.peer));
+                }
+            }
+        }
+        let held: u32 = (0..2).filter_map(|list| server.account(list)).map(|account| account.held).sum();
+        if held as usize != flows {
+            return Err(format!("there are {flows} flows, and the server knows of {held}"));
+        }
+        Ok([flows, self.server_life as usize - 1])
+    }
+}
+
+#[test]
+fn no_two_flows_have_one_index_whoever_dies() {
+    let lived = |seed| World::new(seed, Planted::default()).live().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    let [flows, deaths] = (0..1000).map(lived).fold([0; 2], |all, one| core::array::from_fn(|at| all[at] + one[at]));
+    assert!(flows > 1000 && deaths > 1000, "{flows} flows lived to the end, and {deaths} servers died: these worlds show little");
+}
+
+#[test]
+fn planted_faults_are_found() {
+    for planted in [Planted { forgets: true, ..Planted::default() }, Planted { claims_early: true, ..Planted::default() }] {
+        let is_noticed = |seed| World::new(seed, planted).live().is_err();
+        assert!((0..400).any(is_noticed), "nobody noticed {planted:?}");
+    }
+}
+
+/// Whatever anybody sends: it is counted, and everybody else goes on.
+#[test]
+fn records_from_strangers_are_counted() {
+    let mut world = World::new(1, Planted::default());
+    world.settle();
+    let node = world.anybody();
+    let before: u64 = world.server.as_ref().expect("there is one").drops().total();
+    let bodies: [&[u8]; 5] = [&[], &[1], &[0; 4], &[0xff; 22], &[0; 300]];
+    for kind in [kind::STATE_HELLO, kind::STATE_WELCOME, kind::STATE, kind::STATE_OVER, kind::CONTROL, 200] {
+        for body in bodies {
+            world.at(node).fabric.send(STATE_SERVER, kind, body).expect("there is room");
+            world.settle();
+        }
+    }
+    let drops = world.server.as_ref().expect("there is one").drops().total() - before;
+    assert!(drops >= 20, "only {drops} of 30 records were counted");
+    world.open(node);
+    world.settle();
+    world.check().expect("nothing has happened");
+    let strangers = world.at(node);
+    for (record, body) in [(kind::STATE, &[0u8; 3][..]), (kind::STATE_WELCOME, &[9; 22]), (kind::STATE_OVER, &[]), (99, &[])] {
+        let from = Peer { node: STATE_SERVER, incarnation: 1 };
+        assert!(strangers.session.handle_record(from, record, body, &mut strangers.pools).is_err(), "{record}");
+        let other = Peer { node: COORDINATOR, incarnation: 1 };
+        assert!(strangers.session.handle_record(other, record, body, &mut strangers.pools).is_err(), "{record}");
+    }
+    world.settle();
+    world.check().expect("it begins again");
+}
