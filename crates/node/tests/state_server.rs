@@ -63,11 +63,6 @@ impl Instance {
         &mut self.pools.0[list as usize]
     }
 
-    fn gather(&mut self) -> bool {
-        let Instance { session, pools, .. } = self;
-        (0..).zip(&mut pools.0).all(|(list, pool)| session.client().gather(list, pool))
-    }
-
     fn turn(&mut self, drops: &mut usize) {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         inbox.restarted.iter().for_each(|peer| self.session.handle_restart(*peer));
@@ -84,6 +79,7 @@ impl Instance {
 struct Dead {
     peer: Peer,
     left: Vec<(Peer, Index)>,
+    is_recovered: bool,
 }
 
 /// Faults that must be found.
@@ -91,8 +87,8 @@ struct Dead {
 struct Planted {
     /// A server that begins again takes everything for free.
     forgets: bool,
-    /// Instances say that they have claimed before they have.
-    claims_early: bool,
+    /// Somebody is called recovered from before others have got all of it.
+    is_hasty: bool,
 }
 
 struct World {
@@ -163,6 +159,13 @@ impl World {
         };
         self.server = StateServer::new(config);
         self.coordinator.set_peer(me);
+        for Dead { peer: Peer { node, incarnation }, is_recovered, .. } in &self.dead {
+            let (node, incarnation) = (*node, *incarnation);
+            self.coordinator.send_control(STATE_SERVER, &Control::Recover { node, incarnation });
+            if *is_recovered {
+                self.coordinator.send_control(STATE_SERVER, &Control::Sweep { node, incarnation, is_over: true });
+            }
+        }
         self.tell();
     }
 
@@ -252,7 +255,11 @@ impl World {
             // Who has no copy anywhere is lost.
             left.extend(self.anybody_joined().map(|heir| (self.instances[&heir].peer, index)));
         }
-        self.dead.push(Dead { peer, left });
+        self.dead.push(Dead { peer, left, is_recovered: false });
+        self.coordinator.send_control(STATE_SERVER, &Control::Recover { node, incarnation: peer.incarnation });
+        if self.planted.is_hasty {
+            self.recovered(peer);
+        }
         if let Some(member) = self.members.get_mut(&node) {
             member.state = MemberState::Failed;
         }
@@ -260,6 +267,10 @@ impl World {
         if self.instances.is_empty() {
             self.begin(node);
         }
+    }
+
+    fn recovered(&mut self, Peer { node, incarnation }: Peer) {
+        self.coordinator.send_control(STATE_SERVER, &Control::Sweep { node, incarnation, is_over: true });
     }
 
     /// One step of getting over somebody's death.
@@ -273,25 +284,13 @@ impl World {
             if self.instances.get(&heir.node).is_some_and(|there| there.peer == heir) {
                 self.adopt(heir.node, index);
             }
+        } else if !self.dead[at].is_recovered {
+            self.dead[at].is_recovered = true;
+            self.recovered(self.dead[at].peer);
         } else if !self.instances.contains_key(&node) {
             self.begin(node);
         } else if self.server.as_ref().is_some_and(|server| !server.server().is_mourning(self.dead[at].peer)) {
             self.dead.remove(at);
-        }
-    }
-
-    /// Who has claimed all that it has got by deaths says so.
-    fn speak_of_the_dead(&mut self, node: NodeId) {
-        let World { instances, dead, planted, .. } = self;
-        let Some(instance) = instances.get_mut(&node) else { return };
-        if !instance.gather() {
-            return;
-        }
-        let is_left =
-            |gone: &Peer| dead.iter().any(|dead| dead.peer == *gone && dead.left.iter().any(|(heir, _)| *heir == instance.peer));
-        let mourned: Vec<Peer> = instance.session.client().mourned().collect();
-        for gone in mourned.into_iter().filter(|gone| planted.claims_early || !is_left(gone)) {
-            instance.session.client().claimed(gone);
         }
     }
 
@@ -355,7 +354,6 @@ impl World {
             13 if self.random.one_in(8) => self.server = None,
             14 if self.server.is_none() => self.begin_server(),
             15..17 => self.mourn(),
-            17..20 => self.speak_of_the_dead(node),
             20 if self.random.one_in(4) => (0..30).for_each(|_| self.pass(MILLISECOND)),
             _ => {}
         }
@@ -395,8 +393,6 @@ impl World {
         }
         for _ in 0..400 {
             self.mourn();
-            let nodes: Vec<NodeId> = self.instances.keys().copied().collect();
-            nodes.into_iter().for_each(|node| self.speak_of_the_dead(node));
             self.pass(MILLISECOND);
         }
     }
@@ -441,7 +437,7 @@ fn no_two_flows_have_one_index_whoever_dies() {
 
 #[test]
 fn planted_faults_are_found() {
-    for planted in [Planted { forgets: true, ..Planted::default() }, Planted { claims_early: true, ..Planted::default() }] {
+    for planted in [Planted { forgets: true, ..Planted::default() }, Planted { is_hasty: true, ..Planted::default() }] {
         let is_noticed = |seed| World::new(seed, planted).live().is_err();
         assert!((0..400).any(is_noticed), "nobody noticed {planted:?}");
     }

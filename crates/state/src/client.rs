@@ -8,18 +8,16 @@
 
 use crate::control::{Form, Message, Opcode};
 use crate::link::{Link, Stranger};
-use crate::server::{operand_of, peer_of};
 use holdfast_nf::shared::{PoolBackend, PoolEffect};
-use holdfast_wire::Peer;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// What a message was about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
     /// For the pool of this message's list: to be [carried out](Client::carry_out).
     Pool(Message),
-    /// This one is dead. When what was its has been claimed, or is known to be nobody's, [`Client::claimed`].
-    Mourned(Peer),
+    /// The server wants to know when all is claimed that flows here have: [`Client::claimed`].
+    Mustered,
     /// A statistic that was asked for has this value.
     Statistic {
         /// Which list.
@@ -41,7 +39,8 @@ pub struct Client {
     waiting: usize,
     /// What the server is known by.
     memory: Option<u64>,
-    mourned: BTreeSet<Peer>,
+    /// The number of the latest roll call that has not been answered.
+    mustered: Option<u64>,
     /// Not said yet, by list and index.
     grown: BTreeMap<(u32, u32), u64>,
     refused: u64,
@@ -51,7 +50,7 @@ impl Client {
     /// One that has met nobody. While more than `waiting` messages are not acknowledged what can wait stays in the pools.
     pub fn new(waiting: usize) -> Client {
         let link = Link::new(Form::Narrow, waiting);
-        Client { link, operand: 0, waiting, memory: None, mourned: BTreeSet::new(), grown: BTreeMap::new(), refused: 0 }
+        Client { link, operand: 0, waiting, memory: None, mustered: None, grown: BTreeMap::new(), refused: 0 }
     }
 
     /// What the server is known by, if one has been met.
@@ -69,7 +68,7 @@ impl Client {
         self.memory = Some(memory);
         self.link = Link::new(form, self.waiting);
         self.operand = 0;
-        self.mourned.clear();
+        self.mustered = None;
         true
     }
 
@@ -83,16 +82,10 @@ impl Client {
         self.refused
     }
 
-    /// Those that are dead, and of whom the server has not been told that what they had has been claimed.
-    pub fn mourned(&self) -> impl Iterator<Item = Peer> + '_ {
-        self.mourned.iter().copied()
-    }
-
-    /// Whatever this one had and flows here have got, or hold for others who are to get it, has been claimed by the pools, and all that they have to say has been
-    /// [gathered](Client::gather). Nothing happens if nobody has asked.
-    pub fn claimed(&mut self, dead: Peer) {
-        if self.mourned.remove(&dead) {
-            self.link.push_with(operand_of(dead), Message::new(Opcode::Claimed, 0, 0));
+    /// All that pools have to say has been [gathered](Client::gather): whatever flows here have is claimed. Nothing happens if the server has not asked.
+    pub fn claimed(&mut self) {
+        if let Some(number) = self.mustered.take() {
+            self.link.push_with(number, Message::new(Opcode::Claimed, 0, 0));
         }
     }
 
@@ -173,10 +166,9 @@ impl Client {
         let operand = core::mem::take(&mut self.operand);
         match message.opcode {
             Opcode::IndexAssignment | Opcode::NoMoreIndex | Opcode::Expire | Opcode::Spare => Ok(Some(Heard::Pool(message))),
-            Opcode::Mourn => {
-                let dead = peer_of(operand).ok_or(Stranger)?;
-                self.mourned.insert(dead);
-                Ok(Some(Heard::Mourned(dead)))
+            Opcode::Muster => {
+                self.mustered = Some(operand);
+                Ok(Some(Heard::Mustered))
             }
             Opcode::UpdateStatistics => Ok(Some(Heard::Statistic { list: message.list, index: message.index, value: operand })),
             Opcode::UpdateFailure => {
@@ -298,20 +290,17 @@ mod tests {
     }
 
     #[test]
-    fn deaths_and_statistics_have_operands() {
+    fn roll_calls_and_statistics_have_operands() {
         let mut client = client();
-        let dead = Peer { node: 300, incarnation: 1 << 30 };
-        for message in Form::Narrow.operands(operand_of(dead)).collect::<Vec<_>>() {
-            assert_eq!(client.accept(message), Ok(None));
-        }
-        assert_eq!(client.accept(Message::new(Opcode::Mourn, 0, 0)), Ok(Some(Heard::Mourned(dead))));
-        assert_eq!(client.mourned().collect::<Vec<_>>(), [dead]);
-        client.claimed(Peer { incarnation: 1, ..dead });
+        client.claimed();
         assert_eq!(said(&mut client), [""; 0], "nobody has asked");
-        client.claimed(dead);
-        assert_eq!(client.mourned().count(), 0);
-        let words = said(&mut client);
-        assert_eq!((words.len(), words[2].as_str()), (3, "Claimed 0/0"));
+        for number in [3, 4] {
+            assert_eq!(client.accept(Message::new(Opcode::Operand, 0, number)), Ok(None));
+            assert_eq!(client.accept(Message::new(Opcode::Muster, 0, 0)), Ok(Some(Heard::Mustered)));
+        }
+        client.claimed();
+        client.claimed();
+        assert_eq!(said(&mut client), ["Operand 0/4", "Claimed 0/0"], "the latest one counts, once");
         for (index, amount) in [(5, 1), (6, 700), (5, 0), (6, 24)] {
             client.grow(3, index, amount);
         }
@@ -357,9 +346,5 @@ mod tests {
         {
             assert_eq!(client().accept(Message::new(opcode, LIST, 1)), Err(Stranger), "{opcode:?}");
         }
-        let mut client = client();
-        client.accept(Message::new(Opcode::Operand, 31, 77)).expect("it is a number");
-        client.accept(Message::new(Opcode::Operand, 31, 77)).expect("it is a number");
-        assert_eq!(client.accept(Message::new(Opcode::Mourn, 0, 0)), Err(Stranger), "there is no such node");
     }
 }

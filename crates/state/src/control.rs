@@ -41,9 +41,9 @@ pub enum Opcode {
     Acknowledge = 69,
     /// To the server: whatever there was to say of this index has been said, behind the question of [`Opcode::Expire`].
     Answered = 70,
-    /// To the instance: this one is dead, whose node and incarnation are the [operand](Opcode::Operand) (bits 32 to 47, and those below).
-    Mourn = 71,
-    /// To the server, behind [`Opcode::Mourn`] with the same operand: the instance knows that, and has claimed what flows hold that it has got because of it.
+    /// To the instance: say when all is claimed that flows hold which have come. The [operand](Opcode::Operand) counts how often that has been asked.
+    Muster = 71,
+    /// To the server, the answer, with the same operand: all is claimed that flows here hold.
     Claimed = 72,
 }
 
@@ -64,7 +64,7 @@ impl Opcode {
             68 => Opcode::Operand,
             69 => Opcode::Acknowledge,
             70 => Opcode::Answered,
-            71 => Opcode::Mourn,
+            71 => Opcode::Muster,
             72 => Opcode::Claimed,
             _ => return None,
         })

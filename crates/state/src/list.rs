@@ -76,7 +76,7 @@ pub struct Planted {
     pub release_at_once: bool,
     /// What the dead held is let go when the first one has claimed its part.
     pub release_at_first: bool,
-    /// Of what is not remembered everybody is asked once.
+    /// All are asked once whether they have claimed what they have.
     pub asks_once: bool,
     /// An answer counts for whatever question there is, whatever has been heard meanwhile.
     pub loud_answers: bool,
@@ -273,28 +273,26 @@ impl List {
         let asked: Vec<u32> = self.questions.keys().copied().collect();
         asked.into_iter().for_each(|index| self.answered(seat, index));
         if self.planted.release_at_once {
-            self.let_go(seat, true);
+            self.let_go(seat);
         }
     }
 
-    /// Everybody has claimed what flows hold that were this dead instance's. The rest is asked for, and then nobody's; or nobody's at once, if everybody
-    /// has said so twice, each when all had said so once: what nobody has claimed may still be a flow's that went on from one to another meanwhile, of whom only the first
-    /// was heard.
-    pub fn release(&mut self, dead: Peer, is_certain: bool, out: &mut Vec<Output>) {
+    /// Everybody has claimed what flows hold that were this dead instance's, and has said so twice, the second time when all had said so once. The rest is nobody's.
+    pub fn release(&mut self, dead: Peer, out: &mut Vec<Output>) {
         let Some(seat) = self.seat(dead).filter(|seat| self.is_dead(*seat)) else { return };
-        self.let_go(seat, is_certain);
+        self.let_go(seat);
         self.instances[usize::from(seat)] = None;
         self.seats.remove(&dead);
         self.serve(out);
     }
 
-    fn let_go(&mut self, seat: Seat, is_over: bool) {
+    fn let_go(&mut self, seat: Seat) {
         let first = (0..).zip(&self.entries).filter(|(_, entry)| entry.holder == seat).map(|(index, _)| index);
         let others = self.others.iter().filter(|(_, others)| others.contains(&seat)).map(|(index, _)| *index);
         let held: Vec<u32> = first.chain(others).collect();
         for index in held {
             // Of what others have nothing is over.
-            let is_over = is_over && !self.others.contains_key(&index);
+            let is_over = !self.others.contains_key(&index);
             self.cease(seat, index, is_over);
         }
     }
@@ -392,8 +390,9 @@ impl List {
         entry.holder == seat || self.others.get(&index).is_some_and(|others| others.contains(&seat))
     }
 
-    /// A flow has come there that holds it.
+    /// A flow has come there that holds it. The dead do so no more then: whoever lives has got what was theirs, and what becomes of the flow now the living say.
     fn claim(&mut self, seat: Seat, index: u32) {
+        self.forget_the_dead(index, seat);
         let Entry { state, holder, .. } = self.entries[index as usize];
         let is_known = self.is_holder(seat, index);
         match state {
@@ -414,6 +413,25 @@ impl List {
                 self.turn(index, State::Held, holder);
             }
             State::Free | State::Lost | State::Resting => self.turn(index, State::Held, seat),
+        }
+    }
+
+    /// Of this index, which that one has claimed.
+    fn forget_the_dead(&mut self, index: u32, seat: Seat) {
+        if let Some(mut others) = self.others.remove(&index) {
+            others.retain(|other| !self.is_dead(*other));
+            if !others.is_empty() {
+                self.others.insert(index, others);
+            }
+        }
+        if self.is_dead(self.entries[index as usize].holder) {
+            if let Some(others) = self.others.get_mut(&index) {
+                others.retain(|other| *other != seat);
+            }
+            if self.others.get(&index).is_some_and(Vec::is_empty) {
+                self.others.remove(&index);
+            }
+            self.turn(index, State::Held, seat);
         }
     }
 

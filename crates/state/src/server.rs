@@ -2,10 +2,12 @@
 //!
 //! Theory of operation (RESCue: the state manager). Each instance has a [link](Link) of its own; what it says goes to the list that it names, and what the lists have to say
 //! goes into the links. Passive operations are those that an instance asks for: indexes, statistics. Active ones begin here: questions about indexes of which nothing is heard, and the request to
-//! spare some. When an instance is dead, all that live are asked to say by their own links when they have claimed what they have of it; then it is let go.
+//! spare some. When instances are dead, and whoever gets their flows has them, all that live are asked to say by their own links that they have claimed what they have. When all have, everybody is asked once more: a flow may have moved from
+//! one that had not spoken yet to one that had, and its claim is ahead of the second answer. What was of the dead, and nobody has claimed then, is nobody's. If somebody else dies meanwhile it begins
+//! again when that one is recovered from, too: what it had to claim others will.
 //!
 //! A server that remembers nothing ([`Server::unknown`]) takes all indexes for those of a dead instance, its own [past](PAST). Instances see that its memory is another one, and claim what their flows
-//! have. When all have said that they have, everybody is asked once more: a flow may have moved from one that had not spoken yet to one that had, and its claim is ahead of the second answer. Then the rest is nobody's.
+//! have.
 //!
 //! In: [inputs](Input), in one order. Out: messages, by link. Two servers that are given the same inputs are the same.
 
@@ -37,6 +39,8 @@ pub enum Input {
     Joined(Peer),
     /// It is dead, and nothing that it says counts any more. Also of one that never joined as far as is known here: others may be about to get its flows.
     Dead(Peer),
+    /// It is dead, and whoever gets a flow of it has got it.
+    Recovered(Peer),
     /// A session with it has begun; so many of the messages to it have arrived there.
     Begun {
         /// With whom.
@@ -80,13 +84,13 @@ impl Refused {
 /// Whose everything is that a server does not remember. No node has its number.
 pub const PAST: Peer = Peer { node: u16::MAX, incarnation: 0 };
 
-/// What is known about a death.
-#[derive(Debug, Clone, Default)]
-struct Mourning {
-    /// Who has not claimed yet what may have been its.
+/// All that live are to say that they have claimed what they have.
+#[derive(Debug, Clone)]
+struct Muster {
+    /// Who has not said so yet.
     waiting: BTreeSet<Peer>,
-    /// So often everybody is asked again.
-    again: u32,
+    /// All are asked again after that.
+    again: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -105,7 +109,11 @@ pub struct Server {
     memory: u64,
     /// Not everybody has been named yet.
     is_incomplete: bool,
-    dead: BTreeMap<Peer, Mourning>,
+    /// Those that are dead, and whether whoever gets their flows has them.
+    dead: BTreeMap<Peer, bool>,
+    muster: Option<Muster>,
+    /// How often all have been asked.
+    musters: u64,
     /// The latest incarnation of each node that is dead.
     fenced: BTreeMap<u16, u32>,
     planted: crate::list::Planted,
@@ -114,16 +122,6 @@ pub struct Server {
     out: Vec<Output>,
     /// To whom something may have been said since this was looked at.
     touched: BTreeSet<Peer>,
-}
-
-/// As an [operand](Opcode::Operand) names an instance.
-pub fn operand_of(peer: Peer) -> u64 {
-    u64::from(peer.node) << 32 | u64::from(peer.incarnation)
-}
-
-/// The instance that an [operand](Opcode::Operand) names, if it names one.
-pub fn peer_of(operand: u64) -> Option<Peer> {
-    Some(Peer { node: u16::try_from(operand >> 32).ok()?, incarnation: operand as u32 })
 }
 
 impl Server {
@@ -136,7 +134,7 @@ impl Server {
     /// The same where instances may have something of an earlier server, and nobody remembers what. Statistics are 0.
     pub fn unknown(kinds: &[Kind], waiting: usize, memory: u64) -> Option<Server> {
         let mut server = Server::with(kinds, waiting, memory, |number, limits| List::unknown(number, limits, PAST))?;
-        server.dead.insert(PAST, Mourning { waiting: BTreeSet::new(), again: 1 });
+        server.dead.insert(PAST, true);
         server.is_incomplete = true;
         Some(server)
     }
@@ -162,6 +160,8 @@ impl Server {
             memory,
             is_incomplete: false,
             dead: BTreeMap::new(),
+            muster: None,
+            musters: 0,
             fenced: BTreeMap::new(),
             planted: crate::list::Planted::default(),
             now: 0,
@@ -250,12 +250,13 @@ impl Server {
         let outcome = match input {
             Input::Joined(peer) => self.join(peer),
             Input::Dead(peer) => self.bury(peer),
+            Input::Recovered(peer) => self.recovered(peer),
             Input::Begun { with, arrived } => self.begin(with, arrived),
             Input::Over(peer) => self.seats.get_mut(&peer).map(|seat| seat.link.end()).ok_or(Refused::Unknown),
             Input::Said { from, message } => self.hear(from, message),
             Input::Complete => {
                 self.is_incomplete = false;
-                self.release();
+                self.begin_muster();
                 Ok(())
             }
             Input::Time(now) => {
@@ -299,10 +300,10 @@ impl Server {
             return Err(Refused::Crowded);
         }
         let mut link = Link::new(self.form, self.waiting);
-        // It may get flows of the dead, as their next life or from those who have got them.
-        for (dead, mourning) in &mut self.dead {
-            mourning.waiting.insert(peer);
-            link.push_with(operand_of(*dead), Message::new(Opcode::Mourn, 0, 0));
+        // It may get flows that the dead had from those who have got them.
+        if let Some(muster) = &mut self.muster {
+            muster.waiting.insert(peer);
+            link.push_with(self.musters, Message::new(Opcode::Muster, 0, 0));
         }
         self.seats.insert(peer, Seat { link, operand: 0 });
         self.touched.insert(peer);
@@ -327,49 +328,48 @@ impl Server {
         let fenced = self.fenced.entry(peer.node).or_default();
         *fenced = peer.incarnation.max(*fenced);
         self.touched.remove(&peer);
-        self.ask_about(peer, 0);
-        // Nobody waits for what it would have claimed of others: whoever has its flows has those too.
-        self.dead.values_mut().for_each(|mourning| _ = mourning.waiting.remove(&peer));
-        self.release();
+        self.dead.insert(peer, false);
+        // What it had to claim others claim, when they have it.
+        self.muster = None;
         Ok(())
     }
 
-    /// All that live are to say when they have claimed what they have of this one.
-    fn ask_about(&mut self, dead: Peer, again: u32) {
+    fn recovered(&mut self, peer: Peer) -> Result<(), Refused> {
+        self.bury(peer)?;
+        if let Some(is_recovered) = self.dead.get_mut(&peer) {
+            *is_recovered = true;
+            self.begin_muster();
+        }
+        Ok(())
+    }
+
+    /// If nobody is about to get anything that was of the dead.
+    fn begin_muster(&mut self) {
+        let is_ready = !self.is_incomplete && self.muster.is_none() && self.dead.values().all(|is_recovered| *is_recovered);
+        if is_ready && !self.dead.is_empty() {
+            self.muster(true);
+        }
+    }
+
+    fn muster(&mut self, again: bool) {
+        if self.seats.is_empty() {
+            return self.release();
+        }
+        self.musters += 1;
         for seat in self.seats.values_mut() {
-            seat.link.push_with(operand_of(dead), Message::new(Opcode::Mourn, 0, 0));
+            seat.link.push_with(self.musters, Message::new(Opcode::Muster, 0, 0));
         }
         self.touched.extend(self.seats.keys());
-        self.dead.insert(dead, Mourning { waiting: self.seats.keys().copied().collect(), again });
+        self.muster = Some(Muster { waiting: self.seats.keys().copied().collect(), again });
     }
 
-    /// Lets go of those about whom everybody has spoken.
+    /// All that was of the dead and has not been claimed is nobody's.
     fn release(&mut self) {
-        if self.is_incomplete {
-            // Somebody may not have been named yet who has something of theirs.
-            return;
+        self.muster = None;
+        for dead in core::mem::take(&mut self.dead).into_keys() {
+            let out = &mut self.out;
+            self.lists.iter_mut().for_each(|list| list.indexes(|list| list.release(dead, out)));
         }
-        let is_spoken_of = |mourning: &Mourning| mourning.waiting.is_empty();
-        let over: Vec<Peer> = self.dead.iter().filter(|(_, mourning)| is_spoken_of(mourning)).map(|(dead, _)| *dead).collect();
-        for dead in over.into_iter().filter(|dead| *dead != PAST) {
-            self.let_go(dead, false);
-        }
-        // Of the past last of all: others may be about to get what the dead had before.
-        if self.dead.len() != 1 {
-            return;
-        }
-        if let Some(again) = self.dead.get(&PAST).filter(|mourning| is_spoken_of(mourning)).map(|mourning| mourning.again) {
-            match again.checked_sub(1) {
-                Some(again) if !self.seats.is_empty() => self.ask_about(PAST, again),
-                _ => self.let_go(PAST, true),
-            }
-        }
-    }
-
-    fn let_go(&mut self, dead: Peer, is_certain: bool) {
-        self.dead.remove(&dead);
-        let out = &mut self.out;
-        self.lists.iter_mut().for_each(|list| list.indexes(|list| list.release(dead, is_certain, out)));
     }
 
     fn begin(&mut self, with: Peer, arrived: u64) -> Result<(), Refused> {
@@ -409,16 +409,15 @@ impl Server {
         Ok(())
     }
 
-    fn claimed(&mut self, by: Peer, operand: u64) {
-        let Some(dead) = peer_of(operand) else { return };
-        if let Some(mourning) = self.dead.get_mut(&dead) {
-            mourning.waiting.remove(&by);
-            if self.planted.release_at_first {
-                mourning.waiting.clear();
-            }
-            if self.planted.asks_once {
-                mourning.again = 0;
-            }
+    fn claimed(&mut self, by: Peer, number: u64) {
+        let Some(muster) = self.muster.as_mut().filter(|_| number == self.musters) else { return };
+        muster.waiting.remove(&by);
+        if !muster.waiting.is_empty() && !self.planted.release_at_first {
+            return;
+        }
+        if muster.again && !self.planted.asks_once {
+            self.muster(false);
+        } else {
             self.release();
         }
     }
@@ -519,29 +518,81 @@ mod tests {
         }
         server.apply(Input::Dead(dead)).expect("it is told");
         say(&mut server, A, Opcode::IndexRequest, 0, 1).expect("it is heard");
-        let speak = |server: &mut Server, of: Peer| {
+        let musters = |server: &mut Server| {
+            [A, B].map(|peer| told(server, peer).iter().filter(|message| message.starts_with("Muster")).count())
+        };
+        let speak = |server: &mut Server, number: u64| {
             for by in [A, B] {
-                for message in server.form().operands(operand_of(of)).collect::<Vec<_>>() {
+                for message in server.form().operands(number).collect::<Vec<_>>() {
                     server.apply(Input::Said { from: by, message }).expect("it is heard");
                 }
                 say(server, by, Opcode::Claimed, 0, 0).expect("it is heard");
             }
         };
         say(&mut server, B, Opcode::IndexAssignment, 0, 0).expect("it is heard");
-        speak(&mut server, PAST);
-        assert!(server.is_mourning(PAST), "not everybody has been named");
         server.apply(Input::Complete).expect("it is told");
-        speak(&mut server, PAST);
-        assert!(server.is_mourning(PAST), "somebody may be about to get what the dead had");
-        speak(&mut server, dead);
-        assert!(server.is_mourning(PAST), "all are asked again");
+        assert_eq!(musters(&mut server), [0, 0], "somebody may be about to get what the dead had");
+        server.apply(Input::Recovered(dead)).expect("it is dead");
+        assert_eq!(musters(&mut server), [1, 1]);
+        speak(&mut server, 1);
+        assert_eq!(musters(&mut server), [1, 1]);
+        speak(&mut server, 1);
+        assert!(server.is_mourning(PAST), "that is the answer to the first question");
         say(&mut server, A, Opcode::IndexAssignment, 0, 1).expect("it is heard");
         assert_eq!(server.account(0), Some(Account { free: 0, credit: 0, held: 4, resting: 0 }));
-        speak(&mut server, PAST);
-        assert!(!server.is_mourning(PAST));
+        speak(&mut server, 2);
+        assert!(!server.is_mourning(PAST) && !server.is_mourning(dead));
         assert_eq!(server.account(0), Some(Account { free: 1, credit: 1, held: 2, resting: 0 }));
         let holders = |index| server.list(0).map(|list| list.holders(index).collect::<Vec<_>>());
         assert_eq!([holders(0), holders(1), holders(2)], [Some(vec![B]), Some(vec![A]), Some(vec![])]);
+    }
+
+    /// Somebody dies while all are asked: what he had to claim others will, and all are asked anew.
+    #[test]
+    fn a_death_meanwhile_begins_it_again() {
+        let mut server = server();
+        let c = Peer { node: 18, incarnation: 3 };
+        server.apply(Input::Joined(c)).expect("there is room");
+        server.apply(Input::Recovered(A)).expect("it is dead");
+        server.apply(Input::Dead(c)).expect("it lived");
+        for number in [1, 1] {
+            for message in Form::Narrow.operands(number) {
+                server.apply(Input::Said { from: B, message }).expect("it is heard");
+            }
+            say(&mut server, B, Opcode::Claimed, 0, 0).expect("it is heard");
+        }
+        assert!(server.is_mourning(A) && server.is_mourning(c));
+        told(&mut server, B);
+        server.apply(Input::Recovered(c)).expect("it is dead");
+        assert_eq!(told(&mut server, B), ["Operand 0/2", "Muster 0/0"]);
+    }
+
+    /// Somebody has claimed what was a dead one's; then its flow moves on to one that has spoken twice already. That one's claim is late: what has moved from one that lives is not the dead one's any more.
+    #[test]
+    fn what_has_been_claimed_is_not_let_go() {
+        let mut server = server();
+        let (c, d) = (Peer { node: 18, incarnation: 3 }, Peer { node: 19, incarnation: 3 });
+        for peer in [c, d] {
+            server.apply(Input::Joined(peer)).expect("there is room");
+            server.apply(Input::Begun { with: peer, arrived: 0 }).expect("nothing was said");
+        }
+        say(&mut server, A, Opcode::IndexRequest, 0, 1).expect("it is heard");
+        server.apply(Input::Recovered(A)).expect("it lived");
+        let speak = |server: &mut Server, by: Peer, number: u64| {
+            for message in Form::Narrow.operands(number) {
+                server.apply(Input::Said { from: by, message }).expect("it is heard");
+            }
+            say(server, by, Opcode::Claimed, 0, 0).expect("it is heard");
+        };
+        say(&mut server, B, Opcode::IndexAssignment, 0, 0).expect("it is heard");
+        [B, c, d].into_iter().for_each(|peer| speak(&mut server, peer, 1));
+        speak(&mut server, c, 2);
+        say(&mut server, B, Opcode::Moved, 0, 0).expect("it is heard");
+        [B, d].into_iter().for_each(|peer| speak(&mut server, peer, 2));
+        assert!(!server.is_mourning(A));
+        assert_eq!(server.account(0), Some(Account { free: 3, credit: 0, held: 1, resting: 0 }));
+        say(&mut server, c, Opcode::IndexAssignment, 0, 0).expect("it is heard");
+        assert_eq!(server.list(0).expect("it is one").holders(0).collect::<Vec<_>>(), [c]);
     }
 
     /// Of the dead everybody who lives speaks first.
@@ -553,19 +604,25 @@ mod tests {
         say(&mut server, A, Opcode::Rejuvenate, 0, 0).expect("it is heard");
         server.apply(Input::Dead(A)).expect("it lived");
         assert_eq!(server.apply(Input::Joined(A)), Err(Refused::Unknown));
+        assert_eq!(told(&mut server, B), [""; 0], "its flows are not others' yet");
+        server.apply(Input::Recovered(A)).expect("it is dead");
         let link = server.link(B).expect("it lives");
         let words: Vec<Message> = core::iter::from_fn(|| link.poll()).collect();
         let (last, operand) = words.split_last().expect("it is told something");
-        assert_eq!(last.opcode, Opcode::Mourn);
-        assert_eq!(peer_of(operand.iter().fold(0, |value, word| Form::Narrow.extend(value, *word))), Some(A));
+        assert_eq!((last.opcode, operand.len()), (Opcode::Muster, 1));
         assert_eq!(server.list(0).expect("it is one").holders(0).collect::<Vec<_>>(), [A]);
         say(&mut server, B, Opcode::IndexAssignment, 0, 0).expect("it is heard");
         assert!(server.is_mourning(A));
-        for message in operand {
-            server.apply(Input::Said { from: B, message: *message }).expect("it is heard");
+        for number in [1, 2] {
+            for message in Form::Narrow.operands(number) {
+                server.apply(Input::Said { from: B, message }).expect("it is heard");
+            }
+            say(&mut server, B, Opcode::Claimed, 0, 0).expect("it is heard");
+            assert_eq!(server.is_mourning(A), number == 1);
         }
-        say(&mut server, B, Opcode::Claimed, 0, 0).expect("it is heard");
-        assert!(!server.is_mourning(A));
+        server.apply(Input::Dead(A)).expect("it is known");
+        server.apply(Input::Recovered(A)).expect("it is known");
+        assert!(!server.is_mourning(A), "all have spoken of it already");
         assert_eq!(server.list(0).expect("it is one").holders(0).collect::<Vec<_>>(), [B]);
         assert_eq!(server.account(0), Some(Account { free: 3, credit: 0, held: 1, resting: 0 }));
     }

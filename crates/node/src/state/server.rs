@@ -175,19 +175,25 @@ impl StateServer {
     }
 
     fn obey(&mut self, message: Control) {
-        if let Control::View { version, members } = message
-            && self.view.is_none_or(|view| version > view)
-        {
-            let is_first = self.view.replace(version).is_none();
-            // Who lives is asked about the dead: those first.
-            let (dead, living): (Vec<&Member>, Vec<&Member>) =
-                members.iter().partition(|member| member.state == MemberState::Failed);
-            living.into_iter().chain(dead).for_each(|member| self.learn(member));
-            if is_first {
-                self.apply(Input::Complete);
-                self.call(&members);
+        match message {
+            Control::View { version, members } if self.view.is_none_or(|view| version > view) => {
+                let is_first = self.view.replace(version).is_none();
+                members.iter().for_each(|member| self.learn(member));
+                if is_first {
+                    self.apply(Input::Complete);
+                    self.call(&members);
+                }
             }
+            Control::Recover { node, incarnation } => self.bury(Peer { node, incarnation }),
+            Control::Sweep { node, incarnation, is_over: true } => _ = self.apply(Input::Recovered(Peer { node, incarnation })),
+            _ => {}
         }
+    }
+
+    fn bury(&mut self, peer: Peer) {
+        self.callers.remove(&peer);
+        self.sessions.remove(&peer);
+        self.apply(Input::Dead(peer));
     }
 
     /// Those that live hear that there is a server, by its first frame: who had nothing to say would not know it.
@@ -212,11 +218,7 @@ impl StateServer {
         } else if peer.incarnation > 0 && !dead.contains(&peer) {
             dead.push(peer);
         }
-        for peer in dead {
-            self.callers.remove(&peer);
-            self.sessions.remove(&peer);
-            self.apply(Input::Dead(peer));
-        }
+        dead.into_iter().for_each(|peer| self.bury(peer));
     }
 
     /// Begins the sessions that can begin.

@@ -44,7 +44,7 @@ impl StateSession {
         self.has_joined
     }
 
-    /// The client, for what it knows of the dead and of statistics.
+    /// The client, for statistics.
     pub fn client(&mut self) -> &mut Client {
         &mut self.client
     }
@@ -133,9 +133,13 @@ impl StateSession {
             }
         }
         let Some(server) = self.server else { return };
+        let mut is_all = true;
         for list in 0..pools.lists() {
             let client = &mut self.client;
-            pools.with(list, &mut |pool| _ = client.gather(list, pool));
+            pools.with(list, &mut |pool| is_all &= client.gather(list, pool));
+        }
+        if is_all {
+            self.client.claimed();
         }
         self.client.flush();
         let (link, room) = (self.client.link(), fabric.room(server));
