@@ -158,11 +158,12 @@ impl Form {
         Ok(Message { opcode, list, index: (number & mask(self.index_bits())) as u32 })
     }
 
-    /// Appends the message's bytes. False, and nothing is appended, if list or index do not fit.
-    pub fn write(self, message: Message, into: &mut Vec<u8>) -> bool {
-        let Some(number) = self.pack(message) else { return false };
-        into.extend_from_slice(&number.to_be_bytes()[8 - self.size()..]);
-        true
+    /// Writes the message to the beginning of `into`, and returns how many bytes that takes: none if list or index do not fit, or there is no room.
+    pub fn put(self, message: Message, into: &mut [u8]) -> usize {
+        let size = self.size();
+        let (Some(number), Some(into)) = (self.pack(message), into.get_mut(..size)) else { return 0 };
+        into.copy_from_slice(&number.to_be_bytes()[8 - size..]);
+        size
     }
 
     /// The messages that these bytes are, one after the other.
@@ -205,14 +206,14 @@ mod tests {
     #[test]
     fn four_bytes_are_seven_five_and_twenty_bits() {
         let message = Message::new(Opcode::Rejuvenate, 0b10101, 0xabcde);
-        let mut bytes = Vec::new();
-        assert!(Form::Narrow.write(message, &mut bytes));
-        assert_eq!(bytes, [0b0000_1111, 0b0101_1010, 0xbc, 0xde]);
-        assert!(
-            !Form::Narrow.write(Message { list: 32, ..message }, &mut bytes)
-                && !Form::Narrow.write(Message { index: 1 << 20, ..message }, &mut bytes)
-        );
-        assert_eq!(bytes.len(), 4, "what does not fit is not written");
+        let mut bytes = [0; 9];
+        assert_eq!(Form::Narrow.put(message, &mut bytes), 4);
+        assert_eq!(bytes[..5], [0b0000_1111, 0b0101_1010, 0xbc, 0xde, 0]);
+        for wrong in [Message { list: 32, ..message }, Message { index: 1 << 20, ..message }] {
+            assert_eq!(Form::Narrow.put(wrong, &mut bytes[4..]), 0, "what does not fit is not written");
+        }
+        assert_eq!(Form::Wide.put(message, &mut bytes[4..]), 0, "there is no room");
+        assert_eq!(bytes[4..], [0; 5]);
         assert_eq!(Form::for_lists(32, 1 << 20), Some(Form::Narrow));
         assert_eq!(Form::for_lists(33, 1), Some(Form::Wide));
         assert_eq!(Form::for_lists(1, (1 << 20) + 1), Some(Form::Wide));
@@ -229,9 +230,9 @@ mod tests {
         fn messages_are_what_they_were(form in form(), bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             for (read, chunk) in form.read(&bytes).zip(bytes.chunks(form.size())) {
                 if let Ok(message) = read {
-                    let mut again = Vec::new();
-                    prop_assert!(form.write(message, &mut again));
-                    prop_assert_eq!(&again, chunk);
+                    let mut again = [0; 8];
+                    let len = form.put(message, &mut again);
+                    prop_assert_eq!(&again[..len], chunk);
                 }
             }
             prop_assert_eq!(form.read(&bytes).count(), bytes.len().div_ceil(form.size()));

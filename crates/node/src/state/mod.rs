@@ -52,7 +52,7 @@ fn of_session(body: &[u8]) -> Result<(u32, &[u8]), DropReason> {
     Ok((u32::from_be_bytes(*session), messages))
 }
 
-/// Takes messages from `poll`, while there are some and the way has room, and gives them to `send` by the record. False if one was not sent: then its messages are lost to the session.
+/// Takes messages from `poll`, while there are some and the way has room, and gives them to `send` by the record. False if one was not sent, or a message is of a list that this form cannot name: that is lost to the session.
 fn carry(
     form: Form,
     session: u32,
@@ -60,21 +60,26 @@ fn carry(
     mut poll: impl FnMut() -> Option<Message>,
     mut send: impl FnMut(&[u8]) -> bool,
 ) -> bool {
-    let mut record = Vec::with_capacity(RECORD);
+    let mut record = [0; RECORD];
+    record[..SESSION].copy_from_slice(&session.to_be_bytes());
     let mut left = room;
     loop {
-        record.clear();
-        record.extend_from_slice(&session.to_be_bytes());
-        while record.len() + form.size() <= RECORD.min(left)
+        let limit = RECORD.min(left);
+        let mut len = SESSION;
+        while len + form.size() <= limit
             && let Some(message) = poll()
         {
-            form.write(message, &mut record);
+            let size = form.put(message, &mut record[len..]);
+            if size == 0 {
+                return false;
+            }
+            len += size;
         }
-        left = left.saturating_sub(record.len());
-        if record.len() == SESSION {
+        if len == SESSION {
             return true;
         }
-        if !send(&record) {
+        left -= len;
+        if !send(&record[..len]) {
             return false;
         }
     }
