@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 /// A pool whose every number is assigned by a server; this side holds a credit of numbers fetched in advance, and knows which ones flows here have.
 pub struct RequestPool {
+    size: u32,
     credit: VecDeque<u32>,
     target: usize,
     /// Asked for, and not assigned yet.
@@ -23,6 +24,7 @@ impl RequestPool {
     pub fn new(size: u32, credit: usize) -> RequestPool {
         let target = credit.max(1);
         let mut pool = RequestPool {
+            size,
             credit: VecDeque::with_capacity(target),
             target,
             owed: 0,
@@ -96,7 +98,10 @@ impl PoolBackend for RequestPool {
     fn assign(&mut self, number: u32) {
         self.owed = self.owed.saturating_sub(1);
         self.is_denied = false;
-        self.credit.push_back(number);
+        // Nothing else that a server may say makes two flows here have one number.
+        if number < self.size && !self.is_held(number) && !self.credit.contains(&number) {
+            self.credit.push_back(number);
+        }
     }
 
     fn deny(&mut self) {

@@ -182,6 +182,8 @@ fn the_request_pool_waits_for_its_server_and_keeps_a_credit() {
     pool.assign(3);
     assert!(pool.is_free(3));
     assert_eq!(pool.lease(&(0..9), None), Lease::Granted(3), "what was owed has come after all");
+    [3, 9, 5, 5, u32::MAX].into_iter().for_each(|number| pool.assign(number));
+    assert_eq!((pool.available(), pool.is_free(5)), (1, true), "a server that errs does not err twice");
 }
 
 /// Flows that come and go say so; what others need is theirs, until a flow here needs some again.
