@@ -123,11 +123,6 @@ impl Client {
         is_all
     }
 
-    /// A flow lives that has this index: for servers whose questions are to be spared.
-    pub fn rejuvenate(&mut self, list: u32, index: u32) {
-        self.link.push(Message::new(Opcode::Rejuvenate, list, index));
-    }
-
     /// The statistic grows. The server hears of it when [`Client::flush`] is called.
     pub fn grow(&mut self, list: u32, index: u32, amount: u64) {
         let grown = self.grown.entry((list, index)).or_default();

@@ -133,13 +133,13 @@ impl Link {
         if !self.is_open {
             return None;
         }
-        if self.next < self.allowed.0
-            && let Some(message) = self.queue.get((self.next - self.first) as usize)
-        {
-            self.next += 1;
-            return Some(*message);
+        // First, so that whoever waits for it may speak: answers may be behind it.
+        if self.tellable() >= self.told + ACKNOWLEDGED {
+            return self.acknowledge();
         }
-        if self.tellable() >= self.told + ACKNOWLEDGED { self.acknowledge() } else { None }
+        let message = (self.next < self.allowed.0).then(|| self.queue.get((self.next - self.first) as usize).copied())??;
+        self.next += 1;
+        Some(message)
     }
 
     fn tellable(&self) -> u64 {

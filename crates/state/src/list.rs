@@ -16,7 +16,7 @@
 use crate::control::{Message, Opcode};
 use crate::wheel::Wheel;
 use holdfast_wire::Peer;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What a list is like. Times in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,8 +76,6 @@ pub struct Planted {
     pub release_at_once: bool,
     /// What the dead held is let go when the first one has claimed its part.
     pub release_at_first: bool,
-    /// All are asked once whether they have claimed what they have.
-    pub asks_once: bool,
     /// An answer counts for whatever question there is, whatever has been heard meanwhile.
     pub loud_answers: bool,
 }
@@ -141,6 +139,8 @@ pub struct List {
     /// Seats are taken again when they are empty.
     instances: Vec<Option<Instance>>,
     seats: BTreeMap<Peer, Seat>,
+    /// How many of them are dead.
+    dead: usize,
     /// Who wants more than there was.
     wanting: VecDeque<Seat>,
     spared_at: Option<u64>,
@@ -165,6 +165,7 @@ impl List {
             questions: BTreeMap::new(),
             instances: Vec::new(),
             seats: BTreeMap::new(),
+            dead: 0,
             wanting: VecDeque::new(),
             spared_at: None,
             account: Account { free: limits.size, ..Account::default() },
@@ -227,10 +228,6 @@ impl List {
             .map(|(seat, _)| seat)
     }
 
-    fn has_dead(&self) -> bool {
-        self.instances.iter().flatten().any(|instance| instance.is_dead)
-    }
-
     fn say(&self, seat: Seat, opcode: Opcode, index: u32, out: &mut Vec<Output>) {
         if let Some(Some(instance)) = self.instances.get(usize::from(seat)) {
             out.push(Output { to: instance.peer, message: Message::new(opcode, self.number, index) });
@@ -262,42 +259,48 @@ impl List {
 
     /// This instance is dead: it says nothing any more, and nothing that it says counts. What it holds stays its own until [`List::release`].
     pub fn fence(&mut self, peer: Peer) {
-        let Some(seat) = self.seat(peer) else { return };
+        let Some(seat) = self.seat_of_living(peer) else { return };
         if let Some(instance) = self.instance(seat) {
             instance.is_dead = true;
             instance.wanted = 0;
         }
+        self.dead += 1;
         self.wanting.retain(|wanting| *wanting != seat);
         // Somebody may have its flows and not know it yet.
         self.questions.values_mut().for_each(|question| question.is_quiet = false);
         let asked: Vec<u32> = self.questions.keys().copied().collect();
         asked.into_iter().for_each(|index| self.answered(seat, index));
         if self.planted.release_at_once {
-            self.let_go(seat);
+            self.let_go(&BTreeSet::from([seat]));
         }
     }
 
-    /// Everybody has claimed what flows hold that were this dead instance's, and has said so twice, the second time when all had said so once. The rest is nobody's.
-    pub fn release(&mut self, dead: Peer, out: &mut Vec<Output>) {
-        let Some(seat) = self.seat(dead).filter(|seat| self.is_dead(*seat)) else { return };
-        self.let_go(seat);
-        self.instances[usize::from(seat)] = None;
-        self.seats.remove(&dead);
+    /// Everybody has claimed what flows hold that were these dead instances', and has said so twice, the second time when all had said so once. The rest is nobody's.
+    pub fn release(&mut self, dead: &[Peer], out: &mut Vec<Output>) {
+        let seats = dead.iter().filter_map(|dead| self.seat(*dead)).filter(|seat| self.is_dead(*seat)).collect();
+        self.let_go(&seats);
+        for seat in seats {
+            if let Some(instance) = self.instances[usize::from(seat)].take() {
+                self.seats.remove(&instance.peer);
+                self.dead -= 1;
+            }
+        }
         self.serve(out);
     }
 
-    fn let_go(&mut self, seat: Seat) {
-        let first = (0..).zip(&self.entries).filter(|(_, entry)| entry.holder == seat).map(|(index, _)| index);
-        let others = self.others.iter().filter(|(_, others)| others.contains(&seat)).map(|(index, _)| *index);
-        let held: Vec<u32> = first.chain(others).collect();
-        for index in held {
+    fn let_go(&mut self, seats: &BTreeSet<Seat>) {
+        let first = (0..).zip(&self.entries).filter(|(_, entry)| seats.contains(&entry.holder));
+        let first = first.map(|(index, entry)| (entry.holder, index));
+        let others = self.others.iter().flat_map(|(index, others)| others.iter().map(move |other| (*other, *index)));
+        let held: Vec<(Seat, u32)> = first.chain(others.filter(|(other, _)| seats.contains(other))).collect();
+        for (seat, index) in held {
             // Of what others have nothing is over.
             let is_over = !self.others.contains_key(&index);
             self.cease(seat, index, is_over);
         }
     }
 
-    /// What an instance says. Nothing of what it may be does more than refuse it.
+    /// What an instance says. It is believed about what it holds itself, and about nothing else; who claims what is another's, and says that it is over, may take it from that one.
     pub fn handle(&mut self, from: Peer, message: Message, out: &mut Vec<Output>) {
         let Some(seat) = self.seat_of_living(from) else { return };
         let index = message.index;
@@ -489,13 +492,15 @@ impl List {
     fn request(&mut self, seat: Seat, count: u32, out: &mut Vec<Output>) {
         let limit = self.limits.credit;
         let Some(instance) = self.instance(seat) else { return };
-        let before = instance.wanted;
+        let (before, credit) = (instance.wanted, instance.credit);
         instance.wanted = before.saturating_add(count).min(limit.saturating_sub(instance.credit));
         if before == 0 && instance.wanted > 0 {
             self.wanting.push_back(seat);
         }
         self.serve(out);
-        if self.instance(seat).is_none_or(|instance| instance.wanted > 0 || limit == 0) {
+        // Also who has as many as it may is told that there are no more for it.
+        let is_short = |instance: &mut Instance| instance.credit.saturating_sub(credit) < count;
+        if self.instance(seat).is_none_or(is_short) {
             self.say(seat, Opcode::NoMoreIndex, 0, out);
             self.ask_to_spare(out);
         }
@@ -526,7 +531,9 @@ impl List {
             return;
         }
         self.spared_at = Some(self.now);
-        for (seat, instance) in (0..).zip(&self.instances) {
+        // It cannot help itself.
+        let only = self.wanting.front().copied().filter(|_| self.wanting.len() == 1);
+        for (seat, instance) in (0..).zip(&self.instances).filter(|(seat, _)| Some(*seat) != only) {
             if instance.as_ref().is_some_and(|instance| !instance.is_dead && instance.credit > 0) {
                 self.say(seat, Opcode::Spare, 0, out);
             }
@@ -549,7 +556,7 @@ impl List {
     fn ask(&mut self, index: u32, out: &mut Vec<Output>) {
         self.wake(index, self.limits.patience);
         // One at a time: an answer says nothing of a later question. And somebody may be about to find out what the dead held.
-        if self.questions.contains_key(&index) || self.questions.len() >= QUESTIONS || self.has_dead() {
+        if self.questions.contains_key(&index) || self.questions.len() >= QUESTIONS || self.dead > 0 {
             return;
         }
         let is_lost = self.entries[index as usize].state == State::Lost;

@@ -38,7 +38,6 @@ pub struct Primary {
     attachment: u32,
     /// What the time is ahead of the clock that it is told by.
     ahead: Option<u64>,
-    refused: [u64; Refused::ALL.len()],
     planted: Planted,
 }
 
@@ -63,7 +62,6 @@ impl Primary {
             attached: 0,
             attachment: 0,
             ahead: None,
-            refused: [0; Refused::ALL.len()],
             planted: Planted::default(),
         };
         let peers: Vec<Peer> = primary.server.instances().collect();
@@ -134,6 +132,11 @@ impl Primary {
             let server = self.server.now();
             *now = now.saturating_add(*self.ahead.get_or_insert(server.saturating_sub(*now)));
         }
+        if let Input::Joined(peer) = input
+            && self.server.link(peer).is_some()
+        {
+            return Ok(());
+        }
         let new =
             if let Input::Joined(peer) = input { Some(peer).filter(|peer| self.server.link(*peer).is_none()) } else { None };
         let outcome = match input {
@@ -143,10 +146,7 @@ impl Primary {
         if let (Err(Refused::Full | Refused::Stranger), Input::Said { from, .. }) = (outcome, input) {
             let _ = self.apply(Input::Over(from));
         }
-        if let Err(why) = outcome {
-            self.refused[why as usize] += 1;
-            return Err(why);
-        }
+        outcome?;
         let touched = self.server.take_touched();
         if !self.has_standby {
             return Ok(());
@@ -162,11 +162,6 @@ impl Primary {
             self.marks.push_back(Mark { number, peer, sent, received });
         }
         Ok(())
-    }
-
-    /// Inputs that were refused for this reason.
-    pub fn refused(&self, why: Refused) -> u64 {
-        self.refused[why as usize]
     }
 
     /// Inputs from this number on, for the standby. None if it is too old for what is kept.

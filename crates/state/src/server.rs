@@ -63,7 +63,7 @@ pub enum Input {
     Complete,
 }
 
-/// Why an input changed nothing; the numbers are those of [`Refused::ALL`]. After [`Refused::Stranger`] and [`Refused::Full`] a session is of no use.
+/// Why an input changed nothing. After [`Refused::Stranger`] and [`Refused::Full`] a session is of no use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
     /// There is no such instance: it has not joined, or it is dead.
@@ -74,11 +74,6 @@ pub enum Refused {
     Full,
     /// There are as many instances as there can be.
     Crowded,
-}
-
-impl Refused {
-    /// All of them.
-    pub const ALL: [Refused; 4] = [Refused::Unknown, Refused::Stranger, Refused::Full, Refused::Crowded];
 }
 
 /// Whose everything is that a server does not remember. No node has its number.
@@ -114,8 +109,9 @@ pub struct Server {
     muster: Option<Muster>,
     /// How often all have been asked.
     musters: u64,
-    /// The latest incarnation of each node that is dead.
+    /// The latest incarnation of each node that is dead, and that has been let go with all before it.
     fenced: BTreeMap<u16, u32>,
+    over: BTreeMap<u16, u32>,
     planted: crate::list::Planted,
     now: u64,
     failures: u64,
@@ -125,7 +121,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server with these lists, of which no instance has anything. Who leaves more than `waiting` messages (at least 512) unacknowledged is not listened to. `memory` is what
+    /// A server with these lists, of which no instance has anything. Who leaves more than `waiting` messages (at least as many as may be due at a time) unacknowledged is not listened to. `memory` is what
     /// it is known by, and no other server was. `None` if there are too many lists, or one is too large.
     pub fn new(kinds: &[Kind], waiting: usize, memory: u64) -> Option<Server> {
         Server::with(kinds, waiting, memory, List::new)
@@ -149,8 +145,12 @@ impl Server {
             Kind::Indexes(limits) => Content::Indexes(Box::new(list(number, *limits))),
             Kind::Statistics(size) => Content::Statistics(vec![0; *size as usize]),
         };
-        // Room for what a busy instance is asked between two acknowledgements.
-        let waiting = waiting.max(2 * QUESTIONS);
+        // Room for what a busy instance is asked and given between two acknowledgements.
+        let of_list = |kind: &Kind| match kind {
+            Kind::Indexes(limits) => QUESTIONS + limits.credit.min(limits.size) as usize + 8,
+            Kind::Statistics(_) => 8,
+        };
+        let waiting = waiting.max(2 * QUESTIONS).max(kinds.iter().map(of_list).sum());
         let lists = (0..).zip(kinds).map(content).collect();
         Some(Server {
             form,
@@ -163,6 +163,7 @@ impl Server {
             muster: None,
             musters: 0,
             fenced: BTreeMap::new(),
+            over: BTreeMap::new(),
             planted: crate::list::Planted::default(),
             now: 0,
             failures: 0,
@@ -235,6 +236,11 @@ impl Server {
     /// The link to an instance, for the transport.
     pub fn link(&mut self, peer: Peer) -> Option<&mut Link> {
         self.seats.get_mut(&peer).map(|seat| &mut seat.link)
+    }
+
+    /// Those that live, in order, beginning with this one or the next.
+    pub fn instances_from(&self, first: Peer) -> impl Iterator<Item = Peer> + '_ {
+        self.seats.range(first..).map(|(peer, _)| *peer)
     }
 
     /// Those that live.
@@ -315,7 +321,7 @@ impl Server {
             return Ok(());
         }
         let is_known = self.seats.remove(&peer).is_some();
-        if !is_known && self.fenced.get(&peer.node) == Some(&peer.incarnation) {
+        if !is_known && self.over.get(&peer.node).is_some_and(|over| peer.incarnation <= *over) {
             // All have spoken of it already.
             return Ok(());
         }
@@ -366,10 +372,13 @@ impl Server {
     /// All that was of the dead and has not been claimed is nobody's.
     fn release(&mut self) {
         self.muster = None;
-        for dead in core::mem::take(&mut self.dead).into_keys() {
-            let out = &mut self.out;
-            self.lists.iter_mut().for_each(|list| list.indexes(|list| list.release(dead, out)));
+        let dead: Vec<Peer> = core::mem::take(&mut self.dead).into_keys().collect();
+        for peer in &dead {
+            let over = self.over.entry(peer.node).or_default();
+            *over = peer.incarnation.max(*over);
         }
+        let out = &mut self.out;
+        self.lists.iter_mut().for_each(|list| list.indexes(|list| list.release(&dead, out)));
     }
 
     fn begin(&mut self, with: Peer, arrived: u64) -> Result<(), Refused> {
@@ -415,7 +424,7 @@ impl Server {
         if !muster.waiting.is_empty() && !self.planted.release_at_first {
             return;
         }
-        if muster.again && !self.planted.asks_once {
+        if muster.again {
             self.muster(false);
         } else {
             self.release();

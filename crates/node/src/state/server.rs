@@ -3,7 +3,7 @@
 //! In: frames, the time. Out: frames. It believes the coordinator about who is dead, and nobody about what others have.
 
 use super::{Greeting, carry, of_session};
-use crate::address::COORDINATOR;
+use crate::address::{COORDINATOR, NodeId};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{Control, Member, MemberState, kind};
 use holdfast_protection::Peer;
@@ -41,8 +41,11 @@ pub struct StateServer {
     sessions: BTreeMap<Peer, u32>,
     /// Those that have been refused, and whose instance has not been told.
     refused: BTreeMap<Peer, u32>,
-    /// The latest view. Nobody is welcome before the first: the coordinator may know of deaths.
+    /// The latest view, and who is in it and has not failed: nobody else is welcome, whoever says hello.
     view: Option<u64>,
+    members: BTreeMap<NodeId, Peer>,
+    /// Those who live and may not know that there is a server: to be called.
+    calls: Vec<Peer>,
     tick: u64,
     next_tick: u64,
     drops: DropCounters,
@@ -59,6 +62,8 @@ impl StateServer {
             sessions: BTreeMap::new(),
             refused: BTreeMap::new(),
             view: None,
+            members: BTreeMap::new(),
+            calls: Vec::new(),
             tick: config.tick,
             next_tick: 0,
             drops: DropCounters::default(),
@@ -111,6 +116,7 @@ impl StateServer {
         }
         self.fabric.inbox = inbox;
         self.fabric.inbox.clear();
+        self.call();
         if now >= self.next_tick {
             self.next_tick = now.saturating_add(self.tick);
             self.apply(Input::Time(now));
@@ -128,12 +134,10 @@ impl StateServer {
         outcome.is_ok()
     }
 
-    /// Earlier lives of this one speak no more.
+    /// Other lives of this one speak no more.
     fn end_others(&mut self, peer: Peer) {
-        let is_earlier = |other: &Peer| other.node == peer.node && *other != peer;
-        self.callers.retain(|caller, _| !is_earlier(caller));
-        let earlier: Vec<Peer> = self.sessions.keys().copied().filter(is_earlier).collect();
-        earlier.into_iter().for_each(|peer| self.end(peer));
+        let others: Vec<Peer> = lives_of(peer.node, &self.sessions).filter(|other| *other != peer).collect();
+        others.into_iter().for_each(|peer| self.end(peer));
     }
 
     fn end(&mut self, peer: Peer) {
@@ -153,6 +157,9 @@ impl StateServer {
 
     fn take_hello(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
         let (greeting, _) = Greeting::read(body)?;
+        // One of each node: the latest life speaks last.
+        let others: Vec<Peer> = lives_of(from.node, &self.callers).collect();
+        others.iter().for_each(|other| _ = self.callers.remove(other));
         self.callers.insert(from, greeting);
         Ok(())
     }
@@ -178,12 +185,12 @@ impl StateServer {
         match message {
             Control::View { version, members } if self.view.is_none_or(|view| version > view) => {
                 let is_first = self.view.replace(version).is_none();
-                members.iter().for_each(|member| self.learn(member));
+                self.learn(&members);
                 if is_first {
                     self.apply(Input::Complete);
-                    self.call(&members);
                 }
             }
+            Control::Recovering { dead, .. } => dead.into_iter().for_each(|peer| self.bury(peer)),
             Control::Recover { node, incarnation } => self.bury(Peer { node, incarnation }),
             Control::Sweep { node, incarnation, is_over: true } => _ = self.apply(Input::Recovered(Peer { node, incarnation })),
             _ => {}
@@ -196,42 +203,40 @@ impl StateServer {
         self.apply(Input::Dead(peer));
     }
 
-    /// Those that live hear that there is a server, by its first frame: who had nothing to say would not know it.
-    fn call(&mut self, members: &[Member]) {
-        let living = members.iter().filter(|member| member.state.serves()).map(Member::peer);
-        for peer in living.filter(|peer| !self.callers.contains_key(peer)) {
-            self.fabric.set_peer(peer);
-            // A session that there never was.
-            self.refused.insert(peer, 0);
+    /// Of the dead it is told who is being recovered from ahead of the first view ([`Control::Recovering`] or [`Control::Recover`]); of those that it knows views say that they have failed.
+    fn learn(&mut self, members: &[Member]) {
+        let living = members.iter().filter(|member| member.state != MemberState::Failed).map(Member::peer);
+        self.members = living.map(|peer| (peer.node, peer)).collect();
+        for member in members {
+            let (peer, is_failed) = (member.peer(), member.state == MemberState::Failed);
+            let first = Peer { node: peer.node, incarnation: 0 };
+            let known: Vec<Peer> =
+                self.primary.server().instances_from(first).take_while(|known| known.node == peer.node).collect();
+            let is_dead = |known: &&Peer| known.incarnation < peer.incarnation || **known == peer && is_failed;
+            known.iter().filter(is_dead).for_each(|dead| self.bury(*dead));
+            if !is_failed && !known.contains(&peer) {
+                self.apply(Input::Joined(peer));
+            }
         }
+        let is_silent = |peer: &&Peer| !self.sessions.contains_key(peer) && !self.callers.contains_key(peer);
+        self.calls = self.members.values().filter(is_silent).copied().collect();
     }
 
-    fn learn(&mut self, member: &Member) {
-        let peer = member.peer();
-        let is_dead = |other: &Peer| {
-            other.node == peer.node
-                && (other.incarnation < peer.incarnation || *other == peer && member.state == MemberState::Failed)
-        };
-        let mut dead: Vec<Peer> = self.primary.server().instances().filter(is_dead).collect();
-        if member.state != MemberState::Failed {
-            self.apply(Input::Joined(peer));
-        } else if peer.incarnation > 0 && !dead.contains(&peer) {
-            dead.push(peer);
+    /// Those that live hear that there is a server, by its first frame: who has nothing to say would not know it.
+    fn call(&mut self) {
+        for peer in core::mem::take(&mut self.calls) {
+            self.fabric.set_peer(peer);
+            // A session that there never was.
+            self.refused.entry(peer).or_insert(0);
         }
-        dead.into_iter().for_each(|peer| self.bury(peer));
     }
 
     /// Begins the sessions that can begin.
     fn welcome(&mut self) {
-        if self.view.is_none() {
-            return;
-        }
-        let callers: Vec<(Peer, Greeting)> = self.callers.iter().map(|(peer, greeting)| (*peer, *greeting)).collect();
+        let is_meant =
+            |(peer, greeting): (&Peer, &Greeting)| (self.members.get(&peer.node) == Some(peer)).then_some((*peer, *greeting));
+        let callers: Vec<(Peer, Greeting)> = self.callers.iter().filter_map(is_meant).collect();
         for (peer, greeting) in callers {
-            if !self.apply(Input::Joined(peer)) {
-                self.callers.remove(&peer);
-                continue;
-            }
             let Some(received) = self.primary.received(peer) else { continue };
             let (memory, form) = (self.primary.server().memory(), self.primary.server().form());
             let (size, session) = (form.size() as u8, greeting.session);
@@ -242,11 +247,13 @@ impl StateServer {
                 continue;
             }
             self.end(peer);
-            if self.apply(Input::Begun { with: peer, arrived })
-                && self.fabric.send(peer.node, kind::STATE_WELCOME, welcome.as_bytes()).is_ok()
-            {
-                self.sessions.insert(peer, session.get());
-                self.callers.remove(&peer);
+            self.callers.remove(&peer);
+            let is_welcome = self.apply(Input::Begun { with: peer, arrived })
+                && self.fabric.send(peer.node, kind::STATE_WELCOME, welcome.as_bytes()).is_ok();
+            self.sessions.insert(peer, session.get());
+            if !is_welcome {
+                // It says hello again.
+                self.refuse(peer);
             }
         }
     }
@@ -268,6 +275,12 @@ impl StateServer {
             }
         }
     }
+}
+
+/// Those of this node.
+fn lives_of<T>(node: NodeId, of: &BTreeMap<Peer, T>) -> impl Iterator<Item = Peer> + '_ {
+    let all = Peer { node, incarnation: 0 }..=Peer { node, incarnation: u32::MAX };
+    of.range(all).map(|(peer, _)| *peer)
 }
 
 fn reason_of(why: Refused) -> DropReason {

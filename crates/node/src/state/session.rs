@@ -10,7 +10,11 @@ use holdfast_nf::shared::PoolBackend;
 use holdfast_protection::Peer;
 use holdfast_state::{Client, Heard};
 use holdfast_wire::DropReason;
+use std::collections::VecDeque;
 use zerocopy::IntoBytes;
+
+/// As many answers wait for whoever asked.
+const HEARD: usize = 64;
 
 /// An instance's pools, each a list of the server's.
 pub trait Pools {
@@ -31,17 +35,33 @@ pub struct StateSession {
     is_new: bool,
     /// It has been welcomed, ever.
     has_joined: bool,
+    /// To which life of the server hello was said, once that is known.
+    told: Option<Peer>,
+    heard: VecDeque<Heard>,
 }
 
 impl StateSession {
     /// A session with whoever is the server. While more than `waiting` messages are not acknowledged what can wait stays in the pools.
     pub fn new(waiting: usize) -> StateSession {
-        StateSession { client: Client::new(waiting), number: 0, server: None, is_new: true, has_joined: false }
+        StateSession {
+            client: Client::new(waiting),
+            number: 0,
+            server: None,
+            is_new: true,
+            has_joined: false,
+            told: None,
+            heard: VecDeque::new(),
+        }
     }
 
     /// The server knows this instance: it may be given flows.
     pub fn has_joined(&self) -> bool {
         self.has_joined
+    }
+
+    /// What the server has said that is not for pools: values of statistics, and what it refuses. Only the latest are kept.
+    pub fn take_heard(&mut self) -> impl Iterator<Item = Heard> + '_ {
+        self.heard.drain(..)
     }
 
     /// The client, for statistics.
@@ -107,11 +127,20 @@ impl StateSession {
     fn hear(&mut self, body: &[u8], pools: &mut dyn Pools) -> Result<(), DropReason> {
         let form = self.client.link().form();
         for message in form.read(body) {
-            if let Some(Heard::Pool(message)) = self.client.accept(message?).map_err(|_| DropReason::Malformed)? {
-                let client = &mut self.client;
-                if !pools.with(message.list, &mut |pool| client.carry_out(message, Some(pool))) {
-                    self.client.carry_out(message, None);
+            match self.client.accept(message?).map_err(|_| DropReason::Malformed)? {
+                Some(Heard::Pool(message)) => {
+                    let client = &mut self.client;
+                    if !pools.with(message.list, &mut |pool| client.carry_out(message, Some(pool))) {
+                        self.client.carry_out(message, None);
+                    }
                 }
+                Some(heard @ (Heard::Statistic { .. } | Heard::Refused(_))) => {
+                    if self.heard.len() >= HEARD {
+                        self.heard.pop_front();
+                    }
+                    self.heard.push_back(heard);
+                }
+                Some(Heard::Mustered) | None => {}
             }
         }
         Ok(())
@@ -119,6 +148,11 @@ impl StateSession {
 
     /// Says what the pools have to say. Once per turn.
     pub fn advance(&mut self, fabric: &mut Fabric, pools: &mut dyn Pools) {
+        // Also where nobody says that the server has begun a new life.
+        let life = fabric.peer(STATE_SERVER);
+        if self.told.is_some() && life.is_some() && life != self.told {
+            self.end();
+        }
         if self.is_new {
             let (memory, form) = (self.client.memory(), self.client.link().form());
             let greeting = Greeting {
@@ -129,9 +163,10 @@ impl StateSession {
                 received: self.client.link().received().into(),
             };
             if fabric.send(STATE_SERVER, kind::STATE_HELLO, greeting.as_bytes()).is_ok() {
-                (self.number, self.is_new) = (greeting.session.get(), false);
+                (self.number, self.is_new, self.told) = (greeting.session.get(), false, None);
             }
         }
+        self.told = self.told.or(life);
         let Some(server) = self.server else { return };
         let mut is_all = true;
         for list in 0..pools.lists() {

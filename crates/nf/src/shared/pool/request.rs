@@ -98,8 +98,11 @@ impl PoolBackend for RequestPool {
     fn assign(&mut self, number: u32) {
         self.owed = self.owed.saturating_sub(1);
         self.is_denied = false;
-        // Nothing else that a server may say makes two flows here have one number.
-        if number < self.size && !self.is_held(number) && !self.credit.contains(&number) {
+        if number >= self.size {
+            // The server's list is larger than this pool.
+            self.effects.push_back(PoolEffect::Unused(number));
+        } else if !self.is_held(number) && !self.credit.contains(&number) {
+            // Nothing else that a server may say makes two flows here have one number.
             self.credit.push_back(number);
         }
     }
@@ -116,6 +119,8 @@ impl PoolBackend for RequestPool {
 
     /// It is filled up again when a flow needs a number: until then there is nobody here who does.
     fn spare(&mut self) {
+        // Whether there is none is known when it has been asked for again.
+        self.is_denied &= self.credit.is_empty();
         self.effects.extend(self.credit.drain(..).map(PoolEffect::Unused));
         self.effects.push_back(PoolEffect::SparedAll);
     }
