@@ -58,7 +58,9 @@ pub(crate) fn save(
             if is_ours {
                 out.demoted.push(found.slot);
             }
-            if !matches!(role, role::REPLICA | role::ARRIVING) {
+            // Who was to bring it here has it under the epoch that he announced. Another one who has it under a newer one has recovered it: it does not come any more.
+            let comes_no_more = role == role::ARRIVING && theirs.epoch != ours.epoch && holder != from;
+            if comes_no_more || !matches!(role, role::REPLICA | role::ARRIVING) {
                 // Also while its route is being asked for: who sends newer state has it.
                 flows.set_role(found.slot, role::REPLICA);
             }
