@@ -136,6 +136,8 @@ pub struct List {
     free: VecDeque<u32>,
     wheel: Wheel,
     questions: BTreeMap<u32, Question>,
+    /// Indexes that are due to be asked for, and found no place among these. The one that has waited for longest comes first; some may have been heard of since.
+    unasked: VecDeque<u32>,
     /// Seats are taken again when they are empty.
     instances: Vec<Option<Instance>>,
     seats: BTreeMap<Peer, Seat>,
@@ -163,6 +165,7 @@ impl List {
             free: (0..limits.size).collect(),
             wheel: Wheel::new(limits.size),
             questions: BTreeMap::new(),
+            unasked: VecDeque::new(),
             instances: Vec::new(),
             seats: BTreeMap::new(),
             dead: 0,
@@ -285,6 +288,7 @@ impl List {
                 self.dead -= 1;
             }
         }
+        self.ask_more(out);
         self.serve(out);
     }
 
@@ -317,7 +321,10 @@ impl List {
             Opcode::Moved if is_holder => self.cease(seat, index, false),
             Opcode::Expire if is_holder => self.cease(seat, index, true),
             Opcode::Return if is_holder => self.give_back(seat, index),
-            Opcode::Answered => self.answered(seat, index),
+            Opcode::Answered => {
+                self.answered(seat, index);
+                self.ask_more(out);
+            }
             _ => self.say(seat, Opcode::UpdateFailure, index, out),
         }
         self.serve(out);
@@ -332,6 +339,7 @@ impl List {
             None
         });
         due.into_iter().for_each(|index| self.due(index, out));
+        self.ask_more(out);
         self.serve(out);
         if !self.wanting.is_empty() {
             self.ask_to_spare(out);
@@ -554,6 +562,9 @@ impl List {
 
     /// Asks whoever may know of a flow with this index.
     fn ask(&mut self, index: u32, out: &mut Vec<Output>) {
+        if self.questions.len() >= QUESTIONS && self.dead == 0 && self.unasked.len() < self.entries.len() {
+            return self.unasked.push_back(index);
+        }
         self.wake(index, self.limits.patience);
         // One at a time: an answer says nothing of a later question. And somebody may be about to find out what the dead held.
         if self.questions.contains_key(&index) || self.questions.len() >= QUESTIONS || self.dead > 0 {
@@ -566,6 +577,18 @@ impl List {
         }
         self.questions.insert(index, Question { asked, is_quiet: true });
         self.conclude(index);
+    }
+
+    /// Places have become free.
+    fn ask_more(&mut self, out: &mut Vec<Output>) {
+        while self.dead == 0
+            && self.questions.len() < QUESTIONS
+            && let Some(index) = self.unasked.pop_front()
+        {
+            if matches!(self.entries[index as usize].state, State::Held | State::Lost) {
+                self.ask(index, out);
+            }
+        }
     }
 
     /// One of those who were asked has said what it had to say.

@@ -139,6 +139,10 @@ impl Primary {
         }
         let new =
             if let Input::Joined(peer) = input { Some(peer).filter(|peer| self.server.link(*peer).is_none()) } else { None };
+        if self.log.len() >= LOG && !matches!(input, Input::Said { .. }) {
+            // A standby that takes nothing for so long is none.
+            self.stand_alone();
+        }
         let outcome = match input {
             Input::Said { .. } if self.log.len() >= LOG => Err(Refused::Full),
             _ => self.server.apply(input),

@@ -556,6 +556,43 @@ mod tests {
         assert_eq!([holders(0), holders(1), holders(2)], [Some(vec![B]), Some(vec![A]), Some(vec![])]);
     }
 
+    /// More are due at a time than are asked about at a time: each answer makes room for the next question.
+    #[test]
+    fn whatever_is_due_is_asked_about() {
+        const SIZE: u32 = 3 * QUESTIONS as u32 + 9;
+        let limits = Limits { size: SIZE, credit: SIZE, lease: 100, rest: 0, patience: 1_000_000, step: 1 };
+        let mut server = Server::new(&[Kind::Indexes(limits)], 0, 1).expect("it is small");
+        server.apply(Input::Joined(A)).expect("there is room");
+        server.apply(Input::Begun { with: A, arrived: 0 }).expect("nothing was said");
+        let mut acknowledged = 0;
+        let mut heard = |server: &mut Server| {
+            let link = server.link(A).expect("it lives");
+            let heard: Vec<Message> =
+                core::iter::from_fn(|| link.poll()).filter(|message| message.opcode != Opcode::Acknowledge).collect();
+            acknowledged += heard.len() as u64;
+            let acknowledge = Form::Narrow.operands(acknowledged).last().expect("it is more than nothing");
+            let message = Message { opcode: Opcode::Acknowledge, ..acknowledge };
+            server.apply(Input::Said { from: A, message }).expect("it was said");
+            heard
+        };
+        say(&mut server, A, Opcode::IndexRequest, 0, SIZE).expect("it is heard");
+        for Message { index, .. } in heard(&mut server) {
+            say(&mut server, A, Opcode::Rejuvenate, 0, index).expect("it is heard");
+        }
+        assert_eq!(server.account(0), Some(Account { free: 0, credit: 0, held: SIZE, resting: 0 }));
+        server.apply(Input::Time(200)).expect("it passes");
+        let mut asked = BTreeSet::new();
+        for count in [QUESTIONS, QUESTIONS, QUESTIONS, 9] {
+            let questions = heard(&mut server);
+            assert_eq!(questions.len(), count);
+            for Message { opcode, index, .. } in questions {
+                assert_eq!((opcode, asked.insert(index)), (Opcode::Expire, true));
+                say(&mut server, A, Opcode::Answered, 0, index).expect("it is heard");
+            }
+        }
+        assert_eq!(server.account(0), Some(Account { free: SIZE, credit: 0, held: 0, resting: 0 }));
+    }
+
     /// Somebody dies while all are asked: what he had to claim others will, and all are asked anew.
     #[test]
     fn a_death_meanwhile_begins_it_again() {
