@@ -1,6 +1,9 @@
 //! Worlds of a state server and instances on a network that loses, doubles and reorders: flows begin, end and move, instances die and others get their flows, the server dies and another one
 //! begins that remembers nothing. No two flows have one index of a list, and none is lost in the end.
 
+#[path = "../../state/tests/random/mod.rs"]
+mod random;
+
 use holdfast_nf::shared::{Lease, PoolBackend, RequestPool};
 use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, NodeId, STATE_SERVER, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
@@ -8,32 +11,12 @@ use holdfast_node::message::{Control, Member, MemberState, kind};
 use holdfast_node::state::{Pools, StateServer, StateServerConfig, StateSession};
 use holdfast_protection::Peer;
 use holdfast_state::{Kind, Limits};
+use random::Random;
 use std::collections::{BTreeMap, BTreeSet};
 
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 const SIZES: [u32; 2] = [6, 40];
-
-/// SplitMix64, as everywhere.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit.max(1) as u64) as usize
-    }
-
-    fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-}
 
 struct Lists([RequestPool; 2]);
 

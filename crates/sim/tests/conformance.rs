@@ -255,9 +255,9 @@ fn local_standby(preset: Preset) -> Result<(), String> {
         Ok(())
     })?;
     for (seed, calm, step) in [(62, true, 61), (63, false, 71)] {
+        let first = play(scenario(seed, preset), plan(calm)).quiet_from / 4;
         for after in [0, 2, 10, 60] {
             let mut runs = 0;
-            let first = play(scenario(seed, preset), plan(calm)).quiet_from / 4;
             for event in (first..first * 4).step_by(step) {
                 let whom = Whom::Number(runs);
                 let takes_over = Step { when: When::Event(event), whom, how: standstill };

@@ -137,8 +137,7 @@ impl Primary {
         {
             return Ok(());
         }
-        let new =
-            if let Input::Joined(peer) = input { Some(peer).filter(|peer| self.server.link(*peer).is_none()) } else { None };
+        let new = if let Input::Joined(peer) = input { Some(peer) } else { None };
         if self.log.len() >= LOG && !matches!(input, Input::Said { .. }) {
             // A standby that takes nothing for so long is none.
             self.stand_alone();

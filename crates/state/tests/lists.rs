@@ -1,36 +1,18 @@
 //! Worlds of instances whose flows hold indexes of a list at a server: flows begin, end and move, instances die and others get their flows, connections are cut, everything is late. Whatever
 //! happens, no two flows have one index, and none is lost in the end. The server dies too, and its standby goes on.
 
+mod random;
+
 use holdfast_nf::shared::{Lease, PoolBackend, RequestPool};
 use holdfast_state::list::Planted;
 use holdfast_state::{Client, Heard, Input, Kind, Limits, Message, Primary, Server, primary};
 use holdfast_wire::Peer;
+use random::Random;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const LIST: u32 = 0;
 /// How many flows there have been.
 const STATISTIC: u32 = 1;
-
-/// SplitMix64, as everywhere.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit.max(1) as u64) as usize
-    }
-
-    fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-}
 
 /// Faults of lists and of the server; a server that remembers nothing takes everything for free; somebody is called recovered from before others have got all of it.
 type AllPlanted = (Planted, primary::Planted, bool, bool);

@@ -220,13 +220,17 @@ impl Block {
     }
 
     fn is_free(&self, bit: u32) -> bool {
-        (self.leased[(bit / 64) as usize] | self.foreign[(bit / 64) as usize]) >> (bit % 64) & 1 == 0
+        !has(&self.leased, bit) && !has(&self.foreign, bit)
     }
 
     fn count(&mut self) {
         let taken: u32 = self.leased.iter().zip(&self.foreign).map(|(leased, foreign)| (leased | foreign).count_ones()).sum();
         self.free = BLOCK_LEN - taken;
     }
+}
+
+fn has(mask: &BlockMask, bit: u32) -> bool {
+    mask[(bit / 64) as usize] >> (bit % 64) & 1 == 1
 }
 
 fn set(mask: &mut BlockMask, bit: u32, value: bool) {
@@ -273,8 +277,7 @@ impl Visitors {
 
     fn has(&self, number: u32) -> bool {
         let at = self.at.get((number / BLOCK_LEN) as usize).copied().unwrap_or(NOT_HELD);
-        let bit = number % BLOCK_LEN;
-        self.masks.get(at as usize).is_some_and(|(_, mask)| mask[(bit / 64) as usize] >> (bit % 64) & 1 == 1)
+        self.masks.get(at as usize).is_some_and(|(_, mask)| has(mask, number % BLOCK_LEN))
     }
 
     /// Those of one block go.
@@ -291,9 +294,7 @@ impl Visitors {
     fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         let numbers = |(block, mask): &(u32, BlockMask)| {
             let (block, mask) = (*block, *mask);
-            (0..BLOCK_LEN)
-                .filter(move |bit| mask[(bit / 64) as usize] >> (bit % 64) & 1 == 1)
-                .map(move |bit| block * BLOCK_LEN + bit)
+            (0..BLOCK_LEN).filter(move |bit| has(&mask, *bit)).map(move |bit| block * BLOCK_LEN + bit)
         };
         self.masks.iter().flat_map(numbers)
     }
@@ -505,10 +506,8 @@ impl PoolBackend for PartitionPool {
     }
 
     fn is_held(&self, number: u32) -> bool {
-        let bit = number % BLOCK_LEN;
-        let word = (bit / 64) as usize;
         match self.held.get((number / BLOCK_LEN) as usize).and_then(|index| self.blocks.get(*index as usize)) {
-            Some(block) => number < self.size && block.leased[word] >> (bit % 64) & 1 == 1,
+            Some(block) => number < self.size && has(&block.leased, number % BLOCK_LEN),
             None => self.visitors.has(number),
         }
     }
