@@ -51,6 +51,11 @@ pub(super) struct Fetching {
     asked: Vec<Peer>,
 }
 
+/// The time, once there is one: a life that no packet or tick has reached takes it for zero, and what it noted then would be long ago as soon as it knows.
+fn known(now: u64) -> Option<u64> {
+    (now > 0).then_some(now)
+}
+
 fn is_of(header: &ActorHeader, node: u16, incarnation: u32) -> bool {
     header.role == role::REPLICA && header.peer == node && reached(incarnation, header.peer_incarnation)
 }
@@ -151,8 +156,9 @@ impl NfActor {
                 serving.at += 1;
             }
             if sent > 0 {
+                let deadline = known(self.now).map(|now| now + PATIENCE);
                 let kept = self.keeping.iter_mut().filter(|keeping| keeping.dead.node == to.node);
-                kept.for_each(|keeping| keeping.deadline = Some(self.now + PATIENCE));
+                kept.for_each(|keeping| keeping.deadline = deadline);
             }
             if serving.at >= flows.reach() && serving.said_all.is_none() {
                 let number = link.numbers.next();
@@ -180,10 +186,7 @@ impl NfActor {
 
     /// Claims what was kept for too long.
     pub(super) fn give_up_waiting(&mut self, flows: &mut Flows, out: &mut Outbox) {
-        let now = self.now;
-        if now == 0 {
-            return;
-        }
+        let Some(now) = known(self.now) else { return };
         let (links, serving) = (&self.links, &self.serving);
         self.keeping.retain_mut(|keeping| {
             let node = keeping.dead.node;
@@ -215,10 +218,10 @@ impl NfActor {
         out: &mut Outbox,
     ) -> Result<(), DropReason> {
         let (number, block) = split_block(flows, body)?;
-        let now = self.now;
+        let heard_at = known(self.now);
         let fetching = self.fetching.iter_mut().find(|fetching| fetching.asked.contains(&from));
         let me = fetching.map(|fetching| {
-            fetching.heard_at = Some(now);
+            fetching.heard_at = heard_at;
             fetching.dead.node
         });
         self.take_number(from, number)?;
@@ -300,11 +303,7 @@ impl NfActor {
 
     /// Waits no longer for those of whom nothing has come for so long that they claim what they have themselves.
     pub(super) fn give_up_fetching(&mut self) {
-        let now = self.now;
-        // A new life that was told nothing yet does not know the time: what it took for it would be long ago when it is.
-        if now == 0 {
-            return;
-        }
+        let Some(now) = known(self.now) else { return };
         self.fetching.retain_mut(|fetching| now < *fetching.heard_at.get_or_insert(now) + PATIENCE);
     }
 

@@ -296,6 +296,33 @@ fn a_next_incarnation_asks_before_it_knows_the_time() {
     assert_eq!((again.claim(5), b.out.late_claims.len()), (4, 0));
 }
 
+/// One holder's snapshots come before it knows the time, and another's after: both have come in time.
+#[test]
+fn a_next_incarnation_that_learns_the_time_between_two_holders_takes_what_both_have() {
+    let (mut a, mut b, mut c) = three();
+    (0..4).for_each(|flow| a.packet(flow));
+    talk(&mut [&mut a, &mut b, &mut c], 3 * PATIENCE);
+    assert_eq!((b.flows.len(), c.flows.len()), (2, 2));
+    mourn(A, &mut [&mut b, &mut c], &[REBORN]);
+    let mut again = reborn(REBORN, &[A], &[B, C]);
+    let asked = again.turn(0, 1 << 20);
+    let answer = |node: &mut Node, again: &mut Node| {
+        let me = node.me;
+        for record in asked.iter().filter(|sent| sent.0 == me) {
+            node.take(REBORN, record).unwrap();
+        }
+        for record in &node.turn(3 * PATIENCE, 1 << 20) {
+            again.take(me, record).unwrap();
+        }
+    };
+    answer(&mut b, &mut again);
+    again.turn(0, 1 << 20);
+    again.turn(3 * PATIENCE, 1 << 20);
+    answer(&mut c, &mut again);
+    talk(&mut [&mut b, &mut c, &mut again], 3 * PATIENCE);
+    assert_eq!((again.claim(5), b.out.late_claims.len(), c.out.late_claims.len()), (4, 0, 0));
+}
+
 /// Nobody comes to fetch: the holder claims the routes itself. Who asks after that gets nothing.
 #[test]
 fn what_nobody_fetches_is_claimed_by_who_has_it() {
