@@ -4,7 +4,6 @@ use holdfast_nf::{ConfigError, Context, NetworkFunction, Open, Packet, Verdict};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::process::ExitCode;
-use std::time::Duration;
 
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -38,7 +37,7 @@ impl NetworkFunction for Mortal {
             Some(b"<abort!>") => std::process::abort(),
             Some(b"<panic!>") => panic!("the packet says so"),
             Some(b"<hang!!>") => loop {
-                std::thread::sleep(Duration::from_secs(1));
+                rustix::event::pause();
             },
             _ => Verdict::Forward,
         }

@@ -25,6 +25,8 @@ const SHORT_BYTES: u64 = 40_000;
 /// A connection's bytes at a time and direction, and what lies between two of these.
 const CHUNK: u64 = 400;
 const CHUNK_INTERVAL: Duration = Duration::from_millis(10);
+/// How often it is looked at whether all is over, by who has nothing else to do.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// A connection that is not opened, or not ended by the other side, after so long is broken.
 const GIVE_UP: Duration = Duration::from_secs(30);
 
@@ -278,7 +280,7 @@ fn accept_streams(listener: &TcpListener, shared: &Arc<Shared>) {
 fn await_client(listener: &TcpListener) {
     let mut ready = [PollFd::new(listener, PollFlags::IN)];
     // An interrupted wait is over early.
-    let _ = poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 50_000_000 }));
+    let _ = poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: LOOK_INTERVAL.subsec_nanos().into() }));
 }
 
 fn serve_stream(mut stream: TcpStream, source: SocketAddr, shared: &Shared) {
@@ -313,10 +315,12 @@ fn try_pump(
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
     let (mut sent, mut made, mut is_over) = (0, 0, false);
+    let mut next = Instant::now();
     let mut ended: Option<Instant> = None;
     let mut block = [0; 16384];
     loop {
-        if ended.is_none() && sent == made {
+        if ended.is_none() && sent == made && Instant::now() >= next {
+            next = Instant::now() + CHUNK_INTERVAL;
             if is_enough(sent, is_over) {
                 shared.book().end_stream(end.other(), flow, sent);
                 stream.shutdown(Shutdown::Write)?;
@@ -351,7 +355,22 @@ fn try_pump(
             Some(_) if is_over => return Ok(()),
             _ if is_alone => return Err(ErrorKind::NotConnected.into()),
             Some(since) if since.elapsed() > GIVE_UP => return Err(ErrorKind::TimedOut.into()),
-            _ => std::thread::sleep(CHUNK_INTERVAL),
+            _ => await_stream(stream, is_over, sent < made, if ended.is_none() { next } else { Instant::now() + LOOK_INTERVAL }),
         }
     }
+}
+
+/// Returns as soon as the stream has something, if it has not ended, or takes something, if there is something to send; at this time at the latest.
+fn await_stream(stream: &TcpStream, is_over: bool, has_more: bool, until: Instant) {
+    let mut flags = PollFlags::empty();
+    flags.set(PollFlags::IN, !is_over);
+    flags.set(PollFlags::OUT, has_more);
+    // What cannot be sent now is not waited for longer than what else there is to look at.
+    let until = if has_more { until.max(Instant::now() + LOOK_INTERVAL) } else { until };
+    let left = until.saturating_duration_since(Instant::now());
+    let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+    // A stream of which nothing is awaited is not asked: that it is closed would end the wait at once.
+    let mut ready = [PollFd::new(stream, flags)];
+    let awaited = if flags.is_empty() { &mut [][..] } else { &mut ready[..] };
+    let _ = poll(awaited, Some(&timeout));
 }
