@@ -41,9 +41,10 @@ demo: build ## Show connections surviving kill -9 (root)
 test: setup ## Everything that gates, with a count of it all at the end (root)
 	@tests/all.sh $(STEPS)
 
-lint: setup ## Formatting, clippy, licences and sources of dependencies
+lint: setup ## Formatting, clippy, that lock files are up to date, licences and sources of dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) metadata --locked --manifest-path fuzz/Cargo.toml --format-version 1 > /dev/null
 	tests/deny.sh
 
 unit: tests ## Unit, property, scenario, documentation and compile-fail tests
