@@ -70,6 +70,14 @@ struct Seat {
     switch: Switch,
     /// It lives here.
     is_serving: bool,
+    /// Those whom this view gives up are fenced.
+    fenced_view: u64,
+}
+
+impl Seat {
+    fn serving(switch: Switch) -> Seat {
+        Seat { switch, is_serving: true, fenced_view: 0 }
+    }
 }
 
 /// See the module.
@@ -92,7 +100,7 @@ impl Hub {
     /// A hub of these parts. The switches of a box are the same on all of its hosts, in the order of their numbers.
     pub fn new(switches: Vec<Switch>, manager: Manager) -> Hub {
         let (fence, drops) = (Fence::new(), DropCounters::default());
-        let seats: Vec<Seat> = switches.into_iter().map(|switch| Seat { switch, is_serving: true }).collect();
+        let seats: Vec<Seat> = switches.into_iter().map(Seat::serving).collect();
         assert!(seats.iter().zip(0..).all(|(seat, number)| switch_number(seat.switch.node()) == Some(number)));
         Hub { seats, manager, fence, is_undecided: false, local: None, sealed: None, drops, forwarded: 0 }
     }
@@ -109,7 +117,7 @@ impl Hub {
         let number = switch_number(switch.node()).map(usize::from);
         if let Some(seat) = number.and_then(|number| self.seats.get_mut(number)) {
             switch.keep_log_of(&mut seat.switch);
-            *seat = Seat { switch, is_serving: true };
+            *seat = Seat::serving(switch);
         }
         self.note_news();
     }
@@ -279,7 +287,7 @@ impl Hub {
 
     /// Sends on the packets taken since.
     pub fn forward(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
-        for Seat { switch, is_serving } in &mut self.seats {
+        for Seat { switch, is_serving, .. } in &mut self.seats {
             match is_serving {
                 true => switch.forward(now, &mut out.to_runtime, pool),
                 // What came to it nevertheless.
@@ -487,15 +495,28 @@ impl Hub {
 
     /// Runtimes of other hosts may speak whom the coordinator names.
     fn admit(&mut self, peers: &[Peer]) {
-        let Hub { fence, manager, local: Some(local), .. } = self else { return };
+        let Hub { seats, fence, manager, local: Some(local), .. } = self else { return };
         let gone = |peer: &Peer| peer.node >= FIRST_RUNTIME && !local.contains(peer) && !peers.contains(peer);
         for peer in fence.peers().filter(gone).collect::<Vec<_>>() {
             fence.close(peer);
         }
         let ours = |node| local.iter().any(|peer| peer.node == node);
         // One that is fenced stays so: who said that it may speak had not heard of it.
-        let may_speak = |peer: &&Peer| !ours(peer.node) && !manager.has_ended(**peer);
+        let has_failed = |peer: Peer| manager.has_ended(peer) || seats.iter().any(|seat| seat.switch.has_failed(peer));
+        let may_speak = |peer: &&Peer| !ours(peer.node) && !has_failed(**peer);
         peers.iter().filter(may_speak).for_each(|peer| fence.open(*peer));
+    }
+
+    /// Whom a switch's view gives up lets nothing more out here, whether this host was asked to fence it or not: it may have lost the service of that switch, and be no longer asked,
+    /// before it knows. What is claimed of the dead is claimed behind that view.
+    fn fence_failed(&mut self) {
+        let Hub { seats, fence, .. } = self;
+        for seat in seats.iter_mut().filter(|seat| seat.is_serving && seat.fenced_view != seat.switch.view()) {
+            seat.fenced_view = seat.switch.view();
+            for peer in fence.peers().filter(|peer| seat.switch.has_failed(*peer)).collect::<Vec<_>>() {
+                fence.close(peer);
+            }
+        }
     }
 
     fn release(&mut self, from: Peer, seat: usize, mut packet: Packet, out: &mut HubOut, pool: &mut dyn PacketPool) {
@@ -544,6 +565,7 @@ impl Hub {
             switch.handle_records(now, &mut out.to_runtime, pool);
             switch.handle_timeout(now, &mut out.to_runtime, pool);
         }
+        self.fence_failed();
         self.forward(now, out, pool);
         self.carry(now, out, pool);
     }

@@ -434,6 +434,16 @@ impl Switch {
         self.logs.close(peer);
     }
 
+    /// The version of the newest view that has come here.
+    pub(crate) fn view(&self) -> u64 {
+        self.view
+    }
+
+    /// That view says that this one is given up.
+    pub(crate) fn has_failed(&self, peer: Peer) -> bool {
+        self.targets.has_failed(peer)
+    }
+
     /// Acts on the messages that have arrived.
     pub fn handle_records(&mut self, now: u64, out: &mut Vec<(Peer, Packet)>, pool: &mut dyn PacketPool) {
         let inbox = core::mem::take(&mut self.fabric.inbox);

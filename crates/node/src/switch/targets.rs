@@ -3,6 +3,7 @@
 //! Found by node at once. The one with the fewest routes of a virtual cluster is found by a knockout among its runtimes, of which a change replays only the
 //! games of one: a cluster may have a thousand, and a flow begins, or ends, with every few packets.
 
+use crate::channel::format::after;
 use crate::message::{Member, MemberState};
 use holdfast_protection::{NodeIndex, Peer};
 use std::collections::BTreeMap;
@@ -182,6 +183,14 @@ impl Targets {
 
     pub(super) fn lives(&self, peer: Peer) -> bool {
         self.find(peer).is_some_and(|target| target.state != MemberState::Failed)
+    }
+
+    /// It is given up, or an earlier life of one that is there.
+    pub(super) fn has_failed(&self, peer: Peer) -> bool {
+        self.of_node(peer.node).is_some_and(|target| match target.peer == peer {
+            true => target.state == MemberState::Failed,
+            false => after(target.peer.incarnation, peer.incarnation),
+        })
     }
 
     fn rank(&mut self, at: usize) {
