@@ -4,6 +4,7 @@
 //! stops there and later goes on there: what ran before does not run again.
 
 use crate::function::{Function, Open, Verdict};
+use crate::shared::{RequestPool, SharedField};
 use crate::{Context, Direction};
 use core::ops::Range;
 use holdfast_wire::selector::Prefix;
@@ -95,6 +96,17 @@ impl Chain {
     /// The functions, to reach their shared state.
     pub fn functions_mut(&mut self) -> &mut [Box<dyn Function>] {
         &mut self.functions
+    }
+
+    /// From now on a state server assigns the numbers of every pool; each keeps `credit` of them at hand, at least one. Before the first lease.
+    pub fn ask_server(&mut self, credit: usize) {
+        for function in &mut self.functions {
+            function.shared().visit(&mut |_, field| {
+                if let SharedField::Pool(pool) = field {
+                    pool.attach(Box::new(RequestPool::new(pool.size(), credit)));
+                }
+            });
+        }
     }
 
     /// Addresses that the box answers for because of this chain.

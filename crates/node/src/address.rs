@@ -25,6 +25,12 @@ pub const MAX_HOSTS: u16 = SECOND_SWITCH - MANAGER;
 /// As many switches may divide the ports among them.
 pub const MAX_SWITCHES: u16 = 1 + FIRST_RUNTIME - SECOND_SWITCH;
 
+/// True for a runtime.
+#[inline]
+pub fn is_runtime(node: NodeId) -> bool {
+    (FIRST_RUNTIME..STATE_SERVER).contains(&node)
+}
+
 /// A switch, counted from 0.
 #[inline]
 pub fn switch_node(number: u16) -> NodeId {

@@ -16,7 +16,7 @@
 pub mod paths;
 mod sealing;
 
-use crate::address::{COORDINATOR, FIRST_RUNTIME, NodeId, mac_of, mac_of_life, node_of, switch_number};
+use crate::address::{COORDINATOR, NodeId, is_runtime, mac_of, mac_of_life, node_of, switch_number};
 use crate::manager::{Manager, Wish};
 use crate::message::kind;
 use crate::seal::is_sealed;
@@ -203,6 +203,18 @@ impl Hub {
         self.handle_buried(peer);
     }
 
+    /// A life of the state server begins here: it may speak, and no earlier one.
+    pub fn handle_state_server(&mut self, peer: Peer) {
+        self.fence.open(peer);
+        self.note_local(peer);
+    }
+
+    /// The state server's life has ended.
+    pub fn handle_state_server_ended(&mut self, peer: Peer) {
+        self.fence.close(peer);
+        self.handle_buried(peer);
+    }
+
     /// A process is no more, and nothing can be told to it.
     pub fn handle_buried(&mut self, peer: Peer) {
         if let Some(local) = &mut self.local {
@@ -251,7 +263,7 @@ impl Hub {
 
     /// False while it is not known whether a process may speak.
     pub fn may_hear(&self, peer: Peer) -> bool {
-        !self.is_undecided || peer.node < FIRST_RUNTIME
+        !self.is_undecided || !is_runtime(peer.node)
     }
 
     /// The coordinator has said whom it knows: they may speak, and nobody else of those who were found.
@@ -349,7 +361,7 @@ impl Hub {
         let Some(node) = destination.as_ref().and_then(node_of) else { return self.drop(packet, DropReason::UnknownNode, pool) };
         match (node, ethertype) {
             (node, ETHERTYPE_NSH)
-                if from.node >= FIRST_RUNTIME
+                if is_runtime(from.node)
                     && let Some(seat) = self.seat_of(node) =>
             {
                 // What it sent before this host stood still may be another's to send by now.
@@ -466,7 +478,7 @@ impl Hub {
     ) {
         // An earlier life of it that does not know yet has another address.
         let speaker =
-            self.fence.peer(from).filter(|peer| from >= FIRST_RUNTIME && mac_of_life(*peer) == source && !self.is_local(*peer));
+            self.fence.peer(from).filter(|peer| is_runtime(from) && mac_of_life(*peer) == source && !self.is_local(*peer));
         match speaker {
             Some(peer) => self.release(peer, seat, packet, out, pool),
             None => self.drop(packet, DropReason::Fenced, pool),
@@ -496,7 +508,7 @@ impl Hub {
     /// Runtimes of other hosts may speak whom the coordinator names.
     fn admit(&mut self, peers: &[Peer]) {
         let Hub { seats, fence, manager, local: Some(local), .. } = self else { return };
-        let gone = |peer: &Peer| peer.node >= FIRST_RUNTIME && !local.contains(peer) && !peers.contains(peer);
+        let gone = |peer: &Peer| is_runtime(peer.node) && !local.contains(peer) && !peers.contains(peer);
         for peer in fence.peers().filter(gone).collect::<Vec<_>>() {
             fence.close(peer);
         }

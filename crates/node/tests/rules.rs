@@ -180,6 +180,7 @@ impl World {
             start_timeout: 1000 * MILLISECOND,
             first_incarnation: 1,
             pools,
+            has_state_server: false,
             layouts,
             fabric: FabricConfig::default(),
         };
@@ -446,6 +447,7 @@ fn a_coordinator_that_forgot_is_still_the_one_that_says() {
         start_timeout: 1000 * MILLISECOND,
         first_incarnation: 50,
         pools: Vec::new(),
+        has_state_server: false,
         layouts: Vec::new(),
         fabric: FabricConfig::default(),
     };

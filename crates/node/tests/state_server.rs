@@ -225,6 +225,7 @@ impl World {
             self.adopt(to, (list, index));
             self.at(from).flows.remove(&(list, index));
             self.at(from).pool(list).forget(index);
+            self.at(from).pool(list).settle();
         }
     }
 

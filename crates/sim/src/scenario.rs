@@ -19,6 +19,8 @@ const FICKLE: u64 = 3_000_000;
 const REINFORCE: Settings = Settings { checkpoint_every: 400_000_000, log_bytes: 1 << 18 };
 /// Seeds from here on stand for worlds with `reinforce`.
 const REINFORCE_FROM: u64 = 1_000_000;
+/// Seeds from here on stand for worlds with a state server, under every protection.
+const SERVED_FROM: u64 = 10_000_000;
 
 /// Which protection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,6 +130,10 @@ pub struct Planted {
     pub replays_backwards: bool,
     /// The coordinator's messages leave before what they depend on is written down.
     pub speaks_before_writing: bool,
+    /// A state server that begins again takes every number for free.
+    pub server_forgets: bool,
+    /// A state server gives away what it has not heard of for long, without asking.
+    pub server_expires_live: bool,
 }
 
 /// See the module.
@@ -143,11 +149,15 @@ pub struct Scenario {
     pub quiet: bool,
     /// A NAT pool of one block more than there are runtimes: what a dead one had is soon another's.
     pub tight: bool,
+    /// A state server assigns the NAT's numbers, one by one; where they are tight it has hardly more than there are flows.
+    pub served: bool,
 }
 
 /// The first outside address and port of the first chain's NAT, and its last port in a wide and in a tight world. Each NAT has two addresses.
 const OUTSIDE: ([u8; 4], u16) = ([198, 51, 100, 4], 1024);
 const LAST_PORT: [u16; 2] = [3071, 1535];
+/// Numbers that an instance has at hand where a state server assigns them, and where these are tight.
+const CREDIT: [usize; 2] = [8, 2];
 
 /// The first outside address of a chain's NAT. Those of the later ones lie beyond the servers.
 fn outside(chain: u16) -> u32 {
@@ -159,8 +169,13 @@ impl Scenario {
     /// The scenario that a seed stands for in a run of many.
     pub fn of_seed(seed: u64) -> Scenario {
         let presets = [Preset::Replica, Preset::Source, Preset::NfActor, Preset::Replica, Preset::Source];
-        let preset = if seed < REINFORCE_FROM { presets[(seed % presets.len() as u64) as usize] } else { Preset::Reinforce };
-        Scenario { seed, preset, planted: Planted::default(), quiet: false, tight: seed / 5 % 2 == 1 }
+        let served = seed >= SERVED_FROM;
+        let preset = match seed {
+            REINFORCE_FROM..SERVED_FROM => Preset::Reinforce,
+            SERVED_FROM.. if seed % 5 == 3 => Preset::Reinforce,
+            _ => presets[(seed % presets.len() as u64) as usize],
+        };
+        Scenario { seed, preset, planted: Planted::default(), quiet: false, tight: seed / 5 % 2 == 1, served }
     }
 
     fn ports(&self) -> (u16, u16) {
@@ -182,7 +197,11 @@ impl Scenario {
     fn chain(&self, number: u16, switch: u16) -> ChainSpec {
         let functions = self.functions(number).expect("the scenario's own configuration is right");
         let protection = self.preset.protection(self.planted);
-        ChainSpec { name: "simulated".to_owned(), switch: switch_node(switch), chain: Chain::new(functions), protection }
+        let mut chain = Chain::new(functions);
+        if self.served {
+            chain.ask_server(CREDIT[usize::from(self.tight)]);
+        }
+        ChainSpec { name: "simulated".to_owned(), switch: switch_node(switch), chain, protection }
     }
 
     /// Stamper, firewall, NAT, load balancer. The stamper comes first: the checkers look for its state there.

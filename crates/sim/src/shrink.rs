@@ -142,6 +142,10 @@ pub fn shrink(scenario: Scenario) -> Option<Script> {
             shrinking.scenario.tight = false;
             has_changed = true;
         }
+        if shrinking.scenario.served && shrinking.breaks(Scenario { served: false, ..scenario }, &shrinking.plan.clone()) {
+            shrinking.scenario.served = false;
+            has_changed = true;
+        }
         has_changed |= shrinking.round();
         if !has_changed || shrinking.left == 0 {
             break;

@@ -64,7 +64,7 @@ macro_rules! require {
 pub(crate) use require;
 
 fn scenario(seed: u64, preset: Preset) -> Scenario {
-    Scenario { seed, preset, planted: Planted::default(), quiet: true, tight: false }
+    Scenario { seed, preset, planted: Planted::default(), quiet: true, tight: false, served: false }
 }
 
 /// The same cases in every run: a failure is there again when it is looked for.

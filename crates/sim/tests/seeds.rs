@@ -4,6 +4,8 @@ use holdfast_sim::{Planted, Preset, Report, Scenario, run};
 
 /// Seeds from here on stand for worlds with `reinforce`.
 const REINFORCE: u64 = 1_000_000;
+/// Seeds from here on stand for worlds with a state server.
+const SERVED: u64 = 10_000_000;
 
 fn broken(report: &Report) -> String {
     let lines: Vec<String> =
@@ -14,14 +16,16 @@ fn broken(report: &Report) -> String {
 /// Runtimes die and hang, frames are lost, doubled and reordered; every connection lives and nothing that left is forgotten.
 #[test]
 fn nothing_breaks_under_faults() {
-    let (mut kills, mut coordinators, mut meanwhile) = (0, 0, 0);
-    for seed in (0..300).chain(REINFORCE..REINFORCE + 100) {
+    let (mut kills, mut coordinators, mut meanwhile, mut servers) = (0, 0, 0, 0);
+    for seed in (0..300).chain(REINFORCE..REINFORCE + 100).chain(SERVED..SERVED + 100) {
         let report = run(Scenario::of_seed(seed));
         assert!(report.violations.is_empty(), "{}", broken(&report));
         kills += report.faults.kills;
         coordinators += report.faults.coordinator_kills;
         meanwhile += report.faults.meanwhile;
+        servers += report.faults.server_kills;
     }
+    assert!(servers > 50, "the state server died only {servers} times");
     assert!(kills > 100 && coordinators > 100, "the worlds were too peaceful: {kills} kills, {coordinators} of the coordinator");
     assert!(meanwhile > 20, "only {meanwhile} failures while the coordinator was away");
 }
@@ -31,7 +35,7 @@ fn nothing_breaks_under_faults() {
 fn every_connection_finishes_in_peace() {
     for seed in 0..30 {
         for preset in Preset::ALL {
-            let report = run(Scenario { seed, preset, planted: Planted::default(), quiet: true, tight: false });
+            let report = run(Scenario { seed, preset, planted: Planted::default(), quiet: true, tight: false, served: false });
             assert_eq!(report.finished, report.connections, "{preset:?}: {}", broken(&report));
             assert!(report.violations.is_empty(), "{preset:?}: {}", broken(&report));
         }
@@ -47,9 +51,24 @@ fn one_seed_gives_one_hash() {
 }
 
 fn finds(planted: Planted) -> Report {
-    let mut reports = (0..1000).map(|seed| run(Scenario { planted, ..Scenario::of_seed(seed) }));
+    finds_from(0, planted)
+}
+
+fn finds_from(first: u64, planted: Planted) -> Report {
+    let mut reports = (first..first + 1000).map(|seed| run(Scenario { planted, ..Scenario::of_seed(seed) }));
     let found = reports.find(|report| !report.violations.is_empty());
     found.unwrap_or_else(|| panic!("{planted:?} was not noticed in 1000 seeds"))
+}
+
+/// Where a state server assigns the numbers: one that begins again gives live flows' numbers to others, or what it has not heard of for long is free.
+#[test]
+fn a_server_that_errs_is_noticed() {
+    for planted in
+        [Planted { server_forgets: true, ..Planted::default() }, Planted { server_expires_live: true, ..Planted::default() }]
+    {
+        let report = finds_from(SERVED, planted);
+        assert_eq!(report.violations[0].invariant, "leases", "{planted:?}: {}", broken(&report));
+    }
 }
 
 /// Under a weak protection too much is forgotten.

@@ -242,6 +242,7 @@ mod tests {
         hear(&mut client, &mut pool, Opcode::Expire, 77);
         pool.adopt(90);
         pool.forget(90);
+        pool.settle();
         pool.give_back(4);
         client.gather(LIST, &mut pool);
         assert_eq!(said(&mut client), ["Answered 2/77", "IndexAssignment 2/90", "Moved 2/90", "Expire 2/4"]);

@@ -201,6 +201,21 @@ impl List {
         self.account
     }
 
+    /// Its indexes, from 0.
+    pub fn size(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    /// It is nobody's, and may be assigned. Nobody has one that there is not.
+    pub fn is_free(&self, index: u32) -> bool {
+        self.entries.get(index as usize).is_some_and(|entry| entry.state == State::Free)
+    }
+
+    /// A flow has it, or had it when it was last heard of.
+    pub fn is_used(&self, index: u32) -> bool {
+        self.entries.get(index as usize).is_some_and(|entry| matches!(entry.state, State::Held | State::Lost))
+    }
+
     /// Who holds this index, as far as is known, the dead included.
     pub fn holders(&self, index: u32) -> impl Iterator<Item = Peer> + '_ {
         let first = self.entries.get(index as usize).filter(|entry| entry.state == State::Held).map(|entry| entry.holder);

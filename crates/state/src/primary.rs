@@ -77,6 +77,13 @@ impl Primary {
         self
     }
 
+    /// The same in its lists.
+    #[doc(hidden)]
+    pub fn plant_in_lists(mut self, planted: crate::list::Planted) -> Primary {
+        self.server = self.server.plant(planted);
+        self
+    }
+
     /// The server.
     pub fn server(&self) -> &Server {
         &self.server

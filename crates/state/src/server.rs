@@ -194,6 +194,11 @@ impl Server {
         self.dead.contains_key(&dead)
     }
 
+    /// Those that are dead and may still be recovered from, as far as it was told.
+    pub fn unrecovered(&self) -> impl Iterator<Item = Peer> + '_ {
+        self.dead.iter().filter(|(_, is_recovered)| !**is_recovered).map(|(peer, _)| *peer)
+    }
+
     /// The form of all messages.
     pub fn form(&self) -> Form {
         self.form

@@ -326,6 +326,7 @@ impl World {
             let source = self.at(from);
             source.flows.remove(&index);
             source.pool.forget(index);
+            source.pool.settle();
         }
     }
 

@@ -172,6 +172,7 @@ impl<'a> Cluster<'a> {
             start_timeout: 10_000 * MILLISECOND,
             first_incarnation: 1,
             pools,
+            has_state_server: false,
             layouts: vec![layout],
             fabric: fabric(),
         };

@@ -37,7 +37,7 @@ impl Sum {
 }
 
 /// What was done, by name, in the order of the output.
-fn counts(faults: &Faults) -> [(&'static str, u64); 21] {
+fn counts(faults: &Faults) -> [(&'static str, u64); 22] {
     [
         ("kills", faults.kills),
         ("pauses", faults.pauses),
@@ -46,6 +46,7 @@ fn counts(faults: &Faults) -> [(&'static str, u64); 21] {
         ("slowed", faults.slowed),
         ("skewed", faults.skewed),
         ("coordinator_kills", faults.coordinator_kills),
+        ("server_kills", faults.server_kills),
         ("switch_kills", faults.hub_kills),
         ("host_kills", faults.host_kills),
         ("host_stops", faults.host_stops),
@@ -100,13 +101,15 @@ pub(super) fn simulate(seeds: u64, from: u64, seed: Option<u64>, trace: bool, js
             "faults": faults, "violations": bad.iter().flat_map(violations).collect::<Vec<_>>() });
         print(&format!("{text}\n"))?;
     } else {
-        let Faults { kills, pauses, cuts, cut_off, slowed, skewed, coordinator_kills, hub_kills, meanwhile, .. } = faults;
+        let Faults {
+            kills, pauses, cuts, cut_off, slowed, skewed, coordinator_kills, server_kills, hub_kills, meanwhile, ..
+        } = faults;
         let Faults { host_kills, host_stops, terms, .. } = faults;
         let Faults { lost, doubled, reordered, stale, forged, overflowed, moves, moved, drains, .. } = faults;
         print(&format!(
             "{seeds} seeds from {from}: {events} events, {connections} connections\n\
              faults: {kills} kills, {pauses} pauses, {cuts} cuts ({cut_off} frames did not get through), {meanwhile} of them without a coordinator, \
-             which was killed {coordinator_kills} times; the switch was killed {hub_kills} times; {slowed} times a process was slow; \
+             which was killed {coordinator_kills} times; the switch was killed {hub_kills} times, the state server {server_kills} times; {slowed} times a process was slow; \
              in {skewed} worlds clocks differed\n\
              hosts: {host_kills} killed, {host_stops} stopped; {terms} times one began to serve\n\
              frames: {lost} lost, {doubled} doubled, {reordered} reordered, {stale} came again long after, {forged} forged between hosts, {overflowed} found a full ring\n\

@@ -96,6 +96,12 @@ pub trait PoolBackend: Send {
     }
     /// Nobody is sure to remember which numbers of others' blocks flows here hold: says so again, as effects.
     fn announce(&mut self) {}
+    /// True if a server assigns the numbers, and every effect is for it.
+    fn asks_server(&self) -> bool {
+        false
+    }
+    /// Flows that have left are where they went, or back: nothing is on its way. Until then this side answers for what they hold.
+    fn settle(&mut self) {}
 }
 
 /// See the module.

@@ -88,7 +88,7 @@ impl Coordinator {
             // It has just started. Who is there now it learns behind who was.
             self.pending.push_beginning(from.node);
             // What its earlier lives were told it has not heard.
-            self.swept.retain(|swept| swept.switch != from.node);
+            self.swept.retain(|swept| swept.observer != from.node);
             self.tell_sweeps();
         }
         let newest = self.memory.rules.version();

@@ -545,6 +545,7 @@ mod tests {
             start_timeout: SECOND,
             first_incarnation: 1,
             pools: Vec::new(),
+            has_state_server: false,
             layouts: Vec::new(),
             fabric: FabricConfig::default(),
         };

@@ -32,7 +32,7 @@ pub use ledger::{Account, Ledger};
 pub use log::{LogError, Record, describe};
 pub use scaling::Scaling;
 
-use crate::address::{FIRST_RUNTIME, NodeId, host_of, manager_of, switch_node, switch_number};
+use crate::address::{FIRST_RUNTIME, NodeId, STATE_SERVER, host_of, manager_of, switch_node, switch_number};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{
     Cause, Control, Drain, Failover, Member, MemberState, Ordered, PoolId, Protected, Report, Standing, kind, numbered,
@@ -69,15 +69,17 @@ pub struct CoordinatorConfig {
     pub first_incarnation: u32,
     /// Pools of the chains, with their sizes.
     pub pools: Vec<(PoolId, u32)>,
+    /// There is a state server, which assigns the numbers of pools that are not among these.
+    pub has_state_server: bool,
     /// Layout hash of each chain: a runtime with others cannot join.
     pub layouts: Vec<u64>,
     /// Its endpoint.
     pub fabric: FabricConfig,
 }
 
-/// Of this dead runtime a switch has been told to sweep the routes.
+/// Of this dead runtime a switch has been told to sweep the routes, or the state server that its indexes may be.
 struct Swept {
-    switch: NodeId,
+    observer: NodeId,
     dead: Peer,
     is_over: bool,
 }
@@ -257,6 +259,7 @@ impl Coordinator {
             coordinator.pending.extend((0..coordinator.memory.services.len() as u16).map(|at| (switch_node(at), sweep.clone())));
         }
         coordinator.tell_sweeps();
+        coordinator.begin_with_state_server();
         coordinator.stop_again();
         coordinator.push_view();
         Ok(coordinator)
@@ -492,6 +495,11 @@ impl Coordinator {
         self.pending.forget(peer.node);
         self.forget_demand(peer);
         self.push_view();
+        // Who never served has nothing that others could get.
+        if self.config.has_state_server && self.failovers().all(|failover| failover.dead != peer) {
+            let Peer { node, incarnation } = peer;
+            self.pending.push((STATE_SERVER, Control::Sweep { node, incarnation, is_over: true }));
+        }
     }
 
     /// It is given up as soon as it is fenced wherever packets leave.
@@ -512,11 +520,28 @@ impl Coordinator {
         }
     }
 
-    /// Everybody who serves, and the switch, is to have the newest view.
+    /// Everybody who serves, and whoever has to know of them, is to have the newest view.
     fn push_view(&mut self) {
+        let observers = self.observers();
         let Coordinator { memory, pending, .. } = self;
         memory.serving().for_each(|peer| pending.push_view(peer.node));
-        (0..memory.services.len() as u16).for_each(|at| pending.push_view(switch_node(at)));
+        observers.for_each(|node| pending.push_view(node));
+    }
+
+    /// Who is told of all lives and deaths of runtimes: the switches, and the state server.
+    fn observers(&self) -> impl Iterator<Item = NodeId> + use<> {
+        let switches = (0..self.memory.services.len() as u16).map(switch_node);
+        switches.chain(self.config.has_state_server.then_some(STATE_SERVER))
+    }
+
+    /// The state server, or this coordinator, has begun a new life: who is there now, behind who was and is still being recovered from. Of all others that are dead that is over.
+    fn begin_with_state_server(&mut self) {
+        if self.config.has_state_server {
+            self.pending.forget(STATE_SERVER);
+            self.pending.push_beginning(STATE_SERVER);
+            self.swept.retain(|swept| swept.observer != STATE_SERVER);
+            self.tell_sweeps();
+        }
     }
 
     /// Acts on the messages that have arrived.
@@ -618,6 +643,12 @@ impl Coordinator {
         if let (Control::RulesInForce { version }, Some(switch)) = (&message, switch) {
             return self.handle_rules_in_force(from, switch, *version);
         }
+        if from.node == STATE_SERVER && self.config.has_state_server {
+            return match message {
+                Control::Hello { .. } => self.begin_with_state_server(),
+                _ => self.drops.count(DropReason::Malformed),
+            };
+        }
         let Some(at) = self.hear(from, now) else { return };
         match message {
             Control::Hello { layouts } => {
@@ -646,19 +677,18 @@ impl Coordinator {
         }
     }
 
-    /// Tells the switches of which dead the routes may be swept.
+    /// Tells the switches of which dead the routes may be swept, and the state server what is over.
     fn tell_sweeps(&mut self) {
-        let switches = (0..self.memory.services.len() as u16).map(switch_node);
         for (dead, is_over) in self.memory.to_be_swept(self.is_joined()) {
-            for switch in switches.clone() {
+            for observer in self.observers() {
                 // Those who waited may have been waiting for this one, and what they have claimed since may lead to another; a new life of the switch waits for the last word.
-                let known = self.swept.iter_mut().find(|swept| swept.dead == dead && swept.switch == switch);
+                let known = self.swept.iter_mut().find(|swept| swept.dead == dead && swept.observer == observer);
                 match known {
                     Some(swept) if swept.is_over || !is_over => continue,
                     Some(swept) => swept.is_over = true,
-                    None => self.swept.push(Swept { switch, dead, is_over }),
+                    None => self.swept.push(Swept { observer, dead, is_over }),
                 }
-                self.pending.push((switch, Control::Sweep { node: dead.node, incarnation: dead.incarnation, is_over }));
+                self.pending.push((observer, Control::Sweep { node: dead.node, incarnation: dead.incarnation, is_over }));
             }
         }
     }

@@ -18,13 +18,25 @@ impl Runtime {
         }
     }
 
+    /// Tells the coordinator that it is there, and may be given flows.
+    pub(super) fn announce(&mut self) {
+        self.is_announced = true;
+        let layouts = self.lanes.iter().map(|lane| lane.flows.layout()).collect();
+        self.fabric.send_control(COORDINATOR, &Control::Hello { layouts });
+    }
+
     /// The coordinator has begun a new life: it hears what is here, and again what it may not have heard.
     pub(super) fn account(&mut self, handled: u64) {
         if !self.errands.resume(handled) {
-            self.visit_pools(|_, pool| pool.backend().announce());
+            self.visit_pools(|_, pool| {
+                if !pool.backend().asks_server() {
+                    pool.backend().announce();
+                }
+            });
         }
-        let layouts = self.lanes.iter().map(|lane| lane.flows.layout()).collect();
-        self.fabric.send_control(COORDINATOR, &Control::Hello { layouts });
+        if self.is_announced {
+            self.announce();
+        }
         let mut held = Vec::new();
         self.visit_pools(|id, pool| held.push((id, pool.backend().blocks())));
         for (pool, blocks) in held {

@@ -594,6 +594,10 @@ impl Lane {
     pub(crate) fn gather_wishes(&mut self, epoch: u32) {
         let mut wishes = core::mem::take(&mut self.wishes);
         self.visit_pools(|function, field, pool| {
+            // What is a server's its session fetches.
+            if pool.backend().asks_server() {
+                return;
+            }
             wishes.extend(core::iter::from_fn(|| pool.backend().poll_effect()).map(|effect| Wish {
                 function,
                 field,
@@ -608,6 +612,22 @@ impl Lane {
     pub(crate) fn take_wishes(&mut self) -> impl Iterator<Item = Wish> + '_ {
         self.gather_wishes(0);
         self.wishes.drain(..)
+    }
+
+    /// Has `act` look at the pool in this field of this function. False if there is none.
+    pub(crate) fn with_pool(&mut self, function: u8, field: u8, act: impl FnOnce(&mut holdfast_nf::Pool)) -> bool {
+        let Some(holder) = self.chain.functions_mut().get_mut(usize::from(function)) else { return false };
+        let (mut at, mut act) = (0, Some(act));
+        holder.shared().visit(&mut |_, shared_field| {
+            if at == field
+                && let SharedField::Pool(pool) = shared_field
+                && let Some(act) = act.take()
+            {
+                act(pool);
+            }
+            at += 1;
+        });
+        act.is_none()
     }
 
     /// Visits every pool of the chain's functions.

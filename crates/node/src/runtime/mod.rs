@@ -18,6 +18,7 @@ mod pools;
 mod records;
 mod recovery;
 mod replay;
+mod served;
 mod side;
 mod suspects;
 mod telling;
@@ -39,6 +40,7 @@ use lane::{Lane, Wish};
 use migration::Migrations;
 use pools::Errands;
 use recovery::Recoveries;
+use served::Served;
 use side::Side;
 use telling::Telling;
 
@@ -140,6 +142,10 @@ pub struct Runtime {
     migrations: Migrations,
     clock: u64,
     errands: Errands,
+    /// What there is between this runtime and the state server, if any of the pools is one's.
+    served: Option<Served>,
+    /// The coordinator was told that this one is there.
+    is_announced: bool,
     /// The last numbered message of the coordinator that has taken effect here, and whether it waits to hear so.
     handled: u64,
     owes_word: bool,
@@ -166,7 +172,7 @@ pub struct Runtime {
 impl Runtime {
     /// A runtime of these chains, in the order of the configuration.
     pub fn new(config: RuntimeConfig, chains: Vec<ChainSpec>) -> Runtime {
-        let mut fabric = Fabric::new(config.me, config.fabric);
+        let fabric = Fabric::new(config.me, config.fabric);
         let mut sides: Vec<Side> = Vec::new();
         let mut side_of = |switch: NodeId| {
             sides.iter().position(|side| side.switch == switch).unwrap_or_else(|| {
@@ -174,13 +180,12 @@ impl Runtime {
                 sides.len() - 1
             })
         };
-        let lanes: Vec<Lane> = chains
+        let mut lanes: Vec<Lane> = chains
             .into_iter()
             .enumerate()
             .map(|(index, spec)| Lane::new(index as u16, side_of(spec.switch), spec, config.flows, config.seed))
             .collect();
-        let layouts = lanes.iter().map(|lane| lane.flows.layout()).collect();
-        fabric.send_control(COORDINATOR, &Control::Hello { layouts });
+        let served = Served::of(&mut lanes);
         let shared = Shared {
             cx: Context::new(config.seed ^ u64::from(config.me.incarnation) << 16 ^ u64::from(config.me.node)),
             sides,
@@ -193,7 +198,7 @@ impl Runtime {
             node: config.me.node,
         };
         let recoveries = Recoveries::new(shared.sides.iter().map(|side| side.switch));
-        Runtime {
+        let mut runtime = Runtime {
             config,
             fabric,
             lanes,
@@ -202,6 +207,8 @@ impl Runtime {
             migrations: Migrations::default(),
             clock: 0,
             errands: Errands::default(),
+            served,
+            is_announced: false,
             handled: 0,
             owes_word: false,
             members: Vec::new(),
@@ -219,7 +226,12 @@ impl Runtime {
             packets: 0,
             released: 0,
             released_unprotected: 0,
+        };
+        // Who leases a server's numbers is there when that knows it.
+        if runtime.served.is_none() {
+            runtime.announce();
         }
+        runtime
     }
 
     /// Who this is.
@@ -358,6 +370,7 @@ impl Runtime {
             self.carry_out_records(at);
         }
         self.serve_pools();
+        self.speak_with_server();
         self.migrations.advance(&mut self.lanes, &mut self.fabric, &self.shared, &self.members, &self.listeners, clock);
         self.recoveries.send_claims(&mut self.fabric, &self.lanes, clock);
         for (lane, slot) in self.migrations.arrivals.take_late() {
@@ -507,13 +520,9 @@ impl Runtime {
         }
     }
 
-    fn with_pool(&mut self, id: PoolId, mut act: impl FnMut(&mut holdfast_nf::Pool)) {
+    fn with_pool(&mut self, id: PoolId, act: impl FnOnce(&mut holdfast_nf::Pool)) {
         if let Some(lane) = self.lanes.get_mut(id.chain as usize) {
-            lane.visit_pools(|function, field, pool| {
-                if (function, field) == (id.function, id.field) {
-                    act(pool);
-                }
-            });
+            lane.with_pool(id.function, id.field, act);
             lane.retry = lane.parking.len() > 0;
         }
     }

@@ -15,6 +15,9 @@ impl Runtime {
     pub(super) fn handle_records(&mut self, pool: &mut dyn PacketPool) {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         for peer in &inbox.restarted {
+            if let Some(served) = &mut self.served {
+                served.session.handle_restart(*peer);
+            }
             // A manager's next life has nothing of what the life before had logged, if that was a switch too.
             if let Some(host) = host_of(peer.node) {
                 self.log_lost(|side| side.host == host, pool);
@@ -47,6 +50,7 @@ impl Runtime {
                     let (migrations, mut parts) = self.migration();
                     migrations.handle_record(record.from, record.kind, body, &mut parts)
                 }
+                kind::STATE_WELCOME | kind::STATE | kind::STATE_OVER => self.hear_server(record.from, record.kind, body),
                 _ => Err(DropReason::Malformed),
             };
             if let Err(reason) = result {

@@ -44,6 +44,8 @@ pub struct StateServer {
     /// The latest view, and who is in it and has not failed: nobody else is welcome, whoever says hello.
     view: Option<u64>,
     members: BTreeMap<NodeId, Peer>,
+    /// From [`Control::Recovering`] to the view behind it: who is being recovered from, and of all others that are dead that is over.
+    recovering: Option<Vec<Peer>>,
     /// Those who live and may not know that there is a server: to be called.
     calls: Vec<Peer>,
     tick: u64,
@@ -55,19 +57,30 @@ impl StateServer {
     /// A server. `None` if there are too many lists, or one is too large.
     pub fn new(config: StateServerConfig) -> Option<StateServer> {
         let begin = if config.is_first { Server::new } else { Server::unknown };
+        let mut fabric = Fabric::new(config.me, config.fabric);
+        fabric.send_control(COORDINATOR, &Control::Hello { layouts: Vec::new() });
         Some(StateServer {
-            fabric: Fabric::new(config.me, config.fabric),
+            fabric,
             primary: Primary::new(begin(&config.kinds, config.waiting, config.memory)?),
             callers: BTreeMap::new(),
             sessions: BTreeMap::new(),
             refused: BTreeMap::new(),
             view: None,
+            recovering: None,
             members: BTreeMap::new(),
             calls: Vec::new(),
             tick: config.tick,
             next_tick: 0,
             drops: DropCounters::default(),
         })
+    }
+
+    /// With a fault, for tests of the checkers: what nobody is known to hold is free, and nobody is asked.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn plant_expiry(mut self) -> StateServer {
+        self.primary = self.primary.plant_in_lists(holdfast_state::list::Planted { no_question: true, ..Default::default() });
+        self
     }
 
     /// The endpoint, for the driver that carries its frames.
@@ -183,18 +196,31 @@ impl StateServer {
 
     fn obey(&mut self, message: Control) {
         match message {
-            Control::View { version, members } if self.view.is_none_or(|view| version > view) => {
+            Control::View { version, members } if self.is_news(version) => {
                 let is_first = self.view.replace(version).is_none();
                 self.learn(&members);
+                if let Some(recovering) = self.recovering.take() {
+                    let unrecovered: Vec<Peer> = self.primary.server().unrecovered().collect();
+                    let are_over = unrecovered.into_iter().filter(|peer| !recovering.contains(peer));
+                    are_over.for_each(|peer| _ = self.apply(Input::Recovered(peer)));
+                }
                 if is_first {
                     self.apply(Input::Complete);
                 }
             }
-            Control::Recovering { dead, .. } => dead.into_iter().for_each(|peer| self.bury(peer)),
+            Control::Recovering { dead, .. } => {
+                dead.iter().for_each(|peer| self.bury(*peer));
+                self.recovering = Some(dead);
+            }
             Control::Recover { node, incarnation } => self.bury(Peer { node, incarnation }),
             Control::Sweep { node, incarnation, is_over: true } => _ = self.apply(Input::Recovered(Peer { node, incarnation })),
             _ => {}
         }
+    }
+
+    /// A view is to be learned from: it is newer, or comes behind who is being recovered from.
+    fn is_news(&self, version: u64) -> bool {
+        self.view.is_none_or(|view| version > view || version == view && self.recovering.is_some())
     }
 
     fn bury(&mut self, peer: Peer) {

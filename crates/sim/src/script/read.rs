@@ -6,7 +6,9 @@ use crate::plan::ANYBODY;
 use crate::plan::{Clock, Connection, End, Habits, How, Plan, Step, Way, When, Whom};
 use crate::scenario::{Planted, Preset, Scenario};
 use core::fmt;
-use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, MAX_HOSTS, MAX_SWITCHES, NodeId, SWITCH, manager_of, switch_node};
+use holdfast_node::address::{
+    COORDINATOR, FIRST_RUNTIME, MAX_HOSTS, MAX_SWITCHES, NodeId, STATE_SERVER, SWITCH, manager_of, switch_node,
+};
 use holdfast_wire::DropReason;
 
 /// A line that cannot be read.
@@ -126,7 +128,7 @@ impl<'a> Words<'a> {
     }
 
     fn node(&mut self) -> Read<NodeId> {
-        let what = "`runtime` and its number, `coordinator` or `hub`";
+        let what = "`runtime` and its number, `coordinator`, `server` or `hub`";
         match self.next(what)? {
             "runtime" => {
                 let number = self.number("a runtime's number, from 16")?;
@@ -146,6 +148,7 @@ impl<'a> Words<'a> {
                 }
             }
             "coordinator" => Ok(COORDINATOR),
+            "server" => Ok(STATE_SERVER),
             "hub" => Ok(SWITCH),
             word => self.expected(what, Some(word)),
         }
@@ -158,8 +161,7 @@ impl<'a> Words<'a> {
     }
 
     fn whom(&mut self) -> Read<Whom> {
-        let what =
-            "`owner`, `runtime` and its number, `any` and a number, `coordinator`, `hub`, or `manager` or `host` and its number";
+        let what = "`owner`, `runtime` and its number, `any` and a number, `coordinator`, `server`, `hub`, or `manager` or `host` and its number";
         match self.peek() {
             Some("owner") => self.next(what).map(|_| Whom::Owner),
             Some("any") => {
@@ -174,8 +176,9 @@ impl<'a> Words<'a> {
                 self.next(what)?;
                 Ok(Whom::Manager(self.host()?))
             }
-            Some("runtime" | "coordinator" | "hub") => Ok(match self.node()? {
+            Some("runtime" | "coordinator" | "server" | "hub") => Ok(match self.node()? {
                 COORDINATOR => Whom::Coordinator,
+                STATE_SERVER => Whom::StateServer,
                 SWITCH => Whom::Hub,
                 node => Whom::Node(node),
             }),
@@ -185,7 +188,9 @@ impl<'a> Words<'a> {
 
     fn runtime(&mut self) -> Read<Whom> {
         match self.whom()? {
-            Whom::Coordinator | Whom::Hub | Whom::Manager(_) | Whom::Host(_) => self.error("expected a runtime".to_owned()),
+            Whom::Coordinator | Whom::StateServer | Whom::Hub | Whom::Manager(_) | Whom::Host(_) => {
+                self.error("expected a runtime".to_owned())
+            }
             whom => Ok(whom),
         }
     }
@@ -251,7 +256,7 @@ impl<'a> Words<'a> {
         match self.next(VERBS)? {
             "kill" => {
                 let whom = self.whom()?;
-                let may_return = matches!(whom, Whom::Coordinator | Whom::Hub | Whom::Manager(_));
+                let may_return = matches!(whom, Whom::Coordinator | Whom::StateServer | Whom::Hub | Whom::Manager(_));
                 let how = match self.peek() {
                     Some("for") if matches!(whom, Whom::Host(_)) => How::Away(self.for_time()?),
                     Some("for") if may_return => How::Pause(self.for_time()?),
@@ -264,7 +269,9 @@ impl<'a> Words<'a> {
                 Ok((whom, how))
             }
             "stop" => match self.whom()? {
-                Whom::Coordinator | Whom::Hub | Whom::Manager(_) => self.error("expected a runtime or a host".to_owned()),
+                Whom::Coordinator | Whom::StateServer | Whom::Hub | Whom::Manager(_) => {
+                    self.error("expected a runtime or a host".to_owned())
+                }
                 whom => Ok((whom, How::Pause(self.for_time()?))),
             },
             "cut" => {
@@ -338,7 +345,8 @@ struct Reading {
 
 impl Reading {
     fn new() -> Reading {
-        let scenario = Scenario { seed: 1, preset: Preset::Replica, planted: Planted::default(), quiet: true, tight: false };
+        let scenario =
+            Scenario { seed: 1, preset: Preset::Replica, planted: Planted::default(), quiet: true, tight: false, served: false };
         Reading { scenario, plan: Plan { calm: true, ..Plan::default() }, expects: Vec::new(), latest: 0 }
     }
 
@@ -357,7 +365,7 @@ impl Reading {
     }
 
     fn line(&mut self, words: &mut Words<'_>) -> Read<()> {
-        const FIRST: &str = "`seed`, `protection`, `planted`, `few`, `network`, `inside`, `outside`, `hosts`, `switches`, `packets`, `networks`, `runtimes`, `flows`, `ring`, `clock`, `restart`, `lasts`, `each`, `at`, `once`, `after`, `when` or `expect`";
+        const FIRST: &str = "`seed`, `protection`, `planted`, `few`, `served`, `network`, `inside`, `outside`, `hosts`, `switches`, `packets`, `networks`, `runtimes`, `flows`, `ring`, `clock`, `restart`, `lasts`, `each`, `at`, `once`, `after`, `when` or `expect`";
         let Some(first) = words.rest.pop() else { return Ok(()) };
         match first {
             "seed" => self.scenario.seed = words.number("a number")?,
@@ -372,6 +380,10 @@ impl Reading {
             "few" => {
                 words.word("numbers")?;
                 self.scenario.tight = true;
+            }
+            "served" => {
+                words.word("numbers")?;
+                self.scenario.served = true;
             }
             "network" => self.plan.calm = words.one("what network", [(true, "calm"), (false, "drawn")].into_iter())?,
             "inside" | "outside" => {
@@ -443,7 +455,7 @@ impl Reading {
                 self.step(words, When::Event(number))?;
             }
             "when" => {
-                let is_sender = matches!(words.peek(), Some("runtime" | "coordinator" | "hub"));
+                let is_sender = matches!(words.peek(), Some("runtime" | "coordinator" | "server" | "hub"));
                 let when = if is_sender {
                     let node = words.node()?;
                     words.word("sends")?;

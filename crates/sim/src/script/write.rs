@@ -4,7 +4,7 @@ use super::{Expect, Script};
 use crate::plan::{ANYBODY, Clock, Connection, End, Fact, Habits, How, Plan, Step, Way, When, Whom};
 use crate::scenario::Planted;
 use core::fmt::{self, Display, Formatter};
-use holdfast_node::address::{COORDINATOR, NodeId, SWITCH, host_of, switch_number};
+use holdfast_node::address::{COORDINATOR, NodeId, STATE_SERVER, SWITCH, host_of, switch_number};
 use holdfast_node::message::kind as message;
 use holdfast_protection::kind;
 
@@ -43,6 +43,10 @@ pub(super) const RECORDS: &[(u8, &str)] = &[
     (message::REPLAY, "replay"),
     (message::UNLOGGED, "unlogged"),
     (message::SUSPECT, "suspect"),
+    (message::STATE_HELLO, "state-hello"),
+    (message::STATE_WELCOME, "state-welcome"),
+    (message::STATE, "state-messages"),
+    (message::STATE_OVER, "state-over"),
 ];
 
 /// Bugs by name.
@@ -56,6 +60,8 @@ pub(super) const BUGS: &[Bug] = &[
     ("ignore-interval", |planted| &mut planted.ignore_interval),
     ("report-early", |planted| &mut planted.report_early),
     ("speaks-before-writing", |planted| &mut planted.speaks_before_writing),
+    ("server-forgets", |planted| &mut planted.server_forgets),
+    ("server-expires-live", |planted| &mut planted.server_expires_live),
 ];
 
 /// A record's name, or its number.
@@ -91,6 +97,7 @@ impl Display for Time {
 fn node(node: NodeId) -> String {
     match node {
         COORDINATOR => "coordinator".to_owned(),
+        STATE_SERVER => "server".to_owned(),
         SWITCH => "hub".to_owned(),
         node => match (host_of(node), switch_number(node)) {
             (Some(host), _) => format!("manager {host}"),
@@ -106,6 +113,7 @@ fn whom(whom: Whom) -> String {
         Whom::Number(number) => format!("any {number}"),
         Whom::Node(of) => node(of),
         Whom::Coordinator => "coordinator".to_owned(),
+        Whom::StateServer => "server".to_owned(),
         Whom::Hub => "hub".to_owned(),
         Whom::Manager(number) => format!("manager {number}"),
         Whom::Host(number) => format!("host {number}"),
@@ -143,7 +151,7 @@ pub(super) fn step(step: &Step) -> String {
     let rest = if matches!(step.whom, Whom::Host(_)) { "others" } else { "hub" };
     let what = match step.how {
         How::Kill => format!("kill {who}"),
-        How::Pause(time) if matches!(step.whom, Whom::Coordinator | Whom::Hub | Whom::Manager(_)) => {
+        How::Pause(time) if matches!(step.whom, Whom::Coordinator | Whom::StateServer | Whom::Hub | Whom::Manager(_)) => {
             format!("kill {who} for {}", Time(time))
         }
         How::Away(time) => format!("kill {who} for {}", Time(time)),
@@ -213,6 +221,9 @@ impl Display for Script {
         }
         if scenario.tight {
             writeln!(f, "few numbers")?;
+        }
+        if scenario.served {
+            writeln!(f, "served numbers")?;
         }
         match plan.habits {
             Some([inside, outside]) if [inside, outside] != [Habits::CALM; 2] => {

@@ -21,6 +21,7 @@ impl World {
         }
         if self.checkers.violations.is_empty() {
             self.check_remembered();
+            self.check_leaks();
             self.check_buffers();
         }
         for (peer, process) in core::mem::take(&mut self.processes) {
@@ -38,6 +39,9 @@ impl World {
             drops.add(hub.manager.drops());
         }
         drops.add(&self.coordinator.drops());
+        if let Some(servers) = &self.servers {
+            drops.add(&servers.drops());
+        }
         if self.fate.is_some() {
             if !self.healed {
                 let when = When::Time(self.now - BEGIN);

@@ -1,12 +1,13 @@
 //! The hosts of a world. On each is a hub, switch and manager, which die together, and whose next life finds the processes as they are. Of several hosts
 //! one serves the ports of a switch at a time; any may die with everything on it, be stopped, or be cut off from the others.
 
+use super::served::Servers;
 use super::stranger;
 use super::streams::{Lane, Of};
 use super::{Event, MICROSECOND, MILLISECOND, SECOND, World};
 use crate::frames;
 use crate::scenario::Scenario;
-use holdfast_node::address::{COORDINATOR, SWITCH, manager_of, switch_node};
+use holdfast_node::address::{COORDINATOR, STATE_SERVER, SWITCH, manager_of, switch_node};
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::coordinator::{HostConfig, HostsConfig, SwitchPlace};
 use holdfast_node::hub::{Hub, HubOut};
@@ -255,6 +256,9 @@ impl World {
         if at == WITNESS && !self.coordinator.is_away() {
             self.kill_coordinator(away);
         }
+        if at == WITNESS {
+            self.kill_server(away);
+        }
         self.end_hub(at, away);
         self.hosts[at].unread.clear();
         self.hosts[at].is_dead = true;
@@ -275,6 +279,7 @@ impl World {
         }
         if at == WITNESS {
             self.stop_coordinator(until);
+            self.stop_server(until);
         }
         self.at(until, Event::HostResumes(at));
     }
@@ -338,6 +343,11 @@ impl World {
             && let Some(coordinator) = self.coordinator.peer()
         {
             host.hub.handle_coordinator(coordinator);
+        }
+        if at == WITNESS
+            && let Some(server) = self.servers.as_ref().and_then(Servers::peer)
+        {
+            host.hub.handle_state_server(server);
         }
         if !core::mem::take(&mut host.is_dead) {
             host.hub.succeed(&found);
@@ -479,10 +489,14 @@ impl World {
             let frame = packet.bytes().to_vec();
             let packet = self.check_chain(at, packet);
             self.hosts[at].pool.put(packet);
-            if peer.node == COORDINATOR {
-                self.carry(self.inside, Lane::ToCoordinator, peer, frame, |frame| Event::ToCoordinator(peer, frame));
-            } else {
-                self.carry(self.inside, Lane::ToRuntime, peer, frame, |frame| Event::ToRuntime(peer, frame));
+            match peer.node {
+                COORDINATOR => {
+                    self.carry(self.inside, Lane::ToCoordinator, peer, frame, |frame| Event::ToCoordinator(peer, frame))
+                }
+                STATE_SERVER => {
+                    self.carry(self.inside, Lane::ToStateServer, peer, frame, |frame| Event::ToStateServer(peer, frame))
+                }
+                _ => self.carry(self.inside, Lane::ToRuntime, peer, frame, |frame| Event::ToRuntime(peer, frame)),
             }
         }
         let by_path = out.to_path.drain(..).map(|(path, packet)| (Some(path), packet));

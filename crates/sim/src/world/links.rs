@@ -1,6 +1,7 @@
 //! The ways that frames take in a world, and what happens to them there.
 
 use super::hosts::{PATIENCE, Site, WITNESS};
+use super::served::Servers;
 use super::streams::{Lane, Of};
 use super::{BEGIN, Event, MILLISECOND, World};
 use crate::frames;
@@ -36,8 +37,8 @@ impl Cuts {
     fn is_cut(&self, lane: Lane, peer: Peer, now: u64) -> bool {
         let is_cut = |node: NodeId, outwards| self.0.get(&(node, outwards)).is_some_and(|until| *until > now);
         match lane {
-            Lane::ToHub | Lane::FromCoordinator => is_cut(peer.node, true),
-            Lane::ToRuntime | Lane::ToCoordinator => is_cut(peer.node, false),
+            Lane::ToHub | Lane::FromCoordinator | Lane::FromStateServer => is_cut(peer.node, true),
+            Lane::ToRuntime | Lane::ToCoordinator | Lane::ToStateServer => is_cut(peer.node, false),
             Lane::Between | Lane::Beside => is_cut(peer.node, true) || is_cut(peer.incarnation as NodeId, false),
             _ => false,
         }
@@ -147,7 +148,12 @@ impl World {
                 let at = self.processes.get(&peer).map_or(WITNESS, |process| process.host);
                 self.handle(Event::ToHub(at, peer, frame));
             }
-            Lane::FromCoordinator => self.handle(Event::ToHub(WITNESS, peer, frame)),
+            Lane::ToStateServer => {
+                if let Some(there) = self.servers.as_ref().and_then(Servers::peer) {
+                    self.server_process_receives(there, &frame);
+                }
+            }
+            Lane::FromCoordinator | Lane::FromStateServer => self.handle(Event::ToHub(WITNESS, peer, frame)),
             Lane::Between | Lane::Beside => {
                 let to = host_of(peer.incarnation as NodeId).unwrap_or(0).into();
                 self.handle(Event::FromHost(to, frame));

@@ -82,6 +82,10 @@ impl World {
                 held.extend(owned.map(|(_, header)| (header.key, chain, self.scenario.number(chain, outside(&header.reply)))));
             }
         }
+        if self.servers.is_some() {
+            let numbers: Vec<(u16, u32)> = held.iter().map(|(_, chain, number)| (*chain, *number)).collect();
+            self.check_server(&numbers);
+        }
         let mut leasable = vec![None; held.len()];
         let of_each = usize::from(self.chains) / heard.len();
         let peers: BTreeSet<Peer> = heard.iter().flatten().copied().collect();

@@ -15,6 +15,7 @@ mod links;
 mod looks;
 mod report;
 mod rules;
+mod served;
 mod steps;
 mod stranger;
 mod streams;
@@ -25,6 +26,7 @@ use self::coordinator::Lives;
 use self::fate::Fate;
 use self::hosts::{Hosts, Site, WITNESS};
 use self::links::Cuts;
+use self::served::Servers;
 use self::streams::{Lane, Of, Streams};
 use crate::checkers::Checkers;
 use crate::frames;
@@ -57,6 +59,7 @@ enum Event {
     FromStranger(Site, Vec<u8>),
     ToRuntime(Peer, Vec<u8>),
     ToCoordinator(Peer, Vec<u8>),
+    ToStateServer(Peer, Vec<u8>),
     /// At the ports of a switch.
     FromClient(u16, Vec<u8>),
     FromServer(u16, Vec<u8>),
@@ -65,6 +68,7 @@ enum Event {
     TurnHub(Site),
     TurnRuntime(Peer),
     TurnCoordinator,
+    TurnStateServer,
     ClientTimer(usize),
     Started(Site, Peer),
     ExitNoticed(Site, Peer),
@@ -81,6 +85,8 @@ enum Event {
     CoordinatorFault,
     CoordinatorCut,
     CoordinatorStarts,
+    StateServerFault,
+    StateServerStarts,
     Slowness,
     HubFault,
     HubStarts(Site),
@@ -119,6 +125,7 @@ pub struct World {
     free_bodies: Vec<usize>,
     hosts: Hosts,
     coordinator: Lives,
+    servers: Option<Servers>,
     processes: BTreeMap<Peer, Process>,
     clients: Vec<Client>,
     server: Server,
@@ -160,6 +167,7 @@ impl World {
         world.coordinator.faults_left = fate.coordinator_faults;
         world.hosts.faults_left = fate.hub_faults;
         world.begin_fate(fate);
+        world.begin_servers_fate();
         world
     }
 
@@ -187,6 +195,7 @@ impl World {
             scenario.chains(plan.switches, of_each),
         );
         probe.visit_pools(|id: PoolId, pool| pools.push((id, pool.size())));
+        let servers = scenario.served.then(|| Servers::new(pools.drain(..).map(|(_, size)| size), &scenario));
         let coordinator = CoordinatorConfig {
             me: Peer { node: COORDINATOR, incarnation: 1 },
             hosts: hosts::config(plan.hosts, plan.switches, of_each),
@@ -196,6 +205,7 @@ impl World {
             start_timeout: 5 * SECOND,
             first_incarnation: 1,
             pools,
+            has_state_server: servers.is_some(),
             layouts: vec![layout.hash; chains.into()],
             fabric,
         };
@@ -206,6 +216,9 @@ impl World {
             hosts.add(plan.hosts, clocks::of_host_at_beginning(&plan, at.into()));
         }
         hosts[WITNESS].hub.handle_coordinator(coordinator.me);
+        if let Some(server) = servers.as_ref().and_then(Servers::peer) {
+            hosts[WITNESS].hub.handle_state_server(server);
+        }
         let [inside, outside] = plan.habits.unwrap_or_else(|| match plan.calm {
             true => [Habits::CALM; 2],
             false => {
@@ -229,6 +242,7 @@ impl World {
             free_bodies: Vec::new(),
             hosts,
             coordinator: Lives::new(coordinator, clocks::at_beginning(&plan, COORDINATOR)),
+            servers,
             processes: BTreeMap::new(),
             clients: draw::clients(&plan.connections),
             server: Server::default(),
@@ -260,6 +274,7 @@ impl World {
         };
         world.hosts.sites().for_each(|at| world.turn_hub_at(at, BEGIN));
         world.turn_coordinator_at(BEGIN);
+        world.turn_server_at(BEGIN);
         for at in 0..world.clients.len() {
             let due = world.clients[at].due();
             world.at(due, Event::ClientTimer(at));
@@ -305,7 +320,7 @@ impl World {
         }
         self.quiet_from.get_or_insert(self.count);
         // A second of silence, so that everything on its way arrives and every buffer is back.
-        time > *self.quiet_since.get_or_insert(time) + SECOND
+        time > *self.quiet_since.get_or_insert(time) + self.silence()
     }
 
     fn at(&mut self, time: u64, event: Event) {
@@ -334,6 +349,7 @@ impl World {
             Event::FromStranger(_, frame) => ("forged frame", None, frame),
             Event::ToRuntime(peer, frame) => ("frame to runtime", Some(*peer), frame),
             Event::ToCoordinator(peer, frame) => ("frame to coordinator", Some(*peer), frame),
+            Event::ToStateServer(peer, frame) => ("frame to state server", Some(*peer), frame),
             Event::FromClient(_, frame) => ("packet from client", None, frame),
             Event::FromServer(_, frame) => ("packet from server", None, frame),
             Event::ToServer(_, frame) => ("packet to server", None, frame),
@@ -341,6 +357,7 @@ impl World {
             Event::TurnHub(_) => ("hub turns", None, &[]),
             Event::TurnRuntime(peer) => ("runtime turns", Some(*peer), &[]),
             Event::TurnCoordinator => ("coordinator turns", None, &[]),
+            Event::TurnStateServer => ("state server turns", None, &[]),
             Event::ClientTimer(_) => ("client's timer", None, &[]),
             Event::Started(_, peer) => ("process started", Some(*peer), &[]),
             Event::ExitNoticed(_, peer) => ("exit noticed", Some(*peer), &[]),
@@ -355,6 +372,8 @@ impl World {
             Event::CoordinatorFault => ("coordinator's fault", None, &[]),
             Event::CoordinatorCut => ("coordinator's cut", None, &[]),
             Event::CoordinatorStarts => ("coordinator starts", None, &[]),
+            Event::StateServerFault => ("state server's fault", None, &[]),
+            Event::StateServerStarts => ("state server starts", None, &[]),
             Event::Slowness => ("slowness", None, &[]),
             Event::HubFault => ("hub's fault", None, &[]),
             Event::HubStarts(_) => ("hub starts", None, &[]),
@@ -367,7 +386,11 @@ impl World {
         for part in frame.chunks(8) {
             mix(part.iter().fold(0, |word, &byte| word << 8 | u64::from(byte)));
         }
-        if self.trace && !matches!(event, Event::TurnHub(_) | Event::TurnRuntime(_) | Event::TurnCoordinator | Event::Check) {
+        let is_turn = matches!(
+            event,
+            Event::TurnHub(_) | Event::TurnRuntime(_) | Event::TurnCoordinator | Event::TurnStateServer | Event::Check
+        );
+        if self.trace && !is_turn {
             let who = peer.map_or(String::new(), |peer| format!(" {}.{}", peer.node, peer.incarnation));
             let what = frames::describe(frame);
             crate::print_trace(format_args!("{:>12.6} ms  {name}{who}  {what}", (self.now - BEGIN) as f64 / 1e6));
@@ -395,6 +418,7 @@ impl World {
             Event::FromHost(_, frame) => self.watch(false, Lane::Between, frame),
             Event::ToRuntime(_, frame) => self.watch(false, Lane::ToRuntime, frame),
             Event::ToCoordinator(_, frame) => self.watch(false, Lane::ToCoordinator, frame),
+            Event::ToStateServer(_, frame) => self.watch(false, Lane::ToStateServer, frame),
             _ => {}
         }
         match event {
@@ -403,6 +427,7 @@ impl World {
             Event::FromStranger(at, frame) => self.hub_refuses(at, frame),
             Event::ToRuntime(peer, frame) => self.runtime_receives(peer, &frame),
             Event::ToCoordinator(peer, frame) => self.coordinator_receives(peer, &frame),
+            Event::ToStateServer(peer, frame) => self.server_process_receives(peer, &frame),
             Event::FromClient(switch, frame) => self.ingress(switch, &frame, 0),
             Event::FromServer(switch, frame) => self.ingress(switch, &frame, 1),
             Event::ToServer(switch, frame) => self.server_receives(switch, &frame),
@@ -410,6 +435,7 @@ impl World {
             Event::TurnHub(at) => self.hub_turns(at),
             Event::TurnRuntime(peer) => self.turn_runtime(peer),
             Event::TurnCoordinator => self.turn_coordinator(),
+            Event::TurnStateServer => self.turn_server(),
             Event::ClientTimer(at) => self.client_timer(at),
             Event::Started(at, peer) => self.started(at, peer),
             Event::ExitNoticed(at, _) if self.hosts[at].is_away => {}
@@ -441,11 +467,17 @@ impl World {
             Event::CoordinatorFault => self.coordinator_fault(),
             Event::CoordinatorCut => self.coordinator_cut(),
             Event::CoordinatorStarts => self.start_coordinator(),
+            Event::StateServerFault => self.server_fault(),
+            Event::StateServerStarts => self.start_server(),
             Event::Slowness => self.slowness_begins(),
             Event::HubFault => self.hub_fault(),
             Event::HubStarts(at) => self.start_hub(at),
             Event::FaultMeanwhile => self.fault_meanwhile(),
-            Event::Heal if !self.coordinator.is_spared() || !self.hosts.are_spared() => {
+            Event::Heal
+                if !self.coordinator.is_spared()
+                    || !self.hosts.are_spared()
+                    || !self.servers.as_ref().is_none_or(Servers::is_spared) =>
+            {
                 self.hurry_coordinator();
                 self.at(self.now + 10 * MILLISECOND, Event::Heal);
             }

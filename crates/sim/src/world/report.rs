@@ -31,6 +31,8 @@ pub struct Faults {
     pub drains: u64,
     /// Lives of the coordinator ended.
     pub coordinator_kills: u64,
+    /// Lives of the state server ended.
+    pub server_kills: u64,
     /// Lives of the hub, switch and manager, ended.
     pub hub_kills: u64,
     /// Hosts that died with everything on them.
@@ -65,6 +67,7 @@ impl Faults {
         self.moved += other.moved;
         self.drains += other.drains;
         self.coordinator_kills += other.coordinator_kills;
+        self.server_kills += other.server_kills;
         self.hub_kills += other.hub_kills;
         self.host_kills += other.host_kills;
         self.host_stops += other.host_stops;

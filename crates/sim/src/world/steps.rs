@@ -5,7 +5,7 @@ use super::{BEGIN, Event, MICROSECOND, World};
 use crate::frames;
 use crate::plan::{ANYBODY, Fact, How, Step, When, Whom};
 use crate::world::streams::{Lane, Of};
-use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, NodeId, manager_of};
+use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, NodeId, STATE_SERVER, is_runtime, manager_of};
 use holdfast_node::message::Order;
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::Peer;
@@ -43,15 +43,16 @@ impl World {
     /// A frame that the next step may be waiting for.
     pub(super) fn watch(&mut self, is_sent: bool, lane: Lane, frame: &[u8]) {
         let Some(step) = self.plan.steps.get(self.done.len()) else { return };
-        let is_outwards = matches!(lane, Lane::ToHub | Lane::FromCoordinator);
+        let is_outwards = matches!(lane, Lane::ToHub | Lane::FromCoordinator | Lane::FromStateServer);
         // Frames between two processes pass the hub: what counts is who made them, and for whom they are.
         let (who, kind, of) = match step.when {
             When::Sent(of, kind) if is_sent => (frames::source(frame), kind, of),
             When::Reached(of, kind) if !is_sent => (frames::destination(frame), kind, of),
             _ => return,
         };
-        let is_first = is_sent && (is_outwards || who.is_some_and(|who| who < FIRST_RUNTIME && who != COORDINATOR));
-        let is_last = !is_sent && (!is_outwards || who.is_some_and(|who| who < FIRST_RUNTIME && who != COORDINATOR));
+        let is_at_hub = |who: NodeId| !is_runtime(who) && who != COORDINATOR && who != STATE_SERVER;
+        let is_first = is_sent && (is_outwards || who.is_some_and(is_at_hub));
+        let is_last = !is_sent && (!is_outwards || who.is_some_and(is_at_hub));
         let there = (is_first || is_last) && (of == ANYBODY || who == Some(of));
         self.was_seen |= there && frames::records(frame).any(|record| record == kind);
     }
@@ -106,7 +107,7 @@ impl World {
             Whom::Owner => there.iter().max_by_key(|(_, owned)| *owned).map(|(peer, _)| *peer),
             Whom::Number(number) => there.get(number % there.len().max(1)).map(|(peer, _)| *peer),
             Whom::Node(node) => self.processes.keys().find(|peer| peer.node == node).copied(),
-            Whom::Coordinator | Whom::Hub | Whom::Manager(_) | Whom::Host(_) | Whom::World => None,
+            Whom::Coordinator | Whom::StateServer | Whom::Hub | Whom::Manager(_) | Whom::Host(_) | Whom::World => None,
         }
     }
 
@@ -119,6 +120,7 @@ impl World {
         let node = match step.whom {
             Whom::Node(node) => Some(node),
             Whom::Coordinator => Some(COORDINATOR),
+            Whom::StateServer => Some(STATE_SERVER),
             Whom::Host(number) => Some(manager_of(number)),
             whom => self.runtime(whom).map(|peer| peer.node),
         };
@@ -136,6 +138,8 @@ impl World {
                 self.kill_coordinator(if let How::Pause(away) = how { away } else { 0 });
                 true
             }
+            (Whom::StateServer, How::Kill) => self.kill_server(0),
+            (Whom::StateServer, How::Pause(away)) => self.kill_server(away),
             (Whom::Coordinator, How::KillWriting) => self.kill_coordinator_writing(),
             (Whom::Hub | Whom::Manager(_), how @ (How::Kill | How::Pause(_))) => {
                 let number = if let Whom::Manager(number) = step.whom { Some(number.into()) } else { self.hosts.serving(0) };

@@ -42,6 +42,8 @@ pub(super) enum Lane {
     Between,
     /// The same by the second network.
     Beside,
+    ToStateServer,
+    FromStateServer,
 }
 
 /// See the module.

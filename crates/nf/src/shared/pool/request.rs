@@ -4,6 +4,36 @@ use super::{BlockMask, Lease, PoolBackend, PoolEffect};
 use core::ops::Range;
 use std::collections::VecDeque;
 
+/// A bit per number.
+struct Bits(Vec<u64>);
+
+impl Bits {
+    fn new(size: u32) -> Bits {
+        Bits(vec![0; size.div_ceil(64) as usize])
+    }
+
+    fn has(&self, number: u32) -> bool {
+        self.0.get((number / 64) as usize).is_some_and(|word| word >> (number % 64) & 1 == 1)
+    }
+
+    /// False if that is nothing new, or there is no such number.
+    fn set(&mut self, number: u32, value: bool) -> bool {
+        let Some(word) = self.0.get_mut((number / 64) as usize) else { return false };
+        let bit = 1 << (number % 64);
+        let is_new = (*word & bit != 0) != value;
+        if is_new {
+            *word ^= bit;
+        }
+        is_new
+    }
+
+    fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..)
+            .zip(&self.0)
+            .flat_map(|(word, bits)| (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| word * 64 + bit))
+    }
+}
+
 /// A pool whose every number is assigned by a server; this side holds a credit of numbers fetched in advance, and knows which ones flows here have.
 pub struct RequestPool {
     size: u32,
@@ -13,9 +43,12 @@ pub struct RequestPool {
     owed: usize,
     /// The last that was heard of what is owed is that there is nothing.
     is_denied: bool,
-    /// A bit per number: flows here have it.
-    held: Vec<u64>,
+    /// Flows here have it.
+    held: Bits,
     held_count: u32,
+    /// Of those: the flow has left, and may not have come where it went. And these in order; one that has come back is among them still.
+    leaving: Bits,
+    left: Vec<u32>,
     effects: VecDeque<PoolEffect>,
 }
 
@@ -29,8 +62,10 @@ impl RequestPool {
             target,
             owed: 0,
             is_denied: false,
-            held: vec![0; size.div_ceil(64) as usize],
+            held: Bits::new(size),
             held_count: 0,
+            leaving: Bits::new(size),
+            left: Vec::with_capacity(64),
             effects: VecDeque::with_capacity(64),
         };
         pool.refill();
@@ -46,14 +81,11 @@ impl RequestPool {
 
     /// Flows here have it from now on, or have it no more. False if that is nothing new, or there is no such number.
     fn hold(&mut self, number: u32, is_held: bool) -> bool {
-        let Some(word) = self.held.get_mut((number / 64) as usize) else { return false };
-        let bit = 1 << (number % 64);
-        if (*word & bit != 0) == is_held {
-            return false;
+        let is_new = self.held.set(number, is_held);
+        if is_new {
+            self.held_count = if is_held { self.held_count + 1 } else { self.held_count - 1 };
         }
-        *word ^= bit;
-        self.held_count = if is_held { self.held_count + 1 } else { self.held_count - 1 };
-        true
+        is_new
     }
 }
 
@@ -77,19 +109,22 @@ impl PoolBackend for RequestPool {
     }
 
     fn give_back(&mut self, number: u32) {
+        self.leaving.set(number, false);
         if self.hold(number, false) {
             self.effects.push_back(PoolEffect::Return(number));
         }
     }
 
     fn adopt(&mut self, number: u32) {
+        // One that had left may be back.
+        self.leaving.set(number, false);
         self.hold(number, true);
         self.effects.push_back(PoolEffect::Adopted(number));
     }
 
     fn forget(&mut self, number: u32) {
-        if self.hold(number, false) {
-            self.effects.push_back(PoolEffect::Left(number));
+        if self.is_held(number) && self.leaving.set(number, true) {
+            self.left.push(number);
         }
     }
 
@@ -130,12 +165,22 @@ impl PoolBackend for RequestPool {
         self.effects.clear();
         self.credit.clear();
         (self.owed, self.is_denied) = (0, false);
-        let numbers = (0..).zip(&self.held).flat_map(|(word, held)| {
-            let bits = (0..64).filter(move |bit| held >> bit & 1 == 1);
-            bits.map(move |bit| word * 64 + bit)
-        });
-        self.effects.extend(numbers.map(PoolEffect::Adopted));
+        self.effects.extend(self.held.iter().map(PoolEffect::Adopted));
         self.refill();
+    }
+
+    fn asks_server(&self) -> bool {
+        true
+    }
+
+    fn settle(&mut self) {
+        for at in 0..self.left.len() {
+            let number = self.left[at];
+            if self.leaving.set(number, false) && self.hold(number, false) {
+                self.effects.push_back(PoolEffect::Left(number));
+            }
+        }
+        self.left.clear();
     }
 
     fn poll_effect(&mut self) -> Option<PoolEffect> {
@@ -151,7 +196,7 @@ impl PoolBackend for RequestPool {
     }
 
     fn is_held(&self, number: u32) -> bool {
-        self.held.get((number / 64) as usize).is_some_and(|word| word >> (number % 64) & 1 == 1)
+        self.held.has(number)
     }
 
     fn granted(&self) -> u32 {

@@ -65,6 +65,11 @@ impl Departure {
         self.flows.iter().all(|flow| flow.stage == Stage::Over)
     }
 
+    /// Some of it has been sent, and has not been heard of since.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.flows.iter().any(|flow| flow.stage == Stage::Sent)
+    }
+
     /// Of how many of its flows only the record that is on its way there, and what is here, is known.
     pub(super) fn departed(&self, lane: &Lane) -> u64 {
         self.flows.iter().filter(|flow| flow.stage == Stage::Sent && is_departed(lane, flow)).count() as u64

@@ -70,6 +70,11 @@ impl Migrations {
         self.departures.iter().map(|departure| departure.departed(&lanes[departure.lane])).sum()
     }
 
+    /// Flows have been sent, and not all are known to be where they went, or back.
+    pub(crate) fn is_anything_leaving(&self) -> bool {
+        self.departures.iter().any(Departure::is_leaving)
+    }
+
     /// When a turn is due without input, after now, ns; `None` for never.
     pub(crate) fn patience(&self) -> Option<u64> {
         match self {
