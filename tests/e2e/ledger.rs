@@ -11,8 +11,11 @@ use holdfast_tests::network::{Chain, Network, Options, SERVER, socket};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::standby::{BOTH, LOCAL, kill_worker};
 use holdfast_tests::traffic::{Plan, Traffic};
+use rustix::process::Signal;
 use std::process::ExitCode;
 
+/// Ports that a state server assigns, which is killed with every runtime, and flows with replicas.
+const SERVED: &str = "{ preset: nfvactor, shared: state-server }";
 /// How often each of the three runtimes is killed.
 const ROUNDS: usize = 2;
 /// How often the worker of each is, if it has a standby beside it.
@@ -28,6 +31,7 @@ fn main() -> ExitCode {
         test("the_ledger_balances_beside_a_local_standby", &[], |interrupt| has_no_gap(LOCAL, interrupt)),
         test("the_ledger_balances_beside_both_standbys", &[], |interrupt| has_no_gap(BOTH, interrupt)),
         test("the_ledger_balances_under_nfvactor", &[], |interrupt| balances("nfvactor", interrupt)),
+        test("the_ledger_balances_with_a_state_server", &[], |interrupt| balances(SERVED, interrupt)),
         test("the_ledger_does_not_balance_under_none", &[], the_ledger_does_not_balance_under_none),
     ])
 }
@@ -148,6 +152,9 @@ fn balances(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
     let (network, traffic) = start(protection, interrupt)?;
     for _ in 0..ROUNDS {
         network.kill_each_runtime(|| {
+            if protection == SERVED {
+                network.strike_server(Signal::KILL)?;
+            }
             let before = traffic.sum();
             let has_gone_on =
                 |sum: Sum| sum.came > before.came + 300 && sum.flows >= before.flows + 5 && sum.streams > before.streams + 2;

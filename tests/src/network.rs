@@ -4,10 +4,12 @@ use crate::binary;
 use anyhow::{Context, Result, ensure};
 use holdfast::lab::link::Offloads;
 use holdfast::lab::nginx::{Nginx, Site};
+use holdfast::lab::process::signal_pid;
 use holdfast::lab::running::{RunningBox, Victim};
 use holdfast::lab::topology::{Addresses, Topology};
 use holdfast::lab::{Interrupt, Lab, Namespace, keepalive, udp};
-use holdfast::status::{Failover, Protected, Status};
+use holdfast::status::{self, Failover, Process, Protected, Status};
+use rustix::process::Signal;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -199,6 +201,22 @@ impl Network {
             let what = "everything is protected";
             self.running.wait_for(what, RECOVERY_LIMIT, self.lab.interrupt(), |status| status.protected == Protected::Yes)?;
         }
+        Ok(())
+    }
+
+    /// Sends this to the state server, and waits for its next life.
+    pub fn strike_server(&self, signal: Signal) -> Result<()> {
+        let server = |status: &Status| {
+            let found = status.processes.iter().find(|process| process.role == status::ROLE_STATE_SERVER).cloned();
+            found.with_context(|| format!("there is a state server: {status:?}"))
+        };
+        let is_running = |process: &Process| process.state == status::STATE_RUNNING && process.pid != 0;
+        let victim = server(&self.running.status()?)?;
+        ensure!(is_running(&victim), "{victim:?}");
+        signal_pid(victim.pid, signal)?;
+        let is_next =
+            |status: &Status| server(status).is_ok_and(|next| next.incarnation > victim.incarnation && is_running(&next));
+        self.running.wait_for("the state server lives again", RECOVERY_LIMIT, self.lab.interrupt(), is_next)?;
         Ok(())
     }
 

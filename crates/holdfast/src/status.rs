@@ -18,13 +18,16 @@ pub const ROLE_SWITCH: &str = "switch";
 /// The role that decides about failures and orders, in [`Process::role`].
 pub const ROLE_COORDINATOR: &str = "coordinator";
 
+/// The role that assigns numbers of pools, one by one, in [`Process::role`].
+pub const ROLE_STATE_SERVER: &str = "state-server";
+
 /// The state of a process that serves, in [`Process::state`].
 pub const STATE_RUNNING: &str = "running";
 
 /// The state of a process that has been started and has not spoken yet, in [`Process::state`].
 pub const STATE_STARTING: &str = "starting";
 
-/// The state of a coordinator that has ended and is going to be started again, in [`Process::state`]. What it knew last is shown meanwhile.
+/// The state of a coordinator or state server that has ended and is going to be started again, in [`Process::state`]. What it knew last is shown meanwhile.
 pub const STATE_AWAY: &str = "away";
 
 /// The state of a coordinator that waits to be elected, in [`Process::state`]. What another one knew last is shown meanwhile.

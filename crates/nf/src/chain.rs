@@ -98,12 +98,12 @@ impl Chain {
         &mut self.functions
     }
 
-    /// From now on a state server assigns the numbers of every pool; each keeps `credit` of them at hand, at least one. Before the first lease.
+    /// From now on a state server assigns the numbers of every pool; each keeps `credit` of them at hand, or a sixteenth of a small pool, at least one. Before the first lease.
     pub fn ask_server(&mut self, credit: usize) {
         for function in &mut self.functions {
             function.shared().visit(&mut |_, field| {
                 if let SharedField::Pool(pool) = field {
-                    pool.attach(Box::new(RequestPool::new(pool.size(), credit)));
+                    pool.attach(Box::new(RequestPool::new(pool.size(), credit.min(pool.size() as usize / 16))));
                 }
             });
         }

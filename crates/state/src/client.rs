@@ -192,7 +192,8 @@ impl Client {
             Opcode::Expire => {
                 // Behind what there is to say of it.
                 self.gather_some(list, pool, usize::MAX);
-                if pool.is_held(index) {
+                // What is claimed from a server that knew nothing may have been credit.
+                if pool.is_held(index) || pool.is_free(index) {
                     self.link.push(Message { opcode: Opcode::Rejuvenate, ..message });
                 }
                 self.link.push(Message { opcode: Opcode::Answered, ..message });
@@ -333,6 +334,15 @@ mod tests {
         client.gather(LIST, &mut pool);
         client.link().begin(0).expect("nothing was said to this one");
         assert_eq!(said(&mut client), ["IndexAssignment 2/6", "IndexRequest 2/1"]);
+        hear(&mut client, &mut pool, Opcode::IndexAssignment, 9);
+        client.link().end();
+        assert!(client.meet(3, Form::Narrow));
+        pool.announce();
+        client.gather(LIST, &mut pool);
+        client.link().begin(0).expect("nothing was said to this one");
+        assert_eq!(said(&mut client), ["IndexAssignment 2/6", "IndexAssignment 2/9"], "also what is at hand");
+        hear(&mut client, &mut pool, Opcode::Expire, 9);
+        assert_eq!(said(&mut client), ["Rejuvenate 2/9", "Answered 2/9"]);
     }
 
     /// What no server says ends the session, and nothing else.

@@ -29,6 +29,8 @@ pub struct Limits {
     pub lease: u64,
     /// After its flow's end an index is nobody's for so long.
     pub rest: u64,
+    /// The same, if that is less, of an index that nobody has claimed from a list that remembers nothing: most were nobody's all the time.
+    pub unknown_rest: u64,
     /// So long after it was lost sight of an index is asked for, and so long after that again; and as often instances are asked for what they can spare.
     pub patience: u64,
     /// Accuracy of all of these, at least 1, and at least a 2^29th of the longest.
@@ -141,6 +143,8 @@ pub struct List {
     /// Seats are taken again when they are empty.
     instances: Vec<Option<Instance>>,
     seats: BTreeMap<Peer, Seat>,
+    /// Whose everything was that this list does not remember.
+    past: Option<Peer>,
     /// How many of them are dead.
     dead: usize,
     /// Who wants more than there was.
@@ -168,6 +172,7 @@ impl List {
             unasked: VecDeque::new(),
             instances: Vec::new(),
             seats: BTreeMap::new(),
+            past: None,
             dead: 0,
             wanting: VecDeque::new(),
             spared_at: None,
@@ -182,6 +187,7 @@ impl List {
         let mut list = List::new(number, limits);
         list.join(past);
         list.fence(past);
+        list.past = Some(past);
         list.free.clear();
         list.account = Account { held: limits.size, ..Account::default() };
         let holder = list.seats[&past];
@@ -312,10 +318,15 @@ impl List {
         let first = first.map(|(index, entry)| (entry.holder, index));
         let others = self.others.iter().flat_map(|(index, others)| others.iter().map(move |other| (*other, *index)));
         let held: Vec<(Seat, u32)> = first.chain(others.filter(|(other, _)| seats.contains(other))).collect();
+        let past = self.past.and_then(|past| self.seat(past));
+        let is_past = |seat: Seat| past == Some(seat);
         for (seat, index) in held {
             // Of what others have nothing is over.
-            let is_over = !self.others.contains_key(&index);
+            let (is_over, was_over) = (!self.others.contains_key(&index), self.entries[index as usize].is_over);
             self.cease(seat, index, is_over);
+            if is_past(seat) && !was_over && self.entries[index as usize].state == State::Resting {
+                self.rest_shortly(index);
+            }
         }
     }
 
@@ -503,6 +514,14 @@ impl List {
     fn rest(&mut self, index: u32) {
         let state = if self.limits.rest > 0 { State::Resting } else { State::Free };
         self.turn(index, state, NOBODY);
+    }
+
+    /// Nobody is known to have had it.
+    fn rest_shortly(&mut self, index: u32) {
+        match self.limits.unknown_rest {
+            0 => self.turn(index, State::Free, NOBODY),
+            rest => self.wake(index, rest.min(self.limits.rest)),
+        }
     }
 
     fn give_back(&mut self, seat: Seat, index: u32) {

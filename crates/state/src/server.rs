@@ -453,7 +453,7 @@ mod tests {
     const B: Peer = Peer { node: 17, incarnation: 2 };
 
     fn server() -> Server {
-        let limits = Limits { size: 4, credit: 4, lease: 0, rest: 10, patience: 5, step: 1 };
+        let limits = Limits { size: 4, credit: 4, lease: 0, rest: 10, unknown_rest: 10, patience: 5, step: 1 };
         let mut server = Server::new(&[Kind::Indexes(limits), Kind::Statistics(2)], 0, 1).expect("it is small");
         for peer in [A, B] {
             server.apply(Input::Joined(peer)).expect("there is room");
@@ -523,7 +523,7 @@ mod tests {
     /// A server that remembers nothing assigns nothing until everybody has spoken twice, and those that died before have been got over; what is claimed until then stays whose it is.
     #[test]
     fn what_is_not_remembered_is_nobodys_in_the_end() {
-        let limits = Limits { size: 4, credit: 4, lease: 0, rest: 0, patience: 5, step: 1 };
+        let limits = Limits { size: 4, credit: 4, lease: 0, rest: 0, unknown_rest: 0, patience: 5, step: 1 };
         let mut server = Server::unknown(&[Kind::Indexes(limits)], 0, 7).expect("it is small");
         let dead = Peer { node: 18, incarnation: 9 };
         for peer in [A, B] {
@@ -561,11 +561,37 @@ mod tests {
         assert_eq!([holders(0), holders(1), holders(2)], [Some(vec![B]), Some(vec![A]), Some(vec![])]);
     }
 
+    /// Most of what is not remembered was nobody's: that nobody claims it is known soon. What an instance says to have been a flow's rests as always.
+    #[test]
+    fn what_nobody_claims_rests_for_a_short_time() {
+        let limits = Limits { size: 3, credit: 0, lease: 0, rest: 1000, unknown_rest: 10, patience: 5000, step: 1 };
+        let mut server = Server::unknown(&[Kind::Indexes(limits)], 0, 7).expect("it is small");
+        server.apply(Input::Joined(A)).expect("there is room");
+        server.apply(Input::Begun { with: A, arrived: 0 }).expect("nothing was said");
+        say(&mut server, A, Opcode::IndexAssignment, 0, 0).expect("it is heard");
+        say(&mut server, A, Opcode::Expire, 0, 0).expect("it is heard");
+        server.apply(Input::Complete).expect("it is told");
+        for number in [1, 2] {
+            for message in server.form().operands(number).collect::<Vec<_>>() {
+                server.apply(Input::Said { from: A, message }).expect("it is heard");
+            }
+            say(&mut server, A, Opcode::Claimed, 0, 0).expect("it is heard");
+        }
+        let free_at = |server: &mut Server, now: u64| {
+            server.apply(Input::Time(now)).expect("it passes");
+            server.account(0).map(|account| (account.free, account.resting))
+        };
+        assert_eq!(free_at(&mut server, 5), Some((0, 3)));
+        assert_eq!(free_at(&mut server, 20), Some((2, 1)));
+        assert_eq!(free_at(&mut server, 990), Some((2, 1)));
+        assert_eq!(free_at(&mut server, 1010), Some((3, 0)));
+    }
+
     /// More are due at a time than are asked about at a time: each answer makes room for the next question.
     #[test]
     fn whatever_is_due_is_asked_about() {
         const SIZE: u32 = 3 * QUESTIONS as u32 + 9;
-        let limits = Limits { size: SIZE, credit: SIZE, lease: 100, rest: 0, patience: 1_000_000, step: 1 };
+        let limits = Limits { size: SIZE, credit: SIZE, lease: 100, rest: 0, unknown_rest: 0, patience: 1_000_000, step: 1 };
         let mut server = Server::new(&[Kind::Indexes(limits)], 0, 1).expect("it is small");
         server.apply(Input::Joined(A)).expect("there is room");
         server.apply(Input::Begun { with: A, arrived: 0 }).expect("nothing was said");

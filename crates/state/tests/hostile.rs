@@ -8,8 +8,15 @@ use proptest::prelude::*;
 const SIZES: [u32; 3] = [5, 1, 70];
 
 fn kinds() -> Vec<Kind> {
-    let limits =
-        |(at, size)| Limits { size, credit: at, lease: 40 * u64::from(at), rest: 30 * u64::from(2 - at), patience: 9, step: 2 };
+    let limits = |(at, size)| Limits {
+        size,
+        credit: at,
+        lease: 40 * u64::from(at),
+        rest: 30 * u64::from(2 - at),
+        unknown_rest: 7,
+        patience: 9,
+        step: 2,
+    };
     (0u32..).zip(SIZES).map(|of| Kind::Indexes(limits(of))).chain([Kind::Statistics(3)]).collect()
 }
 

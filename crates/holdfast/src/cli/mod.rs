@@ -210,6 +210,9 @@ enum Command {
     /// The role of the coordinator; started by `run`
     #[command(hide = true)]
     Coordinator,
+    /// The role of the state server; `run` starts it.
+    #[command(hide = true)]
+    StateServer,
 }
 
 #[derive(Debug, Subcommand)]
@@ -394,6 +397,7 @@ fn dispatch(command: Command, json: bool, target: &Target) -> Result<(), Failure
         Command::Manager => run::manager_main(),
         Command::Runtime => run::runtime_main(),
         Command::Coordinator => run::coordinator_main(),
+        Command::StateServer => run::state_server_main(),
     }
 }
 

@@ -15,6 +15,8 @@ use serde_json::Value;
 
 /// Chains that a box may have.
 const MAX_CHAINS: usize = 256;
+/// Numbers that a runtime has at hand of each pool that is a state server's: new flows open at once while these last. Of small pools, a sixteenth.
+pub const SERVER_CREDIT: usize = 64;
 /// Functions that a chain may have.
 const MAX_FUNCTIONS: usize = 32;
 
@@ -38,10 +40,17 @@ pub(super) fn build(config: &Config, root: Spot<'_>) -> Result<Vec<BuiltChain>, 
         let functions = functions.map(|(at, function)| function_of(function, spot.key("functions").index(at)));
         let functions = functions.collect::<Result<Vec<_>, _>>()?;
         let switch = chain.switch.as_ref().and_then(|switch| config.switches.keys().position(|name| name == switch));
+        let written = chain.protection.as_ref();
+        let server_hold = protection::server_hold(written, !config.hosts.is_empty(), spot.key("protection"))?;
+        let mut functions = Chain::new(functions);
+        if server_hold.is_some() {
+            functions.ask_server(SERVER_CREDIT);
+        }
         built.push(BuiltChain {
             name: name.clone(),
             switch: switch_node(switch.unwrap_or(0) as u16),
-            chain: Chain::new(functions),
+            chain: functions,
+            server_hold,
             protection: preset(config, name, root)?.build(),
             has_local_standby: protection::has_local_standby(chain.protection.as_ref()),
         });

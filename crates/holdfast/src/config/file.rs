@@ -470,7 +470,7 @@ pub struct ProtectionOptions {
     pub preset: Option<String>,
     /// Where a flow's state lives: `memory`, or also on a `replica`, in a `snapshot` elsewhere now and then, or on a `standby` that knows what has been processed since its copy.
     pub flow: Option<String>,
-    /// Where shared state lives: `memory` or `partitioned`.
+    /// Where shared state lives: `memory`, `partitioned` among the runtimes, or at a `state-server`, which assigns it one by one. The last goes with every preset, too.
     pub shared: Option<String>,
     /// When a packet leaves: `at-once`, from the `replica` or from the `source` once the replica has saved the state, or once the `standby` knows of it.
     pub release: Option<String>,
@@ -479,6 +479,9 @@ pub struct ProtectionOptions {
     /// With `nfactor`: packets of a flow between two snapshots (10). So many of its latest packets a failure may undo.
     #[schemars(range(min = 1))]
     pub snapshot_every: Option<u32>,
+    /// With `shared: state-server`: seconds for which a number rests that a flow had, such as a NAT's port, before another flow gets it (120, as RFC 6888 has it).
+    #[schemars(range(min = 0, max = 3600))]
+    pub hold_s: Option<u64>,
     /// With `reinforce`: milliseconds between two rounds of checkpoints (10). The longer, the less is sent, and the more is processed again after a failure.
     #[schemars(range(min = 1, max = 10_000))]
     pub checkpoint_ms: Option<u64>,

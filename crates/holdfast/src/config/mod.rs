@@ -28,6 +28,7 @@ mod source;
 mod switches;
 
 pub use bfd::{BfdConfig, BfdKeyConfig, BfdKeyType, BfdPeer, bfd_keys};
+pub use chains::SERVER_CREDIT;
 pub use changes::{RuleChange, differences, rule_changes};
 pub use clusters::{Cluster, DEFAULT_CLUSTER};
 pub use control::{CONTROL_PORT, Control, ControlConfig, ControlEntry, TlsConfig, TlsFiles, control_address, identity};
@@ -71,6 +72,16 @@ pub struct BuiltChain {
     pub protection: Box<dyn Protection>,
     /// Its runtimes go on in another process when theirs is killed.
     pub has_local_standby: bool,
+    /// Where a state server assigns its pools' numbers: for so long each rests before another flow gets it, ns.
+    pub server_hold: Option<u64>,
+}
+
+/// A pool whose numbers a state server assigns.
+pub struct ServedPool {
+    /// Its numbers, from 0.
+    pub size: u32,
+    /// So long a number rests that a flow had, ns.
+    pub hold: u64,
 }
 
 /// A configuration that holds together.
@@ -177,8 +188,14 @@ fn limits(config: &Config, root: Spot<'_>) -> Result<(), Mistake> {
 
 /// The pools of chains, with their sizes: for the coordinator.
 pub fn pools(chains: &mut [BuiltChain]) -> Vec<(PoolId, u32)> {
-    let pools = chains.iter_mut().enumerate().flat_map(|(number, built)| pools_of(number as u16, &mut built.chain));
-    pools.collect()
+    let partitioned = chains.iter_mut().enumerate().filter(|(_, built)| built.server_hold.is_none());
+    partitioned.flat_map(|(number, built)| pools_of(number as u16, &mut built.chain)).collect()
+}
+
+/// Those whose numbers a state server assigns, in the order of its lists.
+pub fn served_pools(chains: &mut [BuiltChain]) -> Vec<ServedPool> {
+    let served = chains.iter_mut().filter_map(|built| Some((built.server_hold?, &mut built.chain)));
+    served.flat_map(|(hold, chain)| pools_of(0, chain).into_iter().map(move |(_, size)| ServedPool { size, hold })).collect()
 }
 
 /// The pools of the chain with this number.

@@ -18,6 +18,7 @@ pub(super) enum Preset {
 }
 
 const PRESETS: &[&str] = &["none", "nfactor", "nfvactor", "reinforce"];
+const STATE_SERVER: &str = "state-server";
 const LOCAL: &str = "local";
 const BOTH: &str = "local+remote";
 const LEVELS: &[&str] = &[LOCAL, "remote", BOTH];
@@ -50,8 +51,7 @@ struct Question {
 }
 
 const FLOW: Question = Question { key: "flow", now: &["memory", "replica", "snapshot", "standby"], later: &["dal", "paged"] };
-const SHARED: Question =
-    Question { key: "shared", now: &["memory", "partitioned"], later: &["checkpoint", "dal", "state-server"] };
+const SHARED: Question = Question { key: "shared", now: &["memory", "partitioned", STATE_SERVER], later: &["checkpoint", "dal"] };
 const RELEASE: Question =
     Question { key: "release", now: &["at-once", "replica", "source", "auto", "standby"], later: &["stable", "write-back"] };
 const REBUILD: Question =
@@ -140,6 +140,26 @@ pub(super) fn has_local_standby(config: Option<&ProtectionConfig>) -> bool {
     options.level.as_deref().is_some_and(|level| level == LOCAL || level == BOTH)
 }
 
+/// Where a state server assigns the numbers of the chain's pools: for how long each rests that a flow had, ns.
+pub(super) fn server_hold(config: Option<&ProtectionConfig>, has_hosts: bool, spot: Spot<'_>) -> Result<Option<u64>, Mistake> {
+    let Some(ProtectionConfig::Options(options)) = config else { return Ok(None) };
+    match (options.shared.as_deref(), options.hold_s) {
+        (Some(STATE_SERVER), _) if has_hosts => Err(spot
+            .key("shared")
+            .mistake("a state server of several hosts is not available in this version: `shared: partitioned`")),
+        (Some(STATE_SERVER), Some(given)) if !HOLD_S.contains(&given) => {
+            Err(spot.key("hold_s").mistake("a number rests for between 0 and 3600 seconds"))
+        }
+        (Some(STATE_SERVER), given) => Ok(Some(given.unwrap_or(DEFAULT_HOLD_S) * 1_000_000_000)),
+        (_, Some(_)) => Err(spot.name("hold_s").mistake("only with `shared: state-server` do numbers rest: leave `hold_s` out")),
+        (_, None) => Ok(None),
+    }
+}
+
+/// Seconds for which a number rests (RFC 6888, section 4, REQ-8).
+const DEFAULT_HOLD_S: u64 = 120;
+const HOLD_S: core::ops::RangeInclusive<u64> = 0..=3600;
+
 /// What an operator may choose for `reinforce`.
 const CHECKPOINT_MS: core::ops::RangeInclusive<u64> = 1..=10_000;
 const LOG_MIB: core::ops::RangeInclusive<u64> = 1..=1024;
@@ -150,7 +170,9 @@ fn read_preset(config: Option<&ProtectionConfig>, spot: Spot<'_>) -> Result<Pres
         Some(ProtectionConfig::Preset(name)) => preset(name, None, spot, spot),
         Some(ProtectionConfig::Options(options)) => match &options.preset {
             Some(name) => {
-                let given = [("flow", &options.flow), ("shared", &options.shared), ("rebuild", &options.rebuild)];
+                // Whatever becomes of flows, what they share may be a server's.
+                let shared = options.shared.as_deref().filter(|shared| *shared != STATE_SERVER);
+                let given = [("flow", options.flow.as_deref()), ("shared", shared), ("rebuild", options.rebuild.as_deref())];
                 if let Some((key, _)) = given.iter().find(|(_, answer)| answer.is_some()) {
                     return Err(spot
                         .name(key)

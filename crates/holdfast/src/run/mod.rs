@@ -20,6 +20,7 @@ mod reports;
 mod role;
 mod runtime;
 mod start;
+mod state_server;
 mod store;
 mod workers;
 
@@ -28,6 +29,7 @@ pub use host_guard::{Options, main};
 pub use runtime::main as runtime_main;
 pub(crate) use runtime::start as start_runtime;
 pub use start::manager_main;
+pub use state_server::main as state_server_main;
 
 use crate::config::{Config, HostEntry, SwitchEntry};
 use crate::control::{self, Asked, Request, Server};
@@ -52,6 +54,7 @@ use holdfast_wire::{DropCounters, DropReason, Packet, PacketPool};
 use levels::Levels;
 use network::HostsNetwork;
 use rustix::fd::BorrowedFd;
+use state_server::ServerGuard;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
@@ -117,6 +120,7 @@ struct Manager {
     /// Under which runtimes hash their flows' keys. They tell one another hashes: of several hosts all have the same.
     flow_seed: u64,
     guard: Guard,
+    server_guard: ServerGuard,
     clock: Clock,
     arena: Arena,
     ports: Vec<Box<dyn Port>>,
@@ -338,6 +342,9 @@ impl Manager {
             // It lives on the first host; candidates live on each.
             if self.number == 0 || self.guard.election.is_some() {
                 self.look_after_coordinator(now);
+            }
+            if self.server_guard.is_wanted() {
+                self.look_after_state_server(now);
             }
         }
         if now.saturating_sub(self.last_device_look) > SURROUNDINGS_INTERVAL {

@@ -2,7 +2,7 @@
 
 use super::Manager;
 use crate::status::{self, Bfd, Failover, Port, Process, Status};
-use holdfast_node::address::{COORDINATOR, switch_node};
+use holdfast_node::address::{COORDINATOR, STATE_SERVER, switch_node};
 use holdfast_node::bfd::Session;
 use holdfast_node::message::{self, FlowInfo, MemberState};
 use holdfast_wire::{DropCounters, DropReason};
@@ -200,6 +200,15 @@ impl Manager {
                 }
                 .to_owned(),
                 ..role(status::ROLE_COORDINATOR, COORDINATOR, 0, 0, &coordinator_drops)
+            });
+        }
+        if self.server_guard.is_wanted() {
+            let server = self.workers.iter().find(|worker| worker.peer.node == STATE_SERVER);
+            processes.push(Process {
+                incarnation: server.map_or(0, |worker| worker.peer.incarnation.into()),
+                pid: server.map_or(0, |worker| worker.pid()),
+                state: if server.is_some() { status::STATE_RUNNING } else { status::STATE_AWAY }.to_owned(),
+                ..role(status::ROLE_STATE_SERVER, STATE_SERVER, 0, 0, &DropCounters::default())
             });
         }
         for holdfast_node::coordinator::RuntimeStatus { member, report, is_drained, is_spare } in manager.status() {

@@ -7,6 +7,7 @@ use super::guard_link::{Assignment, GuardLink, ToGuard};
 use super::levels::Levels;
 use super::network::HostsNetwork;
 use super::role::{BfdKey, Keys};
+use super::state_server::ServerGuard;
 use super::{BURST, MILLISECOND, Manager, ManagerNotes, Signals, devices, keys, random_seed, switch_config};
 use crate::config::{self, Checked, ControlEntry};
 use crate::control;
@@ -15,7 +16,7 @@ use crate::exit::{self, Failure};
 use holdfast_io::port::Port;
 use holdfast_io::process::{Clock, die_with_parent, inherited_all};
 use holdfast_io::{Arena, Heartbeat, Mailbox};
-use holdfast_node::address::{COORDINATOR, manager_of};
+use holdfast_node::address::{COORDINATOR, STATE_SERVER, manager_of};
 use holdfast_node::channel::{FabricConfig, KeyRing};
 use holdfast_node::edge::Edge;
 use holdfast_node::host::{Host, HostOut};
@@ -102,6 +103,7 @@ impl Manager {
         let Assignment { incarnation, file, text, processes, ref bfd_keys, .. } = assignment;
         let clock = Clock::new();
         let now = clock.now();
+        let has_server = processes.iter().any(|process| process.node == STATE_SERVER);
         let has_coordinator = processes.iter().any(|process| process.node == COORDINATOR);
         let (control, state) = (&assignment.control, assignment.state.as_deref());
         let lives = assignment.coordinators;
@@ -144,8 +146,9 @@ impl Manager {
                 arena
             }
         };
-        let chains = config::chains(&file, &text, &checked.config)
+        let mut chains = config::chains(&file, &text, &checked.config)
             .map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
+        let server_guard = ServerGuard::new(!config::served_pools(&mut chains).is_empty(), incarnation, has_server);
         let (number, hosts) = (assignment.host, checked.hosts.clone());
         let mut fabric = FabricConfig { cluster: fnv1a(checked.config.cluster.as_bytes()) as u32, ..FabricConfig::default() };
         let path = checked.config.fabric.as_ref().and_then(|fabric| fabric.mtu);
@@ -212,6 +215,7 @@ impl Manager {
             seed: assignment.seed,
             flow_seed: if checked.hosts.is_empty() { assignment.seed } else { fnv1a(checked.config.cluster.as_bytes()) },
             guard,
+            server_guard,
             clock,
             arena,
             outgoing: ports.iter().map(|_| Vec::with_capacity(BURST)).collect(),

@@ -8,7 +8,7 @@ use crate::status::{LocalStandby, Protected};
 use holdfast_io::process::{self, Watched};
 use holdfast_io::wait::sleep;
 use holdfast_io::{VportHost, capture};
-use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, NodeId};
+use holdfast_node::address::{COORDINATOR, NodeId, STATE_SERVER, is_runtime};
 use holdfast_node::switch::Switch;
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
@@ -156,7 +156,10 @@ impl Manager {
         if let Some(coordinator) = found.iter().find(|peer| peer.node == COORDINATOR && peer.incarnation > 0) {
             self.host.hub.handle_coordinator(*coordinator);
         }
-        let runtimes: Vec<Peer> = found.into_iter().filter(|peer| peer.node >= FIRST_RUNTIME).collect();
+        if let Some(server) = found.iter().find(|peer| peer.node == STATE_SERVER) {
+            self.host.hub.handle_state_server(*server);
+        }
+        let runtimes: Vec<Peer> = found.into_iter().filter(|peer| is_runtime(peer.node)).collect();
         if succeeds {
             self.host.hub.succeed(&runtimes);
         }
@@ -212,6 +215,10 @@ impl Manager {
         if peer.node == COORDINATOR {
             self.host.hub.handle_coordinator_ended(peer);
             return self.guard.ended(error, now);
+        }
+        if peer.node == STATE_SERVER {
+            self.host.hub.handle_state_server_ended(peer);
+            return self.server_guard.ended(error, now);
         }
         devices::say(&format!("runtime {} cannot be started: {error}", peer.node));
         self.failed_starts += 1;
@@ -276,7 +283,7 @@ impl Manager {
                     worker.stdin = fds.next().and_then(|stdin| keys::keep_open(stdin).ok());
                     worker.alive_at = now;
                     let peer = worker.peer;
-                    if peer.node != COORDINATOR {
+                    if is_runtime(peer.node) {
                         self.host.hub.handle_started(peer);
                     }
                 }
@@ -327,7 +334,7 @@ impl Manager {
     fn bury(&mut self, at: usize, now: u64) {
         let peer = self.workers[at].peer;
         let is_coordinator = peer.node == COORDINATOR;
-        if !self.is_ready && !is_coordinator {
+        if !self.is_ready && is_runtime(peer.node) {
             self.failed_starts += 1;
             self.last_cause = self.workers[at].cause.clone().unwrap_or_default();
         }
@@ -346,6 +353,9 @@ impl Manager {
             // What it had not read are messages, which its next life asks for again.
             self.host.hub.handle_coordinator_ended(peer);
             self.guard.ended(self.workers[at].cause.as_deref().unwrap_or_default(), now);
+        } else if peer.node == STATE_SERVER {
+            self.host.hub.handle_state_server_ended(peer);
+            self.server_guard.ended(self.workers[at].cause.as_deref().unwrap_or_default(), now);
         } else {
             for _ in 0..self.workers[at].port.unread() {
                 self.drops.count(DropReason::LostInFailure);

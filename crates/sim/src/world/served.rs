@@ -24,6 +24,7 @@ fn limits(size: u32, is_tight: bool) -> Limits {
         credit: if is_tight { 4 } else { 64 },
         lease: 2 * SECOND,
         rest: SECOND,
+        unknown_rest: SECOND / 2,
         patience: 500 * MILLISECOND,
         step: 10 * MILLISECOND,
     }
@@ -245,9 +246,10 @@ impl World {
                     let mut pools = self.processes.values_mut();
                     pools.any(|process| {
                         let mut is_held = false;
-                        process
-                            .runtime
-                            .visit_pools(|id, pool| is_held |= u32::from(id.chain) == list && pool.backend().is_held(number));
+                        process.runtime.visit_pools(|id, pool| {
+                            is_held |=
+                                u32::from(id.chain) == list && (pool.backend().is_held(number) || pool.backend().is_free(number))
+                        });
                         is_held
                     })
                 };

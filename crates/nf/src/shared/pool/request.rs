@@ -160,12 +160,13 @@ impl PoolBackend for RequestPool {
         self.effects.push_back(PoolEffect::SparedAll);
     }
 
-    /// The server is another one: what was asked of the one before, and not heard by it, was never said. Credit is nobody's again.
+    /// The server is another one: what was asked of the one before, and not heard by it, was never said. Credit is claimed like what flows have: nobody else has it, and flows need it most while
+    /// the server does not know yet what it may assign.
     fn announce(&mut self) {
         self.effects.clear();
-        self.credit.clear();
         (self.owed, self.is_denied) = (0, false);
         self.effects.extend(self.held.iter().map(PoolEffect::Adopted));
+        self.effects.extend(self.credit.iter().copied().map(PoolEffect::Adopted));
         self.refill();
     }
 

@@ -215,7 +215,7 @@ fn a_servers_pool_knows_its_flows_and_spares_its_credit() {
     assert_eq!((pool.lease(&(0..100), None), effects(&mut pool)), (Lease::Wait, vec![PoolEffect::Request; 2]));
 }
 
-/// To a server that remembers nothing only what flows have is said, and the credit is asked for anew.
+/// To a server that remembers nothing what flows have is said, and what is at hand for them; what is missing of that is asked for anew.
 #[test]
 fn a_servers_pool_says_again_what_its_flows_have() {
     let mut pool = RequestPool::new(130, 2);
@@ -226,8 +226,8 @@ fn a_servers_pool_says_again_what_its_flows_have() {
     pool.deny();
     pool.announce();
     let effects: Vec<PoolEffect> = core::iter::from_fn(|| pool.poll_effect()).collect();
-    assert_eq!(effects, [PoolEffect::Adopted(3), PoolEffect::Adopted(129), PoolEffect::Request, PoolEffect::Request]);
-    assert_eq!((pool.available(), pool.granted(), pool.lease(&(0..130), None)), (0, 2, Lease::Wait));
+    assert_eq!(effects, [PoolEffect::Adopted(3), PoolEffect::Adopted(129), PoolEffect::Adopted(64), PoolEffect::Request]);
+    assert_eq!((pool.available(), pool.granted(), pool.lease(&(0..130), None)), (1, 3, Lease::Granted(64)));
 }
 
 /// A partition knows the numbers of flows here, whoever has their block.

@@ -1,0 +1,193 @@
+//! The role of the state server: a process of its own, started by the manager where a chain's shared state is one's. Its manager's side watches it, and starts it again.
+//!
+//! It keeps nothing on a disk: what runtimes have they know, and tell its next life.
+//!
+//! In: frames from its virtual port. Out: the same. Never: a packet of a flow.
+
+use super::role::{self, Beginning, NewKeys};
+use super::{MILLISECOND, Manager, devices};
+use crate::config;
+use crate::exit::{self, Failure};
+use holdfast_io::process::Clock;
+use holdfast_io::wait::sleep;
+use holdfast_node::address::STATE_SERVER;
+use holdfast_node::state::{StateServer, StateServerConfig};
+use holdfast_protection::Peer;
+use holdfast_state::{Kind, Limits};
+use holdfast_wire::PacketPool;
+use serde::{Deserialize, Serialize};
+
+/// Frames per turn.
+const BURST: usize = 64;
+/// Longest sleep, ns: the manager sees that the loop turns.
+const MAX_SLEEP: u64 = 100 * MILLISECOND;
+/// Between two looks at what is due, ns.
+const TICK: u64 = 10 * MILLISECOND;
+/// A number of which nothing has been heard for so long is asked for, ns; and so long after that again.
+const LEASE: u64 = 60_000 * MILLISECOND;
+const PATIENCE: u64 = 1_000 * MILLISECOND;
+/// So exactly all of these are kept, ns.
+const STEP: u64 = 100 * MILLISECOND;
+/// A runtime that leaves more messages unacknowledged is not listened to.
+const WAITING: usize = 4096;
+
+/// A server whose loop has not turned for so long is ended, ns.
+const HANG: u64 = 2_000 * MILLISECOND;
+/// A life this long was no failure to start, ns.
+const LONG_LIFE: u64 = 10_000 * MILLISECOND;
+/// Short lives in succession before a pause.
+const TRIES: u32 = 3;
+
+/// What a state server is told besides.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Past {
+    /// There was none before it in this box: no runtime has anything.
+    is_first: bool,
+}
+
+/// Runs until it is killed.
+///
+/// # Errors
+/// If it was not started by a manager.
+pub fn main() -> Result<(), Failure> {
+    let Beginning { assignment, mut guest, keys } = role::begin::<Past>()?;
+    let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
+    let checked = config::read(&assignment.file, &assignment.text).map_err(mistake)?;
+    let mut chains = config::chains(&assignment.file, &assignment.text, &checked.config).map_err(mistake)?;
+    // By then an end has reached every copy of its flow, or who has it has failed and is recovered from.
+    let unknown_rest = 2 * checked.config.detection.hang_ms * MILLISECOND;
+    let kind = |served: config::ServedPool| {
+        Kind::Indexes(Limits {
+            size: served.size,
+            credit: config::SERVER_CREDIT as u32,
+            lease: LEASE,
+            rest: served.hold,
+            unknown_rest,
+            patience: PATIENCE,
+            step: STEP,
+        })
+    };
+    let me = Peer { node: STATE_SERVER, incarnation: assignment.incarnation };
+    let server = StateServer::new(StateServerConfig {
+        me,
+        fabric: assignment.fabric(),
+        kinds: config::served_pools(&mut chains).into_iter().map(kind).collect(),
+        waiting: WAITING,
+        memory: assignment.life.get(),
+        is_first: assignment.role.is_first,
+        tick: TICK,
+    });
+    drop((checked, chains));
+    let too_much = || Failure::new(exit::CONFIGURATION, "a state server has no names for so many pools, or for such large ones");
+    let mut server = server.ok_or_else(too_much)?;
+    let new_keys = keys.map(|(ring, new)| {
+        server.fabric().authenticate(&ring, assignment.life);
+        new
+    });
+    let clock = Clock::new();
+    let (mut rx, mut tx) = (Vec::with_capacity(BURST), Vec::with_capacity(BURST));
+    loop {
+        guest.beat();
+        if let Some(ring) = new_keys.as_ref().and_then(NewKeys::take) {
+            server.fabric().set_keys(&ring);
+        }
+        guest.receive(BURST, &mut rx);
+        let is_idle = rx.is_empty();
+        let now = clock.now();
+        for packet in rx.drain(..) {
+            server.handle_frame(packet.bytes(), now);
+            guest.put(packet);
+        }
+        server.turn(now);
+        server.fabric().poll_transmit(now, |frame| {
+            let Some(mut packet) = guest.take() else { return false };
+            if packet.copy_from(frame) {
+                tx.push(packet)
+            } else {
+                guest.put(packet)
+            }
+            true
+        });
+        guest.transmit(&mut tx);
+        guest.publish();
+        let due = server.poll_timeout().saturating_sub(clock.now()).min(MAX_SLEEP);
+        if is_idle && due > 1_000 && guest.prepare_sleep() {
+            sleep(&[guest.wait_fd()], due);
+        }
+        guest.awake();
+    }
+}
+
+/// The manager's side.
+pub(super) struct ServerGuard {
+    /// Some chain's shared state is a server's.
+    is_wanted: bool,
+    /// The manager's life: incarnations of the server grow from one to the next.
+    manager: u32,
+    lives: u32,
+    started_at: u64,
+    /// When the next life is due; none while there is one.
+    due: Option<u64>,
+    short_lives: u32,
+    last_look: u64,
+}
+
+impl ServerGuard {
+    /// Of a manager in this life of it. The server of an earlier life may be there.
+    pub(super) fn new(is_wanted: bool, manager: u32, is_there: bool) -> ServerGuard {
+        let due = (is_wanted && !is_there).then_some(0);
+        ServerGuard { is_wanted, manager, lives: 0, started_at: 0, due, short_lives: 0, last_look: 0 }
+    }
+
+    /// There is a state server, or would be one.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.is_wanted
+    }
+
+    /// A life has ended.
+    pub(super) fn ended(&mut self, cause: &str, now: u64) {
+        self.short_lives = if now.saturating_sub(self.started_at) > LONG_LIFE { 0 } else { self.short_lives + 1 };
+        let pause = if self.short_lives < TRIES { 0 } else { (100 * MILLISECOND) << (self.short_lives - TRIES).min(7) };
+        self.due = Some(now + pause);
+        let when = if pause == 0 { "at once".to_owned() } else { format!("in {} ms", pause / MILLISECOND) };
+        devices::say(&format!(
+            "the state server has ended ({cause}): it is started again {when}, and runtimes tell it what they have; flows go on meanwhile"
+        ));
+    }
+}
+
+impl Manager {
+    /// Starts the state server when it is due, and ends one that hangs.
+    pub(super) fn look_after_state_server(&mut self, now: u64) {
+        // If this process stood still itself, nobody could be heard.
+        let stood_still = now.saturating_sub(core::mem::replace(&mut self.server_guard.last_look, now)) > HANG / 4;
+        if let Some(worker) = self.workers.iter_mut().find(|worker| worker.peer.node == STATE_SERVER) {
+            if stood_still || worker.process.is_none() {
+                worker.alive_at = now;
+            }
+            if now.saturating_sub(worker.alive_at) > HANG {
+                worker.kill();
+            }
+            return;
+        }
+        if self.server_guard.due.is_some_and(|due| due <= now)
+            && let Err(error) = self.start_state_server(now)
+        {
+            self.server_guard.ended(&error.to_string(), now);
+        }
+    }
+
+    fn start_state_server(&mut self, now: u64) -> std::io::Result<()> {
+        let guard = &mut self.server_guard;
+        guard.started_at = now;
+        guard.lives += 1;
+        // More lives than that of one manager's have pauses of seconds between them.
+        let incarnation = guard.manager << 16 | guard.lives & 0xffff;
+        let past = Past { is_first: guard.manager == 1 && guard.lives == 1 };
+        let peer = Peer { node: STATE_SERVER, incarnation };
+        self.start_role("state-server", peer, past, now)?;
+        self.server_guard.due = None;
+        self.host.hub.handle_state_server(peer);
+        Ok(())
+    }
+}

@@ -1,0 +1,99 @@
+//! A state server assigns the NAT's ports: it is killed and stopped, runtimes are killed, and no connection breaks and no port is given to two.
+
+use anyhow::{Result, ensure};
+use holdfast::flows::Flows;
+use holdfast::lab::Interrupt;
+use holdfast::lab::requirements::*;
+use holdfast_tests::network::{Chain, Network, Options, VIRTUAL};
+use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::verdict::{ensure_served, ensure_unbroken};
+use rustix::process::Signal;
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    run(vec![
+        test("connections_outlive_server_and_runtimes", &[NGINX], connections_outlive_server_and_runtimes),
+        test("datagrams_do_not_notice_the_servers_end", &[], datagrams_do_not_notice_the_servers_end),
+        test("a_server_that_stands_still_is_replaced", &[], a_server_that_stands_still_is_replaced),
+        test("flows_come_back_from_snapshots_and_logs_with_their_ports", &[NGINX], flows_come_back_with_their_ports),
+    ])
+}
+
+fn served(chain: Chain, protection: &'static str) -> Options {
+    Options { protection, ..Options::protected(chain) }
+}
+
+const REPLICATED: &str = "{ preset: nfvactor, shared: state-server }";
+
+/// A hundred connections before the first server's end, as many after it, and as many after every runtime's: all live.
+fn connections_outlive_server_and_runtimes(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&served(Chain::Balanced, REPLICATED), interrupt)?;
+    network.serve_web()?;
+    let first = network.hold(VIRTUAL, 100)?;
+    network.wait_protected()?;
+    network.strike_server(Signal::KILL)?;
+    let second = network.hold(VIRTUAL, 100)?;
+    network.kill_each_runtime(|| {
+        network.strike_server(Signal::KILL)?;
+        ensure_unbroken(&first, interrupt)?;
+        ensure_unbroken(&second, interrupt)
+    })?;
+    let third = network.hold(VIRTUAL, 100)?;
+    for held in [&first, &second, &third] {
+        ensure_unbroken(held, interrupt)?;
+    }
+    ensure_translated(&network, 300)?;
+    drop((first, second, third));
+    network.stop()
+}
+
+/// That many flows have a place of their own among the outside addresses and ports; no two have the same.
+fn ensure_translated(network: &Network, count: usize) -> Result<()> {
+    let flows: Flows = serde_json::from_str(&network.running.ask("flows --limit 10000")?)?;
+    let outside: BTreeSet<String> = flows.flows.iter().map(|flow| flow.translated_source.to_string()).collect();
+    ensure!(
+        outside.len() == flows.flows.len() && outside.len() >= count,
+        "{} flows have {} ports",
+        flows.flows.len(),
+        outside.len()
+    );
+    Ok(())
+}
+
+fn datagrams_do_not_notice_the_servers_end(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&served(Chain::Edge, REPLICATED), interrupt)?;
+    let (_echo, stream) = network.stream(30, 1000)?;
+    network.wait_protected()?;
+    for _ in 0..5 {
+        network.strike_server(Signal::KILL)?;
+    }
+    let datagrams = stream.finish();
+    ensure_served(&datagrams, 30, 1)?;
+    network.stop()
+}
+
+fn a_server_that_stands_still_is_replaced(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&served(Chain::Edge, REPLICATED), interrupt)?;
+    let (echo, stream) = network.stream(10, 200)?;
+    network.strike_server(Signal::STOP)?;
+    ensure_served(&stream.finish(), 10, 1)?;
+    drop(echo);
+    let (_echo, stream) = network.stream(10, 200)?;
+    network.wait_protected()?;
+    ensure_served(&stream.finish(), 10, 1)?;
+    network.stop()
+}
+
+/// Where a state server assigns ports, and where flows survive, are two questions.
+fn flows_come_back_with_their_ports(interrupt: &Interrupt) -> Result<()> {
+    for protection in ["{ preset: nfactor, shared: state-server }", "{ preset: reinforce, shared: state-server, hold_s: 1 }"] {
+        let mut network = Network::start(&served(Chain::Balanced, protection), interrupt)?;
+        network.serve_web()?;
+        let held = network.hold(VIRTUAL, 100)?;
+        network.kill_each_runtime(|| ensure_unbroken(&held, interrupt))?;
+        drop(held);
+        network.stop()?;
+    }
+    Ok(())
+}
