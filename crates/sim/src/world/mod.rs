@@ -42,6 +42,7 @@ use holdfast_node::runtime::Runtime;
 use holdfast_protection::Peer;
 use holdfast_wire::{DropCounters, MemoryPool, Packet, PacketPool};
 use std::cmp::Reverse;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BinaryHeap};
 
 const MICROSECOND: u64 = 1_000;
@@ -115,6 +116,8 @@ pub struct World {
     /// What is done to it; where a seed decides that, what it begins with.
     plan: Plan,
     fate: Option<Fate>,
+    /// Of packets for a runtime whose ring is small, by switch and stamp, whether the first copy found room.
+    fits: BTreeMap<(Peer, (NodeId, u64)), bool>,
     /// Which packet a runtime had in hand when it was killed: its switch and its stamp.
     in_hand: BTreeMap<Peer, (NodeId, u64)>,
     streams: Streams,
@@ -233,6 +236,7 @@ impl World {
         let mut world = World {
             chains,
             fate: None,
+            fits: BTreeMap::new(),
             in_hand: BTreeMap::new(),
             streams: Streams::new(scenario.seed),
             now: BEGIN,
@@ -523,10 +527,26 @@ impl World {
         }
         let ring = self.plan.ring;
         let room = ring - if frames::is_messages(frame) { 0 } else { ring / 8 };
-        if ring > 0 && process.rx.len() >= room {
-            self.faults.overflowed += 1;
-            let host = process.host;
-            return self.undelivered(host, frame);
+        if ring > 0 {
+            // A ring doubles nothing: what has become of one copy of a packet has become of it.
+            let is_full = process.rx.len() >= room;
+            let known = frames::in_hand(frame).and_then(|packet| match self.fits.entry((peer, packet)) {
+                Entry::Occupied(known) => Some(*known.get()),
+                Entry::Vacant(first) => {
+                    first.insert(!is_full);
+                    None
+                }
+            });
+            match known {
+                None if is_full => {
+                    self.faults.overflowed += 1;
+                    let host = process.host;
+                    return self.undelivered(host, frame);
+                }
+                Some(true) if is_full => return,
+                Some(false) => return,
+                _ => {}
+            }
         }
         let Some(mut packet) = process.pool.take() else { return };
         if packet.copy_from(frame) {
