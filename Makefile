@@ -62,6 +62,7 @@ tests: setup
 sim: tests ## SEEDS worlds of the deterministic simulator
 	$(HOLDFAST_BIN) sim --seeds $(SEEDS)
 	$(HOLDFAST_BIN) sim --from 1000000 --seeds $(SEEDS)
+	$(HOLDFAST_BIN) sim --from 10000000 --seeds $$(( $(SEEDS) / 2 ))
 
 e2e: tests ## Real clients and servers in network namespaces (root)
 	$(CARGO) test --locked -p holdfast-tests --no-fail-fast

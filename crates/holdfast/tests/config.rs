@@ -350,9 +350,23 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "protection: nfvactor ",
         "protection: { preset: nfvactor, relase: source } ",
-        r"edge.yaml:10:37: there is no key `relase` here: `preset`, `flow`, `shared`, `release`, `rebuild`, `snapshot_every`, `checkpoint_ms`, `log_mib`, `level`; did you mean `release`?
+        r"edge.yaml:10:37: there is no key `relase` here: `preset`, `flow`, `shared`, `release`, `rebuild`, `snapshot_every`, `hold_s`, `checkpoint_ms`, `log_mib`, `level`; did you mean `release`?
 10 |     protection: { preset: nfvactor, relase: source }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                                     ^^^^^^",
+    ),
+    (
+        "protection: nfvactor ",
+        "protection: { preset: nfvactor, hold_s: 5 } ",
+        r"edge.yaml:10:37: only with `shared: state-server` do numbers rest: leave `hold_s` out
+10 |     protection: { preset: nfvactor, hold_s: 5 }          # or { flow: …, shared: …, release: …, rebuild: … }
+   |                                     ^^^^^^",
+    ),
+    (
+        "protection: nfvactor ",
+        "protection: { preset: nfvactor, shared: state-server, hold_s: 5000 } ",
+        r"edge.yaml:10:67: a number rests for between 0 and 3600 seconds
+10 |     protection: { preset: nfvactor, shared: state-server, hold_s: 5000 }          # or { flow: …, shared: …, release: …,
+   |                                                                   ^^^^",
     ),
     (
         "protection: nfvactor ",
@@ -618,6 +632,9 @@ fn other_ways_to_say_the_same_are_understood() {
         ("protection: nfvactor ", "protection: { flow: replica, release: auto } "),
         ("protection: nfvactor ", "protection: { flow: replica, shared: partitioned, release: source, rebuild: replica } "),
         ("protection: nfvactor ", "protection: { flow: memory, release: at-once } "),
+        ("protection: nfvactor ", "protection: { preset: nfvactor, shared: state-server } "),
+        ("protection: nfvactor ", "protection: { flow: memory, shared: state-server, hold_s: 0 } "),
+        ("protection: nfvactor ", "protection: { preset: reinforce, level: local, shared: state-server, hold_s: 3600 } "),
         ("protection: none", "protection: { preset: none }"),
         ("protection: nfvactor ", "protection: nfactor "),
         ("protection: nfvactor ", "protection: { preset: nfactor, release: at-once, snapshot_every: 25 } "),
