@@ -282,6 +282,26 @@ fn whatever_a_running_box_cannot_change_is_named_with_its_place() {
     assert_eq!(lines, [1, 7, 7, 7, 1], "what is not in the file at all is shown at its beginning");
 }
 
+/// Where flows survive may be as before: where numbers come from, for how long they rest, and whether there are standbys, is the protection too.
+#[test]
+fn what_stands_beside_a_preset_is_changed_by_a_restart_only() {
+    let with = |protection: &str| {
+        format!(
+            "cluster: c\nports: {{ a: {{ device: a, address: 10.0.0.1/24 }} }}\nchains: {{ x: {{ functions: [ nat: {{ pool: [198.51.100.4/31] }} ], \
+             protection: {protection} }} }}\nrules: [ {{ chain: x }} ]\nruntimes: 2\n"
+        )
+    };
+    let differs = |running: &str, new: &str| {
+        let found = config::differences("edge.yaml", &with(new), &read(&with(running)).config, &read(&with(new)).config);
+        found.iter().any(|mistake| mistake.message.contains("the protection of chain `x` is another one"))
+    };
+    let served = "{ preset: nfvactor, shared: state-server }";
+    assert!(differs("nfvactor", served) && differs(served, "nfvactor"));
+    assert!(differs(served, "{ preset: nfvactor, shared: state-server, hold_s: 9 }"));
+    assert!(!differs(served, "{ preset: nfvactor, shared: state-server, hold_s: 120 }"));
+    assert!(differs("none", "{ preset: reinforce, level: local }"));
+}
+
 /// The same written otherwise, and other rules: nothing that a running box could not do.
 #[test]
 fn another_spelling_is_no_difference_and_neither_are_rules() {

@@ -98,15 +98,18 @@ impl Chain {
         &mut self.functions
     }
 
-    /// From now on a state server assigns the numbers of every pool; each keeps `credit` of them at hand, or a sixteenth of a small pool, at least one. Before the first lease.
-    pub fn ask_server(&mut self, credit: usize) {
+    /// From now on a state server assigns the numbers of every pool; each keeps `credit` of them at hand, or a sixteenth of a small pool, at least one. Before the first lease. False if there is no pool.
+    pub fn ask_server(&mut self, credit: usize) -> bool {
+        let mut has_pool = false;
         for function in &mut self.functions {
             function.shared().visit(&mut |_, field| {
                 if let SharedField::Pool(pool) = field {
                     pool.attach(Box::new(RequestPool::new(pool.size(), credit.min(pool.size() as usize / 16))));
+                    has_pool = true;
                 }
             });
         }
+        has_pool
     }
 
     /// Addresses that the box answers for because of this chain.

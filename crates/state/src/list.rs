@@ -145,6 +145,8 @@ pub struct List {
     seats: BTreeMap<Peer, Seat>,
     /// Whose everything was that this list does not remember.
     past: Option<Peer>,
+    /// When what was nobody's of that has rested.
+    settles_at: Option<u64>,
     /// How many of them are dead.
     dead: usize,
     /// Who wants more than there was.
@@ -173,6 +175,7 @@ impl List {
             instances: Vec::new(),
             seats: BTreeMap::new(),
             past: None,
+            settles_at: None,
             dead: 0,
             wanting: VecDeque::new(),
             spared_at: None,
@@ -217,9 +220,9 @@ impl List {
         self.entries.get(index as usize).is_some_and(|entry| entry.state == State::Free)
     }
 
-    /// A flow has it, or had it when it was last heard of.
-    pub fn is_used(&self, index: u32) -> bool {
-        self.entries.get(index as usize).is_some_and(|entry| matches!(entry.state, State::Held | State::Lost))
+    /// It is assigned, or a flow has it, or had it when it was last heard of.
+    pub fn is_taken(&self, index: u32) -> bool {
+        self.entries.get(index as usize).is_some_and(|entry| matches!(entry.state, State::Credit | State::Held | State::Lost))
     }
 
     /// Who holds this index, as far as is known, the dead included.
@@ -320,6 +323,10 @@ impl List {
         let held: Vec<(Seat, u32)> = first.chain(others.filter(|(other, _)| seats.contains(other))).collect();
         let past = self.past.and_then(|past| self.seat(past));
         let is_past = |seat: Seat| past == Some(seat);
+        if past.is_some_and(|past| seats.contains(&past)) {
+            let rest = self.limits.unknown_rest.min(self.limits.rest).saturating_add(2 * self.limits.step);
+            self.settles_at = Some(self.now.saturating_add(rest));
+        }
         for (seat, index) in held {
             // Of what others have nothing is over.
             let (is_over, was_over) = (!self.others.contains_key(&index), self.entries[index as usize].is_over);
@@ -367,6 +374,7 @@ impl List {
         due.into_iter().for_each(|index| self.due(index, out));
         self.ask_more(out);
         self.serve(out);
+        self.settle_past(out);
         if !self.wanting.is_empty() {
             self.ask_to_spare(out);
         }
@@ -542,9 +550,28 @@ impl List {
         self.serve(out);
         // Also who has as many as it may is told that there are no more for it.
         let is_short = |instance: &mut Instance| instance.credit.saturating_sub(credit) < count;
-        if self.instance(seat).is_none_or(is_short) {
+        if self.instance(seat).is_none_or(is_short) && !self.may_be_none() {
             self.say(seat, Opcode::NoMoreIndex, 0, out);
             self.ask_to_spare(out);
+        }
+    }
+
+    /// What there is is not known yet.
+    fn may_be_none(&self) -> bool {
+        self.past.is_some_and(|past| self.seats.contains_key(&past)) || self.settles_at.is_some()
+    }
+
+    /// What nobody had has rested: what is still wanted is not there.
+    fn settle_past(&mut self, out: &mut Vec<Output>) {
+        if self.settles_at.is_some_and(|at| at <= self.now) {
+            self.settles_at = None;
+            let wanting: Vec<Seat> = self.wanting.iter().copied().collect();
+            for seat in &wanting {
+                self.say(*seat, Opcode::NoMoreIndex, 0, out);
+            }
+            if !wanting.is_empty() {
+                self.ask_to_spare(out);
+            }
         }
     }
 
@@ -576,7 +603,8 @@ impl List {
         // It cannot help itself.
         let only = self.wanting.front().copied().filter(|_| self.wanting.len() == 1);
         for (seat, instance) in (0..).zip(&self.instances).filter(|(seat, _)| Some(*seat) != only) {
-            if instance.as_ref().is_some_and(|instance| !instance.is_dead && instance.credit > 0) {
+            // Credit that was claimed from a list that knew nothing counts as held.
+            if instance.as_ref().is_some_and(|instance| !instance.is_dead && (instance.credit > 0 || self.past.is_some())) {
                 self.say(seat, Opcode::Spare, 0, out);
             }
         }
@@ -584,6 +612,8 @@ impl List {
 
     fn due(&mut self, index: u32, out: &mut Vec<Output>) {
         match self.entries[index as usize].state {
+            // Whoever gets what the dead had may have a copy of a flow that had it.
+            State::Resting if self.dead > 0 => self.wake(index, self.limits.patience),
             State::Resting => self.turn(index, State::Free, NOBODY),
             State::Held | State::Lost if self.planted.no_question => {
                 self.others.remove(&index);

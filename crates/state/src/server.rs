@@ -581,9 +581,14 @@ mod tests {
             server.apply(Input::Time(now)).expect("it passes");
             server.account(0).map(|account| (account.free, account.resting))
         };
+        say(&mut server, A, Opcode::IndexRequest, 0, 1).expect("it is heard");
+        let none = |server: &mut Server| told(server, A).iter().filter(|message| message.starts_with("NoMoreIndex")).count();
+        assert_eq!(none(&mut server), 0, "that is not known yet");
         assert_eq!(free_at(&mut server, 5), Some((0, 3)));
         assert_eq!(free_at(&mut server, 20), Some((2, 1)));
         assert_eq!(free_at(&mut server, 990), Some((2, 1)));
+        say(&mut server, A, Opcode::IndexRequest, 0, 1).expect("it is heard");
+        assert_eq!(none(&mut server), 1, "it may have no credit");
         assert_eq!(free_at(&mut server, 1010), Some((3, 0)));
     }
 

@@ -40,11 +40,12 @@ pub(super) fn build(config: &Config, root: Spot<'_>) -> Result<Vec<BuiltChain>, 
         let functions = functions.map(|(at, function)| function_of(function, spot.key("functions").index(at)));
         let functions = functions.collect::<Result<Vec<_>, _>>()?;
         let switch = chain.switch.as_ref().and_then(|switch| config.switches.keys().position(|name| name == switch));
-        let written = chain.protection.as_ref();
-        let server_hold = protection::server_hold(written, !config.hosts.is_empty(), spot.key("protection"))?;
+        let (server_hold, has_local_standby) = beside_preset(config, name, root)?;
         let mut functions = Chain::new(functions);
-        if server_hold.is_some() {
-            functions.ask_server(SERVER_CREDIT);
+        if server_hold.is_some() && !functions.ask_server(SERVER_CREDIT) {
+            let message =
+                format!("no function of chain `{name}` has anything that a state server could assign: leave `shared` out");
+            return Err(spot.key("protection").key("shared").mistake(message));
         }
         built.push(BuiltChain {
             name: name.clone(),
@@ -52,7 +53,7 @@ pub(super) fn build(config: &Config, root: Spot<'_>) -> Result<Vec<BuiltChain>, 
             chain: functions,
             server_hold,
             protection: preset(config, name, root)?.build(),
-            has_local_standby: protection::has_local_standby(chain.protection.as_ref()),
+            has_local_standby,
         });
     }
     Ok(built)
@@ -62,6 +63,14 @@ pub(super) fn build(config: &Config, root: Spot<'_>) -> Result<Vec<BuiltChain>, 
 pub(super) fn preset(config: &Config, chain: &str, root: Spot<'_>) -> Result<Preset, Mistake> {
     let written = config.chains.get(chain).and_then(|chain| chain.protection.as_ref());
     protection::read(written, root.key("chains").key(chain).key("protection"))
+}
+
+/// What is answered besides the preset: for how long a state server's numbers rest, if one assigns the chain's, and whether its runtimes have standbys beside them.
+pub(super) fn beside_preset(config: &Config, chain: &str, root: Spot<'_>) -> Result<(Option<u64>, bool), Mistake> {
+    let written = config.chains.get(chain).and_then(|chain| chain.protection.as_ref());
+    let spot = root.key("chains").key(chain).key("protection");
+    let hold = protection::server_hold(written, !config.hosts.is_empty(), spot)?;
+    Ok((hold, protection::has_local_standby(written)))
 }
 
 fn function_of(config: &FunctionConfig, spot: Spot<'_>) -> Result<Box<dyn Function>, Mistake> {

@@ -237,7 +237,8 @@ impl Comparison {
             }
             // Both were built from right configurations.
             let preset = |config: &Config| chains::preset(config, name, root).ok();
-            if preset(running) != preset(new) {
+            let beside = |config: &Config| chains::beside_preset(config, name, root).ok();
+            if preset(running) != preset(new) || beside(running) != beside(new) {
                 let text = format!(
                     "the protection of chain `{name}` is another one in the running box: it is changed by a restart only"
                 );

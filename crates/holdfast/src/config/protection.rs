@@ -146,7 +146,7 @@ pub(super) fn server_hold(config: Option<&ProtectionConfig>, has_hosts: bool, sp
     match (options.shared.as_deref(), options.hold_s) {
         (Some(STATE_SERVER), _) if has_hosts => Err(spot
             .key("shared")
-            .mistake("a state server of several hosts is not available in this version: `shared: partitioned`")),
+            .mistake("a state server beside `hosts` is not available in this version: `shared: partitioned`")),
         (Some(STATE_SERVER), Some(given)) if !HOLD_S.contains(&given) => {
             Err(spot.key("hold_s").mistake("a number rests for between 0 and 3600 seconds"))
         }

@@ -61,7 +61,7 @@ pub fn main() -> Result<(), Failure> {
             size: served.size,
             credit: config::SERVER_CREDIT as u32,
             lease: LEASE,
-            rest: served.hold,
+            rest: served.hold.max(unknown_rest),
             unknown_rest,
             patience: PATIENCE,
             step: STEP,
@@ -170,7 +170,8 @@ impl Manager {
             }
             return;
         }
-        if self.server_guard.due.is_some_and(|due| due <= now)
+        // One of an earlier life of the manager may not have been taken over.
+        if self.server_guard.due.is_none_or(|due| due <= now)
             && let Err(error) = self.start_state_server(now)
         {
             self.server_guard.ended(&error.to_string(), now);

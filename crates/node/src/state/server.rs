@@ -218,9 +218,10 @@ impl StateServer {
         }
     }
 
-    /// A view is to be learned from: it is newer, or comes behind who is being recovered from.
+    /// A view is to be learned from: it is newer, or comes behind who is being recovered from. The first one does: without that nobody knows whose flows are about to be others'.
     fn is_news(&self, version: u64) -> bool {
-        self.view.is_none_or(|view| version > view || version == view && self.recovering.is_some())
+        let is_behind_the_dead = self.recovering.is_some();
+        self.view.map_or(is_behind_the_dead, |view| version > view || version == view && is_behind_the_dead)
     }
 
     fn bury(&mut self, peer: Peer) {

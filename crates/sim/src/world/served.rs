@@ -253,7 +253,7 @@ impl World {
                         is_held
                     })
                 };
-                if of.is_used(number) && !is_claimed() {
+                if of.is_taken(number) && !is_claimed() {
                     unclaimed.entry((list, number)).or_insert(now);
                 } else {
                     unclaimed.remove(&(list, number));
