@@ -4,7 +4,8 @@ use anyhow::{Result, ensure};
 use holdfast::flows::Flows;
 use holdfast::lab::Interrupt;
 use holdfast::lab::requirements::*;
-use holdfast_tests::network::{Chain, Network, Options, VIRTUAL};
+use holdfast::status::Status;
+use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::verdict::{ensure_served, ensure_unbroken};
 use rustix::process::Signal;
@@ -61,10 +62,17 @@ fn ensure_translated(network: &Network, count: usize) -> Result<()> {
     Ok(())
 }
 
+/// Who begins when nobody has a number at hand yet waits for the server: what is shown here is what its end means to flows that are there.
+fn wait_flows(network: &Network, count: u64, interrupt: &Interrupt) -> Result<()> {
+    let flows = |status: &Status| status.runtimes().map(|one| one.flows).sum::<u64>();
+    network.running.wait_for("the flows are there", GIVE_UP, interrupt, |status| flows(status) >= count)?;
+    network.wait_protected()
+}
+
 fn datagrams_do_not_notice_the_servers_end(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&served(Chain::Edge, REPLICATED), interrupt)?;
     let (_echo, stream) = network.stream(30, 1000)?;
-    network.wait_protected()?;
+    wait_flows(&network, 30, interrupt)?;
     for _ in 0..5 {
         network.strike_server(Signal::KILL)?;
     }
@@ -76,11 +84,12 @@ fn datagrams_do_not_notice_the_servers_end(interrupt: &Interrupt) -> Result<()> 
 fn a_server_that_stands_still_is_replaced(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&served(Chain::Edge, REPLICATED), interrupt)?;
     let (echo, stream) = network.stream(10, 200)?;
+    wait_flows(&network, 10, interrupt)?;
     network.strike_server(Signal::STOP)?;
     ensure_served(&stream.finish(), 10, 1)?;
     drop(echo);
     let (_echo, stream) = network.stream(10, 200)?;
-    network.wait_protected()?;
+    wait_flows(&network, 20, interrupt)?;
     ensure_served(&stream.finish(), 10, 1)?;
     network.stop()
 }

@@ -40,6 +40,8 @@ pub(super) struct Serving {
     at: Slot,
     /// Number of the record that said that this was all.
     said_all: Option<u32>,
+    /// Since when nothing can be sent to it: it is not known yet, or is leaving.
+    unknown_since: Option<u64>,
 }
 
 /// What this runtime asks for: its predecessor's flows.
@@ -126,7 +128,7 @@ impl NfActor {
         self.take_number(from, number)?;
         // It may be heard of sooner than that its predecessor failed.
         self.keep(flows, Peer { node: from.node, incarnation });
-        self.serving.push(Serving { to: from, incarnation, at: 0, said_all: None });
+        self.serving.push(Serving { to: from, incarnation, at: 0, said_all: None, unknown_since: None });
         Ok(())
     }
 
@@ -187,6 +189,15 @@ impl NfActor {
     /// Claims what was kept for too long.
     pub(super) fn give_up_waiting(&mut self, flows: &mut Flows, out: &mut Outbox) {
         let Some(now) = known(self.now) else { return };
+        let links = &self.links;
+        // Who asked and left before it was answered would be waited for as long as it lives, and might wait for that itself.
+        self.serving.retain_mut(|serving| {
+            let since = *serving.unknown_since.get_or_insert(now);
+            if links.has(serving.to) {
+                serving.unknown_since = None;
+            }
+            serving.unknown_since.is_none() || now < since + PATIENCE
+        });
         let (links, serving) = (&self.links, &self.serving);
         self.keeping.retain_mut(|keeping| {
             let node = keeping.dead.node;
