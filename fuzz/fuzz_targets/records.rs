@@ -50,6 +50,7 @@ fn switch_and_coordinator(steps: &[Step]) {
         start_timeout: u64::MAX / 4,
         first_incarnation: 1,
         pools: Vec::new(),
+        has_state_server: false,
         layouts: Vec::new(),
         fabric,
     };
