@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -45,9 +45,33 @@ pub struct Plan {
     pub connections: usize,
 }
 
+/// Whether clients are to stop; who has nothing to do waits for that.
+#[derive(Debug, Default)]
+struct Stop {
+    is_said: Mutex<bool>,
+    said: Condvar,
+}
+
+impl Stop {
+    fn is_said(&self) -> MutexGuard<'_, bool> {
+        self.is_said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn say(&self) {
+        *self.is_said() = true;
+        self.said.notify_all();
+    }
+
+    /// True as soon as it is said; false if it has not been for so long.
+    fn wait(&self, time: Duration) -> bool {
+        let waited = self.said.wait_timeout_while(self.is_said(), time, |is_said| !*is_said);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
 #[derive(Debug, Default)]
 struct Shared {
-    stop: AtomicBool,
+    stop: Stop,
     /// The servers end after the clients.
     over: AtomicBool,
     book: Mutex<Ledger>,
@@ -135,7 +159,7 @@ impl Traffic {
     }
 
     fn end(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
+        self.shared.stop.say();
         let ended: Vec<_> = self.clients.drain(..).map(JoinHandle::join).collect();
         self.shared.over.store(true, Ordering::Relaxed);
         let ended: Vec<_> = ended.into_iter().chain(self.servers.drain(..).map(JoinHandle::join)).collect();
@@ -192,7 +216,7 @@ fn send_datagrams(plan: Plan, shared: &Shared) -> std::io::Result<()> {
     let mut last_call = None;
     loop {
         let elapsed = start.elapsed().as_millis() as u64;
-        let is_stopping = shared.stop.load(Ordering::Relaxed);
+        let is_stopping = *shared.stop.is_said();
         while !is_stopping && senders.len() < plan.flows + elapsed as usize / 100 {
             let socket = UdpSocket::bind("0.0.0.0:0")?;
             make_room(&socket)?;
@@ -251,14 +275,13 @@ fn open_streams(server: SocketAddr, is_short: bool, at: u32, shared: &Shared) {
         {
             Ok(stream) => {
                 let bytes = if is_short { SHORT_BYTES } else { u64::MAX };
-                pump(&stream, End::Client, flow, shared, |sent, _| sent >= bytes || shared.stop.load(Ordering::Relaxed));
+                pump(&stream, End::Client, flow, shared, |sent, _| sent >= bytes || *shared.stop.is_said());
             }
             Err(error) => shared.book().break_stream(End::Client, flow, &format!("connecting: {error}")),
         }
-        if !is_short || shared.stop.load(Ordering::Relaxed) {
+        if !is_short || shared.stop.wait(NEXT_CONNECTION + Duration::from_millis(u64::from(at) * 10)) {
             return;
         }
-        std::thread::sleep(NEXT_CONNECTION + Duration::from_millis(u64::from(at) * 10));
     }
 }
 

@@ -121,16 +121,7 @@ pub fn main() -> Result<(), Failure> {
         }
         // Whoever must not act any more says nothing either.
         store.is_kept().map_err(unkept)?;
-        coordinator.fabric().poll_transmit(now, |frame| {
-            let Some(mut packet) = guest.take() else { return false };
-            let fits = packet.copy_from(frame);
-            if fits {
-                tx.push(packet)
-            } else {
-                guest.put(packet)
-            }
-            true
-        });
+        role::poll_transmit(coordinator.fabric(), now, &mut guest, &mut tx);
         if let Some(elected) = &mut elected {
             elected.report(&mut guest, &mut tx, now);
         }

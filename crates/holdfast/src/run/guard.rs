@@ -4,19 +4,13 @@
 
 use super::coordinator::Memory;
 use super::election::Election;
-use super::{MILLISECOND, Manager, devices};
+use super::lives::Lives;
+use super::{Manager, devices};
 use crate::config::Etcd;
 use crate::exit::{self, Failure};
 use holdfast_node::address::COORDINATOR;
 use holdfast_protection::Peer;
 use std::path::{Path, PathBuf};
-
-/// A coordinator whose loop has not turned for so long is ended, ns: it remembers everything, so that little is lost if it was only slow.
-const PATIENCE: u64 = 2_000 * MILLISECOND;
-/// A life this long was no failure to start, ns.
-const LONG_LIFE: u64 = 10_000 * MILLISECOND;
-/// Short lives in succession before a pause, and before the box is ready all there are.
-const TRIES: u32 = 3;
 
 /// Where the log of a box lies that has no directory for it.
 pub(super) fn temporary_log(control: &Path) -> PathBuf {
@@ -32,12 +26,8 @@ pub(super) struct Guard {
     is_kept: bool,
     /// How many lives there have been.
     life: u32,
-    started_at: u64,
-    /// When the next one is due; none while there is one.
-    due: Option<u64>,
-    short_lives: u32,
+    lives: Lives,
     cause: String,
-    last_look: u64,
     /// Where its lives keep their log, in words.
     place: String,
     /// Of a coordinator that is elected.
@@ -54,7 +44,6 @@ impl Guard {
         etcd: Option<&Etcd>,
         incarnation: u32,
         lives: u32,
-        is_there: bool,
     ) -> Result<Guard, Failure> {
         // What lies in etcd needs no directory.
         let state = state.filter(|_| etcd.is_none());
@@ -80,11 +69,8 @@ impl Guard {
             log,
             is_kept: state.is_some(),
             life: lives,
-            started_at: 0,
-            due: (!is_there).then_some(0),
-            short_lives: 0,
+            lives: Lives::default(),
             cause: String::new(),
-            last_look: 0,
         };
         Ok(guard)
     }
@@ -97,23 +83,20 @@ impl Guard {
     /// A candidate has become the coordinator.
     pub(super) fn leads(&mut self, incarnation: u32, now: u64) {
         self.life = incarnation;
-        self.started_at = now;
+        self.lives.begun(now);
         devices::say(&format!("the coordinator of this host was elected (incarnation {incarnation})"));
     }
 
     /// A life has ended.
     pub(super) fn ended(&mut self, cause: &str, now: u64) {
-        self.short_lives = if now.saturating_sub(self.started_at) > LONG_LIFE { 0 } else { self.short_lives + 1 };
-        let pause = if self.short_lives < TRIES { 0 } else { (100 * MILLISECOND) << (self.short_lives - TRIES).min(7) };
-        self.due = Some(now + pause);
         self.cause = cause.to_owned();
-        let when = if pause == 0 { "at once".to_owned() } else { format!("in {} ms", pause / MILLISECOND) };
+        let when = self.lives.ended(now);
         devices::say(&format!("the coordinator has ended ({cause}): it is started again {when}; traffic goes on meanwhile"));
     }
 
     /// The coordinator ends whenever it is started.
     pub(super) fn is_hopeless(&self) -> bool {
-        self.short_lives >= TRIES
+        self.lives.is_hopeless()
     }
 
     /// Why the box cannot begin.
@@ -132,18 +115,8 @@ impl Guard {
 impl Manager {
     /// Starts the coordinator when it is due, and ends one that hangs.
     pub(super) fn look_after_coordinator(&mut self, now: u64) {
-        // If this process stood still itself, nobody could be heard.
-        let stood_still = now.saturating_sub(core::mem::replace(&mut self.guard.last_look, now)) > PATIENCE / 4;
-        if let Some(worker) = self.workers.iter_mut().find(|worker| worker.peer.node == COORDINATOR) {
-            if stood_still || worker.process.is_none() {
-                worker.alive_at = now;
-            }
-            if now.saturating_sub(worker.alive_at) > PATIENCE {
-                worker.kill();
-            }
-            return;
-        }
-        if self.guard.due.is_some_and(|due| due <= now)
+        let present = self.workers.iter_mut().find(|worker| worker.peer.node == COORDINATOR);
+        if self.guard.lives.look_after(present, now)
             && let Err(error) = self.start_coordinator(now)
         {
             self.guard.ended(&error.to_string(), now);
@@ -151,7 +124,7 @@ impl Manager {
     }
 
     fn start_coordinator(&mut self, now: u64) -> std::io::Result<()> {
-        self.guard.started_at = now;
+        self.guard.lives.begun(now);
         let is_elected = self.guard.election.is_some();
         if !is_elected {
             self.guard.life += 1;
@@ -168,7 +141,6 @@ impl Manager {
             is_kept: self.guard.is_kept,
         };
         self.start_role("coordinator", peer, memory, now)?;
-        self.guard.due = None;
         if !is_elected {
             self.host.hub.handle_coordinator(peer);
         }

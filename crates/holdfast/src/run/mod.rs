@@ -15,6 +15,7 @@ mod host_guard;
 mod join;
 mod keys;
 mod levels;
+mod lives;
 mod network;
 mod reports;
 mod role;

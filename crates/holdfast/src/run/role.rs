@@ -4,7 +4,8 @@ use crate::exit::{self, Failure};
 use holdfast_io::VportGuest;
 use holdfast_io::process::{die_with_parent, inherited};
 use holdfast_node::bfd::{self, KeyKind};
-use holdfast_node::channel::{FabricConfig, Key, KeyRing, KeyRingError};
+use holdfast_node::channel::{Fabric, FabricConfig, Key, KeyRing, KeyRingError};
+use holdfast_wire::{Packet, PacketPool};
 use rustix::fd::OwnedFd;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -176,6 +177,19 @@ impl<T> Given<T> {
         };
         VportGuest::attach(arena, port, wake_host, wake_guest).map_err(|error| Failure::new(exit::UNAVAILABLE, error.to_string()))
     }
+}
+
+/// Puts what the endpoint sends into buffers of the virtual port, for as long as there are any.
+pub(super) fn poll_transmit(fabric: &mut Fabric, now: u64, guest: &mut VportGuest, tx: &mut Vec<Packet>) {
+    fabric.poll_transmit(now, |frame| {
+        let Some(mut packet) = guest.take() else { return false };
+        if packet.copy_from(frame) {
+            tx.push(packet)
+        } else {
+            guest.put(packet)
+        }
+        true
+    });
 }
 
 /// Takes what the manager gives to a process that it has started.

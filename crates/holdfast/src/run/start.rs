@@ -16,7 +16,7 @@ use crate::exit::{self, Failure};
 use holdfast_io::port::Port;
 use holdfast_io::process::{Clock, die_with_parent, inherited_all};
 use holdfast_io::{Arena, Heartbeat, Mailbox};
-use holdfast_node::address::{COORDINATOR, STATE_SERVER, manager_of};
+use holdfast_node::address::manager_of;
 use holdfast_node::channel::{FabricConfig, KeyRing};
 use holdfast_node::edge::Edge;
 use holdfast_node::host::{Host, HostOut};
@@ -103,14 +103,12 @@ impl Manager {
         let Assignment { incarnation, file, text, processes, ref bfd_keys, .. } = assignment;
         let clock = Clock::new();
         let now = clock.now();
-        let has_server = processes.iter().any(|process| process.node == STATE_SERVER);
-        let has_coordinator = processes.iter().any(|process| process.node == COORDINATOR);
         let (control, state) = (&assignment.control, assignment.state.as_deref());
         let lives = assignment.coordinators;
         // Without a coordinator so far there is nothing that anybody could remember.
         let succeeds = if checked.hosts.is_empty() { lives > 0 } else { incarnation > 1 };
         let etcd = checked.etcd.as_ref();
-        let guard = Guard::new(&checked.config.cluster, control, state, etcd, incarnation, lives, has_coordinator)?;
+        let guard = Guard::new(&checked.config.cluster, control, state, etcd, incarnation, lives)?;
         let mut ports: Vec<Box<dyn Port>> = Vec::new();
         for (_, device) in &checked.ports {
             ports.push(devices::open(device, incarnation, &link)?);
@@ -148,7 +146,7 @@ impl Manager {
         };
         let mut chains = config::chains(&file, &text, &checked.config)
             .map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
-        let server_guard = ServerGuard::new(!config::served_pools(&mut chains).is_empty(), incarnation, has_server);
+        let server_guard = ServerGuard::new(!config::served_pools(&mut chains).is_empty(), incarnation);
         let (number, hosts) = (assignment.host, checked.hosts.clone());
         let mut fabric = FabricConfig { cluster: fnv1a(checked.config.cluster.as_bytes()) as u32, ..FabricConfig::default() };
         let path = checked.config.fabric.as_ref().and_then(|fabric| fabric.mtu);

@@ -4,6 +4,7 @@
 //!
 //! In: frames from its virtual port. Out: the same. Never: a packet of a flow.
 
+use super::lives::Lives;
 use super::role::{self, Beginning, NewKeys};
 use super::{MILLISECOND, Manager, devices};
 use crate::config;
@@ -30,13 +31,6 @@ const PATIENCE: u64 = 1_000 * MILLISECOND;
 const STEP: u64 = 100 * MILLISECOND;
 /// A runtime that leaves more messages unacknowledged is not listened to.
 const WAITING: usize = 4096;
-
-/// A server whose loop has not turned for so long is ended, ns.
-const HANG: u64 = 2_000 * MILLISECOND;
-/// A life this long was no failure to start, ns.
-const LONG_LIFE: u64 = 10_000 * MILLISECOND;
-/// Short lives in succession before a pause.
-const TRIES: u32 = 3;
 
 /// What a state server is told besides.
 #[derive(Serialize, Deserialize)]
@@ -99,15 +93,7 @@ pub fn main() -> Result<(), Failure> {
             guest.put(packet);
         }
         server.turn(now);
-        server.fabric().poll_transmit(now, |frame| {
-            let Some(mut packet) = guest.take() else { return false };
-            if packet.copy_from(frame) {
-                tx.push(packet)
-            } else {
-                guest.put(packet)
-            }
-            true
-        });
+        role::poll_transmit(server.fabric(), now, &mut guest, &mut tx);
         guest.transmit(&mut tx);
         guest.publish();
         let due = server.poll_timeout().saturating_sub(clock.now()).min(MAX_SLEEP);
@@ -124,19 +110,15 @@ pub(super) struct ServerGuard {
     is_wanted: bool,
     /// The manager's life: incarnations of the server grow from one to the next.
     manager: u32,
-    lives: u32,
-    started_at: u64,
-    /// When the next life is due; none while there is one.
-    due: Option<u64>,
-    short_lives: u32,
-    last_look: u64,
+    /// How many of the server's there have been in it.
+    count: u32,
+    lives: Lives,
 }
 
 impl ServerGuard {
     /// Of a manager in this life of it. The server of an earlier life may be there.
-    pub(super) fn new(is_wanted: bool, manager: u32, is_there: bool) -> ServerGuard {
-        let due = (is_wanted && !is_there).then_some(0);
-        ServerGuard { is_wanted, manager, lives: 0, started_at: 0, due, short_lives: 0, last_look: 0 }
+    pub(super) fn new(is_wanted: bool, manager: u32) -> ServerGuard {
+        ServerGuard { is_wanted, manager, count: 0, lives: Lives::default() }
     }
 
     /// There is a state server, or would be one.
@@ -146,10 +128,7 @@ impl ServerGuard {
 
     /// A life has ended.
     pub(super) fn ended(&mut self, cause: &str, now: u64) {
-        self.short_lives = if now.saturating_sub(self.started_at) > LONG_LIFE { 0 } else { self.short_lives + 1 };
-        let pause = if self.short_lives < TRIES { 0 } else { (100 * MILLISECOND) << (self.short_lives - TRIES).min(7) };
-        self.due = Some(now + pause);
-        let when = if pause == 0 { "at once".to_owned() } else { format!("in {} ms", pause / MILLISECOND) };
+        let when = self.lives.ended(now);
         devices::say(&format!(
             "the state server has ended ({cause}): it is started again {when}, and runtimes tell it what they have; flows go on meanwhile"
         ));
@@ -159,19 +138,8 @@ impl ServerGuard {
 impl Manager {
     /// Starts the state server when it is due, and ends one that hangs.
     pub(super) fn look_after_state_server(&mut self, now: u64) {
-        // If this process stood still itself, nobody could be heard.
-        let stood_still = now.saturating_sub(core::mem::replace(&mut self.server_guard.last_look, now)) > HANG / 4;
-        if let Some(worker) = self.workers.iter_mut().find(|worker| worker.peer.node == STATE_SERVER) {
-            if stood_still || worker.process.is_none() {
-                worker.alive_at = now;
-            }
-            if now.saturating_sub(worker.alive_at) > HANG {
-                worker.kill();
-            }
-            return;
-        }
-        // One of an earlier life of the manager may not have been taken over.
-        if self.server_guard.due.is_none_or(|due| due <= now)
+        let present = self.workers.iter_mut().find(|worker| worker.peer.node == STATE_SERVER);
+        if self.server_guard.lives.look_after(present, now)
             && let Err(error) = self.start_state_server(now)
         {
             self.server_guard.ended(&error.to_string(), now);
@@ -180,14 +148,13 @@ impl Manager {
 
     fn start_state_server(&mut self, now: u64) -> std::io::Result<()> {
         let guard = &mut self.server_guard;
-        guard.started_at = now;
-        guard.lives += 1;
+        guard.lives.begun(now);
+        guard.count += 1;
         // More lives than that of one manager's have pauses of seconds between them.
-        let incarnation = guard.manager << 16 | guard.lives & 0xffff;
-        let past = Past { is_first: guard.manager == 1 && guard.lives == 1 };
+        let incarnation = guard.manager << 16 | guard.count & 0xffff;
+        let past = Past { is_first: guard.manager == 1 && guard.count == 1 };
         let peer = Peer { node: STATE_SERVER, incarnation };
         self.start_role("state-server", peer, past, now)?;
-        self.server_guard.due = None;
         self.host.hub.handle_state_server(peer);
         Ok(())
     }

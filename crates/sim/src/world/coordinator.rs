@@ -248,12 +248,8 @@ impl World {
 
     /// Its host must be there.
     pub(super) fn start_coordinator(&mut self) {
-        let host = &self.hosts[WITNESS];
-        if let Some(until) = host.stopped_until {
-            return self.at(until, Event::CoordinatorStarts);
-        }
-        if host.is_dead {
-            return self.at(self.now + MILLISECOND, Event::CoordinatorStarts);
+        if let Some(time) = self.hosts[WITNESS].not_there_until(self.now) {
+            return self.at(time, Event::CoordinatorStarts);
         }
         self.coordinator.config.me.incarnation += 1;
         let Some(coordinator) = self.coordinator.restored(self.coordinator_time()) else {

@@ -52,6 +52,11 @@ impl Host {
         !self.is_away && self.stopped_until.is_none()
     }
 
+    /// While nothing can be started here: when to look again.
+    pub(super) fn not_there_until(&self, now: u64) -> Option<u64> {
+        self.stopped_until.or(self.is_dead.then_some(now + MILLISECOND))
+    }
+
     fn keep(&mut self, from: Option<Peer>, frame: Vec<u8>) {
         if self.unread.len() < UNREAD_LIMIT {
             self.unread.push_back((from, frame));

@@ -170,14 +170,10 @@ impl World {
 
     /// Its host must be there.
     pub(super) fn start_server(&mut self) {
-        let host = &self.hosts[WITNESS];
-        if let Some(until) = host.stopped_until {
-            return self.at(until, Event::StateServerStarts);
+        if let Some(time) = self.hosts[WITNESS].not_there_until(self.now) {
+            return self.at(time, Event::StateServerStarts);
         }
-        if host.is_dead {
-            return self.at(self.now + MILLISECOND, Event::StateServerStarts);
-        }
-        let is_hub_there = !host.is_away;
+        let is_hub_there = !self.hosts[WITNESS].is_away;
         let Some(servers) = self.servers.as_mut() else { return };
         servers.config.me.incarnation += 1;
         servers.config.memory += 1;
