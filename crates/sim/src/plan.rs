@@ -210,7 +210,7 @@ pub struct Plan {
     pub rules: Vec<(u64, u16)>,
     /// Check what a protection promises even if this one promises nothing.
     pub strict: bool,
-    /// A connection that does not finish is a violation, if the protection promises that it does.
+    /// A connection that does not finish is a violation, if the protection promises that it does; and so is a state server's number that no flow has and none can get.
     pub live: bool,
     /// Simulated time after which the world ends even if a connection has not finished, ns.
     pub lasts: u64,

@@ -271,8 +271,8 @@ impl World {
         }
     }
 
-    /// So long it is quiet before a world ends: what has no owner is noticed by then.
+    /// So long it is quiet before a world ends: numbers that no flow has are noticed by then, if that is looked at.
     pub(super) fn silence(&self) -> u64 {
-        if self.servers.is_some() { SETTLED + SECOND } else { SECOND }
+        if self.servers.is_some() && self.plan.live { SETTLED + SECOND } else { SECOND }
     }
 }

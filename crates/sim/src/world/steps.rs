@@ -161,10 +161,7 @@ impl World {
                 }
                 None => false,
             },
-            (_, how) => node.is_some_and(|node| {
-                self.do_to(node, how);
-                true
-            }),
+            (_, how) => node.is_some_and(|node| self.do_to(node, how)),
         };
         if is_taken {
             self.done.push(step);
@@ -188,7 +185,8 @@ impl World {
     }
 
     /// What a node need not be there for.
-    fn do_to(&mut self, node: NodeId, how: How) {
+    /// False if that is nothing that happens to one of its kind.
+    fn do_to(&mut self, node: NodeId, how: How) -> bool {
         match how {
             How::Cut(way, time) => {
                 self.say(format_args!("cut node {node}, {way:?}, for {} ms", time / 1_000_000));
@@ -206,8 +204,9 @@ impl World {
             How::Move(to, limit) => self.move_flows(node, to, limit),
             How::Drain => self.at(self.now, Event::Drain(node)),
             How::Restore => self.at(self.now, Event::Restore(node)),
-            _ => {}
+            _ => return false,
         }
+        true
     }
 
     fn move_flows(&mut self, node: NodeId, to: Option<NodeId>, limit: u64) {
