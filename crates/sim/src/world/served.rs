@@ -15,17 +15,17 @@ use std::collections::BTreeMap;
 /// Between two looks at what is due.
 const TICK: u64 = 10 * MILLISECOND;
 /// A number that no flow has is noticed after a lease, is asked for a while later, and rests.
-const SETTLED: u64 = 12 * SECOND;
+const SETTLED: u64 = 5 * SECOND;
 
 /// What a world's server does with its numbers. It rests them for longer than it takes to notice and to get over a death: no copy of a flow that has ended claims one that is another's by then.
 fn limits(size: u32, is_tight: bool) -> Limits {
     Limits {
         size,
         credit: if is_tight { 4 } else { 64 },
-        lease: 2 * SECOND,
+        lease: 400 * MILLISECOND,
         rest: SECOND,
         unknown_rest: SECOND / 2,
-        patience: 500 * MILLISECOND,
+        patience: 300 * MILLISECOND,
         step: 10 * MILLISECOND,
     }
 }
