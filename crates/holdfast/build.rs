@@ -1,7 +1,7 @@
 //! Makes the control API's types out of its .proto file, without protoc.
 
 /// What the commands print, or are told, as JSON too: serde takes them over by the names of their fields.
-const OBJECTS: [&str; 23] = [
+const OBJECTS: [&str; 25] = [
     "Applied",
     "Bfd",
     "ControlApi",
@@ -14,6 +14,7 @@ const OBJECTS: [&str; 23] = [
     "Mistake",
     "Network",
     "PingReply",
+    "Pool",
     "Port",
     "Process",
     "Progress",
@@ -22,6 +23,7 @@ const OBJECTS: [&str; 23] = [
     "Rule",
     "RuleChanges",
     "Rules",
+    "ServerPool",
     "Status",
     "StopReply",
     "TraceStep",
@@ -42,6 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .field_attribute("holdfast.control.v1.Status.protected", "#[serde(with = \"super::protected\")]")
         .field_attribute("holdfast.control.v1.Status.control", "#[serde(skip_serializing_if = \"Option::is_none\")]")
         .field_attribute("holdfast.control.v1.Status.election", "#[serde(skip_serializing_if = \"Option::is_none\")]")
+        .field_attribute("holdfast.control.v1.Pool.server", "#[serde(skip_serializing_if = \"Option::is_none\")]")
         .field_attribute("holdfast.control.v1.Process.name", "#[serde(skip_serializing_if = \"Option::is_none\")]")
         .field_attribute("holdfast.control.v1.Process.local_standby", "#[serde(skip_serializing_if = \"Option::is_none\")]")
         .field_attribute("holdfast.control.v1.Process.busy_permille", "#[serde(skip_serializing_if = \"Option::is_none\")]")

@@ -1,6 +1,6 @@
 //! A state server assigns the NAT's ports: it is killed and stopped, runtimes are killed, and no connection breaks and no port is given to two.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use holdfast::flows::Flows;
 use holdfast::lab::Interrupt;
 use holdfast::lab::requirements::*;
@@ -45,8 +45,19 @@ fn connections_outlive_server_and_runtimes(interrupt: &Interrupt) -> Result<()> 
         ensure_unbroken(held, interrupt)?;
     }
     ensure_translated(&network, 300)?;
+    ensure_whole(&network)?;
     drop((first, second, third));
     network.stop()
+}
+
+/// In the box as it runs every pool is whole, runtimes and server agree, and no two flows have one mapping.
+fn ensure_whole(network: &Network) -> Result<()> {
+    let found = network.running.ask("--json check --live --for 2")?;
+    let found: serde_json::Value = serde_json::from_str(&found)?;
+    let is_right = |check: &&serde_json::Value| check["outcome"] == "ok";
+    let checks = found["checks"].as_array().context("there are checks")?;
+    ensure!(checks.len() == 2 && checks.iter().filter(is_right).count() == 2, "{found}");
+    Ok(())
 }
 
 /// That many flows have a place of their own among the outside addresses and ports; no two have the same.

@@ -44,15 +44,15 @@ pub struct Check {
 }
 
 impl Check {
-    fn ok(name: impl Into<String>, found: impl Into<String>) -> Check {
+    pub(crate) fn ok(name: impl Into<String>, found: impl Into<String>) -> Check {
         Check { name: name.into(), outcome: Outcome::Ok, found: found.into(), remedy: None, code: 0 }
     }
 
-    fn warn(name: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Check {
+    pub(crate) fn warn(name: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Check {
         Check { outcome: Outcome::Warn, remedy: Some(remedy.into()), ..Check::ok(name, found) }
     }
 
-    fn fail(code: u8, name: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Check {
+    pub(crate) fn fail(code: u8, name: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Check {
         Check { outcome: Outcome::Fail, remedy: Some(remedy.into()), code, ..Check::ok(name, found) }
     }
 }

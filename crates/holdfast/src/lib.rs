@@ -12,6 +12,7 @@ pub mod explain;
 pub mod flows;
 pub mod host_check;
 pub mod lab;
+pub mod live_check;
 pub mod moves;
 pub mod run;
 pub mod status;

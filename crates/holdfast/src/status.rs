@@ -73,6 +73,9 @@ pub struct Status {
     /// Drops by reason (the names of `holdfast explain`), all parts together, since the start.
     #[serde(default)]
     pub drops: BTreeMap<String, u64>,
+    /// What flows share of which each has numbers of its own, such as a NAT's ports: by chain, function and field.
+    #[serde(default)]
+    pub pools: Vec<Pool>,
     /// What failed since the start, oldest first.
     #[serde(default)]
     pub failovers: Vec<Failover>,
@@ -80,6 +83,47 @@ pub struct Status {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control: Option<ControlApi>,
 }
+
+/// A pool, as its runtimes and whoever divides it have said last: each of them at its own time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pool {
+    /// Name of its chain.
+    pub chain: String,
+    /// Name of the function.
+    pub function: String,
+    /// Name of the pool in it.
+    pub name: String,
+    /// `partitioned`, or a `state-server`'s.
+    pub shared: String,
+    /// Numbers.
+    pub size: u32,
+    /// Of these, flows hold,
+    pub held: u32,
+    /// and the runtimes have at hand for their next flows.
+    pub at_hand: u32,
+    /// Where a state server assigns them: what there is for all that it knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<ServerPool>,
+}
+
+/// A pool for all that the state server knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerPool {
+    /// Nobody's.
+    pub free: u32,
+    /// Runtimes have them at hand.
+    pub at_hand: u32,
+    /// Flows have them, or had when they were last heard of.
+    pub held: u32,
+    /// Nobody's, and not given away for a while.
+    pub resting: u32,
+}
+
+/// The runtimes divide it among themselves, in [`Pool::shared`].
+pub const SHARED_PARTITIONED: &str = "partitioned";
+
+/// A state server assigns its numbers, in [`Pool::shared`].
+pub const SHARED_STATE_SERVER: &str = "state-server";
 
 /// The control API, as it is used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -394,6 +438,7 @@ mod tests {
             election: None,
             processes: vec![runtime(16, 5, STATE_RUNNING), runtime(17, 9, "failed"), runtime(18, 2, STATE_RUNNING)],
             drops: BTreeMap::new(),
+            pools: Vec::new(),
             failovers: Vec::new(),
             control: None,
         };

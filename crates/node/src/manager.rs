@@ -6,12 +6,12 @@
 //!
 //! In: messages, what the driver knows of processes. Out: messages, [`Wish`]es. Never: a decision about a runtime.
 
-use crate::address::{COORDINATOR, NodeId, host_of, manager_of};
+use crate::address::{COORDINATOR, NodeId, STATE_SERVER, host_of, manager_of};
 use crate::channel::{Fabric, FabricConfig};
 use crate::coordinator::RuntimeStatus;
 use crate::message::{
-    Control, Drain, Failover, FlowInfo, Member, MemberState, Order, Protected, Refusal, Report, Sealing, Standing, TraceStep,
-    kind,
+    Control, Drain, Failover, FlowInfo, Listing, Member, MemberState, Order, Protected, Refusal, Report, Sealing, Standing,
+    TraceStep, kind,
 };
 use crate::quorum::{Change, Quorum};
 use crate::rules::{Rule, RuleSet};
@@ -100,6 +100,8 @@ pub struct Manager {
     now: u64,
     standing: Option<Standing>,
     reports: Vec<(Peer, Report)>,
+    /// What the state server said last of its lists.
+    listings: Vec<Listing>,
     failovers: Vec<Failover>,
     drains: Vec<Drain>,
     moves: Vec<Move>,
@@ -139,6 +141,7 @@ impl Manager {
             now: 0,
             standing: None,
             reports: Vec::new(),
+            listings: Vec::new(),
             failovers: Vec::new(),
             drains: Vec::new(),
             moves: Vec::new(),
@@ -459,6 +462,7 @@ impl Manager {
                 Some(known) => *known = (from, report),
                 None => self.reports.push((from, report)),
             },
+            Control::Lists(lists) if from.node == STATE_SERVER => self.listings = lists,
             Control::Trace(steps) => self.traces.extend(steps),
             Control::Migrated { request, moved, refused, last } => {
                 let now = self.now;
@@ -588,6 +592,11 @@ impl Manager {
                 is_spare: self.standing.iter().any(|standing| standing.spare.contains(&member.node)),
             }
         })
+    }
+
+    /// What the state server said last of its lists, in order.
+    pub fn listings(&self) -> &[Listing] {
+        &self.listings
     }
 
     /// How things stood when the coordinator spoke last, if it ever has.

@@ -243,6 +243,30 @@ pub struct Report {
     pub logs: Vec<(NodeId, u8)>,
     /// Drops by number of their reason.
     pub drops: Vec<(u8, u64)>,
+    /// What it has of each pool.
+    pub pools: Vec<(PoolId, Share)>,
+}
+
+/// What a runtime has of a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Share {
+    /// Numbers that its flows hold.
+    pub held: u32,
+    /// Those that its next flows may have at once.
+    pub at_hand: u32,
+}
+
+/// What there is of a list of indexes, as the state server has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Listing {
+    /// Nobody's.
+    pub free: u32,
+    /// Instances have them at hand.
+    pub at_hand: u32,
+    /// Flows have them, or had when they were last heard of.
+    pub held: u32,
+    /// Nobody's, and not to be given away for a while.
+    pub resting: u32,
 }
 
 /// A flow as `holdfast flows` shows it.
@@ -293,6 +317,8 @@ pub enum Control {
     },
     /// Runtime to coordinator and manager: heartbeat and load.
     Report(Report),
+    /// State server to manager: what there is of its lists, in order; now and then, when that has changed.
+    Lists(Vec<Listing>),
     /// Coordinator to all: who is there; to a runtime, of its own virtual cluster.
     View {
         /// Counts views.

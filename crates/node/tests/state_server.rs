@@ -5,7 +5,7 @@
 mod random;
 
 use holdfast_nf::shared::{Lease, PoolBackend, RequestPool};
-use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, NodeId, STATE_SERVER, node_of};
+use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, MANAGER, NodeId, STATE_SERVER, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState, kind};
 use holdfast_node::state::{Pools, StateServer, StateServerConfig, StateSession};
@@ -133,6 +133,8 @@ impl World {
         // So many lists that messages have eight bytes.
         let others = vec![Kind::Statistics(1); if self.is_wide { 38 } else { 0 }];
         let config = StateServerConfig {
+            listener: MANAGER,
+            report_interval: 20 * MILLISECOND,
             me,
             fabric: FabricConfig::default(),
             kinds: SIZES.map(|size| Kind::Indexes(limits(size))).into_iter().chain(others).collect(),

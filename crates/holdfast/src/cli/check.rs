@@ -1,15 +1,23 @@
-//! `holdfast check`: this machine, and a configuration file.
+//! `holdfast check`: this machine, and a configuration file; or a box that runs.
 
+use super::asking::read;
 use super::print;
 use crate::config::{self, Checked};
+use crate::control::{Call, Client, MAX_FLOWS, Target};
 use crate::exit::{self, Failure};
+use crate::flows::Flows;
 use crate::host_check::{self, Check, Outcome};
+use crate::live_check;
+use crate::status::Status;
 use crate::table::{Style, Table, Tone};
 use serde_json::{Value, json};
 use std::io::Read;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 const VERSION: u32 = 1;
+/// Between two looks at a box that runs. Its parts say what they have a few times as often.
+const LOOK_INTERVAL: Duration = Duration::from_millis(150);
 
 pub(super) fn check(file: Option<&Path>, with_host: bool, json: bool) -> Result<(), Failure> {
     let read = file.map(|file| text_of(file).map(|text| (name_of(file), checked(file, &text, with_host)))).transpose()?;
@@ -39,12 +47,58 @@ pub(super) fn check(file: Option<&Path>, with_host: bool, json: bool) -> Result<
     match (mistake, code) {
         (Some(mistake), _) => Err(Failure::new(code, mistake.to_string())),
         (None, 0) => Ok(()),
-        (None, _) => {
-            let failed: Vec<&str> =
-                checks.iter().filter(|check| check.outcome == Outcome::Fail).map(|check| check.name.as_str()).collect();
-            Err(Failure::new(code, format!("a box cannot run here: {}", failed.join(", "))))
+        (None, _) => Err(Failure::new(code, format!("a box cannot run here: {}", failed(&checks)))),
+    }
+}
+
+/// Looks at a box that runs.
+pub(super) fn live(target: &Target, time: Duration, json: bool) -> Result<(), Failure> {
+    let client = Client::to(target)?;
+    let first = flows(&client)?;
+    let end = Instant::now() + time;
+    let mut looks: Vec<Status> = Vec::new();
+    while looks.is_empty() || Instant::now() < end {
+        looks.push(read(client.ask(Call::Status)?)?);
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+    let checks = live_check::checks(&looks, [&first, &flows(&client)?]);
+    let code = host_check::code(&checks);
+    print(&match json {
+        true => format!("{}\n", json!({ "version": VERSION, "ok": code == 0, "checks": checks })),
+        false => host_text(&checks, Style::of_stdout()),
+    })?;
+    match code {
+        0 => Ok(()),
+        code => Err(Failure::new(code, format!("not as it must always be: {}", failed(&checks)))),
+    }
+}
+
+/// All flows, in parts if there are more than are listed at a time.
+fn flows(client: &Client) -> Result<Flows, Failure> {
+    let ask = |filter: String| -> Result<Flows, Failure> { read(client.ask(Call::Flows { filter, limit: MAX_FLOWS })?) };
+    let mut all = ask(String::new())?;
+    if !all.truncated {
+        return Ok(all);
+    }
+    let rest = ask("icmp".to_owned())?;
+    (all.flows, all.truncated) = (rest.flows, rest.truncated);
+    let mut parts: Vec<(&str, u16, u16)> = vec![("tcp", 0, u16::MAX), ("udp", 0, u16::MAX)];
+    while let Some((protocol, first, last)) = parts.pop() {
+        let part = ask(format!("{protocol} from any port {first}-{last} to any"))?;
+        if part.truncated && first < last {
+            let middle = first + (last - first) / 2;
+            parts.extend([(protocol, first, middle), (protocol, middle + 1, last)]);
+        } else {
+            all.truncated |= part.truncated;
+            all.flows.extend(part.flows);
         }
     }
+    Ok(all)
+}
+
+fn failed(checks: &[Check]) -> String {
+    let failed = checks.iter().filter(|check| check.outcome == Outcome::Fail).map(|check| check.name.as_str());
+    failed.collect::<Vec<_>>().join(", ")
 }
 
 /// The configuration, with the files of keys and certificates if this is the machine that has it.

@@ -59,6 +59,12 @@ enum Command {
         /// Check the file only, for another machine
         #[arg(long, requires = "file")]
         no_host: bool,
+        /// Look at a box that runs instead: are pools whole, and is no mapping two flows'?
+        #[arg(long, conflicts_with_all = ["file", "schema", "no_host"])]
+        live: bool,
+        /// Seconds for which the box is looked at
+        #[arg(long = "for", value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600), requires = "live")]
+        seconds: u64,
     },
     /// Run a box until SIGTERM
     Run {
@@ -360,6 +366,7 @@ fn dispatch(command: Command, json: bool, target: &Target) -> Result<(), Failure
     match command {
         Command::Demo(_) => Ok(()),
         Command::Check { schema: true, .. } => print(&format!("{:#}\n", crate::config::schema())),
+        Command::Check { live: true, seconds, .. } => check::live(target, Duration::from_secs(seconds), json),
         Command::Check { file, no_host, .. } => check::check(file.as_deref(), !no_host, json),
         Command::Apply { file, dry_run } => apply::apply(target, &file, dry_run, json),
         Command::Run { file, state_dir, host, join } => {

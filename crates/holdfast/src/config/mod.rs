@@ -84,6 +84,22 @@ pub struct ServedPool {
     pub hold: u64,
 }
 
+/// A pool, as people know it.
+pub struct NamedPool {
+    /// Which one.
+    pub id: PoolId,
+    /// Of this chain,
+    pub chain: String,
+    /// this function,
+    pub function: &'static str,
+    /// this field of what its flows share.
+    pub field: &'static str,
+    /// Its numbers, from 0.
+    pub size: u32,
+    /// A state server assigns them.
+    pub is_served: bool,
+}
+
 /// A configuration that holds together.
 pub struct Checked {
     /// As it was written.
@@ -198,19 +214,36 @@ pub fn served_pools(chains: &mut [BuiltChain]) -> Vec<ServedPool> {
     served.flat_map(|(hold, chain)| pools_of(0, chain).into_iter().map(move |(_, size)| ServedPool { size, hold })).collect()
 }
 
+/// All of them with their names, by chain, function and field.
+pub fn named_pools(chains: &mut [BuiltChain]) -> Vec<NamedPool> {
+    let mut pools = Vec::new();
+    for (number, built) in chains.iter_mut().enumerate() {
+        let BuiltChain { name, chain, server_hold, .. } = built;
+        visit_pools(number as u16, chain, |id, function, field, size| {
+            pools.push(NamedPool { id, chain: name.clone(), function, field, size, is_served: server_hold.is_some() });
+        });
+    }
+    pools
+}
+
 /// The pools of the chain with this number.
 pub(crate) fn pools_of(chain: u16, functions: &mut Chain) -> Vec<(PoolId, u32)> {
     let mut pools = Vec::new();
+    visit_pools(chain, functions, |id, _, _, size| pools.push((id, size)));
+    pools
+}
+
+fn visit_pools(chain: u16, functions: &mut Chain, mut visit: impl FnMut(PoolId, &'static str, &'static str, u32)) {
     for (function, holder) in functions.functions_mut().iter_mut().enumerate() {
+        let name = holder.name();
         let mut field = 0;
-        holder.shared().visit(&mut |_, shared| {
+        holder.shared().visit(&mut |field_name, shared| {
             if let SharedField::Pool(pool) = shared {
-                pools.push((PoolId { chain, function: function as u8, field }, pool.size()));
+                visit(PoolId { chain, function: function as u8, field }, name, field_name, pool.size());
             }
             field += 1;
         });
     }
-    pools
 }
 
 impl Checked {

@@ -32,7 +32,7 @@ pub(crate) use runtime::start as start_runtime;
 pub use start::manager_main;
 pub use state_server::main as state_server_main;
 
-use crate::config::{Config, HostEntry, SwitchEntry};
+use crate::config::{Config, HostEntry, NamedPool, SwitchEntry};
 use crate::control::{self, Asked, Request, Server};
 use crate::exit::{self, Failure};
 use changes::Change;
@@ -152,6 +152,7 @@ struct Manager {
     /// Whether each port is up, and its MTU, when last looked at.
     device_states: Vec<(bool, u16)>,
     chain_names: Vec<String>,
+    pools: Vec<NamedPool>,
     cluster_names: Vec<String>,
     /// Name and device of each port.
     port_names: Vec<(String, String)>,

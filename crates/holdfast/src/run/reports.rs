@@ -1,6 +1,7 @@
 //! What a running box says about itself.
 
 use super::Manager;
+use crate::config::NamedPool;
 use crate::status::{self, Bfd, Failover, Port, Process, Status};
 use holdfast_node::address::{COORDINATOR, STATE_SERVER, switch_node};
 use holdfast_node::bfd::Session;
@@ -86,6 +87,35 @@ impl Manager {
     }
 
     /// How the election stands. Of several hosts one may hear who leads and not etcd.
+    /// Every pool as its runtimes, and the state server, have said last.
+    fn pools_status(&self) -> Vec<status::Pool> {
+        let manager = &self.host.hub.manager;
+        let runtimes: Vec<_> = manager.status().filter(|runtime| runtime.member.state.serves()).collect();
+        let mut lists = manager.listings().iter();
+        let mut pool = |pool: &NamedPool| {
+            let shares = runtimes.iter().flat_map(|runtime| &runtime.report.pools).filter(|(id, _)| *id == pool.id);
+            let (held, at_hand) = shares.fold((0, 0), |sum, (_, share)| (sum.0 + share.held, sum.1 + share.at_hand));
+            let list = if pool.is_served { lists.next() } else { None };
+            let server = list.map(|list| status::ServerPool {
+                free: list.free,
+                at_hand: list.at_hand,
+                held: list.held,
+                resting: list.resting,
+            });
+            status::Pool {
+                chain: pool.chain.clone(),
+                function: pool.function.to_owned(),
+                name: pool.field.to_owned(),
+                shared: if pool.is_served { status::SHARED_STATE_SERVER } else { status::SHARED_PARTITIONED }.to_owned(),
+                size: pool.size,
+                held,
+                at_hand,
+                server,
+            }
+        };
+        self.pools.iter().map(&mut pool).collect()
+    }
+
     fn election_status(&self, has_coordinator: bool) -> Option<status::Election> {
         let mut election = self.guard.election.as_ref()?.status(self.clock.now());
         let manager = &self.host.hub.manager;
@@ -288,6 +318,7 @@ impl Manager {
         });
         Status {
             version: status::VERSION,
+            pools: self.pools_status(),
             survives: match standing.is_some_and(|standing| standing.survives_host) {
                 true => status::UNIT_HOST.to_owned(),
                 false => status::UNIT_PROCESS.to_owned(),

@@ -146,7 +146,8 @@ impl Manager {
         };
         let mut chains = config::chains(&file, &text, &checked.config)
             .map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
-        let server_guard = ServerGuard::new(!config::served_pools(&mut chains).is_empty(), incarnation);
+        let pools = config::named_pools(&mut chains);
+        let server_guard = ServerGuard::new(pools.iter().any(|pool| pool.is_served), incarnation);
         let (number, hosts) = (assignment.host, checked.hosts.clone());
         let mut fabric = FabricConfig { cluster: fnv1a(checked.config.cluster.as_bytes()) as u32, ..FabricConfig::default() };
         let path = checked.config.fabric.as_ref().and_then(|fabric| fabric.mtu);
@@ -243,6 +244,7 @@ impl Manager {
             mtu_limits: checked.config.ports.values().map(|port| port.mtu.unwrap_or(u16::MAX)).collect(),
             traffic: vec![(0, 0); checked.ports.len()],
             cluster_names: checked.clusters.iter().map(|cluster| cluster.name.clone()).collect(),
+            pools,
             chain_names: chains.into_iter().map(|built| built.name).collect(),
         };
         if incarnation > 1 {

@@ -11,7 +11,7 @@ use crate::config;
 use crate::exit::{self, Failure};
 use holdfast_io::process::Clock;
 use holdfast_io::wait::sleep;
-use holdfast_node::address::STATE_SERVER;
+use holdfast_node::address::{MANAGER, STATE_SERVER};
 use holdfast_node::state::{StateServer, StateServerConfig};
 use holdfast_protection::Peer;
 use holdfast_state::{Kind, Limits};
@@ -24,6 +24,8 @@ const BURST: usize = 64;
 const MAX_SLEEP: u64 = 100 * MILLISECOND;
 /// Between two looks at what is due, ns.
 const TICK: u64 = 10 * MILLISECOND;
+/// What there is of its lists is said so often at the most, ns.
+const REPORT_INTERVAL: u64 = 100 * MILLISECOND;
 /// A number of which nothing has been heard for so long is asked for, ns; and so long after that again.
 const LEASE: u64 = 60_000 * MILLISECOND;
 const PATIENCE: u64 = 1_000 * MILLISECOND;
@@ -70,6 +72,8 @@ pub fn main() -> Result<(), Failure> {
         memory: assignment.life.get(),
         is_first: assignment.role.is_first,
         tick: TICK,
+        listener: MANAGER,
+        report_interval: REPORT_INTERVAL,
     });
     drop((checked, chains));
     let too_much = || Failure::new(exit::CONFIGURATION, "a state server has no names for so many pools, or for such large ones");

@@ -88,6 +88,8 @@ pub trait PoolBackend: Send {
     fn is_free(&self, number: u32) -> bool;
     /// Whether a flow here holds the number.
     fn is_held(&self, number: u32) -> bool;
+    /// Numbers that flows here hold.
+    fn held(&self) -> u32;
     /// Numbers granted to this runtime, leased or not.
     fn granted(&self) -> u32;
     /// Blocks granted to this runtime. None for backends without blocks.
@@ -524,6 +526,11 @@ impl PoolBackend for PartitionPool {
 
     fn announce(&mut self) {
         self.effects.extend(self.visitors.iter().map(PoolEffect::Adopted));
+    }
+
+    fn held(&self) -> u32 {
+        let masks = self.blocks.iter().map(|block| &block.leased).chain(self.visitors.masks.iter().map(|(_, mask)| mask));
+        masks.flatten().map(|word| word.count_ones()).sum()
     }
 
     fn granted(&self) -> u32 {

@@ -26,7 +26,7 @@ mod timers;
 
 use crate::address::{COORDINATOR, MANAGER, NodeId, mac_of, mac_of_life, node_of};
 use crate::channel::{Fabric, FabricConfig, KeyRing};
-use crate::message::{Control, PoolId, Report, TraceStep, kind};
+use crate::message::{Control, PoolId, Report, Share, TraceStep, kind};
 use core::num::NonZeroU64;
 use core::sync::atomic::AtomicU64;
 use hands::Hands;
@@ -643,6 +643,10 @@ impl Runtime {
             ..Report::default()
         };
         (self.busy_time, self.time) = (0, 0);
+        self.visit_pools(|id, pool| {
+            let pool = pool.backend();
+            report.pools.push((id, Share { held: pool.held(), at_hand: pool.available() }));
+        });
         for lane in &self.lanes {
             let safety = lane.protection.safety(&lane.flows);
             report.flows += lane.flows.owned() as u64;

@@ -5,9 +5,9 @@
 use super::{Greeting, carry, of_session};
 use crate::address::{COORDINATOR, NodeId};
 use crate::channel::{Fabric, FabricConfig};
-use crate::message::{Control, Member, MemberState, kind};
+use crate::message::{Control, Listing, Member, MemberState, kind};
 use holdfast_protection::Peer;
-use holdfast_state::{Input, Kind, Primary, Refused, Server};
+use holdfast_state::{Account, Input, Kind, Primary, Refused, Server};
 use holdfast_wire::{DropCounters, DropReason};
 use std::collections::BTreeMap;
 use zerocopy::IntoBytes;
@@ -29,6 +29,10 @@ pub struct StateServerConfig {
     pub is_first: bool,
     /// Between two looks at what is due, ns.
     pub tick: u64,
+    /// The manager that is told what there is of the lists.
+    pub listener: NodeId,
+    /// How often at the most, ns.
+    pub report_interval: u64,
 }
 
 /// See the module.
@@ -50,6 +54,11 @@ pub struct StateServer {
     calls: Vec<Peer>,
     tick: u64,
     next_tick: u64,
+    listener: NodeId,
+    report_interval: u64,
+    next_report: u64,
+    /// What was said last.
+    reported: Vec<Listing>,
     drops: DropCounters,
 }
 
@@ -71,6 +80,10 @@ impl StateServer {
             calls: Vec::new(),
             tick: config.tick,
             next_tick: 0,
+            listener: config.listener,
+            report_interval: config.report_interval,
+            next_report: 0,
+            reported: Vec::new(),
             drops: DropCounters::default(),
         })
     }
@@ -115,6 +128,9 @@ impl StateServer {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         for peer in &inbox.restarted {
             self.end_others(*peer);
+            if peer.node == self.listener {
+                self.reported.clear();
+            }
         }
         for (record, body) in inbox.records() {
             let result = match record.kind {
@@ -136,6 +152,28 @@ impl StateServer {
         }
         self.welcome();
         self.speak();
+        self.report(now);
+    }
+
+    /// Says what there is of the lists, when it is time and that has changed.
+    fn report(&mut self, now: u64) {
+        // To one who is not there nothing is said while the old is on its way.
+        if now < self.next_report || self.fabric.backlog(self.listener) > 0 {
+            return;
+        }
+        self.next_report = now.saturating_add(self.report_interval);
+        let server = self.primary.server();
+        let listing = |account: Account| Listing {
+            free: account.free,
+            at_hand: account.credit,
+            held: account.held,
+            resting: account.resting,
+        };
+        let lists: Vec<Listing> = (0..).map_while(|list| server.account(list)).map(listing).collect();
+        if lists != self.reported {
+            self.fabric.send_control(self.listener, &Control::Lists(lists.clone()));
+            self.reported = lists;
+        }
     }
 
     /// False if it was refused, which is counted.

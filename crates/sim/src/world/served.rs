@@ -5,7 +5,7 @@ use super::streams::{Lane, Of};
 use super::{BEGIN, Event, MICROSECOND, MILLISECOND, SECOND, World};
 use crate::plan::{How, Step, Way, When, Whom};
 use crate::random::Random;
-use holdfast_node::address::STATE_SERVER;
+use holdfast_node::address::{STATE_SERVER, manager_of};
 use holdfast_node::state::{StateServer, StateServerConfig};
 use holdfast_protection::Peer;
 use holdfast_state::{Kind, Limits};
@@ -62,6 +62,8 @@ impl Servers {
             memory: 1,
             is_first: true,
             tick: TICK,
+            listener: manager_of(WITNESS as u16),
+            report_interval: 50 * MILLISECOND,
         };
         let mut servers = Servers {
             config,

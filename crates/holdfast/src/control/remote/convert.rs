@@ -90,6 +90,16 @@ mod tests {
                 networks: vec![status::Network { device: "eth7".into(), leads: true, used: true }],
             }],
             may_forget: 3,
+            pools: vec![status::Pool {
+                chain: "web".into(),
+                function: "nat".into(),
+                name: "ports".into(),
+                shared: "state-server".into(),
+                size: 80,
+                held: 81,
+                at_hand: 82,
+                server: Some(status::ServerPool { free: 83, at_hand: 84, held: 85, resting: 86 }),
+            }],
             copies_differed: 4,
             ports: vec![status::Port {
                 name: "inside".into(),

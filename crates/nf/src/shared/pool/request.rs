@@ -200,6 +200,10 @@ impl PoolBackend for RequestPool {
         self.held.has(number)
     }
 
+    fn held(&self) -> u32 {
+        self.held_count
+    }
+
     fn granted(&self) -> u32 {
         self.credit.len() as u32 + self.held_count
     }

@@ -1,0 +1,193 @@
+//! `holdfast check --live`: whether what must always hold does, in a box that runs.
+//!
+//! Runtimes, state server and manager each say what they have at their own time, while traffic goes on: a single look proves little. So the box is looked at many times in
+//! succession. What is only on its way makes a difference now and then, and in either direction; what is wrong makes one in every look.
+
+use crate::exit;
+use crate::flows::{Flow, Flows};
+use crate::host_check::Check;
+use crate::status::{Pool, ROLE_STATE_SERVER, STATE_RUNNING, ServerPool, Status};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+/// A mapping, and who has it: the tuples of flows before the chain.
+type Shared = BTreeMap<(u16, SocketAddr, SocketAddr), Vec<(SocketAddr, SocketAddr)>>;
+
+/// What `looks` at a box, one after the other, and its flows at the beginning and at the end say.
+pub fn checks(looks: &[Status], flows: [&Flows; 2]) -> Vec<Check> {
+    let Some(last) = looks.last() else { return Vec::new() };
+    let mut checks: Vec<Check> = (0..last.pools.len()).map(|at| pool(at, looks)).collect();
+    checks.push(mappings(flows));
+    checks
+}
+
+fn pool(at: usize, looks: &[Status]) -> Check {
+    let of_each: Vec<&Pool> = looks.iter().filter_map(|look| look.pools.get(at)).collect();
+    let Some(pool) = of_each.last() else { return Check::ok("pools", "none") };
+    let name = format!("pool {}/{}.{}", pool.chain, pool.function, pool.name);
+    let size = i64::from(pool.size);
+    let have = |pool: &Pool| i64::from(pool.held) + i64::from(pool.at_hand);
+    let Some(server) = pool.server else {
+        if pool.shared == crate::status::SHARED_STATE_SERVER {
+            return Check::warn(name, "the state server has not said yet what there is", "ask again in a second");
+        }
+        let least = of_each.iter().map(|pool| have(pool)).min().unwrap_or(0);
+        if least > size {
+            let found = format!("runtimes have {least} numbers of {size}");
+            return Check::fail(exit::NEGATIVE, name, found, "a number is with two of them: report this");
+        }
+        let found = format!("{} held and {} at hand of {size}, divided among the runtimes", pool.held, pool.at_hand);
+        return Check::ok(name, found);
+    };
+    let is_there =
+        |look: &Status| look.processes.iter().any(|process| process.role == ROLE_STATE_SERVER && process.state == STATE_RUNNING);
+    if !looks.iter().all(is_there) {
+        let remedy = "it is started again, and runtimes tell it what they have: ask again in a second";
+        return Check::warn(name, "the state server is away", remedy);
+    }
+    let all =
+        |server: ServerPool| [server.free, server.at_hand, server.held, server.resting].into_iter().map(i64::from).sum::<i64>();
+    let servers = || of_each.iter().filter_map(|pool| pool.server);
+    if let Some(wrong) = servers().find(|server| all(*server) != size) {
+        let ServerPool { free, at_hand, held, resting } = wrong;
+        let found = format!("{free} free, {at_hand} at hand, {held} held and {resting} resting are {}, not {size}", all(wrong));
+        return Check::fail(exit::NEGATIVE, name, found, "the state server lost count: report this");
+    }
+    // Flows of whoever is being recovered from are nobody's for a moment, and what was asked for is on its way.
+    let more = |pool: &&Pool| Some(i64::from(pool.server?.held) + i64::from(pool.server?.at_hand) - have(pool));
+    let (least, most) = (of_each.iter().filter_map(more).min(), of_each.iter().filter_map(more).max());
+    match (least, most) {
+        (_, Some(most)) if most < 0 => {
+            let found = format!("runtimes have {} numbers of {size} of which the state server does not know", -most);
+            Check::fail(exit::NEGATIVE, name, found, "it may give them to other flows: report this")
+        }
+        (Some(least), _) if least > 0 => {
+            let found = format!("the state server takes {least} of {size} numbers for somebody's that no runtime has");
+            Check::warn(name, found, "it asks for what it has not heard of for a minute: ask again in two")
+        }
+        _ => {
+            let found = format!(
+                "{} free, {} at hand, {} held, {} resting: {size}, and the runtimes agree",
+                server.free, server.at_hand, server.held, server.resting
+            );
+            Check::ok(name, found)
+        }
+    }
+}
+
+/// No two flows are the same to whom they talk to.
+fn mappings([before, after]: [&Flows; 2]) -> Check {
+    let shared = |flows: &Flows| -> Shared {
+        let mut by_mapping = Shared::new();
+        for Flow { protocol, source, destination, translated_source, translated_destination, .. } in &flows.flows {
+            let who = by_mapping.entry((*protocol, *translated_source, *translated_destination)).or_default();
+            // A flow that moves may be told of by both.
+            if !who.contains(&(*source, *destination)) {
+                who.push((*source, *destination));
+            }
+        }
+        by_mapping.retain(|_, who| who.len() > 1);
+        by_mapping
+    };
+    let (first, last) = (shared(before), shared(after));
+    // One flow may have ended and another begun while runtimes were asked one after the other.
+    if let Some((mapping, who)) = last.iter().find(|(mapping, who)| first.get(mapping) == Some(*who)) {
+        let flows: Vec<String> = who.iter().map(|(source, destination)| format!("{source} > {destination}")).collect();
+        let found = format!("{} are all {} > {} outside", flows.join(", "), mapping.1, mapping.2);
+        return Check::fail(exit::NEGATIVE, "mappings", found, "replies reach one of them only: report this");
+    }
+    let who = |flow: &Flow| (flow.protocol, flow.source, flow.destination);
+    let count = after.flows.iter().map(who).collect::<BTreeSet<_>>().len();
+    if before.truncated || after.truncated {
+        return Check::warn(
+            "mappings",
+            format!("{count} flows, each with a mapping of its own; there are more"),
+            "too many begin at one port to be listed",
+        );
+    }
+    Check::ok("mappings", format!("{count} flows, each with one of its own"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host_check::Outcome;
+    use crate::status::{SHARED_PARTITIONED, SHARED_STATE_SERVER};
+    use serde_json::json;
+
+    fn look(pool: Pool) -> Status {
+        let server = json!({ "role": ROLE_STATE_SERVER, "id": 65534, "incarnation": 1, "pid": 7, "host": "h", "state": STATE_RUNNING,
+            "flows": 0, "packets": 0, "drops": {} });
+        let status = json!({ "version": 1, "protected": "yes", "processes": [server] });
+        Status { pools: vec![pool], ..serde_json::from_value(status).unwrap() }
+    }
+
+    fn served(held: u32, at_hand: u32, server: [u32; 4]) -> Status {
+        let [free, has_at_hand, has_held, resting] = server;
+        let server = ServerPool { free, at_hand: has_at_hand, held: has_held, resting };
+        look(Pool { held, at_hand, server: Some(server), ..pool(SHARED_STATE_SERVER) })
+    }
+
+    fn pool(shared: &str) -> Pool {
+        Pool {
+            chain: "web".into(),
+            function: "nat".into(),
+            name: "ports".into(),
+            shared: shared.into(),
+            size: 100,
+            held: 0,
+            at_hand: 0,
+            server: None,
+        }
+    }
+
+    fn outcome(looks: &[Status]) -> Outcome {
+        super::pool(0, looks).outcome
+    }
+
+    /// What is on its way differs in both directions; what is wrong in one.
+    #[test]
+    fn what_is_wrong_is_so_in_every_look() {
+        let right = served(10, 4, [80, 4, 10, 6]);
+        assert_eq!(outcome(&[right.clone(), served(11, 4, [80, 4, 10, 6]), served(9, 4, [80, 4, 10, 6])]), Outcome::Ok);
+        let unknown = served(12, 4, [80, 4, 10, 6]);
+        assert_eq!(outcome(&[unknown.clone(), served(13, 4, [80, 4, 10, 6])]), Outcome::Fail);
+        assert_eq!(outcome(&[unknown, right.clone()]), Outcome::Ok);
+        assert_eq!(outcome(&[served(9, 4, [80, 4, 10, 6]), served(8, 4, [80, 4, 10, 6])]), Outcome::Warn);
+        assert_eq!(outcome(&[right.clone(), served(10, 4, [81, 4, 10, 6])]), Outcome::Fail, "101 of 100");
+        let away = Status { processes: Vec::new(), ..right.clone() };
+        assert_eq!(outcome(&[right, away]), Outcome::Warn);
+        assert_eq!(outcome(&[look(pool(SHARED_STATE_SERVER))]), Outcome::Warn, "it has not spoken");
+        let divided = |held, at_hand| look(Pool { held, at_hand, ..pool(SHARED_PARTITIONED) });
+        assert_eq!(outcome(&[divided(50, 51), divided(50, 50)]), Outcome::Ok);
+        assert_eq!(outcome(&[divided(50, 51), divided(50, 52)]), Outcome::Fail);
+    }
+
+    #[test]
+    fn two_flows_with_one_mapping_are_found() {
+        let flow = |source: &str, owner: u16| Flow {
+            protocol: 17,
+            source: source.parse().unwrap(),
+            destination: "192.0.2.7:53".parse().unwrap(),
+            translated_source: "198.51.100.4:1024".parse().unwrap(),
+            translated_destination: "192.0.2.7:53".parse().unwrap(),
+            owner,
+            chain: None,
+            state: String::new(),
+            replica: None,
+            epoch: 0,
+            age_ms: 0,
+            packets: [0; 2],
+            bytes: [0; 2],
+        };
+        let list = |flows: Vec<Flow>| Flows { version: 1, flows, truncated: false };
+        let moving = list(vec![flow("10.0.0.1:5", 16), flow("10.0.0.1:5", 17)]);
+        let two = list(vec![flow("10.0.0.1:5", 16), flow("10.0.0.2:6", 17)]);
+        assert_eq!(mappings([&moving, &moving]).outcome, Outcome::Ok);
+        assert_eq!(mappings([&moving, &two]).outcome, Outcome::Ok, "one ended meanwhile");
+        let check = mappings([&two, &two]);
+        assert_eq!(check.outcome, Outcome::Fail);
+        assert!(check.found.contains("10.0.0.2:6 > 192.0.2.7:53"), "{}", check.found);
+        assert_eq!(mappings([&list(Vec::new()), &Flows { truncated: true, ..list(Vec::new()) }]).outcome, Outcome::Warn);
+    }
+}
