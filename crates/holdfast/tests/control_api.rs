@@ -60,7 +60,12 @@ fn runtime(state: &str) -> Value {
 fn status(state: &str) -> Value {
     json!({ "version": 1, "protected": "re-synchronising", "survives": "host", "may_forget": 0, "copies_differed": 0, "ports": [],
         "hosts": [{ "name": "left", "state": "serving", "is_this": true, "networks": [] }], "rules": { "version": 1, "count": 1, "in_force": true },
-        "processes": [runtime(state)], "drops": { "no_flow": 1 }, "failovers": [] })
+        "processes": [runtime(state)], "drops": { "no_flow": 1 }, "failovers": [],
+        "pools": [
+            { "chain": "web", "function": "nat", "name": "ports", "shared": "partitioned", "size": 9, "held": 3, "at_hand": 2 },
+            { "chain": "far", "function": "nat", "name": "ports", "shared": "state-server", "size": 9, "held": 3, "at_hand": 2,
+              "server": { "free": 4, "at_hand": 2, "held": 3, "resting": 0 } },
+        ] })
 }
 
 fn progress(moved: u64, had: Option<u64>) -> Value {
