@@ -98,13 +98,15 @@ impl Chain {
         &mut self.functions
     }
 
-    /// From now on a state server assigns the numbers of every pool; each keeps `credit` of them at hand, or a sixteenth of a small pool, at least one. Before the first lease. False if there is no pool.
-    pub fn ask_server(&mut self, credit: usize) -> bool {
+    /// From now on a state server assigns the numbers of every pool; each keeps `credit` of them at hand, or a sixteenth of a small pool, at least one, and one that a flow had
+    /// rests for `rest` ns. Before the first lease. False if there is no pool.
+    pub fn ask_server(&mut self, credit: usize, rest: u64) -> bool {
         let mut has_pool = false;
         for function in &mut self.functions {
             function.shared().visit(&mut |_, field| {
                 if let SharedField::Pool(pool) = field {
-                    pool.attach(Box::new(RequestPool::new(pool.size(), credit.min(pool.size() as usize / 16))));
+                    let credit = credit.min(pool.size() as usize / 16);
+                    pool.attach(Box::new(RequestPool::new(pool.size(), credit).resting(rest)));
                     has_pool = true;
                 }
             });

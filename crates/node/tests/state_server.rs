@@ -17,6 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 const SIZES: [u32; 2] = [6, 40];
+/// So long a number rests that a flow had.
+const REST: u64 = 30 * MILLISECOND;
 
 struct Lists([RequestPool; 2]);
 
@@ -46,7 +48,8 @@ impl Instance {
         &mut self.pools.0[list as usize]
     }
 
-    fn turn(&mut self, drops: &mut usize) {
+    fn turn(&mut self, now: u64, drops: &mut usize) {
+        self.pools.0.iter_mut().for_each(|pool| pool.advance(now));
         let inbox = core::mem::take(&mut self.fabric.inbox);
         inbox.restarted.iter().for_each(|peer| self.session.handle_restart(*peer));
         for (record, body) in inbox.records() {
@@ -72,6 +75,8 @@ struct Planted {
     forgets: bool,
     /// Somebody is called recovered from before others have got all of it.
     is_hasty: bool,
+    /// Instances do not remember what their flows had.
+    is_rest_forgotten: bool,
 }
 
 struct World {
@@ -90,6 +95,10 @@ struct World {
     sent: u64,
     is_calm: bool,
     refused: usize,
+    /// When a flow with this index ended, and where.
+    ended: BTreeMap<Index, (u64, Peer)>,
+    /// Indexes that were given to flows too soon after that.
+    hurried: Vec<Index>,
 }
 
 impl World {
@@ -112,6 +121,8 @@ impl World {
             sent: 0,
             is_calm: false,
             refused: 0,
+            ended: BTreeMap::new(),
+            hurried: Vec::new(),
         };
         world.begin_server();
         (FIRST_RUNTIME..FIRST_RUNTIME + nodes).for_each(|node| world.begin(node));
@@ -124,7 +135,7 @@ impl World {
             size,
             credit: 4,
             lease: 20 * MILLISECOND,
-            rest: 5 * MILLISECOND,
+            rest: REST,
             unknown_rest: 5 * MILLISECOND,
             patience: 8 * MILLISECOND,
             step: MILLISECOND,
@@ -161,11 +172,12 @@ impl World {
         let incarnation = self.members.get(&node).map_or(0, |member| member.incarnation) + 1;
         let peer = Peer { node, incarnation };
         let credit = 1 + self.random.below(4);
+        let rest = if self.planted.is_rest_forgotten { 0 } else { REST };
         let instance = Instance {
             peer,
             fabric: Fabric::new(peer, FabricConfig::default()),
             session: StateSession::new(64),
-            pools: Lists(SIZES.map(|size| RequestPool::new(size, credit))),
+            pools: Lists(SIZES.map(|size| RequestPool::new(size, credit).resting(rest))),
             flows: BTreeSet::new(),
         };
         self.instances.insert(node, instance);
@@ -201,6 +213,11 @@ impl World {
             && let Lease::Granted(index) = instance.pool(list).lease(&(0..SIZES[list as usize]), None)
         {
             instance.flows.insert((list, index));
+            // Who knew may be dead, and the server after it.
+            let lives = |peer: &Peer| self.instances.get(&peer.node).is_some_and(|there| there.peer == *peer);
+            if self.ended.get(&(list, index)).is_some_and(|(at, by)| self.now - at < REST && lives(by)) {
+                self.hurried.push((list, index));
+            }
         }
     }
 
@@ -208,6 +225,8 @@ impl World {
         if let Some((list, index)) = self.some_flow(node) {
             self.at(node).flows.remove(&(list, index));
             self.at(node).pool(list).give_back(index);
+            let by = self.at(node).peer;
+            self.ended.insert((list, index), (self.now, by));
         }
     }
 
@@ -302,7 +321,7 @@ impl World {
             server.fabric().poll_transmit(self.now, &mut transmit);
         }
         for instance in self.instances.values_mut() {
-            instance.turn(&mut self.refused);
+            instance.turn(self.now, &mut self.refused);
             instance.fabric.poll_transmit(self.now, &mut transmit);
         }
         self.coordinator.poll_transmit(self.now, &mut transmit);
@@ -389,6 +408,9 @@ impl World {
         if !self.dead.is_empty() {
             return Err("somebody is mourned for ever".to_owned());
         }
+        if let Some((list, index)) = self.hurried.first() {
+            return Err(format!("{index} of {list} was a flow's too soon after it was another's"));
+        }
         if self.refused > 0 {
             return Err(format!("instances did not understand {} records", self.refused));
         }
@@ -422,7 +444,12 @@ fn no_two_flows_have_one_index_whoever_dies() {
 
 #[test]
 fn planted_faults_are_found() {
-    for planted in [Planted { forgets: true, ..Planted::default() }, Planted { is_hasty: true, ..Planted::default() }] {
+    let planted = [
+        Planted { forgets: true, ..Planted::default() },
+        Planted { is_hasty: true, ..Planted::default() },
+        Planted { is_rest_forgotten: true, ..Planted::default() },
+    ];
+    for planted in planted {
         let is_noticed = |seed| World::new(seed, planted).live().is_err();
         assert!((0..400).any(is_noticed), "nobody noticed {planted:?}");
     }

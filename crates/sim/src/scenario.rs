@@ -22,6 +22,9 @@ const REINFORCE_FROM: u64 = 1_000_000;
 /// Seeds from here on stand for worlds with a state server, under every protection.
 const SERVED_FROM: u64 = 10_000_000;
 
+/// So long a state server lets a number rest that a flow had, ns.
+pub(crate) const NUMBERS_REST: u64 = 1_000_000_000;
+
 /// Which protection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preset {
@@ -199,7 +202,7 @@ impl Scenario {
         let protection = self.preset.protection(self.planted);
         let mut chain = Chain::new(functions);
         if self.served {
-            chain.ask_server(CREDIT[usize::from(self.tight)]);
+            chain.ask_server(CREDIT[usize::from(self.tight)], NUMBERS_REST);
         }
         ChainSpec { name: "simulated".to_owned(), switch: switch_node(switch), chain, protection }
     }

@@ -42,7 +42,7 @@ pub(super) fn build(config: &Config, root: Spot<'_>) -> Result<Vec<BuiltChain>, 
         let switch = chain.switch.as_ref().and_then(|switch| config.switches.keys().position(|name| name == switch));
         let (server_hold, has_local_standby) = beside_preset(config, name, root)?;
         let mut functions = Chain::new(functions);
-        if server_hold.is_some() && !functions.ask_server(SERVER_CREDIT) {
+        if server_hold.is_some_and(|hold| !functions.ask_server(SERVER_CREDIT, hold)) {
             let message =
                 format!("no function of chain `{name}` has anything that a state server could assign: leave `shared` out");
             return Err(spot.key("protection").key("shared").mistake(message));

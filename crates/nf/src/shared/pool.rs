@@ -102,6 +102,10 @@ pub trait PoolBackend: Send {
     fn asks_server(&self) -> bool {
         false
     }
+    /// It is this time, ns.
+    fn advance(&mut self, now: u64) {
+        let _ = now;
+    }
     /// Flows that have left are where they went, or back: nothing is on its way. Until then this side answers for what they hold.
     fn settle(&mut self) {}
 }

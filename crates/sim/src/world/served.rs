@@ -5,6 +5,7 @@ use super::streams::{Lane, Of};
 use super::{BEGIN, Event, MICROSECOND, MILLISECOND, SECOND, World};
 use crate::plan::{How, Step, Way, When, Whom};
 use crate::random::Random;
+use crate::scenario::NUMBERS_REST;
 use holdfast_node::address::{STATE_SERVER, manager_of};
 use holdfast_node::state::{StateServer, StateServerConfig};
 use holdfast_protection::Peer;
@@ -23,7 +24,7 @@ fn limits(size: u32, is_tight: bool) -> Limits {
         size,
         credit: if is_tight { 4 } else { 64 },
         lease: 400 * MILLISECOND,
-        rest: SECOND,
+        rest: NUMBERS_REST,
         unknown_rest: SECOND / 2,
         patience: 300 * MILLISECOND,
         step: 10 * MILLISECOND,

@@ -49,6 +49,10 @@ pub struct RequestPool {
     /// Of those: the flow has left, and may not have come where it went. And these in order; one that has come back is among them still.
     leaving: Bits,
     left: Vec<u32>,
+    /// What flows here had lately and gave back, and when: for so long it rests, ns, whichever server there is.
+    rested: VecDeque<(u64, u32)>,
+    rest: u64,
+    now: u64,
     effects: VecDeque<PoolEffect>,
 }
 
@@ -66,10 +70,20 @@ impl RequestPool {
             held_count: 0,
             leaving: Bits::new(size),
             left: Vec::with_capacity(64),
+            rested: VecDeque::new(),
+            rest: 0,
+            now: 0,
             effects: VecDeque::with_capacity(64),
         };
         pool.refill();
         pool
+    }
+
+    /// A number that a flow had rests for so long, ns: a server that does not know it is told.
+    #[must_use]
+    pub fn resting(mut self, rest: u64) -> RequestPool {
+        self.rest = rest;
+        self
     }
 
     fn refill(&mut self) {
@@ -112,6 +126,9 @@ impl PoolBackend for RequestPool {
         self.leaving.set(number, false);
         if self.hold(number, false) {
             self.effects.push_back(PoolEffect::Return(number));
+            if self.rest > 0 {
+                self.rested.push_back((self.now, number));
+            }
         }
     }
 
@@ -167,11 +184,22 @@ impl PoolBackend for RequestPool {
         (self.owed, self.is_denied) = (0, false);
         self.effects.extend(self.held.iter().map(PoolEffect::Adopted));
         self.effects.extend(self.credit.iter().copied().map(PoolEffect::Adopted));
+        let is_anybodys = |number: &u32| self.held.has(*number) || self.credit.contains(number);
+        for number in self.rested.iter().map(|(_, number)| *number).filter(|number| !is_anybodys(number)) {
+            self.effects.extend([PoolEffect::Adopted(number), PoolEffect::Return(number)]);
+        }
         self.refill();
     }
 
     fn asks_server(&self) -> bool {
         true
+    }
+
+    fn advance(&mut self, now: u64) {
+        self.now = now;
+        while self.rested.front().is_some_and(|(at, _)| now.saturating_sub(*at) > self.rest) {
+            self.rested.pop_front();
+        }
     }
 
     fn settle(&mut self) {

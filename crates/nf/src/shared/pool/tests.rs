@@ -230,6 +230,24 @@ fn a_servers_pool_says_again_what_its_flows_have() {
     assert_eq!((pool.available(), pool.granted(), pool.lease(&(0..130), None)), (1, 3, Lease::Granted(64)));
 }
 
+/// What a flow had lately is said to such a server, too: it rests there as it did.
+#[test]
+fn a_servers_pool_remembers_what_rests() {
+    let mut pool = RequestPool::new(130, 0).resting(100);
+    pool.advance(1000);
+    for (number, at) in [(3, 1000), (64, 1090), (129, 1090)] {
+        pool.advance(at);
+        pool.adopt(number);
+        pool.give_back(number);
+    }
+    pool.advance(1101);
+    pool.adopt(129);
+    while pool.poll_effect().is_some() {}
+    pool.announce();
+    let effects: Vec<PoolEffect> = core::iter::from_fn(|| pool.poll_effect()).collect();
+    assert_eq!(effects[..3], [PoolEffect::Adopted(129), PoolEffect::Adopted(64), PoolEffect::Return(64)], "3 has rested");
+}
+
 /// A partition knows the numbers of flows here, whoever has their block.
 #[test]
 fn a_partition_knows_what_its_flows_hold() {
