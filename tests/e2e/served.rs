@@ -5,18 +5,26 @@ use holdfast::flows::Flows;
 use holdfast::lab::Interrupt;
 use holdfast::lab::requirements::*;
 use holdfast::status::Status;
-use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, VIRTUAL};
+use holdfast_tests::crowd::{self, Apart, Crowd, Mirror};
+use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, RECOVERY_LIMIT, SERVER, SERVER_2, VIRTUAL, socket};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::verdict::{ensure_served, ensure_unbroken};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
+use std::net::TcpStream;
 use std::process::ExitCode;
+use std::time::Duration;
 
 fn main() -> ExitCode {
+    if let Some(code) = crowd::role() {
+        return code;
+    }
     run(vec![
         test("connections_outlive_server_and_runtimes", &[NGINX], connections_outlive_server_and_runtimes),
         test("datagrams_do_not_notice_the_servers_end", &[], datagrams_do_not_notice_the_servers_end),
         test("a_server_that_stands_still_is_replaced", &[], a_server_that_stands_still_is_replaced),
+        test("twenty_thousand_connections_of_six_instances_have_ports_of_their_own", &[], twenty_thousand_connections),
+        test("a_pool_that_is_used_up_refuses_new_flows_only", &[], a_pool_that_is_used_up),
         test("flows_come_back_from_snapshots_and_logs_with_their_ports", &[NGINX], flows_come_back_with_their_ports),
     ])
 }
@@ -102,6 +110,69 @@ fn a_server_that_stands_still_is_replaced(interrupt: &Interrupt) -> Result<()> {
     let (_echo, stream) = network.stream(10, 200)?;
     wait_flows(&network, 20, interrupt)?;
     ensure_served(&stream.finish(), 10, 1)?;
+    network.stop()
+}
+
+/// As many as twenty thousand sockets of one client, as quickly as the box takes them, each at a port of its own: every answer comes to who asked. An instance and the server are killed.
+fn twenty_thousand_connections(interrupt: &Interrupt) -> Result<()> {
+    const COUNT: usize = 20_000;
+    const AT_ONCE: usize = 100;
+    let options = Options { more: "limits: { flows: 65536, buffers: 32768 }\n", ..served(Chain::Edge, REPLICATED) };
+    let configuration = options.configuration().replace("{ min: 3, max: 3 }", "{ min: 6, max: 6 }");
+    let network = Network::start_with(&options, &configuration, interrupt)?;
+    let addresses = [SERVER, SERVER_2].map(|address| socket(&format!("{address}:80")));
+    let _mirrors =
+        addresses.iter().map(|address| Apart::mirror(&network.topology.server, *address)).collect::<Result<Vec<_>>>()?;
+    let crowds = addresses.iter().map(|address| Apart::crowd(&network.topology.client, *address));
+    let mut crowds = crowds.collect::<Result<Vec<_>>>()?;
+    crowds.iter_mut().try_for_each(|crowd| crowd.begin_open(COUNT / 2, AT_ONCE))?;
+    crowds.iter_mut().try_for_each(Apart::end)?;
+    let status = network.running.status()?;
+    let owners = status.runtimes().filter(|runtime| runtime.flows > 1000).count();
+    ensure!(owners == 6, "all six serve: {status:?}");
+    ensure_whole(&network)?;
+    network.wait_protected()?;
+    let victim = network.running.busiest(None)?;
+    network.running.kill(&victim, network.promised, RECOVERY_LIMIT, interrupt)?;
+    let mut verify = || -> Result<()> {
+        crowds.iter_mut().try_for_each(Apart::begin_verify)?;
+        crowds.iter_mut().try_for_each(Apart::end)
+    };
+    verify()?;
+    network.wait_protected()?;
+    network.strike_server(Signal::KILL)?;
+    verify()?;
+    ensure_whole(&network)?;
+    network.stop()
+}
+
+/// Two hundred and fifty-six ports, and as many connections, whoever of the instances has them: one more finds none, and disturbs nobody, also after failures.
+fn a_pool_that_is_used_up(interrupt: &Interrupt) -> Result<()> {
+    const PORTS: usize = 256;
+    const WITHIN: Duration = Duration::from_secs(30);
+    let options = Options { pool: "192.0.2.32/32", ports: "2000-2255", ..served(Chain::Edge, REPLICATED) };
+    let network = Network::start(&options, interrupt)?;
+    let address = socket(&format!("{SERVER}:80"));
+    let _mirror = Mirror::start(&network.topology.server, address)?;
+    let mut crowd = Crowd::new(Some(&network.topology.client))?;
+    crowd.open(address, PORTS, 4, WITHIN, interrupt)?;
+    network.wait_protected()?;
+    let ensure_used_up = |crowd: &mut Crowd| -> Result<()> {
+        let refused = network.running.status()?.dropped("pool_empty");
+        let more = network.topology.client.enter(|| TcpStream::connect_timeout(&address, Duration::from_millis(1500)))?;
+        ensure!(more.is_err(), "there was one port more than there are");
+        let status = network.running.status()?;
+        ensure!(status.dropped("pool_empty") > refused, "that is counted: {status:?}");
+        crowd.verify(WITHIN, interrupt)
+    };
+    ensure_used_up(&mut crowd)?;
+    let victim = network.running.busiest(None)?;
+    network.running.kill(&victim, network.promised, RECOVERY_LIMIT, interrupt)?;
+    network.wait_protected()?;
+    ensure_used_up(&mut crowd)?;
+    network.strike_server(Signal::KILL)?;
+    ensure_used_up(&mut crowd)?;
+    ensure_translated(&network, PORTS)?;
     network.stop()
 }
 
