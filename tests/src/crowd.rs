@@ -248,6 +248,7 @@ pub struct Crowd {
 #[derive(Debug)]
 struct Member {
     stream: TcpStream,
+    letter: [u8; LETTER],
     /// It has sent its letter of the round.
     has_sent: bool,
     /// What has come back of it.
@@ -292,7 +293,8 @@ impl Crowd {
                 };
                 let at = EventData::new_u64(self.members.len() as u64);
                 epoll::add(&self.epoll, &stream, at, EventFlags::IN | EventFlags::OUT | EventFlags::ET)?;
-                self.members.push(Member { stream, has_sent: false, answer: Vec::new() });
+                let letter = letter(self.members.len(), self.round);
+                self.members.push(Member { stream, letter, has_sent: false, answer: Vec::new() });
                 open += 1;
             }
             answered += self.look()?;
@@ -308,7 +310,7 @@ impl Crowd {
         self.round += 1;
         for at in 0..self.members.len() {
             let member = &mut self.members[at];
-            (member.has_sent, member.answer) = (false, Vec::new());
+            (member.letter, member.has_sent, member.answer) = (letter(at, self.round), false, Vec::new());
             self.serve(at)?;
         }
         let count = self.members.len();
@@ -333,9 +335,8 @@ impl Crowd {
 
     /// Sends and receives what can be. True if its letter has come back just now.
     fn serve(&mut self, at: usize) -> Result<bool> {
-        let round = self.round;
         let member = &mut self.members[at];
-        let letter = [(at as u32).to_be_bytes(), round.to_be_bytes()].concat();
+        let letter = member.letter;
         let mut serve = || -> Result<bool> {
             if let Some(error) = member.stream.take_error()? {
                 bail!(error);
@@ -365,6 +366,10 @@ impl Crowd {
         };
         serve().with_context(|| format!("connection {at} is broken"))
     }
+}
+
+fn letter(number: usize, round: u32) -> [u8; LETTER] {
+    (u64::from(number as u32) << 32 | u64::from(round)).to_be_bytes()
 }
 
 fn begin_connection(server: SocketAddr) -> Result<TcpStream> {

@@ -1,7 +1,7 @@
 //! `holdfast check --live`: whether what must always hold does, in a box that runs.
 //!
-//! Runtimes, state server and manager each say what they have at their own time, while traffic goes on: a single look proves little. So the box is looked at many times in
-//! succession. What is only on its way makes a difference now and then, and in either direction; what is wrong makes one in every look.
+//! Runtimes and state server each say what they have at their own time, while traffic goes on: a single look proves little. So the box is looked at many times in
+//! succession, and what the ones ever had is compared with what the other ever knew: who says something a moment later than others says it all the same.
 
 use crate::exit;
 use crate::flows::{Flow, Flows};
@@ -10,8 +10,8 @@ use crate::status::{Pool, ROLE_STATE_SERVER, STATE_RUNNING, ServerPool, Status};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-/// A mapping, and who has it: the tuples of flows before the chain.
-type Shared = BTreeMap<(u16, SocketAddr, SocketAddr), Vec<(SocketAddr, SocketAddr)>>;
+/// A mapping in its chain, and who has it: the tuples of flows before the chain.
+type Shared<'a> = BTreeMap<(Option<&'a str>, u16, SocketAddr, SocketAddr), BTreeSet<(SocketAddr, SocketAddr)>>;
 
 /// What `looks` at a box, one after the other, and its flows at the beginning and at the end say.
 pub fn checks(looks: &[Status], flows: [&Flows; 2]) -> Vec<Check> {
@@ -53,16 +53,17 @@ fn pool(at: usize, looks: &[Status]) -> Check {
         let found = format!("{free} free, {at_hand} at hand, {held} held and {resting} resting are {}, not {size}", all(wrong));
         return Check::fail(exit::NEGATIVE, name, found, "the state server lost count: report this");
     }
-    // Flows of whoever is being recovered from are nobody's for a moment, and what was asked for is on its way.
-    let more = |pool: &&Pool| Some(i64::from(pool.server?.held) + i64::from(pool.server?.at_hand) - have(pool));
-    let (least, most) = (of_each.iter().filter_map(more).min(), of_each.iter().filter_map(more).max());
-    match (least, most) {
-        (_, Some(most)) if most < 0 => {
-            let found = format!("runtimes have {} numbers of {size} of which the state server does not know", -most);
+    let least_and_most = |of_each: &[i64]| of_each.iter().copied().min().zip(of_each.iter().copied().max()).unwrap_or((0, 0));
+    let has = least_and_most(&of_each.iter().map(|pool| have(pool)).collect::<Vec<_>>());
+    let known = least_and_most(&servers().map(|server| i64::from(server.held) + i64::from(server.at_hand)).collect::<Vec<_>>());
+    match (has, known) {
+        ((least, _), (_, known)) if least > known => {
+            let found = format!("runtimes have {} numbers of {size} of which the state server does not know", least - known);
             Check::fail(exit::NEGATIVE, name, found, "it may give them to other flows: report this")
         }
-        (Some(least), _) if least > 0 => {
-            let found = format!("the state server takes {least} of {size} numbers for somebody's that no runtime has");
+        // Flows of whoever is being recovered from are nobody's for a moment.
+        ((_, most), (known, _)) if known > most => {
+            let found = format!("the state server takes {} of {size} numbers for somebody's that no runtime has", known - most);
             Check::warn(name, found, "it asks for what it has not heard of for a minute: ask again in two")
         }
         _ => {
@@ -77,23 +78,25 @@ fn pool(at: usize, looks: &[Status]) -> Check {
 
 /// No two flows are the same to whom they talk to.
 fn mappings([before, after]: [&Flows; 2]) -> Check {
-    let shared = |flows: &Flows| -> Shared {
+    fn shared(flows: &Flows) -> Shared<'_> {
         let mut by_mapping = Shared::new();
-        for Flow { protocol, source, destination, translated_source, translated_destination, .. } in &flows.flows {
-            let who = by_mapping.entry((*protocol, *translated_source, *translated_destination)).or_default();
+        for Flow { chain, protocol, source, destination, translated_source, translated_destination, .. } in &flows.flows {
+            let mapping = (chain.as_deref(), *protocol, *translated_source, *translated_destination);
             // A flow that moves may be told of by both.
-            if !who.contains(&(*source, *destination)) {
-                who.push((*source, *destination));
-            }
+            by_mapping.entry(mapping).or_default().insert((*source, *destination));
         }
         by_mapping.retain(|_, who| who.len() > 1);
         by_mapping
-    };
+    }
     let (first, last) = (shared(before), shared(after));
     // One flow may have ended and another begun while runtimes were asked one after the other.
-    if let Some((mapping, who)) = last.iter().find(|(mapping, who)| first.get(mapping) == Some(*who)) {
+    let lasting = last.iter().filter_map(|(mapping, who)| {
+        let both: Vec<_> = first.get(mapping)?.intersection(who).collect();
+        (both.len() > 1).then_some((mapping, both))
+    });
+    if let Some((mapping, who)) = lasting.into_iter().next() {
         let flows: Vec<String> = who.iter().map(|(source, destination)| format!("{source} > {destination}")).collect();
-        let found = format!("{} are all {} > {} outside", flows.join(", "), mapping.1, mapping.2);
+        let found = format!("{} are all {} > {} outside", flows.join(", "), mapping.2, mapping.3);
         return Check::fail(exit::NEGATIVE, "mappings", found, "replies reach one of them only: report this");
     }
     let who = |flow: &Flow| (flow.protocol, flow.source, flow.destination);
@@ -151,10 +154,13 @@ mod tests {
         let right = served(10, 4, [80, 4, 10, 6]);
         assert_eq!(outcome(&[right.clone(), served(11, 4, [80, 4, 10, 6]), served(9, 4, [80, 4, 10, 6])]), Outcome::Ok);
         let unknown = served(12, 4, [80, 4, 10, 6]);
-        assert_eq!(outcome(&[unknown.clone(), served(13, 4, [80, 4, 10, 6])]), Outcome::Fail);
+        assert_eq!(outcome(&[unknown.clone(), served(13, 4, [80, 4, 11, 5])]), Outcome::Fail);
         assert_eq!(outcome(&[unknown, right.clone()]), Outcome::Ok);
         assert_eq!(outcome(&[served(9, 4, [80, 4, 10, 6]), served(8, 4, [80, 4, 10, 6])]), Outcome::Warn);
         assert_eq!(outcome(&[right.clone(), served(10, 4, [81, 4, 10, 6])]), Outcome::Fail, "101 of 100");
+        let [growing, shrinking] =
+            [[10, 11, 12], [12, 11, 10]].map(|held| held.map(|held| served(held + 1, 4, [90 - held, 4, held, 6])));
+        assert_eq!((outcome(&growing), outcome(&shrinking)), (Outcome::Ok, Outcome::Ok), "the server is heard later");
         let away = Status { processes: Vec::new(), ..right.clone() };
         assert_eq!(outcome(&[right, away]), Outcome::Warn);
         assert_eq!(outcome(&[look(pool(SHARED_STATE_SERVER))]), Outcome::Warn, "it has not spoken");
@@ -185,7 +191,8 @@ mod tests {
         let two = list(vec![flow("10.0.0.1:5", 16), flow("10.0.0.2:6", 17)]);
         assert_eq!(mappings([&moving, &moving]).outcome, Outcome::Ok);
         assert_eq!(mappings([&moving, &two]).outcome, Outcome::Ok, "one ended meanwhile");
-        let check = mappings([&two, &two]);
+        let turned = list(two.flows.iter().rev().cloned().collect());
+        let check = mappings([&two, &turned]);
         assert_eq!(check.outcome, Outcome::Fail);
         assert!(check.found.contains("10.0.0.2:6 > 192.0.2.7:53"), "{}", check.found);
         assert_eq!(mappings([&list(Vec::new()), &Flows { truncated: true, ..list(Vec::new()) }]).outcome, Outcome::Warn);

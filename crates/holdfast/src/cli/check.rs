@@ -16,6 +16,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const VERSION: u32 = 1;
+/// TCP and UDP; ICMP over IPv4 and IPv6.
+const PORTED: [u16; 2] = [6, 17];
+const ICMP: [u16; 2] = [1, 58];
 /// Between two looks at a box that runs. Its parts say what they have a few times as often.
 const LOOK_INTERVAL: Duration = Duration::from_millis(150);
 
@@ -81,7 +84,10 @@ fn flows(client: &Client) -> Result<Flows, Failure> {
         return Ok(all);
     }
     let rest = ask("icmp".to_owned())?;
-    (all.flows, all.truncated) = (rest.flows, rest.truncated);
+    // Of others those are looked at that are among the first ones.
+    all.flows.retain(|flow| !PORTED.contains(&flow.protocol));
+    all.truncated = rest.truncated || all.flows.iter().any(|flow| !ICMP.contains(&flow.protocol));
+    all.flows.extend(rest.flows);
     let mut parts: Vec<(&str, u16, u16)> = vec![("tcp", 0, u16::MAX), ("udp", 0, u16::MAX)];
     while let Some((protocol, first, last)) = parts.pop() {
         let part = ask(format!("{protocol} from any port {first}-{last} to any"))?;

@@ -86,11 +86,10 @@ impl Manager {
         self.hosts.get(usize::from(self.number)).map_or_else(machine, |host| host.name.clone())
     }
 
-    /// How the election stands. Of several hosts one may hear who leads and not etcd.
     /// Every pool as its runtimes, and the state server, have said last.
     fn pools_status(&self) -> Vec<status::Pool> {
         let manager = &self.host.hub.manager;
-        let runtimes: Vec<_> = manager.status().filter(|runtime| runtime.member.state.serves()).collect();
+        let runtimes: Vec<_> = manager.status().filter(|runtime| runtime.member.state != MemberState::Failed).collect();
         let mut lists = manager.listings().iter();
         let mut pool = |pool: &NamedPool| {
             let shares = runtimes.iter().flat_map(|runtime| &runtime.report.pools).filter(|(id, _)| *id == pool.id);
@@ -116,6 +115,7 @@ impl Manager {
         self.pools.iter().map(&mut pool).collect()
     }
 
+    /// How the election stands. Of several hosts one may hear who leads and not etcd.
     fn election_status(&self, has_coordinator: bool) -> Option<status::Election> {
         let mut election = self.guard.election.as_ref()?.status(self.clock.now());
         let manager = &self.host.hub.manager;

@@ -534,7 +534,9 @@ impl PoolBackend for PartitionPool {
 
     fn held(&self) -> u32 {
         let masks = self.blocks.iter().map(|block| &block.leased).chain(self.visitors.masks.iter().map(|(_, mask)| mask));
-        masks.flatten().map(|word| word.count_ones()).sum()
+        let taken: u32 = masks.flatten().map(|word| word.count_ones()).sum();
+        // What there is not counts as leased in a block that is not whole.
+        taken - (self.blocks.len() as u32 * BLOCK_LEN - self.granted())
     }
 
     fn granted(&self) -> u32 {

@@ -12,6 +12,9 @@ use holdfast_wire::{DropCounters, DropReason};
 use std::collections::BTreeMap;
 use zerocopy::IntoBytes;
 
+/// What there is of the lists is said again after so long, ns, if nothing has changed.
+const SAID_AGAIN: u64 = 1_000_000_000;
+
 /// What a state server is told at its start.
 #[derive(Debug, Clone)]
 pub struct StateServerConfig {
@@ -59,6 +62,7 @@ pub struct StateServer {
     next_report: u64,
     /// What was said last.
     reported: Vec<Listing>,
+    reported_at: u64,
     drops: DropCounters,
 }
 
@@ -84,6 +88,7 @@ impl StateServer {
             report_interval: config.report_interval,
             next_report: 0,
             reported: Vec::new(),
+            reported_at: 0,
             drops: DropCounters::default(),
         })
     }
@@ -128,9 +133,6 @@ impl StateServer {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         for peer in &inbox.restarted {
             self.end_others(*peer);
-            if peer.node == self.listener {
-                self.reported.clear();
-            }
         }
         for (record, body) in inbox.records() {
             let result = match record.kind {
@@ -170,9 +172,10 @@ impl StateServer {
             resting: account.resting,
         };
         let lists: Vec<Listing> = (0..).map_while(|list| server.account(list)).map(listing).collect();
-        if lists != self.reported {
+        // A new life of the listener may not have spoken yet, and knows nothing.
+        if lists != self.reported || now >= self.reported_at.saturating_add(SAID_AGAIN) {
             self.fabric.send_control(self.listener, &Control::Lists(lists.clone()));
-            self.reported = lists;
+            (self.reported, self.reported_at) = (lists, now);
         }
     }
 

@@ -48,6 +48,7 @@ pub struct RequestPool {
     held_count: u32,
     /// Of those: the flow has left, and may not have come where it went. And these in order; one that has come back is among them still.
     leaving: Bits,
+    leaving_count: u32,
     left: Vec<u32>,
     /// What flows here had lately and gave back, and when: for so long it rests, ns, whichever server there is.
     rested: VecDeque<(u64, u32)>,
@@ -69,6 +70,7 @@ impl RequestPool {
             held: Bits::new(size),
             held_count: 0,
             leaving: Bits::new(size),
+            leaving_count: 0,
             left: Vec::with_capacity(64),
             rested: VecDeque::new(),
             rest: 0,
@@ -101,6 +103,15 @@ impl RequestPool {
         }
         is_new
     }
+
+    /// A flow with it is leaving, or is not. False if that is nothing new.
+    fn leave(&mut self, number: u32, is_leaving: bool) -> bool {
+        let is_new = self.leaving.set(number, is_leaving);
+        if is_new {
+            self.leaving_count = if is_leaving { self.leaving_count + 1 } else { self.leaving_count - 1 };
+        }
+        is_new
+    }
 }
 
 impl PoolBackend for RequestPool {
@@ -123,7 +134,7 @@ impl PoolBackend for RequestPool {
     }
 
     fn give_back(&mut self, number: u32) {
-        self.leaving.set(number, false);
+        self.leave(number, false);
         if self.hold(number, false) {
             self.effects.push_back(PoolEffect::Return(number));
             if self.rest > 0 {
@@ -134,13 +145,13 @@ impl PoolBackend for RequestPool {
 
     fn adopt(&mut self, number: u32) {
         // One that had left may be back.
-        self.leaving.set(number, false);
+        self.leave(number, false);
         self.hold(number, true);
         self.effects.push_back(PoolEffect::Adopted(number));
     }
 
     fn forget(&mut self, number: u32) {
-        if self.is_held(number) && self.leaving.set(number, true) {
+        if self.is_held(number) && self.leave(number, true) {
             self.left.push(number);
         }
     }
@@ -184,11 +195,15 @@ impl PoolBackend for RequestPool {
         (self.owed, self.is_denied) = (0, false);
         self.effects.extend(self.held.iter().map(PoolEffect::Adopted));
         self.effects.extend(self.credit.iter().copied().map(PoolEffect::Adopted));
-        let is_anybodys = |number: &u32| self.held.has(*number) || self.credit.contains(number);
-        for number in self.rested.iter().map(|(_, number)| *number).filter(|number| !is_anybodys(number)) {
-            self.effects.extend([PoolEffect::Adopted(number), PoolEffect::Return(number)]);
-        }
+        // New flows are not to wait until everything is said.
         self.refill();
+        let mut is_known = Bits::new(self.size);
+        self.credit.iter().for_each(|number| _ = is_known.set(*number, true));
+        for (_, number) in &self.rested {
+            if !self.held.has(*number) && is_known.set(*number, true) {
+                self.effects.extend([PoolEffect::Adopted(*number), PoolEffect::Return(*number)]);
+            }
+        }
     }
 
     fn asks_server(&self) -> bool {
@@ -205,7 +220,7 @@ impl PoolBackend for RequestPool {
     fn settle(&mut self) {
         for at in 0..self.left.len() {
             let number = self.left[at];
-            if self.leaving.set(number, false) && self.hold(number, false) {
+            if self.leave(number, false) && self.hold(number, false) {
                 self.effects.push_back(PoolEffect::Left(number));
             }
         }
@@ -229,7 +244,7 @@ impl PoolBackend for RequestPool {
     }
 
     fn held(&self) -> u32 {
-        self.held_count
+        self.held_count - self.leaving_count
     }
 
     fn granted(&self) -> u32 {

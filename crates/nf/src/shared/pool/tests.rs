@@ -245,7 +245,12 @@ fn a_servers_pool_remembers_what_rests() {
     while pool.poll_effect().is_some() {}
     pool.announce();
     let effects: Vec<PoolEffect> = core::iter::from_fn(|| pool.poll_effect()).collect();
-    assert_eq!(effects[..3], [PoolEffect::Adopted(129), PoolEffect::Adopted(64), PoolEffect::Return(64)], "3 has rested");
+    let expected = [PoolEffect::Adopted(129), PoolEffect::Request, PoolEffect::Adopted(64), PoolEffect::Return(64)];
+    assert_eq!(effects, expected, "3 has rested");
+    pool.forget(129);
+    assert_eq!(pool.held(), 0, "it is where it goes");
+    pool.adopt(129);
+    assert_eq!(pool.held(), 1);
 }
 
 /// A partition knows the numbers of flows here, whoever has their block.
