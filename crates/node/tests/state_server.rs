@@ -146,9 +146,11 @@ impl World {
         let config = StateServerConfig {
             listener: MANAGER,
             report_interval: 20 * MILLISECOND,
+            heartbeat: 20 * MILLISECOND,
             me,
             fabric: FabricConfig::default(),
             kinds: SIZES.map(|size| Kind::Indexes(limits(size))).into_iter().chain(others).collect(),
+            pages: Vec::new(),
             waiting: 512,
             memory: self.server_life.into(),
             is_first: self.server_life == 1 || self.planted.forgets,

@@ -19,6 +19,7 @@ mod outbox;
 mod parting;
 pub mod reinforce;
 mod released;
+pub mod rescue;
 
 pub use fence::Fence;
 pub use flows::{Flows, Slot};
@@ -29,6 +30,7 @@ pub use none::Unprotected;
 pub use outbox::{Outbox, Record};
 pub use reinforce::Reinforce;
 pub use released::Released;
+pub use rescue::Rescue;
 
 pub use holdfast_wire::Peer;
 
@@ -62,6 +64,18 @@ pub mod kind {
     pub const INPUTS: u8 = 12;
     /// To the same: commit number (4), and up to which one (4) everything that was said is in the copies.
     pub const COVERED: u8 = 13;
+    /// Runtime to state server: this flow goes to another runtime: commit number (4), epoch here (4), whose it will be (2 + 4), under which epoch (4), forward key (40).
+    pub const PASS: u8 = 14;
+    /// Runtime to state server: what is there of this dead runtime's flows (2 + 4)?
+    pub const RECALL: u8 = 15;
+    /// State server to runtime: a flow to claim: a number (4), whose it was (2 + 4), layout hash (8), the flow actor's block.
+    pub const DEAL: u8 = 16;
+    /// The answer: the number (4); 0, or a [`DropReason`](holdfast_wire::DropReason) number plus 1 (1).
+    pub const DEALT: u8 = 17;
+    /// State server to runtime: of this dead runtime's flows (2 + 4) there are no more.
+    pub const RECALLED: u8 = 18;
+    /// State server to an owner: another one has the flow by a newer epoch: layout hash (8), the flow actor's block as that one has it.
+    pub const DISPLACED: u8 = 19;
     /// The highest kind that belongs to protections.
     pub const LAST: u8 = 31;
 }
@@ -89,6 +103,16 @@ pub enum Detour {
     ThereAndBack,
 }
 
+/// Where flows live that this runtime owns, beside its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Home {
+    /// Nowhere, or at other runtimes.
+    #[default]
+    Runtimes,
+    /// At the state server.
+    StateServer,
+}
+
 /// How safe the flows are at this moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Safety {
@@ -111,6 +135,11 @@ pub struct Safety {
 pub trait Protection: Send {
     /// The preset's name.
     fn name(&self) -> &'static str;
+
+    /// Who holds the copies: those that [`set_peers`](Protection::set_peers) names are of that kind.
+    fn home(&self) -> Home {
+        Home::Runtimes
+    }
 
     /// May the packet be processed? Where state is paged or remote, here it is asked for.
     fn admit(&mut self, flows: &mut Flows, slot: Slot) -> Admission {
@@ -221,6 +250,18 @@ pub trait Protection: Send {
     /// Has every packet of this flow that was processed here left for good? The chain processes no further one. Asked again and again until it has.
     fn has_drained(&mut self, flows: &Flows, slot: Slot, out: &mut Outbox) -> bool {
         let _ = (flows, slot, out);
+        true
+    }
+
+    /// The flow is about to be sent to `to`, to be served there under this epoch. False if that is not possible yet: asked again.
+    fn departs(&mut self, flows: &Flows, slot: Slot, to: Peer, epoch: u32, out: &mut Outbox) -> bool {
+        let _ = (flows, slot, to, epoch, out);
+        true
+    }
+
+    /// What is left here of a flow that has been sent is as good as any copy of it until its new owner is heard of: if that one dies first, it is claimed.
+    fn keeps_sent(&self, flows: &Flows, slot: Slot) -> bool {
+        let _ = (flows, slot);
         true
     }
 

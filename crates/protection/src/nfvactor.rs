@@ -78,9 +78,9 @@ pub struct NfvActor {
     /// Links on which a re-synchronisation is not saved yet.
     filling: usize,
     inbound: Inbounds<Handed>,
-    parting: Parting,
+    pub(crate) parting: Parting,
     leaving: Leaving,
-    dirty: Vec<Slot>,
+    pub(crate) dirty: Vec<Slot>,
     before: Before,
     /// A change on its way into the outbox.
     encoded: Vec<u8>,
@@ -106,6 +106,8 @@ pub struct NfvActor {
     fickle: Option<u64>,
     /// All copies go to one holder as long as that has room for them.
     pub(crate) is_pinned: bool,
+    /// What has changed is not to be sent in this flush.
+    pub(crate) holds_changes: bool,
     planted: Planted,
 }
 
@@ -137,6 +139,7 @@ impl NfvActor {
             detours: Detours::default(),
             fickle: None,
             is_pinned: false,
+            holds_changes: false,
             planted: Planted::default(),
         }
     }
@@ -271,6 +274,15 @@ impl NfvActor {
         }
     }
 
+    /// Nothing that it still sends is taken.
+    pub(crate) fn close(&mut self, dead: Peer, out: &mut Outbox) {
+        self.inbound.close(dead, |handed| {
+            // Their state never came: it died with the owner, and so do they.
+            out.dropped.extend(handed.packets.drain(..).map(|packet| (packet, DropReason::LostInFailure)));
+            handed.marks.clear();
+        });
+    }
+
     fn handle_saved(&mut self, from: Peer, commit: u32, out: &mut Outbox) -> Result<(), DropReason> {
         if let Some(result) = self.parting.handle_saved(from, commit) {
             return result;
@@ -393,7 +405,9 @@ impl Protection for NfvActor {
         self.now = self.now.max(out.now());
         self.follow_leaving(flows, out);
         self.blocked = !self.parting.tell(&mut self.links, out);
-        self.send_changed(flows, out);
+        if !self.holds_changes {
+            self.send_changed(flows, out);
+        }
         if self.release_at == ReleaseAt::Auto {
             for link in self.links.iter_mut() {
                 link.reconsider(self.now, self.fickle, out);
@@ -526,11 +540,7 @@ impl Protection for NfvActor {
                 out.claims.push(slot);
             }
         }
-        self.inbound.close(dead, |handed| {
-            // Their state never came: it died with the owner, and so do they.
-            out.dropped.extend(handed.packets.drain(..).map(|packet| (packet, DropReason::LostInFailure)));
-            handed.marks.clear();
-        });
+        self.close(dead, out);
     }
 
     fn claimed(&mut self, flows: &mut Flows, slot: Slot) {

@@ -11,7 +11,7 @@ use crate::peers::Client;
 use crate::stamper::{self, Revealed};
 use holdfast_node::runtime::Runtime;
 use holdfast_node::switch::Route;
-use holdfast_protection::flows::{flag, role};
+use holdfast_protection::flows::{ActorHeader, flag, role};
 use holdfast_protection::{Flows, Peer};
 use holdfast_wire::FlowKey;
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,12 +69,13 @@ impl Loss {
         }
     }
 
-    /// `dead` was given up; these are the routes that led there, and those who live.
-    pub(crate) fn given_up(
+    /// `dead` was given up; these are the routes that led there, those who live, and what was written back to a state server of each chain.
+    pub(crate) fn given_up<'a>(
         &mut self,
         dead: Peer,
         routes: &[Route],
         living: &[&Runtime],
+        pages: &dyn Fn(usize) -> Option<&'a Flows>,
         clients: &[Client],
         checkers: &mut Checkers,
     ) {
@@ -109,7 +110,13 @@ impl Loss {
                 };
                 Some((is_latest, checkers.counts(flows, slot)))
             });
-            match found.max_by_key(|(is_latest, counts)| (*is_latest, counts[0] + counts[1])).map(|(_, counts)| counts) {
+            let is_of_dead = |header: &ActorHeader| (header.peer, header.peer_incarnation) == (dead.node, dead.incarnation);
+            let written_back = pages(usize::from(route.chain)).and_then(|flows| {
+                let slot = flows.find(&route.key, flows.hash(&route.key))?.slot;
+                let header = flows.header(slot);
+                Some((header.epoch == route.epoch && is_of_dead(header), checkers.counts(flows, slot)))
+            });
+            match found.chain(written_back).max_by_key(|(is_latest, counts)| (*is_latest, counts[0] + counts[1])).map(|(_, counts)| counts) {
                 None => {
                     if due > 0 && was_safe {
                         let text = format!("connection {}: {due} packets had left, and no runtime has a snapshot", client.id());

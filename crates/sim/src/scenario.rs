@@ -8,7 +8,9 @@ use holdfast_node::channel::FabricConfig;
 use holdfast_node::runtime::{ChainSpec, RuntimeConfig};
 use holdfast_protection::nfactor::SNAPSHOT_EVERY;
 use holdfast_protection::reinforce::Settings;
-use holdfast_protection::{Flows, NfActor, NfvActor, Peer, Protection, Reinforce, ReleaseAt, Unprotected};
+use holdfast_protection::rescue::pages::PagesConfig;
+use holdfast_protection::rescue::{self, Rescue};
+use holdfast_protection::{Flows, Home, NfActor, NfvActor, Peer, Protection, Reinforce, ReleaseAt, Unprotected};
 use serde_json::json;
 
 /// Between two changes of the way in which packets wait for their states, ns of stamped time, where they are all the time: more often than anybody's measurements
@@ -21,6 +23,10 @@ const REINFORCE: Settings = Settings { checkpoint_every: 400_000_000, log_bytes:
 const REINFORCE_FROM: u64 = 1_000_000;
 /// Seeds from here on stand for worlds with a state server, under every protection.
 const SERVED_FROM: u64 = 10_000_000;
+/// Seeds from here on stand for worlds whose flows have their home at a state server.
+const PAGED_FROM: u64 = 20_000_000;
+/// `rescue` where packets leave at once: dirty flows stay so for a while.
+const AT_ONCE: rescue::Release = rescue::Release::AtOnce { packets: 10, every: 20_000_000 };
 
 /// So long a state server lets a number rest that a flow had, ns.
 pub(crate) const NUMBERS_REST: u64 = 1_000_000_000;
@@ -40,12 +46,24 @@ pub enum Preset {
     NfActor,
     /// `reinforce`, with a remote standby.
     Reinforce,
+    /// `rescue`, released when flows are written back.
+    Rescue,
+    /// `rescue`, released at once.
+    RescueAtOnce,
 }
 
 impl Preset {
     /// Every protection. The conformance suite runs for each of them.
-    pub const ALL: [Preset; 6] =
-        [Preset::None, Preset::Replica, Preset::Source, Preset::Fickle, Preset::NfActor, Preset::Reinforce];
+    pub const ALL: [Preset; 8] = [
+        Preset::None,
+        Preset::Replica,
+        Preset::Source,
+        Preset::Fickle,
+        Preset::NfActor,
+        Preset::Reinforce,
+        Preset::Rescue,
+        Preset::RescueAtOnce,
+    ];
 
     /// Its name in tests and reports.
     pub fn name(self) -> &'static str {
@@ -56,7 +74,14 @@ impl Preset {
             Preset::Fickle => "nfvactor_auto",
             Preset::NfActor => "nfactor",
             Preset::Reinforce => "reinforce",
+            Preset::Rescue => "rescue",
+            Preset::RescueAtOnce => "rescue_at_once",
         }
+    }
+
+    /// Its flows have their home at a state server.
+    pub fn is_paged(self) -> bool {
+        self.protection(Planted::default()).home() == Home::StateServer
     }
 
     /// Flows survive the failure of a runtime.
@@ -89,6 +114,15 @@ impl Preset {
             };
             Box::new(protection.plant(planted))
         };
+        let rescue = |release| {
+            Box::new(Rescue::new(release).plant(rescue::Planted {
+                release_before_commit: planted.release_before_commit,
+                no_epoch_check: planted.no_epoch_check,
+                corrupts_copies: planted.corrupts_copies,
+                ignore_interval: planted.ignore_interval,
+                report_early: planted.report_early,
+            }))
+        };
         match self {
             Preset::None => Box::new(Unprotected),
             Preset::Replica => nfvactor(NfvActor::new(ReleaseAt::Replica)),
@@ -106,6 +140,8 @@ impl Preset {
                 replays_backwards: planted.replays_backwards,
                 corrupts_copies: planted.corrupts_copies,
             })),
+            Preset::Rescue => rescue(rescue::Release::WriteBack),
+            Preset::RescueAtOnce => rescue(AT_ONCE),
         }
     }
 }
@@ -172,8 +208,9 @@ impl Scenario {
     /// The scenario that a seed stands for in a run of many.
     pub fn of_seed(seed: u64) -> Scenario {
         let presets = [Preset::Replica, Preset::Source, Preset::NfActor, Preset::Replica, Preset::Source];
-        let served = seed >= SERVED_FROM;
+        let served = (SERVED_FROM..PAGED_FROM).contains(&seed) || seed >= PAGED_FROM && seed % 2 == 0;
         let preset = match seed {
+            PAGED_FROM.. => [Preset::Rescue, Preset::Rescue, Preset::RescueAtOnce][(seed % 3) as usize],
             REINFORCE_FROM..SERVED_FROM => Preset::Reinforce,
             SERVED_FROM.. if seed % 5 == 3 => Preset::Reinforce,
             _ => presets[(seed % presets.len() as u64) as usize],
@@ -195,6 +232,14 @@ impl Scenario {
     /// For each of so many switches so many fresh chains with their protection: all the same, but for the addresses of their NATs.
     pub(crate) fn chains(&self, switches: u16, of_each: u16) -> Vec<ChainSpec> {
         (0..switches * of_each).map(|number| self.chain(number, number / of_each)).collect()
+    }
+
+    /// What the pages of so many chains are made of, with room for so many flows of each; nothing where no flow has its home at a state server.
+    pub(crate) fn pages(&self, chains: u16, flows: usize) -> Vec<PagesConfig> {
+        let layout = self.chain(0, 0).chain.layout().clone();
+        let of_chain =
+            |chain| PagesConfig { chain, flows, state_len: layout.size, layout: layout.hash, seed: self.seed };
+        (0..if self.preset.is_paged() { chains } else { 0 }).map(of_chain).collect()
     }
 
     fn chain(&self, number: u16, switch: u16) -> ChainSpec {

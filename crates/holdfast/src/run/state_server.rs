@@ -67,6 +67,7 @@ pub fn main() -> Result<(), Failure> {
     let server = StateServer::new(StateServerConfig {
         me,
         fabric: assignment.fabric(),
+        pages: Vec::new(),
         kinds: config::served_pools(&mut chains).into_iter().map(kind).collect(),
         waiting: WAITING,
         memory: assignment.life.get(),
@@ -74,6 +75,7 @@ pub fn main() -> Result<(), Failure> {
         tick: TICK,
         listener: MANAGER,
         report_interval: REPORT_INTERVAL,
+        heartbeat: checked.config.detection.heartbeat_ms * MILLISECOND,
     });
     drop((checked, chains));
     let too_much = || Failure::new(exit::CONFIGURATION, "a state server has no names for so many pools, or for such large ones");

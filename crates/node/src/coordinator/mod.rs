@@ -155,6 +155,8 @@ pub struct Coordinator {
     hosts: Vec<Known>,
     /// Where this coordinator is.
     own_host: u16,
+    /// The life of the state server that has said last that it is there, of which view it knew then, and when.
+    server_heard: Option<(Peer, u64, u64)>,
     /// See [`Coordinator::has_quorum`].
     had_quorum: bool,
     /// Since when, in this life.
@@ -293,6 +295,7 @@ impl Coordinator {
             next_request: (config.me.incarnation << 16) + 1,
             hosts: vec![Known::default(); config.hosts.hosts.len()],
             own_host: 0,
+            server_heard: None,
             had_quorum: false,
             quorum_at: now,
             unsteady_at: now,
@@ -400,6 +403,11 @@ impl Coordinator {
             })
     }
 
+    /// The life of the state server that has said last that it is there, if flows have their home at one.
+    pub fn state_server(&self) -> Option<Peer> {
+        self.server_heard.map(|(peer, ..)| peer)
+    }
+
     /// Whether flows would survive a failure.
     pub fn protected(&self) -> Protected {
         let promising = |cluster: u16| self.config.clusters.get(usize::from(cluster)).is_some_and(|cluster| cluster.promises);
@@ -415,12 +423,20 @@ impl Coordinator {
             return Protected::No;
         }
         // One that has been silent for a while may have failed already, and one that is to be fenced will: another failure now would be the second.
-        let is_present = |&(switch, number): &(NodeId, u8)| {
-            self.memory.switch_life(switch).is_none_or(|life| life as u8 == number) && self.memory.has_spoken(switch)
+        let is_server_present = |number: u8| {
+            let is_it = |(peer, view, at): &(Peer, u64, u64)| {
+                let is_late = self.last_turn.saturating_sub(*at) > self.config.hang_timeout / 2;
+                peer.incarnation as u8 == number && *view == self.memory.view && !is_late
+            };
+            self.server_heard.as_ref().is_some_and(is_it)
+        };
+        let is_present = |&(switch, number): &(NodeId, u8)| match switch {
+            STATE_SERVER => is_server_present(number),
+            _ => self.memory.switch_life(switch).is_none_or(|life| life as u8 == number) && self.memory.has_spoken(switch),
         };
         let settled = |hearing: &Hearing| {
             hearing.suspected.is_none()
-                // Who has not heard of a switch's next life still counts on what the life before had logged.
+                // Who has not heard of a switch's next life still counts on what the life before had logged, and so with the state server's.
                 && hearing.report.logs.iter().all(is_present)
                 && hearing.report.view == self.memory.view
                 && !hearing.report.resynchronising
@@ -645,7 +661,12 @@ impl Coordinator {
         }
         if from.node == STATE_SERVER && self.config.has_state_server {
             return match message {
-                Control::Hello { .. } => self.begin_with_state_server(),
+                Control::Hello { .. } => {
+                    // Nobody has written anything back to it.
+                    self.server_heard = None;
+                    self.begin_with_state_server();
+                }
+                Control::Report(report) => self.server_heard = Some((from, report.view, now)),
                 _ => self.drops.count(DropReason::Malformed),
             };
         }

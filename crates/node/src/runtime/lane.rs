@@ -13,7 +13,7 @@ use crate::message::Ended;
 use holdfast_nf::shared::PoolEffect;
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position, SharedField};
 use holdfast_protection::flows::{ActorHeader, Found, Journal, flag, role};
-use holdfast_protection::{Admission, Flows, Outbox, Peer, Protection, Slot};
+use holdfast_protection::{Admission, Flows, Home, Outbox, Peer, Protection, Slot};
 use holdfast_wire::header::{icmp, icmpv6};
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{DropReason, FlowKey, Network, Packet, PacketPool};
@@ -95,7 +95,8 @@ impl Lane {
         // Room for the flows that are owned here and as many replicas, if there can be any.
         let has_copies = protection.safety(&Flows::new(0, 0, 0, 0)).promises;
         let has_log = protection.log_bytes() > 0;
-        let capacity = if has_copies { owned_limit * 2 } else { owned_limit };
+        let has_others = has_copies && protection.home() == Home::Runtimes;
+        let capacity = if has_others { owned_limit * 2 } else { owned_limit };
         let flows = Flows::new(capacity, layout.size, layout.hash, seed);
         let undo = vec![0; layout.size];
         Lane {

@@ -596,11 +596,13 @@ impl Runtime {
         }
     }
 
-    /// Of each switch whose log flows here need, the life that was heard last.
+    /// Of each switch whose log flows here need, the life that was heard last; and of the state server, if flows have their home there.
     fn needed_logs(&self) -> Vec<(NodeId, u8)> {
         let needs = |at: usize| self.lanes.iter().any(|lane| lane.side == at && lane.protection.log_bytes() > 0);
         let sides = self.shared.sides.iter().enumerate().filter(|(at, _)| needs(*at));
-        sides.filter_map(|(_, side)| Some((side.switch, side.heard?))).collect()
+        let home = self.served.as_ref().and_then(|served| served.home);
+        let homes = home.map(|home| (home.node, home.incarnation as u8));
+        sides.filter_map(|(_, side)| Some((side.switch, side.heard?))).chain(homes).collect()
     }
 
     fn transmit_messages(&mut self, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) {

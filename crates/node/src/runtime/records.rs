@@ -7,7 +7,7 @@ use super::{Runtime, ahead};
 use crate::address::{COORDINATOR, NodeId, host_of, node_of, switch_number};
 use crate::message::{Control, FlowInfo, Member, MemberState, kind, numbered};
 use holdfast_protection::flows::{ActorHeader, flag, role};
-use holdfast_protection::{Detour, NodeIndex, Peer, kind as protection_kind};
+use holdfast_protection::{Detour, Home, NodeIndex, Peer, kind as protection_kind};
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{DropReason, Packet, PacketPool};
 
@@ -195,7 +195,7 @@ impl Runtime {
                 for peer in &self.members {
                     self.fabric.set_peer(*peer);
                 }
-                for lane in &mut self.lanes {
+                for lane in self.lanes.iter_mut().filter(|lane| lane.protection.home() == Home::Runtimes) {
                     lane.outbox.set_peers(self.members.iter().map(|peer| (*peer, self.fabric.room(*peer))));
                 }
                 self.my_host = members.iter().find(|member| member.peer() == me).map(|member| member.host).or(self.my_host);
@@ -205,7 +205,7 @@ impl Runtime {
                 // Also who is on this host while there are others: what it has of earlier stays until it is replaced.
                 let kept = NodeIndex::of(replicas.iter().map(|peer| peer.node));
                 let leaving: Vec<Peer> = self.members.iter().copied().filter(|peer| kept.get(peer.node).is_none()).collect();
-                for lane in &mut self.lanes {
+                for lane in self.lanes.iter_mut().filter(|lane| lane.protection.home() == Home::Runtimes) {
                     lane.protection.set_peers(&mut lane.flows, &replicas, &leaving, &mut lane.outbox);
                 }
             }

@@ -7,7 +7,7 @@
 use super::{Lane, Runtime};
 use crate::state::{Pools, StateSession};
 use holdfast_nf::shared::PoolBackend;
-use holdfast_protection::Peer;
+use holdfast_protection::{Home, Peer};
 use holdfast_wire::DropReason;
 
 /// While the server has not acknowledged so many messages, what can wait stays in the pools.
@@ -23,11 +23,15 @@ struct Listed {
 /// See the module.
 pub(super) struct Served {
     pub(super) session: StateSession,
+    /// There are chains whose flows have their home there.
+    has_pages: bool,
+    /// The life of it that flows of chains are written back to whose home is there.
+    pub(super) home: Option<Peer>,
     lists: Vec<Listed>,
 }
 
 impl Served {
-    /// The pools that ask a server, in the order of its lists: by chain, function, field. `None` if there is none.
+    /// The pools that ask a server, in the order of its lists: by chain, function, field. `None` if no chain has to do with one.
     pub(super) fn of(lanes: &mut [Lane]) -> Option<Served> {
         let mut lists = Vec::new();
         for (at, lane) in lanes.iter_mut().enumerate() {
@@ -37,7 +41,8 @@ impl Served {
                 }
             });
         }
-        (!lists.is_empty()).then(|| Served { session: StateSession::new(WAITING), lists })
+        let has_pages = lanes.iter().any(|lane| lane.protection.home() == Home::StateServer);
+        (has_pages || !lists.is_empty()).then(|| Served { session: StateSession::new(WAITING), has_pages, home: None, lists })
     }
 }
 
@@ -60,18 +65,35 @@ impl Pools for Lists<'_> {
 
 impl Runtime {
     pub(super) fn hear_server(&mut self, from: Peer, kind: u8, body: &[u8]) -> Result<(), DropReason> {
-        let Runtime { served: Some(Served { session, lists }), lanes, .. } = self else { return Err(DropReason::Malformed) };
+        let Runtime { served: Some(Served { session, lists, .. }), lanes, .. } = self else { return Err(DropReason::Malformed) };
         let outcome = session.handle_record(from, kind, body, &mut Lists { lists, lanes });
         for lane in lanes {
             lane.retry |= lane.parking.len() > 0;
         }
+        // A session may end and begin with the same life: what that has stays.
+        if let Some(served) = &mut self.served
+            && served.has_pages
+            && served.session.server().is_some_and(|server| served.home != Some(server))
+        {
+            served.home = served.session.server();
+            self.tell_homes();
+        }
         outcome
+    }
+
+    /// Tells the protections of flows that live at the state server who that is.
+    pub(super) fn tell_homes(&mut self) {
+        let Some(home) = self.served.as_ref().and_then(|served| served.home) else { return };
+        for lane in self.lanes.iter_mut().filter(|lane| lane.protection.home() == Home::StateServer) {
+            lane.outbox.set_peers([(home, self.fabric.room(home))].into_iter());
+            lane.protection.set_peers(&mut lane.flows, &[home], &[], &mut lane.outbox);
+        }
     }
 
     /// Says what the pools have to say, and that this runtime is there as soon as the server knows it.
     pub(super) fn speak_with_server(&mut self) {
         let clock = self.clock;
-        let Runtime { served: Some(Served { session, lists }), lanes, migrations, recoveries, fabric, .. } = self else { return };
+        let Runtime { served: Some(Served { session, lists, .. }), lanes, migrations, recoveries, fabric, .. } = self else { return };
         let mut pools = Lists { lists, lanes };
         (0..pools.lists()).for_each(|list| _ = pools.with(list, &mut |pool| pool.advance(clock)));
         // What has come back because of a death is claimed first.

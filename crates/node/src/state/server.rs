@@ -5,8 +5,9 @@
 use super::{Greeting, carry, of_session};
 use crate::address::{COORDINATOR, NodeId};
 use crate::channel::{Fabric, FabricConfig};
-use crate::message::{Control, Listing, Member, MemberState, kind};
-use holdfast_protection::Peer;
+use crate::message::{Control, Listing, Member, MemberState, Report, kind};
+use holdfast_protection::rescue::pages::{Pages, PagesConfig};
+use holdfast_protection::{Peer, kind as protection_kind};
 use holdfast_state::{Account, Input, Kind, Primary, Refused, Server};
 use holdfast_wire::{DropCounters, DropReason};
 use std::collections::BTreeMap;
@@ -24,6 +25,8 @@ pub struct StateServerConfig {
     pub fabric: FabricConfig,
     /// Its lists.
     pub kinds: Vec<Kind>,
+    /// The chains whose flows have their home here.
+    pub pages: Vec<PagesConfig>,
     /// Who leaves more messages unacknowledged is not listened to.
     pub waiting: usize,
     /// What its memory is known by: no other one's was.
@@ -36,12 +39,15 @@ pub struct StateServerConfig {
     pub listener: NodeId,
     /// How often at the most, ns.
     pub report_interval: u64,
+    /// How often the coordinator hears that it is there, where flows have their home here, ns.
+    pub heartbeat: u64,
 }
 
 /// See the module.
 pub struct StateServer {
     fabric: Fabric,
     primary: Primary,
+    pages: Vec<Pages>,
     /// Who has said hello, and has not been welcomed yet.
     callers: BTreeMap<Peer, Greeting>,
     /// The numbers of the sessions that are under way.
@@ -51,6 +57,8 @@ pub struct StateServer {
     /// The latest view, and who is in it and has not failed: nobody else is welcome, whoever says hello.
     view: Option<u64>,
     members: BTreeMap<NodeId, Peer>,
+    /// Those of them that may be given flows.
+    able: Vec<Peer>,
     /// From [`Control::Recovering`] to the view behind it: who is being recovered from, and of all others that are dead that is over.
     recovering: Option<Vec<Peer>>,
     /// Those who live and may not know that there is a server: to be called.
@@ -60,6 +68,8 @@ pub struct StateServer {
     listener: NodeId,
     report_interval: u64,
     next_report: u64,
+    heartbeat: u64,
+    next_heartbeat: u64,
     /// What was said last.
     reported: Vec<Listing>,
     reported_at: u64,
@@ -75,18 +85,22 @@ impl StateServer {
         Some(StateServer {
             fabric,
             primary: Primary::new(begin(&config.kinds, config.waiting, config.memory)?),
+            pages: config.pages.into_iter().map(Pages::new).collect(),
             callers: BTreeMap::new(),
             sessions: BTreeMap::new(),
             refused: BTreeMap::new(),
             view: None,
             recovering: None,
             members: BTreeMap::new(),
+            able: Vec::new(),
             calls: Vec::new(),
             tick: config.tick,
             next_tick: 0,
             listener: config.listener,
             report_interval: config.report_interval,
             next_report: 0,
+            heartbeat: config.heartbeat,
+            next_heartbeat: 0,
             reported: Vec::new(),
             reported_at: 0,
             drops: DropCounters::default(),
@@ -111,6 +125,11 @@ impl StateServer {
         self.primary.server()
     }
 
+    /// The flows of this chain, as they were written back, to look at.
+    pub fn flows(&self, chain: usize) -> Option<&holdfast_protection::Flows> {
+        self.pages.iter().find(|pages| usize::from(pages.chain()) == chain).map(Pages::flows)
+    }
+
     /// Drops by reason.
     pub fn drops(&self) -> &DropCounters {
         &self.drops
@@ -125,7 +144,9 @@ impl StateServer {
 
     /// When a turn is due without input, ns.
     pub fn poll_timeout(&self) -> u64 {
-        self.fabric.poll_timeout().unwrap_or(u64::MAX).min(self.next_tick)
+        let pages = self.pages.iter().map(Pages::poll_timeout).min().unwrap_or(u64::MAX);
+        let heartbeat = if self.pages.is_empty() || self.view.is_none() { u64::MAX } else { self.next_heartbeat };
+        self.fabric.poll_timeout().unwrap_or(u64::MAX).min(self.next_tick).min(pages).min(heartbeat)
     }
 
     /// One turn: what has arrived, what is due, what there is to say.
@@ -134,8 +155,10 @@ impl StateServer {
         for peer in &inbox.restarted {
             self.end_others(*peer);
         }
+        self.begin_pages(now);
         for (record, body) in inbox.records() {
             let result = match record.kind {
+                1..=protection_kind::LAST => self.write(record.from, record.kind, body),
                 kind::STATE_HELLO => self.take_hello(record.from, body),
                 kind::STATE => self.hear(record.from, body),
                 kind::CONTROL if record.from.node == COORDINATOR => Control::decode(body).map(|message| self.obey(message)),
@@ -154,7 +177,53 @@ impl StateServer {
         }
         self.welcome();
         self.speak();
+        self.flush_pages(now);
         self.report(now);
+        self.beat(now);
+    }
+
+    /// Tells the coordinator that it is there.
+    fn beat(&mut self, now: u64) {
+        let Some(view) = self.view.filter(|_| !self.pages.is_empty() && now >= self.next_heartbeat) else { return };
+        self.next_heartbeat = now.saturating_add(self.heartbeat);
+        if self.fabric.backlog(COORDINATOR) == 0 {
+            self.fabric.send_control(COORDINATOR, &Control::Report(Report { view, ..Report::default() }));
+        }
+    }
+
+    /// What a runtime says of its flows.
+    fn write(&mut self, from: Peer, record: u8, body: &[u8]) -> Result<(), DropReason> {
+        let (chain, body) = body.split_first_chunk::<2>().ok_or(DropReason::Malformed)?;
+        let chain = u16::from_be_bytes(*chain);
+        let pages = self.pages.iter_mut().find(|pages| pages.chain() == chain).ok_or(DropReason::Malformed)?;
+        pages.handle_record(from, record, body)
+    }
+
+    fn begin_pages(&mut self, now: u64) {
+        let StateServer { pages, fabric, members, able, .. } = self;
+        for pages in pages {
+            pages.begin(now, members.values().map(|peer| (*peer, fabric.room(*peer))), able);
+        }
+    }
+
+    fn flush_pages(&mut self, now: u64) {
+        // Of whom is asked who is no member any more, has died: that was heard of before, or by an earlier life of the server.
+        let is_gone = |members: &BTreeMap<NodeId, Peer>, peer: &Peer| members.get(&peer.node) != Some(peer);
+        let is_told = self.view.is_some();
+        let StateServer { pages, fabric, members, able, drops, .. } = self;
+        for pages in pages {
+            let gone: Vec<Peer> = pages.unknown().filter(|peer| is_told && is_gone(members, peer)).collect();
+            gone.into_iter().for_each(|peer| pages.bury(peer));
+            // Another chain's records may have taken the room.
+            pages.begin(now, members.values().map(|peer| (*peer, fabric.room(*peer))), able);
+            pages.flush();
+            for (record, body) in pages.records() {
+                // There was room. What is missing in spite of that ends with the runtime's session.
+                let _ = fabric.send(record.to.node, record.kind, body);
+            }
+            pages.clear_records();
+            (0..pages.take_lost()).for_each(|_| drops.count(DropReason::FlowTableFull));
+        }
     }
 
     /// Says what there is of the lists, when it is time and that has changed.
@@ -243,7 +312,7 @@ impl StateServer {
                 if let Some(recovering) = self.recovering.take() {
                     let unrecovered: Vec<Peer> = self.primary.server().unrecovered().collect();
                     let are_over = unrecovered.into_iter().filter(|peer| !recovering.contains(peer));
-                    are_over.for_each(|peer| _ = self.apply(Input::Recovered(peer)));
+                    are_over.for_each(|peer| self.recovered(peer));
                 }
                 if is_first {
                     self.apply(Input::Complete);
@@ -254,7 +323,7 @@ impl StateServer {
                 self.recovering = Some(dead);
             }
             Control::Recover { node, incarnation } => self.bury(Peer { node, incarnation }),
-            Control::Sweep { node, incarnation, is_over: true } => _ = self.apply(Input::Recovered(Peer { node, incarnation })),
+            Control::Sweep { node, incarnation, is_over: true } => self.recovered(Peer { node, incarnation }),
             _ => {}
         }
     }
@@ -265,7 +334,13 @@ impl StateServer {
         self.view.map_or(is_behind_the_dead, |view| version > view || version == view && is_behind_the_dead)
     }
 
+    fn recovered(&mut self, peer: Peer) {
+        self.apply(Input::Recovered(peer));
+        self.pages.iter_mut().for_each(|pages| pages.recovered(peer));
+    }
+
     fn bury(&mut self, peer: Peer) {
+        self.pages.iter_mut().for_each(|pages| pages.bury(peer));
         self.callers.remove(&peer);
         self.sessions.remove(&peer);
         self.apply(Input::Dead(peer));
@@ -275,6 +350,7 @@ impl StateServer {
     fn learn(&mut self, members: &[Member]) {
         let living = members.iter().filter(|member| member.state != MemberState::Failed).map(Member::peer);
         self.members = living.map(|peer| (peer.node, peer)).collect();
+        self.able = members.iter().filter(|member| member.state == MemberState::Running).map(Member::peer).collect();
         for member in members {
             let (peer, is_failed) = (member.peer(), member.state == MemberState::Failed);
             let first = Peer { node: peer.node, incarnation: 0 };

@@ -59,6 +59,11 @@ impl StateSession {
         self.has_joined
     }
 
+    /// With whom the session is, once it has been welcomed.
+    pub fn server(&self) -> Option<Peer> {
+        self.server
+    }
+
     /// What the server has said that is not for pools: values of statistics, and what it refuses. Only the latest are kept.
     pub fn take_heard(&mut self) -> impl Iterator<Item = Heard> + '_ {
         self.heard.drain(..)

@@ -200,7 +200,9 @@ impl NfvActor {
             let slot = if self.ask_at < flows.reach() { self.ask_at } else { 0 };
             self.ask_at = slot + 1;
             let header = flows.header(slot);
-            let is_known = header.commit != 0 && header.flags & (flag::UNPROTECTED | flag::WHOLE | flag::BEHIND) == 0;
+            // Nor what has changed, or may have, and was not sent yet.
+            let unknown = flag::UNPROTECTED | flag::WHOLE | flag::BEHIND | flag::DIRTY | flag::TOUCHED;
+            let is_known = header.commit != 0 && header.flags & unknown == 0;
             if header.role != role::OWNER || !is_known {
                 continue;
             }

@@ -27,16 +27,19 @@ impl World {
         // Who was given up before may have been stopped, and go on: nobody asks it.
         let counts = |peer: &Peer| *peer != dead && !self.coordinator.has_given_up(*peer);
         let living = self.processes.iter().filter(|(peer, _)| counts(peer)).map(|(_, process)| &process.runtime);
-        loss.given_up(dead, &routes, &living.collect::<Vec<_>>(), &self.clients, &mut self.checkers);
+        let server = self.servers.as_ref();
+        let pages = |chain: usize| server.and_then(|server| server.flows(chain));
+        loss.given_up(dead, &routes, &living.collect::<Vec<_>>(), &pages, &self.clients, &mut self.checkers);
     }
 
     /// A packet of this chain leaves.
     pub(super) fn check_released(&mut self, frame: &[u8], chain: u16, stamp: u64) {
         self.keep_released(frame);
         self.checkers.note_released(frame, chain, &self.clients);
-        let is_settled = self.coordinator.is_protected() && self.all_run();
+        let is_settled = self.coordinator.is_protected() && self.all_run() && self.has_home();
         let processes = self.processes.values().map(|process| &process.runtime);
-        self.checkers.check_released(frame, (chain, stamp), &self.clients, processes, is_settled, self.loss.as_ref());
+        let pages = self.servers.as_ref().and_then(|server| server.flows(chain.into()));
+        self.checkers.check_released(frame, (chain, stamp), &self.clients, processes, pages, is_settled, self.loss.as_ref());
         if let Some(loss) = &mut self.loss {
             loss.released(frame, &self.clients, self.now);
         }

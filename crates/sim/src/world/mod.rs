@@ -198,7 +198,11 @@ impl World {
             scenario.chains(plan.switches, of_each),
         );
         probe.visit_pools(|id: PoolId, pool| pools.push((id, pool.size())));
-        let servers = scenario.served.then(|| Servers::new(pools.drain(..).map(|(_, size)| size), &scenario));
+        let pages = scenario.pages(chains, plan.flows * usize::from(plan.runtimes));
+        let has_server = scenario.served || !pages.is_empty();
+        // Whatever a server does not assign the coordinator does.
+        let lists: Vec<u32> = if scenario.served { pools.drain(..).map(|(_, size)| size).collect() } else { Vec::new() };
+        let servers = has_server.then(|| Servers::new(lists.into_iter(), pages, &scenario));
         let coordinator = CoordinatorConfig {
             me: Peer { node: COORDINATOR, incarnation: 1 },
             hosts: hosts::config(plan.hosts, plan.switches, of_each),

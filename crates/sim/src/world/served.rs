@@ -8,7 +8,8 @@ use crate::random::Random;
 use crate::scenario::NUMBERS_REST;
 use holdfast_node::address::{STATE_SERVER, manager_of};
 use holdfast_node::state::{StateServer, StateServerConfig};
-use holdfast_protection::Peer;
+use holdfast_protection::rescue::pages::PagesConfig;
+use holdfast_protection::{Flows, Peer};
 use holdfast_state::{Kind, Limits};
 use holdfast_wire::DropCounters;
 use std::collections::BTreeMap;
@@ -53,18 +54,20 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    /// The first, of these lists.
-    pub(super) fn new(sizes: impl Iterator<Item = u32>, scenario: &crate::Scenario) -> Servers {
+    /// The first, of these lists and pages.
+    pub(super) fn new(sizes: impl Iterator<Item = u32>, pages: Vec<PagesConfig>, scenario: &crate::Scenario) -> Servers {
         let config = StateServerConfig {
             me: Peer { node: STATE_SERVER, incarnation: 1 },
             fabric: hosts::fabric(),
             kinds: sizes.map(|size| Kind::Indexes(limits(if scenario.tight { FEW } else { size }, scenario.tight))).collect(),
+            pages,
             waiting: 1024,
             memory: 1,
             is_first: true,
             tick: TICK,
             listener: manager_of(WITNESS as u16),
             report_interval: 50 * MILLISECOND,
+            heartbeat: 20 * MILLISECOND,
         };
         let mut servers = Servers {
             config,
@@ -94,6 +97,11 @@ impl Servers {
     /// It is there, and nothing more is going to be done to it.
     pub(super) fn is_spared(&self) -> bool {
         self.faults_left == 0 && self.now.is_some()
+    }
+
+    /// The flows of this chain, as they were written back to it.
+    pub(super) fn flows(&self, chain: usize) -> Option<&Flows> {
+        self.now.as_ref()?.flows(chain)
     }
 
     pub(super) fn drops(&self) -> DropCounters {
@@ -203,8 +211,11 @@ impl World {
 
     pub(super) fn server_fault(&mut self) {
         let (now, seed, is_healed) = (self.now, self.scenario.seed, self.healed);
+        // What flows have there alone makes its death a failure, and the contract is one at a time.
+        let is_failure = self.scenario.preset.is_paged();
+        let may_fail = !is_failure || self.may_fail();
         let Some(servers) = self.servers.as_mut() else { return };
-        if servers.now.is_none() {
+        if servers.now.is_none() || !may_fail && !is_healed {
             return self.at(now + 20 * MILLISECOND, Event::StateServerFault);
         }
         servers.faults_left -= 1;
@@ -218,7 +229,8 @@ impl World {
             _ => How::Kill,
         };
         if !is_healed {
-            self.carry_out(Step { when: When::Time(now - BEGIN), whom: Whom::StateServer, how });
+            let when = if is_failure { When::Safe } else { When::Time };
+            self.carry_out(Step { when: when(now - BEGIN), whom: Whom::StateServer, how });
         }
     }
 

@@ -1,5 +1,6 @@
 //! What is done to a world, step by step: by a plan, or by [fate](super::fate), which writes down what it did as one.
 
+use super::served::Servers;
 use super::hosts::{Site, WITNESS};
 use super::{BEGIN, Event, MICROSECOND, World};
 use crate::frames;
@@ -64,7 +65,7 @@ impl World {
 
     /// While the coordinator is away: nothing was wrong when it died, and nobody has lost a log since.
     pub(super) fn may_fail_meanwhile(&self) -> bool {
-        self.coordinator.was_safe() && self.has_logs()
+        self.coordinator.was_safe() && self.has_logs() && self.has_home()
     }
 
     /// Every switch is there, if what it has logged is needed; of one that is not the coordinator may not have heard yet.
@@ -75,7 +76,13 @@ impl World {
 
     /// Nothing is wrong, as the system says and as one sees.
     pub(super) fn may_fail(&self) -> bool {
-        self.is_safe() && self.all_run() && !self.cuts.any(self.now) && self.has_logs()
+        self.is_safe() && self.all_run() && !self.cuts.any(self.now) && self.has_logs() && self.has_home()
+    }
+
+    /// The state server that the coordinator knows is there, if flows have their home there.
+    pub(super) fn has_home(&self) -> bool {
+        let there = self.servers.as_ref().and_then(Servers::peer);
+        !self.scenario.preset.is_paged() || there.is_some() && there == self.coordinator.state_server()
     }
 
     /// Nothing is wrong, and the system says that a host may die.

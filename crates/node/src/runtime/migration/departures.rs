@@ -114,6 +114,10 @@ impl Migrations {
                 if !has_drained || fabric.room(departure.to) < record_len + 64 {
                     continue;
                 }
+                let Lane { protection, flows, outbox, .. } = lane;
+                if !protection.departs(flows, flow.slot, departure.to, flow.new_epoch, outbox) {
+                    continue;
+                }
                 lane.leave(flow.slot, flow.new_epoch, role::DEPARTED, shared);
                 let parts: [&[u8]; 3] = [&departure.number.to_be_bytes(), &[at as u8], lane.flows.block(flow.slot)];
                 let sent = fabric.send_parts(departure.to.node, kind::FLOW, &parts);
@@ -297,6 +301,13 @@ impl Migrations {
                 match flow.stage {
                     Stage::Moved if is_here(lane, flow) => {
                         lane.leave(flow.slot, flow.new_epoch, role::CLAIMING, parts.shared);
+                    }
+                    Stage::Sent if is_departed(lane, flow) && !lane.protection.keeps_sent(&lane.flows, flow.slot) => {
+                        // Whoever has what became of it claims it.
+                        lane.flows.remove(flow.slot);
+                        lane.retry = true;
+                        flow.stage = Stage::Over;
+                        continue;
                     }
                     Stage::Sent if is_departed(lane, flow) => lane.flows.set_role(flow.slot, role::CLAIMING),
                     _ => {

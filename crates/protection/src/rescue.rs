@@ -1,0 +1,469 @@
+//! `rescue`: what a runtime has in memory is a cache of what the state server has.
+//!
+//! Theory of operation (RESCue, sections III and IV; DESIGN, sections 5 and 9).
+//! - A page is a flow's block. Which pages are dirty the runtime knows itself, from the packets that it has processed; they are written back in batches, as what has
+//!   [changed](crate::delta) against what the server has.
+//! - [`Release::WriteBack`]: packets wait in a latch until the server has what they reveal. [`Release::AtOnce`], as in the paper: they do not, and flows are written back every so many
+//!   packets of one of them, or every so often. What is dirty when a runtime dies is lost; it is no more than that.
+//! - The owner fails: others [recall](kind::RECALL) what there is of it. The server deals its flows out among those that ask, and each claims the routes of what it was dealt.
+//!   A recovery is not over before the server has said that there are no more.
+//! - A flow moves: the server learns where to before it is sent ([`kind::PASS`]). Whoever of the two dies, the server has the page, and knows of whom it is.
+//! - The server fails: every runtime has all its flows, and writes them to the next life. Who is being recovered from then is asked for again. If a runtime dies before that is done,
+//!   what of its flows had not come is lost: that is the second failure.
+
+pub mod pages;
+#[cfg(test)]
+mod tests;
+
+use crate::flows::{ActorHeader, flag, role};
+use crate::numbers::{reached, split_u32};
+use crate::{Admission, Flows, Home, NfvActor, Outbox, Peer, Protection, ReleaseAt, Safety, Slot, copies, kind, nfvactor};
+use holdfast_wire::{DropReason, Packet};
+use std::collections::VecDeque;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Between two write-backs, ns, unless the operator says otherwise.
+pub const WRITE_BACK_EVERY: u64 = 10_000_000;
+/// Packets of a flow after which it is written back, unless the operator says otherwise.
+pub const WRITE_BACK_PACKETS: u32 = 32;
+
+/// What has been under way for longer, ns, is not written back yet: nobody calls its flows safe.
+const LATE: u64 = 100_000_000;
+
+/// When a packet leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Release {
+    /// When the server has what it reveals.
+    WriteBack,
+    /// At once. Flows are written back when one has `packets` that are not, and at the latest `every` ns after the write-back before.
+    AtOnce {
+        /// What a failure may undo of a flow.
+        packets: u32,
+        /// Stamped time, ns.
+        every: u64,
+    },
+}
+
+/// Faults that a checker must find. Nothing but tests of the checkers sets them.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Planted {
+    /// Packets leave before their state is saved, in spite of what is promised.
+    pub release_before_commit: bool,
+    /// Late state of an older owner is accepted.
+    pub no_epoch_check: bool,
+    /// Pages are damaged now and then.
+    pub corrupts_copies: bool,
+    /// Flows are written back once.
+    pub ignore_interval: bool,
+    /// The account of a recovery is closed before the server has dealt everything.
+    pub report_early: bool,
+}
+
+impl Planted {
+    fn of_copies(self) -> nfvactor::Planted {
+        let Planted { release_before_commit, no_epoch_check, corrupts_copies, .. } = self;
+        nfvactor::Planted { release_before_commit, no_epoch_check, corrupts_copies }
+    }
+}
+
+/// What is asked for of one that has died.
+struct Recall {
+    dead: Peer,
+    /// The life of the server that has been asked.
+    asked: Option<Peer>,
+}
+
+/// A runtime's side. See the module.
+pub struct Rescue {
+    release: Release,
+    /// The server is the only one that has any.
+    copies: NfvActor,
+    server: Option<Peer>,
+    /// By slot, packets since the flow was written back.
+    unsaved: Vec<u32>,
+    /// A flow has as many as it may have.
+    is_due: bool,
+    write_back_at: u64,
+    /// The last record that was sent when everything before had been written back, and when that was.
+    under_way: Option<(u32, u64)>,
+    now: u64,
+    recalls: Vec<Recall>,
+    /// Deals that are not answered: their numbers, and 0 or why not.
+    answers: VecDeque<(u32, u8)>,
+    /// Flows that are others', as they are about to be removed.
+    displaced: Vec<(Slot, u32)>,
+    /// Flows that are about to leave, and have to be written back first.
+    departing: Vec<(Slot, u32)>,
+    planted: Planted,
+}
+
+impl Rescue {
+    /// A protection without a server yet.
+    pub fn new(release: Release) -> Rescue {
+        Rescue {
+            release,
+            copies: NfvActor::new(ReleaseAt::Source),
+            server: None,
+            unsaved: Vec::new(),
+            is_due: false,
+            write_back_at: 0,
+            under_way: None,
+            now: 0,
+            recalls: Vec::new(),
+            answers: VecDeque::new(),
+            displaced: Vec::new(),
+            departing: Vec::new(),
+            planted: Planted::default(),
+        }
+    }
+
+    /// With faults, for tests of the checkers.
+    #[doc(hidden)]
+    pub fn plant(mut self, planted: Planted) -> Rescue {
+        self.copies = self.copies.plant(planted.of_copies());
+        self.planted = planted;
+        self
+    }
+
+    /// A packet has been processed.
+    #[inline]
+    fn note(&mut self, flows: &mut Flows, slot: Slot) {
+        self.copies.mark_dirty(flows, slot);
+        if let Release::AtOnce { packets, .. } = self.release {
+            let at = slot as usize;
+            if at >= self.unsaved.len() {
+                self.unsaved.resize(flows.capacity().max(at + 1), 0);
+            }
+            self.unsaved[at] += 1;
+            self.is_due |= self.unsaved[at] >= packets;
+        }
+    }
+
+    /// True if what has changed goes out in this flush.
+    fn writes_back(&mut self, now: u64) -> bool {
+        let Release::AtOnce { every, .. } = self.release else { return true };
+        if self.planted.ignore_interval && self.write_back_at > 0 && !self.copies.is_filling() {
+            return false;
+        }
+        if !self.is_due && now < self.write_back_at {
+            return false;
+        }
+        self.is_due = false;
+        self.write_back_at = now.saturating_add(every);
+        for slot in &self.copies.dirty {
+            if let Some(unsaved) = self.unsaved.get_mut(*slot as usize) {
+                *unsaved = 0;
+            }
+        }
+        true
+    }
+
+    /// Notes since when something has been under way.
+    fn look_at_server(&mut self) {
+        let server = self.server.unwrap_or_default();
+        let Some(link) = self.copies.links.find(server) else { return };
+        let (last, saved) = (link.numbers.last, link.numbers.saved);
+        let has_come = |number: u32| saved != 0 && reached(saved, number);
+        if self.under_way.is_none_or(|(number, _)| has_come(number)) {
+            self.under_way = (last != 0 && !has_come(last)).then_some((last, self.now));
+        }
+    }
+
+    /// The server has this flow as it was when it was written back last.
+    fn is_at_server(&self, header: &ActorHeader) -> bool {
+        let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        Some(holder) == self.server && header.commit != 0 && header.flags & flag::UNPROTECTED == 0
+    }
+
+    /// The flow is owned here from now on, and the server has it at best as it was elsewhere.
+    fn own(&mut self, flows: &mut Flows, slot: Slot) {
+        let header = flows.header_mut(slot);
+        self.copies.parting.came_back(slot, header);
+        // If it ends before it has been written back, the server is to hear so.
+        let server = self.server.unwrap_or_default();
+        (header.peer, header.peer_incarnation, header.commit) = (server.node, server.incarnation, 0);
+        header.flags |= flag::UNPROTECTED;
+        self.copies.resynchronise_again();
+    }
+
+    fn recall(&mut self, dead: Peer, out: &mut Outbox) {
+        self.copies.close(dead, out);
+        if self.recalls.iter().all(|recall| recall.dead != dead) {
+            self.recalls.push(Recall { dead, asked: None });
+        }
+    }
+
+    /// Makes a place for a flow that was dealt: its route is to be claimed.
+    fn place(&self, flows: &mut Flows, layout: u64, block: &[u8]) -> Result<Slot, DropReason> {
+        if layout != flows.layout() || block.len() != flows.block_len() {
+            return Err(DropReason::Malformed);
+        }
+        let (theirs, _) = ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
+        let hash = flows.hash(&theirs.key);
+        if flows.find(&theirs.key, hash).is_some() {
+            // It is about to come here by another way, or to leave.
+            return Err(DropReason::StaleEpoch);
+        }
+        let slot = flows.insert(theirs.key, hash, role::CLAIMING).map_err(|_| DropReason::FlowTableFull)?;
+        if flows.overwrite(slot, block).is_err() {
+            flows.remove(slot);
+            return Err(DropReason::FlowTableFull);
+        }
+        let server = self.server.unwrap_or_default();
+        let header = flows.header_mut(slot);
+        (header.peer, header.peer_incarnation, header.commit) = (server.node, server.incarnation, 0);
+        Ok(slot)
+    }
+
+    fn handle_deal(&mut self, flows: &mut Flows, body: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
+        let (number, rest) = split_u32(body)?;
+        let (dead, rest) = split_peer(rest)?;
+        let (layout, block) = rest.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
+        let placed = self.place(flows, u64::from_be_bytes(*layout), block);
+        self.answers.push_back((number, placed.map_or_else(|reason| reason as u8 + 1, |_| 0)));
+        match placed {
+            Ok(slot) => out.late_claims.push((dead.node, slot)),
+            Err(DropReason::Malformed) => return Err(DropReason::Malformed),
+            // The next one to be asked has room, or it is asked for again.
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Another runtime has a flow that is served here under an older epoch.
+    fn handle_displaced(&mut self, flows: &mut Flows, from: Peer, body: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
+        let (layout, block) = body.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
+        if u64::from_be_bytes(*layout) != flows.layout() || block.len() != flows.block_len() {
+            return Err(DropReason::Malformed);
+        }
+        let (theirs, _) = ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
+        let Some(found) = flows.find(&theirs.key, flows.hash(&theirs.key)) else { return Ok(()) };
+        let ours = flows.header(found.slot);
+        let is_ours = !found.is_reply && matches!(ours.role, role::OWNER | role::OPENING);
+        if !is_ours || theirs.epoch == ours.epoch || !copies::is_newer(&theirs, ours) {
+            return Ok(());
+        }
+        let (slot, generation) = (found.slot, ours.generation);
+        // What the server has is the other one's: nothing of it is to be ended from here.
+        let outcome = copies::save(flows, from, block, false, &mut None, out);
+        self.displaced.push((slot, generation));
+        outcome
+    }
+
+    /// Asks for what there is of the dead, and answers deals.
+    fn speak(&mut self, out: &mut Outbox) {
+        let Some(server) = self.server else { return };
+        while let Some((number, outcome)) = self.answers.front() {
+            if !out.send(server, kind::DEALT, &[&number.to_be_bytes(), &[*outcome]]) {
+                return;
+            }
+            self.answers.pop_front();
+        }
+        for recall in self.recalls.iter_mut().filter(|recall| recall.asked != Some(server)) {
+            if !out.send(server, kind::RECALL, &[&peer_bytes(recall.dead)]) {
+                return;
+            }
+            recall.asked = Some(server);
+        }
+    }
+}
+
+/// Bytes of a node and its incarnation.
+const PEER: usize = 6;
+
+/// Node and incarnation, as they travel.
+fn peer_bytes(peer: Peer) -> [u8; PEER] {
+    let ([a, b], [c, d, e, f]) = (peer.node.to_be_bytes(), peer.incarnation.to_be_bytes());
+    [a, b, c, d, e, f]
+}
+
+/// Node and incarnation, and what follows them.
+fn split_peer(body: &[u8]) -> Result<(Peer, &[u8]), DropReason> {
+    let (node, rest) = body.split_first_chunk::<2>().ok_or(DropReason::Malformed)?;
+    let (incarnation, rest) = split_u32(rest)?;
+    Ok((Peer { node: u16::from_be_bytes(*node), incarnation }, rest))
+}
+
+fn only_peer(body: &[u8]) -> Result<Peer, DropReason> {
+    split_peer(body).and_then(|(peer, rest)| if rest.is_empty() { Ok(peer) } else { Err(DropReason::Malformed) })
+}
+
+impl Protection for Rescue {
+    fn name(&self) -> &'static str {
+        "rescue"
+    }
+
+    fn home(&self) -> Home {
+        Home::StateServer
+    }
+
+    #[inline]
+    fn admit(&mut self, flows: &mut Flows, slot: Slot) -> Admission {
+        self.copies.admit(flows, slot)
+    }
+
+    #[inline]
+    fn commit(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, _nondeterministic: bool, _out: &mut Outbox) {
+        self.note(flows, slot);
+        self.copies.pending.push((slot, packet));
+    }
+
+    #[inline]
+    fn changed(&mut self, flows: &mut Flows, slot: Slot, _stamp: u64, _nondeterministic: bool) {
+        self.note(flows, slot);
+    }
+
+    fn ended(&mut self, flows: &mut Flows, slot: Slot, out: &mut Outbox) {
+        self.copies.ended(flows, slot, out);
+    }
+
+    fn flush(&mut self, flows: &mut Flows, out: &mut Outbox) {
+        for (slot, generation) in self.displaced.drain(..) {
+            let header = flows.header(slot);
+            if header.generation == generation && header.role == role::REPLICA {
+                flows.remove(slot);
+            }
+        }
+        for (slot, generation) in self.departing.drain(..) {
+            let header = flows.header(slot);
+            if header.generation == generation && header.role == role::OWNER {
+                self.copies.mark_dirty(flows, slot);
+                self.is_due = true;
+            }
+        }
+        self.copies.holds_changes = !self.writes_back(out.now());
+        if let Release::AtOnce { .. } = self.release {
+            out.released_unprotected += if self.server.is_none() { self.copies.pending.len() as u64 } else { 0 };
+            self.copies.pending.drain(..).for_each(|(_, packet)| out.release(packet));
+        }
+        self.copies.flush(flows, out);
+        self.now = self.now.max(out.now());
+        self.look_at_server();
+        // Behind what was written back, and passed on: the server knows of it before it is asked.
+        self.speak(out);
+    }
+
+    fn set_peers(&mut self, flows: &mut Flows, peers: &[Peer], _leaving: &[Peer], out: &mut Outbox) {
+        let server = peers.first().copied();
+        if server != self.server {
+            self.answers.clear();
+            self.under_way = None;
+        }
+        self.server = server;
+        self.copies.set_peers(flows, peers, &[], out);
+    }
+
+    fn handle_record(
+        &mut self,
+        flows: &mut Flows,
+        from: Peer,
+        record: u8,
+        body: &[u8],
+        out: &mut Outbox,
+    ) -> Result<(), DropReason> {
+        if Some(from) != self.server {
+            // Nobody else has copies, or an earlier life of the server is late.
+            return Err(DropReason::Fenced);
+        }
+        match record {
+            kind::SAVED | kind::REFUSED => self.copies.handle_record(flows, from, record, body, out),
+            kind::DEAL => self.handle_deal(flows, body, out),
+            kind::DISPLACED => self.handle_displaced(flows, from, body, out),
+            kind::RECALLED => {
+                let dead = only_peer(body)?;
+                self.recalls.retain(|recall| recall.dead != dead);
+                Ok(())
+            }
+            _ => Err(DropReason::Malformed),
+        }
+    }
+
+    fn handle_handed(&mut self, _flows: &mut Flows, _from: Peer, packet: Packet, out: &mut Outbox) {
+        out.dropped.push((packet, DropReason::Malformed));
+    }
+
+    fn recover(&mut self, _flows: &mut Flows, dead: Peer, out: &mut Outbox) {
+        self.recall(dead, out);
+    }
+
+    fn restore(&mut self, _flows: &mut Flows, dead: Peer, out: &mut Outbox) {
+        self.recall(dead, out);
+    }
+
+    fn is_recovering(&self, dead: Peer) -> bool {
+        !self.planted.report_early && self.recalls.iter().any(|recall| recall.dead == dead)
+    }
+
+    fn claimed(&mut self, flows: &mut Flows, slot: Slot) {
+        flows.set_role(slot, role::OWNER);
+        self.own(flows, slot);
+    }
+
+    fn unclaimed(&mut self, flows: &mut Flows, slot: Slot) {
+        self.copies.unclaimed(flows, slot);
+    }
+
+    fn has_drained(&mut self, flows: &Flows, slot: Slot, out: &mut Outbox) -> bool {
+        let header = flows.header(slot);
+        let is_held_there = Some(Peer { node: header.peer, incarnation: header.peer_incarnation }) == self.server;
+        let is_behind = is_held_there && !self.is_at_server(header);
+        if is_behind || header.flags & flag::DIRTY != 0 {
+            self.departing.push((slot, header.generation));
+            return false;
+        }
+        self.copies.has_drained(flows, slot, out)
+    }
+
+    fn departs(&mut self, flows: &Flows, slot: Slot, to: Peer, epoch: u32, out: &mut Outbox) -> bool {
+        let header = flows.header(slot);
+        let Some(server) = self.server.filter(|_| self.is_at_server(header)) else { return true };
+        let Some(link) = self.copies.links.find(server) else { return true };
+        let number = link.numbers.next();
+        let (epochs, to) = ([header.epoch, epoch].map(u32::to_be_bytes), peer_bytes(to));
+        let is_sent = out.send(server, kind::PASS, &[&number.to_be_bytes(), &epochs[0], &to, &epochs[1], header.key.as_bytes()]);
+        if is_sent {
+            link.numbers.last = number;
+        }
+        is_sent
+    }
+
+    fn keeps_sent(&self, flows: &Flows, slot: Slot) -> bool {
+        !self.is_at_server(flows.header(slot))
+    }
+
+    fn departed(&mut self, _flows: &mut Flows, slot: Slot, _to: Peer, _old_epoch: u32, _out: &mut Outbox) -> bool {
+        self.copies.parting.gone(slot);
+        false
+    }
+
+    fn arrived(&mut self, flows: &mut Flows, slot: Slot, _from: Peer) {
+        self.own(flows, slot);
+    }
+
+    fn is_busy(&self) -> bool {
+        let has_to_ask = self.recalls.iter().any(|recall| recall.asked != self.server);
+        self.copies.is_busy()
+            || !self.displaced.is_empty()
+            || !self.departing.is_empty()
+            || !self.copies.blocked && self.server.is_some() && (has_to_ask || !self.answers.is_empty())
+    }
+
+    fn safety(&self, flows: &Flows) -> Safety {
+        let may_forget = match self.release {
+            Release::WriteBack => 0,
+            Release::AtOnce { packets, .. } => packets,
+        };
+        let is_late = self.under_way.is_some_and(|(_, since)| self.now.saturating_sub(since) > LATE);
+        let safety = self.copies.safety(flows);
+        Safety { may_forget, resynchronising: safety.resynchronising || may_forget > 0 && is_late, ..safety }
+    }
+
+    fn held(&self) -> usize {
+        self.copies.held()
+    }
+
+    fn abandon(&mut self, out: &mut Outbox) {
+        self.copies.abandon(out);
+    }
+}

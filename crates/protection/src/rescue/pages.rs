@@ -1,0 +1,410 @@
+//! The state server's side: what there is of every flow of a chain, and who gets what was of the dead.
+//!
+//! In: records from runtimes, who lives, who has died. Out: records. Never: a packet, a flow that is served.
+//!
+//! Pages are [NFVactor's replicas](crate::nfvactor), and come as these do. Nobody serves them here: when their owner dies they are *dealt*, a few at a time, to the runtimes that have asked
+//! for them, and each says whether it took a flow. One that it did not take goes to the next. All who have asked hear when there are no more.
+
+use super::{only_peer, peer_bytes, split_peer};
+use crate::flows::{ActorHeader, role};
+use crate::numbers::{key_of, reached, split_u32};
+use crate::{Flows, NfvActor, Outbox, Peer, Protection, ReleaseAt, Slot, kind};
+use holdfast_wire::{DropReason, FlowKey};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use zerocopy::FromBytes;
+
+/// Flows that one runtime may have been dealt without having answered.
+const UNANSWERED: usize = 256;
+/// Before a flow is dealt again that somebody has not taken, ns.
+const PAUSE: u64 = 1_000_000;
+/// So often a flow is dealt, by then whatever it waited for is over.
+const TRIES: u32 = 4096;
+
+/// What the pages of a chain are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PagesConfig {
+    /// The chain.
+    pub chain: u16,
+    /// Flows of all runtimes.
+    pub flows: usize,
+    /// Bytes of the chain's state of one flow.
+    pub state_len: usize,
+    /// The chain's layout hash.
+    pub layout: u64,
+    /// The cluster's hash seed.
+    pub seed: u64,
+}
+
+/// A flow on its way to a runtime of which nothing has come yet.
+struct Passed {
+    generation: u32,
+    to: Peer,
+    epoch: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Candidate {
+    slot: Slot,
+    generation: u32,
+    tries: u32,
+}
+
+/// What is to be dealt of one that has died.
+struct Recall {
+    dead: Peer,
+    /// It is known here that it has.
+    is_buried: bool,
+    queue: VecDeque<Candidate>,
+    /// Those that nobody has taken so far, and from when on they are dealt again, ns.
+    again: Vec<Candidate>,
+    again_at: u64,
+    askers: Vec<Peer>,
+    next_asker: usize,
+}
+
+struct Dealt {
+    dead: Peer,
+    to: Peer,
+    candidate: Candidate,
+}
+
+/// Somebody serves a flow that another one has by a newer epoch.
+struct Displaced {
+    owner: Peer,
+    slot: Slot,
+    generation: u32,
+}
+
+/// See the module.
+pub struct Pages {
+    chain: u16,
+    flows: Flows,
+    copies: NfvActor,
+    outbox: Outbox,
+    passed: BTreeMap<Slot, Passed>,
+    recalls: Vec<Recall>,
+    dealt: BTreeMap<u32, Dealt>,
+    next_number: u32,
+    displaced: Vec<Displaced>,
+    /// Who may be given flows.
+    able: Vec<Peer>,
+    /// Of each node the latest life that has died.
+    buried: BTreeMap<u16, u32>,
+    now: u64,
+    /// Flows that nobody took.
+    lost: u64,
+}
+
+impl Pages {
+    /// Without a flow.
+    pub fn new(config: PagesConfig) -> Pages {
+        Pages {
+            chain: config.chain,
+            flows: Flows::new(config.flows, config.state_len, config.layout, config.seed),
+            copies: NfvActor::new(ReleaseAt::Source),
+            outbox: Outbox::default(),
+            passed: BTreeMap::new(),
+            recalls: Vec::new(),
+            dealt: BTreeMap::new(),
+            next_number: 0,
+            displaced: Vec::new(),
+            able: Vec::new(),
+            buried: BTreeMap::new(),
+            now: 0,
+            lost: 0,
+        }
+    }
+
+    /// The pages, to look at.
+    pub fn flows(&self) -> &Flows {
+        &self.flows
+    }
+
+    /// The chain.
+    pub fn chain(&self) -> u16 {
+        self.chain
+    }
+
+    /// Flows that nobody took when their owner had died, since the last call.
+    pub fn take_lost(&mut self) -> u64 {
+        core::mem::take(&mut self.lost)
+    }
+
+    /// A batch of records begins. `rooms`: to whom something may be said, and how many bytes of records each one's channel takes now; `able`: those among them that may be given flows.
+    pub fn begin(&mut self, now: u64, rooms: impl Iterator<Item = (Peer, usize)>, able: &[Peer]) {
+        self.now = now;
+        self.outbox.begin(self.chain, now);
+        self.outbox.set_peers(rooms);
+        self.able.clear();
+        self.able.extend_from_slice(able);
+    }
+
+    /// A record from a runtime, in order, without the chain's number.
+    ///
+    /// # Errors
+    /// The reason to count if the record is not acceptable.
+    pub fn handle_record(&mut self, from: Peer, record: u8, body: &[u8]) -> Result<(), DropReason> {
+        let Pages { flows, copies, outbox, .. } = self;
+        match record {
+            kind::STATE => self.handle_state(from, body),
+            kind::DELTA | kind::CHECK | kind::END => copies.handle_record(flows, from, record, body, outbox),
+            kind::PASS => self.handle_pass(from, body),
+            kind::RECALL => only_peer(body).map(|dead| self.ask(from, dead)),
+            kind::DEALT => self.handle_dealt(from, body),
+            _ => Err(DropReason::Malformed),
+        }
+    }
+
+    fn handle_state(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
+        let Pages { flows, copies, outbox, .. } = self;
+        let of_key = |flows: &Flows| {
+            let key = key_of(body)?;
+            flows.find(&key, flows.hash(&key)).filter(|found| !found.is_reply).map(|found| found.slot)
+        };
+        let before = of_key(flows).map(|slot| *flows.header(slot));
+        copies.handle_record(flows, from, kind::STATE, body, outbox)?;
+        let Some(slot) = of_key(flows) else { return Ok(()) };
+        let generation = flows.header(slot).generation;
+        let passed = self.passed.remove(&slot).filter(|passed| passed.generation == generation);
+        if let Some(before) = before.filter(|before| before.generation == generation) {
+            let owner = Peer { node: before.peer, incarnation: before.peer_incarnation };
+            let is_expected = passed.is_some_and(|passed| passed.to == from);
+            if owner != from && !is_expected && !self.is_buried(owner) {
+                self.displaced.push(Displaced { owner, slot, generation });
+            }
+        }
+        Ok(())
+    }
+
+    /// A flow is on its way to another runtime. Whatever becomes of that, what is here is of one of the two.
+    fn handle_pass(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
+        let (number, rest) = split_u32(body)?;
+        let (old, rest) = split_u32(rest)?;
+        let (to, rest) = split_peer(rest)?;
+        let (epoch, rest) = split_u32(rest)?;
+        let key = FlowKey::read_from_bytes(rest).map_err(|_| DropReason::Malformed)?;
+        self.copies.take_commit(from, number)?;
+        let Some(found) = self.flows.find(&key, self.flows.hash(&key)).filter(|found| !found.is_reply) else { return Ok(()) };
+        let header = self.flows.header(found.slot);
+        if (header.peer, header.peer_incarnation) != (from.node, from.incarnation) || !reached(old, header.epoch) {
+            return Ok(());
+        }
+        let generation = header.generation;
+        self.passed.insert(found.slot, Passed { generation, to, epoch });
+        if self.is_buried(to) {
+            // Whoever passed it on asks for it, behind this.
+            self.inherit(found.slot);
+            let candidate = Candidate { slot: found.slot, generation, tries: 0 };
+            let recall = self.recall_of(to);
+            if recall.queue.iter().all(|known| known.slot != candidate.slot) {
+                recall.queue.push_back(candidate);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_buried(&self, peer: Peer) -> bool {
+        self.buried.get(&peer.node).is_some_and(|last| reached(*last, peer.incarnation))
+    }
+
+    /// The flow is its next owner's.
+    fn inherit(&mut self, slot: Slot) {
+        if let Some(Passed { generation, to, epoch }) = self.passed.remove(&slot) {
+            let header = self.flows.header_mut(slot);
+            if header.generation == generation {
+                (header.peer, header.peer_incarnation, header.epoch) = (to.node, to.incarnation, epoch);
+            }
+        }
+    }
+
+    /// What is to be dealt of it, whether it is known here to be dead or not.
+    fn recall_of(&mut self, dead: Peer) -> &mut Recall {
+        let at = self.recalls.iter().position(|recall| recall.dead == dead).unwrap_or_else(|| {
+            let (queue, again, askers) = (VecDeque::new(), Vec::new(), Vec::new());
+            self.recalls.push(Recall { dead, is_buried: false, queue, again, again_at: 0, askers, next_asker: 0 });
+            self.recalls.len() - 1
+        });
+        if !self.recalls[at].is_buried && self.is_buried(dead) {
+            let queued = self.recalls.iter().flat_map(|recall| recall.queue.iter().chain(&recall.again));
+            let known: BTreeSet<Slot> =
+                queued.chain(self.dealt.values().map(|dealt| &dealt.candidate)).map(|candidate| candidate.slot).collect();
+            let is_meant = |(slot, header): &(Slot, &ActorHeader)| owner_of(header) == dead && !known.contains(slot);
+            let meant = self.flows.iter().filter(is_meant);
+            let candidates = meant.map(|(slot, header)| Candidate { slot, generation: header.generation, tries: 0 });
+            self.recalls[at].queue = candidates.collect();
+            self.recalls[at].is_buried = true;
+        }
+        &mut self.recalls[at]
+    }
+
+    fn ask(&mut self, from: Peer, dead: Peer) {
+        let recall = self.recall_of(dead);
+        if !recall.askers.contains(&from) {
+            recall.askers.push(from);
+        }
+    }
+
+    /// Of whom something is asked who is not known to be dead here: may be asked for as often as somebody knows more.
+    pub fn unknown(&self) -> impl Iterator<Item = Peer> + '_ {
+        self.recalls.iter().filter(|recall| !recall.is_buried).map(|recall| recall.dead)
+    }
+
+    /// It has died, with all its earlier lives.
+    pub fn bury(&mut self, dead: Peer) {
+        self.copies.close(dead, &mut self.outbox);
+        let is_dead = |peer: Peer| peer.node == dead.node && reached(dead.incarnation, peer.incarnation);
+        let last = self.buried.entry(dead.node).or_insert(dead.incarnation);
+        if reached(dead.incarnation, *last) {
+            *last = dead.incarnation;
+        }
+        for recall in &mut self.recalls {
+            recall.askers.retain(|asker| !is_dead(*asker));
+        }
+        let unanswered: Vec<Dealt> = self.dealt.extract_if(.., |_, dealt| is_dead(dealt.to)).map(|(_, dealt)| dealt).collect();
+        for Dealt { dead, candidate, .. } in unanswered {
+            self.recall_of(dead).queue.push_back(candidate);
+        }
+        let on_their_way: Vec<Slot> =
+            self.passed.iter().filter(|(_, passed)| is_dead(passed.to)).map(|(slot, _)| *slot).collect();
+        on_their_way.into_iter().for_each(|slot| self.inherit(slot));
+        let known = self.recalls.iter().map(|recall| recall.dead).filter(|peer| is_dead(*peer));
+        for dead in known.chain([dead]).collect::<BTreeSet<Peer>>() {
+            self.recall_of(dead);
+        }
+    }
+
+    /// All that could be got of it somebody has.
+    pub fn recovered(&mut self, dead: Peer) {
+        for recall in self.recalls.iter_mut().filter(|recall| recall.dead == dead) {
+            recall.queue.clear();
+            recall.again.clear();
+        }
+        self.dealt.retain(|_, dealt| dealt.dead != dead);
+        let left: Vec<Slot> = self.flows.iter().filter(|(_, header)| owner_of(header) == dead).map(|(slot, _)| slot).collect();
+        for slot in left {
+            self.passed.remove(&slot);
+            self.flows.remove(slot);
+        }
+    }
+
+    fn handle_dealt(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
+        let (number, rest) = split_u32(body)?;
+        let &[outcome] = rest else { return Err(DropReason::Malformed) };
+        if self.dealt.get(&number).is_none_or(|dealt| dealt.to != from) {
+            return Err(DropReason::StaleDuplicate);
+        }
+        let Some(Dealt { dead, candidate, .. }) = self.dealt.remove(&number) else { return Ok(()) };
+        if outcome == 0 {
+            // Until it has written it back it is the heir: if it dies too, others get it.
+            let header = self.flows.header_mut(candidate.slot);
+            if header.generation == candidate.generation && owner_of(header) == dead {
+                (header.peer, header.peer_incarnation) = (from.node, from.incarnation);
+            }
+        } else if candidate.tries < TRIES {
+            let again_at = self.now.saturating_add(PAUSE);
+            let recall = self.recall_of(dead);
+            recall.again.push(Candidate { tries: candidate.tries + 1, ..candidate });
+            recall.again_at = again_at;
+        } else if let header = self.flows.header(candidate.slot)
+            && header.generation == candidate.generation
+            && owner_of(header) == dead
+        {
+            self.flows.remove(candidate.slot);
+            self.lost += 1;
+        }
+        Ok(())
+    }
+
+    /// The batch is over.
+    pub fn flush(&mut self) {
+        self.deal();
+        self.tell_displaced();
+        let Pages { flows, copies, outbox, .. } = self;
+        copies.flush(flows, outbox);
+    }
+
+    /// When there is something to be done whatever comes, ns.
+    pub fn poll_timeout(&self) -> u64 {
+        let waiting = self.recalls.iter().filter(|recall| !recall.again.is_empty());
+        waiting.map(|recall| recall.again_at).min().unwrap_or(u64::MAX)
+    }
+
+    fn deal(&mut self) {
+        for at in 0..self.recalls.len() {
+            let recall = &mut self.recalls[at];
+            if self.now >= recall.again_at && recall.queue.is_empty() {
+                recall.queue.extend(recall.again.drain(..));
+            }
+            let is_able = |asker: &Peer| self.able.is_empty() || self.able.contains(asker);
+            let heirs: Vec<Peer> = recall.askers.iter().copied().filter(is_able).collect();
+            let unanswered_of = |heir: &Peer| self.dealt.values().filter(|dealt| dealt.to == *heir).count();
+            let mut unanswered: Vec<usize> = heirs.iter().map(unanswered_of).collect();
+            let mut refused = 0;
+            while recall.is_buried
+                && refused < heirs.len()
+                && let Some(candidate) = recall.queue.front().copied()
+            {
+                let header = self.flows.header(candidate.slot);
+                if header.generation != candidate.generation || owner_of(header) != recall.dead {
+                    recall.queue.pop_front();
+                    continue;
+                }
+                let turn = recall.next_asker % heirs.len();
+                let heir = heirs[turn];
+                recall.next_asker = turn + 1;
+                let number = self.next_number;
+                let of = peer_bytes(owner_of(header));
+                let parts: [&[u8]; 4] =
+                    [&number.to_be_bytes(), &of, &self.flows.layout().to_be_bytes(), self.flows.block(candidate.slot)];
+                if unanswered[turn] >= UNANSWERED || !self.outbox.send(heir, kind::DEAL, &parts) {
+                    refused += 1;
+                    continue;
+                }
+                refused = 0;
+                unanswered[turn] += 1;
+                self.next_number = self.next_number.wrapping_add(1);
+                self.dealt.insert(number, Dealt { dead: recall.dead, to: heir, candidate });
+                recall.queue.pop_front();
+            }
+        }
+        let Pages { recalls, dealt, outbox, .. } = self;
+        recalls.retain_mut(|recall| {
+            let is_open = |dealt: &Dealt| dealt.dead == recall.dead;
+            if !recall.is_buried || !recall.queue.is_empty() || !recall.again.is_empty() || dealt.values().any(is_open) {
+                return true;
+            }
+            let dead = peer_bytes(recall.dead);
+            recall.askers.retain(|asker| !outbox.send(*asker, kind::RECALLED, &[&dead]));
+            !recall.askers.is_empty()
+        });
+    }
+
+    fn tell_displaced(&mut self) {
+        let mut displaced = core::mem::take(&mut self.displaced);
+        displaced.retain(|Displaced { owner, slot, generation }| {
+            let is_there = self.flows.header(*slot).generation == *generation && !self.is_buried(*owner);
+            let parts: [&[u8]; 2] = [&self.flows.layout().to_be_bytes(), self.flows.block(*slot)];
+            is_there && !self.outbox.send(*owner, kind::DISPLACED, &parts)
+        });
+        self.displaced = displaced;
+    }
+
+    /// What there is to say, in order.
+    pub fn records(&self) -> impl Iterator<Item = (crate::Record, &[u8])> + '_ {
+        self.outbox.records()
+    }
+
+    /// All of it has been said.
+    pub fn clear_records(&mut self) {
+        self.outbox.clear_records();
+        self.outbox.demoted.clear();
+    }
+}
+
+fn owner_of(header: &ActorHeader) -> Peer {
+    if header.role == role::REPLICA {
+        Peer { node: header.peer, incarnation: header.peer_incarnation }
+    } else {
+        Peer::default()
+    }
+}
