@@ -77,7 +77,7 @@ fn a_runtime_dies_again_and_again(interrupt: &Interrupt) -> Result<()> {
     network.wait_protected()?;
     let status = network.running.status()?;
     let again = status.runtime(first.id).context("it is back")?;
-    let again = Victim { id: again.id, incarnation: again.incarnation, pid: again.pid, flows: again.flows };
+    let again = Victim::of(again);
     ensure!(again.incarnation > first.incarnation && again.flows > 0, "{again:?}");
     network.running.kill(&again, true, limit, interrupt)?;
     ensure!(!download.is_over()?, "the download was over before the last kill: nothing was shown");

@@ -165,8 +165,7 @@ fn a_contained_panic_counts(interrupt: &Interrupt) -> Result<()> {
     let owner = flows.flows.first().context("the flow is there")?.owner;
     let status = scene.network.running.status()?;
     let process = status.runtime(owner).context("its owner is there")?;
-    let victim =
-        holdfast::lab::running::Victim { id: owner, incarnation: process.incarnation, pid: process.pid, flows: process.flows };
+    let victim = holdfast::lab::running::Victim::of(process);
     scene.network.running.kill(&victim, true, RECOVERY_LIMIT, interrupt)?;
     let status = scene.wait_set_aside(payload, 1, interrupt)?;
     ensure!(drops(&status, "flow_closed") == 0);

@@ -149,8 +149,7 @@ fn tenants_have_runtimes_of_their_own(interrupt: &Interrupt) -> Result<()> {
         if cluster == "gold" {
             let status = network.running.status()?;
             let process = status.runtime(id).context("it is there")?;
-            let victim =
-                holdfast::lab::running::Victim { id, incarnation: process.incarnation, pid: process.pid, flows: process.flows };
+            let victim = holdfast::lab::running::Victim::of(process);
             network.running.kill(&victim, true, RECOVERY_LIMIT, interrupt)?;
             ensure_unbroken(&held, interrupt)?;
             check(&network)?;

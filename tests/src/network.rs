@@ -238,8 +238,7 @@ impl Network {
             self.wait_protected()?;
             let status = self.running.status()?;
             let process = status.runtime(id).with_context(|| format!("runtime {id} is not in {status:?}"))?;
-            let victim =
-                holdfast::lab::running::Victim { id, incarnation: process.incarnation, pid: process.pid, flows: process.flows };
+            let victim = holdfast::lab::running::Victim::of(process);
             self.running.kill(&victim, self.promised, RECOVERY_LIMIT, self.lab.interrupt())?;
             between()?;
         }

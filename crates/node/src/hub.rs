@@ -16,7 +16,7 @@
 pub mod paths;
 mod sealing;
 
-use crate::address::{COORDINATOR, NodeId, is_runtime, mac_of, mac_of_life, node_of, switch_number};
+use crate::address::{COORDINATOR, NodeId, STATE_SERVER, is_runtime, mac_of, mac_of_life, node_of, switch_number};
 use crate::manager::{Manager, Wish};
 use crate::message::kind;
 use crate::seal::is_sealed;
@@ -213,6 +213,11 @@ impl Hub {
     pub fn handle_state_server_ended(&mut self, peer: Peer) {
         self.fence.close(peer);
         self.handle_buried(peer);
+    }
+
+    /// The life of the state server that is here.
+    pub fn state_server(&self) -> Option<Peer> {
+        self.fence.peer(STATE_SERVER)
     }
 
     /// A process is no more, and nothing can be told to it.

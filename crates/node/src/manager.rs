@@ -615,10 +615,16 @@ impl Manager {
     }
 
     /// Whether flows would survive a failure, as the coordinator saw it last, and nobody has said otherwise since. Without a coordinator another
-    /// failure would be the second.
-    pub fn protected(&self, is_coordinator_there: bool) -> Protected {
+    /// failure would be the second; so would it be while flows' home is not at `server`, the state server's present life, if there is one.
+    pub fn protected(&self, is_coordinator_there: bool, server: Option<Peer>) -> Protected {
         let Some(standing) = &self.standing else { return Protected::No };
-        let is_safe = |report: &Report| report.unprotected == 0 && !report.resynchronising && report.view >= standing.view;
+        // What was written back to an earlier life is gone.
+        let is_there =
+            |(node, life): &(NodeId, u8)| *node != STATE_SERVER || server.is_some_and(|server| server.incarnation as u8 == *life);
+        let is_safe = |report: &Report| {
+            let is_settled = report.unprotected == 0 && !report.resynchronising && report.view >= standing.view;
+            is_settled && report.logs.iter().all(is_there)
+        };
         let has_reported = |peer: Peer| self.reports.iter().any(|(reporter, report)| *reporter == peer && is_safe(report));
         let is_settled = |member: &Member| match member.state {
             MemberState::Failed => true,

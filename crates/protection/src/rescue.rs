@@ -35,7 +35,7 @@ const LATE: u64 = 100_000_000;
 pub enum Release {
     /// When the server has what it reveals.
     WriteBack,
-    /// At once. Flows are written back when one has `packets` that are not, and at the latest `every` ns after the write-back before.
+    /// At once. Flows are written back when one begins, when one has `packets` that are not, and at the latest `every` ns after the write-back before.
     AtOnce {
         /// What a failure may undo of a flow.
         packets: u32,
@@ -136,7 +136,8 @@ impl Rescue {
                 self.unsaved.resize(flows.capacity().max(at + 1), 0);
             }
             self.unsaved[at] += 1;
-            self.is_due |= self.unsaved[at] >= packets;
+            // Of what begins the server is to know at once: all that is lost of it else would be that it was there.
+            self.is_due |= self.unsaved[at] >= packets || flows.header(slot).commit == 0;
         }
     }
 

@@ -170,14 +170,13 @@ impl Checkers {
         self.violations.push(Violation { invariant, text });
     }
 
-    /// A datagram leaves: what it reveals must be known to more than one runtime, and must never be revealed again by another.
+    /// A datagram leaves: what it reveals must be known to more than one runtime, or to one and a state server, and must never be revealed again by another.
     pub(crate) fn check_released<'a>(
         &mut self,
         frame: &[u8],
         (chain, stamp): (u16, u64),
         clients: &[Client],
-        runtimes: impl Iterator<Item = &'a Runtime>,
-        pages: Option<&Flows>,
+        (runtimes, pages): (impl Iterator<Item = &'a Runtime>, Option<&Flows>),
         is_settled: bool,
         loss: Option<&Loss>,
     ) {

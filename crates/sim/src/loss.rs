@@ -116,7 +116,11 @@ impl Loss {
                 let header = flows.header(slot);
                 Some((header.epoch == route.epoch && is_of_dead(header), checkers.counts(flows, slot)))
             });
-            match found.chain(written_back).max_by_key(|(is_latest, counts)| (*is_latest, counts[0] + counts[1])).map(|(_, counts)| counts) {
+            match found
+                .chain(written_back)
+                .max_by_key(|(is_latest, counts)| (*is_latest, counts[0] + counts[1]))
+                .map(|(_, counts)| counts)
+            {
                 None => {
                     if due > 0 && was_safe {
                         let text = format!("connection {}: {due} packets had left, and no runtime has a snapshot", client.id());

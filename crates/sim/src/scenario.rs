@@ -208,7 +208,7 @@ impl Scenario {
     /// The scenario that a seed stands for in a run of many.
     pub fn of_seed(seed: u64) -> Scenario {
         let presets = [Preset::Replica, Preset::Source, Preset::NfActor, Preset::Replica, Preset::Source];
-        let served = (SERVED_FROM..PAGED_FROM).contains(&seed) || seed >= PAGED_FROM && seed % 2 == 0;
+        let served = (SERVED_FROM..PAGED_FROM).contains(&seed) || seed >= PAGED_FROM && seed.is_multiple_of(2);
         let preset = match seed {
             PAGED_FROM.. => [Preset::Rescue, Preset::Rescue, Preset::RescueAtOnce][(seed % 3) as usize],
             REINFORCE_FROM..SERVED_FROM => Preset::Reinforce,
@@ -237,8 +237,7 @@ impl Scenario {
     /// What the pages of so many chains are made of, with room for so many flows of each; nothing where no flow has its home at a state server.
     pub(crate) fn pages(&self, chains: u16, flows: usize) -> Vec<PagesConfig> {
         let layout = self.chain(0, 0).chain.layout().clone();
-        let of_chain =
-            |chain| PagesConfig { chain, flows, state_len: layout.size, layout: layout.hash, seed: self.seed };
+        let of_chain = |chain| PagesConfig { chain, flows, state_len: layout.size, layout: layout.hash, seed: self.seed };
         (0..if self.preset.is_paged() { chains } else { 0 }).map(of_chain).collect()
     }
 

@@ -42,7 +42,9 @@ pub(super) fn build(config: &Config, root: Spot<'_>) -> Result<Vec<BuiltChain>, 
         let switch = chain.switch.as_ref().and_then(|switch| config.switches.keys().position(|name| name == switch));
         let (server_hold, has_local_standby) = beside_preset(config, name, root)?;
         let mut functions = Chain::new(functions);
-        if server_hold.is_some_and(|hold| !functions.ask_server(SERVER_CREDIT, hold)) {
+        // Where nobody has said so, there need not be anything.
+        let asks_server = server_hold.is_some_and(|(hold, _)| functions.ask_server(SERVER_CREDIT, hold));
+        if !asks_server && server_hold.is_some_and(|(_, is_said)| is_said) {
             let message =
                 format!("no function of chain `{name}` has anything that a state server could assign: leave `shared` out");
             return Err(spot.key("protection").key("shared").mistake(message));
@@ -51,7 +53,7 @@ pub(super) fn build(config: &Config, root: Spot<'_>) -> Result<Vec<BuiltChain>, 
             name: name.clone(),
             switch: switch_node(switch.unwrap_or(0) as u16),
             chain: functions,
-            server_hold,
+            server_hold: server_hold.filter(|_| asks_server).map(|(hold, _)| hold),
             protection: preset(config, name, root)?.build(),
             has_local_standby,
         });
@@ -65,8 +67,8 @@ pub(super) fn preset(config: &Config, chain: &str, root: Spot<'_>) -> Result<Pre
     protection::read(written, root.key("chains").key(chain).key("protection"))
 }
 
-/// What is answered besides the preset: for how long a state server's numbers rest, if one assigns the chain's, and whether its runtimes have standbys beside them.
-pub(super) fn beside_preset(config: &Config, chain: &str, root: Spot<'_>) -> Result<(Option<u64>, bool), Mistake> {
+/// What is answered besides the preset: for how long a state server's numbers rest, if one assigns the chain's, and whether that was said; and whether its runtimes have standbys beside them.
+pub(super) fn beside_preset(config: &Config, chain: &str, root: Spot<'_>) -> Result<(Option<(u64, bool)>, bool), Mistake> {
     let written = config.chains.get(chain).and_then(|chain| chain.protection.as_ref());
     let spot = root.key("chains").key(chain).key("protection");
     let hold = protection::server_hold(written, !config.hosts.is_empty(), spot)?;

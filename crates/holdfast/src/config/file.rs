@@ -466,15 +466,18 @@ impl<'de> Deserialize<'de> for ProtectionConfig {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProtectionOptions {
-    /// `none`, `nfactor`, `nfvactor` or `reinforce`.
+    /// `none`, `nfactor`, `nfvactor`, `reinforce` or `rescue`.
     pub preset: Option<String>,
-    /// Where a flow's state lives: `memory`, or also on a `replica`, in a `snapshot` elsewhere now and then, or on a `standby` that knows what has been processed since its copy.
+    /// Where a flow's state lives: `memory`, or also on a `replica`, in a `snapshot` elsewhere now and then, on a `standby` that knows what has been processed since its copy, or
+    /// `paged`: at a state server, and in memory while it is used.
     pub flow: Option<String>,
-    /// Where shared state lives: `memory`, `partitioned` among the runtimes, or at a `state-server`, which assigns it one by one. The last goes with every preset, too.
+    /// Where shared state lives: `memory`, `partitioned` among the runtimes, or at a `state-server`, which assigns it one by one. The last goes with every preset, too, and with
+    /// `rescue` and `flow: paged` unless `partitioned` is said.
     pub shared: Option<String>,
-    /// When a packet leaves: `at-once`, from the `replica` or from the `source` once the replica has saved the state, or once the `standby` knows of it.
+    /// When a packet leaves: `at-once`, from the `replica` or from the `source` once the replica has saved the state, once the `standby` knows of it, or when the
+    /// state server has what it reveals (`write-back`).
     pub release: Option<String>,
-    /// Where lost state comes back from: `nothing`, the `replica`, the `snapshots`, or a `replay` of what the switch has logged.
+    /// Where lost state comes back from: `nothing`, the `replica`, the `snapshots`, a `replay` of what the switch has logged, or the `pages` at the state server.
     pub rebuild: Option<String>,
     /// With `nfactor`: packets of a flow between two snapshots (10). So many of its latest packets a failure may undo.
     #[schemars(range(min = 1))]
@@ -482,6 +485,12 @@ pub struct ProtectionOptions {
     /// With `shared: state-server`: seconds for which a number rests that a flow had, such as a NAT's port, before another flow gets it (120, as RFC 6888 has it); twice `detection.hang_ms` at least.
     #[schemars(range(min = 0, max = 3600))]
     pub hold_s: Option<u64>,
+    /// With `rescue` and `release: at-once`: milliseconds between two write-backs (10).
+    #[schemars(range(min = 1, max = 10_000))]
+    pub write_back_ms: Option<u64>,
+    /// With `rescue` and `release: at-once`: a flow with so many packets since it was written back is not left for later (32). So many of its latest packets a failure may undo.
+    #[schemars(range(min = 1))]
+    pub write_back_packets: Option<u32>,
     /// With `reinforce`: milliseconds between two rounds of checkpoints (10). The longer, the less is sent, and the more is processed again after a failure.
     #[schemars(range(min = 1, max = 10_000))]
     pub checkpoint_ms: Option<u64>,

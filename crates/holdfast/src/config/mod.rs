@@ -50,7 +50,8 @@ use holdfast_node::bfd::{Key, Peer, Settings};
 use holdfast_node::edge::{EdgeConfig, EdgePort, EdgeRoute};
 use holdfast_node::message::PoolId;
 use holdfast_node::rules::Rule;
-use holdfast_protection::Protection;
+use holdfast_protection::rescue::pages::PagesConfig;
+use holdfast_protection::{Home, Protection};
 use serde_json::{Value, json};
 use source::{Source, Spot};
 use std::net::IpAddr;
@@ -212,6 +213,21 @@ pub fn pools(chains: &mut [BuiltChain]) -> Vec<(PoolId, u32)> {
 pub fn served_pools(chains: &mut [BuiltChain]) -> Vec<ServedPool> {
     let served = chains.iter_mut().filter_map(|built| Some((built.server_hold?, &mut built.chain)));
     served.flat_map(|(hold, chain)| pools_of(0, chain).into_iter().map(move |(_, size)| ServedPool { size, hold })).collect()
+}
+
+/// The pages of the chains whose flows have their home at a state server: room for so many flows of each, found by hashes under this seed.
+pub fn pages(chains: &[BuiltChain], flows: usize, seed: u64) -> Vec<PagesConfig> {
+    let paged = chains.iter().zip(0..).filter(|(built, _)| built.protection.home() == Home::StateServer);
+    let of_chain = |(built, chain): (&BuiltChain, u16)| {
+        let layout = built.chain.layout();
+        PagesConfig { chain, flows, state_len: layout.size, layout: layout.hash, seed }
+    };
+    paged.map(of_chain).collect()
+}
+
+/// There is to be a state server.
+pub fn has_state_server(chains: &[BuiltChain]) -> bool {
+    chains.iter().any(|built| built.server_hold.is_some() || built.protection.home() == Home::StateServer)
 }
 
 /// All of them with their names, by chain, function and field.

@@ -5,7 +5,8 @@ use super::mistake::{Mistake, listed, suggestion};
 use super::source::Spot;
 use holdfast_protection::nfactor::SNAPSHOT_EVERY;
 use holdfast_protection::reinforce::Settings;
-use holdfast_protection::{NfActor, NfvActor, Protection, Reinforce, ReleaseAt, Unprotected};
+use holdfast_protection::rescue::{Release, WRITE_BACK_EVERY, WRITE_BACK_PACKETS};
+use holdfast_protection::{NfActor, NfvActor, Protection, Reinforce, ReleaseAt, Rescue, Unprotected};
 
 /// A protection of this version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,14 +16,17 @@ pub(super) enum Preset {
     /// With a snapshot every so many packets.
     NfActor(u32),
     Reinforce(Settings),
+    Rescue(Release),
 }
 
-const PRESETS: &[&str] = &["none", "nfactor", "nfvactor", "reinforce"];
+const PRESETS: &[&str] = &["none", "nfactor", "nfvactor", "reinforce", "rescue"];
 const STATE_SERVER: &str = "state-server";
+const PARTITIONED: &str = "partitioned";
 const LOCAL: &str = "local";
 const BOTH: &str = "local+remote";
 const LEVELS: &[&str] = &[LOCAL, "remote", BOTH];
-const LATER: &[&str] = &["dal", "rescue", "pico", "ftmb", "stateless"];
+const LATER: &[&str] = &["dal", "pico", "ftmb", "stateless"];
+const AT_ONCE: Release = Release::AtOnce { packets: WRITE_BACK_PACKETS, every: WRITE_BACK_EVERY };
 
 impl Preset {
     pub(super) fn build(self) -> Box<dyn Protection> {
@@ -31,6 +35,7 @@ impl Preset {
             Preset::NfvActor(release) => Box::new(NfvActor::new(release)),
             Preset::NfActor(every) => Box::new(NfActor::new(every)),
             Preset::Reinforce(settings) => Box::new(Reinforce::new(settings)),
+            Preset::Rescue(release) => Box::new(Rescue::new(release)),
         }
     }
 
@@ -38,7 +43,7 @@ impl Preset {
     pub(super) fn least_runtimes(self) -> u16 {
         match self {
             Preset::None => 1,
-            Preset::NfvActor(_) | Preset::NfActor(_) | Preset::Reinforce(_) => 2,
+            Preset::NfvActor(_) | Preset::NfActor(_) | Preset::Reinforce(_) | Preset::Rescue(_) => 2,
         }
     }
 }
@@ -50,12 +55,12 @@ struct Question {
     later: &'static [&'static str],
 }
 
-const FLOW: Question = Question { key: "flow", now: &["memory", "replica", "snapshot", "standby"], later: &["dal", "paged"] };
-const SHARED: Question = Question { key: "shared", now: &["memory", "partitioned", STATE_SERVER], later: &["checkpoint", "dal"] };
+const FLOW: Question = Question { key: "flow", now: &["memory", "replica", "snapshot", "standby", "paged"], later: &["dal"] };
+const SHARED: Question = Question { key: "shared", now: &["memory", PARTITIONED, STATE_SERVER], later: &["checkpoint", "dal"] };
 const RELEASE: Question =
-    Question { key: "release", now: &["at-once", "replica", "source", "auto", "standby"], later: &["stable", "write-back"] };
+    Question { key: "release", now: &["at-once", "replica", "source", "auto", "standby", "write-back"], later: &["stable"] };
 const REBUILD: Question =
-    Question { key: "rebuild", now: &["nothing", "replica", "snapshots", "replay"], later: &["dal", "page-faults"] };
+    Question { key: "rebuild", now: &["nothing", "replica", "snapshots", "replay", "pages"], later: &["dal"] };
 
 impl Question {
     fn answer<'a>(&self, given: Option<&'a str>, spot: Spot<'_>) -> Result<Option<&'a str>, Mistake> {
@@ -89,6 +94,7 @@ pub(super) fn read(config: Option<&ProtectionConfig>, spot: Spot<'_>) -> Result<
             return Err(spot.name("snapshot_every").mistake(message));
         }
     };
+    let preset = write_back(preset, options, spot)?;
     let Preset::Reinforce(Settings { mut checkpoint_every, mut log_bytes }) = preset else {
         let given = [
             ("checkpoint_ms", options.checkpoint_ms.is_some()),
@@ -134,25 +140,64 @@ pub(super) fn read(config: Option<&ProtectionConfig>, spot: Spot<'_>) -> Result<
     Ok(Preset::Reinforce(Settings { checkpoint_every, log_bytes }))
 }
 
+/// What an operator says of writing back.
+fn write_back(preset: Preset, options: &ProtectionOptions, spot: Spot<'_>) -> Result<Preset, Mistake> {
+    let given =
+        [("write_back_ms", options.write_back_ms.is_some()), ("write_back_packets", options.write_back_packets.is_some())];
+    let Some((key, _)) = given.into_iter().find(|(_, is_given)| *is_given) else { return Ok(preset) };
+    match preset {
+        Preset::Rescue(Release::AtOnce { .. }) => {}
+        Preset::Rescue(Release::WriteBack) => {
+            return Err(spot.name(key).mistake(format!(
+                "packets wait for the write-back, so it is never put off: leave `{key}` out, or `release: at-once`"
+            )));
+        }
+        _ => return Err(spot.name(key).mistake(format!("only the preset `rescue` writes back: leave `{key}` out"))),
+    }
+    let every = options.write_back_ms.unwrap_or(WRITE_BACK_EVERY / 1_000_000);
+    if !WRITE_BACK_MS.contains(&every) {
+        return Err(spot.key("write_back_ms").mistake("flows are written back every 1 to 10000 milliseconds"));
+    }
+    let packets = options.write_back_packets.unwrap_or(WRITE_BACK_PACKETS);
+    if packets == 0 {
+        return Err(spot.key("write_back_packets").mistake("a flow is written back after 1 packet or more"));
+    }
+    Ok(Preset::Rescue(Release::AtOnce { packets, every: every * 1_000_000 }))
+}
+
 /// True if the chain's runtimes have a standby beside them.
 pub(super) fn has_local_standby(config: Option<&ProtectionConfig>) -> bool {
     let Some(ProtectionConfig::Options(options)) = config else { return false };
     options.level.as_deref().is_some_and(|level| level == LOCAL || level == BOTH)
 }
 
-/// Where a state server assigns the numbers of the chain's pools: for how long each rests that a flow had, ns.
-pub(super) fn server_hold(config: Option<&ProtectionConfig>, has_hosts: bool, spot: Spot<'_>) -> Result<Option<u64>, Mistake> {
-    let Some(ProtectionConfig::Options(options)) = config else { return Ok(None) };
-    match (options.shared.as_deref(), options.hold_s) {
-        (Some(STATE_SERVER), _) if has_hosts => Err(spot
+/// Where a state server assigns the numbers of the chain's pools: for how long each rests that a flow had, ns; and whether that was said.
+pub(super) fn server_hold(
+    config: Option<&ProtectionConfig>,
+    has_hosts: bool,
+    spot: Spot<'_>,
+) -> Result<Option<(u64, bool)>, Mistake> {
+    let preset = read(config, spot)?;
+    let is_paged = matches!(preset, Preset::Rescue(_));
+    let (shared, hold) = match config {
+        Some(ProtectionConfig::Options(options)) => (options.shared.as_deref(), options.hold_s),
+        _ => (None, None),
+    };
+    let is_said = shared == Some(STATE_SERVER);
+    let is_served = is_said || is_paged && shared.is_none();
+    match hold {
+        _ if has_hosts && is_said => Err(spot
             .key("shared")
             .mistake("a state server beside `hosts` is not available in this version: `shared: partitioned`")),
-        (Some(STATE_SERVER), Some(given)) if !HOLD_S.contains(&given) => {
+        _ if has_hosts && is_paged => Err(spot.mistake(
+            "flows whose home is a state server are not available beside `hosts` in this version: `nfvactor` or `reinforce`",
+        )),
+        Some(given) if is_served && !HOLD_S.contains(&given) => {
             Err(spot.key("hold_s").mistake("a number rests for between 0 and 3600 seconds"))
         }
-        (Some(STATE_SERVER), given) => Ok(Some(given.unwrap_or(DEFAULT_HOLD_S) * 1_000_000_000)),
-        (_, Some(_)) => Err(spot.name("hold_s").mistake("only with `shared: state-server` do numbers rest: leave `hold_s` out")),
-        (_, None) => Ok(None),
+        given if is_served => Ok(Some((given.unwrap_or(DEFAULT_HOLD_S) * 1_000_000_000, is_said))),
+        Some(_) => Err(spot.name("hold_s").mistake("only with `shared: state-server` do numbers rest: leave `hold_s` out")),
+        None => Ok(None),
     }
 }
 
@@ -163,6 +208,8 @@ const HOLD_S: core::ops::RangeInclusive<u64> = 0..=3600;
 /// What an operator may choose for `reinforce`.
 const CHECKPOINT_MS: core::ops::RangeInclusive<u64> = 1..=10_000;
 const LOG_MIB: core::ops::RangeInclusive<u64> = 1..=1024;
+/// And for `rescue`.
+const WRITE_BACK_MS: core::ops::RangeInclusive<u64> = 1..=10_000;
 
 fn read_preset(config: Option<&ProtectionConfig>, spot: Spot<'_>) -> Result<Preset, Mistake> {
     match config {
@@ -170,8 +217,9 @@ fn read_preset(config: Option<&ProtectionConfig>, spot: Spot<'_>) -> Result<Pres
         Some(ProtectionConfig::Preset(name)) => preset(name, None, spot, spot),
         Some(ProtectionConfig::Options(options)) => match &options.preset {
             Some(name) => {
-                // Whatever becomes of flows, what they share may be a server's.
-                let shared = options.shared.as_deref().filter(|shared| *shared != STATE_SERVER);
+                // Whatever becomes of flows, what they share may be a server's; and where flows are a server's, what they share need not be.
+                let is_open = |shared: &&str| *shared != STATE_SERVER && (name != "rescue" || *shared != PARTITIONED);
+                let shared = options.shared.as_deref().filter(is_open);
                 let given = [("flow", options.flow.as_deref()), ("shared", shared), ("rebuild", options.rebuild.as_deref())];
                 if let Some((key, _)) = given.iter().find(|(_, answer)| answer.is_some()) {
                     return Err(spot
@@ -204,6 +252,11 @@ fn preset(name: &str, release: Option<&str>, spot: Spot<'_>, options: Spot<'_>) 
         ("reinforce", Some(_)) => Err(options
             .key("release")
             .mistake("with `reinforce` a packet leaves once its standby knows of it: `release` is `standby`, or use `nfvactor`")),
+        ("rescue", None | Some("write-back")) => Ok(Preset::Rescue(Release::WriteBack)),
+        ("rescue", Some("at-once")) => Ok(Preset::Rescue(AT_ONCE)),
+        ("rescue", Some(_)) => Err(options.key("release").mistake(
+            "with `rescue` a packet leaves at once, or when its flow is written back: `release` is `at-once` or `write-back`",
+        )),
         (later, _) if LATER.contains(&later) => Err(spot
             .mistake(format!("the protection `{later}` is not available in this version: {}", listed(PRESETS.iter().copied())))),
         (unknown, _) => {
@@ -222,14 +275,14 @@ fn answers(options: &ProtectionOptions, spot: Spot<'_>) -> Result<Preset, Mistak
     let contradiction = |key: &str, message: &str| Err(spot.key(key).mistake(message));
     match flow {
         None => Err(spot.mistake(
-            "a protection has a `preset`, or says at least where `flow` state lives: `memory`, `replica`, `snapshot` or `standby`",
+            "a protection has a `preset`, or says at least where `flow` state lives: `memory`, `replica`, `snapshot`, `standby` or `paged`",
         )),
         Some("memory") => match (release, rebuild) {
-            (Some("replica" | "source" | "auto" | "standby"), _) => contradiction(
+            (Some("replica" | "source" | "auto" | "standby" | "write-back"), _) => contradiction(
                 "release",
                 "without a replica nobody says that the state is saved: `flow: replica`, or `release: at-once`",
             ),
-            (_, Some("replica" | "snapshots" | "replay")) => {
+            (_, Some("replica" | "snapshots" | "replay" | "pages")) => {
                 contradiction("rebuild", "there is no replica to rebuild from: `flow: replica`, or `rebuild: nothing`")
             }
             _ => Ok(Preset::None),
@@ -239,11 +292,11 @@ fn answers(options: &ProtectionOptions, spot: Spot<'_>) -> Result<Preset, Mistak
                 "shared",
                 "flows that come back need `shared: partitioned`: what is left in a dead runtime's memory may be given twice",
             ),
-            (_, Some("replica" | "source" | "auto" | "standby"), _) => contradiction(
+            (_, Some("replica" | "source" | "auto" | "standby" | "write-back"), _) => contradiction(
                 "release",
                 "a snapshot is older than what it would have to hold back: `release: at-once`, or `flow: replica`",
             ),
-            (_, _, Some("nothing" | "replica" | "replay")) => {
+            (_, _, Some("nothing" | "replica" | "replay" | "pages")) => {
                 contradiction("rebuild", "what is lost comes back from the snapshots: `rebuild: snapshots`")
             }
             _ => Ok(Preset::NfActor(SNAPSHOT_EVERY)),
@@ -253,14 +306,29 @@ fn answers(options: &ProtectionOptions, spot: Spot<'_>) -> Result<Preset, Mistak
                 "shared",
                 "flows that their standby takes over need `shared: partitioned`: what is left in a dead runtime's memory may be given twice",
             ),
-            (_, Some("at-once" | "replica" | "source" | "auto"), _) => contradiction(
+            (_, Some("at-once" | "replica" | "source" | "auto" | "write-back"), _) => contradiction(
                 "release",
                 "a packet leaves once its standby knows of it: `release: standby`, or `flow: replica`",
             ),
-            (_, _, Some("nothing" | "replica" | "snapshots")) => {
+            (_, _, Some("nothing" | "replica" | "snapshots" | "pages")) => {
                 contradiction("rebuild", "what the standby has not seen comes back from the log: `rebuild: replay`")
             }
             _ => Ok(Preset::Reinforce(Settings::default())),
+        },
+        Some("paged") => match (shared, release, rebuild) {
+            (Some("memory"), _, _) => contradiction(
+                "shared",
+                "flows that others get need `shared: state-server` or `partitioned`: what is left in a dead runtime's memory may be given twice",
+            ),
+            (_, Some("replica" | "source" | "auto" | "standby"), _) => contradiction(
+                "release",
+                "a packet leaves at once, or when its flow is written back: `release: write-back`, or `at-once`",
+            ),
+            (_, _, Some("nothing" | "replica" | "snapshots" | "replay")) => {
+                contradiction("rebuild", "what is lost comes back from the pages at the state server: `rebuild: pages`")
+            }
+            (_, Some("at-once"), _) => Ok(Preset::Rescue(AT_ONCE)),
+            _ => Ok(Preset::Rescue(Release::WriteBack)),
         },
         Some(_) => match (shared, release, rebuild) {
             (Some("memory"), _, _) => contradiction(
@@ -268,11 +336,14 @@ fn answers(options: &ProtectionOptions, spot: Spot<'_>) -> Result<Preset, Mistak
                 "flows that move to their replicas need `shared: partitioned`: what is left in a dead runtime's memory may be given twice",
             ),
             (_, Some("standby"), _) => contradiction("release", "a replica is no standby: `release: replica`, or `flow: standby`"),
+            (_, Some("write-back"), _) => {
+                contradiction("release", "nothing is written back to a replica: `release: replica`, or `flow: paged`")
+            }
             (_, Some("at-once"), _) => contradiction(
                 "release",
                 "a replica with `release: at-once` is not available in this version: `replica`, `source`, `auto`",
             ),
-            (_, _, Some("nothing" | "snapshots" | "replay")) => {
+            (_, _, Some("nothing" | "snapshots" | "replay" | "pages")) => {
                 contradiction("rebuild", "a replica from which nothing is rebuilt is of no use: `rebuild: replica`")
             }
             (_, Some("source"), _) => Ok(Preset::NfvActor(ReleaseAt::Source)),

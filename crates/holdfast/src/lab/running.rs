@@ -34,6 +34,13 @@ pub struct Victim {
     pub flows: u64,
 }
 
+impl Victim {
+    /// As the status shows this runtime.
+    pub fn of(process: &status::Process) -> Victim {
+        Victim { id: process.id, incarnation: process.incarnation, pid: process.pid, flows: process.flows }
+    }
+}
+
 /// How a failure was overcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovery {
@@ -171,7 +178,7 @@ impl RunningBox {
         if process.flows == 0 {
             bail!("no runtime owns a flow: {status:?}");
         }
-        Ok(Victim { id: process.id, incarnation: process.incarnation, pid: process.pid, flows: process.flows })
+        Ok(Victim::of(process))
     }
 
     /// Kills a runtime with SIGKILL and waits until a new incarnation of it serves and, where the protection promises it, everything is

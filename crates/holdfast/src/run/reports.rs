@@ -339,9 +339,10 @@ impl Manager {
                     networks: if number == self.number { Vec::new() } else { self.networks_to(number) },
                 })
                 .collect(),
-            protected: self
-                .levels
-                .protected(manager.protected(self.host.hub.has_coordinator()), |runtimes| self.protected_locally(runtimes)),
+            protected: {
+                let remotely = manager.protected(self.host.hub.has_coordinator(), self.host.hub.state_server());
+                self.levels.protected(remotely, |runtimes| self.protected_locally(runtimes))
+            },
             may_forget: self.levels.may_forget(),
             copies_differed: manager.status().map(|status| status.report.differed).sum(),
             ports: ports.collect(),

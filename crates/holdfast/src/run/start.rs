@@ -147,7 +147,7 @@ impl Manager {
         let mut chains = config::chains(&file, &text, &checked.config)
             .map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
         let pools = config::named_pools(&mut chains);
-        let server_guard = ServerGuard::new(pools.iter().any(|pool| pool.is_served), incarnation);
+        let server_guard = ServerGuard::new(config::has_state_server(&chains), incarnation);
         let (number, hosts) = (assignment.host, checked.hosts.clone());
         let mut fabric = FabricConfig { cluster: fnv1a(checked.config.cluster.as_bytes()) as u32, ..FabricConfig::default() };
         let path = checked.config.fabric.as_ref().and_then(|fabric| fabric.mtu);

@@ -1,4 +1,4 @@
-//! The role of the state server: a process of its own, started by the manager where a chain's shared state is one's. Its manager's side watches it, and starts it again.
+//! The role of the state server: a process of its own, started by the manager where a chain's shared state is one's, or its flows have their home there. Its manager's side watches it, and starts it again.
 //!
 //! It keeps nothing on a disk: what runtimes have they know, and tell its next life.
 //!
@@ -31,6 +31,8 @@ const LEASE: u64 = 60_000 * MILLISECOND;
 const PATIENCE: u64 = 1_000 * MILLISECOND;
 /// So exactly all of these are kept, ns.
 const STEP: u64 = 100 * MILLISECOND;
+/// Flows of a chain, at most.
+const MOST_PAGES: usize = 64_000_000;
 /// A runtime that leaves more messages unacknowledged is not listened to.
 const WAITING: usize = 4096;
 
@@ -39,6 +41,8 @@ const WAITING: usize = 4096;
 pub(super) struct Past {
     /// There was none before it in this box: no runtime has anything.
     is_first: bool,
+    /// Under which runtimes hash their flows' keys.
+    seed: u64,
 }
 
 /// Runs until it is killed.
@@ -63,11 +67,18 @@ pub fn main() -> Result<(), Failure> {
             step: STEP,
         })
     };
+    // Of all that runtimes may own; what is not used takes no memory.
+    let pages = checked
+        .config
+        .limits
+        .flows
+        .saturating_mul(checked.clusters.iter().map(|cluster| usize::from(cluster.max)).sum())
+        .min(MOST_PAGES);
     let me = Peer { node: STATE_SERVER, incarnation: assignment.incarnation };
     let server = StateServer::new(StateServerConfig {
         me,
         fabric: assignment.fabric(),
-        pages: Vec::new(),
+        pages: config::pages(&chains, pages, assignment.role.seed),
         kinds: config::served_pools(&mut chains).into_iter().map(kind).collect(),
         waiting: WAITING,
         memory: assignment.life.get(),
@@ -112,7 +123,7 @@ pub fn main() -> Result<(), Failure> {
 
 /// The manager's side.
 pub(super) struct ServerGuard {
-    /// Some chain's shared state is a server's.
+    /// Some chain's shared state is a server's, or its flows are.
     is_wanted: bool,
     /// The manager's life: incarnations of the server grow from one to the next.
     manager: u32,
@@ -158,7 +169,7 @@ impl Manager {
         guard.count += 1;
         // More lives than that of one manager's have pauses of seconds between them.
         let incarnation = guard.manager << 16 | guard.count & 0xffff;
-        let past = Past { is_first: guard.manager == 1 && guard.count == 1 };
+        let past = Past { is_first: guard.manager == 1 && guard.count == 1, seed: self.flow_seed };
         let peer = Peer { node: STATE_SERVER, incarnation };
         self.start_role("state-server", peer, past, now)?;
         self.host.hub.handle_state_server(peer);

@@ -93,7 +93,9 @@ impl Runtime {
     /// Says what the pools have to say, and that this runtime is there as soon as the server knows it.
     pub(super) fn speak_with_server(&mut self) {
         let clock = self.clock;
-        let Runtime { served: Some(Served { session, lists, .. }), lanes, migrations, recoveries, fabric, .. } = self else { return };
+        let Runtime { served: Some(Served { session, lists, .. }), lanes, migrations, recoveries, fabric, .. } = self else {
+            return;
+        };
         let mut pools = Lists { lists, lanes };
         (0..pools.lists()).for_each(|list| _ = pools.with(list, &mut |pool| pool.advance(clock)));
         // What has come back because of a death is claimed first.

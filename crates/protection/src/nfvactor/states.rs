@@ -76,6 +76,8 @@ impl NfvActor {
             header.version = header.version.wrapping_add(1);
             header.commit = commit;
             header.flags &= !(flag::UNPROTECTED | flag::WHOLE | flag::BEHIND);
+            // What is kept of it as it was is older than what the holder has now.
+            header.flags |= if header.flags & flag::TOUCHED != 0 { flag::WHOLE } else { 0 };
         } else {
             header.commit = 0;
             header.flags |= flag::UNPROTECTED;

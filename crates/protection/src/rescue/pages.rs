@@ -13,8 +13,8 @@ use holdfast_wire::{DropReason, FlowKey};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use zerocopy::FromBytes;
 
-/// Flows that one runtime may have been dealt without having answered.
-const UNANSWERED: usize = 256;
+/// Flows that one runtime may have been dealt without having answered: who asks a moment later than others gets as many.
+const UNANSWERED: usize = 64;
 /// Before a flow is dealt again that somebody has not taken, ns.
 const PAUSE: u64 = 1_000_000;
 /// So often a flow is dealt, by then whatever it waited for is over.
@@ -402,9 +402,5 @@ impl Pages {
 }
 
 fn owner_of(header: &ActorHeader) -> Peer {
-    if header.role == role::REPLICA {
-        Peer { node: header.peer, incarnation: header.peer_incarnation }
-    } else {
-        Peer::default()
-    }
+    if header.role == role::REPLICA { Peer { node: header.peer, incarnation: header.peer_incarnation } } else { Peer::default() }
 }

@@ -41,7 +41,10 @@ fn some_time(random: &mut Random, low: u64, high: u64) -> u64 {
 
 /// Whether a seed's world has several hosts: what they keep even when one of them dies, only a strict protection promises, and none where flows have their home at a server on one of them.
 fn hosts_of(scenario: &Scenario) -> bool {
-    !scenario.quiet && scenario.preset.is_strict() && !scenario.preset.is_paged() && Random::new(scenario.seed ^ 0x686f_7374).chance(350)
+    !scenario.quiet
+        && scenario.preset.is_strict()
+        && !scenario.preset.is_paged()
+        && Random::new(scenario.seed ^ 0x686f_7374).chance(350)
 }
 
 /// Whether hosts seal their packets, by a number of its own: seeds mean otherwise what they meant before there were seals.

@@ -39,7 +39,7 @@ impl World {
         let is_settled = self.coordinator.is_protected() && self.all_run() && self.has_home();
         let processes = self.processes.values().map(|process| &process.runtime);
         let pages = self.servers.as_ref().and_then(|server| server.flows(chain.into()));
-        self.checkers.check_released(frame, (chain, stamp), &self.clients, processes, pages, is_settled, self.loss.as_ref());
+        self.checkers.check_released(frame, (chain, stamp), &self.clients, (processes, pages), is_settled, self.loss.as_ref());
         if let Some(loss) = &mut self.loss {
             loss.released(frame, &self.clients, self.now);
         }

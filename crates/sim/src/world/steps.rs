@@ -1,7 +1,7 @@
 //! What is done to a world, step by step: by a plan, or by [fate](super::fate), which writes down what it did as one.
 
-use super::served::Servers;
 use super::hosts::{Site, WITNESS};
+use super::served::Servers;
 use super::{BEGIN, Event, MICROSECOND, World};
 use crate::frames;
 use crate::plan::{ANYBODY, Fact, How, Step, When, Whom};

@@ -1,0 +1,122 @@
+//! Flows have their home at the state server: runtimes are killed, and the server, and no connection breaks.
+
+use anyhow::{Context, Result, ensure};
+use holdfast::lab::download::{Download, Plan};
+use holdfast::lab::requirements::*;
+use holdfast::lab::running::Victim;
+use holdfast::lab::{Interrupt, until};
+use holdfast::status::Status;
+use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, RECOVERY_LIMIT, VIRTUAL};
+use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::verdict::{ensure_served, ensure_unbroken};
+use rustix::process::Signal;
+use std::process::ExitCode;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn main() -> ExitCode {
+    run(vec![
+        test("connections_outlive_instances_and_the_server", &[NGINX], connections_outlive_instances_and_the_server),
+        test("connections_outlive_instances_where_packets_leave_at_once", &[NGINX], connections_at_once),
+        test("with_partitioned_pools", &[NGINX], with_partitioned_pools),
+        test("two_instances_die_together", &[NGINX], two_instances_die_together),
+        test("datagrams_are_lost_at_most_in_the_failure", &[], datagrams),
+        test("flows_move_and_their_new_instance_dies", &[NGINX], flows_move),
+    ])
+}
+
+fn paged(chain: Chain, protection: &'static str) -> Options {
+    Options { protection, ..Options::protected(chain) }
+}
+
+/// A download and a hundred connections go through the end of each instance, and of the server after each.
+fn outlive(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&paged(Chain::Balanced, protection), interrupt)?;
+    network.serve_web()?;
+    let sum = network.site.add_random("big", 60_000_000)?;
+    let held = network.hold(VIRTUAL, 100)?;
+    let plan = Plan { url: format!("http://{VIRTUAL}/big"), bytes_per_second: Some(4_000_000), stalled_after: GIVE_UP };
+    let mut download = Download::start(&network.topology.client, &plan)?;
+    until("the download is under way", LIMIT, interrupt, || Ok((download.received() > 500_000).then_some(())))?;
+    let mut seen = download.received();
+    network.kill_each_runtime(|| {
+        network.wait_protected()?;
+        network.strike_server(Signal::KILL)?;
+        until("the download goes on", GIVE_UP, interrupt, || Ok((download.received() > seen).then_some(())))?;
+        seen = download.received();
+        ensure_unbroken(&held, interrupt)
+    })?;
+    ensure!(!download.is_over()?, "the download was over before the last failure: nothing was shown");
+    let new = network.hold(VIRTUAL, 60)?;
+    ensure_unbroken(&new, interrupt)?;
+    let outcome = download.finish(LIMIT, interrupt)?;
+    ensure!(outcome.error.is_none() && outcome.bytes == 60_000_000 && outcome.sum == sum, "{outcome:?}");
+    drop((held, new));
+    network.stop()
+}
+
+fn connections_outlive_instances_and_the_server(interrupt: &Interrupt) -> Result<()> {
+    outlive("rescue", interrupt)
+}
+
+fn connections_at_once(interrupt: &Interrupt) -> Result<()> {
+    outlive("{ preset: rescue, release: at-once }", interrupt)
+}
+
+fn with_partitioned_pools(interrupt: &Interrupt) -> Result<()> {
+    outlive("{ preset: rescue, shared: partitioned }", interrupt)
+}
+
+/// What is at the server no two deaths among the instances can undo.
+fn two_instances_die_together(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&paged(Chain::Balanced, "rescue"), interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(VIRTUAL, 100)?;
+    network.wait_protected()?;
+    let status = network.running.status()?;
+    let pids: Vec<u32> = status.runtimes().take(2).map(|process| process.pid).collect();
+    ensure!(pids.len() == 2, "{status:?}");
+    for pid in pids {
+        let pid = rustix::process::Pid::from_raw(pid as i32).expect("a process has a number");
+        rustix::process::kill_process(pid, Signal::KILL)?;
+    }
+    ensure_unbroken(&held, interrupt)?;
+    network.wait_protected()?;
+    ensure_unbroken(&held, interrupt)?;
+    drop(held);
+    network.stop()
+}
+
+fn datagrams(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&paged(Chain::Edge, "rescue"), interrupt)?;
+    let (_echo, stream) = network.stream(30, 500)?;
+    network.kill_each_runtime(|| Ok(()))?;
+    let datagrams = stream.finish();
+    // Three failures: a second of silence in each, of a third of the flows, would cost that much.
+    ensure_served(&datagrams, 30, 500)?;
+    network.stop()
+}
+
+/// Flows are moved from one instance to another, which dies right after: whatever of them was moved goes on.
+fn flows_move(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&paged(Chain::Balanced, "rescue"), interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(VIRTUAL, 200)?;
+    network.wait_protected()?;
+    for _ in 0..3 {
+        network.wait_protected()?;
+        let all = |status: &Status| status.runtimes().map(|one| one.flows).sum::<u64>() >= 200;
+        network.running.wait_for("all flows are served", GIVE_UP, interrupt, all)?;
+        let from = network.running.busiest(None)?;
+        let to = network.running.status()?.runtimes().find(|one| one.id != from.id).map(Victim::of).context("there are three")?;
+        network.running.ask(&format!("migrate --from {} --to {}", from.id, to.id))?;
+        let has_all = |status: &Status| status.runtime(to.id).is_some_and(|one| one.flows >= from.flows + to.flows);
+        network.running.wait_for("the flows are there", GIVE_UP, interrupt, has_all)?;
+        let victim = Victim { flows: from.flows + to.flows, ..to };
+        network.running.kill(&victim, false, RECOVERY_LIMIT, interrupt)?;
+        ensure_unbroken(&held, interrupt)?;
+    }
+    drop(held);
+    network.stop()
+}
