@@ -329,28 +329,84 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "protection: nfvactor ",
         "protection: nfvactro ",
-        r"edge.yaml:10:17: there is no protection `nfvactro`: `none`, `nfactor`, `nfvactor`, `reinforce`; did you mean `nfvactor`?
+        r"edge.yaml:10:17: there is no protection `nfvactro`: `none`, `nfactor`, `nfvactor`, `reinforce`, `rescue`; did you mean `nfvactor`?
 10 |     protection: nfvactro          # or { flow: …, shared: …, release: …, rebuild: … }
    |                 ^^^^^^^^",
     ),
     (
         "protection: nfvactor ",
-        "protection: rescue ",
-        r"edge.yaml:10:17: the protection `rescue` is not available in this version: `none`, `nfactor`, `nfvactor`, `reinforce`
-10 |     protection: rescue          # or { flow: …, shared: …, release: …, rebuild: … }
-   |                 ^^^^^^",
+        "protection: dal ",
+        r"edge.yaml:10:17: the protection `dal` is not available in this version: `none`, `nfactor`, `nfvactor`, `reinforce`, `rescue`
+10 |     protection: dal          # or { flow: …, shared: …, release: …, rebuild: … }
+   |                 ^^^",
+    ),
+    (
+        "protection: nfvactor ",
+        "protection: { preset: rescue, release: source } ",
+        r"edge.yaml:10:44: with `rescue` a packet leaves at once, or when its flow is written back: `release` is `at-once` or `write-back`
+10 |     protection: { preset: rescue, release: source }          # or { flow: …, shared: …, release: …, rebuild: … }
+   |                                            ^^^^^^",
+    ),
+    (
+        "protection: nfvactor ",
+        "protection: { preset: rescue, write_back_ms: 5 } ",
+        r"edge.yaml:10:35: packets wait for the write-back, so it is never put off: leave `write_back_ms` out, or `release: at-once`
+10 |     protection: { preset: rescue, write_back_ms: 5 }          # or { flow: …, shared: …, release: …, rebuild: … }
+   |                                   ^^^^^^^^^^^^^",
+    ),
+    (
+        "protection: nfvactor ",
+        "protection: { preset: nfvactor, write_back_packets: 5 } ",
+        r"edge.yaml:10:37: only the preset `rescue` writes back: leave `write_back_packets` out
+10 |     protection: { preset: nfvactor, write_back_packets: 5 }          # or { flow: …, shared: …, release: …, rebuild: … }
+   |                                     ^^^^^^^^^^^^^^^^^^",
+    ),
+    (
+        "protection: nfvactor ",
+        "protection: { flow: paged, release: at-once, write_back_packets: 0 } ",
+        r"edge.yaml:10:70: a flow is written back after 1 packet or more
+10 |     protection: { flow: paged, release: at-once, write_back_packets: 0 }          # or { flow: …, shared: …, release: …,
+   |                                                                      ^",
+    ),
+    (
+        "protection: nfvactor ",
+        "protection: { preset: rescue, release: at-once, write_back_ms: 0 } ",
+        r"edge.yaml:10:68: flows are written back every 1 to 10000 milliseconds
+10 |     protection: { preset: rescue, release: at-once, write_back_ms: 0 }          # or { flow: …, shared: …, release: …, r
+   |                                                                    ^",
+    ),
+    (
+        "protection: nfvactor ",
+        "protection: { flow: paged, rebuild: replica } ",
+        r"edge.yaml:10:41: what is lost comes back from the pages at the state server: `rebuild: pages`
+10 |     protection: { flow: paged, rebuild: replica }          # or { flow: …, shared: …, release: …, rebuild: … }
+   |                                         ^^^^^^^",
+    ),
+    (
+        "protection: nfvactor ",
+        "protection: { flow: paged, shared: memory } ",
+        r"edge.yaml:10:40: flows that others get need `shared: state-server` or `partitioned`: what is left in a dead runtime's memory may be given twice
+10 |     protection: { flow: paged, shared: memory }          # or { flow: …, shared: …, release: …, rebuild: … }
+   |                                        ^^^^^^",
+    ),
+    (
+        "protection: nfvactor ",
+        "protection: { flow: replica, release: write-back } ",
+        r"edge.yaml:10:43: nothing is written back to a replica: `release: replica`, or `flow: paged`
+10 |     protection: { flow: replica, release: write-back }          # or { flow: …, shared: …, release: …, rebuild: … }
+   |                                           ^^^^^^^^^^",
     ),
     (
         "protection: nfvactor ",
         "protection: { preset: nfvactor, release: sorce } ",
-        r"edge.yaml:10:46: `sorce` is no answer to `release`: `at-once`, `replica`, `source`, `auto`, `standby`; did you mean `source`?
+        r"edge.yaml:10:46: `sorce` is no answer to `release`: `at-once`, `replica`, `source`, `auto`, `standby`, `write-back`; did you mean `source`?
 10 |     protection: { preset: nfvactor, release: sorce }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                                              ^^^^^",
     ),
     (
         "protection: nfvactor ",
         "protection: { preset: nfvactor, relase: source } ",
-        r"edge.yaml:10:37: there is no key `relase` here: `preset`, `flow`, `shared`, `release`, `rebuild`, `snapshot_every`, `hold_s`, `checkpoint_ms`, `log_mib`, `level`; did you mean `release`?
+        r"edge.yaml:10:37: there is no key `relase` here: `preset`, `flow`, `shared`, `release`, `rebuild`, `snapshot_every`, `hold_s`, `write_back_ms`, `write_back_packets`, `checkpoint_ms`, `log_mib`, `level`; did you mean `release`?
 10 |     protection: { preset: nfvactor, relase: source }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                                     ^^^^^^",
     ),
@@ -371,7 +427,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "protection: nfvactor ",
         "protection: { flow: dal, release: stable } ",
-        r"edge.yaml:10:25: `flow: dal` is not available in this version: `memory`, `replica`, `snapshot`, `standby`
+        r"edge.yaml:10:25: `flow: dal` is not available in this version: `memory`, `replica`, `snapshot`, `standby`, `paged`
 10 |     protection: { flow: dal, release: stable }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                         ^^^",
     ),
@@ -633,6 +689,14 @@ fn other_ways_to_say_the_same_are_understood() {
         ("protection: nfvactor ", "protection: { flow: replica, shared: partitioned, release: source, rebuild: replica } "),
         ("protection: nfvactor ", "protection: { flow: memory, release: at-once } "),
         ("protection: nfvactor ", "protection: { preset: nfvactor, shared: state-server } "),
+        ("protection: nfvactor ", "protection: rescue "),
+        ("protection: nfvactor ", "protection: { preset: rescue, shared: partitioned } "),
+        ("protection: nfvactor ", "protection: { preset: rescue, release: at-once, write_back_packets: 5, hold_s: 7 } "),
+        ("protection: nfvactor ", "protection: { flow: paged } "),
+        (
+            "protection: nfvactor ",
+            "protection: { flow: paged, shared: partitioned, release: at-once, rebuild: pages, write_back_ms: 5 } ",
+        ),
         ("protection: nfvactor ", "protection: { flow: memory, shared: state-server, hold_s: 0 } "),
         ("protection: nfvactor ", "protection: { preset: reinforce, level: local, shared: state-server, hold_s: 3600 } "),
         ("protection: none", "protection: { preset: none }"),

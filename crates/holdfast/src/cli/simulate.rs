@@ -114,7 +114,7 @@ pub(super) fn simulate(seeds: u64, from: u64, seed: Option<u64>, trace: bool, js
              hosts: {host_kills} killed, {host_stops} stopped; {terms} times one began to serve\n\
              frames: {lost} lost, {doubled} doubled, {reordered} reordered, {stale} came again long after, {forged} forged between hosts, {overflowed} found a full ring\n\
              meanwhile: {moves} orders to move flows ({moved} moved), {drains} drains\n\
-             under `nfactor` a failure undid at most {undone} packets of a flow\n"
+             where packets leave at once a failure undid at most {undone} packets of a flow\n"
         ))?;
     }
     let result = conclude(&bad, json);

@@ -1,1 +1,566 @@
+use super::pages::{Pages, PagesConfig};
+use super::*;
+use holdfast_wire::{FlowKey, MemoryPool, PacketPool};
 
+const SERVER: Peer = Peer { node: 65534, incarnation: 1 };
+const LAYOUT: u64 = 7;
+const SEED: u64 = 99;
+const FLOWS: usize = 64;
+const ROOM: usize = 1 << 20;
+const MILLISECOND: u64 = 1_000_000;
+const AT_ONCE: Release = Release::AtOnce { packets: 5, every: 10 * MILLISECOND };
+
+const fn peer(at: u16) -> Peer {
+    Peer { node: 16 + at, incarnation: 1 + at as u32 }
+}
+
+fn key(flow: u16) -> FlowKey {
+    FlowKey { source_port: flow, protocol: 17, ..FlowKey::default() }
+}
+
+/// One runtime's side of a chain: a flow's state is the number of packets.
+struct Side {
+    me: Peer,
+    flows: Flows,
+    protection: Rescue,
+    out: Outbox,
+    pool: MemoryPool,
+}
+
+impl Side {
+    fn new(me: Peer, release: Release) -> Side {
+        let protection = Rescue::new(release);
+        let mut side = Side {
+            me,
+            flows: Flows::new(FLOWS, 8, LAYOUT, SEED),
+            protection,
+            out: Outbox::default(),
+            pool: MemoryPool::new(256),
+        };
+        side.meet(SERVER);
+        side
+    }
+
+    fn meet(&mut self, server: Peer) {
+        self.out.set_peers([(server, ROOM)].into_iter());
+        self.protection.set_peers(&mut self.flows, &[server], &[], &mut self.out);
+    }
+
+    fn find(&self, flow: u16) -> Option<Slot> {
+        self.flows.find(&key(flow), self.flows.hash(&key(flow))).map(|found| found.slot)
+    }
+
+    fn role(&self, flow: u16) -> u8 {
+        self.find(flow).map_or(role::FREE, |slot| self.flows.header(slot).role)
+    }
+
+    fn count(&self, flow: u16) -> u8 {
+        self.find(flow).map_or(0, |slot| self.flows.state(slot)[0])
+    }
+}
+
+/// Runtimes and a server: what one says the other hears, in order.
+struct World {
+    now: u64,
+    sides: Vec<Side>,
+    pages: Pages,
+    /// What every runtime has said.
+    said: Vec<(Peer, u8, Vec<u8>)>,
+    /// What the server has said.
+    answered: Vec<(Peer, u8, Vec<u8>)>,
+    epoch: u32,
+    left: usize,
+    dropped: usize,
+}
+
+fn pages() -> Pages {
+    Pages::new(PagesConfig { chain: 0, flows: 4 * FLOWS, state_len: 8, layout: LAYOUT, seed: SEED })
+}
+
+impl World {
+    fn new(sides: u16, release: Release) -> World {
+        let sides = (0..sides).map(|at| Side::new(peer(at), release)).collect();
+        World { now: 1_000, sides, pages: pages(), said: Vec::new(), answered: Vec::new(), epoch: 10, left: 0, dropped: 0 }
+    }
+
+    fn at(&mut self, at: usize) -> &mut Side {
+        &mut self.sides[at]
+    }
+
+    /// A packet of this flow, which begins here if it is not there.
+    fn process(&mut self, at: usize, flow: u16) {
+        self.epoch += 1;
+        let (epoch, now) = (self.epoch, self.now);
+        let Side { flows, protection, out, pool, .. } = &mut self.sides[at];
+        let found = flows.find(&key(flow), flows.hash(&key(flow))).map(|found| found.slot);
+        let slot = found.unwrap_or_else(|| {
+            let slot = flows.insert(key(flow), flows.hash(&key(flow)), role::OWNER).expect("there is room");
+            flows.header_mut(slot).epoch = epoch;
+            slot
+        });
+        assert_eq!(flows.header(slot).role, role::OWNER);
+        out.begin(0, now);
+        assert_eq!(protection.admit(flows, slot), Admission::Ready);
+        flows.parts_mut(slot).1[0] += 1;
+        let packet = pool.take().expect("there are buffers");
+        protection.commit(flows, slot, packet, false, out);
+    }
+
+    /// The batch of one is over; what it says is heard by the server if `is_heard`.
+    fn flush(&mut self, at: usize, is_heard: bool) {
+        let now = self.now;
+        let Side { me, flows, protection, out, pool } = &mut self.sides[at];
+        out.begin(0, now);
+        protection.flush(flows, out);
+        let records: Vec<_> = out.records().map(|(record, body)| (record.kind, body[2..].to_vec())).collect();
+        out.clear_records();
+        self.left += out.released.drain(..).map(|packet| pool.put(packet.into_inner())).count();
+        self.dropped += out.dropped.drain(..).map(|(packet, _)| pool.put(packet)).count();
+        let me = *me;
+        self.begin();
+        for (kind, body) in records {
+            if is_heard {
+                // Who has not heard that its flow is another's goes on saying what there is of it.
+                let taken = self.pages.handle_record(me, kind, &body);
+                assert!(matches!(taken, Ok(()) | Err(DropReason::StaleEpoch)), "kind {kind}: {taken:?}");
+            }
+            self.said.push((me, kind, body));
+        }
+    }
+
+    fn begin(&mut self) {
+        let living: Vec<Peer> = self.sides.iter().map(|side| side.me).collect();
+        self.pages.begin(self.now, living.iter().map(|peer| (*peer, ROOM)), &living);
+    }
+
+    /// The server's batch is over, and everybody hears what it says. Routes that are asked for are given.
+    fn answer(&mut self) {
+        self.pages.flush();
+        let records: Vec<_> = self.pages.records().map(|(record, body)| (record.to, record.kind, body[2..].to_vec())).collect();
+        self.pages.clear_records();
+        for (to, kind, body) in records {
+            if let Some(side) = self.sides.iter_mut().find(|side| side.me == to) {
+                let Side { flows, protection, out, .. } = side;
+                protection.handle_record(flows, SERVER, kind, &body, out).expect("it is a good record");
+            }
+            self.answered.push((to, kind, body));
+        }
+        for side in &mut self.sides {
+            side.out.demoted.clear();
+            side.flows.take_demoted();
+            for (_, slot) in core::mem::take(&mut side.out.late_claims) {
+                self.epoch += 1;
+                side.flows.header_mut(slot).epoch = self.epoch;
+                side.protection.claimed(&mut side.flows, slot);
+            }
+        }
+    }
+
+    /// Everybody says all that there is to say.
+    fn talk(&mut self) {
+        for _ in 0..12 {
+            (0..self.sides.len()).for_each(|at| self.flush(at, true));
+            self.answer();
+            self.now += 2 * MILLISECOND;
+        }
+    }
+
+    /// It dies, and all others ask what there is of its flows.
+    fn die(&mut self, at: usize) -> Peer {
+        let Side { me: dead, .. } = self.sides.remove(at);
+        self.begin();
+        self.pages.bury(dead);
+        for side in &mut self.sides {
+            side.protection.recover(&mut side.flows, dead, &mut side.out);
+            assert!(side.protection.is_recovering(dead));
+        }
+        dead
+    }
+
+    fn owners(&self, flow: u16) -> usize {
+        self.sides.iter().filter(|side| side.role(flow) == role::OWNER).count()
+    }
+
+    fn count(&self, flow: u16) -> u8 {
+        self.sides.iter().map(|side| side.count(flow)).max().unwrap_or(0)
+    }
+}
+
+/// A packet leaves when the server has what it reveals, and not before; where packets leave at once it is the other way round.
+#[test]
+fn packets_wait_for_the_write_back_or_leave_at_once() {
+    for (release, before) in [(Release::WriteBack, 0), (AT_ONCE, 1)] {
+        let mut world = World::new(1, release);
+        world.process(0, 1);
+        world.flush(0, true);
+        assert_eq!(world.left, before, "{release:?}");
+        world.answer();
+        world.flush(0, true);
+        assert_eq!((world.left, world.dropped), (1, 0), "{release:?}");
+        assert_eq!(world.pages.flows().len(), 1);
+    }
+}
+
+/// Where packets leave at once, what a failure may undo of a flow is fewer packets than were said, and nothing of what is older than the interval. That the flow is there is known at once.
+#[test]
+fn what_is_not_written_back_is_bounded() {
+    let known = |world: &World| {
+        let flows = world.pages.flows();
+        flows.find(&key(1), flows.hash(&key(1))).map_or(0, |found| flows.state(found.slot)[0])
+    };
+    let mut world = World::new(1, AT_ONCE);
+    world.process(0, 1);
+    world.flush(0, true);
+    assert_eq!(known(&world), 1, "it is there");
+    for processed in 2..20u8 {
+        world.now += 100;
+        world.process(0, 1);
+        world.flush(0, true);
+        let behind = processed - known(&world);
+        assert!(behind < 5, "{behind} of {processed}");
+    }
+    let behind = 19 - known(&world);
+    assert!(behind > 0, "something is put off");
+    world.now += 11 * MILLISECOND;
+    world.flush(0, true);
+    assert_eq!(known(&world), 19);
+    assert_eq!(world.sides[0].protection.safety(&world.sides[0].flows).may_forget, 5);
+}
+
+/// An owner dies: each of its flows has one owner again, which knows all that had left, and those who live share them. The account is open until then.
+#[test]
+fn the_flows_of_the_dead_are_dealt_out() {
+    let mut world = World::new(3, Release::WriteBack);
+    for flow in 0..30 {
+        (0..=flow % 4).for_each(|_| world.process(usize::from(flow % 3), flow));
+    }
+    world.talk();
+    let dead = world.die(1);
+    world.talk();
+    for flow in 0..30 {
+        assert_eq!((world.owners(flow), world.count(flow)), (1, (flow % 4) as u8 + 1), "flow {flow}");
+    }
+    assert_eq!(world.dropped, 0);
+    assert!(world.sides.iter().all(|side| side.flows.owned() == 15 && !side.protection.is_recovering(dead)));
+    // They are written back under their new owners, whose death the same follows from.
+    world.die(0);
+    world.talk();
+    assert_eq!((0..30).map(|flow| world.owners(flow)).sum::<usize>(), 30);
+}
+
+/// Two die at the same time: what the server has is enough.
+#[test]
+fn two_deaths_at_once_lose_nothing() {
+    let mut world = World::new(3, Release::WriteBack);
+    (0..20).for_each(|flow| world.process(usize::from(flow % 2), flow));
+    world.talk();
+    world.die(0);
+    world.die(0);
+    world.talk();
+    assert_eq!(world.at(0).flows.owned(), 20);
+}
+
+/// It is asked before it has heard of the death: the answer waits, and is whole.
+#[test]
+fn who_asks_before_the_server_knows_waits() {
+    let mut world = World::new(2, Release::WriteBack);
+    (0..5).for_each(|flow| world.process(0, flow));
+    world.talk();
+    let Side { me: dead, .. } = world.sides.remove(0);
+    let Side { flows, protection, out, .. } = world.at(0);
+    protection.recover(flows, dead, out);
+    world.talk();
+    assert!(world.sides[0].protection.is_recovering(dead) && world.sides[0].flows.owned() == 0);
+    assert_eq!(world.pages.unknown().collect::<Vec<_>>(), [dead]);
+    world.pages.bury(dead);
+    world.talk();
+    assert!(!world.sides[0].protection.is_recovering(dead) && world.sides[0].flows.owned() == 5);
+}
+
+/// What a dead owner had said is not taken any more, whoever asks.
+#[test]
+fn nothing_of_the_dead_is_written() {
+    let mut world = World::new(2, Release::WriteBack);
+    world.process(0, 1);
+    world.flush(0, false);
+    let late = world.said.clone();
+    world.die(0);
+    for (from, kind, body) in late {
+        assert_eq!(world.pages.handle_record(from, kind, &body), Err(DropReason::Fenced));
+    }
+    world.talk();
+    assert_eq!((world.pages.flows().len(), world.sides[0].flows.owned()), (0, 0));
+}
+
+/// The next life of a node dies before it serves. That this one is over says nothing of what the life before had.
+#[test]
+fn one_life_is_over_and_another_is_not() {
+    let mut world = World::new(2, Release::WriteBack);
+    (0..5).for_each(|flow| world.process(0, flow));
+    world.talk();
+    let Side { me: dead, .. } = world.sides.remove(0);
+    let next = Peer { incarnation: dead.incarnation + 1, ..dead };
+    world.begin();
+    world.pages.bury(dead);
+    world.pages.bury(next);
+    world.pages.recovered(next);
+    let Side { flows, protection, out, .. } = world.at(0);
+    protection.recover(flows, dead, out);
+    world.talk();
+    assert_eq!(world.at(0).flows.owned(), 5);
+    world.pages.recovered(dead);
+    assert_eq!(world.pages.flows().len(), 5, "they are the other one's by now");
+}
+
+/// What nobody could get before it was over is not kept.
+#[test]
+fn what_is_over_leaves_nothing() {
+    let mut world = World::new(2, Release::WriteBack);
+    (0..5).for_each(|flow| world.process(0, flow));
+    world.process(1, 7);
+    world.talk();
+    let Side { me: dead, .. } = world.sides.remove(0);
+    world.begin();
+    world.pages.bury(dead);
+    world.pages.recovered(dead);
+    assert_eq!(world.pages.flows().len(), 1);
+}
+
+/// Somebody has no room, or has something of that flow already: others get it, and who asked hears the end only then.
+#[test]
+fn a_flow_that_is_not_taken_goes_to_the_next() {
+    let mut world = World::new(3, Release::WriteBack);
+    (0..6).for_each(|flow| world.process(0, flow));
+    world.talk();
+    // A place for a flow that is about to come.
+    let Side { flows, .. } = world.at(1);
+    let places: Vec<Slot> =
+        (0..6).map(|flow| flows.insert(key(flow), flows.hash(&key(flow)), role::ARRIVING).expect("there is room")).collect();
+    world.die(0);
+    world.talk();
+    assert_eq!((world.sides[0].flows.owned(), world.sides[1].flows.owned()), (0, 6));
+    let Side { flows, .. } = world.at(0);
+    places.into_iter().for_each(|slot| flows.remove(slot));
+    // With both of them in the way it waits until one is not.
+    let mut world = World::new(2, Release::WriteBack);
+    world.process(0, 1);
+    world.talk();
+    let Side { flows, .. } = world.at(1);
+    let place = flows.insert(key(1), flows.hash(&key(1)), role::ARRIVING).expect("there is room");
+    let dead = world.die(0);
+    world.talk();
+    assert!(world.sides[0].protection.is_recovering(dead));
+    world.at(0).flows.remove(place);
+    world.talk();
+    assert!(!world.sides[0].protection.is_recovering(dead) && world.owners(1) == 1);
+}
+
+/// A flow moves as far as into the first's last record: whoever dies then, it is dealt as that one's.
+#[test]
+fn a_flow_on_its_way_is_of_whoever_dies() {
+    for dies in [0, 1] {
+        let mut world = World::new(3, Release::WriteBack);
+        world.process(0, 1);
+        world.talk();
+        let (to, new) = (peer(1), 500);
+        let Side { flows, protection, out, .. } = world.at(0);
+        let slot = flows.find(&key(1), flows.hash(&key(1))).expect("it is there").slot;
+        assert!(protection.has_drained(flows, slot, out) && protection.departs(flows, slot, to, new, out));
+        let old = flows.header(slot).epoch;
+        flows.header_mut(slot).epoch = new;
+        flows.set_role(slot, role::DEPARTED);
+        assert!(!protection.keeps_sent(flows, slot), "the server has it");
+        world.flush(0, true);
+        world.die(dies);
+        world.flush(0, true);
+        world.flush(1, true);
+        world.pages.flush();
+        let dealt: Vec<u32> = world
+            .pages
+            .records()
+            .filter(|(record, _)| record.kind == kind::DEAL)
+            .filter_map(|(_, body)| ActorHeader::read_from_prefix(&body[2 + 4 + 6 + 8..]).ok())
+            .map(|(header, _)| header.epoch)
+            .collect();
+        assert_eq!(dealt, [if dies == 0 { old } else { new }], "whose it would be");
+    }
+}
+
+/// The first has passed it on, and the server hears of the second's death before that: the first asks for it behind it, and gets it.
+#[test]
+fn a_flow_that_is_passed_on_to_the_dead_is_dealt() {
+    let mut world = World::new(2, Release::WriteBack);
+    world.process(0, 1);
+    world.talk();
+    world.epoch = 500;
+    let Side { flows, protection, out, .. } = world.at(0);
+    let slot = flows.find(&key(1), flows.hash(&key(1))).expect("it is there").slot;
+    assert!(protection.departs(flows, slot, peer(1), 500, out));
+    flows.remove(slot);
+    let dead = world.die(1);
+    world.talk();
+    assert!(!world.sides[0].protection.is_recovering(dead));
+    assert_eq!((world.owners(1), world.count(1)), (1, 1));
+}
+
+/// The switch has forgotten a flow and given it to another: who had it before hears of that, and lets go of it.
+#[test]
+fn an_earlier_owner_lets_go() {
+    let mut world = World::new(2, Release::WriteBack);
+    world.process(0, 1);
+    world.talk();
+    world.process(1, 1);
+    world.talk();
+    assert_eq!((world.sides[0].role(1), world.sides[1].role(1)), (role::FREE, role::OWNER));
+    assert_eq!(world.pages.flows().len(), 1);
+}
+
+/// The server begins anew, with nothing: every runtime writes back all that it has, and what waited leaves.
+#[test]
+fn the_next_life_of_the_server_is_told_everything() {
+    for release in [Release::WriteBack, AT_ONCE] {
+        let mut world = World::new(2, release);
+        (0..12).for_each(|flow| world.process(usize::from(flow % 2), flow));
+        world.talk();
+        world.process(0, 0);
+        world.flush(0, false);
+        let left = world.left;
+        world.pages = pages();
+        let next = Peer { incarnation: 2, ..SERVER };
+        let is_safe = |side: &Side| !side.protection.safety(&side.flows).resynchronising;
+        assert!(world.sides.iter().all(is_safe));
+        for side in &mut world.sides {
+            side.meet(next);
+            assert!(!is_safe(side), "{release:?}");
+            let late = side.protection.handle_record(&mut side.flows, SERVER, kind::SAVED, &[0; 4], &mut side.out);
+            assert_eq!(late, Err(DropReason::Fenced));
+        }
+        for _ in 0..8 {
+            (0..2).for_each(|at| world.flush(at, true));
+            world.pages.flush();
+            let records: Vec<_> =
+                world.pages.records().map(|(record, body)| (record.to, record.kind, body[2..].to_vec())).collect();
+            world.pages.clear_records();
+            for (to, kind, body) in records {
+                let side = world.sides.iter_mut().find(|side| side.me == to).expect("it is there");
+                side.protection.handle_record(&mut side.flows, next, kind, &body, &mut side.out).expect("it is good");
+            }
+            world.now += MILLISECOND;
+        }
+        assert!(world.sides.iter().all(is_safe), "{release:?}");
+        assert_eq!(world.pages.flows().len(), 12);
+        assert_eq!(world.dropped, 0);
+        assert_eq!(world.left, if release == Release::WriteBack { left + 1 } else { left });
+    }
+}
+
+/// A flow that ends leaves nothing at the server, also if it ends before it has been written back by whom it came to.
+#[test]
+fn an_end_reaches_the_server() {
+    let mut world = World::new(2, Release::WriteBack);
+    world.process(0, 1);
+    world.process(0, 2);
+    world.talk();
+    let Side { flows, protection, out, .. } = world.at(0);
+    let slot = flows.find(&key(1), flows.hash(&key(1))).expect("it is there").slot;
+    protection.ended(flows, slot, out);
+    flows.remove(slot);
+    world.talk();
+    assert_eq!(world.pages.flows().len(), 1);
+    // It comes from the first, and ends at once.
+    let block = {
+        let Side { flows, protection, out, .. } = world.at(0);
+        let slot = flows.find(&key(2), flows.hash(&key(2))).expect("it is there").slot;
+        assert!(protection.departs(flows, slot, peer(1), 500, out));
+        flows.header_mut(slot).epoch = 500;
+        let block = flows.block(slot).to_vec();
+        flows.remove(slot);
+        block
+    };
+    let Side { flows, protection, out, .. } = world.at(1);
+    let slot = flows.insert(key(2), flows.hash(&key(2)), role::OWNER).expect("there is room");
+    flows.overwrite(slot, &block).expect("there is room");
+    protection.arrived(flows, slot, peer(0));
+    protection.ended(flows, slot, out);
+    flows.remove(slot);
+    world.talk();
+    assert_eq!(world.pages.flows().len(), 0);
+}
+
+/// A record that is cut short or too long, or of no kind that there is, is refused on either side, and changes nothing.
+#[test]
+fn records_are_checked() {
+    let mut world = World::new(3, Release::WriteBack);
+    for flow in 0..9 {
+        world.process(usize::from(flow % 3), flow);
+        world.process(usize::from(flow % 3), flow);
+    }
+    world.talk();
+    (0..9).for_each(|flow| world.process(usize::from(flow % 3), flow));
+    world.epoch = 500;
+    let Side { flows, protection, out, .. } = world.at(0);
+    let slot = flows.find(&key(0), flows.hash(&key(0))).expect("it is there").slot;
+    assert!(protection.departs(flows, slot, peer(1), 500, out));
+    flows.remove(slot);
+    world.talk();
+    world.die(2);
+    world.talk();
+    world.process(1, 4);
+    world.process(0, 4);
+    world.talk();
+    let blocks = |flows: &Flows| flows.iter().map(|(slot, _)| flows.block(slot).to_vec()).collect::<Vec<_>>();
+    let kinds = |list: &[(Peer, u8, Vec<u8>)]| list.iter().map(|(_, kind, _)| *kind).collect::<std::collections::BTreeSet<u8>>();
+    let at_server = [kind::STATE, kind::DELTA, kind::CHECK, kind::PASS, kind::RECALL, kind::DEALT];
+    let at_runtime = [kind::SAVED, kind::DEAL, kind::RECALLED, kind::DISPLACED];
+    assert!(at_server.iter().all(|kind| kinds(&world.said).contains(kind)), "{:?}", kinds(&world.said));
+    assert!(at_runtime.iter().all(|kind| kinds(&world.answered).contains(kind)), "{:?}", kinds(&world.answered));
+    world.begin();
+    let before = blocks(world.pages.flows());
+    for (from, kind, body) in world.said.clone() {
+        let long = [&body[..], &[0]].concat();
+        for wrong in (0..body.len()).map(|len| &body[..len]).chain([&long[..]]) {
+            let refused = world.pages.handle_record(from, kind, wrong);
+            assert!(refused.is_err(), "kind {kind} with {} of {} bytes", wrong.len(), body.len());
+        }
+        for kind in [0, 5, 9, 20, 31, 255] {
+            assert_eq!(world.pages.handle_record(from, kind, &body), Err(DropReason::Malformed));
+        }
+    }
+    assert_eq!(blocks(world.pages.flows()), before);
+    for (to, kind, body) in world.answered.clone() {
+        let Some(Side { flows, protection, out, .. }) = world.sides.iter_mut().find(|side| side.me == to) else { continue };
+        let before = blocks(flows);
+        let long = [&body[..], &[0]].concat();
+        for wrong in (0..body.len()).map(|len| &body[..len]).chain([&long[..]]) {
+            let refused = protection.handle_record(flows, SERVER, kind, wrong, out);
+            assert_eq!(refused, Err(DropReason::Malformed), "kind {kind} with {} of {} bytes", wrong.len(), body.len());
+        }
+        for kind in [0, 1, 3, 5, 9, 14, 15, 17, 31, 255] {
+            assert_eq!(protection.handle_record(flows, SERVER, kind, &body, out), Err(DropReason::Malformed));
+        }
+        for stranger in [peer(0), Peer { incarnation: 9, ..SERVER }] {
+            assert_eq!(protection.handle_record(flows, stranger, kind, &body, out), Err(DropReason::Fenced));
+        }
+        assert_eq!(blocks(flows), before);
+    }
+    // With any byte changed it may mean something else; nobody stumbles over it.
+    for (from, kind, body) in world.said.clone() {
+        for at in 0..body.len() {
+            let mut other = body.clone();
+            other[at] ^= 0xff;
+            let _ = world.pages.handle_record(from, kind, &other);
+        }
+        world.pages.flush();
+        world.pages.clear_records();
+    }
+    for (to, kind, body) in world.answered.clone() {
+        let Some(Side { flows, protection, out, .. }) = world.sides.iter_mut().find(|side| side.me == to) else { continue };
+        for at in 0..body.len() {
+            let mut other = body.clone();
+            other[at] ^= 0xff;
+            let _ = protection.handle_record(flows, SERVER, kind, &other, out);
+        }
+        protection.flush(flows, out);
+        out.clear_records();
+    }
+}
