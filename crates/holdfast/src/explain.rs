@@ -46,7 +46,7 @@ words! {
     ROLE "manager" "Owns the host's ports, forwards frames between them and the local processes, has those started and watches them.";
     ROLE "switch" "Picks the runtime of a new flow, keeps the route, changes it when the flow has a new owner.";
     ROLE "coordinator" "Knows who is there, starts recovery, has what died started again. Traffic flows without it.";
-    ROLE "state-server" "Assigns what flows share one by one, where a chain's `shared` state is a `state-server`'s. Flows go on without it; new ones have what runtimes have at hand.";
+    ROLE "state-server" "Assigns what flows share one by one, where a chain's `shared` state is a `state-server`'s. Flows go on without it; new ones have what runtimes have at hand. Under `rescue` it has every flow too, and packets that wait for a write-back wait until it is back.";
     ROLE "runtime" "A process of its own that owns flows and runs the chain on their packets.";
     CAUSE "no heartbeat" "The process was there but did not turn for detection.hang_ms: stopped, hung, or starved of processor time. Until it ends it is fenced.";
     CAUSE "killed by signal" "The process was killed: 9 by somebody, or by the kernel for want of memory (see `dmesg`); 6 or 11 by a fault of its own.";
@@ -64,6 +64,7 @@ words! {
     PROTECTION "nfactor" "Packets leave at once; every `snapshot_every` packets a flow's state goes to another runtime as a snapshot. A restarted runtime fetches its snapshots: a failure may undo the latest packets' effects.";
     PROTECTION "nfvactor" "After every packet the flow's state goes to a replica on another runtime; the packet leaves once that has saved it.";
     PROTECTION "reinforce" "A packet leaves once a standby runtime knows that it was processed, or, if it could come out differently, has its flow's state. The other states follow every `checkpoint_ms`; what a failure leaves out is processed again from the switch's log.";
+    PROTECTION "rescue" "A flow's home is the state server. A packet leaves once that has what it reveals (`release: write-back`), or at once, and then a failure may undo its flow's latest packets (`may_forget`). What a dead runtime had the server deals out to the others.";
     FIELD "control" "The control API of the host that answers: where it listens, connections, calls, and what it refused, by reason.";
     REFUSAL "not_tls" "What came was no TLS: a client without `https`, or a program that tries every port.";
     REFUSAL "no_certificate" "The client showed no certificate: `holdfast certify` makes one for a host, an operator or a viewer.";
