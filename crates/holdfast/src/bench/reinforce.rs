@@ -122,7 +122,7 @@ fn measure(plan: &Plan, setting: &Setting<'_>) -> Result<Row, String> {
         (0..plan.flows).map(|flow| traffic::udp(traffic::client(flow), traffic::VIRTUAL)).collect();
     let mut none = Alone::<FRAME_LEN>::new(plan.flows + fresh, make()?);
     let settings = Settings { checkpoint_every: setting.checkpoint_every, ..Settings::default() };
-    let mut pair = Pair::<FRAME_LEN>::new(plan.flows + fresh, make()?, make()?, move || Box::new(Reinforce::new(settings)));
+    let mut pair = Pair::<FRAME_LEN>::new(plan.flows + fresh, make()?, make()?, move || Box::new(Reinforce::new(settings)))?;
     none.input().go_by_clock();
     pair.input().go_by_clock();
     let expected = none.open(&forward)?;

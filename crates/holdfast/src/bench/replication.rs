@@ -1,7 +1,7 @@
 //! `holdfast bench replication`: what it costs that every packet's state is elsewhere before the packet leaves.
 //!
-//! The same functions over the same frames: `none`, a runtime without protection, `nfvactor` in both of its ways, and `reinforce`, with the replica or standby in a second
-//! thread.
+//! The same functions over the same frames: `none`, a runtime without protection, `nfvactor` in both of its ways, `reinforce` and `rescue`, with the replica, standby or state
+//! server in a second thread.
 //! The plan of NFVactor's figures on replication (section VI-C): throughput with it and without, latency added, bytes added. Every case first plays
 //! each flow in both directions, and what comes out is compared; only then is time taken. The cases take turns, so that a noisy machine
 //! disturbs all alike. Frames come in an order without locality: no two of a burst share a flow, and every packet has a state of its own to send.
@@ -11,7 +11,8 @@ use super::median;
 use super::traffic::{self, FRAME_LEN, percentile};
 use super::world::MakeChain;
 use holdfast_protection::reinforce::Settings;
-use holdfast_protection::{NfvActor, Protection, Reinforce, ReleaseAt};
+use holdfast_protection::rescue::{Release, WRITE_BACK_EVERY, WRITE_BACK_PACKETS};
+use holdfast_protection::{NfvActor, Protection, Reinforce, ReleaseAt, Rescue};
 use holdfast_wire::nsh::ENCAPSULATION_LEN;
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -34,7 +35,8 @@ pub struct Plan {
 pub struct Row {
     /// Version of this object.
     pub version: u32,
-    /// `none`, `nfvactor-replica` (the replica releases), `nfvactor-source` (the owner does) or `reinforce` (with what its standby costs, without the switch's log).
+    /// `none`, `nfvactor-replica` (the replica releases), `nfvactor-source` (the owner does) `reinforce` (with what its standby costs, without the switch's log), `rescue`
+    /// (written back before it leaves) or `rescue-at-once`.
     pub case: &'static str,
     /// Of a packet on the wire, frame check sequence included.
     pub bytes: usize,
@@ -67,13 +69,15 @@ pub struct Row {
 /// As long as 1400 bytes on the wire.
 const LONG_LEN: usize = 1396;
 
-const CASES: [&str; 4] = ["none", "nfvactor-replica", "nfvactor-source", "reinforce"];
+const CASES: [&str; 6] = ["none", "nfvactor-replica", "nfvactor-source", "reinforce", "rescue", "rescue-at-once"];
 
 /// Of the cases behind the first.
 const PROTECTIONS: [fn() -> Box<dyn Protection>; CASES.len() - 1] = [
     || Box::new(NfvActor::new(ReleaseAt::Replica)),
     || Box::new(NfvActor::new(ReleaseAt::Source)),
     || Box::new(Reinforce::new(Settings::default())),
+    || Box::new(Rescue::new(Release::WriteBack)),
+    || Box::new(Rescue::new(Release::AtOnce { packets: WRITE_BACK_PACKETS, every: WRITE_BACK_EVERY })),
 ];
 
 /// Runs the plan.
@@ -117,7 +121,7 @@ fn measure<const L: usize>(plan: &Plan, make: MakeChain<'_>) -> Result<Vec<Row>,
 
     let mut pairs = Vec::new();
     for protection in PROTECTIONS {
-        let mut pair = Pair::<L>::new(plan.flows, make()?, make()?, protection);
+        let mut pair = Pair::<L>::new(plan.flows, make()?, make()?, protection)?;
         let opened = pair.open(&forward)?;
         if opened != expected {
             return Err("the replicated runtime translates other than the one that is not".to_owned());

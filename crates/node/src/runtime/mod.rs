@@ -313,6 +313,11 @@ impl Runtime {
         }
     }
 
+    /// The life of the state server that flows here have their home at.
+    pub fn state_server(&self) -> Option<Peer> {
+        self.served.as_ref().and_then(|served| served.home)
+    }
+
     /// Packets that wait here: for state, leases, commits.
     pub fn held(&self) -> usize {
         self.lanes.iter().map(|lane| lane.parking.len() + lane.protection.held() + lane.suspects.len()).sum()

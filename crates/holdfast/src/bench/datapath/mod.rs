@@ -74,7 +74,7 @@ pub fn run(plan: &Plan, make: MakeChain<'_>, allocations: &dyn Fn() -> u64) -> R
     }
     none.check(&forward, &reverse, &out_bare)?;
 
-    let mut pair = Pair::new(plan.flows, make()?, make()?, || Box::new(NfvActor::new(ReleaseAt::Replica)));
+    let mut pair = Pair::new(plan.flows, make()?, make()?, || Box::new(NfvActor::new(ReleaseAt::Replica)))?;
     let out_pair = pair.open(&forward)?;
     if out_pair != out_bare {
         return Err("the replicated runtime translates other than the bare loop".to_owned());

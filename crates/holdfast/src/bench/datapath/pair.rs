@@ -1,13 +1,15 @@
-//! Two runtimes in two threads: one owns the flows, the other holds their replicas.
+//! Two nodes in two threads: a runtime owns the flows, and another one holds their replicas, or a state server is their home.
 
-use super::runtime::{ME, OTHER, Runs, Sink, ToRuntime, runtime};
+use super::runtime::{ME, OTHER, Runs, SEED, Sink, ToRuntime, runtime};
 use super::{BURST, PlaysOnce};
 use holdfast_nf::Chain;
-use holdfast_node::address::{COORDINATOR, node_of};
+use holdfast_node::address::{COORDINATOR, MANAGER, STATE_SERVER, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState};
 use holdfast_node::runtime::Runtime;
-use holdfast_protection::{Peer, Protection};
+use holdfast_node::state::{StateServer, StateServerConfig};
+use holdfast_protection::rescue::pages::PagesConfig;
+use holdfast_protection::{Home, Peer, Protection};
 use holdfast_wire::{MemoryPool, Packet, PacketPool};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +21,55 @@ use std::time::{Duration, Instant};
 const UNDER_WAY: usize = 4096;
 /// Buffers of each side.
 const BUFFERS: usize = UNDER_WAY * 4;
+const SERVER: Peer = Peer { node: STATE_SERVER, incarnation: 1 };
+
+/// What has the flows besides their owner.
+trait Beside {
+    /// As [`Runtime::turn`].
+    fn turn(&mut self, rx: &mut Vec<Packet>, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64);
+}
+
+impl Beside for Runtime {
+    fn turn(&mut self, rx: &mut Vec<Packet>, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) {
+        Runtime::turn(self, rx, tx, pool, clock);
+    }
+}
+
+impl Beside for StateServer {
+    fn turn(&mut self, rx: &mut Vec<Packet>, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) {
+        for packet in rx.drain(..) {
+            self.handle_frame(packet.bytes(), clock);
+            pool.put(packet);
+        }
+        StateServer::turn(self, clock);
+        self.fabric().poll_transmit(clock, |frame| {
+            let Some(mut packet) = pool.take() else { return false };
+            let fits = packet.copy_from(frame);
+            tx.push(packet);
+            fits
+        });
+    }
+}
+
+/// A state server that is the home of this chain's flows.
+fn server(flows: usize, chain: &Chain) -> Result<StateServer, String> {
+    let layout = chain.layout();
+    let pages = PagesConfig { chain: 0, flows, state_len: layout.size, layout: layout.hash, seed: SEED };
+    let server = StateServer::new(StateServerConfig {
+        me: SERVER,
+        fabric: FabricConfig::default(),
+        kinds: Vec::new(),
+        pages: vec![pages],
+        waiting: 4096,
+        memory: 1,
+        is_first: true,
+        tick: 1_000_000_000,
+        listener: MANAGER,
+        report_interval: 1_000_000_000,
+        heartbeat: 1_000_000_000,
+    });
+    server.ok_or_else(|| "there is no such state server".to_owned())
+}
 
 /// See the module. The owner, and what stands for the switch, are in the caller's thread.
 pub(in crate::bench) struct Pair<const L: usize> {
@@ -28,6 +79,8 @@ pub(in crate::bench) struct Pair<const L: usize> {
     sink: Sink<L>,
     rx: Vec<Packet>,
     tx: Vec<Packet>,
+    /// Who has the flows besides.
+    other: Peer,
     to_replica: SyncSender<Vec<Packet>>,
     from_replica: Receiver<Vec<Packet>>,
     spare: Vec<Vec<Packet>>,
@@ -35,7 +88,7 @@ pub(in crate::bench) struct Pair<const L: usize> {
     bundles: usize,
     /// Packets taken so far.
     taken: u64,
-    /// Bytes of frames that went from one runtime to the other.
+    /// Bytes of frames that went from one to the other.
     pub(in crate::bench) exchanged: u64,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -89,27 +142,35 @@ impl<const L: usize> Pair<L> {
         chain: Chain,
         replica_chain: Chain,
         protection: impl Fn() -> Box<dyn Protection> + Send + 'static,
-    ) -> Pair<L> {
+    ) -> Result<Pair<L>, String> {
         let (to_replica, inbox) = sync_channel::<Vec<Packet>>(256);
         let (outbox, from_replica) = sync_channel::<Vec<Packet>>(256);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let mut pool = MemoryPool::new(BUFFERS);
+        let is_paged = protection().home() == Home::StateServer;
         let mut primary = runtime(ME, flows, chain, protection());
-        introduce(&mut primary, &mut pool);
+        let said = introduce(&mut primary, ME, &mut pool);
+        let server = if is_paged { Some(server(flows, &replica_chain)?) } else { None };
         let thread = std::thread::spawn(move || {
             let mut pool = MemoryPool::new(BUFFERS);
+            if let Some(mut server) = server {
+                introduce(&mut server, SERVER, &mut pool).into_iter().for_each(|packet| pool.put(packet));
+                serve_replica(&mut server, &mut pool, &inbox, &outbox, &stopped);
+                return;
+            }
             let mut replica = runtime(OTHER, flows, replica_chain, protection());
-            introduce(&mut replica, &mut pool);
+            introduce(&mut replica, OTHER, &mut pool).into_iter().for_each(|packet| pool.put(packet));
             serve_replica(&mut replica, &mut pool, &inbox, &outbox, &stopped);
         });
-        Pair {
+        let mut pair = Pair {
             primary,
             pool,
             input: ToRuntime::new(),
             sink: Sink::new(),
             rx: Vec::with_capacity(BURST),
-            tx: Vec::with_capacity(BURST * 4),
+            tx: said,
+            other: if is_paged { SERVER } else { OTHER },
             to_replica,
             from_replica,
             spare: Vec::new(),
@@ -118,7 +179,16 @@ impl<const L: usize> Pair<L> {
             exchanged: 0,
             stop,
             thread: Some(thread),
+        };
+        pair.exchange();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while is_paged && pair.primary.state_server().is_none() {
+            if Instant::now() > deadline {
+                return Err("the state server never spoke".to_owned());
+            }
+            pair.turn();
         }
+        Ok(pair)
     }
 
     pub(in crate::bench) fn play(&mut self, frames: &[[u8; L]]) {
@@ -139,7 +209,7 @@ impl<const L: usize> Pair<L> {
     fn exchange(&mut self) {
         let mut bundle = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(BURST * 4));
         for packet in self.tx.drain(..) {
-            if packet.bytes().first_chunk().and_then(node_of) == Some(OTHER.node) {
+            if packet.bytes().first_chunk().and_then(node_of) == Some(self.other.node) {
                 self.exchanged += packet.len() as u64;
                 bundle.push(packet);
             } else {
@@ -206,9 +276,8 @@ impl<const L: usize> Pair<L> {
     }
 }
 
-/// Tells a runtime that both are there.
-fn introduce(runtime: &mut Runtime, pool: &mut MemoryPool) {
-    let me = runtime.me();
+/// Tells somebody who is there. What it says to that.
+fn introduce(node: &mut dyn Beside, me: Peer, pool: &mut MemoryPool) -> Vec<Packet> {
     let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
     coordinator.set_peer(me);
     let members = [ME, OTHER].map(|peer| Member {
@@ -218,6 +287,7 @@ fn introduce(runtime: &mut Runtime, pool: &mut MemoryPool) {
         cluster: 0,
         host: 0,
     });
+    coordinator.send_control(me.node, &Control::Recovering { dead: Vec::new(), epoch: 0 });
     coordinator.send_control(me.node, &Control::View { version: 1, members: members.to_vec() });
     let mut rx = Vec::new();
     coordinator.poll_transmit(1, |frame| {
@@ -227,15 +297,13 @@ fn introduce(runtime: &mut Runtime, pool: &mut MemoryPool) {
         fits
     });
     let mut tx = Vec::new();
-    runtime.turn(&mut rx, &mut tx, pool, 1);
-    for packet in tx {
-        pool.put(packet);
-    }
+    node.turn(&mut rx, &mut tx, pool, 1);
+    tx
 }
 
 /// The replica's thread: saves states, releases packets, acknowledges. Buffers go back where they came from.
 fn serve_replica(
-    replica: &mut Runtime,
+    replica: &mut dyn Beside,
     pool: &mut MemoryPool,
     inbox: &Receiver<Vec<Packet>>,
     outbox: &SyncSender<Vec<Packet>>,

@@ -17,8 +17,11 @@ use std::time::Instant;
 pub(super) const ME: Peer = Peer { node: FIRST_RUNTIME, incarnation: 1 };
 pub(super) const OTHER: Peer = Peer { node: FIRST_RUNTIME + 1, incarnation: 1 };
 
+/// Under which flows' keys are hashed.
+pub(super) const SEED: u64 = 7;
+
 pub(super) fn runtime(me: Peer, flows: usize, chain: Chain, protection: Box<dyn Protection>) -> Runtime {
-    let config = RuntimeConfig { me, flows, seed: 7, report_interval: 1_000_000_000, fabric: FabricConfig::default() };
+    let config = RuntimeConfig { me, flows, seed: SEED, report_interval: 1_000_000_000, fabric: FabricConfig::default() };
     let mut runtime = Runtime::new(config, vec![ChainSpec { name: "bench".to_owned(), switch: SWITCH, chain, protection }]);
     runtime.visit_pools(|_, pool| grant_all(pool));
     runtime
