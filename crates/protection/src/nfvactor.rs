@@ -80,7 +80,7 @@ pub struct NfvActor {
     inbound: Inbounds<Handed>,
     pub(crate) parting: Parting,
     leaving: Leaving,
-    pub(crate) dirty: Vec<Slot>,
+    dirty: Vec<Slot>,
     before: Before,
     /// A change on its way into the outbox.
     encoded: Vec<u8>,
@@ -106,8 +106,6 @@ pub struct NfvActor {
     fickle: Option<u64>,
     /// All copies go to one holder as long as that has room for them.
     pub(crate) is_pinned: bool,
-    /// What has changed is not to be sent in this flush.
-    pub(crate) holds_changes: bool,
     planted: Planted,
 }
 
@@ -139,7 +137,6 @@ impl NfvActor {
             detours: Detours::default(),
             fickle: None,
             is_pinned: false,
-            holds_changes: false,
             planted: Planted::default(),
         }
     }
@@ -405,9 +402,7 @@ impl Protection for NfvActor {
         self.now = self.now.max(out.now());
         self.follow_leaving(flows, out);
         self.blocked = !self.parting.tell(&mut self.links, out);
-        if !self.holds_changes {
-            self.send_changed(flows, out);
-        }
+        self.send_changed(flows, out);
         if self.release_at == ReleaseAt::Auto {
             for link in self.links.iter_mut() {
                 link.reconsider(self.now, self.fickle, out);

@@ -1,10 +1,10 @@
 //! `rescue`: what a runtime has in memory is a cache of what the state server has.
 //!
 //! Theory of operation (RESCue, sections III and IV; DESIGN, sections 5 and 9).
-//! - A page is a flow's block. Which pages are dirty the runtime knows itself, from the packets that it has processed; they are written back in batches, as what has
-//!   [changed](crate::delta) against what the server has.
-//! - [`Release::WriteBack`]: packets wait in a latch until the server has what they reveal. [`Release::AtOnce`], as in the paper: they do not, and flows are written back every so many
-//!   packets of one of them, or every so often. What is dirty when a runtime dies is lost; it is no more than that.
+//! - A page is a flow's block. Which pages are dirty the runtime knows itself, from the packets that it has processed.
+//! - [`Release::WriteBack`]: at the end of a batch what has [changed](crate::delta) goes to the server, and packets wait in a latch until that has what they reveal.
+//! - [`Release::AtOnce`], as in the paper: they do not, and flows are written back after so many packets, or so often, a few at a time, whole: of a flow that many packets have changed that is less than
+//!   every change. What is dirty when a runtime dies is lost; it is no more than that.
 //! - The owner fails: others [recall](kind::RECALL) what there is of it. The server deals its flows out among those that ask, and each claims the routes of what it was dealt.
 //!   A recovery is not over before the server has said that there are no more.
 //! - A flow moves: the server learns where to before it is sent ([`kind::PASS`]). Whoever of the two dies, the server has the page, and knows of whom it is.
@@ -23,10 +23,12 @@ use std::collections::VecDeque;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Between two write-backs, ns, unless the operator says otherwise.
-pub const WRITE_BACK_EVERY: u64 = 10_000_000;
+pub const WRITE_BACK_EVERY: u64 = 100_000_000;
 /// Packets of a flow after which it is written back, unless the operator says otherwise.
 pub const WRITE_BACK_PACKETS: u32 = 32;
 
+/// Flows that one flush writes back because of their age.
+const WRITTEN: usize = 64;
 /// What has been under way for longer, ns, is not written back yet: nobody calls its flows safe.
 const LATE: u64 = 100_000_000;
 
@@ -35,7 +37,7 @@ const LATE: u64 = 100_000_000;
 pub enum Release {
     /// When the server has what it reveals.
     WriteBack,
-    /// At once. Flows are written back when one begins, when one has `packets` that are not, and at the latest `every` ns after the write-back before.
+    /// At once. A flow is written back when it begins, when it has `packets` that are not, and every `every` ns.
     AtOnce {
         /// What a failure may undo of a flow.
         packets: u32,
@@ -54,7 +56,7 @@ pub struct Planted {
     pub no_epoch_check: bool,
     /// Pages are damaged now and then.
     pub corrupts_copies: bool,
-    /// Flows are written back once.
+    /// Flows are written back when they begin, and then never.
     pub ignore_interval: bool,
     /// The account of a recovery is closed before the server has dealt everything.
     pub report_early: bool,
@@ -80,10 +82,13 @@ pub struct Rescue {
     /// The server is the only one that has any.
     copies: NfvActor,
     server: Option<Peer>,
-    /// By slot, packets since the flow was written back.
+    /// Where packets leave at once, by slot: packets since the flow was written back.
     unsaved: Vec<u32>,
-    /// A flow has as many as it may have.
-    is_due: bool,
+    /// Flows that have as many as they may have, or must be written back for another reason.
+    due: Vec<(Slot, u32)>,
+    /// Dirty flows, those first that have been so for longest; and how many of them this round is about.
+    behind: VecDeque<(Slot, u32)>,
+    round: usize,
     write_back_at: u64,
     /// The last record that was sent when everything before had been written back, and when that was.
     under_way: Option<(u32, u64)>,
@@ -106,7 +111,9 @@ impl Rescue {
             copies: NfvActor::new(ReleaseAt::Source),
             server: None,
             unsaved: Vec::new(),
-            is_due: false,
+            due: Vec::new(),
+            behind: VecDeque::new(),
+            round: 0,
             write_back_at: 0,
             under_way: None,
             now: 0,
@@ -129,35 +136,59 @@ impl Rescue {
     /// A packet has been processed.
     #[inline]
     fn note(&mut self, flows: &mut Flows, slot: Slot) {
-        self.copies.mark_dirty(flows, slot);
-        if let Release::AtOnce { packets, .. } = self.release {
-            let at = slot as usize;
-            if at >= self.unsaved.len() {
-                self.unsaved.resize(flows.capacity().max(at + 1), 0);
-            }
-            self.unsaved[at] += 1;
-            // Of what begins the server is to know at once: all that is lost of it else would be that it was there.
-            self.is_due |= self.unsaved[at] >= packets || flows.header(slot).commit == 0;
+        let Release::AtOnce { packets, .. } = self.release else { return self.copies.mark_dirty(flows, slot) };
+        let at = slot as usize;
+        if at >= self.unsaved.len() {
+            self.unsaved.resize(flows.capacity().max(at + 1), 0);
+        }
+        let header = flows.header_mut(slot);
+        if header.flags & flag::DIRTY == 0 {
+            header.flags |= flag::DIRTY;
+            self.behind.push_back((slot, header.generation));
+            self.unsaved[at] = 0;
+        }
+        self.unsaved[at] += 1;
+        // Of what begins the server is to know at once: all that is lost of it else would be that it was there.
+        if self.unsaved[at] == packets || header.commit == 0 && self.unsaved[at] == 1 {
+            self.due.push((slot, header.generation));
         }
     }
 
-    /// True if what has changed goes out in this flush.
-    fn writes_back(&mut self, now: u64) -> bool {
-        let Release::AtOnce { every, .. } = self.release else { return true };
-        if self.planted.ignore_interval && self.write_back_at > 0 && !self.copies.is_filling() {
-            return false;
+    /// Writes a flow back, if it is dirty. False if the channel is full.
+    fn write_back(&mut self, flows: &mut Flows, (slot, generation): (Slot, u32), out: &mut Outbox) -> bool {
+        let header = flows.header_mut(slot);
+        if header.generation != generation || header.role != role::OWNER || header.flags & flag::DIRTY == 0 {
+            return true;
         }
-        if !self.is_due && now < self.write_back_at {
-            return false;
-        }
-        self.is_due = false;
-        self.write_back_at = now.saturating_add(every);
-        for slot in &self.copies.dirty {
-            if let Some(unsaved) = self.unsaved.get_mut(*slot as usize) {
-                *unsaved = 0;
+        header.flags &= !flag::DIRTY;
+        self.copies.send_state(flows, slot, None, out) || self.server.is_none()
+    }
+
+    /// Where packets leave at once: what is due, and some of what has been dirty for long.
+    fn write_some_back(&mut self, flows: &mut Flows, every: u64, out: &mut Outbox) {
+        let is_put_off = self.planted.ignore_interval && self.write_back_at > 0;
+        for flow in core::mem::take(&mut self.due) {
+            // What finds no room is unprotected from here on, and sent anew like all that is.
+            if !is_put_off || flows.header(flow.0).commit == 0 {
+                self.write_back(flows, flow, out);
             }
         }
-        true
+        let now = out.now();
+        if self.round == 0 && now >= self.write_back_at && !is_put_off {
+            self.round = self.behind.len();
+            self.write_back_at = now.saturating_add(every);
+        }
+        let mut written = 0;
+        while self.round > 0
+            && written < WRITTEN
+            && let Some(flow) = self.behind.pop_front()
+        {
+            self.round -= 1;
+            written += 1;
+            if !self.write_back(flows, flow, out) {
+                break;
+            }
+        }
     }
 
     /// Notes since when something has been under way.
@@ -301,7 +332,10 @@ impl Protection for Rescue {
 
     #[inline]
     fn admit(&mut self, flows: &mut Flows, slot: Slot) -> Admission {
-        self.copies.admit(flows, slot)
+        match self.release {
+            Release::WriteBack => self.copies.admit(flows, slot),
+            Release::AtOnce { .. } => Admission::Ready,
+        }
     }
 
     #[inline]
@@ -326,17 +360,25 @@ impl Protection for Rescue {
                 flows.remove(slot);
             }
         }
-        for (slot, generation) in self.departing.drain(..) {
-            let header = flows.header(slot);
-            if header.generation == generation && header.role == role::OWNER {
-                self.copies.mark_dirty(flows, slot);
-                self.is_due = true;
+        let mut departing = core::mem::take(&mut self.departing);
+        for (slot, generation) in departing.drain(..) {
+            let header = flows.header_mut(slot);
+            if header.generation != generation || header.role != role::OWNER {
+                continue;
+            }
+            match self.release {
+                Release::WriteBack => self.copies.mark_dirty(flows, slot),
+                Release::AtOnce { .. } => {
+                    header.flags |= flag::DIRTY;
+                    self.due.push((slot, generation));
+                }
             }
         }
-        self.copies.holds_changes = !self.writes_back(out.now());
-        if let Release::AtOnce { .. } = self.release {
+        self.departing = departing;
+        if let Release::AtOnce { every, .. } = self.release {
             out.released_unprotected += if self.server.is_none() { self.copies.pending.len() as u64 } else { 0 };
             self.copies.pending.drain(..).for_each(|(_, packet)| out.release(packet));
+            self.write_some_back(flows, every, out);
         }
         self.copies.flush(flows, out);
         self.now = self.now.max(out.now());
@@ -447,6 +489,7 @@ impl Protection for Rescue {
         self.copies.is_busy()
             || !self.displaced.is_empty()
             || !self.departing.is_empty()
+            || self.round > 0 && !self.copies.blocked
             || !self.copies.blocked && self.server.is_some() && (has_to_ask || !self.answers.is_empty())
     }
 

@@ -485,10 +485,10 @@ pub struct ProtectionOptions {
     /// With `shared: state-server`: seconds for which a number rests that a flow had, such as a NAT's port, before another flow gets it (120, as RFC 6888 has it); twice `detection.hang_ms` at least.
     #[schemars(range(min = 0, max = 3600))]
     pub hold_s: Option<u64>,
-    /// With `rescue` and `release: at-once`: milliseconds between two write-backs (10).
+    /// With `rescue` and `release: at-once`: milliseconds between two write-backs (100).
     #[schemars(range(min = 1, max = 10_000))]
     pub write_back_ms: Option<u64>,
-    /// With `rescue` and `release: at-once`: a flow with so many packets since it was written back is not left for later (32). So many of its latest packets a failure may undo.
+    /// With `rescue` and `release: at-once`: a flow with so many packets since it was written back is written back at once (32). So many of its latest packets a failure may undo.
     #[schemars(range(min = 1))]
     pub write_back_packets: Option<u32>,
     /// With `reinforce`: milliseconds between two rounds of checkpoints (10). The longer, the less is sent, and the more is processed again after a failure.

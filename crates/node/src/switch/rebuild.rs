@@ -28,6 +28,11 @@ use zerocopy::FromBytes;
 /// Epochs that the old life may have given without anybody being left who knows: as many flows as can have been on their way.
 const STEP: u32 = 1 << 20;
 
+/// The first epoch behind the newest that anybody had. It is another one in what is noted by epoch, too: the newest flows' replies may still have to be learned.
+pub(super) fn behind(newest: u32) -> u32 {
+    newest.wrapping_add(STEP + 1).max(1)
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Rebuild {
@@ -126,8 +131,7 @@ impl Switch {
         if !rebuild.has_epochs && rebuild.has_view && rebuild.waiting.is_empty() {
             rebuild.has_epochs = true;
             if let Some(newest) = rebuild.newest {
-                // The next one in what is noted by epoch, too: the newest flows' replies may still have to be learned.
-                self.next_epoch = newest.wrapping_add(STEP + 1).max(1);
+                self.next_epoch = behind(newest);
             }
         }
         if rebuild.has_epochs && rebuild.recovering.is_empty() {
