@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         test("datagrams_do_not_notice_the_servers_end", &[], datagrams_do_not_notice_the_servers_end),
         test("a_server_that_stands_still_is_replaced", &[], a_server_that_stands_still_is_replaced),
         test("twenty_thousand_connections_of_six_instances_have_ports_of_their_own", &[], twenty_thousand_connections),
+        test("twenty_thousand_connections_whose_home_is_the_server", &[], twenty_thousand_at_home),
         test("a_pool_that_is_used_up_refuses_new_flows_only", &[], a_pool_that_is_used_up),
         test("flows_come_back_from_snapshots_and_logs_with_their_ports", &[NGINX], flows_come_back_with_their_ports),
     ])
@@ -116,11 +117,19 @@ fn a_server_that_stands_still_is_replaced(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// As many as twenty thousand sockets of one client, as quickly as the box takes them, each at a port of its own: every answer comes to who asked. An instance and the server are killed.
 fn twenty_thousand_connections(interrupt: &Interrupt) -> Result<()> {
+    twenty_thousand(REPLICATED, interrupt)
+}
+
+fn twenty_thousand_at_home(interrupt: &Interrupt) -> Result<()> {
+    twenty_thousand("rescue", interrupt)
+}
+
+/// As many as twenty thousand sockets of one client, as quickly as the box takes them, each at a port of its own: every answer comes to who asked. An instance and the server are killed.
+fn twenty_thousand(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
     const COUNT: usize = 20_000;
     const AT_ONCE: usize = 100;
-    let options = Options { more: "limits: { flows: 65536, buffers: 32768 }\n", ..served(Chain::Edge, REPLICATED) };
+    let options = Options { more: "limits: { flows: 65536, buffers: 32768 }\n", ..served(Chain::Edge, protection) };
     let configuration = options.configuration().replace("{ min: 3, max: 3 }", "{ min: 6, max: 6 }");
     let network = Network::start_with(&options, &configuration, interrupt)?;
     let addresses = [SERVER, SERVER_2].map(|address| socket(&format!("{address}:80")));
