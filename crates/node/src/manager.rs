@@ -620,7 +620,7 @@ impl Manager {
         let Some(standing) = &self.standing else { return Protected::No };
         // What was written back to an earlier life is gone.
         let is_there =
-            |(node, life): &(NodeId, u8)| *node != STATE_SERVER || server.is_some_and(|server| server.incarnation as u8 == *life);
+            |(node, life): &(NodeId, u32)| *node != STATE_SERVER || server.is_some_and(|server| server.incarnation == *life);
         let is_safe = |report: &Report| {
             let is_settled = report.unprotected == 0 && !report.resynchronising && report.view >= standing.view;
             is_settled && report.logs.iter().all(is_there)

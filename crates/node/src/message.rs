@@ -240,8 +240,8 @@ pub struct Report {
     /// Copies with others that were found not to be what this runtime has.
     pub differed: u64,
     /// Whose logs flows here need if this runtime fails: of each such switch the life that it has heard last, by its number in packets' metadata. And the state server, if flows have
-    /// their home there: the lowest byte of its incarnation.
-    pub logs: Vec<(NodeId, u8)>,
+    /// their home there: its incarnation.
+    pub logs: Vec<(NodeId, u32)>,
     /// Drops by number of their reason.
     pub drops: Vec<(u8, u64)>,
     /// What it has of each pool.

@@ -98,6 +98,8 @@ pub struct Rescue {
     answers: VecDeque<(u32, u8)>,
     /// Flows that are others', as they are about to be removed.
     displaced: Vec<(Slot, u32)>,
+    /// Flows that were on their way to another runtime when the server began anew.
+    adrift: Vec<(Slot, u32)>,
     /// Flows that are about to leave, and have to be written back first.
     departing: Vec<(Slot, u32)>,
     planted: Planted,
@@ -120,6 +122,7 @@ impl Rescue {
             recalls: Vec::new(),
             answers: VecDeque::new(),
             displaced: Vec::new(),
+            adrift: Vec::new(),
             departing: Vec::new(),
             planted: Planted::default(),
         }
@@ -166,13 +169,18 @@ impl Rescue {
 
     /// Where packets leave at once: what is due, and some of what has been dirty for long.
     fn write_some_back(&mut self, flows: &mut Flows, every: u64, out: &mut Outbox) {
+        // What has ended is told first: a key may live again.
+        let NfvActor { parting, links, .. } = &mut self.copies;
+        parting.tell(links, out);
         let is_put_off = self.planted.ignore_interval && self.write_back_at > 0;
-        for flow in core::mem::take(&mut self.due) {
+        let mut due = core::mem::take(&mut self.due);
+        for flow in due.drain(..) {
             // What finds no room is unprotected from here on, and sent anew like all that is.
             if !is_put_off || flows.header(flow.0).commit == 0 {
                 self.write_back(flows, flow, out);
             }
         }
+        self.due = due;
         let now = out.now();
         if self.round == 0 && now >= self.write_back_at && !is_put_off {
             self.round = self.behind.len();
@@ -184,6 +192,11 @@ impl Rescue {
             && let Some(flow) = self.behind.pop_front()
         {
             self.round -= 1;
+            let header = flows.header(flow.0);
+            if header.generation != flow.1 || header.flags & flag::DIRTY == 0 {
+                // It was due before, or has ended.
+                continue;
+            }
             written += 1;
             if !self.write_back(flows, flow, out) {
                 break;
@@ -215,7 +228,7 @@ impl Rescue {
         // If it ends before it has been written back, the server is to hear so.
         let server = self.server.unwrap_or_default();
         (header.peer, header.peer_incarnation, header.commit) = (server.node, server.incarnation, 0);
-        header.flags |= flag::UNPROTECTED;
+        header.flags = header.flags & !flag::DIRTY | flag::UNPROTECTED;
         self.copies.resynchronise_again();
     }
 
@@ -226,26 +239,31 @@ impl Rescue {
         }
     }
 
-    /// Makes a place for a flow that was dealt: its route is to be claimed.
-    fn place(&self, flows: &mut Flows, layout: u64, block: &[u8]) -> Result<Slot, DropReason> {
+    /// Makes a place for a flow that was dealt: its route is to be claimed, unless it is already.
+    fn place(&self, flows: &mut Flows, layout: u64, block: &[u8]) -> Result<Option<Slot>, DropReason> {
         if layout != flows.layout() || block.len() != flows.block_len() {
             return Err(DropReason::Malformed);
         }
         let (theirs, _) = ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
         let hash = flows.hash(&theirs.key);
-        if flows.find(&theirs.key, hash).is_some() {
+        let found = flows.find(&theirs.key, hash);
+        let slot = match found {
+            None => flows.insert(theirs.key, hash, role::CLAIMING).map_err(|_| DropReason::FlowTableFull)?,
+            // What was left of it here is being claimed, and this is newer.
+            Some(found) if !found.is_reply && is_claimed_older(flows.header(found.slot), &theirs) => found.slot,
             // It is about to come here by another way, or to leave.
-            return Err(DropReason::StaleEpoch);
-        }
-        let slot = flows.insert(theirs.key, hash, role::CLAIMING).map_err(|_| DropReason::FlowTableFull)?;
+            Some(_) => return Err(DropReason::StaleEpoch),
+        };
         if flows.overwrite(slot, block).is_err() {
-            flows.remove(slot);
+            if found.is_none() {
+                flows.remove(slot);
+            }
             return Err(DropReason::FlowTableFull);
         }
         let server = self.server.unwrap_or_default();
         let header = flows.header_mut(slot);
         (header.peer, header.peer_incarnation, header.commit) = (server.node, server.incarnation, 0);
-        Ok(slot)
+        Ok(found.is_none().then_some(slot))
     }
 
     fn handle_deal(&mut self, flows: &mut Flows, body: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
@@ -255,7 +273,8 @@ impl Rescue {
         let placed = self.place(flows, u64::from_be_bytes(*layout), block);
         self.answers.push_back((number, placed.map_or_else(|reason| reason as u8 + 1, |_| 0)));
         match placed {
-            Ok(slot) => out.late_claims.push((dead.node, slot)),
+            Ok(None) => {}
+            Ok(Some(slot)) => out.late_claims.push((dead.node, slot)),
             Err(DropReason::Malformed) => return Err(DropReason::Malformed),
             // The next one to be asked has room, or it is asked for again.
             Err(_) => {}
@@ -288,17 +307,24 @@ impl Rescue {
         let Some(server) = self.server else { return };
         while let Some((number, outcome)) = self.answers.front() {
             if !out.send(server, kind::DEALT, &[&number.to_be_bytes(), &[*outcome]]) {
+                self.copies.blocked = true;
                 return;
             }
             self.answers.pop_front();
         }
         for recall in self.recalls.iter_mut().filter(|recall| recall.asked != Some(server)) {
             if !out.send(server, kind::RECALL, &[&peer_bytes(recall.dead)]) {
+                self.copies.blocked = true;
                 return;
             }
             recall.asked = Some(server);
         }
     }
+}
+
+/// This one asks for the route of a flow as it was before.
+fn is_claimed_older(ours: &ActorHeader, theirs: &ActorHeader) -> bool {
+    ours.role == role::CLAIMING && ours.epoch != theirs.epoch && copies::is_newer(theirs, ours)
 }
 
 /// Bytes of a node and its incarnation.
@@ -393,6 +419,11 @@ impl Protection for Rescue {
             self.answers.clear();
             self.under_way = None;
         }
+        if server != self.server && self.server.is_some() {
+            // What is on its way to another runtime nobody writes to the new one.
+            let is_sent = |slot: &Slot| flows.header(*slot).role == role::DEPARTED;
+            self.adrift = (0..flows.reach()).filter(is_sent).map(|slot| (slot, flows.header(slot).generation)).collect();
+        }
         self.server = server;
         self.copies.set_peers(flows, peers, &[], out);
     }
@@ -449,7 +480,8 @@ impl Protection for Rescue {
 
     fn has_drained(&mut self, flows: &Flows, slot: Slot, out: &mut Outbox) -> bool {
         let header = flows.header(slot);
-        let is_held_there = Some(Peer { node: header.peer, incarnation: header.peer_incarnation }) == self.server;
+        // Or was, at an earlier life.
+        let is_held_there = self.server.is_some_and(|server| server.node == header.peer);
         let is_behind = is_held_there && !self.is_at_server(header);
         if is_behind || header.flags & flag::DIRTY != 0 {
             self.departing.push((slot, header.generation));
@@ -500,7 +532,12 @@ impl Protection for Rescue {
         };
         let is_late = self.under_way.is_some_and(|(_, since)| self.now.saturating_sub(since) > LATE);
         let safety = self.copies.safety(flows);
-        Safety { may_forget, resynchronising: safety.resynchronising || may_forget > 0 && is_late, ..safety }
+        let is_adrift = |(slot, generation): &(Slot, u32)| {
+            let header = flows.header(*slot);
+            header.generation == *generation && header.role == role::DEPARTED
+        };
+        let is_filling = safety.resynchronising || self.adrift.iter().any(is_adrift);
+        Safety { may_forget, resynchronising: is_filling || may_forget > 0 && is_late, ..safety }
     }
 
     fn held(&self) -> usize {

@@ -147,6 +147,22 @@ impl Loss {
                 }
             }
         }
+        // A switch that has just begun anew may know nothing of the youngest.
+        for client in clients {
+            let (local, remote, protocol) = client.ends();
+            let key = frames::key(local, remote, protocol);
+            let left = self.left.get(&client.id()).map_or(&[][..], Vec::as_slice);
+            let is_young = !left.is_empty() && left.iter().all(|(time, ..)| time + self.on_the_way > at);
+            if !is_young || routes.iter().any(|route| route.key == key) {
+                continue;
+            }
+            let has_it = |flows: &Flows| flows.find(&key, flows.hash(&key)).is_some();
+            let is_living = living.iter().any(|runtime| (0..).map_while(|chain| runtime.flows(chain)).any(has_it));
+            if !is_living && !(0..).map_while(pages).any(has_it) {
+                self.left.remove(&client.id());
+                self.begun_anew.insert(client.id());
+            }
+        }
     }
 
     /// Whoever serves a flow knows what its snapshot knew.

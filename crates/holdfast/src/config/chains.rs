@@ -4,7 +4,7 @@ use super::BuiltChain;
 use super::file::{Config, FunctionConfig};
 use super::mistake::{Mistake, listed, suggestion, with_suggestion};
 use super::network::Networks;
-use super::protection::{self, Preset};
+use super::protection::{self, Hold, Preset};
 use super::source::Spot;
 use super::switches::{self, SwitchEntry};
 use holdfast_functions::catalog;
@@ -43,17 +43,17 @@ pub(super) fn build(config: &Config, root: Spot<'_>) -> Result<Vec<BuiltChain>, 
         let (server_hold, has_local_standby) = beside_preset(config, name, root)?;
         let mut functions = Chain::new(functions);
         // Where nobody has said so, there need not be anything.
-        let asks_server = server_hold.is_some_and(|(hold, _)| functions.ask_server(SERVER_CREDIT, hold));
-        if !asks_server && server_hold.is_some_and(|(_, is_said)| is_said) {
+        let asks_server = server_hold.as_ref().is_some_and(|hold| functions.ask_server(SERVER_CREDIT, hold.ns));
+        if let Some(key) = server_hold.as_ref().and_then(|hold| hold.said_by).filter(|_| !asks_server) {
             let message =
-                format!("no function of chain `{name}` has anything that a state server could assign: leave `shared` out");
-            return Err(spot.key("protection").key("shared").mistake(message));
+                format!("no function of chain `{name}` has anything that a state server could assign: leave `{key}` out");
+            return Err(spot.key("protection").key(key).mistake(message));
         }
         built.push(BuiltChain {
             name: name.clone(),
             switch: switch_node(switch.unwrap_or(0) as u16),
             chain: functions,
-            server_hold: server_hold.filter(|_| asks_server).map(|(hold, _)| hold),
+            server_hold: server_hold.filter(|_| asks_server).map(|hold| hold.ns),
             protection: preset(config, name, root)?.build(),
             has_local_standby,
         });
@@ -67,8 +67,8 @@ pub(super) fn preset(config: &Config, chain: &str, root: Spot<'_>) -> Result<Pre
     protection::read(written, root.key("chains").key(chain).key("protection"))
 }
 
-/// What is answered besides the preset: for how long a state server's numbers rest, if one assigns the chain's, and whether that was said; and whether its runtimes have standbys beside them.
-pub(super) fn beside_preset(config: &Config, chain: &str, root: Spot<'_>) -> Result<(Option<(u64, bool)>, bool), Mistake> {
+/// What is answered besides the preset: for how long a state server's numbers rest, if one assigns the chain's, and whether its runtimes have standbys beside them.
+pub(super) fn beside_preset(config: &Config, chain: &str, root: Spot<'_>) -> Result<(Option<Hold>, bool), Mistake> {
     let written = config.chains.get(chain).and_then(|chain| chain.protection.as_ref());
     let spot = root.key("chains").key(chain).key("protection");
     let hold = protection::server_hold(written, !config.hosts.is_empty(), spot)?;

@@ -171,12 +171,17 @@ pub(super) fn has_local_standby(config: Option<&ProtectionConfig>) -> bool {
     options.level.as_deref().is_some_and(|level| level == LOCAL || level == BOTH)
 }
 
-/// Where a state server assigns the numbers of the chain's pools: for how long each rests that a flow had, ns; and whether that was said.
-pub(super) fn server_hold(
-    config: Option<&ProtectionConfig>,
-    has_hosts: bool,
-    spot: Spot<'_>,
-) -> Result<Option<(u64, bool)>, Mistake> {
+/// A state server assigns the numbers of a chain's pools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Hold {
+    /// So long each rests that a flow had, ns.
+    pub(super) ns: u64,
+    /// The key by which that was said, if it was.
+    pub(super) said_by: Option<&'static str>,
+}
+
+/// Whether a state server assigns the numbers of the chain's pools.
+pub(super) fn server_hold(config: Option<&ProtectionConfig>, has_hosts: bool, spot: Spot<'_>) -> Result<Option<Hold>, Mistake> {
     let preset = read(config, spot)?;
     let is_paged = matches!(preset, Preset::Rescue(_));
     let (shared, hold) = match config {
@@ -195,7 +200,10 @@ pub(super) fn server_hold(
         Some(given) if is_served && !HOLD_S.contains(&given) => {
             Err(spot.key("hold_s").mistake("a number rests for between 0 and 3600 seconds"))
         }
-        given if is_served => Ok(Some((given.unwrap_or(DEFAULT_HOLD_S) * 1_000_000_000, is_said))),
+        given if is_served => {
+            let key = if is_said { Some("shared") } else { given.map(|_| "hold_s") };
+            Ok(Some(Hold { ns: given.unwrap_or(DEFAULT_HOLD_S) * 1_000_000_000, said_by: key }))
+        }
         Some(_) => Err(spot.name("hold_s").mistake("only with `shared: state-server` do numbers rest: leave `hold_s` out")),
         None => Ok(None),
     }

@@ -67,7 +67,7 @@ pub fn main() -> Result<(), Failure> {
             step: STEP,
         })
     };
-    // Of all that runtimes may own; what is not used takes no memory.
+    // Of all that runtimes may own.
     let pages = checked
         .config
         .limits

@@ -423,16 +423,19 @@ impl Coordinator {
             return Protected::No;
         }
         // One that has been silent for a while may have failed already, and one that is to be fenced will: another failure now would be the second.
-        let is_server_present = |number: u8| {
+        let is_server_present = |number: u32| {
             let is_it = |(peer, view, at): &(Peer, u64, u64)| {
                 let is_late = self.last_turn.saturating_sub(*at) > self.config.hang_timeout / 2;
-                peer.incarnation as u8 == number && *view == self.memory.view && !is_late
+                peer.incarnation == number && *view == self.memory.view && !is_late
             };
             self.server_heard.as_ref().is_some_and(is_it)
         };
-        let is_present = |&(switch, number): &(NodeId, u8)| match switch {
+        let is_present = |&(switch, number): &(NodeId, u32)| match switch {
             STATE_SERVER => is_server_present(number),
-            _ => self.memory.switch_life(switch).is_none_or(|life| life as u8 == number) && self.memory.has_spoken(switch),
+            _ => {
+                self.memory.switch_life(switch).is_none_or(|life| u32::from(life as u8) == number)
+                    && self.memory.has_spoken(switch)
+            }
         };
         let settled = |hearing: &Hearing| {
             hearing.suspected.is_none()

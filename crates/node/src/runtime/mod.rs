@@ -547,6 +547,10 @@ impl Runtime {
     fn carry_out_records(&mut self, at: usize) {
         let lane = &mut self.lanes[at];
         for (record, body) in lane.outbox.records() {
+            // Whoever it was for may have been followed by another life in this turn: that one's numbers begin anew.
+            if self.fabric.peer(record.to.node) != Some(record.to) {
+                continue;
+            }
             // The outbox knew how much room the channel had. A change that is missing in spite of that makes the next one be refused, and the flow go whole.
             let _ = self.fabric.send(record.to.node, record.kind, body);
         }
@@ -602,12 +606,12 @@ impl Runtime {
     }
 
     /// Of each switch whose log flows here need, the life that was heard last; and of the state server, if flows have their home there.
-    fn needed_logs(&self) -> Vec<(NodeId, u8)> {
+    fn needed_logs(&self) -> Vec<(NodeId, u32)> {
         let needs = |at: usize| self.lanes.iter().any(|lane| lane.side == at && lane.protection.log_bytes() > 0);
         let sides = self.shared.sides.iter().enumerate().filter(|(at, _)| needs(*at));
         let home = self.served.as_ref().and_then(|served| served.home);
-        let homes = home.map(|home| (home.node, home.incarnation as u8));
-        sides.filter_map(|(_, side)| Some((side.switch, side.heard?))).chain(homes).collect()
+        let homes = home.map(|home| (home.node, home.incarnation));
+        sides.filter_map(|(_, side)| Some((side.switch, side.heard?.into()))).chain(homes).collect()
     }
 
     fn transmit_messages(&mut self, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) {

@@ -17,8 +17,10 @@ use zerocopy::FromBytes;
 const UNANSWERED: usize = 64;
 /// Before a flow is dealt again that somebody has not taken, ns.
 const PAUSE: u64 = 1_000_000;
-/// So often a flow is dealt, by then whatever it waited for is over.
-const TRIES: u32 = 4096;
+/// Before somebody who had no room is dealt a flow again, ns: a full table does not empty at once.
+const FULL_PAUSE: u64 = 100_000_000;
+/// So long after it was refused first a flow that nobody takes is given up, ns: by then whatever it waited for is over, and whoever is to come has come.
+const PATIENCE: u64 = 10_000_000_000;
 
 /// What the pages of a chain are made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +48,8 @@ struct Passed {
 struct Candidate {
     slot: Slot,
     generation: u32,
-    tries: u32,
+    /// ns; [`u64::MAX`] if nobody has refused it.
+    give_up_at: u64,
 }
 
 /// What is to be dealt of one that has died.
@@ -60,6 +63,8 @@ struct Recall {
     again_at: u64,
     askers: Vec<Peer>,
     next_asker: usize,
+    /// Those of them that had no room, until when they are passed over, ns.
+    full: Vec<(Peer, u64)>,
 }
 
 struct Dealt {
@@ -149,6 +154,8 @@ impl Pages {
             kind::STATE => self.handle_state(from, body),
             kind::DELTA | kind::CHECK | kind::END => copies.handle_record(flows, from, record, body, outbox),
             kind::PASS => self.handle_pass(from, body),
+            // To the dead nothing could be said.
+            kind::RECALL | kind::DEALT if self.is_buried(from) => Err(DropReason::Fenced),
             kind::RECALL => only_peer(body).map(|dead| self.ask(from, dead)),
             kind::DEALT => self.handle_dealt(from, body),
             _ => Err(DropReason::Malformed),
@@ -162,18 +169,31 @@ impl Pages {
             flows.find(&key, flows.hash(&key)).filter(|found| !found.is_reply).map(|found| found.slot)
         };
         let before = of_key(flows).map(|slot| *flows.header(slot));
-        copies.handle_record(flows, from, kind::STATE, body, outbox)?;
-        let Some(slot) = of_key(flows) else { return Ok(()) };
-        let generation = flows.header(slot).generation;
+        let outcome = copies.handle_record(flows, from, kind::STATE, body, outbox);
+        let slot = of_key(flows);
+        if let (Err(DropReason::StaleEpoch), Some(slot)) = (outcome, slot) {
+            self.displace(from, slot);
+        }
+        let Some(slot) = outcome.map(|()| slot)? else { return Ok(()) };
+        let generation = self.flows.header(slot).generation;
         let passed = self.passed.remove(&slot).filter(|passed| passed.generation == generation);
         if let Some(before) = before.filter(|before| before.generation == generation) {
             let owner = Peer { node: before.peer, incarnation: before.peer_incarnation };
             let is_expected = passed.is_some_and(|passed| passed.to == from);
             if owner != from && !is_expected && !self.is_buried(owner) {
-                self.displaced.push(Displaced { owner, slot, generation });
+                self.displace(owner, slot);
             }
         }
         Ok(())
+    }
+
+    /// Another one has this flow by a newer epoch than `owner`, who is to hear so.
+    fn displace(&mut self, owner: Peer, slot: Slot) {
+        let header = self.flows.header(slot);
+        let is_known = self.displaced.iter().any(|known| (known.owner, known.slot) == (owner, slot));
+        if owner_of(header) != owner && !is_known {
+            self.displaced.push(Displaced { owner, slot, generation: header.generation });
+        }
     }
 
     /// A flow is on its way to another runtime. Whatever becomes of that, what is here is of one of the two.
@@ -194,7 +214,7 @@ impl Pages {
         if self.is_buried(to) {
             // Whoever passed it on asks for it, behind this.
             self.inherit(found.slot);
-            let candidate = Candidate { slot: found.slot, generation, tries: 0 };
+            let candidate = Candidate { slot: found.slot, generation, give_up_at: u64::MAX };
             let recall = self.recall_of(to);
             if recall.queue.iter().all(|known| known.slot != candidate.slot) {
                 recall.queue.push_back(candidate);
@@ -221,16 +241,25 @@ impl Pages {
     fn recall_of(&mut self, dead: Peer) -> &mut Recall {
         let at = self.recalls.iter().position(|recall| recall.dead == dead).unwrap_or_else(|| {
             let (queue, again, askers) = (VecDeque::new(), Vec::new(), Vec::new());
-            self.recalls.push(Recall { dead, is_buried: false, queue, again, again_at: 0, askers, next_asker: 0 });
+            self.recalls.push(Recall {
+                dead,
+                is_buried: false,
+                queue,
+                again,
+                again_at: 0,
+                askers,
+                next_asker: 0,
+                full: Vec::new(),
+            });
             self.recalls.len() - 1
         });
         if !self.recalls[at].is_buried && self.is_buried(dead) {
-            let queued = self.recalls.iter().flat_map(|recall| recall.queue.iter().chain(&recall.again));
-            let known: BTreeSet<Slot> =
-                queued.chain(self.dealt.values().map(|dealt| &dealt.candidate)).map(|candidate| candidate.slot).collect();
+            // What others' recalls have of it they leave out when they see whose it is now.
+            let dealt = self.dealt.values().filter(|dealt| dealt.dead == dead);
+            let known: BTreeSet<Slot> = dealt.map(|dealt| dealt.candidate.slot).collect();
             let is_meant = |(slot, header): &(Slot, &ActorHeader)| owner_of(header) == dead && !known.contains(slot);
             let meant = self.flows.iter().filter(is_meant);
-            let candidates = meant.map(|(slot, header)| Candidate { slot, generation: header.generation, tries: 0 });
+            let candidates = meant.map(|(slot, header)| Candidate { slot, generation: header.generation, give_up_at: u64::MAX });
             self.recalls[at].queue = candidates.collect();
             self.recalls[at].is_buried = true;
         }
@@ -294,21 +323,25 @@ impl Pages {
             return Err(DropReason::StaleDuplicate);
         }
         let Some(Dealt { dead, candidate, .. }) = self.dealt.remove(&number) else { return Ok(()) };
+        let is_its = |flows: &Flows| {
+            let header = flows.header(candidate.slot);
+            header.generation == candidate.generation && owner_of(header) == dead
+        };
         if outcome == 0 {
             // Until it has written it back it is the heir: if it dies too, others get it.
             let header = self.flows.header_mut(candidate.slot);
             if header.generation == candidate.generation && owner_of(header) == dead {
                 (header.peer, header.peer_incarnation) = (from.node, from.incarnation);
             }
-        } else if candidate.tries < TRIES {
-            let again_at = self.now.saturating_add(PAUSE);
+        } else if self.now < candidate.give_up_at {
+            let now = self.now;
             let recall = self.recall_of(dead);
-            recall.again.push(Candidate { tries: candidate.tries + 1, ..candidate });
-            recall.again_at = again_at;
-        } else if let header = self.flows.header(candidate.slot)
-            && header.generation == candidate.generation
-            && owner_of(header) == dead
-        {
+            recall.again.push(Candidate { give_up_at: candidate.give_up_at.min(now.saturating_add(PATIENCE)), ..candidate });
+            recall.again_at = now.saturating_add(PAUSE);
+            if outcome == DropReason::FlowTableFull as u8 + 1 {
+                recall.full.push((from, now.saturating_add(FULL_PAUSE)));
+            }
+        } else if is_its(&self.flows) {
             self.flows.remove(candidate.slot);
             self.lost += 1;
         }
@@ -325,8 +358,12 @@ impl Pages {
 
     /// When there is something to be done whatever comes, ns.
     pub fn poll_timeout(&self) -> u64 {
-        let waiting = self.recalls.iter().filter(|recall| !recall.again.is_empty());
-        waiting.map(|recall| recall.again_at).min().unwrap_or(u64::MAX)
+        let due = self.recalls.iter().filter_map(|recall| {
+            let again = (!recall.again.is_empty() && recall.queue.is_empty()).then_some(recall.again_at);
+            let full = recall.full.iter().map(|(_, until)| *until).min().filter(|_| !recall.queue.is_empty());
+            again.into_iter().chain(full).min()
+        });
+        due.min().unwrap_or(u64::MAX)
     }
 
     fn deal(&mut self) {
@@ -335,8 +372,14 @@ impl Pages {
             if self.now >= recall.again_at && recall.queue.is_empty() {
                 recall.queue.extend(recall.again.drain(..));
             }
-            let is_able = |asker: &Peer| self.able.is_empty() || self.able.contains(asker);
-            let heirs: Vec<Peer> = recall.askers.iter().copied().filter(is_able).collect();
+            recall.full.retain(|(_, until)| self.now < *until);
+            // Who is leaving gets flows only where nobody else asks.
+            let is_any_able = recall.askers.iter().any(|asker| self.able.contains(asker));
+            let is_meant = |asker: &Peer| {
+                let has_room = recall.full.iter().all(|(full, _)| full != asker);
+                has_room && (!is_any_able || self.able.contains(asker))
+            };
+            let heirs: Vec<Peer> = recall.askers.iter().copied().filter(is_meant).collect();
             let unanswered_of = |heir: &Peer| self.dealt.values().filter(|dealt| dealt.to == *heir).count();
             let mut unanswered: Vec<usize> = heirs.iter().map(unanswered_of).collect();
             let mut refused = 0;

@@ -8,7 +8,7 @@ use crate::channel::Fabric;
 use crate::message::{Claim, NEEDS_EARLIER, RouteInfo, kind};
 use holdfast_nf::Chain;
 use holdfast_protection::flows::{flag, role};
-use holdfast_protection::{Peer, Slot};
+use holdfast_protection::{Home, Peer, Slot};
 use holdfast_wire::DropReason;
 use zerocopy::IntoBytes;
 
@@ -309,7 +309,13 @@ impl Migrations {
                         flow.stage = Stage::Over;
                         continue;
                     }
-                    Stage::Sent if is_departed(lane, flow) => lane.flows.set_role(flow.slot, role::CLAIMING),
+                    Stage::Sent if is_departed(lane, flow) => {
+                        if lane.protection.home() == Home::StateServer {
+                            // There may be something newer there, under the epoch that the flow got: that goes before this.
+                            lane.flows.header_mut(flow.slot).epoch = flow.old_epoch;
+                        }
+                        lane.flows.set_role(flow.slot, role::CLAIMING);
+                    }
                     _ => {
                         flow.stage = Stage::Over;
                         continue;
