@@ -59,6 +59,11 @@ impl Loss {
         self.failures.insert(peer, Failure { at, was_safe });
     }
 
+    /// Those that have failed and have not been given up.
+    pub(crate) fn failed_ones(&self) -> impl Iterator<Item = Peer> + '_ {
+        self.failures.keys().copied()
+    }
+
     /// A packet left. What a datagram reveals is written in it; of a segment nothing is known but that it came through.
     pub(crate) fn released(&mut self, frame: &[u8], clients: &[Client], now: u64) {
         let Some(seen) = frames::read(frame) else { return };

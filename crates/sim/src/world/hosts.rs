@@ -340,6 +340,7 @@ impl World {
         }
         let (life, count, now) = (self.hosts[at].life + 1, self.hosts.sites().len() as u16, self.host_time(at));
         self.say(format_args!("hub {life} of host {at} begins"));
+        self.given_up_unheard();
         let hub = self.hosts.life(at, life, count, now);
         let found = self.processes_of(at);
         let host = &mut self.hosts[at];

@@ -32,6 +32,12 @@ impl World {
         loss.given_up(dead, &routes, &living.collect::<Vec<_>>(), &pages, &self.clients, &mut self.checkers);
     }
 
+    /// Those that died while nobody was there to see it are known to be dead from now on.
+    pub(super) fn given_up_unheard(&mut self) {
+        let dead = self.loss.iter().flat_map(|loss| loss.failed_ones()).filter(|peer| !self.processes.contains_key(peer));
+        dead.collect::<Vec<_>>().into_iter().for_each(|peer| self.given_up(peer));
+    }
+
     /// A packet of this chain leaves.
     pub(super) fn check_released(&mut self, frame: &[u8], chain: u16, stamp: u64) {
         self.keep_released(frame);
