@@ -152,13 +152,23 @@ impl Loss {
                 }
             }
         }
-        // A switch that has just begun anew may know nothing of the youngest.
+    }
+
+    /// `dead` died while there was no switch, and the next one knows no routes yet: of what was younger than the time on the way and that nobody has any more nothing is expected.
+    pub(crate) fn given_up_unheard<'a>(
+        &mut self,
+        dead: Peer,
+        living: &[&Runtime],
+        pages: &dyn Fn(usize) -> Option<&'a Flows>,
+        clients: &[Client],
+    ) {
+        let Some(Failure { at, .. }) = self.failures.remove(&dead) else { return };
         for client in clients {
             let (local, remote, protocol) = client.ends();
             let key = frames::key(local, remote, protocol);
             let left = self.left.get(&client.id()).map_or(&[][..], Vec::as_slice);
             let is_young = !left.is_empty() && left.iter().all(|(time, ..)| time + self.on_the_way > at);
-            if !is_young || routes.iter().any(|route| route.key == key) {
+            if !is_young {
                 continue;
             }
             let has_it = |flows: &Flows| flows.find(&key, flows.hash(&key)).is_some();

@@ -434,7 +434,8 @@ fn bounded_loss(mix: Mix) -> Result<(), String> {
         let mut lost = 0;
         // A server answers as soon as the coordinator hears, unless the network has its say.
         let is_calm = !(mix.preset.is_paged() && planted.report_early);
-        sweep(Scenario { planted, ..scenario(1, mix) }, &plan(is_calm), How::Kill, 37, |_, outcome| {
+        let step = if is_calm { 37 } else { 9 };
+        sweep(Scenario { planted, ..scenario(1, mix) }, &plan(is_calm), How::Kill, step, |_, outcome| {
             lost += usize::from(outcome.report.violations.iter().any(|violation| violation.invariant == "bounded loss"));
             Ok(())
         })?;

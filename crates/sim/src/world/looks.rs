@@ -34,8 +34,12 @@ impl World {
 
     /// Those that died while nobody was there to see it are known to be dead from now on.
     pub(super) fn given_up_unheard(&mut self) {
-        let dead = self.loss.iter().flat_map(|loss| loss.failed_ones()).filter(|peer| !self.processes.contains_key(peer));
-        dead.collect::<Vec<_>>().into_iter().for_each(|peer| self.given_up(peer));
+        let Some(loss) = &mut self.loss else { return };
+        let dead: Vec<Peer> = loss.failed_ones().filter(|peer| !self.processes.contains_key(peer)).collect();
+        let living: Vec<_> = self.processes.values().map(|process| &process.runtime).collect();
+        let server = self.servers.as_ref();
+        let pages = |chain: usize| server.and_then(|server| server.flows(chain));
+        dead.into_iter().for_each(|peer| loss.given_up_unheard(peer, &living, &pages, &self.clients));
     }
 
     /// A packet of this chain leaves.
