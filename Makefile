@@ -63,6 +63,7 @@ sim: tests ## SEEDS worlds of the deterministic simulator
 	$(HOLDFAST_BIN) sim --seeds $(SEEDS)
 	$(HOLDFAST_BIN) sim --from 1000000 --seeds $(SEEDS)
 	$(HOLDFAST_BIN) sim --from 10000000 --seeds $$(( $(SEEDS) / 2 ))
+	$(HOLDFAST_BIN) sim --from 20000000 --seeds $$(( $(SEEDS) / 2 ))
 
 e2e: tests ## Real clients and servers in network namespaces (root)
 	$(CARGO) test --locked -p holdfast-tests --no-fail-fast
@@ -72,13 +73,18 @@ bench: build ## What the machinery costs per packet, message, seal, replica, sta
 	for flows in 10000 1000000; do $(RELEASE) bench datapath --flows $$flows; done
 	$(RELEASE) bench replication
 	$(RELEASE) bench reinforce
+	$(RELEASE) bench rescue
+	$(RELEASE) bench leases
+	$(RELEASE) bench instances
 	$(RELEASE) bench local
 	$(RELEASE) bench takeover
 	$(RELEASE) bench tenants
 	$(RELEASE) bench failover
+	$(RELEASE) bench rate
 	$(RELEASE) bench recovery
 	$(RELEASE) bench migration
 	$(RELEASE) bench messages
+	$(RELEASE) bench controls
 	$(RELEASE) bench sealing
 
 clean: ## Remove what was built

@@ -6,13 +6,14 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# To build, and for the fuzzers' C++ half; for DPDK ports, with all of DPDK's drivers; to make networks, and the programs that talk through
+# To build, and for the fuzzers' C++ half; for DPDK ports, with all of DPDK's drivers; for control messages by libfabric; to make networks, and the programs that talk through
 # them.
 packages=(
   build-essential ca-certificates git
   libdpdk-dev pkg-config
+  libfabric-dev libfabric1
   iproute2 ethtool nftables util-linux
-  nginx-light curl iperf3 wrk etcd-server bird2 frr openssl bind9-dnsutils dnsmasq-base traceroute iputils-ping tcpdump
+  nginx-light curl iperf3 wrk etcd-server bird2 frr openssl redis-server bind9-dnsutils dnsmasq-base traceroute iputils-ping tcpdump
 )
 # Cargo's own tools, each at the version that the tests were written with.
 tools=(cargo-deny@0.20.2 cargo-fuzz@0.13.2)
@@ -55,6 +56,10 @@ install_packages() {
   if [[ " ${missing[*]} " == *" etcd-server "* ]]; then
     deb-systemd-helper disable etcd.service > /dev/null 2>&1 || true
     update-rc.d etcd disable > /dev/null 2>&1 || true
+  fi
+  if [[ " ${missing[*]} " == *" redis-server "* ]]; then
+    deb-systemd-helper disable redis-server.service > /dev/null 2>&1 || true
+    update-rc.d redis-server disable > /dev/null 2>&1 || true
   fi
   local daemon
   for daemon in bird frr; do

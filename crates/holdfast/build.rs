@@ -1,7 +1,7 @@
 //! Makes the control API's types out of its .proto file, without protoc.
 
 /// What the commands print, or are told, as JSON too: serde takes them over by the names of their fields.
-const OBJECTS: [&str; 25] = [
+const OBJECTS: [&str; 27] = [
     "Applied",
     "Bfd",
     "ControlApi",
@@ -24,6 +24,8 @@ const OBJECTS: [&str; 25] = [
     "RuleChanges",
     "Rules",
     "ServerPool",
+    "Statistic",
+    "StatisticValue",
     "Status",
     "StopReply",
     "TraceStep",

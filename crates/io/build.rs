@@ -1,57 +1,95 @@
-//! Compiles the DPDK driver's C half into a shared object of its own, which the library embeds and loads when a DPDK port is opened.
-//! Without DPDK's development files there is none, and the driver says so.
+//! Compiles the C halves of drivers, each into a shared object of its own, which the library embeds and loads when such a driver is asked for: DPDK's ports, and libfabric's words.
+//! Without the development files of what a driver needs there is none, and it says so.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SOURCES: [&str; 2] = ["dpdk/shim.c", "dpdk/shim.h"];
-/// The libraries that the shim calls. DPDK's environment loads the drivers itself.
-const LIBRARIES: [&str; 4] = ["-lrte_eal", "-lrte_ethdev", "-lrte_mbuf", "-lrte_mempool"];
-const REMEDY: &str = "install libdpdk-dev and pkg-config, and build again";
+/// A driver's C half.
+struct Shim {
+    /// What it is called, in the file with what became of it too.
+    name: &'static str,
+    /// What is compiled, and what that includes.
+    sources: [&'static str; 3],
+    /// pkg-config's module, the oldest version of it, and what people call it.
+    module: &'static str,
+    oldest: &'static str,
+    title: &'static str,
+    /// The libraries that it calls.
+    libraries: &'static [&'static str],
+    remedy: &'static str,
+}
+
+const SHIMS: [Shim; 2] = [
+    Shim {
+        name: "dpdk",
+        sources: ["dpdk/shim.c", "dpdk/shim.h", "shim_signals.h"],
+        module: "libdpdk",
+        oldest: "22.11",
+        title: "DPDK",
+        // DPDK's environment loads the drivers itself.
+        libraries: &["-lrte_eal", "-lrte_ethdev", "-lrte_mbuf", "-lrte_mempool"],
+        remedy: "install libdpdk-dev and pkg-config, and build again",
+    },
+    Shim {
+        name: "libfabric",
+        sources: ["libfabric/shim.c", "libfabric/shim.h", "shim_signals.h"],
+        module: "libfabric",
+        oldest: "1.17",
+        title: "libfabric",
+        libraries: &["-lfabric"],
+        remedy: "install libfabric-dev and pkg-config, and build again",
+    },
+];
 
 fn main() {
-    for source in SOURCES {
-        println!("cargo::rerun-if-changed={source}");
-    }
+    // For the tests: those of a driver are skipped without what it needs.
+    println!("cargo::rustc-check-cfg=cfg(holdfast_dpdk, holdfast_libfabric)");
     for variable in ["PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR"] {
         println!("cargo::rerun-if-env-changed={variable}");
     }
-    // For the tests: those of the driver are skipped without DPDK.
-    println!("cargo::rustc-check-cfg=cfg(holdfast_dpdk)");
+    watch_packages();
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let (image, absent) = match build(&out) {
-        Ok(path) => {
-            println!("cargo::rustc-cfg=holdfast_dpdk");
-            (format!("Some(include_bytes!({path:?}))"), String::new())
+    for shim in &SHIMS {
+        for source in shim.sources {
+            println!("cargo::rerun-if-changed={source}");
         }
-        Err(reason) => ("None".to_owned(), reason),
-    };
-    let text = format!("const IMAGE: Option<&[u8]> = {image};\nconst ABSENT: &str = {absent:?};\n");
-    std::fs::write(out.join("dpdk_shim.rs"), text).expect("OUT_DIR can be written to");
+        let (image, absent) = match shim.build(&out) {
+            Ok(path) => {
+                println!("cargo::rustc-cfg=holdfast_{}", shim.name);
+                (format!("Some(include_bytes!({path:?}))"), String::new())
+            }
+            Err(reason) => ("None".to_owned(), reason),
+        };
+        let text = format!("const IMAGE: Option<&[u8]> = {image};\nconst ABSENT: &str = {absent:?};\n");
+        std::fs::write(out.join(format!("{}_shim.rs", shim.name)), text).expect("OUT_DIR can be written to");
+    }
 }
 
-fn build(out: &Path) -> Result<PathBuf, String> {
-    watch_packages();
-    if std::env::var_os("HOST") != std::env::var_os("TARGET") {
-        return Err("this program was built without DPDK: it was built on a machine of another kind".to_owned());
-    }
-    let without = |why: &str| format!("this program was built without DPDK ({why}): {REMEDY}");
-    let flags = pkg_config(&["--cflags", "libdpdk >= 22.11"]).ok_or_else(|| without("libdpdk 22.11 or newer was not there"))?;
-    let search = pkg_config(&["--libs-only-L", "libdpdk"]).unwrap_or_default();
-    let library = out.join("libholdfast_dpdk.so");
-    // A shared object is no archive, which is what the crate's own commands make: its compiler, its flags, our command.
-    let mut command = cc::Build::new().opt_level(3).pic(true).warnings(true).extra_warnings(true).get_compiler().to_command();
-    command.args(flags.split_whitespace()).args(["-shared", SOURCES[0], "-o"]).arg(&library);
-    command.args(search.split_whitespace()).args(LIBRARIES);
-    match command.output() {
-        Ok(output) if output.status.success() => Ok(library),
-        Ok(output) => {
-            for line in String::from_utf8_lossy(&output.stderr).lines() {
-                println!("cargo::warning={line}");
-            }
-            Err(without("its C half does not compile against this libdpdk"))
+impl Shim {
+    fn build(&self, out: &Path) -> Result<PathBuf, String> {
+        let Shim { name, sources, module, oldest, title, libraries, remedy } = self;
+        if std::env::var_os("HOST") != std::env::var_os("TARGET") {
+            return Err(format!("this program was built without {title}: it was built on a machine of another kind"));
         }
-        Err(error) => Err(without(&format!("{error}"))),
+        let without = |why: &str| format!("this program was built without {title} ({why}): {remedy}");
+        let flags = pkg_config(&["--cflags", &format!("{module} >= {oldest}")])
+            .ok_or_else(|| without(&format!("{module} {oldest} or newer was not there")))?;
+        let search = pkg_config(&["--libs-only-L", module]).unwrap_or_default();
+        let library = out.join(format!("libholdfast_{name}.so"));
+        // A shared object is no archive, which is what the crate's own commands make: its compiler, its flags, our command.
+        let mut command = cc::Build::new().opt_level(3).pic(true).warnings(true).extra_warnings(true).get_compiler().to_command();
+        command.args(flags.split_whitespace()).args(["-shared", sources[0], "-o"]).arg(&library);
+        command.args(search.split_whitespace()).args(*libraries);
+        match command.output() {
+            Ok(output) if output.status.success() => Ok(library),
+            Ok(output) => {
+                for line in String::from_utf8_lossy(&output.stderr).lines() {
+                    println!("cargo::warning={line}");
+                }
+                Err(without(&format!("its C half does not compile against this {module}")))
+            }
+            Err(error) => Err(without(&format!("{error}"))),
+        }
     }
 }
 

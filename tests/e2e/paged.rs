@@ -5,10 +5,11 @@ use holdfast::lab::download::{Download, Plan};
 use holdfast::lab::requirements::*;
 use holdfast::lab::running::Victim;
 use holdfast::lab::{Interrupt, until};
-use holdfast::status::Status;
-use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, RECOVERY_LIMIT, VIRTUAL};
+use holdfast::status::{Protected, Status};
+use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, PATIENT, RECOVERY_LIMIT, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};
-use holdfast_tests::verdict::{ensure_served, ensure_unbroken};
+use holdfast_tests::standby::{Half, kill_half_of_server};
+use holdfast_tests::verdict::{ensure_perfect, ensure_served, ensure_unbroken};
 use rustix::process::Signal;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -23,6 +24,8 @@ fn main() -> ExitCode {
         test("two_instances_die_together", &[NGINX], two_instances_die_together),
         test("datagrams_are_lost_at_most_in_the_failure", &[], datagrams),
         test("flows_move_and_their_new_instance_dies", &[NGINX], flows_move),
+        test("most_flows_have_their_state_at_the_server_alone", &[NGINX], most_states_are_absent),
+        test("nobody_notices_when_half_of_the_server_dies", &[NGINX], half_of_the_server),
     ])
 }
 
@@ -117,6 +120,64 @@ fn flows_move(interrupt: &Interrupt) -> Result<()> {
         network.running.kill(&victim, false, RECOVERY_LIMIT, interrupt)?;
         ensure_unbroken(&held, interrupt)?;
     }
+    drop(held);
+    network.stop()
+}
+
+/// Runtimes have memory for the state of a few flows, and there are many: whoever gets a packet is fetched. So they go through the end of either of the server's processes, a move, and the end of each instance.
+fn most_states_are_absent(interrupt: &Interrupt) -> Result<()> {
+    let protection = "{ preset: rescue, resident_flows: 16 }";
+    let mut network = Network::start(&Options { more: PATIENT, ..paged(Chain::Balanced, protection) }, interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(VIRTUAL, 300)?;
+    let (_echo, stream) = network.stream(60, 300)?;
+    let is_short = |status: &Status| status.absent_flows >= 300 - 3 * 16;
+    network.running.wait_for("most states are at the server alone", LIMIT, interrupt, is_short)?;
+    for round in 0..4 {
+        let before = network.running.status()?.fetched_states;
+        ensure_unbroken(&held, interrupt)?;
+        let is_fetched = |status: &Status| status.fetched_states >= before + 200;
+        network.running.wait_for("states were fetched", LIMIT, interrupt, is_fetched)?;
+        kill_half_of_server(&network, if round % 2 == 1 { Half::Standby } else { Half::Worker }, interrupt)?;
+    }
+    network.wait_protected()?;
+    let from = network.running.busiest(None)?;
+    let to = network.running.status()?.runtimes().find(|one| one.id != from.id).map(Victim::of).context("there are three")?;
+    network.running.ask(&format!("migrate --from {} --to {}", from.id, to.id))?;
+    let datagrams = stream.finish();
+    ensure_perfect(&datagrams, 60, std::iter::once(&network.running))?;
+    ensure_unbroken(&held, interrupt)?;
+    network.kill_each_runtime(|| {
+        network.wait_protected()?;
+        ensure_unbroken(&held, interrupt)
+    })?;
+    network.running.ask("check --live")?;
+    drop(held);
+    network.stop()
+}
+
+/// The server's worker and its standby are killed in turn, under a download and with flows that begin: runtimes go on with the same server, and it has lost nothing, as an instance's death shows.
+fn half_of_the_server(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&paged(Chain::Balanced, "rescue"), interrupt)?;
+    network.serve_web()?;
+    let sum = network.site.add_random("big", 60_000_000)?;
+    let held = network.hold(VIRTUAL, 100)?;
+    network.wait_protected()?;
+    let plan = Plan { url: format!("http://{VIRTUAL}/big"), bytes_per_second: Some(4_000_000), stalled_after: GIVE_UP };
+    let mut download = Download::start(&network.topology.client, &plan)?;
+    for round in 0..20 {
+        let seen = download.received();
+        kill_half_of_server(&network, if round % 4 == 3 { Half::Standby } else { Half::Worker }, interrupt)?;
+        until("the download goes on", GIVE_UP, interrupt, || Ok((download.received() > seen).then_some(())))?;
+    }
+    ensure!(!download.is_over()?, "the download was over before the last kill: nothing was shown");
+    let status = network.running.status()?;
+    ensure!(status.protected == Protected::Yes, "nothing has to be told to a server that goes on: {status:?}");
+    let victim = network.running.busiest(None)?;
+    network.running.kill(&victim, network.promised, RECOVERY_LIMIT, interrupt)?;
+    ensure_unbroken(&held, interrupt)?;
+    let outcome = download.finish(LIMIT, interrupt)?;
+    ensure!(outcome.error.is_none() && outcome.bytes == 60_000_000 && outcome.sum == sum, "{outcome:?}");
     drop(held);
     network.stop()
 }

@@ -8,13 +8,15 @@ use holdfast::lab::wait::until;
 use holdfast::status::Status;
 use holdfast_tests::crowd::{self, Apart, Crowd, Mirror};
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, RECOVERY_LIMIT, SERVER, SERVER_2, VIRTUAL, socket};
+use holdfast_tests::ping::Ping;
 use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::standby::{Half, kill_half_of_server};
 use holdfast_tests::verdict::{ensure_served, ensure_unbroken};
 use rustix::process::Signal;
-use std::collections::BTreeSet;
-use std::net::TcpStream;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{SocketAddr, TcpStream};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn main() -> ExitCode {
     if let Some(code) = crowd::role() {
@@ -24,9 +26,11 @@ fn main() -> ExitCode {
         test("connections_outlive_server_and_runtimes", &[NGINX], connections_outlive_server_and_runtimes),
         test("datagrams_do_not_notice_the_servers_end", &[], datagrams_do_not_notice_the_servers_end),
         test("a_server_that_stands_still_is_replaced", &[], a_server_that_stands_still_is_replaced),
+        test("statistics_are_what_clients_do", &[NGINX], statistics_are_what_clients_do),
         test("twenty_thousand_connections_of_six_instances_have_ports_of_their_own", &[], twenty_thousand_connections),
         test("twenty_thousand_connections_whose_home_is_the_server", &[], twenty_thousand_at_home),
         test("a_pool_that_is_used_up_refuses_new_flows_only", &[], a_pool_that_is_used_up),
+        test("numbers_of_flows_that_have_ended_rest_for_two_minutes_whatever_fails", &[], numbers_rest),
         test("flows_come_back_from_snapshots_and_logs_with_their_ports", &[NGINX], flows_come_back_with_their_ports),
     ])
 }
@@ -117,6 +121,81 @@ fn a_server_that_stands_still_is_replaced(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
+/// The monitor has counted the datagrams that clients sent and got back, and the balancer's gauge says how many connections there are, whoever dies: where a state server adds them up, and where the runtimes' own are added up.
+fn statistics_are_what_clients_do(interrupt: &Interrupt) -> Result<()> {
+    const DATAGRAM_FLOWS: usize = 10;
+    const HELD: usize = 60;
+    for protection in [REPLICATED, "rescue", "nfvactor"] {
+        let is_served = protection != "nfvactor";
+        let options = served(Chain::Balanced, protection);
+        let configuration = options.configuration().replace("    functions:\n", "    functions:\n      - monitor\n");
+        let mut network = Network::start_with(&options, &configuration, interrupt)?;
+        network.serve_web()?;
+        let (echo, stream) = network.stream(DATAGRAM_FLOWS, 500)?;
+        wait_flows(&network, DATAGRAM_FLOWS as u64, interrupt)?;
+        let wait_counted = |what: &str, is_so: &dyn Fn(&BTreeMap<String, i64>) -> bool| {
+            let counters = |status: &Status| numbers(status, "monitor", "counters");
+            network.running.wait_for(what, GIVE_UP, interrupt, |status| is_so(&counters(status))).map(|status| counters(&status))
+        };
+        wait_counted("datagrams are counted while they come", &|counted| counted.get("packets") >= Some(&500))?;
+        let datagrams = stream.finish();
+        ensure_served(&datagrams, DATAGRAM_FLOWS, 1)?;
+        drop(echo);
+        let packets = (datagrams.sent + datagrams.returned) as i64;
+        let is_exact = |counted: &BTreeMap<String, i64>| {
+            counted.get("flows") == Some(&(DATAGRAM_FLOWS as i64)) && counted.get("packets") == Some(&packets)
+        };
+        wait_counted("every datagram is counted once", &is_exact)?;
+        let mut held = vec![network.hold(VIRTUAL, HELD)?];
+        wait_balanced(&network, HELD, interrupt)?;
+        if is_served {
+            network.wait_protected()?;
+            network.strike_server(Signal::KILL)?;
+            wait_balanced(&network, HELD, interrupt)?;
+            wait_counted("what those that live have counted is counted again", &|counted| {
+                counted.get("flows") == Some(&((DATAGRAM_FLOWS + HELD) as i64)) && counted.get("packets") > Some(&packets)
+            })?;
+        }
+        let counted = wait_counted("connections are counted", &|counted| counted.get("packets") > Some(&packets))?;
+        network.wait_protected()?;
+        let victim = network.running.busiest(None)?;
+        network.running.kill(&victim, network.promised, RECOVERY_LIMIT, interrupt)?;
+        wait_balanced(&network, HELD, interrupt)?;
+        held.push(network.hold(VIRTUAL, HELD)?);
+        wait_balanced(&network, 2 * HELD, interrupt)?;
+        if is_served {
+            // What the dead one has counted stays.
+            let now = numbers(&network.running.status()?, "monitor", "counters");
+            let flows = (DATAGRAM_FLOWS + 2 * HELD) as i64;
+            ensure!(
+                now.get("flows") == Some(&flows) && now.get("packets") > counted.get("packets"),
+                "{counted:?} became {now:?}"
+            );
+        }
+        held.iter().try_for_each(|held| ensure_unbroken(held, interrupt))?;
+        drop(held);
+        network.stop()?;
+    }
+    Ok(())
+}
+
+/// What a function counts or measures under this name.
+fn numbers(status: &Status, function: &str, name: &str) -> BTreeMap<String, i64> {
+    let values = status.statistic(function, name).into_iter().flat_map(|statistic| &statistic.values);
+    values.map(|value| (value.name.clone(), value.value)).collect()
+}
+
+/// The balancer's gauge comes to say that there are as many connections, and that no backend has many more than the other.
+fn wait_balanced(network: &Network, count: usize, interrupt: &Interrupt) -> Result<()> {
+    let loads = |status: &Status| numbers(status, "load_balancer", "flows");
+    let is_so = |status: &Status| loads(status).values().sum::<i64>() == count as i64;
+    let status = network.running.wait_for("the gauge says how many connections there are", GIVE_UP, interrupt, is_so)?;
+    let loads = loads(&status);
+    let (least, most) = (loads.values().min().copied().unwrap_or(0), loads.values().max().copied().unwrap_or(0));
+    ensure!(loads.len() == 2 && most - least <= count as i64 / 4, "{loads:?}");
+    Ok(())
+}
+
 fn twenty_thousand_connections(interrupt: &Interrupt) -> Result<()> {
     twenty_thousand(REPLICATED, interrupt)
 }
@@ -125,7 +204,8 @@ fn twenty_thousand_at_home(interrupt: &Interrupt) -> Result<()> {
     twenty_thousand("rescue", interrupt)
 }
 
-/// As many as twenty thousand sockets of one client, as quickly as the box takes them, each at a port of its own: every answer comes to who asked. An instance and the server are killed.
+/// As many as twenty thousand sockets of one client, as quickly as the box takes them, each at a port of its own: every answer comes to who asked. The server's worker and its standby are killed meanwhile, then an instance, and
+/// the server with both.
 fn twenty_thousand(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
     const COUNT: usize = 20_000;
     const AT_ONCE: usize = 100;
@@ -138,6 +218,10 @@ fn twenty_thousand(protection: &'static str, interrupt: &Interrupt) -> Result<()
     let crowds = addresses.iter().map(|address| Apart::crowd(&network.topology.client, *address));
     let mut crowds = crowds.collect::<Result<Vec<_>>>()?;
     crowds.iter_mut().try_for_each(|crowd| crowd.begin_open(COUNT / 2, AT_ONCE))?;
+    // While they are opened.
+    for half in [Half::Worker, Half::Standby, Half::Worker] {
+        kill_half_of_server(&network, half, interrupt)?;
+    }
     crowds.iter_mut().try_for_each(Apart::end)?;
     let status = network.running.status()?;
     let owners = status.runtimes().filter(|runtime| runtime.flows > 1000).count();
@@ -187,6 +271,91 @@ fn a_pool_that_is_used_up(interrupt: &Interrupt) -> Result<()> {
     network.strike_server(Signal::KILL)?;
     ensure_used_up(&mut crowd)?;
     ensure_translated(&network, PORTS)?;
+    network.stop()
+}
+
+/// As many echo identifiers as there are, all in use. Half of their flows fall silent: a minute later they have ended, and for two minutes more nobody has what was theirs (RFC 6888, requirement 8). Meanwhile an instance dies before they end and
+/// another one after that, so does the server, and its worker alone; the other flows are never too long without a packet, and stay.
+fn numbers_rest(interrupt: &Interrupt) -> Result<()> {
+    std::thread::scope(|scope| {
+        let boxes = [REPLICATED, "rescue"].map(|protection| scope.spawn(move || numbers_rest_under(protection, interrupt)));
+        boxes.into_iter().try_for_each(|one| one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
+}
+
+fn numbers_rest_under(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
+    const USED: u16 = 256;
+    const EXPIRES: Duration = Duration::from_secs(60);
+    const RESTS: Duration = Duration::from_secs(120);
+    const ANSWER: Duration = Duration::from_secs(1);
+    // The first, whose flows stay; those who fall silent; and who comes when there is nothing left.
+    let (stay, silent, late) = (1..=USED / 2, USED / 2 + 1..=USED, 1001..=1000 + USED / 2);
+    let options = Options { pool: "192.0.2.32/32", ports: "2000-2255", ..served(Chain::Edge, protection) };
+    let network = Network::start(&options, interrupt)?;
+    let mut ping = Ping::new(&network.topology.client, SERVER.parse()?)?;
+    let everybody = || stay.clone().chain(silent.clone());
+    // What an instance has at hand another one gets when it needs it.
+    until("all have an identifier outside", GIVE_UP, interrupt, || {
+        Ok((ping.ask(everybody(), ANSWER)?.len() == usize::from(USED)).then_some(()))
+    })?;
+    let mappings = |network: &Network| -> Result<BTreeMap<u16, SocketAddr>> {
+        let flows: Flows = serde_json::from_str(&network.running.ask("flows --limit 10000")?)?;
+        Ok(flows.flows.iter().map(|flow| (flow.source.port(), flow.translated_source)).collect())
+    };
+    let before = mappings(&network)?;
+    network.wait_protected()?;
+    let refused = |network: &Network| -> Result<u64> { Ok(network.running.status()?.dropped("pool_empty")) };
+    until("who finds none is counted", GIVE_UP, interrupt, || {
+        let gone = refused(&network)?;
+        let answered = ping.ask(late.clone(), ANSWER)?;
+        ensure!(answered.is_empty(), "{answered:?} were answered, and there was nothing left for them");
+        Ok((refused(&network)? > gone).then_some(()))
+    })?;
+    // Nobody's flow lasts longer than this because of a packet of later.
+    let since = Instant::now();
+    until("once more", GIVE_UP, interrupt, || Ok((ping.ask(silent.clone(), ANSWER)?.len() == silent.len()).then_some(())))?;
+    let kill_an_instance = || -> Result<()> {
+        network.wait_protected()?;
+        let victim = network.running.busiest(None)?;
+        network.running.kill(&victim, network.promised, RECOVERY_LIMIT, interrupt).map(|_| ())
+    };
+    let kill_the_server = || -> Result<()> {
+        network.wait_protected()?;
+        network.strike_server(Signal::KILL)
+    };
+    let kill_its_worker = || kill_half_of_server(&network, Half::Worker, interrupt);
+    // An instance last: what rests of the dead only the server knows.
+    let mut failures: VecDeque<(u64, &dyn Fn() -> Result<()>)> = VecDeque::from([
+        (15, &kill_an_instance as _),
+        (30, &kill_the_server as _),
+        (75, &kill_the_server as _),
+        (95, &kill_its_worker as _),
+        (120, &kill_an_instance as _),
+    ]);
+    let mut served = BTreeSet::new();
+    // One that rests at the server's next life may begin to rest there.
+    until("who came later has an identifier", EXPIRES + 2 * RESTS + GIVE_UP, interrupt, || {
+        let after = since.elapsed();
+        if let Some((_, fail)) = failures.pop_front_if(|(due, _)| after.as_secs() >= *due) {
+            fail()?;
+        }
+        ping.ask(stay.clone(), ANSWER)?;
+        let answered = ping.ask(late.clone(), ANSWER)?;
+        ensure!(
+            answered.is_empty() || since.elapsed() >= EXPIRES + RESTS,
+            "{answered:?} were answered after {:?}",
+            since.elapsed()
+        );
+        served.extend(answered);
+        Ok((served.len() == late.len()).then_some(()))
+    })?;
+    ensure!(failures.is_empty(), "{} things have not failed yet", failures.len());
+    let answered = ping.ask(stay.clone(), GIVE_UP)?;
+    ensure!(answered.len() == stay.len(), "only {answered:?} are still there");
+    let after = mappings(&network)?;
+    ensure!(stay.clone().all(|id| before.contains_key(&id) && before.get(&id) == after.get(&id)), "{before:?} became {after:?}");
+    ensure_translated(&network, usize::from(USED))?;
+    ensure_whole(&network)?;
     network.stop()
 }
 

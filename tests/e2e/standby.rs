@@ -9,7 +9,7 @@ use holdfast::lab::{Interrupt, until};
 use holdfast::status::{Process, Protected, Status};
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, SERVER, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};
-use holdfast_tests::standby::{BOTH, LOCAL, busiest, is_ready, kill_worker};
+use holdfast_tests::standby::{BOTH, LOCAL, busiest, is_ready, keeper, kill_worker};
 use holdfast_tests::verdict::{ensure_perfect, ensure_unbroken};
 use rustix::process::Signal;
 use std::process::ExitCode;
@@ -33,13 +33,6 @@ fn main() -> ExitCode {
 
 fn under(protection: &'static str, chain: Chain) -> Options {
     Options { protection, ..Options::protected(chain) }
-}
-
-/// Who has started a process.
-fn parent(pid: u32) -> Result<u32> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let rest = text.rsplit_once(')').context("a name in parentheses")?.1;
-    Ok(rest.split_whitespace().nth(1).context("a parent")?.parse()?)
 }
 
 fn datagrams_do_not_notice_a_hundred_kills(interrupt: &Interrupt) -> Result<()> {
@@ -84,7 +77,7 @@ fn worker_and_standby_die_together(interrupt: &Interrupt) -> Result<()> {
     network.running.wait_for("it is safe", GIVE_UP, interrupt, is_ready)?;
     let (victim, standby) = busiest(&network.running.status()?)?;
     // Before it has made another standby.
-    let keeper = parent(victim.pid)?;
+    let keeper = keeper(victim.pid)?;
     signal_pid(keeper, Signal::STOP)?;
     signal_pid(standby.pid, Signal::KILL)?;
     signal_pid(victim.pid, Signal::KILL)?;
@@ -106,7 +99,7 @@ fn a_runtime_ends_with_its_keeper(interrupt: &Interrupt) -> Result<()> {
     let held = network.hold(VIRTUAL, 100)?;
     network.running.wait_for("it is safe", GIVE_UP, interrupt, is_ready)?;
     let (victim, _) = busiest(&network.running.status()?)?;
-    signal_pid(parent(victim.pid)?, Signal::KILL)?;
+    signal_pid(keeper(victim.pid)?, Signal::KILL)?;
     network.running.wait_for("another incarnation serves", GIVE_UP, interrupt, |status| {
         is_ready(status) && status.runtime(victim.id).is_some_and(|now| now.incarnation > victim.incarnation)
     })?;

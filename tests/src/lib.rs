@@ -9,6 +9,7 @@ pub mod crowd;
 pub mod frames;
 pub mod ledger;
 pub mod network;
+pub mod ping;
 pub mod routers;
 pub mod runner;
 pub mod standby;

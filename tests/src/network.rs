@@ -1,6 +1,7 @@
 //! A branch office: addresses, devices and rules other than the demo's, with the box between its LAN and its provider.
 
 use crate::binary;
+use crate::standby::{keeper, state_server};
 use anyhow::{Context, Result, ensure};
 use holdfast::lab::link::Offloads;
 use holdfast::lab::nginx::{Nginx, Site};
@@ -204,18 +205,22 @@ impl Network {
         Ok(())
     }
 
-    /// Sends this to the state server, and waits for its next life.
+    /// Sends this to the state server, with its standby if it has one, and waits for its next life.
     pub fn strike_server(&self, signal: Signal) -> Result<()> {
-        let server = |status: &Status| {
-            let found = status.processes.iter().find(|process| process.role == status::ROLE_STATE_SERVER).cloned();
-            found.with_context(|| format!("there is a state server: {status:?}"))
-        };
         let is_running = |process: &Process| process.state == status::STATE_RUNNING && process.pid != 0;
-        let victim = server(&self.running.status()?)?;
+        let victim = state_server(&self.running.status()?)?;
         ensure!(is_running(&victim), "{victim:?}");
-        signal_pid(victim.pid, signal)?;
+        match victim.local_standby {
+            None => signal_pid(victim.pid, signal)?,
+            Some(standby) => {
+                // All of it: who would make another worker, too. The kernel ends the others with that one.
+                signal_pid(keeper(victim.pid)?, signal)?;
+                let mut others = [victim.pid, standby.pid].into_iter().filter(|pid| *pid != 0 && signal != Signal::KILL);
+                others.try_for_each(|pid| signal_pid(pid, signal))?;
+            }
+        }
         let is_next =
-            |status: &Status| server(status).is_ok_and(|next| next.incarnation > victim.incarnation && is_running(&next));
+            |status: &Status| state_server(status).is_ok_and(|next| next.incarnation > victim.incarnation && is_running(&next));
         self.running.wait_for("the state server lives again", RECOVERY_LIMIT, self.lab.interrupt(), is_next)?;
         Ok(())
     }

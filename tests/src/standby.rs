@@ -4,7 +4,7 @@ use crate::network::{GIVE_UP, Network};
 use anyhow::{Context, Result, ensure};
 use holdfast::lab::Interrupt;
 use holdfast::lab::process::signal_pid;
-use holdfast::status::{LocalStandby, Process, Protected, Status};
+use holdfast::status::{self, LocalStandby, Process, Protected, Status};
 use rustix::process::Signal;
 
 /// The level whose flows survive a process, and nothing else.
@@ -46,4 +46,56 @@ pub fn kill_worker(
     let now = network.running.status()?.runtime(victim.id).cloned().context("it is there")?;
     ensure!(now.local_standby.is_some_and(|now| now.takeovers == standby.takeovers + 1), "{now:?}");
     Ok(())
+}
+
+/// The process that has made this worker, and would make another.
+///
+/// # Errors
+/// There is no such process.
+pub fn keeper(worker: u32) -> Result<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{worker}/stat"))?;
+    let rest = text.rsplit_once(')').context("a name in parentheses")?.1;
+    Ok(rest.split_whitespace().nth(1).context("a parent")?.parse()?)
+}
+
+/// The state server.
+///
+/// # Errors
+/// There is none.
+pub fn state_server(status: &Status) -> Result<Process> {
+    let found = status.processes.iter().find(|process| process.role == status::ROLE_STATE_SERVER).cloned();
+    found.with_context(|| format!("there is a state server: {status:?}"))
+}
+
+/// Kills the state server's worker, or its standby, and waits until the server has both again, in the same life.
+///
+/// # Errors
+/// It has not.
+pub fn kill_half_of_server(network: &Network, half: Half, interrupt: &Interrupt) -> Result<()> {
+    let is_ready =
+        |status: &Status| state_server(status).is_ok_and(|server| server.local_standby.is_some_and(|standby| standby.pid != 0));
+    let status = network.running.wait_for("the state server has a standby", GIVE_UP, interrupt, is_ready)?;
+    let before = state_server(&status)?;
+    let standby = before.local_standby.context("it was there a moment ago")?;
+    let (victim, takeovers) = match half {
+        Half::Worker => (before.pid, standby.takeovers + 1),
+        Half::Standby => (standby.pid, standby.takeovers),
+    };
+    signal_pid(victim, Signal::KILL)?;
+    let is_whole = |status: &Status| {
+        let Ok(Process { pid, incarnation, local_standby: Some(now), .. }) = state_server(status) else { return false };
+        let worker = if half == Half::Worker { standby.pid } else { before.pid };
+        pid == worker && incarnation == before.incarnation && now.takeovers == takeovers && ![0, victim].contains(&now.pid)
+    };
+    network.running.wait_for("the server has a worker and a standby", GIVE_UP, interrupt, is_whole)?;
+    Ok(())
+}
+
+/// Which of the state server's processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Half {
+    /// The one that works.
+    Worker,
+    /// The one beside it.
+    Standby,
 }

@@ -15,7 +15,7 @@ mod rewrite;
 
 pub use firewall::{Firewall, FirewallConfig};
 pub use forward::{Forward, ForwardConfig};
-pub use load_balancer::{LoadBalancer, LoadBalancerConfig};
+pub use load_balancer::{Balanced, LoadBalancer, LoadBalancerConfig};
 pub use monitor::{Monitor, MonitorConfig};
 pub use nat::{Nat, NatConfig};
 pub use packet_limit::{PacketLimit, PacketLimitConfig};

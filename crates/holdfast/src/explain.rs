@@ -46,7 +46,7 @@ words! {
     ROLE "manager" "Owns the host's ports, forwards frames between them and the local processes, has those started and watches them.";
     ROLE "switch" "Picks the runtime of a new flow, keeps the route, changes it when the flow has a new owner.";
     ROLE "coordinator" "Knows who is there, starts recovery, has what died started again. Traffic flows without it.";
-    ROLE "state-server" "Assigns what flows share one by one, where a chain's `shared` state is a `state-server`'s. Flows go on without it; new ones have what runtimes have at hand. Under `rescue` it has every flow too, and packets that wait for a write-back wait until it is back.";
+    ROLE "state-server" "Assigns what flows share one by one, where a chain's `shared` state is a `state-server`'s. A worker and a standby, of which one may end; without both flows go on; new ones have what runtimes have at hand. Under `rescue` it has every flow too, and packets that wait for a write-back wait until it is back.";
     ROLE "runtime" "A process of its own that owns flows and runs the chain on their packets.";
     CAUSE "no heartbeat" "The process was there but did not turn for detection.hang_ms: stopped, hung, or starved of processor time. Until it ends it is fenced.";
     CAUSE "killed by signal" "The process was killed: 9 by somebody, or by the kernel for want of memory (see `dmesg`); 6 or 11 by a fault of its own.";
@@ -54,6 +54,8 @@ words! {
     FIELD "protected" "Would every flow survive if one process failed now? `yes`, `no` or `re-synchronising`.";
     FIELD "may_forget" "Of a flow that survives a failure, the latest packets whose effects on its state may be undone. 0: none.";
     FIELD "copies_differed" "Replicas found to be other than their flows at the owner, since the runtimes' start. Each was thrown away and sent anew; until it was, the answer to `protected` was not `yes`.";
+    FIELD "absent_flows" "Flows whose state is at the state server alone, because `resident_flows` leaves no room for it in memory: it is fetched when a packet comes. They survive any runtime's end, and that of one of the state server's two processes, but not both of these at once.";
+    FIELD "fetched_states" "States of flows that runtimes have fetched from the state server since their start. If it grows as quickly as packets come, `resident_flows` is too small for the flows that are active.";
     FIELD "incarnation" "How often a node has been started. What an older one still sends is refused.";
     FIELD "epoch" "Grows with every change of a flow's owner; what carries an older one is refused.";
     FIELD "owner" "The runtime that processes the flow's packets.";

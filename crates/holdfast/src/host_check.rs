@@ -5,6 +5,7 @@
 use crate::config::Checked;
 use crate::exit;
 use holdfast_io::port::{Dpdk, free_huge_pages};
+use holdfast_io::words::libfabric;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -78,6 +79,16 @@ pub fn host() -> Vec<Check> {
     checks.push(socket("AF_XDP", AddressFamily::XDP, false));
     checks.push(huge_pages(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default()));
     checks
+}
+
+/// Checks of the way on which a state server's control messages go.
+pub fn words(checked: &Checked) -> Option<Check> {
+    let provider = checked.config.server_provider()?;
+    let name = format!("state server: libfabric's `{provider}`");
+    Some(match libfabric::prepare(provider) {
+        Ok(()) => Check::ok(name, "there"),
+        Err(why) => Check::fail(exit::UNAVAILABLE, name, "cannot be used", why),
+    })
 }
 
 /// Checks of the devices that a configuration names.

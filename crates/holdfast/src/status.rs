@@ -59,6 +59,12 @@ pub struct Status {
     /// Copies of flows that were found not to be what their owners have, in all runtimes that are there, since their start. They were made anew.
     #[serde(default)]
     pub copies_differed: u64,
+    /// Flows whose state is at the state server alone, in all runtimes that are there.
+    #[serde(default)]
+    pub absent_flows: u64,
+    /// States of flows that have been fetched from the state server, by runtimes that are there, since their start.
+    #[serde(default)]
+    pub fetched_states: u64,
     /// The ports, in the order of the configuration.
     #[serde(default)]
     pub ports: Vec<Port>,
@@ -76,6 +82,9 @@ pub struct Status {
     /// What flows share of which each has numbers of its own, such as a NAT's ports: by chain, function and field.
     #[serde(default)]
     pub pools: Vec<Pool>,
+    /// What flows have counted and measured, over the whole box: by chain, function and field.
+    #[serde(default)]
+    pub statistics: Vec<Statistic>,
     /// What failed since the start, oldest first.
     #[serde(default)]
     pub failovers: Vec<Failover>,
@@ -118,6 +127,50 @@ pub struct ServerPool {
     /// Nobody's, and not given away for a while.
     pub resting: u32,
 }
+
+/// Numbers that every flow may change: counters, or a gauge. With a state server, what all runtimes that ever were have counted, and what those measure that live; without one, what those that live have said last, together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Statistic {
+    /// Name of its chain.
+    pub chain: String,
+    /// Name of the function.
+    pub function: String,
+    /// Name of the statistic in it.
+    pub name: String,
+    /// `counters`, which only grow, or a `gauge`.
+    pub kind: String,
+    /// `partitioned`, or a `state-server`'s.
+    pub shared: String,
+    /// How many numbers it has.
+    pub size: u32,
+    /// The first [`MOST_VALUES`] of them. Fewer while not everything has been said yet; without a state server none of a statistic that is too large to be reported by the runtimes.
+    pub values: Vec<StatisticValue>,
+}
+
+/// One number of a statistic.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatisticValue {
+    /// A counter's name; of a gauge's items the number, counted from 0.
+    pub name: String,
+    /// What it is.
+    pub value: i64,
+}
+
+impl Statistic {
+    /// The number of this name, if it has been said.
+    pub fn value(&self, name: &str) -> Option<i64> {
+        self.values.iter().find(|value| value.name == name).map(|value| value.value)
+    }
+}
+
+/// Numbers of one statistic that are shown.
+pub const MOST_VALUES: u32 = 256;
+
+/// They only grow, in [`Statistic::kind`].
+pub const KIND_COUNTERS: &str = "counters";
+
+/// They grow and become less, in [`Statistic::kind`].
+pub const KIND_GAUGE: &str = "gauge";
 
 /// The runtimes divide it among themselves, in [`Pool::shared`].
 pub const SHARED_PARTITIONED: &str = "partitioned";
@@ -364,6 +417,11 @@ impl Status {
         self.processes.iter().filter(|process| process.role == ROLE_RUNTIME)
     }
 
+    /// What is counted or measured under this name by this function.
+    pub fn statistic(&self, function: &str, name: &str) -> Option<&Statistic> {
+        self.statistics.iter().find(|statistic| statistic.function == function && statistic.name == name)
+    }
+
     /// The runtime with this node id.
     pub fn runtime(&self, id: u16) -> Option<&Process> {
         self.runtimes().find(|process| process.id == id)
@@ -433,12 +491,15 @@ mod tests {
             protected: Protected::Yes,
             may_forget: 0,
             copies_differed: 0,
+            absent_flows: 0,
+            fetched_states: 0,
             ports: Vec::new(),
             rules: None,
             election: None,
             processes: vec![runtime(16, 5, STATE_RUNNING), runtime(17, 9, "failed"), runtime(18, 2, STATE_RUNNING)],
             drops: BTreeMap::new(),
             pools: Vec::new(),
+            statistics: Vec::new(),
             failovers: Vec::new(),
             control: None,
         };

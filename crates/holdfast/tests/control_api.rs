@@ -58,13 +58,17 @@ fn runtime(state: &str) -> Value {
 }
 
 fn status(state: &str) -> Value {
-    json!({ "version": 1, "protected": "re-synchronising", "survives": "host", "may_forget": 0, "copies_differed": 0, "ports": [],
+    json!({ "version": 1, "protected": "re-synchronising", "survives": "host", "may_forget": 0, "copies_differed": 0, "absent_flows": 0, "fetched_states": 0, "ports": [],
         "hosts": [{ "name": "left", "state": "serving", "is_this": true, "networks": [] }], "rules": { "version": 1, "count": 1, "in_force": true },
         "processes": [runtime(state)], "drops": { "no_flow": 1 }, "failovers": [],
         "pools": [
             { "chain": "web", "function": "nat", "name": "ports", "shared": "partitioned", "size": 9, "held": 3, "at_hand": 2 },
             { "chain": "far", "function": "nat", "name": "ports", "shared": "state-server", "size": 9, "held": 3, "at_hand": 2,
               "server": { "free": 4, "at_hand": 2, "held": 3, "resting": 0 } },
+        ],
+        "statistics": [
+            { "chain": "far", "function": "load_balancer", "name": "flows", "kind": "gauge", "shared": "state-server", "size": 2,
+              "values": [{ "name": "0", "value": 3 }, { "name": "1", "value": -4 }] },
         ] })
 }
 

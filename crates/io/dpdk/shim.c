@@ -1,6 +1,7 @@
 /* See shim.h. Compiled by build.rs into a shared object of its own, which dpdk.rs loads when the first DPDK port is opened. */
 #define _GNU_SOURCE
 #include "shim.h"
+#include "../shim_signals.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -82,19 +83,6 @@ static void give_errors(char *why, size_t why_len)
 	memcpy(why, errors.text, take);
 	why[take] = 0;
 	pthread_mutex_unlock(&errors.lock);
-}
-
-/* Threads that DPDK starts take no signals away from the program's own; those that an instruction causes cannot be put off. */
-static void block_signals(sigset_t *before)
-{
-	sigset_t all;
-
-	sigfillset(&all);
-	sigdelset(&all, SIGBUS);
-	sigdelset(&all, SIGFPE);
-	sigdelset(&all, SIGILL);
-	sigdelset(&all, SIGSEGV);
-	pthread_sigmask(SIG_SETMASK, &all, before);
 }
 
 uint32_t hf_abi(void)

@@ -9,11 +9,15 @@ mod allocation;
 #[cfg(not(loom))]
 mod arena;
 #[cfg(not(loom))]
+mod bell;
+#[cfg(not(loom))]
 pub mod capture;
 mod death;
 pub mod doorbell;
 #[cfg(not(loom))]
 mod heartbeat;
+#[cfg(not(loom))]
+mod image;
 #[cfg(not(loom))]
 mod mailbox;
 #[cfg(not(loom))]
@@ -31,6 +35,8 @@ pub mod standby;
 mod vport;
 #[cfg(not(loom))]
 pub mod wait;
+#[cfg(not(loom))]
+pub mod words;
 
 #[cfg(not(loom))]
 pub use allocation::{CountingAllocator, allocations};

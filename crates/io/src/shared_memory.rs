@@ -1,12 +1,16 @@
-//! A memfd mapped into this process for as long as the process lives.
+//! A memfd mapped into this process, for as long as the process lives or until its one user is through with it.
 
+use crate::ring::Memory;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
-/// See the module. The mapping is never undone: buffers handed out of it are `'static`.
+/// Of a ring, before its entries.
+const RING_HEADER_LEN: usize = 192;
+
+/// See the module. The mapping is not undone by itself: buffers handed out of it are `'static`.
 pub(crate) struct SharedMemory {
     fd: OwnedFd,
     base: *mut u8,
@@ -48,6 +52,15 @@ impl SharedMemory {
             rustix::mm::mmap(core::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0)?
         };
         Ok(SharedMemory { fd, base: base.cast(), len })
+    }
+
+    /// Undoes the mapping, and closes the descriptor.
+    ///
+    /// # Safety
+    /// Nothing that was handed out of it is used any more.
+    pub(crate) unsafe fn unmap(self) {
+        // SAFETY: it is a mapping of this length, and by the caller's promise nobody looks into it any more.
+        let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.len) };
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -94,6 +107,24 @@ impl SharedMemory {
         );
         // SAFETY: as in `word64`, for `count` words one after the other.
         unsafe { core::slice::from_raw_parts(self.base.add(at).cast::<AtomicU64>(), count) }
+    }
+
+    /// Bytes of a ring of so many entries: each side's count on a line of its own, and what the producer has written on a third.
+    pub(crate) const fn ring_len(entries: usize) -> usize {
+        RING_HEADER_LEN + entries * 8
+    }
+
+    /// A ring of so many entries at a byte offset.
+    ///
+    /// # Panics
+    /// If it is not aligned or not all inside.
+    pub(crate) fn ring(&self, at: usize, entries: usize) -> Memory<'static> {
+        Memory {
+            tail: self.word32(at),
+            head: self.word32(at + 64),
+            written: self.word32(at + 128),
+            entries: self.words64(at + RING_HEADER_LEN, entries),
+        }
     }
 
     /// Consecutive 16-bit words from a byte offset.

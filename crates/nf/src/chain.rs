@@ -114,6 +114,20 @@ impl Chain {
         has_pool
     }
 
+    /// From now on a state server adds up what the runtimes count ([`Part`](crate::shared::Part)). Before the first packet. False if nothing is counted.
+    pub fn share_statistics(&mut self) -> bool {
+        let mut has_any = false;
+        for function in &mut self.functions {
+            function.shared().visit(&mut |_, mut field| {
+                if let Some(part) = field.part() {
+                    part.share();
+                    has_any = true;
+                }
+            });
+        }
+        has_any
+    }
+
     /// Addresses that the box answers for because of this chain.
     pub fn owned_addresses(&self) -> Vec<Prefix> {
         self.functions.iter().flat_map(|function| function.owned_addresses()).collect()
@@ -218,6 +232,19 @@ impl Chain {
         for (function, &(start, len)) in self.functions.iter_mut().zip(&self.layout.states) {
             function.recover(&mut block[start..start + len]);
         }
+    }
+
+    /// Flows were lost whose state nobody has: what they had leased they cannot give back. All flows that are there say by [`Chain::recover`] what they have, and what is left over is given back in the end. `recover` visits the state of each, and of one that is being opened says how many functions
+    /// have it open.
+    pub fn recount(&mut self, recover: impl FnOnce(&mut dyn FnMut(&mut [u8], Option<usize>))) {
+        self.functions.iter_mut().for_each(|function| function.shared().begin_recount());
+        recover(&mut |block, opened| {
+            let count = opened.unwrap_or(self.functions.len());
+            for (function, &(start, len)) in self.functions.iter_mut().zip(&self.layout.states).take(count) {
+                function.recover(&mut block[start..start + len]);
+            }
+        });
+        self.functions.iter_mut().for_each(|function| function.shared().end_recount());
     }
 
     /// What is known of the flow may lack its latest packets, at most so many.

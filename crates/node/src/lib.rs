@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+mod ahead;
 pub mod bfd;
 pub mod channel;
 pub mod coordinator;

@@ -57,6 +57,9 @@ pub struct Move {
 const ENDS_KEPT: usize = 64;
 /// Failovers that are kept for `status`.
 const FAILOVERS_KEPT: usize = 64;
+/// Statistics, and numbers of one, that are remembered of what a state server says: no configuration has as many.
+const MOST_STATISTICS: usize = 1 << 14;
+const MOST_TOTALS: usize = 1 << 17;
 /// Lists of flows, and orders, that may be under way.
 const LISTS: usize = 16;
 /// Requests to move and drains that are remembered.
@@ -102,6 +105,8 @@ pub struct Manager {
     reports: Vec<(Peer, Report)>,
     /// What the state server said last of its lists.
     listings: Vec<Listing>,
+    /// And of each of its lists of statistics, what the numbers are, from the first to the last that it has said.
+    totals: Vec<Vec<i64>>,
     failovers: Vec<Failover>,
     drains: Vec<Drain>,
     moves: Vec<Move>,
@@ -142,6 +147,7 @@ impl Manager {
             standing: None,
             reports: Vec::new(),
             listings: Vec::new(),
+            totals: Vec::new(),
             failovers: Vec::new(),
             drains: Vec::new(),
             moves: Vec::new(),
@@ -463,6 +469,9 @@ impl Manager {
                 None => self.reports.push((from, report)),
             },
             Control::Lists(lists) if from.node == STATE_SERVER => self.listings = lists,
+            Control::Totals { statistic, first, values } if from.node == STATE_SERVER => {
+                self.take_totals(statistic as usize, first as usize, &values);
+            }
             Control::Trace(steps) => self.traces.extend(steps),
             Control::Migrated { request, moved, refused, last } => {
                 let now = self.now;
@@ -599,6 +608,25 @@ impl Manager {
         &self.listings
     }
 
+    /// What it said last that all numbers of a statistic are, by its list of statistics, counted from 0. A manager that has just begun may know the first ones only.
+    pub fn totals(&self, statistic: usize) -> &[i64] {
+        self.totals.get(statistic).map_or(&[], Vec::as_slice)
+    }
+
+    /// Those follow upon one another: what comes ahead of others, after the beginning of a life, comes again.
+    fn take_totals(&mut self, statistic: usize, first: usize, values: &[i64]) {
+        if statistic == self.totals.len() && statistic < MOST_STATISTICS {
+            self.totals.push(Vec::new());
+        }
+        let Some(known) = self.totals.get_mut(statistic) else { return };
+        if first > known.len() || first + values.len() > MOST_TOTALS {
+            return;
+        }
+        let over = values.len().min(known.len() - first);
+        known[first..first + over].copy_from_slice(&values[..over]);
+        known.extend_from_slice(&values[over..]);
+    }
+
     /// How things stood when the coordinator spoke last, if it ever has.
     pub fn standing(&self) -> Option<&Standing> {
         self.standing.as_ref()
@@ -671,5 +699,25 @@ mod tests {
         let known: Vec<u32> = manager.drains().iter().map(|drain| drain.peer.incarnation).collect();
         let latest = last + 2 - MOVES_KEPT as u32..=last;
         assert_eq!(known, [1].into_iter().chain(latest).collect::<Vec<_>>());
+    }
+
+    /// Totals follow upon one another, whatever comes first; what nobody could have is not listened to.
+    #[test]
+    fn totals_are_what_the_server_said_last() {
+        let mut manager = Manager::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
+        for (statistic, first, values) in [
+            (1, 0, [8, 8]),
+            (0, 1, [7, 7]),
+            (0, 0, [1, 2]),
+            (0, 1, [5, 6]),
+            (1, 0, [-1, 9]),
+            (9, 0, [1, 1]),
+            (0, u32::MAX, [1, 1]),
+        ] {
+            manager.take_totals(statistic, first as usize, &values);
+        }
+        assert_eq!([0, 1, 2].map(|statistic| manager.totals(statistic)), [&[1, 5, 6][..], &[-1, 9], &[]]);
+        manager.take_totals(0, 3, &[0; MOST_TOTALS]);
+        assert_eq!(manager.totals(0).len(), 3, "no statistic has so many");
     }
 }

@@ -4,8 +4,12 @@
 //! layout of their own.
 
 mod ordered;
+mod said;
+mod standing;
 
 pub use ordered::{Ordered, numbered};
+pub use said::{FlowInfo, Listing, PoolId, Report, Share, TraceStep};
+pub use standing::{Cause, Drain, Failover, Order, Protected, Refusal, Standing};
 
 use crate::address::NodeId;
 use crate::rules::Rule;
@@ -201,111 +205,6 @@ impl Member {
     pub fn peer(&self) -> Peer {
         Peer { node: self.node, incarnation: self.incarnation }
     }
-}
-
-/// A pool of the configuration: chain, function in the chain, field in the function's shared state, each counted from 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct PoolId {
-    /// Chain.
-    pub chain: u16,
-    /// Function.
-    pub function: u8,
-    /// Field.
-    pub field: u8,
-}
-
-/// What a runtime reports with every heartbeat. Counts are since its start.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Report {
-    /// Flows owned.
-    pub flows: u64,
-    /// Flows that have been sent to another runtime, which has not said that they arrived: nobody else may have them as they are.
-    pub departed: u64,
-    /// Replicas of others' flows.
-    pub replicas: u64,
-    /// Packets that came from the switch.
-    pub packets: u64,
-    /// Packets waiting for state, leases or commits.
-    pub held: u64,
-    /// Share of the time since the last report that went to turns with something to do, in 1/1000.
-    pub busy_permille: u16,
-    /// Flows without a replica of their latest state, where the protection promises one.
-    pub unprotected: u64,
-    /// Replicas are being filled.
-    pub resynchronising: bool,
-    /// The newest view that it has acted upon.
-    pub view: u64,
-    /// Packets that left without a replica's knowing, because there was none.
-    pub released_unprotected: u64,
-    /// Copies with others that were found not to be what this runtime has.
-    pub differed: u64,
-    /// Whose logs flows here need if this runtime fails: of each such switch the life that it has heard last, by its number in packets' metadata. And the state server, if flows have
-    /// their home there: its incarnation.
-    pub logs: Vec<(NodeId, u32)>,
-    /// Drops by number of their reason.
-    pub drops: Vec<(u8, u64)>,
-    /// What it has of each pool.
-    pub pools: Vec<(PoolId, Share)>,
-}
-
-/// What a runtime has of a pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Share {
-    /// Numbers that its flows hold.
-    pub held: u32,
-    /// Those that its next flows may have at once.
-    pub at_hand: u32,
-}
-
-/// What there is of a list of indexes, as the state server has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Listing {
-    /// Nobody's.
-    pub free: u32,
-    /// Instances have them at hand.
-    pub at_hand: u32,
-    /// Flows have them, or had when they were last heard of.
-    pub held: u32,
-    /// Nobody's, and not to be given away for a while.
-    pub resting: u32,
-}
-
-/// A flow as `holdfast flows` shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FlowInfo {
-    /// Forward tuple as it came in.
-    pub key: FlowKey,
-    /// Tuple of replies as they come in.
-    pub reply: FlowKey,
-    /// Chain.
-    pub chain: u16,
-    /// What the functions call its state.
-    pub state: String,
-    /// Owner.
-    pub owner: NodeId,
-    /// Replica, 0 if none.
-    pub replica: NodeId,
-    /// Epoch.
-    pub epoch: u32,
-    /// Age by stamped time, ns.
-    pub age: u64,
-    /// Packets forward and reverse.
-    pub packets: [u64; 2],
-    /// Bytes forward and reverse.
-    pub bytes: [u64; 2],
-}
-
-/// One step of a traced packet.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TraceStep {
-    /// The packet: its stamp.
-    pub stamp: u64,
-    /// Where.
-    pub node: NodeId,
-    /// 0 on the way in, 1 at a runtime, 2 on the way out.
-    pub stage: u8,
-    /// What happened, for people.
-    pub text: String,
 }
 
 /// A rare message.
@@ -597,6 +496,15 @@ pub enum Control {
     Failover(Failover),
     /// Manager to manager: how its host seals packets. With every beat, and as soon as there is news.
     Sealing(Sealing),
+    /// State server to manager: what all instances together have of some numbers of a statistic; now and then, when that has changed.
+    Totals {
+        /// Which, among the lists of statistics, counted from 0.
+        statistic: u32,
+        /// The first of its numbers that are meant, counted from 0.
+        first: u32,
+        /// What they are.
+        values: Vec<i64>,
+    },
 }
 
 /// How a host seals what leaves it: see [`seal`](crate::seal).
@@ -634,133 +542,6 @@ pub struct Service {
     pub term: u32,
     /// It serves the ports in that term.
     pub serves: bool,
-}
-
-/// How things stand, as the coordinator sees it.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Standing {
-    /// The view that these are the members of.
-    pub view: u64,
-    /// Every runtime has started and knows the others.
-    pub ready: bool,
-    /// Whether flows would survive a failure.
-    pub protected: Protected,
-    /// The runtimes.
-    pub members: Vec<Member>,
-    /// Those of them that are out of service, or about to be.
-    pub drained: Vec<NodeId>,
-    /// Those of these that are started when their cluster grows.
-    pub spare: Vec<NodeId>,
-    /// The coordinator's own drops, by number of their reason.
-    pub drops: Vec<(u8, u64)>,
-    /// The hosts that are there, a bit each.
-    pub hosts: u16,
-    /// Per switch, the host that serves its ports.
-    pub serving: Vec<u16>,
-    /// The version of the rules that every switch goes by; 0 while one is missing.
-    pub rules: u64,
-    /// The host where the coordinator is.
-    pub coordinator: u16,
-    /// The death of any one of the hosts would cost no flow, if `protected` says so; else no more than a process may die.
-    pub survives_host: bool,
-}
-
-/// Whether flows would survive a failure at this moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum Protected {
-    /// Every flow whose chain promises it.
-    Yes,
-    /// Not yet, or not yet again.
-    #[default]
-    Resynchronising,
-    /// No: there is nowhere to put replicas, or no chain promises it.
-    No,
-}
-
-/// Why a runtime was declared failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Cause {
-    /// Its process ended.
-    Exited,
-    /// It was not heard.
-    Hung,
-    /// It never spoke.
-    NeverStarted,
-    /// It was drained: it had nothing left.
-    Drained,
-}
-
-/// What an operator wants done.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Order {
-    /// Move at most `limit` flows that the selector means to `to`, or to all others by turns.
-    Move {
-        /// Whose flows.
-        from: NodeId,
-        /// To whom.
-        to: Option<NodeId>,
-        /// How many at most.
-        limit: u64,
-        /// Which, in words.
-        selector: String,
-    },
-    /// Take a runtime out of service: it gets no new flow, those that it has move, and its process ends.
-    Drain(NodeId),
-    /// Bring a drained runtime back into service.
-    Restore(NodeId),
-}
-
-/// Why an order is not carried out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Refusal {
-    /// There is no such runtime, or it serves no flows.
-    NotServing(NodeId),
-    /// The flows are there already.
-    Same,
-    /// Nobody else could have them.
-    NobodyElse,
-    /// It is leaving already.
-    Leaving,
-    /// It is of another virtual cluster.
-    OtherCluster(NodeId),
-    /// It is not out of service.
-    NotDrained(NodeId),
-    /// There is no coordinator at the moment.
-    Away,
-}
-
-/// A runtime that is to go.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Drain {
-    /// Who.
-    pub peer: Peer,
-    /// When it was said, ns.
-    pub began_at: u64,
-    /// Flows that it had then.
-    pub had: u64,
-    /// Flows that other runtimes serve now.
-    pub moved: u64,
-    /// When its process was told to end, ns.
-    pub ended_at: Option<u64>,
-    /// It failed before: its flows were recovered, as far as their protection promises.
-    pub failed: bool,
-}
-
-/// One failure and what became of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failover {
-    /// Who failed.
-    pub dead: Peer,
-    /// Why.
-    pub cause: Cause,
-    /// When it was known, ns.
-    pub detected_at: u64,
-    /// When every runtime had reported.
-    pub recovered_at: Option<u64>,
-    /// Flows that it had: what the switch sent there, or by its last report.
-    pub had: u64,
-    /// Flows recovered.
-    pub flows: u64,
 }
 
 impl Control {

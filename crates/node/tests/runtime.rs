@@ -321,6 +321,20 @@ fn a_denied_lease_ends_the_flow() {
     bench.assert_no_buffer_lost();
 }
 
+/// The parking lot is full of other flows' packets: a flow whose first packet finds no place there does not exist, and what the functions before had opened is closed.
+#[test]
+fn a_flow_that_finds_no_place_to_wait_does_not_exist() {
+    let mut bench = Bench::new(vec![bomb(), leaser()], 200);
+    bench.pool = MemoryPool::new(9000);
+    for flow in 1..=128 {
+        bench.send(&vec![datagram(flow, 0); 64]);
+    }
+    assert_eq!((bench.runtime.held(), bench.flows()), (8192, 128));
+    bench.send(&[datagram(199, 0)]);
+    assert_eq!((bench.runtime.drops().get(DropReason::ParkedOverflow), bench.flows()), (1, 128));
+    bench.assert_no_buffer_lost();
+}
+
 /// No answer at all: the packets are dropped with a reason after a while.
 #[test]
 fn a_lease_that_never_comes_times_out() {

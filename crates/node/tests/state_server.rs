@@ -1,18 +1,24 @@
 //! Worlds of a state server and instances on a network that loses, doubles and reorders: flows begin, end and move, instances die and others get their flows, the server dies and another one
-//! begins that remembers nothing. No two flows have one index of a list, and none is lost in the end.
+//! begins that remembers nothing. No two flows have one index of a list, and none is lost in the end; by then a gauge says how many there are, and a counter no less than what those that live have counted.
+//! In every other world messages go as words beside the network, on ways that are cut at any word, whether they say so or not.
 
 #[path = "../../state/tests/random/mod.rs"]
 mod random;
+mod ways;
 
-use holdfast_nf::shared::{Lease, PoolBackend, RequestPool};
+use core::ops::Range;
+use holdfast_nf::Context;
+use holdfast_nf::shared::{Counters, Gauge, Lease, Part, PoolBackend, RequestPool};
 use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, MANAGER, NodeId, STATE_SERVER, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState, kind};
-use holdfast_node::state::{Pools, StateServer, StateServerConfig, StateSession};
+use holdfast_node::state::{Pools, StateServer, StateServerConfig, StateSession, Words};
 use holdfast_protection::Peer;
 use holdfast_state::{Kind, Limits};
+use holdfast_wire::DropReason;
 use random::Random;
 use std::collections::{BTreeMap, BTreeSet};
+use ways::Ways;
 
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
@@ -20,11 +26,36 @@ const SIZES: [u32; 2] = [6, 40];
 /// So long a number rests that a flow had.
 const REST: u64 = 30 * MILLISECOND;
 
-struct Lists([RequestPool; 2]);
+/// Behind those of pools: flows that have begun, and how many there are of each pool.
+const BEGUN: u32 = 2;
+const FLOWS: u32 = 3;
+
+struct Lists([RequestPool; 2], Counters, Gauge);
+
+impl Lists {
+    fn new(pools: [RequestPool; 2]) -> Lists {
+        let mut lists = Lists(pools, Counters::new(&["begun"]), Gauge::new(2));
+        [BEGUN, FLOWS].into_iter().for_each(|list| _ = lists.with_part(list, &mut Part::share));
+        lists
+    }
+}
 
 impl Pools for Lists {
     fn lists(&self) -> u32 {
         2
+    }
+
+    fn statistics(&self) -> Range<u32> {
+        2..4
+    }
+
+    fn with_part(&mut self, list: u32, act: &mut dyn FnMut(&mut Part)) -> bool {
+        match list {
+            BEGUN => act(self.1.part()),
+            FLOWS => act(self.2.part()),
+            _ => return false,
+        }
+        true
     }
 
     fn with(&mut self, list: u32, act: &mut dyn FnMut(&mut dyn PoolBackend)) -> bool {
@@ -41,11 +72,17 @@ struct Instance {
     session: StateSession,
     pools: Lists,
     flows: BTreeSet<Index>,
+    next_statistics: u64,
+    ways: Option<Ways>,
 }
 
 impl Instance {
     fn pool(&mut self, list: u32) -> &mut RequestPool {
         &mut self.pools.0[list as usize]
+    }
+
+    fn count(&mut self, list: u32, change: i64) {
+        self.pools.2.add(list as usize, change);
     }
 
     fn turn(&mut self, now: u64, drops: &mut usize) {
@@ -57,7 +94,17 @@ impl Instance {
         }
         self.fabric.inbox = inbox;
         self.fabric.inbox.clear();
-        self.session.advance(&mut self.fabric, &mut self.pools);
+        if now >= self.next_statistics {
+            self.next_statistics = now + 2 * MILLISECOND;
+            self.session.say_statistics();
+        }
+        let Some(ways) = &mut self.ways else { return self.session.advance(&mut self.fabric, &mut self.pools) };
+        // What was lost on the way ends the session, which is no drop.
+        match self.session.hear_words(ways, &mut self.pools, now) {
+            Ok(_) | Err(DropReason::LostInFailure) => {}
+            Err(_) => *drops += 1,
+        }
+        self.session.advance_with(&mut self.fabric, Some(ways), &mut self.pools, now);
     }
 }
 
@@ -77,6 +124,10 @@ struct Planted {
     is_hasty: bool,
     /// Instances do not remember what their flows had.
     is_rest_forgotten: bool,
+    /// What the dead had of gauges is theirs for ever.
+    keeps_the_dead: bool,
+    /// Words are believed to be of the session that is under way, and whole.
+    is_unmarked: bool,
 }
 
 struct World {
@@ -99,6 +150,8 @@ struct World {
     ended: BTreeMap<Index, (u64, Peer)>,
     /// Indexes that were given to flows too soon after that.
     hurried: Vec<Index>,
+    /// The server's side, and what is between, where messages go as words.
+    ways: Option<Ways>,
 }
 
 impl World {
@@ -123,6 +176,7 @@ impl World {
             refused: 0,
             ended: BTreeMap::new(),
             hurried: Vec::new(),
+            ways: (seed % 2 == 1).then(|| Ways::new(seed)),
         };
         world.begin_server();
         (FIRST_RUNTIME..FIRST_RUNTIME + nodes).for_each(|node| world.begin(node));
@@ -142,21 +196,33 @@ impl World {
         };
         let me = Peer { node: STATE_SERVER, incarnation: self.server_life };
         // So many lists that messages have eight bytes.
-        let others = vec![Kind::Statistics(1); if self.is_wide { 38 } else { 0 }];
+        let others = vec![Kind::Counters(1); if self.is_wide { 38 } else { 0 }];
         let config = StateServerConfig {
             listener: MANAGER,
             report_interval: 20 * MILLISECOND,
             heartbeat: 20 * MILLISECOND,
             me,
             fabric: FabricConfig::default(),
-            kinds: SIZES.map(|size| Kind::Indexes(limits(size))).into_iter().chain(others).collect(),
+            kinds: SIZES
+                .map(|size| Kind::Indexes(limits(size)))
+                .into_iter()
+                .chain([Kind::Counters(1), Kind::Gauge(2)])
+                .chain(others)
+                .collect(),
             pages: Vec::new(),
             waiting: 512,
             memory: self.server_life.into(),
             is_first: self.server_life == 1 || self.planted.forgets,
             tick: MILLISECOND,
         };
-        self.server = StateServer::new(config);
+        self.server =
+            StateServer::new(config).map(|server| if self.planted.is_unmarked { server.plant_unmarked() } else { server });
+        if self.planted.keeps_the_dead {
+            self.server = self.server.take().map(StateServer::plant_keeping);
+        }
+        if let Some(ways) = &mut self.ways {
+            ways.begin(STATE_SERVER);
+        }
         self.coordinator.set_peer(me);
         let dead = self.dead.iter().filter(|dead| !dead.is_recovered).map(|dead| dead.peer).collect();
         self.coordinator.send_control(STATE_SERVER, &Control::Recovering { dead, epoch: 0 });
@@ -175,12 +241,15 @@ impl World {
         let peer = Peer { node, incarnation };
         let credit = 1 + self.random.below(4);
         let rest = if self.planted.is_rest_forgotten { 0 } else { REST };
+        let session = StateSession::new(64);
         let instance = Instance {
             peer,
             fabric: Fabric::new(peer, FabricConfig::default()),
-            session: StateSession::new(64),
-            pools: Lists(SIZES.map(|size| RequestPool::new(size, credit).resting(rest))),
+            session: if self.planted.is_unmarked { session.plant_unmarked() } else { session },
+            ways: self.ways.as_ref().map(|ways| ways.side_of(node)),
+            pools: Lists::new(SIZES.map(|size| RequestPool::new(size, credit).resting(rest))),
             flows: BTreeSet::new(),
+            next_statistics: 0,
         };
         self.instances.insert(node, instance);
         self.members.insert(node, Member { node, incarnation, state: MemberState::Running, cluster: 0, host: 0 });
@@ -215,6 +284,8 @@ impl World {
             && let Lease::Granted(index) = instance.pool(list).lease(&(0..SIZES[list as usize]), None)
         {
             instance.flows.insert((list, index));
+            instance.count(list, 1);
+            instance.pools.1.add(0, 1);
             // Who knew may be dead, and the server after it.
             let lives = |peer: &Peer| self.instances.get(&peer.node).is_some_and(|there| there.peer == *peer);
             if self.ended.get(&(list, index)).is_some_and(|(at, by)| self.now - at < REST && lives(by)) {
@@ -226,6 +297,7 @@ impl World {
     fn end_flow(&mut self, node: NodeId) {
         if let Some((list, index)) = self.some_flow(node) {
             self.at(node).flows.remove(&(list, index));
+            self.at(node).count(list, -1);
             self.at(node).pool(list).give_back(index);
             let by = self.at(node).peer;
             self.ended.insert((list, index), (self.now, by));
@@ -235,6 +307,7 @@ impl World {
     fn adopt(&mut self, node: NodeId, (list, index): Index) {
         let instance = self.at(node);
         instance.flows.insert((list, index));
+        instance.count(list, 1);
         instance.pool(list).adopt(index);
     }
 
@@ -243,6 +316,7 @@ impl World {
         if let Some((list, index)) = self.some_flow(from) {
             self.adopt(to, (list, index));
             self.at(from).flows.remove(&(list, index));
+            self.at(from).count(list, -1);
             self.at(from).pool(list).forget(index);
             self.at(from).pool(list).settle();
         }
@@ -319,7 +393,7 @@ impl World {
             true
         };
         if let Some(server) = &mut self.server {
-            server.turn(self.now);
+            server.turn_with(self.ways.as_mut().map(|ways| ways as &mut dyn Words), self.now);
             server.fabric().poll_transmit(self.now, &mut transmit);
         }
         for instance in self.instances.values_mut() {
@@ -355,8 +429,13 @@ impl World {
             9..12 => self.move_flow(node),
             12 if self.random.one_in(4) && self.dead.len() < 2 => self.kill(node),
             13 if self.random.one_in(8) => self.server = None,
+            16 | 17 => {
+                if let Some(ways) = &mut self.ways {
+                    ways.cut();
+                }
+            }
             14 if self.server.is_none() => self.begin_server(),
-            15..17 => self.mourn(),
+            15 | 18 => self.mourn(),
             20 if self.random.one_in(4) => (0..30).for_each(|_| self.pass(MILLISECOND)),
             _ => {}
         }
@@ -391,16 +470,21 @@ impl World {
     /// Nothing more is done, and everything arrives.
     fn settle(&mut self) {
         self.is_calm = true;
+        if let Some(ways) = &mut self.ways {
+            ways.heal();
+        }
         if self.server.is_none() {
             self.begin_server();
         }
-        for _ in 0..400 {
+        // Longer than a session that hears nothing lasts.
+        for _ in 0..if self.ways.is_some() { 2400 } else { 400 } {
             self.mourn();
             self.pass(MILLISECOND);
         }
     }
 
-    fn live(&mut self) -> Result<[usize; 2], String> {
+    /// Flows in the end, servers that have died, words that have arrived.
+    fn live(&mut self) -> Result<[usize; 3], String> {
         for _ in 0..100 + self.random.below(400) {
             self.step();
             self.check()?;
@@ -426,6 +510,19 @@ impl World {
                 }
             }
         }
+        let counted: u64 = self.instances.values().flat_map(|instance| instance.pools.1.report()).map(|(_, begun)| begun).sum();
+        if server.statistic(BEGUN, 0).is_none_or(|begun| begun.unsigned_abs() < counted) {
+            return Err(format!("{counted} flows have begun, and the server has counted {:?}", server.statistic(BEGUN, 0)));
+        }
+        for list in 0..2 {
+            let flows = self.instances.values().flat_map(|instance| &instance.flows).filter(|(of, _)| *of == list).count() as i64;
+            let total = server.statistic(FLOWS, list);
+            let read = self.instances.values().map(|instance| instance.pools.2.read(list as usize, &mut Context::new(1)));
+            let read: Vec<i64> = read.collect();
+            if total != Some(flows) || read.iter().any(|read| *read != flows) {
+                return Err(format!("{flows} flows have numbers of {list}, the gauge says {total:?}, and to instances {read:?}"));
+            }
+        }
         let held: u32 = (0..2).filter_map(|list| server.account(list)).map(|account| account.held).sum();
         // Credit that was claimed from a server that knew nothing is held, for all that it knows.
         let credit: u32 = self.instances.values().flat_map(|instance| &instance.pools.0).map(|pool| pool.available()).sum();
@@ -433,15 +530,16 @@ impl World {
         if !(flows..=flows + claimed).contains(&(held as usize)) {
             return Err(format!("there are {flows} flows and {credit} numbers at hand, and the server knows of {held}"));
         }
-        Ok([flows, self.server_life as usize - 1])
+        Ok([flows, self.server_life as usize - 1, self.ways.as_ref().map_or(0, Ways::carried)])
     }
 }
 
 #[test]
 fn no_two_flows_have_one_index_whoever_dies() {
     let lived = |seed| World::new(seed, Planted::default()).live().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-    let [flows, deaths] = (0..1000).map(lived).fold([0; 2], |all, one| core::array::from_fn(|at| all[at] + one[at]));
-    assert!(flows > 1000 && deaths > 1000, "{flows} flows lived to the end, and {deaths} servers died: these worlds show little");
+    let [flows, deaths, words] = (0..1000).map(lived).fold([0; 3], |all, one| core::array::from_fn(|at| all[at] + one[at]));
+    let is_much = flows > 1000 && deaths > 1000 && words > 100_000;
+    assert!(is_much, "{flows} flows lived to the end, {deaths} servers died, {words} words arrived: these worlds show little");
 }
 
 #[test]
@@ -450,6 +548,8 @@ fn planted_faults_are_found() {
         Planted { forgets: true, ..Planted::default() },
         Planted { is_hasty: true, ..Planted::default() },
         Planted { is_rest_forgotten: true, ..Planted::default() },
+        Planted { keeps_the_dead: true, ..Planted::default() },
+        Planted { is_unmarked: true, ..Planted::default() },
     ];
     for planted in planted {
         let is_noticed = |seed| World::new(seed, planted).live().is_err();
@@ -464,7 +564,7 @@ fn records_from_strangers_are_counted() {
     world.settle();
     let node = world.anybody();
     let before: u64 = world.server.as_ref().expect("there is one").drops().total();
-    let bodies: [&[u8]; 5] = [&[], &[1], &[0; 4], &[0xff; 22], &[0; 300]];
+    let bodies: [&[u8]; 7] = [&[], &[1], &[0; 4], &[0xff; 22], &[4; 23], &[0; 300], &[4; 300]];
     for kind in [kind::STATE_HELLO, kind::STATE_WELCOME, kind::STATE, kind::STATE_OVER, kind::CONTROL, 200] {
         for body in bodies {
             world.at(node).fabric.send(STATE_SERVER, kind, body).expect("there is room");
@@ -472,7 +572,7 @@ fn records_from_strangers_are_counted() {
         }
     }
     let drops = world.server.as_ref().expect("there is one").drops().total() - before;
-    assert!(drops >= 20, "only {drops} of 30 records were counted");
+    assert!(drops >= 20, "only {drops} of 42 records were counted");
     world.open(node);
     world.settle();
     world.check().expect("nothing has happened");

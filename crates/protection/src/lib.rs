@@ -76,6 +76,12 @@ pub mod kind {
     pub const RECALLED: u8 = 18;
     /// State server to an owner: another one has the flow by a newer epoch: layout hash (8), the flow actor's block as that one has it.
     pub const DISPLACED: u8 = 19;
+    /// Runtime to state server: what is there of this flow, whose state is absent here: forward key (40).
+    pub const PAGE: u8 = 20;
+    /// The answer: layout hash (8), the flow actor's block.
+    pub const PAGE_IN: u8 = 21;
+    /// Or: nothing. Forward key (40).
+    pub const NO_PAGE: u8 = 22;
     /// The highest kind that belongs to protections.
     pub const LAST: u8 = 31;
 }
@@ -122,6 +128,10 @@ pub struct Safety {
     pub may_forget: u32,
     /// Flows known to have no replica of their latest state.
     pub unprotected: u64,
+    /// Flows whose state is not in memory: the state server has the only copy of nearly all of these.
+    pub absent: u64,
+    /// States that have been fetched from the state server, since the start.
+    pub fetched: u64,
     /// Replicas are being filled.
     pub resynchronising: bool,
     /// Copies that were found not to be what their flows' owner here has, since the start.
@@ -145,6 +155,43 @@ pub trait Protection: Send {
     fn admit(&mut self, flows: &mut Flows, slot: Slot) -> Admission {
         let _ = (flows, slot);
         Admission::Ready
+    }
+
+    /// The state of this flow is wanted although no packet of it has come: it is about to end. True if it is here; if not it is fetched, and said to have come ([`Outbox::loaded`]).
+    fn fetch(&mut self, flows: &Flows, slot: Slot) -> bool {
+        let _ = (flows, slot);
+        true
+    }
+
+    /// Flows of whose state there is room here for; all that there may be unless the protection says otherwise. Asked once.
+    fn present_flows(&self) -> usize {
+        usize::MAX
+    }
+
+    /// A flow is about to come for whose state there is no room: that of another one may go, if it is somewhere else as well.
+    fn make_room(&mut self, flows: &mut Flows) {
+        let _ = flows;
+    }
+
+    /// The state of a flow that has come to be owned here, for which there is no room: it waits until there is. Packets of the flow do, too.
+    fn keep_aside(&mut self, flows: &Flows, slot: Slot, state: &[u8]) {
+        let _ = (flows, slot, state);
+    }
+
+    /// States that wait so.
+    fn aside(&self) -> usize {
+        0
+    }
+
+    /// Visits them, with their flows' slots and these' generations.
+    fn visit_aside(&mut self, visit: &mut dyn FnMut(Slot, u32, &mut [u8])) {
+        let _ = visit;
+    }
+
+    /// Of the [room](Flows::room) that there is, for so many flows others need it who were here before: no new one takes that.
+    fn reserved(&self, room: usize) -> usize {
+        let _ = room;
+        0
     }
 
     /// The chain is done with a packet of this flow and lets it pass: release it, hold it, or hand it over.

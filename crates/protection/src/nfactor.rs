@@ -545,6 +545,8 @@ impl Protection for NfActor {
             promises: true,
             may_forget: self.every,
             unprotected,
+            absent: 0,
+            fetched: 0,
             resynchronising: self.is_restoring() || filling && !self.links.is_empty(),
             differed: 0,
         }

@@ -649,6 +649,8 @@ impl Protection for NfvActor {
             promises: true,
             may_forget: 0,
             unprotected,
+            absent: 0,
+            fetched: 0,
             resynchronising: filling && !self.peers.is_empty(),
             differed: self.differed,
         }

@@ -38,7 +38,15 @@ impl Protection for Unprotected {
     fn claimed(&mut self, _flows: &mut Flows, _slot: Slot) {}
 
     fn safety(&self, flows: &Flows) -> Safety {
-        Safety { promises: false, may_forget: 0, unprotected: flows.owned() as u64, resynchronising: false, differed: 0 }
+        Safety {
+            promises: false,
+            may_forget: 0,
+            unprotected: flows.owned() as u64,
+            absent: 0,
+            fetched: 0,
+            resynchronising: false,
+            differed: 0,
+        }
     }
 
     fn abandon(&mut self, _out: &mut Outbox) {}

@@ -35,6 +35,10 @@ pub struct Outbox {
     pub late_claims: Vec<(u16, Slot)>,
     /// Flows that another runtime owns by a newer epoch.
     pub demoted: Vec<Slot>,
+    /// Flows whose state was absent and has come.
+    pub loaded: Vec<Slot>,
+    /// Flows, with their slots' generations, whose state was absent and does not come any more: they are to end here.
+    pub lost: Vec<(Slot, u32)>,
     /// The switch need not keep what it has stamped up to here for this chain: copies have it.
     pub cleared: Option<u64>,
     records: Vec<Record>,
@@ -126,6 +130,8 @@ impl Outbox {
             && self.claims.is_empty()
             && self.late_claims.is_empty()
             && self.demoted.is_empty()
+            && self.loaded.is_empty()
+            && self.lost.is_empty()
             && self.records.is_empty()
     }
 }

@@ -8,18 +8,21 @@
 //! - The owner fails: others [recall](kind::RECALL) what there is of it. The server deals its flows out among those that ask, and each claims the routes of what it was dealt.
 //!   A recovery is not over before the server has said that there are no more.
 //! - A flow moves: the server learns where to before it is sent ([`kind::PASS`]). Whoever of the two dies, the server has the page, and knows of whom it is.
+//! - There may be [room](paging) for the state of some flows only: that of the others is the server's alone, and is fetched when a packet comes for them.
 //! - The server fails: every runtime has all its flows, and writes them to the next life. Who is being recovered from then is asked for again. If a runtime dies before that is done,
-//!   what of its flows had not come is lost: that is the second failure.
+//!   what of its flows had not come is lost: that is the second failure. So are flows whose state was the server's alone.
 
 pub mod pages;
+mod paging;
 #[cfg(test)]
 mod tests;
 
 use crate::flows::{ActorHeader, flag, role};
 use crate::numbers::{reached, split_u32};
 use crate::{Admission, Flows, Home, NfvActor, Outbox, Peer, Protection, ReleaseAt, Safety, Slot, copies, kind, nfvactor};
-use holdfast_wire::{DropReason, Packet};
-use std::collections::VecDeque;
+use holdfast_wire::{DropReason, FlowKey, Packet};
+use paging::Paging;
+use std::collections::{BTreeSet, VecDeque};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Between two write-backs, ns, unless the operator says otherwise.
@@ -60,6 +63,8 @@ pub struct Planted {
     pub ignore_interval: bool,
     /// The account of a recovery is closed before the server has dealt everything.
     pub report_early: bool,
+    /// States go that the server has not got.
+    pub evicts_unsaved: bool,
 }
 
 impl Planted {
@@ -102,6 +107,8 @@ pub struct Rescue {
     adrift: Vec<(Slot, u32)>,
     /// Flows that are about to leave, and have to be written back first.
     departing: Vec<(Slot, u32)>,
+    /// Where there is not room for the state of all flows.
+    paging: Option<Paging>,
     planted: Planted,
 }
 
@@ -124,8 +131,16 @@ impl Rescue {
             displaced: Vec::new(),
             adrift: Vec::new(),
             departing: Vec::new(),
+            paging: None,
             planted: Planted::default(),
         }
+    }
+
+    /// With room for the state of so many flows: what has found none is fetched from the server when it is needed.
+    #[must_use]
+    pub fn with_room_for(mut self, flows: usize) -> Rescue {
+        self.paging = Some(Paging::new(flows.max(1)));
+        self
     }
 
     /// With faults, for tests of the checkers.
@@ -133,6 +148,9 @@ impl Rescue {
     pub fn plant(mut self, planted: Planted) -> Rescue {
         self.copies = self.copies.plant(planted.of_copies());
         self.planted = planted;
+        if let Some(paging) = &mut self.paging {
+            paging.is_careless = planted.evicts_unsaved;
+        }
         self
     }
 
@@ -240,17 +258,27 @@ impl Rescue {
     }
 
     /// Makes a place for a flow that was dealt: its route is to be claimed, unless it is already.
-    fn place(&self, flows: &mut Flows, layout: u64, block: &[u8]) -> Result<Option<Slot>, DropReason> {
+    fn place(&mut self, flows: &mut Flows, layout: u64, block: &[u8]) -> Result<Option<Slot>, DropReason> {
         if layout != flows.layout() || block.len() != flows.block_len() {
             return Err(DropReason::Malformed);
         }
         let (theirs, _) = ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
         let hash = flows.hash(&theirs.key);
         let found = flows.find(&theirs.key, hash);
+        if flows.room() == 0 {
+            self.make_room(flows);
+        }
+        if flows.is_paged() && flows.room() <= self.reserved(flows.room()) {
+            // There will be, soon.
+            return Err(DropReason::QueueFull);
+        }
         let slot = match found {
             None => flows.insert(theirs.key, hash, role::CLAIMING).map_err(|_| DropReason::FlowTableFull)?,
             // What was left of it here is being claimed, and this is newer.
-            Some(found) if !found.is_reply && is_claimed_older(flows.header(found.slot), &theirs) => found.slot,
+            Some(found) if !found.is_reply && is_claimed_older(flows.header(found.slot), &theirs) => {
+                flows.make_present(found.slot).map_err(|_| DropReason::QueueFull)?;
+                found.slot
+            }
             // It is about to come here by another way, or to leave.
             Some(_) => return Err(DropReason::StaleEpoch),
         };
@@ -296,15 +324,68 @@ impl Rescue {
             return Ok(());
         }
         let (slot, generation) = (found.slot, ours.generation);
+        let is_same = ours.opened_at == theirs.opened_at;
         // What the server has is the other one's: nothing of it is to be ended from here.
         let outcome = copies::save(flows, from, block, false, &mut None, out);
+        if is_same && !flows.is_present(slot) {
+            // Whatever it leased it has there, too.
+            flows.know_demoted(slot, &block[size_of::<ActorHeader>()..]);
+        }
         self.displaced.push((slot, generation));
         outcome
     }
 
+    /// The state of a flow has come for which a packet waits.
+    fn handle_page(&mut self, flows: &mut Flows, body: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
+        let (layout, block) = body.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
+        if u64::from_be_bytes(*layout) != flows.layout() || block.len() != flows.block_len() {
+            return Err(DropReason::Malformed);
+        }
+        let (theirs, state) = ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
+        let Some((slot, generation)) = self.take_answer(flows, &theirs.key)? else { return Ok(()) };
+        let ours = flows.header(slot);
+        if (theirs.version, theirs.opened_at) != (ours.version, ours.opened_at) {
+            // It is not what went from here: there is no other.
+            out.lost.push((slot, generation));
+            return Err(DropReason::ReplicaDiffers);
+        }
+        match flows.load(slot, state) {
+            Ok(()) => {
+                out.loaded.push(slot);
+                self.paging.iter_mut().for_each(|paging| paging.fetched += 1);
+                // It is here for somebody, who is to find it.
+                flows.set_used(slot, true);
+            }
+            // Others have come meanwhile. It is asked for again.
+            Err(_) => self.paging.iter_mut().for_each(|paging| paging.want(flows, slot)),
+        }
+        Ok(())
+    }
+
+    fn handle_no_page(&mut self, flows: &Flows, body: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
+        let key = FlowKey::read_from_bytes(body).map_err(|_| DropReason::Malformed)?;
+        out.lost.extend(self.take_answer(flows, &key)?);
+        Ok(())
+    }
+
+    /// Where the flow is that this answer is about, if its state is still wanted.
+    fn take_answer(&mut self, flows: &Flows, key: &FlowKey) -> Result<Option<(Slot, u32)>, DropReason> {
+        let paging = self.paging.as_mut().ok_or(DropReason::Malformed)?;
+        let (slot, generation) = paging.answered(key).ok_or(DropReason::StaleDuplicate)?;
+        let header = flows.header(slot);
+        let is_wanted = header.generation == generation && header.role == role::OWNER && !flows.is_present(slot);
+        Ok(is_wanted.then_some((slot, generation)))
+    }
+
     /// Asks for what there is of the dead, and answers deals.
-    fn speak(&mut self, out: &mut Outbox) {
+    fn speak(&mut self, flows: &Flows, out: &mut Outbox) {
         let Some(server) = self.server else { return };
+        if let Some(paging) = &mut self.paging
+            && !paging.ask(flows, server, out)
+        {
+            self.copies.blocked = true;
+            return;
+        }
         while let Some((number, outcome)) = self.answers.front() {
             if !out.send(server, kind::DEALT, &[&number.to_be_bytes(), &[*outcome]]) {
                 self.copies.blocked = true;
@@ -356,8 +437,45 @@ impl Protection for Rescue {
         Home::StateServer
     }
 
+    fn present_flows(&self) -> usize {
+        self.paging.as_ref().map_or(usize::MAX, |paging| paging.room)
+    }
+
+    fn keep_aside(&mut self, flows: &Flows, slot: Slot, state: &[u8]) {
+        self.paging.iter_mut().for_each(|paging| paging.keep_aside(flows, slot, state));
+    }
+
+    fn aside(&self) -> usize {
+        self.paging.as_ref().map_or(0, Paging::aside)
+    }
+
+    fn visit_aside(&mut self, visit: &mut dyn FnMut(Slot, u32, &mut [u8])) {
+        let states = self.paging.iter_mut().flat_map(Paging::states_aside);
+        states.for_each(|(slot, generation, state)| visit(slot, generation, state));
+    }
+
+    fn reserved(&self, room: usize) -> usize {
+        self.paging.as_ref().map_or(0, |paging| paging.reserved(room))
+    }
+
+    fn fetch(&mut self, flows: &Flows, slot: Slot) -> bool {
+        self.paging.as_mut().is_none_or(|paging| paging.has(flows, slot))
+    }
+
+    fn make_room(&mut self, flows: &mut Flows) {
+        let Some(paging) = self.paging.as_mut().filter(|_| flows.is_paged()) else { return };
+        let Some(link) = self.server.and_then(|server| self.copies.links.find(server)) else { return };
+        let (last, saved) = (link.numbers.last, link.numbers.saved);
+        paging.make_room(flows, &paging::Server { peer: link.peer, last, saved });
+    }
+
     #[inline]
     fn admit(&mut self, flows: &mut Flows, slot: Slot) -> Admission {
+        if let Some(paging) = &mut self.paging
+            && !paging.use_of(flows, slot)
+        {
+            return Admission::Park;
+        }
         match self.release {
             Release::WriteBack => self.copies.admit(flows, slot),
             Release::AtOnce { .. } => Admission::Ready,
@@ -409,8 +527,15 @@ impl Protection for Rescue {
         self.copies.flush(flows, out);
         self.now = self.now.max(out.now());
         self.look_at_server();
+        self.make_room(flows);
+        if let Some(paging) = &mut self.paging
+            && paging.let_in(flows, &mut out.loaded)
+        {
+            // Nobody else has it as it is.
+            self.copies.resynchronise_again();
+        }
         // Behind what was written back, and passed on: the server knows of it before it is asked.
-        self.speak(out);
+        self.speak(flows, out);
     }
 
     fn set_peers(&mut self, flows: &mut Flows, peers: &[Peer], _leaving: &[Peer], out: &mut Outbox) {
@@ -423,6 +548,18 @@ impl Protection for Rescue {
             // What is on its way to another runtime nobody writes to the new one.
             let is_sent = |slot: &Slot| flows.header(*slot).role == role::DEPARTED;
             self.adrift = (0..flows.reach()).filter(is_sent).map(|slot| (slot, flows.header(slot).generation)).collect();
+            let aside =
+                self.paging.iter_mut().flat_map(|paging| paging.states_aside().map(|(slot, generation, _)| (slot, generation)));
+            let aside: BTreeSet<(Slot, u32)> = aside.collect();
+            let is_absent = |slot: &Slot| {
+                let header = flows.header(*slot);
+                header.role == role::OWNER && !flows.is_present(*slot) && !aside.contains(&(*slot, header.generation))
+            };
+            let absent = (0..flows.reach()).filter(is_absent);
+            out.lost.extend(absent.map(|slot| (slot, flows.header(slot).generation)));
+            if let Some(paging) = &mut self.paging {
+                paging.forget_server(flows);
+            }
         }
         self.server = server;
         self.copies.set_peers(flows, peers, &[], out);
@@ -441,7 +578,12 @@ impl Protection for Rescue {
             return Err(DropReason::Fenced);
         }
         match record {
-            kind::SAVED | kind::REFUSED => self.copies.handle_record(flows, from, record, body, out),
+            kind::SAVED | kind::REFUSED => {
+                self.paging.iter_mut().for_each(Paging::look_again);
+                self.copies.handle_record(flows, from, record, body, out)
+            }
+            kind::PAGE_IN => self.handle_page(flows, body, out),
+            kind::NO_PAGE => self.handle_no_page(flows, body, out),
             kind::DEAL => self.handle_deal(flows, body, out),
             kind::DISPLACED => self.handle_displaced(flows, from, body, out),
             kind::RECALLED => {
@@ -479,6 +621,9 @@ impl Protection for Rescue {
     }
 
     fn has_drained(&mut self, flows: &Flows, slot: Slot, out: &mut Outbox) -> bool {
+        if !self.fetch(flows, slot) {
+            return false;
+        }
         let header = flows.header(slot);
         // Or was, at an earlier life.
         let is_held_there = self.server.is_some_and(|server| server.node == header.peer);
@@ -518,11 +663,12 @@ impl Protection for Rescue {
 
     fn is_busy(&self) -> bool {
         let has_to_ask = self.recalls.iter().any(|recall| recall.asked != self.server);
+        let is_paging = self.paging.as_ref().is_some_and(Paging::is_busy);
         self.copies.is_busy()
             || !self.displaced.is_empty()
             || !self.departing.is_empty()
             || self.round > 0 && !self.copies.blocked
-            || !self.copies.blocked && self.server.is_some() && (has_to_ask || !self.answers.is_empty())
+            || !self.copies.blocked && self.server.is_some() && (has_to_ask || !self.answers.is_empty() || is_paging)
     }
 
     fn safety(&self, flows: &Flows) -> Safety {
@@ -536,8 +682,11 @@ impl Protection for Rescue {
             let header = flows.header(*slot);
             header.generation == *generation && header.role == role::DEPARTED
         };
-        let is_filling = safety.resynchronising || self.adrift.iter().any(is_adrift);
-        Safety { may_forget, resynchronising: is_filling || may_forget > 0 && is_late, ..safety }
+        // What waits for room is with nobody else.
+        let is_filling = safety.resynchronising || self.adrift.iter().any(is_adrift) || self.aside() > 0;
+        let absent = flows.absent() as u64;
+        let fetched = self.paging.as_ref().map_or(0, |paging| paging.fetched);
+        Safety { may_forget, absent, fetched, resynchronising: is_filling || may_forget > 0 && is_late, ..safety }
     }
 
     fn held(&self) -> usize {

@@ -208,7 +208,8 @@ impl Checkers {
         let key = frames::key(local, remote, protocol);
         let holders = runtimes.filter(|runtime| {
             // Who knows which packets a flow's state was made of can make it again.
-            self.count_at(runtime, &key, way) >= count || runtime.has_input(chain.into(), &key, stamp)
+            self.count_at(runtime, &key, way, &|at| pages.filter(|_| at == usize::from(chain))) >= count
+                || runtime.has_input(chain.into(), &key, stamp)
         });
         let is_written_back = pages.is_some_and(|flows| {
             flows.find(&key, flows.hash(&key)).is_some_and(|found| self.counts(flows, found.slot)[way] >= count)
@@ -220,7 +221,12 @@ impl Checkers {
     }
 
     /// In the end: what was ever revealed of a flow is known to the runtime that serves it.
-    pub(crate) fn check_remembered(&mut self, clients: &[Client], serving: &[Served<'_>]) {
+    pub(crate) fn check_remembered<'a>(
+        &mut self,
+        clients: &[Client],
+        serving: &[Served<'_>],
+        pages: &dyn Fn(usize) -> Option<&'a Flows>,
+    ) {
         if !self.strict {
             return;
         }
@@ -239,7 +245,7 @@ impl Checkers {
             let known = serving
                 .iter()
                 .filter(|served| has_role(served.flows(), &key, role))
-                .map(|served| self.count_at(served.runtime, &key, *way));
+                .map(|served| self.count_at(served.runtime, &key, *way, pages));
             let known = known.max().unwrap_or(0);
             if known < count {
                 forgotten.push(format!("connection {id}: count {count} left, and in the end its owner knows {known}"));
@@ -250,15 +256,22 @@ impl Checkers {
         }
     }
 
-    /// How far a runtime knows a flow's state.
-    fn count_at(&self, runtime: &Runtime, key: &FlowKey, way: usize) -> u64 {
-        let count = |flows: &Flows| Some(self.counts(flows, flows.find(key, flows.hash(key))?.slot)[way]);
-        all_flows(runtime).filter_map(count).max().unwrap_or(0)
+    /// How far a runtime knows a flow's state. What it has the header of alone it knows as the server does, of which these are the pages by chain.
+    fn count_at<'a>(&self, runtime: &Runtime, key: &FlowKey, way: usize, pages: &dyn Fn(usize) -> Option<&'a Flows>) -> u64 {
+        let count = |(chain, flows): (usize, &Flows)| {
+            let slot = flows.find(key, flows.hash(key))?.slot;
+            if flows.is_present(slot) {
+                return Some(self.counts(flows, slot)[way]);
+            }
+            let pages = pages(chain)?;
+            Some(self.counts(pages, pages.find(key, pages.hash(key))?.slot)[way])
+        };
+        all_flows(runtime).enumerate().filter_map(count).max().unwrap_or(0)
     }
 
     /// How many packets the state of a flow has seen, forward and reverse.
     pub(crate) fn counts(&self, flows: &Flows, slot: Slot) -> [u64; 2] {
-        let Some(&(start, len)) = self.layout.states.first() else { return [0; 2] };
+        let Some(&(start, len)) = self.layout.states.first().filter(|_| flows.is_present(slot)) else { return [0; 2] };
         Stamps::read_from_bytes(&flows.state(slot)[start..start + len]).map_or([0; 2], |stamps| stamps.counts)
     }
 

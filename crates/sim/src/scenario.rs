@@ -28,6 +28,9 @@ const PAGED_FROM: u64 = 20_000_000;
 /// `rescue` where packets leave at once: dirty flows stay so for a while.
 const AT_ONCE: rescue::Release = rescue::Release::AtOnce { packets: 10, every: 20_000_000 };
 
+/// Flows whose state a runtime has room for where that is short: fewer than a world has.
+const PRESENT: usize = 2;
+
 /// So long a state server lets a number rest that a flow had, ns.
 pub(crate) const NUMBERS_REST: u64 = 1_000_000_000;
 
@@ -50,11 +53,13 @@ pub enum Preset {
     Rescue,
     /// `rescue`, released at once.
     RescueAtOnce,
+    /// `rescue`, released when flows are written back, with room for the state of a few flows.
+    RescuePaged,
 }
 
 impl Preset {
     /// Every protection. The conformance suite runs for each of them.
-    pub const ALL: [Preset; 8] = [
+    pub const ALL: [Preset; 9] = [
         Preset::None,
         Preset::Replica,
         Preset::Source,
@@ -63,6 +68,7 @@ impl Preset {
         Preset::Reinforce,
         Preset::Rescue,
         Preset::RescueAtOnce,
+        Preset::RescuePaged,
     ];
 
     /// Its name in tests and reports.
@@ -76,6 +82,7 @@ impl Preset {
             Preset::Reinforce => "reinforce",
             Preset::Rescue => "rescue",
             Preset::RescueAtOnce => "rescue_at_once",
+            Preset::RescuePaged => "rescue_paged",
         }
     }
 
@@ -87,6 +94,11 @@ impl Preset {
     /// Flows survive the failure of a runtime.
     pub fn promises(self) -> bool {
         self.protection(Planted::default()).safety(&Flows::new(0, 0, 0, 0)).promises
+    }
+
+    /// The only copy of some flows' state is the state server's, so that nothing is promised of its death; on a machine it takes two processes' deaths.
+    pub fn needs_server(self) -> bool {
+        self.protection(Planted::default()).present_flows() != usize::MAX
     }
 
     /// It needs what the switch has logged.
@@ -114,13 +126,14 @@ impl Preset {
             };
             Box::new(protection.plant(planted))
         };
-        let rescue = |release| {
-            Box::new(Rescue::new(release).plant(rescue::Planted {
+        let rescue = |rescue: Rescue| {
+            Box::new(rescue.plant(rescue::Planted {
                 release_before_commit: planted.release_before_commit,
                 no_epoch_check: planted.no_epoch_check,
                 corrupts_copies: planted.corrupts_copies,
                 ignore_interval: planted.ignore_interval,
                 report_early: planted.report_early,
+                evicts_unsaved: planted.evicts_unsaved,
             }))
         };
         match self {
@@ -140,8 +153,9 @@ impl Preset {
                 replays_backwards: planted.replays_backwards,
                 corrupts_copies: planted.corrupts_copies,
             })),
-            Preset::Rescue => rescue(rescue::Release::WriteBack),
-            Preset::RescueAtOnce => rescue(AT_ONCE),
+            Preset::Rescue => rescue(Rescue::new(rescue::Release::WriteBack)),
+            Preset::RescueAtOnce => rescue(Rescue::new(AT_ONCE)),
+            Preset::RescuePaged => rescue(Rescue::new(rescue::Release::WriteBack).with_room_for(PRESENT)),
         }
     }
 }
@@ -161,6 +175,8 @@ pub struct Planted {
     pub ignore_interval: bool,
     /// A recovery is called over before the snapshots have been fetched.
     pub report_early: bool,
+    /// States of flows go from memory that the state server has not got.
+    pub evicts_unsaved: bool,
     /// Copies of flows are damaged now and then.
     pub corrupts_copies: bool,
     /// What could come out differently is treated as if it could not.
@@ -173,6 +189,8 @@ pub struct Planted {
     pub server_forgets: bool,
     /// A state server gives away what it has not heard of for long, without asking.
     pub server_expires_live: bool,
+    /// What the dead had of gauges is theirs for ever.
+    pub server_keeps_the_dead: bool,
 }
 
 /// See the module.
@@ -190,6 +208,8 @@ pub struct Scenario {
     pub tight: bool,
     /// A state server assigns the NAT's numbers, one by one; where they are tight it has hardly more than there are flows.
     pub served: bool,
+    /// The balancer picks by the flow's key: where a state server tells runtimes of each other's load, it is a matter of time which backend has the least.
+    pub by_key: bool,
 }
 
 /// The first outside address and port of the first chain's NAT, and its last port in a wide and in a tight world. Each NAT has two addresses.
@@ -210,12 +230,12 @@ impl Scenario {
         let presets = [Preset::Replica, Preset::Source, Preset::NfActor, Preset::Replica, Preset::Source];
         let served = (SERVED_FROM..PAGED_FROM).contains(&seed) || seed >= PAGED_FROM && seed.is_multiple_of(2);
         let preset = match seed {
-            PAGED_FROM.. => [Preset::Rescue, Preset::Rescue, Preset::RescueAtOnce][(seed % 3) as usize],
+            PAGED_FROM.. => [Preset::Rescue, Preset::RescuePaged, Preset::RescueAtOnce][(seed % 3) as usize],
             REINFORCE_FROM..SERVED_FROM => Preset::Reinforce,
             SERVED_FROM.. if seed % 5 == 3 => Preset::Reinforce,
             _ => presets[(seed % presets.len() as u64) as usize],
         };
-        Scenario { seed, preset, planted: Planted::default(), quiet: false, tight: seed / 5 % 2 == 1, served }
+        Scenario { seed, preset, planted: Planted::default(), quiet: false, tight: seed / 5 % 2 == 1, served, by_key: false }
     }
 
     fn ports(&self) -> (u16, u16) {
@@ -247,6 +267,7 @@ impl Scenario {
         let mut chain = Chain::new(functions);
         if self.served {
             chain.ask_server(CREDIT[usize::from(self.tight)], NUMBERS_REST);
+            chain.share_statistics();
         }
         ChainSpec { name: "simulated".to_owned(), switch: switch_node(switch), chain, protection }
     }
@@ -260,8 +281,10 @@ impl Scenario {
         let pool = [format!("{a}.{b}.{c}.{d}/31")];
         let nat: NatConfig = serde_json::from_value(json!({ "pool": pool, "ports": format!("{first}-{last}") })).map_err(read)?;
         let backends = ["198.51.100.11:80", "198.51.100.12:80"];
+        let policy = if self.by_key { "maglev" } else { "least_load" };
         let balancer: LoadBalancerConfig =
-            serde_json::from_value(json!({ "virtual": "203.0.113.10:80", "backends": backends })).map_err(read)?;
+            serde_json::from_value(json!({ "virtual": "203.0.113.10:80", "backends": backends, "policy": policy }))
+                .map_err(read)?;
         let (nat, shared) = if self.planted.reuse_live_port { Nat::with_planted_reuse(nat)? } else { Nat::new(nat)? };
         Ok(vec![
             Box::new(Bound::<Stamper>::new(())?),

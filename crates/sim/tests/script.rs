@@ -29,7 +29,7 @@ fn a_line_that_cannot_be_read_says_what_was_expected() {
     );
     assert_eq!(
         error("protection best"),
-        "line 1: expected a protection (none, nfvactor_at_replica, nfvactor_at_source, nfvactor_auto, nfactor, reinforce, rescue, rescue_at_once), found `best`"
+        "line 1: expected a protection (none, nfvactor_at_replica, nfvactor_at_source, nfvactor_auto, nfactor, reinforce, rescue, rescue_at_once, rescue_paged), found `best`"
     );
 }
 

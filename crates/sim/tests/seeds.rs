@@ -6,6 +6,8 @@ use holdfast_sim::{Planted, Preset, Report, Scenario, run};
 const REINFORCE: u64 = 1_000_000;
 /// Seeds from here on stand for worlds with a state server.
 const SERVED: u64 = 10_000_000;
+/// Seeds from here on stand for worlds whose flows have their home at a state server.
+const PAGED: u64 = 20_000_000;
 
 fn broken(report: &Report) -> String {
     let lines: Vec<String> =
@@ -17,7 +19,7 @@ fn broken(report: &Report) -> String {
 #[test]
 fn nothing_breaks_under_faults() {
     let (mut kills, mut coordinators, mut meanwhile, mut servers) = (0, 0, 0, 0);
-    for seed in (0..300).chain(REINFORCE..REINFORCE + 100).chain(SERVED..SERVED + 100) {
+    for seed in (0..300).chain(REINFORCE..REINFORCE + 100).chain(SERVED..SERVED + 100).chain(PAGED..PAGED + 100) {
         let report = run(Scenario::of_seed(seed));
         assert!(report.violations.is_empty(), "{}", broken(&report));
         kills += report.faults.kills;
@@ -35,7 +37,15 @@ fn nothing_breaks_under_faults() {
 fn every_connection_finishes_in_peace() {
     for seed in 0..30 {
         for preset in Preset::ALL {
-            let report = run(Scenario { seed, preset, planted: Planted::default(), quiet: true, tight: false, served: false });
+            let report = run(Scenario {
+                seed,
+                preset,
+                planted: Planted::default(),
+                quiet: true,
+                tight: false,
+                served: false,
+                by_key: false,
+            });
             assert_eq!(report.finished, report.connections, "{preset:?}: {}", broken(&report));
             assert!(report.violations.is_empty(), "{preset:?}: {}", broken(&report));
         }
@@ -69,6 +79,21 @@ fn a_server_that_errs_is_noticed() {
         let report = finds_from(SERVED, planted);
         assert_eq!(report.violations[0].invariant, "leases", "{planted:?}: {}", broken(&report));
     }
+}
+
+/// What a dead runtime had of the balancer's gauge is counted for ever.
+#[test]
+fn a_gauge_that_keeps_what_the_dead_had_is_noticed() {
+    let report = finds_from(SERVED, Planted { server_keeps_the_dead: true, ..Planted::default() });
+    assert_eq!(report.violations[0].invariant, "statistics", "{}", broken(&report));
+}
+
+/// Where flows have their home at a state server, and a few their state in memory: what goes from there is there as it is.
+#[test]
+fn a_state_that_goes_too_soon_is_noticed() {
+    let planted = Planted { evicts_unsaved: true, ..Planted::default() };
+    let report = finds_from(PAGED, planted);
+    assert_eq!(report.violations[0].invariant, "output commit", "{}", broken(&report));
 }
 
 /// Under a weak protection too much is forgotten.

@@ -1,14 +1,14 @@
 //! An instance's side: what its pools ask for goes to the server, what the server says comes to them.
 //!
 //! Theory of operation. A pool knows which numbers flows here have ([`PoolBackend::is_held`]) and keeps what happens to them as effects, in order; these become messages. So
-//! a question is answered only behind everything that the pool had to say before: a claim is never overtaken by the answer that relies on it. Statistics are added up here and
-//! said now and then.
+//! a question is answered only behind everything that the pool had to say before: a claim is never overtaken by the answer that relies on it. Of statistics it is said now and then how this instance's [part](Part)
+//! has changed, each number once for all that has happened to it, and in no more than half of the link.
 //!
-//! In: effects of pools, messages, sessions that begin and end. Out: messages, and calls of pools.
+//! In: effects of pools, changes of parts, messages, sessions that begin and end. Out: messages, and calls of pools.
 
-use crate::control::{Form, Message, Opcode};
+use crate::control::{Form, Message, Opcode, QUESTIONS_AT_MOST};
 use crate::link::{Link, Stranger};
-use holdfast_nf::shared::{PoolBackend, PoolEffect};
+use holdfast_nf::shared::{Part, PoolBackend, PoolEffect};
 use std::collections::BTreeMap;
 
 /// What a message was about.
@@ -18,14 +18,14 @@ pub enum Heard {
     Pool(Message),
     /// The server wants to know when all is claimed that flows here have: [`Client::claimed`].
     Mustered,
-    /// A statistic that was asked for has this value.
+    /// A statistic has this value: a counter that was asked for, or what all others have of a gauge.
     Statistic {
         /// Which list.
         list: u32,
         /// Which of its statistics.
         index: u32,
         /// What it is.
-        value: u64,
+        value: i64,
     },
     /// The server refuses what was said of this index: it is not ours, or there is no such.
     Refused(Message),
@@ -41,16 +41,16 @@ pub struct Client {
     memory: Option<u64>,
     /// The number of the latest roll call that has not been answered.
     mustered: Option<u64>,
-    /// Not said yet, by list and index.
-    grown: BTreeMap<(u32, u32), u64>,
     refused: u64,
+    /// Requests that were said, by list.
+    requests: BTreeMap<u32, u32>,
 }
 
 impl Client {
     /// One that has met nobody. While more than `waiting` messages are not acknowledged what can wait stays in the pools.
     pub fn new(waiting: usize) -> Client {
         let link = Link::new(Form::Narrow, waiting);
-        Client { link, operand: 0, waiting, memory: None, mustered: None, grown: BTreeMap::new(), refused: 0 }
+        Client { link, operand: 0, waiting, memory: None, mustered: None, refused: 0, requests: BTreeMap::new() }
     }
 
     /// What the server is known by, if one has been met.
@@ -59,7 +59,7 @@ impl Client {
     }
 
     /// A session is about to begin with a server that is known by this, and whose messages have this form. True if it is not the one that was known, and remembers nothing: what had been said to that one is forgotten here too, and before the session
-    /// begins each pool is to [announce](PoolBackend::announce) what its flows have.
+    /// begins each pool is to [announce](PoolBackend::announce) what its flows have, and each part [all there is](Part::announce) of it.
     #[must_use]
     pub fn meet(&mut self, memory: u64, form: Form) -> bool {
         if self.memory == Some(memory) && self.link.form() == form {
@@ -69,12 +69,18 @@ impl Client {
         self.link = Link::new(form, self.waiting);
         self.operand = 0;
         self.mustered = None;
+        self.requests.clear();
         true
     }
 
     /// The link to the server, for the transport.
     pub fn link(&mut self) -> &mut Link {
         &mut self.link
+    }
+
+    /// Messages that the server has not acknowledged.
+    pub fn waiting(&self) -> usize {
+        self.link.waiting()
     }
 
     /// Messages in which the server has refused something, ever.
@@ -118,29 +124,30 @@ impl Client {
             self.link.push(Message::new(opcode, list, index));
         };
         if wanted > 0 {
+            let requests = self.requests.entry(list).or_default();
+            *requests = (*requests + 1) & QUESTIONS_AT_MOST;
             self.link.push(Message::new(Opcode::IndexRequest, list, wanted));
         }
         is_all
     }
 
-    /// The statistic grows. The server hears of it when [`Client::flush`] is called.
-    pub fn grow(&mut self, list: u32, index: u32, amount: u64) {
-        let grown = self.grown.entry((list, index)).or_default();
-        *grown = grown.wrapping_add(amount);
-    }
-
-    /// Says how statistics have grown, as far as there is room.
-    pub fn flush(&mut self) {
-        while self.link.room() > 0
-            && let Some(((list, index), amount)) = self.grown.pop_first()
-        {
-            let message = Message::new(Opcode::UpdateStatistics, list, index);
-            match amount {
-                0 => {}
+    /// Says how this instance's part of the statistics of this list has changed, as far as half of the link has room: pools cannot wait as long. True if that is all.
+    pub fn gather_statistics(&mut self, list: u32, part: &mut Part) -> bool {
+        while self.link.has_spare_room() {
+            let Some((index, change)) = part.poll_change() else { return true };
+            let opcode = if change < 0 { Opcode::LowerStatistics } else { Opcode::UpdateStatistics };
+            let message = Message::new(opcode, list, index);
+            match change.unsigned_abs() {
                 1 => self.link.push(message),
-                _ => self.link.push_with(amount, message),
+                amount => self.link.push_with(amount, message),
             }
         }
+        false
+    }
+
+    /// The server has asked when all is claimed: what flows that came here have added to statistics is to be said before [`Client::claimed`].
+    pub fn is_mustered(&self) -> bool {
+        self.mustered.is_some()
     }
 
     /// Asks for a statistic's value.
@@ -165,7 +172,11 @@ impl Client {
                 self.mustered = Some(operand);
                 Ok(Some(Heard::Mustered))
             }
-            Opcode::UpdateStatistics => Ok(Some(Heard::Statistic { list: message.list, index: message.index, value: operand })),
+            Opcode::UpdateStatistics | Opcode::LowerStatistics => {
+                let amount = operand.cast_signed();
+                let value = if message.opcode == Opcode::LowerStatistics { amount.wrapping_neg() } else { amount };
+                Ok(Some(Heard::Statistic { list: message.list, index: message.index, value }))
+            }
             Opcode::UpdateFailure => {
                 self.refused += 1;
                 Ok(Some(Heard::Refused(message)))
@@ -187,7 +198,8 @@ impl Client {
         };
         match opcode {
             Opcode::IndexAssignment => pool.assign(index),
-            Opcode::NoMoreIndex => pool.deny(),
+            // Of what has been asked since it is not known yet.
+            Opcode::NoMoreIndex if self.requests.get(&list).is_some_and(|requests| *requests == index) => pool.deny(),
             Opcode::Spare => pool.spare(),
             Opcode::Expire => {
                 // Behind what there is to say of it.
@@ -228,6 +240,12 @@ mod tests {
         }
     }
 
+    fn spare(client: &mut Client, pool: &mut RequestPool) {
+        hear(client, pool, Opcode::Spare, 0);
+        pool.advance(0);
+        client.gather(LIST, pool);
+    }
+
     /// A number's way: asked for, assigned, used by a flow, asked about, over.
     #[test]
     fn what_pools_do_is_said_in_order() {
@@ -247,7 +265,7 @@ mod tests {
         pool.give_back(4);
         client.gather(LIST, &mut pool);
         assert_eq!(said(&mut client), ["Answered 2/77", "IndexAssignment 2/90", "Moved 2/90", "Expire 2/4"]);
-        hear(&mut client, &mut pool, Opcode::Spare, 0);
+        spare(&mut client, &mut pool);
         assert_eq!(said(&mut client), ["Return 2/5", "Return 2/6"]);
     }
 
@@ -258,9 +276,11 @@ mod tests {
         client.gather(LIST, &mut pool);
         assert_eq!(pool.lease(&(0..100), None), Lease::Wait);
         hear(&mut client, &mut pool, Opcode::NoMoreIndex, 0);
+        assert_eq!(pool.lease(&(0..100), None), Lease::Wait, "that was before it asked");
+        hear(&mut client, &mut pool, Opcode::NoMoreIndex, 1);
         assert_eq!(pool.lease(&(0..100), None), Lease::Exhausted);
         hear(&mut client, &mut pool, Opcode::IndexAssignment, 8);
-        hear(&mut client, &mut pool, Opcode::Spare, 0);
+        spare(&mut client, &mut pool);
         assert_eq!(said(&mut client), ["IndexRequest 2/2", "Return 2/8"]);
         assert_eq!(pool.lease(&(0..100), None), Lease::Wait);
         client.gather(LIST, &mut pool);
@@ -298,20 +318,50 @@ mod tests {
         client.claimed();
         client.claimed();
         assert_eq!(said(&mut client), ["Operand 0/4", "Claimed 0/0"], "the latest one counts, once");
-        for (index, amount) in [(5, 1), (6, 700), (5, 0), (6, 24)] {
-            client.grow(3, index, amount);
+        let mut gauge = holdfast_nf::Gauge::new(7);
+        gauge.part().share();
+        for (item, change) in [(5, 1), (6, 700), (5, 0), (6, 24), (0, 8), (0, -8), (1, -1), (2, -2)] {
+            gauge.add(item, change);
         }
         client.read(3, 6);
-        client.flush();
-        assert_eq!(said(&mut client), ["ReadStatistics 3/6", "UpdateStatistics 3/5", "Operand 0/724", "UpdateStatistics 3/6"]);
-        client.flush();
+        assert!(client.gather_statistics(3, gauge.part()));
+        let words = [
+            "UpdateStatistics 3/5",
+            "Operand 0/724",
+            "UpdateStatistics 3/6",
+            "LowerStatistics 3/1",
+            "Operand 0/2",
+            "LowerStatistics 3/2",
+        ];
+        assert_eq!(said(&mut client), [&["ReadStatistics 3/6"], &words[..]].concat());
+        assert!(client.gather_statistics(3, gauge.part()));
         assert_eq!(said(&mut client), [""; 0]);
+        client.accept(Message::new(Opcode::Operand, 0, 9)).expect("it is a number");
+        let less = Heard::Statistic { list: 3, index: 6, value: -9 };
+        assert_eq!(client.accept(Message::new(Opcode::LowerStatistics, 3, 6)), Ok(Some(less)));
         client.accept(Message::new(Opcode::Operand, 0, 9)).expect("it is a number");
         let statistic = Heard::Statistic { list: 3, index: 6, value: 9 };
         assert_eq!(client.accept(Message::new(Opcode::UpdateStatistics, 3, 6)), Ok(Some(statistic)));
         let refused = Message::new(Opcode::UpdateFailure, 3, 99);
         assert_eq!(client.accept(refused), Ok(Some(Heard::Refused(refused))));
         assert_eq!(client.refused(), 1);
+    }
+
+    /// Statistics leave half of the link to pools, and wait in order.
+    #[test]
+    fn statistics_wait_for_room() {
+        let mut client = Client::new(64);
+        client.link().begin(0).expect("nothing was said");
+        let mut gauge = holdfast_nf::Gauge::new(40);
+        gauge.part().share();
+        (0..40).for_each(|item| gauge.add(item, 1));
+        assert!(!client.gather_statistics(0, gauge.part()));
+        assert!(!client.gather_statistics(0, gauge.part()));
+        gauge.add(38, 1);
+        assert_eq!(said(&mut client).len(), 33, "and thirty-one may follow");
+        client.link().accept(Message::new(Opcode::Acknowledge, 0, 33)).expect("it was said");
+        assert!(client.gather_statistics(0, gauge.part()));
+        assert_eq!(said(&mut client)[5..], ["Operand 0/2", "UpdateStatistics 0/38", "UpdateStatistics 0/39"]);
     }
 
     /// Another server has heard nothing of what was said to the one before.

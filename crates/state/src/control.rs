@@ -16,9 +16,10 @@ pub enum Opcode {
     IndexRequest = 1,
     /// To the instance: this index is yours. To the server: a flow that has this index has come here, from an instance that moved it or that is dead.
     IndexAssignment = 2,
-    /// To the instance: the list has nothing left for now. What was asked for comes as soon as there is some.
+    /// To the instance: the list has nothing left for now, and so have others. What was asked for comes as soon as there is some. The index is how many [requests](Opcode::IndexRequest) had been heard,
+    /// [`QUESTIONS_AT_MOST`] at most: who has asked again since hears of that yet.
     NoMoreIndex = 3,
-    /// To the server: this statistic grows by one, or by the [operand](Opcode::Operand). To the instance: its value, as operands.
+    /// To the server: the instance's part of this statistic has grown by one, or by the [operand](Opcode::Operand). To the instance: what all others have of it, as operands; of a counter, what all have.
     UpdateStatistics = 4,
     /// To the instance: what you said of this index is refused, because you do not have it, or there is no such.
     UpdateFailure = 5,
@@ -33,7 +34,7 @@ pub enum Opcode {
     Spare = 65,
     /// To the server: the flow that has this index has been moved to another instance, which has said so or will.
     Moved = 66,
-    /// To the server: the statistic's value is wanted.
+    /// To the server: the statistic's value is wanted, as [`Opcode::UpdateStatistics`] tells it.
     ReadStatistics = 67,
     /// Either way: a number for the message behind it, as high bits first as there are of these.
     Operand = 68,
@@ -45,9 +46,25 @@ pub enum Opcode {
     Muster = 71,
     /// To the server, the answer, with the same operand: all is claimed that flows here hold.
     Claimed = 72,
+    /// Either way, of transports whose words have no frame around them: the session of which this is the number, as an operand has it, begins here. What came before it is nothing.
+    Begin = 73,
+    /// Either way, as above: there have been so many messages of this session before this one, as an operand has it. What had been lost ahead of it ends the session.
+    Count = 74,
+    /// The same, and the other side is to say how many there have been from it.
+    Ask = 75,
+    /// To the server: the instance's part of this gauge has become less by one, or by the [operand](Opcode::Operand). To the instance: what all others have of it is less than nothing by the operand.
+    LowerStatistics = 76,
 }
 
+/// Requests are counted up to this, and then from 0 again.
+pub const QUESTIONS_AT_MOST: u32 = 0xffff;
+
 impl Opcode {
+    /// It is about the words of a session, and no message of it.
+    pub fn is_framing(self) -> bool {
+        matches!(self, Opcode::Begin | Opcode::Count | Opcode::Ask)
+    }
+
     fn from_number(number: u8) -> Option<Opcode> {
         Some(match number {
             1 => Opcode::IndexRequest,
@@ -66,6 +83,10 @@ impl Opcode {
             70 => Opcode::Answered,
             71 => Opcode::Muster,
             72 => Opcode::Claimed,
+            73 => Opcode::Begin,
+            74 => Opcode::Count,
+            75 => Opcode::Ask,
+            76 => Opcode::LowerStatistics,
             _ => return None,
         })
     }
@@ -192,6 +213,18 @@ impl Form {
         })
     }
 
+    /// A message of this operation that has as much of a number as one message can: its lowest bits.
+    pub fn with_number(self, opcode: Opcode, number: u64) -> Message {
+        let index = number & ((1 << self.index_bits()) - 1);
+        let list = number >> self.index_bits() & ((1 << self.list_bits()) - 1);
+        Message::new(opcode, list as u32, index as u32)
+    }
+
+    /// True if the message has this number, as far as one message can.
+    pub fn has_number(self, message: Message, number: u64) -> bool {
+        self.with_number(message.opcode, number) == message
+    }
+
     /// What an operand has become with this message behind it.
     pub fn extend(self, operand: u64, message: Message) -> u64 {
         operand << self.operand_bits() | u64::from(message.list) << self.index_bits() | u64::from(message.index)
@@ -236,6 +269,14 @@ mod tests {
                 }
             }
             prop_assert_eq!(form.read(&bytes).count(), bytes.len().div_ceil(form.size()));
+        }
+
+        #[test]
+        fn a_message_has_the_lowest_bits_of_a_number(form in form(), number in any::<u64>()) {
+            let message = form.with_number(Opcode::Count, number);
+            let packed = form.pack(message).expect("it fits");
+            prop_assert_eq!(packed & ((1 << form.operand_bits()) - 1), number & ((1 << form.operand_bits()) - 1));
+            prop_assert!(form.has_number(message, number) && !form.has_number(message, number ^ 1));
         }
 
         #[test]

@@ -11,6 +11,8 @@ use std::collections::VecDeque;
 
 /// So many messages arrive before they are acknowledged on the way.
 const ACKNOWLEDGED: u64 = 64;
+/// So few messages are nothing to wait for.
+const FEW: usize = 16;
 
 /// One side. See the module.
 #[derive(Debug, Clone)]
@@ -79,6 +81,11 @@ impl Link {
     /// There is room for so many messages more.
     pub fn room(&self) -> usize {
         self.limit.saturating_sub(self.queue.len())
+    }
+
+    /// There is room for what can wait longest: half of it, or what holds nobody up, is still free.
+    pub fn has_spare_room(&self) -> bool {
+        self.room() > 0 && self.waiting() <= self.room().max(FEW)
     }
 
     /// To be sent behind everything else. What is sent beyond the limit is kept too: whoever can wait asks for [`Link::room`] first.

@@ -13,7 +13,7 @@
 //!
 //! In: messages of instances, which instances there are, which are dead, time. Out: messages to instances. The same inputs give the same outputs.
 
-use crate::control::{Message, Opcode};
+use crate::control::{Message, Opcode, QUESTIONS_AT_MOST};
 use crate::wheel::Wheel;
 use holdfast_wire::Peer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -31,7 +31,7 @@ pub struct Limits {
     pub rest: u64,
     /// The same, if that is less, of an index that nobody has claimed from a list that remembers nothing: most were nobody's all the time.
     pub unknown_rest: u64,
-    /// So long after it was lost sight of an index is asked for, and so long after that again; and as often instances are asked for what they can spare.
+    /// So long after it was lost sight of an index is asked for, and so long after that again; and for so long those are waited for who have been asked for what they can spare.
     pub patience: u64,
     /// Accuracy of all of these, at least 1, and at least a 2^29th of the longest.
     pub step: u64,
@@ -80,6 +80,8 @@ pub struct Planted {
     pub release_at_first: bool,
     /// An answer counts for whatever question there is, whatever has been heard meanwhile.
     pub loud_answers: bool,
+    /// What the dead had of gauges is theirs for ever.
+    pub keeps_parts_of_the_dead: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,6 +118,14 @@ struct Instance {
     is_dead: bool,
     credit: u32,
     wanted: u32,
+    /// Requests that were heard of it.
+    requests: u32,
+    /// It has asked, at this time, and has got less than it asked for; others may have some at hand.
+    unanswered: Option<u64>,
+    /// When it was asked for what it can spare; not since it has got the latest of it.
+    asked_at: Option<u64>,
+    /// Of what it claimed when nothing was known it may not use all.
+    may_have_more: bool,
 }
 
 /// A question that has been asked, and who has not answered yet.
@@ -151,7 +161,8 @@ pub struct List {
     dead: usize,
     /// Who wants more than there was.
     wanting: VecDeque<Seat>,
-    spared_at: Option<u64>,
+    /// How many of them, or more, have not been answered yet.
+    unanswered: usize,
     account: Account,
     now: u64,
     planted: Planted,
@@ -178,7 +189,7 @@ impl List {
             settles_at: None,
             dead: 0,
             wanting: VecDeque::new(),
-            spared_at: None,
+            unanswered: 0,
             account: Account { free: limits.size, ..Account::default() },
             now: 0,
             planted: Planted::default(),
@@ -266,7 +277,16 @@ impl List {
         if self.seat(peer).is_some() {
             return true;
         }
-        let instance = Some(Instance { peer, is_dead: false, credit: 0, wanted: 0 });
+        let instance = Some(Instance {
+            peer,
+            is_dead: false,
+            credit: 0,
+            wanted: 0,
+            requests: 0,
+            unanswered: None,
+            asked_at: None,
+            may_have_more: false,
+        });
         let seat = match self.instances.iter().position(Option::is_none) {
             Some(seat) => {
                 self.instances[seat] = instance;
@@ -289,7 +309,7 @@ impl List {
         let Some(seat) = self.seat_of_living(peer) else { return };
         if let Some(instance) = self.instance(seat) {
             instance.is_dead = true;
-            instance.wanted = 0;
+            (instance.wanted, instance.unanswered) = (0, None);
         }
         self.dead += 1;
         self.wanting.retain(|wanting| *wanting != seat);
@@ -314,6 +334,7 @@ impl List {
         }
         self.ask_more(out);
         self.serve(out);
+        self.answer(out);
     }
 
     fn let_go(&mut self, seats: &BTreeSet<Seat>) {
@@ -349,7 +370,13 @@ impl List {
         }
         let is_holder = self.is_holder(seat, index);
         match message.opcode {
-            Opcode::IndexAssignment => self.claim(seat, index),
+            Opcode::IndexAssignment => {
+                let is_unknown = self.past.is_some_and(|past| self.seats.contains_key(&past));
+                if let Some(instance) = self.instance(seat).filter(|_| is_unknown) {
+                    instance.may_have_more = true;
+                }
+                self.claim(seat, index);
+            }
             Opcode::Rejuvenate if is_holder => self.used(seat, index),
             Opcode::Moved if is_holder => self.cease(seat, index, false),
             Opcode::Expire if is_holder => self.cease(seat, index, true),
@@ -361,6 +388,7 @@ impl List {
             _ => self.say(seat, Opcode::UpdateFailure, index, out),
         }
         self.serve(out);
+        self.answer(out);
     }
 
     /// Goes on to this time.
@@ -374,10 +402,8 @@ impl List {
         due.into_iter().for_each(|index| self.due(index, out));
         self.ask_more(out);
         self.serve(out);
-        self.settle_past(out);
-        if !self.wanting.is_empty() {
-            self.ask_to_spare(out);
-        }
+        self.settle_past();
+        self.answer(out);
     }
 
     fn wake(&mut self, index: u32, after: u64) {
@@ -542,17 +568,25 @@ impl List {
     fn request(&mut self, seat: Seat, count: u32, out: &mut Vec<Output>) {
         let limit = self.limits.credit;
         let Some(instance) = self.instance(seat) else { return };
-        let (before, credit) = (instance.wanted, instance.credit);
+        instance.requests = (instance.requests + 1) & QUESTIONS_AT_MOST;
+        let (before, credit, requests) = (instance.wanted, instance.credit, instance.requests);
         instance.wanted = before.saturating_add(count).min(limit.saturating_sub(instance.credit));
         if before == 0 && instance.wanted > 0 {
             self.wanting.push_back(seat);
         }
         self.serve(out);
         // Also who has as many as it may is told that there are no more for it.
-        let is_short = |instance: &mut Instance| instance.credit.saturating_sub(credit) < count;
-        if self.instance(seat).is_none_or(is_short) && !self.may_be_none() {
-            self.say(seat, Opcode::NoMoreIndex, 0, out);
-            self.ask_to_spare(out);
+        let now = self.now;
+        if !self.may_be_none()
+            && let Some(instance) = self.instance(seat)
+            && instance.credit.saturating_sub(credit) < count
+        {
+            if instance.wanted == 0 {
+                return self.say(seat, Opcode::NoMoreIndex, requests, out);
+            }
+            instance.unanswered.get_or_insert(now);
+            self.unanswered += 1;
+            self.answer(out);
         }
     }
 
@@ -562,50 +596,82 @@ impl List {
     }
 
     /// What nobody had has rested: what is still wanted is not there.
-    fn settle_past(&mut self, out: &mut Vec<Output>) {
+    fn settle_past(&mut self) {
         if self.settles_at.is_some_and(|at| at <= self.now) {
             self.settles_at = None;
-            let wanting: Vec<Seat> = self.wanting.iter().copied().collect();
-            for seat in &wanting {
-                self.say(*seat, Opcode::NoMoreIndex, 0, out);
-            }
-            if !wanting.is_empty() {
-                self.ask_to_spare(out);
+            let now = self.now;
+            for instance in self.instances.iter_mut().flatten().filter(|instance| instance.wanted > 0) {
+                instance.unanswered = Some(now);
+                self.unanswered += 1;
             }
         }
     }
 
-    /// Assigns what is free to those who want some, in turn.
+    /// Assigns what is free to those who want some, in turn: first to those for whom others are asked.
     fn serve(&mut self, out: &mut Vec<Output>) {
-        while let Some(&seat) = self.wanting.front() {
+        while !self.wanting.is_empty() {
             let Some(index) = self.free.pop_front() else { return };
             if self.entries[index as usize].state != State::Free {
                 continue;
             }
-            self.wanting.rotate_left(1);
+            let is_first =
+                |seat: &Seat| matches!(&self.instances[usize::from(*seat)], Some(Instance { unanswered: Some(_), .. }));
+            let at = if self.unanswered == 0 { 0 } else { self.wanting.iter().position(is_first).unwrap_or(0) };
+            let Some(seat) = self.wanting.remove(at) else { return };
             self.turn(index, State::Credit, seat);
             self.say(seat, Opcode::IndexAssignment, index, out);
             let is_served = self.instance(seat).is_none_or(|instance| {
                 instance.wanted -= 1;
+                instance.asked_at = None;
                 instance.wanted == 0
             });
-            if is_served {
-                self.wanting.pop_back();
+            if !is_served {
+                self.wanting.push_back(seat);
             }
         }
     }
 
-    fn ask_to_spare(&mut self, out: &mut Vec<Output>) {
-        if self.spared_at.is_some_and(|at| self.now < at.saturating_add(self.limits.patience)) {
+    /// Who has asked and not got enough hears so when nobody else can be expected to spare something any more. Who could be is asked: whoever has some at hand, and has not asked himself.
+    fn answer(&mut self, out: &mut Vec<Output>) {
+        if self.unanswered == 0 {
             return;
         }
-        self.spared_at = Some(self.now);
-        // It cannot help itself.
-        let only = self.wanting.front().copied().filter(|_| self.wanting.len() == 1);
-        for (seat, instance) in (0..).zip(&self.instances).filter(|(seat, _)| Some(*seat) != only) {
-            // Credit that was claimed from a list that knew nothing counts as held.
-            if instance.as_ref().is_some_and(|instance| !instance.is_dead && (instance.credit > 0 || self.past.is_some())) {
-                self.say(seat, Opcode::Spare, 0, out);
+        let (now, patience, number) = (self.now, self.limits.patience, self.number);
+        let is_over = |at: u64| now >= at.saturating_add(patience);
+        self.refuse(is_over, out);
+        let mut may_come = false;
+        let others = self.instances.iter_mut().flatten().filter(|instance| !instance.is_dead && instance.unanswered.is_none());
+        for instance in others.filter(|_| self.unanswered > 0) {
+            let may_spare = match instance.asked_at {
+                None => instance.credit > 0 || instance.may_have_more,
+                Some(at) => is_over(at) && instance.credit > 0,
+            };
+            if may_spare {
+                instance.asked_at = Some(now);
+                out.push(Output { to: instance.peer, message: Message::new(Opcode::Spare, number, 0) });
+            }
+            may_come |= (instance.credit > 0 || instance.may_have_more) && instance.asked_at.is_some_and(|at| !is_over(at));
+        }
+        if !may_come {
+            self.refuse(|_| true, out);
+        }
+    }
+
+    /// Whoever has asked and not got enough, and has waited long enough, hears that there is no more.
+    fn refuse(&mut self, is_enough: impl Fn(u64) -> bool, out: &mut Vec<Output>) {
+        self.unanswered = 0;
+        for instance in self.instances.iter_mut().flatten() {
+            let Some(since) = instance.unanswered else { continue };
+            if instance.wanted > 0 && !is_enough(since) {
+                self.unanswered += 1;
+                continue;
+            }
+            instance.unanswered = None;
+            if instance.wanted > 0 {
+                out.push(Output {
+                    to: instance.peer,
+                    message: Message::new(Opcode::NoMoreIndex, self.number, instance.requests),
+                });
             }
         }
     }

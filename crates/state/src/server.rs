@@ -14,6 +14,7 @@
 use crate::control::{Form, Message, Opcode};
 use crate::link::Link;
 use crate::list::{Account, Limits, List, Output, QUESTIONS};
+use crate::statistics::Statistics;
 use holdfast_wire::Peer;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,13 +24,15 @@ pub enum Kind {
     /// Indexes, each of one flow.
     Indexes(Limits),
     /// So many numbers that grow.
-    Statistics(u32),
+    Counters(u32),
+    /// So many numbers that grow and become less.
+    Gauge(u32),
 }
 
 #[derive(Debug, Clone)]
 enum Content {
     Indexes(Box<List>),
-    Statistics(Vec<u64>),
+    Statistics(Statistics),
 }
 
 /// Something that happens to a server.
@@ -138,17 +141,18 @@ impl Server {
     fn with(kinds: &[Kind], waiting: usize, memory: u64, list: impl Fn(u32, Limits) -> List) -> Option<Server> {
         let size = |kind: &Kind| match kind {
             Kind::Indexes(limits) => limits.size,
-            Kind::Statistics(size) => *size,
+            Kind::Counters(size) | Kind::Gauge(size) => *size,
         };
         let form = Form::for_lists(kinds.len(), kinds.iter().map(size).max().unwrap_or(0).into())?;
         let content = |(number, kind): (u32, &Kind)| match kind {
             Kind::Indexes(limits) => Content::Indexes(Box::new(list(number, *limits))),
-            Kind::Statistics(size) => Content::Statistics(vec![0; *size as usize]),
+            Kind::Counters(size) => Content::Statistics(Statistics::new(*size, false)),
+            Kind::Gauge(size) => Content::Statistics(Statistics::new(*size, true)),
         };
         // Room for what a busy instance is asked and given between two acknowledgements.
         let of_list = |kind: &Kind| match kind {
             Kind::Indexes(limits) => QUESTIONS + limits.credit.min(limits.size) as usize + 8,
-            Kind::Statistics(_) => 8,
+            Kind::Counters(_) | Kind::Gauge(_) => 8,
         };
         let waiting = waiting.max(2 * QUESTIONS).max(kinds.iter().map(of_list).sum());
         let lists = (0..).zip(kinds).map(content).collect();
@@ -177,8 +181,9 @@ impl Server {
     pub fn plant(mut self, planted: crate::list::Planted) -> Server {
         self.planted = planted;
         for content in &mut self.lists {
-            if let Content::Indexes(list) = content {
-                **list = list.as_ref().clone().plant(planted);
+            match content {
+                Content::Indexes(list) => **list = list.as_ref().clone().plant(planted),
+                Content::Statistics(statistics) => statistics.plant(planted),
             }
         }
         self
@@ -220,12 +225,22 @@ impl Server {
         }
     }
 
-    /// A statistic's value.
-    pub fn statistic(&self, list: u32, index: u32) -> Option<u64> {
+    /// What all instances have of a statistic.
+    pub fn statistic(&self, list: u32, index: u32) -> Option<i64> {
+        self.statistics(list)?.totals().get(index as usize).copied()
+    }
+
+    /// The list of statistics of this number.
+    pub fn statistics(&self, list: u32) -> Option<&Statistics> {
         match self.lists.get(list as usize)? {
             Content::Indexes(_) => None,
-            Content::Statistics(values) => values.get(index as usize).copied(),
+            Content::Statistics(statistics) => Some(statistics),
         }
+    }
+
+    /// How many lists there are, of both kinds.
+    pub fn lists(&self) -> u32 {
+        self.lists.len() as u32
     }
 
     /// The latest time it was told, ns.
@@ -241,6 +256,11 @@ impl Server {
     /// The link to an instance, for the transport.
     pub fn link(&mut self, peer: Peer) -> Option<&mut Link> {
         self.seats.get_mut(&peer).map(|seat| &mut seat.link)
+    }
+
+    /// Messages for this instance that it has not acknowledged.
+    pub fn waiting(&self, peer: Peer) -> usize {
+        self.seats.get(&peer).map_or(0, |seat| seat.link.waiting())
     }
 
     /// Those that live, in order, beginning with this one or the next.
@@ -274,6 +294,7 @@ impl Server {
                 self.now = self.now.max(now);
                 let out = &mut self.out;
                 self.lists.iter_mut().for_each(|list| list.indexes(|list| list.advance(now, out)));
+                self.tell_statistics();
                 Ok(())
             }
         };
@@ -298,6 +319,22 @@ impl Server {
         }
     }
 
+    /// Tells everybody what others have of gauges, as far as half of the link has room: what an instance waits for, or is asked, goes first.
+    fn tell_statistics(&mut self) {
+        let Server { lists, seats, touched, .. } = self;
+        for (list, content) in (0..).zip(lists) {
+            let Some(statistics) = content.statistics().filter(|statistics| statistics.has_untold()) else { continue };
+            for (peer, Seat { link, .. }) in seats.iter_mut().filter(|(_, seat)| seat.link.is_open()) {
+                while link.has_spare_room()
+                    && let Some((index, value)) = statistics.poll_untold(*peer)
+                {
+                    tell(link, list, index, value);
+                    touched.insert(*peer);
+                }
+            }
+        }
+    }
+
     fn join(&mut self, peer: Peer) -> Result<(), Refused> {
         if self.seats.contains_key(&peer) {
             return Ok(());
@@ -310,6 +347,7 @@ impl Server {
         if !has_room {
             return Err(Refused::Crowded);
         }
+        self.lists.iter_mut().filter_map(Content::statistics).for_each(|statistics| statistics.join(peer));
         let mut link = Link::new(self.form, self.waiting);
         // It may get flows that the dead had from those who have got them.
         if let Some(muster) = &mut self.muster {
@@ -336,6 +374,7 @@ impl Server {
             return Err(Refused::Crowded);
         }
         self.lists.iter_mut().for_each(|list| list.indexes(|list| list.fence(peer)));
+        self.lists.iter_mut().filter_map(Content::statistics).for_each(|statistics| statistics.fence(peer));
         let fenced = self.fenced.entry(peer.node).or_default();
         *fenced = peer.incarnation.max(*fenced);
         self.touched.remove(&peer);
@@ -384,6 +423,7 @@ impl Server {
         }
         let out = &mut self.out;
         self.lists.iter_mut().for_each(|list| list.indexes(|list| list.release(&dead, out)));
+        self.lists.iter_mut().filter_map(Content::statistics).for_each(|statistics| statistics.release(&dead));
     }
 
     fn begin(&mut self, with: Peer, arrived: u64) -> Result<(), Refused> {
@@ -410,13 +450,18 @@ impl Server {
         let refusal = Output { to: from, message: Message { opcode: Opcode::UpdateFailure, ..message } };
         match (message.opcode, self.lists.get_mut(message.list as usize)) {
             (Opcode::Claimed, _) => self.claimed(from, operand),
-            (Opcode::UpdateStatistics | Opcode::ReadStatistics, Some(Content::Statistics(values))) => {
-                match values.get_mut(message.index as usize) {
-                    Some(value) if message.opcode == Opcode::UpdateStatistics => *value = value.wrapping_add(operand.max(1)),
-                    Some(value) => seat.link.push_with(*value, Message { opcode: Opcode::UpdateStatistics, ..message }),
-                    None => self.out.push(refusal),
+            (Opcode::UpdateStatistics | Opcode::LowerStatistics, Some(Content::Statistics(statistics))) => {
+                let is_lower = message.opcode == Opcode::LowerStatistics;
+                let amount = operand.max(1).cast_signed();
+                let change = if is_lower { amount.wrapping_neg() } else { amount };
+                if is_lower && !statistics.is_gauge() || !statistics.change(from, message.index, change) {
+                    self.out.push(refusal);
                 }
             }
+            (Opcode::ReadStatistics, Some(Content::Statistics(statistics))) => match statistics.told_to(from, message.index) {
+                Some(value) => tell(&mut seat.link, message.list, message.index, value),
+                None => self.out.push(refusal),
+            },
             (_, Some(Content::Indexes(list))) => list.handle(from, message, &mut self.out),
             _ => self.out.push(refusal),
         }
@@ -437,7 +482,20 @@ impl Server {
     }
 }
 
+/// Tells an instance what a statistic is.
+fn tell(link: &mut Link, list: u32, index: u32, value: i64) {
+    let opcode = if value < 0 { Opcode::LowerStatistics } else { Opcode::UpdateStatistics };
+    link.push_with(value.unsigned_abs(), Message::new(opcode, list, index));
+}
+
 impl Content {
+    fn statistics(&mut self) -> Option<&mut Statistics> {
+        match self {
+            Content::Indexes(_) => None,
+            Content::Statistics(statistics) => Some(statistics),
+        }
+    }
+
     fn indexes(&mut self, act: impl FnOnce(&mut List)) {
         if let Content::Indexes(list) = self {
             act(list);
@@ -446,266 +504,4 @@ impl Content {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const A: Peer = Peer { node: 16, incarnation: 1 };
-    const B: Peer = Peer { node: 17, incarnation: 2 };
-
-    fn server() -> Server {
-        let limits = Limits { size: 4, credit: 4, lease: 0, rest: 10, unknown_rest: 10, patience: 5, step: 1 };
-        let mut server = Server::new(&[Kind::Indexes(limits), Kind::Statistics(2)], 0, 1).expect("it is small");
-        for peer in [A, B] {
-            server.apply(Input::Joined(peer)).expect("there is room");
-            server.apply(Input::Begun { with: peer, arrived: 0 }).expect("nothing was said");
-        }
-        server
-    }
-
-    fn say(server: &mut Server, from: Peer, opcode: Opcode, list: u32, index: u32) -> Result<(), Refused> {
-        server.apply(Input::Said { from, message: Message::new(opcode, list, index) })
-    }
-
-    fn told(server: &mut Server, peer: Peer) -> Vec<String> {
-        let link = server.link(peer).expect("it lives");
-        core::iter::from_fn(|| link.poll()).map(|message| message.to_string()).collect()
-    }
-
-    #[test]
-    fn statistics_grow_and_are_read() {
-        let mut server = server();
-        for (peer, operand) in [(A, 0), (B, 1 << 40), (A, 5)] {
-            for message in server.form().operands(operand).collect::<Vec<_>>() {
-                server.apply(Input::Said { from: peer, message }).expect("it is heard");
-            }
-            say(&mut server, peer, Opcode::UpdateStatistics, 1, 1).expect("it is heard");
-        }
-        assert_eq!(
-            (server.statistic(1, 0), server.statistic(1, 1), server.statistic(0, 0)),
-            (Some(0), Some((1 << 40) + 6), None)
-        );
-        say(&mut server, B, Opcode::ReadStatistics, 1, 1).expect("it is heard");
-        let link = server.link(B).expect("it lives");
-        let words: Vec<Message> = core::iter::from_fn(|| link.poll()).collect();
-        let (value, last) = words.split_at(words.len() - 1);
-        assert_eq!(value.iter().fold(0, |value, word| Form::Narrow.extend(value, *word)), (1 << 40) + 6);
-        assert_eq!(last, [Message::new(Opcode::UpdateStatistics, 1, 1)]);
-    }
-
-    /// What there is not, and what is not for this kind of list, is refused with a message; who does not exist, or takes nothing, is not listened to.
-    #[test]
-    fn mistakes_are_refused() {
-        let mut server = server();
-        for (opcode, list, index) in [
-            (Opcode::IndexRequest, 7, 1),
-            (Opcode::Rejuvenate, 0, 4),
-            (Opcode::Rejuvenate, 0, 0),
-            (Opcode::Expire, 1, 0),
-            (Opcode::UpdateStatistics, 1, 2),
-            (Opcode::NoMoreIndex, 0, 0),
-        ] {
-            say(&mut server, A, opcode, list, index).expect("it is heard");
-            assert_eq!(told(&mut server, A), [format!("UpdateFailure {list}/{index}")], "{opcode:?}");
-        }
-        let nobody = Peer { node: 18, incarnation: 1 };
-        assert_eq!(say(&mut server, nobody, Opcode::IndexRequest, 0, 1), Err(Refused::Unknown));
-        assert_eq!(server.apply(Input::Begun { with: A, arrived: 77 }), Err(Refused::Stranger));
-        assert_eq!(say(&mut server, A, Opcode::Acknowledge, 1, 77), Err(Refused::Stranger));
-        assert_eq!(server.failures(), 6);
-        let refusals = (0..600).filter(|_| say(&mut server, A, Opcode::IndexRequest, 7, 1) == Err(Refused::Full)).count();
-        assert_eq!(refusals, 600 - (512 - 6), "six wait already");
-        server.apply(Input::Over(A)).expect("it lives");
-        assert_eq!(say(&mut server, A, Opcode::Acknowledge, 0, 1), Err(Refused::Stranger), "no session is under way");
-        server.apply(Input::Dead(A)).expect("it lived");
-        assert_eq!(server.apply(Input::Joined(A)), Err(Refused::Unknown));
-    }
-
-    /// A server that remembers nothing assigns nothing until everybody has spoken twice, and those that died before have been got over; what is claimed until then stays whose it is.
-    #[test]
-    fn what_is_not_remembered_is_nobodys_in_the_end() {
-        let limits = Limits { size: 4, credit: 4, lease: 0, rest: 0, unknown_rest: 0, patience: 5, step: 1 };
-        let mut server = Server::unknown(&[Kind::Indexes(limits)], 0, 7).expect("it is small");
-        let dead = Peer { node: 18, incarnation: 9 };
-        for peer in [A, B] {
-            server.apply(Input::Joined(peer)).expect("there is room");
-            server.apply(Input::Begun { with: peer, arrived: 0 }).expect("nothing was said");
-        }
-        server.apply(Input::Dead(dead)).expect("it is told");
-        say(&mut server, A, Opcode::IndexRequest, 0, 1).expect("it is heard");
-        let musters = |server: &mut Server| {
-            [A, B].map(|peer| told(server, peer).iter().filter(|message| message.starts_with("Muster")).count())
-        };
-        let speak = |server: &mut Server, number: u64| {
-            for by in [A, B] {
-                for message in server.form().operands(number).collect::<Vec<_>>() {
-                    server.apply(Input::Said { from: by, message }).expect("it is heard");
-                }
-                say(server, by, Opcode::Claimed, 0, 0).expect("it is heard");
-            }
-        };
-        say(&mut server, B, Opcode::IndexAssignment, 0, 0).expect("it is heard");
-        server.apply(Input::Complete).expect("it is told");
-        assert_eq!(musters(&mut server), [0, 0], "somebody may be about to get what the dead had");
-        server.apply(Input::Recovered(dead)).expect("it is dead");
-        assert_eq!(musters(&mut server), [1, 1]);
-        speak(&mut server, 1);
-        assert_eq!(musters(&mut server), [1, 1]);
-        speak(&mut server, 1);
-        assert!(server.is_mourning(PAST), "that is the answer to the first question");
-        say(&mut server, A, Opcode::IndexAssignment, 0, 1).expect("it is heard");
-        assert_eq!(server.account(0), Some(Account { free: 0, credit: 0, held: 4, resting: 0 }));
-        speak(&mut server, 2);
-        assert!(!server.is_mourning(PAST) && !server.is_mourning(dead));
-        assert_eq!(server.account(0), Some(Account { free: 1, credit: 1, held: 2, resting: 0 }));
-        let holders = |index| server.list(0).map(|list| list.holders(index).collect::<Vec<_>>());
-        assert_eq!([holders(0), holders(1), holders(2)], [Some(vec![B]), Some(vec![A]), Some(vec![])]);
-    }
-
-    /// Most of what is not remembered was nobody's: that nobody claims it is known soon. What an instance says to have been a flow's rests as always.
-    #[test]
-    fn what_nobody_claims_rests_for_a_short_time() {
-        let limits = Limits { size: 3, credit: 0, lease: 0, rest: 1000, unknown_rest: 10, patience: 5000, step: 1 };
-        let mut server = Server::unknown(&[Kind::Indexes(limits)], 0, 7).expect("it is small");
-        server.apply(Input::Joined(A)).expect("there is room");
-        server.apply(Input::Begun { with: A, arrived: 0 }).expect("nothing was said");
-        say(&mut server, A, Opcode::IndexAssignment, 0, 0).expect("it is heard");
-        say(&mut server, A, Opcode::Expire, 0, 0).expect("it is heard");
-        server.apply(Input::Complete).expect("it is told");
-        for number in [1, 2] {
-            for message in server.form().operands(number).collect::<Vec<_>>() {
-                server.apply(Input::Said { from: A, message }).expect("it is heard");
-            }
-            say(&mut server, A, Opcode::Claimed, 0, 0).expect("it is heard");
-        }
-        let free_at = |server: &mut Server, now: u64| {
-            server.apply(Input::Time(now)).expect("it passes");
-            server.account(0).map(|account| (account.free, account.resting))
-        };
-        say(&mut server, A, Opcode::IndexRequest, 0, 1).expect("it is heard");
-        let none = |server: &mut Server| told(server, A).iter().filter(|message| message.starts_with("NoMoreIndex")).count();
-        assert_eq!(none(&mut server), 0, "that is not known yet");
-        assert_eq!(free_at(&mut server, 5), Some((0, 3)));
-        assert_eq!(free_at(&mut server, 20), Some((2, 1)));
-        assert_eq!(free_at(&mut server, 990), Some((2, 1)));
-        say(&mut server, A, Opcode::IndexRequest, 0, 1).expect("it is heard");
-        assert_eq!(none(&mut server), 1, "it may have no credit");
-        assert_eq!(free_at(&mut server, 1010), Some((3, 0)));
-    }
-
-    /// More are due at a time than are asked about at a time: each answer makes room for the next question.
-    #[test]
-    fn whatever_is_due_is_asked_about() {
-        const SIZE: u32 = 3 * QUESTIONS as u32 + 9;
-        let limits = Limits { size: SIZE, credit: SIZE, lease: 100, rest: 0, unknown_rest: 0, patience: 1_000_000, step: 1 };
-        let mut server = Server::new(&[Kind::Indexes(limits)], 0, 1).expect("it is small");
-        server.apply(Input::Joined(A)).expect("there is room");
-        server.apply(Input::Begun { with: A, arrived: 0 }).expect("nothing was said");
-        let mut acknowledged = 0;
-        let mut heard = |server: &mut Server| {
-            let link = server.link(A).expect("it lives");
-            let heard: Vec<Message> =
-                core::iter::from_fn(|| link.poll()).filter(|message| message.opcode != Opcode::Acknowledge).collect();
-            acknowledged += heard.len() as u64;
-            let acknowledge = Form::Narrow.operands(acknowledged).last().expect("it is more than nothing");
-            let message = Message { opcode: Opcode::Acknowledge, ..acknowledge };
-            server.apply(Input::Said { from: A, message }).expect("it was said");
-            heard
-        };
-        say(&mut server, A, Opcode::IndexRequest, 0, SIZE).expect("it is heard");
-        for Message { index, .. } in heard(&mut server) {
-            say(&mut server, A, Opcode::Rejuvenate, 0, index).expect("it is heard");
-        }
-        assert_eq!(server.account(0), Some(Account { free: 0, credit: 0, held: SIZE, resting: 0 }));
-        server.apply(Input::Time(200)).expect("it passes");
-        let mut asked = BTreeSet::new();
-        for count in [QUESTIONS, QUESTIONS, QUESTIONS, 9] {
-            let questions = heard(&mut server);
-            assert_eq!(questions.len(), count);
-            for Message { opcode, index, .. } in questions {
-                assert_eq!((opcode, asked.insert(index)), (Opcode::Expire, true));
-                say(&mut server, A, Opcode::Answered, 0, index).expect("it is heard");
-            }
-        }
-        assert_eq!(server.account(0), Some(Account { free: SIZE, credit: 0, held: 0, resting: 0 }));
-    }
-
-    /// Somebody dies while all are asked: what he had to claim others will, and all are asked anew.
-    #[test]
-    fn a_death_meanwhile_begins_it_again() {
-        let mut server = server();
-        let c = Peer { node: 18, incarnation: 3 };
-        server.apply(Input::Joined(c)).expect("there is room");
-        server.apply(Input::Recovered(A)).expect("it is dead");
-        server.apply(Input::Dead(c)).expect("it lived");
-        for number in [1, 1] {
-            for message in Form::Narrow.operands(number) {
-                server.apply(Input::Said { from: B, message }).expect("it is heard");
-            }
-            say(&mut server, B, Opcode::Claimed, 0, 0).expect("it is heard");
-        }
-        assert!(server.is_mourning(A) && server.is_mourning(c));
-        told(&mut server, B);
-        server.apply(Input::Recovered(c)).expect("it is dead");
-        assert_eq!(told(&mut server, B), ["Operand 0/2", "Muster 0/0"]);
-    }
-
-    /// Somebody has claimed what was a dead one's; then its flow moves on to one that has spoken twice already. That one's claim is late: what has moved from one that lives is not the dead one's any more.
-    #[test]
-    fn what_has_been_claimed_is_not_let_go() {
-        let mut server = server();
-        let (c, d) = (Peer { node: 18, incarnation: 3 }, Peer { node: 19, incarnation: 3 });
-        for peer in [c, d] {
-            server.apply(Input::Joined(peer)).expect("there is room");
-            server.apply(Input::Begun { with: peer, arrived: 0 }).expect("nothing was said");
-        }
-        say(&mut server, A, Opcode::IndexRequest, 0, 1).expect("it is heard");
-        server.apply(Input::Recovered(A)).expect("it lived");
-        let speak = |server: &mut Server, by: Peer, number: u64| {
-            for message in Form::Narrow.operands(number) {
-                server.apply(Input::Said { from: by, message }).expect("it is heard");
-            }
-            say(server, by, Opcode::Claimed, 0, 0).expect("it is heard");
-        };
-        say(&mut server, B, Opcode::IndexAssignment, 0, 0).expect("it is heard");
-        [B, c, d].into_iter().for_each(|peer| speak(&mut server, peer, 1));
-        speak(&mut server, c, 2);
-        say(&mut server, B, Opcode::Moved, 0, 0).expect("it is heard");
-        [B, d].into_iter().for_each(|peer| speak(&mut server, peer, 2));
-        assert!(!server.is_mourning(A));
-        assert_eq!(server.account(0), Some(Account { free: 3, credit: 0, held: 1, resting: 0 }));
-        say(&mut server, c, Opcode::IndexAssignment, 0, 0).expect("it is heard");
-        assert_eq!(server.list(0).expect("it is one").holders(0).collect::<Vec<_>>(), [c]);
-    }
-
-    /// Of the dead everybody who lives speaks first.
-    #[test]
-    fn the_dead_let_go_when_all_have_claimed() {
-        let mut server = server();
-        say(&mut server, A, Opcode::IndexRequest, 0, 1).expect("it is heard");
-        assert_eq!(told(&mut server, A), ["IndexAssignment 0/0"]);
-        say(&mut server, A, Opcode::Rejuvenate, 0, 0).expect("it is heard");
-        server.apply(Input::Dead(A)).expect("it lived");
-        assert_eq!(server.apply(Input::Joined(A)), Err(Refused::Unknown));
-        assert_eq!(told(&mut server, B), [""; 0], "its flows are not others' yet");
-        server.apply(Input::Recovered(A)).expect("it is dead");
-        let link = server.link(B).expect("it lives");
-        let words: Vec<Message> = core::iter::from_fn(|| link.poll()).collect();
-        let (last, operand) = words.split_last().expect("it is told something");
-        assert_eq!((last.opcode, operand.len()), (Opcode::Muster, 1));
-        assert_eq!(server.list(0).expect("it is one").holders(0).collect::<Vec<_>>(), [A]);
-        say(&mut server, B, Opcode::IndexAssignment, 0, 0).expect("it is heard");
-        assert!(server.is_mourning(A));
-        for number in [1, 2] {
-            for message in Form::Narrow.operands(number) {
-                server.apply(Input::Said { from: B, message }).expect("it is heard");
-            }
-            say(&mut server, B, Opcode::Claimed, 0, 0).expect("it is heard");
-            assert_eq!(server.is_mourning(A), number == 1);
-        }
-        server.apply(Input::Dead(A)).expect("it is known");
-        server.apply(Input::Recovered(A)).expect("it is known");
-        assert!(!server.is_mourning(A), "all have spoken of it already");
-        assert_eq!(server.list(0).expect("it is one").holders(0).collect::<Vec<_>>(), [B]);
-        assert_eq!(server.account(0), Some(Account { free: 3, credit: 0, held: 1, resting: 0 }));
-    }
-}
+mod tests;

@@ -1,6 +1,6 @@
 //! Whatever anybody says, in whatever order: nothing panics, every index is something, and a standby that is given the same is the same.
 
-use holdfast_nf::shared::{Lease, PoolBackend, RequestPool};
+use holdfast_nf::shared::{Gauge, Lease, PoolBackend, RequestPool};
 use holdfast_state::{Client, Form, Heard, Input, Kind, Limits, Message, Opcode, Primary, Server};
 use holdfast_wire::Peer;
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ fn kinds() -> Vec<Kind> {
         patience: 9,
         step: 2,
     };
-    (0u32..).zip(SIZES).map(|of| Kind::Indexes(limits(of))).chain([Kind::Statistics(3)]).collect()
+    (0u32..).zip(SIZES).map(|of| Kind::Indexes(limits(of))).chain([Kind::Counters(3), Kind::Gauge(2)]).collect()
 }
 
 fn peer() -> impl Strategy<Value = Peer> {
@@ -33,7 +33,7 @@ fn opcode() -> impl Strategy<Value = Opcode> {
 
 fn message() -> impl Strategy<Value = Message> {
     let index = prop_oneof![6 => 0u32..6, 2 => 0u32..80, 1 => 0u32..1 << 20];
-    (opcode(), prop_oneof![8 => 0u32..4, 1 => 0u32..32], index).prop_map(|(opcode, list, index)| Message { opcode, list, index })
+    (opcode(), prop_oneof![8 => 0u32..5, 1 => 0u32..32], index).prop_map(|(opcode, list, index)| Message { opcode, list, index })
 }
 
 fn input() -> impl Strategy<Value = Input> {
@@ -63,7 +63,11 @@ fn seen(server: &mut Server) -> Vec<String> {
             (0..size).filter_map(|index| server.list(list).map(|list| list.holders(index).collect())).collect();
         all.push(format!("{:?} {holders:?}", server.account(list)));
     }
-    all.push(format!("{:?} {}", (0..3).map(|index| server.statistic(3, index)).collect::<Vec<_>>(), server.failures()));
+    for list in [3, 4] {
+        let statistics = server.statistics(list).expect("it is one");
+        all.push(format!("{:?} {:?} {}", statistics.totals(), statistics.parts().collect::<Vec<_>>(), statistics.has_untold()));
+    }
+    all.push(server.failures().to_string());
     all
 }
 
@@ -80,6 +84,9 @@ proptest! {
             for (list, size) in (0..).zip(SIZES) {
                 prop_assert_eq!(primary.server().account(list).map(|account| account.size()), Some(size));
             }
+            let gauge = primary.server().statistics(4).expect("it is one");
+            let sum = |index: usize| gauge.parts().fold(0i64, |sum, (_, part)| sum.wrapping_add(part[index]));
+            prop_assert_eq!(gauge.totals(), [sum(0), sum(1)]);
             let peers: Vec<Peer> = primary.server().instances().collect();
             for peer in peers.into_iter().filter(|_| chance % 3 == 0) {
                 let polled = core::iter::from_fn(|| primary.poll(peer)).count();
@@ -105,6 +112,8 @@ proptest! {
     fn whatever_a_client_is_told(heard in prop::collection::vec((message(), any::<u8>()), 1..300)) {
         let mut client = Client::new(64);
         let mut pools = SIZES.map(|size| RequestPool::new(size, 4));
+        let mut gauge = Gauge::new(2);
+        gauge.part().share();
         let mut memory = 1;
         prop_assert!(client.meet(memory, Form::Narrow));
         client.link().begin(0).expect("nothing was said");
@@ -114,6 +123,7 @@ proptest! {
                     let pool = pools.get_mut(message.list as usize).map(|pool| pool as &mut dyn PoolBackend);
                     client.carry_out(message, pool);
                 }
+                Ok(Some(Heard::Statistic { index, value, .. })) => gauge.part().hear(index, value),
                 Ok(_) => {}
                 Err(_) => {
                     client.link().end();
@@ -129,9 +139,12 @@ proptest! {
                 memory += 1;
                 prop_assert!(client.meet(memory, Form::Narrow));
                 pools.iter_mut().for_each(PoolBackend::announce);
+                gauge.part().announce();
                 client.link().begin(0).expect("nothing was said");
             }
             client.gather(list as u32, &mut pools[list]);
+            gauge.add(list, i64::from(chance) - 100);
+            client.gather_statistics(4, gauge.part());
             client.claimed();
             while client.link().poll().is_some() {}
         }

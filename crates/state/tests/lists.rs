@@ -1,9 +1,10 @@
 //! Worlds of instances whose flows hold indexes of a list at a server: flows begin, end and move, instances die and others get their flows, connections are cut, everything is late. Whatever
-//! happens, no two flows have one index, and none is lost in the end. The server dies too, and its standby goes on.
+//! happens, no two flows have one index, and none is lost in the end. The server dies too, and its standby goes on. In the end what it has counted is what has begun, and its gauge says how many flows there are.
 
 mod random;
 
-use holdfast_nf::shared::{Lease, PoolBackend, RequestPool};
+use holdfast_nf::Context;
+use holdfast_nf::shared::{Counters, Gauge, Lease, Part, PoolBackend, RequestPool};
 use holdfast_state::list::Planted;
 use holdfast_state::{Client, Heard, Input, Kind, Limits, Message, Primary, Server, primary};
 use holdfast_wire::Peer;
@@ -12,17 +13,23 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const LIST: u32 = 0;
 /// How many flows there have been.
-const STATISTIC: u32 = 1;
+const BEGUN: u32 = 1;
+/// How many there are now: with an even index, with an odd one.
+const FLOWS: u32 = 2;
 
-/// Faults of lists and of the server; a server that remembers nothing takes everything for free; somebody is called recovered from before others have got all of it.
-type AllPlanted = (Planted, primary::Planted, bool, bool);
+/// Faults of lists and of the server; a server that remembers nothing takes everything for free; somebody is called recovered from before others have got all of it; a server that remembers nothing is
+/// not told of statistics what had been said.
+type AllPlanted = (Planted, primary::Planted, bool, bool, bool);
 
 /// What an instance may leave unacknowledged.
 const WAITING: usize = 1 << 16;
 
-fn kinds(limits: Limits) -> [Kind; 2] {
-    [Kind::Indexes(limits), Kind::Statistics(1)]
+fn kinds(limits: Limits) -> [Kind; 3] {
+    [Kind::Indexes(limits), Kind::Counters(1), Kind::Gauge(2)]
 }
+
+/// A unit of the world's time, for pools.
+const MILLISECOND: u64 = 1_000_000;
 
 /// An instance, and what lies between it and the server.
 struct Instance {
@@ -34,9 +41,21 @@ struct Instance {
     is_alive: bool,
     /// Flows that began here.
     begun: u64,
+    counter: Counters,
+    gauge: Gauge,
 }
 
 impl Instance {
+    /// Says how its part of statistics has changed. True if that is all.
+    fn gather_statistics(&mut self) -> bool {
+        let Instance { client, counter, gauge, .. } = self;
+        client.gather_statistics(BEGUN, counter.part()) & client.gather_statistics(FLOWS, gauge.part())
+    }
+
+    fn count(&mut self, index: u32, change: i64) {
+        self.gauge.add(index as usize % 2, change);
+    }
+
     fn credit(&self, size: u32) -> impl Iterator<Item = u32> + '_ {
         (0..size).filter(|index| self.pool.is_free(*index))
     }
@@ -129,8 +148,11 @@ impl World {
             flows: BTreeSet::new(),
             is_alive: true,
             begun: 0,
+            counter: Counters::new(&["begun"]),
+            gauge: Gauge::new(2),
         };
-        self.instances.insert(peer, instance);
+        let Instance { counter, gauge, .. } = self.instances.entry(peer).or_insert(instance);
+        [counter.part(), gauge.part()].into_iter().for_each(Part::share);
         self.join(peer);
     }
 
@@ -149,9 +171,11 @@ impl World {
 
     /// It says what it has to say, or some of it.
     fn gather(&mut self, peer: Peer) {
+        let now = self.now.saturating_mul(MILLISECOND);
         let instance = self.at(peer);
+        instance.pool.advance(now);
         instance.client.gather(LIST, &mut instance.pool);
-        instance.client.flush();
+        instance.gather_statistics();
     }
 
     fn apply(&mut self, input: Input) {
@@ -167,6 +191,9 @@ impl World {
         let server = self.primary.server();
         if instance.client.meet(server.memory(), server.form()) {
             instance.pool.announce();
+            if !self.planted.4 {
+                [instance.counter.part(), instance.gauge.part()].into_iter().for_each(Part::announce);
+            }
         }
         let link = instance.client.link();
         if let Some(theirs) = self.primary.received(peer) {
@@ -228,7 +255,11 @@ impl World {
             let of = |server: &Server| {
                 let list = server.list(LIST).expect("it is one");
                 let holders: Vec<Vec<Peer>> = (0..self.limits.size).map(|index| list.holders(index).collect()).collect();
-                (holders, list.account(), server.statistic(STATISTIC, 0), server.instances().collect::<Vec<_>>())
+                let statistics = [BEGUN, FLOWS].map(|list| {
+                    let statistics = server.statistics(list).expect("it is one");
+                    format!("{:?} {:?}", statistics.totals(), statistics.parts().collect::<Vec<_>>())
+                });
+                (holders, list.account(), statistics, server.instances().collect::<Vec<_>>())
             };
             assert_eq!(of(self.primary.server()), of(standby));
             for peer in self.instances.keys() {
@@ -290,6 +321,7 @@ impl World {
             Some(Heard::Pool(message)) => instance.client.carry_out(message, Some(&mut instance.pool)),
             Some(Heard::Refused(message)) => self.refused = Some(format!("{peer:?} is refused {message}")),
             Some(Heard::Mustered) | None => {}
+            Some(Heard::Statistic { list: FLOWS, index, value }) => instance.gauge.part().hear(index, value),
             Some(Heard::Statistic { .. }) => panic!("nobody has asked"),
         }
     }
@@ -300,7 +332,8 @@ impl World {
         if let Lease::Granted(index) = instance.pool.lease(&(0..size), Some(random).filter(|random| random % 2 == 0)) {
             instance.flows.insert(index);
             instance.begun += 1;
-            instance.client.grow(STATISTIC, 0, 1);
+            instance.counter.add(0, 1);
+            instance.count(index, 1);
             note!(self, "{peer:?} opens a flow with {index}");
         }
     }
@@ -315,6 +348,7 @@ impl World {
             note!(self, "{peer:?} ends the flow with {index}");
             let instance = self.at(peer);
             instance.flows.remove(&index);
+            instance.count(index, -1);
             instance.pool.give_back(index);
         }
     }
@@ -326,6 +360,7 @@ impl World {
             self.adopt(to, index);
             let source = self.at(from);
             source.flows.remove(&index);
+            source.count(index, -1);
             source.pool.forget(index);
             source.pool.settle();
         }
@@ -334,6 +369,7 @@ impl World {
     fn adopt(&mut self, peer: Peer, index: u32) {
         let instance = self.at(peer);
         instance.flows.insert(index);
+        instance.count(index, 1);
         instance.pool.adopt(index);
     }
 
@@ -394,7 +430,7 @@ impl World {
     /// If it has claimed all that it has it says so.
     fn speak_of_the_dead(&mut self, peer: Peer) {
         let instance = self.at(peer);
-        if instance.client.gather(LIST, &mut instance.pool) {
+        if instance.client.gather(LIST, &mut instance.pool) && instance.gather_statistics() {
             instance.client.claimed();
         }
     }
@@ -457,6 +493,11 @@ impl World {
         if account.size() != self.limits.size {
             return Err(format!("{account:?} is not {}", self.limits.size));
         }
+        let gauge = self.primary.server().statistics(FLOWS).expect("it is one");
+        let sum = |index: usize| gauge.parts().map(|(_, part)| part[index]).sum::<i64>();
+        if gauge.totals() != [sum(0), sum(1)] && !self.planted.0.keeps_parts_of_the_dead {
+            return Err(format!("{:?} is not the sum of {:?}", gauge.totals(), gauge.parts().collect::<Vec<_>>()));
+        }
         let living = self.instances.values().filter(|instance| instance.is_alive);
         let of_living = living.flat_map(|instance| instance.flows.iter().copied().chain(instance.credit(self.limits.size)));
         // What nobody has a copy of any more is lost.
@@ -498,6 +539,67 @@ impl World {
             }
             self.lull();
         }
+        // While time stands still nobody is asked anything, and what can wait has room. But for the last look: everybody is to be told.
+        for round in 0..40 {
+            for peer in self.living() {
+                self.gather(peer);
+                self.carry(peer, usize::from(u8::MAX));
+            }
+            self.replicate(usize::MAX);
+            self.pass(u64::from(round == 20));
+        }
+    }
+
+    /// When all has arrived the server's gauge says how many flows there are, and so does everybody's.
+    fn check_gauge(&self) -> Result<(), String> {
+        let gauge = self.primary.server().statistics(FLOWS).expect("it is one");
+        for odd in 0..2 {
+            let flows =
+                self.instances.values().flat_map(|instance| &instance.flows).filter(|index| **index as usize % 2 == odd).count();
+            if gauge.totals()[odd] != flows as i64 {
+                let parts: Vec<_> = gauge.parts().collect();
+                return Err(format!("there are {flows} flows, and the gauge says {parts:?}"));
+            }
+            for (peer, Instance { gauge, .. }) in &self.instances {
+                let read = gauge.read(odd, &mut Context::new(1));
+                if read != flows as i64 {
+                    return Err(format!("there are {flows} flows, and the gauge of {peer:?} says {read}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A flow that finds no number where it begins gets one that another instance has at hand, and is not refused meanwhile.
+    fn share(&mut self) -> Result<(), String> {
+        for peer in self.living() {
+            let at_hand = |world: &World| world.instances.values().map(|instance| instance.pool.available()).sum::<u32>();
+            let is_needed = self.at(peer).pool.available() == 0 && at_hand(self) > 0;
+            // What was claimed from a server that knew nothing rests first.
+            if !is_needed || self.losses > 0 {
+                continue;
+            }
+            let (size, begun) = (self.limits.size, self.at(peer).begun);
+            let is_refused = |world: &mut World| world.at(peer).pool.lease(&(0..size), None) == Lease::Exhausted;
+            if is_refused(self) {
+                return Err(format!("{peer:?} is refused a number before anybody was asked"));
+            }
+            for _ in 0..30 {
+                for other in self.living() {
+                    self.gather(other);
+                    self.carry(other, usize::from(u8::MAX));
+                    // Flows that wait are tried again in the turn in which anything was heard.
+                    if other == peer && self.at(peer).begun == begun && self.at(peer).pool.available() > 0 {
+                        self.open(peer);
+                    }
+                }
+                self.replicate(usize::MAX);
+            }
+            if self.at(peer).begun == begun {
+                return Err(format!("{peer:?} has got no number, and others have {} at hand", at_hand(self)));
+            }
+        }
+        Ok(())
     }
 
     fn live(&mut self) -> Result<[u64; 3], String> {
@@ -525,6 +627,8 @@ impl World {
                 return Err(format!("{index} is {peer:?}'s, and the server says {:?}", list.holders(*index).collect::<Vec<_>>()));
             }
         }
+        self.check_gauge()?;
+        self.share()?;
         for peer in self.living() {
             while self.some_flow(peer).is_some() {
                 self.end_flow(peer);
@@ -539,11 +643,11 @@ impl World {
         if (account.free, account.credit + claimed) != (self.limits.size - credit, credit) {
             return Err(format!("all is over, and the server has {account:?}"));
         }
+        self.check_gauge()?;
         let begun: u64 = self.instances.values().map(|instance| instance.begun).sum();
-        let counted = self.primary.server().statistic(STATISTIC, 0).expect("it is one");
-        // Statistics are not claimed again.
-        let begun_at_least = if self.losses > 0 { 0 } else { begun };
-        if !(begun_at_least..=begun + self.begun_before).contains(&counted) {
+        let counted = self.primary.server().statistic(BEGUN, 0).expect("it is one").unsigned_abs();
+        // What only the dead had counted may be lost with them, and with a server.
+        if !(begun..=begun + self.begun_before).contains(&counted) {
             return Err(format!(
                 "{begun} flows have begun, {} at instances that are dead, and {counted} were counted",
                 self.begun_before
@@ -582,12 +686,14 @@ fn planted_faults_are_found() {
         Planted { release_at_once: true, ..Planted::default() },
         Planted { loud_answers: true, ..Planted::default() },
         Planted { release_at_first: true, ..Planted::default() },
+        Planted { keeps_parts_of_the_dead: true, ..Planted::default() },
     ];
-    let lists = planted.map(|planted| (planted, primary::Planted::default(), false, false));
-    let early = (Planted::default(), primary::Planted { says_at_once: true }, false, false);
-    let forgets = (Planted::default(), primary::Planted::default(), true, false);
-    let hasty = (Planted::default(), primary::Planted::default(), false, true);
-    for planted in lists.into_iter().chain([early, forgets, hasty]) {
+    let lists = planted.map(|planted| (planted, primary::Planted::default(), false, false, false));
+    let early = (Planted::default(), primary::Planted { says_at_once: true }, false, false, false);
+    let forgets = (Planted::default(), primary::Planted::default(), true, false, false);
+    let hasty = (Planted::default(), primary::Planted::default(), false, true, false);
+    let silent = (Planted::default(), primary::Planted::default(), false, false, true);
+    for planted in lists.into_iter().chain([early, forgets, hasty, silent]) {
         let is_noticed = |seed| {
             let live = std::panic::AssertUnwindSafe(|| World::new(seed, planted, false).live());
             !matches!(std::panic::catch_unwind(live), Ok(Ok(_)))

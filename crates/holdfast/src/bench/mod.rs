@@ -2,15 +2,21 @@
 //!
 //! What is compared is compared within one run on one machine; absolute times are of that machine.
 
+mod churn;
+pub mod controls;
 pub mod datapath;
 pub mod failover;
 pub mod growth;
+pub mod instances;
 pub mod local;
 pub mod messages;
 pub mod migration;
+pub mod rate;
 pub mod recovery;
+mod redis;
 pub mod reinforce;
 pub mod replication;
+pub mod rescue;
 pub mod sealing;
 mod served;
 pub mod takeover;

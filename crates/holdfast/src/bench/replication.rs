@@ -165,7 +165,7 @@ fn measure<const L: usize>(plan: &Plan, make: MakeChain<'_>) -> Result<Vec<Row>,
 }
 
 /// As much as goes through. What came out, and the rate, millions per second.
-pub(super) fn flat_out<const L: usize>(case: &mut impl Runs<L>, time: Duration) -> (u64, f64) {
+pub(super) fn flat_out<const L: usize>(case: &mut (impl Runs<L> + ?Sized), time: Duration) -> (u64, f64) {
     case.set_due(0);
     let before = case.sink().released;
     let started = Instant::now();
@@ -180,7 +180,7 @@ pub(super) fn flat_out<const L: usize>(case: &mut impl Runs<L>, time: Duration) 
 }
 
 /// As much as is due. How long each packet was under way, ns, in order.
-pub(super) fn paced<const L: usize>(case: &mut impl Runs<L>, plan: &Plan) -> Vec<u64> {
+pub(super) fn paced<const L: usize>(case: &mut (impl Runs<L> + ?Sized), plan: &Plan) -> Vec<u64> {
     let packets = (plan.packets_per_second as f64 * plan.time.as_secs_f64()) as u64;
     let interval = 1e9 / plan.packets_per_second as f64;
     case.sink().latencies = Some(Vec::with_capacity(packets as usize));

@@ -51,6 +51,12 @@ fn status_text(status: &Status, style: Style) -> String {
         let count = counted(status.copies_differed as usize, "replica");
         text += &format!("replicas: {count} not as the owner has the flow, made anew (holdfast explain replica_differs)\n");
     }
+    if status.absent_flows > 0 {
+        let (flows, fetched) = (counted(status.absent_flows as usize, "flow"), status.fetched_states);
+        text += &format!(
+            "memory: {flows} with state at the state server alone, {fetched} fetched so far (holdfast explain absent_flows)\n"
+        );
+    }
     if !status.hosts.is_empty() {
         let host = |host: &status::Host| {
             let silent = |network: &&status::Network| !network.leads;
@@ -154,6 +160,17 @@ fn status_text(status: &Status, style: Style) -> String {
     );
     if !drops.is_empty() {
         text += &format!("\n{}", drops.text(style));
+    }
+    let statistics = status.statistics.iter().flat_map(|statistic| {
+        let name = format!("{}/{}.{}", statistic.chain, statistic.function, statistic.name);
+        let row = move |value: &status::StatisticValue| {
+            vec![name.clone(), statistic.kind.clone(), statistic.shared.clone(), value.name.clone(), value.value.to_string()]
+        };
+        statistic.values.iter().map(row)
+    });
+    let statistics = Table::of(&["statistic", "kind", "shared", "of", "value"], statistics);
+    if !statistics.is_empty() {
+        text += &format!("\n{}", statistics.text(style));
     }
     let failovers = status.failovers.iter().map(|failover| {
         vec![
@@ -273,6 +290,30 @@ mod tests {
                         failed  incarnation  cause               detection_us  recovered_us  flows  recovered  lost\n    \
                         16            1  killed by signal 9            90             -      3          2     1\n";
         assert_eq!(status_text(&status, Style::PLAIN), expected);
+    }
+
+    /// What flows have counted and measured is a table, a number a line.
+    #[test]
+    fn statistics_are_lines() {
+        let status: Status = serde_json::from_str(
+            r#"{"version":1,"protected":"yes","processes":[],"statistics":[
+                {"chain":"web","function":"monitor","name":"counters","kind":"counters","shared":"state-server","size":2,
+                "values":[{"name":"flows","value":7},{"name":"packets","value":12345}]},
+                {"chain":"web","function":"load_balancer","name":"flows","kind":"gauge","shared":"state-server","size":1,
+                "values":[{"name":"0","value":-1}]}]}"#,
+        )
+        .unwrap();
+        let text = status_text(&status, Style::PLAIN);
+        let table: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("statistic")).collect();
+        assert_eq!(
+            table,
+            [
+                "statistic                kind      shared        of       value",
+                "web/monitor.counters     counters  state-server  flows        7",
+                "web/monitor.counters     counters  state-server  packets  12345",
+                "web/load_balancer.flows  gauge     state-server  0           -1",
+            ]
+        );
     }
 
     /// Routers that are watched have a table; of one that is not heard there are no intervals to show.

@@ -2,7 +2,8 @@
 
 use super::print;
 use crate::bench::{
-    datapath, failover, growth, local, messages, migration, recovery, reinforce, replication, sealing, takeover, tenants,
+    controls, datapath, failover, growth, instances, local, messages, migration, rate, recovery, reinforce, replication, rescue,
+    sealing, takeover, tenants,
 };
 use crate::exit::{self, Failure};
 use crate::table::{Style, Table};
@@ -47,6 +48,15 @@ fn tell<T: serde::Serialize>(rows: &[T], json: bool, head: &[&str], cells: impl 
 /// If there is no such chain.
 pub(crate) fn chain(flows: usize) -> Result<Chain, String> {
     holdfast_functions::catalog::chain(&functions(flows)).map_err(|(_, error)| error.to_string())
+}
+
+/// One function of it.
+///
+/// # Errors
+/// If there is no such function.
+pub(crate) fn function(name: &str, flows: usize) -> Result<Chain, String> {
+    let only: Vec<_> = functions(flows).into_iter().filter(|(function, _)| function == name).collect();
+    holdfast_functions::catalog::chain(&only).map_err(|(_, error)| error.to_string())
 }
 
 /// What a plan found wrong.
@@ -133,6 +143,27 @@ pub(super) fn failover(kills: usize, flows: usize, packets_per_second: u64, json
     })
 }
 
+pub(super) fn rate(seconds: u64, every: u64, connections: usize, json: bool) -> Result<(), Failure> {
+    let plan = rate::Plan { seconds, every, connections };
+    let failed = |error: anyhow::Error| Failure::new(crate::demo::exit_code(&error), format!("{error:#}"));
+    let binary = std::env::current_exe().map_err(|error| failed(error.into()))?;
+    let rows = rate::run(&plan, &binary).map_err(failed)?;
+    let head = ["protection", "second", "Mbit/s", "gap ms", "connections killed", "detected ms", "recovered ms", "their gap ms"];
+    tell(&rows, json, &head, |row: &rate::Row| {
+        let one = |value: Option<String>| value.unwrap_or_default();
+        vec![
+            row.protection.to_owned(),
+            row.second.to_string(),
+            format!("{:.0}", row.mbps),
+            row.gap_ms.to_string(),
+            one(row.killed.map(|count| count.to_string())),
+            one(row.detected_ms.map(|time| format!("{time:.1}"))),
+            one(row.recovered_ms.map(|time| format!("{time:.1}"))),
+            one(row.gap_of_its_ms.map(|time| time.to_string())),
+        ]
+    })
+}
+
 pub(super) fn tenants(flows: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
     let plan = tenants::Plan { flows, packets_per_second, time: Duration::from_millis(500) };
     let rows = tenants::run(&plan, &functions(flows).to_vec(), &|| chain(flows)).map_err(wrong)?;
@@ -161,6 +192,59 @@ pub(super) fn reinforce(flows: usize, rounds: usize, packets_per_second: u64, js
         cells.extend(times.map(|time| format!("{time:.1}")));
         cells.push(format!("{:.0}", row.replication_bytes_per_packet));
         cells
+    })
+}
+
+pub(super) fn rescue(flows: usize, rounds: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
+    let plan = rescue::Plan { flows, time: Duration::from_millis(200), rounds, packets_per_second };
+    let make = |name| move |flows| function(name, flows);
+    let (firewall, nat, balancer) = (make("firewall"), make("nat"), make("load_balancer"));
+    let functions: [rescue::NamedFunction<'_>; 3] = [("firewall", &firewall), ("nat", &nat), ("load_balancer", &balancer)];
+    let rows = rescue::run(&plan, &functions).map_err(wrong)?;
+    let head = ["function", "flows are", "case", "Mpps", "ratio to none", "p50 us", "p99", "flows"];
+    tell(&rows, json, &head, |row: &rescue::Row| {
+        vec![
+            row.function.to_owned(),
+            row.lengths.to_owned(),
+            row.case.to_owned(),
+            format!("{:.3}", row.mpps),
+            format!("{:.2}", row.ratio_to_none),
+            format!("{:.1}", row.latency_p50_us),
+            format!("{:.1}", row.latency_p99_us),
+            row.flows.to_string(),
+        ]
+    })
+}
+
+pub(super) fn leases(flows: usize, rounds: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
+    let plan = rescue::Plan { flows, time: Duration::from_millis(200), rounds, packets_per_second };
+    let rows = rescue::leases(&plan, &|flows| function("nat", flows)).map_err(wrong)?;
+    tell(&rows, json, &["lease ms", "Mpps", "ratio to none", "p50 us", "p99"], |row: &rescue::LeaseRow| {
+        vec![
+            if row.lease_ms == 0 { "none".to_owned() } else { row.lease_ms.to_string() },
+            format!("{:.3}", row.mpps),
+            format!("{:.2}", row.ratio_to_none),
+            format!("{:.1}", row.latency_p50_us),
+            format!("{:.1}", row.latency_p99_us),
+        ]
+    })
+}
+
+pub(super) fn instances(instances: &[u16], flows: usize, packets: usize, rounds: usize, json: bool) -> Result<(), Failure> {
+    let plan = instances::Plan { instances: instances.to_vec(), flows, packets, rounds };
+    let rows = instances::run(&plan, &|flows| function("nat", flows)).map_err(wrong)?;
+    let head = ["case", "instances", "Mpps", "ratio to ideal", "server %", "flows", "dropped"];
+    tell(&rows, json, &head, |row: &instances::Row| {
+        let number = |value: Option<f64>, digits: usize| value.map_or("-".to_owned(), |value| format!("{value:.digits$}"));
+        vec![
+            row.case.to_owned(),
+            row.instances.to_string(),
+            number(row.mpps, 2),
+            number(row.ratio_to_ideal, 2),
+            number(row.server_percent, 0),
+            row.flows.to_string(),
+            row.dropped.to_string(),
+        ]
     })
 }
 
@@ -260,6 +344,20 @@ pub(super) fn bench(flows: usize, rounds: usize, json: bool) -> Result<(), Failu
             format!("{:.2}", row.mpps),
             format!("{:.4}", row.allocations_per_packet),
             row.bytes_per_flow.to_string(),
+        ]
+    })
+}
+
+pub(super) fn controls(round_trips: usize, messages: usize, json: bool) -> Result<(), Failure> {
+    let skip = |why: &str| eprintln!("skipped: {why}");
+    let rows = controls::run(&controls::Plan { round_trips, messages }, skip).map_err(wrong)?;
+    let head = ["transport", "round trip p50 µs", "p99 µs", "messages/s"];
+    tell(&rows, json, &head, |row: &controls::Row| {
+        vec![
+            row.transport.clone(),
+            format!("{:.1}", row.round_trip_us_p50),
+            format!("{:.1}", row.round_trip_us_p99),
+            format!("{:.0}", row.messages_per_second),
         ]
     })
 }

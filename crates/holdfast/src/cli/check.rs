@@ -27,6 +27,7 @@ pub(super) fn check(file: Option<&Path>, with_host: bool, json: bool) -> Result<
     let mut checks = if with_host { host_check::host() } else { Vec::new() };
     if let Some((_, Ok(checked))) = read.as_ref().filter(|_| with_host) {
         checks.extend(host_check::devices(checked));
+        checks.extend(host_check::words(checked));
     }
     let mistake = match &read {
         Some((_, Err(mistake))) => Some(mistake),

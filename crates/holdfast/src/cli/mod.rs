@@ -283,6 +283,57 @@ enum Plan {
         #[arg(long, default_value_t = 100_000)]
         rate: u64,
     },
+    /// What it costs that flows have their home at a state server, by how long they live; beside functions that keep nothing
+    Rescue {
+        /// Places for flows, half of which are taken
+        #[arg(long, default_value_t = 327_680)]
+        flows: usize,
+        /// Rounds; the median counts
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// Packets per second at which latency is measured
+        #[arg(long, default_value_t = 5_000)]
+        rate: u64,
+    },
+    /// What it costs that a state server asks for ports of which it has heard nothing, by how soon it does
+    Leases {
+        /// Places for flows, half of which are taken
+        #[arg(long, default_value_t = 327_680)]
+        flows: usize,
+        /// Rounds; the median counts
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// Packets per second at which latency is measured
+        #[arg(long, default_value_t = 5_000)]
+        rate: u64,
+    },
+    /// More and more NAT instances that share one pool of ports: throughput if each had a core, and answers that come back
+    Instances {
+        /// How many
+        #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3, 4, 5, 6])]
+        instances: Vec<u16>,
+        /// Flows whose answers come back
+        #[arg(long, default_value_t = 60_000)]
+        flows: usize,
+        /// Packets of each instance, per round
+        #[arg(long, default_value_t = 500_000)]
+        packets: usize,
+        /// Rounds; the median counts
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+    },
+    /// What TCP transfers get while the instance that has the most of them is killed again and again, with the rest of the box (root)
+    Rate {
+        /// For how long, s, under each protection
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// An instance is killed as often, s
+        #[arg(long, default_value_t = 10)]
+        every: u64,
+        /// Connections
+        #[arg(long, default_value_t = 12)]
+        connections: usize,
+    },
     /// What it costs that a runtime has a local standby
     Local {
         /// Flows
@@ -324,6 +375,15 @@ enum Plan {
         /// Datagrams per second
         #[arg(long, default_value_t = 3_000)]
         rate: u64,
+    },
+    /// A control message between a runtime and a state server on each of its ways: there and back, and how many go through
+    Controls {
+        /// Round trips
+        #[arg(long, default_value_t = 50_000)]
+        round_trips: usize,
+        /// Messages one way
+        #[arg(long, default_value_t = 2_000_000)]
+        messages: usize,
     },
     /// What messages between processes cost, authenticated and not
     Messages {
@@ -395,7 +455,14 @@ fn dispatch(command: Command, json: bool, target: &Target) -> Result<(), Failure
         Command::Bench { plan: Plan::Tenants { flows, rate } } => bench::tenants(flows, rate, json),
         Command::Bench { plan: Plan::Failover { kills, flows, rate } } => bench::failover(kills, flows, rate, json),
         Command::Bench { plan: Plan::Reinforce { flows, rounds, rate } } => bench::reinforce(flows, rounds, rate, json),
+        Command::Bench { plan: Plan::Rescue { flows, rounds, rate } } => bench::rescue(flows, rounds, rate, json),
+        Command::Bench { plan: Plan::Leases { flows, rounds, rate } } => bench::leases(flows, rounds, rate, json),
+        Command::Bench { plan: Plan::Instances { instances, flows, packets, rounds } } => {
+            bench::instances(&instances, flows, packets, rounds, json)
+        }
+        Command::Bench { plan: Plan::Rate { seconds, every, connections } } => bench::rate(seconds, every, connections, json),
         Command::Bench { plan: Plan::Local { flows, rounds } } => bench::local(flows, rounds, json),
+        Command::Bench { plan: Plan::Controls { round_trips, messages } } => bench::controls(round_trips, messages, json),
         Command::Bench { plan: Plan::Messages { messages, rounds } } => bench::messages(messages, rounds, json),
         Command::Bench { plan: Plan::Sealing { packets, rounds } } => bench::sealing(packets, rounds, json),
         Command::Nf { name } => reference::functions(name.as_deref(), json),

@@ -37,7 +37,7 @@ impl Sum {
 }
 
 /// What was done, by name, in the order of the output.
-fn counts(faults: &Faults) -> [(&'static str, u64); 22] {
+fn counts(faults: &Faults) -> [(&'static str, u64); 23] {
     [
         ("kills", faults.kills),
         ("pauses", faults.pauses),
@@ -60,6 +60,7 @@ fn counts(faults: &Faults) -> [(&'static str, u64); 22] {
         ("overflowed", faults.overflowed),
         ("moves", faults.moves),
         ("moved", faults.moved),
+        ("fetched", faults.fetched),
         ("drains", faults.drains),
     ]
 }
@@ -105,7 +106,7 @@ pub(super) fn simulate(seeds: u64, from: u64, seed: Option<u64>, trace: bool, js
             kills, pauses, cuts, cut_off, slowed, skewed, coordinator_kills, server_kills, hub_kills, meanwhile, ..
         } = faults;
         let Faults { host_kills, host_stops, terms, .. } = faults;
-        let Faults { lost, doubled, reordered, stale, forged, overflowed, moves, moved, drains, .. } = faults;
+        let Faults { lost, doubled, reordered, stale, forged, overflowed, moves, moved, fetched, drains, .. } = faults;
         print(&format!(
             "{seeds} seeds from {from}: {events} events, {connections} connections\n\
              faults: {kills} kills, {pauses} pauses, {cuts} cuts ({cut_off} frames did not get through), {meanwhile} of them without a coordinator, \
@@ -113,7 +114,7 @@ pub(super) fn simulate(seeds: u64, from: u64, seed: Option<u64>, trace: bool, js
              in {skewed} worlds clocks differed\n\
              hosts: {host_kills} killed, {host_stops} stopped; {terms} times one began to serve\n\
              frames: {lost} lost, {doubled} doubled, {reordered} reordered, {stale} came again long after, {forged} forged between hosts, {overflowed} found a full ring\n\
-             meanwhile: {moves} orders to move flows ({moved} moved), {drains} drains\n\
+             meanwhile: {moves} orders to move flows ({moved} moved), {drains} drains, {fetched} states of flows fetched from the state server\n\
              where packets leave at once a failure undid at most {undone} packets of a flow\n"
         ))?;
     }

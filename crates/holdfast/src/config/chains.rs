@@ -43,10 +43,14 @@ pub(super) fn build(config: &Config, root: Spot<'_>) -> Result<Vec<BuiltChain>, 
         let (server_hold, has_local_standby) = beside_preset(config, name, root)?;
         let mut functions = Chain::new(functions);
         // Where nobody has said so, there need not be anything.
-        let asks_server = server_hold.as_ref().is_some_and(|hold| functions.ask_server(SERVER_CREDIT, hold.ns));
+        let asks_server = server_hold.as_ref().is_some_and(|hold| {
+            let has_pools = functions.ask_server(SERVER_CREDIT, hold.ns);
+            functions.share_statistics() || has_pools
+        });
         if let Some(key) = server_hold.as_ref().and_then(|hold| hold.said_by).filter(|_| !asks_server) {
-            let message =
-                format!("no function of chain `{name}` has anything that a state server could assign: leave `{key}` out");
+            let message = format!(
+                "no function of chain `{name}` has anything that a state server could assign or add up: leave `{key}` out"
+            );
             return Err(spot.key("protection").key(key).mistake(message));
         }
         built.push(BuiltChain {
@@ -58,13 +62,28 @@ pub(super) fn build(config: &Config, root: Spot<'_>) -> Result<Vec<BuiltChain>, 
             has_local_standby,
         });
     }
+    if config.state_server.is_some() && !super::has_state_server(&built) {
+        let message = "no chain has a state server (`protection: rescue`, or `shared: state-server`): leave `state_server` out";
+        return Err(root.name("state_server").mistake(message));
+    }
     Ok(built)
 }
 
 /// The protection of a chain.
 pub(super) fn preset(config: &Config, chain: &str, root: Spot<'_>) -> Result<Preset, Mistake> {
     let written = config.chains.get(chain).and_then(|chain| chain.protection.as_ref());
-    protection::read(written, root.key("chains").key(chain).key("protection"))
+    let spot = root.key("chains").key(chain).key("protection");
+    let preset = protection::read(written, spot)?;
+    match preset {
+        Preset::Rescue(_, Some(resident)) if resident as usize >= config.limits.flows => {
+            let most = config.limits.flows;
+            let message = format!(
+                "a runtime has no more than {most} flows (`limits.flows`), so all have their state in memory: leave `resident_flows` out"
+            );
+            Err(spot.key("resident_flows").mistake(message))
+        }
+        _ => Ok(preset),
+    }
 }
 
 /// What is answered besides the preset: for how long a state server's numbers rest, if one assigns the chain's, and whether its runtimes have standbys beside them.

@@ -119,6 +119,17 @@ impl Comparison {
             |config: &Config| config.fabric.as_ref().and_then(|fabric| fabric.mtu).map_or(String::new(), |mtu| mtu.to_string());
         self.text("`fabric.mtu`", mtu(running), mtu(new), root.key("fabric").key("mtu"));
         self.text("`state`", running.state.clone().unwrap_or_default(), new.state.clone().unwrap_or_default(), root.key("state"));
+        let standby = |config: &Config| config.server_standby().to_string();
+        let spot = root.key("state_server").key("standby");
+        self.text("`state_server.standby`", standby(running), standby(new), spot);
+        let transport = |config: &Config| config.server_transport().to_string();
+        let spot = root.key("state_server").key("transport");
+        self.text("`state_server.transport`", transport(running), transport(new), spot);
+        let provider = |config: &Config| config.server_provider().unwrap_or_default().to_owned();
+        if running.server_transport() == new.server_transport() {
+            let spot = root.key("state_server").key("provider");
+            self.text("`state_server.provider`", provider(running), provider(new), spot);
+        }
         self.etcd(running, new, root);
         self.control(running, new, root);
         self.hosts(running, new, root);

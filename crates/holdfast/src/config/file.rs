@@ -5,6 +5,7 @@
 use super::bfd::BfdConfig;
 use super::control::ControlConfig;
 use super::etcd::EtcdConfig;
+use super::state_server::StateServerSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, de};
@@ -53,6 +54,9 @@ pub struct Config {
     /// Failure detection.
     #[serde(default)]
     pub detection: DetectionConfig,
+    /// The state server, where a chain has one.
+    #[serde(default)]
+    pub state_server: Option<StateServerSettings>,
     /// Messages between the processes. Without it they are not authenticated: on one machine they go through memory that only the box's own
     /// processes have.
     #[serde(default)]
@@ -440,7 +444,7 @@ pub enum ProtectionConfig {
     /// A preset.
     Preset(String),
     /// A preset with options, or an answer to each question.
-    Options(ProtectionOptions),
+    Options(Box<ProtectionOptions>),
 }
 
 impl<'de> Deserialize<'de> for ProtectionConfig {
@@ -455,7 +459,8 @@ impl<'de> Deserialize<'de> for ProtectionConfig {
                 Ok(ProtectionConfig::Preset(name.to_owned()))
             }
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ProtectionConfig, A::Error> {
-                ProtectionOptions::deserialize(MapAccessDeserializer::new(map)).map(ProtectionConfig::Options)
+                ProtectionOptions::deserialize(MapAccessDeserializer::new(map))
+                    .map(|options| ProtectionConfig::Options(Box::new(options)))
             }
         }
         deserializer.deserialize_any(Form)
@@ -471,7 +476,7 @@ pub struct ProtectionOptions {
     /// Where a flow's state lives: `memory`, or also on a `replica`, in a `snapshot` elsewhere now and then, on a `standby` that knows what has been processed since its copy, or
     /// `paged`: at a state server, and in memory while it is used.
     pub flow: Option<String>,
-    /// Where shared state lives: `memory`, `partitioned` among the runtimes, or at a `state-server`, which assigns it one by one. The last goes with every preset, too, and with
+    /// Where shared state lives: `memory`, `partitioned` among the runtimes, or at a `state-server`, which assigns numbers one by one and adds up what is counted. The last goes with every preset, too, and with
     /// `rescue` and `flow: paged` unless `partitioned` is said.
     pub shared: Option<String>,
     /// When a packet leaves: `at-once`, from the `replica` or from the `source` once the replica has saved the state, once the `standby` knows of it, or when the
@@ -491,6 +496,10 @@ pub struct ProtectionOptions {
     /// With `rescue` and `release: at-once`: a flow with so many packets since it was written back is written back at once (32). So many of its latest packets a failure may undo.
     #[schemars(range(min = 1))]
     pub write_back_packets: Option<u32>,
+    /// With `rescue`: flows of which a runtime has the state in memory (all, if nothing is said). Of others it has a header of 192 bytes, and fetches the state from the state server when a packet comes for
+    /// them; if worker and standby of that end together, these flows are lost.
+    #[schemars(range(min = 16))]
+    pub resident_flows: Option<u32>,
     /// With `reinforce`: milliseconds between two rounds of checkpoints (10). The longer, the less is sent, and the more is processed again after a failure.
     #[schemars(range(min = 1, max = 10_000))]
     pub checkpoint_ms: Option<u64>,

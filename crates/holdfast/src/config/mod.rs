@@ -25,6 +25,8 @@ mod protection;
 mod rules;
 mod secret;
 mod source;
+mod state_server;
+mod statistics;
 mod switches;
 
 pub use bfd::{BfdConfig, BfdKeyConfig, BfdKeyType, BfdPeer, bfd_keys};
@@ -42,6 +44,8 @@ pub use hosts::{Fabric, HostEntry};
 pub use keys::{keys, line as key_line, read as read_keys};
 pub use mistake::Mistake;
 pub use secret::{read_public, read_secret};
+pub use state_server::{ServerStandby, ServerTransport, StateServerSettings};
+pub use statistics::{NamedStatistic, named_statistics};
 pub use switches::SwitchEntry;
 
 use holdfast_nf::{Chain, SharedField};
@@ -73,7 +77,7 @@ pub struct BuiltChain {
     pub protection: Box<dyn Protection>,
     /// Its runtimes go on in another process when theirs is killed.
     pub has_local_standby: bool,
-    /// Where a state server assigns its pools' numbers: for so long each rests before another flow gets it, ns.
+    /// Where a state server assigns its pools' numbers, and adds up its statistics: for so long each rests before another flow gets it, ns.
     pub server_hold: Option<u64>,
 }
 
@@ -165,6 +169,7 @@ fn check(file: &str, config: Config, root: Spot<'_>) -> Result<Checked, Mistake>
     let mut networks = network::check(&config, &switches, root)?;
     let bfd = bfd::read(&config, &mut networks, root)?;
     let mut built = chains::build(&config, root)?;
+    state_server::check(&config, root)?;
     chains::owned(&config, &mut built, &networks, &mut switches, root)?;
     let clusters = clusters::read(&config, root)?;
     let rules = rules::read(&config, &clusters, &switches, root)?;

@@ -16,7 +16,8 @@ pub(super) enum Preset {
     /// With a snapshot every so many packets.
     NfActor(u32),
     Reinforce(Settings),
-    Rescue(Release),
+    /// With the state of so many flows in memory.
+    Rescue(Release, Option<u32>),
 }
 
 const PRESETS: &[&str] = &["none", "nfactor", "nfvactor", "reinforce", "rescue"];
@@ -35,7 +36,8 @@ impl Preset {
             Preset::NfvActor(release) => Box::new(NfvActor::new(release)),
             Preset::NfActor(every) => Box::new(NfActor::new(every)),
             Preset::Reinforce(settings) => Box::new(Reinforce::new(settings)),
-            Preset::Rescue(release) => Box::new(Rescue::new(release)),
+            Preset::Rescue(release, None) => Box::new(Rescue::new(release)),
+            Preset::Rescue(release, Some(resident)) => Box::new(Rescue::new(release).with_room_for(resident as usize)),
         }
     }
 
@@ -43,7 +45,7 @@ impl Preset {
     pub(super) fn least_runtimes(self) -> u16 {
         match self {
             Preset::None => 1,
-            Preset::NfvActor(_) | Preset::NfActor(_) | Preset::Reinforce(_) | Preset::Rescue(_) => 2,
+            Preset::NfvActor(_) | Preset::NfActor(_) | Preset::Reinforce(_) | Preset::Rescue(..) => 2,
         }
     }
 }
@@ -94,7 +96,7 @@ pub(super) fn read(config: Option<&ProtectionConfig>, spot: Spot<'_>) -> Result<
             return Err(spot.name("snapshot_every").mistake(message));
         }
     };
-    let preset = write_back(preset, options, spot)?;
+    let preset = resident(write_back(preset, options, spot)?, options, spot)?;
     let Preset::Reinforce(Settings { mut checkpoint_every, mut log_bytes }) = preset else {
         let given = [
             ("checkpoint_ms", options.checkpoint_ms.is_some()),
@@ -146,8 +148,8 @@ fn write_back(preset: Preset, options: &ProtectionOptions, spot: Spot<'_>) -> Re
         [("write_back_ms", options.write_back_ms.is_some()), ("write_back_packets", options.write_back_packets.is_some())];
     let Some((key, _)) = given.into_iter().find(|(_, is_given)| *is_given) else { return Ok(preset) };
     match preset {
-        Preset::Rescue(Release::AtOnce { .. }) => {}
-        Preset::Rescue(Release::WriteBack) => {
+        Preset::Rescue(Release::AtOnce { .. }, _) => {}
+        Preset::Rescue(Release::WriteBack, _) => {
             return Err(spot.name(key).mistake(format!(
                 "packets wait for the write-back, so it is never put off: leave `{key}` out, or `release: at-once`"
             )));
@@ -162,7 +164,21 @@ fn write_back(preset: Preset, options: &ProtectionOptions, spot: Spot<'_>) -> Re
     if packets == 0 {
         return Err(spot.key("write_back_packets").mistake("a flow is written back after 1 packet or more"));
     }
-    Ok(Preset::Rescue(Release::AtOnce { packets, every: every * 1_000_000 }))
+    Ok(Preset::Rescue(Release::AtOnce { packets, every: every * 1_000_000 }, None))
+}
+
+/// What an operator says of memory for flows.
+fn resident(preset: Preset, options: &ProtectionOptions, spot: Spot<'_>) -> Result<Preset, Mistake> {
+    let Some(resident) = options.resident_flows else { return Ok(preset) };
+    let Preset::Rescue(release, _) = preset else {
+        let message = "only the preset `rescue` has flows whose state is not in memory: leave `resident_flows` out";
+        return Err(spot.name("resident_flows").mistake(message));
+    };
+    if resident < LEAST_RESIDENT {
+        let message = format!("a runtime has the state of at least {LEAST_RESIDENT} flows in memory");
+        return Err(spot.key("resident_flows").mistake(message));
+    }
+    Ok(Preset::Rescue(release, Some(resident)))
 }
 
 /// True if the chain's runtimes have a standby beside them.
@@ -183,7 +199,7 @@ pub(super) struct Hold {
 /// Whether a state server assigns the numbers of the chain's pools.
 pub(super) fn server_hold(config: Option<&ProtectionConfig>, has_hosts: bool, spot: Spot<'_>) -> Result<Option<Hold>, Mistake> {
     let preset = read(config, spot)?;
-    let is_paged = matches!(preset, Preset::Rescue(_));
+    let is_paged = matches!(preset, Preset::Rescue(..));
     let (shared, hold) = match config {
         Some(ProtectionConfig::Options(options)) => (options.shared.as_deref(), options.hold_s),
         _ => (None, None),
@@ -217,6 +233,7 @@ const HOLD_S: core::ops::RangeInclusive<u64> = 0..=3600;
 const CHECKPOINT_MS: core::ops::RangeInclusive<u64> = 1..=10_000;
 const LOG_MIB: core::ops::RangeInclusive<u64> = 1..=1024;
 /// And for `rescue`.
+const LEAST_RESIDENT: u32 = 16;
 const WRITE_BACK_MS: core::ops::RangeInclusive<u64> = 1..=10_000;
 
 fn read_preset(config: Option<&ProtectionConfig>, spot: Spot<'_>) -> Result<Preset, Mistake> {
@@ -260,8 +277,8 @@ fn preset(name: &str, release: Option<&str>, spot: Spot<'_>, options: Spot<'_>) 
         ("reinforce", Some(_)) => Err(options
             .key("release")
             .mistake("with `reinforce` a packet leaves once its standby knows of it: `release` is `standby`, or use `nfvactor`")),
-        ("rescue", None | Some("write-back")) => Ok(Preset::Rescue(Release::WriteBack)),
-        ("rescue", Some("at-once")) => Ok(Preset::Rescue(AT_ONCE)),
+        ("rescue", None | Some("write-back")) => Ok(Preset::Rescue(Release::WriteBack, None)),
+        ("rescue", Some("at-once")) => Ok(Preset::Rescue(AT_ONCE, None)),
         ("rescue", Some(_)) => Err(options.key("release").mistake(
             "with `rescue` a packet leaves at once, or when its flow is written back: `release` is `at-once` or `write-back`",
         )),
@@ -335,8 +352,8 @@ fn answers(options: &ProtectionOptions, spot: Spot<'_>) -> Result<Preset, Mistak
             (_, _, Some("nothing" | "replica" | "snapshots" | "replay")) => {
                 contradiction("rebuild", "what is lost comes back from the pages at the state server: `rebuild: pages`")
             }
-            (_, Some("at-once"), _) => Ok(Preset::Rescue(AT_ONCE)),
-            _ => Ok(Preset::Rescue(Release::WriteBack)),
+            (_, Some("at-once"), _) => Ok(Preset::Rescue(AT_ONCE, None)),
+            _ => Ok(Preset::Rescue(Release::WriteBack, None)),
         },
         Some(_) => match (shared, release, rebuild) {
             (Some("memory"), _, _) => contradiction(

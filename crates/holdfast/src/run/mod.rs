@@ -23,6 +23,7 @@ mod runtime;
 mod start;
 mod state_server;
 mod store;
+mod words;
 mod workers;
 
 pub use coordinator::main as coordinator_main;
@@ -32,7 +33,7 @@ pub(crate) use runtime::start as start_runtime;
 pub use start::manager_main;
 pub use state_server::main as state_server_main;
 
-use crate::config::{Config, HostEntry, NamedPool, SwitchEntry};
+use crate::config::{Config, HostEntry, NamedPool, NamedStatistic, SwitchEntry};
 use crate::control::{self, Asked, Request, Server};
 use crate::exit::{self, Failure};
 use changes::Change;
@@ -153,6 +154,7 @@ struct Manager {
     device_states: Vec<(bool, u16)>,
     chain_names: Vec<String>,
     pools: Vec<NamedPool>,
+    statistics: Vec<NamedStatistic>,
     cluster_names: Vec<String>,
     /// Name and device of each port.
     port_names: Vec<(String, String)>,

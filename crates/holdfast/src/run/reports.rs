@@ -1,7 +1,7 @@
 //! What a running box says about itself.
 
 use super::Manager;
-use crate::config::NamedPool;
+use crate::config::{NamedPool, NamedStatistic};
 use crate::status::{self, Bfd, Failover, Port, Process, Status};
 use holdfast_node::address::{COORDINATOR, STATE_SERVER, switch_node};
 use holdfast_node::bfd::Session;
@@ -113,6 +113,40 @@ impl Manager {
             }
         };
         self.pools.iter().map(&mut pool).collect()
+    }
+
+    /// What flows have counted and measured: as the state server has it, or where none has, as the runtimes that are there have said last, together.
+    fn statistics_status(&self) -> Vec<status::Statistic> {
+        let manager = &self.host.hub.manager;
+        let runtimes: Vec<_> = manager.status().filter(|runtime| runtime.member.state != MemberState::Failed).collect();
+        let mut lists = 0..;
+        let mut statistic = |statistic: &NamedStatistic| {
+            let mut totals = vec![0i64; statistic.size.min(status::MOST_VALUES) as usize];
+            let mut add = |values: &[i64]| {
+                totals.iter_mut().zip(values).for_each(|(total, value)| *total = total.wrapping_add(*value));
+                values.len().min(totals.len())
+            };
+            let list = if statistic.is_served { lists.next() } else { None };
+            let known = match list {
+                Some(list) => add(manager.totals(list)),
+                None => {
+                    let own =
+                        runtimes.iter().flat_map(|runtime| &runtime.report.statistics).filter(|(id, _)| *id == statistic.id);
+                    own.map(|(_, values)| add(values)).max().unwrap_or(0)
+                }
+            };
+            let value = |(index, value): (usize, &i64)| status::StatisticValue { name: statistic.name(index), value: *value };
+            status::Statistic {
+                chain: statistic.chain.clone(),
+                function: statistic.function.to_owned(),
+                name: statistic.field.to_owned(),
+                kind: if statistic.names.is_some() { status::KIND_COUNTERS } else { status::KIND_GAUGE }.to_owned(),
+                shared: if statistic.is_served { status::SHARED_STATE_SERVER } else { status::SHARED_PARTITIONED }.to_owned(),
+                size: statistic.size,
+                values: totals[..known].iter().enumerate().map(value).collect(),
+            }
+        };
+        self.statistics.iter().map(&mut statistic).collect()
     }
 
     /// How the election stands. Of several hosts one may hear who leads and not etcd.
@@ -238,6 +272,7 @@ impl Manager {
                 incarnation: server.map_or(0, |worker| worker.peer.incarnation.into()),
                 pid: server.map_or(0, |worker| worker.pid()),
                 state: if server.is_some() { status::STATE_RUNNING } else { status::STATE_AWAY }.to_owned(),
+                local_standby: server.and_then(|worker| worker.local_standby()),
                 ..role(status::ROLE_STATE_SERVER, STATE_SERVER, 0, 0, &DropCounters::default())
             });
         }
@@ -319,6 +354,7 @@ impl Manager {
         Status {
             version: status::VERSION,
             pools: self.pools_status(),
+            statistics: self.statistics_status(),
             survives: match standing.is_some_and(|standing| standing.survives_host) {
                 true => status::UNIT_HOST.to_owned(),
                 false => status::UNIT_PROCESS.to_owned(),
@@ -345,6 +381,8 @@ impl Manager {
             },
             may_forget: self.levels.may_forget(),
             copies_differed: manager.status().map(|status| status.report.differed).sum(),
+            absent_flows: manager.status().map(|status| status.report.absent).sum(),
+            fetched_states: manager.status().map(|status| status.report.fetched).sum(),
             ports: ports.collect(),
             rules: is_serving.then(|| status::Rules {
                 version: self.rules_in_force(),

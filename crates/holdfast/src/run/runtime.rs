@@ -2,13 +2,15 @@
 
 use super::keys::new_life;
 use super::role::{self, Assignment, NewKeys};
+use super::words::{Opened, Way};
 use super::workers::MOST_QUARANTINED;
 use super::{devices, levels};
 use crate::config;
 use crate::exit::{self, Failure};
 use holdfast_io::process::{Clock, Watched};
 use holdfast_io::standby::{self, Turns, Watch};
-use holdfast_io::wait::{Patience, sleep};
+use holdfast_io::wait::Patience;
+use holdfast_io::words::shared_memory::Side;
 use holdfast_io::{VportGuest, VportHost, capture};
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
@@ -22,7 +24,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-const JOURNAL: Journal = Journal { exempt: standby::exempt, before: standby::before, scratch: standby::scratch };
+/// What a role that has a standby gives its state machine.
+pub(super) const JOURNAL: Journal = Journal { exempt: standby::exempt, before: standby::before, scratch: standby::scratch };
 
 /// What a runtime is told besides.
 #[derive(Serialize, Deserialize)]
@@ -96,7 +99,8 @@ pub fn main() -> Result<(), Failure> {
     let has_standby = levels::with_standby(&checked, &chains).contains(&assignment.role.node);
     // Before everybody else takes the runtime for dead, even if the next worker hangs too.
     let patience = Duration::from_millis(checked.config.detection.hang_ms / 3);
-    drop((checked, chains));
+    let config = checked.config;
+    drop(chains);
     // A panic of a function is contained and counted; its message would only repeat, per packet, what the counter says.
     std::panic::set_hook(Box::new(|_| {}));
     let refused = |error: std::io::Error| Failure::new(exit::UNAVAILABLE, format!("the local standby: {error}"));
@@ -105,17 +109,19 @@ pub fn main() -> Result<(), Failure> {
     }
     // It is never dropped: where it has a standby it is the worker's, and may be in the middle of anything.
     let world = Box::leak(standby::enter(|| World::new(&mut given, has_standby))?);
+    let way = Way::prepare(&config, Side::Runtime);
+    drop(config);
     let quarantine = core::mem::take(&mut given.assignment.role.quarantine);
     let mut lines = given.keys.take().map(|(_, lines)| lines);
     if !has_standby {
-        world.live(Turns::default(), lines.take(), &quarantine);
+        world.live(Turns::default(), lines.take(), &way, &quarantine);
         return Ok(());
     }
     if let Some(turn) = standby::turn() {
         announce_writes(standby::before, turn);
     }
     let (pair, watch) = (world.guest.pair(), Watch { beats: world.guest.beats(), patience });
-    match standby::supervise(pair, watch, |turns| world.live(turns, lines.take(), &quarantine)).map_err(refused)? {
+    match standby::supervise(pair, watch, |turns| world.live(turns, lines.take(), &way, &quarantine)).map_err(refused)? {
         0 => Ok(()),
         code => Err(Failure::said(code as u8)),
     }
@@ -156,7 +162,7 @@ impl World {
     }
 
     /// Turns until it is fenced.
-    fn live(&mut self, mut turns: Turns, mut lines: Option<role::Lines>, quarantine: &Path) -> i32 {
+    fn live(&mut self, mut turns: Turns, mut lines: Option<role::Lines>, way: &Way, quarantine: &Path) -> i32 {
         if turns.takes_over() {
             self.guest.take_over();
         }
@@ -164,20 +170,24 @@ impl World {
             self.set_aside(&mut turns, quarantine);
         }
         let mut new_keys = None;
+        let mut words = way.open();
         let clock = Clock::new();
         let mut patience = Patience::new(SPINS);
         let mut is_due = true;
         while !self.runtime.is_fenced() {
             // A turn costs something even if there is nothing to do in it. One that had something to do is followed by another, which knows by that how long it took.
-            let is_due_now =
-                is_due || self.guest.has_input() || self.runtime.poll_timeout().is_some_and(|due| due <= clock.now());
+            let is_due_now = is_due
+                || self.guest.has_input()
+                || words.has_input()
+                || self.runtime.poll_timeout().is_some_and(|due| due <= clock.now());
             let mut had_work = false;
             if is_due_now {
                 let burst = turns.begin(BURST);
                 let bursts = if turns.are_logged() && burst == BURST { BURSTS } else { 1 };
-                had_work = standby::enter(|| self.bursts(bursts, burst, new_keys.as_ref(), &clock));
+                had_work = standby::enter(|| self.bursts(bursts, burst, new_keys.as_ref(), &mut words, &clock));
                 turns.commit();
                 self.guest.publish();
+                words.publish();
             } else {
                 self.guest.beat();
             }
@@ -192,7 +202,7 @@ impl World {
             is_due = true;
             let due = self.runtime.poll_timeout().unwrap_or(u64::MAX).saturating_sub(clock.now());
             if due > 1_000 && self.guest.prepare_sleep() {
-                sleep(&[self.guest.wait_fd()], due.min(MAX_SLEEP));
+                words.sleep(self.guest.wait_fd(), due.min(MAX_SLEEP));
             }
             self.guest.awake();
         }
@@ -227,25 +237,25 @@ impl World {
 
     #[inline]
     /// One burst after the other as long as more is there, at most so many.
-    fn bursts(&mut self, bursts: usize, burst: usize, new_keys: Option<&NewKeys>, clock: &Clock) -> bool {
-        let mut had_work = self.turn(burst, new_keys, clock.now());
+    fn bursts(&mut self, bursts: usize, burst: usize, new_keys: Option<&NewKeys>, words: &mut Opened, clock: &Clock) -> bool {
+        let mut had_work = self.turn(burst, new_keys, words, clock.now());
         for _ in 1..bursts {
             if !had_work || !self.guest.has_input() {
                 break;
             }
-            had_work |= self.turn(burst, new_keys, clock.now());
+            had_work |= self.turn(burst, new_keys, words, clock.now());
         }
         had_work
     }
 
-    fn turn(&mut self, burst: usize, new_keys: Option<&NewKeys>, now: u64) -> bool {
+    fn turn(&mut self, burst: usize, new_keys: Option<&NewKeys>, words: &mut Opened, now: u64) -> bool {
         let World { runtime, guest, rx, tx } = self;
         guest.beat();
         if let Some(ring) = new_keys.and_then(NewKeys::take) {
             runtime.set_keys(&ring);
         }
         guest.receive(burst, rx);
-        let had_work = runtime.turn(rx, tx, guest, now);
+        let had_work = runtime.turn_with(rx, tx, guest, words.words(), now);
         guest.transmit(tx);
         had_work
     }

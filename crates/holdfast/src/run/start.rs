@@ -15,6 +15,7 @@ use crate::control::remote::Limits;
 use crate::exit::{self, Failure};
 use holdfast_io::port::Port;
 use holdfast_io::process::{Clock, die_with_parent, inherited_all};
+use holdfast_io::words::libfabric;
 use holdfast_io::{Arena, Heartbeat, Mailbox};
 use holdfast_node::address::manager_of;
 use holdfast_node::channel::{FabricConfig, KeyRing};
@@ -144,9 +145,13 @@ impl Manager {
                 arena
             }
         };
+        if let Some(why) = checked.config.server_provider().and_then(|_| libfabric::absent()) {
+            return Err(Failure::new(exit::UNAVAILABLE, format!("`state_server.transport` is `libfabric`: {why}")));
+        }
         let mut chains = config::chains(&file, &text, &checked.config)
             .map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
         let pools = config::named_pools(&mut chains);
+        let statistics = config::named_statistics(&mut chains);
         let server_guard = ServerGuard::new(config::has_state_server(&chains), incarnation);
         let (number, hosts) = (assignment.host, checked.hosts.clone());
         let mut fabric = FabricConfig { cluster: fnv1a(checked.config.cluster.as_bytes()) as u32, ..FabricConfig::default() };
@@ -245,6 +250,7 @@ impl Manager {
             traffic: vec![(0, 0); checked.ports.len()],
             cluster_names: checked.clusters.iter().map(|cluster| cluster.name.clone()).collect(),
             pools,
+            statistics,
             chain_names: chains.into_iter().map(|built| built.name).collect(),
         };
         if incarnation > 1 {

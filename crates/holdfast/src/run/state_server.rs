@@ -1,22 +1,28 @@
 //! The role of the state server: a process of its own, started by the manager where a chain's shared state is one's, or its flows have their home there. Its manager's side watches it, and starts it again.
 //!
-//! It keeps nothing on a disk: what runtimes have they know, and tell its next life.
+//! It is a worker and a standby that has its memory ([`standby`]), unless the operator wants one process only. It keeps nothing on a disk: if both end, or their keeper, the next life begins with
+//! nothing, and runtimes tell it what they have.
 //!
-//! In: frames from its virtual port. Out: the same. Never: a packet of a flow.
+//! In: frames from its virtual port, and words from runtimes where the configuration has them go another way. Out: the same. Never: a packet of a flow.
 
 use super::lives::Lives;
-use super::role::{self, Beginning, NewKeys};
+use super::role::{self, NewKeys};
+use super::runtime::JOURNAL;
+use super::words::{Opened, Way};
 use super::{MILLISECOND, Manager, devices};
-use crate::config;
+use crate::config::{self, ServerStandby};
 use crate::exit::{self, Failure};
+use holdfast_io::VportGuest;
 use holdfast_io::process::Clock;
-use holdfast_io::wait::sleep;
+use holdfast_io::standby::{self, Turns, Watch};
+use holdfast_io::words::shared_memory::Side;
 use holdfast_node::address::{MANAGER, STATE_SERVER};
 use holdfast_node::state::{StateServer, StateServerConfig};
 use holdfast_protection::Peer;
 use holdfast_state::{Kind, Limits};
-use holdfast_wire::PacketPool;
+use holdfast_wire::{Packet, PacketPool};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// Frames per turn.
 const BURST: usize = 64;
@@ -45,79 +51,150 @@ pub(super) struct Past {
     seed: u64,
 }
 
+/// What a state server is: all of it lies in the heap that its standby has too, if it has one.
+struct World {
+    server: StateServer,
+    guest: VportGuest,
+    rx: Vec<Packet>,
+    tx: Vec<Packet>,
+}
+
 /// Runs until it is killed.
 ///
 /// # Errors
-/// If it was not started by a manager.
+/// If it was not started by a manager, or there is no memory for its standby.
 pub fn main() -> Result<(), Failure> {
-    let Beginning { assignment, mut guest, keys } = role::begin::<Past>()?;
+    let mut given = role::take::<Past>()?;
     let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
-    let checked = config::read(&assignment.file, &assignment.text).map_err(mistake)?;
-    let mut chains = config::chains(&assignment.file, &assignment.text, &checked.config).map_err(mistake)?;
-    // By then an end has reached every copy of its flow, or who has it has failed and is recovered from.
-    let unknown_rest = 2 * checked.config.detection.hang_ms * MILLISECOND;
-    let kind = |served: config::ServedPool| {
-        Kind::Indexes(Limits {
-            size: served.size,
-            credit: config::SERVER_CREDIT as u32,
-            lease: LEASE,
-            rest: served.hold.max(unknown_rest),
-            unknown_rest,
-            patience: PATIENCE,
-            step: STEP,
-        })
-    };
-    // Of all that runtimes may own.
-    let pages = checked
-        .config
-        .limits
-        .flows
-        .saturating_mul(checked.clusters.iter().map(|cluster| usize::from(cluster.max)).sum())
-        .min(MOST_PAGES);
-    let me = Peer { node: STATE_SERVER, incarnation: assignment.incarnation };
-    let server = StateServer::new(StateServerConfig {
-        me,
-        fabric: assignment.fabric(),
-        pages: config::pages(&chains, pages, assignment.role.seed),
-        kinds: config::served_pools(&mut chains).into_iter().map(kind).collect(),
-        waiting: WAITING,
-        memory: assignment.life.get(),
-        is_first: assignment.role.is_first,
-        tick: TICK,
-        listener: MANAGER,
-        report_interval: REPORT_INTERVAL,
-        heartbeat: checked.config.detection.heartbeat_ms * MILLISECOND,
-    });
-    drop((checked, chains));
-    let too_much = || Failure::new(exit::CONFIGURATION, "a state server has no names for so many pools, or for such large ones");
-    let mut server = server.ok_or_else(too_much)?;
-    let new_keys = keys.map(|(ring, new)| {
-        server.fabric().authenticate(&ring, assignment.life);
-        new
-    });
-    let clock = Clock::new();
-    let (mut rx, mut tx) = (Vec::with_capacity(BURST), Vec::with_capacity(BURST));
-    loop {
+    let checked = config::read(&given.assignment.file, &given.assignment.text).map_err(mistake)?;
+    let has_standby = checked.config.server_standby() == ServerStandby::Local;
+    // Before the manager takes the server for dead, even if the next worker hangs too.
+    let patience = Duration::from_millis(checked.config.detection.hang_ms / 3);
+    let longest_sleep = MAX_SLEEP.min(patience.as_nanos() as u64 / 4);
+    let refused = |error: std::io::Error| Failure::new(exit::UNAVAILABLE, format!("the state server's standby: {error}"));
+    if has_standby {
+        standby::create().map_err(refused)?;
+    }
+    // It is never dropped: where it has a standby it is the worker's, and may be in the middle of anything.
+    let world = Box::leak(standby::enter(|| World::new(&mut given, &checked, has_standby))?);
+    let way = Way::prepare(&checked.config, Side::Server);
+    drop(checked);
+    let mut lines = given.keys.take().map(|(_, lines)| lines);
+    if !has_standby {
+        world.live(Turns::default(), lines.take(), &way, longest_sleep);
+        return Ok(());
+    }
+    let (pair, watch) = (world.guest.pair(), Watch { beats: world.guest.beats(), patience });
+    match standby::supervise(pair, watch, |turns| world.live(turns, lines.take(), &way, longest_sleep)).map_err(refused)? {
+        0 => Ok(()),
+        code => Err(Failure::said(code as u8)),
+    }
+}
+
+impl World {
+    fn new(given: &mut role::Given<Past>, checked: &config::Checked, has_standby: bool) -> Result<Box<World>, Failure> {
+        let guest = given.attach()?;
+        let assignment = &given.assignment;
+        let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
+        let mut chains = config::chains(&assignment.file, &assignment.text, &checked.config).map_err(mistake)?;
+        // By then an end has reached every copy of its flow, or who has it has failed and is recovered from.
+        let unknown_rest = 2 * checked.config.detection.hang_ms * MILLISECOND;
+        let kind = |served: config::ServedPool| {
+            Kind::Indexes(Limits {
+                size: served.size,
+                credit: config::SERVER_CREDIT as u32,
+                lease: LEASE,
+                rest: served.hold.max(unknown_rest),
+                unknown_rest,
+                patience: PATIENCE,
+                step: STEP,
+            })
+        };
+        // Of all that runtimes may own.
+        let runtimes = checked.clusters.iter().map(|cluster| usize::from(cluster.max)).sum();
+        let pages = checked.config.limits.flows.saturating_mul(runtimes).min(MOST_PAGES);
+        let statistics = config::named_statistics(&mut chains).into_iter().filter(|statistic| statistic.is_served);
+        let statistics: Vec<Kind> = statistics.map(|statistic| statistic.kind()).collect();
+        let server = StateServer::new(StateServerConfig {
+            me: Peer { node: STATE_SERVER, incarnation: assignment.incarnation },
+            fabric: assignment.fabric(),
+            pages: config::pages(&chains, pages, assignment.role.seed),
+            kinds: config::served_pools(&mut chains).into_iter().map(kind).chain(statistics).collect(),
+            waiting: WAITING,
+            memory: assignment.life.get(),
+            is_first: assignment.role.is_first,
+            tick: TICK,
+            listener: MANAGER,
+            report_interval: REPORT_INTERVAL,
+            heartbeat: checked.config.detection.heartbeat_ms * MILLISECOND,
+        });
+        let too_much = || {
+            Failure::new(
+                exit::CONFIGURATION,
+                "a state server has no names for so many pools and statistics, or for such large ones",
+            )
+        };
+        let mut server = server.ok_or_else(too_much)?;
+        // Longer than they ever are, so that what lies there begins and ends with a page.
+        let frames = || Vec::<Packet>::with_capacity(BURST * 8);
+        let (rx, tx) = (frames(), frames());
+        if has_standby {
+            server.set_journal(JOURNAL);
+            [&rx, &tx].into_iter().for_each(|frames| JOURNAL.scratch(frames));
+        }
+        if let Some((ring, _)) = &given.keys {
+            server.fabric().authenticate(ring, assignment.life);
+        }
+        Ok(Box::new(World { server, guest, rx, tx }))
+    }
+
+    /// Turns until it is killed, or a frame has ended two workers: then this life of the server is over, and the next one is told everything.
+    fn live(&mut self, mut turns: Turns, mut lines: Option<role::Lines>, way: &Way, longest_sleep: u64) -> i32 {
+        if turns.takes_over() {
+            self.guest.take_over();
+        }
+        if turns.is_poisoned() {
+            devices::say("two workers of the state server have ended with the same frame in hand: it begins anew");
+            return i32::from(exit::UNAVAILABLE);
+        }
+        let mut new_keys = None;
+        let mut words = way.open();
+        let clock = Clock::new();
+        loop {
+            let burst = turns.begin(BURST);
+            let is_idle = standby::enter(|| self.turn(burst, new_keys.as_ref(), &mut words, clock.now()));
+            turns.commit();
+            self.guest.publish();
+            words.publish();
+            // After the first turn, for which somebody may be waiting.
+            if let Some(lines) = lines.take() {
+                new_keys = Some(NewKeys::listen(lines));
+            }
+            let due = self.server.poll_timeout().saturating_sub(clock.now()).min(longest_sleep);
+            if is_idle && due > 1_000 && self.guest.prepare_sleep() {
+                words.sleep(self.guest.wait_fd(), due);
+            }
+            self.guest.awake();
+        }
+    }
+
+    /// True if nothing had come.
+    fn turn(&mut self, burst: usize, new_keys: Option<&NewKeys>, words: &mut Opened, now: u64) -> bool {
+        let World { server, guest, rx, tx } = self;
         guest.beat();
-        if let Some(ring) = new_keys.as_ref().and_then(NewKeys::take) {
+        if let Some(ring) = new_keys.and_then(NewKeys::take) {
             server.fabric().set_keys(&ring);
         }
-        guest.receive(BURST, &mut rx);
-        let is_idle = rx.is_empty();
-        let now = clock.now();
+        guest.receive(burst, rx);
+        let mut is_idle = rx.is_empty();
         for packet in rx.drain(..) {
             server.handle_frame(packet.bytes(), now);
             guest.put(packet);
         }
-        server.turn(now);
-        role::poll_transmit(server.fabric(), now, &mut guest, &mut tx);
-        guest.transmit(&mut tx);
-        guest.publish();
-        let due = server.poll_timeout().saturating_sub(clock.now()).min(MAX_SLEEP);
-        if is_idle && due > 1_000 && guest.prepare_sleep() {
-            sleep(&[guest.wait_fd()], due);
-        }
-        guest.awake();
+        is_idle &= !server.turn_with(words.words(), now);
+        role::poll_transmit(server.fabric(), now, guest, tx);
+        guest.transmit(tx);
+        is_idle
     }
 }
 

@@ -6,12 +6,12 @@
 //! wait for: it is looked at every [`POLL_INTERVAL`].
 
 use super::{Port, PortError};
+use crate::image::Image;
 use holdfast_protection::Released;
 use holdfast_wire::header::Mac;
 use holdfast_wire::{BUFFER_LEN, DropCounters, DropReason, HEADROOM, Packet, PacketPool};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use rustix::fd::{AsRawFd, BorrowedFd};
-use rustix::fs::MemfdFlags;
+use rustix::fd::BorrowedFd;
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_char, c_int};
 use std::io;
@@ -154,16 +154,10 @@ pub fn free_huge_pages() -> u64 {
 fn load() -> Result<Shim, String> {
     let image = IMAGE.ok_or(ABSENT)?;
     let failed = |what: &str, error: &dyn core::fmt::Display| format!("loading DPDK: {what}: {error}");
-    let memory = rustix::fs::memfd_create("holdfast-dpdk", MemfdFlags::CLOEXEC).map_err(|error| failed("memfd", &error))?;
-    let mut rest = image;
-    while !rest.is_empty() {
-        let done = rustix::io::write(&memory, rest).map_err(|error| failed("memfd", &error))?;
-        rest = &rest[done..];
-    }
-    let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
+    let image = Image::lay_out("holdfast-dpdk", image).map_err(|error| failed("its memory", &error))?;
     // SAFETY: the image is the shim that was built with this program; its only initialisation, and its libraries', is DPDK's, which registers
     // drivers. Nothing else of this process is touched.
-    let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
+    let library = unsafe { Library::open(Some(&image.path()), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
         format!("DPDK's libraries, which this program was built with, cannot be loaded: {error}: `apt-get install libdpdk-dev`")
     })?;
     let missing = |error: libloading::Error| failed("the shim", &error);

@@ -86,13 +86,22 @@ pub(super) fn used() -> usize {
 
 /// What `act` allocates lies in the shared heap, if there is one.
 pub fn enter<R>(act: impl FnOnce() -> R) -> R {
+    allocating(base() != 0, act)
+}
+
+/// What `act` allocates is this process's own, in the middle of [`enter`] too: nobody else has a use for it.
+pub(crate) fn outside<R>(act: impl FnOnce() -> R) -> R {
+    allocating(false, act)
+}
+
+fn allocating<R>(inside: bool, act: impl FnOnce() -> R) -> R {
     struct Leave(bool);
     impl Drop for Leave {
         fn drop(&mut self) {
             INSIDE.set(self.0);
         }
     }
-    let _leave = Leave(INSIDE.replace(base() != 0));
+    let _leave = Leave(INSIDE.replace(inside));
     act()
 }
 

@@ -18,7 +18,7 @@ mod tests;
 mod warm;
 
 pub use heap::enter;
-pub(crate) use heap::{allocate, allocate_zeroed, free, is_inside, owns};
+pub(crate) use heap::{allocate, allocate_zeroed, free, is_inside, outside, owns};
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use std::io;

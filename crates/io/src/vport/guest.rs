@@ -3,8 +3,9 @@
 //! What a turn takes out and puts in moves the rings only when it is told to ([`VportGuest::publish`]): a turn that is undone because its process has died
 //! takes the same frames out again, and nobody has seen what it had put in.
 
-use super::{AT_GUEST_SLEEPS, AT_HANDS, AT_HEARTBEAT, AT_HOST_SLEEPS, CACHE, DONE, FILL, RX, TX, drain, pair, ring, wake};
+use super::{AT_GUEST_SLEEPS, AT_HANDS, AT_HEARTBEAT, AT_HOST_SLEEPS, CACHE, DONE, FILL, RX, TX, pair, ring};
 use crate::arena::ArenaMemory;
+use crate::bell;
 use crate::doorbell;
 use crate::ring::{Consumer, Descriptor, Producer};
 use crate::standby::Pair;
@@ -128,7 +129,7 @@ impl VportGuest {
         }
         if self.tx.has_hidden() {
             self.tx.publish();
-            wake(self.host_sleeps, &self.wake_host);
+            bell::wake(self.host_sleeps, &self.wake_host);
         }
     }
 
@@ -137,7 +138,7 @@ impl VportGuest {
         // Nobody has that packet in hand any more.
         self.hands[0].store(0, Ordering::Relaxed);
         self.publish();
-        wake(self.host_sleeps, &self.wake_host);
+        bell::wake(self.host_sleeps, &self.wake_host);
     }
 
     /// Takes the next frame away unseen, and returns a copy of it.
@@ -168,7 +169,7 @@ impl VportGuest {
     /// The runtime is awake again.
     pub fn awake(&mut self) {
         self.guest_sleeps.store(0, Ordering::Relaxed);
-        drain(&self.wake_guest);
+        bell::drain(&self.wake_guest);
     }
 }
 

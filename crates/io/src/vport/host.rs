@@ -4,14 +4,14 @@ use super::{
     AT_BUFFERS, AT_GUEST_SLEEPS, AT_HANDS, AT_HEARTBEAT, AT_HOST_SLEEPS, AT_MAGIC, AT_VERSION, DONE, ENTRIES, FILL, FILL_TARGET,
     RESERVE,
 };
-use super::{LEN, MAGIC, RX, TX, VERSION, drain, pair, ring, ring_bell, wake};
+use super::{LEN, MAGIC, RX, TX, VERSION, pair, ring};
 use crate::arena::Arena;
+use crate::bell;
 use crate::doorbell;
 use crate::ring::{Consumer, Corrupt, Descriptor, Producer};
 use crate::shared_memory::SharedMemory;
 use crate::standby::Pair;
 use holdfast_wire::Packet;
-use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -64,14 +64,13 @@ impl VportHost {
         memory.word32(AT_VERSION).store(VERSION, Ordering::Relaxed);
         memory.word32(AT_BUFFERS).store(arena.total() as u32, Ordering::Relaxed);
         memory.word64(AT_MAGIC).store(MAGIC, Ordering::Release);
-        let eventfd = || rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
         let rings = Rings {
             rx: Producer::new(ring(&memory, RX)),
             tx: Consumer::new(ring(&memory, TX)),
             fill: Producer::new(ring(&memory, FILL)),
             done: Consumer::new(ring(&memory, DONE)),
         };
-        let mut host = VportHost::new(id, memory, rings, eventfd()?, eventfd()?);
+        let mut host = VportHost::new(id, memory, rings, bell::make()?, bell::make()?);
         host.supply(arena);
         Ok(host)
     }
@@ -98,7 +97,7 @@ impl VportHost {
         // It may have died asleep, or between showing something and ringing.
         host.awake();
         host.guest_sleeps.store(0, Ordering::Relaxed);
-        ring_bell(&host.wake_guest);
+        bell::ring(&host.wake_guest);
         Ok(host)
     }
 
@@ -191,7 +190,7 @@ impl VportHost {
     /// Shows the runtime what was sent, and wakes it if it sleeps.
     pub fn flush(&mut self) {
         self.rx.publish();
-        wake(self.guest_sleeps, &self.wake_guest);
+        bell::wake(self.guest_sleeps, &self.wake_guest);
     }
 
     /// Takes up to `max` frames that the runtime sent; buffers that it is through with become free.
@@ -282,7 +281,7 @@ impl VportHost {
     /// The manager is awake again.
     pub fn awake(&mut self) {
         self.host_sleeps.store(0, Ordering::Relaxed);
-        drain(&self.wake_host);
+        bell::drain(&self.wake_host);
     }
 
     /// The runtime's process is dead: everything that it had is free again. Frames that it sent before should be received first.

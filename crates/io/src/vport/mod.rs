@@ -17,13 +17,12 @@ mod tests;
 pub use guest::VportGuest;
 pub use host::{VportCounters, VportHost};
 
-use crate::doorbell;
 use crate::ring::Memory;
 use crate::shared_memory::SharedMemory;
 use crate::standby::Pair;
 use rustix::fd::OwnedFd;
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 const MAGIC: u64 = 0x686f_6c64_6661_7374;
 /// Changes with the layout below.
@@ -38,8 +37,7 @@ const FILL_TARGET: u32 = 1024;
 const CACHE: usize = 256;
 
 const HEADER_LEN: usize = 4096;
-const RING_HEADER_LEN: usize = 192;
-const RING_LEN: usize = RING_HEADER_LEN + ENTRIES * 8;
+const RING_LEN: usize = SharedMemory::ring_len(ENTRIES);
 const LEN: usize = HEADER_LEN + 4 * RING_LEN;
 
 const RX: usize = 0;
@@ -64,13 +62,7 @@ fn pair(memory: &SharedMemory) -> Pair {
 }
 
 fn ring(memory: &SharedMemory, which: usize) -> Memory<'static> {
-    let at = HEADER_LEN + which * RING_LEN;
-    Memory {
-        tail: memory.word32(at),
-        head: memory.word32(at + 64),
-        written: memory.word32(at + 128),
-        entries: memory.words64(at + RING_HEADER_LEN, ENTRIES),
-    }
+    memory.ring(HEADER_LEN + which * RING_LEN, ENTRIES)
 }
 
 /// The memory of a port that another process made.
@@ -87,21 +79,4 @@ fn open(fd: OwnedFd, buffers: u32) -> io::Result<SharedMemory> {
         return Err(invalid("the port belongs to another arena"));
     }
     Ok(memory)
-}
-
-/// Wakes the other side if it sleeps.
-fn wake(sleeps: &AtomicU32, fd: &OwnedFd) {
-    if doorbell::must_ring(sleeps) {
-        ring_bell(fd);
-    }
-}
-
-fn ring_bell(fd: &OwnedFd) {
-    // A full counter means that it is being woken already.
-    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
-}
-
-fn drain(fd: &OwnedFd) {
-    let mut count = [0u8; 8];
-    let _ = rustix::io::read(fd, &mut count);
 }

@@ -9,7 +9,7 @@ mod statistics;
 mod table;
 
 pub use pool::{BLOCK_LEN, BlockMask, Lease, PartitionPool, Pool, PoolBackend, PoolEffect, RequestPool};
-pub use statistics::{Counters, Gauge, ReadOnly};
+pub use statistics::{Counters, Gauge, Part, ReadOnly};
 pub use table::Table;
 
 /// One field of a function's shared state, as the runtime sees it.
@@ -24,20 +24,43 @@ pub enum SharedField<'a> {
     Opaque,
 }
 
+impl SharedField<'_> {
+    /// What this runtime has of the field's numbers, if it is a statistic.
+    pub fn part(&mut self) -> Option<&mut Part> {
+        match self {
+            SharedField::Counters(counters) => Some(counters.part()),
+            SharedField::Gauge(gauge) => Some(gauge.part()),
+            SharedField::Pool(_) | SharedField::Opaque => None,
+        }
+    }
+}
+
 /// A type that can be a field of shared state. Sealed by the list of [`SharedField`].
 pub trait Shareable {
     /// The field, for the runtime.
     fn field(&mut self) -> SharedField<'_>;
+
+    /// Flows were lost that cannot say what they had of this. All that are there are about to say it again, as if they had just come; what none of them has is nobody's.
+    fn begin_recount(&mut self) {}
+
+    /// All have.
+    fn end_recount(&mut self) {}
 }
 
 /// A function's shared state: a struct of shared-state types, declared with [`shared_state!`](crate::shared_state).
 pub trait SharedState: Send + 'static {
     /// Calls `visit` with each field's name and the field, in order of declaration.
     fn visit(&mut self, visit: &mut dyn FnMut(&'static str, SharedField<'_>));
+    /// See [`Shareable::begin_recount`].
+    fn begin_recount(&mut self);
+    /// See [`Shareable::end_recount`].
+    fn end_recount(&mut self);
 }
 
 impl SharedState for () {
     fn visit(&mut self, _visit: &mut dyn FnMut(&'static str, SharedField<'_>)) {}
+    fn begin_recount(&mut self) {}
+    fn end_recount(&mut self) {}
 }
 
 /// Declares a [`SharedState`](crate::SharedState): a struct of [`Pool`], [`Counters`], [`Gauge`], [`Table`], [`ReadOnly`].
@@ -50,6 +73,14 @@ macro_rules! shared_state {
         impl $crate::SharedState for $name {
             fn visit(&mut self, visit: &mut dyn FnMut(&'static str, $crate::SharedField<'_>)) {
                 $(visit(stringify!($field), $crate::shared::Shareable::field(&mut self.$field));)*
+            }
+
+            fn begin_recount(&mut self) {
+                $($crate::shared::Shareable::begin_recount(&mut self.$field);)*
+            }
+
+            fn end_recount(&mut self) {
+                $($crate::shared::Shareable::end_recount(&mut self.$field);)*
             }
         }
     };

@@ -78,7 +78,8 @@ pub trait PoolBackend: Send {
     fn returned(&mut self, number: u32) -> bool;
     /// A flow elsewhere holds a number of one of this partition's blocks. Ignored by backends without blocks.
     fn taken(&mut self, number: u32);
-    /// Others need numbers: gives back blocks of which no number is held, or credit, as effects, the last of which is [`PoolEffect::SparedAll`].
+    /// Others need numbers: gives back blocks of which no number is held, or, when time has [advanced](PoolBackend::advance), credit that no flow has taken until then; as effects, the last of which is
+    /// [`PoolEffect::SparedAll`].
     fn spare(&mut self);
     /// The next wish, `None` when there is none.
     fn poll_effect(&mut self) -> Option<PoolEffect>;
@@ -106,6 +107,11 @@ pub trait PoolBackend: Send {
     fn advance(&mut self, now: u64) {
         let _ = now;
     }
+    /// Whether a flow that held it has left, and may not have come where it went: this side answers for it.
+    fn is_leaving(&self, number: u32) -> bool {
+        let _ = number;
+        false
+    }
     /// Flows that have left are where they went, or back: nothing is on its way. Until then this side answers for what they hold.
     fn settle(&mut self) {}
 }
@@ -114,13 +120,15 @@ pub trait PoolBackend: Send {
 pub struct Pool {
     size: u32,
     backend: Box<dyn PoolBackend>,
+    /// While it is recounted what flows hold: numbers that were held, and that no flow has named yet.
+    unnamed: Option<Vec<bool>>,
 }
 
 impl Pool {
     /// A pool of the numbers `0..size`. It starts as a partition without a block; the runtime attaches what its chain's
     /// protection asks for and grants what is to be leased.
     pub fn new(size: u32) -> Pool {
-        Pool { size, backend: Box::new(PartitionPool::new(size)) }
+        Pool { size, backend: Box::new(PartitionPool::new(size)), unnamed: None }
     }
 
     /// Numbers in the pool, over all partitions.
@@ -154,6 +162,11 @@ impl Pool {
 
     /// A flow that holds this number came here by recovery or migration.
     pub fn adopt(&mut self, number: u32) {
+        let unnamed = self.unnamed.as_mut().and_then(|unnamed| unnamed.get_mut(number as usize));
+        if unnamed.is_some_and(core::mem::take) {
+            // It is held already.
+            return;
+        }
         if number < self.size {
             self.backend.adopt(number);
         }
@@ -180,6 +193,16 @@ impl Pool {
 impl Shareable for Pool {
     fn field(&mut self) -> SharedField<'_> {
         SharedField::Pool(self)
+    }
+
+    fn begin_recount(&mut self) {
+        let is_held = |number| self.backend.is_held(number) && !self.backend.is_leaving(number);
+        self.unnamed = Some((0..self.size).map(is_held).collect());
+    }
+
+    fn end_recount(&mut self) {
+        let unnamed = self.unnamed.take().unwrap_or_default();
+        (0..).zip(unnamed).filter(|(_, is_unnamed)| *is_unnamed).for_each(|(number, _)| self.backend.give_back(number));
     }
 }
 

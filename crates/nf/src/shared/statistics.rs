@@ -1,5 +1,9 @@
 //! Numbers that flows share.
 
+mod part;
+
+pub use part::Part;
+
 use super::{Shareable, SharedField};
 use crate::Context;
 
@@ -7,26 +11,34 @@ use crate::Context;
 #[derive(Debug, Clone, Default)]
 pub struct Counters {
     names: &'static [&'static str],
-    values: Vec<u64>,
+    part: Part,
 }
 
 impl Counters {
     /// Counters with these names, at 0.
     pub fn new(names: &'static [&'static str]) -> Counters {
-        Counters { names, values: vec![0; names.len()] }
+        Counters { names, part: Part::new(names.len()) }
     }
 
-    /// Adds to the counter with this index. An index without a name changes nothing.
+    /// Adds to the counter with this index, which stays at 2^63 - 1 when it has got there. An index without a name changes nothing.
     #[inline]
     pub fn add(&mut self, index: usize, amount: u64) {
-        if let Some(value) = self.values.get_mut(index) {
-            *value += amount;
-        }
+        self.part.add(index, i64::try_from(amount).unwrap_or(i64::MAX));
     }
 
-    /// Names and values, for reports.
+    /// The names, in the order of the indexes.
+    pub fn names(&self) -> &'static [&'static str] {
+        self.names
+    }
+
+    /// Names and values, for reports: what flows of this runtime have counted.
     pub fn report(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        self.names.iter().copied().zip(self.values.iter().copied())
+        self.names.iter().copied().zip(self.part.own().iter().map(|value| value.unsigned_abs()))
+    }
+
+    /// This runtime's part, for whoever brings those of all together.
+    pub fn part(&mut self) -> &mut Part {
+        &mut self.part
     }
 }
 
@@ -36,42 +48,52 @@ impl Shareable for Counters {
     }
 }
 
-/// A number per item that goes up and down: live connections per backend, say. As a local partition it counts this runtime's flows.
+/// A number per item that goes up and down: live connections per backend, say. As a local partition it counts this runtime's flows; with a state server, those of all.
 #[derive(Debug, Clone, Default)]
 pub struct Gauge {
-    values: Vec<i64>,
+    part: Part,
 }
 
 impl Gauge {
     /// A gauge of `items` items, at 0.
     pub fn new(items: usize) -> Gauge {
-        Gauge { values: vec![0; items] }
+        Gauge { part: Part::new(items) }
     }
 
-    /// Changes an item's value.
+    /// Changes an item's value. An item that is not there changes nothing.
     #[inline]
     pub fn add(&mut self, item: usize, change: i64) {
-        if let Some(value) = self.values.get_mut(item) {
-            *value += change;
-        }
+        self.part.add(item, change);
     }
 
-    /// An item's value; 0 for an item that is not there. The outcome then depends on other flows, so this marks the packet non-deterministic.
+    /// An item's value; 0 for an item that is not there. Where a state server has it that is this runtime's part, exactly, and what all others had when they were heard of last. The outcome
+    /// depends on other flows in any case, so this marks the packet non-deterministic.
     #[inline]
     pub fn read(&self, item: usize, cx: &mut Context) -> i64 {
         cx.mark_nondeterministic();
-        self.values.get(item).copied().unwrap_or(0)
+        self.part.sum(item)
     }
 
-    /// All values, for reports.
+    /// This runtime's part of all values, for reports.
     pub fn report(&self) -> &[i64] {
-        &self.values
+        self.part.own()
+    }
+
+    /// The same, for whoever brings those of all together.
+    pub fn part(&mut self) -> &mut Part {
+        &mut self.part
     }
 }
 
 impl Shareable for Gauge {
     fn field(&mut self) -> SharedField<'_> {
         SharedField::Gauge(self)
+    }
+
+    fn begin_recount(&mut self) {
+        for (item, value) in self.report().to_vec().into_iter().enumerate() {
+            self.add(item, value.saturating_neg());
+        }
     }
 }
 

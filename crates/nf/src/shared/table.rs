@@ -5,7 +5,7 @@ use crate::Context;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash};
 
-/// A map with a limit. As a local partition it holds what this runtime's flows put there.
+/// A map with a limit. It is always a local partition, and holds what this runtime's flows put there: no state server has it, because its keys are not indexes.
 ///
 /// Reads mark the packet non-deterministic: other flows may have changed what they see.
 #[derive(Debug)]
@@ -59,5 +59,9 @@ impl<K: Eq + Hash + Copy, V: Copy> Table<K, V> {
 impl<K, V> Shareable for Table<K, V> {
     fn field(&mut self) -> SharedField<'_> {
         SharedField::Opaque
+    }
+
+    fn begin_recount(&mut self) {
+        self.entries.clear();
     }
 }

@@ -16,6 +16,7 @@
 //! In: messages, the time. Out: records, messages. Never: a packet.
 
 mod clusters;
+mod failing;
 mod hosts;
 mod ledger;
 mod log;
@@ -32,7 +33,7 @@ pub use ledger::{Account, Ledger};
 pub use log::{LogError, Record, describe};
 pub use scaling::Scaling;
 
-use crate::address::{FIRST_RUNTIME, NodeId, STATE_SERVER, host_of, manager_of, switch_node, switch_number};
+use crate::address::{FIRST_RUNTIME, NodeId, STATE_SERVER, host_of, switch_node, switch_number};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{
     Cause, Control, Drain, Failover, Member, MemberState, Ordered, PoolId, Protected, Report, Standing, kind, numbered,
@@ -464,79 +465,9 @@ impl Coordinator {
         self.memory.at(peer)
     }
 
-    /// It has been given up, and nothing more is let out of it wherever packets leave.
-    fn is_fenced(&self, at: usize) -> bool {
-        let Hearing { suspected, fenced, .. } = &self.hearings[at];
-        let is_fenced = |host: &u16| fenced.iter().any(|(by, _)| by == host);
-        suspected.is_some() && self.serving_hosts().iter().all(is_fenced)
-    }
-
-    /// Others of its host are given up too, and have not ended yet. Who is asked first what it has of one would be told that another has the flow, and throw
-    /// away what is needed when that one's end is known: their failures are one.
-    fn is_one_of_several(&self, at: usize) -> bool {
-        let host = self.memory.places[at].member.host;
-        let is_pending = |other: usize| {
-            let is_meant = other != at && self.memory.places[other].member.host == host;
-            is_meant && self.hearings[other].suspected == Some(Cause::Hung) && !self.is_fenced(other)
-        };
-        self.is_joined() && (0..self.hearings.len()).any(is_pending)
-    }
-
-    /// Those have failed whose processes have ended, could not be started, or are fenced, everywhere, and all that belong together with them.
-    fn settle_ends(&mut self, now: u64) {
-        let has_ended = |coordinator: &Coordinator, at: usize| {
-            let is_hung = coordinator.hearings[at].suspected == Some(Cause::Hung);
-            let was_drained = coordinator.has_drained(coordinator.memory.places[at].member.peer());
-            coordinator.is_fenced(at) && (!is_hung || was_drained || !coordinator.is_one_of_several(at))
-        };
-        let mut is_any = false;
-        while let Some(at) = (0..self.hearings.len()).find(|at| has_ended(self, *at)) {
-            self.fail(at, now);
-            is_any = true;
-        }
-        if is_any {
-            self.finish_recoveries(now);
-        }
-    }
-
     /// It was drained, and has nothing left.
     fn has_drained(&self, peer: Peer) -> bool {
         self.memory.drains.iter().any(|drain| drain.peer == peer && drain.ended_at.is_some())
-    }
-
-    /// What the switches sent there, if that is known, is fresher than its last report.
-    fn fail(&mut self, at: usize, now: u64) {
-        let peer = self.memory.places[at].member.peer();
-        let hearing = core::mem::replace(&mut self.hearings[at], Hearing::new(now, false));
-        let cause = if self.has_drained(peer) { Cause::Drained } else { hearing.suspected.unwrap_or(Cause::Exited) };
-        let flows = hearing.fenced.iter().map(|(_, flows)| *flows).sum::<Option<u64>>().unwrap_or(hearing.report.flows);
-        self.record(Entry::Failed { peer, cause, at: now, flows });
-        self.pending.forget(peer.node);
-        self.forget_demand(peer);
-        self.push_view();
-        // Who never served has nothing that others could get.
-        if self.config.has_state_server && self.failovers().all(|failover| failover.dead != peer) {
-            let Peer { node, incarnation } = peer;
-            self.pending.push((STATE_SERVER, Control::Sweep { node, incarnation, is_over: true }));
-        }
-    }
-
-    /// It is given up as soon as it is fenced wherever packets leave.
-    fn suspect(&mut self, at: usize, cause: Cause) {
-        if self.hearings[at].suspected.replace(cause).is_none() {
-            self.fence(at);
-        }
-    }
-
-    /// Asks those to fence it that have not said that they have.
-    fn fence(&mut self, at: usize) {
-        let Peer { node, incarnation } = self.memory.places[at].member.peer();
-        let own = self.memory.places[at].member.host;
-        let serving = self.serving_hosts();
-        let asked = [own].into_iter().filter(|own| !serving.contains(own)).chain(serving.iter().copied());
-        for host in asked.filter(|host| self.hearings[at].fenced.iter().all(|(by, _)| by != host)) {
-            self.pending.push((manager_of(host), Control::Fence { node, incarnation }));
-        }
     }
 
     /// Everybody who serves, and whoever has to know of them, is to have the newest view.
@@ -609,19 +540,6 @@ impl Coordinator {
                 self.end_silence(at, now);
                 self.hearings[at].last_heard = heard.max(self.hearings[at].last_heard);
             }
-        }
-    }
-
-    /// Somebody is heard after all who serve in his cluster were silent: what stood still was the machine, the manager that carries their frames, or the
-    /// link to this coordinator. The others may need a moment longer. Who is only starting has not been silent.
-    fn end_silence(&mut self, at: usize, now: u64) {
-        let cluster = self.memory.places[at].member.cluster;
-        let serves = |place: &Place| place.member.cluster == cluster && place.member.state.serves();
-        let of_his = self.memory.places.iter().map(serves);
-        let newest = self.hearings.iter().zip(of_his).filter(|(_, serves)| *serves).map(|(hearing, _)| hearing.last_heard);
-        if newest.max().is_some_and(|newest| now.saturating_sub(newest) > self.config.hang_timeout / 2) {
-            let silent = self.hearings.iter_mut().zip(self.memory.places.iter().map(serves)).filter(|(_, serves)| *serves);
-            silent.for_each(|(hearing, _)| hearing.last_heard = now);
         }
     }
 
@@ -701,32 +619,6 @@ impl Coordinator {
         }
     }
 
-    /// Tells the switches of which dead the routes may be swept, and the state server what is over.
-    fn tell_sweeps(&mut self) {
-        for (dead, is_over) in self.memory.to_be_swept(self.is_joined()) {
-            for observer in self.observers() {
-                // Those who waited may have been waiting for this one, and what they have claimed since may lead to another; a new life of the switch waits for the last word.
-                let known = self.swept.iter_mut().find(|swept| swept.dead == dead && swept.observer == observer);
-                match known {
-                    Some(swept) if swept.is_over || !is_over => continue,
-                    Some(swept) => swept.is_over = true,
-                    None => self.swept.push(Swept { observer, dead, is_over }),
-                }
-                self.pending.push((observer, Control::Sweep { node: dead.node, incarnation: dead.incarnation, is_over }));
-            }
-        }
-    }
-
-    /// Ends the failovers of which everything is known.
-    fn finish_recoveries(&mut self, now: u64) {
-        self.tell_sweeps();
-        while let Some(dead) = self.memory.finished() {
-            self.swept.retain(|swept| swept.dead != dead);
-            self.record(Entry::Finished { dead, at: now });
-        }
-        self.serve_all();
-    }
-
     /// Looks for runtimes that are silent, and starts those that are due.
     pub fn handle_timeout(&mut self, now: u64) {
         // If this process itself was stopped, nobody could be heard: that says nothing about the others.
@@ -766,35 +658,6 @@ impl Coordinator {
                 self.push_view();
             }
         }
-    }
-
-    /// Silence is a failure while others speak and could take over. When nobody is heard it is the machine that stands still: to give up the last ones
-    /// would lose every flow for nothing. They do not fall silent at the same instant: who was heard last then is no witness against the others.
-    /// Only who stays silent for long is given up all the same, so that a new one may serve.
-    fn has_failed(&self, at: usize, silent: u64, now: u64) -> bool {
-        let timeout = self.config.hang_timeout;
-        if silent <= timeout {
-            return false;
-        }
-        let cluster = self.memory.places[at].member.cluster;
-        let heard = self.memory.places.iter().zip(&self.hearings).enumerate();
-        let heard = heard.filter(|(other, (place, _))| *other != at && place.member.cluster == cluster);
-        let mut others = heard.map(|(_, (place, hearing))| (place.member.state, now.saturating_sub(hearing.last_heard)));
-        let is_witness = |heard: u64| heard <= timeout && heard + timeout / 2 <= silent;
-        let is_anybody_heard = others.any(|(state, heard)| state == MemberState::Running && is_witness(heard));
-        let may_wait = silent <= timeout + timeout / 2;
-        is_anybody_heard && !(may_wait && self.may_fail_together(at, now)) || silent > timeout.saturating_mul(HOPELESS)
-    }
-
-    /// Another one of its host has been silent for nearly as long: it will be heard soon, or fail with this one.
-    fn may_fail_together(&self, at: usize, now: u64) -> bool {
-        let (host, timeout) = (self.memory.places[at].member.host, self.config.hang_timeout);
-        let is_silent = |(other, (place, hearing)): (usize, (&Place, &Hearing))| {
-            let is_meant = other != at && place.member.host == host && hearing.suspected.is_none();
-            let serves = place.member.state.serves();
-            is_meant && serves && (timeout / 2..=timeout).contains(&now.saturating_sub(hearing.last_heard))
-        };
-        self.is_joined() && self.memory.places.iter().zip(&self.hearings).enumerate().any(is_silent)
     }
 
     /// When [`Coordinator::handle_timeout`] is due next.

@@ -1,18 +1,25 @@
 //! One chain in one runtime: its flow actors, its protection, and the way of a packet through both.
 
-use super::parking::{Parked, Parking};
+mod absent;
+mod ending;
+mod fields;
+
+pub(crate) use ending::contain;
+pub(crate) use fields::Wish;
+
+use super::parking::{Parked, Parking, Visitor};
 use super::replay::Replays;
 use super::suspects::Suspect;
 use super::timers::Wheel;
 use super::{ChainSpec, Shared};
 use crate::address::NodeId;
+use crate::ahead::OfChain;
 use crate::channel::Fabric;
 use crate::channel::format::after;
 use crate::gone::GoneFlows;
 use crate::message::Ended;
-use holdfast_nf::shared::PoolEffect;
-use holdfast_nf::{Chain, Context, Direction, Outcome, Position, SharedField};
-use holdfast_protection::flows::{ActorHeader, Found, Journal, flag, role};
+use holdfast_nf::{Chain, Context, Direction, Outcome, Position};
+use holdfast_protection::flows::{ActorHeader, Found, Journal, NO_SLOT, flag, role};
 use holdfast_protection::{Admission, Flows, Home, Outbox, Peer, Protection, Slot};
 use holdfast_wire::header::{icmp, icmpv6};
 use holdfast_wire::nsh::Flags;
@@ -34,6 +41,8 @@ enum Step {
     Commit(Slot),
     Drop(DropReason),
     Park(Slot, Position),
+    /// There is no room for the state of a flow that it would open, and soon may be.
+    WaitOutside,
 }
 
 /// A packet that came in, and which flow it says it belongs to.
@@ -74,18 +83,23 @@ pub(crate) struct Lane {
     likely: Vec<Option<Found>>,
     undo: Vec<u8>,
     running: Option<(Slot, bool)>,
+    /// Scratch space: flows whose time has come.
+    due: Vec<Slot>,
     wishes: Vec<Wish>,
     pub(crate) gone: GoneFlows,
 }
 
-/// What a pool asks of the coordinator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wish {
-    pub(crate) function: u8,
-    pub(crate) field: u8,
-    pub(crate) effect: PoolEffect,
-    /// Of the flow because of which it is asked, if it has just come here; or 0.
-    pub(crate) epoch: u32,
+impl OfChain for Lane {
+    fn flow_of(&self, record: u8, body: &[u8]) -> Option<u64> {
+        self.protection.flow_of(&self.flows, record, body)
+    }
+
+    fn touch(&mut self, hashes: &[u64]) -> u64 {
+        let buckets = self.flows.touch_buckets(hashes.iter().copied());
+        let slots = self.flows.touch_slots(hashes.iter().copied(), true, &mut self.likely);
+        self.likely.clear();
+        buckets.wrapping_add(slots)
+    }
 }
 
 impl Lane {
@@ -97,7 +111,7 @@ impl Lane {
         let has_log = protection.log_bytes() > 0;
         let has_others = has_copies && protection.home() == Home::Runtimes;
         let capacity = if has_others { owned_limit * 2 } else { owned_limit };
-        let flows = Flows::new(capacity, layout.size, layout.hash, seed);
+        let flows = Flows::with_room_for(protection.present_flows(), capacity, layout.size, layout.hash, seed);
         let undo = vec![0; layout.size];
         Lane {
             index,
@@ -120,6 +134,7 @@ impl Lane {
             likely: Vec::with_capacity(BURST),
             undo,
             running: None,
+            due: Vec::with_capacity(EXPIRE_BUDGET),
             wishes: Vec::new(),
             gone: GoneFlows::new(GONE),
         }
@@ -140,14 +155,6 @@ impl Lane {
         self.work.push(Arrival { packet: Some(packet), hash: self.flows.hash(&key), key });
     }
 
-    /// Brings what keys of these hashes lead to into the cache. The value means nothing; use it so that the loads stay.
-    pub(crate) fn touch(&mut self, hashes: &[u64]) -> u64 {
-        let buckets = self.flows.touch_buckets(hashes.iter().copied());
-        let slots = self.flows.touch_slots(hashes.iter().copied(), true, &mut self.likely);
-        self.likely.clear();
-        buckets.wrapping_add(slots)
-    }
-
     /// Brings what it takes to remove these flows into the cache, where flows that have left are removed.
     pub(crate) fn expect_removals(&mut self, slots: impl Iterator<Item = Slot>) {
         if self.has_copies {
@@ -164,10 +171,22 @@ impl Lane {
     ///
     /// The look-ups of a burst are done in stages, so that their cache misses overlap instead of following one another.
     pub(crate) fn process(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
-        if self.work.is_empty() {
+        let room = if self.parking.outside() > 0 { self.make_room_for_new() } else { 0 };
+        if self.work.is_empty() && room == 0 {
             return;
         }
         let mut work = core::mem::take(&mut self.work);
+        if room > 0 {
+            let life = shared.sides[self.side].life;
+            let arrival = |Visitor { key, hash, packet }| Arrival { packet: Some(packet), key, hash };
+            // What an earlier life of the switch had sent opens no flow: the present one would not know it.
+            let is_late = |visitor: &mut Visitor| life.is_some_and(|now| now != visitor.packet.meta.switch);
+            let mut coming = self.parking.come_in(room);
+            for Visitor { packet, .. } in coming.extract_if(.., is_late) {
+                shared.drop(packet, DropReason::LostInFailure, pool);
+            }
+            work.splice(0..0, coming.into_iter().map(arrival));
+        }
         if self.has_log {
             let bytes = work.iter().filter_map(|arrival| arrival.packet.as_ref()).map(Packet::len).sum();
             self.protection.begin_batch(work.len(), bytes);
@@ -244,6 +263,7 @@ impl Lane {
                     _ => Step::Drop(DropReason::StaleEpoch),
                 }
             }
+            None if self.parking.is_outside(hash) => Step::WaitOutside,
             None if is_new && !self.gone.is_late(hash, epoch) => self.open(packet, key, hash, shared),
             None => {
                 shared.sides[self.side].ended.push((*key, epoch));
@@ -263,6 +283,9 @@ impl Lane {
         } else {
             None
         };
+        if refused.is_none() && self.flows.is_paged() && self.make_room_for_new() == 0 {
+            return Step::WaitOutside;
+        }
         let slot = match refused {
             Some(reason) => Err(reason),
             None => self.flows.insert(*key, hash, role::OPENING).map_err(|_| DropReason::FlowTableFull),
@@ -391,6 +414,14 @@ impl Lane {
                 self.protection.commit(&mut self.flows, slot, packet, nondeterministic, &mut self.outbox);
             }
             Step::Drop(reason) => shared.drop(packet, reason, pool),
+            Step::WaitOutside => {
+                let visitor = Visitor { key: *key, hash: self.flows.hash(key), packet };
+                if let Err(Visitor { key, packet, .. }) = self.parking.wait_outside(visitor) {
+                    shared.sides[self.side].is_full = true;
+                    self.end(key, packet.meta.commit, shared);
+                    shared.drop(packet, DropReason::FlowTableFull, pool);
+                }
+            }
             Step::Park(slot, position) => {
                 if packet.meta.flags & Flags::TRACE != 0 {
                     shared.trace(&packet, format!("chain {}: {key} waits", self.name));
@@ -400,7 +431,13 @@ impl Lane {
                 let header = self.flows.header_mut(slot);
                 match self.parking.push(parked, header.parked) {
                     Ok(()) => header.parked += 1,
-                    Err(packet) => shared.drop(packet, DropReason::ParkedOverflow, pool),
+                    Err(packet) => {
+                        if header.role == role::OPENING && position.opening {
+                            // Nothing else would ever open it, or end it.
+                            self.abandon_opening(slot, position, shared);
+                        }
+                        shared.drop(packet, DropReason::ParkedOverflow, pool);
+                    }
                 }
             }
         }
@@ -448,6 +485,8 @@ impl Lane {
             }
             let is_opening_itself = header.role == role::OPENING && parked.position.opening;
             let may_run = (header.role == role::OWNER || is_opening_itself) && !blocked.contains(&parked.slot);
+            // Of what is away nothing is tried but to have it fetched.
+            let may_run = may_run && (self.flows.is_present(parked.slot) || self.protection.fetch(&self.flows, parked.slot));
             if !may_run || self.is_replaying(parked.slot) {
                 let header = self.flows.header_mut(parked.slot);
                 if header.role == role::REPLICA {
@@ -476,70 +515,6 @@ impl Lane {
                 self.parking.put_back(Parked { slot, position, packet, key, generation: parked.generation, since: parked.since });
             } else {
                 self.settle(step, packet, &key, shared, pool);
-            }
-        }
-    }
-
-    /// Drops what was parked too long.
-    pub(crate) fn expire_parked(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
-        while let Some(parked) = self.parking.pop_older_than(shared.sides[self.side].now) {
-            let header = self.flows.header_mut(parked.slot);
-            if header.generation == parked.generation && header.role != role::FREE {
-                header.parked = header.parked.saturating_sub(1);
-                if header.role == role::OPENING && parked.position.opening {
-                    let (key, epoch) = (header.key, header.epoch);
-                    self.end(key, epoch, shared);
-                    let state = self.flows.parts_mut(parked.slot).1;
-                    contain(&mut self.chain, state, shared, |chain, state| chain.abandon(state, parked.position));
-                    self.flows.remove(parked.slot);
-                }
-            }
-            shared.drop(parked.packet, DropReason::ParkedTooLong, pool);
-        }
-    }
-
-    /// Ends flows whose time has come, by stamped time.
-    pub(crate) fn expire_flows(&mut self, shared: &mut Shared) {
-        let Lane { side, wheel, flows, chain, protection, outbox, gone, .. } = self;
-        wheel.advance(flows, shared.sides[*side].now, EXPIRE_BUDGET, |flows, slot| {
-            protection.ended(flows, slot, outbox);
-            gone.note(flows.hash(&flows.header(slot).key), flows.header(slot).epoch);
-            let (header, state) = flows.parts_mut(slot);
-            shared.sides[*side].note_epoch(header.epoch);
-            shared.sides[*side].ended.push((header.key, header.epoch));
-            contain(chain, state, shared, Chain::expire);
-            flows.remove(slot);
-            shared.expired += 1;
-        });
-    }
-
-    /// Ends here the flows that another runtime owns by a newer epoch. At once, before their slots are used for anything else.
-    pub(crate) fn demote(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
-        if self.outbox.demoted.is_empty() {
-            return;
-        }
-        self.outbox.demoted.clear();
-        let mut demoted = self.flows.take_demoted();
-        for left in &mut demoted {
-            let slot = left.slot;
-            let (was, state) = left.parts_mut();
-            let waiting = self.parking.take_all(slot, was.generation);
-            let now = self.flows.header_mut(slot);
-            now.parked = 0;
-            let is_same = now.opened_at == was.opened_at;
-            let hash = self.flows.hash(&was.key);
-            self.gone.note(hash, was.epoch);
-            shared.sides[self.side].note_epoch(was.epoch);
-            if was.role == role::OPENING {
-                let opening = waiting.iter().map(|parked| parked.position).find(|position| position.opening);
-                contain(&mut self.chain, state, shared, |chain, state| chain.abandon(state, opening.unwrap_or_default()));
-            } else {
-                self.wheel.remove(&mut self.flows, slot);
-                // A flow that moved keeps what it leased; one whose key lives again elsewhere, as another flow, has ended.
-                contain(&mut self.chain, state, shared, if is_same { Chain::migrate_out } else { Chain::expire });
-            }
-            for parked in waiting {
-                shared.drop(parked.packet, DropReason::StaleEpoch, pool);
             }
         }
     }
@@ -578,6 +553,12 @@ impl Lane {
         header.flags &= !flag::MOVING;
         self.protection.claimed(&mut self.flows, slot);
         let may_forget = self.protection.safety(&self.flows).may_forget;
+        if !self.flows.is_present(slot) {
+            // There was nothing of it here: nobody asks for the route of such a flow.
+            self.outbox.lost.push((slot, self.flows.header(slot).generation));
+            self.retry = true;
+            return false;
+        }
         let (header, state) = self.flows.parts_mut(slot);
         header.flags |= flag::UNCONFIRMED;
         self.chain.recover(state);
@@ -589,68 +570,6 @@ impl Lane {
         self.wheel.file(&mut self.flows, slot);
         self.retry = true;
         self.begin_replay(slot, dead, logged, inputs)
-    }
-
-    /// Keeps what pools ask for because a flow came here under `epoch`, behind what they have asked for until now.
-    pub(crate) fn gather_wishes(&mut self, epoch: u32) {
-        let mut wishes = core::mem::take(&mut self.wishes);
-        self.visit_pools(|function, field, pool| {
-            // What is a server's its session fetches.
-            if pool.backend().asks_server() {
-                return;
-            }
-            wishes.extend(core::iter::from_fn(|| pool.backend().poll_effect()).map(|effect| Wish {
-                function,
-                field,
-                effect,
-                epoch,
-            }));
-        });
-        self.wishes = wishes;
-    }
-
-    /// What pools have asked for, in order.
-    pub(crate) fn take_wishes(&mut self) -> impl Iterator<Item = Wish> + '_ {
-        self.gather_wishes(0);
-        self.wishes.drain(..)
-    }
-
-    /// Has `act` look at the pool in this field of this function. False if there is none.
-    pub(crate) fn with_pool(&mut self, function: u8, field: u8, act: impl FnOnce(&mut holdfast_nf::Pool)) -> bool {
-        let Some(holder) = self.chain.functions_mut().get_mut(usize::from(function)) else { return false };
-        let (mut at, mut act) = (0, Some(act));
-        holder.shared().visit(&mut |_, shared_field| {
-            if at == field
-                && let SharedField::Pool(pool) = shared_field
-                && let Some(act) = act.take()
-            {
-                act(pool);
-            }
-            at += 1;
-        });
-        act.is_none()
-    }
-
-    /// Visits every pool of the chain's functions.
-    pub(crate) fn visit_pools(&mut self, mut visit: impl FnMut(u8, u8, &mut holdfast_nf::Pool)) {
-        for (function, holder) in self.chain.functions_mut().iter_mut().enumerate() {
-            let mut field = 0;
-            holder.shared().visit(&mut |_, shared_field| {
-                if let SharedField::Pool(pool) = shared_field {
-                    visit(function as u8, field, pool);
-                }
-                field += 1;
-            });
-        }
-    }
-}
-
-/// Ends a flow in its functions. One that panics costs nothing of what the others have to do.
-pub(crate) fn contain(chain: &mut Chain, state: &mut [u8], shared: &mut Shared, end: impl FnOnce(&mut Chain, &mut [u8])) {
-    let mut result = catch_unwind(AssertUnwindSafe(|| end(chain, state)));
-    while result.is_err() {
-        shared.panics += 1;
-        result = catch_unwind(AssertUnwindSafe(|| chain.close_rest(state)));
     }
 }
 

@@ -9,7 +9,6 @@
 //! a system call, a lock, an allocation per packet, a second copy of a flow's truth.
 
 mod account;
-mod ahead;
 mod hands;
 mod lane;
 mod migration;
@@ -27,6 +26,7 @@ mod timers;
 use crate::address::{COORDINATOR, MANAGER, NodeId, mac_of, mac_of_life, node_of};
 use crate::channel::{Fabric, FabricConfig, KeyRing};
 use crate::message::{Control, PoolId, Report, Share, TraceStep, kind};
+use crate::state::Words;
 use core::num::NonZeroU64;
 use core::sync::atomic::AtomicU64;
 use hands::Hands;
@@ -86,6 +86,7 @@ pub(crate) struct Shared {
     pub(crate) traces: Vec<TraceStep>,
     pub(crate) opened: u64,
     pub(crate) expired: u64,
+    pub(crate) lost: u64,
     pub(crate) panics: u64,
     pub(crate) hands: Hands,
     node: NodeId,
@@ -124,6 +125,10 @@ pub struct Counts {
     pub opened: u64,
     /// Flows expired.
     pub expired: u64,
+    /// Flows whose state was at the state server alone, and is no more.
+    pub lost: u64,
+    /// States of flows that were at the state server alone, and came back.
+    pub fetched: u64,
     /// Flows recovered.
     pub recovered: u64,
     /// Panics contained.
@@ -193,6 +198,7 @@ impl Runtime {
             traces: Vec::new(),
             opened: 0,
             expired: 0,
+            lost: 0,
             panics: 0,
             hands: Hands::default(),
             node: config.me.node,
@@ -276,6 +282,8 @@ impl Runtime {
             released: self.released,
             opened: self.shared.opened,
             expired: self.shared.expired,
+            lost: self.shared.lost,
+            fetched: self.lanes.iter().map(|lane| lane.protection.safety(&lane.flows).fetched).sum(),
             recovered: self.recoveries.recovered,
             panics: self.shared.panics,
             unprotected: self.released_unprotected,
@@ -320,7 +328,10 @@ impl Runtime {
 
     /// Packets that wait here: for state, leases, commits.
     pub fn held(&self) -> usize {
-        self.lanes.iter().map(|lane| lane.parking.len() + lane.protection.held() + lane.suspects.len()).sum()
+        self.lanes
+            .iter()
+            .map(|lane| lane.parking.len() + lane.parking.outside() + lane.protection.held() + lane.suspects.len())
+            .sum()
     }
 
     /// Gives back every packet that is held, as at the end of the process.
@@ -332,6 +343,9 @@ impl Runtime {
             while let Some(parked) = lane.parking.pop() {
                 self.shared.drop(parked.packet, DropReason::ShuttingDown, pool);
             }
+            for visitor in lane.parking.come_in(usize::MAX) {
+                self.shared.drop(visitor.packet, DropReason::ShuttingDown, pool);
+            }
             for (packet, reason) in lane.outbox.dropped.drain(..) {
                 self.shared.drop(packet, reason, pool);
             }
@@ -341,6 +355,18 @@ impl Runtime {
     /// One turn through the module graph: takes every frame of `rx`, appends the frames to send to `tx`. `clock` is the worker's time,
     /// ns. True if there was anything to do.
     pub fn turn(&mut self, rx: &mut Vec<Packet>, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) -> bool {
+        self.turn_with(rx, tx, pool, None, clock)
+    }
+
+    /// The same where messages to and from the state server may go as `words`.
+    pub fn turn_with(
+        &mut self,
+        rx: &mut Vec<Packet>,
+        tx: &mut Vec<Packet>,
+        pool: &mut dyn PacketPool,
+        mut words: Option<&mut (dyn Words + '_)>,
+        clock: u64,
+    ) -> bool {
         let elapsed = if self.clock == 0 { 0 } else { clock.saturating_sub(self.clock) };
         self.time += elapsed;
         // A turn that had something to do is followed at once by the next; what takes longer than a turn can is not this worker's work.
@@ -350,15 +376,18 @@ impl Runtime {
         let had_input = !rx.is_empty();
         let sent_before = tx.len();
         if !self.migrations.is_idle() {
-            self.migrations.depart(&mut self.lanes, &mut self.shared, &mut self.fabric);
+            let Runtime { migrations, lanes, shared, fabric, recoveries, .. } = self;
+            migrations.depart(&mut migration::Parts { lanes, shared, fabric, recoveries });
         }
         self.sort(rx, pool, clock);
         self.handle_records(pool);
+        let mut had_words = words.as_mut().is_some_and(|words| self.hear_words(&mut **words));
         let may_try = self.may_try_suspects();
         for at in 0..self.lanes.len() {
             self.note_rooms();
             let lane = &mut self.lanes[at];
             lane.outbox.begin(lane.index, self.shared.sides[lane.side].now);
+            lane.settle_pages(&mut self.shared, pool);
             lane.go_on_replaying(&mut self.shared, &mut self.fabric, pool, clock);
             lane.settle_replays(&mut self.recoveries);
             lane.process(&mut self.shared, pool);
@@ -375,7 +404,7 @@ impl Runtime {
             self.carry_out_records(at);
         }
         self.serve_pools();
-        self.speak_with_server();
+        had_words |= self.speak_with_server(words);
         self.migrations.advance(&mut self.lanes, &mut self.fabric, &self.shared, &self.members, &self.listeners, clock);
         self.recoveries.send_claims(&mut self.fabric, &self.lanes, clock);
         for (lane, slot) in self.migrations.arrivals.take_late() {
@@ -402,7 +431,7 @@ impl Runtime {
         for at in 0..self.lanes.len() {
             self.carry_out_packets(at, tx, pool);
         }
-        let is_busy = had_input || tx.len() > sent_before;
+        let is_busy = had_input || had_words || tx.len() > sent_before;
         self.was_busy = is_busy;
         is_busy
     }
@@ -419,7 +448,8 @@ impl Runtime {
     /// When a turn is due without input, worker's time.
     pub fn poll_timeout(&self) -> Option<u64> {
         let is_telling = self.shared.sides.iter().any(|side| side.telling.as_ref().is_some_and(Telling::is_busy));
-        if self.lanes.iter().any(|lane| lane.protection.is_busy() || lane.retry) || self.recoveries.is_waiting() || is_telling {
+        let has_work = |lane: &Lane| lane.protection.is_busy() || lane.retry || lane.may_let_in();
+        if self.lanes.iter().any(has_work) || self.recoveries.is_waiting() || is_telling {
             return Some(0);
         }
         let fabric = self.fabric.poll_timeout().unwrap_or(u64::MAX);
@@ -431,7 +461,16 @@ impl Runtime {
         let replays = self.lanes.iter().map(|lane| lane.replays.poll_timeout()).min().unwrap_or(u64::MAX);
         let has_suspects = self.lanes.iter().any(|lane| !lane.suspects.is_empty());
         let suspects = if has_suspects { self.clock.saturating_add(suspects::LOOK_EVERY) } else { u64::MAX };
-        Some(self.next_report.min(fabric).min(migrations).min(self.recoveries.poll_timeout()).min(replays).min(suspects))
+        let words = self.served.as_ref().map_or(u64::MAX, |served| served.session.poll_timeout());
+        Some(
+            words
+                .min(self.next_report)
+                .min(fabric)
+                .min(migrations)
+                .min(self.recoveries.poll_timeout())
+                .min(replays)
+                .min(suspects),
+        )
     }
 
     /// Sorts frames: packets to their chains, hand-overs to their protections, messages to the fabric.
@@ -658,12 +697,15 @@ impl Runtime {
             let pool = pool.backend();
             report.pools.push((id, Share { held: pool.held(), at_hand: pool.available() }));
         });
+        report.statistics = self.own_statistics();
         for lane in &self.lanes {
             let safety = lane.protection.safety(&lane.flows);
             report.flows += lane.flows.owned() as u64;
             report.replicas += (lane.flows.len() - lane.flows.owned()) as u64;
-            report.held += (lane.protection.held() + lane.parking.len()) as u64;
+            report.held += (lane.protection.held() + lane.parking.len() + lane.parking.outside()) as u64;
             report.differed += safety.differed;
+            report.absent += safety.absent;
+            report.fetched += safety.fetched;
             if safety.promises {
                 report.unprotected += safety.unprotected;
                 report.resynchronising |= safety.resynchronising || !lane.replays.is_empty();

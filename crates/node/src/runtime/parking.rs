@@ -3,11 +3,13 @@
 use holdfast_nf::Position;
 use holdfast_protection::Slot;
 use holdfast_wire::{FlowKey, Packet};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Packets that may wait in one chain, and for one flow.
 const LIMIT: usize = 8192;
 const LIMIT_PER_FLOW: u32 = 64;
+/// Packets that may wait for room for their flows.
+const LOBBY: usize = 1024;
 /// How long a packet may wait, stamped time, ns.
 const PATIENCE: u64 = 2_000_000_000;
 
@@ -21,14 +23,75 @@ pub(crate) struct Parked {
     pub(crate) packet: Packet,
 }
 
+/// A packet that would open a flow for whose state there is no room at the moment.
+pub(crate) struct Visitor {
+    pub(crate) key: FlowKey,
+    pub(crate) hash: u64,
+    pub(crate) packet: Packet,
+}
+
 /// See the module. In order of arrival.
 pub(crate) struct Parking {
     packets: VecDeque<Parked>,
+    /// Those of flows that are not there yet.
+    lobby: VecDeque<Visitor>,
+    /// How many of them are of flows whose key has this hash.
+    outside: BTreeMap<u64, u32>,
 }
 
 impl Parking {
     pub(crate) fn new() -> Parking {
-        Parking { packets: VecDeque::with_capacity(256) }
+        Parking { packets: VecDeque::with_capacity(256), lobby: VecDeque::new(), outside: BTreeMap::new() }
+    }
+
+    /// Waits until there is room for the flow. Gives the visitor back if too many do.
+    pub(crate) fn wait_outside(&mut self, visitor: Visitor) -> Result<(), Visitor> {
+        if self.lobby.len() == LOBBY {
+            return Err(visitor);
+        }
+        *self.outside.entry(visitor.hash).or_default() += 1;
+        self.lobby.push_back(visitor);
+        Ok(())
+    }
+
+    /// Packets that wait outside.
+    pub(crate) fn outside(&self) -> usize {
+        self.lobby.len()
+    }
+
+    /// A packet of a flow whose key has this hash waits outside: others go behind it.
+    #[inline]
+    pub(crate) fn is_outside(&self, hash: u64) -> bool {
+        !self.outside.is_empty() && self.outside.contains_key(&hash)
+    }
+
+    /// All packets of the first so many flows that wait outside come in again, in order.
+    pub(crate) fn come_in(&mut self, flows: usize) -> Vec<Visitor> {
+        let mut first = BTreeSet::new();
+        for visitor in &self.lobby {
+            if first.len() == flows && !first.contains(&visitor.hash) {
+                continue;
+            }
+            first.insert(visitor.hash);
+        }
+        let (coming, staying): (VecDeque<Visitor>, VecDeque<Visitor>) =
+            core::mem::take(&mut self.lobby).into_iter().partition(|visitor| first.contains(&visitor.hash));
+        self.lobby = staying;
+        first.iter().for_each(|hash| _ = self.outside.remove(hash));
+        coming.into()
+    }
+
+    /// The first that waits outside, if it has waited too long: since the switch has stamped it.
+    pub(crate) fn pop_outside_older_than(&mut self, now: u64) -> Option<Visitor> {
+        let is_late = |visitor: &Visitor| now.saturating_sub(visitor.packet.meta.stamp) > PATIENCE;
+        let visitor = if self.lobby.front().is_some_and(is_late) { self.lobby.pop_front() } else { None }?;
+        if let Some(count) = self.outside.get_mut(&visitor.hash) {
+            *count -= 1;
+            if *count == 0 {
+                self.outside.remove(&visitor.hash);
+            }
+        }
+        Some(visitor)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -50,6 +113,13 @@ impl Parking {
 
     pub(crate) fn put_back(&mut self, parked: Parked) {
         self.packets.push_back(parked);
+    }
+
+    /// How many functions have a flow open whose first packet waits in the middle of the chain.
+    pub(crate) fn opened(&self, slot: Slot, generation: u32) -> usize {
+        let is_its = |parked: &&Parked| parked.slot == slot && parked.generation == generation && parked.position.opening;
+        let position = self.packets.iter().find(is_its).map(|parked| parked.position);
+        position.map_or(0, |position| usize::from(position.passed) + usize::from(position.opened))
     }
 
     /// The packets of one flow, in order.

@@ -3,13 +3,17 @@
 use super::migration::{Migrations, Parts};
 use super::side::Side;
 use super::telling::Telling;
-use super::{Runtime, ahead};
+use super::{Lane, Runtime};
 use crate::address::{COORDINATOR, NodeId, host_of, node_of, switch_number};
+use crate::ahead;
 use crate::message::{Control, FlowInfo, Member, MemberState, kind, numbered};
 use holdfast_protection::flows::{ActorHeader, flag, role};
 use holdfast_protection::{Detour, Home, NodeIndex, Peer, kind as protection_kind};
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{DropReason, Packet, PacketPool};
+
+/// What a flow's state is called that is at the state server alone.
+const ABSENT: &str = "absent";
 
 impl Runtime {
     pub(super) fn handle_records(&mut self, pool: &mut dyn PacketPool) {
@@ -25,7 +29,8 @@ impl Runtime {
         }
         for (at, (record, body)) in inbox.records().enumerate() {
             if at % ahead::AHEAD == 0 {
-                ahead::look(&mut self.lanes, inbox.records_from(at));
+                let of = |lanes: &[Lane], chain: u16| Some(usize::from(chain)).filter(|at| *at < lanes.len());
+                ahead::look(&mut self.lanes, of, inbox.records_from(at));
             }
             let result = match record.kind {
                 1..=protection_kind::LAST => self.handle_protection(record.from, record.kind, body, pool),
@@ -254,7 +259,7 @@ impl Runtime {
                 key: header.key,
                 reply: header.reply,
                 chain: lane.index,
-                state: lane.chain.describe(lane.flows.state(slot)).to_owned(),
+                state: if lane.flows.is_present(slot) { lane.chain.describe(lane.flows.state(slot)) } else { ABSENT }.to_owned(),
                 owner: self.config.me.node,
                 replica: if header.flags & flag::UNPROTECTED == 0 { header.peer } else { 0 },
                 epoch: header.epoch,

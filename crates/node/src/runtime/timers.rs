@@ -51,7 +51,7 @@ impl Wheel {
 
     /// Moves to `now` and calls `expired` for flows whose deadline has come, at most about `limit` of them.
     /// What is left over comes with the next call.
-    pub(crate) fn advance(&mut self, flows: &mut Flows, now: u64, limit: usize, mut expired: impl FnMut(&mut Flows, Slot)) {
+    pub(crate) fn advance(&mut self, flows: &mut Flows, now: u64, limit: usize, mut expired: impl FnMut(Slot)) {
         let target = now >> STEP_SHIFT;
         if self.at == 0 || target > self.at + STEPS as u64 {
             // The first stamp ever, or a pause longer than the wheel: every list is due at most once.
@@ -67,7 +67,7 @@ impl Wheel {
                 (header.timer_next, header.timer_before, header.timer_list) = (NO_SLOT, NO_SLOT, NO_SLOT);
                 if header.role == role::OWNER && header.expires_at <= now && header.flags & flag::MOVING == 0 {
                     budget = budget.saturating_sub(1);
-                    expired(flows, slot);
+                    expired(slot);
                 } else if header.role == role::OWNER {
                     self.file(flows, slot);
                 }

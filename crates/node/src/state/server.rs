@@ -2,16 +2,20 @@
 //!
 //! In: frames, the time. Out: frames. It believes the coordinator about who is dead, and nobody about what others have.
 
-use super::{Greeting, carry, of_session};
+use super::stream::Stream;
+use super::telling::Telling;
+use super::words::Words;
+use super::{GREETING_AT_MOST, Greeting, Way, carry, of_session, unframed};
 use crate::address::{COORDINATOR, NodeId};
+use crate::ahead;
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{Control, Listing, Member, MemberState, Report, kind};
+use holdfast_protection::flows::Journal;
 use holdfast_protection::rescue::pages::{Pages, PagesConfig};
 use holdfast_protection::{Peer, kind as protection_kind};
 use holdfast_state::{Account, Input, Kind, Primary, Refused, Server};
 use holdfast_wire::{DropCounters, DropReason};
 use std::collections::BTreeMap;
-use zerocopy::IntoBytes;
 
 /// What there is of the lists is said again after so long, ns, if nothing has changed.
 const SAID_AGAIN: u64 = 1_000_000_000;
@@ -49,9 +53,13 @@ pub struct StateServer {
     primary: Primary,
     pages: Vec<Pages>,
     /// Who has said hello, and has not been welcomed yet.
-    callers: BTreeMap<Peer, Greeting>,
+    callers: BTreeMap<Peer, (Greeting, Option<Way>)>,
     /// The numbers of the sessions that are under way.
     sessions: BTreeMap<Peer, u32>,
+    /// Those of them whose messages go as words.
+    streams: BTreeMap<Peer, Stream>,
+    /// Nodes whose end is of a session that is over.
+    closing: Vec<NodeId>,
     /// Those that have been refused, and whose instance has not been told.
     refused: BTreeMap<Peer, u32>,
     /// The latest view, and who is in it and has not failed: nobody else is welcome, whoever says hello.
@@ -73,7 +81,9 @@ pub struct StateServer {
     /// What was said last.
     reported: Vec<Listing>,
     reported_at: u64,
+    telling: Telling,
     drops: DropCounters,
+    is_unmarked: bool,
 }
 
 impl StateServer {
@@ -82,12 +92,16 @@ impl StateServer {
         let begin = if config.is_first { Server::new } else { Server::unknown };
         let mut fabric = Fabric::new(config.me, config.fabric);
         fabric.send_control(COORDINATOR, &Control::Hello { layouts: Vec::new() });
+        let primary = Primary::new(begin(&config.kinds, config.waiting, config.memory)?);
         Some(StateServer {
+            telling: Telling::new(primary.server()),
             fabric,
-            primary: Primary::new(begin(&config.kinds, config.waiting, config.memory)?),
+            primary,
             pages: config.pages.into_iter().map(Pages::new).collect(),
             callers: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            closing: Vec::new(),
             refused: BTreeMap::new(),
             view: None,
             recovering: None,
@@ -104,7 +118,16 @@ impl StateServer {
             reported: Vec::new(),
             reported_at: 0,
             drops: DropCounters::default(),
+            is_unmarked: false,
         })
+    }
+
+    /// With another one: whatever words come are believed to be their session's, and all of them.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn plant_unmarked(mut self) -> StateServer {
+        self.is_unmarked = true;
+        self
     }
 
     /// With a fault, for tests of the checkers: what nobody is known to hold is free, and nobody is asked.
@@ -113,6 +136,20 @@ impl StateServer {
     pub fn plant_expiry(mut self) -> StateServer {
         self.primary = self.primary.plant_in_lists(holdfast_state::list::Planted { no_question: true, ..Default::default() });
         self
+    }
+
+    /// The same: what the dead had of gauges is theirs for ever.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn plant_keeping(mut self) -> StateServer {
+        let planted = holdfast_state::list::Planted { keeps_parts_of_the_dead: true, ..Default::default() };
+        self.primary = self.primary.plant_in_lists(planted);
+        self
+    }
+
+    /// From now on the journal is told of whatever of the pages is about to change: see [`Journal`]. Before the first turn.
+    pub fn set_journal(&mut self, journal: Journal) {
+        self.pages.iter_mut().for_each(|pages| pages.set_journal(journal));
     }
 
     /// The endpoint, for the driver that carries its frames.
@@ -146,17 +183,28 @@ impl StateServer {
     pub fn poll_timeout(&self) -> u64 {
         let pages = self.pages.iter().map(Pages::poll_timeout).min().unwrap_or(u64::MAX);
         let heartbeat = if self.pages.is_empty() || self.view.is_none() { u64::MAX } else { self.next_heartbeat };
-        self.fabric.poll_timeout().unwrap_or(u64::MAX).min(self.next_tick).min(pages).min(heartbeat)
+        let is_waiting = |peer: &Peer| self.primary.server().waiting(*peer) > 0;
+        let words = self.streams.iter().map(|(peer, stream)| stream.poll_timeout(is_waiting(peer))).min().unwrap_or(u64::MAX);
+        self.fabric.poll_timeout().unwrap_or(u64::MAX).min(self.next_tick).min(pages).min(heartbeat).min(words)
     }
 
     /// One turn: what has arrived, what is due, what there is to say.
     pub fn turn(&mut self, now: u64) {
+        self.turn_with(None, now);
+    }
+
+    /// The same where messages of instances that want that may go as `words`. True if any came or went so.
+    pub fn turn_with(&mut self, mut words: Option<&mut (dyn Words + '_)>, now: u64) -> bool {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         for peer in &inbox.restarted {
             self.end_others(*peer);
         }
         self.begin_pages(now);
-        for (record, body) in inbox.records() {
+        for (at, (record, body)) in inbox.records().enumerate() {
+            if at % ahead::AHEAD == 0 {
+                let of = |pages: &[Pages], chain: u16| pages.iter().position(|pages| pages.chain() == chain);
+                ahead::look(&mut self.pages, of, inbox.records_from(at));
+            }
             let result = match record.kind {
                 1..=protection_kind::LAST => self.write(record.from, record.kind, body),
                 kind::STATE_HELLO => self.take_hello(record.from, body),
@@ -170,16 +218,46 @@ impl StateServer {
         }
         self.fabric.inbox = inbox;
         self.fabric.inbox.clear();
+        let mut had_words = match &mut words {
+            Some(words) => self.hear_words(*words, now),
+            None => false,
+        };
         self.call();
         if now >= self.next_tick {
             self.next_tick = now.saturating_add(self.tick);
             self.apply(Input::Time(now));
         }
-        self.welcome();
-        self.speak();
+        match &mut words {
+            Some(words) => self.welcome(Some(&mut **words), now),
+            None => self.welcome(None, now),
+        }
+        had_words |= self.speak(words, now);
         self.flush_pages(now);
         self.report(now);
         self.beat(now);
+        had_words
+    }
+
+    fn hear_words(&mut self, words: &mut dyn Words, now: u64) -> bool {
+        let mut is_any = false;
+        let peers: Vec<Peer> = self.streams.keys().copied().collect();
+        for peer in peers {
+            let StateServer { streams, primary, .. } = self;
+            let Some(stream) = streams.get_mut(&peer) else { continue };
+            let hear = |message| primary.apply(Input::Said { from: peer, message }).map_err(reason_of);
+            match stream.receive(words, peer.node, now, hear) {
+                Ok(is_some) => is_any |= is_some,
+                Err(reason) => {
+                    self.drops.count(reason);
+                    self.refuse(peer);
+                    is_any = true;
+                }
+            }
+        }
+        for node in self.closing.drain(..) {
+            words.close(node);
+        }
+        is_any
     }
 
     /// Tells the coordinator that it is there.
@@ -240,12 +318,14 @@ impl StateServer {
             held: account.held,
             resting: account.resting,
         };
-        let lists: Vec<Listing> = (0..).map_while(|list| server.account(list)).map(listing).collect();
+        let lists: Vec<Listing> = (0..server.lists()).filter_map(|list| server.account(list)).map(listing).collect();
         // A new life of the listener may not have spoken yet, and knows nothing.
         if lists != self.reported || now >= self.reported_at.saturating_add(SAID_AGAIN) {
             self.fabric.send_control(self.listener, &Control::Lists(lists.clone()));
             (self.reported, self.reported_at) = (lists, now);
         }
+        let StateServer { telling, fabric, listener, .. } = self;
+        telling.tell(self.primary.server(), now, |message| fabric.send_control(*listener, &message));
     }
 
     /// False if it was refused, which is counted.
@@ -264,9 +344,16 @@ impl StateServer {
     }
 
     fn end(&mut self, peer: Peer) {
+        self.end_stream(peer);
         if self.sessions.remove(&peer).is_some() {
             // If it is dead the session is over already.
             let _ = self.primary.apply(Input::Over(peer));
+        }
+    }
+
+    fn end_stream(&mut self, peer: Peer) {
+        if self.streams.remove(&peer).is_some() {
+            self.closing.push(peer.node);
         }
     }
 
@@ -279,23 +366,23 @@ impl StateServer {
     }
 
     fn take_hello(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
-        let (greeting, _) = Greeting::read(body)?;
+        let (greeting, _, way) = Greeting::read(body)?;
         // One of each node: the latest life speaks last.
         let others: Vec<Peer> = lives_of(from.node, &self.callers).collect();
         others.iter().for_each(|other| _ = self.callers.remove(other));
-        self.callers.insert(from, greeting);
+        self.callers.insert(from, (greeting, way));
         Ok(())
     }
 
     fn hear(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
         let (session, messages) = of_session(body)?;
-        if self.sessions.get(&from) != Some(&session) {
+        if self.sessions.get(&from) != Some(&session) || self.streams.contains_key(&from) {
             // It is over here, and that is not known there yet.
             return Ok(());
         }
         let form = self.primary.server().form();
         let outcome = form.read(messages).try_for_each(|message| {
-            let message = message?;
+            let message = unframed(message)?;
             self.primary.apply(Input::Said { from, message }).map_err(reason_of)
         });
         if outcome.is_err() {
@@ -343,6 +430,7 @@ impl StateServer {
         self.pages.iter_mut().for_each(|pages| pages.bury(peer));
         self.callers.remove(&peer);
         self.sessions.remove(&peer);
+        self.end_stream(peer);
         self.apply(Input::Dead(peer));
     }
 
@@ -376,25 +464,43 @@ impl StateServer {
     }
 
     /// Begins the sessions that can begin.
-    fn welcome(&mut self) {
-        let is_meant =
-            |(peer, greeting): (&Peer, &Greeting)| (self.members.get(&peer.node) == Some(peer)).then_some((*peer, *greeting));
-        let callers: Vec<(Peer, Greeting)> = self.callers.iter().filter_map(is_meant).collect();
-        for (peer, greeting) in callers {
+    fn welcome(&mut self, mut words: Option<&mut (dyn Words + '_)>, now: u64) {
+        let is_meant = |(peer, caller): (&Peer, &(Greeting, Option<Way>))| {
+            (self.members.get(&peer.node) == Some(peer)).then_some((*peer, *caller))
+        };
+        let callers: Vec<(Peer, (Greeting, Option<Way>))> = self.callers.iter().filter_map(is_meant).collect();
+        for (peer, (greeting, way)) in callers {
             let Some(received) = self.primary.received(peer) else { continue };
             let (memory, form) = (self.primary.server().memory(), self.primary.server().form());
             let (size, session) = (form.size() as u8, greeting.session);
             let welcome = Greeting { is_known: 1, size, session, memory: memory.into(), received: received.into() };
             let is_known = greeting.is_known == 1 && greeting.memory.get() == memory;
             let arrived = if is_known { greeting.received.get() } else { 0 };
-            if self.fabric.room(peer) < welcome.as_bytes().len() {
+            if self.fabric.room(peer) < GREETING_AT_MOST {
                 continue;
             }
-            self.end(peer);
+            lives_of(peer.node, &self.sessions).collect::<Vec<_>>().into_iter().for_each(|other| self.end(other));
             self.callers.remove(&peer);
-            let is_welcome = self.apply(Input::Begun { with: peer, arrived })
-                && self.fabric.send(peer.node, kind::STATE_WELCOME, welcome.as_bytes()).is_ok();
+            // A way that there is not here, or not now: then the fabric it is.
+            let way = way.and_then(|(transport, theirs)| {
+                let words = words.as_mut().filter(|words| words.transport() == transport)?;
+                self.closing.retain(|node| *node != peer.node);
+                let mine = words.open(peer.node).ok()?;
+                let is_tied = words.connect(peer.node, &theirs).is_ok();
+                if !is_tied {
+                    words.close(peer.node);
+                }
+                is_tied.then_some((transport, mine))
+            });
+            let is_welcome = self.apply(Input::Begun { with: peer, arrived }) && {
+                let send = |body: &[u8]| self.fabric.send(peer.node, kind::STATE_WELCOME, body).is_ok();
+                welcome.write(way.as_ref(), send)
+            };
             self.sessions.insert(peer, session.get());
+            if way.is_some() {
+                let stream = Stream::new(form, session.get(), false, now);
+                self.streams.insert(peer, if self.is_unmarked { stream.unmarked() } else { stream });
+            }
             if !is_welcome {
                 // It says hello again.
                 self.refuse(peer);
@@ -402,22 +508,36 @@ impl StateServer {
         }
     }
 
-    fn speak(&mut self) {
+    fn speak(&mut self, mut words: Option<&mut (dyn Words + '_)>, now: u64) -> bool {
         let StateServer { refused, fabric, .. } = self;
         refused.retain(|peer, session| {
             fabric.peer(peer.node) == Some(*peer) && fabric.send(peer.node, kind::STATE_OVER, &session.to_be_bytes()).is_err()
         });
         let form = self.primary.server().form();
+        let mut is_any = false;
         let sessions: Vec<(Peer, u32)> = self.sessions.iter().map(|(peer, session)| (*peer, *session)).collect();
         for (peer, session) in sessions {
-            let StateServer { primary, fabric, .. } = self;
-            let room = fabric.room(peer);
-            let next = || primary.poll(peer).or_else(|| primary.acknowledge(peer));
-            let send = |record: &[u8]| fabric.send(peer.node, kind::STATE, record).is_ok();
-            if !carry(form, session, room, next, send) {
+            let StateServer { primary, fabric, streams, .. } = self;
+            let is_waiting = primary.server().waiting(peer) > 0;
+            let mut next = || primary.poll(peer).or_else(|| primary.acknowledge(peer));
+            let is_sent = match streams.get_mut(&peer) {
+                None => {
+                    let room = fabric.room(peer);
+                    let send = |record: &[u8]| fabric.send(peer.node, kind::STATE, record).is_ok();
+                    carry(form, session, room, next, send)
+                }
+                Some(stream) => {
+                    let sent =
+                        words.as_mut().and_then(|words| stream.send(&mut **words, peer.node, now, is_waiting, &mut next).ok());
+                    is_any |= sent == Some(true);
+                    sent.is_some()
+                }
+            };
+            if !is_sent {
                 self.refuse(peer);
             }
         }
+        is_any
     }
 }
 

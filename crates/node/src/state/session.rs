@@ -1,27 +1,49 @@
 //! An instance's session with the state server.
 //!
-//! In: records of the server, that it has begun a new life, what pools want. Out: records, calls of pools.
+//! In: records and words of the server, that it has begun a new life, what pools want, how statistics have changed. Out: records, words, calls of pools and of parts of statistics.
 
-use super::{Greeting, carry, of_session};
+use super::stream::Stream;
+use super::words::{Address, Words};
+use super::{Greeting, Way, carry, of_session, unframed};
 use crate::address::STATE_SERVER;
 use crate::channel::Fabric;
 use crate::message::kind;
-use holdfast_nf::shared::PoolBackend;
+use core::ops::Range;
+use holdfast_nf::shared::{Part, PoolBackend};
 use holdfast_protection::Peer;
-use holdfast_state::{Client, Heard};
+use holdfast_state::{Client, Heard, Message};
 use holdfast_wire::DropReason;
 use std::collections::VecDeque;
-use zerocopy::IntoBytes;
 
 /// As many answers wait for whoever asked.
 const HEARD: usize = 64;
+/// Sessions one after the other in which no word of the server's came, after which one goes on the fabric.
+const SILENT_SESSIONS: u32 = 3;
 
-/// An instance's pools, each a list of the server's.
+/// How a session's messages go.
+#[derive(Debug)]
+enum Path {
+    Fabric,
+    /// As words, to the end that has this address: as soon as this side's end is tied to it.
+    Beginning(Address),
+    Words(Stream),
+}
+
+/// An instance's pools and statistics, each a list of the server's.
 pub trait Pools {
     /// How many lists there are.
     fn lists(&self) -> u32;
     /// Has `act` look at the pool of this list. False if there is none.
     fn with(&mut self, list: u32, act: &mut dyn FnMut(&mut dyn PoolBackend)) -> bool;
+    /// The lists of statistics, behind those of pools.
+    fn statistics(&self) -> Range<u32> {
+        self.lists()..self.lists()
+    }
+    /// Has `act` look at this instance's part of the statistics of this list. False if there are none.
+    fn with_part(&mut self, list: u32, act: &mut dyn FnMut(&mut Part)) -> bool {
+        let _ = (list, act);
+        false
+    }
 }
 
 /// See the module.
@@ -37,7 +59,17 @@ pub struct StateSession {
     has_joined: bool,
     /// To which life of the server hello was said, once that is known.
     told: Option<Peer>,
+    /// It is time to say how statistics have changed.
+    is_time: bool,
     heard: VecDeque<Heard>,
+    /// How messages go in the latest session. Before the welcome nobody knows.
+    path: Path,
+    /// This side's end for the next session.
+    mine: Option<Way>,
+    /// The latest hello offered an end.
+    has_offered: bool,
+    silent_sessions: u32,
+    is_unmarked: bool,
 }
 
 impl StateSession {
@@ -50,8 +82,22 @@ impl StateSession {
             is_new: true,
             has_joined: false,
             told: None,
+            is_time: true,
             heard: VecDeque::new(),
+            path: Path::Fabric,
+            mine: None,
+            has_offered: false,
+            silent_sessions: 0,
+            is_unmarked: false,
         }
+    }
+
+    /// With a fault, for tests of the checkers: whatever words come are believed to be this session's, and all of them.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn plant_unmarked(mut self) -> StateSession {
+        self.is_unmarked = true;
+        self
     }
 
     /// The server knows this instance: it may be given flows.
@@ -69,9 +115,9 @@ impl StateSession {
         self.heard.drain(..)
     }
 
-    /// The client, for statistics.
-    pub fn client(&mut self) -> &mut Client {
-        &mut self.client
+    /// With the next turn it is said how statistics have changed. To be called now and then: nobody needs to know sooner than every few milliseconds, and what has changed meanwhile is one message.
+    pub fn say_statistics(&mut self) {
+        self.is_time = true;
     }
 
     /// Somebody has begun a new life.
@@ -84,6 +130,17 @@ impl StateSession {
     fn end(&mut self) {
         self.client.link().end();
         (self.server, self.is_new) = (None, true);
+        self.path = Path::Fabric;
+    }
+
+    /// Ends the session because its words do not come or go.
+    fn give_up(&mut self) {
+        self.silent_sessions = match &self.path {
+            Path::Words(stream) if stream.is_heard() => 0,
+            Path::Words(_) | Path::Beginning(_) => self.silent_sessions + 1,
+            Path::Fabric => self.silent_sessions,
+        };
+        self.end();
     }
 
     /// Takes a record of the server in.
@@ -101,7 +158,7 @@ impl StateSession {
                     // It had ended here, and not there yet.
                 } else if kind == kind::STATE_OVER {
                     self.end();
-                } else if self.server == Some(from) {
+                } else if self.server == Some(from) && matches!(self.path, Path::Fabric) {
                     return self.hear(messages, pools);
                 }
                 Ok(())
@@ -115,44 +172,96 @@ impl StateSession {
     }
 
     fn begin(&mut self, server: Peer, body: &[u8], pools: &mut dyn Pools) -> Result<(), DropReason> {
-        let (greeting, form) = Greeting::read(body)?;
+        let (greeting, form, way) = Greeting::read(body)?;
         if greeting.session.get() != self.number || self.is_new {
             return Ok(());
+        }
+        if way.is_some() && !self.has_offered {
+            return Err(DropReason::Malformed);
         }
         if self.client.meet(greeting.memory.get(), form) {
             for list in 0..pools.lists() {
                 pools.with(list, &mut |pool| pool.announce());
             }
+            for list in pools.statistics() {
+                pools.with_part(list, &mut Part::announce);
+            }
         }
         self.client.link().begin(greeting.received.get()).map_err(|_| DropReason::Malformed)?;
         (self.server, self.has_joined) = (Some(server), true);
+        self.path = way.map_or(Path::Fabric, |(_, address)| Path::Beginning(address));
         Ok(())
+    }
+
+    /// Takes in the words that have come, if messages go as words. True if there were any.
+    ///
+    /// # Errors
+    /// The reason to count. What was wrong has ended the session; it begins again.
+    pub fn hear_words(&mut self, words: &mut dyn Words, pools: &mut dyn Pools, now: u64) -> Result<bool, DropReason> {
+        if let Path::Beginning(address) = &self.path {
+            if words.connect(STATE_SERVER, address).is_err() {
+                self.give_up();
+                return Err(DropReason::LostInFailure);
+            }
+            let stream = Stream::new(self.client.link().form(), self.number, true, now);
+            self.path = Path::Words(if self.is_unmarked { stream.unmarked() } else { stream });
+        }
+        let Path::Words(mut stream) = core::mem::replace(&mut self.path, Path::Fabric) else { return Ok(false) };
+        let outcome = stream.receive(words, STATE_SERVER, now, |message| self.hear_message(message, pools));
+        self.path = Path::Words(stream);
+        if outcome.is_err() {
+            self.give_up();
+        }
+        outcome
     }
 
     fn hear(&mut self, body: &[u8], pools: &mut dyn Pools) -> Result<(), DropReason> {
         let form = self.client.link().form();
-        for message in form.read(body) {
-            match self.client.accept(message?).map_err(|_| DropReason::Malformed)? {
-                Some(Heard::Pool(message)) => {
-                    let client = &mut self.client;
-                    if !pools.with(message.list, &mut |pool| client.carry_out(message, Some(pool))) {
-                        self.client.carry_out(message, None);
-                    }
+        form.read(body).try_for_each(|message| self.hear_message(unframed(message)?, pools))
+    }
+
+    fn hear_message(&mut self, message: Message, pools: &mut dyn Pools) -> Result<(), DropReason> {
+        match self.client.accept(message).map_err(|_| DropReason::Malformed)? {
+            Some(Heard::Pool(message)) => {
+                let client = &mut self.client;
+                if !pools.with(message.list, &mut |pool| client.carry_out(message, Some(pool))) {
+                    self.client.carry_out(message, None);
                 }
-                Some(heard @ (Heard::Statistic { .. } | Heard::Refused(_))) => {
-                    if self.heard.len() >= HEARD {
-                        self.heard.pop_front();
-                    }
-                    self.heard.push_back(heard);
-                }
-                Some(Heard::Mustered) | None => {}
             }
+            Some(Heard::Statistic { list, index, value }) if pools.with_part(list, &mut |part| part.hear(index, value)) => {}
+            Some(heard @ (Heard::Statistic { .. } | Heard::Refused(_))) => {
+                if self.heard.len() >= HEARD {
+                    self.heard.pop_front();
+                }
+                self.heard.push_back(heard);
+            }
+            Some(Heard::Mustered) | None => {}
         }
         Ok(())
     }
 
+    /// When a turn is due without input, ns: where messages go as words, and some wait to be acknowledged.
+    pub fn poll_timeout(&self) -> u64 {
+        match &self.path {
+            Path::Fabric => u64::MAX,
+            Path::Beginning(_) => 0,
+            Path::Words(stream) => stream.poll_timeout(self.client.waiting() > 0),
+        }
+    }
+
     /// Says what the pools have to say. Once per turn.
     pub fn advance(&mut self, fabric: &mut Fabric, pools: &mut dyn Pools) {
+        self.advance_with(fabric, None, pools, 0);
+    }
+
+    /// The same where messages may go as `words`, behind [`StateSession::hear_words`]. True if some have gone so.
+    pub fn advance_with(
+        &mut self,
+        fabric: &mut Fabric,
+        mut words: Option<&mut (dyn Words + '_)>,
+        pools: &mut dyn Pools,
+        now: u64,
+    ) -> bool {
         // Also where nobody says that the server has begun a new life.
         let life = fabric.peer(STATE_SERVER);
         if self.told.is_some() && life.is_some() && life != self.told {
@@ -167,27 +276,59 @@ impl StateSession {
                 memory: memory.unwrap_or(0).into(),
                 received: self.client.link().received().into(),
             };
-            if fabric.send(STATE_SERVER, kind::STATE_HELLO, greeting.as_bytes()).is_ok() {
+            if self.silent_sessions >= SILENT_SESSIONS {
+                // Whatever is wrong with that way: nobody waits for it.
+                words = None;
+            }
+            if self.mine.is_none()
+                && let Some(words) = &mut words
+            {
+                self.mine = words.open(STATE_SERVER).ok().map(|address| (words.transport(), address));
+            }
+            let way = self.mine.filter(|_| words.is_some());
+            if greeting.write(way.as_ref(), |body| fabric.send(STATE_SERVER, kind::STATE_HELLO, body)).is_ok() {
                 (self.number, self.is_new, self.told) = (greeting.session.get(), false, None);
+                (self.has_offered, self.mine) = (way.is_some(), None);
+                if words.is_none() {
+                    self.silent_sessions = 0;
+                }
             }
         }
         self.told = self.told.or(life);
-        let Some(server) = self.server else { return };
+        let Some(server) = self.server else { return false };
         let mut is_all = true;
         for list in 0..pools.lists() {
             let client = &mut self.client;
             pools.with(list, &mut |pool| is_all &= client.gather(list, pool));
         }
+        // Whatever came here has been counted here before it is said that all is claimed, and what the dead had is let go.
+        if self.is_time || self.client.is_mustered() {
+            let mut is_said = true;
+            for list in pools.statistics() {
+                let client = &mut self.client;
+                pools.with_part(list, &mut |part| is_said &= client.gather_statistics(list, part));
+            }
+            self.is_time &= !is_said;
+            is_all &= is_said;
+        }
         if is_all {
             self.client.claimed();
         }
-        self.client.flush();
-        let (link, room) = (self.client.link(), fabric.room(server));
+        let link = self.client.link();
         let form = link.form();
-        let next = || link.poll().or_else(|| link.acknowledge());
-        let send = |record: &[u8]| fabric.send(STATE_SERVER, kind::STATE, record).is_ok();
-        if !carry(form, self.number, room, next, send) {
-            self.end();
-        }
+        let (is_waiting, mut next) = (link.waiting() > 0, || link.poll().or_else(|| link.acknowledge()));
+        let outcome = match &mut self.path {
+            Path::Fabric => {
+                let room = fabric.room(server);
+                let send = |record: &[u8]| fabric.send(STATE_SERVER, kind::STATE, record).is_ok();
+                carry(form, self.number, room, next, send).then_some(false)
+            }
+            Path::Beginning(_) => Some(false),
+            Path::Words(stream) => words.and_then(|words| stream.send(words, STATE_SERVER, now, is_waiting, &mut next).ok()),
+        };
+        outcome.unwrap_or_else(|| {
+            self.give_up();
+            false
+        })
     }
 }

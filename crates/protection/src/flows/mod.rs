@@ -2,8 +2,11 @@
 //!
 //! In: keys, state that arrives. Out: slots. Every slot is one contiguous block: [`ActorHeader`], then the
 //! chain's state. Never: growth, a pointer in a block, or two slots with one key.
+//!
+//! Where there is not room for the state of as many flows as there may be ([`Flows::with_room_for`]), the header of some is all that is here: their state is [absent](Flows::is_present), and somewhere else.
 
 mod header;
+mod places;
 mod table;
 
 pub use header::{ActorHeader, NO_SLOT, flag, role};
@@ -11,7 +14,9 @@ pub(crate) use header::{FIXED, VARIABLE};
 pub use table::{Found, KeyTable};
 
 use crate::delta;
+use core::ops::Range;
 use holdfast_wire::FlowKey;
+use places::Places;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Index of a flow actor in its slab.
@@ -54,13 +59,15 @@ pub struct Demoted {
     pub slot: Slot,
     lines: Vec<Line>,
     state_len: usize,
+    /// Its state was not absent, or has been got since.
+    is_known: bool,
 }
 
 impl Demoted {
-    /// The header, and the chain's state, to end the flow here.
-    pub fn parts_mut(&mut self) -> (&ActorHeader, &mut [u8]) {
+    /// The header, and the chain's state, to end the flow here: none if it was [absent](Flows::is_present).
+    pub fn parts_mut(&mut self) -> (&ActorHeader, Option<&mut [u8]>) {
         match ActorHeader::mut_from_prefix(self.lines.as_mut_bytes()) {
-            Ok((header, rest)) => (header, &mut rest[..self.state_len]),
+            Ok((header, rest)) => (header, self.is_known.then(|| &mut rest[..self.state_len])),
             Err(_) => unreachable!("it is a copy of a slot"),
         }
     }
@@ -83,6 +90,8 @@ pub struct Flows {
     journal: Option<Journal>,
     /// The slot that the journal has been told of last, in this turn.
     noted: Slot,
+    /// Where blocks are, if not all have room.
+    places: Option<Box<Places>>,
 }
 
 impl Flows {
@@ -105,7 +114,24 @@ impl Flows {
             demoted: Vec::new(),
             journal: None,
             noted: NO_SLOT,
+            places: None,
         }
+    }
+
+    /// The same with room for the chain's state of only `present` flows, at least one. A slot costs its header in any case.
+    pub fn with_room_for(present: usize, capacity: usize, state_len: usize, layout: u64, seed: u64) -> Flows {
+        let present = present.max(1);
+        if present >= capacity {
+            return Flows::new(capacity, state_len, layout, seed);
+        }
+        let mut flows = Flows::new(0, state_len, layout, seed);
+        let heads = present * flows.stride;
+        flows.lines = vec![Line([0; 64]); heads + capacity * HEADER_LEN / LINE];
+        flows.free = (0..capacity as u32).rev().collect();
+        flows.table = KeyTable::new(capacity * 2);
+        flows.capacity = capacity;
+        flows.places = Some(Box::new(Places::new(present, capacity, heads)));
+        flows
     }
 
     /// From now on the journal is told before anything of a flow actor or of the table changes.
@@ -127,7 +153,7 @@ impl Flows {
 
     /// Bytes of memory per slot, the table's share included.
     pub fn memory_per_flow(&self) -> usize {
-        self.stride * LINE + self.table.memory() / self.capacity.max(1)
+        (self.lines.len() * LINE + self.table.memory()) / self.capacity.max(1)
     }
 
     /// The chain's layout hash.
@@ -161,16 +187,25 @@ impl Flows {
         key.hash(self.seed)
     }
 
+    /// Where the lines of a slot are: all of it, or its header if the state is absent.
+    #[inline]
+    fn range(&self, slot: Slot) -> Range<usize> {
+        if let Some(places) = &self.places {
+            return places.range(slot, self.stride);
+        }
+        let start = slot as usize * self.stride;
+        start..start + self.stride
+    }
+
     #[inline]
     fn bytes(&self, slot: Slot) -> &[u8] {
-        let start = slot as usize * self.stride;
-        self.lines[start..start + self.stride].as_bytes()
+        self.lines[self.range(slot)].as_bytes()
     }
 
     #[inline]
     fn bytes_mut(&mut self, slot: Slot) -> &mut [u8] {
-        let start = slot as usize * self.stride;
-        let lines = &mut self.lines[start..start + self.stride];
+        let range = self.range(slot);
+        let lines = &mut self.lines[range];
         if self.noted != slot
             && let Some(journal) = &self.journal
         {
@@ -263,8 +298,7 @@ impl Flows {
         into.extend(hashes.map(|hash| self.table.candidate(hash)));
         let mut sum = 0u64;
         for found in into.iter().flatten() {
-            let start = found.slot as usize * self.stride;
-            let lines = &self.lines[start..start + self.stride];
+            let lines = &self.lines[self.range(found.slot)];
             for line in &lines[..COLD_LINE] {
                 sum = sum.wrapping_add(u64::from(line.0[0]));
             }
@@ -291,6 +325,22 @@ impl Flows {
     /// # Errors
     /// [`Full`] if there is no slot or no place in the table.
     pub fn insert(&mut self, key: FlowKey, hash: u64, role: u8) -> Result<Slot, Full> {
+        if self.room() == 0 {
+            return Err(Full);
+        }
+        let slot = self.insert_header(key, hash, role)?;
+        if !self.is_present(slot) {
+            self.take_room(slot);
+            self.parts_mut(slot).1.fill(0);
+        }
+        Ok(slot)
+    }
+
+    /// The same for a flow whose state is to come: it is absent where room is short.
+    ///
+    /// # Errors
+    /// As [`Flows::insert`], whose room it does not need.
+    pub fn insert_header(&mut self, key: FlowKey, hash: u64, role: u8) -> Result<Slot, Full> {
         let slot = *self.free.last().ok_or(Full)?;
         if !self.table.insert(hash, Found { slot, is_reply: false }) {
             return Err(Full);
@@ -340,12 +390,21 @@ impl Flows {
     pub fn set_role(&mut self, slot: Slot, role: u8) {
         let old = self.header(slot).role;
         if role == role::REPLICA && (old == role::OWNER || old == role::OPENING) {
-            let start = slot as usize * self.stride;
-            let lines = self.lines[start..start + self.stride].to_vec();
-            self.demoted.push(Demoted { slot, lines, state_len: self.state_len });
+            let mut lines = self.lines[self.range(slot)].to_vec();
+            lines.resize(self.stride, Line([0; 64]));
+            let is_known = self.is_present(slot);
+            self.demoted.push(Demoted { slot, lines, state_len: self.state_len, is_known });
         }
         self.count_owned(old, role);
         self.header_mut(slot).role = role;
+    }
+
+    /// The flow that was demoted last was absent, and its state was this.
+    pub(crate) fn know_demoted(&mut self, slot: Slot, state: &[u8]) {
+        if let Some(demoted) = self.demoted.last_mut().filter(|demoted| demoted.slot == slot && !demoted.is_known) {
+            demoted.lines.as_mut_bytes()[HEADER_LEN..HEADER_LEN + self.state_len].copy_from_slice(state);
+            demoted.is_known = true;
+        }
     }
 
     /// Flows that were owned here and are replicas since the last call.
@@ -373,17 +432,130 @@ impl Flows {
         let hash = self.hash(&header.key);
         self.table.remove(hash, Found { slot, is_reply: false });
         self.set_role(slot, role::FREE);
+        self.give_room_up(slot);
         self.free.push(slot);
     }
 
+    /// Room for the state of so many flows more.
+    #[inline]
+    pub fn room(&self) -> usize {
+        self.places.as_ref().map_or(self.free.len(), |places| places.room())
+    }
+
+    /// Not all flows that there may be have room for their state.
+    pub fn is_paged(&self) -> bool {
+        self.places.is_some()
+    }
+
+    /// The state of this flow is here, as is that of every flow unless [room](Flows::with_room_for) is short. Of one that is absent there is the header alone: nobody asks for its state, its block, or changes either.
+    #[inline]
+    pub fn is_present(&self, slot: Slot) -> bool {
+        self.places.as_ref().is_none_or(|places| places.has(slot))
+    }
+
+    /// Places for states, if not all flows have one; and the slot that has this one, if any has.
+    pub(crate) fn places(&self) -> usize {
+        self.places.as_ref().map_or(0, |places| places.count())
+    }
+
+    /// See [`Flows::places`].
+    pub(crate) fn slot_at(&self, place: usize) -> Option<Slot> {
+        self.places.as_ref().and_then(|places| places.slot_at(place))
+    }
+
+    /// The state of this flow is about to go: nothing is to be said of it to who has it then.
+    pub(crate) fn is_going(&self, slot: Slot) -> bool {
+        self.places.as_ref().is_some_and(|places| places.is_going(slot))
+    }
+
+    /// See [`Flows::is_going`].
+    pub(crate) fn set_going(&mut self, slot: Slot, is_going: bool) {
+        if let Some(places) = &mut self.places {
+            places.set_going(slot, is_going);
+        }
+    }
+
+    /// The state of this flow has been used lately, or has not. True if it was otherwise; never of one that is absent.
+    #[inline]
+    pub(crate) fn set_used(&mut self, slot: Slot, is_used: bool) -> bool {
+        self.places.as_mut().is_some_and(|places| places.set_used(slot, is_used))
+    }
+
+    /// See [`Flows::set_used`].
+    pub(crate) fn is_used(&self, slot: Slot) -> bool {
+        self.places.as_ref().is_some_and(|places| places.is_used(slot))
+    }
+
+    /// Flows whose state is absent.
+    pub fn absent(&self) -> usize {
+        self.places.as_ref().map_or(0, |places| self.len() - places.taken())
+    }
+
+    /// The header comes to lie where the state is, behind it, or back where it lies alone.
+    fn take_room(&mut self, slot: Slot) {
+        let from = self.range(slot).start;
+        let Some(places) = &mut self.places else { return };
+        assert!(places.take(slot), "whoever takes room has seen that there is some");
+        self.move_header(slot, from);
+    }
+
+    fn give_room_up(&mut self, slot: Slot) {
+        if !self.is_present(slot) {
+            return;
+        }
+        let from = self.range(slot).start;
+        let Some(places) = &mut self.places else { return };
+        places.give_up(slot);
+        self.move_header(slot, from);
+    }
+
+    fn move_header(&mut self, slot: Slot, from: usize) {
+        self.noted = NO_SLOT;
+        let mut header = [Line([0; 64]); HEADER_LEN / LINE];
+        header.copy_from_slice(&self.lines[from..from + HEADER_LEN / LINE]);
+        self.bytes_mut(slot)[..HEADER_LEN].copy_from_slice(header.as_bytes());
+    }
+
+    /// The state of this flow is somewhere else from now on.
+    pub(crate) fn evict(&mut self, slot: Slot) {
+        assert!(self.header(slot).role == role::OWNER, "what is not owned here is no cache of anything");
+        self.give_room_up(slot);
+    }
+
+    /// There is room for the state of this flow from now on, whatever it was until now.
+    ///
+    /// # Errors
+    /// [`Full`] if there is none left.
+    pub fn make_present(&mut self, slot: Slot) -> Result<(), Full> {
+        if self.is_present(slot) {
+            return Ok(());
+        }
+        if self.room() == 0 {
+            return Err(Full);
+        }
+        self.take_room(slot);
+        Ok(())
+    }
+
+    /// The state of this flow, which was absent, is here again.
+    ///
+    /// # Errors
+    /// [`Full`] if there is no room for it.
+    pub(crate) fn load(&mut self, slot: Slot, state: &[u8]) -> Result<(), Full> {
+        assert!(!self.is_present(slot) && state.len() == self.state_len, "it is absent, and this is a state");
+        self.make_present(slot)?;
+        self.parts_mut(slot).1.copy_from_slice(state);
+        Ok(())
+    }
+
     /// Writes a flow actor that arrived from another runtime into `slot`, over what was there, keeping what is local to this runtime.
-    /// `block` is [`Flows::block_len`] bytes with this slot's forward key.
+    /// `block` is [`Flows::block_len`] bytes with this slot's forward key. A state that was absent stays so.
     ///
     /// # Errors
     /// [`Full`] as [`Flows::set_reply`]; the state is written all the same.
     pub fn overwrite(&mut self, slot: Slot, block: &[u8]) -> Result<(), Full> {
         let local = *self.header(slot);
-        let len = self.block_len();
+        let len = if self.is_present(slot) { self.block_len() } else { HEADER_LEN };
         self.bytes_mut(slot)[..len].copy_from_slice(&block[..len]);
         let header = self.header_mut(slot);
         let reply = header.reply;
@@ -489,6 +661,42 @@ mod tests {
         flows.insert(key(1), flows.hash(&key(1)), role::OWNER).unwrap();
         let slot = flows.insert(key(2), flows.hash(&key(2)), role::OWNER).unwrap();
         assert_eq!(flows.set_reply(slot, key(1)), Err(Full));
+    }
+
+    /// Three flows, room for two states: one is sent away, keeps its header and its keys, and comes back; slots that are used again keep count of their uses.
+    #[test]
+    fn a_state_may_be_absent() {
+        let mut flows = Flows::with_room_for(2, 3, 40, 7, 99);
+        let insert = |flows: &mut Flows, n: u32| flows.insert(key(n), flows.hash(&key(n)), role::OWNER);
+        let slots = [1, 2].map(|n| insert(&mut flows, n).unwrap());
+        for (slot, n) in slots.into_iter().zip([10, 20]) {
+            flows.parts_mut(slot).1.fill(n);
+            flows.set_reply(slot, key(u32::from(n))).unwrap();
+        }
+        assert_eq!(insert(&mut flows, 3), Err(Full), "nobody's state has gone");
+        assert_eq!(flows.find(&key(3), flows.hash(&key(3))), None);
+        let kept = flows.state(slots[0]).to_vec();
+        flows.header_mut(slots[0]).version = 8;
+        flows.evict(slots[0]);
+        assert_eq!((flows.room(), flows.absent(), flows.len(), flows.owned()), (1, 1, 2, 2));
+        let third = insert(&mut flows, 3).unwrap();
+        assert_eq!(flows.state(third), [0; 40], "nothing is left of the one before");
+        assert_eq!((flows.is_present(slots[0]), flows.is_present(third), flows.room()), (false, true, 0));
+        assert_eq!(flows.load(slots[0], &kept), Err(Full));
+        flows.header_mut(slots[0]).last_stamp = 77;
+        flows.remove(slots[1]);
+        flows.load(slots[0], &kept).unwrap();
+        let header = flows.header(slots[0]);
+        assert_eq!((header.version, header.last_stamp, header.key, header.reply), (8, 77, key(1), key(10)));
+        assert_eq!(flows.state(slots[0]), [10; 40]);
+        assert_eq!(flows.find(&key(10), flows.hash(&key(10))), Some(Found { slot: slots[0], is_reply: true }));
+        let generation = flows.header(slots[1]).generation;
+        flows.remove(third);
+        let again = insert(&mut flows, 4).unwrap();
+        assert_eq!((again, flows.header(again).generation), (third, 2));
+        flows.evict(again);
+        flows.remove(again);
+        assert_eq!((flows.header(slots[1]).generation, flows.room(), flows.absent()), (generation, 1, 0));
     }
 
     #[test]

@@ -134,7 +134,7 @@ impl NfvActor {
         let mut at = from;
         while at < end && sent < RESYNC_SEND {
             let header = flows.header(at);
-            if header.role == role::OWNER {
+            if header.role == role::OWNER && flows.is_present(at) {
                 let has_replica = self.links.has(Peer { node: header.peer, incarnation: header.peer_incarnation });
                 if !has_replica || header.flags & flag::UNPROTECTED != 0 {
                     if !self.send_state(flows, at, None, out) {
@@ -205,7 +205,8 @@ impl NfvActor {
             // Nor what has changed, or may have, and was not sent yet.
             let unknown = flag::UNPROTECTED | flag::WHOLE | flag::BEHIND | flag::DIRTY | flag::TOUCHED;
             let is_known = header.commit != 0 && header.flags & unknown == 0;
-            if header.role != role::OWNER || !is_known {
+            // And what is about to be nowhere else is not to be thrown away there.
+            if header.role != role::OWNER || !is_known || !flows.is_present(slot) || flows.is_going(slot) {
                 continue;
             }
             let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };

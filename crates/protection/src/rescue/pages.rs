@@ -5,13 +5,14 @@
 //! Pages are [NFVactor's replicas](crate::nfvactor), and come as these do. Nobody serves them here: when their owner dies they are *dealt*, a few at a time, to the runtimes that have asked
 //! for them, and each says whether it took a flow. One that it did not take goes to the next. All who have asked hear when there are no more.
 
+use super::paging::ASKED;
 use super::{only_peer, peer_bytes, split_peer};
-use crate::flows::{ActorHeader, role};
+use crate::flows::{ActorHeader, Found, Journal, role};
 use crate::numbers::{key_of, reached, split_u32};
 use crate::{Flows, NfvActor, Outbox, Peer, Protection, ReleaseAt, Slot, kind};
 use holdfast_wire::{DropReason, FlowKey};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Flows that one runtime may have been dealt without having answered: who asks a moment later than others gets as many.
 const UNANSWERED: usize = 64;
@@ -91,11 +92,15 @@ pub struct Pages {
     dealt: BTreeMap<u32, Dealt>,
     next_number: u32,
     displaced: Vec<Displaced>,
+    /// Pages that runtimes have asked for, in order, where their channels had no room.
+    questions: VecDeque<(Peer, FlowKey)>,
     /// Who may be given flows.
     able: Vec<Peer>,
     /// Of each node the latest life that has died.
     buried: BTreeMap<u16, u32>,
     now: u64,
+    /// Scratch space.
+    likely: Vec<Option<Found>>,
     /// Flows that nobody took.
     lost: u64,
 }
@@ -113,11 +118,20 @@ impl Pages {
             dealt: BTreeMap::new(),
             next_number: 0,
             displaced: Vec::new(),
+            questions: VecDeque::new(),
             able: Vec::new(),
             buried: BTreeMap::new(),
             now: 0,
+            likely: Vec::with_capacity(1024),
             lost: 0,
         }
+    }
+
+    /// From now on the journal is told before anything of a page changes, or of where it is found.
+    pub fn set_journal(&mut self, journal: Journal) {
+        self.flows.set_journal(journal);
+        self.outbox.set_journal(journal);
+        journal.scratch(&self.likely);
     }
 
     /// The pages, to look at.
@@ -138,6 +152,7 @@ impl Pages {
     /// A batch of records begins. `rooms`: to whom something may be said, and how many bytes of records each one's channel takes now; `able`: those among them that may be given flows.
     pub fn begin(&mut self, now: u64, rooms: impl Iterator<Item = (Peer, usize)>, able: &[Peer]) {
         self.now = now;
+        self.flows.begin_turn();
         self.outbox.begin(self.chain, now);
         self.outbox.set_peers(rooms);
         self.able.clear();
@@ -155,11 +170,25 @@ impl Pages {
             kind::DELTA | kind::CHECK | kind::END => copies.handle_record(flows, from, record, body, outbox),
             kind::PASS => self.handle_pass(from, body),
             // To the dead nothing could be said.
-            kind::RECALL | kind::DEALT if self.is_buried(from) => Err(DropReason::Fenced),
+            kind::RECALL | kind::DEALT | kind::PAGE if self.is_buried(from) => Err(DropReason::Fenced),
+            kind::PAGE => self.handle_question(from, body),
             kind::RECALL => only_peer(body).map(|dead| self.ask(from, dead)),
             kind::DEALT => self.handle_dealt(from, body),
             _ => Err(DropReason::Malformed),
         }
+    }
+
+    /// As [`Protection::flow_of`].
+    pub fn flow_of(&self, record: u8, body: &[u8]) -> Option<u64> {
+        self.copies.flow_of(&self.flows, record, body)
+    }
+
+    /// Brings the pages of these flows into the cache. The value means nothing; use it so that the loads stay.
+    pub fn touch(&mut self, hashes: &[u64]) -> u64 {
+        let buckets = self.flows.touch_buckets(hashes.iter().copied());
+        let slots = self.flows.touch_slots(hashes.iter().copied(), true, &mut self.likely);
+        self.likely.clear();
+        buckets.wrapping_add(slots)
     }
 
     fn handle_state(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
@@ -185,6 +214,39 @@ impl Pages {
             }
         }
         Ok(())
+    }
+
+    /// A runtime has not the state of a flow that it owns.
+    fn handle_question(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
+        let key = FlowKey::read_from_bytes(body).map_err(|_| DropReason::Malformed)?;
+        // It asks for as many at a time, and for no more.
+        if self.questions.iter().filter(|(asker, _)| *asker == from).count() >= ASKED {
+            return Err(DropReason::QueueFull);
+        }
+        self.questions.push_back((from, key));
+        Ok(())
+    }
+
+    /// Answers what runtimes have asked for, as far as their channels have room.
+    fn answer(&mut self) {
+        let mut questions = core::mem::take(&mut self.questions);
+        questions.retain(|(from, key)| {
+            let found = self.flows.find(key, self.flows.hash(key)).filter(|found| !found.is_reply);
+            match found.map(|found| (found.slot, owner_of(self.flows.header(found.slot)))) {
+                Some((slot, owner)) if owner == *from => {
+                    let parts: [&[u8]; 2] = [&self.flows.layout().to_be_bytes(), self.flows.block(slot)];
+                    !self.outbox.send(*from, kind::PAGE_IN, &parts)
+                }
+                // Another one has it. It hears so first: what its flow has leased is that one's.
+                Some((slot, _)) => {
+                    let parts: [&[u8]; 2] = [&self.flows.layout().to_be_bytes(), self.flows.block(slot)];
+                    !self.outbox.send(*from, kind::DISPLACED, &parts)
+                        || !self.outbox.send(*from, kind::NO_PAGE, &[key.as_bytes()])
+                }
+                None => !self.outbox.send(*from, kind::NO_PAGE, &[key.as_bytes()]),
+            }
+        });
+        self.questions = questions;
     }
 
     /// Another one has this flow by a newer epoch than `owner`, who is to hear so.
@@ -289,6 +351,7 @@ impl Pages {
         for recall in &mut self.recalls {
             recall.askers.retain(|asker| !is_dead(*asker));
         }
+        self.questions.retain(|(asker, _)| !is_dead(*asker));
         let unanswered: Vec<Dealt> = self.dealt.extract_if(.., |_, dealt| is_dead(dealt.to)).map(|(_, dealt)| dealt).collect();
         for Dealt { dead, candidate, .. } in unanswered {
             self.recall_of(dead).queue.push_back(candidate);
@@ -333,6 +396,12 @@ impl Pages {
             if header.generation == candidate.generation && owner_of(header) == dead {
                 (header.peer, header.peer_incarnation) = (from.node, from.incarnation);
             }
+        } else if outcome == DropReason::QueueFull as u8 + 1 {
+            // There is a place for it, and room as soon as another flow's state has gone: nobody has refused it.
+            let now = self.now;
+            let recall = self.recall_of(dead);
+            recall.queue.push_back(candidate);
+            recall.full.push((from, now.saturating_add(PAUSE)));
         } else if self.now < candidate.give_up_at {
             let now = self.now;
             let recall = self.recall_of(dead);
@@ -352,6 +421,7 @@ impl Pages {
     pub fn flush(&mut self) {
         self.deal();
         self.tell_displaced();
+        self.answer();
         let Pages { flows, copies, outbox, .. } = self;
         copies.flush(flows, outbox);
     }

@@ -1,3 +1,5 @@
+mod paging;
+
 use super::pages::{Pages, PagesConfig};
 use super::*;
 use holdfast_wire::{FlowKey, MemoryPool, PacketPool};
@@ -41,6 +43,15 @@ impl Side {
         side
     }
 
+    /// With room for the state of so many flows.
+    fn with_room_for(me: Peer, release: Release, room: usize) -> Side {
+        let mut side = Side::new(me, release);
+        side.flows = Flows::with_room_for(room, FLOWS, 8, LAYOUT, SEED);
+        side.protection = Rescue::new(release).with_room_for(room);
+        side.meet(SERVER);
+        side
+    }
+
     fn meet(&mut self, server: Peer) {
         self.out.set_peers([(server, ROOM)].into_iter());
         self.protection.set_peers(&mut self.flows, &[server], &[], &mut self.out);
@@ -55,7 +66,7 @@ impl Side {
     }
 
     fn count(&self, flow: u16) -> u8 {
-        self.find(flow).map_or(0, |slot| self.flows.state(slot)[0])
+        self.find(flow).filter(|slot| self.flows.is_present(*slot)).map_or(0, |slot| self.flows.state(slot)[0])
     }
 }
 
@@ -522,7 +533,7 @@ fn records_are_checked() {
             let refused = world.pages.handle_record(from, kind, wrong);
             assert!(refused.is_err(), "kind {kind} with {} of {} bytes", wrong.len(), body.len());
         }
-        for kind in [0, 5, 9, 20, 31, 255] {
+        for kind in [0, 5, 9, 21, 22, 31, 255] {
             assert_eq!(world.pages.handle_record(from, kind, &body), Err(DropReason::Malformed));
         }
     }

@@ -345,8 +345,15 @@ struct Reading {
 
 impl Reading {
     fn new() -> Reading {
-        let scenario =
-            Scenario { seed: 1, preset: Preset::Replica, planted: Planted::default(), quiet: true, tight: false, served: false };
+        let scenario = Scenario {
+            seed: 1,
+            preset: Preset::Replica,
+            planted: Planted::default(),
+            quiet: true,
+            tight: false,
+            served: false,
+            by_key: false,
+        };
         Reading { scenario, plan: Plan { calm: true, ..Plan::default() }, expects: Vec::new(), latest: 0 }
     }
 

@@ -62,6 +62,7 @@ pub(super) const BUGS: &[Bug] = &[
     ("speaks-before-writing", |planted| &mut planted.speaks_before_writing),
     ("server-forgets", |planted| &mut planted.server_forgets),
     ("server-expires-live", |planted| &mut planted.server_expires_live),
+    ("server-keeps-the-dead", |planted| &mut planted.server_keeps_the_dead),
 ];
 
 /// A record's name, or its number.

@@ -21,9 +21,11 @@ impl World {
         }
         if self.checkers.violations.is_empty() {
             self.check_remembered();
-            self.check_leaks();
+            self.check_sums();
+            self.check_parts();
             self.check_buffers();
         }
+        self.check_leaks();
         for (peer, process) in core::mem::take(&mut self.processes) {
             self.take_apart(peer, process);
         }
@@ -104,7 +106,9 @@ impl World {
     fn check_remembered(&mut self) {
         let heard = self.serving();
         let serving = served(&self.processes, &heard, self.chains);
-        self.checkers.check_remembered(&self.clients, &serving);
+        let servers = self.servers.as_ref();
+        let pages = |chain: usize| servers.and_then(|servers| servers.flows(chain));
+        self.checkers.check_remembered(&self.clients, &serving, &pages);
         self.checkers.check_copies(&serving);
         if let Some(loss) = &self.loss {
             loss.check_floors(&serving, &mut self.checkers);
@@ -146,5 +150,12 @@ impl World {
         }
         self.drops.add(process.runtime.drops());
         self.unprotected += process.runtime.counts().unprotected;
+        let counts = process.runtime.counts();
+        self.faults.fetched += counts.fetched;
+        // They are lost with it only.
+        if counts.lost > 0 && self.faults.server_kills == 0 {
+            let text = format!("runtime {} lost {} flows whose state the state server had", peer.node, counts.lost);
+            self.checkers.violate("output commit", text);
+        }
     }
 }

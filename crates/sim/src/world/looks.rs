@@ -4,11 +4,13 @@ use super::{BEGIN, Process, World};
 use crate::checkers::Served;
 use crate::frames;
 use crate::plan::Exit;
+use holdfast_functions::Balanced;
 use holdfast_node::switch::Route;
-use holdfast_protection::Peer;
-use holdfast_protection::flows::role;
+use holdfast_protection::flows::{ActorHeader, flag, role};
+use holdfast_protection::{Peer, Slot};
 use holdfast_wire::FlowKey;
 use std::collections::{BTreeMap, BTreeSet};
+use zerocopy::FromBytes;
 
 /// Those of the processes that are heard at some switch, of so many chains.
 pub(super) fn served<'a>(processes: &'a BTreeMap<Peer, Process>, heard: &[Vec<Peer>], chains: u16) -> Vec<Served<'a>> {
@@ -23,7 +25,14 @@ impl World {
     pub(super) fn given_up(&mut self, dead: Peer) {
         let Some(loss) = &mut self.loss else { return };
         let routes = self.hosts.served().flat_map(|switch| switch.routes());
-        let routes: Vec<Route> = routes.filter(|route| route.owner == dead).copied().collect();
+        // What was to come from there is lost with it, too.
+        let was_to_come = |route: &Route| {
+            let flows = self.processes.get(&route.owner).and_then(|process| process.runtime.flows(route.chain.into()));
+            let header = flows.and_then(|flows| Some(flows.header(flows.find(&route.key, flows.hash(&route.key))?.slot)));
+            let is_empty = header.is_some_and(|header| header.role == role::ARRIVING && header.flags & flag::EMPTY != 0);
+            is_empty && route.moved_from.is_some_and(|(from, _)| from == dead)
+        };
+        let routes: Vec<Route> = routes.filter(|route| route.owner == dead || was_to_come(route)).copied().collect();
         // Who was given up before may have been stopped, and go on: nobody asks it.
         let counts = |peer: &Peer| *peer != dead && !self.coordinator.has_given_up(*peer);
         let living = self.processes.iter().filter(|(peer, _)| counts(peer)).map(|(_, process)| &process.runtime);
@@ -118,6 +127,38 @@ impl World {
             let in_ledger = ledgers.iter().any(|ledger| ledger.id.chain == chain && ledger.is_free(number));
             self.checkers.check_number(&key, number, leasable, in_ledger);
         }
+    }
+
+    /// What a runtime has of its balancer's gauge is what its flows are.
+    pub(super) fn check_parts(&mut self) {
+        // Stamper, firewall, NAT, balancer.
+        let at = self.scenario.chains(1, 1)[0].chain.layout().states.last().map_or(0, |(start, _)| *start);
+        let mut wrong = Vec::new();
+        for (peer, process) in self.processes.iter_mut().filter(|(peer, _)| !self.coordinator.has_given_up(**peer)) {
+            let mut parts = Vec::new();
+            process.runtime.visit_parts(|id, part| parts.push((id.chain, part.own().to_vec())));
+            for (chain, part) in parts {
+                let Some(flows) = process.runtime.flows(chain.into()) else { continue };
+                // Of a flow that is moving, or whose state is not here, it cannot be seen.
+                let is_seen = |slot: Slot, header: &ActorHeader| {
+                    header.role == role::REPLICA || header.role == role::OWNER && flows.is_present(slot)
+                };
+                let is_calm = flows.iter().all(|(slot, header)| is_seen(slot, header));
+                let mut counted = vec![0; part.len()];
+                for (slot, _) in flows.iter().filter(|(_, header)| is_calm && header.role == role::OWNER) {
+                    let balanced = flows.state(slot).get(at..).and_then(|state| Balanced::read_from_prefix(state).ok());
+                    // One that only passes has no backend.
+                    let backend = balanced.and_then(|(balanced, _)| counted.get_mut(usize::from(balanced.backend)));
+                    backend.into_iter().for_each(|flows| *flows += 1);
+                }
+                if is_calm && counted != part {
+                    wrong.push(format!(
+                        "flows of chain {chain} at {peer:?} have backends {counted:?}, and the gauge says {part:?}"
+                    ));
+                }
+            }
+        }
+        wrong.into_iter().for_each(|text| self.checkers.violate("statistics", text));
     }
 
     fn keep_released(&mut self, frame: &[u8]) {

@@ -202,7 +202,9 @@ impl World {
         let has_server = scenario.served || !pages.is_empty();
         // Whatever a server does not assign the coordinator does.
         let lists: Vec<u32> = if scenario.served { pools.drain(..).map(|(_, size)| size).collect() } else { Vec::new() };
-        let servers = has_server.then(|| Servers::new(lists.into_iter(), pages, &scenario));
+        let mut statistics = Vec::new();
+        probe.visit_parts(|_, part| statistics.extend(part.is_shared().then_some(part.own().len() as u32)));
+        let servers = has_server.then(|| Servers::new(lists.into_iter(), statistics.into_iter(), pages, &scenario));
         let coordinator = CoordinatorConfig {
             me: Peer { node: COORDINATOR, incarnation: 1 },
             hosts: hosts::config(plan.hosts, plan.switches, of_each),
@@ -235,7 +237,9 @@ impl World {
         });
         let checkers = Checkers::new(layout, promises || plan.strict, scenario.preset.is_strict() || plan.strict);
         let may_forget = scenario.preset.may_forget();
-        let on_the_way = if plan.calm { 2 * MILLISECOND } else { 200 * MILLISECOND };
+        // What is behind a cut is on its way until that is over, and a little longer.
+        let is_cut = plan.steps.iter().any(|step| matches!(step.how, How::Cut(..)));
+        let on_the_way = if plan.calm && !is_cut { 2 * MILLISECOND } else { 200 * MILLISECOND };
         let loss = (may_forget > 0).then(|| Loss::new(may_forget, on_the_way));
         let mut world = World {
             chains,

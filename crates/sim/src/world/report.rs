@@ -27,6 +27,8 @@ pub struct Faults {
     pub moves: u64,
     /// Flows that moved.
     pub moved: u64,
+    /// States of flows that had gone to the state server alone, and came back.
+    pub fetched: u64,
     /// Runtimes taken out of service.
     pub drains: u64,
     /// Lives of the coordinator ended.
@@ -65,6 +67,7 @@ impl Faults {
         self.overflowed += other.overflowed;
         self.moves += other.moves;
         self.moved += other.moved;
+        self.fetched += other.fetched;
         self.drains += other.drains;
         self.coordinator_kills += other.coordinator_kills;
         self.server_kills += other.server_kills;

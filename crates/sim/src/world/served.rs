@@ -1,4 +1,4 @@
-//! The state server of a world whose numbers one assigns: a process of its own on the coordinator's host, which may die at any time and begins again with nothing.
+//! The state server of a world whose numbers one assigns, and whose gauges it adds up: a process of its own on the coordinator's host, which may die at any time and begins again with nothing.
 
 use super::hosts::{self, WITNESS};
 use super::streams::{Lane, Of};
@@ -12,7 +12,7 @@ use holdfast_protection::rescue::pages::PagesConfig;
 use holdfast_protection::{Flows, Peer};
 use holdfast_state::{Kind, Limits};
 use holdfast_wire::DropCounters;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Between two looks at what is due.
 const TICK: u64 = 10 * MILLISECOND;
@@ -47,19 +47,28 @@ pub(super) struct Servers {
     busy_until: u64,
     forgets: bool,
     expires_live: bool,
+    keeps_the_dead: bool,
     pub(super) faults_left: u64,
     drops: DropCounters,
     /// Numbers that it takes for some flow's, and that no runtime says is its, and since when.
     unclaimed: BTreeMap<Index, u64>,
+    /// What a gauge is there and at the runtimes that live, and since when that is not the same.
+    unequal: Option<(u64, String)>,
 }
 
 impl Servers {
-    /// The first, of these lists and pages.
-    pub(super) fn new(sizes: impl Iterator<Item = u32>, pages: Vec<PagesConfig>, scenario: &crate::Scenario) -> Servers {
+    /// The first, of these lists of numbers, and behind them of gauges, and pages.
+    pub(super) fn new(
+        sizes: impl Iterator<Item = u32>,
+        gauges: impl Iterator<Item = u32>,
+        pages: Vec<PagesConfig>,
+        scenario: &crate::Scenario,
+    ) -> Servers {
+        let indexes = sizes.map(|size| Kind::Indexes(limits(if scenario.tight { FEW } else { size }, scenario.tight)));
         let config = StateServerConfig {
             me: Peer { node: STATE_SERVER, incarnation: 1 },
             fabric: hosts::fabric(),
-            kinds: sizes.map(|size| Kind::Indexes(limits(if scenario.tight { FEW } else { size }, scenario.tight))).collect(),
+            kinds: indexes.chain(gauges.map(Kind::Gauge)).collect(),
             pages,
             waiting: 1024,
             memory: 1,
@@ -76,9 +85,11 @@ impl Servers {
             busy_until: 0,
             forgets: scenario.planted.server_forgets,
             expires_live: scenario.planted.server_expires_live,
+            keeps_the_dead: scenario.planted.server_keeps_the_dead,
             faults_left: 0,
             drops: DropCounters::default(),
             unclaimed: BTreeMap::new(),
+            unequal: None,
         };
         servers.begin();
         servers
@@ -86,7 +97,11 @@ impl Servers {
 
     fn begin(&mut self) {
         let config = self.config.clone();
-        self.now = StateServer::new(config).map(|server| if self.expires_live { server.plant_expiry() } else { server });
+        self.now = StateServer::new(config).map(|server| match (self.expires_live, self.keeps_the_dead) {
+            (true, _) => server.plant_expiry(),
+            (false, true) => server.plant_keeping(),
+            (false, false) => server,
+        });
     }
 
     /// Who it is, if it is there.
@@ -226,6 +241,8 @@ impl World {
         let how = match random.range(0, 4) {
             0 => How::Cut(way, time),
             1 => How::Slow(1 << magnitude, time),
+            2 if self.scenario.preset.needs_server() => How::Cut(way, time),
+            _ if self.scenario.preset.needs_server() => How::Slow(1 << magnitude, time),
             _ => How::Kill,
         };
         if !is_healed {
@@ -236,11 +253,13 @@ impl World {
 
     /// What the server takes for nobody's no flow has, and everything is something.
     pub(super) fn check_server(&mut self, held: &[(u16, u32)]) {
+        self.check_gauges();
         let now = self.now;
         let is_quiet = self.quiet_since.is_some() && self.all_run();
         let Some(Servers { now: Some(server), unclaimed, .. }) = &mut self.servers else { return };
         let server = server.server();
         let mut wrong = Vec::new();
+        let of_flows: BTreeSet<(u32, u32)> = held.iter().map(|(chain, number)| (u32::from(*chain), *number)).collect();
         // Each chain's NAT has the only pool, and the list of the chain's number.
         for (chain, number) in held {
             if server.list(u32::from(*chain)).is_some_and(|list| list.is_free(*number)) {
@@ -258,8 +277,9 @@ impl World {
                     pools.any(|process| {
                         let mut is_held = false;
                         process.runtime.visit_pools(|id, pool| {
-                            is_held |=
-                                u32::from(id.chain) == list && (pool.backend().is_held(number) || pool.backend().is_free(number))
+                            // That a pool takes it for a flow's is not enough.
+                            let is_flows = pool.backend().is_held(number) && of_flows.contains(&(list, number));
+                            is_held |= u32::from(id.chain) == list && (is_flows || pool.backend().is_free(number))
                         });
                         is_held
                     })
@@ -273,6 +293,40 @@ impl World {
         }
         for text in wrong {
             self.checkers.violate("leases", text);
+        }
+    }
+
+    /// What the server's gauges are, and what those that live have of them together.
+    fn check_gauges(&mut self) {
+        let is_quiet = self.quiet_since.is_some() && self.all_run();
+        let Some(Servers { now: Some(server), unequal, .. }) = &mut self.servers else { return };
+        let (server, mut sums) = (server.server(), Vec::<Vec<i64>>::new());
+        for (_, process) in self.processes.iter_mut().filter(|(peer, _)| !self.coordinator.has_given_up(**peer)) {
+            let mut at = 0;
+            process.runtime.visit_parts(|_, part| {
+                if part.is_shared() {
+                    sums.resize(sums.len().max(at + 1), vec![0; part.own().len()]);
+                    sums[at].iter_mut().zip(part.own()).for_each(|(sum, own)| *sum += own);
+                    at += 1;
+                }
+            });
+        }
+        let totals = (0..server.lists()).filter_map(|list| server.statistics(list));
+        let totals: Vec<Vec<i64>> = totals.map(|statistics| statistics.totals().to_vec()).collect();
+        if totals == sums || sums.is_empty() || !is_quiet {
+            *unequal = None;
+        } else if unequal.is_none() {
+            *unequal =
+                Some((self.now, format!("gauges are {totals:?} at the state server, and {sums:?} at the runtimes that live")));
+        }
+    }
+
+    /// In the end a gauge is what those that live have of it together.
+    pub(super) fn check_sums(&mut self) {
+        let Some(Servers { unequal: Some((since, text)), now: Some(_), .. }) = &self.servers else { return };
+        if self.now.saturating_sub(*since) > SETTLED - SECOND {
+            let text = text.clone();
+            self.checkers.violate("statistics", text);
         }
     }
 

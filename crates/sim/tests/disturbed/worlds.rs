@@ -6,7 +6,15 @@ pub(crate) const MILLISECOND: u64 = 1_000_000;
 
 /// Nothing happens but what a plan says. Every other seed has few numbers.
 pub(crate) fn scenario(seed: u64, preset: Preset) -> Scenario {
-    Scenario { seed, preset, planted: Planted::default(), quiet: true, tight: seed.is_multiple_of(2), served: false }
+    Scenario {
+        seed,
+        preset,
+        planted: Planted::default(),
+        quiet: true,
+        tight: seed.is_multiple_of(2),
+        served: false,
+        by_key: false,
+    }
 }
 
 /// So many, one after the other, overlapping; every third is TCP.

@@ -7,9 +7,11 @@
 mod bare;
 mod pair;
 mod runtime;
+mod stateless;
 
-pub(super) use pair::Pair;
-pub(super) use runtime::{Alone, Runs};
+pub(super) use pair::{Beside, LEASE, Pair, SERVER, introduce, server};
+pub(super) use runtime::{Alone, Runs, Sink, ToRuntime, missing, runtime};
+pub(super) use stateless::Stateless;
 
 use super::median;
 use super::traffic::{self, FRAME_LEN, Player};

@@ -1,8 +1,9 @@
 //! Two nodes in two threads: a runtime owns the flows, and another one holds their replicas, or a state server is their home.
 
-use super::runtime::{ME, OTHER, Runs, SEED, Sink, ToRuntime, runtime};
+use super::runtime::{ME, OTHER, Runs, SEED, Sink, ToRuntime, missing, runtime};
 use super::{BURST, PlaysOnce};
-use holdfast_nf::Chain;
+use crate::config;
+use holdfast_nf::{Chain, SharedField};
 use holdfast_node::address::{COORDINATOR, MANAGER, STATE_SERVER, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState};
@@ -10,6 +11,7 @@ use holdfast_node::runtime::Runtime;
 use holdfast_node::state::{StateServer, StateServerConfig};
 use holdfast_protection::rescue::pages::PagesConfig;
 use holdfast_protection::{Home, Peer, Protection};
+use holdfast_state::{Kind, Limits};
 use holdfast_wire::{MemoryPool, Packet, PacketPool};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,10 +23,15 @@ use std::time::{Duration, Instant};
 const UNDER_WAY: usize = 4096;
 /// Buffers of each side.
 const BUFFERS: usize = UNDER_WAY * 4;
-const SERVER: Peer = Peer { node: STATE_SERVER, incarnation: 1 };
+pub(in crate::bench) const SERVER: Peer = Peer { node: STATE_SERVER, incarnation: 1 };
+
+/// Between two looks of the server at what is due, ns.
+const TICK: u64 = 1_000_000;
+/// What a box's server has.
+pub(in crate::bench) const LEASE: u64 = 60_000_000_000;
 
 /// What has the flows besides their owner.
-trait Beside {
+pub(in crate::bench) trait Beside {
     /// As [`Runtime::turn`].
     fn turn(&mut self, rx: &mut Vec<Packet>, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64);
 }
@@ -51,19 +58,39 @@ impl Beside for StateServer {
     }
 }
 
-/// A state server that is the home of this chain's flows.
-fn server(flows: usize, chain: &Chain) -> Result<StateServer, String> {
+/// A state server that is the home of this chain's flows, and assigns the numbers of the pools that ask one. None rests: flows begin and end much more quickly than anywhere else.
+/// One of which nothing is heard for `lease` ns is asked for, 0: never.
+pub(in crate::bench) fn server(flows: usize, chain: &mut Chain, lease: u64) -> Result<StateServer, String> {
+    let mut kinds = Vec::new();
+    for function in chain.functions_mut() {
+        function.shared().visit(&mut |_, field| {
+            if let SharedField::Pool(pool) = field
+                && pool.backend().asks_server()
+            {
+                let limits = Limits {
+                    size: pool.size(),
+                    credit: config::SERVER_CREDIT as u32,
+                    lease,
+                    rest: 0,
+                    unknown_rest: 0,
+                    patience: 1_000_000_000,
+                    step: TICK,
+                };
+                kinds.push(Kind::Indexes(limits));
+            }
+        });
+    }
     let layout = chain.layout();
     let pages = PagesConfig { chain: 0, flows, state_len: layout.size, layout: layout.hash, seed: SEED };
     let server = StateServer::new(StateServerConfig {
         me: SERVER,
         fabric: FabricConfig::default(),
-        kinds: Vec::new(),
+        kinds,
         pages: vec![pages],
         waiting: 4096,
         memory: 1,
         is_first: true,
-        tick: 1_000_000_000,
+        tick: TICK,
         listener: MANAGER,
         report_interval: 1_000_000_000,
         heartbeat: 1_000_000_000,
@@ -120,6 +147,10 @@ impl<const L: usize> Runs<L> for Pair<L> {
     fn set_due(&mut self, due: u64) {
         self.input.due = due;
     }
+
+    fn drain(&mut self) -> Result<(), String> {
+        self.wait(1)
+    }
 }
 
 impl<const L: usize> PlaysOnce<L> for Pair<L> {
@@ -143,6 +174,17 @@ impl<const L: usize> Pair<L> {
         replica_chain: Chain,
         protection: impl Fn() -> Box<dyn Protection> + Send + 'static,
     ) -> Result<Pair<L>, String> {
+        Pair::with_lease(flows, chain, replica_chain, protection, LEASE)
+    }
+
+    /// With another lease of the state server's: see [`server`].
+    pub(in crate::bench) fn with_lease(
+        flows: usize,
+        chain: Chain,
+        mut replica_chain: Chain,
+        protection: impl Fn() -> Box<dyn Protection> + Send + 'static,
+        lease: u64,
+    ) -> Result<Pair<L>, String> {
         let (to_replica, inbox) = sync_channel::<Vec<Packet>>(256);
         let (outbox, from_replica) = sync_channel::<Vec<Packet>>(256);
         let stop = Arc::new(AtomicBool::new(false));
@@ -150,18 +192,18 @@ impl<const L: usize> Pair<L> {
         let mut pool = MemoryPool::new(BUFFERS);
         let is_paged = protection().home() == Home::StateServer;
         let mut primary = runtime(ME, flows, chain, protection());
-        let said = introduce(&mut primary, ME, &mut pool);
-        let server = if is_paged { Some(server(flows, &replica_chain)?) } else { None };
+        let said = introduce(&mut primary, ME, &[ME, OTHER], &mut pool);
+        let server = if is_paged { Some(server(flows, &mut replica_chain, lease)?) } else { None };
         let thread = std::thread::spawn(move || {
             let mut pool = MemoryPool::new(BUFFERS);
             if let Some(mut server) = server {
-                introduce(&mut server, SERVER, &mut pool).into_iter().for_each(|packet| pool.put(packet));
-                serve_replica(&mut server, &mut pool, &inbox, &outbox, &stopped);
+                introduce(&mut server, SERVER, &[ME, OTHER], &mut pool).into_iter().for_each(|packet| pool.put(packet));
+                serve_replica(&mut server, &mut pool, &inbox, &outbox, &stopped, true);
                 return;
             }
             let mut replica = runtime(OTHER, flows, replica_chain, protection());
-            introduce(&mut replica, OTHER, &mut pool).into_iter().for_each(|packet| pool.put(packet));
-            serve_replica(&mut replica, &mut pool, &inbox, &outbox, &stopped);
+            introduce(&mut replica, OTHER, &[ME, OTHER], &mut pool).into_iter().for_each(|packet| pool.put(packet));
+            serve_replica(&mut replica, &mut pool, &inbox, &outbox, &stopped, false);
         });
         let mut pair = Pair {
             primary,
@@ -246,17 +288,13 @@ impl<const L: usize> Pair<L> {
         }
     }
 
-    /// Waits until everything that was taken has come out.
-    pub(in crate::bench) fn drain(&mut self) -> Result<(), String> {
-        self.wait(1)
-    }
-
     /// Waits until fewer than `limit` packets are under way.
     fn wait(&mut self, limit: usize) -> Result<(), String> {
         let deadline = Instant::now() + Duration::from_secs(20);
         while self.under_way() >= limit {
             if Instant::now() > deadline {
-                return Err(format!("{} packets did not come out", self.under_way()));
+                let held = self.primary.held();
+                return Err(format!("{}; {held} are held", missing(self.under_way() as u64, &self.primary)));
             }
             self.turn();
         }
@@ -276,19 +314,14 @@ impl<const L: usize> Pair<L> {
     }
 }
 
-/// Tells somebody who is there. What it says to that.
-fn introduce(node: &mut dyn Beside, me: Peer, pool: &mut MemoryPool) -> Vec<Packet> {
+/// Tells somebody which runtimes there are. What it says to that.
+pub(in crate::bench) fn introduce(node: &mut dyn Beside, me: Peer, runtimes: &[Peer], pool: &mut MemoryPool) -> Vec<Packet> {
     let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
     coordinator.set_peer(me);
-    let members = [ME, OTHER].map(|peer| Member {
-        node: peer.node,
-        incarnation: peer.incarnation,
-        state: MemberState::Running,
-        cluster: 0,
-        host: 0,
-    });
+    let member =
+        |peer: &Peer| Member { node: peer.node, incarnation: peer.incarnation, state: MemberState::Running, cluster: 0, host: 0 };
     coordinator.send_control(me.node, &Control::Recovering { dead: Vec::new(), epoch: 0 });
-    coordinator.send_control(me.node, &Control::View { version: 1, members: members.to_vec() });
+    coordinator.send_control(me.node, &Control::View { version: 1, members: runtimes.iter().map(member).collect() });
     let mut rx = Vec::new();
     coordinator.poll_transmit(1, |frame| {
         let Some(mut packet) = pool.take() else { return false };
@@ -301,17 +334,18 @@ fn introduce(node: &mut dyn Beside, me: Peer, pool: &mut MemoryPool) -> Vec<Pack
     tx
 }
 
-/// The replica's thread: saves states, releases packets, acknowledges. Buffers go back where they came from.
+/// The replica's thread: saves states, releases packets, acknowledges. Buffers go back where they came from. Where it is not to be `timed` its time hardly passes, and nothing is due that nobody has asked for.
 fn serve_replica(
     replica: &mut dyn Beside,
     pool: &mut MemoryPool,
     inbox: &Receiver<Vec<Packet>>,
     outbox: &SyncSender<Vec<Packet>>,
     stop: &AtomicBool,
+    timed: bool,
 ) {
     let mut borrowed = Borrowed { pool, theirs: Vec::with_capacity(UNDER_WAY) };
     let (mut rx, mut tx) = (Vec::with_capacity(BURST * 4), Vec::with_capacity(BURST * 4));
-    let mut clock = 1u64;
+    let (mut clock, began) = (1u64, Instant::now());
     let mut idle = 0u32;
     while !stop.load(Ordering::Relaxed) {
         // Spins while its owner works, and sleeps while another case is timed.
@@ -334,7 +368,7 @@ fn serve_replica(
         };
         idle = 0;
         rx.append(&mut bundle);
-        clock += 1000;
+        clock = if timed { began.elapsed().as_nanos() as u64 + 1 } else { clock + 1000 };
         replica.turn(&mut rx, &mut tx, &mut borrowed, clock);
         bundle.append(&mut tx);
         bundle.append(&mut borrowed.theirs);

@@ -1,5 +1,6 @@
 //! A runtime, and the frames that a switch would send it.
 
+use super::super::churn::Churn;
 use super::super::traffic::{self, Player};
 use super::super::world::grant_all;
 use super::{BURST, PlaysOnce};
@@ -20,11 +21,17 @@ pub(super) const OTHER: Peer = Peer { node: FIRST_RUNTIME + 1, incarnation: 1 };
 /// Under which flows' keys are hashed.
 pub(super) const SEED: u64 = 7;
 
-pub(super) fn runtime(me: Peer, flows: usize, chain: Chain, protection: Box<dyn Protection>) -> Runtime {
+pub(in crate::bench) fn runtime(me: Peer, flows: usize, chain: Chain, protection: Box<dyn Protection>) -> Runtime {
     let config = RuntimeConfig { me, flows, seed: SEED, report_interval: 1_000_000_000, fabric: FabricConfig::default() };
     let mut runtime = Runtime::new(config, vec![ChainSpec { name: "bench".to_owned(), switch: SWITCH, chain, protection }]);
     runtime.visit_pools(|_, pool| grant_all(pool));
     runtime
+}
+
+/// What to say of so many packets that did not come out.
+pub(in crate::bench) fn missing(count: u64, runtime: &Runtime) -> String {
+    let drops: Vec<String> = runtime.drops().iter().map(|(reason, count)| format!("{reason}: {count}")).collect();
+    format!("{count} packets did not come out; dropped were {drops:?}")
 }
 
 /// Where the stamp is in the encapsulation.
@@ -35,6 +42,7 @@ const DUE_AT: usize = 42;
 /// Plays frames to a runtime as the switch sends them. All flows have one epoch, so all have one encapsulation but for the stamp: it is made beforehand,
 /// because that is the switch's work.
 pub(in crate::bench) struct ToRuntime<const L: usize> {
+    to: Peer,
     player: Player<L>,
     encapsulation: [u8; ENCAPSULATION_LEN],
     stamp: u64,
@@ -46,11 +54,17 @@ pub(in crate::bench) struct ToRuntime<const L: usize> {
     fresh_every: usize,
     fresh: Range<usize>,
     count: usize,
+    churn: Option<Churn<L>>,
 }
 
 impl<const L: usize> ToRuntime<L> {
     pub(super) fn new() -> ToRuntime<L> {
+        ToRuntime::for_runtime(ME)
+    }
+
+    pub(in crate::bench) fn for_runtime(to: Peer) -> ToRuntime<L> {
         ToRuntime {
+            to,
             player: Player::new(Vec::new()),
             encapsulation: [0; ENCAPSULATION_LEN],
             stamp: 1,
@@ -60,6 +74,7 @@ impl<const L: usize> ToRuntime<L> {
             fresh_every: 0,
             fresh: 0..0,
             count: 0,
+            churn: None,
         }
     }
 
@@ -73,6 +88,16 @@ impl<const L: usize> ToRuntime<L> {
         (self.fresh_every, self.fresh) = (every, flows);
     }
 
+    /// From now on these flows' packets are played, and nothing else.
+    pub(in crate::bench) fn churn(&mut self, churn: Churn<L>) {
+        self.churn = Some(churn);
+    }
+
+    /// Flows that have begun by that; see [`Churn::begun`].
+    pub(in crate::bench) fn begun(&self) -> usize {
+        self.churn.as_ref().map_or(0, Churn::begun)
+    }
+
     pub(super) fn set_time(&mut self, now: u64) {
         if self.by_clock {
             self.stamp = self.stamp.max(now);
@@ -82,36 +107,47 @@ impl<const L: usize> ToRuntime<L> {
     pub(super) fn play(&mut self, frames: &[[u8; L]], pool: &mut dyn PacketPool) {
         self.player = Player::new(frames.to_vec());
         let Some(mut packet) = pool.take() else { return };
-        encapsulate(&mut packet, 0, self.epoch, 0);
+        encapsulate(&mut packet, self.to, 0, self.epoch, 0);
         self.encapsulation.copy_from_slice(packet.bytes());
         pool.put(packet);
     }
 
-    pub(super) fn receive(&mut self, count: usize, pool: &mut dyn PacketPool, into: &mut Vec<Packet>) {
+    pub(in crate::bench) fn receive(&mut self, count: usize, pool: &mut dyn PacketPool, into: &mut Vec<Packet>) {
         let before = into.len();
-        self.player.receive(count, pool, into);
-        for packet in &mut into[before..] {
+        if let Some(churn) = &mut self.churn {
+            for _ in 0..count {
+                let Some(mut packet) = pool.take() else { break };
+                let begins = churn.receive(&mut packet);
+                self.stamp += churn.step;
+                encapsulate(&mut packet, self.to, self.stamp, self.epoch, if begins { Flags::NEW } else { 0 });
+                into.push(packet);
+            }
+        } else {
+            self.player.receive(count, pool, into);
+        }
+        let played = if self.churn.is_some() { into.len() } else { before };
+        for packet in &mut into[played..] {
             self.stamp += 1;
             self.count += 1;
             let begins = self.fresh_every > 0 && self.count.is_multiple_of(self.fresh_every);
             if begins && let Some(flow) = self.fresh.next() {
                 let fits = packet.copy_from(&traffic::udp::<L>(traffic::client(flow), traffic::VIRTUAL));
                 debug_assert!(fits);
-                encapsulate(packet, self.stamp, self.epoch, Flags::NEW);
+                encapsulate(packet, self.to, self.stamp, self.epoch, Flags::NEW);
             } else if let Some(room) = packet.push_front(ENCAPSULATION_LEN) {
                 room.copy_from_slice(&self.encapsulation);
                 room[STAMP_AT..STAMP_AT + 8].copy_from_slice(&self.stamp.to_be_bytes());
             }
-            if self.due > 0 {
-                // Nobody checks the payload's sum on the way.
-                let at = ENCAPSULATION_LEN + DUE_AT;
-                packet.bytes_mut()[at..at + 8].copy_from_slice(&self.due.to_be_bytes());
-            }
+        }
+        for packet in into[before..].iter_mut().filter(|_| self.due > 0) {
+            // Nobody checks the payload's sum on the way.
+            let at = ENCAPSULATION_LEN + DUE_AT;
+            packet.bytes_mut()[at..at + 8].copy_from_slice(&self.due.to_be_bytes());
         }
     }
 
     /// These frames, once.
-    pub(super) fn once(
+    pub(in crate::bench) fn once(
         &mut self,
         frames: &[[u8; L]],
         flags: u8,
@@ -124,7 +160,7 @@ impl<const L: usize> ToRuntime<L> {
                 return Err("the frame does not fit".to_owned());
             }
             self.stamp += 1;
-            encapsulate(&mut packet, self.stamp, self.epoch, flags);
+            encapsulate(&mut packet, self.to, self.stamp, self.epoch, flags);
             into.push(packet);
         }
         Ok(())
@@ -132,11 +168,11 @@ impl<const L: usize> ToRuntime<L> {
 }
 
 #[inline]
-fn encapsulate(packet: &mut Packet, stamp: u64, epoch: u32, flags: u8) {
+fn encapsulate(packet: &mut Packet, to: Peer, stamp: u64, epoch: u32, flags: u8) {
     packet.meta.stamp = stamp;
     packet.meta.commit = epoch;
     packet.meta.flags = flags;
-    let outer = Outer { destination: mac_of_life(ME), source: mac_of(SWITCH), index: index::TO_RUNTIME };
+    let outer = Outer { destination: mac_of_life(to), source: mac_of(SWITCH), index: index::TO_RUNTIME };
     let fits = nsh::encapsulate(packet, outer);
     debug_assert!(fits);
 }
@@ -145,14 +181,14 @@ fn encapsulate(packet: &mut Packet, stamp: u64, epoch: u32, flags: u8) {
 pub(in crate::bench) struct Sink<const L: usize> {
     pub(in crate::bench) released: u64,
     /// What came out, if that is kept.
-    pub(super) kept: Option<Vec<[u8; L]>>,
+    pub(in crate::bench) kept: Option<Vec<[u8; L]>>,
     /// How long each packet was under way, ns, if packets say when they were due.
     pub(in crate::bench) latencies: Option<Vec<u64>>,
     began: Instant,
 }
 
 impl<const L: usize> Sink<L> {
-    pub(super) fn new() -> Sink<L> {
+    pub(in crate::bench) fn new() -> Sink<L> {
         Sink { released: 0, kept: None, latencies: None, began: Instant::now() }
     }
 
@@ -162,13 +198,18 @@ impl<const L: usize> Sink<L> {
 
     /// A frame for the switch. Messages are not for this sink.
     #[inline]
-    pub(super) fn take(&mut self, packet: &Packet) {
+    pub(in crate::bench) fn take(&mut self, packet: &Packet) {
         let bytes = packet.bytes();
         if bytes.len() != ENCAPSULATION_LEN + L || bytes[12..14] != ETHERTYPE_NSH.to_be_bytes() || bytes[21] != index::RELEASED {
             return;
         }
+        self.note(&bytes[ENCAPSULATION_LEN..]);
+    }
+
+    /// This frame has left.
+    #[inline]
+    pub(super) fn note(&mut self, frame: &[u8]) {
         self.released += 1;
-        let frame = &bytes[ENCAPSULATION_LEN..];
         if let (Some(kept), Ok(frame)) = (&mut self.kept, frame.try_into()) {
             kept.push(frame);
         }
@@ -194,6 +235,8 @@ pub(in crate::bench) trait Runs<const L: usize> {
     fn sink(&mut self) -> &mut Sink<L>;
     /// From now on packets say that they were due at this time.
     fn set_due(&mut self, due: u64);
+    /// Waits until everything that was taken has come out.
+    fn drain(&mut self) -> Result<(), String>;
 }
 
 /// A runtime on its own.
@@ -205,6 +248,7 @@ pub(in crate::bench) struct Alone<const L: usize> {
     rx: Vec<Packet>,
     tx: Vec<Packet>,
     clock: u64,
+    taken: u64,
 }
 
 impl<const L: usize> Runs<L> for Alone<L> {
@@ -226,6 +270,11 @@ impl<const L: usize> Runs<L> for Alone<L> {
 
     fn set_due(&mut self, due: u64) {
         self.input.due = due;
+    }
+
+    fn drain(&mut self) -> Result<(), String> {
+        let lost = self.taken - self.sink.released;
+        if lost == 0 { Ok(()) } else { Err(missing(lost, &self.runtime)) }
     }
 }
 
@@ -250,6 +299,7 @@ impl<const L: usize> Alone<L> {
             rx: Vec::with_capacity(BURST),
             tx: Vec::with_capacity(BURST),
             clock: 1,
+            taken: 0,
         }
     }
 
@@ -263,6 +313,7 @@ impl<const L: usize> Alone<L> {
 
     fn turn(&mut self) {
         self.clock += 1000;
+        self.taken += self.rx.len() as u64;
         self.runtime.turn(&mut self.rx, &mut self.tx, &mut self.pool, self.clock);
         for packet in self.tx.drain(..) {
             self.sink.take(&packet);

@@ -100,7 +100,18 @@ mod tests {
                 at_hand: 82,
                 server: Some(status::ServerPool { free: 83, at_hand: 84, held: 85, resting: 86 }),
             }],
+            statistics: vec![status::Statistic {
+                chain: "web".into(),
+                function: "balancer".into(),
+                name: "flows".into(),
+                kind: "gauge".into(),
+                shared: "partitioned".into(),
+                size: 87,
+                values: vec![status::StatisticValue { name: "0".into(), value: -(1 << 40) }],
+            }],
             copies_differed: 4,
+            absent_flows: 5,
+            fetched_states: 6,
             ports: vec![status::Port {
                 name: "inside".into(),
                 device: "eth0".into(),

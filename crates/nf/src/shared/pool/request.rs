@@ -4,6 +4,9 @@ use super::{BlockMask, Lease, PoolBackend, PoolEffect};
 use core::ops::Range;
 use std::collections::VecDeque;
 
+/// Who has been told that there is none asks again, ns, for a flow that comes later than this.
+pub(super) const AGAIN: u64 = 10_000_000;
+
 /// A bit per number.
 struct Bits(Vec<u64>);
 
@@ -41,8 +44,12 @@ pub struct RequestPool {
     target: usize,
     /// Asked for, and not assigned yet.
     owed: usize,
-    /// The last that was heard of what is owed is that there is nothing.
-    is_denied: bool,
+    /// The server has been asked, and has not said that there is nothing since.
+    is_open: bool,
+    /// When it said so; none if others may have something again.
+    denied_at: Option<u64>,
+    /// What is at hand is wanted elsewhere: it goes when flows that waited here have had their turn.
+    is_sparing: bool,
     /// Flows here have it.
     held: Bits,
     held_count: u32,
@@ -66,7 +73,9 @@ impl RequestPool {
             credit: VecDeque::with_capacity(target),
             target,
             owed: 0,
-            is_denied: false,
+            is_open: false,
+            denied_at: None,
+            is_sparing: false,
             held: Bits::new(size),
             held_count: 0,
             leaving: Bits::new(size),
@@ -91,8 +100,13 @@ impl RequestPool {
     fn refill(&mut self) {
         while self.credit.len() + self.owed < self.target {
             self.owed += 1;
-            self.effects.push_back(PoolEffect::Request);
+            self.ask();
         }
+    }
+
+    fn ask(&mut self) {
+        self.is_open = true;
+        self.effects.push_back(PoolEffect::Request);
     }
 
     /// Flows here have it from now on, or have it no more. False if that is nothing new, or there is no such number.
@@ -128,8 +142,13 @@ impl PoolBackend for RequestPool {
         self.refill();
         match number {
             Some(number) => Lease::Granted(number),
-            None if self.is_denied => Lease::Exhausted,
-            None => Lease::Wait,
+            None if self.is_open => Lease::Wait,
+            None if self.denied_at.is_some_and(|at| self.now < at.saturating_add(AGAIN)) => Lease::Exhausted,
+            None => {
+                // It is owed already. But nobody else gives something up for somebody who does not need it.
+                self.ask();
+                Lease::Wait
+            }
         }
     }
 
@@ -160,7 +179,6 @@ impl PoolBackend for RequestPool {
 
     fn assign(&mut self, number: u32) {
         self.owed = self.owed.saturating_sub(1);
-        self.is_denied = false;
         if number >= self.size {
             // The server's list is larger than this pool.
             self.effects.push_back(PoolEffect::Unused(number));
@@ -171,7 +189,8 @@ impl PoolBackend for RequestPool {
     }
 
     fn deny(&mut self) {
-        self.is_denied = self.owed > 0;
+        self.is_open = false;
+        self.denied_at = Some(self.now);
     }
 
     fn returned(&mut self, _number: u32) -> bool {
@@ -182,17 +201,14 @@ impl PoolBackend for RequestPool {
 
     /// It is filled up again when a flow needs a number: until then there is nobody here who does.
     fn spare(&mut self) {
-        // Whether there is none is known when it has been asked for again.
-        self.is_denied &= self.credit.is_empty();
-        self.effects.extend(self.credit.drain(..).map(PoolEffect::Unused));
-        self.effects.push_back(PoolEffect::SparedAll);
+        self.is_sparing = true;
     }
 
     /// The server is another one: what was asked of the one before, and not heard by it, was never said. Credit is claimed like what flows have: nobody else has it, and flows need it most while
     /// the server does not know yet what it may assign.
     fn announce(&mut self) {
         self.effects.clear();
-        (self.owed, self.is_denied) = (0, false);
+        (self.owed, self.is_open, self.denied_at, self.is_sparing) = (0, false, None, false);
         self.effects.extend(self.held.iter().map(PoolEffect::Adopted));
         self.effects.extend(self.credit.iter().copied().map(PoolEffect::Adopted));
         // New flows are not to wait until everything is said.
@@ -212,6 +228,12 @@ impl PoolBackend for RequestPool {
 
     fn advance(&mut self, now: u64) {
         self.now = now;
+        if core::mem::take(&mut self.is_sparing) && !self.credit.is_empty() {
+            // Whether there is none is known when it has been asked for again.
+            self.denied_at = None;
+            self.effects.extend(self.credit.drain(..).map(PoolEffect::Unused));
+            self.effects.push_back(PoolEffect::SparedAll);
+        }
         while self.rested.front().is_some_and(|(at, _)| now.saturating_sub(*at) > self.rest) {
             self.rested.pop_front();
         }
@@ -241,6 +263,10 @@ impl PoolBackend for RequestPool {
 
     fn is_held(&self, number: u32) -> bool {
         self.held.has(number)
+    }
+
+    fn is_leaving(&self, number: u32) -> bool {
+        self.leaving.has(number)
     }
 
     fn held(&self) -> u32 {

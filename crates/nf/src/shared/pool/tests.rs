@@ -1,5 +1,6 @@
 //! What a partition and a server's pool lease, and when not.
 
+use super::request::AGAIN;
 use super::*;
 use std::collections::BTreeSet;
 
@@ -211,8 +212,31 @@ fn a_servers_pool_knows_its_flows_and_spares_its_credit() {
     pool.give_back(64);
     assert_eq!(effects(&mut pool), [PoolEffect::Adopted(64), PoolEffect::Adopted(64), PoolEffect::Return(64)]);
     pool.spare();
+    assert_eq!(effects(&mut pool), [], "flows that wait have their turn first");
+    pool.advance(1);
     assert_eq!(effects(&mut pool), [PoolEffect::Unused(1), PoolEffect::Unused(2), PoolEffect::SparedAll]);
     assert_eq!((pool.lease(&(0..100), None), effects(&mut pool)), (Lease::Wait, vec![PoolEffect::Request; 2]));
+}
+
+/// Who has been told that there is none asks again for a flow that comes later: others may have some at hand. Not for every packet; and what is owed is not owed twice.
+#[test]
+fn a_servers_pool_asks_again() {
+    let mut pool = RequestPool::new(100, 2);
+    let effects = |pool: &mut RequestPool| core::iter::from_fn(|| pool.poll_effect()).collect::<Vec<_>>();
+    assert_eq!((effects(&mut pool), pool.lease(&(0..100), None)), (vec![PoolEffect::Request; 2], Lease::Wait));
+    pool.advance(100);
+    pool.deny();
+    pool.advance(100 + AGAIN - 1);
+    assert_eq!((pool.lease(&(0..100), None), effects(&mut pool)), (Lease::Exhausted, vec![]));
+    pool.advance(100 + AGAIN);
+    assert_eq!((pool.lease(&(0..100), None), effects(&mut pool)), (Lease::Wait, vec![PoolEffect::Request]));
+    assert_eq!((pool.lease(&(0..100), None), effects(&mut pool)), (Lease::Wait, vec![]), "it has asked");
+    pool.deny();
+    assert_eq!((pool.lease(&(0..100), None), effects(&mut pool)), (Lease::Exhausted, vec![]));
+    [1, 2].into_iter().for_each(|number| pool.assign(number));
+    assert_eq!((pool.lease(&(0..100), None), pool.lease(&(0..100), None)), (Lease::Granted(1), Lease::Granted(2)));
+    let used = [PoolEffect::Used(1), PoolEffect::Request, PoolEffect::Used(2), PoolEffect::Request];
+    assert_eq!(effects(&mut pool), used, "all that was owed has come");
 }
 
 /// To a server that remembers nothing what flows have is said, and what is at hand for them; what is missing of that is asked for anew.
@@ -307,4 +331,42 @@ fn a_random_lease_is_a_preferred_one_if_there_is_any() {
         assert!(seen.insert(number) && (300..500).contains(&number) == (at < 2));
     }
     assert_eq!(credit.lease(&(300..500), Some(cx.random())), Lease::Wait);
+}
+
+/// Flows were lost, nobody knows which numbers they had: the others say what they have, and the rest is given back; what a flow has that has left, and may not have come where it went, stays.
+#[test]
+fn what_no_flow_names_is_given_back() {
+    for is_served in [false, true] {
+        let mut pool = Pool::new(256);
+        if is_served {
+            pool.attach(Box::new(RequestPool::new(256, 4)));
+            (0..4).for_each(|number| pool.backend().assign(number));
+        } else {
+            pool.backend().grant_block(0, &[0; 4]);
+        }
+        let mut cx = Context::new(1);
+        let numbers: Vec<u32> = (0..4)
+            .map(|_| match pool.lease(&mut cx) {
+                Lease::Granted(number) => number,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        pool.forget(numbers[3]);
+        core::iter::from_fn(|| pool.backend().poll_effect()).for_each(drop);
+        pool.begin_recount();
+        pool.adopt(numbers[0]);
+        // One that has just come.
+        pool.adopt(200);
+        pool.adopt(numbers[2]);
+        pool.end_recount();
+        let is_held: Vec<bool> = numbers.iter().chain(&[200]).map(|number| pool.backend().is_held(*number)).collect();
+        assert_eq!(is_held, [true, false, true, is_served, true], "{is_served}");
+        let effects: Vec<PoolEffect> = core::iter::from_fn(|| pool.backend().poll_effect()).collect();
+        assert!(effects.contains(&PoolEffect::Adopted(200)), "{effects:?}");
+        assert!(!effects.contains(&PoolEffect::Adopted(numbers[0])), "that is nothing new: {effects:?}");
+        assert_eq!(effects.contains(&PoolEffect::Return(numbers[1])), is_served, "{effects:?}");
+        // Recounting is over.
+        pool.adopt(numbers[0]);
+        assert!(core::iter::from_fn(|| pool.backend().poll_effect()).any(|effect| effect == PoolEffect::Adopted(numbers[0])));
+    }
 }

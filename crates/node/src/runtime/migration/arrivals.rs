@@ -3,6 +3,7 @@
 use super::super::recovery::Recoveries;
 use super::super::{Lane, Shared, lane};
 use super::{BATCH, Parts};
+use crate::ahead::OfChain;
 use crate::channel::Fabric;
 use crate::message::{Claim, NEEDS_EARLIER, kind};
 use holdfast_nf::Chain;
@@ -10,6 +11,9 @@ use holdfast_protection::flows::{ActorHeader, flag, role};
 use holdfast_protection::{Peer, Slot};
 use holdfast_wire::{DropReason, FlowKey};
 use zerocopy::FromBytes;
+
+/// No more flows are welcome while the states of so many wait for room.
+const ASIDE: usize = 1024;
 
 /// A batch on its way here.
 struct Batch {
@@ -232,7 +236,11 @@ fn welcome(lane: &mut Lane, from: Peer, claim: &Claim, hash: u64) -> Option<Slot
         // Nobody has said yet that it is of no use any more.
         lane.flows.remove(found.slot);
     }
-    let slot = lane.flows.insert(key, hash, role::ARRIVING).ok()?;
+    if lane.protection.aside() >= ASIDE {
+        return None;
+    }
+    // Whether there is room for its state is seen when that comes.
+    let slot = lane.flows.insert_header(key, hash, role::ARRIVING).ok()?;
     if reply != FlowKey::default() && lane.flows.set_reply(slot, reply).is_err() {
         lane.flows.remove(slot);
         return None;
@@ -261,6 +269,13 @@ fn unwelcome(lane: &mut Lane, slot: Slot) {
 impl Lane {
     /// A flow came, whole, and is owned here from now on.
     fn arrive_flow(&mut self, slot: Slot, block: &[u8], from: Peer, shared: &mut Shared) {
+        if !self.flows.is_present(slot) {
+            if self.flows.room() == 0 {
+                self.protection.make_room(&mut self.flows);
+            }
+            // If there is none the state waits for it.
+            let _ = self.flows.make_present(slot);
+        }
         // Its reply key was placed when it was announced.
         let _ = self.flows.overwrite(slot, block);
         let header = self.flows.header_mut(slot);
@@ -270,8 +285,14 @@ impl Lane {
         shared.sides[self.side].note_epoch(epoch);
         self.flows.set_role(slot, role::OWNER);
         self.protection.arrived(&mut self.flows, slot, from);
-        let (_, state) = self.flows.parts_mut(slot);
-        lane::contain(&mut self.chain, state, shared, Chain::migrate_in);
+        if self.flows.is_present(slot) {
+            let (_, state) = self.flows.parts_mut(slot);
+            lane::contain(&mut self.chain, state, shared, Chain::migrate_in);
+        } else {
+            let mut state = block[size_of::<ActorHeader>()..].to_vec();
+            lane::contain(&mut self.chain, &mut state, shared, Chain::migrate_in);
+            self.protection.keep_aside(&self.flows, slot, &state);
+        }
         self.gather_wishes(epoch);
         self.wheel.file(&mut self.flows, slot);
         self.retry = true;

@@ -1,5 +1,6 @@
 //! Flows that go: from the question whether they are welcome to the word that they are served.
 
+use super::super::recovery::Recoveries;
 use super::super::{Lane, Shared, lane, telling};
 use super::orders::Stayed;
 use super::{Migrations, Parts};
@@ -42,6 +43,8 @@ pub(super) struct Departing {
     pub(super) new_epoch: u32,
     pub(super) stage: Stage,
     pub(super) tries: u8,
+    /// The recovery of the target, which has died, waits for it.
+    pub(super) is_held: bool,
 }
 
 /// A batch on its way to another runtime.
@@ -65,6 +68,22 @@ impl Departure {
         self.flows.iter().all(|flow| flow.stage == Stage::Over)
     }
 
+    /// Flows that were about to go to one that is dead, whose state was absent: those whose state has come are claimed.
+    fn take_back(&mut self, lane: &mut Lane, shared: &mut Shared, recoveries: &mut Recoveries) {
+        for flow in self.flows.iter_mut().filter(|flow| flow.stage == Stage::Moved) {
+            if !is_here(lane, flow) {
+                stay(lane, flow);
+            } else if lane.protection.fetch(&lane.flows, flow.slot) {
+                lane.leave(flow.slot, flow.new_epoch, role::CLAIMING, shared);
+                flow.stage = Stage::Over;
+                recoveries.add(self.to, lane, flow.slot);
+            } else {
+                continue;
+            }
+            flow.let_go(self.to, recoveries);
+        }
+    }
+
     /// Some of it has been sent, and has not been heard of since.
     pub(super) fn is_leaving(&self) -> bool {
         self.flows.iter().any(|flow| flow.stage == Stage::Sent)
@@ -73,6 +92,15 @@ impl Departure {
     /// Of how many of its flows only the record that is on its way there, and what is here, is known.
     pub(super) fn departed(&self, lane: &Lane) -> u64 {
         self.flows.iter().filter(|flow| flow.stage == Stage::Sent && is_departed(lane, flow)).count() as u64
+    }
+}
+
+impl Departing {
+    /// The recovery of the target need not wait for it any more.
+    fn let_go(&mut self, target: Peer, recoveries: &mut Recoveries) {
+        if core::mem::take(&mut self.is_held) {
+            recoveries.unhold(target);
+        }
     }
 }
 
@@ -93,9 +121,13 @@ fn stay(lane: &mut Lane, flow: &mut Departing) {
 
 impl Migrations {
     /// At the beginning of a turn, when everything that was released before has gone out: sends the flows that have nothing left to do here.
-    pub(crate) fn depart(&mut self, lanes: &mut [Lane], shared: &mut Shared, fabric: &mut Fabric) {
+    pub(crate) fn depart(&mut self, parts: &mut Parts<'_>) {
         self.is_urgent = false;
+        let Parts { lanes, shared, fabric, recoveries } = parts;
         for departure in &mut self.departures {
+            if departure.answered && departure.is_target_dead {
+                departure.take_back(&mut lanes[departure.lane], shared, recoveries);
+            }
             if !departure.answered || !departure.marked || departure.is_target_dead {
                 continue;
             }
@@ -272,6 +304,7 @@ impl Migrations {
                     }
                     Stage::Sent => flow.stage = Stage::Over,
                     Stage::Asked | Stage::Welcome | Stage::Moved => {
+                        flow.let_go(departure.to, parts.recoveries);
                         stay(lane, flow);
                         cancelled |= 1 << at;
                         again.push((departure.request, (departure.lane, flow.slot, flow.generation, flow.tries)));
@@ -299,7 +332,15 @@ impl Migrations {
             let lane = &mut parts.lanes[departure.lane];
             for flow in &mut departure.flows {
                 match flow.stage {
+                    Stage::Moved if is_here(lane, flow) && !lane.protection.fetch(&lane.flows, flow.slot) => {
+                        // What it has leased its functions let go of when its state is here.
+                        if !core::mem::replace(&mut flow.is_held, true) {
+                            parts.recoveries.hold(dead);
+                        }
+                        continue;
+                    }
                     Stage::Moved if is_here(lane, flow) => {
+                        flow.let_go(dead, parts.recoveries);
                         lane.leave(flow.slot, flow.new_epoch, role::CLAIMING, parts.shared);
                     }
                     Stage::Sent if is_departed(lane, flow) && !lane.protection.keeps_sent(&lane.flows, flow.slot) => {
@@ -317,6 +358,7 @@ impl Migrations {
                         lane.flows.set_role(flow.slot, role::CLAIMING);
                     }
                     _ => {
+                        flow.let_go(dead, parts.recoveries);
                         flow.stage = Stage::Over;
                         continue;
                     }

@@ -82,7 +82,15 @@ impl Order {
         let mut chosen: Vec<Departing> = Vec::with_capacity(BATCH);
         let departing = |lane: &Lane, slot: Slot, tries: u8| {
             let header = lane.flows.header(slot);
-            Departing { slot, generation: header.generation, old_epoch: header.epoch, new_epoch: 0, stage: Stage::Asked, tries }
+            Departing {
+                slot,
+                generation: header.generation,
+                old_epoch: header.epoch,
+                new_epoch: 0,
+                stage: Stage::Asked,
+                tries,
+                is_held: false,
+            }
         };
         if let Some(&(first, ..)) = self.again.first() {
             let mut rest = Vec::with_capacity(self.again.len());

@@ -1,0 +1,64 @@
+//! How a state server's messages go.
+
+use super::{edited, said};
+use holdfast::config;
+
+/// With a state server.
+fn served(settings: &str) -> String {
+    format!("{}\nstate_server: {{ {settings} }}\n", edited("protection: nfvactor ", "protection: rescue "))
+}
+
+#[test]
+fn a_state_servers_messages_have_a_way() {
+    for settings in [
+        "transport: fabric",
+        "transport: shared-memory",
+        "transport: libfabric",
+        "standby: none, transport: libfabric, provider: \"verbs;ofi_rxm\"",
+        "transport: libfabric, provider: shm",
+    ] {
+        assert_eq!(said(&served(settings)), "", "{settings}");
+    }
+    let wrong = [
+        ("provider: shm", "only `transport: libfabric` has a provider: leave `provider` out"),
+        ("transport: shared-memory, provider: shm", "only `transport: libfabric` has a provider: leave `provider` out"),
+        (
+            "transport: libfabric, provider: sockets",
+            "libfabric's `sockets` crashes whoever is left when the other side ends: `tcp;ofi_rxm` does the same without that",
+        ),
+        (
+            "transport: libfabric, provider: vrbs",
+            "there is no provider `vrbs` for control messages: `tcp;ofi_rxm`, `net`, `shm`, `verbs;ofi_rxm`, `efa`",
+        ),
+    ];
+    for (settings, expected) in wrong {
+        let said = said(&served(settings));
+        assert!(said.contains(expected) && said.starts_with("edge.yaml:"), "{settings}: {said}");
+        assert!(said.contains("state_server:"), "the line is shown: {said}");
+    }
+}
+
+#[test]
+fn a_running_box_keeps_the_way() {
+    let read = |text: &str| config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}")).config;
+    let cases = [
+        (
+            "transport: fabric",
+            "transport: shared-memory",
+            "`state_server.transport` is `fabric` in the running box and `shared-memory` here: it is changed by a restart only",
+        ),
+        (
+            "transport: libfabric",
+            "transport: libfabric, provider: net",
+            "`state_server.provider` is `tcp;ofi_rxm` in the running box and `net` here: it is changed by a restart only",
+        ),
+    ];
+    for (before, after, expected) in cases {
+        let text = served(after);
+        let found = config::differences("edge.yaml", &text, &read(&served(before)), &read(&text));
+        let found: Vec<&str> = found.iter().map(|mistake| mistake.message.as_str()).collect();
+        assert_eq!(found, [expected]);
+    }
+    let same = (read(&served("transport: libfabric, provider: \"tcp;ofi_rxm\"")), served("transport: libfabric"));
+    assert!(config::differences("edge.yaml", &same.1, &same.0, &read(&same.1)).is_empty());
+}

@@ -1,0 +1,121 @@
+//! What parts say of what they have: of flows, of what flows share, of packets.
+
+use crate::address::NodeId;
+use holdfast_wire::FlowKey;
+use serde::{Deserialize, Serialize};
+
+/// A pool or a statistic of the configuration: chain, function in the chain, field in the function's shared state, each counted from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PoolId {
+    /// Chain.
+    pub chain: u16,
+    /// Function.
+    pub function: u8,
+    /// Field.
+    pub field: u8,
+}
+
+/// What a runtime reports with every heartbeat. Counts are since its start.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Report {
+    /// Flows owned.
+    pub flows: u64,
+    /// Flows that have been sent to another runtime, which has not said that they arrived: nobody else may have them as they are.
+    pub departed: u64,
+    /// Replicas of others' flows.
+    pub replicas: u64,
+    /// Packets that came from the switch.
+    pub packets: u64,
+    /// Packets waiting for state, leases or commits.
+    pub held: u64,
+    /// Share of the time since the last report that went to turns with something to do, in 1/1000.
+    pub busy_permille: u16,
+    /// Flows without a replica of their latest state, where the protection promises one.
+    pub unprotected: u64,
+    /// Replicas are being filled.
+    pub resynchronising: bool,
+    /// The newest view that it has acted upon.
+    pub view: u64,
+    /// Packets that left without a replica's knowing, because there was none.
+    pub released_unprotected: u64,
+    /// Copies with others that were found not to be what this runtime has.
+    pub differed: u64,
+    /// Flows owned of whose state the state server has the only copy, and how many such states have come back since the start.
+    pub absent: u64,
+    /// See `absent`.
+    pub fetched: u64,
+    /// Whose logs flows here need if this runtime fails: of each such switch the life that it has heard last, by its number in packets' metadata. And the state server, if flows have
+    /// their home there: its incarnation.
+    pub logs: Vec<(NodeId, u32)>,
+    /// Drops by number of their reason.
+    pub drops: Vec<(u8, u64)>,
+    /// What it has of each pool.
+    pub pools: Vec<(PoolId, Share)>,
+    /// What its flows have counted and measured, by statistic, where no state server adds that up: of the first statistics that have not more than [`Report::MOST_NUMBERS`] numbers together.
+    pub statistics: Vec<(PoolId, Vec<i64>)>,
+}
+
+impl Report {
+    /// Numbers of statistics in one report.
+    pub const MOST_NUMBERS: usize = 256;
+}
+
+/// What a runtime has of a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Share {
+    /// Numbers that its flows hold.
+    pub held: u32,
+    /// Those that its next flows may have at once.
+    pub at_hand: u32,
+}
+
+/// What there is of a list of indexes, as the state server has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Listing {
+    /// Nobody's.
+    pub free: u32,
+    /// Instances have them at hand.
+    pub at_hand: u32,
+    /// Flows have them, or had when they were last heard of.
+    pub held: u32,
+    /// Nobody's, and not to be given away for a while.
+    pub resting: u32,
+}
+
+/// A flow as `holdfast flows` shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowInfo {
+    /// Forward tuple as it came in.
+    pub key: FlowKey,
+    /// Tuple of replies as they come in.
+    pub reply: FlowKey,
+    /// Chain.
+    pub chain: u16,
+    /// What the functions call its state.
+    pub state: String,
+    /// Owner.
+    pub owner: NodeId,
+    /// Replica, 0 if none.
+    pub replica: NodeId,
+    /// Epoch.
+    pub epoch: u32,
+    /// Age by stamped time, ns.
+    pub age: u64,
+    /// Packets forward and reverse.
+    pub packets: [u64; 2],
+    /// Bytes forward and reverse.
+    pub bytes: [u64; 2],
+}
+
+/// One step of a traced packet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceStep {
+    /// The packet: its stamp.
+    pub stamp: u64,
+    /// Where.
+    pub node: NodeId,
+    /// 0 on the way in, 1 at a runtime, 2 on the way out.
+    pub stage: u8,
+    /// What happened, for people.
+    pub text: String,
+}

@@ -1,0 +1,133 @@
+//! How things stand for the coordinator: who is there, what operators want of it, what has failed.
+
+use super::Member;
+use crate::address::NodeId;
+use holdfast_protection::Peer;
+use serde::{Deserialize, Serialize};
+
+/// How things stand, as the coordinator sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Standing {
+    /// The view that these are the members of.
+    pub view: u64,
+    /// Every runtime has started and knows the others.
+    pub ready: bool,
+    /// Whether flows would survive a failure.
+    pub protected: Protected,
+    /// The runtimes.
+    pub members: Vec<Member>,
+    /// Those of them that are out of service, or about to be.
+    pub drained: Vec<NodeId>,
+    /// Those of these that are started when their cluster grows.
+    pub spare: Vec<NodeId>,
+    /// The coordinator's own drops, by number of their reason.
+    pub drops: Vec<(u8, u64)>,
+    /// The hosts that are there, a bit each.
+    pub hosts: u16,
+    /// Per switch, the host that serves its ports.
+    pub serving: Vec<u16>,
+    /// The version of the rules that every switch goes by; 0 while one is missing.
+    pub rules: u64,
+    /// The host where the coordinator is.
+    pub coordinator: u16,
+    /// The death of any one of the hosts would cost no flow, if `protected` says so; else no more than a process may die.
+    pub survives_host: bool,
+}
+
+/// Whether flows would survive a failure at this moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Protected {
+    /// Every flow whose chain promises it.
+    Yes,
+    /// Not yet, or not yet again.
+    #[default]
+    Resynchronising,
+    /// No: there is nowhere to put replicas, or no chain promises it.
+    No,
+}
+
+/// Why a runtime was declared failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Cause {
+    /// Its process ended.
+    Exited,
+    /// It was not heard.
+    Hung,
+    /// It never spoke.
+    NeverStarted,
+    /// It was drained: it had nothing left.
+    Drained,
+}
+
+/// What an operator wants done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// Move at most `limit` flows that the selector means to `to`, or to all others by turns.
+    Move {
+        /// Whose flows.
+        from: NodeId,
+        /// To whom.
+        to: Option<NodeId>,
+        /// How many at most.
+        limit: u64,
+        /// Which, in words.
+        selector: String,
+    },
+    /// Take a runtime out of service: it gets no new flow, those that it has move, and its process ends.
+    Drain(NodeId),
+    /// Bring a drained runtime back into service.
+    Restore(NodeId),
+}
+
+/// Why an order is not carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// There is no such runtime, or it serves no flows.
+    NotServing(NodeId),
+    /// The flows are there already.
+    Same,
+    /// Nobody else could have them.
+    NobodyElse,
+    /// It is leaving already.
+    Leaving,
+    /// It is of another virtual cluster.
+    OtherCluster(NodeId),
+    /// It is not out of service.
+    NotDrained(NodeId),
+    /// There is no coordinator at the moment.
+    Away,
+}
+
+/// A runtime that is to go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drain {
+    /// Who.
+    pub peer: Peer,
+    /// When it was said, ns.
+    pub began_at: u64,
+    /// Flows that it had then.
+    pub had: u64,
+    /// Flows that other runtimes serve now.
+    pub moved: u64,
+    /// When its process was told to end, ns.
+    pub ended_at: Option<u64>,
+    /// It failed before: its flows were recovered, as far as their protection promises.
+    pub failed: bool,
+}
+
+/// One failure and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failover {
+    /// Who failed.
+    pub dead: Peer,
+    /// Why.
+    pub cause: Cause,
+    /// When it was known, ns.
+    pub detected_at: u64,
+    /// When every runtime had reported.
+    pub recovered_at: Option<u64>,
+    /// Flows that it had: what the switch sent there, or by its last report.
+    pub had: u64,
+    /// Flows recovered.
+    pub flows: u64,
+}

@@ -1,0 +1,94 @@
+//! Flows whose state is not in memory, and room for that of new ones.
+//!
+//! In: states that have come, or do not come any more; packets that would open flows. Out: flows that go on, end, or wait. Never: a look at a state that is not here.
+
+use super::{DropReason, Lane, NO_SLOT, PacketPool, Shared, Slot, flag, role};
+
+impl Lane {
+    /// Room for the state of so many new flows: what others do not need who were here before.
+    fn room_for_new(&self) -> usize {
+        let room = self.flows.room();
+        room.saturating_sub(self.protection.reserved(room))
+    }
+
+    /// The same, when some has been made if there was none.
+    pub(super) fn make_room_for_new(&mut self) -> usize {
+        if self.flows.room() == 0 {
+            self.protection.make_room(&mut self.flows);
+        }
+        self.room_for_new()
+    }
+
+    /// A packet waits outside that could come in.
+    pub(crate) fn may_let_in(&self) -> bool {
+        self.parking.outside() > 0 && self.room_for_new() > 0
+    }
+
+    /// States that were absent have come, or do not come any more.
+    pub(crate) fn settle_pages(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        for slot in core::mem::take(&mut self.outbox.loaded) {
+            self.retry = true;
+            let header = self.flows.header(slot);
+            if header.timer_list != NO_SLOT || header.role != role::OWNER {
+                continue;
+            }
+            // Its time had come, and nothing else has.
+            let is_over = header.expires_at <= shared.sides[self.side].now && header.flags & flag::MOVING == 0;
+            if is_over && header.parked == 0 && self.protection.fetch(&self.flows, slot) {
+                self.expire_flow(slot, shared);
+            } else if !self.flows.is_present(slot) {
+                // It has gone again, for want of room: it is fetched again.
+                continue;
+            } else {
+                self.wheel.file(&mut self.flows, slot);
+            }
+        }
+        let mut is_miscounted = false;
+        for (slot, generation) in core::mem::take(&mut self.outbox.lost) {
+            let header = *self.flows.header(slot);
+            if header.generation != generation || header.role != role::OWNER || self.flows.is_present(slot) {
+                continue;
+            }
+            if header.parked > 0 {
+                for parked in self.parking.take_all(slot, generation) {
+                    shared.drop(parked.packet, DropReason::LostInFailure, pool);
+                }
+            }
+            self.wheel.remove(&mut self.flows, slot);
+            self.protection.ended(&mut self.flows, slot, &mut self.outbox);
+            self.end(header.key, header.epoch, shared);
+            self.flows.remove(slot);
+            shared.lost += 1;
+            is_miscounted = true;
+        }
+        // Of flows whose state is away nobody can say what they have. Those whose state waits here for room can.
+        let is_away = |slot: &Slot| self.flows.header(*slot).role == role::OWNER && !self.flows.is_present(*slot);
+        if is_miscounted && (0..self.flows.reach()).filter(is_away).count() <= self.protection.aside() {
+            self.recount();
+        }
+    }
+
+    /// Flows were lost with what only they knew of what they had leased: all others say what they have.
+    fn recount(&mut self) {
+        let Lane { flows, chain, parking, protection, .. } = self;
+        chain.recount(|recover| {
+            protection.visit_aside(&mut |slot, generation, state| {
+                let header = flows.header(slot);
+                if header.generation == generation && header.role == role::OWNER && !flows.is_present(slot) {
+                    recover(state, None);
+                }
+            });
+            for slot in 0..flows.reach() {
+                let (role, generation) = (flows.header(slot).role, flows.header(slot).generation);
+                let opened = match role {
+                    role::OWNER if flows.is_present(slot) => None,
+                    // In the middle of the chain: what is before that has it open.
+                    role::OPENING => Some(parking.opened(slot, generation)),
+                    _ => continue,
+                };
+                recover(flows.parts_mut(slot).1, opened);
+            }
+        });
+        self.retry = true;
+    }
+}

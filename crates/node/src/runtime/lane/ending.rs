@@ -1,0 +1,102 @@
+//! How flows end here: their time has come, their first packet cannot go on, another runtime has them.
+//!
+//! In: the stamped time, what a protection says of newer owners. Out: the switch and the protection are told; functions give back what the flow had. Never: a flow of which a function did not hear.
+
+use super::{Chain, DropReason, EXPIRE_BUDGET, Lane, PacketPool, Position, Shared, Slot, Visitor, role};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+impl Lane {
+    /// Drops what was parked too long.
+    pub(crate) fn expire_parked(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        while let Some(Visitor { key, packet, .. }) = self.parking.pop_outside_older_than(shared.sides[self.side].now) {
+            self.end(key, packet.meta.commit, shared);
+            shared.drop(packet, DropReason::FlowTableFull, pool);
+        }
+        while let Some(parked) = self.parking.pop_older_than(shared.sides[self.side].now) {
+            let header = self.flows.header_mut(parked.slot);
+            if header.generation == parked.generation && header.role != role::FREE {
+                header.parked = header.parked.saturating_sub(1);
+                if header.role == role::OPENING && parked.position.opening {
+                    self.abandon_opening(parked.slot, parked.position, shared);
+                }
+            }
+            shared.drop(parked.packet, DropReason::ParkedTooLong, pool);
+        }
+    }
+
+    /// A flow that was being opened does not come to be.
+    pub(super) fn abandon_opening(&mut self, slot: Slot, position: Position, shared: &mut Shared) {
+        let (key, epoch) = (self.flows.header(slot).key, self.flows.header(slot).epoch);
+        self.end(key, epoch, shared);
+        let state = self.flows.parts_mut(slot).1;
+        contain(&mut self.chain, state, shared, |chain, state| chain.abandon(state, position));
+        self.flows.remove(slot);
+    }
+
+    /// Ends flows whose time has come, by stamped time.
+    pub(crate) fn expire_flows(&mut self, shared: &mut Shared) {
+        let now = shared.sides[self.side].now;
+        let mut due = core::mem::take(&mut self.due);
+        self.wheel.advance(&mut self.flows, now, EXPIRE_BUDGET, |slot| due.push(slot));
+        for slot in due.drain(..) {
+            // What it has leased only its state says: it ends when that has come.
+            if self.protection.fetch(&self.flows, slot) {
+                self.expire_flow(slot, shared);
+            }
+        }
+        self.due = due;
+    }
+
+    pub(super) fn expire_flow(&mut self, slot: Slot, shared: &mut Shared) {
+        self.protection.ended(&mut self.flows, slot, &mut self.outbox);
+        let (key, epoch) = (self.flows.header(slot).key, self.flows.header(slot).epoch);
+        self.end(key, epoch, shared);
+        contain(&mut self.chain, self.flows.parts_mut(slot).1, shared, Chain::expire);
+        self.flows.remove(slot);
+        shared.expired += 1;
+    }
+
+    /// Ends here the flows that another runtime owns by a newer epoch. At once, before their slots are used for anything else.
+    pub(crate) fn demote(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        if self.outbox.demoted.is_empty() {
+            return;
+        }
+        self.outbox.demoted.clear();
+        let mut demoted = self.flows.take_demoted();
+        for left in &mut demoted {
+            let slot = left.slot;
+            let (was, state) = left.parts_mut();
+            let waiting = self.parking.take_all(slot, was.generation);
+            let now = self.flows.header_mut(slot);
+            now.parked = 0;
+            let is_same = now.opened_at == was.opened_at;
+            let hash = self.flows.hash(&was.key);
+            self.gone.note(hash, was.epoch);
+            shared.sides[self.side].note_epoch(was.epoch);
+            if was.role == role::OPENING {
+                let opening = waiting.iter().map(|parked| parked.position).find(|position| position.opening);
+                if let Some(state) = state {
+                    contain(&mut self.chain, state, shared, |chain, state| chain.abandon(state, opening.unwrap_or_default()));
+                }
+            } else {
+                self.wheel.remove(&mut self.flows, slot);
+                // A flow that moved keeps what it leased; one whose key lives again elsewhere, as another flow, has ended.
+                if let Some(state) = state {
+                    contain(&mut self.chain, state, shared, if is_same { Chain::migrate_out } else { Chain::expire });
+                }
+            }
+            for parked in waiting {
+                shared.drop(parked.packet, DropReason::StaleEpoch, pool);
+            }
+        }
+    }
+}
+
+/// Ends a flow in its functions. One that panics costs nothing of what the others have to do.
+pub(crate) fn contain(chain: &mut Chain, state: &mut [u8], shared: &mut Shared, end: impl FnOnce(&mut Chain, &mut [u8])) {
+    let mut result = catch_unwind(AssertUnwindSafe(|| end(chain, state)));
+    while result.is_err() {
+        shared.panics += 1;
+        result = catch_unwind(AssertUnwindSafe(|| chain.close_rest(state)));
+    }
+}

@@ -1,0 +1,415 @@
+//! A session's messages as words without a frame.
+//!
+//! Theory of operation. Each side begins with a [marker](Opcode::Begin) that has the session's number; whatever came before that is nothing. The server begins when it has heard the instance, so nothing of
+//! it is there before the welcome, which goes another way. Each time that a side begins to speak it [says](Opcode::Count) how many messages there have been: a way may lose all from one word on until
+//! somebody speaks the next time, and that must be known before anything is done about what follows. The session ends then, and the links say again what was not heard. Who waits for long to be acknowledged
+//! [asks](Opcode::Ask), which shows what was lost to a side that has gone silent, and ends the session when nothing comes of that.
+//!
+//! A message of four bytes is a word. One of eight is three of 22 bits each, and each says which of the three it is: what is missing is noticed in the middle of one too.
+//!
+//! In: words that have come, messages to be sent, the time. Out: the same. Never: a message of another session, one that overtook another, one twice.
+
+use super::words::{Lost, Words};
+use crate::address::NodeId;
+use holdfast_state::{Form, Message, Opcode};
+use holdfast_wire::DropReason;
+
+/// Words that are carried at a time.
+const BURST: usize = 256;
+/// So often in a turn.
+const BURSTS: usize = 16;
+/// Messages that may stand behind the last one that was polled: a count that was asked for, a marker, a question.
+const BEHIND: usize = 3;
+/// Who waits asks so often, ns.
+const ASK_INTERVAL: u64 = 50_000_000;
+/// Questions to which nothing was heard, after which the session is given up.
+const QUESTIONS: u32 = 20;
+/// Bits of a long message in each of its words.
+const PART_BITS: u32 = 22;
+const PARTS: u32 = 3;
+
+/// One side of a session.
+#[derive(Debug, Clone)]
+pub(super) struct Stream {
+    form: Form,
+    session: u32,
+    /// The other side's marker has come.
+    is_heard: bool,
+    /// Messages that have come since, and those that have been said.
+    heard: u64,
+    said: u64,
+    /// The parts of a long message that have come, and how many.
+    parts: (u64, u32),
+    has_begun: bool,
+    /// This side speaks first.
+    is_first: bool,
+    owes_count: bool,
+    /// When anything came, or the first question has to wait no longer; questions since.
+    heard_at: u64,
+    asked_at: u64,
+    questions: u32,
+    unmarked: bool,
+}
+
+impl Stream {
+    /// A session's messages of this form. The instance `is_first`.
+    pub(super) fn new(form: Form, session: u32, is_first: bool, now: u64) -> Stream {
+        Stream {
+            form,
+            session,
+            is_heard: false,
+            heard: 0,
+            said: 0,
+            parts: (0, 0),
+            has_begun: false,
+            is_first,
+            owes_count: false,
+            heard_at: now,
+            asked_at: now,
+            questions: 0,
+            unmarked: false,
+        }
+    }
+
+    /// The same with a fault: what comes is believed to be of this session, and whole.
+    pub(super) fn unmarked(mut self) -> Stream {
+        (self.unmarked, self.is_heard) = (true, true);
+        self
+    }
+
+    /// The other side has been heard in this session.
+    pub(super) fn is_heard(&self) -> bool {
+        self.is_heard
+    }
+
+    /// Takes in what has come, and tells `hear` of each message. True if there was anything.
+    ///
+    /// # Errors
+    /// [`DropReason::LostInFailure`] where something was lost on the way, [`DropReason::Malformed`] for what nobody says, or what `hear` says: the session is over.
+    pub(super) fn receive(
+        &mut self,
+        words: &mut dyn Words,
+        node: NodeId,
+        now: u64,
+        mut hear: impl FnMut(Message) -> Result<(), DropReason>,
+    ) -> Result<bool, DropReason> {
+        let mut some = [0; BURST];
+        let mut is_any = false;
+        // What floods has to wait for its next turn.
+        for _ in 0..BURSTS {
+            let count = words.receive(node, &mut some).map_err(|Lost| DropReason::LostInFailure)?;
+            if count == 0 {
+                break;
+            }
+            is_any = true;
+            (self.heard_at, self.questions) = (now, 0);
+            for word in &some[..count.min(BURST)] {
+                if let Some(message) = self.take(*word)? {
+                    hear(message)?;
+                }
+            }
+        }
+        Ok(is_any)
+    }
+
+    /// One word; a message, if it ends one.
+    fn take(&mut self, word: u32) -> Result<Option<Message>, DropReason> {
+        let Some(number) = self.assemble(word)? else { return Ok(None) };
+        let message = match self.form.unpack(number) {
+            Ok(message) => message,
+            // Of an earlier session, perhaps.
+            Err(_) if !self.is_heard => return Ok(None),
+            Err(reason) => return Err(reason),
+        };
+        let is_right = |number: u64| self.form.has_number(message, number);
+        match message.opcode {
+            Opcode::Begin if self.unmarked => Ok(None),
+            // It is said again by a side that has not heard this one, which may have spoken to nobody.
+            Opcode::Begin if self.is_heard && is_right(self.session.into()) && self.heard == 0 => {
+                self.has_begun = false;
+                if self.said == 0 { Ok(None) } else { Err(DropReason::LostInFailure) }
+            }
+            Opcode::Begin if self.is_heard => Err(DropReason::Malformed),
+            Opcode::Begin => {
+                self.is_heard = is_right(self.session.into());
+                Ok(None)
+            }
+            _ if !self.is_heard => Ok(None),
+            Opcode::Count | Opcode::Ask if is_right(self.heard) || self.unmarked => {
+                self.owes_count |= message.opcode == Opcode::Ask;
+                Ok(None)
+            }
+            Opcode::Count | Opcode::Ask => Err(DropReason::LostInFailure),
+            _ => {
+                self.heard += 1;
+                Ok(Some(message))
+            }
+        }
+    }
+
+    fn assemble(&mut self, word: u32) -> Result<Option<u64>, DropReason> {
+        if self.form == Form::Narrow {
+            return Ok(Some(word.into()));
+        }
+        let (mut number, mut count) = self.parts;
+        let (part, bits) = (word >> PART_BITS, word & ((1 << PART_BITS) - 1));
+        if part != count {
+            if self.is_heard && !self.unmarked {
+                return Err(DropReason::LostInFailure);
+            }
+            // The end of something that is over.
+            (number, count) = (0, 0);
+            if part != 0 {
+                self.parts = (0, 0);
+                return Ok(None);
+            }
+        }
+        number = number << PART_BITS | u64::from(bits);
+        count += 1;
+        if count < PARTS {
+            self.parts = (number, count);
+            return Ok(None);
+        }
+        self.parts = (0, 0);
+        Ok(Some(number))
+    }
+
+    /// Says what there is to say, as far as there is room. `is_waiting`: something has not been acknowledged. True if anything was said.
+    ///
+    /// # Errors
+    /// The session is over: a message has no name in this form, or the other side does not answer.
+    pub(super) fn send(
+        &mut self,
+        words: &mut dyn Words,
+        node: NodeId,
+        now: u64,
+        is_waiting: bool,
+        mut poll: impl FnMut() -> Option<Message>,
+    ) -> Result<bool, DropReason> {
+        if !self.is_heard && !self.is_first {
+            return Ok(false);
+        }
+        let mut burst = Burst { form: self.form, words: [0; BURST], len: 0 };
+        let size = if self.form == Form::Narrow { 1 } else { PARTS as usize };
+        // One for the marker, or the count: what is polled has to be sent.
+        let room = words.room(node).min(BURST);
+        if room < (BEHIND + 3) * size {
+            return if self.is_patient(now, true) { Ok(false) } else { Err(DropReason::LostInFailure) };
+        }
+        if !self.has_begun {
+            burst.push(self.form.with_number(Opcode::Begin, self.session.into()));
+            self.has_begun = true;
+        }
+        // Nothing but the marker goes before the other side is there.
+        let mut is_counted = burst.len > 0;
+        let may_speak = self.is_heard || !self.is_first || self.unmarked;
+        while may_speak && burst.len + (BEHIND + 2) * size <= room {
+            let Some(message) = poll() else { break };
+            if !is_counted {
+                burst.push(self.form.with_number(Opcode::Count, self.said));
+                is_counted = true;
+            }
+            if !burst.push(message) {
+                return Err(DropReason::Malformed);
+            }
+            self.said += 1;
+        }
+        if self.owes_count {
+            self.owes_count = false;
+            burst.push(self.form.with_number(Opcode::Count, self.said));
+        }
+        if !self.is_patient(now, is_waiting) {
+            return Err(DropReason::LostInFailure);
+        }
+        if (is_waiting || !self.is_heard) && now.saturating_sub(self.asked_at.max(self.heard_at)) >= ASK_INTERVAL {
+            // The marker itself may have been lost.
+            if !self.is_heard {
+                burst.push(self.form.with_number(Opcode::Begin, self.session.into()));
+            }
+            burst.push(self.form.with_number(Opcode::Ask, self.said));
+            (self.asked_at, self.questions) = (now, self.questions + 1);
+        }
+        words.send(node, &burst.words[..burst.len]);
+        Ok(burst.len > 0)
+    }
+
+    /// False if the other side has been asked often enough.
+    fn is_patient(&mut self, now: u64, is_waiting: bool) -> bool {
+        if !is_waiting && self.is_heard {
+            // There was nothing to wait for.
+            (self.heard_at, self.questions) = (now, 0);
+        }
+        self.questions < QUESTIONS && now.saturating_sub(self.heard_at) < ASK_INTERVAL * u64::from(QUESTIONS + 1)
+    }
+
+    /// When there may be something to ask, ns.
+    pub(super) fn poll_timeout(&self, is_waiting: bool) -> u64 {
+        if is_waiting || !self.is_heard { self.asked_at.max(self.heard_at).saturating_add(ASK_INTERVAL) } else { u64::MAX }
+    }
+}
+
+/// Words that leave together.
+struct Burst {
+    form: Form,
+    words: [u32; BURST],
+    len: usize,
+}
+
+impl Burst {
+    /// False if the message has no name in this form.
+    fn push(&mut self, message: Message) -> bool {
+        let Some(number) = self.form.pack(message) else { return false };
+        if self.form == Form::Narrow {
+            self.words[self.len] = number as u32;
+            self.len += 1;
+            return true;
+        }
+        for part in 0..PARTS {
+            let bits = number >> (PART_BITS * (PARTS - 1 - part)) & ((1 << PART_BITS) - 1);
+            self.words[self.len] = part << PART_BITS | bits as u32;
+            self.len += 1;
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::words::{Address, Transport};
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    const NODE: NodeId = 16;
+
+    /// Both directions at once: what is sent is what comes.
+    #[derive(Default)]
+    struct Loop(VecDeque<u32>);
+
+    impl Words for Loop {
+        fn transport(&self) -> Transport {
+            Transport::SharedMemory
+        }
+
+        fn open(&mut self, _: NodeId) -> Result<Address, Lost> {
+            Err(Lost)
+        }
+
+        fn connect(&mut self, _: NodeId, _: &Address) -> Result<(), Lost> {
+            Err(Lost)
+        }
+
+        fn close(&mut self, _: NodeId) {}
+
+        fn receive(&mut self, _: NodeId, into: &mut [u32]) -> Result<usize, Lost> {
+            let count = into.len().min(self.0.len());
+            into.iter_mut().zip(self.0.drain(..count)).for_each(|(place, word)| *place = word);
+            Ok(count)
+        }
+
+        fn room(&mut self, _: NodeId) -> usize {
+            usize::MAX
+        }
+
+        fn send(&mut self, _: NodeId, words: &[u32]) {
+            self.0.extend(words);
+        }
+    }
+
+    /// Two sides that have heard each other, and the way that both use in turn.
+    fn pair(form: Form) -> (Stream, Stream, Loop) {
+        let (mut one, mut other, mut way) = (Stream::new(form, 9, true, 0), Stream::new(form, 9, false, 0), Loop::default());
+        carry(&mut one, &mut other, &mut way, &[]).expect("it begins");
+        carry(&mut other, &mut one, &mut way, &[]).expect("it begins");
+        assert!(one.is_heard() && other.is_heard());
+        (one, other, way)
+    }
+
+    fn carry(from: &mut Stream, to: &mut Stream, way: &mut Loop, messages: &[Message]) -> Result<Vec<Message>, DropReason> {
+        let mut left = messages.iter().copied();
+        from.send(way, NODE, 0, false, || left.next())?;
+        heard(to, way)
+    }
+
+    fn heard(by: &mut Stream, way: &mut Loop) -> Result<Vec<Message>, DropReason> {
+        let mut heard = Vec::new();
+        by.receive(way, NODE, 0, |message| {
+            heard.push(message);
+            Ok(())
+        })?;
+        Ok(heard)
+    }
+
+    const SAID: [Message; 3] = [
+        Message::new(Opcode::Rejuvenate, 3, 77),
+        Message::new(Opcode::Expire, 31, (1 << 20) - 1),
+        Message::new(Opcode::Operand, 0, 0),
+    ];
+
+    #[test]
+    fn messages_come_as_they_were_said_and_not_before_the_other_side_is_there() {
+        for form in [Form::Narrow, Form::Wide] {
+            let (mut one, mut other, mut way) = pair(form);
+            for _ in 0..3 {
+                assert_eq!(carry(&mut one, &mut other, &mut way, &SAID), Ok(SAID.to_vec()));
+                assert_eq!(carry(&mut other, &mut one, &mut way, &SAID), Ok(SAID.to_vec()));
+            }
+            let mut early = Stream::new(form, 10, true, 0);
+            assert_eq!(carry(&mut early, &mut Stream::new(form, 10, false, 0), &mut way, &SAID), Ok(Vec::new()));
+        }
+    }
+
+    /// What is lost in one call from some word on is noticed before anything of the next call is believed.
+    #[test]
+    fn what_was_lost_is_known_before_what_follows() {
+        for form in [Form::Narrow, Form::Wide] {
+            let words = {
+                let (mut one, _, mut way) = pair(form);
+                let mut left = SAID.iter().copied();
+                one.send(&mut way, NODE, 0, false, || left.next()).expect("it is sent");
+                way.0.len()
+            };
+            for kept in 0..words {
+                let (mut one, mut other, mut way) = pair(form);
+                let mut left = SAID.iter().copied();
+                one.send(&mut way, NODE, 0, false, || left.next()).expect("it is sent");
+                way.0.truncate(kept);
+                let heard = heard(&mut other, &mut way).expect("nothing is known yet");
+                assert!(heard.len() < SAID.len() && SAID.starts_with(&heard));
+                assert_eq!(carry(&mut one, &mut other, &mut way, &SAID), Err(DropReason::LostInFailure), "{kept} words");
+            }
+        }
+    }
+
+    /// Whoever waits asks, and gives up in the end.
+    #[test]
+    fn who_waits_asks_and_gives_up() {
+        let (mut one, mut other, mut way) = pair(Form::Narrow);
+        let at = |times: u32| ASK_INTERVAL * u64::from(times);
+        one.send(&mut way, NODE, at(1), true, || None).expect("it asks");
+        assert_eq!(way.0.len(), 1);
+        assert_eq!(heard(&mut other, &mut way), Ok(Vec::new()));
+        other.send(&mut way, NODE, at(1), false, || None).expect("it answers");
+        assert_eq!((way.0.len(), heard(&mut one, &mut way)), (1, Ok(Vec::new())));
+        let outcomes: Vec<_> = (2..40).map(|times| one.send(&mut way, NODE, at(times), true, || None)).collect();
+        assert!(outcomes[0].is_ok() && outcomes[37] == Err(DropReason::LostInFailure), "{outcomes:?}");
+        let calm = (2..400).all(|times| other.send(&mut way, NODE, at(times), false, || None) == Ok(false));
+        assert!(calm, "who waits for nothing says nothing");
+    }
+
+    proptest! {
+        /// Whatever comes: it is messages or an error, and of another session it is nothing.
+        #[test]
+        fn any_words_are_messages_or_an_error(words in prop::collection::vec(any::<u32>(), 0..64), is_wide in any::<bool>()) {
+            let form = if is_wide { Form::Wide } else { Form::Narrow };
+            let (_, mut other, mut way) = pair(form);
+            way.0.extend(&words);
+            let _ = heard(&mut other, &mut way);
+            let (mut of_another, mut way) = (Stream::new(form, 77, false, 0), Loop::default());
+            way.0.extend(words.iter().filter(|word| **word >> 25 != Opcode::Begin as u32));
+            if !is_wide {
+                prop_assert_eq!(heard(&mut of_another, &mut way), Ok(Vec::new()));
+            }
+        }
+    }
+}

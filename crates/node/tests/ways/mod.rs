@@ -1,0 +1,164 @@
+//! Ways for words, in one world: each is cut at any word, at any time. Then what was on its way behind that word is lost, and either somebody notices or nobody does, and the way goes on with what is said next.
+
+use crate::random::Random;
+use holdfast_node::address::{NodeId, STATE_SERVER};
+use holdfast_node::state::words::{Address, Lost, Transport, Words};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+/// So many words are on their way, at most.
+const ROOM: usize = 64;
+
+/// An end: whose it is, and for whom.
+type Place = (NodeId, NodeId);
+
+#[derive(Default)]
+struct End {
+    number: u64,
+    other: Option<(Place, u64)>,
+    arriving: VecDeque<u32>,
+    is_lost: bool,
+}
+
+struct Between {
+    random: Random,
+    ends: BTreeMap<Place, End>,
+    made: u64,
+    is_calm: bool,
+    carried: usize,
+}
+
+/// One side's driver, or the world's hand on all of them.
+pub(crate) struct Ways {
+    me: NodeId,
+    between: Rc<RefCell<Between>>,
+}
+
+impl Ways {
+    /// The server's side.
+    pub(crate) fn new(seed: u64) -> Ways {
+        let between = Between { random: Random(!seed), ends: BTreeMap::new(), made: 0, is_calm: false, carried: 0 };
+        Ways { me: STATE_SERVER, between: Rc::new(RefCell::new(between)) }
+    }
+
+    /// Somebody else's, in a new life of it.
+    pub(crate) fn side_of(&self, node: NodeId) -> Ways {
+        self.begin(node);
+        Ways { me: node, between: self.between.clone() }
+    }
+
+    /// A new life of this one has no ends.
+    pub(crate) fn begin(&self, node: NodeId) {
+        self.between.borrow_mut().ends.retain(|(whose, _), _| *whose != node);
+    }
+
+    /// Something breaks.
+    pub(crate) fn cut(&mut self) {
+        let between = &mut *self.between.borrow_mut();
+        let places: Vec<Place> = between.ends.keys().copied().collect();
+        if places.is_empty() || between.is_calm {
+            return;
+        }
+        let place = places[between.random.below(places.len())];
+        let is_noticed = between.random.one_in(2);
+        if let Some(end) = between.ends.get_mut(&place) {
+            let left = between.random.below(end.arriving.len() + 1);
+            end.arriving.truncate(left);
+            end.is_lost |= is_noticed;
+            let other = end.other;
+            if let Some((other, _)) = other
+                && let Some(other) = between.ends.get_mut(&other)
+            {
+                other.is_lost |= is_noticed && between.random.one_in(2);
+            }
+        }
+    }
+
+    /// Words that have arrived.
+    pub(crate) fn carried(&self) -> usize {
+        self.between.borrow().carried
+    }
+
+    /// Nothing breaks any more.
+    pub(crate) fn heal(&mut self) {
+        self.between.borrow_mut().is_calm = true;
+    }
+}
+
+impl Between {
+    /// The end at the other side, if it is the one that it was.
+    fn other(&mut self, place: Place) -> Option<&mut End> {
+        let (other, number) = self.ends.get(&place)?.other?;
+        self.ends.get_mut(&other).filter(|end| end.number == number)
+    }
+}
+
+impl Words for Ways {
+    fn transport(&self) -> Transport {
+        Transport::RemoteWrite
+    }
+
+    fn open(&mut self, node: NodeId) -> Result<Address, Lost> {
+        let between = &mut *self.between.borrow_mut();
+        between.made += 1;
+        let end = End { number: between.made, ..End::default() };
+        between.ends.insert((self.me, node), end);
+        let mut address = [0; 12];
+        address[..2].copy_from_slice(&self.me.to_be_bytes());
+        address[2..4].copy_from_slice(&node.to_be_bytes());
+        address[4..].copy_from_slice(&between.made.to_be_bytes());
+        if !between.is_calm && between.random.one_in(20) {
+            return Err(Lost);
+        }
+        Address::new(&address).ok_or(Lost)
+    }
+
+    fn connect(&mut self, node: NodeId, address: &Address) -> Result<(), Lost> {
+        let between = &mut *self.between.borrow_mut();
+        let Some((places, number)) = address.bytes().split_first_chunk::<4>() else { return Err(Lost) };
+        let number = u64::from_be_bytes(number.try_into().map_err(|_| Lost)?);
+        let [a, b, c, d] = *places;
+        if !between.is_calm && between.random.one_in(20) {
+            return Err(Lost);
+        }
+        let end = between.ends.get_mut(&(self.me, node)).ok_or(Lost)?;
+        end.other = Some(((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])), number));
+        Ok(())
+    }
+
+    fn close(&mut self, node: NodeId) {
+        self.between.borrow_mut().ends.remove(&(self.me, node));
+    }
+
+    fn receive(&mut self, node: NodeId, into: &mut [u32]) -> Result<usize, Lost> {
+        let between = &mut *self.between.borrow_mut();
+        let end = between.ends.get_mut(&(self.me, node)).ok_or(Lost)?;
+        if end.is_lost && end.arriving.is_empty() {
+            return Err(Lost);
+        }
+        let count = between.random.below(end.arriving.len() + 1).min(into.len());
+        let count = if between.is_calm { end.arriving.len().min(into.len()) } else { count };
+        for (place, word) in into.iter_mut().zip(end.arriving.drain(..count)) {
+            *place = word;
+        }
+        between.carried += count;
+        Ok(count)
+    }
+
+    fn room(&mut self, node: NodeId) -> usize {
+        let between = &mut *self.between.borrow_mut();
+        between.other((self.me, node)).map_or(ROOM, |other| ROOM - other.arriving.len())
+    }
+
+    fn send(&mut self, node: NodeId, words: &[u32]) {
+        let between = &mut *self.between.borrow_mut();
+        // Lost from some word on, and nobody says so.
+        let is_cut = !between.is_calm && between.random.one_in(40);
+        let arrive = if is_cut { between.random.below(words.len()) } else { words.len() };
+        if let Some(other) = between.other((self.me, node)) {
+            other.arriving.extend(&words[..arrive]);
+            assert!(other.arriving.len() <= ROOM, "there was room for what was sent");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Where the blocks of slots are, where there is room for the state of some flows only.
+//!
+//! In: slots that need room, or give it up. Out: ranges of lines. The slab has as many *frames*, each a whole block, as there is room for, and behind them a header for every slot: of a slot that has
+//! no frame, whether it is free or its state is absent, that is all there is. Never: a frame of two slots.
+
+use super::{HEADER_LEN, LINE, NO_SLOT, Slot};
+use core::ops::Range;
+
+/// No frame.
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy)]
+struct Frame {
+    /// Whose.
+    slot: Slot,
+    /// See [`Places::set_used`].
+    is_used: bool,
+    /// See [`Places::set_going`].
+    is_going: bool,
+}
+
+/// See the module.
+pub(super) struct Places {
+    /// By slot.
+    frames: Vec<u32>,
+    /// By frame.
+    held: Vec<Frame>,
+    free: Vec<u32>,
+    /// The line at which headers begin.
+    heads: usize,
+}
+
+impl Places {
+    /// `frames` for `slots`, with headers from this line on.
+    pub(super) fn new(frames: usize, slots: usize, heads: usize) -> Places {
+        Places {
+            frames: vec![NONE; slots],
+            held: vec![Frame { slot: NO_SLOT, is_used: false, is_going: false }; frames],
+            free: (0..frames as u32).rev().collect(),
+            heads,
+        }
+    }
+
+    /// The lines of a slot, where a frame has `stride` of them. Not inlined: where all states have room, nothing of this is to be in the way.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn range(&self, slot: Slot, stride: usize) -> Range<usize> {
+        match self.frames[slot as usize] {
+            NONE => {
+                let start = self.heads + slot as usize * (HEADER_LEN / LINE);
+                start..start + HEADER_LEN / LINE
+            }
+            frame => {
+                let start = frame as usize * stride;
+                start..start + stride
+            }
+        }
+    }
+
+    /// The slot has a frame.
+    #[inline]
+    pub(super) fn has(&self, slot: Slot) -> bool {
+        self.frames[slot as usize] != NONE
+    }
+
+    #[inline]
+    fn frame(&mut self, slot: Slot) -> Option<&mut Frame> {
+        self.held.get_mut(self.frames[slot as usize] as usize)
+    }
+
+    /// The state of this slot has been used lately, or has not. True if it was otherwise: never where it has no frame.
+    #[inline]
+    pub(super) fn set_used(&mut self, slot: Slot, is_used: bool) -> bool {
+        self.frame(slot).is_some_and(|frame| core::mem::replace(&mut frame.is_used, is_used) != is_used)
+    }
+
+    /// See [`Places::set_used`].
+    pub(super) fn is_used(&self, slot: Slot) -> bool {
+        self.held.get(self.frames[slot as usize] as usize).is_some_and(|frame| frame.is_used)
+    }
+
+    /// The state of this slot is about to go, or is not.
+    pub(super) fn set_going(&mut self, slot: Slot, is_going: bool) {
+        self.frame(slot).into_iter().for_each(|frame| frame.is_going = is_going);
+    }
+
+    /// See [`Places::set_going`].
+    pub(super) fn is_going(&self, slot: Slot) -> bool {
+        self.held.get(self.frames[slot as usize] as usize).is_some_and(|frame| frame.is_going)
+    }
+
+    /// Frames that nobody has.
+    #[inline]
+    pub(super) fn room(&self) -> usize {
+        self.free.len()
+    }
+
+    /// The slot that has this frame, if there is such a frame and one has it.
+    pub(super) fn slot_at(&self, frame: usize) -> Option<Slot> {
+        self.held.get(frame).map(|frame| frame.slot).filter(|slot| *slot != NO_SLOT)
+    }
+
+    /// Frames, whoever has them.
+    pub(super) fn count(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Frames that slots have.
+    pub(super) fn taken(&self) -> usize {
+        self.held.len() - self.free.len()
+    }
+
+    /// Gives the slot a frame. False if there is none, or it has one.
+    pub(super) fn take(&mut self, slot: Slot) -> bool {
+        if self.has(slot) {
+            return false;
+        }
+        let Some(frame) = self.free.pop() else { return false };
+        self.frames[slot as usize] = frame;
+        self.held[frame as usize] = Frame { slot, is_used: false, is_going: false };
+        true
+    }
+
+    /// The slot needs none any more.
+    pub(super) fn give_up(&mut self, slot: Slot) {
+        let frame = core::mem::replace(&mut self.frames[slot as usize], NONE);
+        if frame != NONE {
+            self.held[frame as usize].slot = NO_SLOT;
+            self.free.push(frame);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Whose state is here, where there is not room for that of all flows.
+//!
+//! Theory of operation (RESCue, section IV; DESIGN, section 9). The header of every flow is here, so the runtime knows without a fault whether the state behind it is. What no packet has touched since the
+//! hand came by last, and the server has as it is, goes: it is *nominated* first, and goes when the server has answered everything that was said before. A packet for a flow whose state is absent waits;
+//! the state is asked for, and others go on. As many are asked for as there is room for.
+//!
+//! In: which flows packets come for, what the server has saved. Out: flows whose state is to go, questions. Never: a flow that is in the middle of anything.
+
+use crate::flows::{ActorHeader, flag, role};
+use crate::numbers::reached;
+use crate::{Flows, Outbox, Peer, Slot, kind};
+use holdfast_wire::FlowKey;
+use std::collections::VecDeque;
+use zerocopy::IntoBytes;
+
+/// Places that the hand passes at a time.
+const PASSED: usize = 1024;
+/// States that are asked for, and have not come.
+pub(super) const ASKED: usize = 64;
+/// Room is made ahead for so many flows, or an eighth of what there is room for.
+const SPARE: usize = 256;
+
+/// A flow whose state may go when the server has seen to everything up to `number`.
+struct Candidate {
+    slot: Slot,
+    generation: u32,
+    version: u32,
+    number: u32,
+}
+
+struct Question {
+    key: FlowKey,
+    slot: Slot,
+    generation: u32,
+}
+
+/// The server, as far as it matters here: who it is, the last record that was sent to it, and up to which one it has seen to everything.
+pub(super) struct Server {
+    pub(super) peer: Peer,
+    pub(super) last: u32,
+    pub(super) saved: u32,
+}
+
+/// See the module.
+pub(super) struct Paging {
+    /// Flows whose state there is room for.
+    pub(super) room: usize,
+    /// States that have come from the server.
+    pub(super) fetched: u64,
+    hand: usize,
+    /// Places passed since anything has changed that might help: after two rounds there is nobody who may go.
+    passed: usize,
+    /// When the last batch was over: room that was left, and places that there are.
+    seen: (usize, usize),
+    candidates: VecDeque<Candidate>,
+    /// By slot: the generation of the flow whose state is wanted and has not come, and 1; 0 for none.
+    pending: Vec<u64>,
+    wanted: VecDeque<(Slot, u32)>,
+    asked: Vec<Question>,
+    /// What has come from other runtimes and found no room, in order: nobody else may have it.
+    aside: VecDeque<(Slot, u32, Box<[u8]>)>,
+    /// For tests of the checkers: what the server has not got goes, too.
+    pub(super) is_careless: bool,
+}
+
+impl Paging {
+    pub(super) fn new(room: usize) -> Paging {
+        Paging {
+            room,
+            fetched: 0,
+            hand: 0,
+            passed: 0,
+            seen: (usize::MAX, 0),
+            candidates: VecDeque::new(),
+            pending: Vec::new(),
+            wanted: VecDeque::new(),
+            asked: Vec::new(),
+            aside: VecDeque::new(),
+            is_careless: false,
+        }
+    }
+
+    /// A packet has come for this flow. True if its state is here; if not it will be.
+    #[inline]
+    pub(super) fn use_of(&mut self, flows: &mut Flows, slot: Slot) -> bool {
+        if flows.set_used(slot, true) {
+            self.passed = 0;
+        }
+        self.has(flows, slot)
+    }
+
+    /// Its state is wanted. True if it is here; if not it will be.
+    #[inline]
+    pub(super) fn has(&mut self, flows: &Flows, slot: Slot) -> bool {
+        let is_here = flows.is_present(slot);
+        if !is_here {
+            self.want(flows, slot);
+        }
+        is_here
+    }
+
+    /// The state is asked for as soon as there is room for it.
+    pub(super) fn want(&mut self, flows: &Flows, slot: Slot) {
+        if self.expect(flows, slot) {
+            self.wanted.push_back((slot, flows.header(slot).generation));
+            self.passed = 0;
+        }
+    }
+
+    /// The state of the flow that is in this slot now is going to come. True if that is news.
+    fn expect(&mut self, flows: &Flows, slot: Slot) -> bool {
+        let (at, mark) = (slot as usize, u64::from(flows.header(slot).generation) + 1);
+        if at >= self.pending.len() {
+            self.pending.resize(flows.capacity().max(at + 1), 0);
+        }
+        core::mem::replace(&mut self.pending[at], mark) != mark
+    }
+
+    /// It has come, or does not come any more.
+    fn expect_no_more(&mut self, slot: Slot, generation: u32) {
+        if let Some(mark) = self.pending.get_mut(slot as usize).filter(|mark| **mark == u64::from(generation) + 1) {
+            *mark = 0;
+        }
+    }
+
+    /// Room that others are about to need who were here before: states that are on their way, and half of what is left for those that wait.
+    pub(super) fn reserved(&self, room: usize) -> usize {
+        let waiting = self.wanted.len() + self.aside.len();
+        self.asked.len() + waiting.min(room.saturating_sub(self.asked.len())) / 2
+    }
+
+    /// A state that has come from another runtime waits for room.
+    pub(super) fn keep_aside(&mut self, flows: &Flows, slot: Slot, state: &[u8]) {
+        // Nobody is asked for it.
+        self.expect(flows, slot);
+        self.aside.push_back((slot, flows.header(slot).generation, state.into()));
+        self.passed = 0;
+    }
+
+    /// States that wait for room.
+    pub(super) fn aside(&self) -> usize {
+        self.aside.len()
+    }
+
+    /// Those states, with the slots of their flows.
+    pub(super) fn states_aside(&mut self) -> impl Iterator<Item = (Slot, u32, &mut [u8])> + '_ {
+        self.aside.iter_mut().map(|(slot, generation, state)| (*slot, *generation, &mut **state))
+    }
+
+    /// Those that have waited come in, as far as there is room. True if one did.
+    pub(super) fn let_in(&mut self, flows: &mut Flows, loaded: &mut Vec<Slot>) -> bool {
+        let before = loaded.len();
+        while flows.room() > 0
+            && let Some((slot, generation, state)) = self.aside.pop_front()
+        {
+            self.expect_no_more(slot, generation);
+            let header = flows.header(slot);
+            let is_meant = header.generation == generation && header.role == role::OWNER && !flows.is_present(slot);
+            if is_meant && flows.load(slot, &state).is_ok() {
+                flows.set_used(slot, true);
+                loaded.push(slot);
+            }
+        }
+        loaded.len() > before
+    }
+
+    /// The server has answered something, or is another one.
+    pub(super) fn look_again(&mut self) {
+        self.passed = 0;
+    }
+
+    /// Whose states were with a server that is no more.
+    pub(super) fn forget_server(&mut self, flows: &mut Flows) {
+        self.end_candidates(flows);
+        let asked = core::mem::take(&mut self.asked).into_iter().map(|question| (question.slot, question.generation));
+        for (slot, generation) in core::mem::take(&mut self.wanted).into_iter().chain(asked) {
+            self.expect_no_more(slot, generation);
+        }
+        self.passed = 0;
+    }
+
+    fn end_candidates(&mut self, flows: &mut Flows) {
+        self.candidates.drain(..).for_each(|candidate| flows.set_going(candidate.slot, false));
+    }
+
+    /// An answer about the flow with this key: where it was when it was asked for.
+    pub(super) fn answered(&mut self, key: &FlowKey) -> Option<(Slot, u32)> {
+        let at = self.asked.iter().position(|question| question.key == *key)?;
+        let Question { slot, generation, .. } = self.asked.remove(at);
+        self.expect_no_more(slot, generation);
+        Some((slot, generation))
+    }
+
+    /// Makes room, if there is little: the batch is over.
+    pub(super) fn make_room(&mut self, flows: &mut Flows, server: &Server) {
+        self.let_go(flows, server);
+        self.nominate(flows, server);
+        // What has been answered already need not wait.
+        self.let_go(flows, server);
+    }
+
+    /// Those that were nominated go, unless something has happened to them since.
+    fn let_go(&mut self, flows: &mut Flows, server: &Server) {
+        let is_careless = self.is_careless;
+        let may_go_now = |first: &&Candidate| reached(server.saved, first.number) || is_careless;
+        while let Some(candidate) = self.candidates.front().filter(may_go_now) {
+            let Candidate { slot, generation, version, .. } = *candidate;
+            self.candidates.pop_front();
+            flows.set_going(slot, false);
+            let header = flows.header(slot);
+            let is_same = header.generation == generation && header.version == version && flows.is_present(slot);
+            if is_same && self.may_go(header, server.peer) && !flows.is_used(slot) {
+                flows.evict(slot);
+                self.passed = 0;
+            }
+        }
+    }
+
+    fn nominate(&mut self, flows: &mut Flows, server: &Server) {
+        let places = flows.places();
+        let spare = self.spare();
+        let mut left = PASSED.min(2 * places);
+        while left > 0
+            && flows.room() + self.candidates.len() < spare + self.aside.len().min(self.room)
+            && self.passed < 2 * places
+        {
+            left -= 1;
+            self.passed += 1;
+            let place = if self.hand < places { self.hand } else { 0 };
+            self.hand = place + 1;
+            let Some(slot) = flows.slot_at(place) else { continue };
+            let header = flows.header(slot);
+            let (generation, version) = (header.generation, header.version);
+            if flows.is_going(slot) || !self.may_go(header, server.peer) || flows.set_used(slot, false) {
+                continue;
+            }
+            flows.set_going(slot, true);
+            self.candidates.push_back(Candidate { slot, generation, version, number: server.last });
+        }
+    }
+
+    /// The server has this flow as it is, and nothing is under way with it.
+    fn may_go(&self, header: &ActorHeader, server: Peer) -> bool {
+        const IN_HAND: u8 = flag::TOUCHED | flag::DIRTY | flag::MOVING | flag::EMPTY;
+        const UNKNOWN: u8 = flag::UNPROTECTED | flag::WHOLE | flag::BEHIND;
+        let is_there = (header.peer, header.peer_incarnation) == (server.node, server.incarnation) && header.commit != 0;
+        let is_idle = header.role == role::OWNER && header.flags & IN_HAND == 0 && header.parked == 0;
+        is_idle && (is_there && header.flags & UNKNOWN == 0 || self.is_careless)
+    }
+
+    fn spare(&self) -> usize {
+        SPARE.min(self.room / 8).max(1)
+    }
+
+    /// Asks for what is wanted, as far as there is room for it. False if the channel is full.
+    pub(super) fn ask(&mut self, flows: &Flows, server: Peer, out: &mut Outbox) -> bool {
+        if !flows.is_paged() {
+            return true;
+        }
+        self.seen = (flows.room(), flows.places());
+        while self.asked.len() < ASKED.min(flows.room())
+            && let Some(&(slot, generation)) = self.wanted.front()
+        {
+            let header = flows.header(slot);
+            if header.generation == generation && header.role == role::OWNER && !flows.is_present(slot) {
+                let key = header.key;
+                if !out.send(server, kind::PAGE, &[key.as_bytes()]) {
+                    return false;
+                }
+                self.asked.push(Question { key, slot, generation });
+            } else {
+                self.expect_no_more(slot, generation);
+            }
+            self.wanted.pop_front();
+        }
+        true
+    }
+
+    /// There is something to do that waits for nobody, as it was when the last batch was over.
+    pub(super) fn is_busy(&self) -> bool {
+        let (room, places) = self.seen;
+        let is_short = room.saturating_add(self.candidates.len()) < self.spare() && self.passed < 2 * places;
+        is_short || !self.aside.is_empty() && room > 0 || !self.wanted.is_empty() && self.asked.len() < ASKED.min(room)
+    }
+}
