@@ -62,7 +62,7 @@ pub struct Outer {
 }
 
 /// Puts the encapsulation in front of the frame. False, and nothing changed, if the headroom is used up.
-#[inline]
+#[inline(always)]
 #[must_use]
 pub fn encapsulate(packet: &mut Packet, outer: Outer) -> bool {
     let meta = packet.meta;

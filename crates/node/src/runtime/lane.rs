@@ -170,23 +170,15 @@ impl Lane {
     /// Takes this turn's packets through the chain.
     ///
     /// The look-ups of a burst are done in stages, so that their cache misses overlap instead of following one another.
+    #[inline(never)]
     pub(crate) fn process(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
-        let room = if self.parking.outside() > 0 { self.make_room_for_new() } else { 0 };
-        if self.work.is_empty() && room == 0 {
+        if self.parking.outside() > 0 {
+            self.let_in(shared, pool);
+        }
+        if self.work.is_empty() {
             return;
         }
         let mut work = core::mem::take(&mut self.work);
-        if room > 0 {
-            let life = shared.sides[self.side].life;
-            let arrival = |Visitor { key, hash, packet }| Arrival { packet: Some(packet), key, hash };
-            // What an earlier life of the switch had sent opens no flow: the present one would not know it.
-            let is_late = |visitor: &mut Visitor| life.is_some_and(|now| now != visitor.packet.meta.switch);
-            let mut coming = self.parking.come_in(room);
-            for Visitor { packet, .. } in coming.extract_if(.., is_late) {
-                shared.drop(packet, DropReason::LostInFailure, pool);
-            }
-            work.splice(0..0, coming.into_iter().map(arrival));
-        }
         if self.has_log {
             let bytes = work.iter().filter_map(|arrival| arrival.packet.as_ref()).map(Packet::len).sum();
             self.protection.begin_batch(work.len(), bytes);
@@ -217,6 +209,21 @@ impl Lane {
         work.clear();
         self.work = work;
         self.likely.clear();
+    }
+
+    /// Packets that waited outside go ahead of this turn's, as far as there is room for their flows.
+    #[cold]
+    fn let_in(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        let room = self.make_room_for_new();
+        let life = shared.sides[self.side].life;
+        // What an earlier life of the switch had sent opens no flow: the present one would not know it.
+        let is_late = |visitor: &mut Visitor| life.is_some_and(|now| now != visitor.packet.meta.switch);
+        let mut coming = if room > 0 { self.parking.come_in(room) } else { Vec::new() };
+        for Visitor { packet, .. } in coming.extract_if(.., is_late) {
+            shared.drop(packet, DropReason::LostInFailure, pool);
+        }
+        let arrival = |Visitor { key, hash, packet }| Arrival { packet: Some(packet), key, hash };
+        self.work.splice(0..0, coming.into_iter().map(arrival));
     }
 
     /// A flow of this key is no more, or was not let in: the switch is told, and packets that are under way under its epoch open none.
@@ -328,16 +335,7 @@ impl Lane {
         let outcome = if packet.meta.flags & Flags::TRACE == 0 {
             self.chain.run(packet, state, position, &mut shared.cx)
         } else {
-            let mut steps = Vec::new();
-            let outcome = self.chain.run_observed(packet, state, position, &mut shared.cx, |function, packet| {
-                let name = function.name();
-                steps.push(match FlowKey::of(packet) {
-                    Some(key) => format!("{name} passes it as {key}"),
-                    None => format!("{name} passes it"),
-                });
-            });
-            steps.into_iter().for_each(|step| shared.trace(packet, step));
-            outcome
+            run_traced(&mut self.chain, packet, state, position, shared)
         };
         self.running = None;
         shared.hands.put();
@@ -358,7 +356,7 @@ impl Lane {
             }
             Outcome::Drop(reason, function) => {
                 if packet.meta.flags & Flags::TRACE != 0 {
-                    shared.trace(packet, format!("dropped by {}: {reason}", self.chain.functions()[function as usize].name()));
+                    trace_drop(&self.chain, packet, reason, function, shared);
                 }
                 if header.role == role::OPENING {
                     let (key, epoch) = (header.key, header.epoch);
@@ -407,38 +405,51 @@ impl Lane {
         match step {
             Step::Commit(slot) => {
                 if packet.meta.flags & Flags::TRACE != 0 {
-                    let now = FlowKey::of(&packet).map_or(String::new(), |key| key.to_string());
-                    shared.trace(&packet, format!("chain {}: {key} leaves as {now}", self.name));
+                    trace_exit(&self.name, &packet, key, shared);
                 }
                 let nondeterministic = shared.cx.is_nondeterministic();
                 self.protection.commit(&mut self.flows, slot, packet, nondeterministic, &mut self.outbox);
             }
             Step::Drop(reason) => shared.drop(packet, reason, pool),
-            Step::WaitOutside => {
-                let visitor = Visitor { key: *key, hash: self.flows.hash(key), packet };
-                if let Err(Visitor { key, packet, .. }) = self.parking.wait_outside(visitor) {
-                    shared.sides[self.side].is_full = true;
-                    self.end(key, packet.meta.commit, shared);
-                    shared.drop(packet, DropReason::FlowTableFull, pool);
+            Step::WaitOutside => self.wait_outside(packet, key, shared, pool),
+            Step::Park(slot, position) => self.park(slot, position, packet, key, shared, pool),
+        }
+    }
+
+    #[cold]
+    fn wait_outside(&mut self, packet: Packet, key: &FlowKey, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        let visitor = Visitor { key: *key, hash: self.flows.hash(key), packet };
+        if let Err(Visitor { key, packet, .. }) = self.parking.wait_outside(visitor) {
+            shared.sides[self.side].is_full = true;
+            self.end(key, packet.meta.commit, shared);
+            shared.drop(packet, DropReason::FlowTableFull, pool);
+        }
+    }
+
+    #[inline(never)]
+    fn park(
+        &mut self,
+        slot: Slot,
+        position: Position,
+        packet: Packet,
+        key: &FlowKey,
+        shared: &mut Shared,
+        pool: &mut dyn PacketPool,
+    ) {
+        if packet.meta.flags & Flags::TRACE != 0 {
+            shared.trace(&packet, format!("chain {}: {key} waits", self.name));
+        }
+        let generation = self.flows.header(slot).generation;
+        let parked = Parked { slot, generation, key: *key, position, since: shared.sides[self.side].now, packet };
+        let header = self.flows.header_mut(slot);
+        match self.parking.push(parked, header.parked) {
+            Ok(()) => header.parked += 1,
+            Err(packet) => {
+                if header.role == role::OPENING && position.opening {
+                    // Nothing else would ever open it, or end it.
+                    self.abandon_opening(slot, position, shared);
                 }
-            }
-            Step::Park(slot, position) => {
-                if packet.meta.flags & Flags::TRACE != 0 {
-                    shared.trace(&packet, format!("chain {}: {key} waits", self.name));
-                }
-                let generation = self.flows.header(slot).generation;
-                let parked = Parked { slot, generation, key: *key, position, since: shared.sides[self.side].now, packet };
-                let header = self.flows.header_mut(slot);
-                match self.parking.push(parked, header.parked) {
-                    Ok(()) => header.parked += 1,
-                    Err(packet) => {
-                        if header.role == role::OPENING && position.opening {
-                            // Nothing else would ever open it, or end it.
-                            self.abandon_opening(slot, position, shared);
-                        }
-                        shared.drop(packet, DropReason::ParkedOverflow, pool);
-                    }
-                }
+                shared.drop(packet, DropReason::ParkedOverflow, pool);
             }
         }
     }
@@ -571,6 +582,32 @@ impl Lane {
         self.retry = true;
         self.begin_replay(slot, dead, logged, inputs)
     }
+}
+
+/// The chain with a packet of which the operator wants to see what becomes of it.
+#[cold]
+fn run_traced(chain: &mut Chain, packet: &mut Packet, state: &mut [u8], position: Position, shared: &mut Shared) -> Outcome {
+    let mut steps = Vec::new();
+    let outcome = chain.run_observed(packet, state, position, &mut shared.cx, |function, packet| {
+        let name = function.name();
+        steps.push(match FlowKey::of(packet) {
+            Some(key) => format!("{name} passes it as {key}"),
+            None => format!("{name} passes it"),
+        });
+    });
+    steps.into_iter().for_each(|step| shared.trace(packet, step));
+    outcome
+}
+
+#[cold]
+fn trace_drop(chain: &Chain, packet: &Packet, reason: DropReason, function: u8, shared: &mut Shared) {
+    shared.trace(packet, format!("dropped by {}: {reason}", chain.functions()[function as usize].name()));
+}
+
+#[cold]
+fn trace_exit(chain: &str, packet: &Packet, key: &FlowKey, shared: &mut Shared) {
+    let now = FlowKey::of(packet).map_or(String::new(), |key| key.to_string());
+    shared.trace(packet, format!("chain {chain}: {key} leaves as {now}"));
 }
 
 /// Tells a switch of flows, with their epochs, many in one record. Returns how many the channel took.

@@ -615,19 +615,7 @@ impl Runtime {
                 self.shared.drop(packet, DropReason::FrameTooLarge, pool);
             }
         }
-        for (to, commit) in lane.outbox.marks.drain(..) {
-            // Without a buffer there is none; the protection asks again.
-            let Some(mut mark) = pool.take() else { break };
-            mark.meta.flags = Flags::OAM;
-            mark.meta.chain = lane.index;
-            mark.meta.commit = commit;
-            let outer = Outer { destination: mac_of_life(to), source: me, index: index::MARK };
-            if nsh::encapsulate(&mut mark, outer) {
-                tx.push(mark);
-            } else {
-                pool.put(mark);
-            }
-        }
+        send_marks(&mut lane.outbox.marks, lane.index, me, tx, pool);
         self.released_unprotected += core::mem::take(&mut lane.outbox.released_unprotected);
         let switch = mac_of(self.shared.sides[lane.side].switch);
         for released in lane.outbox.released.drain(..) {
@@ -725,6 +713,24 @@ impl Runtime {
                     self.fabric.send_control(*manager, &Control::Trace(chunk.to_vec()));
                 }
             }
+        }
+    }
+}
+
+/// Asks of replicas what they have of packets that went to them.
+#[inline(never)]
+fn send_marks(marks: &mut Vec<(Peer, u32)>, chain: u16, me: [u8; 6], tx: &mut Vec<Packet>, pool: &mut dyn PacketPool) {
+    for (to, commit) in marks.drain(..) {
+        // Without a buffer there is none; the protection asks again.
+        let Some(mut mark) = pool.take() else { break };
+        mark.meta.flags = Flags::OAM;
+        mark.meta.chain = chain;
+        mark.meta.commit = commit;
+        let outer = Outer { destination: mac_of_life(to), source: me, index: index::MARK };
+        if nsh::encapsulate(&mut mark, outer) {
+            tx.push(mark);
+        } else {
+            pool.put(mark);
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::delta;
 use core::ops::Range;
 use holdfast_wire::FlowKey;
 use places::Places;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute_mut, transmute_ref};
 
 /// Index of a flow actor in its slab.
 pub type Slot = u32;
@@ -28,6 +28,8 @@ struct Line([u8; 64]);
 
 const HEADER_LEN: usize = size_of::<ActorHeader>();
 const LINE: usize = 64;
+/// Lines of a header.
+const HEAD: usize = HEADER_LEN / LINE;
 /// The line of the header that a packet does not touch.
 const COLD_LINE: usize = core::mem::offset_of!(ActorHeader, opened_at) / LINE;
 
@@ -126,7 +128,7 @@ impl Flows {
         }
         let mut flows = Flows::new(0, state_len, layout, seed);
         let heads = present * flows.stride;
-        flows.lines = vec![Line([0; 64]); heads + capacity * HEADER_LEN / LINE];
+        flows.lines = vec![Line([0; 64]); heads + capacity * HEAD];
         flows.free = (0..capacity as u32).rev().collect();
         flows.table = KeyTable::new(capacity * 2);
         flows.capacity = capacity;
@@ -187,6 +189,15 @@ impl Flows {
         key.hash(self.seed)
     }
 
+    /// The first line of a slot: the header's.
+    #[inline]
+    fn start(&self, slot: Slot) -> usize {
+        match &self.places {
+            None => slot as usize * self.stride,
+            Some(places) => places.range(slot, self.stride).start,
+        }
+    }
+
     /// Where the lines of a slot are: all of it, or its header if the state is absent.
     #[inline]
     fn range(&self, slot: Slot) -> Range<usize> {
@@ -197,6 +208,17 @@ impl Flows {
         start..start + self.stride
     }
 
+    /// This slot is about to change.
+    #[inline]
+    fn note(&mut self, slot: Slot) {
+        if self.noted != slot
+            && let Some(journal) = &self.journal
+        {
+            self.noted = slot;
+            (journal.before)(self.lines[self.range(slot)].as_bytes());
+        }
+    }
+
     #[inline]
     fn bytes(&self, slot: Slot) -> &[u8] {
         self.lines[self.range(slot)].as_bytes()
@@ -204,15 +226,9 @@ impl Flows {
 
     #[inline]
     fn bytes_mut(&mut self, slot: Slot) -> &mut [u8] {
+        self.note(slot);
         let range = self.range(slot);
-        let lines = &mut self.lines[range];
-        if self.noted != slot
-            && let Some(journal) = &self.journal
-        {
-            self.noted = slot;
-            (journal.before)(lines.as_bytes());
-        }
-        lines.as_mut_bytes()
+        self.lines[range].as_mut_bytes()
     }
 
     /// The flow actor as it travels.
@@ -236,28 +252,31 @@ impl Flows {
     /// The header.
     #[inline]
     pub fn header(&self, slot: Slot) -> &ActorHeader {
-        match ActorHeader::ref_from_prefix(self.bytes(slot)) {
-            Ok((header, _)) => header,
-            Err(_) => unreachable!("slots are longer than a header and aligned to a cache line"),
+        match self.lines.get(self.start(slot)..).and_then(<[Line]>::first_chunk::<HEAD>) {
+            Some(head) => transmute_ref!(head),
+            None => unreachable!("every slot has a header"),
         }
     }
 
     /// The header, to write. Keys and role change only through the methods here.
     #[inline]
     pub fn header_mut(&mut self, slot: Slot) -> &mut ActorHeader {
-        match ActorHeader::mut_from_prefix(self.bytes_mut(slot)) {
-            Ok((header, _)) => header,
-            Err(_) => unreachable!("slots are longer than a header and aligned to a cache line"),
+        self.note(slot);
+        let start = self.start(slot);
+        match self.lines[start..].first_chunk_mut::<HEAD>() {
+            Some(head) => transmute_mut!(head),
+            None => unreachable!("every slot has a header"),
         }
     }
 
     /// Header and chain state together, to process a packet.
-    #[inline]
+    #[inline(always)]
     pub fn parts_mut(&mut self, slot: Slot) -> (&mut ActorHeader, &mut [u8]) {
-        let state_len = self.state_len;
-        match ActorHeader::mut_from_prefix(self.bytes_mut(slot)) {
-            Ok((header, rest)) => (header, &mut rest[..state_len]),
-            Err(_) => unreachable!("slots are longer than a header and aligned to a cache line"),
+        self.note(slot);
+        let (range, state_len) = (self.range(slot), self.state_len);
+        match self.lines[range].split_first_chunk_mut::<HEAD>() {
+            Some((head, rest)) => (transmute_mut!(head), &mut rest.as_mut_bytes()[..state_len]),
+            None => unreachable!("every slot has a header"),
         }
     }
 
@@ -511,8 +530,8 @@ impl Flows {
 
     fn move_header(&mut self, slot: Slot, from: usize) {
         self.noted = NO_SLOT;
-        let mut header = [Line([0; 64]); HEADER_LEN / LINE];
-        header.copy_from_slice(&self.lines[from..from + HEADER_LEN / LINE]);
+        let mut header = [Line([0; 64]); HEAD];
+        header.copy_from_slice(&self.lines[from..from + HEAD]);
         self.bytes_mut(slot)[..HEADER_LEN].copy_from_slice(header.as_bytes());
     }
 

@@ -3,7 +3,7 @@
 //! In: slots that need room, or give it up. Out: ranges of lines. The slab has as many *frames*, each a whole block, as there is room for, and behind them a header for every slot: of a slot that has
 //! no frame, whether it is free or its state is absent, that is all there is. Never: a frame of two slots.
 
-use super::{HEADER_LEN, LINE, NO_SLOT, Slot};
+use super::{HEAD, NO_SLOT, Slot};
 use core::ops::Range;
 
 /// No frame.
@@ -47,8 +47,8 @@ impl Places {
     pub(super) fn range(&self, slot: Slot, stride: usize) -> Range<usize> {
         match self.frames[slot as usize] {
             NONE => {
-                let start = self.heads + slot as usize * (HEADER_LEN / LINE);
-                start..start + HEADER_LEN / LINE
+                let start = self.heads + slot as usize * HEAD;
+                start..start + HEAD
             }
             frame => {
                 let start = frame as usize * stride;
