@@ -512,6 +512,7 @@ impl Protection for NfvActor {
         match record {
             kind::STATE => key_of(body).map(|key| flows.hash(&key)),
             kind::DELTA | kind::CHECK => delta::hash_of(body),
+            kind::END => copies::split_end(body).ok().map(|(_, _, key)| flows.hash(&key)),
             _ => None,
         }
     }

@@ -204,6 +204,9 @@ impl Rescue {
             self.round = self.behind.len();
             self.write_back_at = now.saturating_add(every);
         }
+        // Most of them have not been touched since long ago.
+        let next = self.behind.iter().take(self.round.min(WRITTEN)).map(|(slot, _)| *slot);
+        core::hint::black_box(flows.touch_blocks(next));
         let mut written = 0;
         while self.round > 0
             && written < WRITTEN

@@ -156,10 +156,14 @@ impl Lane {
     }
 
     /// Brings what it takes to remove these flows into the cache, where flows that have left are removed.
-    pub(crate) fn expect_removals(&mut self, slots: impl Iterator<Item = Slot>) {
-        if self.has_copies {
-            return;
+    pub(crate) fn expect_departures(&mut self, slots: impl Iterator<Item = Slot>) {
+        if !self.has_copies {
+            self.expect_removals(slots);
         }
+    }
+
+    /// Brings the places of these flows' keys into the cache: their headers are there.
+    pub(super) fn expect_removals(&self, slots: impl Iterator<Item = Slot>) {
         let keys = slots.flat_map(|slot| {
             let header = self.flows.header(slot);
             [self.flows.hash(&header.key), self.flows.hash(&header.reply)]

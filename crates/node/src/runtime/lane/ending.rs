@@ -38,6 +38,11 @@ impl Lane {
         let now = shared.sides[self.side].now;
         let mut due = core::mem::take(&mut self.due);
         self.wheel.advance(&mut self.flows, now, EXPIRE_BUDGET, |slot| due.push(slot));
+        if due.len() > 1 {
+            // Nothing of them has been touched for long.
+            core::hint::black_box(self.flows.touch_blocks(due.iter().copied()));
+            self.expect_removals(due.iter().copied());
+        }
         for slot in due.drain(..) {
             // What it has leased only its state says: it ends when that has come.
             if self.protection.fetch(&self.flows, slot) {

@@ -236,7 +236,7 @@ impl Migrations {
         let departure = self.departure(number, Some(from))?;
         let lane = &mut lanes[departure.lane];
         let mut moved = 0;
-        lane.expect_removals(departure.flows.iter().map(|flow| flow.slot));
+        lane.expect_departures(departure.flows.iter().map(|flow| flow.slot));
         for (at, flow) in departure.flows.iter_mut().enumerate() {
             if bits & 1 << at == 0 || flow.stage != Stage::Sent {
                 continue;
