@@ -94,6 +94,8 @@ pub struct NfvActor {
     /// Where asking about copies goes on, and not before which time, ns.
     ask_at: Slot,
     ask_not_before: u64,
+    /// Between two times of asking about copies, ns.
+    pub(crate) ask_pause: u64,
     /// Copies that were not as they should be.
     differed: u64,
     /// A channel is full: there is nothing to be done until something comes in.
@@ -131,6 +133,7 @@ impl NfvActor {
             has_passed: false,
             ask_at: 0,
             ask_not_before: 0,
+            ask_pause: states::ASK_PAUSE,
             differed: 0,
             blocked: false,
             now: 0,

@@ -1,6 +1,7 @@
 //! Flows that begin and end: so many are there at a time, each has its share of packets, and the next one takes its place.
 //!
-//! Stamps advance by as much per packet that flows expire as quickly as they begin, and fill half of a large table.
+//! Stamps advance by as much per packet that flows expire as quickly as they begin, and fill half of a large table. So they go some hundred times as quickly as time: what is to be done every so often
+//! has to be told ([`Churn::haste`]), or it is done by every other packet.
 
 use super::traffic;
 use holdfast_sim::Random;
@@ -12,6 +13,8 @@ const ACTIVE: usize = 1000;
 const LIFETIME: u64 = 300_000_000_000;
 /// Time passes no quicker than this, ns by packet: what waits for a moment is not to seem to wait for seconds.
 const LONGEST_STEP: u64 = 200_000;
+/// From one packet to the next where they come as quickly as they are taken, about, ns.
+const APART: u64 = 500;
 /// Packets of a flow that is long, and of one that is short (RESCue, section VI).
 const LONG: u32 = 1000;
 const SHORT: u32 = 10;
@@ -73,16 +76,21 @@ pub(crate) struct Churn<const L: usize> {
     pub(crate) step: u64,
 }
 
+/// See [`Churn::new`].
+fn step(lengths: Lengths, flows: usize) -> u64 {
+    let silent = (flows / 2).saturating_sub(ACTIVE).max(1) as u64;
+    (LIFETIME / silent / lengths.mean()).min(LONGEST_STEP)
+}
+
 impl<const L: usize> Churn<L> {
     /// The first flow has this number; those that are there, and those that have not expired, are half of `flows`, if that is 151,000 at least.
     pub(crate) fn new(lengths: Lengths, first: usize, flows: usize) -> Churn<L> {
         let mut random = Random::new(7);
-        let silent = (flows / 2).saturating_sub(ACTIVE).max(1) as u64;
         let mut churn = Churn {
             lengths,
             active: Vec::with_capacity(ACTIVE),
             next: first,
-            step: (LIFETIME / silent / lengths.mean()).min(LONGEST_STEP),
+            step: step(lengths, flows),
             random: Random::new(8),
         };
         for _ in 0..ACTIVE {
@@ -93,6 +101,11 @@ impl<const L: usize> Churn<L> {
             churn.active.push(begun);
         }
         churn
+    }
+
+    /// How many times as quickly as time stamps go, where packets come as quickly as they are taken.
+    pub(crate) fn haste(lengths: Lengths, flows: usize) -> u64 {
+        (step(lengths, flows) / APART).max(1)
     }
 
     fn begin(&mut self, left: u32) -> Active<L> {

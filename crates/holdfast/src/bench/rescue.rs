@@ -111,7 +111,7 @@ const LEASES: [u64; 5] = [0, 60_000, 1_000, 100, 10];
 pub fn leases(plan: &Plan, make: &dyn Fn(usize) -> Result<Chain, String>) -> Result<Vec<LeaseRow>, String> {
     let mut pairs = Vec::new();
     for lease in LEASES {
-        let mut pair = paged(plan, make, Release::WriteBack, lease * 1_000_000)?;
+        let mut pair = paged(plan, make, Release::WriteBack, Lengths::Short, lease * 1_000_000)?;
         examine(&mut pair)?;
         pair.input().churn(Churn::new(Lengths::Short, CHECKED, plan.flows));
         pairs.push(pair);
@@ -140,6 +140,7 @@ fn paged(
     plan: &Plan,
     make: &dyn Fn(usize) -> Result<Chain, String>,
     release: Release,
+    lengths: Lengths,
     lease: u64,
 ) -> Result<Pair<FRAME_LEN>, String> {
     let served = || -> Result<Chain, String> {
@@ -147,7 +148,8 @@ fn paged(
         chain.ask_server(SERVER_CREDIT, 0);
         Ok(chain)
     };
-    let protection = move || -> Box<dyn Protection> { Box::new(Rescue::new(release)) };
+    let haste = Churn::<FRAME_LEN>::haste(lengths, plan.flows);
+    let protection = move || -> Box<dyn Protection> { Box::new(Rescue::new(release).with_time_going(haste)) };
     Pair::with_lease(plan.flows, served()?, served()?, protection, lease)
 }
 
@@ -214,7 +216,7 @@ fn measure(
 ) -> Result<Vec<Row>, String> {
     let at_once = Release::AtOnce { packets: WRITE_BACK_PACKETS, every: WRITE_BACK_EVERY };
     let mut none = Alone::new(plan.flows, make(plan.flows)?);
-    let mut pairs = [paged(plan, make, Release::WriteBack, LEASE)?, paged(plan, make, at_once, LEASE)?];
+    let mut pairs = [paged(plan, make, Release::WriteBack, lengths, LEASE)?, paged(plan, make, at_once, lengths, LEASE)?];
     let mut stateless = Stateless::new(make(STATELESS_FLOWS)?, store)?;
     let [latched, at_once] = &mut pairs;
     let mut cases: [&mut dyn Case; CASES.len()] = [&mut none, latched, at_once, &mut stateless];

@@ -76,6 +76,8 @@ pub(crate) struct Lane {
     pub(crate) owned_limit: usize,
     /// Flows are copied whole.
     has_copies: bool,
+    /// Whatever packet changes a flow: not only now and then.
+    copies_always: bool,
     /// The switch keeps a log of what it sends here.
     has_log: bool,
     /// A turn may be undone: whole flow actors are noted before they change.
@@ -107,7 +109,8 @@ impl Lane {
         let ChainSpec { name, chain, protection, .. } = spec;
         let layout = chain.layout();
         // Room for the flows that are owned here and as many replicas, if there can be any.
-        let has_copies = protection.safety(&Flows::new(0, 0, 0, 0)).promises;
+        let safety = protection.safety(&Flows::new(0, 0, 0, 0));
+        let has_copies = safety.promises;
         let has_log = protection.log_bytes() > 0;
         let has_others = has_copies && protection.home() == Home::Runtimes;
         let capacity = if has_others { owned_limit * 2 } else { owned_limit };
@@ -129,6 +132,7 @@ impl Lane {
             retry: false,
             owned_limit,
             has_copies,
+            copies_always: has_copies && safety.may_forget == 0,
             has_log,
             is_undone: false,
             likely: Vec::with_capacity(BURST),
@@ -189,7 +193,7 @@ impl Lane {
         }
         core::hint::black_box(self.flows.touch_buckets(work.iter().map(|arrival| arrival.hash)));
         let hashes = work.iter().map(|arrival| arrival.hash);
-        core::hint::black_box(self.flows.touch_slots(hashes, self.has_copies || self.is_undone, &mut self.likely));
+        core::hint::black_box(self.flows.touch_slots(hashes, self.copies_always || self.is_undone, &mut self.likely));
         // A packet leaves its place only when its fate is known: a panic loses none.
         let mut at = 0;
         while at < work.len() {

@@ -196,7 +196,7 @@ impl NfvActor {
         if self.now < self.ask_not_before || self.blocked || flows.reach() == 0 {
             return;
         }
-        self.ask_not_before = self.now + ASK_PAUSE;
+        self.ask_not_before = self.now + self.ask_pause;
         let (mut asked, mut holders, mut known) = (0, [Peer::default(); ASK_HOLDERS], 0);
         for _ in 0..ASK_SCAN.min(flows.reach()) {
             let slot = if self.ask_at < flows.reach() { self.ask_at } else { 0 };
