@@ -243,7 +243,7 @@ pub trait Protection: Send {
     fn handle_record(&mut self, flows: &mut Flows, from: Peer, kind: u8, body: &[u8], out: &mut Outbox)
     -> Result<(), DropReason>;
 
-    /// Whose state a record brings, for records that come by the thousand: what the key's hash leads to is brought into the cache while others are acted upon.
+    /// Which flow a record is about, for records that come by the thousand: what the key's hash leads to is brought into the cache while others are acted upon.
     fn flow_of(&self, flows: &Flows, kind: u8, body: &[u8]) -> Option<u64> {
         let _ = (flows, kind, body);
         None

@@ -494,7 +494,12 @@ impl Protection for NfActor {
     }
 
     fn flow_of(&self, flows: &Flows, record: u8, body: &[u8]) -> Option<u64> {
-        if record == kind::STATE { key_of(body).map(|key| flows.hash(&key)) } else { None }
+        let key = match record {
+            kind::STATE => key_of(body),
+            kind::END => copies::split_end(body).ok().map(|(_, _, key)| key),
+            _ => None,
+        };
+        key.map(|key| flows.hash(&key))
     }
 
     fn handle_handed(&mut self, _flows: &mut Flows, _from: Peer, packet: Packet, out: &mut Outbox) {

@@ -97,6 +97,8 @@ pub struct Rescue {
     write_back_at: u64,
     /// The last record that was sent when everything before had been written back, and when that was.
     under_way: Option<(u32, u64)>,
+    /// See [`LATE`].
+    late: u64,
     now: u64,
     recalls: Vec<Recall>,
     /// Deals that are not answered: their numbers, and 0 or why not.
@@ -125,6 +127,7 @@ impl Rescue {
             round: 0,
             write_back_at: 0,
             under_way: None,
+            late: LATE,
             now: 0,
             recalls: Vec::new(),
             answers: VecDeque::new(),
@@ -143,14 +146,15 @@ impl Rescue {
         self
     }
 
-    /// For benchmarks whose stamps go `times` as quickly as time: what is done every so often is done as often as it would be.
+    /// For benchmarks whose stamps hurry, `times` as quickly as time: what is done every so often is done as often as it would be.
     #[doc(hidden)]
     #[must_use]
-    pub fn with_time_going(mut self, times: u64) -> Rescue {
+    pub fn with_stamps_hurrying(mut self, times: u64) -> Rescue {
         if let Release::AtOnce { every, .. } = &mut self.release {
             *every = every.saturating_mul(times);
         }
         self.copies.ask_pause = self.copies.ask_pause.saturating_mul(times);
+        self.late = self.late.saturating_mul(times);
         self
     }
 
@@ -216,9 +220,11 @@ impl Rescue {
             self.round = self.behind.len();
             self.write_back_at = now.saturating_add(every);
         }
-        // Most of them have not been touched since long ago.
-        let next = self.behind.iter().take(self.round.min(WRITTEN)).map(|(slot, _)| *slot);
-        core::hint::black_box(flows.touch_blocks(next));
+        if !self.copies.blocked {
+            // Most of them have not been touched since long ago.
+            let next = self.behind.iter().take(self.round.min(WRITTEN)).map(|(slot, _)| *slot);
+            core::hint::black_box(flows.touch_blocks(next));
+        }
         let mut written = 0;
         while self.round > 0
             && written < WRITTEN
@@ -695,7 +701,7 @@ impl Protection for Rescue {
             Release::WriteBack => 0,
             Release::AtOnce { packets, .. } => packets,
         };
-        let is_late = self.under_way.is_some_and(|(_, since)| self.now.saturating_sub(since) > LATE);
+        let is_late = self.under_way.is_some_and(|(_, since)| self.now.saturating_sub(since) > self.late);
         let safety = self.copies.safety(flows);
         let is_adrift = |(slot, generation): &(Slot, u32)| {
             let header = flows.header(*slot);

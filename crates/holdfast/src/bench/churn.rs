@@ -1,7 +1,7 @@
 //! Flows that begin and end: so many are there at a time, each has its share of packets, and the next one takes its place.
 //!
-//! Stamps advance by as much per packet that flows expire as quickly as they begin, and fill half of a large table. So they go some hundred times as quickly as time: what is to be done every so often
-//! has to be told ([`Churn::haste`]), or it is done by every other packet.
+//! Stamps advance by as much per packet that flows expire as quickly as they begin, and fill half of a large table. So they go up to some hundred times as quickly as time, by how long flows are: what is to be done
+//! every so often has to be told ([`Lengths::haste`]), or it is done by every other packet.
 
 use super::traffic;
 use holdfast_sim::Random;
@@ -49,6 +49,17 @@ impl Lengths {
         }
     }
 
+    /// From one stamp to the next, ns: see [`Churn::new`].
+    fn step(self, flows: usize) -> u64 {
+        let silent = (flows / 2).saturating_sub(ACTIVE).max(1) as u64;
+        (LIFETIME / silent / self.mean()).min(LONGEST_STEP)
+    }
+
+    /// How many times as quickly as time stamps go, where packets come as quickly as they are taken; 1 if they go more slowly.
+    pub(crate) fn haste(self, flows: usize) -> u64 {
+        (self.step(flows) / APART).max(1)
+    }
+
     fn draw(self, random: &mut Random) -> u32 {
         match self {
             Lengths::Long => LONG,
@@ -76,23 +87,12 @@ pub(crate) struct Churn<const L: usize> {
     pub(crate) step: u64,
 }
 
-/// See [`Churn::new`].
-fn step(lengths: Lengths, flows: usize) -> u64 {
-    let silent = (flows / 2).saturating_sub(ACTIVE).max(1) as u64;
-    (LIFETIME / silent / lengths.mean()).min(LONGEST_STEP)
-}
-
 impl<const L: usize> Churn<L> {
     /// The first flow has this number; those that are there, and those that have not expired, are half of `flows`, if that is 151,000 at least.
     pub(crate) fn new(lengths: Lengths, first: usize, flows: usize) -> Churn<L> {
         let mut random = Random::new(7);
-        let mut churn = Churn {
-            lengths,
-            active: Vec::with_capacity(ACTIVE),
-            next: first,
-            step: step(lengths, flows),
-            random: Random::new(8),
-        };
+        let mut churn =
+            Churn { lengths, active: Vec::with_capacity(ACTIVE), next: first, step: lengths.step(flows), random: Random::new(8) };
         for _ in 0..ACTIVE {
             // As if they had been there for a while.
             let length = lengths.draw(&mut random);
@@ -101,11 +101,6 @@ impl<const L: usize> Churn<L> {
             churn.active.push(begun);
         }
         churn
-    }
-
-    /// How many times as quickly as time stamps go, where packets come as quickly as they are taken.
-    pub(crate) fn haste(lengths: Lengths, flows: usize) -> u64 {
-        (step(lengths, flows) / APART).max(1)
     }
 
     fn begin(&mut self, left: u32) -> Active<L> {

@@ -142,8 +142,8 @@ impl Cluster {
         let said = introduce(&mut cluster.server, SERVER, &peers, &mut cluster.pool);
         said.into_iter().for_each(|packet| cluster.pool.put(packet));
         for &peer in &peers {
-            let haste = Churn::<FRAME_LEN>::haste(Lengths::Empirical, ROOM);
-            let rescue = Rescue::new(Release::WriteBack).with_time_going(haste);
+            let haste = Lengths::Empirical.haste(ROOM);
+            let rescue = Rescue::new(Release::WriteBack).with_stamps_hurrying(haste);
             let mut runtime = runtime(peer, ROOM, served()?, Box::new(rescue));
             let said = introduce(&mut runtime, peer, &peers, &mut cluster.pool);
             let (input, sink) = (ToRuntime::for_runtime(peer), Sink::new());

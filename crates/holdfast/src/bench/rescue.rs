@@ -148,8 +148,8 @@ fn paged(
         chain.ask_server(SERVER_CREDIT, 0);
         Ok(chain)
     };
-    let haste = Churn::<FRAME_LEN>::haste(lengths, plan.flows);
-    let protection = move || -> Box<dyn Protection> { Box::new(Rescue::new(release).with_time_going(haste)) };
+    let haste = lengths.haste(plan.flows);
+    let protection = move || -> Box<dyn Protection> { Box::new(Rescue::new(release).with_stamps_hurrying(haste)) };
     Pair::with_lease(plan.flows, served()?, served()?, protection, lease)
 }
 

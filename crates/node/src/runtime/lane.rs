@@ -29,6 +29,8 @@ use zerocopy::IntoBytes;
 
 /// Flows that are remembered when they have ended or left.
 const GONE: usize = 16384;
+/// Who copies a flow after so many packets reads more of it than packets do so often that it pays to have it at hand.
+const OFTEN: u32 = 4;
 /// How long a flow lives whose functions ask for nothing, ns.
 const DEFAULT_LIFETIME: u64 = 300_000_000_000;
 /// Packets of one turn for which there is room from the beginning: more than come, so that what lies there begins and ends with a page.
@@ -76,8 +78,8 @@ pub(crate) struct Lane {
     pub(crate) owned_limit: usize,
     /// Flows are copied whole.
     has_copies: bool,
-    /// Whatever packet changes a flow: not only now and then.
-    copies_always: bool,
+    /// After every packet, or nearly: each reads the whole header.
+    copies_often: bool,
     /// The switch keeps a log of what it sends here.
     has_log: bool,
     /// A turn may be undone: whole flow actors are noted before they change.
@@ -132,7 +134,7 @@ impl Lane {
             retry: false,
             owned_limit,
             has_copies,
-            copies_always: has_copies && safety.may_forget == 0,
+            copies_often: has_copies && safety.may_forget <= OFTEN,
             has_log,
             is_undone: false,
             likely: Vec::with_capacity(BURST),
@@ -178,6 +180,7 @@ impl Lane {
     /// Takes this turn's packets through the chain.
     ///
     /// The look-ups of a burst are done in stages, so that their cache misses overlap instead of following one another.
+    // Not inlined: what is around it would take the registers that a packet's way needs.
     #[inline(never)]
     pub(crate) fn process(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
         if self.parking.outside() > 0 {
@@ -193,7 +196,7 @@ impl Lane {
         }
         core::hint::black_box(self.flows.touch_buckets(work.iter().map(|arrival| arrival.hash)));
         let hashes = work.iter().map(|arrival| arrival.hash);
-        core::hint::black_box(self.flows.touch_slots(hashes, self.copies_always || self.is_undone, &mut self.likely));
+        core::hint::black_box(self.flows.touch_slots(hashes, self.copies_often || self.is_undone, &mut self.likely));
         // A packet leaves its place only when its fate is known: a panic loses none.
         let mut at = 0;
         while at < work.len() {

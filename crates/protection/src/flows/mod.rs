@@ -204,7 +204,7 @@ impl Flows {
         if let Some(places) = &self.places {
             return places.range(slot, self.stride);
         }
-        let start = slot as usize * self.stride;
+        let start = self.start(slot);
         start..start + self.stride
     }
 
@@ -605,6 +605,7 @@ impl Flows {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::cell::RefCell;
 
     fn key(n: u32) -> FlowKey {
         FlowKey { source_port: n as u16, destination_port: (n >> 16) as u16, protocol: 17, ..FlowKey::default() }
@@ -612,6 +613,63 @@ mod tests {
 
     fn flows() -> Flows {
         Flows::new(1000, 40, 7, 99)
+    }
+
+    thread_local! {
+        /// What lay where, before it changed.
+        static BEFORE: RefCell<Vec<(usize, Vec<u8>)>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// Whoever is told of what changes has everything as it was, if that is put back from behind: also where states go, and others take their places.
+    #[test]
+    fn what_changes_is_told_before() {
+        let mut flows = Flows::with_room_for(2, 4, 40, 7, 99);
+        let insert = |flows: &mut Flows, n: u32| flows.insert(key(n), flows.hash(&key(n)), role::OWNER).unwrap();
+        let slots = [1, 2].map(|n| insert(&mut flows, n));
+        for slot in slots {
+            flows.parts_mut(slot).1.fill(slot as u8 + 1);
+        }
+        let there = flows.block(slots[1]).to_vec();
+        flows.set_journal(Journal {
+            exempt: |_| {},
+            before: |bytes| BEFORE.with_borrow_mut(|before| before.push((bytes.as_ptr() as usize, bytes.to_vec()))),
+            scratch: |_, _| {},
+        });
+        let turns: [&dyn Fn(&mut Flows); 6] = [
+            &|flows| flows.header_mut(slots[0]).version = 8,
+            &|flows| flows.parts_mut(slots[0]).1.fill(9),
+            &|flows| flows.block_mut(slots[1])[HEADER_LEN] = 7,
+            &|flows| {
+                flows.set_reply(slots[0], key(10)).unwrap();
+                flows.set_role(slots[1], role::REPLICA);
+                flows.overwrite(slots[1], &there).unwrap();
+                flows.remove(slots[1]);
+            },
+            &|flows| {
+                let state = flows.state(slots[0]).to_vec();
+                flows.evict(slots[0]);
+                let third = flows.insert(key(3), flows.hash(&key(3)), role::OWNER).unwrap();
+                flows.parts_mut(third).1.fill(3);
+                flows.remove(third);
+                flows.header_mut(slots[0]).version = 9;
+                flows.load(slots[0], &state).unwrap();
+            },
+            &|flows| _ = flows.insert_header(key(4), flows.hash(&key(4)), role::ARRIVING).unwrap(),
+        ];
+        for (at, turn) in turns.into_iter().enumerate() {
+            let was = flows.lines.as_bytes().to_vec();
+            flows.begin_turn();
+            turn(&mut flows);
+            let (mut undone, begin) = (flows.lines.as_bytes().to_vec(), flows.lines.as_ptr() as usize);
+            assert_ne!(undone, was, "turn {at}");
+            for (address, bytes) in BEFORE.take().into_iter().rev() {
+                // The others are the table's.
+                if let Some(offset) = address.checked_sub(begin).filter(|offset| offset + bytes.len() <= was.len()) {
+                    undone[offset..offset + bytes.len()].copy_from_slice(&bytes);
+                }
+            }
+            assert!(undone == was, "turn {at}");
+        }
     }
 
     /// A place is announced, and before the flow moves there its state comes, as to a replica: the place is not empty, whatever becomes of the move.

@@ -113,7 +113,8 @@ impl World {
         out.begin(0, now);
         assert_eq!(protection.admit(flows, slot), Admission::Ready);
         flows.parts_mut(slot).1[0] += 1;
-        let packet = pool.take().expect("there are buffers");
+        let mut packet = pool.take().expect("there are buffers");
+        packet.meta.stamp = epoch.into();
         protection.commit(flows, slot, packet, false, out);
     }
 
@@ -209,6 +210,43 @@ fn packets_wait_for_the_write_back_or_leave_at_once() {
         world.flush(0, true);
         assert_eq!((world.left, world.dropped), (1, 0), "{release:?}");
         assert_eq!(world.pages.flows().len(), 1);
+    }
+}
+
+/// Where packets leave at once they do so as they are processed, in order; without a server that is said of each.
+#[test]
+fn packets_that_leave_at_once_keep_their_order() {
+    let mut world = World::new(1, AT_ONCE);
+    [3, 1, 2, 1].into_iter().for_each(|flow| world.process(0, flow));
+    let side = world.at(0);
+    let stamps: Vec<u64> = side.out.released.drain(..).map(|packet| packet.into_inner().meta.stamp).collect();
+    assert_eq!(stamps, [11, 12, 13, 14], "before anything is written back");
+    assert_eq!(side.out.released_unprotected, 0);
+    side.protection.set_peers(&mut side.flows, &[], &[], &mut side.out);
+    world.process(0, 1);
+    world.process(0, 2);
+    assert_eq!(world.at(0).out.released_unprotected, 2);
+}
+
+/// What the server looks at before it acts upon a record is the flow that the record is about, whether that begins, changes or ends.
+#[test]
+fn records_say_which_flow_they_are_about() {
+    let mut world = World::new(1, Release::WriteBack);
+    for _ in 0..2 {
+        world.process(0, 1);
+        world.flush(0, true);
+        world.answer();
+    }
+    let Side { flows, protection, out, .. } = world.at(0);
+    let slot = flows.find(&key(1), flows.hash(&key(1))).unwrap().slot;
+    protection.ended(flows, slot, out);
+    flows.remove(slot);
+    world.flush(0, true);
+    let hash = world.pages.flows().hash(&key(1));
+    for kind in [kind::STATE, kind::DELTA, kind::END] {
+        let (_, _, body) = world.said.iter().find(|(_, said, _)| *said == kind).expect("it was said");
+        assert_eq!(world.pages.flow_of(kind, body), Some(hash), "{kind}");
+        assert_eq!(world.pages.flow_of(kind, &body[..3]), None, "{kind}");
     }
 }
 

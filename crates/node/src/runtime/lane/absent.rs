@@ -28,11 +28,12 @@ impl Lane {
     #[inline]
     pub(crate) fn settle_pages(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
         if !self.outbox.loaded.is_empty() || !self.outbox.lost.is_empty() {
-            self.settle_loaded(shared, pool);
+            self.settle_answers(shared, pool);
         }
     }
 
-    fn settle_loaded(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
+    #[inline(never)]
+    fn settle_answers(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
         for slot in core::mem::take(&mut self.outbox.loaded) {
             self.retry = true;
             let header = self.flows.header(slot);

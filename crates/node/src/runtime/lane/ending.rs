@@ -3,6 +3,7 @@
 //! In: the stamped time, what a protection says of newer owners. Out: the switch and the protection are told; functions give back what the flow had. Never: a flow of which a function did not hear.
 
 use super::{Chain, DropReason, EXPIRE_BUDGET, Lane, PacketPool, Position, Shared, Slot, Visitor, role};
+use crate::ahead::AHEAD;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Lane {
@@ -38,17 +39,18 @@ impl Lane {
         let now = shared.sides[self.side].now;
         let mut due = core::mem::take(&mut self.due);
         self.wheel.advance(&mut self.flows, now, EXPIRE_BUDGET, |slot| due.push(slot));
-        if due.len() > 1 {
-            // Nothing of them has been touched for long.
-            core::hint::black_box(self.flows.touch_blocks(due.iter().copied()));
-            self.expect_removals(due.iter().copied());
-        }
-        for slot in due.drain(..) {
-            // What it has leased only its state says: it ends when that has come.
-            if self.protection.fetch(&self.flows, slot) {
-                self.expire_flow(slot, shared);
+        for slots in due.chunks(AHEAD) {
+            // No packet has touched their states and keys for long.
+            core::hint::black_box(self.flows.touch_blocks(slots.iter().copied()));
+            self.expect_removals(slots.iter().copied());
+            for &slot in slots {
+                // What it has leased only its state says: it ends when that has come.
+                if self.protection.fetch(&self.flows, slot) {
+                    self.expire_flow(slot, shared);
+                }
             }
         }
+        due.clear();
         self.due = due;
     }
 
