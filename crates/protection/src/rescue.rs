@@ -34,6 +34,8 @@ pub const WRITE_BACK_PACKETS: u32 = 32;
 const WRITTEN: usize = 64;
 /// What has been under way for longer, ns, is not written back yet: nobody calls its flows safe.
 const LATE: u64 = 100_000_000;
+/// So finely is known since when something has been under way.
+const MARKS: usize = 16;
 
 /// When a packet leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,8 +97,8 @@ pub struct Rescue {
     behind: VecDeque<(Slot, u32)>,
     round: usize,
     write_back_at: u64,
-    /// The last record that was sent when everything before had been written back, and when that was.
-    under_way: Option<(u32, u64)>,
+    /// Records that were the last ones sent, of those that the server has not got, and since when at the latest they have been under way; in order.
+    under_way: VecDeque<(u32, u64)>,
     /// See [`LATE`].
     late: u64,
     now: u64,
@@ -126,7 +128,7 @@ impl Rescue {
             behind: VecDeque::new(),
             round: 0,
             write_back_at: 0,
-            under_way: None,
+            under_way: VecDeque::with_capacity(MARKS),
             late: LATE,
             now: 0,
             recalls: Vec::new(),
@@ -243,14 +245,23 @@ impl Rescue {
         }
     }
 
-    /// Notes since when something has been under way.
+    /// Notes since when something has been under way. What was sent last has not been so for as long as what was sent before; nor is it new when that has come.
     fn look_at_server(&mut self) {
         let server = self.server.unwrap_or_default();
         let Some(link) = self.copies.links.find(server) else { return };
         let (last, saved) = (link.numbers.last, link.numbers.saved);
         let has_come = |number: u32| saved != 0 && reached(saved, number);
-        if self.under_way.is_none_or(|(number, _)| has_come(number)) {
-            self.under_way = (last != 0 && !has_come(last)).then_some((last, self.now));
+        while self.under_way.front().is_some_and(|(number, _)| has_come(*number)) {
+            self.under_way.pop_front();
+        }
+        if last == 0 || has_come(last) {
+            return;
+        }
+        let is_full = self.under_way.len() == MARKS;
+        match self.under_way.back_mut() {
+            // As if it had been sent with the one before: what is late is so a little sooner, and not too late.
+            Some((number, since)) if is_full || self.now.saturating_sub(*since) < self.late / MARKS as u64 => *number = last,
+            _ => self.under_way.push_back((last, self.now)),
         }
     }
 
@@ -567,7 +578,7 @@ impl Protection for Rescue {
         let server = peers.first().copied();
         if server != self.server {
             self.answers.clear();
-            self.under_way = None;
+            self.under_way.clear();
         }
         if server != self.server && self.server.is_some() {
             // What is on its way to another runtime nobody writes to the new one.
@@ -701,7 +712,7 @@ impl Protection for Rescue {
             Release::WriteBack => 0,
             Release::AtOnce { packets, .. } => packets,
         };
-        let is_late = self.under_way.is_some_and(|(_, since)| self.now.saturating_sub(since) > self.late);
+        let is_late = self.under_way.front().is_some_and(|(_, since)| self.now.saturating_sub(*since) > self.late);
         let safety = self.copies.safety(flows);
         let is_adrift = |(slot, generation): &(Slot, u32)| {
             let header = flows.header(*slot);
