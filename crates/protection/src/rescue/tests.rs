@@ -213,6 +213,33 @@ fn packets_wait_for_the_write_back_or_leave_at_once() {
     }
 }
 
+/// What is sent while the server hears nothing has been under way since then: when the first of it has come the rest is no younger.
+#[test]
+fn what_waits_for_the_server_is_as_old_as_it_is() {
+    let mut world = World::new(1, AT_ONCE);
+    world.process(0, 1);
+    world.flush(0, true);
+    world.answer();
+    let heard = world.said.len();
+    let is_late = |world: &World| world.sides[0].protection.safety(&world.sides[0].flows).resynchronising;
+    for flow in 2..40 {
+        world.now += 10 * MILLISECOND;
+        world.process(0, flow);
+        world.flush(0, false);
+        assert_eq!(is_late(&world), flow > 12, "flow {flow}");
+    }
+    // It hears what was said, the first half of it first.
+    let waiting = world.said.split_off(heard);
+    for (at, part) in waiting.chunks(waiting.len().div_ceil(2)).enumerate() {
+        for (from, kind, body) in part {
+            world.pages.handle_record(*from, *kind, body).expect("it is a good record");
+        }
+        world.answer();
+        world.flush(0, false);
+        assert_eq!(is_late(&world), at == 0);
+    }
+}
+
 /// Where packets leave at once they do so as they are processed, in order; without a server that is said of each.
 #[test]
 fn packets_that_leave_at_once_keep_their_order() {
