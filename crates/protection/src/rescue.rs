@@ -97,7 +97,7 @@ pub struct Rescue {
     behind: VecDeque<(Slot, u32)>,
     round: usize,
     write_back_at: u64,
-    /// Records that were the last ones sent, of those that the server has not got, and since when at the latest they have been under way; in order.
+    /// Records that were the last ones sent, of those that the server has not got, and since when they have been under way, or a little before; in order.
     under_way: VecDeque<(u32, u64)>,
     /// See [`LATE`].
     late: u64,

@@ -8,27 +8,13 @@ use super::churn::{Churn, Lengths};
 use super::datapath::{Alone, LEASE, Pair, PlaysOnce, Runs, Stateless};
 use super::median;
 use super::redis::Redis;
-use super::replication::{self, flat_out, paced};
+use super::replication::{Plan, flat_out, paced};
 use super::traffic::{self, FRAME_LEN, percentile};
 use crate::config::SERVER_CREDIT;
 use holdfast_nf::Chain;
 use holdfast_protection::rescue::{Release, WRITE_BACK_EVERY, WRITE_BACK_PACKETS};
 use holdfast_protection::{Protection, Rescue};
 use serde::Serialize;
-use std::time::Duration;
-
-/// What to measure.
-#[derive(Debug, Clone)]
-pub struct Plan {
-    /// Places for flows; half of them are taken.
-    pub flows: usize,
-    /// How long each case is timed per round, once for throughput and once for latency.
-    pub time: Duration,
-    /// Rounds; the median counts.
-    pub rounds: usize,
-    /// Packets per second at which latency is measured.
-    pub packets_per_second: u64,
-}
 
 /// One row of the result.
 #[derive(Debug, Clone, Serialize)]
@@ -174,18 +160,12 @@ type Found = (Vec<Vec<f64>>, Vec<Vec<Vec<u64>>>);
 
 /// The cases take turns. An error says of which case it is.
 fn in_turns(plan: &Plan, cases: &mut [&mut dyn Case]) -> Result<Found, (usize, String)> {
-    let timed = replication::Plan {
-        flows: plan.flows,
-        time: plan.time,
-        rounds: plan.rounds,
-        packets_per_second: plan.packets_per_second,
-    };
     let (mut mpps, mut latencies) = (vec![Vec::new(); cases.len()], vec![Vec::new(); cases.len()]);
     for round in 0..plan.rounds + 1 {
         for (at, case) in cases.iter_mut().enumerate() {
             let (_, rate) = flat_out(&mut **case, plan.time);
             case.drain().map_err(|error| (at, error))?;
-            let latency = paced(&mut **case, &timed);
+            let latency = paced(&mut **case, plan);
             case.drain().map_err(|error| (at, error))?;
             // The first round warms caches and queues up and is not counted.
             if round > 0 {
@@ -248,6 +228,7 @@ fn measure(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     /// A short run of one function, if there is a Redis: every case with flows of every length.
     #[test]

@@ -195,8 +195,29 @@ pub(super) fn reinforce(flows: usize, rounds: usize, packets_per_second: u64, js
     })
 }
 
-pub(super) fn rescue(flows: usize, rounds: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
-    let plan = rescue::Plan { flows, time: Duration::from_millis(200), rounds, packets_per_second };
+/// What there is to choose where flows begin and end.
+#[derive(Debug, clap::Args)]
+pub(super) struct Churning {
+    /// Places for flows, half of which are taken
+    #[arg(long, default_value_t = 327_680)]
+    flows: usize,
+    /// Rounds; the median counts
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Packets per second at which latency is measured
+    #[arg(long, default_value_t = 5_000)]
+    rate: u64,
+}
+
+impl Churning {
+    fn plan(&self) -> replication::Plan {
+        let Churning { flows, rounds, rate } = *self;
+        replication::Plan { flows, time: Duration::from_millis(200), rounds, packets_per_second: rate }
+    }
+}
+
+pub(super) fn rescue(churning: &Churning, json: bool) -> Result<(), Failure> {
+    let plan = churning.plan();
     let make = |name| move |flows| function(name, flows);
     let (firewall, nat, balancer) = (make("firewall"), make("nat"), make("load_balancer"));
     let functions: [rescue::NamedFunction<'_>; 3] = [("firewall", &firewall), ("nat", &nat), ("load_balancer", &balancer)];
@@ -216,8 +237,8 @@ pub(super) fn rescue(flows: usize, rounds: usize, packets_per_second: u64, json:
     })
 }
 
-pub(super) fn leases(flows: usize, rounds: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
-    let plan = rescue::Plan { flows, time: Duration::from_millis(200), rounds, packets_per_second };
+pub(super) fn leases(churning: &Churning, json: bool) -> Result<(), Failure> {
+    let plan = churning.plan();
     let rows = rescue::leases(&plan, &|flows| function("nat", flows)).map_err(wrong)?;
     tell(&rows, json, &["lease ms", "Mpps", "ratio to none", "p50 us", "p99"], |row: &rescue::LeaseRow| {
         vec![

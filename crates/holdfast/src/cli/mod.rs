@@ -284,29 +284,9 @@ enum Plan {
         rate: u64,
     },
     /// What it costs that flows have their home at a state server, by how long they live; beside functions that keep nothing
-    Rescue {
-        /// Places for flows, half of which are taken
-        #[arg(long, default_value_t = 327_680)]
-        flows: usize,
-        /// Rounds; the median counts
-        #[arg(long, default_value_t = 5)]
-        rounds: usize,
-        /// Packets per second at which latency is measured
-        #[arg(long, default_value_t = 5_000)]
-        rate: u64,
-    },
+    Rescue(bench::Churning),
     /// What it costs that a state server asks for ports of which it has heard nothing, by how soon it does
-    Leases {
-        /// Places for flows, half of which are taken
-        #[arg(long, default_value_t = 327_680)]
-        flows: usize,
-        /// Rounds; the median counts
-        #[arg(long, default_value_t = 5)]
-        rounds: usize,
-        /// Packets per second at which latency is measured
-        #[arg(long, default_value_t = 5_000)]
-        rate: u64,
-    },
+    Leases(bench::Churning),
     /// More and more NAT instances that share one pool of ports: throughput if each had a core, and answers that come back
     Instances {
         /// How many
@@ -455,8 +435,8 @@ fn dispatch(command: Command, json: bool, target: &Target) -> Result<(), Failure
         Command::Bench { plan: Plan::Tenants { flows, rate } } => bench::tenants(flows, rate, json),
         Command::Bench { plan: Plan::Failover { kills, flows, rate } } => bench::failover(kills, flows, rate, json),
         Command::Bench { plan: Plan::Reinforce { flows, rounds, rate } } => bench::reinforce(flows, rounds, rate, json),
-        Command::Bench { plan: Plan::Rescue { flows, rounds, rate } } => bench::rescue(flows, rounds, rate, json),
-        Command::Bench { plan: Plan::Leases { flows, rounds, rate } } => bench::leases(flows, rounds, rate, json),
+        Command::Bench { plan: Plan::Rescue(churning) } => bench::rescue(&churning, json),
+        Command::Bench { plan: Plan::Leases(churning) } => bench::leases(&churning, json),
         Command::Bench { plan: Plan::Instances { instances, flows, packets, rounds } } => {
             bench::instances(&instances, flows, packets, rounds, json)
         }
