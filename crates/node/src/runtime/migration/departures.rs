@@ -2,7 +2,7 @@
 
 use super::super::recovery::Recoveries;
 use super::super::{Lane, Shared, lane, telling};
-use super::orders::Stayed;
+use super::orders::{Order, Stayed};
 use super::{Migrations, Parts};
 use crate::address::NodeId;
 use crate::channel::Fabric;
@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 const BATCHES: usize = 32;
 /// Slots looked at per turn in search of flows that shall go.
 const SCAN: u32 = 4096;
-/// A target that has not answered so long does not want the flows, worker's time, ns.
+/// Of a target that has not answered for so long another one may have the flows, if there is one; worker's time, ns.
 const PATIENCE: u64 = 300_000_000;
 /// Before a mark is asked for again, ns.
 const MARK_PATIENCE: u64 = 5_000_000;
@@ -383,13 +383,15 @@ impl Migrations {
                 continue;
             }
             let is_asked = departure.flows.iter().any(|flow| flow.stage == Stage::Asked);
-            if is_asked && is_late(PATIENCE) {
+            let has_another = |order: &Order| order.request == departure.request && order.targets.len() > 1;
+            if is_asked && is_late(PATIENCE) && self.orders.iter().any(has_another) {
                 let lane = &mut lanes[departure.lane];
                 let mut bits = 0;
                 for (at, flow) in departure.flows.iter_mut().enumerate() {
                     bits |= 1 << at;
                     stay(lane, flow);
-                    again.push((departure.request, (departure.lane, flow.slot, flow.generation, flow.tries + 1)));
+                    // Who is silent has refused nothing. If it has failed, that will be found out.
+                    again.push((departure.request, (departure.lane, flow.slot, flow.generation, flow.tries)));
                 }
                 self.cancelled.push((departure.to, departure.number, bits));
             } else if !is_asked && departure.flows.iter().any(|flow| flow.stage == Stage::Welcome) {

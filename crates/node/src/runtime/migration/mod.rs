@@ -147,9 +147,10 @@ impl Migrations {
         if self.is_idle() {
             return;
         }
-        self.cancelled.retain(|(to, number, bits)| members.contains(to) && !cancel(fabric, *to, *number, *bits));
         self.arrivals.tell(fabric, shared);
         self.ask_switch(lanes, fabric, shared, clock);
+        // Before it is asked anew whether the same flows are welcome.
+        self.cancelled.retain(|(to, number, bits)| members.contains(to) && !cancel(fabric, *to, *number, *bits));
         self.departures.retain(|departure| !departure.is_over());
         self.start(lanes, fabric, members, clock);
         self.report(fabric, listeners, clock);
