@@ -64,6 +64,7 @@ sim: tests ## SEEDS worlds of the deterministic simulator
 	$(HOLDFAST_BIN) sim --from 1000000 --seeds $(SEEDS)
 	$(HOLDFAST_BIN) sim --from 10000000 --seeds $$(( $(SEEDS) / 2 ))
 	$(HOLDFAST_BIN) sim --from 20000000 --seeds $$(( $(SEEDS) / 2 ))
+	$(HOLDFAST_BIN) sim --from 30000000 --seeds $$(( $(SEEDS) / 4 ))
 
 e2e: tests ## Real clients and servers in network namespaces (root)
 	$(CARGO) test --locked -p holdfast-tests --no-fail-fast

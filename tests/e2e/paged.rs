@@ -8,9 +8,10 @@ use holdfast::lab::{Interrupt, until};
 use holdfast::status::{Protected, Status};
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, PATIENT, RECOVERY_LIMIT, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};
-use holdfast_tests::standby::{Half, kill_half_of_server};
+use holdfast_tests::standby::{Half, kill_half_of_nth_server, kill_half_of_server, nth_state_server};
 use holdfast_tests::verdict::{ensure_perfect, ensure_served, ensure_unbroken};
 use rustix::process::Signal;
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         test("datagrams_are_lost_at_most_in_the_failure", &[], datagrams),
         test("flows_move_and_their_new_instance_dies", &[NGINX], flows_move),
         test("most_flows_have_their_state_at_the_server_alone", &[NGINX], most_states_are_absent),
+        test("flows_are_divided_among_three_servers", &[NGINX], three_servers),
         test("nobody_notices_when_half_of_the_server_dies", &[NGINX], half_of_the_server),
     ])
 }
@@ -152,6 +154,43 @@ fn most_states_are_absent(interrupt: &Interrupt) -> Result<()> {
         ensure_unbroken(&held, interrupt)
     })?;
     network.running.ask("check --live")?;
+    drop(held);
+    network.stop()
+}
+
+/// Three servers have some of the flows each. One after the other loses its worker, then all of it, and then an instance dies: what the servers have of its flows comes together again.
+fn three_servers(interrupt: &Interrupt) -> Result<()> {
+    let more = "state_server: { servers: 3 }\n";
+    let mut network = Network::start(&Options { more, ..paged(Chain::Balanced, "rescue") }, interrupt)?;
+    network.serve_web()?;
+    let sum = network.site.add_random("big", 60_000_000)?;
+    let held = network.hold(VIRTUAL, 200)?;
+    let plan = Plan { url: format!("http://{VIRTUAL}/big"), bytes_per_second: Some(4_000_000), stalled_after: GIVE_UP };
+    let mut download = Download::start(&network.topology.client, &plan)?;
+    network.wait_protected()?;
+    let status = network.running.status()?;
+    let of_servers = (0..3).map(|number| Ok(nth_state_server(&status, number)?.pid)).collect::<Result<BTreeSet<u32>>>()?;
+    ensure!(of_servers.len() == 3 && nth_state_server(&status, 3).is_err(), "{status:?}");
+    let mut number = 0;
+    network.kill_each_runtime(|| {
+        ensure_unbroken(&held, interrupt)?;
+        network.wait_protected()?;
+        let seen = download.received();
+        kill_half_of_nth_server(&network, number, Half::Worker, interrupt)?;
+        network.wait_protected()?;
+        network.strike_nth_server(number, Signal::KILL)?;
+        until("the download goes on", GIVE_UP, interrupt, || Ok((download.received() > seen).then_some(())))?;
+        number += 1;
+        ensure_unbroken(&held, interrupt)
+    })?;
+    ensure!(!download.is_over()?, "the download was over before the last failure: nothing was shown");
+    network.wait_protected()?;
+    let victim = network.running.busiest(None)?;
+    network.running.kill(&victim, network.promised, RECOVERY_LIMIT, interrupt)?;
+    ensure_unbroken(&held, interrupt)?;
+    network.running.ask("check --live")?;
+    let outcome = download.finish(LIMIT, interrupt)?;
+    ensure!(outcome.error.is_none() && outcome.bytes == 60_000_000 && outcome.sum == sum, "{outcome:?}");
     drop(held);
     network.stop()
 }

@@ -1,7 +1,7 @@
 //! A branch office: addresses, devices and rules other than the demo's, with the box between its LAN and its provider.
 
 use crate::binary;
-use crate::standby::{keeper, state_server};
+use crate::standby::{keeper, nth_state_server};
 use anyhow::{Context, Result, ensure};
 use holdfast::lab::link::Offloads;
 use holdfast::lab::nginx::{Nginx, Site};
@@ -207,6 +207,12 @@ impl Network {
 
     /// Sends this to the state server, with its standby if it has one, and waits for its next life.
     pub fn strike_server(&self, signal: Signal) -> Result<()> {
+        self.strike_nth_server(0, signal)
+    }
+
+    /// The same with one of several, from 0.
+    pub fn strike_nth_server(&self, number: usize, signal: Signal) -> Result<()> {
+        let state_server = |status: &Status| nth_state_server(status, number);
         let is_running = |process: &Process| process.state == status::STATE_RUNNING && process.pid != 0;
         let victim = state_server(&self.running.status()?)?;
         ensure!(is_running(&victim), "{victim:?}");

@@ -58,13 +58,21 @@ pub fn keeper(worker: u32) -> Result<u32> {
     Ok(rest.split_whitespace().nth(1).context("a parent")?.parse()?)
 }
 
-/// The state server.
+/// The state server, or the first of several.
 ///
 /// # Errors
 /// There is none.
 pub fn state_server(status: &Status) -> Result<Process> {
-    let found = status.processes.iter().find(|process| process.role == status::ROLE_STATE_SERVER).cloned();
-    found.with_context(|| format!("there is a state server: {status:?}"))
+    nth_state_server(status, 0)
+}
+
+/// One of several state servers, from 0.
+///
+/// # Errors
+/// There are not so many.
+pub fn nth_state_server(status: &Status, number: usize) -> Result<Process> {
+    let found = status.processes.iter().filter(|process| process.role == status::ROLE_STATE_SERVER).nth(number).cloned();
+    found.with_context(|| format!("there is a state server {number}: {status:?}"))
 }
 
 /// Kills the state server's worker, or its standby, and waits until the server has both again, in the same life.
@@ -72,6 +80,15 @@ pub fn state_server(status: &Status) -> Result<Process> {
 /// # Errors
 /// It has not.
 pub fn kill_half_of_server(network: &Network, half: Half, interrupt: &Interrupt) -> Result<()> {
+    kill_half_of_nth_server(network, 0, half, interrupt)
+}
+
+/// The same of one of several.
+///
+/// # Errors
+/// It has not.
+pub fn kill_half_of_nth_server(network: &Network, number: usize, half: Half, interrupt: &Interrupt) -> Result<()> {
+    let state_server = |status: &Status| nth_state_server(status, number);
     let is_ready =
         |status: &Status| state_server(status).is_ok_and(|server| server.local_standby.is_some_and(|standby| standby.pid != 0));
     let status = network.running.wait_for("the state server has a standby", GIVE_UP, interrupt, is_ready)?;

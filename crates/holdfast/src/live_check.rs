@@ -39,8 +39,11 @@ fn pool(at: usize, looks: &[Status]) -> Check {
         let found = format!("{} held and {} at hand of {size}, divided among the runtimes", pool.held, pool.at_hand);
         return Check::ok(name, found);
     };
-    let is_there =
-        |look: &Status| look.processes.iter().any(|process| process.role == ROLE_STATE_SERVER && process.state == STATE_RUNNING);
+    // The first one: numbers are its.
+    let is_there = |look: &Status| {
+        let servers = look.processes.iter().filter(|process| process.role == ROLE_STATE_SERVER);
+        servers.max_by_key(|process| process.id).is_some_and(|process| process.state == STATE_RUNNING)
+    };
     if !looks.iter().all(is_there) {
         let remedy = "it is started again, and runtimes tell it what they have: ask again in a second";
         return Check::warn(name, "the state server is away", remedy);

@@ -8,8 +8,10 @@ use holdfast_wire::header::Mac;
 /// Id of a node: runtimes, switches, the coordinator.
 pub type NodeId = u16;
 
-/// The state server.
+/// The first state server, and the only one of most boxes: the one that has the lists. The others follow, downwards.
 pub const STATE_SERVER: NodeId = NodeId::MAX - 1;
+/// As many state servers may divide the flows among them.
+pub const MAX_STATE_SERVERS: u16 = 8;
 /// The coordinator.
 pub const COORDINATOR: NodeId = 1;
 /// The first switch, and the only one of most boxes.
@@ -28,7 +30,19 @@ pub const MAX_SWITCHES: u16 = 1 + FIRST_RUNTIME - SECOND_SWITCH;
 /// True for a runtime.
 #[inline]
 pub fn is_runtime(node: NodeId) -> bool {
-    (FIRST_RUNTIME..STATE_SERVER).contains(&node)
+    (FIRST_RUNTIME..=STATE_SERVER - MAX_STATE_SERVERS).contains(&node)
+}
+
+/// A state server, counted from 0.
+#[inline]
+pub fn state_server_node(number: u16) -> NodeId {
+    STATE_SERVER - number
+}
+
+/// The number of the state server that this node is, if it is one.
+#[inline]
+pub fn state_server_number(node: NodeId) -> Option<u16> {
+    STATE_SERVER.checked_sub(node).filter(|number| *number < MAX_STATE_SERVERS)
 }
 
 /// A switch, counted from 0.

@@ -16,7 +16,9 @@
 pub mod paths;
 mod sealing;
 
-use crate::address::{COORDINATOR, NodeId, STATE_SERVER, is_runtime, mac_of, mac_of_life, node_of, switch_number};
+use crate::address::{
+    COORDINATOR, MAX_STATE_SERVERS, NodeId, is_runtime, mac_of, mac_of_life, node_of, state_server_node, switch_number,
+};
 use crate::manager::{Manager, Wish};
 use crate::message::kind;
 use crate::seal::is_sealed;
@@ -215,9 +217,9 @@ impl Hub {
         self.handle_buried(peer);
     }
 
-    /// The life of the state server that is here.
-    pub fn state_server(&self) -> Option<Peer> {
-        self.fence.peer(STATE_SERVER)
+    /// The lives of state servers that are here.
+    pub fn state_servers(&self) -> impl Iterator<Item = Peer> + '_ {
+        (0..MAX_STATE_SERVERS).filter_map(|number| self.fence.peer(state_server_node(number)))
     }
 
     /// A process is no more, and nothing can be told to it.

@@ -6,7 +6,7 @@
 //!
 //! In: messages, what the driver knows of processes. Out: messages, [`Wish`]es. Never: a decision about a runtime.
 
-use crate::address::{COORDINATOR, NodeId, STATE_SERVER, host_of, manager_of};
+use crate::address::{COORDINATOR, NodeId, STATE_SERVER, host_of, manager_of, state_server_number};
 use crate::channel::{Fabric, FabricConfig};
 use crate::coordinator::RuntimeStatus;
 use crate::message::{
@@ -643,12 +643,13 @@ impl Manager {
     }
 
     /// Whether flows would survive a failure, as the coordinator saw it last, and nobody has said otherwise since. Without a coordinator another
-    /// failure would be the second; so would it be while flows' home is not at `server`, the state server's present life, if there is one.
-    pub fn protected(&self, is_coordinator_there: bool, server: Option<Peer>) -> Protected {
+    /// failure would be the second; so would it be while flows' homes are not at `servers`, the state servers' present lives, if there are any.
+    pub fn protected(&self, is_coordinator_there: bool, servers: &[Peer]) -> Protected {
         let Some(standing) = &self.standing else { return Protected::No };
         // What was written back to an earlier life is gone.
-        let is_there =
-            |(node, life): &(NodeId, u32)| *node != STATE_SERVER || server.is_some_and(|server| server.incarnation == *life);
+        let is_there = |&(node, incarnation): &(NodeId, u32)| {
+            state_server_number(node).is_none() || servers.contains(&Peer { node, incarnation })
+        };
         let is_safe = |report: &Report| {
             let is_settled = report.unprotected == 0 && !report.resynchronising && report.view >= standing.view;
             is_settled && report.logs.iter().all(is_there)

@@ -30,7 +30,7 @@ impl Bench {
             start_timeout: 1000 * MILLISECOND,
             first_incarnation: 1,
             pools: vec![(POOL, blocks * 256)],
-            has_state_server: false,
+            state_servers: 0,
             layouts: vec![],
             fabric: FabricConfig::default(),
         };

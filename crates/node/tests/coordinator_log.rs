@@ -24,7 +24,7 @@ fn config(life: u32) -> CoordinatorConfig {
         start_timeout: 1000 * MILLISECOND,
         first_incarnation: 1,
         pools: vec![(POOL, BLOCKS * 256)],
-        has_state_server: false,
+        state_servers: 0,
         layouts: vec![],
         fabric: FabricConfig::default(),
     }

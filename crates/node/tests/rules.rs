@@ -180,7 +180,7 @@ impl World {
             start_timeout: 1000 * MILLISECOND,
             first_incarnation: 1,
             pools,
-            has_state_server: false,
+            state_servers: 0,
             layouts,
             fabric: FabricConfig::default(),
         };
@@ -447,7 +447,7 @@ fn a_coordinator_that_forgot_is_still_the_one_that_says() {
         start_timeout: 1000 * MILLISECOND,
         first_incarnation: 50,
         pools: Vec::new(),
-        has_state_server: false,
+        state_servers: 0,
         layouts: Vec::new(),
         fabric: FabricConfig::default(),
     };

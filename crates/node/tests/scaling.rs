@@ -56,7 +56,7 @@ impl World {
             start_timeout: 5000 * MILLISECOND,
             first_incarnation: 1,
             pools: Vec::new(),
-            has_state_server: false,
+            state_servers: 0,
             layouts: vec![],
             fabric: FabricConfig::default(),
         };

@@ -241,7 +241,7 @@ impl World {
         let peer = Peer { node, incarnation };
         let credit = 1 + self.random.below(4);
         let rest = if self.planted.is_rest_forgotten { 0 } else { REST };
-        let session = StateSession::new(64);
+        let session = StateSession::new(STATE_SERVER, 64);
         let instance = Instance {
             peer,
             fabric: Fabric::new(peer, FabricConfig::default()),

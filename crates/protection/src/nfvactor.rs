@@ -108,6 +108,8 @@ pub struct NfvActor {
     fickle: Option<u64>,
     /// All copies go to one holder as long as that has room for them.
     pub(crate) is_pinned: bool,
+    /// If there are any: each flow's copy goes to the one whose [share](crate::rescue::share_of) it is, as soon as that is known.
+    pub(crate) shares: Vec<Option<Peer>>,
     planted: Planted,
 }
 
@@ -140,6 +142,7 @@ impl NfvActor {
             detours: Detours::default(),
             fickle: None,
             is_pinned: false,
+            shares: Vec::new(),
             planted: Planted::default(),
         }
     }

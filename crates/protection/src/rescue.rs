@@ -9,7 +9,8 @@
 //!   A recovery is not over before the server has said that there are no more.
 //! - A flow moves: the server learns where to before it is sent ([`kind::PASS`]). Whoever of the two dies, the server has the page, and knows of whom it is.
 //! - There may be [room](paging) for the state of some flows only: that of the others is the server's alone, and is fetched when a packet comes for them.
-//! - The server fails: every runtime has all its flows, and writes them to the next life. Who is being recovered from then is asked for again. If a runtime dies before that is done,
+//! - There may be [several](Share) servers: each has the flows whose keys' hashes are its share, and is written to, asked and recalled from by itself. A recovery is over when all have dealt.
+//! - A server fails: every runtime has all its flows, and writes them to the next life. Who is being recovered from then is asked for again. If a runtime dies before that is done,
 //!   what of its flows had not come is lost: that is the second failure. So are flows whose state was the server's alone.
 
 pub mod pages;
@@ -79,16 +80,67 @@ impl Planted {
 /// What is asked for of one that has died.
 struct Recall {
     dead: Peer,
-    /// The life of the server that has been asked.
-    asked: Option<Peer>,
+    /// By share: the life of the server that has been asked, until it has dealt all that it has.
+    asked: Vec<Asked>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    /// Nobody.
+    Not,
+    Of(Peer),
+    /// It has no more.
+    Over,
+}
+
+impl Recall {
+    /// Whether this share's server, in this life of it, is still to be asked.
+    fn has_to_ask(&self, at: usize, server: Peer) -> bool {
+        match self.asked.get(at) {
+            None | Some(Asked::Not) => true,
+            Some(Asked::Of(life)) => *life != server,
+            Some(Asked::Over) => false,
+        }
+    }
+
+    fn note(&mut self, at: usize, asked: Asked) {
+        if at >= self.asked.len() {
+            self.asked.resize(at + 1, Asked::Not);
+        }
+        self.asked[at] = asked;
+    }
+}
+
+/// One of the servers, and what it has of the flows that are its share.
+#[derive(Default)]
+struct Share {
+    /// Its life, as soon as that is known.
+    server: Option<Peer>,
+    /// The last record that was sent to it, and the one up to which it has seen to everything, as they were [looked up](Rescue::look_up) last.
+    last: u32,
+    saved: u32,
+    /// Records that were the last ones sent, of those that the server has not got, and since when they have been under way, or a little before; in order.
+    under_way: VecDeque<(u32, u64)>,
+    /// Deals that are not answered: their numbers, and 0 or why not.
+    answers: VecDeque<(u32, u8)>,
+}
+
+/// Which of so many servers a flow's share is, by the hash of its key.
+pub fn share_of(hash: u64, servers: usize) -> usize {
+    // Not by the bits that say where in a table it is.
+    let mixed = (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((u128::from(mixed) * servers as u128) >> 64) as usize
 }
 
 /// A runtime's side. See the module.
 pub struct Rescue {
     release: Release,
-    /// The server is the only one that has any.
+    /// The servers are the only ones that have any.
     copies: NfvActor,
-    server: Option<Peer>,
+    /// None before anybody has been heard of.
+    shares: Vec<Share>,
+    /// There is no server yet for some flows, or for all.
+    is_any_unknown: bool,
     /// Where packets leave at once, by slot: packets since the flow was written back.
     unsaved: Vec<u32>,
     /// Flows that have as many as they may have, or must be written back for another reason.
@@ -97,14 +149,10 @@ pub struct Rescue {
     behind: VecDeque<(Slot, u32)>,
     round: usize,
     write_back_at: u64,
-    /// Records that were the last ones sent, of those that the server has not got, and since when they have been under way, or a little before; in order.
-    under_way: VecDeque<(u32, u64)>,
     /// See [`LATE`].
     late: u64,
     now: u64,
     recalls: Vec<Recall>,
-    /// Deals that are not answered: their numbers, and 0 or why not.
-    answers: VecDeque<(u32, u8)>,
     /// Flows that are others', as they are about to be removed.
     displaced: Vec<(Slot, u32)>,
     /// Flows that were on their way to another runtime when the server began anew.
@@ -122,17 +170,16 @@ impl Rescue {
         Rescue {
             release,
             copies: NfvActor::new(ReleaseAt::Source),
-            server: None,
+            shares: Vec::new(),
+            is_any_unknown: true,
             unsaved: Vec::new(),
             due: Vec::new(),
             behind: VecDeque::new(),
             round: 0,
             write_back_at: 0,
-            under_way: VecDeque::with_capacity(MARKS),
             late: LATE,
             now: 0,
             recalls: Vec::new(),
-            answers: VecDeque::new(),
             displaced: Vec::new(),
             adrift: Vec::new(),
             departing: Vec::new(),
@@ -200,7 +247,7 @@ impl Rescue {
             return true;
         }
         header.flags &= !flag::DIRTY;
-        self.copies.send_state(flows, slot, None, out) || self.server.is_none()
+        self.copies.send_state(flows, slot, None, out) || self.is_any_unknown && self.server_of(flows, slot).is_none()
     }
 
     /// Where packets leave at once: what is due, and some of what has been dirty for long.
@@ -245,38 +292,62 @@ impl Rescue {
         }
     }
 
+    /// The server of this flow's share, if there is one.
+    fn server_of(&self, flows: &Flows, slot: Slot) -> Option<Peer> {
+        let server = match self.shares.len() {
+            0 => None,
+            1 => self.shares.first(),
+            servers => self.shares.get(share_of(flows.hash(&flows.header(slot).key), servers)),
+        };
+        server.and_then(|share| share.server)
+    }
+
+    /// Which share's server this is.
+    fn share(&self, server: Peer) -> Option<usize> {
+        self.shares.iter().position(|share| share.server == Some(server))
+    }
+
+    /// How far each server is.
+    fn look_up(&mut self) {
+        for share in &mut self.shares {
+            if let Some(link) = share.server.and_then(|server| self.copies.links.find(server)) {
+                (share.last, share.saved) = (link.numbers.last, link.numbers.saved);
+            }
+        }
+    }
+
     /// Notes since when something has been under way. What was sent last has not been so for as long as what was sent before; nor is it new when that has come.
-    fn look_at_server(&mut self) {
-        let server = self.server.unwrap_or_default();
-        let Some(link) = self.copies.links.find(server) else { return };
-        let (last, saved) = (link.numbers.last, link.numbers.saved);
-        let has_come = |number: u32| saved != 0 && reached(saved, number);
-        while self.under_way.front().is_some_and(|(number, _)| has_come(*number)) {
-            self.under_way.pop_front();
-        }
-        if last == 0 || has_come(last) {
-            return;
-        }
-        let is_full = self.under_way.len() == MARKS;
-        match self.under_way.back_mut() {
-            // As if it had been sent with the one before: what is late is so a little sooner, and not too late.
-            Some((number, since)) if is_full || self.now.saturating_sub(*since) < self.late / MARKS as u64 => *number = last,
-            _ => self.under_way.push_back((last, self.now)),
+    fn look_at_servers(&mut self) {
+        self.look_up();
+        for Share { last, saved, under_way, .. } in &mut self.shares {
+            let has_come = |number: u32| *saved != 0 && reached(*saved, number);
+            while under_way.front().is_some_and(|(number, _)| has_come(*number)) {
+                under_way.pop_front();
+            }
+            if *last == 0 || has_come(*last) {
+                continue;
+            }
+            let is_full = under_way.len() == MARKS;
+            match under_way.back_mut() {
+                // As if it had been sent with the one before: what is late is so a little sooner, and not too late.
+                Some((number, since)) if is_full || self.now.saturating_sub(*since) < self.late / MARKS as u64 => *number = *last,
+                _ => under_way.push_back((*last, self.now)),
+            }
         }
     }
 
     /// The server has this flow as it was when it was written back last.
     fn is_at_server(&self, header: &ActorHeader) -> bool {
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
-        Some(holder) == self.server && header.commit != 0 && header.flags & flag::UNPROTECTED == 0
+        self.share(holder).is_some() && header.commit != 0 && header.flags & flag::UNPROTECTED == 0
     }
 
     /// The flow is owned here from now on, and the server has it at best as it was elsewhere.
     fn own(&mut self, flows: &mut Flows, slot: Slot) {
+        let server = self.server_of(flows, slot).unwrap_or_default();
         let header = flows.header_mut(slot);
         self.copies.parting.came_back(slot, header);
         // If it ends before it has been written back, the server is to hear so.
-        let server = self.server.unwrap_or_default();
         (header.peer, header.peer_incarnation, header.commit) = (server.node, server.incarnation, 0);
         header.flags = header.flags & !flag::DIRTY | flag::UNPROTECTED;
         self.copies.resynchronise_again();
@@ -285,12 +356,12 @@ impl Rescue {
     fn recall(&mut self, dead: Peer, out: &mut Outbox) {
         self.copies.close(dead, out);
         if self.recalls.iter().all(|recall| recall.dead != dead) {
-            self.recalls.push(Recall { dead, asked: None });
+            self.recalls.push(Recall { dead, asked: Vec::new() });
         }
     }
 
     /// Makes a place for a flow that was dealt: its route is to be claimed, unless it is already.
-    fn place(&mut self, flows: &mut Flows, layout: u64, block: &[u8]) -> Result<Option<Slot>, DropReason> {
+    fn place(&mut self, flows: &mut Flows, server: Peer, layout: u64, block: &[u8]) -> Result<Option<Slot>, DropReason> {
         if layout != flows.layout() || block.len() != flows.block_len() {
             return Err(DropReason::Malformed);
         }
@@ -320,18 +391,19 @@ impl Rescue {
             }
             return Err(DropReason::FlowTableFull);
         }
-        let server = self.server.unwrap_or_default();
         let header = flows.header_mut(slot);
         (header.peer, header.peer_incarnation, header.commit) = (server.node, server.incarnation, 0);
         Ok(found.is_none().then_some(slot))
     }
 
-    fn handle_deal(&mut self, flows: &mut Flows, body: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
+    fn handle_deal(&mut self, flows: &mut Flows, from: Peer, body: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
         let (number, rest) = split_u32(body)?;
         let (dead, rest) = split_peer(rest)?;
         let (layout, block) = rest.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
-        let placed = self.place(flows, u64::from_be_bytes(*layout), block);
-        self.answers.push_back((number, placed.map_or_else(|reason| reason as u8 + 1, |_| 0)));
+        let placed = self.place(flows, from, u64::from_be_bytes(*layout), block);
+        let answer = (number, placed.map_or_else(|reason| reason as u8 + 1, |_| 0));
+        let share = self.share(from).map(|at| &mut self.shares[at]);
+        share.into_iter().for_each(|share| share.answers.push_back(answer));
         match placed {
             Ok(None) => {}
             Ok(Some(slot)) => out.late_claims.push((dead.node, slot)),
@@ -411,26 +483,54 @@ impl Rescue {
 
     /// Asks for what there is of the dead, and answers deals.
     fn speak(&mut self, flows: &Flows, out: &mut Outbox) {
-        let Some(server) = self.server else { return };
         if let Some(paging) = &mut self.paging
-            && !paging.ask(flows, server, out)
+            && !paging.ask(flows, out, |hash| {
+                let share = self.shares.get(share_of(hash, self.shares.len()));
+                share.and_then(|share| share.server)
+            })
         {
             self.copies.blocked = true;
             return;
         }
-        while let Some((number, outcome)) = self.answers.front() {
-            if !out.send(server, kind::DEALT, &[&number.to_be_bytes(), &[*outcome]]) {
-                self.copies.blocked = true;
-                return;
+        for (at, share) in self.shares.iter_mut().enumerate() {
+            let Some(server) = share.server else { continue };
+            while let Some((number, outcome)) = share.answers.front() {
+                if !out.send(server, kind::DEALT, &[&number.to_be_bytes(), &[*outcome]]) {
+                    self.copies.blocked = true;
+                    return;
+                }
+                share.answers.pop_front();
             }
-            self.answers.pop_front();
+            for recall in self.recalls.iter_mut().filter(|recall| recall.has_to_ask(at, server)) {
+                if !out.send(server, kind::RECALL, &[&peer_bytes(recall.dead)]) {
+                    self.copies.blocked = true;
+                    return;
+                }
+                recall.note(at, Asked::Of(server));
+            }
         }
-        for recall in self.recalls.iter_mut().filter(|recall| recall.asked != Some(server)) {
-            if !out.send(server, kind::RECALL, &[&peer_bytes(recall.dead)]) {
-                self.copies.blocked = true;
-                return;
-            }
-            recall.asked = Some(server);
+    }
+
+    /// The server of a share has begun another life: what it alone had is lost.
+    fn forget_server(&mut self, flows: &mut Flows, at: usize, out: &mut Outbox) {
+        let servers = self.shares.len();
+        let is_its = |flows: &Flows, slot: Slot| share_of(flows.hash(&flows.header(slot).key), servers) == at;
+        // What is on its way to another runtime nobody writes to the new one.
+        let is_sent = |slot: &Slot| flows.header(*slot).role == role::DEPARTED && is_its(flows, *slot);
+        self.adrift.retain(|(slot, _)| !is_its(flows, *slot));
+        self.adrift.extend((0..flows.reach()).filter(is_sent).map(|slot| (slot, flows.header(slot).generation)));
+        let aside =
+            self.paging.iter_mut().flat_map(|paging| paging.states_aside().map(|(slot, generation, _)| (slot, generation)));
+        let aside: BTreeSet<(Slot, u32)> = aside.collect();
+        let is_absent = |slot: &Slot| {
+            let header = flows.header(*slot);
+            let is_away = header.role == role::OWNER && !flows.is_present(*slot);
+            is_away && !aside.contains(&(*slot, header.generation)) && is_its(flows, *slot)
+        };
+        let absent = (0..flows.reach()).filter(is_absent);
+        out.lost.extend(absent.map(|slot| (slot, flows.header(slot).generation)));
+        if let Some(paging) = &mut self.paging {
+            paging.forget_server(flows, |flows, slot| is_its(flows, slot));
         }
     }
 }
@@ -495,10 +595,14 @@ impl Protection for Rescue {
     }
 
     fn make_room(&mut self, flows: &mut Flows) {
-        let Some(paging) = self.paging.as_mut().filter(|_| flows.is_paged()) else { return };
-        let Some(link) = self.server.and_then(|server| self.copies.links.find(server)) else { return };
-        let (last, saved) = (link.numbers.last, link.numbers.saved);
-        paging.make_room(flows, &paging::Server { peer: link.peer, last, saved });
+        if self.paging.is_none() || !flows.is_paged() {
+            return;
+        }
+        self.look_up();
+        let Rescue { paging: Some(paging), shares, .. } = self else { return };
+        if shares.iter().any(|share| share.server.is_some()) {
+            paging.make_room(flows, shares);
+        }
     }
 
     #[inline]
@@ -520,7 +624,7 @@ impl Protection for Rescue {
         match self.release {
             Release::WriteBack => self.copies.pending.push((slot, packet)),
             Release::AtOnce { .. } => {
-                out.released_unprotected += u64::from(self.server.is_none());
+                out.released_unprotected += u64::from(self.is_any_unknown && self.server_of(flows, slot).is_none());
                 out.release(packet);
             }
         }
@@ -562,7 +666,7 @@ impl Protection for Rescue {
         }
         self.copies.flush(flows, out);
         self.now = self.now.max(out.now());
-        self.look_at_server();
+        self.look_at_servers();
         self.make_room(flows);
         if let Some(paging) = &mut self.paging
             && paging.let_in(flows, &mut out.loaded)
@@ -574,31 +678,31 @@ impl Protection for Rescue {
         self.speak(flows, out);
     }
 
+    /// The servers, by share; [`Peer::default`] for one that has not been heard of.
     fn set_peers(&mut self, flows: &mut Flows, peers: &[Peer], _leaving: &[Peer], out: &mut Outbox) {
-        let server = peers.first().copied();
-        if server != self.server {
-            self.answers.clear();
-            self.under_way.clear();
-        }
-        if server != self.server && self.server.is_some() {
-            // What is on its way to another runtime nobody writes to the new one.
-            let is_sent = |slot: &Slot| flows.header(*slot).role == role::DEPARTED;
-            self.adrift = (0..flows.reach()).filter(is_sent).map(|slot| (slot, flows.header(slot).generation)).collect();
-            let aside =
-                self.paging.iter_mut().flat_map(|paging| paging.states_aside().map(|(slot, generation, _)| (slot, generation)));
-            let aside: BTreeSet<(Slot, u32)> = aside.collect();
-            let is_absent = |slot: &Slot| {
-                let header = flows.header(*slot);
-                header.role == role::OWNER && !flows.is_present(*slot) && !aside.contains(&(*slot, header.generation))
-            };
-            let absent = (0..flows.reach()).filter(is_absent);
-            out.lost.extend(absent.map(|slot| (slot, flows.header(slot).generation)));
-            if let Some(paging) = &mut self.paging {
-                paging.forget_server(flows);
+        self.shares.resize_with(peers.len().max(self.shares.len()), Share::default);
+        let mut is_any_new = false;
+        for at in 0..self.shares.len() {
+            let server = peers.get(at).copied().filter(|peer| *peer != Peer::default());
+            let share = &mut self.shares[at];
+            let before = share.server;
+            if server != before {
+                *share = Share { server, ..Share::default() };
+                is_any_new = true;
+                if before.is_some() {
+                    self.forget_server(flows, at, out);
+                }
             }
         }
-        self.server = server;
-        self.copies.set_peers(flows, peers, &[], out);
+        self.is_any_unknown = self.shares.is_empty() || self.shares.iter().any(|share| share.server.is_none());
+        let known: Vec<Peer> = self.shares.iter().filter_map(|share| share.server).collect();
+        self.copies.shares.clear();
+        self.copies.shares.extend(self.shares.iter().map(|share| share.server));
+        self.copies.set_peers(flows, &known, &[], out);
+        if is_any_new && !known.is_empty() {
+            // Those who had none have one now.
+            self.copies.resynchronise_all();
+        }
     }
 
     fn handle_record(
@@ -609,10 +713,10 @@ impl Protection for Rescue {
         body: &[u8],
         out: &mut Outbox,
     ) -> Result<(), DropReason> {
-        if Some(from) != self.server {
+        let Some(share) = self.share(from) else {
             // Nobody else has copies, or an earlier life of the server is late.
             return Err(DropReason::Fenced);
-        }
+        };
         match record {
             kind::SAVED | kind::REFUSED => {
                 self.paging.iter_mut().for_each(Paging::look_again);
@@ -620,11 +724,15 @@ impl Protection for Rescue {
             }
             kind::PAGE_IN => self.handle_page(flows, body, out),
             kind::NO_PAGE => self.handle_no_page(flows, body, out),
-            kind::DEAL => self.handle_deal(flows, body, out),
+            kind::DEAL => self.handle_deal(flows, from, body, out),
             kind::DISPLACED => self.handle_displaced(flows, from, body, out),
             kind::RECALLED => {
                 let dead = only_peer(body)?;
-                self.recalls.retain(|recall| recall.dead != dead);
+                let shares = self.shares.len();
+                self.recalls.iter_mut().filter(|recall| recall.dead == dead).for_each(|recall| recall.note(share, Asked::Over));
+                self.recalls.retain(|recall| {
+                    recall.dead != dead || recall.asked.len() < shares || recall.asked.iter().any(|asked| *asked != Asked::Over)
+                });
                 Ok(())
             }
             _ => Err(DropReason::Malformed),
@@ -662,7 +770,7 @@ impl Protection for Rescue {
         }
         let header = flows.header(slot);
         // Or was, at an earlier life.
-        let is_held_there = self.server.is_some_and(|server| server.node == header.peer);
+        let is_held_there = self.shares.iter().any(|share| share.server.is_some_and(|server| server.node == header.peer));
         let is_behind = is_held_there && !self.is_at_server(header);
         if is_behind || header.flags & flag::DIRTY != 0 {
             self.departing.push((slot, header.generation));
@@ -673,7 +781,10 @@ impl Protection for Rescue {
 
     fn departs(&mut self, flows: &Flows, slot: Slot, to: Peer, epoch: u32, out: &mut Outbox) -> bool {
         let header = flows.header(slot);
-        let Some(server) = self.server.filter(|_| self.is_at_server(header)) else { return true };
+        if !self.is_at_server(header) {
+            return true;
+        }
+        let server = Peer { node: header.peer, incarnation: header.peer_incarnation };
         let Some(link) = self.copies.links.find(server) else { return true };
         let number = link.numbers.next();
         let (epochs, to) = ([header.epoch, epoch].map(u32::to_be_bytes), peer_bytes(to));
@@ -698,13 +809,18 @@ impl Protection for Rescue {
     }
 
     fn is_busy(&self) -> bool {
-        let has_to_ask = self.recalls.iter().any(|recall| recall.asked != self.server);
+        let has_to_say = |(at, share): (usize, &Share)| {
+            let has_to_ask = |server: Peer| self.recalls.iter().any(|recall| recall.has_to_ask(at, server));
+            share.server.is_some_and(|server| has_to_ask(server) || !share.answers.is_empty())
+        };
+        let is_anything_to_say = || self.shares.iter().enumerate().any(has_to_say);
+        let is_any_known = || self.shares.iter().any(|share| share.server.is_some());
         let is_paging = self.paging.as_ref().is_some_and(Paging::is_busy);
         self.copies.is_busy()
             || !self.displaced.is_empty()
             || !self.departing.is_empty()
             || self.round > 0 && !self.copies.blocked
-            || !self.copies.blocked && self.server.is_some() && (has_to_ask || !self.answers.is_empty() || is_paging)
+            || !self.copies.blocked && (is_anything_to_say() || is_paging && is_any_known())
     }
 
     fn safety(&self, flows: &Flows) -> Safety {
@@ -712,8 +828,10 @@ impl Protection for Rescue {
             Release::WriteBack => 0,
             Release::AtOnce { packets, .. } => packets,
         };
-        let is_late = self.under_way.front().is_some_and(|(_, since)| self.now.saturating_sub(*since) > self.late);
+        let is_old = |(_, since): &(u32, u64)| self.now.saturating_sub(*since) > self.late;
+        let is_late = self.shares.iter().any(|share| share.under_way.front().is_some_and(is_old));
         let safety = self.copies.safety(flows);
+        let unprotected = if self.is_any_unknown { flows.owned() as u64 } else { safety.unprotected };
         let is_adrift = |(slot, generation): &(Slot, u32)| {
             let header = flows.header(*slot);
             header.generation == *generation && header.role == role::DEPARTED
@@ -722,7 +840,7 @@ impl Protection for Rescue {
         let is_filling = safety.resynchronising || self.adrift.iter().any(is_adrift) || self.aside() > 0;
         let absent = flows.absent() as u64;
         let fetched = self.paging.as_ref().map_or(0, |paging| paging.fetched);
-        Safety { may_forget, absent, fetched, resynchronising: is_filling || may_forget > 0 && is_late, ..safety }
+        Safety { may_forget, unprotected, absent, fetched, resynchronising: is_filling || may_forget > 0 && is_late, ..safety }
     }
 
     fn held(&self) -> usize {

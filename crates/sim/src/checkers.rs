@@ -20,6 +20,9 @@ pub struct Violation {
     pub text: String,
 }
 
+/// Where what was written back of a flow of this chain is, if a state server has it.
+pub(crate) type Pages<'a> = dyn Fn(usize, &FlowKey) -> Option<(&'a Flows, Slot)> + 'a;
+
 /// No recovery takes longer while everybody is there, ns.
 const LONGEST_RECOVERY: u64 = 2_500_000_000;
 
@@ -176,7 +179,7 @@ impl Checkers {
         frame: &[u8],
         (chain, stamp): (u16, u64),
         clients: &[Client],
-        (runtimes, pages): (impl Iterator<Item = &'a Runtime>, Option<&Flows>),
+        (runtimes, pages): (impl Iterator<Item = &'a Runtime>, &Pages<'_>),
         is_settled: bool,
         loss: Option<&Loss>,
     ) {
@@ -208,12 +211,10 @@ impl Checkers {
         let key = frames::key(local, remote, protocol);
         let holders = runtimes.filter(|runtime| {
             // Who knows which packets a flow's state was made of can make it again.
-            self.count_at(runtime, &key, way, &|at| pages.filter(|_| at == usize::from(chain))) >= count
+            self.count_at(runtime, &key, way, &|at, key| pages(at, key).filter(|_| at == usize::from(chain))) >= count
                 || runtime.has_input(chain.into(), &key, stamp)
         });
-        let is_written_back = pages.is_some_and(|flows| {
-            flows.find(&key, flows.hash(&key)).is_some_and(|found| self.counts(flows, found.slot)[way] >= count)
-        });
+        let is_written_back = pages(chain.into(), &key).is_some_and(|(flows, slot)| self.counts(flows, slot)[way] >= count);
         let holders = holders.count() + usize::from(is_written_back);
         if holders == 0 || is_settled && holders < 2 {
             self.violate("output commit", format!("connection {id}: count {count} left while {holders} knew it"));
@@ -221,12 +222,7 @@ impl Checkers {
     }
 
     /// In the end: what was ever revealed of a flow is known to the runtime that serves it.
-    pub(crate) fn check_remembered<'a>(
-        &mut self,
-        clients: &[Client],
-        serving: &[Served<'_>],
-        pages: &dyn Fn(usize) -> Option<&'a Flows>,
-    ) {
+    pub(crate) fn check_remembered<'a>(&mut self, clients: &[Client], serving: &[Served<'_>], pages: &Pages<'a>) {
         if !self.strict {
             return;
         }
@@ -256,15 +252,15 @@ impl Checkers {
         }
     }
 
-    /// How far a runtime knows a flow's state. What it has the header of alone it knows as the server does, of which these are the pages by chain.
-    fn count_at<'a>(&self, runtime: &Runtime, key: &FlowKey, way: usize, pages: &dyn Fn(usize) -> Option<&'a Flows>) -> u64 {
+    /// How far a runtime knows a flow's state. What it has the header of alone it knows as its server does.
+    fn count_at<'a>(&self, runtime: &Runtime, key: &FlowKey, way: usize, pages: &Pages<'a>) -> u64 {
         let count = |(chain, flows): (usize, &Flows)| {
             let slot = flows.find(key, flows.hash(key))?.slot;
             if flows.is_present(slot) {
                 return Some(self.counts(flows, slot)[way]);
             }
-            let pages = pages(chain)?;
-            Some(self.counts(pages, pages.find(key, pages.hash(key))?.slot)[way])
+            let (pages, slot) = pages(chain, key)?;
+            Some(self.counts(pages, slot)[way])
         };
         all_flows(runtime).enumerate().filter_map(count).max().unwrap_or(0)
     }

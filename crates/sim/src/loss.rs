@@ -5,10 +5,11 @@
 //! had left some time before the failure (what was sent later may have been under way). From then on whoever serves the flow knows at least as
 //! much as was found. A flow of which nothing is found was younger than the time on the way: it may begin anew, and only it.
 
-use crate::checkers::{Checkers, Served, Violation};
+use crate::checkers::{Checkers, Pages, Served, Violation};
 use crate::frames;
 use crate::peers::Client;
 use crate::stamper::{self, Revealed};
+use holdfast_node::address::MAX_SWITCHES;
 use holdfast_node::runtime::Runtime;
 use holdfast_node::switch::Route;
 use holdfast_protection::flows::{ActorHeader, flag, role};
@@ -17,6 +18,8 @@ use holdfast_wire::FlowKey;
 use std::collections::{BTreeMap, BTreeSet};
 
 const INVARIANT: &str = "bounded loss";
+/// No world has more: two of each switch.
+const CHAINS: usize = 2 * MAX_SWITCHES as usize;
 
 struct Failure {
     at: u64,
@@ -80,7 +83,7 @@ impl Loss {
         dead: Peer,
         routes: &[Route],
         living: &[&Runtime],
-        pages: &dyn Fn(usize) -> Option<&'a Flows>,
+        pages: &Pages<'a>,
         clients: &[Client],
         checkers: &mut Checkers,
     ) {
@@ -116,10 +119,9 @@ impl Loss {
                 Some((is_latest, checkers.counts(flows, slot)))
             });
             let is_of_dead = |header: &ActorHeader| (header.peer, header.peer_incarnation) == (dead.node, dead.incarnation);
-            let written_back = pages(usize::from(route.chain)).and_then(|flows| {
-                let slot = flows.find(&route.key, flows.hash(&route.key))?.slot;
+            let written_back = pages(usize::from(route.chain), &route.key).map(|(flows, slot)| {
                 let header = flows.header(slot);
-                Some((header.epoch == route.epoch && is_of_dead(header), checkers.counts(flows, slot)))
+                (header.epoch == route.epoch && is_of_dead(header), checkers.counts(flows, slot))
             });
             match found
                 .chain(written_back)
@@ -155,13 +157,7 @@ impl Loss {
     }
 
     /// `dead` died while there was no switch, and the next one knows no routes yet: of what was younger than the time on the way and that nobody has any more nothing is expected.
-    pub(crate) fn given_up_unheard<'a>(
-        &mut self,
-        dead: Peer,
-        living: &[&Runtime],
-        pages: &dyn Fn(usize) -> Option<&'a Flows>,
-        clients: &[Client],
-    ) {
+    pub(crate) fn given_up_unheard<'a>(&mut self, dead: Peer, living: &[&Runtime], pages: &Pages<'a>, clients: &[Client]) {
         let Some(Failure { at, .. }) = self.failures.remove(&dead) else { return };
         for client in clients {
             let (local, remote, protocol) = client.ends();
@@ -173,7 +169,7 @@ impl Loss {
             }
             let has_it = |flows: &Flows| flows.find(&key, flows.hash(&key)).is_some();
             let is_living = living.iter().any(|runtime| (0..).map_while(|chain| runtime.flows(chain)).any(has_it));
-            if !is_living && !(0..).map_while(pages).any(has_it) {
+            if !is_living && !(0..CHAINS).any(|chain| pages(chain, &key).is_some()) {
                 self.left.remove(&client.id());
                 self.begun_anew.insert(client.id());
             }

@@ -87,8 +87,8 @@ pub enum Whom {
     Node(NodeId),
     /// The coordinator. It is away for as long as a pause says, or as the seed does, and then begins a new life.
     Coordinator,
-    /// The state server. It is away for as long as a pause says, or as the seed does, and begins again with nothing.
-    StateServer,
+    /// One of the state servers, from 0. It is away for as long as a pause says, or as the seed does, and begins again with nothing.
+    StateServer(u16),
     /// Switch and manager, in the same way: of several hosts, those of the one that serves.
     Hub,
     /// Switch and manager of this host, whether it serves or not.

@@ -26,6 +26,8 @@ const SERVED_FROM: u64 = 10_000_000;
 /// Seeds from here on stand for worlds whose flows have their home at a state server.
 const PAGED_FROM: u64 = 20_000_000;
 /// `rescue` where packets leave at once: dirty flows stay so for a while.
+/// Seeds from here on stand for worlds with several state servers.
+const DIVIDED_FROM: u64 = 30_000_000;
 const AT_ONCE: rescue::Release = rescue::Release::AtOnce { packets: 10, every: 20_000_000 };
 
 /// Flows whose state a runtime has room for where that is short: fewer than a world has.
@@ -210,6 +212,8 @@ pub struct Scenario {
     pub served: bool,
     /// The balancer picks by the flow's key: where a state server tells runtimes of each other's load, it is a matter of time which backend has the least.
     pub by_key: bool,
+    /// Of a world that has any: state servers, among which the flows are divided whose home is there.
+    pub servers: u16,
 }
 
 /// The first outside address and port of the first chain's NAT, and its last port in a wide and in a tight world. Each NAT has two addresses.
@@ -235,7 +239,17 @@ impl Scenario {
             SERVED_FROM.. if seed % 5 == 3 => Preset::Reinforce,
             _ => presets[(seed % presets.len() as u64) as usize],
         };
-        Scenario { seed, preset, planted: Planted::default(), quiet: false, tight: seed / 5 % 2 == 1, served, by_key: false }
+        let servers = if seed >= DIVIDED_FROM { 2 + (seed / 6 % 2) as u16 } else { 1 };
+        Scenario {
+            seed,
+            preset,
+            planted: Planted::default(),
+            quiet: false,
+            tight: seed / 5 % 2 == 1,
+            served,
+            by_key: false,
+            servers,
+        }
     }
 
     fn ports(&self) -> (u16, u16) {

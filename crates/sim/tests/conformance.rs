@@ -27,20 +27,31 @@ struct Mix {
     preset: Preset,
     /// A state server assigns it.
     served: bool,
+    /// State servers among which flows are divided whose home is there.
+    servers: u16,
 }
+
+/// So many of them in the rows that have several.
+const SEVERAL: u16 = 3;
 
 impl Mix {
     fn name(self) -> String {
-        format!("{}{}", self.preset.name(), if self.served { "+state_server" } else { "" })
+        let servers = if self.servers > 1 { format!("+{}_servers", self.servers) } else { String::new() };
+        format!("{}{}{servers}", self.preset.name(), if self.served { "+state_server" } else { "" })
     }
 
     fn has_server(self) -> bool {
         self.served || self.preset.is_paged()
     }
 
-    /// One of so many of the worlds is played: with a server what becomes of flows depends on their protection as it does without.
+    /// One of so many of the worlds is played: with a server what becomes of flows depends on their protection as it does without, and with several as with one.
     fn thinning(self) -> usize {
-        if self.served { 5 } else { 1 }
+        if self.served || self.servers > 1 { 5 } else { 1 }
+    }
+
+    /// The server that a number means.
+    fn server(self, number: usize) -> Whom {
+        Whom::StateServer(number as u16 % self.servers)
     }
 }
 
@@ -75,14 +86,16 @@ const OF_RECORDS: &[(&str, Check<Preset>)] = &[
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let mixes = || Preset::ALL.into_iter().flat_map(|preset| [false, true].map(|served| Mix { preset, served }));
+    let with_one = || Preset::ALL.into_iter().flat_map(|preset| [false, true].map(|served| Mix { preset, served, servers: 1 }));
+    let paged = || Preset::ALL.into_iter().filter(|preset| preset.is_paged());
+    let with_several = |served| paged().map(move |preset| Mix { preset, served, servers: SEVERAL });
+    let mixes = || with_one().chain(with_several(false));
     let trial = |requirement: &str, check: Check<Mix>, mix: Mix| {
         Trial::test(format!("{requirement}/{}", mix.name()), move || check(mix).map_err(Failed::from))
     };
     let worlds = REQUIREMENTS.iter().flat_map(|&(requirement, check)| mixes().map(move |mix| trial(requirement, check, mix)));
-    let served = OF_SERVER
-        .iter()
-        .flat_map(|&(requirement, check)| mixes().filter(|mix| mix.has_server()).map(move |mix| trial(requirement, check, mix)));
+    let of_server = || mixes().chain(with_several(true)).filter(|mix| mix.has_server());
+    let served = OF_SERVER.iter().flat_map(|&(requirement, check)| of_server().map(move |mix| trial(requirement, check, mix)));
     let between_runtimes = || Preset::ALL.into_iter().filter(|preset| !preset.is_paged());
     let records = OF_RECORDS.iter().flat_map(|&(requirement, check)| {
         between_runtimes().map(move |preset| {
@@ -102,8 +115,8 @@ macro_rules! require {
 pub(crate) use require;
 
 fn scenario(seed: u64, mix: Mix) -> Scenario {
-    let Mix { preset, served } = mix;
-    Scenario { seed, preset, planted: Planted::default(), quiet: true, tight: false, served, by_key: served }
+    let Mix { preset, served, servers } = mix;
+    Scenario { seed, preset, planted: Planted::default(), quiet: true, tight: false, served, by_key: served, servers }
 }
 
 /// The same cases in every run: a failure is there again when it is looked for.
@@ -204,11 +217,11 @@ fn sweep(
 fn sweep_over(
     scenario: Scenario,
     plan: &Plan,
-    (whom, how): (fn(usize) -> Whom, How),
+    (whom, how): (impl Fn(usize) -> Whom, How),
     step: u64,
     mut look: impl FnMut(&Plan, Outcome) -> Result<(), String>,
 ) -> Result<(), String> {
-    let mix = Mix { preset: scenario.preset, served: scenario.served };
+    let mix = Mix { preset: scenario.preset, served: scenario.served, servers: scenario.servers };
     let undisturbed = play(scenario, plan.clone());
     // To a promise that it does not give a protection is not held.
     let is_held = !plan.strict || scenario.preset.may_forget() == 0;
@@ -504,7 +517,7 @@ fn server_dies(mix: Mix) -> Result<(), String> {
     let kept = [(71, true, 103), (72, false, 109)].into_iter().filter(|_| !mix.preset.needs_server());
     for (seed, calm, step) in kept {
         let scenario = Scenario { tight: true, ..scenario(seed, mix) };
-        sweep_over(scenario, &plan(calm, true), (|_| Whom::StateServer, away), step, |plan, outcome| {
+        sweep_over(scenario, &plan(calm, true), (|number| mix.server(number), away), step, |plan, outcome| {
             check_basics(mix, plan, &outcome)?;
             check_finished(mix, plan, &outcome)
         })?;
@@ -514,8 +527,10 @@ fn server_dies(mix: Mix) -> Result<(), String> {
         (0..8).map(move |at| {
             let time = READY + at * 4 * MILLISECOND;
             let step = |pause, whom, how| Step { when: When::Time(time + pause * MILLISECOND), whom, how };
-            let steps = vec![step(0, Whom::Number(at as usize), first), step(at % 4, Whom::StateServer, away)];
-            let plan = Plan { steps, ..plan(false, planted == Planted::default()) };
+            let steps = vec![step(0, Whom::Number(at as usize), first), step(at % 4, mix.server(at as usize), away)];
+            // What flows had leased that are lost with one of several, of others' nobody can tell while their state is at another one alone.
+            let is_told = !mix.preset.needs_server() || mix.servers == 1;
+            let plan = Plan { steps, ..plan(false, planted == Planted::default() && is_told) };
             let outcome = play(scenario, plan.clone());
             (plan, outcome)
         })
@@ -547,8 +562,8 @@ fn settled_is_safe(mix: Mix) -> Result<(), String> {
     let mut connections = few_connections();
     connections.iter_mut().for_each(|one| one.packets *= 4);
     let (mut kills, mut worlds) = (0, 0);
-    let homes = usize::from(mix.preset.is_paged() && !mix.preset.needs_server());
-    let victim = |number: usize| if number < 3 { Whom::Number(number) } else { Whom::StateServer };
+    let homes = if mix.preset.is_paged() && !mix.preset.needs_server() { usize::from(mix.servers) } else { 0 };
+    let victim = |number: usize| if number < 3 { Whom::Number(number) } else { mix.server(number - 3) };
     for seed in (31..37).step_by(mix.thinning()) {
         for first in [0, 40, 95] {
             for number in 0..3 + homes {
@@ -586,7 +601,7 @@ fn settled_is_safe(mix: Mix) -> Result<(), String> {
             let kill = |time, whom| Step { when: When::Time(time), whom, how: How::Kill };
             let begin = READY + 40 * MILLISECOND;
             // What a server has two runtimes may lose.
-            let second = if mix.preset.is_paged() { Whom::StateServer } else { Whom::Number(seed as usize) };
+            let second = if mix.preset.is_paged() { mix.server(seed as usize) } else { Whom::Number(seed as usize) };
             let failures = vec![kill(begin, Whom::Number(seed as usize % 3)), kill(begin + pause * MILLISECOND, second)];
             let plan =
                 Plan { connections: connections.clone(), steps: failures, strict: mix.preset.is_strict(), ..Plan::default() };

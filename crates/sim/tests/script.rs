@@ -2,6 +2,9 @@
 
 use holdfast_sim::{Planted, Scenario, Script, World, shrink};
 
+/// Seeds from here on stand for worlds with several state servers.
+const DIVIDED: u64 = 30_000_000;
+
 fn error(text: &str) -> String {
     Script::read(text).expect_err(text).to_string()
 }
@@ -14,10 +17,12 @@ fn a_line_that_cannot_be_read_says_what_was_expected() {
     assert_eq!(error("at 1.5ns kill owner"), "line 1: expected a time such as 20ms, found `1.5ns`");
     assert_eq!(
         error("\n# nothing\nstop owner"),
-        "line 3: expected `seed`, `protection`, `planted`, `few`, `served`, `network`, `inside`, `outside`, `hosts`, `switches`, `packets`, `networks`, `runtimes`, `flows`, `ring`, `clock`, `restart`, `lasts`, `each`, `at`, `once`, `after`, `when` or `expect`, found `stop`"
+        "line 3: expected `seed`, `protection`, `planted`, `few`, `served`, `servers`, `network`, `inside`, `outside`, `hosts`, `switches`, `packets`, `networks`, `runtimes`, `flows`, `ring`, `clock`, `restart`, `lasts`, `each`, `at`, `once`, `after`, `when` or `expect`, found `stop`"
     );
     assert_eq!(error("at 20ms stop owner"), "line 1: expected `for`, and the line ends");
     assert_eq!(error("at 20ms kill runtime 3"), "line 1: expected a runtime's number, from 16, found `3`");
+    assert_eq!(error("servers 9"), "line 1: expected 1 to 8, found `9`");
+    assert!(error("at 20ms kill server-8").ends_with("or `manager` or `host` and its number, found `server-8`"));
     assert_eq!(error("at 20ms kill owner twice"), "line 1: expected the line's end, found `twice`");
     assert_eq!(error("at 20ms cut hub <-> owner for 3ms"), "line 1: expected `->`, or `<->` after a node, found `<->`");
     assert_eq!(error("at 20ms kill owner\nat 10ms kill owner"), "line 2: a step is not earlier than the one before it");
@@ -37,7 +42,7 @@ fn a_line_that_cannot_be_read_says_what_was_expected() {
 #[test]
 fn what_a_seed_did_is_written_down_and_read_again() {
     let mut steps = 0;
-    for seed in 0..120 {
+    for seed in (0..120).chain(DIVIDED..DIVIDED + 30) {
         let scenario = Scenario::of_seed(seed);
         let outcome = World::new(scenario, false).play();
         let script = Script {
@@ -61,7 +66,7 @@ fn what_a_seed_did_is_written_down_and_read_again() {
 #[test]
 fn what_a_seed_did_is_done_again_by_plan() {
     let mut released = 0;
-    for seed in 0..60 {
+    for seed in (0..60).chain(DIVIDED..DIVIDED + 20) {
         let scenario = Scenario::of_seed(seed);
         let drawn = World::new(scenario, false).play();
         let planned = World::planned(scenario, drawn.plan.clone(), false).play();

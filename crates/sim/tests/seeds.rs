@@ -8,6 +8,8 @@ const REINFORCE: u64 = 1_000_000;
 const SERVED: u64 = 10_000_000;
 /// Seeds from here on stand for worlds whose flows have their home at a state server.
 const PAGED: u64 = 20_000_000;
+/// Seeds from here on stand for the same with several of them.
+const DIVIDED: u64 = 30_000_000;
 
 fn broken(report: &Report) -> String {
     let lines: Vec<String> =
@@ -19,7 +21,8 @@ fn broken(report: &Report) -> String {
 #[test]
 fn nothing_breaks_under_faults() {
     let (mut kills, mut coordinators, mut meanwhile, mut servers) = (0, 0, 0, 0);
-    for seed in (0..300).chain(REINFORCE..REINFORCE + 100).chain(SERVED..SERVED + 100).chain(PAGED..PAGED + 100) {
+    let from = |first: u64| first..first + 100;
+    for seed in (0..300).chain([REINFORCE, SERVED, PAGED, DIVIDED].into_iter().flat_map(from)) {
         let report = run(Scenario::of_seed(seed));
         assert!(report.violations.is_empty(), "{}", broken(&report));
         kills += report.faults.kills;
@@ -45,6 +48,7 @@ fn every_connection_finishes_in_peace() {
                 tight: false,
                 served: false,
                 by_key: false,
+                servers: 1,
             });
             assert_eq!(report.finished, report.connections, "{preset:?}: {}", broken(&report));
             assert!(report.violations.is_empty(), "{preset:?}: {}", broken(&report));

@@ -172,7 +172,7 @@ impl<'a> Cluster<'a> {
             start_timeout: 10_000 * MILLISECOND,
             first_incarnation: 1,
             pools,
-            has_state_server: false,
+            state_servers: 0,
             layouts: vec![layout],
             fabric: fabric(),
         };

@@ -1,18 +1,20 @@
 //! `holdfast bench instances`: more and more NAT instances that share one pool of ports.
 //!
-//! The plan of RESCue's figures on scaling and on returning flows (section VI). Throughput: as many instances as are asked for and one state server in one thread, each part's work measured by itself,
+//! The plan of RESCue's figures on scaling and on returning flows (section VI). Throughput: as many instances as are asked for and as many state servers, each in one thread, each part's work measured by itself,
 //! and the busiest part's is the time: as if every part had a core. Returning flows: each instance opens flows as quickly as it can, and then every flow's answer comes back to whoever has the port
 //! that it comes to; if two flows have one port, one of them never hears of it. Under `rescue` the server assigns the ports; `stateless` takes them from a Redis, each with one command; and
 //! `unsynchronised` looks there which is free before it takes it away, which several do at a time.
 
 use super::churn::{Churn, Lengths};
-use super::datapath::{BURST, Beside, LEASE, PlaysOnce, SERVER, Sink, Stateless, ToRuntime, introduce, missing, runtime, server};
+use super::datapath::{
+    BURST, Beside, LEASE, PlaysOnce, SERVER, Sink, Stateless, ToRuntime, introduce, missing, one_of_servers, runtime,
+};
 use super::median;
 use super::redis::Redis;
 use super::traffic::{self, FRAME_LEN};
 use crate::config::SERVER_CREDIT;
 use holdfast_nf::Chain;
-use holdfast_node::address::{FIRST_RUNTIME, node_of};
+use holdfast_node::address::{FIRST_RUNTIME, MAX_STATE_SERVERS, node_of, state_server_node, state_server_number};
 use holdfast_node::runtime::Runtime;
 use holdfast_node::state::StateServer;
 use holdfast_protection::rescue::Release;
@@ -28,6 +30,8 @@ use std::time::{Duration, Instant};
 pub struct Plan {
     /// How many instances, in each row.
     pub instances: Vec<u16>,
+    /// State servers among which the flows are divided, in each row of `rescue`; if these are fewer than the rows, the last one is also the others'.
+    pub servers: Vec<u16>,
     /// Flows whose answers come back, of all instances together.
     pub flows: usize,
     /// Packets of each instance by which throughput is measured, per round.
@@ -45,11 +49,13 @@ pub struct Row {
     pub case: &'static str,
     /// Instances.
     pub instances: u16,
+    /// State servers; 0 of those that have none.
+    pub servers: u16,
     /// Packets per second of all of them, millions, if every part had a core: median over the rounds. Of `rescue` only.
     pub mpps: Option<f64>,
     /// By that of the first row and as many instances.
     pub ratio_to_ideal: Option<f64>,
-    /// How busy the server was while the busiest part worked all the time.
+    /// How busy the busiest server was while the busiest part worked all the time.
     pub server_percent: Option<f64>,
     /// Flows whose answers came back.
     pub flows: usize,
@@ -71,6 +77,9 @@ type Frame = [u8; FRAME_LEN];
 /// # Errors
 /// What came out wrong: then no time counts.
 pub fn run(plan: &Plan, make: &dyn Fn(usize) -> Result<Chain, String>) -> Result<Vec<Row>, String> {
+    if plan.servers.iter().any(|servers| !(1..=MAX_STATE_SERVERS).contains(servers)) {
+        return Err(format!("there are 1 to {MAX_STATE_SERVERS} state servers"));
+    }
     let most = plan.instances.iter().copied().max().unwrap_or(0);
     if plan.instances.contains(&0) || most == 0 || most > 60 || plan.flows == 0 || plan.packets == 0 || plan.rounds == 0 {
         return Err("there is nothing to measure, or too many instances".to_owned());
@@ -78,9 +87,10 @@ pub fn run(plan: &Plan, make: &dyn Fn(usize) -> Result<Chain, String>) -> Result
     let store = Redis::start()?;
     let mut rows = Vec::new();
     let mut of_one = None;
-    for &instances in &plan.instances {
+    for (at, &instances) in plan.instances.iter().enumerate() {
+        let servers = plan.servers.get(at).or(plan.servers.last()).copied().unwrap_or(1);
         let of_case = |case: &'static str| move |error: String| format!("{case}, {instances} instances: {error}");
-        let row = rescue(plan, instances, make, &mut of_one).map_err(of_case("rescue"))?;
+        let row = rescue(plan, (instances, servers), make, &mut of_one).map_err(of_case("rescue"))?;
         rows.push(row);
         for (case, is_synchronised) in [("stateless", true), ("unsynchronised", false)] {
             let (flows, dropped) = stateless(plan, instances, make, &store, is_synchronised).map_err(of_case(case))?;
@@ -88,6 +98,7 @@ pub fn run(plan: &Plan, make: &dyn Fn(usize) -> Result<Chain, String>) -> Result
                 version: 1,
                 case,
                 instances,
+                servers: 0,
                 mpps: None,
                 ratio_to_ideal: None,
                 server_percent: None,
@@ -110,19 +121,24 @@ struct Instance {
     work: Duration,
 }
 
+/// One of the state servers.
+struct Server {
+    server: StateServer,
+    rx: Vec<Packet>,
+    work: Duration,
+}
+
 /// Everybody, in turns.
 struct Cluster {
     instances: Vec<Instance>,
-    server: StateServer,
-    to_server: Vec<Packet>,
-    server_work: Duration,
+    servers: Vec<Server>,
     tx: Vec<Packet>,
     pool: MemoryPool,
     began: Instant,
 }
 
 impl Cluster {
-    fn new(instances: u16, make: &dyn Fn(usize) -> Result<Chain, String>) -> Result<Cluster, String> {
+    fn new((instances, servers): (u16, u16), make: &dyn Fn(usize) -> Result<Chain, String>) -> Result<Cluster, String> {
         let all = usize::from(instances) * ROOM;
         let served = || -> Result<Chain, String> {
             let mut chain = make(all)?;
@@ -132,19 +148,24 @@ impl Cluster {
         let peers: Vec<Peer> = (0..instances).map(|at| Peer { node: FIRST_RUNTIME + at, incarnation: 1 }).collect();
         let mut cluster = Cluster {
             instances: Vec::new(),
-            server: server(all, &mut served()?, LEASE)?,
-            to_server: Vec::new(),
-            server_work: Duration::ZERO,
+            servers: Vec::new(),
             tx: Vec::new(),
             pool: MemoryPool::new(16_384 + 8 * usize::from(instances) * UNDER_WAY as usize),
             began: Instant::now(),
         };
-        let said = introduce(&mut cluster.server, SERVER, &peers, &mut cluster.pool);
-        said.into_iter().for_each(|packet| cluster.pool.put(packet));
+        for number in 0..servers {
+            let peer = Peer { node: state_server_node(number), ..SERVER };
+            // No hash is so uneven that one gets more.
+            let flows = if servers == 1 { all } else { all / usize::from(servers) * 5 / 4 };
+            let mut server = one_of_servers(peer, flows, &mut served()?, LEASE)?;
+            let said = introduce(&mut server, peer, &peers, &mut cluster.pool);
+            said.into_iter().for_each(|packet| cluster.pool.put(packet));
+            cluster.servers.push(Server { server, rx: Vec::new(), work: Duration::ZERO });
+        }
         for &peer in &peers {
             let haste = Lengths::Empirical.haste(ROOM);
             let rescue = Rescue::new(Release::WriteBack).with_stamps_hurrying(haste);
-            let mut runtime = runtime(peer, ROOM, served()?, Box::new(rescue));
+            let mut runtime = runtime(peer, ROOM, served()?, Box::new(rescue)).with_state_servers(servers);
             let said = introduce(&mut runtime, peer, &peers, &mut cluster.pool);
             let (input, sink) = (ToRuntime::for_runtime(peer), Sink::new());
             cluster.instances.push(Instance { peer, runtime, input, sink, rx: Vec::new(), taken: 0, work: Duration::ZERO });
@@ -152,9 +173,9 @@ impl Cluster {
             cluster.deliver(cluster.instances.len() - 1);
         }
         let deadline = Instant::now() + LIMIT;
-        while cluster.instances.iter().any(|instance| instance.runtime.state_server().is_none()) {
+        while !cluster.instances.iter().all(|instance| instance.runtime.knows_state_servers()) {
             if Instant::now() > deadline {
-                return Err("the state server never spoke".to_owned());
+                return Err("a state server never spoke".to_owned());
             }
             cluster.turn(0);
         }
@@ -164,8 +185,9 @@ impl Cluster {
     /// What this instance has sent.
     fn deliver(&mut self, from: usize) {
         for packet in self.tx.drain(..) {
-            if packet.bytes().first_chunk().and_then(node_of) == Some(SERVER.node) {
-                self.to_server.push(packet);
+            let to = packet.bytes().first_chunk().and_then(node_of).and_then(state_server_number);
+            if let Some(server) = to.and_then(|number| self.servers.get_mut(usize::from(number))) {
+                server.rx.push(packet);
             } else {
                 self.instances[from].sink.take(&packet);
                 self.pool.put(packet);
@@ -188,9 +210,11 @@ impl Cluster {
             instance.work += began.elapsed();
             self.deliver(at);
         }
-        let began = Instant::now();
-        Beside::turn(&mut self.server, &mut self.to_server, &mut self.tx, &mut self.pool, now);
-        self.server_work += began.elapsed();
+        for Server { server, rx, work } in &mut self.servers {
+            let began = Instant::now();
+            Beside::turn(server, rx, &mut self.tx, &mut self.pool, now);
+            *work += began.elapsed();
+        }
         for packet in self.tx.drain(..) {
             let to = packet.bytes().first_chunk().and_then(node_of);
             match self.instances.iter_mut().find(|instance| Some(instance.peer.node) == to) {
@@ -251,11 +275,11 @@ impl Cluster {
 
 fn rescue(
     plan: &Plan,
-    count: u16,
+    (count, servers): (u16, u16),
     make: &dyn Fn(usize) -> Result<Chain, String>,
     of_one: &mut Option<f64>,
 ) -> Result<Row, String> {
-    let mut cluster = Cluster::new(count, make)?;
+    let mut cluster = Cluster::new((count, servers), make)?;
     let forward = first_packets(plan.flows, count);
     let flows = forward.iter().map(Vec::len).sum();
     let opened = cluster.play(&forward, Flags::NEW)?;
@@ -272,17 +296,18 @@ fn rescue(
     for round in 0..plan.rounds + 1 {
         let released = |cluster: &Cluster| cluster.instances.iter().map(|instance| instance.sink.released).sum::<u64>();
         let before = released(&cluster);
-        cluster.server_work = Duration::ZERO;
+        cluster.servers.iter_mut().for_each(|server| server.work = Duration::ZERO);
         cluster.instances.iter_mut().for_each(|instance| instance.work = Duration::ZERO);
         while released(&cluster) - before < plan.packets as u64 * u64::from(count) {
             cluster.turn(BURST);
         }
         let packets = released(&cluster) - before;
-        let busiest = cluster.instances.iter().map(|instance| instance.work).fold(cluster.server_work, Duration::max);
+        let server = cluster.servers.iter().map(|server| server.work).fold(Duration::ZERO, Duration::max);
+        let busiest = cluster.instances.iter().map(|instance| instance.work).fold(server, Duration::max);
         // The first round warms caches and queues up and is not counted.
         if round > 0 {
             mpps.push(packets as f64 / busiest.as_secs_f64() / 1e6);
-            busy.push(100.0 * cluster.server_work.as_secs_f64() / busiest.as_secs_f64());
+            busy.push(100.0 * server.as_secs_f64() / busiest.as_secs_f64());
         }
         cluster.drain(true)?;
     }
@@ -292,6 +317,7 @@ fn rescue(
         version: 1,
         case: "rescue",
         instances: count,
+        servers,
         mpps: Some(mpps),
         ratio_to_ideal: Some(mpps / ideal),
         server_percent: Some(median(&busy)),
@@ -396,7 +422,7 @@ mod tests {
             return;
         }
         let nat = |flows| crate::cli::bench::function("nat", flows);
-        let plan = Plan { instances: vec![1, 3], flows: 6000, packets: 10_000, rounds: 1 };
+        let plan = Plan { instances: vec![1, 3], servers: vec![1, 2], flows: 6000, packets: 10_000, rounds: 1 };
         let rows = run(&plan, &nat).unwrap();
         let found: Vec<_> = rows.iter().map(|row| (row.case, row.instances, row.flows)).collect();
         let expected =
@@ -405,6 +431,7 @@ mod tests {
         for row in &rows {
             let collides = row.case == "unsynchronised" && row.instances > 1;
             assert_eq!(row.dropped > 0, collides, "{row:?}");
+            assert_eq!(row.servers, if row.case == "rescue" { row.instances.div_ceil(2) } else { 0 });
             assert_eq!(row.mpps.is_some_and(|mpps| mpps > 0.0), row.case == "rescue", "{row:?}");
         }
     }

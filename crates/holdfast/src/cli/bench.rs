@@ -251,15 +251,23 @@ pub(super) fn leases(churning: &Churning, json: bool) -> Result<(), Failure> {
     })
 }
 
-pub(super) fn instances(instances: &[u16], flows: usize, packets: usize, rounds: usize, json: bool) -> Result<(), Failure> {
-    let plan = instances::Plan { instances: instances.to_vec(), flows, packets, rounds };
+pub(super) fn instances(
+    instances: &[u16],
+    servers: &[u16],
+    flows: usize,
+    packets: usize,
+    rounds: usize,
+    json: bool,
+) -> Result<(), Failure> {
+    let plan = instances::Plan { instances: instances.to_vec(), servers: servers.to_vec(), flows, packets, rounds };
     let rows = instances::run(&plan, &|flows| function("nat", flows)).map_err(wrong)?;
-    let head = ["case", "instances", "Mpps", "ratio to ideal", "server %", "flows", "dropped"];
+    let head = ["case", "instances", "servers", "Mpps", "ratio to ideal", "server %", "flows", "dropped"];
     tell(&rows, json, &head, |row: &instances::Row| {
         let number = |value: Option<f64>, digits: usize| value.map_or("-".to_owned(), |value| format!("{value:.digits$}"));
         vec![
             row.case.to_owned(),
             row.instances.to_string(),
+            if row.servers == 0 { "-".to_owned() } else { row.servers.to_string() },
             number(row.mpps, 2),
             number(row.ratio_to_ideal, 2),
             number(row.server_percent, 0),

@@ -292,6 +292,9 @@ enum Plan {
         /// How many
         #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3, 4, 5, 6])]
         instances: Vec<u16>,
+        /// State servers among which the flows are divided, in each of those cases; the last number is also that of all that are left
+        #[arg(long, value_delimiter = ',', default_values_t = [1])]
+        servers: Vec<u16>,
         /// Flows whose answers come back
         #[arg(long, default_value_t = 60_000)]
         flows: usize,
@@ -437,8 +440,8 @@ fn dispatch(command: Command, json: bool, target: &Target) -> Result<(), Failure
         Command::Bench { plan: Plan::Reinforce { flows, rounds, rate } } => bench::reinforce(flows, rounds, rate, json),
         Command::Bench { plan: Plan::Rescue(churning) } => bench::rescue(&churning, json),
         Command::Bench { plan: Plan::Leases(churning) } => bench::leases(&churning, json),
-        Command::Bench { plan: Plan::Instances { instances, flows, packets, rounds } } => {
-            bench::instances(&instances, flows, packets, rounds, json)
+        Command::Bench { plan: Plan::Instances { instances, servers, flows, packets, rounds } } => {
+            bench::instances(&instances, &servers, flows, packets, rounds, json)
         }
         Command::Bench { plan: Plan::Rate { seconds, every, connections } } => bench::rate(seconds, every, connections, json),
         Command::Bench { plan: Plan::Local { flows, rounds } } => bench::local(flows, rounds, json),

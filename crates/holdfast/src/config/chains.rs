@@ -10,6 +10,7 @@ use super::switches::{self, SwitchEntry};
 use holdfast_functions::catalog;
 use holdfast_nf::{Chain, ConfigError, Function, SharedField};
 use holdfast_node::address::switch_node;
+use holdfast_protection::Home;
 use holdfast_wire::selector::Prefix;
 use serde_json::Value;
 
@@ -65,6 +66,10 @@ pub(super) fn build(config: &Config, root: Spot<'_>) -> Result<Vec<BuiltChain>, 
     if config.state_server.is_some() && !super::has_state_server(&built) {
         let message = "no chain has a state server (`protection: rescue`, or `shared: state-server`): leave `state_server` out";
         return Err(root.name("state_server").mistake(message));
+    }
+    if config.servers() > 1 && built.iter().all(|built| built.protection.home() != Home::StateServer) {
+        let message = "several state servers divide the flows among them whose home is there, and no chain has such (`protection: rescue`); numbers of pools are assigned by one: leave `servers` out";
+        return Err(root.key("state_server").name("servers").mistake(message));
     }
     Ok(built)
 }

@@ -122,6 +122,8 @@ impl Comparison {
         let standby = |config: &Config| config.server_standby().to_string();
         let spot = root.key("state_server").key("standby");
         self.text("`state_server.standby`", standby(running), standby(new), spot);
+        let spot = root.key("state_server").key("servers");
+        self.value("the number of state servers", &running.servers(), &new.servers(), spot, u16::to_string);
         let transport = |config: &Config| config.server_transport().to_string();
         let spot = root.key("state_server").key("transport");
         self.text("`state_server.transport`", transport(running), transport(new), spot);

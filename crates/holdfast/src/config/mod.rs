@@ -235,6 +235,11 @@ pub fn has_state_server(chains: &[BuiltChain]) -> bool {
     chains.iter().any(|built| built.server_hold.is_some() || built.protection.home() == Home::StateServer)
 }
 
+/// How many state servers there are to be.
+pub fn state_servers(config: &Config, chains: &[BuiltChain]) -> u16 {
+    if has_state_server(chains) { config.servers() } else { 0 }
+}
+
 /// All of them with their names, by chain, function and field.
 pub fn named_pools(chains: &mut [BuiltChain]) -> Vec<NamedPool> {
     let mut pools = Vec::new();

@@ -1,8 +1,9 @@
-//! The state server: who goes on where it was, and how control messages go between it and runtimes.
+//! The state server, or several: how many, who goes on where one was, and how control messages go between them and runtimes.
 
 use super::file::Config;
 use super::mistake::{Mistake, suggestion};
 use super::source::Spot;
+use holdfast_node::address::MAX_STATE_SERVERS;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::fmt;
@@ -13,15 +14,29 @@ const DEFAULT_PROVIDER: &str = "tcp;ofi_rxm";
 const PROVIDERS: [&str; 5] = [DEFAULT_PROVIDER, "net", "shm", "verbs;ofi_rxm", "efa"];
 
 /// The process that assigns what flows share, and where they have their home, where a chain says so.
-#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StateServerSettings {
-    /// Who goes on where it was when its process is killed.
+    /// How many such processes divide the flows among them, 1 to 8: where one has as much to do as a core can. The first one alone assigns numbers and adds statistics up.
+    #[schemars(range(min = 1, max = 8))]
+    pub servers: u16,
+    /// Who goes on where it was when its process is killed. Each has its own.
     pub standby: ServerStandby,
     /// How control messages go between it and the runtimes: who has which number of a pool. Flows and greetings go on the fabric in any case.
     pub transport: ServerTransport,
     /// With `transport: libfabric`: its provider, `tcp;ofi_rxm` if nothing is said; `verbs;ofi_rxm` where there is a card for remote writes.
     pub provider: Option<String>,
+}
+
+impl Default for StateServerSettings {
+    fn default() -> StateServerSettings {
+        StateServerSettings {
+            servers: 1,
+            standby: ServerStandby::default(),
+            transport: ServerTransport::default(),
+            provider: None,
+        }
+    }
 }
 
 /// See [`StateServerSettings`].
@@ -68,6 +83,11 @@ impl fmt::Display for ServerTransport {
 }
 
 impl Config {
+    /// How many state servers divide the flows among them whose home is there.
+    pub fn servers(&self) -> u16 {
+        self.state_server.as_ref().map_or(1, |settings| settings.servers)
+    }
+
     /// Who goes on where the state server was when its process is killed.
     pub fn server_standby(&self) -> ServerStandby {
         self.state_server.as_ref().map(|settings| settings.standby).unwrap_or_default()
@@ -89,8 +109,12 @@ impl Config {
 /// Looks whether the settings go together.
 pub(super) fn check(config: &Config, root: Spot<'_>) -> Result<(), Mistake> {
     let Some(settings) = &config.state_server else { return Ok(()) };
-    let Some(provider) = &settings.provider else { return Ok(()) };
     let spot = root.key("state_server");
+    if !(1..=MAX_STATE_SERVERS).contains(&settings.servers) {
+        let text = format!("there can be 1 to {MAX_STATE_SERVERS} state servers, not {}", settings.servers);
+        return Err(spot.key("servers").mistake(text));
+    }
+    let Some(provider) = &settings.provider else { return Ok(()) };
     if settings.transport != ServerTransport::Libfabric {
         let text = "only `transport: libfabric` has a provider: leave `provider` out";
         return Err(spot.name("provider").mistake(text));

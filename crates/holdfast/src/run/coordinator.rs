@@ -176,7 +176,7 @@ fn begin(assignment: &Assignment, checked: Checked, log: &str, records: &[Vec<u8
         hang_timeout: checked.config.detection.hang_ms * MILLISECOND,
         start_timeout: 10_000 * MILLISECOND,
         first_incarnation: 1,
-        has_state_server: config::has_state_server(&chains),
+        state_servers: config::state_servers(&checked.config, &chains),
         layouts: chains.iter().map(|built| built.chain.layout().hash).collect(),
         pools: config::pools(&mut chains),
         fabric: assignment.fabric(),

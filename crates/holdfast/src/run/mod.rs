@@ -347,9 +347,7 @@ impl Manager {
             if self.number == 0 || self.guard.election.is_some() {
                 self.look_after_coordinator(now);
             }
-            if self.server_guard.is_wanted() {
-                self.look_after_state_server(now);
-            }
+            self.look_after_state_servers(now);
         }
         if now.saturating_sub(self.last_device_look) > SURROUNDINGS_INTERVAL {
             self.look_at_devices(now);

@@ -3,7 +3,7 @@
 use super::Manager;
 use crate::config::{NamedPool, NamedStatistic};
 use crate::status::{self, Bfd, Failover, Port, Process, Status};
-use holdfast_node::address::{COORDINATOR, STATE_SERVER, switch_node};
+use holdfast_node::address::{COORDINATOR, switch_node};
 use holdfast_node::bfd::Session;
 use holdfast_node::message::{self, FlowInfo, MemberState};
 use holdfast_wire::{DropCounters, DropReason};
@@ -266,14 +266,14 @@ impl Manager {
                 ..role(status::ROLE_COORDINATOR, COORDINATOR, 0, 0, &coordinator_drops)
             });
         }
-        if self.server_guard.is_wanted() {
-            let server = self.workers.iter().find(|worker| worker.peer.node == STATE_SERVER);
+        for node in self.server_guard.nodes() {
+            let server = self.workers.iter().find(|worker| worker.peer.node == node);
             processes.push(Process {
                 incarnation: server.map_or(0, |worker| worker.peer.incarnation.into()),
                 pid: server.map_or(0, |worker| worker.pid()),
                 state: if server.is_some() { status::STATE_RUNNING } else { status::STATE_AWAY }.to_owned(),
                 local_standby: server.and_then(|worker| worker.local_standby()),
-                ..role(status::ROLE_STATE_SERVER, STATE_SERVER, 0, 0, &DropCounters::default())
+                ..role(status::ROLE_STATE_SERVER, node, 0, 0, &DropCounters::default())
             });
         }
         for holdfast_node::coordinator::RuntimeStatus { member, report, is_drained, is_spare } in manager.status() {
@@ -376,7 +376,8 @@ impl Manager {
                 })
                 .collect(),
             protected: {
-                let remotely = manager.protected(self.host.hub.has_coordinator(), self.host.hub.state_server());
+                let remotely =
+                    manager.protected(self.host.hub.has_coordinator(), &self.host.hub.state_servers().collect::<Vec<_>>());
                 self.levels.protected(remotely, |runtimes| self.protected_locally(runtimes))
             },
             may_forget: self.levels.may_forget(),

@@ -134,6 +134,7 @@ impl World {
         let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
         let checked = config::read(&assignment.file, &assignment.text).map_err(mistake)?;
         let chains = config::chains(&assignment.file, &assignment.text, &checked.config).map_err(mistake)?;
+        let servers = config::state_servers(&checked.config, &chains);
         let specs = chains
             .into_iter()
             .map(|built| ChainSpec { name: built.name, switch: built.switch, chain: built.chain, protection: built.protection })
@@ -145,7 +146,7 @@ impl World {
             report_interval: checked.config.detection.heartbeat_ms * 1_000_000,
             fabric: assignment.fabric(),
         };
-        let mut runtime = Runtime::new(runtime_config, specs);
+        let mut runtime = Runtime::new(runtime_config, specs).with_state_servers(servers);
         runtime.randomize(super::random_seed());
         runtime.show_hands(guest.hands());
         // Longer than they ever are, so that what lies there begins and ends with a page.

@@ -152,7 +152,7 @@ impl Manager {
             .map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
         let pools = config::named_pools(&mut chains);
         let statistics = config::named_statistics(&mut chains);
-        let server_guard = ServerGuard::new(config::has_state_server(&chains), incarnation);
+        let server_guard = ServerGuard::new(config::state_servers(&checked.config, &chains), incarnation);
         let (number, hosts) = (assignment.host, checked.hosts.clone());
         let mut fabric = FabricConfig { cluster: fnv1a(checked.config.cluster.as_bytes()) as u32, ..FabricConfig::default() };
         let path = checked.config.fabric.as_ref().and_then(|fabric| fabric.mtu);

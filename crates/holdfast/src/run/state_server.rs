@@ -1,6 +1,8 @@
 //! The role of the state server: a process of its own, started by the manager where a chain's shared state is one's, or its flows have their home there. Its manager's side watches it, and starts it again.
 //!
-//! It is a worker and a standby that has its memory ([`standby`]), unless the operator wants one process only. It keeps nothing on a disk: if both end, or their keeper, the next life begins with
+//! There may be several, each of which has its share of the flows; the first has what flows share besides, and its words.
+//!
+//! One is a worker and a standby that has its memory ([`standby`]), unless the operator wants one process only. It keeps nothing on a disk: if both end, or their keeper, the next life begins with
 //! nothing, and runtimes tell it what they have.
 //!
 //! In: frames from its virtual port, and words from runtimes where the configuration has them go another way. Out: the same. Never: a packet of a flow.
@@ -16,7 +18,7 @@ use holdfast_io::VportGuest;
 use holdfast_io::process::Clock;
 use holdfast_io::standby::{self, Turns, Watch};
 use holdfast_io::words::shared_memory::Side;
-use holdfast_node::address::{MANAGER, STATE_SERVER};
+use holdfast_node::address::{MANAGER, NodeId, state_server_node};
 use holdfast_node::state::{StateServer, StateServerConfig};
 use holdfast_protection::Peer;
 use holdfast_state::{Kind, Limits};
@@ -45,6 +47,8 @@ const WAITING: usize = 4096;
 /// What a state server is told besides.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Past {
+    /// Which of the servers it is, from 0.
+    number: u16,
     /// There was none before it in this box: no runtime has anything.
     is_first: bool,
     /// Under which runtimes hash their flows' keys.
@@ -77,7 +81,8 @@ pub fn main() -> Result<(), Failure> {
     }
     // It is never dropped: where it has a standby it is the worker's, and may be in the middle of anything.
     let world = Box::leak(standby::enter(|| World::new(&mut given, &checked, has_standby))?);
-    let way = Way::prepare(&checked.config, Side::Server);
+    // The others have nothing to say that goes so.
+    let way = if given.assignment.role.number == 0 { Way::prepare(&checked.config, Side::Server) } else { Way::Fabric };
     drop(checked);
     let mut lines = given.keys.take().map(|(_, lines)| lines);
     if !has_standby {
@@ -112,14 +117,17 @@ impl World {
         };
         // Of all that runtimes may own.
         let runtimes = checked.clusters.iter().map(|cluster| usize::from(cluster.max)).sum();
-        let pages = checked.config.limits.flows.saturating_mul(runtimes).min(MOST_PAGES);
+        let number = assignment.role.number;
+        let pages = share(checked.config.limits.flows.saturating_mul(runtimes).min(MOST_PAGES), checked.config.servers());
         let statistics = config::named_statistics(&mut chains).into_iter().filter(|statistic| statistic.is_served);
         let statistics: Vec<Kind> = statistics.map(|statistic| statistic.kind()).collect();
+        let kinds = || config::served_pools(&mut chains).into_iter().map(kind).chain(statistics).collect();
+        let kinds = if number == 0 { kinds() } else { Vec::new() };
         let server = StateServer::new(StateServerConfig {
-            me: Peer { node: STATE_SERVER, incarnation: assignment.incarnation },
+            me: Peer { node: state_server_node(number), incarnation: assignment.incarnation },
             fabric: assignment.fabric(),
             pages: config::pages(&chains, pages, assignment.role.seed),
-            kinds: config::served_pools(&mut chains).into_iter().map(kind).chain(statistics).collect(),
+            kinds,
             waiting: WAITING,
             memory: assignment.life.get(),
             is_first: assignment.role.is_first,
@@ -198,58 +206,87 @@ impl World {
     }
 }
 
+/// Of so many flows the room that one of so many servers needs: its share, and what an uneven hash adds to that.
+fn share(flows: usize, servers: u16) -> usize {
+    let even = flows.div_ceil(servers.into());
+    if servers > 1 { flows.min(even + even / 8 + 1024) } else { flows }
+}
+
 /// The manager's side.
 pub(super) struct ServerGuard {
-    /// Some chain's shared state is a server's, or its flows are.
-    is_wanted: bool,
-    /// The manager's life: incarnations of the server grow from one to the next.
+    /// The manager's life: incarnations of a server grow from one to the next.
     manager: u32,
-    /// How many of the server's there have been in it.
+    /// One per server that some chain's shared state is, or its flows.
+    servers: Vec<Guarded>,
+}
+
+/// One of them.
+#[derive(Default)]
+struct Guarded {
+    /// How many lives it has had in the manager's.
     count: u32,
     lives: Lives,
 }
 
 impl ServerGuard {
     /// Of a manager in this life of it. The server of an earlier life may be there.
-    pub(super) fn new(is_wanted: bool, manager: u32) -> ServerGuard {
-        ServerGuard { is_wanted, manager, count: 0, lives: Lives::default() }
+    pub(super) fn new(servers: u16, manager: u32) -> ServerGuard {
+        ServerGuard { manager, servers: (0..servers).map(|_| Guarded::default()).collect() }
     }
 
-    /// There is a state server, or would be one.
-    pub(super) fn is_wanted(&self) -> bool {
-        self.is_wanted
+    /// The nodes that there are, or would be.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.servers.len() as u16).map(state_server_node)
     }
 
-    /// A life has ended.
-    pub(super) fn ended(&mut self, cause: &str, now: u64) {
-        let when = self.lives.ended(now);
+    /// A life of this one has ended.
+    pub(super) fn ended(&mut self, number: u16, cause: &str, now: u64) {
+        let name = if self.servers.len() > 1 { format!("state server {number}") } else { "the state server".to_owned() };
+        let Some(server) = self.servers.get_mut(usize::from(number)) else { return };
+        let when = server.lives.ended(now);
         devices::say(&format!(
-            "the state server has ended ({cause}): it is started again {when}, and runtimes tell it what they have; flows go on meanwhile"
+            "{name} has ended ({cause}): it is started again {when}, and runtimes tell it what they have; flows go on meanwhile"
         ));
     }
 }
 
 impl Manager {
-    /// Starts the state server when it is due, and ends one that hangs.
-    pub(super) fn look_after_state_server(&mut self, now: u64) {
-        let present = self.workers.iter_mut().find(|worker| worker.peer.node == STATE_SERVER);
-        if self.server_guard.lives.look_after(present, now)
-            && let Err(error) = self.start_state_server(now)
-        {
-            self.server_guard.ended(&error.to_string(), now);
+    /// Starts the state servers that are due, and ends those that hang.
+    pub(super) fn look_after_state_servers(&mut self, now: u64) {
+        for (at, number) in (0..self.server_guard.servers.len()).zip(0..) {
+            let present = self.workers.iter_mut().find(|worker| worker.peer.node == state_server_node(number));
+            if self.server_guard.servers[at].lives.look_after(present, now)
+                && let Err(error) = self.start_state_server(number, now)
+            {
+                self.server_guard.ended(number, &error.to_string(), now);
+            }
         }
     }
 
-    fn start_state_server(&mut self, now: u64) -> std::io::Result<()> {
-        let guard = &mut self.server_guard;
-        guard.lives.begun(now);
-        guard.count += 1;
+    fn start_state_server(&mut self, number: u16, now: u64) -> std::io::Result<()> {
+        let manager = self.server_guard.manager;
+        let server = &mut self.server_guard.servers[usize::from(number)];
+        server.lives.begun(now);
+        server.count += 1;
         // More lives than that of one manager's have pauses of seconds between them.
-        let incarnation = guard.manager << 16 | guard.count & 0xffff;
-        let past = Past { is_first: guard.manager == 1 && guard.count == 1, seed: self.flow_seed };
-        let peer = Peer { node: STATE_SERVER, incarnation };
+        let incarnation = manager << 16 | server.count & 0xffff;
+        let past = Past { number, is_first: manager == 1 && server.count == 1, seed: self.flow_seed };
+        let peer = Peer { node: state_server_node(number), incarnation };
         self.start_role("state-server", peer, past, now)?;
         self.host.hub.handle_state_server(peer);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+
+    #[test]
+    fn a_share_is_a_little_more_than_even() {
+        assert_eq!(
+            [(100, 1), (0, 3), (100, 3), (3_000_000, 3)].map(|(flows, servers)| share(flows, servers)),
+            [100, 0, 100, 1_126_024]
+        );
     }
 }

@@ -8,7 +8,7 @@ use crate::status::{LocalStandby, Protected};
 use holdfast_io::process::{self, Watched};
 use holdfast_io::wait::sleep;
 use holdfast_io::{VportHost, capture};
-use holdfast_node::address::{COORDINATOR, NodeId, STATE_SERVER, is_runtime};
+use holdfast_node::address::{COORDINATOR, NodeId, is_runtime, state_server_number};
 use holdfast_node::switch::Switch;
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
@@ -156,7 +156,7 @@ impl Manager {
         if let Some(coordinator) = found.iter().find(|peer| peer.node == COORDINATOR && peer.incarnation > 0) {
             self.host.hub.handle_coordinator(*coordinator);
         }
-        if let Some(server) = found.iter().find(|peer| peer.node == STATE_SERVER) {
+        for server in found.iter().filter(|peer| state_server_number(peer.node).is_some()) {
             self.host.hub.handle_state_server(*server);
         }
         let runtimes: Vec<Peer> = found.into_iter().filter(|peer| is_runtime(peer.node)).collect();
@@ -216,9 +216,9 @@ impl Manager {
             self.host.hub.handle_coordinator_ended(peer);
             return self.guard.ended(error, now);
         }
-        if peer.node == STATE_SERVER {
+        if let Some(number) = state_server_number(peer.node) {
             self.host.hub.handle_state_server_ended(peer);
-            return self.server_guard.ended(error, now);
+            return self.server_guard.ended(number, error, now);
         }
         devices::say(&format!("runtime {} cannot be started: {error}", peer.node));
         self.failed_starts += 1;
@@ -353,9 +353,9 @@ impl Manager {
             // What it had not read are messages, which its next life asks for again.
             self.host.hub.handle_coordinator_ended(peer);
             self.guard.ended(self.workers[at].cause.as_deref().unwrap_or_default(), now);
-        } else if peer.node == STATE_SERVER {
+        } else if let Some(number) = state_server_number(peer.node) {
             self.host.hub.handle_state_server_ended(peer);
-            self.server_guard.ended(self.workers[at].cause.as_deref().unwrap_or_default(), now);
+            self.server_guard.ended(number, self.workers[at].cause.as_deref().unwrap_or_default(), now);
         } else {
             for _ in 0..self.workers[at].port.unread() {
                 self.drops.count(DropReason::LostInFailure);

@@ -1,4 +1,4 @@
-//! How a state server's messages go.
+//! How many state servers there are, and how their messages go.
 
 use super::{edited, said};
 use holdfast::config;
@@ -39,9 +39,35 @@ fn a_state_servers_messages_have_a_way() {
 }
 
 #[test]
+fn several_divide_the_flows() {
+    for settings in ["servers: 1", "servers: 8, standby: none", "servers: 3, transport: shared-memory"] {
+        assert_eq!(said(&served(settings)), "", "{settings}");
+    }
+    for (settings, found) in [("servers: 0", 0), ("servers: 9", 9)] {
+        let said = said(&served(settings));
+        assert!(said.contains(&format!("there can be 1 to 8 state servers, not {found}")), "{said}");
+        assert!(said.contains("state_server:"), "the line is shown: {said}");
+    }
+    let without_pages = |servers: u16| {
+        let chains = edited("protection: nfvactor ", "protection: { preset: nfvactor, shared: state-server } ");
+        format!("{chains}\nstate_server: {{ servers: {servers} }}\n")
+    };
+    assert_eq!(said(&without_pages(1)), "");
+    let said = said(&without_pages(2));
+    let expected =
+        "several state servers divide the flows among them whose home is there, and no chain has such (`protection: rescue`)";
+    assert!(said.contains(expected) && said.contains("state_server:"), "{said}");
+}
+
+#[test]
 fn a_running_box_keeps_the_way() {
     let read = |text: &str| config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}")).config;
     let cases = [
+        (
+            "servers: 2",
+            "servers: 3",
+            "the number of state servers is 2 in the running box and 3 here: it is changed by a restart only",
+        ),
         (
             "transport: fabric",
             "transport: shared-memory",

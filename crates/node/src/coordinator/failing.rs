@@ -4,7 +4,7 @@
 
 use super::memory::{Entry, Place};
 use super::{Coordinator, HOPELESS, Hearing, Swept};
-use crate::address::{STATE_SERVER, manager_of};
+use crate::address::manager_of;
 use crate::message::{Cause, Control, MemberState};
 use holdfast_protection::Peer;
 
@@ -104,9 +104,10 @@ impl Coordinator {
         self.forget_demand(peer);
         self.push_view();
         // Who never served has nothing that others could get.
-        if self.config.has_state_server && self.failovers().all(|failover| failover.dead != peer) {
+        if self.failovers().all(|failover| failover.dead != peer) {
             let Peer { node, incarnation } = peer;
-            self.pending.push((STATE_SERVER, Control::Sweep { node, incarnation, is_over: true }));
+            let over = |server| (server, Control::Sweep { node, incarnation, is_over: true });
+            self.pending.extend(self.servers().map(over));
         }
     }
 

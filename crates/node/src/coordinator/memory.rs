@@ -545,7 +545,7 @@ mod tests {
             start_timeout: SECOND,
             first_incarnation: 1,
             pools: Vec::new(),
-            has_state_server: false,
+            state_servers: 0,
             layouts: Vec::new(),
             fabric: FabricConfig::default(),
         };

@@ -33,7 +33,7 @@ pub use ledger::{Account, Ledger};
 pub use log::{LogError, Record, describe};
 pub use scaling::Scaling;
 
-use crate::address::{FIRST_RUNTIME, NodeId, STATE_SERVER, host_of, switch_node, switch_number};
+use crate::address::{FIRST_RUNTIME, NodeId, host_of, state_server_node, state_server_number, switch_node, switch_number};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{
     Cause, Control, Drain, Failover, Member, MemberState, Ordered, PoolId, Protected, Report, Standing, kind, numbered,
@@ -70,8 +70,8 @@ pub struct CoordinatorConfig {
     pub first_incarnation: u32,
     /// Pools of the chains, with their sizes.
     pub pools: Vec<(PoolId, u32)>,
-    /// There is a state server, which assigns the numbers of pools that are not among these.
-    pub has_state_server: bool,
+    /// So many state servers there are; the first assigns the numbers of pools that are not among these.
+    pub state_servers: u16,
     /// Layout hash of each chain: a runtime with others cannot join.
     pub layouts: Vec<u64>,
     /// Its endpoint.
@@ -156,8 +156,8 @@ pub struct Coordinator {
     hosts: Vec<Known>,
     /// Where this coordinator is.
     own_host: u16,
-    /// The life of the state server that has said last that it is there, of which view it knew then, and when.
-    server_heard: Option<(Peer, u64, u64)>,
+    /// Of each state server the life that has said last that it is there, of which view it knew then, and when.
+    servers_heard: Vec<Option<(Peer, u64, u64)>>,
     /// See [`Coordinator::has_quorum`].
     had_quorum: bool,
     /// Since when, in this life.
@@ -262,7 +262,7 @@ impl Coordinator {
             coordinator.pending.extend((0..coordinator.memory.services.len() as u16).map(|at| (switch_node(at), sweep.clone())));
         }
         coordinator.tell_sweeps();
-        coordinator.begin_with_state_server();
+        coordinator.servers().for_each(|server| coordinator.begin_with_state_server(server));
         coordinator.stop_again();
         coordinator.push_view();
         Ok(coordinator)
@@ -296,7 +296,7 @@ impl Coordinator {
             next_request: (config.me.incarnation << 16) + 1,
             hosts: vec![Known::default(); config.hosts.hosts.len()],
             own_host: 0,
-            server_heard: None,
+            servers_heard: vec![None; config.state_servers.into()],
             had_quorum: false,
             quorum_at: now,
             unsteady_at: now,
@@ -404,9 +404,9 @@ impl Coordinator {
             })
     }
 
-    /// The life of the state server that has said last that it is there, if flows have their home at one.
-    pub fn state_server(&self) -> Option<Peer> {
-        self.server_heard.map(|(peer, ..)| peer)
+    /// Of each state server the life that has said last that it is there, if flows have their home at them.
+    pub fn state_servers(&self) -> impl Iterator<Item = Option<Peer>> + '_ {
+        self.servers_heard.iter().map(|heard| heard.map(|(peer, ..)| peer))
     }
 
     /// Whether flows would survive a failure.
@@ -424,16 +424,16 @@ impl Coordinator {
             return Protected::No;
         }
         // One that has been silent for a while may have failed already, and one that is to be fenced will: another failure now would be the second.
-        let is_server_present = |number: u32| {
+        let is_server_present = |server: u16, number: u32| {
             let is_it = |(peer, view, at): &(Peer, u64, u64)| {
                 let is_late = self.last_turn.saturating_sub(*at) > self.config.hang_timeout / 2;
                 peer.incarnation == number && *view == self.memory.view && !is_late
             };
-            self.server_heard.as_ref().is_some_and(is_it)
+            self.servers_heard.get(usize::from(server)).and_then(Option::as_ref).is_some_and(is_it)
         };
-        let is_present = |&(switch, number): &(NodeId, u32)| match switch {
-            STATE_SERVER => is_server_present(number),
-            _ => {
+        let is_present = |&(switch, number): &(NodeId, u32)| match state_server_number(switch) {
+            Some(server) => is_server_present(server, number),
+            None => {
                 self.memory.switch_life(switch).is_none_or(|life| u32::from(life as u8) == number)
                     && self.memory.has_spoken(switch)
             }
@@ -478,20 +478,23 @@ impl Coordinator {
         observers.for_each(|node| pending.push_view(node));
     }
 
-    /// Who is told of all lives and deaths of runtimes: the switches, and the state server.
+    /// Who is told of all lives and deaths of runtimes: the switches, and the state servers.
     fn observers(&self) -> impl Iterator<Item = NodeId> + use<> {
         let switches = (0..self.memory.services.len() as u16).map(switch_node);
-        switches.chain(self.config.has_state_server.then_some(STATE_SERVER))
+        switches.chain(self.servers())
     }
 
-    /// The state server, or this coordinator, has begun a new life: who is there now, behind who was and is still being recovered from. Of all others that are dead that is over.
-    fn begin_with_state_server(&mut self) {
-        if self.config.has_state_server {
-            self.pending.forget(STATE_SERVER);
-            self.pending.push_beginning(STATE_SERVER);
-            self.swept.retain(|swept| swept.observer != STATE_SERVER);
-            self.tell_sweeps();
-        }
+    /// The state servers that there are to be.
+    fn servers(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.config.state_servers).map(state_server_node)
+    }
+
+    /// A state server, or this coordinator, has begun a new life: who is there now, behind who was and is still being recovered from. Of all others that are dead that is over.
+    fn begin_with_state_server(&mut self, server: NodeId) {
+        self.pending.forget(server);
+        self.pending.push_beginning(server);
+        self.swept.retain(|swept| swept.observer != server);
+        self.tell_sweeps();
     }
 
     /// Acts on the messages that have arrived.
@@ -580,14 +583,15 @@ impl Coordinator {
         if let (Control::RulesInForce { version }, Some(switch)) = (&message, switch) {
             return self.handle_rules_in_force(from, switch, *version);
         }
-        if from.node == STATE_SERVER && self.config.has_state_server {
+        let server = state_server_number(from.node).and_then(|server| self.servers_heard.get_mut(usize::from(server)));
+        if let Some(heard) = server {
             return match message {
                 Control::Hello { .. } => {
                     // Nobody has written anything back to it.
-                    self.server_heard = None;
-                    self.begin_with_state_server();
+                    *heard = None;
+                    self.begin_with_state_server(from.node);
                 }
-                Control::Report(report) => self.server_heard = Some((from, report.view, now)),
+                Control::Report(report) => *heard = Some((from, report.view, now)),
                 _ => self.drops.count(DropReason::Malformed),
             };
         }

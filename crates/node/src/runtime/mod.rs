@@ -321,9 +321,21 @@ impl Runtime {
         }
     }
 
-    /// The life of the state server that flows here have their home at.
-    pub fn state_server(&self) -> Option<Peer> {
-        self.served.as_ref().and_then(|served| served.home)
+    /// With so many state servers, among which the flows are divided whose home is there. Before the first turn.
+    #[must_use]
+    pub fn with_state_servers(mut self, servers: u16) -> Runtime {
+        self.served.iter_mut().for_each(|served| served.divide(servers.max(1)));
+        self
+    }
+
+    /// The lives of the state servers that flows here have their home at, as far as they are known.
+    pub fn state_servers(&self) -> impl Iterator<Item = Peer> + '_ {
+        self.served.iter().flat_map(Served::homes)
+    }
+
+    /// Every state server that flows here have their home at has been heard of.
+    pub fn knows_state_servers(&self) -> bool {
+        self.served.as_ref().is_some_and(Served::are_homes_known)
     }
 
     /// Packets that wait here: for state, leases, commits.
@@ -461,7 +473,7 @@ impl Runtime {
         let replays = self.lanes.iter().map(|lane| lane.replays.poll_timeout()).min().unwrap_or(u64::MAX);
         let has_suspects = self.lanes.iter().any(|lane| !lane.suspects.is_empty());
         let suspects = if has_suspects { self.clock.saturating_add(suspects::LOOK_EVERY) } else { u64::MAX };
-        let words = self.served.as_ref().map_or(u64::MAX, |served| served.session.poll_timeout());
+        let words = self.served.as_ref().map_or(u64::MAX, |served| served.poll_timeout());
         Some(
             words
                 .min(self.next_report)
@@ -632,12 +644,11 @@ impl Runtime {
         }
     }
 
-    /// Of each switch whose log flows here need, the life that was heard last; and of the state server, if flows have their home there.
+    /// Of each switch whose log flows here need, the life that was heard last; and of the state servers, if flows have their home there.
     fn needed_logs(&self) -> Vec<(NodeId, u32)> {
         let needs = |at: usize| self.lanes.iter().any(|lane| lane.side == at && lane.protection.log_bytes() > 0);
         let sides = self.shared.sides.iter().enumerate().filter(|(at, _)| needs(*at));
-        let home = self.served.as_ref().and_then(|served| served.home);
-        let homes = home.map(|home| (home.node, home.incarnation));
+        let homes = self.state_servers().map(|home| (home.node, home.incarnation));
         sides.filter_map(|(_, side)| Some((side.switch, side.heard?.into()))).chain(homes).collect()
     }
 

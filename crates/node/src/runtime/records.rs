@@ -20,7 +20,7 @@ impl Runtime {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         for peer in &inbox.restarted {
             if let Some(served) = &mut self.served {
-                served.session.handle_restart(*peer);
+                served.handle_restart(*peer);
             }
             // A manager's next life has nothing of what the life before had logged, if that was a switch too.
             if let Some(host) = host_of(peer.node) {

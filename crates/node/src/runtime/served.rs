@@ -2,9 +2,10 @@
 //!
 //! Theory of operation (RESCue, section III). What such a pool wants stays in it until the session with the server fetches it, in order, at the end of a turn. What the server says
 //! is acted upon as it comes, and flows that waited for a number are tried again in the same turn. The runtime tells the coordinator that it is there when the server knows it: no flow
-//! comes before that. A flow that moves away is answered for here until it is where it went. What flows have counted and measured is said every few milliseconds.
+//! comes before that, and no state server is unknown. A flow that moves away is answered for here until it is where it went. What flows have counted and measured is said every few milliseconds.
 
 use super::{Lane, Runtime};
+use crate::address::{STATE_SERVER, state_server_node, state_server_number};
 use crate::message::{PoolId, Report};
 use crate::state::{Pools, StateSession, Words};
 use core::ops::Range;
@@ -27,11 +28,12 @@ struct Listed {
 
 /// See the module.
 pub(super) struct Served {
-    pub(super) session: StateSession,
+    /// One with each state server that there is anything to say to. The first one has the lists.
+    sessions: Vec<StateSession>,
     /// There are chains whose flows have their home there.
     has_pages: bool,
-    /// The life of it that flows of chains are written back to whose home is there.
-    pub(super) home: Option<Peer>,
+    /// The lives of them that flows of chains are written back to whose home is there; [`Peer::default`] for one that has not been heard of.
+    homes: Vec<Peer>,
     lists: Vec<Listed>,
     statistics: Vec<Listed>,
     next_statistics: u64,
@@ -55,8 +57,38 @@ impl Served {
         }
         let has_pages = lanes.iter().any(|lane| lane.protection.home() == Home::StateServer);
         let is_any = has_pages || !lists.is_empty() || !statistics.is_empty();
-        let session = StateSession::new(WAITING);
-        is_any.then_some(Served { session, has_pages, home: None, lists, statistics, next_statistics: 0 })
+        let sessions = vec![StateSession::new(STATE_SERVER, WAITING)];
+        let homes = vec![Peer::default()];
+        is_any.then_some(Served { sessions, has_pages, homes, lists, statistics, next_statistics: 0 })
+    }
+
+    /// Flows are divided among so many servers.
+    pub(super) fn divide(&mut self, servers: u16) {
+        if self.has_pages {
+            let nodes = (0..servers).map(state_server_node);
+            self.sessions = nodes.map(|node| StateSession::new(node, WAITING)).collect();
+            self.homes = vec![Peer::default(); servers.into()];
+        }
+    }
+
+    /// The state servers' lives that flows have their home at, as far as they are known.
+    pub(super) fn homes(&self) -> impl Iterator<Item = Peer> + '_ {
+        self.homes.iter().copied().filter(|home| *home != Peer::default())
+    }
+
+    /// All of them are known.
+    pub(super) fn are_homes_known(&self) -> bool {
+        self.homes.iter().all(|home| *home != Peer::default())
+    }
+
+    /// Somebody has begun a new life.
+    pub(super) fn handle_restart(&mut self, peer: Peer) {
+        self.sessions.iter_mut().for_each(|session| session.handle_restart(peer));
+    }
+
+    /// When a turn is due without input, ns.
+    pub(super) fn poll_timeout(&self) -> u64 {
+        self.sessions.iter().map(StateSession::poll_timeout).min().unwrap_or(u64::MAX)
     }
 }
 
@@ -88,6 +120,19 @@ impl Pools for Lists<'_> {
     }
 }
 
+/// Of a server that has none.
+struct NoLists;
+
+impl Pools for NoLists {
+    fn lists(&self) -> u32 {
+        0
+    }
+
+    fn with(&mut self, _list: u32, _act: &mut dyn FnMut(&mut dyn PoolBackend)) -> bool {
+        false
+    }
+}
+
 impl Runtime {
     /// What this runtime's flows have counted and measured, where no state server adds it up.
     pub(super) fn own_statistics(&mut self) -> Vec<(PoolId, Vec<i64>)> {
@@ -111,19 +156,25 @@ impl Runtime {
     }
 
     pub(super) fn hear_server(&mut self, from: Peer, kind: u8, body: &[u8]) -> Result<(), DropReason> {
-        let Runtime { served: Some(Served { session, lists, statistics, .. }), lanes, .. } = self else {
+        let Runtime { served: Some(Served { sessions, lists, statistics, .. }), lanes, .. } = self else {
             return Err(DropReason::Malformed);
         };
-        let outcome = session.handle_record(from, kind, body, &mut Lists { lists, statistics, lanes });
+        let number = state_server_number(from.node).ok_or(DropReason::Malformed)?;
+        let session = sessions.get_mut(usize::from(number)).ok_or(DropReason::Malformed)?;
+        let outcome = match number {
+            0 => session.handle_record(from, kind, body, &mut Lists { lists, statistics, lanes }),
+            _ => session.handle_record(from, kind, body, &mut NoLists),
+        };
         for lane in lanes {
             lane.retry |= lane.parking.len() > 0;
         }
         // A session may end and begin with the same life: what that has stays.
         if let Some(served) = &mut self.served
             && served.has_pages
-            && served.session.server().is_some_and(|server| served.home != Some(server))
+            && let Some(server) = served.sessions[usize::from(number)].server()
+            && served.homes[usize::from(number)] != server
         {
-            served.home = served.session.server();
+            served.homes[usize::from(number)] = server;
             self.tell_homes();
         }
         outcome
@@ -131,10 +182,10 @@ impl Runtime {
 
     /// Tells the protections of flows that live at the state server who that is.
     pub(super) fn tell_homes(&mut self) {
-        let Some(home) = self.served.as_ref().and_then(|served| served.home) else { return };
+        let Some(served) = self.served.as_ref().filter(|served| served.homes().next().is_some()) else { return };
         for lane in self.lanes.iter_mut().filter(|lane| lane.protection.home() == Home::StateServer) {
-            lane.outbox.set_peers([(home, self.fabric.room(home))].into_iter());
-            lane.protection.set_peers(&mut lane.flows, &[home], &[], &mut lane.outbox);
+            lane.outbox.set_peers(served.homes().map(|home| (home, self.fabric.room(home))));
+            lane.protection.set_peers(&mut lane.flows, &served.homes, &[], &mut lane.outbox);
             lane.retry |= !lane.outbox.lost.is_empty();
         }
     }
@@ -142,7 +193,9 @@ impl Runtime {
     /// Takes in what the server has said as words. True if it had said anything.
     pub(super) fn hear_words(&mut self, words: &mut dyn Words) -> bool {
         let clock = self.clock;
-        let Runtime { served: Some(Served { session, lists, statistics, .. }), lanes, .. } = self else { return false };
+        let Runtime { served: Some(Served { sessions, lists, statistics, .. }), lanes, .. } = self else { return false };
+        // Only the one that has lists has anything to say so.
+        let Some(session) = sessions.first_mut() else { return false };
         match session.hear_words(words, &mut Lists { lists, statistics, lanes }, clock) {
             Ok(false) => return false,
             Ok(true) => {}
@@ -158,7 +211,8 @@ impl Runtime {
     pub(super) fn speak_with_server(&mut self, words: Option<&mut (dyn Words + '_)>) -> bool {
         let clock = self.clock;
         let Runtime { served: Some(served), lanes, migrations, recoveries, fabric, .. } = self else { return false };
-        let Served { session, lists, statistics, next_statistics, .. } = served;
+        let Served { sessions, lists, statistics, next_statistics, .. } = served;
+        let Some((session, others)) = sessions.split_first_mut() else { return false };
         let mut pools = Lists { lists, statistics, lanes };
         if clock >= *next_statistics {
             *next_statistics = clock + STATISTICS;
@@ -170,7 +224,8 @@ impl Runtime {
             (0..pools.lists()).for_each(|list| _ = pools.with(list, &mut |pool| pool.settle()));
         }
         let has_spoken = session.advance_with(fabric, words, &mut pools, clock);
-        if session.has_joined() && !self.is_announced {
+        others.iter_mut().for_each(|session| session.advance(fabric, &mut NoLists));
+        if sessions.iter().all(StateSession::has_joined) && !self.is_announced {
             self.announce();
         }
         has_spoken

@@ -6,7 +6,7 @@ use super::stream::Stream;
 use super::telling::Telling;
 use super::words::Words;
 use super::{GREETING_AT_MOST, Greeting, Way, carry, of_session, unframed};
-use crate::address::{COORDINATOR, NodeId};
+use crate::address::{COORDINATOR, NodeId, STATE_SERVER};
 use crate::ahead;
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{Control, Listing, Member, MemberState, Report, kind};
@@ -76,6 +76,8 @@ pub struct StateServer {
     listener: NodeId,
     report_interval: u64,
     next_report: u64,
+    /// Of all state servers.
+    is_first: bool,
     heartbeat: u64,
     next_heartbeat: u64,
     /// What was said last.
@@ -113,6 +115,7 @@ impl StateServer {
             listener: config.listener,
             report_interval: config.report_interval,
             next_report: 0,
+            is_first: config.me.node == STATE_SERVER,
             heartbeat: config.heartbeat,
             next_heartbeat: 0,
             reported: Vec::new(),
@@ -306,8 +309,8 @@ impl StateServer {
 
     /// Says what there is of the lists, when it is time and that has changed.
     fn report(&mut self, now: u64) {
-        // To one who is not there nothing is said while the old is on its way.
-        if now < self.next_report || self.fabric.backlog(self.listener) > 0 {
+        // Only the first one has any. To one who is not there nothing is said while the old is on its way.
+        if !self.is_first || now < self.next_report || self.fabric.backlog(self.listener) > 0 {
             return;
         }
         self.next_report = now.saturating_add(self.report_interval);

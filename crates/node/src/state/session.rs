@@ -5,7 +5,7 @@
 use super::stream::Stream;
 use super::words::{Address, Words};
 use super::{Greeting, Way, carry, of_session, unframed};
-use crate::address::STATE_SERVER;
+use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::message::kind;
 use core::ops::Range;
@@ -49,6 +49,8 @@ pub trait Pools {
 /// See the module.
 #[derive(Debug)]
 pub struct StateSession {
+    /// With which of the state servers.
+    node: NodeId,
     client: Client,
     /// The number of the latest session, and with whom it is once welcomed.
     number: u32,
@@ -73,9 +75,10 @@ pub struct StateSession {
 }
 
 impl StateSession {
-    /// A session with whoever is the server. While more than `waiting` messages are not acknowledged what can wait stays in the pools.
-    pub fn new(waiting: usize) -> StateSession {
+    /// A session with whoever is this state server. While more than `waiting` messages are not acknowledged what can wait stays in the pools.
+    pub fn new(node: NodeId, waiting: usize) -> StateSession {
         StateSession {
+            node,
             client: Client::new(waiting),
             number: 0,
             server: None,
@@ -122,7 +125,7 @@ impl StateSession {
 
     /// Somebody has begun a new life.
     pub fn handle_restart(&mut self, peer: Peer) {
-        if peer.node == STATE_SERVER {
+        if peer.node == self.node {
             self.end();
         }
     }
@@ -148,7 +151,7 @@ impl StateSession {
     /// # Errors
     /// The reason to count. What was wrong has ended the session; it begins again.
     pub fn handle_record(&mut self, from: Peer, kind: u8, body: &[u8], pools: &mut dyn Pools) -> Result<(), DropReason> {
-        if from.node != STATE_SERVER {
+        if from.node != self.node {
             return Err(DropReason::Malformed);
         }
         let outcome = match kind {
@@ -199,7 +202,7 @@ impl StateSession {
     /// The reason to count. What was wrong has ended the session; it begins again.
     pub fn hear_words(&mut self, words: &mut dyn Words, pools: &mut dyn Pools, now: u64) -> Result<bool, DropReason> {
         if let Path::Beginning(address) = &self.path {
-            if words.connect(STATE_SERVER, address).is_err() {
+            if words.connect(self.node, address).is_err() {
                 self.give_up();
                 return Err(DropReason::LostInFailure);
             }
@@ -207,7 +210,7 @@ impl StateSession {
             self.path = Path::Words(if self.is_unmarked { stream.unmarked() } else { stream });
         }
         let Path::Words(mut stream) = core::mem::replace(&mut self.path, Path::Fabric) else { return Ok(false) };
-        let outcome = stream.receive(words, STATE_SERVER, now, |message| self.hear_message(message, pools));
+        let outcome = stream.receive(words, self.node, now, |message| self.hear_message(message, pools));
         self.path = Path::Words(stream);
         if outcome.is_err() {
             self.give_up();
@@ -263,7 +266,8 @@ impl StateSession {
         now: u64,
     ) -> bool {
         // Also where nobody says that the server has begun a new life.
-        let life = fabric.peer(STATE_SERVER);
+        let node = self.node;
+        let life = fabric.peer(node);
         if self.told.is_some() && life.is_some() && life != self.told {
             self.end();
         }
@@ -283,10 +287,10 @@ impl StateSession {
             if self.mine.is_none()
                 && let Some(words) = &mut words
             {
-                self.mine = words.open(STATE_SERVER).ok().map(|address| (words.transport(), address));
+                self.mine = words.open(node).ok().map(|address| (words.transport(), address));
             }
             let way = self.mine.filter(|_| words.is_some());
-            if greeting.write(way.as_ref(), |body| fabric.send(STATE_SERVER, kind::STATE_HELLO, body)).is_ok() {
+            if greeting.write(way.as_ref(), |body| fabric.send(node, kind::STATE_HELLO, body)).is_ok() {
                 (self.number, self.is_new, self.told) = (greeting.session.get(), false, None);
                 (self.has_offered, self.mine) = (way.is_some(), None);
                 if words.is_none() {
@@ -320,11 +324,11 @@ impl StateSession {
         let outcome = match &mut self.path {
             Path::Fabric => {
                 let room = fabric.room(server);
-                let send = |record: &[u8]| fabric.send(STATE_SERVER, kind::STATE, record).is_ok();
+                let send = |record: &[u8]| fabric.send(node, kind::STATE, record).is_ok();
                 carry(form, self.number, room, next, send).then_some(false)
             }
             Path::Beginning(_) => Some(false),
-            Path::Words(stream) => words.and_then(|words| stream.send(words, STATE_SERVER, now, is_waiting, &mut next).ok()),
+            Path::Words(stream) => words.and_then(|words| stream.send(words, node, now, is_waiting, &mut next).ok()),
         };
         outcome.unwrap_or_else(|| {
             self.give_up();

@@ -140,7 +140,7 @@ impl World {
             start_timeout: 1000 * MILLISECOND,
             first_incarnation: 1,
             pools: Vec::new(),
-            has_state_server: false,
+            state_servers: 0,
             layouts: vec![
                 runtime(Peer { node: 99, incarnation: 1 }, release_at, 1).flows(0).expect("a chain").layout();
                 switches.into()

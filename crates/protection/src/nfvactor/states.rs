@@ -4,6 +4,7 @@ use super::NfvActor;
 use crate::copies::Demoted;
 use crate::flows::{flag, role};
 use crate::numbers::{reached, split_block};
+use crate::rescue::share_of;
 use crate::{Flows, Outbox, Peer, Slot, copies, delta, kind};
 use holdfast_wire::DropReason;
 
@@ -28,7 +29,7 @@ impl NfvActor {
         let mut peer = Peer { node: header.peer, incarnation: header.peer_incarnation };
         let has_holder = self.link(peer.node, peer.incarnation).is_some();
         if !has_holder {
-            let Some(&next) = self.peers.get(self.next_peer) else {
+            let Some(next) = self.next_holder(flows, slot) else {
                 self.parting.replace(slot, &header, peer);
                 self.leaving.replace(slot, &header, peer);
                 let header = flows.header_mut(slot);
@@ -36,7 +37,6 @@ impl NfvActor {
                 header.flags |= flag::UNPROTECTED;
                 return false;
             };
-            self.next_peer = if self.is_pinned { self.next_peer } else { (self.next_peer + 1) % self.peers.len() };
             self.parting.replace(slot, &header, peer);
             self.leaving.replace(slot, &header, peer);
             peer = next;
@@ -85,6 +85,16 @@ impl NfvActor {
             self.blocked = true;
         }
         sent
+    }
+
+    /// Who is to have a copy of a flow that has none.
+    fn next_holder(&mut self, flows: &Flows, slot: Slot) -> Option<Peer> {
+        if !self.shares.is_empty() {
+            return self.shares[share_of(flows.hash(&flows.header(slot).key), self.shares.len())];
+        }
+        let next = self.peers.get(self.next_peer).copied()?;
+        self.next_peer = if self.is_pinned { self.next_peer } else { (self.next_peer + 1) % self.peers.len() };
+        Some(next)
     }
 
     /// Sends what this batch has changed.
@@ -137,10 +147,11 @@ impl NfvActor {
             if header.role == role::OWNER && flows.is_present(at) {
                 let has_replica = self.links.has(Peer { node: header.peer, incarnation: header.peer_incarnation });
                 if !has_replica || header.flags & flag::UNPROTECTED != 0 {
-                    if !self.send_state(flows, at, None, out) {
+                    if self.send_state(flows, at, None, out) {
+                        sent += 1;
+                    } else if flows.header(at).peer != 0 || self.peers.is_empty() {
                         break;
                     }
-                    sent += 1;
                 }
             }
             at += 1;

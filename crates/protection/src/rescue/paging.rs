@@ -6,6 +6,7 @@
 //!
 //! In: which flows packets come for, what the server has saved. Out: flows whose state is to go, questions. Never: a flow that is in the middle of anything.
 
+use super::Share;
 use crate::flows::{ActorHeader, flag, role};
 use crate::numbers::reached;
 use crate::{Flows, Outbox, Peer, Slot, kind};
@@ -25,6 +26,8 @@ struct Candidate {
     slot: Slot,
     generation: u32,
     version: u32,
+    /// Of the records to the server that has the flow.
+    share: usize,
     number: u32,
 }
 
@@ -32,13 +35,6 @@ struct Question {
     key: FlowKey,
     slot: Slot,
     generation: u32,
-}
-
-/// The server, as far as it matters here: who it is, the last record that was sent to it, and up to which one it has seen to everything.
-pub(super) struct Server {
-    pub(super) peer: Peer,
-    pub(super) last: u32,
-    pub(super) saved: u32,
 }
 
 /// See the module.
@@ -169,18 +165,20 @@ impl Paging {
         self.passed = 0;
     }
 
-    /// Whose states were with a server that is no more.
-    pub(super) fn forget_server(&mut self, flows: &mut Flows) {
-        self.end_candidates(flows);
-        let asked = core::mem::take(&mut self.asked).into_iter().map(|question| (question.slot, question.generation));
-        for (slot, generation) in core::mem::take(&mut self.wanted).into_iter().chain(asked) {
+    /// Whose states were with a server that is no more: `is_its` tells which flows' that were.
+    pub(super) fn forget_server(&mut self, flows: &mut Flows, is_its: impl Fn(&Flows, Slot) -> bool) {
+        self.candidates.drain(..).for_each(|candidate| flows.set_going(candidate.slot, false));
+        let asked = core::mem::take(&mut self.asked).into_iter();
+        let (lost, kept) = asked.partition::<Vec<_>, _>(|question| is_its(flows, question.slot));
+        self.asked = kept;
+        let lost = lost.into_iter().map(|question| (question.slot, question.generation));
+        let (wanted, kept) = core::mem::take(&mut self.wanted).into_iter().partition(|(slot, _)| is_its(flows, *slot));
+        self.wanted = kept;
+        let wanted: VecDeque<(Slot, u32)> = wanted;
+        for (slot, generation) in wanted.into_iter().chain(lost) {
             self.expect_no_more(slot, generation);
         }
         self.passed = 0;
-    }
-
-    fn end_candidates(&mut self, flows: &mut Flows) {
-        self.candidates.drain(..).for_each(|candidate| flows.set_going(candidate.slot, false));
     }
 
     /// An answer about the flow with this key: where it was when it was asked for.
@@ -192,31 +190,32 @@ impl Paging {
     }
 
     /// Makes room, if there is little: the batch is over.
-    pub(super) fn make_room(&mut self, flows: &mut Flows, server: &Server) {
-        self.let_go(flows, server);
-        self.nominate(flows, server);
+    pub(super) fn make_room(&mut self, flows: &mut Flows, shares: &[Share]) {
+        self.let_go(flows, shares);
+        self.nominate(flows, shares);
         // What has been answered already need not wait.
-        self.let_go(flows, server);
+        self.let_go(flows, shares);
     }
 
     /// Those that were nominated go, unless something has happened to them since.
-    fn let_go(&mut self, flows: &mut Flows, server: &Server) {
+    fn let_go(&mut self, flows: &mut Flows, shares: &[Share]) {
         let is_careless = self.is_careless;
-        let may_go_now = |first: &&Candidate| reached(server.saved, first.number) || is_careless;
+        let has_seen = |first: &Candidate| shares.get(first.share).is_some_and(|share| reached(share.saved, first.number));
+        let may_go_now = |first: &&Candidate| has_seen(first) || is_careless;
         while let Some(candidate) = self.candidates.front().filter(may_go_now) {
             let Candidate { slot, generation, version, .. } = *candidate;
             self.candidates.pop_front();
             flows.set_going(slot, false);
             let header = flows.header(slot);
             let is_same = header.generation == generation && header.version == version && flows.is_present(slot);
-            if is_same && self.may_go(header, server.peer) && !flows.is_used(slot) {
+            if is_same && self.share_that_has(header, shares).is_some() && !flows.is_used(slot) {
                 flows.evict(slot);
                 self.passed = 0;
             }
         }
     }
 
-    fn nominate(&mut self, flows: &mut Flows, server: &Server) {
+    fn nominate(&mut self, flows: &mut Flows, shares: &[Share]) {
         let places = flows.places();
         let spare = self.spare();
         let mut left = PASSED.min(2 * places);
@@ -231,29 +230,30 @@ impl Paging {
             let Some(slot) = flows.slot_at(place) else { continue };
             let header = flows.header(slot);
             let (generation, version) = (header.generation, header.version);
-            if flows.is_going(slot) || !self.may_go(header, server.peer) || flows.set_used(slot, false) {
-                continue;
-            }
+            let share = self.share_that_has(header, shares).filter(|_| !flows.is_going(slot));
+            let Some(share) = share.filter(|_| !flows.set_used(slot, false)) else { continue };
             flows.set_going(slot, true);
-            self.candidates.push_back(Candidate { slot, generation, version, number: server.last });
+            self.candidates.push_back(Candidate { slot, generation, version, share, number: shares[share].last });
         }
     }
 
-    /// The server has this flow as it is, and nothing is under way with it.
-    fn may_go(&self, header: &ActorHeader, server: Peer) -> bool {
+    /// The share whose server has this flow as it is, if nothing is under way with it.
+    fn share_that_has(&self, header: &ActorHeader, shares: &[Share]) -> Option<usize> {
         const IN_HAND: u8 = flag::TOUCHED | flag::DIRTY | flag::MOVING | flag::EMPTY;
         const UNKNOWN: u8 = flag::UNPROTECTED | flag::WHOLE | flag::BEHIND;
-        let is_there = (header.peer, header.peer_incarnation) == (server.node, server.incarnation) && header.commit != 0;
         let is_idle = header.role == role::OWNER && header.flags & IN_HAND == 0 && header.parked == 0;
-        is_idle && (is_there && header.flags & UNKNOWN == 0 || self.is_careless)
+        let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        let share = shares.iter().position(|share| share.server == Some(holder));
+        let share = share.filter(|_| header.commit != 0 && header.flags & UNKNOWN == 0);
+        share.or(self.is_careless.then_some(0)).filter(|_| is_idle)
     }
 
     fn spare(&self) -> usize {
         SPARE.min(self.room / 8).max(1)
     }
 
-    /// Asks for what is wanted, as far as there is room for it. False if the channel is full.
-    pub(super) fn ask(&mut self, flows: &Flows, server: Peer, out: &mut Outbox) -> bool {
+    /// Asks for what is wanted, as far as there is room for it, `server_of` by the hash of a flow's key. False if a channel is full.
+    pub(super) fn ask(&mut self, flows: &Flows, out: &mut Outbox, server_of: impl Fn(u64) -> Option<Peer>) -> bool {
         if !flows.is_paged() {
             return true;
         }
@@ -264,6 +264,8 @@ impl Paging {
             let header = flows.header(slot);
             if header.generation == generation && header.role == role::OWNER && !flows.is_present(slot) {
                 let key = header.key;
+                // Who is not there can say nothing; but who had it is known, or it is lost.
+                let Some(server) = server_of(flows.hash(&key)) else { return true };
                 if !out.send(server, kind::PAGE, &[key.as_bytes()]) {
                     return false;
                 }

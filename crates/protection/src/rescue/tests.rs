@@ -1,4 +1,5 @@
 mod paging;
+mod shares;
 
 use super::pages::{Pages, PagesConfig};
 use super::*;

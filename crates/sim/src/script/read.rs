@@ -7,7 +7,8 @@ use crate::plan::{Clock, Connection, End, Habits, How, Plan, Step, Way, When, Wh
 use crate::scenario::{Planted, Preset, Scenario};
 use core::fmt;
 use holdfast_node::address::{
-    COORDINATOR, FIRST_RUNTIME, MAX_HOSTS, MAX_SWITCHES, NodeId, STATE_SERVER, SWITCH, manager_of, switch_node,
+    COORDINATOR, FIRST_RUNTIME, MAX_HOSTS, MAX_STATE_SERVERS, MAX_SWITCHES, NodeId, SWITCH, manager_of, state_server_node,
+    state_server_number, switch_node,
 };
 use holdfast_wire::DropReason;
 
@@ -29,6 +30,15 @@ impl fmt::Display for ScriptError {
 impl core::error::Error for ScriptError {}
 
 type Read<T> = Result<T, ScriptError>;
+
+/// The number of the state server that is called so: `server` for the first, then `server-1`.
+fn server(word: &str) -> Option<u16> {
+    let number = match word.strip_prefix("server")? {
+        "" => 0,
+        rest => rest.strip_prefix('-')?.parse().ok()?,
+    };
+    (number < MAX_STATE_SERVERS).then_some(number)
+}
 
 /// The words of a line, one after the other.
 struct Words<'a> {
@@ -128,7 +138,7 @@ impl<'a> Words<'a> {
     }
 
     fn node(&mut self) -> Read<NodeId> {
-        let what = "`runtime` and its number, `coordinator`, `server` or `hub`";
+        let what = "`runtime` and its number, `coordinator`, `server`, `server-1` to `server-7`, or `hub`";
         match self.next(what)? {
             "runtime" => {
                 let number = self.number("a runtime's number, from 16")?;
@@ -148,9 +158,11 @@ impl<'a> Words<'a> {
                 }
             }
             "coordinator" => Ok(COORDINATOR),
-            "server" => Ok(STATE_SERVER),
             "hub" => Ok(SWITCH),
-            word => self.expected(what, Some(word)),
+            word => match server(word) {
+                Some(number) => Ok(state_server_node(number)),
+                None => self.expected(what, Some(word)),
+            },
         }
     }
 
@@ -161,7 +173,7 @@ impl<'a> Words<'a> {
     }
 
     fn whom(&mut self) -> Read<Whom> {
-        let what = "`owner`, `runtime` and its number, `any` and a number, `coordinator`, `server`, `hub`, or `manager` or `host` and its number";
+        let what = "`owner`, `runtime` and its number, `any` and a number, `coordinator`, `server`, `server-1` to `server-7`, `hub`, or `manager` or `host` and its number";
         match self.peek() {
             Some("owner") => self.next(what).map(|_| Whom::Owner),
             Some("any") => {
@@ -176,19 +188,20 @@ impl<'a> Words<'a> {
                 self.next(what)?;
                 Ok(Whom::Manager(self.host()?))
             }
-            Some("runtime" | "coordinator" | "server" | "hub") => Ok(match self.node()? {
-                COORDINATOR => Whom::Coordinator,
-                STATE_SERVER => Whom::StateServer,
-                SWITCH => Whom::Hub,
-                node => Whom::Node(node),
-            }),
+            Some(word) if matches!(word, "runtime" | "coordinator" | "hub") || server(word).is_some() => {
+                Ok(match self.node()? {
+                    COORDINATOR => Whom::Coordinator,
+                    SWITCH => Whom::Hub,
+                    node => state_server_number(node).map_or(Whom::Node(node), Whom::StateServer),
+                })
+            }
             found => self.expected(what, found),
         }
     }
 
     fn runtime(&mut self) -> Read<Whom> {
         match self.whom()? {
-            Whom::Coordinator | Whom::StateServer | Whom::Hub | Whom::Manager(_) | Whom::Host(_) => {
+            Whom::Coordinator | Whom::StateServer(_) | Whom::Hub | Whom::Manager(_) | Whom::Host(_) => {
                 self.error("expected a runtime".to_owned())
             }
             whom => Ok(whom),
@@ -256,7 +269,7 @@ impl<'a> Words<'a> {
         match self.next(VERBS)? {
             "kill" => {
                 let whom = self.whom()?;
-                let may_return = matches!(whom, Whom::Coordinator | Whom::StateServer | Whom::Hub | Whom::Manager(_));
+                let may_return = matches!(whom, Whom::Coordinator | Whom::StateServer(_) | Whom::Hub | Whom::Manager(_));
                 let how = match self.peek() {
                     Some("for") if matches!(whom, Whom::Host(_)) => How::Away(self.for_time()?),
                     Some("for") if may_return => How::Pause(self.for_time()?),
@@ -269,7 +282,7 @@ impl<'a> Words<'a> {
                 Ok((whom, how))
             }
             "stop" => match self.whom()? {
-                Whom::Coordinator | Whom::StateServer | Whom::Hub | Whom::Manager(_) => {
+                Whom::Coordinator | Whom::StateServer(_) | Whom::Hub | Whom::Manager(_) => {
                     self.error("expected a runtime or a host".to_owned())
                 }
                 whom => Ok((whom, How::Pause(self.for_time()?))),
@@ -353,6 +366,7 @@ impl Reading {
             tight: false,
             served: false,
             by_key: false,
+            servers: 1,
         };
         Reading { scenario, plan: Plan { calm: true, ..Plan::default() }, expects: Vec::new(), latest: 0 }
     }
@@ -372,7 +386,7 @@ impl Reading {
     }
 
     fn line(&mut self, words: &mut Words<'_>) -> Read<()> {
-        const FIRST: &str = "`seed`, `protection`, `planted`, `few`, `served`, `network`, `inside`, `outside`, `hosts`, `switches`, `packets`, `networks`, `runtimes`, `flows`, `ring`, `clock`, `restart`, `lasts`, `each`, `at`, `once`, `after`, `when` or `expect`";
+        const FIRST: &str = "`seed`, `protection`, `planted`, `few`, `served`, `servers`, `network`, `inside`, `outside`, `hosts`, `switches`, `packets`, `networks`, `runtimes`, `flows`, `ring`, `clock`, `restart`, `lasts`, `each`, `at`, `once`, `after`, `when` or `expect`";
         let Some(first) = words.rest.pop() else { return Ok(()) };
         match first {
             "seed" => self.scenario.seed = words.number("a number")?,
@@ -388,6 +402,10 @@ impl Reading {
                 words.word("numbers")?;
                 self.scenario.tight = true;
             }
+            "servers" => match words.number("how many")? {
+                count @ 1..=MAX_STATE_SERVERS => self.scenario.servers = count,
+                count => return words.expected(&format!("1 to {MAX_STATE_SERVERS}"), Some(&count.to_string())),
+            },
             "served" => {
                 words.word("numbers")?;
                 self.scenario.served = true;

@@ -4,7 +4,7 @@ use super::{Expect, Script};
 use crate::plan::{ANYBODY, Clock, Connection, End, Fact, Habits, How, Plan, Step, Way, When, Whom};
 use crate::scenario::Planted;
 use core::fmt::{self, Display, Formatter};
-use holdfast_node::address::{COORDINATOR, NodeId, STATE_SERVER, SWITCH, host_of, switch_number};
+use holdfast_node::address::{COORDINATOR, NodeId, SWITCH, host_of, state_server_number, switch_number};
 use holdfast_node::message::kind as message;
 use holdfast_protection::kind;
 
@@ -98,8 +98,8 @@ impl Display for Time {
 fn node(node: NodeId) -> String {
     match node {
         COORDINATOR => "coordinator".to_owned(),
-        STATE_SERVER => "server".to_owned(),
         SWITCH => "hub".to_owned(),
+        node if let Some(number) = state_server_number(node) => server(number),
         node => match (host_of(node), switch_number(node)) {
             (Some(host), _) => format!("manager {host}"),
             (None, Some(number)) => format!("switch {number}"),
@@ -108,13 +108,17 @@ fn node(node: NodeId) -> String {
     }
 }
 
+fn server(number: u16) -> String {
+    if number == 0 { "server".to_owned() } else { format!("server-{number}") }
+}
+
 fn whom(whom: Whom) -> String {
     match whom {
         Whom::Owner => "owner".to_owned(),
         Whom::Number(number) => format!("any {number}"),
         Whom::Node(of) => node(of),
         Whom::Coordinator => "coordinator".to_owned(),
-        Whom::StateServer => "server".to_owned(),
+        Whom::StateServer(number) => server(number),
         Whom::Hub => "hub".to_owned(),
         Whom::Manager(number) => format!("manager {number}"),
         Whom::Host(number) => format!("host {number}"),
@@ -152,7 +156,7 @@ pub(super) fn step(step: &Step) -> String {
     let rest = if matches!(step.whom, Whom::Host(_)) { "others" } else { "hub" };
     let what = match step.how {
         How::Kill => format!("kill {who}"),
-        How::Pause(time) if matches!(step.whom, Whom::Coordinator | Whom::StateServer | Whom::Hub | Whom::Manager(_)) => {
+        How::Pause(time) if matches!(step.whom, Whom::Coordinator | Whom::StateServer(_) | Whom::Hub | Whom::Manager(_)) => {
             format!("kill {who} for {}", Time(time))
         }
         How::Away(time) => format!("kill {who} for {}", Time(time)),
@@ -225,6 +229,9 @@ impl Display for Script {
         }
         if scenario.served {
             writeln!(f, "served numbers")?;
+        }
+        if scenario.servers != 1 {
+            writeln!(f, "servers {}", scenario.servers)?;
         }
         match plan.habits {
             Some([inside, outside]) if [inside, outside] != [Habits::CALM; 2] => {

@@ -27,8 +27,8 @@ pub(super) struct Lives {
     busy_until: u64,
     /// When it died, every flow would have survived a failure.
     was_safe: bool,
-    /// The life of the state server that the last one knew.
-    server: Option<Peer>,
+    /// The lives of the state servers that the last one knew.
+    servers: Vec<Option<Peer>>,
     drops: DropCounters,
 }
 
@@ -44,7 +44,7 @@ impl Lives {
             faults_left: 0,
             busy_until: 0,
             was_safe: false,
-            server: None,
+            servers: Vec::new(),
             drops: DropCounters::default(),
         }
     }
@@ -84,9 +84,9 @@ impl Lives {
         if self.now.is_some() { self.is_protected() } else { self.was_safe }
     }
 
-    /// The life of the state server that it knows, or knew.
-    pub(super) fn state_server(&self) -> Option<Peer> {
-        self.now.as_ref().map_or(self.server, Coordinator::state_server)
+    /// The lives of the state servers that it knows, or knew.
+    pub(super) fn state_servers(&self) -> Vec<Option<Peer>> {
+        self.now.as_ref().map_or_else(|| self.servers.clone(), |coordinator| coordinator.state_servers().collect())
     }
 
     /// As it says: the death of any host would be survived.
@@ -234,7 +234,7 @@ impl World {
     pub(super) fn kill_coordinator(&mut self, away: u64) {
         (self.coordinator.dies_writing, self.coordinator.pretends_since) = (false, None);
         self.coordinator.was_safe = self.is_safe();
-        self.coordinator.server = self.coordinator.state_server();
+        self.coordinator.servers = self.coordinator.state_servers();
         let Some(coordinator) = self.coordinator.now.take() else { return };
         self.faults.coordinator_kills += 1;
         self.say(format_args!("kill coordinator {}", self.coordinator.config.me.incarnation));

@@ -7,7 +7,7 @@ use crate::peers::Progress;
 use crate::plan::{How, Outcome, Plan, Step, When, Whom};
 use crate::world::{Faults, Report};
 use holdfast_protection::Peer;
-use holdfast_wire::{DropReason, PacketPool};
+use holdfast_wire::{DropReason, FlowKey, PacketPool};
 
 impl World {
     /// Counts everything, then takes it apart and counts again.
@@ -107,7 +107,7 @@ impl World {
         let heard = self.serving();
         let serving = served(&self.processes, &heard, self.chains);
         let servers = self.servers.as_ref();
-        let pages = |chain: usize| servers.and_then(|servers| servers.flows(chain));
+        let pages = |chain: usize, key: &FlowKey| servers.and_then(|servers| servers.find(chain, key));
         self.checkers.check_remembered(&self.clients, &serving, &pages);
         self.checkers.check_copies(&serving);
         if let Some(loss) = &self.loss {

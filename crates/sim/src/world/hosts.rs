@@ -7,7 +7,7 @@ use super::streams::{Lane, Of};
 use super::{Event, MICROSECOND, MILLISECOND, SECOND, World};
 use crate::frames;
 use crate::scenario::Scenario;
-use holdfast_node::address::{COORDINATOR, STATE_SERVER, SWITCH, manager_of, switch_node};
+use holdfast_node::address::{COORDINATOR, SWITCH, manager_of, state_server_number, switch_node};
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::coordinator::{HostConfig, HostsConfig, SwitchPlace};
 use holdfast_node::hub::{Hub, HubOut};
@@ -262,7 +262,7 @@ impl World {
             self.kill_coordinator(away);
         }
         if at == WITNESS {
-            self.kill_server(away);
+            self.kill_servers(away);
         }
         self.end_hub(at, away);
         self.hosts[at].unread.clear();
@@ -284,7 +284,7 @@ impl World {
         }
         if at == WITNESS {
             self.stop_coordinator(until);
-            self.stop_server(until);
+            self.stop_servers(until);
         }
         self.at(until, Event::HostResumes(at));
     }
@@ -350,10 +350,9 @@ impl World {
         {
             host.hub.handle_coordinator(coordinator);
         }
-        if at == WITNESS
-            && let Some(server) = self.servers.as_ref().and_then(Servers::peer)
-        {
-            host.hub.handle_state_server(server);
+        if at == WITNESS {
+            let servers = self.servers.iter().flat_map(Servers::peers).flatten();
+            servers.for_each(|server| host.hub.handle_state_server(server));
         }
         if !core::mem::take(&mut host.is_dead) {
             host.hub.succeed(&found);
@@ -499,7 +498,7 @@ impl World {
                 COORDINATOR => {
                     self.carry(self.inside, Lane::ToCoordinator, peer, frame, |frame| Event::ToCoordinator(peer, frame))
                 }
-                STATE_SERVER => {
+                node if state_server_number(node).is_some() => {
                     self.carry(self.inside, Lane::ToStateServer, peer, frame, |frame| Event::ToStateServer(peer, frame))
                 }
                 _ => self.carry(self.inside, Lane::ToRuntime, peer, frame, |frame| Event::ToRuntime(peer, frame)),

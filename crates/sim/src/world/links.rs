@@ -149,7 +149,8 @@ impl World {
                 self.handle(Event::ToHub(at, peer, frame));
             }
             Lane::ToStateServer => {
-                if let Some(there) = self.servers.as_ref().and_then(Servers::peer) {
+                let there = self.servers.iter().flat_map(Servers::peers).flatten().find(|there| there.node == peer.node);
+                if let Some(there) = there {
                     self.server_process_receives(there, &frame);
                 }
             }

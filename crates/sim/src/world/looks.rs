@@ -36,8 +36,8 @@ impl World {
         // Who was given up before may have been stopped, and go on: nobody asks it.
         let counts = |peer: &Peer| *peer != dead && !self.coordinator.has_given_up(*peer);
         let living = self.processes.iter().filter(|(peer, _)| counts(peer)).map(|(_, process)| &process.runtime);
-        let server = self.servers.as_ref();
-        let pages = |chain: usize| server.and_then(|server| server.flows(chain));
+        let servers = self.servers.as_ref();
+        let pages = |chain: usize, key: &FlowKey| servers.and_then(|servers| servers.find(chain, key));
         loss.given_up(dead, &routes, &living.collect::<Vec<_>>(), &pages, &self.clients, &mut self.checkers);
     }
 
@@ -46,8 +46,8 @@ impl World {
         let Some(loss) = &mut self.loss else { return };
         let dead: Vec<Peer> = loss.failed_ones().filter(|peer| !self.processes.contains_key(peer)).collect();
         let living: Vec<_> = self.processes.values().map(|process| &process.runtime).collect();
-        let server = self.servers.as_ref();
-        let pages = |chain: usize| server.and_then(|server| server.flows(chain));
+        let servers = self.servers.as_ref();
+        let pages = |chain: usize, key: &FlowKey| servers.and_then(|servers| servers.find(chain, key));
         dead.into_iter().for_each(|peer| loss.given_up_unheard(peer, &living, &pages, &self.clients));
     }
 
@@ -57,8 +57,9 @@ impl World {
         self.checkers.note_released(frame, chain, &self.clients);
         let is_settled = self.coordinator.is_protected() && self.all_run() && self.has_home();
         let processes = self.processes.values().map(|process| &process.runtime);
-        let pages = self.servers.as_ref().and_then(|server| server.flows(chain.into()));
-        self.checkers.check_released(frame, (chain, stamp), &self.clients, (processes, pages), is_settled, self.loss.as_ref());
+        let servers = self.servers.as_ref();
+        let pages = |chain: usize, key: &FlowKey| servers.and_then(|servers| servers.find(chain, key));
+        self.checkers.check_released(frame, (chain, stamp), &self.clients, (processes, &pages), is_settled, self.loss.as_ref());
         if let Some(loss) = &mut self.loss {
             loss.released(frame, &self.clients, self.now);
         }

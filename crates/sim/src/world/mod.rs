@@ -69,7 +69,7 @@ enum Event {
     TurnHub(Site),
     TurnRuntime(Peer),
     TurnCoordinator,
-    TurnStateServer,
+    TurnStateServer(u16),
     ClientTimer(usize),
     Started(Site, Peer),
     ExitNoticed(Site, Peer),
@@ -87,7 +87,7 @@ enum Event {
     CoordinatorCut,
     CoordinatorStarts,
     StateServerFault,
-    StateServerStarts,
+    StateServerStarts(u16),
     Slowness,
     HubFault,
     HubStarts(Site),
@@ -214,7 +214,7 @@ impl World {
             start_timeout: 5 * SECOND,
             first_incarnation: 1,
             pools,
-            has_state_server: servers.is_some(),
+            state_servers: servers.as_ref().map_or(0, Servers::count),
             layouts: vec![layout.hash; chains.into()],
             fabric,
         };
@@ -225,9 +225,8 @@ impl World {
             hosts.add(plan.hosts, clocks::of_host_at_beginning(&plan, at.into()));
         }
         hosts[WITNESS].hub.handle_coordinator(coordinator.me);
-        if let Some(server) = servers.as_ref().and_then(Servers::peer) {
-            hosts[WITNESS].hub.handle_state_server(server);
-        }
+        let present = servers.iter().flat_map(Servers::peers).flatten();
+        present.for_each(|server| hosts[WITNESS].hub.handle_state_server(server));
         let [inside, outside] = plan.habits.unwrap_or_else(|| match plan.calm {
             true => [Habits::CALM; 2],
             false => {
@@ -286,7 +285,7 @@ impl World {
         };
         world.hosts.sites().for_each(|at| world.turn_hub_at(at, BEGIN));
         world.turn_coordinator_at(BEGIN);
-        world.turn_server_at(BEGIN);
+        world.turn_servers_at(BEGIN);
         for at in 0..world.clients.len() {
             let due = world.clients[at].due();
             world.at(due, Event::ClientTimer(at));
@@ -369,7 +368,7 @@ impl World {
             Event::TurnHub(_) => ("hub turns", None, &[]),
             Event::TurnRuntime(peer) => ("runtime turns", Some(*peer), &[]),
             Event::TurnCoordinator => ("coordinator turns", None, &[]),
-            Event::TurnStateServer => ("state server turns", None, &[]),
+            Event::TurnStateServer(_) => ("state server turns", None, &[]),
             Event::ClientTimer(_) => ("client's timer", None, &[]),
             Event::Started(_, peer) => ("process started", Some(*peer), &[]),
             Event::ExitNoticed(_, peer) => ("exit noticed", Some(*peer), &[]),
@@ -385,7 +384,7 @@ impl World {
             Event::CoordinatorCut => ("coordinator's cut", None, &[]),
             Event::CoordinatorStarts => ("coordinator starts", None, &[]),
             Event::StateServerFault => ("state server's fault", None, &[]),
-            Event::StateServerStarts => ("state server starts", None, &[]),
+            Event::StateServerStarts(_) => ("state server starts", None, &[]),
             Event::Slowness => ("slowness", None, &[]),
             Event::HubFault => ("hub's fault", None, &[]),
             Event::HubStarts(_) => ("hub starts", None, &[]),
@@ -400,7 +399,7 @@ impl World {
         }
         let is_turn = matches!(
             event,
-            Event::TurnHub(_) | Event::TurnRuntime(_) | Event::TurnCoordinator | Event::TurnStateServer | Event::Check
+            Event::TurnHub(_) | Event::TurnRuntime(_) | Event::TurnCoordinator | Event::TurnStateServer(_) | Event::Check
         );
         if self.trace && !is_turn {
             let who = peer.map_or(String::new(), |peer| format!(" {}.{}", peer.node, peer.incarnation));
@@ -447,7 +446,7 @@ impl World {
             Event::TurnHub(at) => self.hub_turns(at),
             Event::TurnRuntime(peer) => self.turn_runtime(peer),
             Event::TurnCoordinator => self.turn_coordinator(),
-            Event::TurnStateServer => self.turn_server(),
+            Event::TurnStateServer(number) => self.turn_server(number),
             Event::ClientTimer(at) => self.client_timer(at),
             Event::Started(at, peer) => self.started(at, peer),
             Event::ExitNoticed(at, _) if self.hosts[at].is_away => {}
@@ -480,7 +479,7 @@ impl World {
             Event::CoordinatorCut => self.coordinator_cut(),
             Event::CoordinatorStarts => self.start_coordinator(),
             Event::StateServerFault => self.server_fault(),
-            Event::StateServerStarts => self.start_server(),
+            Event::StateServerStarts(number) => self.start_server(number),
             Event::Slowness => self.slowness_begins(),
             Event::HubFault => self.hub_fault(),
             Event::HubStarts(at) => self.start_hub(at),
@@ -511,7 +510,8 @@ impl World {
             return self.at(until, Event::Started(at, peer));
         }
         let config = self.scenario.runtime_config(peer, self.plan.flows, hosts::fabric());
-        let runtime = Runtime::new(config, self.scenario.chains(self.plan.switches, self.of_each()));
+        let chains = self.scenario.chains(self.plan.switches, self.of_each());
+        let runtime = Runtime::new(config, chains).with_state_servers(self.scenario.servers);
         let process = Process {
             host: at,
             runtime,

@@ -1,4 +1,5 @@
-//! The state server of a world whose numbers one assigns, and whose gauges it adds up: a process of its own on the coordinator's host, which may die at any time and begins again with nothing.
+//! The state servers of a world: one that assigns its numbers and adds up its gauges, and others that have some of the flows. Each is a process of its own on the coordinator's host, which may die at any time
+//! and begins again with nothing.
 
 use super::hosts::{self, WITNESS};
 use super::streams::{Lane, Of};
@@ -6,12 +7,12 @@ use super::{BEGIN, Event, MICROSECOND, MILLISECOND, SECOND, World};
 use crate::plan::{How, Step, Way, When, Whom};
 use crate::random::Random;
 use crate::scenario::NUMBERS_REST;
-use holdfast_node::address::{STATE_SERVER, manager_of};
+use holdfast_node::address::{STATE_SERVER, manager_of, state_server_node, state_server_number};
 use holdfast_node::state::{StateServer, StateServerConfig};
 use holdfast_protection::rescue::pages::PagesConfig;
-use holdfast_protection::{Flows, Peer};
+use holdfast_protection::{Flows, Peer, Slot};
 use holdfast_state::{Kind, Limits};
-use holdfast_wire::DropCounters;
+use holdfast_wire::{DropCounters, FlowKey};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Between two looks at what is due.
@@ -38,13 +39,19 @@ const FEW: u32 = 16;
 /// A list, and a number of it.
 type Index = (u32, u32);
 
-/// Its lives, one after the other.
-pub(super) struct Servers {
+/// One's lives, one after the other.
+struct ServerProcess {
     config: StateServerConfig,
     /// The present one, unless it is away.
     now: Option<StateServer>,
     turn_at: u64,
     busy_until: u64,
+}
+
+/// See the module.
+pub(super) struct Servers {
+    /// The first has the lists.
+    all: Vec<ServerProcess>,
     forgets: bool,
     expires_live: bool,
     keeps_the_dead: bool,
@@ -57,7 +64,7 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    /// The first, of these lists of numbers, and behind them of gauges, and pages.
+    /// Those of the scenario: the first of these lists of numbers, and behind them of gauges; all of pages.
     pub(super) fn new(
         sizes: impl Iterator<Item = u32>,
         gauges: impl Iterator<Item = u32>,
@@ -78,11 +85,14 @@ impl Servers {
             report_interval: 50 * MILLISECOND,
             heartbeat: 20 * MILLISECOND,
         };
+        let of_number = |number: u16| {
+            let me = Peer { node: state_server_node(number), ..config.me };
+            let kinds = if number == 0 { config.kinds.clone() } else { Vec::new() };
+            let config = StateServerConfig { me, kinds, ..config.clone() };
+            ServerProcess { config, now: None, turn_at: u64::MAX, busy_until: 0 }
+        };
         let mut servers = Servers {
-            config,
-            now: None,
-            turn_at: u64::MAX,
-            busy_until: 0,
+            all: (0..scenario.servers).map(of_number).collect(),
             forgets: scenario.planted.server_forgets,
             expires_live: scenario.planted.server_expires_live,
             keeps_the_dead: scenario.planted.server_keeps_the_dead,
@@ -91,72 +101,92 @@ impl Servers {
             unclaimed: BTreeMap::new(),
             unequal: None,
         };
-        servers.begin();
+        (0..servers.all.len()).for_each(|at| servers.begin(at));
         servers
     }
 
-    fn begin(&mut self) {
-        let config = self.config.clone();
-        self.now = StateServer::new(config).map(|server| match (self.expires_live, self.keeps_the_dead) {
+    fn begin(&mut self, at: usize) {
+        let config = self.all[at].config.clone();
+        self.all[at].now = StateServer::new(config).map(|server| match (self.expires_live, self.keeps_the_dead) {
             (true, _) => server.plant_expiry(),
             (false, true) => server.plant_keeping(),
             (false, false) => server,
         });
     }
 
-    /// Who it is, if it is there.
-    pub(super) fn peer(&self) -> Option<Peer> {
-        self.now.is_some().then_some(self.config.me)
+    /// How many there are to be.
+    pub(super) fn count(&self) -> u16 {
+        self.all.len() as u16
     }
 
-    /// It is there, and nothing more is going to be done to it.
+    /// Who they are, those that are there.
+    pub(super) fn peers(&self) -> impl Iterator<Item = Option<Peer>> + '_ {
+        self.all.iter().map(|process| process.now.is_some().then_some(process.config.me))
+    }
+
+    /// All are there, and nothing more is going to be done to them.
     pub(super) fn is_spared(&self) -> bool {
-        self.faults_left == 0 && self.now.is_some()
+        self.faults_left == 0 && self.all.iter().all(|process| process.now.is_some())
     }
 
-    /// The flows of this chain, as they were written back to it.
-    pub(super) fn flows(&self, chain: usize) -> Option<&Flows> {
-        self.now.as_ref()?.flows(chain)
+    /// A flow of this chain, as it was written back.
+    pub(super) fn find(&self, chain: usize, key: &FlowKey) -> Option<(&Flows, Slot)> {
+        let pages = self.all.iter().filter_map(|process| process.now.as_ref()?.flows(chain));
+        pages.filter_map(|flows| Some((flows, flows.find(key, flows.hash(key))?.slot))).next()
+    }
+
+    /// The one that has the lists.
+    fn first(&self) -> Option<&StateServer> {
+        self.all.first()?.now.as_ref()
     }
 
     pub(super) fn drops(&self) -> DropCounters {
         let mut drops = self.drops.clone();
-        if let Some(server) = &self.now {
-            drops.add(server.drops());
-        }
+        self.all.iter().filter_map(|process| process.now.as_ref()).for_each(|server| drops.add(server.drops()));
         drops
     }
 }
 
 impl World {
-    pub(super) fn turn_server_at(&mut self, time: u64) {
-        let Some(servers) = &mut self.servers else { return };
-        let time = time.max(servers.busy_until);
-        if time < servers.turn_at {
-            servers.turn_at = time;
-            self.at(time, Event::TurnStateServer);
+    pub(super) fn turn_servers_at(&mut self, time: u64) {
+        let count = self.servers.as_ref().map_or(0, Servers::count);
+        (0..count).for_each(|number| self.turn_server_at(number, time));
+    }
+
+    fn server_process(&mut self, number: u16) -> Option<&mut ServerProcess> {
+        self.servers.as_mut()?.all.get_mut(usize::from(number))
+    }
+
+    fn turn_server_at(&mut self, number: u16, time: u64) {
+        let Some(process) = self.server_process(number) else { return };
+        let time = time.max(process.busy_until);
+        if time < process.turn_at {
+            process.turn_at = time;
+            self.at(time, Event::TurnStateServer(number));
         }
     }
 
     pub(super) fn server_process_receives(&mut self, peer: Peer, frame: &[u8]) {
-        let now = self.local(STATE_SERVER);
-        let Some(servers) = self.servers.as_mut().filter(|servers| servers.config.me == peer) else { return };
-        let Some(server) = &mut servers.now else { return };
+        let now = self.local(peer.node);
+        let Some(number) = state_server_number(peer.node) else { return };
+        let Some(process) = self.server_process(number).filter(|process| process.config.me == peer) else { return };
+        let Some(server) = &mut process.now else { return };
         server.handle_frame(frame, now);
         let delay = self.streams.of(Of::Waking, peer).range(1, 20) * MICROSECOND;
-        self.turn_server_at(self.now + delay);
+        self.turn_server_at(number, self.now + delay);
     }
 
-    pub(super) fn turn_server(&mut self) {
-        let (time, now, slowness) = (self.now, self.local(STATE_SERVER), self.slowness(STATE_SERVER));
-        let Some(servers) = self.servers.as_mut().filter(|servers| time >= servers.turn_at) else { return };
-        servers.turn_at = u64::MAX;
-        if time < servers.busy_until {
-            return self.turn_server_at(time);
+    pub(super) fn turn_server(&mut self, number: u16) {
+        let node = state_server_node(number);
+        let (time, now, slowness) = (self.now, self.local(node), self.slowness(node));
+        let Some(process) = self.server_process(number).filter(|process| time >= process.turn_at) else { return };
+        process.turn_at = u64::MAX;
+        if time < process.busy_until {
+            return self.turn_server_at(number, time);
         }
-        servers.busy_until = time + 10 * MICROSECOND * slowness;
-        let me = servers.config.me;
-        let Some(server) = &mut servers.now else { return };
+        process.busy_until = time + 10 * MICROSECOND * slowness;
+        let me = process.config.me;
+        let Some(server) = &mut process.now else { return };
         server.turn(now);
         let mut frames = Vec::new();
         server.fabric().poll_transmit(now, |frame| {
@@ -167,53 +197,61 @@ impl World {
         for frame in frames {
             self.carry(self.inside, Lane::FromStateServer, me, frame, |frame| Event::ToHub(WITNESS, me, frame));
         }
-        let due = self.world_time(STATE_SERVER, due);
-        self.turn_server_at(due.max(self.now + 10 * MICROSECOND));
+        let due = self.world_time(node, due);
+        self.turn_server_at(number, due.max(self.now + 10 * MICROSECOND));
     }
 
     /// It is away for so long, or for as long as the seed says. False if it is away already, or there is none.
-    pub(super) fn kill_server(&mut self, away: u64) -> bool {
-        let Some(servers) = self.servers.as_mut() else { return false };
-        let (Some(server), me) = (servers.now.take(), servers.config.me) else { return false };
-        servers.drops.add(server.drops());
+    pub(super) fn kill_server(&mut self, number: u16, away: u64) -> bool {
+        let Some(Servers { all, drops, .. }) = self.servers.as_mut() else { return false };
+        let Some(process) = all.get_mut(usize::from(number)) else { return false };
+        let (Some(server), me) = (process.now.take(), process.config.me) else { return false };
+        drops.add(server.drops());
         self.faults.server_kills += 1;
-        self.say(format_args!("kill state server {}", me.incarnation));
+        self.say(format_args!("kill state server {number}.{}", me.incarnation));
         if !self.hosts[WITNESS].is_away {
             self.hosts[WITNESS].hub.handle_state_server_ended(me);
         }
         let drawn = self.streams.of(Of::Away, me).range(1, 900) * MILLISECOND;
-        self.at(self.now + if away == 0 { drawn } else { away }, Event::StateServerStarts);
+        self.at(self.now + if away == 0 { drawn } else { away }, Event::StateServerStarts(number));
         true
     }
 
-    /// With its host, until then.
-    pub(super) fn stop_server(&mut self, until: u64) {
-        if let Some(servers) = self.servers.as_mut() {
-            servers.busy_until = servers.busy_until.max(until);
-            self.turn_server_at(until);
-        }
+    /// With their host.
+    pub(super) fn kill_servers(&mut self, away: u64) {
+        let count = self.servers.as_ref().map_or(0, Servers::count);
+        (0..count).for_each(|number| _ = self.kill_server(number, away));
+    }
+
+    /// With their host, until then.
+    pub(super) fn stop_servers(&mut self, until: u64) {
+        let all = self.servers.iter_mut().flat_map(|servers| &mut servers.all);
+        all.for_each(|process| process.busy_until = process.busy_until.max(until));
+        self.turn_servers_at(until);
     }
 
     /// Its host must be there.
-    pub(super) fn start_server(&mut self) {
+    pub(super) fn start_server(&mut self, number: u16) {
         if let Some(time) = self.hosts[WITNESS].not_there_until(self.now) {
-            return self.at(time, Event::StateServerStarts);
+            return self.at(time, Event::StateServerStarts(number));
         }
         let is_hub_there = !self.hosts[WITNESS].is_away;
         let Some(servers) = self.servers.as_mut() else { return };
-        servers.config.me.incarnation += 1;
-        servers.config.memory += 1;
-        servers.config.is_first = servers.forgets;
-        servers.begin();
-        let me = servers.config.me;
-        self.say(format_args!("state server {} begins", me.incarnation));
+        let at = usize::from(number);
+        let config = &mut servers.all[at].config;
+        config.me.incarnation += 1;
+        config.memory += 1;
+        config.is_first = servers.forgets;
+        servers.begin(at);
+        let me = servers.all[at].config.me;
+        self.say(format_args!("state server {number}.{} begins", me.incarnation));
         if is_hub_there {
             self.hosts[WITNESS].hub.handle_state_server(me);
         }
-        self.turn_server_at(self.now);
+        self.turn_server_at(number, self.now);
     }
 
-    /// Something happens to the server, as a seed of its own decides: seeds mean otherwise what they would mean without one.
+    /// Something happens to the servers, as a seed of its own decides: seeds mean otherwise what they would mean without one.
     pub(super) fn begin_servers_fate(&mut self) {
         let (seed, is_quiet) = (self.scenario.seed, self.scenario.quiet);
         let Some(servers) = self.servers.as_mut().filter(|_| !is_quiet) else { return };
@@ -230,10 +268,12 @@ impl World {
         let is_failure = self.scenario.preset.is_paged();
         let may_fail = !is_failure || self.may_fail();
         let Some(servers) = self.servers.as_mut() else { return };
-        if servers.now.is_none() || !may_fail && !is_healed {
+        let is_any_away = servers.all.iter().any(|process| process.now.is_none());
+        if is_any_away || !may_fail && !is_healed {
             return self.at(now + 20 * MILLISECOND, Event::StateServerFault);
         }
         servers.faults_left -= 1;
+        let count = servers.count();
         let mut random = Random::new(seed ^ 0x6d69_7368 ^ now);
         let magnitude = random.range(4, 11);
         let time = random.range(1, 1 << magnitude) * MILLISECOND;
@@ -247,7 +287,8 @@ impl World {
         };
         if !is_healed {
             let when = if is_failure { When::Safe } else { When::Time };
-            self.carry_out(Step { when: when(now - BEGIN), whom: Whom::StateServer, how });
+            let number = if count > 1 { random.range(0, count.into()) as u16 } else { 0 };
+            self.carry_out(Step { when: when(now - BEGIN), whom: Whom::StateServer(number), how });
         }
     }
 
@@ -256,7 +297,8 @@ impl World {
         self.check_gauges();
         let now = self.now;
         let is_quiet = self.quiet_since.is_some() && self.all_run();
-        let Some(Servers { now: Some(server), unclaimed, .. }) = &mut self.servers else { return };
+        let Some(Servers { all, unclaimed, .. }) = &mut self.servers else { return };
+        let Some(ServerProcess { now: Some(server), .. }) = all.first() else { return };
         let server = server.server();
         let mut wrong = Vec::new();
         let of_flows: BTreeSet<(u32, u32)> = held.iter().map(|(chain, number)| (u32::from(*chain), *number)).collect();
@@ -299,7 +341,8 @@ impl World {
     /// What the server's gauges are, and what those that live have of them together.
     fn check_gauges(&mut self) {
         let is_quiet = self.quiet_since.is_some() && self.all_run();
-        let Some(Servers { now: Some(server), unequal, .. }) = &mut self.servers else { return };
+        let Some(Servers { all, unequal, .. }) = &mut self.servers else { return };
+        let Some(ServerProcess { now: Some(server), .. }) = all.first() else { return };
         let (server, mut sums) = (server.server(), Vec::<Vec<i64>>::new());
         for (_, process) in self.processes.iter_mut().filter(|(peer, _)| !self.coordinator.has_given_up(**peer)) {
             let mut at = 0;
@@ -323,7 +366,8 @@ impl World {
 
     /// In the end a gauge is what those that live have of it together.
     pub(super) fn check_sums(&mut self) {
-        let Some(Servers { unequal: Some((since, text)), now: Some(_), .. }) = &self.servers else { return };
+        let Some(servers) = self.servers.as_ref().filter(|servers| servers.first().is_some()) else { return };
+        let Some((since, text)) = &servers.unequal else { return };
         if self.now.saturating_sub(*since) > SETTLED - SECOND {
             let text = text.clone();
             self.checkers.violate("statistics", text);
@@ -332,7 +376,8 @@ impl World {
 
     /// In the end no number is taken for a flow's that none has.
     pub(super) fn check_leaks(&mut self) {
-        let Some(Servers { unclaimed, now: Some(_), .. }) = &self.servers else { return };
+        let Some(servers) = self.servers.as_ref().filter(|servers| servers.first().is_some()) else { return };
+        let unclaimed = &servers.unclaimed;
         let leaked = unclaimed.iter().find(|(_, since)| self.now.saturating_sub(**since) > SETTLED - SECOND);
         if let Some(((list, number), _)) = leaked {
             let text = format!("{number} of list {list} is no flow's, and is not given to any; {} like it", unclaimed.len());

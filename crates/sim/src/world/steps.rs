@@ -6,7 +6,9 @@ use super::{BEGIN, Event, MICROSECOND, World};
 use crate::frames;
 use crate::plan::{ANYBODY, Fact, How, Step, When, Whom};
 use crate::world::streams::{Lane, Of};
-use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, NodeId, STATE_SERVER, is_runtime, manager_of};
+use holdfast_node::address::{
+    COORDINATOR, FIRST_RUNTIME, NodeId, is_runtime, manager_of, state_server_node, state_server_number,
+};
 use holdfast_node::message::Order;
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::Peer;
@@ -51,7 +53,7 @@ impl World {
             When::Reached(of, kind) if !is_sent => (frames::destination(frame), kind, of),
             _ => return,
         };
-        let is_at_hub = |who: NodeId| !is_runtime(who) && who != COORDINATOR && who != STATE_SERVER;
+        let is_at_hub = |who: NodeId| !is_runtime(who) && who != COORDINATOR && state_server_number(who).is_none();
         let is_first = is_sent && (is_outwards || who.is_some_and(is_at_hub));
         let is_last = !is_sent && (!is_outwards || who.is_some_and(is_at_hub));
         let there = (is_first || is_last) && (of == ANYBODY || who == Some(of));
@@ -79,10 +81,10 @@ impl World {
         self.is_safe() && self.all_run() && !self.cuts.any(self.now) && self.has_logs() && self.has_home()
     }
 
-    /// The state server that the coordinator knows is there, if flows have their home there.
+    /// The state servers that the coordinator knows are there, if flows have their home there.
     pub(super) fn has_home(&self) -> bool {
-        let there = self.servers.as_ref().and_then(Servers::peer);
-        !self.scenario.preset.is_paged() || there.is_some() && there == self.coordinator.state_server()
+        let there: Vec<Option<Peer>> = self.servers.iter().flat_map(Servers::peers).collect();
+        !self.scenario.preset.is_paged() || there.iter().all(Option::is_some) && there == self.coordinator.state_servers()
     }
 
     /// Nothing is wrong, and the system says that a host may die.
@@ -114,7 +116,7 @@ impl World {
             Whom::Owner => there.iter().max_by_key(|(_, owned)| *owned).map(|(peer, _)| *peer),
             Whom::Number(number) => there.get(number % there.len().max(1)).map(|(peer, _)| *peer),
             Whom::Node(node) => self.processes.keys().find(|peer| peer.node == node).copied(),
-            Whom::Coordinator | Whom::StateServer | Whom::Hub | Whom::Manager(_) | Whom::Host(_) | Whom::World => None,
+            Whom::Coordinator | Whom::StateServer(_) | Whom::Hub | Whom::Manager(_) | Whom::Host(_) | Whom::World => None,
         }
     }
 
@@ -127,7 +129,7 @@ impl World {
         let node = match step.whom {
             Whom::Node(node) => Some(node),
             Whom::Coordinator => Some(COORDINATOR),
-            Whom::StateServer => Some(STATE_SERVER),
+            Whom::StateServer(number) => Some(state_server_node(number)),
             Whom::Host(number) => Some(manager_of(number)),
             whom => self.runtime(whom).map(|peer| peer.node),
         };
@@ -145,8 +147,8 @@ impl World {
                 self.kill_coordinator(if let How::Pause(away) = how { away } else { 0 });
                 true
             }
-            (Whom::StateServer, How::Kill) => self.kill_server(0),
-            (Whom::StateServer, How::Pause(away)) => self.kill_server(away),
+            (Whom::StateServer(number), How::Kill) => self.kill_server(number, 0),
+            (Whom::StateServer(number), How::Pause(away)) => self.kill_server(number, away),
             (Whom::Coordinator, How::KillWriting) => self.kill_coordinator_writing(),
             (Whom::Hub | Whom::Manager(_), how @ (How::Kill | How::Pause(_))) => {
                 let number = if let Whom::Manager(number) = step.whom { Some(number.into()) } else { self.hosts.serving(0) };

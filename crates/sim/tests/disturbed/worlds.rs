@@ -14,6 +14,7 @@ pub(crate) fn scenario(seed: u64, preset: Preset) -> Scenario {
         tight: seed.is_multiple_of(2),
         served: false,
         by_key: false,
+        servers: 1,
     }
 }
 

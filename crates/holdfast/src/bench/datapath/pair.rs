@@ -61,6 +61,11 @@ impl Beside for StateServer {
 /// A state server that is the home of this chain's flows, and assigns the numbers of the pools that ask one. None rests: flows begin and end much more quickly than anywhere else.
 /// One of which nothing is heard for `lease` ns is asked for, 0: never.
 pub(in crate::bench) fn server(flows: usize, chain: &mut Chain, lease: u64) -> Result<StateServer, String> {
+    one_of_servers(SERVER, flows, chain, lease)
+}
+
+/// One of several, among which the flows are divided: the first assigns the numbers.
+pub(in crate::bench) fn one_of_servers(me: Peer, flows: usize, chain: &mut Chain, lease: u64) -> Result<StateServer, String> {
     let mut kinds = Vec::new();
     for function in chain.functions_mut() {
         function.shared().visit(&mut |_, field| {
@@ -80,10 +85,13 @@ pub(in crate::bench) fn server(flows: usize, chain: &mut Chain, lease: u64) -> R
             }
         });
     }
+    if me.node != SERVER.node {
+        kinds.clear();
+    }
     let layout = chain.layout();
     let pages = PagesConfig { chain: 0, flows, state_len: layout.size, layout: layout.hash, seed: SEED };
     let server = StateServer::new(StateServerConfig {
-        me: SERVER,
+        me,
         fabric: FabricConfig::default(),
         kinds,
         pages: vec![pages],
@@ -224,7 +232,7 @@ impl<const L: usize> Pair<L> {
         };
         pair.exchange();
         let deadline = Instant::now() + Duration::from_secs(20);
-        while is_paged && pair.primary.state_server().is_none() {
+        while is_paged && !pair.primary.knows_state_servers() {
             if Instant::now() > deadline {
                 return Err("the state server never spoke".to_owned());
             }

@@ -176,7 +176,7 @@ fn coordinator_config(incarnation: u32) -> CoordinatorConfig {
         start_timeout: 500_000_000,
         first_incarnation: 1,
         pools: Vec::new(),
-        has_state_server: false,
+        state_servers: 0,
         layouts: Vec::new(),
         fabric: FabricConfig::default(),
     }
