@@ -123,6 +123,8 @@ struct Share {
     under_way: VecDeque<(u32, u64)>,
     /// Deals that are not answered: their numbers, and 0 or why not.
     answers: VecDeque<(u32, u8)>,
+    /// Its channel took no more, in this batch.
+    is_full: bool,
 }
 
 /// Which of so many servers a flow's share is, by the hash of its key.
@@ -483,31 +485,28 @@ impl Rescue {
 
     /// Asks for what there is of the dead, and answers deals.
     fn speak(&mut self, flows: &Flows, out: &mut Outbox) {
-        if let Some(paging) = &mut self.paging
-            && !paging.ask(flows, out, |hash| {
-                let share = self.shares.get(share_of(hash, self.shares.len()));
-                share.and_then(|share| share.server)
-            })
-        {
-            self.copies.blocked = true;
-            return;
+        let Rescue { paging, shares, recalls, copies, .. } = self;
+        shares.iter_mut().for_each(|share| share.is_full = false);
+        if let Some(paging) = paging {
+            paging.ask(flows, shares, out);
         }
-        for (at, share) in self.shares.iter_mut().enumerate() {
+        for (at, share) in shares.iter_mut().enumerate() {
             let Some(server) = share.server else { continue };
-            while let Some((number, outcome)) = share.answers.front() {
-                if !out.send(server, kind::DEALT, &[&number.to_be_bytes(), &[*outcome]]) {
-                    self.copies.blocked = true;
-                    return;
+            while !share.is_full
+                && let Some((number, outcome)) = share.answers.front()
+            {
+                share.is_full = !out.send(server, kind::DEALT, &[&number.to_be_bytes(), &[*outcome]]);
+                if !share.is_full {
+                    share.answers.pop_front();
                 }
-                share.answers.pop_front();
             }
-            for recall in self.recalls.iter_mut().filter(|recall| recall.has_to_ask(at, server)) {
-                if !out.send(server, kind::RECALL, &[&peer_bytes(recall.dead)]) {
-                    self.copies.blocked = true;
-                    return;
+            for recall in recalls.iter_mut().filter(|recall| recall.has_to_ask(at, server)) {
+                share.is_full = share.is_full || !out.send(server, kind::RECALL, &[&peer_bytes(recall.dead)]);
+                if !share.is_full {
+                    recall.note(at, Asked::Of(server));
                 }
-                recall.note(at, Asked::Of(server));
             }
+            copies.blocked |= share.is_full;
         }
     }
 

@@ -149,9 +149,10 @@ impl NfvActor {
                 if !has_replica || header.flags & flag::UNPROTECTED != 0 {
                     if self.send_state(flows, at, None, out) {
                         sent += 1;
-                    } else if flows.header(at).peer != 0 || self.peers.is_empty() {
+                    } else if self.shares.len() <= 1 {
                         break;
                     }
+                    // Of several servers the others may be there, and take it; this one is come back to.
                 }
             }
             at += 1;

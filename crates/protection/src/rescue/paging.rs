@@ -6,7 +6,7 @@
 //!
 //! In: which flows packets come for, what the server has saved. Out: flows whose state is to go, questions. Never: a flow that is in the middle of anything.
 
-use super::Share;
+use super::{Share, share_of};
 use crate::flows::{ActorHeader, flag, role};
 use crate::numbers::reached;
 use crate::{Flows, Outbox, Peer, Slot, kind};
@@ -252,30 +252,41 @@ impl Paging {
         SPARE.min(self.room / 8).max(1)
     }
 
-    /// Asks for what is wanted, as far as there is room for it, `server_of` by the hash of a flow's key. False if a channel is full.
-    pub(super) fn ask(&mut self, flows: &Flows, out: &mut Outbox, server_of: impl Fn(u64) -> Option<Peer>) -> bool {
-        if !flows.is_paged() {
-            return true;
+    /// Asks for what is wanted, as far as there is room for it and the channels take it; of a server whose channel is full that is noted.
+    pub(super) fn ask(&mut self, flows: &Flows, shares: &mut [Share], out: &mut Outbox) {
+        if !flows.is_paged() || shares.is_empty() {
+            return;
         }
         self.seen = (flows.room(), flows.places());
+        // What waits for a full channel holds nobody else up.
+        let mut at = 0;
         while self.asked.len() < ASKED.min(flows.room())
-            && let Some(&(slot, generation)) = self.wanted.front()
+            && at < ASKED
+            && let Some(&(slot, generation)) = self.wanted.get(at)
         {
             let header = flows.header(slot);
-            if header.generation == generation && header.role == role::OWNER && !flows.is_present(slot) {
-                let key = header.key;
-                // Who is not there can say nothing; but who had it is known, or it is lost.
-                let Some(server) = server_of(flows.hash(&key)) else { return true };
-                if !out.send(server, kind::PAGE, &[key.as_bytes()]) {
-                    return false;
-                }
-                self.asked.push(Question { key, slot, generation });
-            } else {
+            if header.generation != generation || header.role != role::OWNER || flows.is_present(slot) {
                 self.expect_no_more(slot, generation);
+                self.wanted.remove(at);
+                continue;
             }
-            self.wanted.pop_front();
+            let key = header.key;
+            let number = match shares.len() {
+                1 => 0,
+                servers => share_of(flows.hash(&key), servers),
+            };
+            let share = &mut shares[number];
+            share.is_full |= share.server.is_none_or(|server| !share.is_full && !out.send(server, kind::PAGE, &[key.as_bytes()]));
+            if share.is_full && shares.len() == 1 {
+                break;
+            }
+            if shares[number].is_full {
+                at += 1;
+            } else {
+                self.wanted.remove(at);
+                self.asked.push(Question { key, slot, generation });
+            }
         }
-        true
     }
 
     /// There is something to do that waits for nobody, as it was when the last batch was over.
