@@ -41,12 +41,12 @@ words! {
     STATE "spare" "No failure: a place in which a runtime is started when the load needs one. `runtimes.max` says how many there are, the section `scaling` when.";
     STATE "failed" "It ended, or was silent for longer than detection.hang_ms; its flows belong to their replicas, and a successor is started.";
     STATE "candidate" "The coordinator's process waits to be elected through etcd: another one leads, or etcd does not answer. Traffic goes on.";
-    STATE "away" "The coordinator, or the state server, has ended and is going to be started again, at once or after a pause if it keeps ending. Traffic goes on; what fails meanwhile is recovered when it is back.";
+    STATE "away" "The coordinator, or a state server, has ended and is going to be started again, at once or after a pause if it keeps ending. Traffic goes on; what fails meanwhile is recovered when it is back.";
     ROLE "guard" "The process that was started. It is the parent of all others, keeps what the manager's next life needs, and begins that.";
     ROLE "manager" "Owns the host's ports, forwards frames between them and the local processes, has those started and watches them.";
     ROLE "switch" "Picks the runtime of a new flow, keeps the route, changes it when the flow has a new owner.";
     ROLE "coordinator" "Knows who is there, starts recovery, has what died started again. Traffic flows without it.";
-    ROLE "state-server" "Assigns what flows share one by one, where a chain's `shared` state is a `state-server`'s. A worker and a standby, of which one may end; without both flows go on; new ones have what runtimes have at hand. Under `rescue` it has every flow too, and packets that wait for a write-back wait until it is back.";
+    ROLE "state-server" "Assigns what flows share one by one, where a chain's `shared` state is a `state-server`'s. A worker and a standby, of which one may end; without both flows go on; new ones have what runtimes have at hand. Under `rescue` it has every flow too, and packets that wait for a write-back wait until it is back. Of several (`state_server.servers`) each has some of the flows, and the first, which is listed first, does the rest.";
     ROLE "runtime" "A process of its own that owns flows and runs the chain on their packets.";
     CAUSE "no heartbeat" "The process was there but did not turn for detection.hang_ms: stopped, hung, or starved of processor time. Until it ends it is fenced.";
     CAUSE "killed by signal" "The process was killed: 9 by somebody, or by the kernel for want of memory (see `dmesg`); 6 or 11 by a fault of its own.";

@@ -118,7 +118,7 @@ fn mappings([before, after]: [&Flows; 2]) -> Check {
 mod tests {
     use super::*;
     use crate::host_check::Outcome;
-    use crate::status::{SHARED_PARTITIONED, SHARED_STATE_SERVER};
+    use crate::status::{Process, SHARED_PARTITIONED, SHARED_STATE_SERVER, STATE_AWAY};
     use serde_json::json;
 
     fn look(pool: Pool) -> Status {
@@ -170,6 +170,21 @@ mod tests {
         let divided = |held, at_hand| look(Pool { held, at_hand, ..pool(SHARED_PARTITIONED) });
         assert_eq!(outcome(&[divided(50, 51), divided(50, 50)]), Outcome::Ok);
         assert_eq!(outcome(&[divided(50, 51), divided(50, 52)]), Outcome::Fail);
+    }
+
+    /// The others have no numbers.
+    #[test]
+    fn of_several_state_servers_the_first_has_to_be_there() {
+        let with = |states: [&str; 2]| {
+            let mut look = served(10, 4, [80, 4, 10, 6]);
+            let first = look.processes[0].clone();
+            let server = |(id, state): (u16, &str)| Process { id, state: state.into(), ..first.clone() };
+            look.processes = [65534, 65533].into_iter().zip(states).map(server).collect();
+            outcome(&[look])
+        };
+        assert_eq!(with([STATE_RUNNING, STATE_RUNNING]), Outcome::Ok);
+        assert_eq!(with([STATE_RUNNING, STATE_AWAY]), Outcome::Ok);
+        assert_eq!(with([STATE_AWAY, STATE_RUNNING]), Outcome::Warn);
     }
 
     #[test]

@@ -75,7 +75,8 @@ pub fn main() -> Result<(), Failure> {
     // Before the manager takes the server for dead, even if the next worker hangs too.
     let patience = Duration::from_millis(checked.config.detection.hang_ms / 3);
     let longest_sleep = MAX_SLEEP.min(patience.as_nanos() as u64 / 4);
-    let refused = |error: std::io::Error| Failure::new(exit::UNAVAILABLE, format!("the state server's standby: {error}"));
+    let name = name(given.assignment.role.number, checked.config.servers());
+    let refused = |error: std::io::Error| Failure::new(exit::UNAVAILABLE, format!("the standby of {name}: {error}"));
     if has_standby {
         standby::create().map_err(refused)?;
     }
@@ -86,11 +87,11 @@ pub fn main() -> Result<(), Failure> {
     drop(checked);
     let mut lines = given.keys.take().map(|(_, lines)| lines);
     if !has_standby {
-        world.live(Turns::default(), lines.take(), &way, longest_sleep);
+        world.live(Turns::default(), lines.take(), &way, &name, longest_sleep);
         return Ok(());
     }
     let (pair, watch) = (world.guest.pair(), Watch { beats: world.guest.beats(), patience });
-    match standby::supervise(pair, watch, |turns| world.live(turns, lines.take(), &way, longest_sleep)).map_err(refused)? {
+    match standby::supervise(pair, watch, |turns| world.live(turns, lines.take(), &way, &name, longest_sleep)).map_err(refused)? {
         0 => Ok(()),
         code => Err(Failure::said(code as u8)),
     }
@@ -157,12 +158,12 @@ impl World {
     }
 
     /// Turns until it is killed, or a frame has ended two workers: then this life of the server is over, and the next one is told everything.
-    fn live(&mut self, mut turns: Turns, mut lines: Option<role::Lines>, way: &Way, longest_sleep: u64) -> i32 {
+    fn live(&mut self, mut turns: Turns, mut lines: Option<role::Lines>, way: &Way, name: &str, longest_sleep: u64) -> i32 {
         if turns.takes_over() {
             self.guest.take_over();
         }
         if turns.is_poisoned() {
-            devices::say("two workers of the state server have ended with the same frame in hand: it begins anew");
+            devices::say(&format!("two workers of {name} have ended with the same frame in hand: it begins anew"));
             return i32::from(exit::UNAVAILABLE);
         }
         let mut new_keys = None;
@@ -206,6 +207,11 @@ impl World {
     }
 }
 
+/// One of so many servers, in a sentence.
+fn name(number: u16, servers: u16) -> String {
+    if servers > 1 { format!("state server {number}") } else { "the state server".to_owned() }
+}
+
 /// Of so many flows the room that one of so many servers needs: its share, and what an uneven hash adds to that.
 fn share(flows: usize, servers: u16) -> usize {
     let even = flows.div_ceil(servers.into());
@@ -241,7 +247,7 @@ impl ServerGuard {
 
     /// A life of this one has ended.
     pub(super) fn ended(&mut self, number: u16, cause: &str, now: u64) {
-        let name = if self.servers.len() > 1 { format!("state server {number}") } else { "the state server".to_owned() };
+        let name = name(number, self.servers.len() as u16);
         let Some(server) = self.servers.get_mut(usize::from(number)) else { return };
         let when = server.lives.ended(now);
         devices::say(&format!(
@@ -280,7 +286,8 @@ impl Manager {
 
 #[cfg(test)]
 mod tests {
-    use super::share;
+    use super::{ServerGuard, name, share};
+    use holdfast_node::address::{STATE_SERVER, state_server_number};
 
     #[test]
     fn a_share_is_a_little_more_than_even() {
@@ -288,5 +295,29 @@ mod tests {
             [(100, 1), (0, 3), (100, 3), (3_000_000, 3)].map(|(flows, servers)| share(flows, servers)),
             [100, 0, 100, 1_126_024]
         );
+    }
+
+    #[test]
+    fn one_of_several_has_a_number() {
+        assert_eq!(
+            [(0, 1), (0, 3), (2, 3)].map(|(at, of)| name(at, of)),
+            ["the state server", "state server 0", "state server 2"]
+        );
+        let guard = ServerGuard::new(3, 1);
+        assert_eq!(guard.nodes().next(), Some(STATE_SERVER), "the first has the lists");
+        assert!(guard.nodes().map(state_server_number).eq([0, 1, 2].map(Some)));
+        assert_eq!(ServerGuard::new(0, 1).nodes().count(), 0);
+    }
+
+    /// Each has pauses and lives of its own.
+    #[test]
+    fn one_that_keeps_ending_holds_nobody_else_up() {
+        let mut guard = ServerGuard::new(2, 1);
+        for _ in 0..4 {
+            guard.ended(1, "exited with code 1", 5);
+        }
+        guard.ended(7, "of an earlier configuration", 5);
+        let due: Vec<bool> = guard.servers.iter_mut().map(|server| server.lives.look_after(None, 5)).collect();
+        assert_eq!(due, [true, false]);
     }
 }
