@@ -25,9 +25,9 @@ const REINFORCE_FROM: u64 = 1_000_000;
 const SERVED_FROM: u64 = 10_000_000;
 /// Seeds from here on stand for worlds whose flows have their home at a state server.
 const PAGED_FROM: u64 = 20_000_000;
-/// `rescue` where packets leave at once: dirty flows stay so for a while.
 /// Seeds from here on stand for worlds with several state servers.
 const DIVIDED_FROM: u64 = 30_000_000;
+/// `rescue` where packets leave at once: dirty flows stay so for a while.
 const AT_ONCE: rescue::Release = rescue::Release::AtOnce { packets: 10, every: 20_000_000 };
 
 /// Flows whose state a runtime has room for where that is short: fewer than a world has.
