@@ -9,22 +9,29 @@
 //!   A recovery is not over before the server has said that there are no more.
 //! - A flow moves: the server learns where to before it is sent ([`kind::PASS`]). Whoever of the two dies, the server has the page, and knows of whom it is.
 //! - There may be [room](paging) for the state of some flows only: that of the others is the server's alone, and is fetched when a packet comes for them.
-//! - There may be [several](Share) servers: each has the flows whose keys' hashes are its share, and is written to, asked and recalled from by itself. A recovery is over when all have dealt.
+//! - There may be [several](shares) servers: each has the flows whose keys' hashes are its share, and is written to, asked and recalled from by itself. A recovery is over when all have dealt.
 //! - A server fails: every runtime has all its flows, and writes them to the next life. Who is being recovered from then is asked for again. If a runtime dies before that is done,
 //!   what of its flows had not come is lost: that is the second failure. So are flows whose state was the server's alone.
 
 pub mod pages;
 mod paging;
+mod recalls;
+mod records;
+mod shares;
 #[cfg(test)]
 mod tests;
 
 use crate::flows::{ActorHeader, flag, role};
-use crate::numbers::{reached, split_u32};
-use crate::{Admission, Flows, Home, NfvActor, Outbox, Peer, Protection, ReleaseAt, Safety, Slot, copies, kind, nfvactor};
+use crate::{Admission, Flows, Home, NfvActor, Outbox, Peer, Protection, ReleaseAt, Safety, Slot, kind, nfvactor};
 use holdfast_wire::{DropReason, FlowKey, Packet};
 use paging::Paging;
+use recalls::Recalls;
+use records::peer_bytes;
+use shares::Shares;
+pub(crate) use shares::share_of_key;
+pub use shares::{room_for_share, share_of};
 use std::collections::{BTreeSet, VecDeque};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 /// Between two write-backs, ns, unless the operator says otherwise.
 pub const WRITE_BACK_EVERY: u64 = 100_000_000;
@@ -35,8 +42,6 @@ pub const WRITE_BACK_PACKETS: u32 = 32;
 const WRITTEN: usize = 64;
 /// What has been under way for longer, ns, is not written back yet: nobody calls its flows safe.
 const LATE: u64 = 100_000_000;
-/// So finely is known since when something has been under way.
-const MARKS: usize = 16;
 
 /// When a packet leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,72 +82,12 @@ impl Planted {
     }
 }
 
-/// What is asked for of one that has died.
-struct Recall {
-    dead: Peer,
-    /// By share: the life of the server that has been asked, until it has dealt all that it has.
-    asked: Vec<Asked>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Asked {
-    /// Nobody.
-    Not,
-    Of(Peer),
-    /// It has no more.
-    Over,
-}
-
-impl Recall {
-    /// Whether this share's server, in this life of it, is still to be asked.
-    fn has_to_ask(&self, at: usize, server: Peer) -> bool {
-        match self.asked.get(at) {
-            None | Some(Asked::Not) => true,
-            Some(Asked::Of(life)) => *life != server,
-            Some(Asked::Over) => false,
-        }
-    }
-
-    fn note(&mut self, at: usize, asked: Asked) {
-        if at >= self.asked.len() {
-            self.asked.resize(at + 1, Asked::Not);
-        }
-        self.asked[at] = asked;
-    }
-}
-
-/// One of the servers, and what it has of the flows that are its share.
-#[derive(Default)]
-struct Share {
-    /// Its life, as soon as that is known.
-    server: Option<Peer>,
-    /// The last record that was sent to it, and the one up to which it has seen to everything, as they were [looked up](Rescue::look_up) last.
-    last: u32,
-    saved: u32,
-    /// Records that were the last ones sent, of those that the server has not got, and since when they have been under way, or a little before; in order.
-    under_way: VecDeque<(u32, u64)>,
-    /// Deals that are not answered: their numbers, and 0 or why not.
-    answers: VecDeque<(u32, u8)>,
-    /// Its channel took no more, in this batch.
-    is_full: bool,
-}
-
-/// Which of so many servers a flow's share is, by the hash of its key.
-pub fn share_of(hash: u64, servers: usize) -> usize {
-    // Not by the bits that say where in a table it is.
-    let mixed = (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    ((u128::from(mixed) * servers as u128) >> 64) as usize
-}
-
 /// A runtime's side. See the module.
 pub struct Rescue {
     release: Release,
     /// The servers are the only ones that have any.
     copies: NfvActor,
-    /// None before anybody has been heard of.
-    shares: Vec<Share>,
-    /// There is no server yet for some flows, or for all.
-    is_any_unknown: bool,
+    shares: Shares,
     /// Where packets leave at once, by slot: packets since the flow was written back.
     unsaved: Vec<u32>,
     /// Flows that have as many as they may have, or must be written back for another reason.
@@ -154,7 +99,7 @@ pub struct Rescue {
     /// See [`LATE`].
     late: u64,
     now: u64,
-    recalls: Vec<Recall>,
+    recalls: Recalls,
     /// Flows that are others', as they are about to be removed.
     displaced: Vec<(Slot, u32)>,
     /// Flows that were on their way to another runtime when the server began anew.
@@ -172,8 +117,7 @@ impl Rescue {
         Rescue {
             release,
             copies: NfvActor::new(ReleaseAt::Source),
-            shares: Vec::new(),
-            is_any_unknown: true,
+            shares: Shares::default(),
             unsaved: Vec::new(),
             due: Vec::new(),
             behind: VecDeque::new(),
@@ -181,7 +125,7 @@ impl Rescue {
             write_back_at: 0,
             late: LATE,
             now: 0,
-            recalls: Vec::new(),
+            recalls: Recalls::default(),
             displaced: Vec::new(),
             adrift: Vec::new(),
             departing: Vec::new(),
@@ -249,7 +193,7 @@ impl Rescue {
             return true;
         }
         header.flags &= !flag::DIRTY;
-        self.copies.send_state(flows, slot, None, out) || self.is_any_unknown && self.server_of(flows, slot).is_none()
+        self.copies.send_state(flows, slot, None, out) || self.shares.server_of(flows, slot).is_none()
     }
 
     /// Where packets leave at once: what is due, and some of what has been dirty for long.
@@ -294,59 +238,15 @@ impl Rescue {
         }
     }
 
-    /// The server of this flow's share, if there is one.
-    fn server_of(&self, flows: &Flows, slot: Slot) -> Option<Peer> {
-        let server = match self.shares.len() {
-            0 => None,
-            1 => self.shares.first(),
-            servers => self.shares.get(share_of(flows.hash(&flows.header(slot).key), servers)),
-        };
-        server.and_then(|share| share.server)
-    }
-
-    /// Which share's server this is.
-    fn share(&self, server: Peer) -> Option<usize> {
-        self.shares.iter().position(|share| share.server == Some(server))
-    }
-
-    /// How far each server is.
-    fn look_up(&mut self) {
-        for share in &mut self.shares {
-            if let Some(link) = share.server.and_then(|server| self.copies.links.find(server)) {
-                (share.last, share.saved) = (link.numbers.last, link.numbers.saved);
-            }
-        }
-    }
-
-    /// Notes since when something has been under way. What was sent last has not been so for as long as what was sent before; nor is it new when that has come.
-    fn look_at_servers(&mut self) {
-        self.look_up();
-        for Share { last, saved, under_way, .. } in &mut self.shares {
-            let has_come = |number: u32| *saved != 0 && reached(*saved, number);
-            while under_way.front().is_some_and(|(number, _)| has_come(*number)) {
-                under_way.pop_front();
-            }
-            if *last == 0 || has_come(*last) {
-                continue;
-            }
-            let is_full = under_way.len() == MARKS;
-            match under_way.back_mut() {
-                // As if it had been sent with the one before: what is late is so a little sooner, and not too late.
-                Some((number, since)) if is_full || self.now.saturating_sub(*since) < self.late / MARKS as u64 => *number = *last,
-                _ => under_way.push_back((*last, self.now)),
-            }
-        }
-    }
-
     /// The server has this flow as it was when it was written back last.
     fn is_at_server(&self, header: &ActorHeader) -> bool {
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
-        self.share(holder).is_some() && header.commit != 0 && header.flags & flag::UNPROTECTED == 0
+        self.shares.position(holder).is_some() && header.commit != 0 && header.flags & flag::UNPROTECTED == 0
     }
 
     /// The flow is owned here from now on, and the server has it at best as it was elsewhere.
     fn own(&mut self, flows: &mut Flows, slot: Slot) {
-        let server = self.server_of(flows, slot).unwrap_or_default();
+        let server = self.shares.server_of(flows, slot).unwrap_or_default();
         let header = flows.header_mut(slot);
         self.copies.parting.came_back(slot, header);
         // If it ends before it has been written back, the server is to hear so.
@@ -357,163 +257,14 @@ impl Rescue {
 
     fn recall(&mut self, dead: Peer, out: &mut Outbox) {
         self.copies.close(dead, out);
-        if self.recalls.iter().all(|recall| recall.dead != dead) {
-            self.recalls.push(Recall { dead, asked: Vec::new() });
-        }
-    }
-
-    /// Makes a place for a flow that was dealt: its route is to be claimed, unless it is already.
-    fn place(&mut self, flows: &mut Flows, server: Peer, layout: u64, block: &[u8]) -> Result<Option<Slot>, DropReason> {
-        if layout != flows.layout() || block.len() != flows.block_len() {
-            return Err(DropReason::Malformed);
-        }
-        let (theirs, _) = ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
-        let hash = flows.hash(&theirs.key);
-        let found = flows.find(&theirs.key, hash);
-        if flows.room() == 0 {
-            self.make_room(flows);
-        }
-        if flows.is_paged() && flows.room() <= self.reserved(flows.room()) {
-            // There will be, soon.
-            return Err(DropReason::QueueFull);
-        }
-        let slot = match found {
-            None => flows.insert(theirs.key, hash, role::CLAIMING).map_err(|_| DropReason::FlowTableFull)?,
-            // What was left of it here is being claimed, and this is newer.
-            Some(found) if !found.is_reply && is_claimed_older(flows.header(found.slot), &theirs) => {
-                flows.make_present(found.slot).map_err(|_| DropReason::QueueFull)?;
-                found.slot
-            }
-            // It is about to come here by another way, or to leave.
-            Some(_) => return Err(DropReason::StaleEpoch),
-        };
-        if flows.overwrite(slot, block).is_err() {
-            if found.is_none() {
-                flows.remove(slot);
-            }
-            return Err(DropReason::FlowTableFull);
-        }
-        let header = flows.header_mut(slot);
-        (header.peer, header.peer_incarnation, header.commit) = (server.node, server.incarnation, 0);
-        Ok(found.is_none().then_some(slot))
-    }
-
-    fn handle_deal(&mut self, flows: &mut Flows, from: Peer, body: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
-        let (number, rest) = split_u32(body)?;
-        let (dead, rest) = split_peer(rest)?;
-        let (layout, block) = rest.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
-        let placed = self.place(flows, from, u64::from_be_bytes(*layout), block);
-        let answer = (number, placed.map_or_else(|reason| reason as u8 + 1, |_| 0));
-        let share = self.share(from).map(|at| &mut self.shares[at]);
-        share.into_iter().for_each(|share| share.answers.push_back(answer));
-        match placed {
-            Ok(None) => {}
-            Ok(Some(slot)) => out.late_claims.push((dead.node, slot)),
-            Err(DropReason::Malformed) => return Err(DropReason::Malformed),
-            // The next one to be asked has room, or it is asked for again.
-            Err(_) => {}
-        }
-        Ok(())
-    }
-
-    /// Another runtime has a flow that is served here under an older epoch.
-    fn handle_displaced(&mut self, flows: &mut Flows, from: Peer, body: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
-        let (layout, block) = body.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
-        if u64::from_be_bytes(*layout) != flows.layout() || block.len() != flows.block_len() {
-            return Err(DropReason::Malformed);
-        }
-        let (theirs, _) = ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
-        let Some(found) = flows.find(&theirs.key, flows.hash(&theirs.key)) else { return Ok(()) };
-        let ours = flows.header(found.slot);
-        let is_ours = !found.is_reply && matches!(ours.role, role::OWNER | role::OPENING);
-        if !is_ours || theirs.epoch == ours.epoch || !copies::is_newer(&theirs, ours) {
-            return Ok(());
-        }
-        let (slot, generation) = (found.slot, ours.generation);
-        let is_same = ours.opened_at == theirs.opened_at;
-        // What the server has is the other one's: nothing of it is to be ended from here.
-        let outcome = copies::save(flows, from, block, false, &mut None, out);
-        if is_same && !flows.is_present(slot) {
-            // Whatever it leased it has there, too.
-            flows.know_demoted(slot, &block[size_of::<ActorHeader>()..]);
-        }
-        self.displaced.push((slot, generation));
-        outcome
-    }
-
-    /// The state of a flow has come for which a packet waits.
-    fn handle_page(&mut self, flows: &mut Flows, body: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
-        let (layout, block) = body.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
-        if u64::from_be_bytes(*layout) != flows.layout() || block.len() != flows.block_len() {
-            return Err(DropReason::Malformed);
-        }
-        let (theirs, state) = ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
-        let Some((slot, generation)) = self.take_answer(flows, &theirs.key)? else { return Ok(()) };
-        let ours = flows.header(slot);
-        if (theirs.version, theirs.opened_at) != (ours.version, ours.opened_at) {
-            // It is not what went from here: there is no other.
-            out.lost.push((slot, generation));
-            return Err(DropReason::ReplicaDiffers);
-        }
-        match flows.load(slot, state) {
-            Ok(()) => {
-                out.loaded.push(slot);
-                self.paging.iter_mut().for_each(|paging| paging.fetched += 1);
-                // It is here for somebody, who is to find it.
-                flows.set_used(slot, true);
-            }
-            // Others have come meanwhile. It is asked for again.
-            Err(_) => self.paging.iter_mut().for_each(|paging| paging.want(flows, slot)),
-        }
-        Ok(())
-    }
-
-    fn handle_no_page(&mut self, flows: &Flows, body: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
-        let key = FlowKey::read_from_bytes(body).map_err(|_| DropReason::Malformed)?;
-        out.lost.extend(self.take_answer(flows, &key)?);
-        Ok(())
-    }
-
-    /// Where the flow is that this answer is about, if its state is still wanted.
-    fn take_answer(&mut self, flows: &Flows, key: &FlowKey) -> Result<Option<(Slot, u32)>, DropReason> {
-        let paging = self.paging.as_mut().ok_or(DropReason::Malformed)?;
-        let (slot, generation) = paging.answered(key).ok_or(DropReason::StaleDuplicate)?;
-        let header = flows.header(slot);
-        let is_wanted = header.generation == generation && header.role == role::OWNER && !flows.is_present(slot);
-        Ok(is_wanted.then_some((slot, generation)))
-    }
-
-    /// Asks for what there is of the dead, and answers deals.
-    fn speak(&mut self, flows: &Flows, out: &mut Outbox) {
-        let Rescue { paging, shares, recalls, copies, .. } = self;
-        shares.iter_mut().for_each(|share| share.is_full = false);
-        if let Some(paging) = paging {
-            paging.ask(flows, shares, out);
-        }
-        for (at, share) in shares.iter_mut().enumerate() {
-            let Some(server) = share.server else { continue };
-            while !share.is_full
-                && let Some((number, outcome)) = share.answers.front()
-            {
-                share.is_full = !out.send(server, kind::DEALT, &[&number.to_be_bytes(), &[*outcome]]);
-                if !share.is_full {
-                    share.answers.pop_front();
-                }
-            }
-            for recall in recalls.iter_mut().filter(|recall| recall.has_to_ask(at, server)) {
-                share.is_full = share.is_full || !out.send(server, kind::RECALL, &[&peer_bytes(recall.dead)]);
-                if !share.is_full {
-                    recall.note(at, Asked::Of(server));
-                }
-            }
-            copies.blocked |= share.is_full;
-        }
+        self.recalls.begin(dead);
     }
 
     /// The server of a share has begun another life: what it alone had is lost.
     fn forget_server(&mut self, flows: &mut Flows, at: usize, out: &mut Outbox) {
         let servers = self.shares.len();
-        let is_its = |flows: &Flows, slot: Slot| share_of(flows.hash(&flows.header(slot).key), servers) == at;
+        let is_its_key = |flows: &Flows, key: &FlowKey| share_of_key(flows, key, servers) == Some(at);
+        let is_its = |flows: &Flows, slot: Slot| is_its_key(flows, &flows.header(slot).key);
         // What is on its way to another runtime nobody writes to the new one.
         let is_sent = |slot: &Slot| flows.header(*slot).role == role::DEPARTED && is_its(flows, *slot);
         self.adrift.retain(|(slot, _)| !is_its(flows, *slot));
@@ -529,34 +280,9 @@ impl Rescue {
         let absent = (0..flows.reach()).filter(is_absent);
         out.lost.extend(absent.map(|slot| (slot, flows.header(slot).generation)));
         if let Some(paging) = &mut self.paging {
-            paging.forget_server(flows, |flows, slot| is_its(flows, slot));
+            paging.forget_server(flows, is_its_key);
         }
     }
-}
-
-/// This one asks for the route of a flow as it was before.
-fn is_claimed_older(ours: &ActorHeader, theirs: &ActorHeader) -> bool {
-    ours.role == role::CLAIMING && ours.epoch != theirs.epoch && copies::is_newer(theirs, ours)
-}
-
-/// Bytes of a node and its incarnation.
-const PEER: usize = 6;
-
-/// Node and incarnation, as they travel.
-fn peer_bytes(peer: Peer) -> [u8; PEER] {
-    let ([a, b], [c, d, e, f]) = (peer.node.to_be_bytes(), peer.incarnation.to_be_bytes());
-    [a, b, c, d, e, f]
-}
-
-/// Node and incarnation, and what follows them.
-fn split_peer(body: &[u8]) -> Result<(Peer, &[u8]), DropReason> {
-    let (node, rest) = body.split_first_chunk::<2>().ok_or(DropReason::Malformed)?;
-    let (incarnation, rest) = split_u32(rest)?;
-    Ok((Peer { node: u16::from_be_bytes(*node), incarnation }, rest))
-}
-
-fn only_peer(body: &[u8]) -> Result<Peer, DropReason> {
-    split_peer(body).and_then(|(peer, rest)| if rest.is_empty() { Ok(peer) } else { Err(DropReason::Malformed) })
 }
 
 impl Protection for Rescue {
@@ -597,9 +323,10 @@ impl Protection for Rescue {
         if self.paging.is_none() || !flows.is_paged() {
             return;
         }
-        self.look_up();
-        let Rescue { paging: Some(paging), shares, .. } = self else { return };
-        if shares.iter().any(|share| share.server.is_some()) {
+        self.shares.look_up(&mut self.copies.links);
+        if let Rescue { paging: Some(paging), shares, .. } = self
+            && shares.known().next().is_some()
+        {
             paging.make_room(flows, shares);
         }
     }
@@ -623,7 +350,8 @@ impl Protection for Rescue {
         match self.release {
             Release::WriteBack => self.copies.pending.push((slot, packet)),
             Release::AtOnce { .. } => {
-                out.released_unprotected += u64::from(self.is_any_unknown && self.server_of(flows, slot).is_none());
+                let is_alone = !self.shares.are_all_known() && self.shares.server_of(flows, slot).is_none();
+                out.released_unprotected += u64::from(is_alone);
                 out.release(packet);
             }
         }
@@ -665,7 +393,8 @@ impl Protection for Rescue {
         }
         self.copies.flush(flows, out);
         self.now = self.now.max(out.now());
-        self.look_at_servers();
+        self.shares.look_up(&mut self.copies.links);
+        self.shares.note_under_way(self.now, self.late);
         self.make_room(flows);
         if let Some(paging) = &mut self.paging
             && paging.let_in(flows, &mut out.loaded)
@@ -679,26 +408,15 @@ impl Protection for Rescue {
 
     /// The servers, by share; [`Peer::default`] for one that has not been heard of.
     fn set_peers(&mut self, flows: &mut Flows, peers: &[Peer], _leaving: &[Peer], out: &mut Outbox) {
-        self.shares.resize_with(peers.len().max(self.shares.len()), Share::default);
-        let mut is_any_new = false;
-        for at in 0..self.shares.len() {
-            let server = peers.get(at).copied().filter(|peer| *peer != Peer::default());
-            let share = &mut self.shares[at];
-            let before = share.server;
-            if server != before {
-                *share = Share { server, ..Share::default() };
-                is_any_new = true;
-                if before.is_some() {
-                    self.forget_server(flows, at, out);
-                }
-            }
+        let changed = self.shares.renew(peers);
+        for (at, _) in changed.iter().filter(|(_, had_server)| *had_server) {
+            self.forget_server(flows, *at, out);
         }
-        self.is_any_unknown = self.shares.is_empty() || self.shares.iter().any(|share| share.server.is_none());
-        let known: Vec<Peer> = self.shares.iter().filter_map(|share| share.server).collect();
+        let known: Vec<Peer> = self.shares.known().collect();
         self.copies.shares.clear();
         self.copies.shares.extend(self.shares.iter().map(|share| share.server));
         self.copies.set_peers(flows, &known, &[], out);
-        if is_any_new && !known.is_empty() {
+        if !changed.is_empty() && !known.is_empty() {
             // Those who had none have one now.
             self.copies.resynchronise_all();
         }
@@ -712,7 +430,7 @@ impl Protection for Rescue {
         body: &[u8],
         out: &mut Outbox,
     ) -> Result<(), DropReason> {
-        let Some(share) = self.share(from) else {
+        let Some(share) = self.shares.position(from) else {
             // Nobody else has copies, or an earlier life of the server is late.
             return Err(DropReason::Fenced);
         };
@@ -721,20 +439,7 @@ impl Protection for Rescue {
                 self.paging.iter_mut().for_each(Paging::look_again);
                 self.copies.handle_record(flows, from, record, body, out)
             }
-            kind::PAGE_IN => self.handle_page(flows, body, out),
-            kind::NO_PAGE => self.handle_no_page(flows, body, out),
-            kind::DEAL => self.handle_deal(flows, from, body, out),
-            kind::DISPLACED => self.handle_displaced(flows, from, body, out),
-            kind::RECALLED => {
-                let dead = only_peer(body)?;
-                let shares = self.shares.len();
-                self.recalls.iter_mut().filter(|recall| recall.dead == dead).for_each(|recall| recall.note(share, Asked::Over));
-                self.recalls.retain(|recall| {
-                    recall.dead != dead || recall.asked.len() < shares || recall.asked.iter().any(|asked| *asked != Asked::Over)
-                });
-                Ok(())
-            }
-            _ => Err(DropReason::Malformed),
+            _ => self.hear(flows, (share, from), record, body, out),
         }
     }
 
@@ -751,7 +456,7 @@ impl Protection for Rescue {
     }
 
     fn is_recovering(&self, dead: Peer) -> bool {
-        !self.planted.report_early && self.recalls.iter().any(|recall| recall.dead == dead)
+        !self.planted.report_early && self.recalls.is_open(dead)
     }
 
     fn claimed(&mut self, flows: &mut Flows, slot: Slot) {
@@ -769,7 +474,7 @@ impl Protection for Rescue {
         }
         let header = flows.header(slot);
         // Or was, at an earlier life.
-        let is_held_there = self.shares.iter().any(|share| share.server.is_some_and(|server| server.node == header.peer));
+        let is_held_there = self.shares.has_node(header.peer);
         let is_behind = is_held_there && !self.is_at_server(header);
         if is_behind || header.flags & flag::DIRTY != 0 {
             self.departing.push((slot, header.generation));
@@ -808,18 +513,12 @@ impl Protection for Rescue {
     }
 
     fn is_busy(&self) -> bool {
-        let has_to_say = |(at, share): (usize, &Share)| {
-            let has_to_ask = |server: Peer| self.recalls.iter().any(|recall| recall.has_to_ask(at, server));
-            share.server.is_some_and(|server| has_to_ask(server) || !share.answers.is_empty())
-        };
-        let is_anything_to_say = || self.shares.iter().enumerate().any(has_to_say);
-        let is_any_known = || self.shares.iter().any(|share| share.server.is_some());
         let is_paging = self.paging.as_ref().is_some_and(Paging::is_busy);
         self.copies.is_busy()
             || !self.displaced.is_empty()
             || !self.departing.is_empty()
             || self.round > 0 && !self.copies.blocked
-            || !self.copies.blocked && (is_anything_to_say() || is_paging && is_any_known())
+            || !self.copies.blocked && (self.has_to_say() || is_paging && self.shares.known().next().is_some())
     }
 
     fn safety(&self, flows: &Flows) -> Safety {
@@ -827,10 +526,9 @@ impl Protection for Rescue {
             Release::WriteBack => 0,
             Release::AtOnce { packets, .. } => packets,
         };
-        let is_old = |(_, since): &(u32, u64)| self.now.saturating_sub(*since) > self.late;
-        let is_late = self.shares.iter().any(|share| share.under_way.front().is_some_and(is_old));
+        let is_late = self.shares.is_late(self.now, self.late);
         let safety = self.copies.safety(flows);
-        let unprotected = if self.is_any_unknown { flows.owned() as u64 } else { safety.unprotected };
+        let unprotected = if self.shares.are_all_known() { safety.unprotected } else { flows.owned() as u64 };
         let is_adrift = |(slot, generation): &(Slot, u32)| {
             let header = flows.header(*slot);
             header.generation == *generation && header.role == role::DEPARTED

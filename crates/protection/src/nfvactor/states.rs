@@ -4,7 +4,7 @@ use super::NfvActor;
 use crate::copies::Demoted;
 use crate::flows::{flag, role};
 use crate::numbers::{reached, split_block};
-use crate::rescue::share_of;
+use crate::rescue::share_of_key;
 use crate::{Flows, Outbox, Peer, Slot, copies, delta, kind};
 use holdfast_wire::DropReason;
 
@@ -89,8 +89,8 @@ impl NfvActor {
 
     /// Who is to have a copy of a flow that has none.
     fn next_holder(&mut self, flows: &Flows, slot: Slot) -> Option<Peer> {
-        if !self.shares.is_empty() {
-            return self.shares[share_of(flows.hash(&flows.header(slot).key), self.shares.len())];
+        if let Some(share) = share_of_key(flows, &flows.header(slot).key, self.shares.len()) {
+            return self.shares[share];
         }
         let next = self.peers.get(self.next_peer).copied()?;
         self.next_peer = if self.is_pinned { self.next_peer } else { (self.next_peer + 1) % self.peers.len() };
@@ -149,10 +149,10 @@ impl NfvActor {
                 if !has_replica || header.flags & flag::UNPROTECTED != 0 {
                     if self.send_state(flows, at, None, out) {
                         sent += 1;
-                    } else if self.shares.len() <= 1 {
+                    } else if flows.header(at).peer != 0 || self.peers.is_empty() {
                         break;
                     }
-                    // Of several servers the others may be there, and take it; this one is come back to.
+                    // Of nobody whose share it is has been heard: when that one is, all are looked at again.
                 }
             }
             at += 1;

@@ -6,7 +6,7 @@
 //! for them, and each says whether it took a flow. One that it did not take goes to the next. All who have asked hear when there are no more.
 
 use super::paging::ASKED;
-use super::{only_peer, peer_bytes, split_peer};
+use super::records::{only_peer, peer_bytes, split_peer};
 use crate::flows::{ActorHeader, Found, Journal, role};
 use crate::numbers::{key_of, reached, split_u32};
 use crate::{Flows, NfvActor, Outbox, Peer, Protection, ReleaseAt, Slot, kind};

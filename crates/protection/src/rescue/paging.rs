@@ -6,7 +6,7 @@
 //!
 //! In: which flows packets come for, what the server has saved. Out: flows whose state is to go, questions. Never: a flow that is in the middle of anything.
 
-use super::{Share, share_of};
+use super::shares::{Share, share_of_key};
 use crate::flows::{ActorHeader, flag, role};
 use crate::numbers::reached;
 use crate::{Flows, Outbox, Peer, Slot, kind};
@@ -165,19 +165,18 @@ impl Paging {
         self.passed = 0;
     }
 
-    /// Whose states were with a server that is no more: `is_its` tells which flows' that were.
-    pub(super) fn forget_server(&mut self, flows: &mut Flows, is_its: impl Fn(&Flows, Slot) -> bool) {
+    /// Whose states were with a server that is no more: `is_its` tells which keys' flows that were.
+    pub(super) fn forget_server(&mut self, flows: &mut Flows, is_its: impl Fn(&Flows, &FlowKey) -> bool) {
+        // Those of others' are nominated anew.
         self.candidates.drain(..).for_each(|candidate| flows.set_going(candidate.slot, false));
-        let asked = core::mem::take(&mut self.asked).into_iter();
-        let (lost, kept) = asked.partition::<Vec<_>, _>(|question| is_its(flows, question.slot));
-        self.asked = kept;
-        let lost = lost.into_iter().map(|question| (question.slot, question.generation));
-        let (wanted, kept) = core::mem::take(&mut self.wanted).into_iter().partition(|(slot, _)| is_its(flows, *slot));
-        self.wanted = kept;
-        let wanted: VecDeque<(Slot, u32)> = wanted;
-        for (slot, generation) in wanted.into_iter().chain(lost) {
-            self.expect_no_more(slot, generation);
-        }
+        let asked = self.asked.extract_if(.., |question| is_its(flows, &question.key));
+        let mut lost: Vec<(Slot, u32)> = asked.map(|question| (question.slot, question.generation)).collect();
+        self.wanted.retain(|(slot, generation)| {
+            let is_lost = is_its(flows, &flows.header(*slot).key);
+            lost.extend(is_lost.then_some((*slot, *generation)));
+            !is_lost
+        });
+        lost.into_iter().for_each(|(slot, generation)| self.expect_no_more(slot, generation));
         self.passed = 0;
     }
 
@@ -271,20 +270,16 @@ impl Paging {
                 continue;
             }
             let key = header.key;
-            let number = match shares.len() {
-                1 => 0,
-                servers => share_of(flows.hash(&key), servers),
-            };
-            let share = &mut shares[number];
-            share.is_full |= share.server.is_none_or(|server| !share.is_full && !out.send(server, kind::PAGE, &[key.as_bytes()]));
-            if share.is_full && shares.len() == 1 {
-                break;
-            }
-            if shares[number].is_full {
-                at += 1;
-            } else {
+            let Some(share) = share_of_key(flows, &key, shares.len()).map(|share| &mut shares[share]) else { return };
+            let is_sent = !share.is_full && share.server.is_some_and(|server| out.send(server, kind::PAGE, &[key.as_bytes()]));
+            share.is_full = !is_sent;
+            if is_sent {
                 self.wanted.remove(at);
                 self.asked.push(Question { key, slot, generation });
+            } else if shares.iter().all(|share| share.is_full) {
+                return;
+            } else {
+                at += 1;
             }
         }
     }

@@ -2,8 +2,10 @@ mod paging;
 mod shares;
 
 use super::pages::{Pages, PagesConfig};
+use super::shares::Share;
 use super::*;
-use holdfast_wire::{FlowKey, MemoryPool, PacketPool};
+use holdfast_wire::{MemoryPool, PacketPool};
+use zerocopy::FromBytes;
 
 const SERVER: Peer = Peer { node: 65534, incarnation: 1 };
 const LAYOUT: u64 = 7;
@@ -58,6 +60,33 @@ impl Side {
         self.protection.set_peers(&mut self.flows, &[server], &[], &mut self.out);
     }
 
+    /// A packet of this flow, which begins here if it is not there.
+    fn process(&mut self, flow: u16, epoch: u32, now: u64) {
+        let found = self.find(flow);
+        let Side { flows, protection, out, pool, .. } = self;
+        let slot = found.unwrap_or_else(|| {
+            let slot = flows.insert(key(flow), flows.hash(&key(flow)), role::OWNER).expect("there is room");
+            flows.header_mut(slot).epoch = epoch;
+            slot
+        });
+        assert_eq!(flows.header(slot).role, role::OWNER);
+        out.begin(0, now);
+        assert_eq!(protection.admit(flows, slot), Admission::Ready);
+        flows.parts_mut(slot).1[0] += 1;
+        let mut packet = pool.take().expect("there are buffers");
+        packet.meta.stamp = epoch.into();
+        protection.commit(flows, slot, packet, false, out);
+    }
+
+    /// The routes that it asks for are given.
+    fn grant_routes(&mut self, epoch: &mut u32) {
+        for (_, slot) in core::mem::take(&mut self.out.late_claims) {
+            *epoch += 1;
+            self.flows.header_mut(slot).epoch = *epoch;
+            self.protection.claimed(&mut self.flows, slot);
+        }
+    }
+
     fn find(&self, flow: u16) -> Option<Slot> {
         self.flows.find(&key(flow), self.flows.hash(&key(flow))).map(|found| found.slot)
     }
@@ -102,21 +131,7 @@ impl World {
     /// A packet of this flow, which begins here if it is not there.
     fn process(&mut self, at: usize, flow: u16) {
         self.epoch += 1;
-        let (epoch, now) = (self.epoch, self.now);
-        let Side { flows, protection, out, pool, .. } = &mut self.sides[at];
-        let found = flows.find(&key(flow), flows.hash(&key(flow))).map(|found| found.slot);
-        let slot = found.unwrap_or_else(|| {
-            let slot = flows.insert(key(flow), flows.hash(&key(flow)), role::OWNER).expect("there is room");
-            flows.header_mut(slot).epoch = epoch;
-            slot
-        });
-        assert_eq!(flows.header(slot).role, role::OWNER);
-        out.begin(0, now);
-        assert_eq!(protection.admit(flows, slot), Admission::Ready);
-        flows.parts_mut(slot).1[0] += 1;
-        let mut packet = pool.take().expect("there are buffers");
-        packet.meta.stamp = epoch.into();
-        protection.commit(flows, slot, packet, false, out);
+        self.sides[at].process(flow, self.epoch, self.now);
     }
 
     /// The batch of one is over; what it says is heard by the server if `is_heard`.
@@ -161,11 +176,7 @@ impl World {
         for side in &mut self.sides {
             side.out.demoted.clear();
             side.flows.take_demoted();
-            for (_, slot) in core::mem::take(&mut side.out.late_claims) {
-                self.epoch += 1;
-                side.flows.header_mut(slot).epoch = self.epoch;
-                side.protection.claimed(&mut side.flows, slot);
-            }
+            side.grant_routes(&mut self.epoch);
         }
     }
 

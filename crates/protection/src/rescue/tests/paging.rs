@@ -292,7 +292,8 @@ fn new_flows_leave_room_to_those_that_wait() {
     assert_eq!((paging.reserved(4), paging.reserved(100)), (2, 3));
     let mut out = Outbox::default();
     out.set_peers([(SERVER, ROOM)].into_iter());
-    let mut shares = [Share { server: Some(SERVER), ..Share::default() }];
+    let mut shares = [Share::default()];
+    shares[0].server = Some(SERVER);
     paging.ask(&flows, &mut shares, &mut out);
     assert!(!shares[0].is_full);
     assert_eq!(out.records().count(), 2, "as many as there is room for");
