@@ -75,8 +75,6 @@ pub(crate) struct Lane {
     pub(crate) work: Vec<Arrival>,
     /// Shared state has changed, or a flow came back: parked packets may go on.
     pub(crate) retry: bool,
-    /// Flows were lost of which nobody knows what they had leased, and not all others can say what they have.
-    owes_recount: bool,
     pub(crate) owned_limit: usize,
     /// Flows are copied whole.
     has_copies: bool,
@@ -134,7 +132,6 @@ impl Lane {
             suspects: Vec::new(),
             work: Vec::with_capacity(BURST),
             retry: false,
-            owes_recount: false,
             owned_limit,
             has_copies,
             copies_often: has_copies && safety.may_forget <= OFTEN,

@@ -69,12 +69,9 @@ impl Lane {
             shared.lost += 1;
             is_miscounted = true;
         }
-        // Of flows whose state is away nobody can say what they have, as long as any is. Those whose state waits here for room can.
+        // Of flows whose state is away nobody can say what they have. Those whose state waits here for room can.
         let is_away = |slot: &Slot| self.flows.header(*slot).role == role::OWNER && !self.flows.is_present(*slot);
-        let are_all_here = || (0..self.flows.reach()).filter(is_away).count() <= self.protection.aside();
-        self.owes_recount |= is_miscounted;
-        if self.owes_recount && (is_miscounted || self.flows.absent() <= self.protection.aside()) && are_all_here() {
-            self.owes_recount = false;
+        if is_miscounted && (0..self.flows.reach()).filter(is_away).count() <= self.protection.aside() {
             self.recount();
         }
     }
