@@ -6,7 +6,8 @@
 use crate::exit;
 use crate::flows::{Flow, Flows};
 use crate::host_check::Check;
-use crate::status::{Pool, ROLE_STATE_SERVER, STATE_RUNNING, ServerPool, Status};
+use crate::status::{Pool, STATE_RUNNING, ServerPool, Status};
+use holdfast_node::address::STATE_SERVER;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
@@ -40,10 +41,8 @@ fn pool(at: usize, looks: &[Status]) -> Check {
         return Check::ok(name, found);
     };
     // The first one: numbers are its.
-    let is_there = |look: &Status| {
-        let servers = look.processes.iter().filter(|process| process.role == ROLE_STATE_SERVER);
-        servers.max_by_key(|process| process.id).is_some_and(|process| process.state == STATE_RUNNING)
-    };
+    let is_there =
+        |look: &Status| look.processes.iter().any(|process| process.id == STATE_SERVER && process.state == STATE_RUNNING);
     if !looks.iter().all(is_there) {
         let remedy = "it is started again, and runtimes tell it what they have: ask again in a second";
         return Check::warn(name, "the state server is away", remedy);
@@ -118,7 +117,7 @@ fn mappings([before, after]: [&Flows; 2]) -> Check {
 mod tests {
     use super::*;
     use crate::host_check::Outcome;
-    use crate::status::{Process, SHARED_PARTITIONED, SHARED_STATE_SERVER, STATE_AWAY};
+    use crate::status::{Process, ROLE_STATE_SERVER, SHARED_PARTITIONED, SHARED_STATE_SERVER, STATE_AWAY};
     use serde_json::json;
 
     fn look(pool: Pool) -> Status {

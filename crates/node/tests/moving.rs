@@ -75,7 +75,7 @@ impl Host {
     /// The target has a replica of the flow, or leaves already when it begins.
     fn new(has_replica: bool) -> Host {
         let runtime = |me: Peer| {
-            let config = RuntimeConfig { me, flows: 8, seed: 1, report_interval: SECOND, fabric: FabricConfig::default() };
+            let config = RuntimeConfig { me, flows: 64, seed: 1, report_interval: SECOND, fabric: FabricConfig::default() };
             let chain = Chain::new(vec![Box::new(Bound::<Counter>::new(()).expect("nothing to refuse"))]);
             let protection = Box::new(NfvActor::new(ReleaseAt::Replica));
             Runtime::new(config, vec![ChainSpec { name: "test".to_owned(), switch: SWITCH, chain, protection }])
@@ -136,9 +136,14 @@ impl Host {
 
     /// As the switch sends it.
     fn first_packet(&mut self) -> Vec<u8> {
+        self.first_packet_of(9)
+    }
+
+    /// That of a flow from this port.
+    fn first_packet_of(&mut self, port: u8) -> Vec<u8> {
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
         frame.extend_from_slice(&[0x45, 0, 0, 29, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 2, 192, 0, 2, 1]);
-        frame.extend_from_slice(&[0, 9, 0, 53, 0, 9, 0, 0, 0]);
+        frame.extend_from_slice(&[0, port, 0, 53, 0, 9, 0, 0, 0]);
         let mut packet = self.packet(&frame);
         (packet.meta.stamp, packet.meta.commit, packet.meta.flags) = (self.now, EPOCH, Flags::NEW);
         let outer = Outer { destination: mac_of_life(SOURCE), source: mac_of(SWITCH), index: index::TO_RUNTIME };
@@ -480,4 +485,31 @@ fn a_flow_that_has_not_arrived_is_reported() {
     host.carry(Vec::new());
     assert_eq!(host.role(), Some(role::OWNER));
     assert_eq!(host.source_reports(), (0, 0));
+}
+
+/// Two targets are silent, and more flows are to go than one is asked about at a time. Whoever is asked about them again has been told before that they do not come under the number of the first question:
+/// it would say that it expects them already.
+#[test]
+fn who_is_asked_again_has_heard_that_they_do_not_come() {
+    let mut host = Host::new(true);
+    let others: Vec<_> = (10..50).map(|port| (SOURCE, host.first_packet_of(port))).collect();
+    host.carry(others);
+    let both = [(TARGET, Running, 0), (OTHER, Running, 0), (SOURCE, Running, 0)];
+    host.show_all(2, &both);
+    host.is_cut = true;
+    host.other.inbox.clear();
+    let targets = [TARGET, OTHER].map(|target| (target.node, target.incarnation)).to_vec();
+    let order = Control::Migrate { request: 1, targets, limit: 64, selector: "any".to_owned() };
+    host.coordinator.send_control(SOURCE.node, &order);
+    host.carry(Vec::new());
+    for _ in 0..4 {
+        host.now += SECOND / 2;
+        host.carry(Vec::new());
+    }
+    let of_move = |kind: u8| matches!(kind, kind::PREPARE | kind::CANCEL);
+    let kinds: Vec<u8> = host.other.inbox.records().map(|(record, _)| record.kind).filter(|kind| of_move(*kind)).collect();
+    assert!(kinds.len() > 4 && kinds[0] == kind::PREPARE, "{kinds:?}");
+    for pair in kinds.windows(2) {
+        assert_ne!(pair, [kind::PREPARE; 2], "{kinds:?}");
+    }
 }

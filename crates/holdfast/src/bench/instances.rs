@@ -6,9 +6,7 @@
 //! `unsynchronised` looks there which is free before it takes it away, which several do at a time.
 
 use super::churn::{Churn, Lengths};
-use super::datapath::{
-    BURST, Beside, LEASE, PlaysOnce, SERVER, Sink, Stateless, ToRuntime, introduce, missing, one_of_servers, runtime,
-};
+use super::datapath::{BURST, Beside, LEASE, PlaysOnce, SERVER, Sink, Stateless, ToRuntime, introduce, missing, runtime, server};
 use super::median;
 use super::redis::Redis;
 use super::traffic::{self, FRAME_LEN};
@@ -17,7 +15,7 @@ use holdfast_nf::Chain;
 use holdfast_node::address::{FIRST_RUNTIME, MAX_STATE_SERVERS, node_of, state_server_node, state_server_number};
 use holdfast_node::runtime::Runtime;
 use holdfast_node::state::StateServer;
-use holdfast_protection::rescue::Release;
+use holdfast_protection::rescue::{Release, room_for_share};
 use holdfast_protection::{Peer, Rescue};
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{MemoryPool, Packet, PacketPool};
@@ -155,9 +153,8 @@ impl Cluster {
         };
         for number in 0..servers {
             let peer = Peer { node: state_server_node(number), ..SERVER };
-            // No hash is so uneven that one gets more.
-            let flows = if servers == 1 { all } else { all / usize::from(servers) * 5 / 4 };
-            let mut server = one_of_servers(peer, flows, &mut served()?, LEASE)?;
+            let flows = room_for_share(all, servers.into());
+            let mut server = server(peer, flows, &mut served()?, LEASE)?;
             let said = introduce(&mut server, peer, &peers, &mut cluster.pool);
             said.into_iter().for_each(|packet| cluster.pool.put(packet));
             cluster.servers.push(Server { server, rx: Vec::new(), work: Duration::ZERO });

@@ -21,6 +21,7 @@ use holdfast_io::words::shared_memory::Side;
 use holdfast_node::address::{MANAGER, NodeId, state_server_node};
 use holdfast_node::state::{StateServer, StateServerConfig};
 use holdfast_protection::Peer;
+use holdfast_protection::rescue::room_for_share;
 use holdfast_state::{Kind, Limits};
 use holdfast_wire::{Packet, PacketPool};
 use serde::{Deserialize, Serialize};
@@ -119,11 +120,14 @@ impl World {
         // Of all that runtimes may own.
         let runtimes = checked.clusters.iter().map(|cluster| usize::from(cluster.max)).sum();
         let number = assignment.role.number;
-        let pages = share(checked.config.limits.flows.saturating_mul(runtimes).min(MOST_PAGES), checked.config.servers());
-        let statistics = config::named_statistics(&mut chains).into_iter().filter(|statistic| statistic.is_served);
-        let statistics: Vec<Kind> = statistics.map(|statistic| statistic.kind()).collect();
-        let kinds = || config::served_pools(&mut chains).into_iter().map(kind).chain(statistics).collect();
-        let kinds = if number == 0 { kinds() } else { Vec::new() };
+        let flows = checked.config.limits.flows.saturating_mul(runtimes).min(MOST_PAGES);
+        let pages = room_for_share(flows, checked.config.servers().into());
+        let mut kinds = Vec::new();
+        if number == 0 {
+            kinds.extend(config::served_pools(&mut chains).into_iter().map(kind));
+            let statistics = config::named_statistics(&mut chains).into_iter().filter(|statistic| statistic.is_served);
+            kinds.extend(statistics.map(|statistic| statistic.kind()));
+        }
         let server = StateServer::new(StateServerConfig {
             me: Peer { node: state_server_node(number), incarnation: assignment.incarnation },
             fabric: assignment.fabric(),
@@ -212,12 +216,6 @@ fn name(number: u16, servers: u16) -> String {
     if servers > 1 { format!("state server {number}") } else { "the state server".to_owned() }
 }
 
-/// Of so many flows the room that one of so many servers needs: its share, and what an uneven hash adds to that.
-fn share(flows: usize, servers: u16) -> usize {
-    let even = flows.div_ceil(servers.into());
-    if servers > 1 { flows.min(even + even / 8 + 1024) } else { flows }
-}
-
 /// The manager's side.
 pub(super) struct ServerGuard {
     /// The manager's life: incarnations of a server grow from one to the next.
@@ -259,9 +257,9 @@ impl ServerGuard {
 impl Manager {
     /// Starts the state servers that are due, and ends those that hang.
     pub(super) fn look_after_state_servers(&mut self, now: u64) {
-        for (at, number) in (0..self.server_guard.servers.len()).zip(0..) {
+        for number in 0..self.server_guard.servers.len() as u16 {
             let present = self.workers.iter_mut().find(|worker| worker.peer.node == state_server_node(number));
-            if self.server_guard.servers[at].lives.look_after(present, now)
+            if self.server_guard.servers[usize::from(number)].lives.look_after(present, now)
                 && let Err(error) = self.start_state_server(number, now)
             {
                 self.server_guard.ended(number, &error.to_string(), now);
@@ -286,16 +284,8 @@ impl Manager {
 
 #[cfg(test)]
 mod tests {
-    use super::{ServerGuard, name, share};
+    use super::{ServerGuard, name};
     use holdfast_node::address::{STATE_SERVER, state_server_number};
-
-    #[test]
-    fn a_share_is_a_little_more_than_even() {
-        assert_eq!(
-            [(100, 1), (0, 3), (100, 3), (3_000_000, 3)].map(|(flows, servers)| share(flows, servers)),
-            [100, 0, 100, 1_126_024]
-        );
-    }
 
     #[test]
     fn one_of_several_has_a_number() {

@@ -328,11 +328,6 @@ impl Runtime {
         self
     }
 
-    /// The lives of the state servers that flows here have their home at, as far as they are known.
-    pub fn state_servers(&self) -> impl Iterator<Item = Peer> + '_ {
-        self.served.iter().flat_map(Served::homes)
-    }
-
     /// Every state server that flows here have their home at has been heard of.
     pub fn knows_state_servers(&self) -> bool {
         self.served.as_ref().is_some_and(Served::are_homes_known)
@@ -648,7 +643,7 @@ impl Runtime {
     fn needed_logs(&self) -> Vec<(NodeId, u32)> {
         let needs = |at: usize| self.lanes.iter().any(|lane| lane.side == at && lane.protection.log_bytes() > 0);
         let sides = self.shared.sides.iter().enumerate().filter(|(at, _)| needs(*at));
-        let homes = self.state_servers().map(|home| (home.node, home.incarnation));
+        let homes = self.served.iter().flat_map(Served::homes).map(|home| (home.node, home.incarnation));
         sides.filter_map(|(_, side)| Some((side.switch, side.heard?.into()))).chain(homes).collect()
     }
 

@@ -5,7 +5,7 @@
 //! comes before that, and no state server is unknown. A flow that moves away is answered for here until it is where it went. What flows have counted and measured is said every few milliseconds.
 
 use super::{Lane, Runtime};
-use crate::address::{STATE_SERVER, state_server_node, state_server_number};
+use crate::address::{state_server_node, state_server_number};
 use crate::message::{PoolId, Report};
 use crate::state::{Pools, StateSession, Words};
 use core::ops::Range;
@@ -57,18 +57,16 @@ impl Served {
         }
         let has_pages = lanes.iter().any(|lane| lane.protection.home() == Home::StateServer);
         let is_any = has_pages || !lists.is_empty() || !statistics.is_empty();
-        let sessions = vec![StateSession::new(STATE_SERVER, WAITING)];
-        let homes = vec![Peer::default()];
-        is_any.then_some(Served { sessions, has_pages, homes, lists, statistics, next_statistics: 0 })
+        let mut served = Served { sessions: Vec::new(), has_pages, homes: Vec::new(), lists, statistics, next_statistics: 0 };
+        served.divide(1);
+        is_any.then_some(served)
     }
 
-    /// Flows are divided among so many servers.
+    /// Flows are divided among so many servers. Where none has its home there, there is nothing to say to any but the first.
     pub(super) fn divide(&mut self, servers: u16) {
-        if self.has_pages {
-            let nodes = (0..servers).map(state_server_node);
-            self.sessions = nodes.map(|node| StateSession::new(node, WAITING)).collect();
-            self.homes = vec![Peer::default(); servers.into()];
-        }
+        let servers = if self.has_pages { servers } else { 1 };
+        self.sessions = (0..servers).map(|number| StateSession::new(state_server_node(number), WAITING)).collect();
+        self.homes = vec![Peer::default(); servers.into()];
     }
 
     /// The state servers' lives that flows have their home at, as far as they are known.

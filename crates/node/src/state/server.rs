@@ -76,8 +76,8 @@ pub struct StateServer {
     listener: NodeId,
     report_interval: u64,
     next_report: u64,
-    /// Of all state servers.
-    is_first: bool,
+    /// The first of the state servers, to whom all lists are.
+    has_lists: bool,
     heartbeat: u64,
     next_heartbeat: u64,
     /// What was said last.
@@ -115,7 +115,7 @@ impl StateServer {
             listener: config.listener,
             report_interval: config.report_interval,
             next_report: 0,
-            is_first: config.me.node == STATE_SERVER,
+            has_lists: config.me.node == STATE_SERVER,
             heartbeat: config.heartbeat,
             next_heartbeat: 0,
             reported: Vec::new(),
@@ -310,7 +310,7 @@ impl StateServer {
     /// Says what there is of the lists, when it is time and that has changed.
     fn report(&mut self, now: u64) {
         // Only the first one has any. To one who is not there nothing is said while the old is on its way.
-        if !self.is_first || now < self.next_report || self.fabric.backlog(self.listener) > 0 {
+        if !self.has_lists || now < self.next_report || self.fabric.backlog(self.listener) > 0 {
             return;
         }
         self.next_report = now.saturating_add(self.report_interval);

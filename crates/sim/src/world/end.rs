@@ -2,12 +2,13 @@
 
 use super::hosts::WITNESS;
 use super::looks::served;
+use super::served::Servers;
 use super::{BEGIN, Process, World};
 use crate::peers::Progress;
 use crate::plan::{How, Outcome, Plan, Step, When, Whom};
 use crate::world::{Faults, Report};
 use holdfast_protection::Peer;
-use holdfast_wire::{DropReason, FlowKey, PacketPool};
+use holdfast_wire::{DropReason, PacketPool};
 
 impl World {
     /// Counts everything, then takes it apart and counts again.
@@ -106,8 +107,7 @@ impl World {
     fn check_remembered(&mut self) {
         let heard = self.serving();
         let serving = served(&self.processes, &heard, self.chains);
-        let servers = self.servers.as_ref();
-        let pages = |chain: usize, key: &FlowKey| servers.and_then(|servers| servers.find(chain, key));
+        let pages = Servers::pages(&self.servers);
         self.checkers.check_remembered(&self.clients, &serving, &pages);
         self.checkers.check_copies(&serving);
         if let Some(loss) = &self.loss {

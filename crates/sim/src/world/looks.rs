@@ -1,5 +1,6 @@
 //! What is looked at while a world runs.
 
+use super::served::Servers;
 use super::{BEGIN, Process, World};
 use crate::checkers::Served;
 use crate::frames;
@@ -36,8 +37,7 @@ impl World {
         // Who was given up before may have been stopped, and go on: nobody asks it.
         let counts = |peer: &Peer| *peer != dead && !self.coordinator.has_given_up(*peer);
         let living = self.processes.iter().filter(|(peer, _)| counts(peer)).map(|(_, process)| &process.runtime);
-        let servers = self.servers.as_ref();
-        let pages = |chain: usize, key: &FlowKey| servers.and_then(|servers| servers.find(chain, key));
+        let pages = Servers::pages(&self.servers);
         loss.given_up(dead, &routes, &living.collect::<Vec<_>>(), &pages, &self.clients, &mut self.checkers);
     }
 
@@ -46,8 +46,7 @@ impl World {
         let Some(loss) = &mut self.loss else { return };
         let dead: Vec<Peer> = loss.failed_ones().filter(|peer| !self.processes.contains_key(peer)).collect();
         let living: Vec<_> = self.processes.values().map(|process| &process.runtime).collect();
-        let servers = self.servers.as_ref();
-        let pages = |chain: usize, key: &FlowKey| servers.and_then(|servers| servers.find(chain, key));
+        let pages = Servers::pages(&self.servers);
         dead.into_iter().for_each(|peer| loss.given_up_unheard(peer, &living, &pages, &self.clients));
     }
 
@@ -57,8 +56,7 @@ impl World {
         self.checkers.note_released(frame, chain, &self.clients);
         let is_settled = self.coordinator.is_protected() && self.all_run() && self.has_home();
         let processes = self.processes.values().map(|process| &process.runtime);
-        let servers = self.servers.as_ref();
-        let pages = |chain: usize, key: &FlowKey| servers.and_then(|servers| servers.find(chain, key));
+        let pages = Servers::pages(&self.servers);
         self.checkers.check_released(frame, (chain, stamp), &self.clients, (processes, &pages), is_settled, self.loss.as_ref());
         if let Some(loss) = &mut self.loss {
             loss.released(frame, &self.clients, self.now);

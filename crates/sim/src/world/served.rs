@@ -129,8 +129,13 @@ impl Servers {
         self.faults_left == 0 && self.all.iter().all(|process| process.now.is_some())
     }
 
+    /// What was written back of flows, if there are any.
+    pub(super) fn pages<'a>(servers: &'a Option<Servers>) -> impl Fn(usize, &FlowKey) -> Option<(&'a Flows, Slot)> + 'a {
+        move |chain, key| servers.as_ref()?.find(chain, key)
+    }
+
     /// A flow of this chain, as it was written back.
-    pub(super) fn find(&self, chain: usize, key: &FlowKey) -> Option<(&Flows, Slot)> {
+    fn find(&self, chain: usize, key: &FlowKey) -> Option<(&Flows, Slot)> {
         let pages = self.all.iter().filter_map(|process| process.now.as_ref()?.flows(chain));
         pages.filter_map(|flows| Some((flows, flows.find(key, flows.hash(key))?.slot))).next()
     }

@@ -9,7 +9,7 @@ mod pair;
 mod runtime;
 mod stateless;
 
-pub(super) use pair::{Beside, LEASE, Pair, SERVER, introduce, one_of_servers};
+pub(super) use pair::{Beside, LEASE, Pair, SERVER, introduce, server};
 pub(super) use runtime::{Alone, Runs, Sink, ToRuntime, missing, runtime};
 pub(super) use stateless::Stateless;
 

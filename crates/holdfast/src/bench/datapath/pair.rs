@@ -60,14 +60,11 @@ impl Beside for StateServer {
 
 /// A state server that is the home of this chain's flows, and assigns the numbers of the pools that ask one. None rests: flows begin and end much more quickly than anywhere else.
 /// One of which nothing is heard for `lease` ns is asked for, 0: never.
-pub(in crate::bench) fn server(flows: usize, chain: &mut Chain, lease: u64) -> Result<StateServer, String> {
-    one_of_servers(SERVER, flows, chain, lease)
-}
-
-/// One of several, among which the flows are divided: the first assigns the numbers.
-pub(in crate::bench) fn one_of_servers(me: Peer, flows: usize, chain: &mut Chain, lease: u64) -> Result<StateServer, String> {
+/// Of several the first, which [`SERVER`] is, assigns the numbers.
+pub(in crate::bench) fn server(me: Peer, flows: usize, chain: &mut Chain, lease: u64) -> Result<StateServer, String> {
     let mut kinds = Vec::new();
-    for function in chain.functions_mut() {
+    let has_lists = me.node == SERVER.node;
+    for function in chain.functions_mut().iter_mut().filter(|_| has_lists) {
         function.shared().visit(&mut |_, field| {
             if let SharedField::Pool(pool) = field
                 && pool.backend().asks_server()
@@ -84,9 +81,6 @@ pub(in crate::bench) fn one_of_servers(me: Peer, flows: usize, chain: &mut Chain
                 kinds.push(Kind::Indexes(limits));
             }
         });
-    }
-    if me.node != SERVER.node {
-        kinds.clear();
     }
     let layout = chain.layout();
     let pages = PagesConfig { chain: 0, flows, state_len: layout.size, layout: layout.hash, seed: SEED };
@@ -201,7 +195,7 @@ impl<const L: usize> Pair<L> {
         let is_paged = protection().home() == Home::StateServer;
         let mut primary = runtime(ME, flows, chain, protection());
         let said = introduce(&mut primary, ME, &[ME, OTHER], &mut pool);
-        let server = if is_paged { Some(server(flows, &mut replica_chain, lease)?) } else { None };
+        let server = if is_paged { Some(server(SERVER, flows, &mut replica_chain, lease)?) } else { None };
         let thread = std::thread::spawn(move || {
             let mut pool = MemoryPool::new(BUFFERS);
             if let Some(mut server) = server {
