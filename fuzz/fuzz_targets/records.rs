@@ -50,7 +50,7 @@ fn switch_and_coordinator(steps: &[Step]) {
         start_timeout: u64::MAX / 4,
         first_incarnation: 1,
         pools: Vec::new(),
-        has_state_server: false,
+        state_servers: 0,
         layouts: Vec::new(),
         fabric,
     };

@@ -90,7 +90,7 @@ impl WholeBox {
             hang_timeout: u64::MAX / 4,
             start_timeout: u64::MAX / 4,
             first_incarnation: 1,
-            has_state_server: false,
+            state_servers: 0,
             layouts: chains.iter().map(|built| built.chain.layout().hash).collect(),
             pools: config::pools(&mut chains),
             fabric,
