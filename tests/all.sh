@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs the steps named (make targets), one after the other, whatever became of those before, and counts.
 #
-# A step counts as many tests as its test runner says; one without a runner (a linter, the simulator, a fuzzer) counts as one. A step that
-# ends badly although none of its tests failed (it did not compile, say) counts as one failure. Logs stay in target/test/.
+# A step counts as many tests as its test runner says; one without a runner (a linter, the simulator) counts as one. A step that ends badly
+# although none of its tests failed (it did not compile, say) counts as one failure. Logs stay in target/test/. At the end: the seconds of each
+# step, the slowest tests of all, and how long a loop takes that does the same everywhere, so that a slow machine is told from a slow gate.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,10 +11,18 @@ logs=target/test
 mkdir -p "$logs"
 [ -t 1 ] && export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-always}
 
-passed=0 failed=0 skipped=0 table=''
+# What is too much for every run is divided among runs: each commit takes its share.
+number=$(tests/run-number.sh)
+if [ -n "$number" ]; then
+  export HOLDFAST_RUN=$number
+  export HOLDFAST_SHARE=${HOLDFAST_SHARE:-$((number % 3))/3} HOLDFAST_FAULTS=${HOLDFAST_FAULTS:-$number} HOLDFAST_FUZZ_SEED=${HOLDFAST_FUZZ_SEED:-$number}
+  printf 'run %s: share %s of conformance; `HOLDFAST_RUN=%s make test` repeats it\n' "$number" "$HOLDFAST_SHARE" "$number"
+fi
+
+passed=0 failed=0 skipped=0 table='' begin=$SECONDS
 for step in "$@"; do
   printf '\n── %s\n' "$step"
-  SECONDS=0
+  since=$SECONDS
   "${MAKE:-make}" --no-print-directory "$step" 2>&1 | tee "$logs/$step.log"
   status=${PIPESTATUS[0]}
   # The closing lines of cargo test: "test result: ok. 3 passed; 0 failed; 1 ignored; …".
@@ -22,9 +31,29 @@ for step in "$@"; do
   [ "$status" -ne 0 ] && [ "$f" -eq 0 ] && f=1
   [ "$status" -eq 0 ] && [ "$((p + f + s))" -eq 0 ] && p=1
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-  table+=$(printf '%-6s %5d passed %4d failed %4d skipped %6d s' "$step" "$p" "$f" "$s" "$SECONDS")$'\n'
+  table+=$(printf '%-6s %5d passed %4d failed %4d skipped %6d s' "$step" "$p" "$f" "$s" "$((SECONDS - since))")$'\n'
 done
+whole=$((SECONDS - begin))
 
+# The same work for every core at once: a million turns of the shell's loop.
+calibrate() {
+  local core TIMEFORMAT=%R
+  time { for core in $(seq "$(nproc)"); do (for ((i = 0; i < 1000000; i++)); do :; done) & done; wait; }
+}
+
+# Tests by their own seconds, and as a whole those programs whose runner tells no test's time.
+slowest() {
+  sed -nE 's/.*seconds +([0-9.]+)  (.*)/test \1 \2/p
+    s/^ +(Running|Doc-tests) (unittests )?([^ ]+).*[/(]([a-z_]+)-[0-9a-f]+\)$/program \4 \3/p
+    s/.*finished in ([0-9.]+)s$/end \1/p' "$@" |
+    awk '$1 == "program" { name = $2 " (" $3 ")"; told = 0 } $1 == "test" { print $2, $3; told = 1 } $1 == "end" && name != "" && !told { print $2, name; name = "" }' |
+    sort -rn | head -10 | while read -r seconds name; do printf '%8.1f  %s\n' "$seconds" "$name"; done
+}
+
+printf '\nslowest, seconds\n'
+files=("${@/#/$logs/}")
+slowest "${files[@]/%/.log}"
 printf '\n%s' "$table"
+printf 'in all %d s on %d cores; calibration loop %s s (3 s where the gate was measured: tests/README.md)\n' "$whole" "$(nproc)" "$(calibrate 2>&1)"
 printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -1,7 +1,10 @@
 //! Every file in `tests/scenarios` is a test: a world as a text, played, and as expected.
 
+#[path = "../../../tests/src/seconds.rs"]
+mod seconds;
+
 use holdfast_sim::Script;
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Failed};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -26,7 +29,7 @@ fn main() -> ExitCode {
     assert!(!files.is_empty(), "no scenario in {}", folder.display());
     let trial = |file: PathBuf| {
         let name = file.file_stem().map_or(String::new(), |name| name.to_string_lossy().into_owned());
-        Trial::test(name, move || play(&file))
+        seconds::trial(name, move || play(&file))
     };
     libtest_mimic::run(&arguments, files.into_iter().map(trial).collect()).exit_code()
 }

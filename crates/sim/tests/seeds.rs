@@ -17,12 +17,12 @@ fn broken(report: &Report) -> String {
     format!("seed {}: {}", report.seed, lines.join("; "))
 }
 
-/// Runtimes die and hang, frames are lost, doubled and reordered; every connection lives and nothing that left is forgotten.
+/// Runtimes die and hang, frames are lost, doubled and reordered; every connection lives and nothing that left is forgotten. Some worlds of each kind: `make sim` plays thousands.
 #[test]
 fn nothing_breaks_under_faults() {
     let (mut kills, mut coordinators, mut meanwhile, mut servers) = (0, 0, 0, 0);
-    let from = |first: u64| first..first + 100;
-    for seed in (0..300).chain([REINFORCE, SERVED, PAGED, DIVIDED].into_iter().flat_map(from)) {
+    let from = |first: u64| first..first + 20;
+    for seed in (0..60).chain([REINFORCE, SERVED, PAGED, DIVIDED].into_iter().flat_map(from)) {
         let report = run(Scenario::of_seed(seed));
         assert!(report.violations.is_empty(), "{}", broken(&report));
         kills += report.faults.kills;
@@ -30,9 +30,9 @@ fn nothing_breaks_under_faults() {
         meanwhile += report.faults.meanwhile;
         servers += report.faults.server_kills;
     }
-    assert!(servers > 50, "the state server died only {servers} times");
-    assert!(kills > 100 && coordinators > 100, "the worlds were too peaceful: {kills} kills, {coordinators} of the coordinator");
-    assert!(meanwhile > 20, "only {meanwhile} failures while the coordinator was away");
+    assert!(servers > 10, "the state server died only {servers} times");
+    assert!(kills > 20 && coordinators > 20, "the worlds were too peaceful: {kills} kills, {coordinators} of the coordinator");
+    assert!(meanwhile > 4, "only {meanwhile} failures while the coordinator was away");
 }
 
 /// Without faults every connection finishes, under every protection.

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Builds the binary, target/release/holdfast, and says how far it is: a line that moves on a terminal, one every half minute elsewhere.
+# What cargo says besides (warnings, errors) passes through. Silent when nothing is to be built.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cargo=${CARGO:-cargo}
+crates=$("$cargo" tree --locked -p holdfast -e normal,build --prefix none --format '{p}' | sed 's/ (\*)$//' | sort -u | wc -l)
+width=0
+[ -t 2 ] && width=1
+
+# Cargo names each crate once when its turn comes.
+follow() {
+  local line number=0 said=-30 begin=$SECONDS
+  while IFS= read -r line; do
+    case $line in
+      *' Compiling '*) ;;
+      *' Finished '* | *' Blocking '* | *' Downloading '* | *' Downloaded '* | *' Updating '*) continue ;;
+      *) printf '%s\n' "$line"; continue ;;
+    esac
+    [ "$number" -gt 0 ] || printf 'build: %d crates, some 5 minutes on two cores the first time\n' "$crates"
+    number=$((number + 1))
+    local text="build: crate $number of $crates after $((SECONDS - begin)) s"
+    if [ "$width" -gt 0 ]; then
+      printf '\r%s ' "$text"
+    elif [ $((SECONDS - said)) -ge 30 ]; then
+      said=$SECONDS
+      printf '%s\n' "$text"
+    fi
+  done
+  [ "$number" -eq 0 ] || printf '%sbuild: done after %d s                    \n' "$([ "$width" -eq 0 ] || printf '\r')" "$((SECONDS - begin))"
+}
+
+CARGO_TERM_COLOR=never "$cargo" build --locked --release -p holdfast 2> >(follow >&2)
+wait

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# What is too long for every change: every test of the gate's kinds in its full form (tests/README.md says which).
+#
+#   tests/soak.sh [k/N]      the k-th of N parts (1/1 without it)
+#
+# A job that has passed is not run again on the same commit (target/soak/COMMIT/), so an interrupted soak goes on where it was. SIZE=small runs
+# every job at a tenth or less of its length: enough to see that soak itself works.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+part=${1:-1/1}
+[[ "$part" =~ ^([1-9][0-9]*)/([1-9][0-9]*)$ ]] && ((BASH_REMATCH[1] <= BASH_REMATCH[2])) || {
+  echo "soak: PART is k/N with k from 1 to N, not '$part'" >&2
+  exit 2
+}
+k=${BASH_REMATCH[1]} n=${BASH_REMATCH[2]}
+case ${SIZE:-full} in
+  full) seeds=${SEEDS:-100000} chunk=10000 fuzz=${FUZZ_SECONDS:-600} e2e=full ;;
+  small) seeds=${SEEDS:-400} chunk=200 fuzz=${FUZZ_SECONDS:-5} e2e=small ;;
+  *) echo "soak: SIZE is full or small, not '$SIZE'" >&2; exit 2 ;;
+esac
+number=$(tests/run-number.sh)
+done_at=target/soak/${number:-none}-${SIZE:-full}
+mkdir -p "$done_at"
+release=$PWD/target/release/holdfast
+test=("${CARGO:-cargo}" test --locked --workspace)
+
+# A job is a line: its name, and what it runs.
+jobs_of() {
+  local share first target
+  for share in 0 1 2; do
+    echo "conformance-$share HOLDFAST_SHARE=$share/3 ${test[*]} --test conformance"
+  done
+  echo "planted HOLDFAST_FAULTS=all ${test[*]} --test planted"
+  for first in 0 1000000 10000000 20000000 30000000; do
+    # Behind the gate's fixed seeds; the first kind has a million seeds in all, of which a soak plays a tenth.
+    local from=$((first + 100000 + ${number:-0} % 8 * 100000)) at
+    for ((at = 0; at < seeds; at += chunk)); do
+      echo "worlds-$((from + at)) $release sim --from $((from + at)) --seeds $((seeds - at < chunk ? seeds - at : chunk))"
+    done
+  done
+  while read -r -d ' ' target; do
+    echo "fuzz-${target//,/-} FUZZ_SECONDS=$fuzz tests/fuzz.sh ${target//,/ }"
+  done < <(for target in fuzz/corpus/*/; do basename "$target"; done | paste -sd, | sed -E 's/([^,]+,[^,]+),/\1 /g; s/$/ /')
+  for target in tests/e2e/*.rs; do
+    target=$(basename "$target" .rs)
+    [ "$target" = main ] || echo "e2e-$target HOLDFAST_SOAK=$e2e ${test[*]} --test e2e -- $target::"
+  done
+}
+
+"${CARGO:-cargo}" build --locked --release -p holdfast && "${test[@]}" --no-run || exit 1
+passed=0 failed=0 skipped=0 at=0 table=''
+while read -r name command; do
+  at=$((at + 1))
+  (((at - k) % n == 0)) || continue
+  if [ -e "$done_at/$name" ]; then
+    skipped=$((skipped + 1))
+    continue
+  fi
+  printf '\n── soak %s\n' "$name"
+  since=$SECONDS
+  if bash -c "set -o pipefail; exec env $command" < /dev/null 2>&1 | tee "$done_at/$name.log"; then
+    touch "$done_at/$name"
+    passed=$((passed + 1)) result=passed
+  else
+    failed=$((failed + 1)) result=FAILED
+  fi
+  table+=$(printf '%-28s %s %6d s' "$name" "$result" "$((SECONDS - since))")$'\n'
+done < <(jobs_of)
+
+printf '\n%s' "$table"
+printf 'soak %s, part %s; %d jobs had passed before on this commit\n' "${SIZE:-full}" "$part" "$skipped"
+printf '\n%d passed, %d failed\n' "$passed" "$failed"
+[ "$failed" -eq 0 ] && [ $((passed + skipped)) -gt 0 ]

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Plays worlds of the deterministic simulator: SEEDS of them (8,400 without it), of all kinds.
+#
+# First those that once broke something (tests/seeds.txt), then a fixed part that begins at each kind's first seed, then as many from a number
+# that the commit decides (tests/run-number.sh), so that every commit explores worlds that none before it has played. A seed that fails is
+# printed with the command that plays it again.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+seeds=${SEEDS:-8400}
+holdfast=${HOLDFAST_BIN:?set HOLDFAST_BIN to the binary}
+number=$(tests/run-number.sh)
+# Each kind: its first seed, how many sets of a thousand new seeds it has, and its parts of ten.
+kinds=('0 890 3' '1000000 8900 3' '10000000 8900 2' '20000000 8900 1' '30000000 8900 1')
+
+failed=0
+play() {
+  printf 'worlds: %s seeds from %s\n' "$2" "$1"
+  "$holdfast" sim --from "$1" --seeds "$2" || failed=1
+}
+
+mapfile -t known < <(sed 's/#.*//' tests/seeds.txt | awk 'NF { print $1 }')
+printf 'worlds: %s that once broke something (tests/seeds.txt)\n' "${#known[@]}"
+# shellcheck disable=SC2016
+printf '%s\n' "${known[@]}" | xargs -P "$(nproc)" -I{} bash -c '
+  "$0" sim --seed "$1" > /dev/null || { printf "seed %s fails: holdfast sim --seed %s --trace\n" "$1" "$1"; exit 1; }' "$holdfast" {} || failed=1
+
+for kind in "${kinds[@]}"; do
+  read -r first sets parts <<< "$kind"
+  count=$((seeds * parts / 20))
+  if [ -z "$number" ]; then
+    play "$first" $((2 * count))
+    continue
+  fi
+  play "$first" "$count"
+  play $((first + 100000 + number % sets * 1000)) "$count"
+done
+if [ -n "$number" ]; then
+  printf 'worlds: the new seeds are those of run %s\n' "$number"
+else
+  printf 'worlds: there is no git here: fixed seeds only\n'
+fi
+exit "$failed"
