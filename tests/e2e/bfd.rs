@@ -7,7 +7,7 @@ use holdfast::lab::programs;
 use holdfast::lab::requirements::*;
 use holdfast::lab::topology::HOST_DEVICE;
 use holdfast::lab::{Interrupt, Lab, until};
-use holdfast::status::{Bfd, Process, Status};
+use holdfast_control::status::{Bfd, Process, Status};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::network::{Chain, Network, Options, SERVER, SERVER_2, SIX, ip};
 use holdfast_tests::routers::{BIRD, FRR, Router, Signed};

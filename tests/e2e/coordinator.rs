@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail, ensure};
 use holdfast::lab::process::signal_pid;
 use holdfast::lab::requirements::*;
 use holdfast::lab::{Interrupt, until};
-use holdfast::status::{Process, Protected, STATE_AWAY, STATE_RUNNING};
+use holdfast_control::status::{Process, Protected, STATE_AWAY, STATE_RUNNING};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::network::{Chain, Network, Options, RECOVERY_LIMIT, SERVER, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};

@@ -5,7 +5,7 @@ use holdfast::lab::etcd::Etcd;
 use holdfast::lab::process::signal_pid;
 use holdfast::lab::requirements::*;
 use holdfast::lab::{Interrupt, until};
-use holdfast::status::{Process, STATE_CANDIDATE, STATE_RUNNING};
+use holdfast_control::status::{Process, STATE_CANDIDATE, STATE_RUNNING};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::network::{Chain, Network, Options, RECOVERY_LIMIT, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};

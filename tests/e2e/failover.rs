@@ -7,7 +7,7 @@ use holdfast::lab::programs::{self, Iperf3};
 use holdfast::lab::requirements::*;
 use holdfast::lab::running::Victim;
 use holdfast::lab::{Interrupt, Namespace, until};
-use holdfast::status::Protected;
+use holdfast_control::status::Protected;
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, PATIENT, RECOVERY_LIMIT, SERVER, VIRTUAL, ip, many, socket};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::verdict::{ensure_same, ensure_served, ensure_unbroken};
@@ -135,7 +135,7 @@ fn ping_goes_on(interrupt: &Interrupt) -> Result<()> {
     let mut process = holdfast::lab::Process::start(command, "ping", network.lab.scratch())?;
     wait_for_flows(&network, 1, interrupt)?;
     network.kill_each_runtime(|| Ok(()))?;
-    let packets = |status: &holdfast::status::Status| status.runtimes().map(|process| process.packets).sum::<u64>();
+    let packets = |status: &holdfast_control::status::Status| status.runtimes().map(|process| process.packets).sum::<u64>();
     let until = packets(&network.running.status()?) + 40;
     network.running.wait_for("ping goes on behind the last kill", LIMIT, interrupt, |status| packets(status) >= until)?;
     // ping counts what it has when it is interrupted.
@@ -293,7 +293,7 @@ fn the_status_tells_the_story(interrupt: &Interrupt) -> Result<()> {
     ensure!(failover.flows > 0 && failover.recovered_us.is_some_and(|us| us > 0), "{failover:?}");
     let after = network.running.status()?;
     ensure!(after.protected == Protected::Yes, "{after:?}");
-    let untouched = |process: &&holdfast::status::Process| process.id != victim.id;
+    let untouched = |process: &&holdfast_control::status::Process| process.id != victim.id;
     ensure_same(before.runtimes().filter(untouched), &after)?;
     drop(stream);
     network.stop()

@@ -48,7 +48,7 @@ fn service_passes_before_two_patiences_have_passed(interrupt: &Interrupt) -> Res
     let datagrams = stream.finish();
     let silence = Duration::from_micros(datagrams.longest_silence_us);
     let detected =
-        |failover: &holdfast::status::Failover| Duration::from_nanos(failover.detected_at_ns.saturating_sub(killed_at));
+        |failover: &holdfast_control::status::Failover| Duration::from_nanos(failover.detected_at_ns.saturating_sub(killed_at));
     let detected: Vec<Duration> = status.failovers.iter().map(detected).collect();
     // A beat is on its way when the host dies.
     let least = patience.mul_f64(0.75);

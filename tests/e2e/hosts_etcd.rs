@@ -6,7 +6,7 @@ use holdfast::lab::hosts::Cut;
 use holdfast::lab::process::signal_pid;
 use holdfast::lab::requirements::*;
 use holdfast::lab::{Interrupt, until};
-use holdfast::status::{Leader, Process, Protected, STATE_CANDIDATE, Status};
+use holdfast_control::status::{Leader, Process, Protected, STATE_CANDIDATE, Status};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::cluster::{Cluster, EQUALS};
 use holdfast_tests::network::VIRTUAL;

@@ -5,7 +5,7 @@ use holdfast::lab::Interrupt;
 use holdfast::lab::hosts::Cut;
 use holdfast::lab::requirements::*;
 use holdfast::lab::until;
-use holdfast::status::{self, Status};
+use holdfast_control::status::{self, Status};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::cluster::{Cluster, SERVING, Second, WITNESS};
 use holdfast_tests::network::VIRTUAL;

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use holdfast::lab::download::{Download, Plan};
 use holdfast::lab::requirements::*;
 use holdfast::lab::{Interrupt, link, until};
-use holdfast::status::Status;
+use holdfast_control::status::Status;
 use holdfast_tests::PATIENCE;
 use holdfast_tests::cluster::{Cluster, SERVING, UDP_PORT, WITNESS};
 use holdfast_tests::frames::{Ends, Listener, Sender};

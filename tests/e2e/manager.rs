@@ -5,7 +5,7 @@ use holdfast::lab::download::{Download, Plan};
 use holdfast::lab::process::signal_pid;
 use holdfast::lab::requirements::*;
 use holdfast::lab::{Interrupt, until};
-use holdfast::status::{Process, Status};
+use holdfast_control::status::{Process, Status};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, RECOVERY_LIMIT, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};

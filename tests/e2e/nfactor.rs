@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use holdfast::lab::programs;
 use holdfast::lab::requirements::*;
 use holdfast::lab::{Interrupt, Process};
-use holdfast::status::Status;
+use holdfast_control::status::Status;
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, SERVER, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::verdict::{ensure_served, ensure_unbroken};

@@ -5,7 +5,7 @@ use holdfast::lab::download::{Download, Plan};
 use holdfast::lab::requirements::*;
 use holdfast::lab::running::Victim;
 use holdfast::lab::{Interrupt, until};
-use holdfast::status::{Protected, Status};
+use holdfast_control::status::{Protected, Status};
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, PATIENT, RECOVERY_LIMIT, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::standby::{Half, kill_half_of_nth_server, kill_half_of_server, nth_state_server};

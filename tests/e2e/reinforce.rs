@@ -7,7 +7,7 @@ use holdfast::lab::process::signal_pid;
 use holdfast::lab::programs;
 use holdfast::lab::requirements::*;
 use holdfast::lab::{Interrupt, Process, until};
-use holdfast::status::{Process as ProcessStatus, Status};
+use holdfast_control::status::{Process as ProcessStatus, Status};
 use holdfast_tests::cluster::{Cluster, SERVING, WITNESS};
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, SERVER, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};

@@ -1,9 +1,9 @@
 //! Service-chain rules are changed under a running box: connections that are there stay where they are, new ones go the new way.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::flows::Flows;
 use holdfast::lab::Interrupt;
 use holdfast::lab::requirements::*;
+use holdfast_control::flows::Flows;
 use holdfast_tests::binary;
 use holdfast_tests::network::{Chain, Network, Options, RECOVERY_LIMIT, SERVER};
 use holdfast_tests::runner::{main as run, test};

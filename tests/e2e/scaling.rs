@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use holdfast::lab::requirements::*;
 use holdfast::lab::{Interrupt, keepalive, udp};
-use holdfast::status::{STATE_RUNNING, Status};
+use holdfast_control::status::{STATE_RUNNING, Status};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::network::{Chain, Network, Options, SERVER, many, socket};
 use holdfast_tests::runner::{main as run, test};

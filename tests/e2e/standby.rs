@@ -6,7 +6,7 @@ use holdfast::lab::download::{Download, Plan};
 use holdfast::lab::process::signal_pid;
 use holdfast::lab::requirements::*;
 use holdfast::lab::{Interrupt, until};
-use holdfast::status::{Process, Protected, Status};
+use holdfast_control::status::{Process, Protected, Status};
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, SERVER, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::standby::{BOTH, LOCAL, busiest, is_ready, keeper, kill_worker};

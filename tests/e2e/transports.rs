@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use holdfast::lab::Interrupt;
 use holdfast::lab::requirements::*;
 use holdfast::lab::wait::until;
-use holdfast::status::{Process, Status};
+use holdfast_control::status::{Process, Status};
 use holdfast_tests::network::{Chain, Network, Options, RECOVERY_LIMIT, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::standby::{Half, kill_half_of_server};

@@ -10,7 +10,7 @@ use holdfast::lab::process::{Process, signal_pid};
 use holdfast::lab::running::RunningBox;
 use holdfast::lab::topology::Addresses;
 use holdfast::lab::{Interrupt, Lab, keepalive, udp, until};
-use holdfast::status::{self, Leader, Protected, Status};
+use holdfast_control::status::{self, Leader, Protected, Status};
 use rustix::process::Signal;
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -9,7 +9,7 @@ use holdfast::lab::process::signal_pid;
 use holdfast::lab::running::{RunningBox, Victim};
 use holdfast::lab::topology::{Addresses, Topology};
 use holdfast::lab::{Interrupt, Lab, Namespace, keepalive, udp};
-use holdfast::status::{self, Failover, Process, Protected, Status};
+use holdfast_control::status::{self, Failover, Process, Protected, Status};
 use rustix::process::Signal;
 use std::net::SocketAddr;
 use std::time::Duration;

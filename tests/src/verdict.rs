@@ -5,7 +5,7 @@ use holdfast::lab::Interrupt;
 use holdfast::lab::keepalive::KeepAlive;
 use holdfast::lab::running::RunningBox;
 use holdfast::lab::udp::Datagrams;
-use holdfast::status::{Process, Status};
+use holdfast_control::status::{Process, Status};
 
 /// None of these connections has broken, and each answers once more.
 ///

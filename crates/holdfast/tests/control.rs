@@ -1,7 +1,8 @@
 //! The control socket against clients that behave and clients that do not. The packet loop is a thread that answers from a script.
 
-use holdfast::control::{self, Asked, Call, Client, MAX_CLIENTS, MAX_REQUEST, Request, Server};
-use holdfast::exit;
+use holdfast::control::{self, Asked, MAX_CLIENTS, Request, Server};
+use holdfast_control::exit;
+use holdfast_control::{Call, Client, MAX_REQUEST};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Shutdown;

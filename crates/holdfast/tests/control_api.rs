@@ -1,13 +1,15 @@
 //! The control API over the loopback, with real certificates: clients that may, clients that may not, and clients that are none. The packet loop is a thread that
 //! answers from a script.
 
-use holdfast::certify::{Subject, certify};
 use holdfast::config::ControlEntry;
-use holdfast::control::remote::{Endpoint, Limits, fetch};
-use holdfast::control::{self, Asked, Call, Client, Request, Server, Target};
-use holdfast::exit::{self, Failure};
+use holdfast::control::remote::Limits;
+use holdfast::control::{self, Asked, Request, Server};
 use holdfast::lab::Interrupt;
-use holdfast::tls::{CA_FILE, CERTIFICATE_FILE, KEY_FILE, TlsPaths};
+use holdfast_control::certify::{Subject, certify};
+use holdfast_control::exit::{self, Failure};
+use holdfast_control::remote::{Endpoint, fetch};
+use holdfast_control::tls::{CA_FILE, CERTIFICATE_FILE, KEY_FILE, TlsPaths};
+use holdfast_control::{Call, Client, MAX_FILE, Target};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -512,12 +514,12 @@ fn garbage_is_refused_and_counted() {
 fn a_message_has_a_limit() {
     let running = Box::start();
     let client = running.client("alice");
-    let text = "#".repeat(holdfast::config::MAX_FILE + (1 << 20));
+    let text = "#".repeat(MAX_FILE + (1 << 20));
     let failure = refusal(client.ask(Call::Apply { file: "f".into(), text, dry_run: true }));
     assert!(failure.code == exit::NEGATIVE && failure.message.contains("too large"), "{failure}");
     running.still_answers();
     // The longest that is a configuration by its length comes through.
-    let text = "#".repeat(holdfast::config::MAX_FILE);
+    let text = "#".repeat(MAX_FILE);
     let answer = client.ask_for_either(Call::Apply { file: "f".into(), text, dry_run: true }).unwrap();
     assert_eq!(answer["code"], exit::CONFIGURATION);
 }

@@ -1,7 +1,7 @@
 //! The section `control:` of the configuration, and `control` of hosts.
 
 use holdfast::config::{self, Checked};
-use holdfast::tls::TlsPaths;
+use holdfast_control::tls::TlsPaths;
 use std::path::Path;
 
 const BOX: &str = "cluster: edge\nports: { a: { device: a, address: 10.0.0.1/24 } }\nchains: { c: { functions: [forward] } }\nrules: [{ chain: c }]\n";
@@ -90,7 +90,7 @@ fn files_are_looked_at_where_they_are_named() {
     let missing = look().unwrap_err();
     assert!(missing.starts_with(&format!("{file}:5:35: there is no file")) && missing.contains("holdfast certify"), "{missing}");
     let subjects = ["left".parse().unwrap()];
-    holdfast::certify::certify(&scratch.path().join("tls"), &subjects, 1, time::OffsetDateTime::now_utc()).unwrap();
+    holdfast_control::certify::certify(&scratch.path().join("tls"), &subjects, 1, time::OffsetDateTime::now_utc()).unwrap();
     assert_eq!(look(), Ok(()));
     std::fs::write(scratch.path().join("tls/left/key.pem"), "nothing").unwrap();
     assert!(look().unwrap_err().contains("there is no key in it"));

@@ -3,7 +3,7 @@
 use holdfast::lab::etcd::Etcd;
 use holdfast::lab::process::{Process, signal_pid};
 use holdfast::lab::{Interrupt, until};
-use holdfast::status::{Process as Role, STATE_CANDIDATE, STATE_RUNNING, Status};
+use holdfast_control::status::{Process as Role, STATE_CANDIDATE, STATE_RUNNING, Status};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -130,7 +130,9 @@ fn a_killed_coordinator_is_followed_by_one_that_knows_everybody() {
         signal_pid(running.coordinator().unwrap().pid, Signal::KILL).unwrap();
         running.next_coordinator(last);
         assert!(killed.elapsed() < BACK, "it took {:?}", killed.elapsed());
-        wait("it is protected again", || running.status().filter(|status| status.protected == holdfast::status::Protected::Yes));
+        wait("it is protected again", || {
+            running.status().filter(|status| status.protected == holdfast_control::status::Protected::Yes)
+        });
         assert_eq!(running.runtimes(), before);
     }
     assert!(running.status().unwrap().failovers.is_empty());
@@ -176,7 +178,9 @@ fn while_etcd_is_away_the_box_lives_on() {
             _ => world.etcd.start_again(&Interrupt::default()).unwrap(),
         }
         running.next_coordinator(last);
-        wait("it is protected again", || running.status().filter(|status| status.protected == holdfast::status::Protected::Yes));
+        wait("it is protected again", || {
+            running.status().filter(|status| status.protected == holdfast_control::status::Protected::Yes)
+        });
         assert_eq!(running.runtimes(), before);
     }
     assert!(running.status().unwrap().failovers.is_empty());

@@ -7,14 +7,14 @@
 use super::traffic::percentile;
 use crate::demo::PROTECTED;
 use crate::demo::scenario::{RECOVERY_LIMIT, addresses};
-use crate::flows::Flows;
 use crate::lab::process::signal_pid;
 use crate::lab::running::RunningBox;
 use crate::lab::topology::Topology;
 use crate::lab::udp::{Echo, make_room, stay_here};
 use crate::lab::{Interrupt, Lab, requirements, until};
-use crate::status::{Protected, Status};
 use anyhow::{Context, Result, ensure};
+use holdfast_control::flows::Flows;
+use holdfast_control::status::{Protected, Status};
 use holdfast_io::process::Clock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;

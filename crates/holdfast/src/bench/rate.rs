@@ -6,13 +6,13 @@
 
 use crate::demo::PROTECTED;
 use crate::demo::scenario::{RECOVERY_LIMIT, addresses};
-use crate::flows::Flows;
 use crate::lab::process::signal_pid;
 use crate::lab::running::{RunningBox, Victim};
 use crate::lab::topology::Topology;
 use crate::lab::{Interrupt, Lab, Namespace, requirements, until};
-use crate::status::{Protected, Status};
 use anyhow::{Context, Result, ensure};
+use holdfast_control::flows::Flows;
+use holdfast_control::status::{Protected, Status};
 use holdfast_io::process::Clock;
 use rustix::process::Signal;
 use serde::Serialize;

@@ -5,8 +5,8 @@ use crate::bench::{
     controls, datapath, failover, growth, instances, local, messages, migration, rate, recovery, reinforce, replication, rescue,
     sealing, takeover, tenants,
 };
-use crate::exit::{self, Failure};
-use crate::table::{Style, Table};
+use holdfast_control::exit::{self, Failure};
+use holdfast_control::table::{Style, Table};
 use holdfast_nf::Chain;
 use serde_json::json;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use super::print;
 use crate::config;
-use crate::exit::{self, Failure};
+use holdfast_control::exit::{self, Failure};
 use holdfast_node::channel::{Key, MAX_KEYS};
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde_json::json;

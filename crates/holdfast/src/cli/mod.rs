@@ -13,13 +13,13 @@ mod moving;
 mod reference;
 mod simulate;
 
-use crate::certify::Subject;
-use crate::control::Target;
-use crate::control::remote::Endpoint;
-use crate::exit::{self, Failure};
-use crate::tls::TlsPaths;
 use crate::{demo, run};
 use clap::{CommandFactory, Parser, Subcommand};
+use holdfast_control::Target;
+use holdfast_control::certify::Subject;
+use holdfast_control::exit::{self, Failure};
+use holdfast_control::remote::Endpoint;
+use holdfast_control::tls::TlsPaths;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
 //! `holdfast sim`: seeds and scenarios through the deterministic simulator.
 
 use super::print;
-use crate::exit::{self, Failure};
+use holdfast_control::exit::{self, Failure};
 use holdfast_sim::{Faults, Report, Scenario, Script};
 use serde_json::{Value, json};
 use std::path::Path;

@@ -23,7 +23,6 @@ mod network;
 mod parser;
 mod protection;
 mod rules;
-mod secret;
 mod source;
 mod state_server;
 mod statistics;
@@ -33,7 +32,7 @@ pub use bfd::{BfdConfig, BfdKeyConfig, BfdKeyType, BfdPeer, bfd_keys};
 pub use chains::SERVER_CREDIT;
 pub use changes::{RuleChange, differences, rule_changes};
 pub use clusters::{Cluster, DEFAULT_CLUSTER};
-pub use control::{CONTROL_PORT, Control, ControlConfig, ControlEntry, TlsConfig, TlsFiles, control_address, identity};
+pub use control::{Control, ControlConfig, ControlEntry, TlsConfig, TlsFiles, identity};
 pub use etcd::{Endpoint, Etcd, EtcdConfig};
 pub use file::{
     ChainConfig, ClusterSettings, Config, DetectionConfig, FabricFileConfig, FunctionConfig, HostSettings, LimitsConfig,
@@ -43,11 +42,11 @@ pub use file::{
 pub use hosts::{Fabric, HostEntry};
 pub use keys::{keys, line as key_line, read as read_keys};
 pub use mistake::Mistake;
-pub use secret::{read_public, read_secret};
 pub use state_server::{ServerStandby, ServerTransport, StateServerSettings};
 pub use statistics::{NamedStatistic, named_statistics};
 pub use switches::SwitchEntry;
 
+use holdfast_control::MAX_FILE;
 use holdfast_nf::{Chain, SharedField};
 use holdfast_node::address::NodeId;
 use holdfast_node::bfd::{Key, Peer, Settings};
@@ -60,8 +59,6 @@ use serde_json::{Value, json};
 use source::{Source, Spot};
 use std::net::IpAddr;
 
-/// Longest file, bytes.
-pub const MAX_FILE: usize = 4 << 20;
 /// A hung runtime must have had so many chances to be heard.
 const LEAST_HEARTBEATS: u64 = 4;
 

@@ -11,8 +11,8 @@ use crate::lab::running::RunningBox;
 use crate::lab::topology::Topology;
 use crate::lab::udp::{self, Datagrams};
 use crate::lab::{Interrupt, Lab, until};
-use crate::status::{Protected, Status};
 use anyhow::{Context, Result, ensure};
+use holdfast_control::status::{Protected, Status};
 use rustix::process::Signal;
 use serde::Serialize;
 use std::path::Path;
@@ -97,7 +97,7 @@ impl Takeovers {
 
 /// Every runtime has a standby that is ready.
 fn is_ready(status: &Status) -> bool {
-    let has_standby = |runtime: &crate::status::Process| runtime.local_standby.is_some_and(|standby| standby.pid != 0);
+    let has_standby = |runtime: &holdfast_control::status::Process| runtime.local_standby.is_some_and(|standby| standby.pid != 0);
     status.protected == Protected::Yes && status.runtimes().all(has_standby)
 }
 

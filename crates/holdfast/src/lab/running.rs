@@ -3,8 +3,8 @@
 use super::process::{Process, quoting, signal_pid};
 use super::wait::{Interrupt, until};
 use super::{Lab, Namespace};
-use crate::status::{self, Protected, Status};
 use anyhow::{Context, Result, bail};
+use holdfast_control::status::{self, Protected, Status};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};

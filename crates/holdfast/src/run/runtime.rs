@@ -6,7 +6,7 @@ use super::words::{Opened, Way};
 use super::workers::MOST_QUARANTINED;
 use super::{devices, levels};
 use crate::config;
-use crate::exit::{self, Failure};
+use holdfast_control::exit::{self, Failure};
 use holdfast_io::process::{Clock, Watched};
 use holdfast_io::standby::{self, Turns, Watch};
 use holdfast_io::wait::Patience;

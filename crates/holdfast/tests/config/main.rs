@@ -153,7 +153,7 @@ fn whole_files_that_are_none() {
     assert!(said(&format!("{EXAMPLE}---\n{EXAMPLE}")).starts_with("edge.yaml:17:1: a second document begins here"));
     assert!(said(&"[".repeat(200_000)).contains("limit"));
     assert!(!said(bomb).is_empty());
-    assert!(said(&"#".repeat(config::MAX_FILE + 1)).contains("longer than 4 MiB"));
+    assert!(said(&"#".repeat(holdfast_control::MAX_FILE + 1)).contains("longer than 4 MiB"));
 }
 
 /// Every `$ref` in a schema.

@@ -7,8 +7,8 @@
 //! DIR/NAME/ca.pem  certificate.pem  key.pem                 what NAME needs, to be taken there
 //! ```
 
-use crate::config;
 use crate::exit::{self, Failure};
+use crate::secret::read_secret;
 use crate::tls::{CA_FILE, CERTIFICATE_FILE, KEY_FILE, MAKER, Role};
 use rcgen::string::Ia5String;
 use rcgen::{
@@ -143,7 +143,7 @@ fn authority(directory: &Path, now: OffsetDateTime) -> Result<(Authority, bool),
         (true, true) => {
             let certificate = std::fs::read_to_string(&certificate_path).map_err(|error| failed(&certificate_path, &error))?;
             let wrong = |text: String| Failure::new(exit::CONFIGURATION, text);
-            let key = config::read_secret(&key_path, MAKER, MAKER).map_err(wrong)?;
+            let key = read_secret(&key_path, MAKER, MAKER).map_err(wrong)?;
             let unreadable = |path: &Path, error: &dyn std::fmt::Display| wrong(format!("`{}`: {error}", path.display()));
             let text = std::str::from_utf8(&key).map_err(|error| unreadable(&key_path, &error))?;
             let key = KeyPair::from_pem(text).map_err(|error| unreadable(&key_path, &error))?;

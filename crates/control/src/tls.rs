@@ -3,7 +3,7 @@
 //! In: paths. Out: an [`Identity`] for rustls, or what is wrong with which file and what to do; of a certificate, who it is of. Never: a connection, or a word of a key
 //! in a message.
 
-use crate::config;
+use crate::secret::{read_public, read_secret};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -21,7 +21,7 @@ pub const CERTIFICATE_FILE: &str = "certificate.pem";
 /// Its key, in a directory.
 pub const KEY_FILE: &str = "key.pem";
 /// The command that makes these files.
-pub(crate) const MAKER: &str = "holdfast certify DIR NAME";
+pub const MAKER: &str = "holdfast certify DIR NAME";
 /// What both sides of the control API speak.
 const HTTP2: &[u8] = b"h2";
 
@@ -86,7 +86,7 @@ impl Role {
 
 impl Role {
     /// One of them, in a sentence.
-    pub(crate) fn with_article(self) -> &'static str {
+    pub fn with_article(self) -> &'static str {
         match self {
             Role::Viewer => "a viewer",
             Role::Operator => "an operator",
@@ -129,7 +129,7 @@ fn provider() -> Arc<CryptoProvider> {
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let name = path.display();
-    let bytes = config::read_public(path, MAKER)?;
+    let bytes = read_public(path, MAKER)?;
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     match read {
         Ok(read) if !read.is_empty() => Ok(read),
@@ -150,7 +150,7 @@ impl Identity {
             authorities.add(certificate.clone()).map_err(|error| format!("`{}`: {error}", paths.ca.display()))?;
         }
         let chain = certificates(&paths.certificate)?;
-        let key = config::read_secret(&paths.key, MAKER, MAKER)?;
+        let key = read_secret(&paths.key, MAKER, MAKER)?;
         let key = PrivateKeyDer::from_pem_slice(&key)
             .map_err(|error| format!("`{}`: there is no key in it (PEM): {error}", paths.key.display()))?;
         check(paths, &chain, &authorities_der)?;

@@ -50,13 +50,3 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
-
-impl From<holdfast_io::port::PortError> for Failure {
-    fn from(error: holdfast_io::port::PortError) -> Failure {
-        let code = match error {
-            holdfast_io::port::PortError::Unavailable(_) | holdfast_io::port::PortError::Busy(_) => UNAVAILABLE,
-            holdfast_io::port::PortError::Permission(_) => PERMISSION,
-        };
-        Failure::new(code, error.to_string())
-    }
-}

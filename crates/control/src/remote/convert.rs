@@ -3,7 +3,7 @@
 //! The fields have the same names, so serde does it; what this file does is what is not the same: lists in pieces, refusals, versions.
 
 use super::api::{Applied, ApplyReply, Flow, ListFlowsReply, Refused, apply_reply};
-use crate::control::VERSION;
+use crate::VERSION;
 use crate::exit;
 use crate::flows::Flows;
 use serde::Serialize;
@@ -12,19 +12,19 @@ use serde_json::{Value, json};
 use tonic::Status as Refusal;
 
 /// An object as a message.
-pub(super) fn message<T: DeserializeOwned>(object: Value) -> Result<T, Refusal> {
+pub fn message<T: DeserializeOwned>(object: Value) -> Result<T, Refusal> {
     serde_json::from_value(object).map_err(|error| Refusal::internal(format!("the answer is no message: {error}")))
 }
 
 /// A message as an object with a version.
-pub(super) fn object(message: &impl Serialize) -> Value {
+pub fn object(message: &impl Serialize) -> Value {
     let mut object = serde_json::to_value(message).unwrap_or_default();
     object["version"] = VERSION.into();
     object
 }
 
 /// A list in pieces of this length; at least one, which says whether there is more.
-pub(super) fn flows(list: Value, length: usize) -> Result<Vec<ListFlowsReply>, Refusal> {
+pub fn flows(list: Value, length: usize) -> Result<Vec<ListFlowsReply>, Refusal> {
     let truncated = list["truncated"] == true;
     let mut list = list;
     let flows: Vec<Flow> = message(list["flows"].take())?;
@@ -40,7 +40,7 @@ pub(super) fn flows(list: Value, length: usize) -> Result<Vec<ListFlowsReply>, R
 }
 
 /// The list that was in pieces.
-pub(super) fn list(replies: Vec<ListFlowsReply>) -> Result<Value, serde_json::Error> {
+pub fn list(replies: Vec<ListFlowsReply>) -> Result<Value, serde_json::Error> {
     let truncated = replies.last().is_some_and(|reply| reply.truncated);
     let flows: Vec<Flow> = replies.into_iter().flat_map(|reply| reply.flows).collect();
     let flows = serde_json::from_value(serde_json::to_value(flows)?)?;
@@ -48,7 +48,7 @@ pub(super) fn list(replies: Vec<ListFlowsReply>) -> Result<Value, serde_json::Er
 }
 
 /// What became of a configuration.
-pub(super) fn applied(answer: Value) -> Result<ApplyReply, Refusal> {
+pub fn applied(answer: Value) -> Result<ApplyReply, Refusal> {
     let result = match answer.get("refused") {
         Some(_) => apply_reply::Result::Refused(message(answer)?),
         None => apply_reply::Result::Applied(message(answer)?),
@@ -57,7 +57,7 @@ pub(super) fn applied(answer: Value) -> Result<ApplyReply, Refusal> {
 }
 
 /// The same as an object.
-pub(super) fn application(reply: ApplyReply) -> Option<Value> {
+pub fn application(reply: ApplyReply) -> Option<Value> {
     Some(match reply.result? {
         apply_reply::Result::Applied(Applied { dry_run, changed, rules }) => {
             let rules = rules.unwrap_or_default();

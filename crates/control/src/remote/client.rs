@@ -6,10 +6,10 @@
 use super::api::control_client::ControlClient;
 use super::api::*;
 use super::convert;
-use crate::config::{MAX_FILE, control_address};
-use crate::control::{Call, MAX_ANSWER, PATIENCE, VERSION};
+use super::endpoint::Endpoint;
 use crate::exit::{self, Failure};
 use crate::tls::{Identity, TlsPaths};
+use crate::{Call, MAX_ANSWER, MAX_FILE, PATIENCE, VERSION};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError};
@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::future::Future;
 use std::io::ErrorKind;
+use std::path::{Component, Path};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -32,44 +33,6 @@ use tonic::{Code, Request, Streaming};
 const ANSWER: Duration = Duration::from_secs(15);
 /// A host's answer to one that joins has at most so many bytes: a configuration and some files.
 const MAX_JOIN: usize = 2 * MAX_FILE;
-
-/// Where a box listens: a name or an address, and a port.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Endpoint {
-    host: String,
-    port: u16,
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.host.contains(':') {
-            true => write!(f, "[{}]:{}", self.host, self.port),
-            false => write!(f, "{}:{}", self.host, self.port),
-        }
-    }
-}
-
-impl std::str::FromStr for Endpoint {
-    type Err = String;
-
-    /// `ADDRESS`, `NAME`, either with `:PORT`.
-    fn from_str(text: &str) -> Result<Endpoint, String> {
-        if let Ok(address) = control_address(text) {
-            return Ok(Endpoint { host: address.ip().to_string(), port: address.port() });
-        }
-        let wrong =
-            || format!("`{}` is no place of a control API: ADDRESS:PORT or NAME:PORT, like 10.9.0.1:7443", text.escape_debug());
-        let (host, port) = match text.split_once(':') {
-            Some((host, port)) => (host, port.parse().ok().filter(|port| *port != 0).ok_or_else(wrong)?),
-            None => (text, crate::config::CONTROL_PORT),
-        };
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if host.is_empty() || !host.chars().all(is_plain) || ServerName::try_from(host).is_err() {
-            return Err(wrong());
-        }
-        Ok(Endpoint { host: host.to_owned(), port })
-    }
-}
 
 type Stream = BufReader<TlsStream<TcpStream>>;
 
@@ -304,7 +267,7 @@ impl RemoteClient {
         Ok(Streamed { client: self.clone(), stream, first })
     }
 
-    /// Follows packets; see [`Client::trace`](crate::control::Client::trace).
+    /// Follows packets; see [`Client::trace`](crate::Client::trace).
     pub(crate) fn trace(
         &self,
         selector: String,
@@ -349,7 +312,7 @@ pub fn fetch(endpoint: Endpoint, tls: TlsPaths, host: &str) -> Result<Fetched, F
     let mut kept = Vec::with_capacity(files.len());
     for File { path, contents } in files {
         let contents = zeroize::Zeroizing::new(contents);
-        if !crate::control::join::is_inside(&path) {
+        if !is_inside(&path) {
             let text = format!("{} sends a file that would lie outside the state directory", client.endpoint);
             return Err(Failure::new(exit::CONFIGURATION, text));
         }
@@ -358,28 +321,28 @@ pub fn fetch(endpoint: Endpoint, tls: TlsPaths, host: &str) -> Result<Fetched, F
     Ok(Fetched { cluster, text, files: kept })
 }
 
+/// True of a path that stays where it begins: files that go along to a host that joins are written there.
+pub fn is_inside(path: &str) -> bool {
+    let mut parts = Path::new(path).components().peekable();
+    parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::is_inside;
 
     #[test]
-    fn a_place_is_an_address_or_a_name_with_a_port_or_without() {
-        let read = |text: &str| text.parse::<Endpoint>().map(|endpoint| endpoint.to_string()).map_err(|_| ());
-        for (text, expected) in [
-            ("10.9.0.1:99", Ok("10.9.0.1:99")),
-            ("10.9.0.1", Ok("10.9.0.1:7443")),
-            ("[fd00::1]:99", Ok("[fd00::1]:99")),
-            ("[fd00::1]", Ok("[fd00::1]:7443")),
-            ("left.example:99", Ok("left.example:99")),
-            ("left", Ok("left:7443")),
-            ("", Err(())),
-            ("left:0", Err(())),
-            ("left:x", Err(())),
-            ("le ft:9", Err(())),
-            ("user@left:9", Err(())),
-            ("left/path", Err(())),
+    fn a_path_that_leaves_the_directory_does_not_go_along() {
+        for (path, expected) in [
+            ("cluster.key", true),
+            ("tls/etcd-ca.pem", true),
+            ("", false),
+            ("/etc/key", false),
+            ("../key", false),
+            ("a/../../key", false),
+            (".", false),
         ] {
-            assert_eq!(read(text), expected.map(str::to_owned), "{text}");
+            assert_eq!(is_inside(path), expected, "{path}");
         }
     }
 }

@@ -1,10 +1,10 @@
 //! The commands' half: one client for both doors, and the local socket's side of it.
 
-use super::remote::{Endpoint, RemoteClient, Streamed};
-use super::{Call, Line, MAX_ANSWER, PATIENCE, VERSION, check_path};
 use crate::exit::{self, Failure};
 use crate::moves::Progress;
+use crate::remote::{Endpoint, RemoteClient, Streamed};
 use crate::tls::TlsPaths;
+use crate::{Call, Line, MAX_ANSWER, PATIENCE, VERSION, check_path, find};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -138,7 +138,7 @@ impl Client {
     pub fn new(path: Option<&Path>) -> Result<Client, Failure> {
         let path = match path {
             Some(path) => path.to_owned(),
-            None => super::find()?,
+            None => find()?,
         };
         check_path(&path)?;
         Ok(Client(Door::Local(Local { path })))
