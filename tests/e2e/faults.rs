@@ -1,14 +1,14 @@
 //! Bad input and bad circumstances: the box forwards correctly or drops with a reason, says what is wrong, and leaves nothing behind.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::download::{Download, Plan};
-use holdfast::lab::link::Offloads;
-use holdfast::lab::process::{Process, signal_pid};
-use holdfast::lab::programs;
-use holdfast::lab::requirements::*;
-use holdfast::lab::running::RunningBox;
-use holdfast::lab::topology::HOST_DEVICE;
-use holdfast::lab::{Interrupt, link, until};
+use holdfast_lab::download::{Download, Plan};
+use holdfast_lab::link::Offloads;
+use holdfast_lab::process::{Process, signal_pid};
+use holdfast_lab::programs;
+use holdfast_lab::requirements::*;
+use holdfast_lab::running::RunningBox;
+use holdfast_lab::topology::HOST_DEVICE;
+use holdfast_lab::{Interrupt, link, until};
 use holdfast_tests::network::{self, CLIENT, Chain, GIVE_UP, INSIDE, Network, Options, SERVER, VIRTUAL, ip, socket};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::verdict::ensure_unbroken;

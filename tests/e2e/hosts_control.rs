@@ -2,9 +2,9 @@
 //! joins another.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::requirements::*;
-use holdfast::lab::{Interrupt, until};
 use holdfast_control::status::{STATE_DRAINED, Status};
+use holdfast_lab::requirements::*;
+use holdfast_lab::{Interrupt, until};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::cluster::{Cluster, NOBODY, SERVING, WITNESS, control_of};
 use holdfast_tests::network::VIRTUAL;

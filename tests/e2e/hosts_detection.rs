@@ -1,10 +1,10 @@
 //! A box of three hosts whose serving host dies: when it is missed, and when another one serves.
 
 use anyhow::{Result, ensure};
-use holdfast::lab::Interrupt;
-use holdfast::lab::requirements::*;
-use holdfast::lab::until;
 use holdfast_io::process::Clock;
+use holdfast_lab::Interrupt;
+use holdfast_lab::requirements::*;
+use holdfast_lab::until;
 use holdfast_tests::PATIENCE;
 use holdfast_tests::cluster::{Cluster, SERVING};
 use holdfast_tests::runner::{main as run, test};

@@ -1,7 +1,7 @@
 //! Runs the tests of one file one after the other, in the output format of every other Rust test.
 
-use holdfast::lab::requirements::{self, Program};
-use holdfast::lab::{self, Interrupt};
+use holdfast_lab::requirements::{self, Program};
+use holdfast_lab::{self, Interrupt};
 use libtest_mimic::{Arguments, Trial};
 use std::process::ExitCode;
 

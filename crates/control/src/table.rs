@@ -1,6 +1,7 @@
-//! Tables for people, and when to colour them.
+//! What commands print: tables for people, and when to colour them.
 
-use std::io::IsTerminal;
+use crate::exit::{self, Failure};
+use std::io::{IsTerminal, Write};
 
 /// How a word is shown on a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +108,20 @@ impl Table {
             text.push('\n');
         }
         text
+    }
+}
+
+/// Prints on standard output.
+///
+/// # Errors
+/// What the system says (exit code 69). A reader that has had enough (`| head`) is none.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(exit::UNAVAILABLE, format!("standard output: {error}")))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -1,14 +1,11 @@
-//! The one binary, as a library: what the command `holdfast` is made of.
+//! The daemon, and the commands that belong to it. The program `holdfast` puts these together with the laboratory's, of which nothing is here.
 #![forbid(unsafe_code)]
 
-pub mod bench;
 pub mod cli;
 pub mod config;
 pub mod control;
-pub mod demo;
 pub mod explain;
 pub mod host_check;
-pub mod lab;
 pub mod live_check;
 pub mod run;
 

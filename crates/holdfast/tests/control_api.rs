@@ -4,12 +4,12 @@
 use holdfast::config::ControlEntry;
 use holdfast::control::remote::Limits;
 use holdfast::control::{self, Asked, Request, Server};
-use holdfast::lab::Interrupt;
 use holdfast_control::certify::{Subject, certify};
 use holdfast_control::exit::{self, Failure};
 use holdfast_control::remote::{Endpoint, fetch};
 use holdfast_control::tls::{CA_FILE, CERTIFICATE_FILE, KEY_FILE, TlsPaths};
 use holdfast_control::{Call, Client, MAX_FILE, Target};
+use holdfast_lab::Interrupt;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -229,7 +229,7 @@ impl HeldSeat {
 
 /// Waits for what comes soon, whenever that is.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    holdfast::lab::until(what, LIMIT, &Interrupt::default(), || Ok(is_so().then_some(()))).unwrap();
+    holdfast_lab::until(what, LIMIT, &Interrupt::default(), || Ok(is_so().then_some(()))).unwrap();
 }
 
 fn refusal<T>(result: Result<T, Failure>) -> Failure {

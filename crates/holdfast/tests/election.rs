@@ -1,9 +1,9 @@
 //! Boxes whose coordinators are elected through a real etcd. Without devices; traffic is in the end-to-end tests.
 
-use holdfast::lab::etcd::Etcd;
-use holdfast::lab::process::{Process, signal_pid};
-use holdfast::lab::{Interrupt, until};
 use holdfast_control::status::{Process as Role, STATE_CANDIDATE, STATE_RUNNING, Status};
+use holdfast_lab::etcd::Etcd;
+use holdfast_lab::process::{Process, signal_pid};
+use holdfast_lab::{Interrupt, until};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::process::CommandExt;

@@ -1,9 +1,9 @@
 //! `holdfast apply`.
 
 use super::check::{name_of, text_of};
-use super::print;
 use crate::config;
 use holdfast_control::exit::{self, Failure};
+use holdfast_control::table::print;
 use holdfast_control::{Call, Client, Target, agreed};
 use serde_json::Value;
 use std::path::Path;

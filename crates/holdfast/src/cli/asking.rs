@@ -1,9 +1,9 @@
 //! Commands that ask a running box: `status`, `flows`, `trace`.
 
-use super::print;
 use holdfast_control::exit::{self, Failure};
 use holdfast_control::flows::{Flow, Flows};
 use holdfast_control::status::{self, Election, Protected, Status};
+use holdfast_control::table::print;
 use holdfast_control::table::{Style, Table, Tone};
 use holdfast_control::{Call, Client, Target};
 use serde::de::DeserializeOwned;

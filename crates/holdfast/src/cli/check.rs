@@ -1,13 +1,13 @@
 //! `holdfast check`: this machine, and a configuration file; or a box that runs.
 
 use super::asking::read;
-use super::print;
 use crate::config::{self, Checked};
 use crate::host_check::{self, Check, Outcome};
 use crate::live_check;
 use holdfast_control::exit::{self, Failure};
 use holdfast_control::flows::Flows;
 use holdfast_control::status::Status;
+use holdfast_control::table::print;
 use holdfast_control::table::{Style, Table, Tone};
 use holdfast_control::{Call, Client, MAX_FILE, MAX_FLOWS, Target};
 use serde_json::{Value, json};

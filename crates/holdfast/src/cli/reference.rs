@@ -1,8 +1,8 @@
 //! What can be looked up without a box: `explain`, `nf`, `completions`, `man`.
 
-use super::print;
 use crate::explain::{self, Word};
 use holdfast_control::exit::{self, Failure};
+use holdfast_control::table::print;
 use holdfast_control::table::{Style, Table};
 use holdfast_functions::catalog;
 use serde_json::json;

@@ -49,7 +49,7 @@ const MAX_SLEEP: u64 = 10_000_000;
 ///
 /// # Errors
 /// What the kernel says.
-pub(crate) fn start(me: Peer, text: String, arena: BorrowedFd<'_>, port: &VportHost) -> std::io::Result<Watched> {
+pub fn start(me: Peer, text: String, arena: BorrowedFd<'_>, port: &VportHost) -> std::io::Result<Watched> {
     let FabricConfig { cluster, mtu, .. } = FabricConfig::default();
     let assignment = Assignment {
         incarnation: me.incarnation,

@@ -109,7 +109,7 @@ impl World {
         let kind = |served: config::ServedPool| {
             Kind::Indexes(Limits {
                 size: served.size,
-                credit: config::SERVER_CREDIT as u32,
+                credit: holdfast_state::SERVER_CREDIT as u32,
                 lease: LEASE,
                 rest: served.hold.max(unknown_rest),
                 unknown_rest,

@@ -63,7 +63,7 @@ fn the_example_of_the_design_is_read_as_it_is_meant() {
 
 #[test]
 fn the_demos_boxes_are_right() {
-    use holdfast::demo::{ELASTIC, HOSTS, PROTECTED, UNPROTECTED};
+    use holdfast_lab::demo::{ELASTIC, HOSTS, PROTECTED, UNPROTECTED};
     let elastic = PROTECTED.replace("{ min: 3, max: 3 }", "{ min: 2, max: 3 }") + ELASTIC;
     let hosts = PROTECTED.to_owned() + &HOSTS.replace("STATE", "/state");
     for text in [PROTECTED, UNPROTECTED, &elastic, &hosts] {

@@ -2,20 +2,20 @@
 
 use super::PlaysOnce;
 use super::world::MakeChain;
-use crate::run;
 use holdfast_io::process::{Clock, Watched};
 use holdfast_io::standby::Pair;
 use holdfast_io::wait::sleep;
 use holdfast_io::{Arena, VportHost};
-use holdfast_nf::SharedField;
 use holdfast_nf::shared::BLOCK_LEN;
 use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, MANAGER, SWITCH, mac_of, mac_of_life, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::message::{Control, PoolId, kind, numbered};
+use holdfast_node::message::{Control, kind, numbered};
+use holdfast_node::pools;
 use holdfast_protection::Peer;
 use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH};
 use holdfast_wire::nsh::{self, ENCAPSULATION_LEN, Flags, Outer, index};
 use holdfast_wire::{Packet, PacketPool};
+use rustix::fd::BorrowedFd;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Value, json};
@@ -31,6 +31,9 @@ const AT_ONCE: usize = 64;
 const LIMIT: Duration = Duration::from_secs(20);
 /// Between two times at which messages are looked after, ns.
 const WORD_INTERVAL: u64 = 1_000_000;
+
+/// Starts a runtime of a configuration, as the program that measures does that: with the box's memory, and the port that leads to it.
+pub type StartRuntime = fn(Peer, String, BorrowedFd<'_>, &VportHost) -> std::io::Result<Watched>;
 
 /// A chain's functions by name, each with its configuration.
 pub(super) type Functions = Vec<(String, Value)>;
@@ -67,7 +70,13 @@ impl Drop for Served {
 
 impl Served {
     /// Starts a runtime of one chain, and gives it every number of the chain's pools.
-    pub(super) fn start(functions: &Functions, protection: &Value, flows: usize, make: MakeChain<'_>) -> Result<Served, String> {
+    pub(super) fn start(
+        start_runtime: StartRuntime,
+        functions: &Functions,
+        protection: &Value,
+        flows: usize,
+        make: MakeChain<'_>,
+    ) -> Result<Served, String> {
         let chain: Vec<Value> = functions.iter().map(|(name, config)| json!({ name: config })).collect();
         let text = json!({
             "cluster": "bench",
@@ -82,7 +91,7 @@ impl Served {
         let refused = |error: std::io::Error| error.to_string();
         let mut arena = Arena::create(BUFFERS).map_err(refused)?;
         let port = VportHost::create(1, &mut arena).map_err(refused)?;
-        let process = run::start_runtime(RUNTIME, text.to_string(), arena.fd(), &port).map_err(refused)?;
+        let process = start_runtime(RUNTIME, text.to_string(), arena.fd(), &port).map_err(refused)?;
         let speaker = |node| {
             let mut fabric = Fabric::new(Peer { node, incarnation: 1 }, FabricConfig::default());
             fabric.set_peer(RUNTIME);
@@ -291,19 +300,11 @@ impl<const L: usize> PlaysOnce<L> for Served {
 /// All blocks of all pools.
 fn grants(make: MakeChain<'_>) -> Result<Vec<Control>, String> {
     let mut grants = Vec::new();
-    for (function, holder) in make()?.functions_mut().iter_mut().enumerate() {
-        let mut field = 0;
-        holder.shared().visit(&mut |_, shared| {
-            if let SharedField::Pool(pool) = shared {
-                let blocks: Vec<u32> = (0..pool.size().div_ceil(BLOCK_LEN)).collect();
-                let id = PoolId { chain: 0, function: function as u8, field };
-                // As many as a record takes.
-                let some =
-                    |some: &[u32]| Control::Grant { pool: id, blocks: some.iter().map(|&block| (block, [0; 4])).collect() };
-                grants.extend(blocks.chunks(100).map(some));
-            }
-            field += 1;
-        });
+    for (pool, size) in pools::of_chain(0, &mut make()?) {
+        let blocks: Vec<u32> = (0..size.div_ceil(BLOCK_LEN)).collect();
+        // As many as a record takes.
+        let some = |some: &[u32]| Control::Grant { pool, blocks: some.iter().map(|&block| (block, [0; 4])).collect() };
+        grants.extend(blocks.chunks(100).map(some));
     }
     Ok(grants)
 }

@@ -6,10 +6,10 @@
 
 use crate::demo::PROTECTED;
 use crate::demo::scenario::{RECOVERY_LIMIT, addresses};
-use crate::lab::process::signal_pid;
-use crate::lab::running::{RunningBox, Victim};
-use crate::lab::topology::Topology;
-use crate::lab::{Interrupt, Lab, Namespace, requirements, until};
+use crate::process::signal_pid;
+use crate::running::{RunningBox, Victim};
+use crate::topology::Topology;
+use crate::{Interrupt, Lab, Namespace, requirements, until};
 use anyhow::{Context, Result, ensure};
 use holdfast_control::flows::Flows;
 use holdfast_control::status::{Protected, Status};

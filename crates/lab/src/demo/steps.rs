@@ -6,11 +6,11 @@
 use super::progress::Progress;
 use super::report::{account, breaches};
 use super::scenario::{Load, RECOVERY_LIMIT, Script, count_under_way};
-use crate::lab::process::signal_pid;
-use crate::lab::running::RunningBox;
-use crate::lab::topology::Topology;
-use crate::lab::udp::{self, Datagrams};
-use crate::lab::{Interrupt, until};
+use crate::process::signal_pid;
+use crate::running::RunningBox;
+use crate::topology::Topology;
+use crate::udp::{self, Datagrams};
+use crate::{Interrupt, until};
 use anyhow::{Context, Result};
 use holdfast_control::moves;
 use holdfast_control::status::{Process, Protected, ROLE_COORDINATOR, ROLE_SWITCH, STATE_DRAINED, STATE_RUNNING, Status};

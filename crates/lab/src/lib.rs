@@ -1,11 +1,17 @@
-//! The namespace laboratory: networks of namespaces and veth pairs with real programs in them, for the demo and the end-to-end tests.
+//! The laboratory: what shows, measures and tests a box, and is no part of one. Never: a line of the daemon, which it asks as anybody else does.
+//!
+//! Here: networks of namespaces and veth pairs with real programs in them, for the demo and the end-to-end tests. Beside that the commands [`demo`],
+//! [`bench`] and [`simulate`].
 //!
 //! A [`Lab`] owns everything it makes: namespaces named `hf-<pid>-<name>`, a scratch directory, and whatever runs inside. Dropping it, also
 //! while a panic unwinds, removes all of it; [`sweep`] removes what a process left behind that could not drop (killed, power cut).
 //! Programs run inside through `ip netns exec`; the laboratory's own clients and servers are threads that move into a namespace.
 //!
 //! It needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN) and never touches the namespace it is started in.
+#![forbid(unsafe_code)]
 
+pub mod bench;
+pub mod demo;
 pub mod download;
 pub mod etcd;
 pub mod hosts;
@@ -17,6 +23,7 @@ pub mod process;
 pub mod programs;
 pub mod requirements;
 pub mod running;
+pub mod simulate;
 pub mod topology;
 pub mod udp;
 pub mod wait;

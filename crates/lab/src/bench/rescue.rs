@@ -10,10 +10,10 @@ use super::median;
 use super::redis::Redis;
 use super::replication::{Plan, flat_out, paced};
 use super::traffic::{self, FRAME_LEN, percentile};
-use crate::config::SERVER_CREDIT;
 use holdfast_nf::Chain;
 use holdfast_protection::rescue::{Release, WRITE_BACK_EVERY, WRITE_BACK_PACKETS};
 use holdfast_protection::{Protection, Rescue};
+use holdfast_state::SERVER_CREDIT;
 use serde::Serialize;
 
 /// One row of the result.
@@ -237,7 +237,7 @@ mod tests {
             eprintln!("SKIPPED: there is no redis-server (`make setup` installs it)");
             return;
         }
-        let nat = |flows| crate::cli::bench::function("nat", flows);
+        let nat = |flows| crate::bench::chains::function("nat", flows);
         let plan = Plan { flows: 65_536, time: Duration::from_millis(30), rounds: 1, packets_per_second: 2_000 };
         let rows = run(&plan, &[("nat", &nat)]).unwrap();
         let cases: Vec<_> = rows.iter().map(|row| (row.lengths, row.case)).collect();
@@ -250,7 +250,7 @@ mod tests {
     /// A short run, with ports that are asked for while it lasts.
     #[test]
     fn every_lease_is_measured() {
-        let nat = |flows| crate::cli::bench::function("nat", flows);
+        let nat = |flows| crate::bench::chains::function("nat", flows);
         let plan = Plan { flows: 65_536, time: Duration::from_millis(30), rounds: 1, packets_per_second: 2_000 };
         let rows = leases(&plan, &nat).unwrap();
         assert_eq!(rows.iter().map(|row| row.lease_ms).collect::<Vec<_>>(), LEASES);

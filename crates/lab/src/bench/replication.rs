@@ -229,7 +229,7 @@ mod tests {
     /// A short run, and yet so long that also a busy machine gives the replica some of it: both lengths in all cases. Replication has bytes of its own, more where the packet travels too.
     #[test]
     fn every_case_is_measured() {
-        let chain = || crate::cli::bench::chain(200);
+        let chain = || crate::bench::chains::chain(200);
         let plan = Plan { flows: 200, time: Duration::from_millis(50), rounds: 1, packets_per_second: 20_000 };
         let rows = run(&plan, &chain).unwrap();
         let cases: Vec<_> = rows.iter().map(|row| (row.bytes, row.case)).collect();

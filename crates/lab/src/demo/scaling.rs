@@ -7,12 +7,12 @@
 use super::progress::Progress;
 use super::report::{account, breaches};
 use super::scenario::{HELD_BODY, RECOVERY_LIMIT, addresses, backends, held_plan};
-use crate::lab::keepalive::{Connections, KeepAlive, Plan};
-use crate::lab::nginx::{self, Site};
-use crate::lab::running::RunningBox;
-use crate::lab::topology::Topology;
-use crate::lab::udp::{self, Datagrams};
-use crate::lab::{Interrupt, Lab, until};
+use crate::keepalive::{Connections, KeepAlive, Plan};
+use crate::nginx::{self, Site};
+use crate::running::RunningBox;
+use crate::topology::Topology;
+use crate::udp::{self, Datagrams};
+use crate::{Interrupt, Lab, until};
 use anyhow::{Context, Result, ensure};
 use holdfast_control::moves;
 use holdfast_control::status::{Protected, STATE_RUNNING, STATE_SPARE, Status};

@@ -1,33 +1,233 @@
 //! `holdfast bench`: what the machinery costs.
 
-use super::print;
-use crate::bench::{
-    controls, datapath, failover, growth, instances, local, messages, migration, rate, recovery, reinforce, replication, rescue,
-    sealing, takeover, tenants,
+use super::chains::{chain, function, functions, monitor};
+use super::{
+    StartRuntime, controls, datapath, failover, growth, instances, local, messages, migration, rate, recovery, reinforce,
+    replication, rescue, sealing, takeover, tenants,
 };
+use crate::demo;
+use clap::Subcommand;
 use holdfast_control::exit::{self, Failure};
-use holdfast_control::table::{Style, Table};
-use holdfast_nf::Chain;
-use serde_json::json;
+use holdfast_control::table::{Style, Table, print};
 use std::time::Duration;
 
-/// Its functions.
-pub(crate) fn functions(flows: usize) -> [(String, serde_json::Value); 3] {
-    let addresses = flows.div_ceil(64_512).next_power_of_two().max(1);
-    let prefix = 32 - addresses.trailing_zeros();
-    [
-        ("firewall".to_owned(), json!({ "rules": ["allow udp from 10.0.0.0/8 to any port 80"], "default": "deny" })),
-        ("nat".to_owned(), json!({ "pool": [format!("198.51.0.0/{prefix}")], "inside": ["10.0.0.0/8"] })),
-        (
-            "load_balancer".to_owned(),
-            json!({ "virtual": "203.0.113.10:80", "protocol": "udp", "backends": ["192.0.2.11:80", "192.0.2.12:80"] }),
-        ),
-    ]
+/// Measure
+#[derive(Debug, Subcommand)]
+pub enum Plan {
+    /// What the machinery costs per packet
+    Datapath {
+        /// Flows
+        #[arg(long, default_value_t = 100_000)]
+        flows: usize,
+        /// Rounds; the median counts
+        #[arg(long, default_value_t = 7)]
+        rounds: usize,
+    },
+    /// What it costs to move flows between runtimes under load
+    Migration {
+        /// Flows
+        #[arg(long, value_delimiter = ',', default_values_t = [500, 1_000, 100_000, 200_000])]
+        flows: Vec<usize>,
+        /// Rounds; the median counts
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+    },
+    /// How long a dead runtime's flows are without an owner
+    Recovery {
+        /// Flows
+        #[arg(long, value_delimiter = ',', default_values_t = [87_000, 1_000_000])]
+        flows: Vec<usize>,
+        /// Rounds; the median counts
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+    },
+    /// What it costs that every packet's state is elsewhere before the packet leaves
+    Replication {
+        /// Flows
+        #[arg(long, default_value_t = 10_000)]
+        flows: usize,
+        /// Rounds; the median counts
+        #[arg(long, default_value_t = 7)]
+        rounds: usize,
+        /// Packets per second at which latency is measured
+        #[arg(long, default_value_t = 100_000)]
+        rate: u64,
+    },
+    /// How moves and recoveries cost more in larger clusters, in a simulated box
+    Growth {
+        /// Runtimes
+        #[arg(long, value_delimiter = ',', default_values_t = [10, 50, 200])]
+        runtimes: Vec<u16>,
+        /// Flows of each
+        #[arg(long, default_value_t = 1_000)]
+        flows: usize,
+    },
+    /// What the remote standby of `reinforce` costs, by what that depends on
+    Reinforce {
+        /// Flows
+        #[arg(long, default_value_t = 10_000)]
+        flows: usize,
+        /// Rounds; the median counts
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// Packets per second at which latency is measured
+        #[arg(long, default_value_t = 100_000)]
+        rate: u64,
+    },
+    /// What it costs that flows have their home at a state server, by how long they live; beside functions that keep nothing
+    Rescue(Churning),
+    /// What it costs that a state server asks for ports of which it has heard nothing, by how soon it does
+    Leases(Churning),
+    /// More and more NAT instances that share one pool of ports: throughput if each had a core, and answers that come back
+    Instances {
+        /// How many
+        #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 3, 4, 5, 6])]
+        instances: Vec<u16>,
+        /// State servers among which the flows are divided, in each of those cases; the last number is also that of all that are left
+        #[arg(long, value_delimiter = ',', default_values_t = [1])]
+        servers: Vec<u16>,
+        /// Flows whose answers come back
+        #[arg(long, default_value_t = 60_000)]
+        flows: usize,
+        /// Packets of each instance, per round
+        #[arg(long, default_value_t = 500_000)]
+        packets: usize,
+        /// Rounds; the median counts
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+    },
+    /// What TCP transfers get while the instance that has the most of them is killed again and again, with the rest of the box (root)
+    Rate {
+        /// For how long, s, under each protection
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// An instance is killed as often, s
+        #[arg(long, default_value_t = 10)]
+        every: u64,
+        /// Connections
+        #[arg(long, default_value_t = 12)]
+        connections: usize,
+    },
+    /// What it costs that a runtime has a local standby
+    Local {
+        /// Flows
+        #[arg(long, default_value_t = 10_000)]
+        flows: usize,
+        /// Rounds; the median counts
+        #[arg(long, default_value_t = 7)]
+        rounds: usize,
+    },
+    /// How long nothing leaves when a runtime's process is killed and its local standby goes on
+    Takeover {
+        /// Kills
+        #[arg(long, default_value_t = 1_000)]
+        kills: usize,
+        /// Flows
+        #[arg(long, default_value_t = 1_000)]
+        flows: usize,
+        /// Packets per second
+        #[arg(long, default_value_t = 200_000)]
+        rate: u64,
+    },
+    /// What one tenant's load does to another one's on the same processor
+    Tenants {
+        /// Flows of each
+        #[arg(long, default_value_t = 1_000)]
+        flows: usize,
+        /// Packets per second of the first
+        #[arg(long, default_value_t = 100_000)]
+        rate: u64,
+    },
+    /// How long flows are not served when a runtime is killed and another one takes them over (root)
+    Failover {
+        /// Kills under each protection
+        #[arg(long, default_value_t = 200)]
+        kills: usize,
+        /// Flows
+        #[arg(long, default_value_t = 60)]
+        flows: usize,
+        /// Datagrams per second
+        #[arg(long, default_value_t = 3_000)]
+        rate: u64,
+    },
+    /// A control message between a runtime and a state server on each of its ways: there and back, and how many go through
+    Controls {
+        /// Round trips
+        #[arg(long, default_value_t = 50_000)]
+        round_trips: usize,
+        /// Messages one way
+        #[arg(long, default_value_t = 2_000_000)]
+        messages: usize,
+    },
+    /// What messages between processes cost, authenticated and not
+    Messages {
+        /// Messages per round
+        #[arg(long, default_value_t = 200_000)]
+        messages: usize,
+        /// Rounds; the median counts
+        #[arg(long, default_value_t = 7)]
+        rounds: usize,
+    },
+    /// What it costs that packets between hosts are sealed
+    Sealing {
+        /// Packets per round
+        #[arg(long, default_value_t = 200_000)]
+        packets: usize,
+        /// Rounds; the median counts
+        #[arg(long, default_value_t = 7)]
+        rounds: usize,
+    },
 }
 
-/// One that only counts.
-fn monitor() -> [(String, serde_json::Value); 1] {
-    [("monitor".to_owned(), serde_json::Value::Null)]
+/// What there is to choose where flows begin and end.
+#[derive(Debug, clap::Args)]
+pub struct Churning {
+    /// Places for flows, half of which are taken
+    #[arg(long, default_value_t = 327_680)]
+    flows: usize,
+    /// Rounds; the median counts
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Packets per second at which latency is measured
+    #[arg(long, default_value_t = 5_000)]
+    rate: u64,
+}
+
+impl Churning {
+    fn plan(&self) -> replication::Plan {
+        let Churning { flows, rounds, rate } = *self;
+        replication::Plan { flows, time: Duration::from_millis(200), rounds, packets_per_second: rate }
+    }
+}
+
+impl Plan {
+    /// Measures, and prints what came out. `start_runtime` is how the program starts a runtime in a process of its own.
+    ///
+    /// # Errors
+    /// What to tell the user, and the exit code.
+    pub fn run(self, start_runtime: StartRuntime, json: bool) -> Result<(), Failure> {
+        match self {
+            Plan::Datapath { flows, rounds } => bench(flows, rounds, json),
+            Plan::Growth { runtimes, flows } => growth(&runtimes, flows, json),
+            Plan::Migration { flows, rounds } => migration(&flows, rounds, json),
+            Plan::Recovery { flows, rounds } => recovery(&flows, rounds, json),
+            Plan::Replication { flows, rounds, rate } => replication(flows, rounds, rate, json),
+            Plan::Takeover { kills, flows, rate } => takeover(start_runtime, kills, flows, rate, json),
+            Plan::Tenants { flows, rate } => tenants(start_runtime, flows, rate, json),
+            Plan::Failover { kills, flows, rate } => failover(kills, flows, rate, json),
+            Plan::Reinforce { flows, rounds, rate } => reinforce(flows, rounds, rate, json),
+            Plan::Rescue(churning) => rescue(&churning, json),
+            Plan::Leases(churning) => leases(&churning, json),
+            Plan::Instances { instances, servers, flows, packets, rounds } => {
+                instances(&instances, &servers, flows, packets, rounds, json)
+            }
+            Plan::Rate { seconds, every, connections } => rate(seconds, every, connections, json),
+            Plan::Local { flows, rounds } => local(start_runtime, flows, rounds, json),
+            Plan::Controls { round_trips, messages } => controls(round_trips, messages, json),
+            Plan::Messages { messages, rounds } => messages(messages, rounds, json),
+            Plan::Sealing { packets, rounds } => sealing(packets, rounds, json),
+        }
+    }
 }
 
 /// One line of JSON per row, or a table.
@@ -42,29 +242,12 @@ fn tell<T: serde::Serialize>(rows: &[T], json: bool, head: &[&str], cells: impl 
     print(&Table::of(head, rows.iter().map(cells)).text(Style::of_stdout()))
 }
 
-/// The chain under test, with room for so many flows.
-///
-/// # Errors
-/// If there is no such chain.
-pub(crate) fn chain(flows: usize) -> Result<Chain, String> {
-    holdfast_functions::catalog::chain(&functions(flows)).map_err(|(_, error)| error.to_string())
-}
-
-/// One function of it.
-///
-/// # Errors
-/// If there is no such function.
-pub(crate) fn function(name: &str, flows: usize) -> Result<Chain, String> {
-    let only: Vec<_> = functions(flows).into_iter().filter(|(function, _)| function == name).collect();
-    holdfast_functions::catalog::chain(&only).map_err(|(_, error)| error.to_string())
-}
-
 /// What a plan found wrong.
 fn wrong(error: String) -> Failure {
     Failure::new(exit::NEGATIVE, format!("the result is wrong, so no time counts: {error}"))
 }
 
-pub(super) fn recovery(flows: &[usize], rounds: usize, json: bool) -> Result<(), Failure> {
+fn recovery(flows: &[usize], rounds: usize, json: bool) -> Result<(), Failure> {
     let mut rows = Vec::new();
     for &flows in flows {
         rows.push(recovery::run(&recovery::Plan { flows, rounds }, &|| chain(flows)).map_err(wrong)?);
@@ -86,7 +269,7 @@ pub(super) fn recovery(flows: &[usize], rounds: usize, json: bool) -> Result<(),
     })
 }
 
-pub(super) fn replication(flows: usize, rounds: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
+fn replication(flows: usize, rounds: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
     let plan = replication::Plan { flows, time: Duration::from_millis(200), rounds, packets_per_second };
     let rows = replication::run(&plan, &|| chain(flows)).map_err(wrong)?;
     let head = [
@@ -114,8 +297,8 @@ pub(super) fn replication(flows: usize, rounds: usize, packets_per_second: u64, 
     })
 }
 
-pub(super) fn takeover(kills: usize, flows: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
-    let plan = takeover::Plan { kills, flows, packets_per_second };
+fn takeover(start_runtime: StartRuntime, kills: usize, flows: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
+    let plan = takeover::Plan { start_runtime, kills, flows, packets_per_second };
     let rows = takeover::run(&plan, &functions(flows).to_vec(), &|| chain(flows)).map_err(wrong)?;
     let head = ["processors", "case", "kills", "packets/s", "packets", "p50 us", "p90", "p99", "max", "lost", "doubled or late"];
     tell(&rows, json, &head, |row: &takeover::Row| {
@@ -127,9 +310,9 @@ pub(super) fn takeover(kills: usize, flows: usize, packets_per_second: u64, json
     })
 }
 
-pub(super) fn failover(kills: usize, flows: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
+fn failover(kills: usize, flows: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
     let plan = failover::Plan { kills, flows, packets_per_second };
-    let failed = |error: anyhow::Error| Failure::new(crate::demo::exit_code(&error), format!("{error:#}"));
+    let failed = |error: anyhow::Error| Failure::new(demo::exit_code(&error), format!("{error:#}"));
     let binary = std::env::current_exe().map_err(|error| failed(error.into()))?;
     let rows = failover::run(&plan, &binary).map_err(failed)?;
     let head =
@@ -143,9 +326,9 @@ pub(super) fn failover(kills: usize, flows: usize, packets_per_second: u64, json
     })
 }
 
-pub(super) fn rate(seconds: u64, every: u64, connections: usize, json: bool) -> Result<(), Failure> {
+fn rate(seconds: u64, every: u64, connections: usize, json: bool) -> Result<(), Failure> {
     let plan = rate::Plan { seconds, every, connections };
-    let failed = |error: anyhow::Error| Failure::new(crate::demo::exit_code(&error), format!("{error:#}"));
+    let failed = |error: anyhow::Error| Failure::new(demo::exit_code(&error), format!("{error:#}"));
     let binary = std::env::current_exe().map_err(|error| failed(error.into()))?;
     let rows = rate::run(&plan, &binary).map_err(failed)?;
     let head = ["protection", "second", "Mbit/s", "gap ms", "connections killed", "detected ms", "recovered ms", "their gap ms"];
@@ -164,8 +347,8 @@ pub(super) fn rate(seconds: u64, every: u64, connections: usize, json: bool) -> 
     })
 }
 
-pub(super) fn tenants(flows: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
-    let plan = tenants::Plan { flows, packets_per_second, time: Duration::from_millis(500) };
+fn tenants(start_runtime: StartRuntime, flows: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
+    let plan = tenants::Plan { start_runtime, flows, packets_per_second, time: Duration::from_millis(500) };
     let rows = tenants::run(&plan, &functions(flows).to_vec(), &|| chain(flows)).map_err(wrong)?;
     let head = ["protection", "the other's load", "kpps", "p50 us", "p99", "max", "the other's kpps", "kills"];
     tell(&rows, json, &head, |row: &tenants::Row| {
@@ -177,7 +360,7 @@ pub(super) fn tenants(flows: usize, packets_per_second: u64, json: bool) -> Resu
     })
 }
 
-pub(super) fn reinforce(flows: usize, rounds: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
+fn reinforce(flows: usize, rounds: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
     let plan = reinforce::Plan { flows, time: Duration::from_millis(200), rounds, packets_per_second, fresh: 200_000 };
     let build = |(name, config): &(String, serde_json::Value)| holdfast_functions::catalog::build(name, config);
     let heavy = |flows| functions(flows).iter().map(build).collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string());
@@ -195,28 +378,7 @@ pub(super) fn reinforce(flows: usize, rounds: usize, packets_per_second: u64, js
     })
 }
 
-/// What there is to choose where flows begin and end.
-#[derive(Debug, clap::Args)]
-pub(super) struct Churning {
-    /// Places for flows, half of which are taken
-    #[arg(long, default_value_t = 327_680)]
-    flows: usize,
-    /// Rounds; the median counts
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-    /// Packets per second at which latency is measured
-    #[arg(long, default_value_t = 5_000)]
-    rate: u64,
-}
-
-impl Churning {
-    fn plan(&self) -> replication::Plan {
-        let Churning { flows, rounds, rate } = *self;
-        replication::Plan { flows, time: Duration::from_millis(200), rounds, packets_per_second: rate }
-    }
-}
-
-pub(super) fn rescue(churning: &Churning, json: bool) -> Result<(), Failure> {
+fn rescue(churning: &Churning, json: bool) -> Result<(), Failure> {
     let plan = churning.plan();
     let make = |name| move |flows| function(name, flows);
     let (firewall, nat, balancer) = (make("firewall"), make("nat"), make("load_balancer"));
@@ -237,7 +399,7 @@ pub(super) fn rescue(churning: &Churning, json: bool) -> Result<(), Failure> {
     })
 }
 
-pub(super) fn leases(churning: &Churning, json: bool) -> Result<(), Failure> {
+fn leases(churning: &Churning, json: bool) -> Result<(), Failure> {
     let plan = churning.plan();
     let rows = rescue::leases(&plan, &|flows| function("nat", flows)).map_err(wrong)?;
     tell(&rows, json, &["lease ms", "Mpps", "ratio to none", "p50 us", "p99"], |row: &rescue::LeaseRow| {
@@ -251,14 +413,7 @@ pub(super) fn leases(churning: &Churning, json: bool) -> Result<(), Failure> {
     })
 }
 
-pub(super) fn instances(
-    instances: &[u16],
-    servers: &[u16],
-    flows: usize,
-    packets: usize,
-    rounds: usize,
-    json: bool,
-) -> Result<(), Failure> {
+fn instances(instances: &[u16], servers: &[u16], flows: usize, packets: usize, rounds: usize, json: bool) -> Result<(), Failure> {
     let plan = instances::Plan { instances: instances.to_vec(), servers: servers.to_vec(), flows, packets, rounds };
     let rows = instances::run(&plan, &|flows| function("nat", flows)).map_err(wrong)?;
     let head = ["case", "instances", "servers", "Mpps", "ratio to ideal", "server %", "flows", "dropped"];
@@ -277,12 +432,14 @@ pub(super) fn instances(
     })
 }
 
-pub(super) fn local(flows: usize, rounds: usize, json: bool) -> Result<(), Failure> {
-    let plan = local::Plan { flows, time: Duration::from_millis(100), rounds };
+fn local(start_runtime: StartRuntime, flows: usize, rounds: usize, json: bool) -> Result<(), Failure> {
+    let plan = local::Plan { start_runtime, flows, time: Duration::from_millis(100), rounds };
     let monitor = || holdfast_functions::catalog::chain(&monitor()).map_err(|(_, error)| error.to_string());
     let heavy = || chain(flows);
-    let chains: [local::NamedChain<'_>; 2] =
-        [("monitor", self::monitor().to_vec(), &monitor), ("firewall, nat, balancer", functions(flows).to_vec(), &heavy)];
+    let chains: [local::NamedChain<'_>; 2] = [
+        ("monitor", super::chains::monitor().to_vec(), &monitor),
+        ("firewall, nat, balancer", functions(flows).to_vec(), &heavy),
+    ];
     let rows = local::run(&plan, &chains).map_err(wrong)?;
     let head = ["chain", "case", "bytes", "flows", "ns/packet", "Mpps", "ratio to none"];
     tell(&rows, json, &head, |row: &local::Row| {
@@ -298,7 +455,7 @@ pub(super) fn local(flows: usize, rounds: usize, json: bool) -> Result<(), Failu
     })
 }
 
-pub(super) fn migration(flows: &[usize], rounds: usize, json: bool) -> Result<(), Failure> {
+fn migration(flows: &[usize], rounds: usize, json: bool) -> Result<(), Failure> {
     let most = flows.iter().copied().max().unwrap_or(0);
     let plan = migration::Plan { flows: flows.to_vec(), rounds };
     let rows = migration::run(&plan, &|| chain(most)).map_err(wrong)?;
@@ -321,7 +478,7 @@ pub(super) fn migration(flows: &[usize], rounds: usize, json: bool) -> Result<()
     })
 }
 
-pub(super) fn growth(runtimes: &[u16], flows: usize, json: bool) -> Result<(), Failure> {
+fn growth(runtimes: &[u16], flows: usize, json: bool) -> Result<(), Failure> {
     let plan = growth::Plan { runtimes: runtimes.to_vec(), flows };
     let rows = growth::run(&plan, &chain).map_err(wrong)?;
     let head = [
@@ -360,7 +517,7 @@ pub(super) fn growth(runtimes: &[u16], flows: usize, json: bool) -> Result<(), F
     })
 }
 
-pub(super) fn bench(flows: usize, rounds: usize, json: bool) -> Result<(), Failure> {
+fn bench(flows: usize, rounds: usize, json: bool) -> Result<(), Failure> {
     let plan = datapath::Plan { flows, time: Duration::from_millis(200), rounds };
     let rows = datapath::run(&plan, &|| chain(flows), &holdfast_io::allocations).map_err(wrong)?;
     let head = ["case", "flows", "ns/packet", "ratio to bare", "Mpps", "allocations/packet", "bytes/flow"];
@@ -377,7 +534,7 @@ pub(super) fn bench(flows: usize, rounds: usize, json: bool) -> Result<(), Failu
     })
 }
 
-pub(super) fn controls(round_trips: usize, messages: usize, json: bool) -> Result<(), Failure> {
+fn controls(round_trips: usize, messages: usize, json: bool) -> Result<(), Failure> {
     let skip = |why: &str| eprintln!("skipped: {why}");
     let rows = controls::run(&controls::Plan { round_trips, messages }, skip).map_err(wrong)?;
     let head = ["transport", "round trip p50 µs", "p99 µs", "messages/s"];
@@ -391,7 +548,7 @@ pub(super) fn controls(round_trips: usize, messages: usize, json: bool) -> Resul
     })
 }
 
-pub(super) fn messages(messages: usize, rounds: usize, json: bool) -> Result<(), Failure> {
+fn messages(messages: usize, rounds: usize, json: bool) -> Result<(), Failure> {
     let plan = messages::Plan { messages, rounds };
     let rows = messages::run(&plan, &holdfast_io::allocations).map_err(wrong)?;
     let head = ["case", "bytes", "authenticated", "messages/s", "ns/message", "messages/frame", "allocations/message"];
@@ -408,7 +565,7 @@ pub(super) fn messages(messages: usize, rounds: usize, json: bool) -> Result<(),
     })
 }
 
-pub(super) fn sealing(packets: usize, rounds: usize, json: bool) -> Result<(), Failure> {
+fn sealing(packets: usize, rounds: usize, json: bool) -> Result<(), Failure> {
     let rows = sealing::run(&sealing::Plan { packets, rounds }, &holdfast_io::allocations).map_err(wrong)?;
     let head = ["case", "bytes", "ns/packet", "ratio to plain", "allocations/packet"];
     tell(&rows, json, &head, |row: &sealing::Row| {

@@ -265,7 +265,7 @@ mod tests {
     /// 300 flows move, with and without protection, and nothing is lost.
     #[test]
     fn flows_move_and_nothing_is_lost() {
-        let chain = || crate::cli::bench::chain(300);
+        let chain = || crate::bench::chains::chain(300);
         let rows = run(&Plan { flows: vec![300], rounds: 1 }, &chain).unwrap();
         assert_eq!(rows.iter().map(|row| row.case).collect::<Vec<_>>(), ["none", "nfvactor"]);
         for row in rows {

@@ -256,7 +256,7 @@ mod tests {
     fn every_setting_is_measured() {
         let build = |(name, config): &(String, serde_json::Value)| holdfast_functions::catalog::build(name, config);
         let functions = |flows| {
-            crate::cli::bench::functions(flows)
+            crate::bench::chains::functions(flows)
                 .iter()
                 .map(build)
                 .collect::<Result<Vec<_>, _>>()

@@ -2,7 +2,9 @@
 //!
 //! What is compared is compared within one run on one machine; absolute times are of that machine.
 
+mod chains;
 mod churn;
+mod command;
 pub mod controls;
 pub mod datapath;
 pub mod failover;
@@ -24,6 +26,8 @@ pub mod tenants;
 mod traffic;
 mod world;
 
+pub use command::{Churning, Plan};
+pub use served::StartRuntime;
 pub use world::MakeChain;
 
 use datapath::PlaysOnce;

@@ -10,13 +10,13 @@ use super::datapath::{BURST, Beside, LEASE, PlaysOnce, SERVER, Sink, Stateless, 
 use super::median;
 use super::redis::Redis;
 use super::traffic::{self, FRAME_LEN};
-use crate::config::SERVER_CREDIT;
 use holdfast_nf::Chain;
 use holdfast_node::address::{FIRST_RUNTIME, MAX_STATE_SERVERS, node_of, state_server_node, state_server_number};
 use holdfast_node::runtime::Runtime;
 use holdfast_node::state::StateServer;
 use holdfast_protection::rescue::{Release, room_for_share};
 use holdfast_protection::{Peer, Rescue};
+use holdfast_state::SERVER_CREDIT;
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{MemoryPool, Packet, PacketPool};
 use serde::Serialize;
@@ -418,7 +418,7 @@ mod tests {
             eprintln!("SKIPPED: there is no redis-server (`make setup` installs it)");
             return;
         }
-        let nat = |flows| crate::cli::bench::function("nat", flows);
+        let nat = |flows| crate::bench::chains::function("nat", flows);
         let plan = Plan { instances: vec![1, 3], servers: vec![1, 2], flows: 6000, packets: 10_000, rounds: 1 };
         let rows = run(&plan, &nat).unwrap();
         let found: Vec<_> = rows.iter().map(|row| (row.case, row.instances, row.flows)).collect();

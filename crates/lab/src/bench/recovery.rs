@@ -197,7 +197,7 @@ mod tests {
     use holdfast_nf::Chain;
 
     fn chain() -> Result<Chain, String> {
-        crate::cli::bench::chain(300)
+        crate::bench::chains::chain(300)
     }
 
     /// 300 flows are recovered, twice: every one has an owner, and those that were looked at are as they were.

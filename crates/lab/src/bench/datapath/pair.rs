@@ -2,7 +2,6 @@
 
 use super::runtime::{ME, OTHER, Runs, SEED, Sink, ToRuntime, missing, runtime};
 use super::{BURST, PlaysOnce};
-use crate::config;
 use holdfast_nf::{Chain, SharedField};
 use holdfast_node::address::{COORDINATOR, MANAGER, STATE_SERVER, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
@@ -11,7 +10,7 @@ use holdfast_node::runtime::Runtime;
 use holdfast_node::state::{StateServer, StateServerConfig};
 use holdfast_protection::rescue::pages::PagesConfig;
 use holdfast_protection::{Home, Peer, Protection};
-use holdfast_state::{Kind, Limits};
+use holdfast_state::{Kind, Limits, SERVER_CREDIT};
 use holdfast_wire::{MemoryPool, Packet, PacketPool};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,7 +70,7 @@ pub(in crate::bench) fn server(me: Peer, flows: usize, chain: &mut Chain, lease:
             {
                 let limits = Limits {
                     size: pool.size(),
-                    credit: config::SERVER_CREDIT as u32,
+                    credit: SERVER_CREDIT as u32,
                     lease,
                     rest: 0,
                     unknown_rest: 0,

@@ -8,13 +8,13 @@
 
 use super::traffic::FRAME_LEN;
 use super::world::{MakeChain, first_packet};
-use crate::config::pools_of;
 use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, MANAGER, SWITCH};
 use holdfast_node::channel::{FabricConfig, Overheard};
 use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig};
 use holdfast_node::hub::{Hub, HubOut};
 use holdfast_node::manager::{Manager, Wish};
 use holdfast_node::message::{Order, Protected};
+use holdfast_node::pools;
 use holdfast_node::rules::Rule;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_node::switch::{Switch, SwitchConfig};
@@ -146,7 +146,7 @@ fn elapsed(began: Instant) -> u64 {
 impl<'a> Cluster<'a> {
     fn new(count: u16, flows: usize, make: MakeChain<'a>) -> Result<Cluster<'a>, String> {
         let mut chain = make()?;
-        let (layout, pools) = (chain.layout().hash, pools_of(0, &mut chain));
+        let (layout, pools) = (chain.layout().hash, pools::of_chain(0, &mut chain));
         let all = usize::from(count) * flows;
         let switch = Switch::new(SwitchConfig {
             me: Peer { node: SWITCH, incarnation: 1 },
@@ -450,7 +450,7 @@ mod tests {
     /// A small cluster and a larger one.
     #[test]
     fn flows_move_and_are_recovered_in_clusters_of_any_size() {
-        let rows = run(&Plan { runtimes: vec![3, 24], flows: 20 }, &crate::cli::bench::chain).unwrap();
+        let rows = run(&Plan { runtimes: vec![3, 24], flows: 20 }, &crate::bench::chains::chain).unwrap();
         assert_eq!(rows.iter().map(|row| (row.runtimes, row.flows)).collect::<Vec<_>>(), [(3, 60), (24, 480)]);
         for row in &rows {
             assert!(row.moved > 0 && row.recovered > 0 && row.heirs > 0, "{row:?}");
@@ -462,6 +462,6 @@ mod tests {
 
     #[test]
     fn a_cluster_of_two_has_nobody_to_compare() {
-        assert!(run(&Plan { runtimes: vec![2], flows: 5 }, &crate::cli::bench::chain).unwrap_err().contains("three runtimes"));
+        assert!(run(&Plan { runtimes: vec![2], flows: 5 }, &crate::bench::chains::chain).unwrap_err().contains("three runtimes"));
     }
 }

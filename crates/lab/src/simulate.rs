@@ -1,10 +1,47 @@
 //! `holdfast sim`: seeds and scenarios through the deterministic simulator.
 
-use super::print;
 use holdfast_control::exit::{self, Failure};
+use holdfast_control::table::print;
 use holdfast_sim::{Faults, Report, Scenario, Script};
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// Run the deterministic simulator
+#[derive(Debug, Clone, clap::Args)]
+pub struct SimArgs {
+    /// How many seeds
+    #[arg(long, default_value_t = 100)]
+    seeds: u64,
+    /// The first
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+    /// Only this one
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Print every event of it
+    #[arg(long, conflicts_with = "seeds")]
+    trace: bool,
+    /// If it breaks an invariant: make the failure small, and print it as a scenario. Of several seeds the first that fails is always shrunk
+    #[arg(long, requires = "seed", conflicts_with_all = ["trace", "scenario"])]
+    shrink: bool,
+    /// Play what a file says instead of what a seed draws
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "seeds", "from"])]
+    scenario: Option<PathBuf>,
+}
+
+impl SimArgs {
+    /// Does it.
+    ///
+    /// # Errors
+    /// What to tell the user, and the exit code.
+    pub fn run(self, json: bool) -> Result<(), Failure> {
+        match self {
+            SimArgs { scenario: Some(file), trace, .. } => play(&file, trace, json),
+            SimArgs { seed: Some(seed), shrink: true, .. } => shrink(seed, json),
+            SimArgs { seeds, from, seed, trace, .. } => simulate(seeds, from, seed, trace, json),
+        }
+    }
+}
 
 /// What many worlds gave.
 #[derive(Default)]
@@ -70,7 +107,7 @@ fn violations(report: &Report) -> Vec<Value> {
     report.violations.iter().map(line).collect()
 }
 
-pub(super) fn simulate(seeds: u64, from: u64, seed: Option<u64>, trace: bool, json: bool) -> Result<(), Failure> {
+fn simulate(seeds: u64, from: u64, seed: Option<u64>, trace: bool, json: bool) -> Result<(), Failure> {
     let (from, seeds) = seed.map_or((from, seeds), |seed| (seed, 1));
     if trace {
         let report = holdfast_sim::run_traced(Scenario::of_seed(from));
@@ -149,7 +186,7 @@ fn print_shrunk(seed: u64) -> Result<bool, Failure> {
     Ok(true)
 }
 
-pub(super) fn shrink(seed: u64, json: bool) -> Result<(), Failure> {
+fn shrink(seed: u64, json: bool) -> Result<(), Failure> {
     if json {
         let script = holdfast_sim::shrink(Scenario::of_seed(seed)).map(|script| script.to_string());
         print(&format!("{}\n", json!({ "version": 1, "seed": seed, "scenario": script })))?;
@@ -165,7 +202,7 @@ pub(super) fn shrink(seed: u64, json: bool) -> Result<(), Failure> {
     }
 }
 
-pub(super) fn play(file: &Path, trace: bool, json: bool) -> Result<(), Failure> {
+fn play(file: &Path, trace: bool, json: bool) -> Result<(), Failure> {
     let text =
         std::fs::read_to_string(file).map_err(|error| Failure::new(exit::USAGE, format!("{}: {error}", file.display())))?;
     let scripts = Script::read(&text).map_err(|error| Failure::new(exit::USAGE, format!("{}: {error}", file.display())))?;

@@ -7,11 +7,11 @@
 use super::traffic::percentile;
 use crate::demo::PROTECTED;
 use crate::demo::scenario::{RECOVERY_LIMIT, addresses};
-use crate::lab::process::signal_pid;
-use crate::lab::running::RunningBox;
-use crate::lab::topology::Topology;
-use crate::lab::udp::{Echo, make_room, stay_here};
-use crate::lab::{Interrupt, Lab, requirements, until};
+use crate::process::signal_pid;
+use crate::running::RunningBox;
+use crate::topology::Topology;
+use crate::udp::{Echo, make_room, stay_here};
+use crate::{Interrupt, Lab, requirements, until};
 use anyhow::{Context, Result, ensure};
 use holdfast_control::flows::Flows;
 use holdfast_control::status::{Protected, Status};

@@ -14,8 +14,8 @@ pub(crate) mod scenario;
 mod steps;
 mod takeovers;
 
-use crate::lab::requirements::{self, Missing};
-use crate::lab::{Interrupt, Interrupted};
+use crate::requirements::{self, Missing};
+use crate::{Interrupt, Interrupted};
 use anyhow::Context;
 use progress::Progress;
 use scenario::Scale;
