@@ -219,12 +219,12 @@ impl Plan {
             Plan::Rescue(churning) => rescue(&churning, json),
             Plan::Leases(churning) => leases(&churning, json),
             Plan::Instances { instances, servers, flows, packets, rounds } => {
-                instances(&instances, &servers, flows, packets, rounds, json)
+                self::instances(&instances, &servers, flows, packets, rounds, json)
             }
             Plan::Rate { seconds, every, connections } => rate(seconds, every, connections, json),
             Plan::Local { flows, rounds } => local(start_runtime, flows, rounds, json),
             Plan::Controls { round_trips, messages } => controls(round_trips, messages, json),
-            Plan::Messages { messages, rounds } => messages(messages, rounds, json),
+            Plan::Messages { messages, rounds } => self::messages(messages, rounds, json),
             Plan::Sealing { packets, rounds } => sealing(packets, rounds, json),
         }
     }

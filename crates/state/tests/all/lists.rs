@@ -1,14 +1,12 @@
 //! Worlds of instances whose flows hold indexes of a list at a server: flows begin, end and move, instances die and others get their flows, connections are cut, everything is late. Whatever
 //! happens, no two flows have one index, and none is lost in the end. The server dies too, and its standby goes on. In the end what it has counted is what has begun, and its gauge says how many flows there are.
 
-mod random;
-
+use crate::random::Random;
 use holdfast_nf::Context;
 use holdfast_nf::shared::{Counters, Gauge, Lease, Part, PoolBackend, RequestPool};
 use holdfast_state::list::Planted;
 use holdfast_state::{Client, Heard, Input, Kind, Limits, Message, Primary, Server, primary};
 use holdfast_wire::Peer;
-use random::Random;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const LIST: u32 = 0;

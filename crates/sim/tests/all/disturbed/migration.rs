@@ -1,6 +1,6 @@
 //! Flows move, and something happens at every boundary between two events of it.
 
-use crate::worlds::{MILLISECOND, at, check, scenario};
+use super::worlds::{MILLISECOND, at, check, scenario};
 use holdfast_sim::{Connection, How, Outcome, Plan, Preset, Step, Way, When, Whom, play};
 use std::collections::BTreeMap;
 

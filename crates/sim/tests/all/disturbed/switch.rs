@@ -1,6 +1,6 @@
 //! Worlds in which switch and manager are killed, and their next life finds the processes as they are.
 
-use crate::worlds::{dies_with_a_runtime, sweep};
+use super::worlds::{dies_with_a_runtime, sweep};
 use holdfast_sim::Whom;
 
 /// Both are killed after every so many events, from the very first on: while the runtimes start, while flows open, while nothing happens. Every connection

@@ -2,10 +2,9 @@
 //! begins that remembers nothing. No two flows have one index of a list, and none is lost in the end; by then a gauge says how many there are, and a counter no less than what those that live have counted.
 //! In every other world messages go as words beside the network, on ways that are cut at any word, whether they say so or not.
 
-#[path = "../../state/tests/random/mod.rs"]
-mod random;
 mod ways;
 
+use crate::random::Random;
 use core::ops::Range;
 use holdfast_nf::Context;
 use holdfast_nf::shared::{Counters, Gauge, Lease, Part, PoolBackend, RequestPool};
@@ -16,7 +15,6 @@ use holdfast_node::state::{Pools, StateServer, StateServerConfig, StateSession, 
 use holdfast_protection::Peer;
 use holdfast_state::{Kind, Limits};
 use holdfast_wire::DropReason;
-use random::Random;
 use std::collections::{BTreeMap, BTreeSet};
 use ways::Ways;
 

@@ -1,6 +1,6 @@
 //! Worlds in which the coordinator is killed and begins again from its log.
 
-use crate::worlds::{MILLISECOND, at, dies_with_a_runtime, scenario, sweep};
+use super::worlds::{MILLISECOND, at, dies_with_a_runtime, scenario, sweep};
 use holdfast_sim::{Connection, How, Plan, Preset, Scenario, Whom, play};
 use holdfast_wire::DropReason;
 

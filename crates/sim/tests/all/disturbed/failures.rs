@@ -1,6 +1,6 @@
 //! Failure after failure in a world with few numbers.
 
-use crate::worlds::{MILLISECOND, check, scenario};
+use super::worlds::{MILLISECOND, check, scenario};
 use holdfast_sim::{Connection, How, Plan, Preset, Scenario, Step, When, Whom, play};
 
 /// Whoever owns most flows dies, again and again, each time as soon as the system calls itself safe; what it had of the pool is granted
