@@ -2,12 +2,12 @@
 //! route if there is one, and comes back with them.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::process::{self, signal_pid};
-use holdfast::lab::programs;
-use holdfast::lab::requirements::*;
-use holdfast::lab::topology::HOST_DEVICE;
-use holdfast::lab::{Interrupt, Lab, until};
-use holdfast::status::{Bfd, Process, Status};
+use holdfast_control::status::{Bfd, Process, Status};
+use holdfast_lab::process::{self, signal_pid};
+use holdfast_lab::programs;
+use holdfast_lab::requirements::*;
+use holdfast_lab::topology::HOST_DEVICE;
+use holdfast_lab::{Interrupt, Lab, until};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::network::{Chain, Network, Options, SERVER, SERVER_2, SIX, ip};
 use holdfast_tests::routers::{BIRD, FRR, Router, Signed};

@@ -1,8 +1,8 @@
 //! The chains of `docs/papers/reinforce.md`, each under `reinforce` while what serves it is killed: the ledger of what was seen balances, and no connection breaks.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::requirements::NGINX;
-use holdfast::lab::{Interrupt, Namespace, until};
+use holdfast_lab::requirements::NGINX;
+use holdfast_lab::{Interrupt, Namespace, until};
 use holdfast_tests::cluster::{Cluster, SERVING, WITNESS};
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, SERVER, VIRTUAL, socket};
 use holdfast_tests::runner::{main as run, test};

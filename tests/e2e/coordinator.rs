@@ -1,10 +1,10 @@
 //! The coordinator is killed, stopped, and robbed of its log: traffic goes on, and what fails meanwhile is recovered when it is back.
 
 use anyhow::{Context, Result, bail, ensure};
-use holdfast::lab::process::signal_pid;
-use holdfast::lab::requirements::*;
-use holdfast::lab::{Interrupt, until};
-use holdfast::status::{Process, Protected, STATE_AWAY, STATE_RUNNING};
+use holdfast_control::status::{Process, Protected, STATE_AWAY, STATE_RUNNING};
+use holdfast_lab::process::signal_pid;
+use holdfast_lab::requirements::*;
+use holdfast_lab::{Interrupt, until};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::network::{Chain, Network, Options, RECOVERY_LIMIT, SERVER, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};

@@ -1,11 +1,11 @@
 //! The coordinator is elected through etcd: it dies, and etcd does. Traffic goes on, and what the coordinator had decided is there when it is back.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::etcd::Etcd;
-use holdfast::lab::process::signal_pid;
-use holdfast::lab::requirements::*;
-use holdfast::lab::{Interrupt, until};
-use holdfast::status::{Process, STATE_CANDIDATE, STATE_RUNNING};
+use holdfast_control::status::{Process, STATE_CANDIDATE, STATE_RUNNING};
+use holdfast_lab::etcd::Etcd;
+use holdfast_lab::process::signal_pid;
+use holdfast_lab::requirements::*;
+use holdfast_lab::{Interrupt, until};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::network::{Chain, Network, Options, RECOVERY_LIMIT, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};

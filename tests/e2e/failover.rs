@@ -1,13 +1,13 @@
 //! The same programs while every runtime is killed with SIGKILL, one after the other: whichever owned a flow has failed under it.
 
 use anyhow::{Context, Result, anyhow, ensure};
-use holdfast::lab::download::{Download, Plan};
-use holdfast::lab::keepalive::KeepAlive;
-use holdfast::lab::programs::{self, Iperf3};
-use holdfast::lab::requirements::*;
-use holdfast::lab::running::Victim;
-use holdfast::lab::{Interrupt, Namespace, until};
-use holdfast::status::Protected;
+use holdfast_control::status::Protected;
+use holdfast_lab::download::{Download, Plan};
+use holdfast_lab::keepalive::KeepAlive;
+use holdfast_lab::programs::{self, Iperf3};
+use holdfast_lab::requirements::*;
+use holdfast_lab::running::Victim;
+use holdfast_lab::{Interrupt, Namespace, until};
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, PATIENT, RECOVERY_LIMIT, SERVER, VIRTUAL, ip, many, socket};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::verdict::{ensure_same, ensure_served, ensure_unbroken};
@@ -132,10 +132,10 @@ fn ping_goes_on(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
     let mut command = network.topology.client.command("ping");
     command.args(["-n", "-q", "-i", "0.005", SERVER]);
-    let mut process = holdfast::lab::Process::start(command, "ping", network.lab.scratch())?;
+    let mut process = holdfast_lab::Process::start(command, "ping", network.lab.scratch())?;
     wait_for_flows(&network, 1, interrupt)?;
     network.kill_each_runtime(|| Ok(()))?;
-    let packets = |status: &holdfast::status::Status| status.runtimes().map(|process| process.packets).sum::<u64>();
+    let packets = |status: &holdfast_control::status::Status| status.runtimes().map(|process| process.packets).sum::<u64>();
     let until = packets(&network.running.status()?) + 40;
     network.running.wait_for("ping goes on behind the last kill", LIMIT, interrupt, |status| packets(status) >= until)?;
     // ping counts what it has when it is interrupted.
@@ -152,7 +152,7 @@ fn a_packet_limit_goes_on_counting(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&Options::protected(Chain::Limited), interrupt)?;
     let mut command = network.topology.client.command("ping");
     command.args(["-n", "-q", "-c", "100", "-i", "0.02", "-W", "1", SERVER]);
-    let mut process = holdfast::lab::Process::start(command, "ping", network.lab.scratch())?;
+    let mut process = holdfast_lab::Process::start(command, "ping", network.lab.scratch())?;
     wait_for_flows(&network, 1, interrupt)?;
     network.kill_each_runtime(|| Ok(()))?;
     let text = process.finish(LIMIT, interrupt)?;
@@ -195,7 +195,7 @@ fn a_demoted_flow_stays_demoted(interrupt: &Interrupt) -> Result<()> {
         ends.iter().try_for_each(|(namespace, kind)| count_marks(namespace, kind))?;
         let mut command = network.topology.client.command("ping");
         command.args(["-n", "-q", "-c", "100", "-i", "0.05", "-W", "1", "-M", "do", "-s", "1472", SERVER]);
-        let mut process = holdfast::lab::Process::start(command, "ping", network.lab.scratch())?;
+        let mut process = holdfast_lab::Process::start(command, "ping", network.lab.scratch())?;
         until("half of what is expedited has come", LIMIT, interrupt, || {
             Ok((counted_marks(&network.topology.server)?[0] >= 25).then_some(()))
         })?;
@@ -293,7 +293,7 @@ fn the_status_tells_the_story(interrupt: &Interrupt) -> Result<()> {
     ensure!(failover.flows > 0 && failover.recovered_us.is_some_and(|us| us > 0), "{failover:?}");
     let after = network.running.status()?;
     ensure!(after.protected == Protected::Yes, "{after:?}");
-    let untouched = |process: &&holdfast::status::Process| process.id != victim.id;
+    let untouched = |process: &&holdfast_control::status::Process| process.id != victim.id;
     ensure_same(before.runtimes().filter(untouched), &after)?;
     drop(stream);
     network.stop()

@@ -1,14 +1,14 @@
 //! Bad input and bad circumstances: the box forwards correctly or drops with a reason, says what is wrong, and leaves nothing behind.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::download::{Download, Plan};
-use holdfast::lab::link::Offloads;
-use holdfast::lab::process::{Process, signal_pid};
-use holdfast::lab::programs;
-use holdfast::lab::requirements::*;
-use holdfast::lab::running::RunningBox;
-use holdfast::lab::topology::HOST_DEVICE;
-use holdfast::lab::{Interrupt, link, until};
+use holdfast_lab::download::{Download, Plan};
+use holdfast_lab::link::Offloads;
+use holdfast_lab::process::{Process, signal_pid};
+use holdfast_lab::programs;
+use holdfast_lab::requirements::*;
+use holdfast_lab::running::RunningBox;
+use holdfast_lab::topology::HOST_DEVICE;
+use holdfast_lab::{Interrupt, link, until};
 use holdfast_tests::network::{self, CLIENT, Chain, GIVE_UP, INSIDE, Network, Options, SERVER, VIRTUAL, ip, socket};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::verdict::ensure_unbroken;
@@ -98,7 +98,7 @@ fn a_deleted_device_is_used_again_when_it_is_back(interrupt: &Interrupt) -> Resu
         let mut network = Network::start(&options, interrupt)?;
         let (client, router) = (network.topology.client.clone(), network.topology.router.clone());
         let ping = || programs::ping(&client, ip(INSIDE), 10, 56, Duration::from_millis(50));
-        let lan = |network: &Network| -> Result<holdfast::status::Port> {
+        let lan = |network: &Network| -> Result<holdfast_control::status::Port> {
             network.running.status()?.ports.into_iter().find(|port| port.name == "lan").context("the status has the port lan")
         };
         let before_pings = ping()?;
@@ -331,7 +331,8 @@ fn a_full_table_drops_and_keeps(interrupt: &Interrupt) -> Result<()> {
     network.serve_web()?;
     let held = network.hold(VIRTUAL, 20)?;
     flood(&network, 2_000)?;
-    let full = |status: &holdfast::status::Status| status.dropped("route_table_full") + status.dropped("flow_table_full") > 0;
+    let full =
+        |status: &holdfast_control::status::Status| status.dropped("route_table_full") + status.dropped("flow_table_full") > 0;
     network.running.wait_for("a full table is counted", PATIENCE, interrupt, full)?;
     ensure_unbroken(&held, interrupt)?;
     drop(held);
@@ -408,7 +409,7 @@ fn garbage_is_dropped_with_a_reason(interrupt: &Interrupt) -> Result<()> {
     for reason in ["truncated", "bad_version", "bad_length", "bad_checksum", "unknown_ethertype"] {
         ensure!(after.dropped(reason) > before.dropped(reason), "no {reason} among {:?}", after.drops);
     }
-    let names = |status: &holdfast::status::Status| -> Vec<(u16, u64, u32)> {
+    let names = |status: &holdfast_control::status::Status| -> Vec<(u16, u64, u32)> {
         status.processes.iter().map(|process| (process.id, process.incarnation, process.pid)).collect()
     };
     ensure!(names(&before) == names(&after) && after.failovers.is_empty(), "a process failed: {after:?}");

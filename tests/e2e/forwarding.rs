@@ -1,10 +1,10 @@
 //! Real programs through the box, nothing failing: the chain forwards, in both directions, what people try a network with.
 
 use anyhow::{Result, anyhow, ensure};
-use holdfast::lab::download::{Download, Plan};
-use holdfast::lab::programs::{self, Iperf3};
-use holdfast::lab::requirements::*;
-use holdfast::lab::{Interrupt, link, until};
+use holdfast_lab::download::{Download, Plan};
+use holdfast_lab::programs::{self, Iperf3};
+use holdfast_lab::requirements::*;
+use holdfast_lab::{Interrupt, link, until};
 use holdfast_tests::network::{Chain, GIVE_UP, INSIDE, Network, Options, PATIENT, SERVER, SERVER_2, SIX, VIRTUAL, ip, socket};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::verdict::ensure_unbroken;
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     ])
 }
 
-fn fetch(network: &Network, url: String, interrupt: &Interrupt) -> Result<holdfast::lab::download::Outcome> {
+fn fetch(network: &Network, url: String, interrupt: &Interrupt) -> Result<holdfast_lab::download::Outcome> {
     let plan = Plan { url, bytes_per_second: None, stalled_after: GIVE_UP };
     Download::start(&network.topology.client, &plan)?.finish(Duration::from_secs(120), interrupt)
 }

@@ -1,10 +1,10 @@
 //! A runtime that stops answering is not dead: its flows move all the same, and when it wakes it may release nothing.
 
 use anyhow::{Result, ensure};
-use holdfast::lab::process::signal_pid;
-use holdfast::lab::requirements::*;
-use holdfast::lab::running::Victim;
-use holdfast::lab::{Interrupt, until};
+use holdfast_lab::process::signal_pid;
+use holdfast_lab::requirements::*;
+use holdfast_lab::running::Victim;
+use holdfast_lab::{Interrupt, until};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::network::{Chain, Network, Options, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};

@@ -1,11 +1,11 @@
 //! A box of three hosts: any one of them may die, or be cut off from the others, and no connection breaks.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::download::{Download, Plan};
-use holdfast::lab::hosts::Cut;
-use holdfast::lab::keepalive::KeepAlive;
-use holdfast::lab::requirements::*;
-use holdfast::lab::{Interrupt, until};
+use holdfast_lab::download::{Download, Plan};
+use holdfast_lab::hosts::Cut;
+use holdfast_lab::keepalive::KeepAlive;
+use holdfast_lab::requirements::*;
+use holdfast_lab::{Interrupt, until};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::cluster::{Cluster, SERVING, WITNESS};
 use holdfast_tests::network::{GIVE_UP, VIRTUAL, many};

@@ -2,9 +2,9 @@
 //! joins another.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::requirements::*;
-use holdfast::lab::{Interrupt, until};
-use holdfast::status::{STATE_DRAINED, Status};
+use holdfast_control::status::{STATE_DRAINED, Status};
+use holdfast_lab::requirements::*;
+use holdfast_lab::{Interrupt, until};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::cluster::{Cluster, NOBODY, SERVING, WITNESS, control_of};
 use holdfast_tests::network::VIRTUAL;
@@ -89,8 +89,8 @@ fn who_cannot_join_leaves_nothing(interrupt: &Interrupt) -> Result<()> {
     let subjects = [joined, "stranger"].map(|name| name.parse().map_err(anyhow::Error::msg));
     let subjects = subjects.into_iter().collect::<Result<Vec<_>>>()?;
     let now = time::OffsetDateTime::now_utc();
-    holdfast::certify::certify(&other, &subjects, 1, now)?;
-    holdfast::certify::certify(&tls, &subjects[1..], 1, now)?;
+    holdfast_control::certify::certify(&other, &subjects, 1, now)?;
+    holdfast_control::certify::certify(&tls, &subjects[1..], 1, now)?;
     let at = |directory: &std::path::Path, name: &str| directory.join(name).display().to_string();
     let running = control_of(SERVING[0]);
     for (from, name, certificate, code, expected) in [

@@ -1,10 +1,10 @@
 //! A box of three hosts whose serving host dies: when it is missed, and when another one serves.
 
 use anyhow::{Result, ensure};
-use holdfast::lab::Interrupt;
-use holdfast::lab::requirements::*;
-use holdfast::lab::until;
 use holdfast_io::process::Clock;
+use holdfast_lab::Interrupt;
+use holdfast_lab::requirements::*;
+use holdfast_lab::until;
 use holdfast_tests::PATIENCE;
 use holdfast_tests::cluster::{Cluster, SERVING};
 use holdfast_tests::runner::{main as run, test};
@@ -48,7 +48,7 @@ fn service_passes_before_two_patiences_have_passed(interrupt: &Interrupt) -> Res
     let datagrams = stream.finish();
     let silence = Duration::from_micros(datagrams.longest_silence_us);
     let detected =
-        |failover: &holdfast::status::Failover| Duration::from_nanos(failover.detected_at_ns.saturating_sub(killed_at));
+        |failover: &holdfast_control::status::Failover| Duration::from_nanos(failover.detected_at_ns.saturating_sub(killed_at));
     let detected: Vec<Duration> = status.failovers.iter().map(detected).collect();
     // A beat is on its way when the host dies.
     let least = patience.mul_f64(0.75);

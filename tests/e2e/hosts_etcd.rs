@@ -2,11 +2,11 @@
 //! breaks, and whatever fails next is recovered too.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::hosts::Cut;
-use holdfast::lab::process::signal_pid;
-use holdfast::lab::requirements::*;
-use holdfast::lab::{Interrupt, until};
-use holdfast::status::{Leader, Process, Protected, STATE_CANDIDATE, Status};
+use holdfast_control::status::{Leader, Process, Protected, STATE_CANDIDATE, Status};
+use holdfast_lab::hosts::Cut;
+use holdfast_lab::process::signal_pid;
+use holdfast_lab::requirements::*;
+use holdfast_lab::{Interrupt, until};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::cluster::{Cluster, EQUALS};
 use holdfast_tests::network::VIRTUAL;

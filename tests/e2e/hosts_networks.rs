@@ -1,11 +1,11 @@
 //! A box of three hosts that two networks join: what becomes of it when one of them, or one host's link to it, is no more.
 
 use anyhow::{Result, ensure};
-use holdfast::lab::Interrupt;
-use holdfast::lab::hosts::Cut;
-use holdfast::lab::requirements::*;
-use holdfast::lab::until;
-use holdfast::status::{self, Status};
+use holdfast_control::status::{self, Status};
+use holdfast_lab::Interrupt;
+use holdfast_lab::hosts::Cut;
+use holdfast_lab::requirements::*;
+use holdfast_lab::until;
 use holdfast_tests::PATIENCE;
 use holdfast_tests::cluster::{Cluster, SERVING, Second, WITNESS};
 use holdfast_tests::network::VIRTUAL;

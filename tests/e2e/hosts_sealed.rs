@@ -2,10 +2,10 @@
 //! Ethernet, and where the hosts have only addresses.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::download::{Download, Plan};
-use holdfast::lab::requirements::*;
-use holdfast::lab::{Interrupt, link, until};
-use holdfast::status::Status;
+use holdfast_control::status::Status;
+use holdfast_lab::download::{Download, Plan};
+use holdfast_lab::requirements::*;
+use holdfast_lab::{Interrupt, link, until};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::cluster::{Cluster, SERVING, UDP_PORT, WITNESS};
 use holdfast_tests::frames::{Ends, Listener, Sender};

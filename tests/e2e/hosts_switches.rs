@@ -1,8 +1,8 @@
 //! A box of three hosts, two of which serve ports at the same time: each has a switch of its own. One dies, and the other serves both.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::Interrupt;
-use holdfast::lab::requirements::*;
+use holdfast_lab::Interrupt;
+use holdfast_lab::requirements::*;
 use holdfast_tests::cluster::{Cluster, SERVING, WITNESS};
 use holdfast_tests::network::VIRTUAL;
 use holdfast_tests::runner::{main as run, test};

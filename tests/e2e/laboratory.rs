@@ -1,13 +1,13 @@
 //! The laboratory itself, with the kernel of the middle namespace as the box: if these fail, no other result means anything.
 
 use anyhow::{Result, ensure};
-use holdfast::lab::download::{Download, Plan};
-use holdfast::lab::keepalive::{self, KeepAlive};
-use holdfast::lab::nginx::{Nginx, Site};
-use holdfast::lab::programs::{self, Iperf3};
-use holdfast::lab::requirements::*;
-use holdfast::lab::topology::Topology;
-use holdfast::lab::{Interrupt, Lab, link, sweep, udp, until};
+use holdfast_lab::download::{Download, Plan};
+use holdfast_lab::keepalive::{self, KeepAlive};
+use holdfast_lab::nginx::{Nginx, Site};
+use holdfast_lab::programs::{self, Iperf3};
+use holdfast_lab::requirements::*;
+use holdfast_lab::topology::Topology;
+use holdfast_lab::{Interrupt, Lab, link, sweep, udp, until};
 use holdfast_tests::network::{self, Chain, INSIDE, Options, SERVER, ip, socket};
 use holdfast_tests::runner::{Test, main as run, test};
 use holdfast_tests::{PATIENCE, frames};

@@ -2,9 +2,9 @@
 //! mapping one that cannot be found again by doing the same.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::flows::Flows;
-use holdfast::lab::{Interrupt, until};
-use holdfast::status::Status;
+use holdfast_control::flows::Flows;
+use holdfast_control::status::Status;
+use holdfast_lab::{Interrupt, until};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::ledger::{End, Ledger, Sum, Transport, Wrong, content, digest_of, stream_byte};
 use holdfast_tests::network::{Chain, Network, Options, SERVER, socket};

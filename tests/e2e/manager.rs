@@ -1,11 +1,11 @@
 //! The manager, which is switch and router too, is killed under traffic: the guard begins its next life, and no flow is lost.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::download::{Download, Plan};
-use holdfast::lab::process::signal_pid;
-use holdfast::lab::requirements::*;
-use holdfast::lab::{Interrupt, until};
-use holdfast::status::{Process, Status};
+use holdfast_control::status::{Process, Status};
+use holdfast_lab::download::{Download, Plan};
+use holdfast_lab::process::signal_pid;
+use holdfast_lab::requirements::*;
+use holdfast_lab::{Interrupt, until};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, RECOVERY_LIMIT, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};

@@ -6,14 +6,14 @@
 //! runtime has let their packets out. *Flow*: then the target is stopped and the third one goes on, so what the source sends arrives nowhere.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::control::{Call, Client};
-use holdfast::flows::Flows;
-use holdfast::lab::download::{Download, Plan};
-use holdfast::lab::process::signal_pid;
-use holdfast::lab::requirements::*;
-use holdfast::lab::{Interrupt, keepalive, until};
-use holdfast::moves::Progress;
-use holdfast::status::{Process, ROLE_SWITCH, Status};
+use holdfast_control::flows::Flows;
+use holdfast_control::moves::Progress;
+use holdfast_control::status::{Process, ROLE_SWITCH, Status};
+use holdfast_control::{Call, Client};
+use holdfast_lab::download::{Download, Plan};
+use holdfast_lab::process::signal_pid;
+use holdfast_lab::requirements::*;
+use holdfast_lab::{Interrupt, keepalive, until};
 use holdfast_tests::network::{Chain, Network, Options, PATIENT, RECOVERY_LIMIT, VIRTUAL, many};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::verdict::{ensure_served, ensure_unbroken};
@@ -261,7 +261,7 @@ fn dies_at(
     victim: Victim,
     network: &Network,
     held: &keepalive::KeepAlive,
-    sum: holdfast::lab::nginx::Sum,
+    sum: holdfast_lab::nginx::Sum,
     interrupt: &Interrupt,
 ) -> Result<()> {
     network.wait_protected()?;

@@ -1,13 +1,13 @@
 //! Flows move between living runtimes under load: nothing is lost, nothing is reordered, no connection notices; also when one of the two dies meanwhile.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::download::{Download, Plan};
-use holdfast::lab::process::signal_pid;
-use holdfast::lab::programs::{self, Iperf3};
-use holdfast::lab::requirements::*;
-use holdfast::lab::{Interrupt, until};
-use holdfast::moves::Progress;
-use holdfast::status::{STATE_DRAINED, STATE_RUNNING, Status};
+use holdfast_control::moves::Progress;
+use holdfast_control::status::{STATE_DRAINED, STATE_RUNNING, Status};
+use holdfast_lab::download::{Download, Plan};
+use holdfast_lab::process::signal_pid;
+use holdfast_lab::programs::{self, Iperf3};
+use holdfast_lab::requirements::*;
+use holdfast_lab::{Interrupt, until};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, PATIENT, RECOVERY_LIMIT, SERVER, VIRTUAL, socket};
 use holdfast_tests::runner::{main as run, test};

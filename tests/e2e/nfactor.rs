@@ -1,10 +1,10 @@
 //! Under `nfactor`, runtimes are killed with SIGKILL: connections go on, and a flow's state is at most as many packets old as `status` says.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::programs;
-use holdfast::lab::requirements::*;
-use holdfast::lab::{Interrupt, Process};
-use holdfast::status::Status;
+use holdfast_control::status::Status;
+use holdfast_lab::programs;
+use holdfast_lab::requirements::*;
+use holdfast_lab::{Interrupt, Process};
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, SERVER, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::verdict::{ensure_served, ensure_unbroken};

@@ -1,11 +1,11 @@
 //! Flows have their home at the state server: runtimes are killed, and the server, and no connection breaks.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::download::{Download, Plan};
-use holdfast::lab::requirements::*;
-use holdfast::lab::running::Victim;
-use holdfast::lab::{Interrupt, until};
-use holdfast::status::{Protected, Status};
+use holdfast_control::status::{Protected, Status};
+use holdfast_lab::download::{Download, Plan};
+use holdfast_lab::requirements::*;
+use holdfast_lab::running::Victim;
+use holdfast_lab::{Interrupt, until};
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, PATIENT, RECOVERY_LIMIT, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::standby::{Half, kill_half_of_nth_server, kill_half_of_server, nth_state_server};

@@ -1,8 +1,8 @@
 //! Packets that end the process that processes them. A second runtime may try one, when it is safe to lose that one too; then the packet is set aside, and everything else goes on.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::{Interrupt, udp, until};
-use holdfast::status::{Protected, Status};
+use holdfast_control::status::{Protected, Status};
+use holdfast_lab::{Interrupt, udp, until};
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, PATIENT, RECOVERY_LIMIT, SERVER, socket};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::traffic::{Plan, Traffic};
@@ -161,11 +161,12 @@ fn a_contained_panic_counts(interrupt: &Interrupt) -> Result<()> {
     let scene = Scene::build(RARELY, PATIENT, interrupt)?;
     scene.socket.send(payload)?;
     scene.network.running.wait_for("it panics", GIVE_UP, interrupt, |status| drops(status, "function_panicked") == 1)?;
-    let flows: holdfast::flows::Flows = serde_json::from_str(&scene.network.running.ask("flows udp from any to any port 7008")?)?;
+    let flows: holdfast_control::flows::Flows =
+        serde_json::from_str(&scene.network.running.ask("flows udp from any to any port 7008")?)?;
     let owner = flows.flows.first().context("the flow is there")?.owner;
     let status = scene.network.running.status()?;
     let process = status.runtime(owner).context("its owner is there")?;
-    let victim = holdfast::lab::running::Victim::of(process);
+    let victim = holdfast_lab::running::Victim::of(process);
     scene.network.running.kill(&victim, true, RECOVERY_LIMIT, interrupt)?;
     let status = scene.wait_set_aside(payload, 1, interrupt)?;
     ensure!(drops(&status, "flow_closed") == 0);

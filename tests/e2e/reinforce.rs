@@ -2,12 +2,12 @@
 //! checkpoint is processed again.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::download::{Download, Plan};
-use holdfast::lab::process::signal_pid;
-use holdfast::lab::programs;
-use holdfast::lab::requirements::*;
-use holdfast::lab::{Interrupt, Process, until};
-use holdfast::status::{Process as ProcessStatus, Status};
+use holdfast_control::status::{Process as ProcessStatus, Status};
+use holdfast_lab::download::{Download, Plan};
+use holdfast_lab::process::signal_pid;
+use holdfast_lab::programs;
+use holdfast_lab::requirements::*;
+use holdfast_lab::{Interrupt, Process, until};
 use holdfast_tests::cluster::{Cluster, SERVING, WITNESS};
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, SERVER, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};

@@ -1,9 +1,9 @@
 //! Service-chain rules are changed under a running box: connections that are there stay where they are, new ones go the new way.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::flows::Flows;
-use holdfast::lab::Interrupt;
-use holdfast::lab::requirements::*;
+use holdfast_control::flows::Flows;
+use holdfast_lab::Interrupt;
+use holdfast_lab::requirements::*;
 use holdfast_tests::binary;
 use holdfast_tests::network::{Chain, Network, Options, RECOVERY_LIMIT, SERVER};
 use holdfast_tests::runner::{main as run, test};
@@ -149,7 +149,7 @@ fn tenants_have_runtimes_of_their_own(interrupt: &Interrupt) -> Result<()> {
         if cluster == "gold" {
             let status = network.running.status()?;
             let process = status.runtime(id).context("it is there")?;
-            let victim = holdfast::lab::running::Victim::of(process);
+            let victim = holdfast_lab::running::Victim::of(process);
             network.running.kill(&victim, true, RECOVERY_LIMIT, interrupt)?;
             ensure_unbroken(&held, interrupt)?;
             check(&network)?;

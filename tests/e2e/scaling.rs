@@ -1,9 +1,9 @@
 //! A cluster grows under load and shrinks after it, by itself, and no flow notices: scaling in is a planned move, not a failure.
 
 use anyhow::{Result, ensure};
-use holdfast::lab::requirements::*;
-use holdfast::lab::{Interrupt, keepalive, udp};
-use holdfast::status::{STATE_RUNNING, Status};
+use holdfast_control::status::{STATE_RUNNING, Status};
+use holdfast_lab::requirements::*;
+use holdfast_lab::{Interrupt, keepalive, udp};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::network::{Chain, Network, Options, SERVER, many, socket};
 use holdfast_tests::runner::{main as run, test};
@@ -70,16 +70,19 @@ fn a_cluster_grows_and_shrinks_and_no_flow_notices(interrupt: &Interrupt) -> Res
         udp::Stream::start(&network.topology.client, udp::Plan { server, flows: 60, per_second: 600 })
     };
     // What waits in the load's queues, and behind them, may still be lost to the load: the count begins when nothing is lost any more.
-    holdfast::lab::until("the load's queues are empty", LIMIT, interrupt, || {
+    holdfast_lab::until("the load's queues are empty", LIMIT, interrupt, || {
         let probe = numbered()?;
-        holdfast::lab::until("the probe is sent", LIMIT, interrupt, || Ok((probe.datagrams().sent >= 600).then_some(())))?;
+        holdfast_lab::until("the probe is sent", LIMIT, interrupt, || Ok((probe.datagrams().sent >= 600).then_some(())))?;
         let datagrams = probe.finish();
         Ok(((datagrams.lost, datagrams.changed) == (0, 0)).then_some(()))
     })?;
     let ledger = numbered()?;
-    holdfast::lab::until("numbered datagrams return", PATIENCE, interrupt, || {
-        Ok((ledger.datagrams().returned > 0).then_some(()))
-    })?;
+    holdfast_lab::until(
+        "numbered datagrams return",
+        PATIENCE,
+        interrupt,
+        || Ok((ledger.datagrams().returned > 0).then_some(())),
+    )?;
     let status = network.running.status()?;
     let failures = status.failovers.len();
     ensure!(count(&status, STATE_RUNNING) == 3, "it has shrunk before the datagrams were counted: {status:?}");

@@ -1,11 +1,11 @@
 //! A state server assigns the NAT's ports: it is killed and stopped, runtimes are killed, and no connection breaks and no port is given to two.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::flows::Flows;
-use holdfast::lab::Interrupt;
-use holdfast::lab::requirements::*;
-use holdfast::lab::wait::until;
-use holdfast::status::Status;
+use holdfast_control::flows::Flows;
+use holdfast_control::status::Status;
+use holdfast_lab::Interrupt;
+use holdfast_lab::requirements::*;
+use holdfast_lab::wait::until;
 use holdfast_tests::crowd::{self, Apart, Crowd, Mirror};
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, RECOVERY_LIMIT, SERVER, SERVER_2, VIRTUAL, socket};
 use holdfast_tests::ping::Ping;

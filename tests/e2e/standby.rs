@@ -2,11 +2,11 @@
 //! its coordinator.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::download::{Download, Plan};
-use holdfast::lab::process::signal_pid;
-use holdfast::lab::requirements::*;
-use holdfast::lab::{Interrupt, until};
-use holdfast::status::{Process, Protected, Status};
+use holdfast_control::status::{Process, Protected, Status};
+use holdfast_lab::download::{Download, Plan};
+use holdfast_lab::process::signal_pid;
+use holdfast_lab::requirements::*;
+use holdfast_lab::{Interrupt, until};
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, SERVER, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::standby::{BOTH, LOCAL, busiest, is_ready, keeper, kill_worker};

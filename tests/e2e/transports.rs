@@ -1,10 +1,10 @@
 //! A state server's control messages go through shared memory, or as remote writes by libfabric: the server, its worker and runtimes are killed, and no connection breaks.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::Interrupt;
-use holdfast::lab::requirements::*;
-use holdfast::lab::wait::until;
-use holdfast::status::{Process, Status};
+use holdfast_control::status::{Process, Status};
+use holdfast_lab::Interrupt;
+use holdfast_lab::requirements::*;
+use holdfast_lab::wait::until;
 use holdfast_tests::network::{Chain, Network, Options, RECOVERY_LIMIT, VIRTUAL};
 use holdfast_tests::runner::{main as run, test};
 use holdfast_tests::standby::{Half, kill_half_of_server};

@@ -3,14 +3,14 @@
 use crate::network::{self, Chain, HELD_BODY, Options, RECOVERY_LIMIT, SERVER, SERVER_2, socket};
 use crate::{PATIENCE, binary};
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::etcd::Etcd;
-use holdfast::lab::hosts::{self, Hosts};
-use holdfast::lab::nginx::{self, Nginx, Site};
-use holdfast::lab::process::{Process, signal_pid};
-use holdfast::lab::running::RunningBox;
-use holdfast::lab::topology::Addresses;
-use holdfast::lab::{Interrupt, Lab, keepalive, udp, until};
-use holdfast::status::{self, Leader, Protected, Status};
+use holdfast_control::status::{self, Leader, Protected, Status};
+use holdfast_lab::etcd::Etcd;
+use holdfast_lab::hosts::{self, Hosts};
+use holdfast_lab::nginx::{self, Nginx, Site};
+use holdfast_lab::process::{Process, signal_pid};
+use holdfast_lab::running::RunningBox;
+use holdfast_lab::topology::Addresses;
+use holdfast_lab::{Interrupt, Lab, keepalive, udp, until};
 use rustix::process::Signal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -58,7 +58,7 @@ pub enum Second {
 #[derive(Debug)]
 pub struct Managed {
     /// Where commands run that ask the hosts from elsewhere.
-    pub manager: holdfast::lab::Namespace,
+    pub manager: holdfast_lab::Namespace,
     /// The directory of the certificates: of the hosts, the operator `alice` and the viewer `wall`.
     pub tls: std::path::PathBuf,
 }
@@ -76,7 +76,7 @@ const SWITCHES: &str = "switches:\n  east: { ports: [lan, wan], host: alpha }\n 
 #[derive(Debug)]
 struct Depot {
     _web: Nginx,
-    client: holdfast::lab::Namespace,
+    client: holdfast_lab::Namespace,
 }
 
 /// Where a host's control API listens.
@@ -270,7 +270,7 @@ impl Cluster {
     }
 
     /// The namespace of a host.
-    pub fn namespace(&self, name: &str) -> Result<&holdfast::lab::Namespace> {
+    pub fn namespace(&self, name: &str) -> Result<&holdfast_lab::Namespace> {
         let at = self.boxes.iter().position(|(other, _)| *other == name).context("a host of the cluster")?;
         Ok(&self.hosts.hosts[at])
     }

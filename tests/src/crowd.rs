@@ -1,7 +1,7 @@
 //! Very many TCP connections from one thread, each of which must get back what it has sent, and nobody else's; in processes of their own, where one may not have so many sockets.
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use holdfast::lab::{Interrupt, Namespace};
+use holdfast_lab::{Interrupt, Namespace};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;

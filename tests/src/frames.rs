@@ -1,7 +1,7 @@
 //! Raw frames: a sender and a listener on a device, good frames to start from, and what can be done to them.
 
 use anyhow::{Context, Result};
-use holdfast::lab::Namespace;
+use holdfast_lab::Namespace;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, bind, recv, sendto, socket};
 use std::net::Ipv4Addr;

@@ -1,5 +1,7 @@
 //! `holdfast` with one function more: `mortal`, which ends its process on packets that say so. It does not ship.
 
+use clap::{Parser, Subcommand};
+use holdfast::cli;
 use holdfast_nf::{ConfigError, Context, NetworkFunction, Open, Packet, Verdict};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -44,7 +46,28 @@ impl NetworkFunction for Mortal {
     }
 }
 
+/// What a box is asked for, and what it starts itself as.
+#[derive(Debug, Parser)]
+struct Arguments {
+    #[command(flatten)]
+    options: cli::Options,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    #[command(flatten)]
+    Operate(cli::Operate),
+    #[command(flatten)]
+    Role(cli::Role),
+}
+
 fn main() -> ExitCode {
     holdfast_functions::catalog::add::<Mortal>();
-    holdfast::cli::main()
+    let Arguments { options, command } = Arguments::parse();
+    cli::end(match command {
+        Command::Operate(command) => command.run(&options),
+        Command::Role(role) => role.run(),
+    })
 }

@@ -3,13 +3,13 @@
 use crate::binary;
 use crate::standby::{keeper, nth_state_server};
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::link::Offloads;
-use holdfast::lab::nginx::{Nginx, Site};
-use holdfast::lab::process::signal_pid;
-use holdfast::lab::running::{RunningBox, Victim};
-use holdfast::lab::topology::{Addresses, Topology};
-use holdfast::lab::{Interrupt, Lab, Namespace, keepalive, udp};
-use holdfast::status::{self, Failover, Process, Protected, Status};
+use holdfast_control::status::{self, Failover, Process, Protected, Status};
+use holdfast_lab::link::Offloads;
+use holdfast_lab::nginx::{Nginx, Site};
+use holdfast_lab::process::signal_pid;
+use holdfast_lab::running::{RunningBox, Victim};
+use holdfast_lab::topology::{Addresses, Topology};
+use holdfast_lab::{Interrupt, Lab, Namespace, keepalive, udp};
 use rustix::process::Signal;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -175,7 +175,7 @@ impl Network {
     /// Starts both web servers.
     pub fn serve_web(&mut self) -> Result<()> {
         let addresses: Vec<SocketAddr> = vec![socket(&format!("{SERVER}:80")), socket(&format!("{SERVER_2}:80"))];
-        self.servers = holdfast::lab::nginx::start_all(&self.lab, &self.topology.server, &addresses, &self.site)?;
+        self.servers = holdfast_lab::nginx::start_all(&self.lab, &self.topology.server, &addresses, &self.site)?;
         Ok(())
     }
 
@@ -249,7 +249,7 @@ impl Network {
             self.wait_protected()?;
             let status = self.running.status()?;
             let process = status.runtime(id).with_context(|| format!("runtime {id} is not in {status:?}"))?;
-            let victim = holdfast::lab::running::Victim::of(process);
+            let victim = holdfast_lab::running::Victim::of(process);
             self.running.kill(&victim, self.promised, RECOVERY_LIMIT, self.lab.interrupt())?;
             between()?;
         }
@@ -313,7 +313,7 @@ pub fn stream(
     let address = socket(&format!("{SERVER}:7007"));
     let echo = udp::Echo::start(server, address)?;
     let stream = udp::Stream::start(client, udp::Plan { server: address, flows, per_second })?;
-    holdfast::lab::until("datagrams return", crate::PATIENCE, interrupt, || Ok((stream.datagrams().returned > 0).then_some(())))?;
+    holdfast_lab::until("datagrams return", crate::PATIENCE, interrupt, || Ok((stream.datagrams().returned > 0).then_some(())))?;
     Ok((echo, stream))
 }
 
@@ -323,7 +323,7 @@ pub fn cables(options: &Options, interrupt: &Interrupt) -> Result<(Lab, Topology
     let plain = options.chain == Chain::Plain;
     let topology = Topology::build(&mut lab, &addresses(options))?;
     if plain {
-        use holdfast::lab::{link, topology::HOST_DEVICE};
+        use holdfast_lab::{link, topology::HOST_DEVICE};
         for (namespace, address, network, gateway) in
             [(&topology.client, SIX[0], "2001:db8:2::/64", SIX[1]), (&topology.server, SIX[3], "2001:db8:5::/64", SIX[2])]
         {

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use etherparse::{IcmpEchoHeader, Icmpv4Header, Icmpv4Slice, Icmpv4Type, Ipv4Slice};
-use holdfast::lab::Namespace;
+use holdfast_lab::Namespace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;

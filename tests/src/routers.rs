@@ -1,9 +1,9 @@
 //! Routers that speak BFD to the box: BIRD, and FRR's `bfdd` with the `zebra` that it needs. Each has its files in a directory of its own, and ends with its value.
 
 use anyhow::{Context, Result, bail};
-use holdfast::lab::process::Process;
-use holdfast::lab::requirements::Program;
-use holdfast::lab::{Interrupt, Lab, Namespace, until};
+use holdfast_lab::process::Process;
+use holdfast_lab::requirements::Program;
+use holdfast_lab::{Interrupt, Lab, Namespace, until};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 

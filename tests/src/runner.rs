@@ -1,7 +1,7 @@
 //! Runs the tests of one file one after the other, in the output format of every other Rust test.
 
-use holdfast::lab::requirements::{self, Program};
-use holdfast::lab::{self, Interrupt};
+use holdfast_lab::Interrupt;
+use holdfast_lab::requirements::{self, Program};
 use libtest_mimic::{Arguments, Trial};
 use std::process::ExitCode;
 
@@ -41,7 +41,7 @@ fn trial(test: Test, interrupt: Interrupt) -> Trial {
     let body = test.body;
     let run = move || {
         interrupt.check()?;
-        let _alone = lab::exclusive().map_err(|error| format!("{error:#}"))?;
+        let _alone = holdfast_lab::exclusive().map_err(|error| format!("{error:#}"))?;
         body(&interrupt).map_err(|error| format!("{error:#}").into())
     };
     let kind = if missing.is_some() { "SKIPPED" } else { "" };

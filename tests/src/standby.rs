@@ -2,9 +2,9 @@
 
 use crate::network::{GIVE_UP, Network};
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::Interrupt;
-use holdfast::lab::process::signal_pid;
-use holdfast::status::{self, LocalStandby, Process, Protected, Status};
+use holdfast_control::status::{self, LocalStandby, Process, Protected, Status};
+use holdfast_lab::Interrupt;
+use holdfast_lab::process::signal_pid;
 use rustix::process::Signal;
 
 /// The level whose flows survive a process, and nothing else.

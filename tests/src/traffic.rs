@@ -2,8 +2,8 @@
 
 use crate::ledger::{End, Ledger, Sum, Transport, content, digest_of, heading, stream_byte};
 use anyhow::{Context, Result};
-use holdfast::lab::Namespace;
-use holdfast::lab::udp::make_room;
+use holdfast_lab::Namespace;
+use holdfast_lab::udp::make_room;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};

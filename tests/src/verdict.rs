@@ -1,11 +1,11 @@
 //! What tests expect of connections, datagrams and processes; if it is not so, the error says what there was instead.
 
 use anyhow::{Context, Result, ensure};
-use holdfast::lab::Interrupt;
-use holdfast::lab::keepalive::KeepAlive;
-use holdfast::lab::running::RunningBox;
-use holdfast::lab::udp::Datagrams;
-use holdfast::status::{Process, Status};
+use holdfast_control::status::{Process, Status};
+use holdfast_lab::Interrupt;
+use holdfast_lab::keepalive::KeepAlive;
+use holdfast_lab::running::RunningBox;
+use holdfast_lab::udp::Datagrams;
 
 /// None of these connections has broken, and each answers once more.
 ///

@@ -1,6 +1,6 @@
 //! `holdfast explain`: what a word in the output means and what to do about it.
 
-use crate::exit::{self, Failure};
+use holdfast_control::exit::{self, Failure};
 use holdfast_wire::DropReason;
 
 /// A word and what it means.

@@ -3,7 +3,7 @@
 //! Only looks; changes nothing. What cannot be found out is a warning, not a failure.
 
 use crate::config::Checked;
-use crate::exit;
+use holdfast_control::exit;
 use holdfast_io::port::{Dpdk, free_huge_pages};
 use holdfast_io::words::libfabric;
 use rustix::fs::MemfdFlags;

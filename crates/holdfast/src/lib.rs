@@ -1,23 +1,13 @@
-//! The one binary, as a library: what the command `holdfast` is made of.
+//! The daemon, and the commands that belong to it. The program `holdfast` puts these together with the laboratory's, of which nothing is here.
 #![forbid(unsafe_code)]
 
-pub mod bench;
-pub mod certify;
 pub mod cli;
 pub mod config;
 pub mod control;
-pub mod demo;
-pub mod exit;
 pub mod explain;
-pub mod flows;
 pub mod host_check;
-pub mod lab;
 pub mod live_check;
-pub mod moves;
 pub mod run;
-pub mod status;
-pub mod table;
-pub mod tls;
 
 /// Every program with this library in it has runtimes, and these may have standbys that share their heap.
 #[global_allocator]

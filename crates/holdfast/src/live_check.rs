@@ -3,10 +3,10 @@
 //! Runtimes and state server each say what they have at their own time, while traffic goes on: a single look proves little. So the box is looked at many times in
 //! succession, and what the ones ever had is compared with what the other ever knew: who says something a moment later than others says it all the same.
 
-use crate::exit;
-use crate::flows::{Flow, Flows};
 use crate::host_check::Check;
-use crate::status::{Pool, STATE_RUNNING, ServerPool, Status};
+use holdfast_control::exit;
+use holdfast_control::flows::{Flow, Flows};
+use holdfast_control::status::{Pool, STATE_RUNNING, ServerPool, Status};
 use holdfast_node::address::STATE_SERVER;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ fn pool(at: usize, looks: &[Status]) -> Check {
     let size = i64::from(pool.size);
     let have = |pool: &Pool| i64::from(pool.held) + i64::from(pool.at_hand);
     let Some(server) = pool.server else {
-        if pool.shared == crate::status::SHARED_STATE_SERVER {
+        if pool.shared == holdfast_control::status::SHARED_STATE_SERVER {
             return Check::warn(name, "the state server has not said yet what there is", "ask again in a second");
         }
         let least = of_each.iter().map(|pool| have(pool)).min().unwrap_or(0);
@@ -117,7 +117,7 @@ fn mappings([before, after]: [&Flows; 2]) -> Check {
 mod tests {
     use super::*;
     use crate::host_check::Outcome;
-    use crate::status::{Process, ROLE_STATE_SERVER, SHARED_PARTITIONED, SHARED_STATE_SERVER, STATE_AWAY};
+    use holdfast_control::status::{Process, ROLE_STATE_SERVER, SHARED_PARTITIONED, SHARED_STATE_SERVER, STATE_AWAY};
     use serde_json::json;
 
     fn look(pool: Pool) -> Status {

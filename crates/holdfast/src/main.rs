@@ -1,6 +1,104 @@
-//! The command `holdfast`.
+//! The command `holdfast`: what a box can be asked for, and what the laboratory does.
 #![forbid(unsafe_code)]
 
-fn main() -> std::process::ExitCode {
-    holdfast::cli::main()
+use clap::{CommandFactory, Parser, Subcommand};
+use holdfast::{cli, run};
+use holdfast_lab::{bench, demo, simulate};
+use std::process::ExitCode;
+
+/// Chains of stateful network functions whose flows survive.
+#[derive(Debug, Parser)]
+#[command(name = "holdfast", version, arg_required_else_help = true, after_help = cli::EXIT_CODES)]
+struct Arguments {
+    #[command(flatten)]
+    options: cli::Options,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show connections surviving kill -9
+    Demo(demo::DemoArgs),
+    #[command(flatten)]
+    Operate(cli::Operate),
+    /// Run the deterministic simulator
+    Sim(simulate::SimArgs),
+    #[command(flatten)]
+    Keys(cli::Keys),
+    /// Measure
+    Bench {
+        #[command(subcommand)]
+        plan: bench::Plan,
+    },
+    #[command(flatten)]
+    Reference(cli::Reference),
+    #[command(flatten)]
+    Role(cli::Role),
+}
+
+/// Runs the command; its exit code is the process's.
+fn main() -> ExitCode {
+    let Arguments { options, command } = Arguments::parse();
+    cli::end(match command {
+        Command::Demo(args) => return demo::run(&demo::DemoArgs { json: options.json || args.json, ..args }),
+        Command::Operate(command) => command.run(&options),
+        Command::Sim(args) => args.run(options.json),
+        Command::Keys(command) => command.run(&options),
+        Command::Bench { plan } => plan.run(run::start_runtime, options.json),
+        Command::Reference(command) => command.run(&options, Arguments::command()),
+        Command::Role(role) => role.run(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_contradicts_itself_nowhere() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn json_and_control_are_understood_before_and_after_the_command() {
+        for line in
+            ["holdfast --json --control /c status", "holdfast status --json --control /c", "holdfast --json status --control /c"]
+        {
+            let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
+            assert!(arguments.options.json && arguments.options.control.as_deref() == Some("/c"), "{line}");
+        }
+        for line in ["holdfast --json demo --quick", "holdfast demo --quick --json"] {
+            let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
+            let Command::Demo(args) = arguments.command else { panic!("{line}") };
+            assert!((arguments.options.json || args.json) && args.quick, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_host_joins_with_a_name_and_a_certificate_and_without_a_file() {
+        let parsed = |line: &str| Arguments::try_parse_from(line.split(' ')).map(|_| ()).map_err(|error| error.kind());
+        use clap::error::ErrorKind::*;
+        for (line, expected) in [
+            ("holdfast run box.yaml", Ok(())),
+            ("holdfast run box.yaml --host left --tls tls", Ok(())),
+            ("holdfast run --host left --join 10.9.0.1 --tls tls", Ok(())),
+            ("holdfast run --host left --join 10.9.0.1:99 --tls a,b,c", Ok(())),
+            ("holdfast run", Err(MissingRequiredArgument)),
+            ("holdfast run --join 10.9.0.1 --tls tls", Err(MissingRequiredArgument)),
+            ("holdfast run --host left --join 10.9.0.1", Err(MissingRequiredArgument)),
+            ("holdfast run box.yaml --host left --join 10.9.0.1 --tls tls", Err(ArgumentConflict)),
+            ("holdfast run --host left --join 10.9.0.1:x --tls tls", Err(ValueValidation)),
+            ("holdfast status --tls a,b", Err(ValueValidation)),
+        ] {
+            assert_eq!(parsed(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_selector_is_written_without_quotes() {
+        let arguments = Arguments::try_parse_from("holdfast trace tcp from 10.0.0.0/24 --count 3".split(' ')).unwrap();
+        let Command::Operate(cli::Operate::Trace { selector, count: 3, .. }) = arguments.command else { panic!("{arguments:?}") };
+        assert_eq!(selector.join(" "), "tcp from 10.0.0.0/24");
+    }
 }

@@ -16,6 +16,7 @@ pub mod host;
 pub mod hub;
 pub mod manager;
 pub mod message;
+pub mod pools;
 pub mod quorum;
 pub mod rules;
 pub mod runtime;

@@ -22,7 +22,7 @@ pub mod wheel;
 pub use client::{Client, Heard};
 pub use control::{Form, Message, Opcode};
 pub use link::Link;
-pub use list::{Account, Limits, List, Output};
+pub use list::{Account, Limits, List, Output, SERVER_CREDIT};
 pub use primary::Primary;
 pub use server::{Input, Kind, Refused, Server};
 pub use statistics::Statistics;

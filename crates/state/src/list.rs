@@ -18,6 +18,9 @@ use crate::wheel::Wheel;
 use holdfast_wire::Peer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+/// Numbers that a runtime has at hand of each pool that is a state server's: new flows open at once while these last. Of small pools, a sixteenth.
+pub const SERVER_CREDIT: usize = 64;
+
 /// What a list is like. Times in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {

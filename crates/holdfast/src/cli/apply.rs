@@ -1,10 +1,10 @@
 //! `holdfast apply`.
 
 use super::check::{name_of, text_of};
-use super::print;
 use crate::config;
-use crate::control::{Call, Client, Target, agreed};
-use crate::exit::{self, Failure};
+use holdfast_control::exit::{self, Failure};
+use holdfast_control::table::print;
+use holdfast_control::{Call, Client, Target, agreed};
 use serde_json::Value;
 use std::path::Path;
 

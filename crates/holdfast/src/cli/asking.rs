@@ -1,11 +1,11 @@
 //! Commands that ask a running box: `status`, `flows`, `trace`.
 
-use super::print;
-use crate::control::{Call, Client, Target};
-use crate::exit::{self, Failure};
-use crate::flows::{Flow, Flows};
-use crate::status::{self, Election, Protected, Status};
-use crate::table::{Style, Table, Tone};
+use holdfast_control::exit::{self, Failure};
+use holdfast_control::flows::{Flow, Flows};
+use holdfast_control::status::{self, Election, Protected, Status};
+use holdfast_control::table::print;
+use holdfast_control::table::{Style, Table, Tone};
+use holdfast_control::{Call, Client, Target};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::time::Duration;
@@ -255,7 +255,7 @@ pub(super) fn trace(target: &Target, selector: &str, count: u32, wait: Duration,
         let line = match json {
             true => {
                 let mut step = step.clone();
-                step["version"] = crate::control::VERSION.into();
+                step["version"] = holdfast_control::VERSION.into();
                 format!("{step}\n")
             }
             false => format!("packet {}  node {}  {}\n", word(&step["packet"]), word(&step["node"]), word(&step["text"])),

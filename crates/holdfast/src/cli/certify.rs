@@ -1,8 +1,8 @@
 //! `holdfast certify`: certificates for the control API.
 
-use super::print;
-use crate::certify::{Subject, certify as make};
-use crate::exit::Failure;
+use holdfast_control::certify::{Subject, certify as make};
+use holdfast_control::exit::Failure;
+use holdfast_control::table::print;
 use serde_json::json;
 use std::path::Path;
 use time::OffsetDateTime;

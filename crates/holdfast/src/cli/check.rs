@@ -1,15 +1,15 @@
 //! `holdfast check`: this machine, and a configuration file; or a box that runs.
 
 use super::asking::read;
-use super::print;
 use crate::config::{self, Checked};
-use crate::control::{Call, Client, MAX_FLOWS, Target};
-use crate::exit::{self, Failure};
-use crate::flows::Flows;
 use crate::host_check::{self, Check, Outcome};
 use crate::live_check;
-use crate::status::Status;
-use crate::table::{Style, Table, Tone};
+use holdfast_control::exit::{self, Failure};
+use holdfast_control::flows::Flows;
+use holdfast_control::status::Status;
+use holdfast_control::table::print;
+use holdfast_control::table::{Style, Table, Tone};
+use holdfast_control::{Call, Client, MAX_FILE, MAX_FLOWS, Target};
 use serde_json::{Value, json};
 use std::io::Read;
 use std::path::Path;
@@ -134,7 +134,7 @@ pub(super) fn text_of(file: &Path) -> Result<String, Failure> {
     };
     let mut bytes = Vec::new();
     // One more than may be: the reader of the configuration says that it is too long.
-    source.take(config::MAX_FILE as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+    source.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
     match String::from_utf8(bytes) {
         Ok(text) => Ok(text),
         Err(error) => {

@@ -1,8 +1,8 @@
 //! `holdfast keygen`: a new key for the fabric.
 
-use super::print;
 use crate::config;
-use crate::exit::{self, Failure};
+use holdfast_control::exit::{self, Failure};
+use holdfast_control::table::print;
 use holdfast_node::channel::{Key, MAX_KEYS};
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde_json::json;

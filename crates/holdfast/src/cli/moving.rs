@@ -2,11 +2,11 @@
 //!
 //! They begin the work and watch it: on a terminal with a line that tells how far it is. The box goes on if they are interrupted.
 
-use super::print;
-use crate::control::{Call, Client, Target, VERSION, Work};
-use crate::exit::{self, Failure};
-use crate::moves::Progress;
-use crate::status::{STATE_DRAINED, STATE_RUNNING, STATE_STARTING, Status};
+use holdfast_control::exit::{self, Failure};
+use holdfast_control::moves::Progress;
+use holdfast_control::status::{STATE_DRAINED, STATE_RUNNING, STATE_STARTING, Status};
+use holdfast_control::table::print;
+use holdfast_control::{Call, Client, Target, VERSION, Work};
 use std::io::{IsTerminal, Write};
 
 pub(super) fn migrate(

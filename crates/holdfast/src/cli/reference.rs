@@ -1,9 +1,9 @@
 //! What can be looked up without a box: `explain`, `nf`, `completions`, `man`.
 
-use super::print;
-use crate::exit::{self, Failure};
 use crate::explain::{self, Word};
-use crate::table::{Style, Table};
+use holdfast_control::exit::{self, Failure};
+use holdfast_control::table::print;
+use holdfast_control::table::{Style, Table};
 use holdfast_functions::catalog;
 use serde_json::json;
 use std::path::Path;

@@ -11,13 +11,12 @@ use holdfast_functions::catalog;
 use holdfast_nf::{Chain, ConfigError, Function, SharedField};
 use holdfast_node::address::switch_node;
 use holdfast_protection::Home;
+use holdfast_state::SERVER_CREDIT;
 use holdfast_wire::selector::Prefix;
 use serde_json::Value;
 
 /// Chains that a box may have.
 const MAX_CHAINS: usize = 256;
-/// Numbers that a runtime has at hand of each pool that is a state server's: new flows open at once while these last. Of small pools, a sixteenth.
-pub const SERVER_CREDIT: usize = 64;
 /// Functions that a chain may have.
 const MAX_FUNCTIONS: usize = 32;
 

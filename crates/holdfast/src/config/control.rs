@@ -3,16 +3,14 @@
 use super::file::{Config, HostSettings};
 use super::mistake::Mistake;
 use super::source::{Source, Spot};
-use crate::tls::{Identity, TlsPaths};
+use holdfast_control::remote::control_address;
+use holdfast_control::tls::{Identity, TlsPaths};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor, value::MapAccessDeserializer};
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
-
-/// Where the control API listens when no port is named.
-pub const CONTROL_PORT: u16 = 7443;
 
 /// The control API: the box can be asked, and told what to do, from elsewhere, by whoever has a certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -103,21 +101,6 @@ impl Control {
     pub(super) fn of(&self, own: Option<SocketAddr>) -> Option<ControlEntry> {
         own.or(self.listen).map(|listen| ControlEntry { listen, tls: self.tls.clone() })
     }
-}
-
-/// An address with a port, or without the usual one.
-///
-/// # Errors
-/// What it should be.
-pub fn control_address(text: &str) -> Result<SocketAddr, String> {
-    let alone = |text: &str| text.trim_matches(['[', ']']).parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, CONTROL_PORT));
-    let address = text.parse().ok().or_else(|| alone(text));
-    address.filter(|address| address.port() != 0).ok_or_else(|| {
-        format!(
-            "`{}` is no address with a port: ADDRESS:PORT, like 10.9.0.1:{CONTROL_PORT} or [fd00::1]:{CONTROL_PORT}",
-            text.escape_debug()
-        )
-    })
 }
 
 /// What a host says of its own address. Whether there is a section for it too is seen by [`read`].

@@ -4,9 +4,9 @@
 //! (0 then), and may be the 32 bytes themselves. Empty lines and what follows a `#` do not count. Never: a word of the file in a message.
 
 use super::mistake::Mistake;
-use super::secret::read_secret;
 use super::source::Source;
 use super::{Config, FabricFileConfig};
+use holdfast_control::secret::read_secret;
 use holdfast_node::channel::{Key, KeyRing};
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;

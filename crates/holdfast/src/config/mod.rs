@@ -23,17 +23,15 @@ mod network;
 mod parser;
 mod protection;
 mod rules;
-mod secret;
 mod source;
 mod state_server;
 mod statistics;
 mod switches;
 
 pub use bfd::{BfdConfig, BfdKeyConfig, BfdKeyType, BfdPeer, bfd_keys};
-pub use chains::SERVER_CREDIT;
 pub use changes::{RuleChange, differences, rule_changes};
 pub use clusters::{Cluster, DEFAULT_CLUSTER};
-pub use control::{CONTROL_PORT, Control, ControlConfig, ControlEntry, TlsConfig, TlsFiles, control_address, identity};
+pub use control::{Control, ControlConfig, ControlEntry, TlsConfig, TlsFiles, identity};
 pub use etcd::{Endpoint, Etcd, EtcdConfig};
 pub use file::{
     ChainConfig, ClusterSettings, Config, DetectionConfig, FabricFileConfig, FunctionConfig, HostSettings, LimitsConfig,
@@ -43,16 +41,17 @@ pub use file::{
 pub use hosts::{Fabric, HostEntry};
 pub use keys::{keys, line as key_line, read as read_keys};
 pub use mistake::Mistake;
-pub use secret::{read_public, read_secret};
 pub use state_server::{ServerStandby, ServerTransport, StateServerSettings};
 pub use statistics::{NamedStatistic, named_statistics};
 pub use switches::SwitchEntry;
 
-use holdfast_nf::{Chain, SharedField};
+use holdfast_control::MAX_FILE;
+use holdfast_nf::Chain;
 use holdfast_node::address::NodeId;
 use holdfast_node::bfd::{Key, Peer, Settings};
 use holdfast_node::edge::{EdgeConfig, EdgePort, EdgeRoute};
 use holdfast_node::message::PoolId;
+use holdfast_node::pools;
 use holdfast_node::rules::Rule;
 use holdfast_protection::rescue::pages::PagesConfig;
 use holdfast_protection::{Home, Protection};
@@ -60,8 +59,6 @@ use serde_json::{Value, json};
 use source::{Source, Spot};
 use std::net::IpAddr;
 
-/// Longest file, bytes.
-pub const MAX_FILE: usize = 4 << 20;
 /// A hung runtime must have had so many chances to be heard.
 const LEAST_HEARTBEATS: u64 = 4;
 
@@ -211,13 +208,15 @@ fn limits(config: &Config, root: Spot<'_>) -> Result<(), Mistake> {
 /// The pools of chains, with their sizes: for the coordinator.
 pub fn pools(chains: &mut [BuiltChain]) -> Vec<(PoolId, u32)> {
     let partitioned = chains.iter_mut().enumerate().filter(|(_, built)| built.server_hold.is_none());
-    partitioned.flat_map(|(number, built)| pools_of(number as u16, &mut built.chain)).collect()
+    partitioned.flat_map(|(number, built)| pools::of_chain(number as u16, &mut built.chain)).collect()
 }
 
 /// Those whose numbers a state server assigns, in the order of its lists.
 pub fn served_pools(chains: &mut [BuiltChain]) -> Vec<ServedPool> {
     let served = chains.iter_mut().filter_map(|built| Some((built.server_hold?, &mut built.chain)));
-    served.flat_map(|(hold, chain)| pools_of(0, chain).into_iter().map(move |(_, size)| ServedPool { size, hold })).collect()
+    served
+        .flat_map(|(hold, chain)| pools::of_chain(0, chain).into_iter().map(move |(_, size)| ServedPool { size, hold }))
+        .collect()
 }
 
 /// The pages of the chains whose flows have their home at a state server: room for so many flows of each, found by hashes under this seed.
@@ -245,31 +244,11 @@ pub fn named_pools(chains: &mut [BuiltChain]) -> Vec<NamedPool> {
     let mut pools = Vec::new();
     for (number, built) in chains.iter_mut().enumerate() {
         let BuiltChain { name, chain, server_hold, .. } = built;
-        visit_pools(number as u16, chain, |id, function, field, size| {
+        pools::visit(number as u16, chain, |id, function, field, size| {
             pools.push(NamedPool { id, chain: name.clone(), function, field, size, is_served: server_hold.is_some() });
         });
     }
     pools
-}
-
-/// The pools of the chain with this number.
-pub(crate) fn pools_of(chain: u16, functions: &mut Chain) -> Vec<(PoolId, u32)> {
-    let mut pools = Vec::new();
-    visit_pools(chain, functions, |id, _, _, size| pools.push((id, size)));
-    pools
-}
-
-fn visit_pools(chain: u16, functions: &mut Chain, mut visit: impl FnMut(PoolId, &'static str, &'static str, u32)) {
-    for (function, holder) in functions.functions_mut().iter_mut().enumerate() {
-        let name = holder.name();
-        let mut field = 0;
-        holder.shared().visit(&mut |field_name, shared| {
-            if let SharedField::Pool(pool) = shared {
-                visit(PoolId { chain, function: function as u8, field }, name, field_name, pool.size());
-            }
-            field += 1;
-        });
-    }
 }
 
 impl Checked {

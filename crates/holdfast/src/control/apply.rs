@@ -1,9 +1,10 @@
 //! `apply` as the box does it, on the client's thread: the packet loop only changes its rules.
 
+use super::Request;
 use super::service::{Problem, ProblemKind, Service};
-use super::{Request, VERSION};
 use crate::config::{self, Mistake};
-use crate::exit;
+use holdfast_control::VERSION;
+use holdfast_control::exit;
 use serde_json::{Value, json};
 
 /// What the box answers to a configuration that it does not go by.

@@ -3,7 +3,8 @@
 use super::Request;
 use super::service::{Problem, ProblemKind, Service};
 use crate::config;
-use std::path::{Component, Path};
+use holdfast_control::remote::is_inside;
+use std::path::Path;
 use zeroize::Zeroizing;
 
 /// Longest file that goes along, bytes.
@@ -15,12 +16,6 @@ pub(super) struct Joined {
     pub(super) text: String,
     /// By their paths, as the configuration says them.
     pub(super) files: Vec<(String, Zeroizing<Vec<u8>>)>,
-}
-
-/// True of a path that stays where it begins: the other side writes files there.
-pub(super) fn is_inside(path: &str) -> bool {
-    let mut parts = Path::new(path).components().peekable();
-    parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
 }
 
 /// The configuration, with the files that it names by paths from its own directory. Those with a path from the root are each host's own, as are the
@@ -66,24 +61,4 @@ pub(super) fn join(service: &Service, host: &str) -> Result<Joined, Problem> {
         files.push((path.clone(), Zeroizing::new(bytes)));
     }
     Ok(Joined { cluster: config.cluster.clone(), text: text.to_owned(), files })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_inside;
-
-    #[test]
-    fn a_path_that_leaves_the_directory_does_not_go_along() {
-        for (path, expected) in [
-            ("cluster.key", true),
-            ("tls/etcd-ca.pem", true),
-            ("", false),
-            ("/etc/key", false),
-            ("../key", false),
-            ("a/../../key", false),
-            (".", false),
-        ] {
-            assert_eq!(is_inside(path), expected, "{path}");
-        }
-    }
 }

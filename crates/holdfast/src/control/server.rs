@@ -7,10 +7,10 @@ use super::apply;
 use super::lock::{Lock, Refusal};
 use super::remote::{self, Limits};
 use super::service::{Act, Follower, Problem, ProblemKind, Service};
-use super::{Asked, Call, Line, PATIENCE, VERSION};
-use super::{MAX_CLIENTS, MAX_LONG_REQUEST, MAX_REQUEST};
+use super::{Asked, MAX_CLIENTS, MAX_LONG_REQUEST};
 use crate::config::ControlEntry;
-use crate::exit::{self, Failure};
+use holdfast_control::exit::{self, Failure};
+use holdfast_control::{Call, Line, MAX_REQUEST, PATIENCE, VERSION, check_path};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 use std::fs::{DirBuilder, Metadata};
@@ -151,7 +151,7 @@ impl Listening {
         // Nobody but the owner may connect, not even in the moment between making a socket and giving it its mode: it is made under a name that nobody
         // knows, and moved.
         let temporary = temporary(path, std::process::id());
-        super::check_path(&temporary)?;
+        check_path(&temporary)?;
         let listener = Arc::new(UnixListener::bind(&temporary).map_err(failed)?);
         let placed = std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o600))
             .and_then(|()| std::fs::rename(&temporary, path))
@@ -249,7 +249,7 @@ pub fn listen_and_stop(
 }
 
 fn listen_as(path: &Path, pid: u32, requests: Sender<Asked>, wake: Act, stop: Act) -> Result<Server, Failure> {
-    super::check_path(path)?;
+    check_path(path)?;
     let failed = |error| failed(path, &error);
     let made_directory = make_directory(path).map_err(failed)?;
     let lock = match Lock::take(path, pid) {

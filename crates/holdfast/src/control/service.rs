@@ -3,10 +3,11 @@
 //! In: [`Call`]s, on a thread of the client's. Out: JSON objects, or a [`Problem`]. Never: the packet loop's time beyond what a [`Request`] takes, nor a look at
 //! who asks; each door decides whom it lets in.
 
-use super::{Asked, Call, MAX_FLOWS, MAX_TRACE, MAX_TRACE_WAIT, PATIENCE, Request, VERSION};
-use crate::exit;
-use crate::flows::Flows;
-use crate::status::{ControlApi, Status};
+use super::{Asked, MAX_TRACE, MAX_TRACE_WAIT, Request};
+use holdfast_control::exit;
+use holdfast_control::flows::Flows;
+use holdfast_control::status::{ControlApi, Status};
+use holdfast_control::{Call, MAX_FLOWS, PATIENCE, VERSION};
 use holdfast_wire::selector::{Selector, SelectorError};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;

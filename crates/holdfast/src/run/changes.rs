@@ -1,8 +1,8 @@
 //! What clients want changed: the manager passes it on to the coordinator, and tells how far it is.
 
 use super::Manager;
-use crate::control::{Call, VERSION};
-use crate::moves::Progress;
+use holdfast_control::moves::Progress;
+use holdfast_control::{Call, VERSION};
 use holdfast_node::message::{Order, Refusal};
 use serde_json::{Value, json};
 

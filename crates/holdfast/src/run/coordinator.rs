@@ -9,7 +9,7 @@ use super::election::{Elected, Mandate, Place};
 use super::role::{self, Beginning, NewKeys};
 use super::store::{LogStore, Store, StoreError};
 use crate::config::{self, Checked};
-use crate::exit::{self, Failure};
+use holdfast_control::exit::{self, Failure};
 use holdfast_io::process::Clock;
 use holdfast_io::wait::sleep;
 use holdfast_node::address::COORDINATOR;

@@ -3,8 +3,8 @@
 use super::Manager;
 use super::guard_link::GuardLink;
 use crate::config::{Checked, Fabric, HostEntry};
-use crate::exit::{self, Failure};
 use crate::host_check::{self, Check, Outcome};
+use holdfast_control::exit::{self, Failure};
 use holdfast_io::port::{self, Look, Port, PortError, Udp};
 use holdfast_node::address::manager_of;
 use holdfast_node::edge::Liveness;
@@ -28,6 +28,15 @@ const ETHERNET_LEN: usize = 14;
 pub(super) fn say(text: &str) {
     // Nobody listening is no failure of ours.
     let _ = writeln!(std::io::stderr(), "holdfast: {text}");
+}
+
+/// Why a port is not open, and with which exit code that ends the box.
+pub(super) fn refused(error: PortError) -> Failure {
+    let code = match error {
+        PortError::Unavailable(_) | PortError::Busy(_) => exit::UNAVAILABLE,
+        PortError::Permission(_) => exit::PERMISSION,
+    };
+    Failure::new(code, error.to_string())
 }
 
 /// What `holdfast check` warns of, a line each.

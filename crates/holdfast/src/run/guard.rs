@@ -7,7 +7,7 @@ use super::election::Election;
 use super::lives::Lives;
 use super::{Manager, devices};
 use crate::config::Etcd;
-use crate::exit::{self, Failure};
+use holdfast_control::exit::{self, Failure};
 use holdfast_node::address::COORDINATOR;
 use holdfast_protection::Peer;
 use std::path::{Path, PathBuf};

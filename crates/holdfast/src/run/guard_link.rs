@@ -3,7 +3,7 @@
 //! In: messages of the guard. Out: messages for it, in order, whether it reads them now or later. Never: waiting for it.
 
 use super::role::{BfdKey, Keys};
-use crate::tls::TlsPaths;
+use holdfast_control::tls::TlsPaths;
 use holdfast_io::{Heartbeat, Mailbox};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::MemfdFlags;

@@ -10,9 +10,10 @@ use super::role::{BfdKey, Keys};
 use super::{MILLISECOND, ManagerNotes, devices, join, random_seed, reports};
 use crate::config;
 use crate::control;
-use crate::control::remote::Endpoint;
-use crate::exit::{self, Failure};
-use crate::tls::{Identity, TlsPaths};
+use holdfast_control::default_path;
+use holdfast_control::exit::{self, Failure};
+use holdfast_control::remote::Endpoint;
+use holdfast_control::tls::{Identity, TlsPaths};
 use holdfast_io::process::{Clock, Watched};
 use holdfast_io::{Heartbeat, Mailbox, wait};
 use holdfast_node::address::COORDINATOR;
@@ -164,7 +165,7 @@ pub fn main(options: Options) -> Result<(), Failure> {
     let signals = Signals::watch().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
     let binary = std::env::current_exe()
         .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("finding the program's own file: {error}")))?;
-    let control = control.unwrap_or_else(|| control::default_path(&checked.config.cluster));
+    let control = control.unwrap_or_else(|| default_path(&checked.config.cluster));
     let notes = ManagerNotes::create(checked.switches.len() + checked.bfd.len())
         .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("memory for the manager's notes: {error}")))?;
     let directory = control.parent().filter(|directory| !directory.as_os_str().is_empty() && !directory.exists());

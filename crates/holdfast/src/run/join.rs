@@ -7,9 +7,9 @@
 
 use super::devices;
 use crate::config;
-use crate::control::remote::{Endpoint, fetch};
-use crate::exit::{self, Failure};
-use crate::tls::TlsPaths;
+use holdfast_control::exit::{self, Failure};
+use holdfast_control::remote::{Endpoint, fetch};
+use holdfast_control::tls::TlsPaths;
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};

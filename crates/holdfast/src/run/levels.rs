@@ -3,7 +3,7 @@
 //! In: the configuration, and what the coordinator says of runtimes that protect one another. Out: what `status` says of all flows.
 
 use crate::config::{BuiltChain, Checked};
-use crate::status::Protected;
+use holdfast_control::status::Protected;
 use holdfast_node::address::NodeId;
 use holdfast_node::message;
 use holdfast_protection::Flows;
@@ -39,7 +39,7 @@ impl Levels {
         }
     }
 
-    /// See [`Status`](crate::status::Status).
+    /// See [`Status`](holdfast_control::status::Status).
     pub(super) fn may_forget(&self) -> u32 {
         self.may_forget
     }

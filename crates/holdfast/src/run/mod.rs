@@ -29,16 +29,17 @@ mod workers;
 pub use coordinator::main as coordinator_main;
 pub use host_guard::{Options, main};
 pub use runtime::main as runtime_main;
-pub(crate) use runtime::start as start_runtime;
+pub use runtime::start as start_runtime;
 pub use start::manager_main;
 pub use state_server::main as state_server_main;
 
 use crate::config::{Config, HostEntry, NamedPool, NamedStatistic, SwitchEntry};
-use crate::control::{self, Asked, Request, Server};
-use crate::exit::{self, Failure};
+use crate::control::{Asked, Request, Server};
 use changes::Change;
 use guard::Guard;
 use guard_link::{GuardLink, ToGuard};
+use holdfast_control::VERSION;
+use holdfast_control::exit::{self, Failure};
 use holdfast_io::port::Port;
 use holdfast_io::process::Clock;
 use holdfast_io::wait::{Patience, sleep};
@@ -521,7 +522,7 @@ impl Manager {
                 return;
             }
             Request::Configuration => serde_json::json!({
-                "version": control::VERSION, "file": self.file, "text": self.text,
+                "version": VERSION, "file": self.file, "text": self.text,
                 "rules": self.rules_wanted(),
             }),
             Request::Apply { based_on, text, rules } => {
@@ -533,16 +534,16 @@ impl Manager {
                     self.waiting_rules.push((self.host.hub.manager.set_rules(based_on, rules), asked.answer));
                     return;
                 } else {
-                    serde_json::json!({ "version": control::VERSION, "error": "other rules were applied meanwhile: try again" })
+                    serde_json::json!({ "version": VERSION, "error": "other rules were applied meanwhile: try again" })
                 }
             }
             Request::Trace { selector, count } => match selector.parse::<holdfast_wire::selector::Selector>() {
                 Ok(selector) => {
                     let count = count.min(10_000);
                     self.host.hub.serving_mut().for_each(|switch| switch.set_trace(selector.clone(), count));
-                    serde_json::json!({ "version": control::VERSION })
+                    serde_json::json!({ "version": VERSION })
                 }
-                Err(error) => serde_json::json!({ "version": control::VERSION, "error": format!("{error}") }),
+                Err(error) => serde_json::json!({ "version": VERSION, "error": format!("{error}") }),
             },
             Request::Change(call) => {
                 let now = self.clock.now();
@@ -566,7 +567,7 @@ impl Manager {
                     .drain(..count)
                     .map(|step| serde_json::json!({ "packet": step.stamp, "node": step.node, "text": step.text }))
                     .collect();
-                serde_json::json!({ "version": control::VERSION, "steps": steps })
+                serde_json::json!({ "version": VERSION, "steps": steps })
             }
         };
         // The client may have gone.

@@ -2,7 +2,7 @@
 
 use super::Manager;
 use crate::config::{NamedPool, NamedStatistic};
-use crate::status::{self, Bfd, Failover, Port, Process, Status};
+use holdfast_control::status::{self, Bfd, Failover, Port, Process, Status};
 use holdfast_node::address::{COORDINATOR, switch_node};
 use holdfast_node::bfd::Session;
 use holdfast_node::message::{self, FlowInfo, MemberState};
@@ -76,7 +76,7 @@ pub(super) fn flows(flows: &[FlowInfo], chains: &[String]) -> Value {
             })
         })
         .collect();
-    json!({ "version": crate::control::VERSION, "flows": list })
+    json!({ "version": holdfast_control::VERSION, "flows": list })
 }
 
 impl Manager {

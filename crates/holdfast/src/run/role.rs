@@ -1,6 +1,6 @@
 //! What every role of its own process begins with: the manager's assignment, a virtual port, the cluster's keys.
 
-use crate::exit::{self, Failure};
+use holdfast_control::exit::{self, Failure};
 use holdfast_io::VportGuest;
 use holdfast_io::process::{die_with_parent, inherited};
 use holdfast_node::bfd::{self, KeyKind};

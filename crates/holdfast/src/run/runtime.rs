@@ -6,7 +6,7 @@ use super::words::{Opened, Way};
 use super::workers::MOST_QUARANTINED;
 use super::{devices, levels};
 use crate::config;
-use crate::exit::{self, Failure};
+use holdfast_control::exit::{self, Failure};
 use holdfast_io::process::{Clock, Watched};
 use holdfast_io::standby::{self, Turns, Watch};
 use holdfast_io::wait::Patience;
@@ -49,7 +49,7 @@ const MAX_SLEEP: u64 = 10_000_000;
 ///
 /// # Errors
 /// What the kernel says.
-pub(crate) fn start(me: Peer, text: String, arena: BorrowedFd<'_>, port: &VportHost) -> std::io::Result<Watched> {
+pub fn start(me: Peer, text: String, arena: BorrowedFd<'_>, port: &VportHost) -> std::io::Result<Watched> {
     let FabricConfig { cluster, mtu, .. } = FabricConfig::default();
     let assignment = Assignment {
         incarnation: me.incarnation,

@@ -12,7 +12,7 @@ use super::{BURST, MILLISECOND, Manager, ManagerNotes, Signals, devices, keys, r
 use crate::config::{self, Checked, ControlEntry};
 use crate::control;
 use crate::control::remote::Limits;
-use crate::exit::{self, Failure};
+use holdfast_control::exit::{self, Failure};
 use holdfast_io::port::Port;
 use holdfast_io::process::{Clock, die_with_parent, inherited_all};
 use holdfast_io::words::libfabric;
@@ -112,7 +112,7 @@ impl Manager {
         let guard = Guard::new(&checked.config.cluster, control, state, etcd, incarnation, lives)?;
         let mut ports: Vec<Box<dyn Port>> = Vec::new();
         for (_, device) in &checked.ports {
-            ports.push(devices::open(device, incarnation, &link)?);
+            ports.push(devices::open(device, incarnation, &link).map_err(devices::refused)?);
         }
         for ((port, (_, device)), config) in ports.iter().zip(&checked.ports).zip(checked.config.ports.values()) {
             let refused = |text| Failure::new(exit::UNAVAILABLE, text);
@@ -156,7 +156,8 @@ impl Manager {
         let (number, hosts) = (assignment.host, checked.hosts.clone());
         let mut fabric = FabricConfig { cluster: fnv1a(checked.config.cluster.as_bytes()) as u32, ..FabricConfig::default() };
         let path = checked.config.fabric.as_ref().and_then(|fabric| fabric.mtu);
-        let hosts_network = HostsNetwork::new(devices::open_fabric(&hosts, number, path, incarnation, &link)?);
+        let opened = devices::open_fabric(&hosts, number, path, incarnation, &link).map_err(devices::refused)?;
+        let hosts_network = HostsNetwork::new(opened);
         for port in &hosts_network.ports {
             let largest = chains.iter().map(|built| built.chain.layout().size).max().unwrap_or(0);
             let mtus = ports.iter().map(|port| usize::from(port.mtu())).max().unwrap_or(1500);

@@ -13,7 +13,7 @@ use super::runtime::JOURNAL;
 use super::words::{Opened, Way};
 use super::{MILLISECOND, Manager, devices};
 use crate::config::{self, ServerStandby};
-use crate::exit::{self, Failure};
+use holdfast_control::exit::{self, Failure};
 use holdfast_io::VportGuest;
 use holdfast_io::process::Clock;
 use holdfast_io::standby::{self, Turns, Watch};
@@ -109,7 +109,7 @@ impl World {
         let kind = |served: config::ServedPool| {
             Kind::Indexes(Limits {
                 size: served.size,
-                credit: config::SERVER_CREDIT as u32,
+                credit: holdfast_state::SERVER_CREDIT as u32,
                 lease: LEASE,
                 rest: served.hold.max(unknown_rest),
                 unknown_rest,

@@ -4,7 +4,7 @@ use super::guard_link::{FromGuard, Stored, ToGuard, memory_file};
 use super::role::{Assignment, Keys};
 use super::runtime::Place;
 use super::{BURST, MILLISECOND, Manager, Noticed, devices, keys};
-use crate::status::{LocalStandby, Protected};
+use holdfast_control::status::{LocalStandby, Protected};
 use holdfast_io::process::{self, Watched};
 use holdfast_io::wait::sleep;
 use holdfast_io::{VportHost, capture};

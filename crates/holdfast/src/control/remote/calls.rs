@@ -1,13 +1,15 @@
 //! Each call of the control API: who may make it, and which question to the service it is.
 
-use super::api::control_server::{Control, ControlServer};
-use super::api::*;
+use super::MAX_MESSAGE;
 use super::connection::{Caller, Counts, Trust};
-use super::{MAX_MESSAGE, convert};
 use crate::control::service::{Follower, Problem, ProblemKind, Service};
-use crate::control::{Call, apply, join};
-use crate::status::STATE_RUNNING;
-use crate::tls::Role;
+use crate::control::{apply, join};
+use holdfast_control::remote::api::control_server::{Control, ControlServer};
+use holdfast_control::remote::api::*;
+use holdfast_control::remote::convert;
+use holdfast_control::status::STATE_RUNNING;
+use holdfast_control::tls::Role;
+use holdfast_control::{Call, PATIENCE};
 use serde_json::Value;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -214,7 +216,7 @@ impl Streaming {
     fn send(&self, event: trace_reply::Event) -> bool {
         let reply = Ok(TraceReply { event: Some(event) });
         // Who does not read follows no more.
-        self.handle.block_on(self.sender.send_timeout(reply, crate::control::PATIENCE)).is_ok()
+        self.handle.block_on(self.sender.send_timeout(reply, PATIENCE)).is_ok()
     }
 }
 

@@ -1,8 +1,8 @@
 //! Connections before and after their handshake.
 
 use super::Limits;
-use crate::status::ControlApi;
-use crate::tls::{Holder, Identity, holder};
+use holdfast_control::status::ControlApi;
+use holdfast_control::tls::{Holder, Identity, holder};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{AlertDescription, CertificateError, ServerConfig};

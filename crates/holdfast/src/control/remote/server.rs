@@ -5,9 +5,10 @@ use super::calls::Calls;
 use super::connection::{Accepting, Counts, Trust, accept};
 use crate::config::ControlEntry;
 use crate::control::service::Service;
-use crate::exit::{self, Failure};
-use crate::status::ControlApi;
-use crate::tls::{Identity, Role, TlsPaths};
+use holdfast_control::PATIENCE;
+use holdfast_control::exit::{self, Failure};
+use holdfast_control::status::ControlApi;
+use holdfast_control::tls::{Identity, Role, TlsPaths};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -87,7 +88,7 @@ impl Server {
                 let (ready, connections) = tokio::sync::mpsc::channel(1);
                 let accepting = tokio::spawn(accept(listener, accepting, ready));
                 let serving = tonic::transport::Server::builder()
-                    .timeout(crate::control::PATIENCE * 3)
+                    .timeout(PATIENCE * 3)
                     .max_concurrent_streams(STREAMS)
                     .http2_keepalive_interval(Some(PING_INTERVAL))
                     .http2_keepalive_timeout(Some(PING_PATIENCE))

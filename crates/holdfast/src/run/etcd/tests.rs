@@ -2,9 +2,9 @@
 
 use super::log::EtcdStore;
 use super::*;
-use crate::lab::etcd::{Certificates, Etcd as Server};
-use crate::lab::{Interrupt, until};
 use crate::run::store::LogStore;
+use holdfast_lab::etcd::{Certificates, Etcd as Server};
+use holdfast_lab::{Interrupt, until};
 use holdfast_node::address::COORDINATOR;
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig, Record};

@@ -1,0 +1,241 @@
+//! What the configuration accepts, and what it says of mistakes.
+
+mod mistakes;
+mod protections;
+mod state_server;
+
+use holdfast::config;
+use proptest::prelude::*;
+
+/// The configuration of the design and the README.
+const EXAMPLE: &str = r#"cluster: edge
+ports:
+  inside:  { device: veth-in,  address: 10.0.0.1/24 }
+  outside: { device: veth-out, address: 198.51.100.1/24, gateway: 198.51.100.254 }
+chains:
+  web:
+    functions:
+      - firewall: { rules: [ "allow tcp from 10.0.0.0/24 to any port 80,443", "allow icmp from any to any" ], default: deny }
+      - nat: { pool: [ 198.51.100.4/31 ] }
+    protection: nfvactor          # or { flow: …, shared: …, release: …, rebuild: … }
+  rest: { functions: [ forward ], protection: none }
+rules:                            # longest prefix match
+  - { from: 10.0.0.0/24, proto: tcp, chain: web }
+  - { chain: rest }
+runtimes: { min: 2, max: 4 }
+"#;
+
+fn edited(right: &str, wrong: &str) -> String {
+    assert!(EXAMPLE.contains(right), "the example has no {right:?}");
+    EXAMPLE.replacen(right, wrong, 1)
+}
+
+fn said(text: &str) -> String {
+    config::read("edge.yaml", text).err().map(|mistake| mistake.to_string()).unwrap_or_default()
+}
+
+#[test]
+fn every_mistake_is_named_with_its_place_and_what_would_be_right() {
+    for (right, wrong, expected) in mistakes::MISTAKES.iter().chain(protections::MISTAKES) {
+        assert_eq!(said(&edited(right, wrong)), *expected, "\n{right:?} -> {wrong:?}");
+    }
+}
+
+#[test]
+fn the_example_of_the_design_is_read_as_it_is_meant() {
+    let checked = config::read("edge.yaml", EXAMPLE).unwrap_or_else(|mistake| panic!("{mistake}"));
+    assert_eq!(checked.config.cluster, "edge");
+    assert_eq!(checked.ports, [("inside".into(), "veth-in".into()), ("outside".into(), "veth-out".into())]);
+    assert_eq!(checked.addresses[1], [("198.51.100.1".parse().unwrap(), 24)]);
+    let [default] = checked.routes.as_slice() else { panic!("{:?}", checked.routes) };
+    assert_eq!((default.prefix.to_string().as_str(), default.port), ("0.0.0.0/0", 1));
+    assert_eq!(default.gateway, Some("198.51.100.254".parse().unwrap()));
+    let rules: Vec<(String, u16)> = checked.rules.iter().map(|rule| (rule.selector.to_string(), rule.chain)).collect();
+    assert_eq!(rules, [("tcp from 10.0.0.0/24 to any".into(), 1), ("any from any to any".into(), 0)]);
+    assert_eq!(checked.runtimes(), 2);
+    assert_eq!(checked.switches[0].owned.iter().map(ToString::to_string).collect::<Vec<_>>(), ["198.51.100.4/31"]);
+
+    let chains = config::chains("edge.yaml", EXAMPLE, &checked.config).unwrap_or_else(|mistake| panic!("{mistake}"));
+    let functions: Vec<(&str, Vec<&str>)> =
+        chains.iter().map(|built| (built.name.as_str(), built.chain.functions().iter().map(|f| f.name()).collect())).collect();
+    assert_eq!(functions, [("rest", vec!["forward"]), ("web", vec!["firewall", "nat"])]);
+}
+
+#[test]
+fn the_demos_boxes_are_right() {
+    use holdfast_lab::demo::{ELASTIC, HOSTS, PROTECTED, UNPROTECTED};
+    let elastic = PROTECTED.replace("{ min: 3, max: 3 }", "{ min: 2, max: 3 }") + ELASTIC;
+    let hosts = PROTECTED.to_owned() + &HOSTS.replace("STATE", "/state");
+    for text in [PROTECTED, UNPROTECTED, &elastic, &hosts] {
+        assert_eq!(said(text), "");
+    }
+    assert!(elastic.contains("{ min: 2, max: 3 }"));
+}
+
+#[test]
+fn json_is_accepted() {
+    let text = r#"{ "cluster": "a", "ports": { "x": { "device": "eth0", "address": ["10.0.0.1/24", "10.0.0.2/24", "2001:db8::1/64"],
+        "gateway": ["10.0.0.9", "2001:db8::9"] } }, "chains": { "c": { "functions": ["forward"] } },
+        "rules": [{ "proto": 47, "chain": "c" }, { "proto": "udp", "port": 53, "chain": "c" }], "runtimes": { "count": 1 } }"#;
+    let checked = config::read("edge.json", text).unwrap_or_else(|mistake| panic!("{mistake}"));
+    assert_eq!((checked.addresses[0].len(), checked.routes.len(), checked.runtimes()), (3, 2, 1));
+    let rules: Vec<String> = checked.rules.iter().map(|rule| rule.selector.to_string()).collect();
+    assert_eq!(rules, ["proto-47 from any to any", "udp from any to any port 53"]);
+}
+
+#[test]
+fn other_ways_to_say_the_same_are_understood() {
+    let same = [
+        ("{ min: 2, max: 4 }", "2"),
+        ("{ min: 2, max: 4 }", "{ count: 2 }"),
+        ("protection: nfvactor ", "protection: { preset: nfvactor, release: source } "),
+        ("protection: nfvactor ", "protection: { preset: nfvactor, release: auto } "),
+        ("protection: nfvactor ", "protection: { flow: replica, release: auto } "),
+        ("protection: nfvactor ", "protection: { flow: replica, shared: partitioned, release: source, rebuild: replica } "),
+        ("protection: nfvactor ", "protection: { flow: memory, release: at-once } "),
+        ("protection: nfvactor ", "protection: { preset: nfvactor, shared: state-server } "),
+        ("protection: nfvactor ", "protection: rescue "),
+        ("protection: nfvactor ", "protection: { preset: rescue, shared: partitioned } "),
+        ("protection: nfvactor ", "protection: { preset: rescue, release: at-once, write_back_packets: 5, hold_s: 7 } "),
+        ("protection: nfvactor ", "protection: { flow: paged } "),
+        ("protection: nfvactor ", "protection: { preset: rescue, resident_flows: 16 } "),
+        ("protection: nfvactor ", "protection: { flow: paged, release: at-once, resident_flows: 5000 } "),
+        (
+            "protection: nfvactor ",
+            "protection: { flow: paged, shared: partitioned, release: at-once, rebuild: pages, write_back_ms: 5 } ",
+        ),
+        ("protection: nfvactor ", "protection: { flow: memory, shared: state-server, hold_s: 0 } "),
+        ("protection: nfvactor ", "protection: { preset: reinforce, level: local, shared: state-server, hold_s: 3600 } "),
+        ("protection: none", "protection: { preset: none }"),
+        ("protection: nfvactor ", "protection: nfactor "),
+        ("protection: nfvactor ", "protection: { preset: nfactor, release: at-once, snapshot_every: 25 } "),
+        ("protection: nfvactor ", "protection: { flow: snapshot, release: at-once, rebuild: snapshots, snapshot_every: 1 } "),
+        ("- nat: { pool: [ 198.51.100.4/31 ] }", "- nat:\n          pool: [ 198.51.100.4/31 ]"),
+        ("[ forward ]", "[ forward: {} ]"),
+        ("[ forward ], protection: none", "[ monitor ], protection: { preset: none, shared: state-server }"),
+        ("gateway: 198.51.100.254", "gateway: [198.51.100.254], mtu: 1400"),
+        ("device: veth-out", "device: \"afpacket:veth-out\""),
+        ("device: veth-out", "device: \"dpdk:0000:01:00.0\""),
+        ("device: veth-out", "device: \"dpdk:net_pcap0,rx_pcap=in.pcap,tx_pcap=out.pcap\""),
+        ("cluster: edge", "\u{feff}cluster: edge"),
+    ];
+    for (one, other) in same {
+        assert_eq!(said(&edited(one, other)), "", "{other}");
+    }
+    for standby in ["local", "none"] {
+        let text =
+            format!("{}\nstate_server: {{ standby: {standby} }}\n", edited("protection: nfvactor ", "protection: rescue "));
+        assert_eq!(said(&text), "", "{text}");
+    }
+}
+
+#[test]
+fn a_mistake_in_what_an_anchor_names_is_shown_where_it_is_written() {
+    let text = EXAMPLE.replace("cluster: edge", "cluster: &net 10.0.0.1").replace("from: 10.0.0.0/24", "from: *net");
+    let checked = config::read("edge.yaml", &text);
+    assert!(checked.is_ok(), "an alias is the text that it names");
+    let text = EXAMPLE.replace("cluster: edge", "cluster: &net nowhere").replace("from: 10.0.0.0/24", "from: *net");
+    let mistake = config::read("edge.yaml", &text).err().expect("this is no prefix");
+    assert_eq!((mistake.line, mistake.text.as_str()), (1, "cluster: &net nowhere"));
+}
+
+#[test]
+fn whole_files_that_are_none() {
+    let bomb = "cluster: a\nrules: [&a [x,x,x,x,x,x,x,x,x], &b [*a,*a,*a,*a,*a,*a,*a,*a,*a], &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]]\n";
+    let cases = [
+        ("", "edge.yaml: the file is empty"),
+        ("# nothing", "edge.yaml: the file is empty"),
+        ("- a", "edge.yaml:1:1: keys with values are expected here, like `key: value`\n1 | - a\n  | ^"),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(said(text), expected);
+    }
+    assert!(said(&format!("{EXAMPLE}---\n{EXAMPLE}")).starts_with("edge.yaml:17:1: a second document begins here"));
+    assert!(said(&"[".repeat(200_000)).contains("limit"));
+    assert!(!said(bomb).is_empty());
+    assert!(said(&"#".repeat(holdfast_control::MAX_FILE + 1)).contains("longer than 4 MiB"));
+}
+
+/// Every `$ref` in a schema.
+fn references(value: &serde_json::Value, into: &mut Vec<String>) {
+    match value {
+        serde_json::Value::Object(map) => {
+            into.extend(map.get("$ref").and_then(|target| target.as_str()).map(str::to_owned));
+            map.values().for_each(|value| references(value, into));
+        }
+        serde_json::Value::Array(items) => items.iter().for_each(|item| references(item, into)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_schema_knows_every_key_and_every_function_and_is_closed() {
+    let schema = config::schema();
+    let properties = schema["properties"].as_object().expect("an object has properties");
+    let expected = [
+        "chains",
+        "cluster",
+        "clusters",
+        "control",
+        "detection",
+        "etcd",
+        "fabric",
+        "hosts",
+        "limits",
+        "ports",
+        "routes",
+        "rules",
+        "runtimes",
+        "scaling",
+        "state",
+        "state_server",
+        "switches",
+    ];
+    assert_eq!(properties.keys().map(String::as_str).collect::<std::collections::BTreeSet<_>>(), expected.into());
+    let scaling = &schema["$defs"]["ScalingConfig"];
+    assert_eq!(scaling["additionalProperties"], false);
+    assert_eq!(scaling["properties"]["busy_percent"]["maximum"], 100);
+    assert_eq!(scaling["properties"].as_object().map(serde_json::Map::len), Some(6), "{scaling}");
+    let functions = &schema["$defs"]["FunctionConfig"]["anyOf"][1]["properties"];
+    for name in holdfast_functions::catalog::names() {
+        assert!(functions[name].is_object(), "{name}");
+    }
+    let mut targets = Vec::new();
+    references(&schema, &mut targets);
+    assert!(targets.len() > 10, "{targets:?}");
+    for target in targets {
+        let pointer = target.strip_prefix('#').expect("a reference stays in the file");
+        assert!(schema.pointer(pointer).is_some(), "{target} leads nowhere");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        config::fuzz(&bytes);
+    }
+
+    #[test]
+    fn no_damage_to_a_right_file_makes_it_panic(
+        cuts in proptest::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0usize..12, any::<char>()), 1..6),
+    ) {
+        let mut text: Vec<char> = EXAMPLE.chars().collect();
+        for (at, from, len, other) in cuts {
+            let at = at.index(text.len());
+            match len {
+                0 => text[at] = other,
+                // A piece of the file where it does not belong.
+                1..=6 => {
+                    let from = from.index(text.len());
+                    let piece: Vec<char> = text[from..text.len().min(from + len * 4)].to_vec();
+                    text.splice(at..at, piece);
+                }
+                _ => {
+                    let end = text.len().min(at + len);
+                    text.drain(at..end);
+                }
+            }
+        }
+        config::fuzz(text.into_iter().collect::<String>().as_bytes());
+    }
+}

@@ -1,0 +1,17 @@
+//! What the daemon and its commands do, seen from outside: one program, so that the daemon's library is linked once.
+
+mod bench;
+mod bfd_config;
+mod captures;
+mod cli;
+mod clusters;
+mod config;
+mod control;
+mod control_api;
+mod control_config;
+mod election;
+mod etcd_config;
+mod hosts_config;
+mod keys;
+mod lives;
+mod switches_config;

@@ -1,0 +1,286 @@
+//! `holdfast bench migration`: what it costs to move flows between two runtimes under load.
+//!
+//! Each flow carries numbered datagrams at its pace; a ledger by flow says whether one was lost or reordered. The plan of NFVactor's figure on
+//! migration (section VI-B), and a check before the time counts: every flow must be where it was sent, and the ledger clean.
+
+use super::median;
+use super::traffic::{FRAME_LEN, percentile};
+use super::world::{FIRST, MakeChain, SECOND, World, first_packet};
+use holdfast_node::address::SWITCH;
+use holdfast_node::message::{Control, MemberState};
+use holdfast_protection::{NfvActor, Protection, ReleaseAt, Unprotected};
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Flows to move: a pair of rows for each of these.
+    pub flows: Vec<usize>,
+    /// How often; the median counts.
+    pub rounds: usize,
+}
+
+/// One row of the result.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// Version of this object.
+    pub version: u32,
+    /// The protection.
+    pub case: &'static str,
+    /// Flows moved.
+    pub flows: usize,
+    /// Packets per second that they carried meanwhile, all together.
+    pub packets_per_second: u64,
+    /// From the order until the source had forgotten the last flow, ms: the median of the rounds.
+    pub milliseconds: f64,
+    /// The same by flow, µs.
+    pub microseconds_per_flow: f64,
+    /// The same when the flows carry nothing, µs.
+    pub idle_microseconds_per_flow: f64,
+    /// The longest that a packet of the flow was in the box meanwhile, µs: median over the flows that had a packet.
+    pub pause_p50_us: f64,
+    /// The same, 99th percentile.
+    pub pause_p99_us: f64,
+    /// Packets sent meanwhile, in all rounds.
+    pub packets: u64,
+    /// Of these lost.
+    pub lost: u64,
+    /// Packets that left after a later one of their flow.
+    pub reordered: u64,
+}
+
+/// Packets a second of one flow.
+const PACE: u64 = 10;
+/// Packets a second altogether that one thread can make, carry and check beside the work.
+const MOST: u64 = 200_000;
+/// Packets that come in during one turn.
+const BURST: u64 = 64;
+/// Where the flow's number and the packet's are in a frame: the payload.
+const NUMBER_AT: usize = 42;
+
+type MakeProtection = fn() -> Box<dyn Protection>;
+
+/// Moves flows, for each protection, and says what it took.
+///
+/// # Errors
+/// What went wrong: then there is no result.
+pub fn run(plan: &Plan, make: MakeChain<'_>) -> Result<Vec<Row>, String> {
+    if plan.flows.contains(&0) || plan.rounds == 0 {
+        return Err("there is nothing to measure".to_owned());
+    }
+    let protections: [(&'static str, MakeProtection); 2] =
+        [("none", || Box::new(Unprotected)), ("nfvactor", || Box::new(NfvActor::new(ReleaseAt::Replica)))];
+    let mut rows = Vec::new();
+    for &flows in &plan.flows {
+        for (case, protection) in protections {
+            let rate = (flows as u64 * PACE).min(MOST);
+            let rounds = (0..plan.rounds).map(|_| Bench::new(flows, make, protection)?.measure(rate));
+            rows.push(row(case, flows, rate, &rounds.collect::<Result<Vec<Round>, String>>()?));
+        }
+    }
+    Ok(rows)
+}
+
+fn row(case: &'static str, flows: usize, packets_per_second: u64, rounds: &[Round]) -> Row {
+    let of = |what: fn(&Round) -> Duration| median(&rounds.iter().map(|round| what(round).as_secs_f64()).collect::<Vec<f64>>());
+    let (took, idle) = (of(|round| round.took), of(|round| round.idle));
+    let pause = |percent| median(&rounds.iter().map(|round| percentile(&round.pauses, percent)).collect::<Vec<f64>>()) / 1e3;
+    Row {
+        version: 2,
+        case,
+        flows,
+        packets_per_second,
+        milliseconds: took * 1e3,
+        microseconds_per_flow: took * 1e6 / flows as f64,
+        idle_microseconds_per_flow: idle * 1e6 / flows as f64,
+        pause_p50_us: pause(50.0),
+        pause_p99_us: pause(99.0),
+        packets: rounds.iter().map(|round| round.packets).sum(),
+        lost: rounds.iter().map(|round| round.lost).sum(),
+        reordered: rounds.iter().map(|round| round.reordered).sum(),
+    }
+}
+
+struct Round {
+    took: Duration,
+    /// Without a load.
+    idle: Duration,
+    /// Per flow that had a packet, ns, in order.
+    pauses: Vec<u64>,
+    packets: u64,
+    lost: u64,
+    reordered: u64,
+}
+
+/// What became of each flow's packets.
+struct Book {
+    /// Per flow: the next number to send, and the next that is due.
+    sent: Vec<u32>,
+    due: Vec<u32>,
+    /// When the packet under way went in, ns; one at a time, because a flow's pace is slow.
+    since: Vec<u64>,
+    /// The longest that one was under way, ns.
+    pauses: Vec<u64>,
+    reordered: u64,
+    released: u64,
+}
+
+impl Book {
+    fn new(flows: usize) -> Book {
+        Book {
+            sent: vec![1; flows],
+            due: vec![0; flows],
+            since: vec![0; flows],
+            pauses: vec![0; flows],
+            reordered: 0,
+            released: 0,
+        }
+    }
+
+    fn check(&mut self, now: u64, frame: &[u8]) {
+        let number = |at: usize| u32::from_be_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]);
+        let (flow, datagram) = (number(NUMBER_AT) as usize, number(NUMBER_AT + 4));
+        self.released += 1;
+        self.reordered += u64::from(datagram != self.due[flow]);
+        self.due[flow] = datagram + 1;
+        self.pauses[flow] = self.pauses[flow].max(now.saturating_sub(self.since[flow]));
+    }
+}
+
+struct Bench {
+    world: World,
+    book: Book,
+    next: usize,
+    /// The latest order.
+    request: u32,
+}
+
+/// A flow's datagram of this number. Nobody checks the payload's sum on the way: the functions change it by what they change.
+fn datagram(flow: usize, number: u32) -> [u8; FRAME_LEN] {
+    let mut frame = first_packet(flow);
+    frame[NUMBER_AT..NUMBER_AT + 4].copy_from_slice(&(flow as u32).to_be_bytes());
+    frame[NUMBER_AT + 4..NUMBER_AT + 8].copy_from_slice(&number.to_be_bytes());
+    frame
+}
+
+impl Bench {
+    fn new(flows: usize, make: MakeChain<'_>, protection: MakeProtection) -> Result<Bench, String> {
+        let mut world = World::new(flows, make, &protection)?;
+        let mut book = Book::new(flows);
+        world.open(flows, |flow| datagram(flow, 0), |frame| book.check(0, frame))?;
+        world.show(&[SWITCH], [MemberState::Running; 2], 2);
+        world.settle(Duration::from_millis(20), |_, _| {});
+        (book.released, book.pauses) = (0, vec![0; flows]);
+        Ok(Bench { world, book, next: 0, request: 0 })
+    }
+
+    /// The next flow's next datagram.
+    fn send_next(&mut self) {
+        let flow = self.next;
+        self.next = (self.next + 1) % self.book.sent.len();
+        let number = self.book.sent[flow];
+        self.book.since[flow] = self.world.now();
+        if self.world.send(&datagram(flow, number)) {
+            self.book.sent[flow] += 1;
+        }
+    }
+
+    /// Moves all flows to the other runtime under this load, and says how long it took.
+    fn migrate(&mut self, packets_per_second: u64) -> Result<Duration, String> {
+        let flows = self.book.sent.len();
+        let (from, to) = if self.world.owned(0) == flows { (0, 1) } else { (1, 0) };
+        let (source, target) = ([FIRST, SECOND][from], [FIRST, SECOND][to]);
+        self.request += 1;
+        let targets = vec![(target.node, target.incarnation)];
+        let order = Control::Migrate { request: self.request, targets, limit: u64::MAX, selector: "any".to_owned() };
+        self.world.heard.clear();
+        self.world.coordinator.send_control(source.node, &order);
+        let started = Instant::now();
+        let mut made = 0;
+        let moved = loop {
+            if let Some(moved) = self.moved() {
+                break moved;
+            }
+            self.world.heard.clear();
+            let elapsed = started.elapsed();
+            if elapsed > Duration::from_secs(60) {
+                return Err(format!("after a minute {} of {flows} flows were at the target", self.world.owned(to)));
+            }
+            let wanted = elapsed.as_micros() as u64 * packets_per_second / 1_000_000;
+            for _ in 0..wanted.saturating_sub(made).min(BURST) {
+                self.send_next();
+                made += 1;
+            }
+            self.turn();
+        };
+        let took = started.elapsed();
+        let until = Instant::now() + Duration::from_millis(20);
+        while Instant::now() < until {
+            self.turn();
+        }
+        if moved != flows as u64 || self.world.owned(from) != 0 || self.world.owned(to) != flows {
+            let (source, target) = (self.world.owned(from), self.world.owned(to));
+            return Err(format!("{source} flows are at the source and {target} at the target"));
+        }
+        Ok(took)
+    }
+
+    fn turn(&mut self) {
+        let Bench { world, book, .. } = self;
+        world.turn(&mut |now, frame| book.check(now, frame));
+    }
+
+    /// What the source has told of the order, once it is carried out.
+    fn moved(&self) -> Option<u64> {
+        self.world.heard.iter().find_map(|message| match message {
+            Control::Migrated { request, moved, refused: 0, last: true } if *request == self.request => Some(*moved),
+            _ => None,
+        })
+    }
+
+    /// There and back once, so that what moving needs has been made; then there without a load, back, and there with it.
+    fn measure(mut self, packets_per_second: u64) -> Result<Round, String> {
+        self.migrate(0)?;
+        self.migrate(0)?;
+        let idle = self.migrate(0)?;
+        self.migrate(0)?;
+        let took = self.migrate(packets_per_second)?;
+        let book = &mut self.book;
+        let packets = book.sent.iter().map(|&sent| u64::from(sent) - 1).sum::<u64>();
+        let lost = packets - book.released;
+        if lost + book.reordered > 0 {
+            return Err(format!("{lost} packets were lost and {} reordered", book.reordered));
+        }
+        let mut pauses: Vec<u64> = book.pauses.iter().copied().filter(|&pause| pause > 0).collect();
+        pauses.sort_unstable();
+        Ok(Round { took, idle, pauses, packets, lost, reordered: book.reordered })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 300 flows move, with and without protection, and nothing is lost.
+    #[test]
+    fn flows_move_and_nothing_is_lost() {
+        let chain = || crate::bench::chains::chain(300);
+        let rows = run(&Plan { flows: vec![300], rounds: 1 }, &chain).unwrap();
+        assert_eq!(rows.iter().map(|row| row.case).collect::<Vec<_>>(), ["none", "nfvactor"]);
+        for row in rows {
+            assert_eq!((row.flows, row.packets_per_second, row.lost, row.reordered), (300, 3000, 0, 0));
+            assert!(row.microseconds_per_flow > 0.0 && row.idle_microseconds_per_flow > 0.0);
+        }
+    }
+
+    /// A packet that leaves behind a later one of its flow is in the book.
+    #[test]
+    fn a_reordered_packet_is_found() {
+        let mut book = Book::new(2);
+        for (flow, number) in [(0, 0), (1, 0), (0, 2), (0, 1)] {
+            book.check(1, &datagram(flow, number));
+        }
+        assert_eq!((book.released, book.reordered), (4, 2));
+    }
+}

@@ -1,0 +1,253 @@
+//! `holdfast bench tenants`: what one tenant's load does to another one's on the same processor.
+//!
+//! Two runtimes, as virtual clusters have them, share one processor with all that belongs to them; this process, which is manager and switch of both, has another. The first one's packets come at a
+//! modest steady rate, the second one's not at all, as many, four times as many, as many as it takes; and at last as many as the first one's while its worker is killed again and again, if it has a
+//! local standby. Nothing may be lost, doubled or late in either, or no time counts.
+
+use super::PlaysOnce;
+use super::served::{Functions, Served, StartRuntime, processors};
+use super::traffic::{self, FRAME_LEN, percentile};
+use super::world::MakeChain;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// How the program starts a runtime.
+    pub start_runtime: StartRuntime,
+    /// Flows of each tenant.
+    pub flows: usize,
+    /// Packets per second of the first tenant.
+    pub packets_per_second: u64,
+    /// How long each case is timed.
+    pub time: Duration,
+}
+
+/// One row of the result: the first tenant, and what the second one did meanwhile.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// Version of this object.
+    pub version: u32,
+    /// Both tenants' protection: `none` or `local`.
+    pub protection: &'static str,
+    /// The second tenant's packets: none, `1x` or `4x` as many as the first one's, as many as it takes (`flood`), or `1x` while its worker is killed (`killed`).
+    pub other: &'static str,
+    /// Packets per second of the first tenant, thousands.
+    pub kpps: f64,
+    /// From when a packet was due until it was back: median, µs.
+    pub latency_p50_us: f64,
+    /// See `latency_p50_us`.
+    pub latency_p99_us: f64,
+    /// See `latency_p50_us`.
+    pub latency_max_us: f64,
+    /// Packets per second of the second tenant, thousands.
+    pub other_kpps: f64,
+    /// How often its worker was killed.
+    pub kills: usize,
+}
+
+/// What the second tenant does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Load {
+    Times(u64),
+    Flood,
+    Killed,
+}
+
+const LOADS: [(&str, Load); 5] =
+    [("none", Load::Times(0)), ("1x", Load::Times(1)), ("4x", Load::Times(4)), ("flood", Load::Flood), ("killed", Load::Killed)];
+/// Where a packet has its number and when it was due.
+const NUMBER_AT: usize = 42;
+const DUE_AT: usize = 50;
+/// Packets of a tenant that are under way at most, when there is no end to them.
+const UNDER_WAY: u64 = 2_000;
+/// Between two kills, ns.
+const KILL_EVERY: u64 = 30_000_000;
+
+struct Tenant {
+    served: Served,
+    frames: Vec<[u8; FRAME_LEN]>,
+    replies: Vec<[u8; FRAME_LEN]>,
+    opened: Vec<[u8; FRAME_LEN]>,
+    /// Ns; infinite for none.
+    interval: f64,
+    is_flood: bool,
+    began: u64,
+    sent: u64,
+    /// The number that each flow's next packet has.
+    next: Vec<u64>,
+    returned: u64,
+    wrong: u64,
+    latencies: Vec<u64>,
+}
+
+impl Tenant {
+    fn start(
+        plan: &Plan,
+        protection: &Value,
+        functions: &Functions,
+        make: MakeChain<'_>,
+        place: [usize; 2],
+    ) -> Result<Tenant, String> {
+        let mut served = Served::start(plan.start_runtime, functions, protection, plan.flows, make)?;
+        served.part(place)?;
+        served.wait_until_it_turns()?;
+        let frames: Vec<_> = (0..plan.flows).map(|flow| traffic::udp(traffic::client(flow), traffic::VIRTUAL)).collect();
+        let opened = served.open(&frames)?;
+        let replies: Vec<_> = opened.iter().map(traffic::reply_to).collect();
+        served.check(&frames, &replies, &opened)?;
+        Ok(Tenant {
+            served,
+            frames,
+            replies,
+            opened,
+            interval: f64::INFINITY,
+            is_flood: false,
+            began: 0,
+            sent: 0,
+            next: Vec::new(),
+            returned: 0,
+            wrong: 0,
+            latencies: Vec::new(),
+        })
+    }
+
+    fn begin(&mut self, interval: f64, is_flood: bool) {
+        (self.interval, self.is_flood, self.began) = (interval, is_flood, self.served.now());
+        (self.sent, self.returned, self.wrong) = (0, 0, 0);
+        self.next = (0..self.frames.len() as u64).collect();
+        self.latencies.clear();
+    }
+
+    fn end(&mut self) {
+        (self.interval, self.is_flood) = (f64::INFINITY, false);
+    }
+
+    fn step(&mut self) {
+        let now = self.served.now();
+        let wanted = if self.is_flood { self.returned + UNDER_WAY } else { ((now - self.began) as f64 / self.interval) as u64 };
+        let before = self.sent;
+        while self.sent < wanted {
+            let number = self.sent;
+            let due = if self.is_flood { now } else { self.began + (number as f64 * self.interval) as u64 };
+            let frame = &self.frames[number as usize % self.frames.len()];
+            let is_sent = self.served.send_with(frame, 0, |frame| {
+                frame[NUMBER_AT..NUMBER_AT + 8].copy_from_slice(&number.to_be_bytes());
+                frame[DUE_AT..DUE_AT + 8].copy_from_slice(&due.to_be_bytes());
+            });
+            if !is_sent {
+                break;
+            }
+            self.sent += 1;
+        }
+        if self.sent > before {
+            self.served.flush();
+        }
+        let Tenant { served, next, wrong, returned, latencies, .. } = self;
+        let flows = next.len() as u64;
+        served.receive(|frame| {
+            let word = |at: usize| frame[at..].first_chunk().map_or(u64::MAX, |bytes| u64::from_be_bytes(*bytes));
+            let number = word(NUMBER_AT);
+            let next = &mut next[(number % flows) as usize];
+            // Nothing may be missing before it either.
+            *wrong += u64::from(number != *next);
+            *next = number.saturating_add(flows);
+            *returned += 1;
+            latencies.push(now.saturating_sub(word(DUE_AT)));
+        });
+        served.speak(now);
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        let Tenant { sent, returned, wrong, .. } = *self;
+        if sent != returned || wrong > 0 {
+            return Err(format!("of {sent} packets {returned} came back, {wrong} of them out of turn"));
+        }
+        self.served.check(&self.frames, &self.replies, &self.opened)
+    }
+}
+
+/// Runs the plan. No rows where there are not two processors.
+///
+/// # Errors
+/// What came out wrong: then no time counts.
+pub fn run(plan: &Plan, functions: &Functions, make: MakeChain<'_>) -> Result<Vec<Row>, String> {
+    if plan.flows == 0 || plan.packets_per_second == 0 {
+        return Err("there is nothing to measure".to_owned());
+    }
+    let Some(place) = processors()? else { return Ok(Vec::new()) };
+    let mut rows = Vec::new();
+    for (protection, config) in [("none", json!("none")), ("local", json!({ "preset": "reinforce", "level": "local" }))] {
+        let start = || Tenant::start(plan, &config, functions, make, place);
+        let mut tenants = [start()?, start()?];
+        for (other, load) in LOADS {
+            if load != Load::Killed || protection == "local" {
+                rows.push(measure(plan, &mut tenants, protection, other, load)?);
+            }
+        }
+    }
+    Ok(rows)
+}
+
+fn measure(
+    plan: &Plan,
+    tenants: &mut [Tenant; 2],
+    protection: &'static str,
+    other: &'static str,
+    load: Load,
+) -> Result<Row, String> {
+    let interval = 1e9 / plan.packets_per_second as f64;
+    let [first, second] = tenants;
+    first.begin(interval, false);
+    match load {
+        Load::Times(times) => second.begin(interval / times as f64, false),
+        Load::Flood => second.begin(f64::INFINITY, true),
+        Load::Killed => second.begin(interval, false),
+    }
+    let began = first.served.now();
+    let until = began + plan.time.as_nanos() as u64;
+    let (mut kills, mut next_kill) = (0, began + KILL_EVERY);
+    loop {
+        let now = first.served.now();
+        if now >= until {
+            break;
+        }
+        first.step();
+        second.step();
+        let pair = second.served.pair();
+        if load == Load::Killed && now >= next_kill && pair.standby.load(Ordering::Acquire) != 0 {
+            let victim = Pid::from_raw(pair.worker.load(Ordering::Acquire) as i32).ok_or("there is no worker")?;
+            kill_process(victim, Signal::KILL).map_err(|error| error.to_string())?;
+            (kills, next_kill) = (kills + 1, now + KILL_EVERY);
+        }
+    }
+    let elapsed = (first.served.now() - began) as f64;
+    let counts = [first.returned, second.returned];
+    // What is under way comes out.
+    first.end();
+    second.end();
+    let limit = first.served.now() + 5_000_000_000;
+    while (first.returned < first.sent || second.returned < second.sent) && first.served.now() < limit {
+        first.step();
+        second.step();
+    }
+    first.check().map_err(|error| format!("the first tenant, while the second one did {other}: {error}"))?;
+    second.check().map_err(|error| format!("the second tenant, at {other}: {error}"))?;
+    first.latencies.sort_unstable();
+    let latency = |percent| percentile(&first.latencies, percent) / 1e3;
+    Ok(Row {
+        version: 1,
+        protection,
+        other,
+        kpps: counts[0] as f64 / elapsed * 1e6,
+        latency_p50_us: latency(50.0),
+        latency_p99_us: latency(99.0),
+        latency_max_us: latency(100.0),
+        other_kpps: counts[1] as f64 / elapsed * 1e6,
+        kills,
+    })
+}

@@ -1,0 +1,441 @@
+//! What the demo found, as one object and as a table.
+
+use super::hosts::HostStep;
+use super::scaling::ScaleStep;
+use super::steps::{Action, Step};
+use super::takeovers::Takeovers;
+use crate::download::Outcome;
+use crate::keepalive::Connections;
+use crate::nginx::{Sum, hex};
+use crate::running::{Recovery, Victim};
+use crate::udp::Datagrams;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// Version of the JSON object.
+pub(super) const VERSION: u32 = 1;
+
+/// The whole result.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// Version of this object; 1.
+    pub version: u32,
+    /// Did the demo show what it promises?
+    pub ok: bool,
+    /// If not, why.
+    pub failures: Vec<String>,
+    /// Protected first, then the contrast.
+    pub phases: Vec<Phase>,
+    /// What it cost to kill runtimes that have local standbys.
+    pub takeovers: Takeovers,
+    /// What load did that came and went.
+    pub scaling: Vec<ScaleStep>,
+    /// What was done to the box on three hosts.
+    pub hosts: Vec<HostStep>,
+}
+
+/// One half.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Phase {
+    /// Name of the protection.
+    pub protection: String,
+    /// Does it promise that every connection lives?
+    pub promised: bool,
+    /// How long this half took.
+    pub seconds: f64,
+    /// The runtimes that were killed.
+    pub kills: Vec<Kill>,
+    /// What was done to the box after that; nothing in the contrast.
+    pub steps: Vec<Step>,
+    /// The keep-alive connections at the end.
+    pub connections: Connections,
+    /// SHA-256 of the file that was downloaded.
+    pub original: String,
+    /// Every download.
+    pub downloads: Vec<Transferred>,
+    /// The numbered datagrams that ran beside.
+    pub datagrams: Datagrams,
+    /// Packets that were inside a runtime when it was killed, as the box had counted when both were back.
+    pub lost_in_failure: u64,
+    /// The box's drops by reason; where the manager was killed its own are those of its last life.
+    pub drops: BTreeMap<String, u64>,
+    /// What the box left behind when it was stopped.
+    pub left_behind: Vec<String>,
+}
+
+/// One killed runtime.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Kill {
+    /// Node id.
+    pub runtime: u16,
+    /// Its incarnation.
+    pub incarnation: u64,
+    /// Its process.
+    pub pid: u32,
+    /// Flows that it owned.
+    pub flows: u64,
+    /// Downloads that were under way.
+    pub downloads_under_way: usize,
+    /// What the box saw.
+    pub cause: Option<String>,
+    /// Until the box saw it, in microseconds.
+    pub detection_us: Option<u64>,
+    /// From there until every surviving flow was served, in microseconds.
+    pub recovered_us: Option<u64>,
+    /// Until a successor served, in milliseconds, polled from outside.
+    pub back_ms: u64,
+    /// Until the box was protected again, in milliseconds, polled from outside.
+    pub protected_ms: Option<u64>,
+}
+
+/// One download.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Transferred {
+    /// Bytes received.
+    pub bytes: u64,
+    /// Their SHA-256.
+    pub sha256: String,
+    /// Is that the original's, and did curl end well?
+    pub intact: bool,
+    /// How long it took.
+    pub seconds: f64,
+    /// What curl said.
+    pub error: Option<String>,
+}
+
+impl Transferred {
+    pub(super) fn new(outcome: &Outcome, original: &Sum) -> Transferred {
+        Transferred {
+            bytes: outcome.bytes,
+            sha256: hex(&outcome.sum),
+            intact: outcome.error.is_none() && outcome.sum == *original,
+            seconds: outcome.seconds,
+            error: outcome.error.clone(),
+        }
+    }
+}
+
+impl Kill {
+    pub(super) fn new(victim: &Victim, downloads_under_way: usize, recovery: &Recovery) -> Kill {
+        let milliseconds = |time: Duration| time.as_millis() as u64;
+        let failover = recovery.failover.as_ref();
+        Kill {
+            runtime: victim.id,
+            incarnation: victim.incarnation,
+            pid: victim.pid,
+            flows: victim.flows,
+            downloads_under_way,
+            cause: failover.map(|failover| failover.cause.clone()),
+            detection_us: recovery.detected.map(|time| time.as_micros() as u64),
+            recovered_us: failover.and_then(|failover| failover.recovered_us),
+            back_ms: milliseconds(recovery.back),
+            protected_ms: recovery.protected.map(milliseconds),
+        }
+    }
+
+    /// For the progress.
+    pub(super) fn sentence(&self) -> String {
+        let mut text = format!("runtime {} is back after {} ms", self.runtime, self.back_ms);
+        if let Some(detection) = self.detection_us {
+            let _ = write!(text, "; failure detected in {}", micros(detection));
+        }
+        if let Some(recovered) = self.recovered_us {
+            let _ = write!(text, ", flows served again {} later", micros(recovered));
+        }
+        if let Some(protected) = self.protected_ms {
+            let _ = write!(text, "; protected again after {protected} ms");
+        }
+        text
+    }
+}
+
+impl Phase {
+    fn intact(&self) -> usize {
+        self.downloads.iter().filter(|download| download.intact).count()
+    }
+
+    fn failures(&self) -> Vec<String> {
+        let mut failures = Vec::new();
+        let mut fail = |text: String| failures.push(format!("{}: {text}", self.protection));
+        if !self.left_behind.is_empty() {
+            fail(format!("the box left behind {}", self.left_behind.join(", ")));
+        }
+        if self.kills.iter().any(|kill| kill.flows == 0 || kill.downloads_under_way == 0) {
+            fail("a runtime was killed when nothing was under way, which shows nothing".into());
+        }
+        self.steps.iter().flat_map(Step::failures).for_each(&mut fail);
+        let broken = self.connections.broken + (self.downloads.len() - self.intact());
+        if self.promised {
+            if self.connections.broken > 0 {
+                fail(format!("{} keep-alive connections broke", self.connections.broken));
+            }
+            if self.intact() < self.downloads.len() {
+                fail(format!("{} downloads are not intact", self.downloads.len() - self.intact()));
+            }
+            if self.datagrams.changed > 0 {
+                fail(format!("{} datagrams came back changed", self.datagrams.changed));
+            }
+        } else if broken == 0 {
+            fail("NOTHING BROKE without protection, so the demo proves nothing about protection".into());
+        }
+        failures
+    }
+}
+
+impl Report {
+    pub(super) fn new(
+        protected: Phase,
+        takeovers: Takeovers,
+        scaling: Vec<ScaleStep>,
+        hosts: Vec<HostStep>,
+        unprotected: Phase,
+    ) -> Report {
+        let phases = vec![protected, unprotected];
+        let mut failures: Vec<String> = phases.iter().flat_map(Phase::failures).collect();
+        failures.extend(takeovers.failures());
+        failures.extend(scaling.iter().flat_map(ScaleStep::failures));
+        failures.extend(hosts.iter().flat_map(HostStep::failures));
+        Report { version: VERSION, ok: failures.is_empty(), failures, phases, takeovers, scaling, hosts }
+    }
+
+    /// For people; with colours if `colour`.
+    pub fn text(&self, colour: bool) -> String {
+        let mut out = String::from("\nkill -9 under a firewall, NAT and load balancer\n\n");
+        let mut row = |label: &str, cell: &dyn Fn(&Phase) -> String| {
+            let cells: String = self.phases.iter().map(|phase| format!("{:>20}", cell(phase))).collect();
+            let _ = writeln!(out, "{label:<42}{cells}");
+        };
+        row("protection", &|phase| phase.protection.clone());
+        row("keep-alive connections alive", &|phase| format!("{} of {}", phase.connections.alive, phase.connections.opened));
+        row("downloads intact (SHA-256)", &|phase| format!("{} of {}", phase.intact(), phase.downloads.len()));
+        let kills = self.phases.iter().map(|phase| phase.kills.len()).max().unwrap_or(0);
+        for number in 0..kills {
+            let of = |cell: &dyn Fn(&Kill) -> String| {
+                let cell = |phase: &Phase| phase.kills.get(number).map_or_else(|| "–".into(), cell);
+                self.phases.iter().map(|phase| format!("{:>20}", cell(phase))).collect::<String>()
+            };
+            let optional = |value: Option<String>| value.unwrap_or_else(|| "–".into());
+            let lines = [
+                (format!("kill {}: flows of the runtime", number + 1), of(&|kill| kill.flows.to_string())),
+                ("  failure detected within".into(), of(&|kill| optional(kill.detection_us.map(micros)))),
+                ("  its flows served again, after that".into(), of(&|kill| optional(kill.recovered_us.map(micros)))),
+                ("  a successor runs after".into(), of(&|kill| format!("{} ms", kill.back_ms))),
+                (
+                    "  everything protected again after".into(),
+                    of(&|kill| optional(kill.protected_ms.map(|ms| format!("{ms} ms")))),
+                ),
+            ];
+            for (label, cells) in lines {
+                let _ = writeln!(out, "{label:<42}{cells}");
+            }
+        }
+        let mut row = |label: &str, cell: &dyn Fn(&Phase) -> String| {
+            let cells: String = self.phases.iter().map(|phase| format!("{:>20}", cell(phase))).collect();
+            let _ = writeln!(out, "{label:<42}{cells}");
+        };
+        for action in Action::ALL {
+            let of = |cell: &dyn Fn(&Step) -> String, phase: &Phase| {
+                phase.steps.iter().find(|step| step.action == action).map_or_else(|| "–".into(), cell)
+            };
+            if self.phases.iter().any(|phase| phase.steps.iter().any(|step| step.action == action)) {
+                let done = match action {
+                    Action::KillManager => "kill of the manager and switch: back after",
+                    Action::KillCoordinator => "kill of the coordinator: back after",
+                    Action::Drain => "drain of a runtime: it has ended after",
+                    Action::Restore => "restore of the runtime: back after",
+                };
+                row(done, &|phase| of(&|step| format!("{} ms", step.done_ms), phase));
+                if action == Action::Drain {
+                    row("  flows moved", &|phase| of(&|step| step.moved.unwrap_or(0).to_string(), phase));
+                }
+                row("  everything protected again after", &|phase| of(&|step| format!("{} ms", step.protected_ms), phase));
+                row("  connections alive", &|phase| {
+                    of(&|step| format!("{} of {}", step.connections_alive, step.connections_opened), phase)
+                });
+                row("  UDP datagrams lost, reordered", &|phase| {
+                    of(&|step| format!("{}, {} of {}", step.datagrams.lost, step.datagrams.reordered, step.datagrams.sent), phase)
+                });
+            }
+        }
+        row("packets lost inside the killed runtimes", &|phase| phase.lost_in_failure.to_string());
+        row("UDP datagrams lost on the way and back", &|phase| format!("{} of {}", phase.datagrams.lost, phase.datagrams.sent));
+        row("longest silence of a UDP flow", &|phase| micros(phase.datagrams.longest_silence_us));
+        row("slowest answer, keep-alive", &|phase| micros(phase.connections.slowest_answer_us));
+        let _ = writeln!(out, "\nruntimes with local standbys\n  {}", self.takeovers.sentence());
+        if !self.scaling.is_empty() {
+            let _ = writeln!(out, "\nload comes and goes");
+        }
+        for step in &self.scaling {
+            let _ = writeln!(out, "  {}", step.sentence());
+        }
+        if !self.hosts.is_empty() {
+            let _ = writeln!(out, "\nthe box on three hosts");
+        }
+        for step in &self.hosts {
+            let _ = writeln!(out, "  {}", step.sentence());
+        }
+        for phase in &self.phases {
+            self.downloads_text(phase, &mut out);
+        }
+        let (green, red, plain) = if colour { ("\x1b[1;32m", "\x1b[1;31m", "\x1b[0m") } else { ("", "", "") };
+        if self.ok {
+            let _ = writeln!(out, "\n{green}PASS{plain}: every protected connection lived, every checksum matched.");
+        } else {
+            for failure in &self.failures {
+                let _ = writeln!(out, "\n{red}FAIL{plain}: {failure}");
+            }
+        }
+        out
+    }
+
+    fn downloads_text(&self, phase: &Phase, out: &mut String) {
+        let _ =
+            writeln!(out, "\nSHA-256 of the downloads under {}; the original is\n          {}", phase.protection, phase.original);
+        for (number, download) in phase.downloads.iter().enumerate() {
+            if download.intact {
+                let _ = writeln!(out, "  {:>3} ok   {}  {:.1} s", number + 1, download.sha256, download.seconds);
+            } else {
+                let why = download.error.as_deref().unwrap_or("other bytes than the original's");
+                let _ = writeln!(out, "  {:>3} BAD  after {} bytes: {why}", number + 1, download.bytes);
+            }
+        }
+        if !phase.connections.broken_by.is_empty() {
+            let causes: Vec<String> =
+                phase.connections.broken_by.iter().map(|(cause, count)| format!("{count} by {cause}")).collect();
+            let _ = writeln!(out, "  keep-alive connections broken: {}", causes.join(", "));
+        }
+    }
+}
+
+/// What became of connections, alive and opened, and of the datagrams of a step.
+pub(super) fn account((alive, opened): (usize, usize), datagrams: &Datagrams) -> String {
+    let Datagrams { sent, lost, reordered, longest_silence_us, .. } = datagrams;
+    let silence = micros(*longest_silence_us);
+    format!(
+        "{alive} of {opened} connections alive; of {sent} datagrams {lost} lost, {reordered} reordered, longest silence {silence}"
+    )
+}
+
+/// What of that breaks the promise, for people: so many `flows` of datagrams ran, and some things may lose datagrams.
+pub(super) fn breaches((alive, opened): (usize, usize), datagrams: &Datagrams, flows: usize, may_lose: bool) -> Vec<String> {
+    let Datagrams { lost, reordered, doubled, changed, flows_alive, .. } = *datagrams;
+    let breaches = [
+        (alive < opened, format!("{alive} of {opened} connections alive")),
+        (flows_alive < flows, format!("{flows_alive} of {flows} flows of datagrams alive")),
+        (doubled + changed > 0, format!("{doubled} datagrams doubled, {changed} changed")),
+        (!may_lose && lost + reordered > 0, format!("{lost} datagrams lost, {reordered} reordered")),
+    ];
+    breaches.into_iter().filter(|(is_broken, _)| *is_broken).map(|(_, text)| text).collect()
+}
+
+/// A time with a unit that suits it.
+pub(super) fn micros(us: u64) -> String {
+    match us {
+        0..1_000 => format!("{us} µs"),
+        1_000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
+        _ => format!("{:.2} s", us as f64 / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scaling::{ScaleAction, tests::good as scaling_good};
+    use super::super::steps::tests::good;
+    use super::super::takeovers::tests::good as good_takeovers;
+    use super::*;
+
+    fn phase(promised: bool, alive: usize, intact: bool) -> Phase {
+        Phase {
+            protection: if promised { "nfvactor" } else { "none" }.into(),
+            promised,
+            seconds: 1.0,
+            kills: vec![Kill {
+                runtime: 16,
+                incarnation: 1,
+                pid: 7,
+                flows: 5,
+                downloads_under_way: 1,
+                cause: None,
+                detection_us: Some(180),
+                recovered_us: None,
+                back_ms: 30,
+                protected_ms: None,
+            }],
+            steps: if promised { Action::ALL.map(good).to_vec() } else { Vec::new() },
+            connections: Connections { opened: 3, alive, broken: 3 - alive, ..Connections::default() },
+            original: "aa".into(),
+            downloads: vec![Transferred { bytes: 9, sha256: "aa".into(), intact, seconds: 1.5, error: None }],
+            datagrams: Datagrams::default(),
+            lost_in_failure: 4,
+            drops: BTreeMap::new(),
+            left_behind: Vec::new(),
+        }
+    }
+
+    fn good_scaling() -> Vec<ScaleStep> {
+        [ScaleAction::Grow, ScaleAction::Shrink].map(scaling_good).to_vec()
+    }
+
+    #[test]
+    fn it_passes_only_when_all_protected_lived_and_something_unprotected_broke() {
+        assert!(Report::new(phase(true, 3, true), good_takeovers(), Vec::new(), Vec::new(), phase(false, 1, true)).ok);
+        assert!(
+            Report::new(phase(true, 3, true), good_takeovers(), Vec::new(), Vec::new(), phase(false, 3, false)).ok,
+            "a broken download is contrast too"
+        );
+        assert!(!Report::new(phase(true, 2, true), good_takeovers(), Vec::new(), Vec::new(), phase(false, 1, true)).ok);
+        assert!(!Report::new(phase(true, 3, false), good_takeovers(), Vec::new(), Vec::new(), phase(false, 1, true)).ok);
+        let void = Report::new(phase(true, 3, true), good_takeovers(), Vec::new(), Vec::new(), phase(false, 3, true));
+        assert!(!void.ok && void.failures[0].contains("NOTHING BROKE"), "{:?}", void.failures);
+        let mut idle = phase(true, 3, true);
+        idle.kills[0].downloads_under_way = 0;
+        assert!(
+            !Report::new(idle, good_takeovers(), Vec::new(), Vec::new(), phase(false, 1, true)).ok,
+            "a kill without load shows nothing"
+        );
+        let mut lossy = phase(true, 3, true);
+        lossy.steps[2].datagrams.lost = 1;
+        assert!(!Report::new(lossy, good_takeovers(), Vec::new(), Vec::new(), phase(false, 1, true)).ok, "a drain loses nothing");
+        let mut scaled = good_scaling();
+        assert!(Report::new(phase(true, 3, true), good_takeovers(), scaled.clone(), Vec::new(), phase(false, 1, true)).ok);
+        scaled[1].connections_alive -= 1;
+        assert!(
+            !Report::new(phase(true, 3, true), good_takeovers(), scaled, Vec::new(), phase(false, 1, true)).ok,
+            "nobody notices"
+        );
+        let mut untidy = phase(true, 3, true);
+        untidy.left_behind.push("process 9".into());
+        assert!(!Report::new(untidy, good_takeovers(), Vec::new(), Vec::new(), phase(false, 1, true)).ok);
+    }
+
+    #[test]
+    fn the_table_shows_both_halves_and_every_checksum() {
+        let report = Report::new(phase(true, 3, true), good_takeovers(), good_scaling(), Vec::new(), phase(false, 1, false));
+        let text = report.text(false);
+        for part in [
+            "3 of 3",
+            "1 of 3",
+            "180 µs",
+            "drain of a runtime: it has ended after",
+            "0, 0 of 400",
+            "3 runtimes instead of 2, 40 flows moved to",
+            "2 runtimes instead of 3, 40 flows moved from",
+            "PASS",
+            "  1 ok   aa",
+            "BAD  after 9 bytes",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in\n{text}");
+        }
+        assert!(!text.contains('\x1b'));
+        assert!(report.text(true).contains('\x1b'));
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!((json["version"].clone(), json["ok"].clone()), (1.into(), true.into()));
+    }
+
+    #[test]
+    fn times_have_units_that_suit_them() {
+        assert_eq!([micros(999), micros(1_500), micros(2_500_000)], ["999 µs", "1.5 ms", "2.50 s"]);
+    }
+}

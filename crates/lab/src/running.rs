@@ -1,0 +1,217 @@
+//! `holdfast run` in a namespace, and what one does to it: ask, kill, stop, stop for good.
+
+use super::process::{Process, quoting, signal_pid};
+use super::wait::{Interrupt, until};
+use super::{Lab, Namespace};
+use anyhow::{Context, Result, bail};
+use holdfast_control::status::{self, Protected, Status};
+use rustix::process::Signal;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// Longest time from the start to `ready`.
+const READY_LIMIT: Duration = Duration::from_secs(20);
+
+/// A running box. Dropping it kills it; [`RunningBox::stop`] stops it as an operator would.
+#[derive(Debug)]
+pub struct RunningBox {
+    process: Process,
+    binary: PathBuf,
+    control: PathBuf,
+}
+
+/// A runtime, as it was when it was chosen to fail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Victim {
+    /// Node id.
+    pub id: u16,
+    /// Its incarnation.
+    pub incarnation: u64,
+    /// Its process.
+    pub pid: u32,
+    /// Flows that it owned.
+    pub flows: u64,
+}
+
+impl Victim {
+    /// As the status shows this runtime.
+    pub fn of(process: &status::Process) -> Victim {
+        Victim { id: process.id, incarnation: process.incarnation, pid: process.pid, flows: process.flows }
+    }
+}
+
+/// How a failure was overcome.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recovery {
+    /// From the signal until a new incarnation served, as seen by polling.
+    pub back: Duration,
+    /// From the signal until the box knew.
+    pub detected: Option<Duration>,
+    /// From the signal until the box called itself protected again, as seen by polling; `None` under a protection that never is.
+    pub protected: Option<Duration>,
+    /// What the box itself recorded.
+    pub failover: Option<status::Failover>,
+}
+
+impl RunningBox {
+    /// Starts `BINARY run CONFIGURATION --control …` inside `namespace`, and waits for its `ready` line.
+    pub fn start(lab: &Lab, namespace: &Namespace, binary: &Path, configuration: &str) -> Result<RunningBox> {
+        let mut running = RunningBox::launch(lab, namespace, binary, configuration)?;
+        running.wait_ready(lab.interrupt())?;
+        Ok(running)
+    }
+
+    /// Waits until it has said that it is ready.
+    pub fn wait_ready(&mut self, interrupt: &Interrupt) -> Result<()> {
+        let said_ready = |process: &Process| Ok(process.stdout().lines().any(|line| line.starts_with("ready")).then_some(()));
+        self.process.wait_while_running("holdfast run says ready", READY_LIMIT, interrupt, said_ready)
+    }
+
+    /// Starts it without waiting for anything: for configurations that must be refused.
+    pub fn launch(lab: &Lab, namespace: &Namespace, binary: &Path, configuration: &str) -> Result<RunningBox> {
+        RunningBox::launch_as(lab, namespace, binary, Some(configuration), None, &[])
+    }
+
+    /// Starts one host of a box that has several, without waiting for anything.
+    pub fn launch_host(lab: &Lab, namespace: &Namespace, binary: &Path, configuration: &str, host: &str) -> Result<RunningBox> {
+        RunningBox::launch_as(lab, namespace, binary, Some(configuration), Some(host), &[])
+    }
+
+    /// The same with more arguments. Without a configuration, they say where it fetches one.
+    pub fn launch_host_with(
+        lab: &Lab,
+        namespace: &Namespace,
+        binary: &Path,
+        configuration: Option<&str>,
+        host: &str,
+        arguments: &[&str],
+    ) -> Result<RunningBox> {
+        RunningBox::launch_as(lab, namespace, binary, configuration, Some(host), arguments)
+    }
+
+    fn launch_as(
+        lab: &Lab,
+        namespace: &Namespace,
+        binary: &Path,
+        configuration: Option<&str>,
+        host: Option<&str>,
+        arguments: &[&str],
+    ) -> Result<RunningBox> {
+        let name = host.unwrap_or("holdfast");
+        let control = lab.scratch().join(host.map_or("control.sock".to_owned(), |host| format!("{host}.sock")));
+        let mut command = namespace.command(binary);
+        command.arg("run");
+        if let Some(configuration) = configuration {
+            command.arg(lab.write(&format!("{name}.yaml"), configuration)?);
+        }
+        command.arg("--control").arg(&control).args(arguments);
+        if let Some(host) = host {
+            command.args(["--host", host]);
+        }
+        let process = Process::start(command, name, lab.scratch())?;
+        Ok(RunningBox { process, binary: binary.to_owned(), control })
+    }
+
+    /// Its process.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// What it has said so far on standard error.
+    pub fn stderr(&self) -> String {
+        self.process.stderr()
+    }
+
+    /// Path of its control socket.
+    pub fn control(&self) -> &Path {
+        &self.control
+    }
+
+    /// Asks `holdfast status --json`.
+    pub fn status(&self) -> Result<Status> {
+        let text = self.ask("status")?;
+        let status: Status = serde_json::from_str(&text).with_context(|| format!("reading the status:\n{text}"))?;
+        if status.version != status::VERSION {
+            bail!("the status has version {}, understood is {}", status.version, status::VERSION);
+        }
+        Ok(status)
+    }
+
+    /// `holdfast COMMAND --control … --json`, not started yet.
+    pub fn command(&self, command: &str) -> Command {
+        let mut asking = Command::new(&self.binary);
+        asking.args(command.split(' ')).args(["--json", "--control"]).arg(&self.control);
+        asking
+    }
+
+    /// Runs `holdfast COMMAND --control … --json` and returns what it prints.
+    pub fn ask(&self, command: &str) -> Result<String> {
+        super::namespace::run(&mut self.command(command)).map_err(|error| quoting(error, &self.process.last_words()))
+    }
+
+    /// Waits until the status satisfies `wanted`; on failure the last status is in the error.
+    pub fn wait_for(
+        &self,
+        what: &str,
+        limit: Duration,
+        interrupt: &Interrupt,
+        mut wanted: impl FnMut(&Status) -> bool,
+    ) -> Result<Status> {
+        let mut last = None;
+        let answer = until(what, limit, interrupt, || {
+            let status = self.status()?;
+            let so = wanted(&status);
+            last = Some(status);
+            Ok(so.then(|| last.take()).flatten())
+        });
+        answer.map_err(|error| match &last {
+            Some(status) => quoting(error, &format!("the last status was {status:?}\n{}", self.process.last_words())),
+            None => error,
+        })
+    }
+
+    /// The runtime that owns most flows, not counting `except`. Fails if none owns any: killing it would show nothing.
+    pub fn busiest(&self, except: Option<u16>) -> Result<Victim> {
+        let status = self.status()?;
+        let process = status.busiest_runtime(except).with_context(|| format!("no runtime serves: {status:?}"))?;
+        if process.flows == 0 {
+            bail!("no runtime owns a flow: {status:?}");
+        }
+        Ok(Victim::of(process))
+    }
+
+    /// Kills a runtime with SIGKILL and waits until a new incarnation of it serves and, where the protection promises it, everything is
+    /// protected again.
+    pub fn kill(&self, victim: &Victim, promised: bool, limit: Duration, interrupt: &Interrupt) -> Result<Recovery> {
+        let killed = Instant::now();
+        // The box's clock is the host's: when it noticed can be compared with when it was done.
+        let killed_at = holdfast_io::process::Clock::new().now();
+        signal_pid(victim.pid, Signal::KILL)?;
+        let what = format!("runtime {} is back", victim.id);
+        let mut status = self.wait_for(&what, limit, interrupt, |status| {
+            let successor = status.runtime(victim.id);
+            successor.is_some_and(|process| process.incarnation > victim.incarnation && process.state == status::STATE_RUNNING)
+        })?;
+        let back = killed.elapsed();
+        let mut protected = None;
+        if promised {
+            let what = format!("everything is protected again after the failure of runtime {}", victim.id);
+            let recovered = |status: &Status| {
+                let failover = status.failover(victim.id, victim.incarnation);
+                status.protected == Protected::Yes && failover.is_some_and(|failover| failover.recovered_us.is_some())
+            };
+            status = self.wait_for(&what, limit, interrupt, recovered)?;
+            protected = Some(killed.elapsed());
+        }
+        let failover = status.failover(victim.id, victim.incarnation).cloned();
+        let detected = failover.as_ref().map(|failover| Duration::from_nanos(failover.detected_at_ns.saturating_sub(killed_at)));
+        Ok(Recovery { back, detected, protected, failover })
+    }
+
+    /// Stops it with SIGTERM and waits for its end.
+    pub fn stop(&mut self, limit: Duration, interrupt: &Interrupt) -> Result<ExitStatus> {
+        self.process.signal(Signal::TERM)?;
+        self.process.wait(limit, interrupt).map_err(|error| quoting(error, &self.process.last_words()))
+    }
+}

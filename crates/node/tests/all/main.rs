@@ -1,0 +1,16 @@
+//! The state machines against one another, without a machine: one program, which is linked once.
+
+mod coordinator;
+mod coordinator_log;
+mod demotion;
+mod hosts;
+mod moving;
+#[path = "../../../state/tests/all/random.rs"]
+mod random;
+mod replaying;
+mod restoring;
+mod rules;
+mod runtime;
+mod scaling;
+mod state_server;
+mod switch;
