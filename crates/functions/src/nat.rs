@@ -10,6 +10,7 @@
 
 use crate::rewrite::{End, Side, translate};
 use holdfast_nf::{ConfigError, Context, Direction, DropReason, Lease, NetworkFunction, Open, Packet, Pool, Table, Verdict};
+use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::{icmp, proto, tcp_flags};
 use holdfast_wire::selector::Prefix;
 use holdfast_wire::{Network, map_v4};
@@ -86,7 +87,6 @@ pub struct Nat {
     ports: u32,
     is_random: bool,
     limit: Option<u32>,
-    planted_reuse: bool,
 }
 
 /// Inside hosts that are counted, when flows per host are limited.
@@ -129,13 +129,6 @@ fn ports(text: &str) -> Result<(bool, u16, u16), ConfigError> {
 }
 
 impl Nat {
-    /// A translator that gives ports without asking whether a flow has them: a fault that the simulator's checkers must find.
-    #[doc(hidden)]
-    pub fn with_planted_reuse(config: NatConfig) -> Result<(Nat, NatShared), ConfigError> {
-        let (nat, shared) = Nat::new(config)?;
-        Ok((Nat { planted_reuse: true, ..nat }, shared))
-    }
-
     fn is_inside(&self, address: &[u8; 16]) -> bool {
         if self.inside.is_empty() {
             !self.pool.iter().any(|prefix| prefix.contains(address))
@@ -219,7 +212,7 @@ impl NetworkFunction for Nat {
         let size = ports * addresses.len() as u32;
         let hosts = if config.limit_per_host.is_some() { HOSTS } else { 0 };
         let limit = config.limit_per_host;
-        let nat = Nat { addresses, pool, inside, first_port: low, ports, is_random, limit, planted_reuse: false };
+        let nat = Nat { addresses, pool, inside, first_port: low, ports, is_random, limit };
         Ok((nat, NatShared { ports: Pool::new(size), hosts: Table::new(hosts) }))
     }
 
@@ -255,7 +248,7 @@ impl NetworkFunction for Nat {
             false => shared.ports.lease_within(preferred, cx),
         };
         let number = match lease {
-            Lease::Granted(number) if self.planted_reuse => number / 4 * 4,
+            Lease::Granted(number) if is_planted(Fault::ReusesLivePort) => number / 4 * 4,
             Lease::Granted(number) => number,
             Lease::Wait => return Open::Wait,
             Lease::Exhausted => return Open::Drop(DropReason::PoolEmpty),

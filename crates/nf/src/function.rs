@@ -165,11 +165,6 @@ impl<N: NetworkFunction> Bound<N> {
         let (function, shared) = N::new(config)?;
         Ok(Bound { function, shared })
     }
-
-    /// Joins a function and its shared state, as [`NetworkFunction::new`] gives them.
-    pub fn from_parts(function: N, shared: N::Shared) -> Bound<N> {
-        Bound { function, shared }
-    }
 }
 
 /// A view of flow state. The chain hands out exactly the bytes of the layout, aligned, so this cannot fail.

@@ -4,6 +4,7 @@ use crate::delta;
 use crate::flows::{ActorHeader, flag, role};
 use crate::numbers::{reached, split_u32};
 use crate::{Flows, Outbox, Peer, Slot};
+use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey};
 use zerocopy::FromBytes;
 
@@ -26,7 +27,7 @@ pub(crate) struct Demoted {
 }
 
 /// Keeps a flow as its owner `from` sent it. One that was owned here under an older epoch, or has just left, becomes a copy: that is written to `demoted`,
-/// also if the flow is not kept then. `accepts_all`, for checkers that must find it: also what is older.
+/// also if the flow is not kept then.
 ///
 /// # Errors
 /// Why it is not kept. There is no older copy here then either, to be found later in its place.
@@ -34,7 +35,6 @@ pub(crate) fn save(
     flows: &mut Flows,
     from: Peer,
     block: &[u8],
-    accepts_all: bool,
     demoted: &mut Option<Demoted>,
     out: &mut Outbox,
 ) -> Result<(), DropReason> {
@@ -47,7 +47,7 @@ pub(crate) fn save(
             let ours = flows.header(found.slot);
             let is_ours = matches!(ours.role, role::OWNER | role::OPENING);
             let acceptable = is_newer(&theirs, ours) && !(is_ours && theirs.epoch == ours.epoch);
-            if !acceptable && !accepts_all {
+            if !acceptable && !is_planted(Fault::IgnoresEpochs) {
                 return Err(DropReason::StaleEpoch);
             }
             let role = ours.role;

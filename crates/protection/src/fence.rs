@@ -6,6 +6,7 @@
 
 use crate::{Peer, Released};
 use holdfast_wire::Packet;
+use holdfast_wire::fault::{Fault, is_planted};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -13,9 +14,6 @@ pub struct Fence {
     /// By node, the incarnation that may release.
     open: Vec<Option<u32>>,
     refused: u64,
-    /// Accepts everyone. For checkers that must notice when the fence is missing; nothing else sets it.
-    #[doc(hidden)]
-    pub planted_open: bool,
 }
 
 impl Fence {
@@ -43,7 +41,7 @@ impl Fence {
     /// True if the incarnation may release.
     #[inline]
     pub fn is_open(&self, peer: Peer) -> bool {
-        self.planted_open || self.peer(peer.node) == Some(peer)
+        is_planted(Fault::IgnoresEpochs) || self.peer(peer.node) == Some(peer)
     }
 
     /// As [`Fence::is_open`], whatever is planted.

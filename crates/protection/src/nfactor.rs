@@ -20,6 +20,7 @@ use crate::links::{Holder, Links};
 use crate::numbers::{Inbound, Inbounds, Sent, key_of, only_u32, reached, split_block, split_refusal};
 use crate::parting::{self, Parting};
 use crate::{Flows, Outbox, Peer, Protection, Safety, Slot, copies, kind};
+use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey, Packet};
 use restore::{Fetching, Keeping, Serving};
 use std::collections::VecDeque;
@@ -77,18 +78,6 @@ impl Holder for Link {
     }
 }
 
-/// Faults that a checker must find. Nothing but tests of the checkers sets them.
-#[doc(hidden)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Planted {
-    /// After the first snapshot there is none.
-    pub ignore_interval: bool,
-    /// Late snapshots of an older owner are accepted.
-    pub no_epoch_check: bool,
-    /// The account of a recovery is closed before its snapshots have been fetched.
-    pub report_early: bool,
-}
-
 /// See the module.
 pub struct NfActor {
     every: u32,
@@ -113,7 +102,6 @@ pub struct NfActor {
     blocked: bool,
     /// The latest time known, ns.
     now: u64,
-    planted: Planted,
 }
 
 impl NfActor {
@@ -137,15 +125,7 @@ impl NfActor {
             fetching: Vec::new(),
             blocked: false,
             now: 0,
-            planted: Planted::default(),
         }
-    }
-
-    /// With faults, for tests of the checkers.
-    #[doc(hidden)]
-    pub fn plant(mut self, planted: Planted) -> NfActor {
-        self.planted = planted;
-        self
     }
 
     fn link(&mut self, peer: Peer) -> Option<&mut Link> {
@@ -159,7 +139,7 @@ impl NfActor {
     /// The state after this many packets goes out.
     #[inline]
     fn is_due(&self, version: u32) -> bool {
-        if self.planted.ignore_interval {
+        if is_planted(Fault::IgnoresInterval) {
             return version == 1;
         }
         if version < self.every { version.is_power_of_two() } else { version.is_multiple_of(self.every) }
@@ -264,7 +244,7 @@ impl NfActor {
         // First the number: what came late or twice must not bring back a flow that has ended since.
         self.take_number(from, number)?;
         let mut demoted = None;
-        let saved = copies::save(flows, from, block, self.planted.no_epoch_check, &mut demoted, out);
+        let saved = copies::save(flows, from, block, &mut demoted, out);
         if let Some(Demoted { slot, key, holder, epoch }) = demoted {
             self.leave_snapshots(slot, holder, from, epoch, key);
         }
@@ -516,7 +496,7 @@ impl Protection for NfActor {
     }
 
     fn is_recovering(&self, dead: Peer) -> bool {
-        !self.planted.report_early && self.is_waiting_for(dead)
+        !is_planted(Fault::ReportsEarly) && self.is_waiting_for(dead)
     }
 
     fn claimed(&mut self, flows: &mut Flows, slot: Slot) {

@@ -32,6 +32,7 @@ use crate::parting::{self, Parting};
 use crate::{Admission, Detour, Flows, NodeIndex, Outbox, Peer, Protection, Safety, Slot, copies, delta, kind};
 use before::Before;
 use handed::Handed;
+use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey, Packet};
 use leaving::Leaving;
 use link::{Latched, Link};
@@ -56,18 +57,6 @@ const HELD_LIMIT: usize = 8192;
 const MARK_PATIENCE: u64 = 10_000_000;
 /// Before a refused state is sent again, ns: a full table does not empty at once.
 const REFUSED_PAUSE: u64 = 100_000_000;
-
-/// Faults that a checker must find. Nothing but tests of the checkers sets them.
-#[doc(hidden)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Planted {
-    /// Packets leave before their state is saved.
-    pub release_before_commit: bool,
-    /// Late state of an older owner is accepted.
-    pub no_epoch_check: bool,
-    /// Copies are damaged now and then.
-    pub corrupts_copies: bool,
-}
 
 /// See the module.
 pub struct NfvActor {
@@ -110,7 +99,6 @@ pub struct NfvActor {
     pub(crate) is_pinned: bool,
     /// If there are any: each flow's copy goes to the one whose [share](crate::rescue::share_of) it is, as soon as that is known.
     pub(crate) shares: Vec<Option<Peer>>,
-    planted: Planted,
 }
 
 impl NfvActor {
@@ -143,7 +131,6 @@ impl NfvActor {
             fickle: None,
             is_pinned: false,
             shares: Vec::new(),
-            planted: Planted::default(),
         }
     }
 
@@ -151,13 +138,6 @@ impl NfvActor {
     #[doc(hidden)]
     pub fn fickle(every: u64) -> NfvActor {
         NfvActor { fickle: Some(every), ..NfvActor::new(ReleaseAt::Auto) }
-    }
-
-    /// With faults, for tests of the checkers.
-    #[doc(hidden)]
-    pub fn plant(mut self, planted: Planted) -> NfvActor {
-        self.planted = planted;
-        self
     }
 
     fn link(&mut self, node: u16, incarnation: u32) -> Option<&mut Link> {
@@ -206,7 +186,7 @@ impl NfvActor {
 
     fn dispatch(&mut self, flows: &Flows, slot: Slot, packet: Packet, out: &mut Outbox) {
         let header = flows.header(slot);
-        if self.planted.release_before_commit {
+        if is_planted(Fault::ReleasesBeforeCommit) {
             out.release(packet);
             return;
         }

@@ -19,7 +19,8 @@ mod tests;
 
 use crate::flows::{flag, role};
 use crate::numbers::{key_of, only_u32, split_refusal, split_u32};
-use crate::{Admission, Detour, Flows, NfvActor, Outbox, Peer, Protection, ReleaseAt, Safety, Slot, kind, nfvactor};
+use crate::{Admission, Detour, Flows, NfvActor, Outbox, Peer, Protection, ReleaseAt, Safety, Slot, kind};
+use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, Packet};
 use journal::Journals;
 use round::Rounds;
@@ -45,22 +46,6 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings { checkpoint_every: CHECKPOINT_EVERY, log_bytes: LOG_BYTES }
     }
-}
-
-/// Faults that a checker must find. Nothing but tests of the checkers sets them.
-#[doc(hidden)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Planted {
-    /// Packets leave before their inputs are saved.
-    pub release_before_commit: bool,
-    /// Late state of an older owner is accepted.
-    pub no_epoch_check: bool,
-    /// What could come out differently is treated as if it could not.
-    pub misses_nondeterminism: bool,
-    /// Inputs are given out in the wrong order.
-    pub replays_backwards: bool,
-    /// Copies are damaged now and then.
-    pub corrupts_copies: bool,
 }
 
 /// A packet that the chain has processed in this batch.
@@ -94,7 +79,6 @@ pub struct Reinforce {
     after_loss: Vec<(Peer, u32)>,
     /// The switch's log outlives this runtime.
     is_log_safe: bool,
-    planted: Planted,
 }
 
 impl Reinforce {
@@ -111,17 +95,7 @@ impl Reinforce {
             journals: Journals::default(),
             after_loss: Vec::new(),
             is_log_safe: true,
-            planted: Planted::default(),
         }
-    }
-
-    /// With faults, for tests of the checkers.
-    #[doc(hidden)]
-    pub fn plant(mut self, planted: Planted) -> Reinforce {
-        let Planted { release_before_commit, no_epoch_check, corrupts_copies, .. } = planted;
-        self.copies = self.copies.plant(nfvactor::Planted { release_before_commit, no_epoch_check, corrupts_copies });
-        self.planted = planted;
-        self
     }
 
     /// A packet has been processed: its flow's state goes with this batch's commit, or this input alone.
@@ -129,7 +103,7 @@ impl Reinforce {
     fn note(&mut self, flows: &mut Flows, slot: Slot, stamp: u64, nondeterministic: bool) {
         let header = flows.header(slot);
         let has_copy = header.commit != 0 && header.flags & (flag::UNPROTECTED | flag::WHOLE) == 0;
-        let is_alike = !nondeterministic || self.planted.misses_nondeterminism;
+        let is_alike = !nondeterministic || is_planted(Fault::MissesNondeterminism);
         if has_copy && is_alike && self.is_log_safe && !self.rounds.covers(stamp) {
             self.batch.push(Input { slot, generation: header.generation, epoch: header.epoch, stamp });
         } else {
@@ -353,7 +327,7 @@ impl Protection for Reinforce {
 
     fn take_inputs(&mut self, flows: &Flows, slot: Slot) -> Vec<u64> {
         let mut inputs = self.journals.of_flow(flows.header(slot).epoch, slot);
-        if self.planted.replays_backwards {
+        if is_planted(Fault::ReplaysBackwards) {
             inputs.reverse();
         }
         inputs

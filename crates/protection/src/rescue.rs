@@ -22,7 +22,8 @@ mod shares;
 mod tests;
 
 use crate::flows::{ActorHeader, flag, role};
-use crate::{Admission, Flows, Home, NfvActor, Outbox, Peer, Protection, ReleaseAt, Safety, Slot, kind, nfvactor};
+use crate::{Admission, Flows, Home, NfvActor, Outbox, Peer, Protection, ReleaseAt, Safety, Slot, kind};
+use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey, Packet};
 use paging::Paging;
 use recalls::Recalls;
@@ -57,31 +58,6 @@ pub enum Release {
     },
 }
 
-/// Faults that a checker must find. Nothing but tests of the checkers sets them.
-#[doc(hidden)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Planted {
-    /// Packets leave before their state is saved, in spite of what is promised.
-    pub release_before_commit: bool,
-    /// Late state of an older owner is accepted.
-    pub no_epoch_check: bool,
-    /// Pages are damaged now and then.
-    pub corrupts_copies: bool,
-    /// Flows are written back when they begin, and then never.
-    pub ignore_interval: bool,
-    /// The account of a recovery is closed before the server has dealt everything.
-    pub report_early: bool,
-    /// States go that the server has not got.
-    pub evicts_unsaved: bool,
-}
-
-impl Planted {
-    fn of_copies(self) -> nfvactor::Planted {
-        let Planted { release_before_commit, no_epoch_check, corrupts_copies, .. } = self;
-        nfvactor::Planted { release_before_commit, no_epoch_check, corrupts_copies }
-    }
-}
-
 /// A runtime's side. See the module.
 pub struct Rescue {
     release: Release,
@@ -108,7 +84,6 @@ pub struct Rescue {
     departing: Vec<(Slot, u32)>,
     /// Where there is not room for the state of all flows.
     paging: Option<Paging>,
-    planted: Planted,
 }
 
 impl Rescue {
@@ -130,7 +105,6 @@ impl Rescue {
             adrift: Vec::new(),
             departing: Vec::new(),
             paging: None,
-            planted: Planted::default(),
         }
     }
 
@@ -150,17 +124,6 @@ impl Rescue {
         }
         self.copies.ask_pause = self.copies.ask_pause.saturating_mul(times);
         self.late = self.late.saturating_mul(times);
-        self
-    }
-
-    /// With faults, for tests of the checkers.
-    #[doc(hidden)]
-    pub fn plant(mut self, planted: Planted) -> Rescue {
-        self.copies = self.copies.plant(planted.of_copies());
-        self.planted = planted;
-        if let Some(paging) = &mut self.paging {
-            paging.is_careless = planted.evicts_unsaved;
-        }
         self
     }
 
@@ -201,7 +164,7 @@ impl Rescue {
         // What has ended is told first: a key may live again.
         let NfvActor { parting, links, .. } = &mut self.copies;
         parting.tell(links, out);
-        let is_put_off = self.planted.ignore_interval && self.write_back_at > 0;
+        let is_put_off = is_planted(Fault::IgnoresInterval) && self.write_back_at > 0;
         let mut due = core::mem::take(&mut self.due);
         for flow in due.drain(..) {
             // What finds no room is unprotected from here on, and sent anew like all that is.
@@ -456,7 +419,7 @@ impl Protection for Rescue {
     }
 
     fn is_recovering(&self, dead: Peer) -> bool {
-        !self.planted.report_early && self.recalls.is_open(dead)
+        !is_planted(Fault::ReportsEarly) && self.recalls.is_open(dead)
     }
 
     fn claimed(&mut self, flows: &mut Flows, slot: Slot) {

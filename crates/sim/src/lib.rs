@@ -17,9 +17,10 @@ mod stamper;
 mod world;
 
 pub use checkers::Violation;
+pub use holdfast_wire::fault::{Fault, Planted, plant};
 pub use plan::{ANYBODY, Clock, Connection, End, Exit, Fact, Habits, How, Outcome, Plan, Step, Way, When, Whom};
 pub use random::Random;
-pub use scenario::{Planted, Preset, Scenario};
+pub use scenario::{Preset, Scenario};
 pub use script::{Expect, Script, ScriptError};
 pub use shrink::shrink;
 pub use world::{Faults, Report, World};

@@ -2,7 +2,7 @@
 
 use crate::stamper::Stamper;
 use holdfast_functions::{Firewall, FirewallConfig, LoadBalancer, LoadBalancerConfig, Nat, NatConfig};
-use holdfast_nf::{Bound, Chain, ConfigError, Function, NetworkFunction};
+use holdfast_nf::{Bound, Chain, ConfigError, Function};
 use holdfast_node::address::switch_node;
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::runtime::{ChainSpec, RuntimeConfig};
@@ -11,6 +11,7 @@ use holdfast_protection::reinforce::Settings;
 use holdfast_protection::rescue::pages::PagesConfig;
 use holdfast_protection::rescue::{self, Rescue};
 use holdfast_protection::{Flows, Home, NfActor, NfvActor, Peer, Protection, Reinforce, ReleaseAt, Unprotected};
+use holdfast_wire::fault::Planted;
 use serde_json::json;
 
 /// Between two changes of the way in which packets wait for their states, ns of stamped time, where they are all the time: more often than anybody's measurements
@@ -90,27 +91,27 @@ impl Preset {
 
     /// Its flows have their home at a state server.
     pub fn is_paged(self) -> bool {
-        self.protection(Planted::default()).home() == Home::StateServer
+        self.protection().home() == Home::StateServer
     }
 
     /// Flows survive the failure of a runtime.
     pub fn promises(self) -> bool {
-        self.protection(Planted::default()).safety(&Flows::new(0, 0, 0, 0)).promises
+        self.protection().safety(&Flows::new(0, 0, 0, 0)).promises
     }
 
     /// The only copy of some flows' state is the state server's, so that nothing is promised of its death; on a machine it takes two processes' deaths.
     pub fn needs_server(self) -> bool {
-        self.protection(Planted::default()).present_flows() != usize::MAX
+        self.protection().present_flows() != usize::MAX
     }
 
     /// It needs what the switch has logged.
     pub fn has_log(self) -> bool {
-        self.protection(Planted::default()).log_bytes() > 0
+        self.protection().log_bytes() > 0
     }
 
     /// The latest packets of a flow that a failure may undo.
     pub fn may_forget(self) -> u32 {
-        self.protection(Planted::default()).safety(&Flows::new(0, 0, 0, 0)).may_forget
+        self.protection().safety(&Flows::new(0, 0, 0, 0)).may_forget
     }
 
     /// What was released is never forgotten.
@@ -119,80 +120,19 @@ impl Preset {
     }
 
     /// A fresh one.
-    pub fn protection(self, planted: Planted) -> Box<dyn Protection> {
-        let nfvactor = |protection: NfvActor| {
-            let planted = holdfast_protection::nfvactor::Planted {
-                release_before_commit: planted.release_before_commit,
-                no_epoch_check: planted.no_epoch_check,
-                corrupts_copies: planted.corrupts_copies,
-            };
-            Box::new(protection.plant(planted))
-        };
-        let rescue = |rescue: Rescue| {
-            Box::new(rescue.plant(rescue::Planted {
-                release_before_commit: planted.release_before_commit,
-                no_epoch_check: planted.no_epoch_check,
-                corrupts_copies: planted.corrupts_copies,
-                ignore_interval: planted.ignore_interval,
-                report_early: planted.report_early,
-                evicts_unsaved: planted.evicts_unsaved,
-            }))
-        };
+    pub fn protection(self) -> Box<dyn Protection> {
         match self {
             Preset::None => Box::new(Unprotected),
-            Preset::Replica => nfvactor(NfvActor::new(ReleaseAt::Replica)),
-            Preset::Source => nfvactor(NfvActor::new(ReleaseAt::Source)),
-            Preset::Fickle => nfvactor(NfvActor::fickle(FICKLE)),
-            Preset::NfActor => Box::new(NfActor::new(SNAPSHOT_EVERY).plant(holdfast_protection::nfactor::Planted {
-                ignore_interval: planted.ignore_interval,
-                no_epoch_check: planted.no_epoch_check,
-                report_early: planted.report_early,
-            })),
-            Preset::Reinforce => Box::new(Reinforce::new(REINFORCE).plant(holdfast_protection::reinforce::Planted {
-                release_before_commit: planted.release_before_commit,
-                no_epoch_check: planted.no_epoch_check,
-                misses_nondeterminism: planted.misses_nondeterminism,
-                replays_backwards: planted.replays_backwards,
-                corrupts_copies: planted.corrupts_copies,
-            })),
-            Preset::Rescue => rescue(Rescue::new(rescue::Release::WriteBack)),
-            Preset::RescueAtOnce => rescue(Rescue::new(AT_ONCE)),
-            Preset::RescuePaged => rescue(Rescue::new(rescue::Release::WriteBack).with_room_for(PRESENT)),
+            Preset::Replica => Box::new(NfvActor::new(ReleaseAt::Replica)),
+            Preset::Source => Box::new(NfvActor::new(ReleaseAt::Source)),
+            Preset::Fickle => Box::new(NfvActor::fickle(FICKLE)),
+            Preset::NfActor => Box::new(NfActor::new(SNAPSHOT_EVERY)),
+            Preset::Reinforce => Box::new(Reinforce::new(REINFORCE)),
+            Preset::Rescue => Box::new(Rescue::new(rescue::Release::WriteBack)),
+            Preset::RescueAtOnce => Box::new(Rescue::new(AT_ONCE)),
+            Preset::RescuePaged => Box::new(Rescue::new(rescue::Release::WriteBack).with_room_for(PRESENT)),
         }
     }
-}
-
-/// Bugs that the checkers must find. Only tests of the checkers plant any.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Planted {
-    /// Packets leave before their state is saved.
-    pub release_before_commit: bool,
-    /// Neither fence nor switch nor replica looks at incarnations and epochs.
-    pub no_epoch_check: bool,
-    /// The NAT gives a port that a live flow has.
-    pub reuse_live_port: bool,
-    /// New rules are for flows that are there, too.
-    pub reclassify: bool,
-    /// After its first snapshot a flow has no other.
-    pub ignore_interval: bool,
-    /// A recovery is called over before the snapshots have been fetched.
-    pub report_early: bool,
-    /// States of flows go from memory that the state server has not got.
-    pub evicts_unsaved: bool,
-    /// Copies of flows are damaged now and then.
-    pub corrupts_copies: bool,
-    /// What could come out differently is treated as if it could not.
-    pub misses_nondeterminism: bool,
-    /// Packets are processed again in the wrong order.
-    pub replays_backwards: bool,
-    /// The coordinator's messages leave before what they depend on is written down.
-    pub speaks_before_writing: bool,
-    /// A state server that begins again takes every number for free.
-    pub server_forgets: bool,
-    /// A state server gives away what it has not heard of for long, without asking.
-    pub server_expires_live: bool,
-    /// What the dead had of gauges is theirs for ever.
-    pub server_keeps_the_dead: bool,
 }
 
 /// See the module.
@@ -202,7 +142,7 @@ pub struct Scenario {
     pub seed: u64,
     /// The protection.
     pub preset: Preset,
-    /// Bugs.
+    /// Faults, planted while it is played.
     pub planted: Planted,
     /// Neither kills nor stops.
     pub quiet: bool,
@@ -277,7 +217,7 @@ impl Scenario {
 
     fn chain(&self, number: u16, switch: u16) -> ChainSpec {
         let functions = self.functions(number).expect("the scenario's own configuration is right");
-        let protection = self.preset.protection(self.planted);
+        let protection = self.preset.protection();
         let mut chain = Chain::new(functions);
         if self.served {
             chain.ask_server(CREDIT[usize::from(self.tight)], NUMBERS_REST);
@@ -299,18 +239,17 @@ impl Scenario {
         let balancer: LoadBalancerConfig =
             serde_json::from_value(json!({ "virtual": "203.0.113.10:80", "backends": backends, "policy": policy }))
                 .map_err(read)?;
-        let (nat, shared) = if self.planted.reuse_live_port { Nat::with_planted_reuse(nat)? } else { Nat::new(nat)? };
         Ok(vec![
             Box::new(Bound::<Stamper>::new(())?),
             Box::new(Bound::<Firewall>::new(firewall)?),
-            Box::new(Bound::from_parts(nat, shared)),
+            Box::new(Bound::<Nat>::new(nat)?),
             Box::new(Bound::<LoadBalancer>::new(balancer)?),
         ])
     }
 
     /// Bytes of the switches' logs, by chain.
     pub(crate) fn logs(&self, chains: u16) -> Vec<usize> {
-        vec![self.preset.protection(self.planted).log_bytes(); usize::from(chains)]
+        vec![self.preset.protection().log_bytes(); usize::from(chains)]
     }
 
     pub(crate) fn runtime_config(&self, me: Peer, flows: usize, fabric: FabricConfig) -> RuntimeConfig {

@@ -13,7 +13,9 @@ mod records;
 #[path = "../../../tests/src/seconds.rs"]
 mod seconds;
 
-use holdfast_sim::{Connection, Exit, How, Outcome, Plan, Planted, Preset, Scenario, Step, Violation, Way, When, Whom, play};
+use holdfast_sim::{
+    Connection, Exit, Fault, How, Outcome, Plan, Planted, Preset, Scenario, Step, Violation, Way, When, Whom, play,
+};
 use holdfast_wire::DropReason;
 use libtest_mimic::{Arguments, Failed};
 use proptest::prelude::*;
@@ -305,7 +307,7 @@ fn output_commit(mix: Mix) -> Result<(), String> {
         }
     }
     let mut forgotten = 0;
-    let planted = Planted { release_before_commit: mix.preset.is_strict(), ..Planted::default() };
+    let planted = if mix.preset.is_strict() { Fault::ReleasesBeforeCommit.into() } else { Planted::default() };
     for (seed, calm, step) in worlds.into_iter().take(3) {
         let scenario = Scenario { planted, ..scenario(seed, mix) };
         sweep(scenario, &plan(calm), How::Kill, step * 4, |plan, outcome| {
@@ -339,7 +341,7 @@ fn single_owner(mix: Mix) -> Result<(), String> {
     }
     require!(fenced > 100 / mix.every() as u64, "the woken runtimes tried to send only {fenced} frames");
     let mut released = 0;
-    let planted = Planted { no_epoch_check: true, ..Planted::default() };
+    let planted = Fault::IgnoresEpochs.into();
     let plan = Plan { calm: true, lasts: 2_500 * MILLISECOND, ..plan };
     sweep(Scenario { planted, ..scenario(11, mix) }, &plan, how, 23, |_, outcome| {
         released += usize::from(outcome.report.violations.iter().any(|violation| violation.invariant == "one owner"));
@@ -489,18 +491,16 @@ fn bounded_loss(mix: Mix) -> Result<(), String> {
     if mix.preset.may_forget() == 0 {
         return Ok(());
     }
-    let ignore_interval = Planted { ignore_interval: true, ..Planted::default() };
-    let report_early = Planted { report_early: true, ..Planted::default() };
-    for planted in [ignore_interval, report_early] {
+    for fault in [Fault::IgnoresInterval, Fault::ReportsEarly] {
         let mut lost = 0;
         // A server answers as soon as the coordinator hears, unless the network has its say.
-        let is_calm = !(mix.preset.is_paged() && planted.report_early);
+        let is_calm = !(mix.preset.is_paged() && fault == Fault::ReportsEarly);
         let step = if is_calm { 37 } else { 9 };
-        sweep(Scenario { planted, ..scenario(1, mix) }, &plan(is_calm), How::Kill, step, |_, outcome| {
+        sweep(Scenario { planted: fault.into(), ..scenario(1, mix) }, &plan(is_calm), How::Kill, step, |_, outcome| {
             lost += usize::from(outcome.report.violations.iter().any(|violation| violation.invariant == "bounded loss"));
             Ok(())
         })?;
-        require!(lost > 10 / mix.always_every(), "{planted:?}: only {lost} kills were seen to lose too much");
+        require!(lost > 10 / mix.always_every(), "{fault:?}: only {lost} kills were seen to lose too much");
     }
     Ok(())
 }
@@ -597,7 +597,7 @@ fn server_dies(mix: Mix) -> Result<(), String> {
     if !mix.served {
         return Ok(());
     }
-    let forgets = Planted { server_forgets: true, ..Planted::default() };
+    let forgets = Fault::ServerForgets.into();
     let is_seen = |outcome: &Outcome| outcome.report.violations.iter().any(|one| is_twice(one) || !mix.preset.is_paged());
     let twice = (74..78).flat_map(|seed| both(forgets, seed, cut_off)).filter(|(_, outcome)| is_seen(outcome)).count();
     require!(twice > 0, "a server that forgets did no harm");

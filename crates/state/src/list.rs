@@ -16,6 +16,7 @@
 use crate::control::{Message, Opcode, QUESTIONS_AT_MOST};
 use crate::wheel::Wheel;
 use holdfast_wire::Peer;
+use holdfast_wire::fault::{Fault, is_planted};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Numbers that a runtime has at hand of each pool that is a state server's: new flows open at once while these last. Of small pools, a sixteenth.
@@ -67,24 +68,6 @@ pub struct Output {
     pub to: Peer,
     /// What.
     pub message: Message,
-}
-
-/// Faults that a checker must find. Nothing but tests of the checkers sets them.
-#[doc(hidden)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Planted {
-    /// Who says nothing for long is not asked.
-    pub no_question: bool,
-    /// What nobody is known to hold is free.
-    pub moved_is_over: bool,
-    /// What the dead held is free as soon as they are known to be dead.
-    pub release_at_once: bool,
-    /// What the dead held is let go when the first one has claimed its part.
-    pub release_at_first: bool,
-    /// An answer counts for whatever question there is, whatever has been heard meanwhile.
-    pub loud_answers: bool,
-    /// What the dead had of gauges is theirs for ever.
-    pub keeps_parts_of_the_dead: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,7 +151,6 @@ pub struct List {
     unanswered: usize,
     account: Account,
     now: u64,
-    planted: Planted,
 }
 
 impl List {
@@ -195,7 +177,6 @@ impl List {
             unanswered: 0,
             account: Account { free: limits.size, ..Account::default() },
             now: 0,
-            planted: Planted::default(),
         }
     }
 
@@ -210,13 +191,6 @@ impl List {
         let holder = list.seats[&past];
         list.entries.fill(Entry { state: State::Held, holder, is_over: false });
         list
-    }
-
-    /// With faults, for tests of the checkers.
-    #[doc(hidden)]
-    pub fn plant(mut self, planted: Planted) -> List {
-        self.planted = planted;
-        self
     }
 
     /// How many indexes are what.
@@ -320,7 +294,7 @@ impl List {
         self.questions.values_mut().for_each(|question| question.is_quiet = false);
         let asked: Vec<u32> = self.questions.keys().copied().collect();
         asked.into_iter().for_each(|index| self.answered(seat, index));
-        if self.planted.release_at_once {
+        if is_planted(Fault::FreesAtDeath) {
             self.let_go(&BTreeSet::from([seat]));
         }
     }
@@ -543,7 +517,7 @@ impl List {
         match next {
             Some(next) if next == holder => self.turn(index, state, holder),
             Some(next) => self.turn(index, State::Held, next),
-            None if !is_over && !self.planted.moved_is_over => self.turn(index, State::Lost, NOBODY),
+            None if !is_over && !is_planted(Fault::TakesMovedForOver) => self.turn(index, State::Lost, NOBODY),
             None => self.rest(index),
         }
     }
@@ -684,7 +658,7 @@ impl List {
             // Whoever gets what the dead had may have a copy of a flow that had it.
             State::Resting if self.dead > 0 => self.wake(index, self.limits.patience),
             State::Resting => self.turn(index, State::Free, NOBODY),
-            State::Held | State::Lost if self.planted.no_question => {
+            State::Held | State::Lost if is_planted(Fault::ExpiresUnasked) => {
                 self.others.remove(&index);
                 self.rest(index);
             }
@@ -737,7 +711,7 @@ impl List {
             return;
         }
         let is_quiet = self.questions.remove(&index).is_some_and(|question| question.is_quiet);
-        if is_quiet || self.planted.loud_answers {
+        if is_quiet || is_planted(Fault::HeedsLateAnswers) {
             self.others.remove(&index);
             self.rest(index);
         }

@@ -9,6 +9,7 @@
 use crate::control::Message;
 use crate::server::{Input, Refused, Server};
 use holdfast_wire::Peer;
+use holdfast_wire::fault::{Fault, is_planted};
 use std::collections::VecDeque;
 
 /// Inputs that wait for the standby before instances have to.
@@ -38,50 +39,17 @@ pub struct Primary {
     attachment: u32,
     /// What the time is ahead of the clock that it is told by.
     ahead: Option<u64>,
-    planted: Planted,
-}
-
-/// Faults that a checker must find. Nothing but tests of the checkers sets them.
-#[doc(hidden)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Planted {
-    /// Messages leave before the standby has what led to them.
-    pub says_at_once: bool,
 }
 
 impl Primary {
     /// This server goes on here, without a standby. Sessions that it had begin anew; before that it is to be told who lives, and who is dead and not recovered from: it may not have heard.
     pub fn new(server: Server) -> Primary {
         let (log, marks) = (VecDeque::new(), VecDeque::new());
-        let mut primary = Primary {
-            server,
-            log,
-            first: 0,
-            marks,
-            has_standby: false,
-            attached: 0,
-            attachment: 0,
-            ahead: None,
-            planted: Planted::default(),
-        };
+        let mut primary = Primary { server, log, first: 0, marks, has_standby: false, attached: 0, attachment: 0, ahead: None };
         let peers: Vec<Peer> = primary.server.instances().collect();
         peers.into_iter().for_each(|peer| _ = primary.server.apply(Input::Over(peer)));
         primary.stand_alone();
         primary
-    }
-
-    /// With faults, for tests of the checkers.
-    #[doc(hidden)]
-    pub fn plant(mut self, planted: Planted) -> Primary {
-        self.planted = planted;
-        self
-    }
-
-    /// The same in its lists.
-    #[doc(hidden)]
-    pub fn plant_in_lists(mut self, planted: crate::list::Planted) -> Primary {
-        self.server = self.server.plant(planted);
-        self
     }
 
     /// The server.
@@ -121,7 +89,7 @@ impl Primary {
 
     /// So much, or with a standby what has been said and heard until now.
     fn allow(&mut self, peer: Peer, mark: Option<(u64, u64)>) {
-        let has_standby = self.has_standby && !self.planted.says_at_once;
+        let has_standby = self.has_standby && !is_planted(Fault::SpeaksBeforeStandby);
         if let Some(link) = self.server.link(peer) {
             let now = if has_standby { (link.sent(), link.received()) } else { (u64::MAX, u64::MAX) };
             let (sent, received) = mark.filter(|_| has_standby).unwrap_or(now);
@@ -166,7 +134,7 @@ impl Primary {
         for peer in touched {
             let Some(link) = self.server.link(peer) else { continue };
             let (sent, received) = (link.sent(), link.received());
-            if new == Some(peer) && !self.planted.says_at_once {
+            if new == Some(peer) && !is_planted(Fault::SpeaksBeforeStandby) {
                 link.allow(0, 0);
             }
             self.marks.push_back(Mark { number, peer, sent, received });

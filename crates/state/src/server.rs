@@ -16,6 +16,7 @@ use crate::link::Link;
 use crate::list::{Account, Limits, List, Output, QUESTIONS};
 use crate::statistics::Statistics;
 use holdfast_wire::Peer;
+use holdfast_wire::fault::{Fault, is_planted};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a list is for.
@@ -115,7 +116,6 @@ pub struct Server {
     /// The latest incarnation of each node that is dead, and that has been let go with all before it.
     fenced: BTreeMap<u16, u32>,
     over: BTreeMap<u16, u32>,
-    planted: crate::list::Planted,
     now: u64,
     failures: u64,
     out: Vec<Output>,
@@ -168,25 +168,11 @@ impl Server {
             musters: 0,
             fenced: BTreeMap::new(),
             over: BTreeMap::new(),
-            planted: crate::list::Planted::default(),
             now: 0,
             failures: 0,
             out: Vec::new(),
             touched: BTreeSet::new(),
         })
-    }
-
-    /// With faults, for tests of the checkers.
-    #[doc(hidden)]
-    pub fn plant(mut self, planted: crate::list::Planted) -> Server {
-        self.planted = planted;
-        for content in &mut self.lists {
-            match content {
-                Content::Indexes(list) => **list = list.as_ref().clone().plant(planted),
-                Content::Statistics(statistics) => statistics.plant(planted),
-            }
-        }
-        self
     }
 
     /// What it is known by: instances that remember another one begin anew.
@@ -471,7 +457,7 @@ impl Server {
     fn claimed(&mut self, by: Peer, number: u64) {
         let Some(muster) = self.muster.as_mut().filter(|_| number == self.musters) else { return };
         muster.waiting.remove(&by);
-        if !muster.waiting.is_empty() && !self.planted.release_at_first {
+        if !muster.waiting.is_empty() && !is_planted(Fault::FreesAtFirstClaim) {
             return;
         }
         if muster.again {

@@ -22,6 +22,7 @@
 //! In: changes by instances, which there are, which are dead and got over. Out: totals, and what to tell whom. The same inputs give the same outputs.
 
 use holdfast_wire::Peer;
+use holdfast_wire::fault::{Fault, is_planted};
 use std::collections::{BTreeMap, VecDeque};
 
 /// What an instance has of the list, and what it knows of the others.
@@ -54,20 +55,13 @@ pub struct Statistics {
     instances: BTreeMap<Peer, Instance>,
     /// Numbers that some instance may have to be told.
     untold: usize,
-    keeps_the_dead: bool,
 }
 
 impl Statistics {
     /// So many numbers, all 0: of a gauge, or counters.
     pub fn new(size: u32, is_gauge: bool) -> Statistics {
         let totals = vec![0; size as usize];
-        Statistics { is_gauge, totals, instances: BTreeMap::new(), untold: 0, keeps_the_dead: false }
-    }
-
-    /// With a fault, for tests of the checkers.
-    #[doc(hidden)]
-    pub fn plant(&mut self, planted: crate::list::Planted) {
-        self.keeps_the_dead = planted.keeps_parts_of_the_dead;
+        Statistics { is_gauge, totals, instances: BTreeMap::new(), untold: 0 }
     }
 
     /// What is there, or counters.
@@ -132,7 +126,10 @@ impl Statistics {
     pub(crate) fn release(&mut self, dead: &[Peer]) {
         for peer in dead {
             self.fence(*peer);
-            let Some(instance) = self.instances.remove(peer).filter(|_| self.is_gauge && !self.keeps_the_dead) else { continue };
+            let Some(instance) = self.instances.remove(peer).filter(|_| self.is_gauge && !is_planted(Fault::KeepsPartsOfTheDead))
+            else {
+                continue;
+            };
             for (index, part) in instance.part.into_iter().enumerate().filter(|(_, part)| *part != 0) {
                 self.totals[index] = self.totals[index].wrapping_sub(part);
                 self.note_others(*peer, index);

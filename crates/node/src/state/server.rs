@@ -85,7 +85,6 @@ pub struct StateServer {
     reported_at: u64,
     telling: Telling,
     drops: DropCounters,
-    is_unmarked: bool,
 }
 
 impl StateServer {
@@ -121,33 +120,7 @@ impl StateServer {
             reported: Vec::new(),
             reported_at: 0,
             drops: DropCounters::default(),
-            is_unmarked: false,
         })
-    }
-
-    /// With another one: whatever words come are believed to be their session's, and all of them.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn plant_unmarked(mut self) -> StateServer {
-        self.is_unmarked = true;
-        self
-    }
-
-    /// With a fault, for tests of the checkers: what nobody is known to hold is free, and nobody is asked.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn plant_expiry(mut self) -> StateServer {
-        self.primary = self.primary.plant_in_lists(holdfast_state::list::Planted { no_question: true, ..Default::default() });
-        self
-    }
-
-    /// The same: what the dead had of gauges is theirs for ever.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn plant_keeping(mut self) -> StateServer {
-        let planted = holdfast_state::list::Planted { keeps_parts_of_the_dead: true, ..Default::default() };
-        self.primary = self.primary.plant_in_lists(planted);
-        self
     }
 
     /// From now on the journal is told of whatever of the pages is about to change: see [`Journal`]. Before the first turn.
@@ -502,7 +475,7 @@ impl StateServer {
             self.sessions.insert(peer, session.get());
             if way.is_some() {
                 let stream = Stream::new(form, session.get(), false, now);
-                self.streams.insert(peer, if self.is_unmarked { stream.unmarked() } else { stream });
+                self.streams.insert(peer, stream);
             }
             if !is_welcome {
                 // It says hello again.

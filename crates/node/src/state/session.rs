@@ -71,7 +71,6 @@ pub struct StateSession {
     /// The latest hello offered an end.
     has_offered: bool,
     silent_sessions: u32,
-    is_unmarked: bool,
 }
 
 impl StateSession {
@@ -91,16 +90,7 @@ impl StateSession {
             mine: None,
             has_offered: false,
             silent_sessions: 0,
-            is_unmarked: false,
         }
-    }
-
-    /// With a fault, for tests of the checkers: whatever words come are believed to be this session's, and all of them.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn plant_unmarked(mut self) -> StateSession {
-        self.is_unmarked = true;
-        self
     }
 
     /// The server knows this instance: it may be given flows.
@@ -207,7 +197,7 @@ impl StateSession {
                 return Err(DropReason::LostInFailure);
             }
             let stream = Stream::new(self.client.link().form(), self.number, true, now);
-            self.path = Path::Words(if self.is_unmarked { stream.unmarked() } else { stream });
+            self.path = Path::Words(stream);
         }
         let Path::Words(mut stream) = core::mem::replace(&mut self.path, Path::Fabric) else { return Ok(false) };
         let outcome = stream.receive(words, self.node, now, |message| self.hear_message(message, pools));

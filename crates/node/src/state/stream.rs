@@ -13,6 +13,7 @@ use super::words::{Lost, Words};
 use crate::address::NodeId;
 use holdfast_state::{Form, Message, Opcode};
 use holdfast_wire::DropReason;
+use holdfast_wire::fault::{Fault, is_planted};
 
 /// Words that are carried at a time.
 const BURST: usize = 256;
@@ -48,7 +49,6 @@ pub(super) struct Stream {
     heard_at: u64,
     asked_at: u64,
     questions: u32,
-    unmarked: bool,
 }
 
 impl Stream {
@@ -57,7 +57,7 @@ impl Stream {
         Stream {
             form,
             session,
-            is_heard: false,
+            is_heard: is_planted(Fault::BelievesAnyWords),
             heard: 0,
             said: 0,
             parts: (0, 0),
@@ -67,14 +67,7 @@ impl Stream {
             heard_at: now,
             asked_at: now,
             questions: 0,
-            unmarked: false,
         }
-    }
-
-    /// The same with a fault: what comes is believed to be of this session, and whole.
-    pub(super) fn unmarked(mut self) -> Stream {
-        (self.unmarked, self.is_heard) = (true, true);
-        self
     }
 
     /// The other side has been heard in this session.
@@ -123,7 +116,7 @@ impl Stream {
         };
         let is_right = |number: u64| self.form.has_number(message, number);
         match message.opcode {
-            Opcode::Begin if self.unmarked => Ok(None),
+            Opcode::Begin if is_planted(Fault::BelievesAnyWords) => Ok(None),
             // It is said again by a side that has not heard this one, which may have spoken to nobody.
             Opcode::Begin if self.is_heard && is_right(self.session.into()) && self.heard == 0 => {
                 self.has_begun = false;
@@ -135,7 +128,7 @@ impl Stream {
                 Ok(None)
             }
             _ if !self.is_heard => Ok(None),
-            Opcode::Count | Opcode::Ask if is_right(self.heard) || self.unmarked => {
+            Opcode::Count | Opcode::Ask if is_right(self.heard) || is_planted(Fault::BelievesAnyWords) => {
                 self.owes_count |= message.opcode == Opcode::Ask;
                 Ok(None)
             }
@@ -154,7 +147,7 @@ impl Stream {
         let (mut number, mut count) = self.parts;
         let (part, bits) = (word >> PART_BITS, word & ((1 << PART_BITS) - 1));
         if part != count {
-            if self.is_heard && !self.unmarked {
+            if self.is_heard && !is_planted(Fault::BelievesAnyWords) {
                 return Err(DropReason::LostInFailure);
             }
             // The end of something that is over.
@@ -202,7 +195,7 @@ impl Stream {
         }
         // Nothing but the marker goes before the other side is there.
         let mut is_counted = burst.len > 0;
-        let may_speak = self.is_heard || !self.is_first || self.unmarked;
+        let may_speak = self.is_heard || !self.is_first || is_planted(Fault::BelievesAnyWords);
         while may_speak && burst.len + (BEHIND + 2) * size <= room {
             let Some(message) = poll() else { break };
             if !is_counted {

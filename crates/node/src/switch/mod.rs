@@ -25,6 +25,7 @@ use crate::channel::{Fabric, FabricConfig};
 use crate::message::{Control, Member, TraceStep, kind};
 use crate::rules::{Assembly, RuleSet};
 use holdfast_protection::Peer;
+use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
@@ -76,16 +77,6 @@ struct Held {
     packet: Packet,
 }
 
-/// Faults that a checker must find. Nothing but tests of the checkers sets them.
-#[doc(hidden)]
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Planted {
-    /// Every claim is granted, whatever its epoch.
-    pub no_epoch_check: bool,
-    /// New rules are for flows that are there, too.
-    pub reclassify: bool,
-}
-
 /// See the module.
 pub struct Switch {
     config: SwitchConfig,
@@ -120,9 +111,6 @@ pub struct Switch {
     pub traces: Vec<TraceStep>,
     drops: DropCounters,
     packets: u64,
-    /// See [`Planted`].
-    #[doc(hidden)]
-    pub planted: Planted,
 }
 
 impl Switch {
@@ -157,7 +145,6 @@ impl Switch {
             traces: Vec::new(),
             drops: DropCounters::default(),
             packets: 0,
-            planted: Planted::default(),
             config,
         }
     }
@@ -522,7 +509,7 @@ impl Switch {
                     let is_newer = rules.version() > self.rules.version();
                     if is_newer {
                         self.rules = rules;
-                        if self.planted.reclassify {
+                        if is_planted(Fault::Reclassifies) {
                             let rules = &self.rules;
                             self.routes.visit(|route| route.chain = rules.find(&route.key).map_or(0, |rule| rule.chain));
                         }

@@ -9,6 +9,7 @@ use crate::address::mac_of_life;
 use crate::channel::format::after;
 use crate::message::{AGAIN, Claim, Ended, KeyBytes, MemberState, RENOUNCED, WHEN_SWEPT, kind};
 use holdfast_protection::Peer;
+use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
 use std::collections::BTreeMap;
@@ -155,7 +156,7 @@ impl Switch {
                     }
                     return None;
                 }
-                if of != asked && !self.planted.no_epoch_check {
+                if of != asked && !is_planted(Fault::IgnoresEpochs) {
                     let is_older = after(of, asked);
                     let may_wait = !self.claims.is_overdue(owner, now);
                     match came_from {
@@ -171,7 +172,7 @@ impl Switch {
                     }
                 }
                 // The route is another's who is about to ask again; or that one is dead, and the view that says so is on its way.
-                if of == asked && owner != to && self.lives(owner) && !self.planted.no_epoch_check {
+                if of == asked && owner != to && self.lives(owner) && !is_planted(Fault::IgnoresEpochs) {
                     return Some(self.wait(found.slot, of, to, asked));
                 }
                 self.routes.give(found.slot, to, epoch);
@@ -182,7 +183,7 @@ impl Switch {
                 found.slot
             }
             None if is_renounced => return None,
-            None if self.routes.has_ended(hash, claim.epoch.get()) && !self.planted.no_epoch_check => return None,
+            None if self.routes.has_ended(hash, claim.epoch.get()) && !is_planted(Fault::IgnoresEpochs) => return None,
             None if self.is_collecting(cluster) => {
                 let route = Route { is_real: true, ..Route::new(key, to, claim.epoch.get(), claim.chain.get() as u16, now) };
                 let id = self.routes.insert(hash, route)?;

@@ -15,6 +15,7 @@ use holdfast_node::state::{Pools, StateServer, StateServerConfig, StateSession, 
 use holdfast_protection::Peer;
 use holdfast_state::{Kind, Limits};
 use holdfast_wire::DropReason;
+use holdfast_wire::fault::{Fault, Planted, plant};
 use std::collections::{BTreeMap, BTreeSet};
 use ways::Ways;
 
@@ -113,25 +114,21 @@ struct Dead {
     is_recovered: bool,
 }
 
-/// Faults that must be found.
+/// What is wrong around the server, and must be found.
 #[derive(Debug, Clone, Copy, Default)]
-struct Planted {
+struct Errs {
     /// A server that begins again takes everything for free.
     forgets: bool,
     /// Somebody is called recovered from before others have got all of it.
     is_hasty: bool,
     /// Instances do not remember what their flows had.
     is_rest_forgotten: bool,
-    /// What the dead had of gauges is theirs for ever.
-    keeps_the_dead: bool,
-    /// Words are believed to be of the session that is under way, and whole.
-    is_unmarked: bool,
 }
 
 struct World {
     random: Random,
     now: u64,
-    planted: Planted,
+    errs: Errs,
     is_wide: bool,
     coordinator: Fabric,
     view: u64,
@@ -153,13 +150,13 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64, planted: Planted) -> World {
+    fn new(seed: u64, errs: Errs) -> World {
         let mut random = Random(seed);
         let nodes = 2 + random.below(3) as u16;
         let mut world = World {
             random,
             now: MILLISECOND,
-            planted,
+            errs,
             is_wide: seed.is_multiple_of(5),
             coordinator: Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default()),
             view: 0,
@@ -210,14 +207,10 @@ impl World {
             pages: Vec::new(),
             waiting: 512,
             memory: self.server_life.into(),
-            is_first: self.server_life == 1 || self.planted.forgets,
+            is_first: self.server_life == 1 || self.errs.forgets,
             tick: MILLISECOND,
         };
-        self.server =
-            StateServer::new(config).map(|server| if self.planted.is_unmarked { server.plant_unmarked() } else { server });
-        if self.planted.keeps_the_dead {
-            self.server = self.server.take().map(StateServer::plant_keeping);
-        }
+        self.server = StateServer::new(config);
         if let Some(ways) = &mut self.ways {
             ways.begin(STATE_SERVER);
         }
@@ -238,12 +231,11 @@ impl World {
         let incarnation = self.members.get(&node).map_or(0, |member| member.incarnation) + 1;
         let peer = Peer { node, incarnation };
         let credit = 1 + self.random.below(4);
-        let rest = if self.planted.is_rest_forgotten { 0 } else { REST };
-        let session = StateSession::new(STATE_SERVER, 64);
+        let rest = if self.errs.is_rest_forgotten { 0 } else { REST };
         let instance = Instance {
             peer,
             fabric: Fabric::new(peer, FabricConfig::default()),
-            session: if self.planted.is_unmarked { session.plant_unmarked() } else { session },
+            session: StateSession::new(STATE_SERVER, 64),
             ways: self.ways.as_ref().map(|ways| ways.side_of(node)),
             pools: Lists::new(SIZES.map(|size| RequestPool::new(size, credit).resting(rest))),
             flows: BTreeSet::new(),
@@ -332,7 +324,7 @@ impl World {
         }
         self.dead.push(Dead { peer, left, is_recovered: false });
         self.coordinator.send_control(STATE_SERVER, &Control::Recover { node, incarnation: peer.incarnation });
-        if self.planted.is_hasty {
+        if self.errs.is_hasty {
             self.recovered(peer);
         }
         if let Some(member) = self.members.get_mut(&node) {
@@ -534,7 +526,7 @@ impl World {
 
 #[test]
 fn no_two_flows_have_one_index_whoever_dies() {
-    let lived = |seed| World::new(seed, Planted::default()).live().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    let lived = |seed| World::new(seed, Errs::default()).live().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     let [flows, deaths, words] = (0..1000).map(lived).fold([0; 3], |all, one| core::array::from_fn(|at| all[at] + one[at]));
     let is_much = flows > 1000 && deaths > 1000 && words > 100_000;
     assert!(is_much, "{flows} flows lived to the end, {deaths} servers died, {words} words arrived: these worlds show little");
@@ -542,23 +534,24 @@ fn no_two_flows_have_one_index_whoever_dies() {
 
 #[test]
 fn planted_faults_are_found() {
-    let planted = [
-        Planted { forgets: true, ..Planted::default() },
-        Planted { is_hasty: true, ..Planted::default() },
-        Planted { is_rest_forgotten: true, ..Planted::default() },
-        Planted { keeps_the_dead: true, ..Planted::default() },
-        Planted { is_unmarked: true, ..Planted::default() },
+    let errs = [
+        Errs { forgets: true, ..Errs::default() },
+        Errs { is_hasty: true, ..Errs::default() },
+        Errs { is_rest_forgotten: true, ..Errs::default() },
     ];
-    for planted in planted {
-        let is_noticed = |seed| World::new(seed, planted).live().is_err();
-        assert!((0..400).any(is_noticed), "nobody noticed {planted:?}");
+    let around = errs.map(|errs| (Planted::default(), errs));
+    let faults = [Fault::KeepsPartsOfTheDead, Fault::BelievesAnyWords].map(|fault| (fault.into(), Errs::default()));
+    for (planted, errs) in around.into_iter().chain(faults) {
+        let _planting = plant(planted);
+        let is_noticed = |seed| World::new(seed, errs).live().is_err();
+        assert!((0..400).any(is_noticed), "nobody noticed {planted:?}, {errs:?}");
     }
 }
 
 /// Whatever anybody sends: it is counted, and everybody else goes on.
 #[test]
 fn records_from_strangers_are_counted() {
-    let mut world = World::new(1, Planted::default());
+    let mut world = World::new(1, Errs::default());
     world.settle();
     let node = world.anybody();
     let before: u64 = world.server.as_ref().expect("there is one").drops().total();

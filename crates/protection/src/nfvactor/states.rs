@@ -7,6 +7,7 @@ use crate::numbers::{reached, split_block};
 use crate::rescue::share_of_key;
 use crate::{Flows, Outbox, Peer, Slot, copies, delta, kind};
 use holdfast_wire::DropReason;
+use holdfast_wire::fault::{Fault, is_planted};
 
 /// Slots looked at, and states sent, per flush while re-synchronising: what fits between two bursts without being noticed.
 const RESYNC_SCAN: u32 = 2048;
@@ -177,7 +178,7 @@ impl NfvActor {
         // First the number: what came late or twice must not write over what is newer, or bring back a flow that has ended since.
         self.take_commit(from, commit)?;
         let mut demoted = None;
-        let saved = copies::save(flows, from, block, self.planted.no_epoch_check, &mut demoted, out);
+        let saved = copies::save(flows, from, block, &mut demoted, out);
         if let Some(Demoted { slot, key, holder, epoch }) = demoted {
             self.end_copies(slot, if holder == from { Peer::default() } else { holder }, epoch, key);
         }
@@ -196,7 +197,7 @@ impl NfvActor {
             inbound.refuse(record.commit, *reason);
             inbound.more.refuse(record.commit, *reason);
         })?;
-        if self.planted.corrupts_copies && record.commit % 16 == 0 {
+        if is_planted(Fault::DamagesCopies) && record.commit % 16 == 0 {
             flows.block_mut(patched).last_mut().into_iter().for_each(|byte| *byte ^= 0x40);
         }
         Ok(())

@@ -11,6 +11,7 @@ use crate::flows::{ActorHeader, flag, role};
 use crate::numbers::reached;
 use crate::{Flows, Outbox, Peer, Slot, kind};
 use holdfast_wire::FlowKey;
+use holdfast_wire::fault::{Fault, is_planted};
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
 
@@ -55,8 +56,6 @@ pub(super) struct Paging {
     asked: Vec<Question>,
     /// What has come from other runtimes and found no room, in order: nobody else may have it.
     aside: VecDeque<(Slot, u32, Box<[u8]>)>,
-    /// For tests of the checkers: what the server has not got goes, too.
-    pub(super) is_careless: bool,
 }
 
 impl Paging {
@@ -72,7 +71,6 @@ impl Paging {
             wanted: VecDeque::new(),
             asked: Vec::new(),
             aside: VecDeque::new(),
-            is_careless: false,
         }
     }
 
@@ -198,7 +196,7 @@ impl Paging {
 
     /// Those that were nominated go, unless something has happened to them since.
     fn let_go(&mut self, flows: &mut Flows, shares: &[Share]) {
-        let is_careless = self.is_careless;
+        let is_careless = is_planted(Fault::EvictsUnsaved);
         let has_seen = |first: &Candidate| shares.get(first.share).is_some_and(|share| reached(share.saved, first.number));
         let may_go_now = |first: &&Candidate| has_seen(first) || is_careless;
         while let Some(candidate) = self.candidates.front().filter(may_go_now) {
@@ -244,7 +242,7 @@ impl Paging {
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
         let share = shares.iter().position(|share| share.server == Some(holder));
         let share = share.filter(|_| header.commit != 0 && header.flags & UNKNOWN == 0);
-        share.or(self.is_careless.then_some(0)).filter(|_| is_idle)
+        share.or(is_planted(Fault::EvictsUnsaved).then_some(0)).filter(|_| is_idle)
     }
 
     fn spare(&self) -> usize {

@@ -102,7 +102,7 @@ impl Rescue {
         let (slot, generation) = (found.slot, ours.generation);
         let is_same = ours.opened_at == theirs.opened_at;
         // What the server has is the other one's: nothing of it is to be ended from here.
-        let outcome = copies::save(flows, from, block, false, &mut None, out);
+        let outcome = copies::save(flows, from, block, &mut None, out);
         if is_same && !flows.is_present(slot) {
             // Whatever it leased it has there, too.
             flows.know_demoted(slot, &block[size_of::<ActorHeader>()..]);

@@ -1,16 +1,17 @@
 //! A text, read as worlds.
 
-use super::write::{BUGS, FACTS, RECORDS};
+use super::write::{FACTS, RECORDS};
 use super::{Expect, Script};
 use crate::plan::ANYBODY;
 use crate::plan::{Clock, Connection, End, Habits, How, Plan, Step, Way, When, Whom};
-use crate::scenario::{Planted, Preset, Scenario};
+use crate::scenario::{Preset, Scenario};
 use core::fmt;
 use holdfast_node::address::{
     COORDINATOR, FIRST_RUNTIME, MAX_HOSTS, MAX_STATE_SERVERS, MAX_SWITCHES, NodeId, SWITCH, manager_of, state_server_node,
     state_server_number, switch_node,
 };
 use holdfast_wire::DropReason;
+use holdfast_wire::fault::{CAN_BE_PLANTED, Fault, Planted};
 
 /// A line that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -394,9 +395,9 @@ impl Reading {
                 self.scenario.preset =
                     words.one("a protection", Preset::ALL.into_iter().map(|preset| (preset, preset.name())))?;
             }
-            "planted" => {
-                let of = words.one("a bug", BUGS.iter().map(|&(name, of)| (of, name)))?;
-                *of(&mut self.scenario.planted) = true;
+            "planted" if CAN_BE_PLANTED => {
+                let fault = words.one("a fault", Fault::ALL.iter().map(|fault| (*fault, fault.name())))?;
+                self.scenario.planted = self.scenario.planted.with(fault);
             }
             "few" => {
                 words.word("numbers")?;

@@ -2,11 +2,11 @@
 
 use super::{Expect, Script};
 use crate::plan::{ANYBODY, Clock, Connection, End, Fact, Habits, How, Plan, Step, Way, When, Whom};
-use crate::scenario::Planted;
 use core::fmt::{self, Display, Formatter};
 use holdfast_node::address::{COORDINATOR, NodeId, SWITCH, host_of, state_server_number, switch_number};
 use holdfast_node::message::kind as message;
 use holdfast_protection::kind;
+use holdfast_wire::fault::Fault;
 
 /// Records by name.
 pub(super) const RECORDS: &[(u8, &str)] = &[
@@ -47,22 +47,6 @@ pub(super) const RECORDS: &[(u8, &str)] = &[
     (message::STATE_WELCOME, "state-welcome"),
     (message::STATE, "state-messages"),
     (message::STATE_OVER, "state-over"),
-];
-
-/// Bugs by name.
-pub(super) type Bug = (&'static str, fn(&mut Planted) -> &mut bool);
-pub(super) const BUGS: &[Bug] = &[
-    ("release-before-commit", |planted| &mut planted.release_before_commit),
-    ("no-epoch-check", |planted| &mut planted.no_epoch_check),
-    ("corrupts-copies", |planted| &mut planted.corrupts_copies),
-    ("reuse-live-port", |planted| &mut planted.reuse_live_port),
-    ("reclassify", |planted| &mut planted.reclassify),
-    ("ignore-interval", |planted| &mut planted.ignore_interval),
-    ("report-early", |planted| &mut planted.report_early),
-    ("speaks-before-writing", |planted| &mut planted.speaks_before_writing),
-    ("server-forgets", |planted| &mut planted.server_forgets),
-    ("server-expires-live", |planted| &mut planted.server_expires_live),
-    ("server-keeps-the-dead", |planted| &mut planted.server_keeps_the_dead),
 ];
 
 /// A record's name, or its number.
@@ -218,11 +202,8 @@ impl Display for Script {
         let (scenario, plan, plain) = (&self.scenario, &self.plan, Plan::default());
         writeln!(f, "seed {}", scenario.seed)?;
         writeln!(f, "protection {}", scenario.preset.name())?;
-        let mut planted = scenario.planted;
-        for (name, of) in BUGS {
-            if *of(&mut planted) {
-                writeln!(f, "planted {name}")?;
-            }
+        for fault in Fault::ALL.iter().filter(|fault| scenario.planted.has(**fault)) {
+            writeln!(f, "planted {}", fault.name())?;
         }
         if scenario.tight {
             writeln!(f, "few numbers")?;

@@ -9,6 +9,7 @@ use holdfast_node::message::{Drain, Failover, Order, Protected};
 use holdfast_node::rules::Rule;
 use holdfast_protection::Peer;
 use holdfast_wire::DropCounters;
+use holdfast_wire::fault::{Fault, is_planted};
 
 /// Its lives, one after the other.
 pub(super) struct Lives {
@@ -171,7 +172,7 @@ impl World {
             records.clear();
         }
         let dies = self.coordinator.dies_writing && !records.is_empty();
-        let pretends = self.scenario.planted.speaks_before_writing;
+        let pretends = is_planted(Fault::SpeaksBeforeWriting);
         if dies {
             self.coordinator.pretends_since = pretends.then_some(now);
             let me = self.coordinator.config.me;

@@ -69,7 +69,6 @@ pub(super) struct Hosts {
     all: Vec<Host>,
     flows: usize,
     seed: u64,
-    planted: [bool; 2],
     logs: Vec<usize>,
     /// They have the cluster's keys.
     are_sealed: bool,
@@ -129,9 +128,8 @@ impl Hosts {
         flows: usize,
         logs: Vec<usize>,
     ) -> Hosts {
-        let planted = [scenario.planted.no_epoch_check, scenario.planted.reclassify];
         let (seed, ports, are_sealed) = (scenario.seed, vec![0; switches.into()], are_sealed && count > 1);
-        Hosts { all: Vec::with_capacity(count.into()), flows, seed, planted, logs, are_sealed, networks, ports, faults_left: 0 }
+        Hosts { all: Vec::with_capacity(count.into()), flows, seed, logs, are_sealed, networks, ports, faults_left: 0 }
     }
 
     /// Adds the next one.
@@ -196,7 +194,7 @@ impl Hosts {
     }
 
     fn switch(&self, number: u16, incarnation: u32, succeeds: bool) -> Switch {
-        let mut switch = Switch::new(SwitchConfig {
+        Switch::new(SwitchConfig {
             me: Peer { node: switch_node(number), incarnation },
             number: incarnation as u8,
             flows: self.flows,
@@ -206,9 +204,7 @@ impl Hosts {
             fabric: fabric(),
             logs: self.logs.clone(),
             succeeds,
-        });
-        [switch.planted.no_epoch_check, switch.planted.reclassify] = self.planted;
-        switch
+        })
     }
 
     /// A life of a host's hub. Of several hosts its switches are nobody at first.
@@ -226,7 +222,6 @@ impl Hosts {
                 hub.use_two_paths();
             }
         }
-        hub.fence().planted_open = self.planted[0];
         hub
     }
 }

@@ -40,6 +40,7 @@ use holdfast_node::coordinator::{ClusterConfig, CoordinatorConfig};
 use holdfast_node::message::PoolId;
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::Peer;
+use holdfast_wire::fault::plant;
 use holdfast_wire::{DropCounters, MemoryPool, Packet, PacketPool};
 use std::cmp::Reverse;
 use std::collections::btree_map::Entry;
@@ -187,6 +188,7 @@ impl World {
     }
 
     fn of(scenario: Scenario, plan: Plan, trace: bool) -> World {
+        let _planting = plant(scenario.planted);
         let of_each = if plan.rules.is_empty() { 1 } else { 2 };
         let chains = of_each * plan.switches;
         let layout = scenario.chains(1, 1)[0].chain.layout().clone();
@@ -304,6 +306,7 @@ impl World {
 
     /// Runs it to its end, and tells everything.
     pub fn play(mut self) -> Outcome {
+        let _planting = plant(self.scenario.planted);
         while let Some(Reverse((time, number, body))) = self.events.pop() {
             let Some(event) = self.bodies[body].take() else { continue };
             self.free_bodies.push(body);

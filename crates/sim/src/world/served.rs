@@ -12,6 +12,7 @@ use holdfast_node::state::{StateServer, StateServerConfig};
 use holdfast_protection::rescue::pages::PagesConfig;
 use holdfast_protection::{Flows, Peer, Slot};
 use holdfast_state::{Kind, Limits};
+use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropCounters, FlowKey};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,9 +53,6 @@ struct ServerProcess {
 pub(super) struct Servers {
     /// The first has the lists.
     all: Vec<ServerProcess>,
-    forgets: bool,
-    expires_live: bool,
-    keeps_the_dead: bool,
     pub(super) faults_left: u64,
     drops: DropCounters,
     /// Numbers that it takes for some flow's, and that no runtime says is its, and since when.
@@ -93,9 +91,6 @@ impl Servers {
         };
         let mut servers = Servers {
             all: (0..scenario.servers).map(of_number).collect(),
-            forgets: scenario.planted.server_forgets,
-            expires_live: scenario.planted.server_expires_live,
-            keeps_the_dead: scenario.planted.server_keeps_the_dead,
             faults_left: 0,
             drops: DropCounters::default(),
             unclaimed: BTreeMap::new(),
@@ -107,11 +102,7 @@ impl Servers {
 
     fn begin(&mut self, at: usize) {
         let config = self.all[at].config.clone();
-        self.all[at].now = StateServer::new(config).map(|server| match (self.expires_live, self.keeps_the_dead) {
-            (true, _) => server.plant_expiry(),
-            (false, true) => server.plant_keeping(),
-            (false, false) => server,
-        });
+        self.all[at].now = StateServer::new(config);
     }
 
     /// How many there are to be.
@@ -246,7 +237,7 @@ impl World {
         let config = &mut servers.all[at].config;
         config.me.incarnation += 1;
         config.memory += 1;
-        config.is_first = servers.forgets;
+        config.is_first = is_planted(Fault::ServerForgets);
         servers.begin(at);
         let me = servers.all[at].config.me;
         self.say(format_args!("state server {number}.{} begins", me.incarnation));

@@ -1,6 +1,6 @@
 //! Worlds as texts: what is written is read again, and what cannot be read is said with its line.
 
-use holdfast_sim::{Planted, Scenario, Script, World, shrink};
+use holdfast_sim::{Fault, Scenario, Script, World, shrink};
 
 /// Seeds from here on stand for worlds with several state servers.
 const DIVIDED: u64 = 30_000_000;
@@ -89,10 +89,10 @@ fn each_makes_a_world_per_word() {
 }
 
 /// A bug is planted, and the first seed that finds it is made small: a handful of lines remains, and it still finds it.
-fn shrinks(planted: Planted, most_steps: usize) {
-    let scenarios = (0..1000).map(|seed| Scenario { planted, ..Scenario::of_seed(seed) });
+fn shrinks(fault: Fault, most_steps: usize) {
+    let scenarios = (0..1000).map(|seed| Scenario { planted: fault.into(), ..Scenario::of_seed(seed) });
     let mut broken = scenarios.filter(|scenario| !World::new(*scenario, false).run().violations.is_empty());
-    let script = broken.find_map(shrink).unwrap_or_else(|| panic!("{planted:?} was not noticed"));
+    let script = broken.find_map(shrink).unwrap_or_else(|| panic!("{fault:?} was not noticed"));
     let text = script.to_string();
     let (_, wrong) = script.play(false);
     assert!(wrong.is_empty(), "{wrong:?}\n{text}");
@@ -104,20 +104,20 @@ fn shrinks(planted: Planted, most_steps: usize) {
 
 #[test]
 fn a_release_before_the_commit_shrinks() {
-    shrinks(Planted { release_before_commit: true, ..Planted::default() }, 2);
+    shrinks(Fault::ReleasesBeforeCommit, 2);
 }
 
 #[test]
 fn missing_epoch_checks_shrink() {
-    shrinks(Planted { no_epoch_check: true, ..Planted::default() }, 3);
+    shrinks(Fault::IgnoresEpochs, 3);
 }
 
 #[test]
 fn a_port_given_twice_shrinks() {
-    shrinks(Planted { reuse_live_port: true, ..Planted::default() }, 0);
+    shrinks(Fault::ReusesLivePort, 0);
 }
 
 #[test]
 fn a_changed_chain_shrinks() {
-    shrinks(Planted { reclassify: true, ..Planted::default() }, 1);
+    shrinks(Fault::Reclassifies, 1);
 }

@@ -3,7 +3,7 @@
 use holdfast_nf::zerocopy::FromBytes;
 use holdfast_protection::flows::{ActorHeader, role};
 use holdfast_protection::{Admission, Flows, Outbox, Peer, Protection, Slot, kind};
-use holdfast_sim::{Planted, Preset};
+use holdfast_sim::Preset;
 use holdfast_wire::{DropReason, FlowKey, MemoryPool, Packet, PacketPool};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -49,10 +49,10 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    pub(crate) fn new(preset: Preset, planted: Planted, me: Peer, layout: u64, flows: usize) -> Side {
+    pub(crate) fn new(preset: Preset, me: Peer, layout: u64, flows: usize) -> Side {
         Side {
             me,
-            protection: preset.protection(planted),
+            protection: preset.protection(),
             flows: Flows::new(flows, STATE_LEN, layout, 5),
             out: Outbox::default(),
             pool: MemoryPool::new(256),
@@ -267,7 +267,6 @@ fn newest_in(records: &VecDeque<Message>, flow: u16) -> u64 {
 /// See the module. What leaves is compared with what either side knows.
 pub(crate) struct Pair {
     preset: Preset,
-    planted: Planted,
     room: usize,
     pub(crate) sides: [Side; 2],
     /// All records ever sent: material for duplicates.
@@ -286,18 +285,17 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn new(preset: Preset) -> Pair {
-        Pair::with(preset, Planted::default(), ROOMY)
+        Pair::with(preset, ROOMY)
     }
 
     /// With `flows` slots on each side.
-    pub(crate) fn with(preset: Preset, planted: Planted, flows: usize) -> Pair {
+    pub(crate) fn with(preset: Preset, flows: usize) -> Pair {
         let peer = |at: u16| Peer { node: 16 + at, incarnation: 1 + u32::from(at) };
-        let mut sides = [0, 1].map(|at| Side::new(preset, planted, peer(at), LAYOUT, flows));
+        let mut sides = [0, 1].map(|at| Side::new(preset, peer(at), LAYOUT, flows));
         sides[0].set_peers(&[peer(1)]);
         sides[1].set_peers(&[peer(0)]);
         Pair {
             preset,
-            planted,
             room: flows,
             sides,
             history: Vec::new(),
@@ -450,7 +448,7 @@ impl Pair {
         let reborn = Peer { incarnation: self.incarnations, ..dead };
         let late = core::mem::take(&mut self.sides[other].records);
         self.sides[other].handed.clear();
-        let old = core::mem::replace(&mut self.sides[at], Side::new(self.preset, self.planted, reborn, LAYOUT, self.room));
+        let old = core::mem::replace(&mut self.sides[at], Side::new(self.preset, reborn, LAYOUT, self.room));
         old.take_apart()?;
         self.epoch += 1;
         let epoch = self.epoch;

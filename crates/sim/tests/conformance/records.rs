@@ -4,7 +4,7 @@ use crate::pair::{CROWDED, LAYOUT, Message, Pair, ROOMY, Sent, Side, key};
 use crate::{require, runner};
 use holdfast_protection::flows::{flag, role};
 use holdfast_protection::{Peer, kind};
-use holdfast_sim::{Planted, Preset};
+use holdfast_sim::{Fault, Planted, Preset, plant};
 use holdfast_wire::DropReason;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -55,7 +55,7 @@ pub(crate) fn are_checked(preset: Preset) -> Result<(), String> {
         let _ = second.take_apart();
         first
     });
-    let mut other = Side::new(preset, Planted::default(), sides[0].me, LAYOUT ^ 1, ROOMY);
+    let mut other = Side::new(preset, sides[0].me, LAYOUT ^ 1, ROOMY);
     let (left, right) = (pair.sides[0].me, pair.sides[1].me);
     // Both listen to what the second side said; one of them is of another layout.
     sides[0].set_peers(&[right]);
@@ -139,7 +139,7 @@ pub(crate) fn from_strangers(preset: Preset) -> Result<(), String> {
 /// A replica without room refuses a flow's state while the channel back to the owner is full: when there is room in the channel again the
 /// owner learns of the refusal before anything that covers it. The packet does not leave, and nobody calls the flow safe.
 pub(crate) fn refusals_are_told(preset: Preset) -> Result<(), String> {
-    let mut pair = Pair::with(preset, Planted::default(), CROWDED);
+    let mut pair = Pair::with(preset, CROWDED);
     // As many as there is room for, at the second side; then one more at the first, which has room itself.
     for flow in 0..CROWDED as u16 {
         pair.process(flow * 2 + 1);
@@ -321,11 +321,12 @@ fn take(pair: &mut Pair, step: &Step) -> Result<(), String> {
 
 /// Plays random steps. The number of packets released and of failures survived in all cases, or the case that went wrong.
 fn play(preset: Preset, planted: Planted, flows: usize, with_forgeries: bool) -> Result<(usize, usize), String> {
+    let _planting = plant(planted);
     let released = Cell::new(0);
     let failures = Cell::new(0);
     runner(700)
         .run(&prop::collection::vec(step(with_forgeries), 1..150), |steps| {
-            let mut pair = Pair::with(preset, planted, flows);
+            let mut pair = Pair::with(preset, flows);
             for step in &steps {
                 let fails = matches!(step, Step::Fail(at) if pair.may_fail(*at));
                 take(&mut pair, step).map_err(TestCaseError::fail)?;
@@ -354,11 +355,8 @@ pub(crate) fn in_any_state(preset: Preset) -> Result<(), String> {
             require!(released > 1500 && failures > 250, "only {released} packets were released in {failures} failures");
         }
     }
-    let planted = match preset.is_strict() {
-        true => Planted { release_before_commit: true, ..Planted::default() },
-        false => Planted { ignore_interval: true, ..Planted::default() },
-    };
-    let found = play(preset, planted, ROOMY, false).is_err();
-    require!(found == preset.promises(), "{planted:?} was not noticed");
+    let fault = if preset.is_strict() { Fault::ReleasesBeforeCommit } else { Fault::IgnoresInterval };
+    let found = play(preset, fault.into(), ROOMY, false).is_err();
+    require!(found == preset.promises(), "{fault:?} was not noticed");
     Ok(())
 }

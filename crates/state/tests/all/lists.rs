@@ -4,9 +4,9 @@
 use crate::random::Random;
 use holdfast_nf::Context;
 use holdfast_nf::shared::{Counters, Gauge, Lease, Part, PoolBackend, RequestPool};
-use holdfast_state::list::Planted;
-use holdfast_state::{Client, Heard, Input, Kind, Limits, Message, Primary, Server, primary};
+use holdfast_state::{Client, Heard, Input, Kind, Limits, Message, Primary, Server};
 use holdfast_wire::Peer;
+use holdfast_wire::fault::{Fault, Planted, is_planted, plant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const LIST: u32 = 0;
@@ -15,9 +15,16 @@ const BEGUN: u32 = 1;
 /// How many there are now: with an even index, with an odd one.
 const FLOWS: u32 = 2;
 
-/// Faults of lists and of the server; a server that remembers nothing takes everything for free; somebody is called recovered from before others have got all of it; a server that remembers nothing is
-/// not told of statistics what had been said.
-type AllPlanted = (Planted, primary::Planted, bool, bool, bool);
+/// What is wrong around the server.
+#[derive(Debug, Clone, Copy, Default)]
+struct Errs {
+    /// A server that remembers nothing takes everything for free.
+    forgets: bool,
+    /// Somebody is called recovered from before others have got all of it.
+    is_hasty: bool,
+    /// A server that remembers nothing is not told of statistics what had been said.
+    is_silent: bool,
+}
 
 /// What an instance may leave unacknowledged.
 const WAITING: usize = 1 << 16;
@@ -89,7 +96,7 @@ struct World {
     begun_before: u64,
     instances: BTreeMap<Peer, Instance>,
     mourned: Vec<Mourned>,
-    planted: AllPlanted,
+    errs: Errs,
     now: u64,
     incarnation: u32,
     refused: Option<String>,
@@ -100,7 +107,7 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64, planted: AllPlanted, is_traced: bool) -> World {
+    fn new(seed: u64, errs: Errs, is_traced: bool) -> World {
         let mut random = Random(seed);
         let limits = Limits {
             size: 1 + random.below(12) as u32,
@@ -111,12 +118,12 @@ impl World {
             patience: 5 + random.next() % 40,
             step: 1 + random.next() % 5,
         };
-        let server = Server::new(&kinds(limits), WAITING, 0).expect("it is small").plant(planted.0);
+        let server = Server::new(&kinds(limits), WAITING, 0).expect("it is small");
         let mut world = World {
             random,
             limits,
-            primary: Primary::new(server).plant(planted.1),
-            planted,
+            primary: Primary::new(server),
+            errs,
             standby: None,
             deaths: 0,
             losses: 0,
@@ -189,7 +196,7 @@ impl World {
         let server = self.primary.server();
         if instance.client.meet(server.memory(), server.form()) {
             instance.pool.announce();
-            if !self.planted.4 {
+            if !self.errs.is_silent {
                 [instance.counter.part(), instance.gauge.part()].into_iter().for_each(Part::announce);
             }
         }
@@ -274,7 +281,7 @@ impl World {
         let Some((standby, ..)) = self.standby.take_if(|_| self.primary.is_safe()) else { return };
         note!(self, "the server dies");
         self.deaths += 1;
-        self.primary = Primary::new(standby).plant(self.planted.1);
+        self.primary = Primary::new(standby);
         let all: Vec<Peer> = self.instances.keys().copied().collect();
         for peer in all {
             self.apply(Input::Joined(peer));
@@ -299,9 +306,9 @@ impl World {
         note!(self, "the server and all that it has is lost");
         self.losses += 1;
         self.standby = None;
-        let begin = if self.planted.2 { Server::new } else { Server::unknown };
-        let server = begin(&kinds(self.limits), WAITING, self.losses).expect("it is small").plant(self.planted.0);
-        self.primary = Primary::new(server).plant(self.planted.1);
+        let begin = if self.errs.forgets { Server::new } else { Server::unknown };
+        let server = begin(&kinds(self.limits), WAITING, self.losses).expect("it is small");
+        self.primary = Primary::new(server);
         let all: Vec<Peer> = self.instances.keys().copied().collect();
         for peer in all {
             self.apply(Input::Joined(peer));
@@ -403,7 +410,7 @@ impl World {
             if !self.instances.keys().any(|other| other.node == peer.node) {
                 self.begin(peer.node);
             }
-        } else if self.planted.3 && !dead.is_recovered {
+        } else if self.errs.is_hasty && !dead.is_recovered {
             dead.is_recovered = true;
             self.apply(Input::Recovered(peer));
         } else if let Some((index, heir)) = dead.flows.pop() {
@@ -493,7 +500,7 @@ impl World {
         }
         let gauge = self.primary.server().statistics(FLOWS).expect("it is one");
         let sum = |index: usize| gauge.parts().map(|(_, part)| part[index]).sum::<i64>();
-        if gauge.totals() != [sum(0), sum(1)] && !self.planted.0.keeps_parts_of_the_dead {
+        if gauge.totals() != [sum(0), sum(1)] && !is_planted(Fault::KeepsPartsOfTheDead) {
             return Err(format!("{:?} is not the sum of {:?}", gauge.totals(), gauge.parts().collect::<Vec<_>>()));
         }
         let living = self.instances.values().filter(|instance| instance.is_alive);
@@ -656,7 +663,7 @@ impl World {
 }
 
 fn show(seed: u64, error: &str) -> ! {
-    let mut again = World::new(seed, AllPlanted::default(), true);
+    let mut again = World::new(seed, Errs::default(), true);
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| again.live()));
     panic!("seed {seed}: {error}\n{}", again.trace.unwrap_or_default().join("\n"));
 }
@@ -666,7 +673,7 @@ const FOUND: [u64; 2] = [1876, 11_543];
 
 #[test]
 fn no_two_flows_have_one_index_and_none_is_lost() {
-    let lived = |seed| World::new(seed, AllPlanted::default(), false).live().unwrap_or_else(|error| show(seed, &error));
+    let lived = |seed| World::new(seed, Errs::default(), false).live().unwrap_or_else(|error| show(seed, &error));
     let [flows, deaths, losses] =
         (0..2000).chain(FOUND).map(lived).fold([0; 3], |all, one| core::array::from_fn(|at| all[at] + one[at]));
     assert!(
@@ -678,24 +685,27 @@ fn no_two_flows_have_one_index_and_none_is_lost() {
 /// Each fault is found.
 #[test]
 fn planted_faults_are_found() {
-    let planted = [
-        Planted { no_question: true, ..Planted::default() },
-        Planted { moved_is_over: true, ..Planted::default() },
-        Planted { release_at_once: true, ..Planted::default() },
-        Planted { loud_answers: true, ..Planted::default() },
-        Planted { release_at_first: true, ..Planted::default() },
-        Planted { keeps_parts_of_the_dead: true, ..Planted::default() },
+    let faults = [
+        Fault::ExpiresUnasked,
+        Fault::TakesMovedForOver,
+        Fault::FreesAtDeath,
+        Fault::HeedsLateAnswers,
+        Fault::FreesAtFirstClaim,
+        Fault::KeepsPartsOfTheDead,
+        Fault::SpeaksBeforeStandby,
     ];
-    let lists = planted.map(|planted| (planted, primary::Planted::default(), false, false, false));
-    let early = (Planted::default(), primary::Planted { says_at_once: true }, false, false, false);
-    let forgets = (Planted::default(), primary::Planted::default(), true, false, false);
-    let hasty = (Planted::default(), primary::Planted::default(), false, true, false);
-    let silent = (Planted::default(), primary::Planted::default(), false, false, true);
-    for planted in lists.into_iter().chain([early, forgets, hasty, silent]) {
+    let errs = [
+        Errs { forgets: true, ..Errs::default() },
+        Errs { is_hasty: true, ..Errs::default() },
+        Errs { is_silent: true, ..Errs::default() },
+    ];
+    let around = errs.map(|errs| (Planted::default(), errs));
+    for (planted, errs) in faults.map(|fault| (fault.into(), Errs::default())).into_iter().chain(around) {
+        let _planting = plant(planted);
         let is_noticed = |seed| {
-            let live = std::panic::AssertUnwindSafe(|| World::new(seed, planted, false).live());
+            let live = std::panic::AssertUnwindSafe(|| World::new(seed, errs, false).live());
             !matches!(std::panic::catch_unwind(live), Ok(Ok(_)))
         };
-        assert!((0..2000).any(is_noticed), "nobody noticed {planted:?}");
+        assert!((0..2000).any(is_noticed), "nobody noticed {planted:?}, {errs:?}");
     }
 }

@@ -1,0 +1,183 @@
+//! Faults that can be planted, so that the testers are tested: a checker that finds none of them checks nothing.
+//!
+//! Theory of operation. Code that once was wrong, or easily could be, asks [`is_planted`] where a
+//! line or two bring the wrong behaviour back. A test [plants](plant) a fault for its own thread and
+//! demands that its worlds notice. Without debug assertions the answer is a constant, and of the
+//! wrong behaviour nothing is compiled: what is shipped has no switch that somebody could find.
+
+use core::fmt;
+use core::marker::PhantomData;
+use std::cell::Cell;
+
+/// This build has faults to plant.
+pub const CAN_BE_PLANTED: bool = cfg!(debug_assertions);
+
+thread_local! {
+    static PLANTED: Cell<Planted> = const { Cell::new(Planted(0)) };
+}
+
+macro_rules! faults {
+    ($($(#[$doc:meta])+ $fault:ident = $name:literal,)+) => {
+        /// What is wrong, and how it shows.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Fault {
+            $($(#[$doc])+ $fault,)+
+        }
+
+        impl Fault {
+            /// Every fault there is.
+            pub const ALL: &[Fault] = &[$(Fault::$fault,)+];
+
+            /// Its name in scenarios and tests.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Fault::$fault => $name,)+
+                }
+            }
+        }
+    };
+}
+
+faults! {
+    // When packets leave.
+    /// Packets leave before their state is saved, or their inputs are: a failure forgets what was seen.
+    ReleasesBeforeCommit = "release-before-commit",
+    /// Neither fence nor switch nor replica looks at incarnations and epochs: two serve one flow.
+    IgnoresEpochs = "no-epoch-check",
+
+    // Copies, snapshots and pages.
+    /// Copies of flows are damaged now and then, where no packet looks.
+    DamagesCopies = "corrupts-copies",
+    /// After its first snapshot a flow has no other: too much is forgotten.
+    IgnoresInterval = "ignore-interval",
+    /// A recovery is called over before the snapshots have been fetched: too much is forgotten.
+    ReportsEarly = "report-early",
+    /// States of flows go from memory that the state server has not got.
+    EvictsUnsaved = "evicts-unsaved",
+
+    // What is processed again.
+    /// What could come out differently is treated as if it could not, and its state is not sent.
+    MissesNondeterminism = "misses-nondeterminism",
+    /// Packets are processed again in the wrong order.
+    ReplaysBackwards = "replays-backwards",
+
+    // What flows share.
+    /// The NAT gives a port that a live flow has.
+    ReusesLivePort = "reuse-live-port",
+    /// A state server that begins again takes every number for free.
+    ServerForgets = "server-forgets",
+    /// A state server gives away what it has not heard of for long, without asking.
+    ExpiresUnasked = "server-expires-live",
+    /// What the dead had of gauges is theirs for ever.
+    KeepsPartsOfTheDead = "server-keeps-the-dead",
+    /// A number that nobody is known to hold is free, though its flow may be on its way.
+    TakesMovedForOver = "moved-is-over",
+    /// What the dead held is free as soon as they are known to be dead.
+    FreesAtDeath = "frees-at-death",
+    /// What the dead held is free when the first of their heirs has claimed its part.
+    FreesAtFirstClaim = "frees-at-first-claim",
+    /// An answer counts for whatever is asked, even if the number has been heard of since.
+    HeedsLateAnswers = "heeds-late-answers",
+    /// A state server speaks before its standby has what led to it.
+    SpeaksBeforeStandby = "speaks-before-standby",
+    /// Words at a state server are believed to be of the session under way, and whole.
+    BelievesAnyWords = "believes-any-words",
+
+    // Rules and the coordinator.
+    /// New rules are for flows that are there, too: they change their chain.
+    Reclassifies = "reclassify",
+    /// The coordinator's messages leave before what they depend on is written down.
+    SpeaksBeforeWriting = "speaks-before-writing",
+}
+
+const _: () = assert!(Fault::ALL.len() <= 64, "a set has a bit for each");
+
+/// Some of the faults.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Planted(u64);
+
+impl Planted {
+    /// These and this one.
+    #[must_use]
+    pub fn with(self, fault: Fault) -> Planted {
+        Planted(self.0 | 1 << fault as u64)
+    }
+
+    /// This one is among them.
+    pub fn has(self, fault: Fault) -> bool {
+        CAN_BE_PLANTED && self.0 & 1 << fault as u64 != 0
+    }
+}
+
+impl From<Fault> for Planted {
+    fn from(fault: Fault) -> Planted {
+        Planted::default().with(fault)
+    }
+}
+
+impl fmt::Debug for Planted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(Fault::ALL.iter().filter(|fault| self.has(**fault))).finish()
+    }
+}
+
+/// This fault is planted in this thread.
+#[inline(always)]
+pub fn is_planted(fault: Fault) -> bool {
+    CAN_BE_PLANTED && PLANTED.get().has(fault)
+}
+
+/// Faults are planted as long as this lives.
+#[must_use = "they are taken away at once"]
+pub struct Planting {
+    before: Planted,
+    /// They are this thread's.
+    _thread: PhantomData<*const ()>,
+}
+
+/// Plants these faults in this thread, and no others. For tests.
+///
+/// # Panics
+/// If there are any, and this build has none to plant: it is one without debug assertions.
+pub fn plant(planted: Planted) -> Planting {
+    assert!(
+        CAN_BE_PLANTED || planted == Planted::default(),
+        "this build has no faults to plant: it was built without debug assertions"
+    );
+    Planting { before: PLANTED.replace(planted), _thread: PhantomData }
+}
+
+impl Drop for Planting {
+    fn drop(&mut self) {
+        PLANTED.set(self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A fault is there where it was planted, as long as it is meant to be.
+    #[test]
+    fn faults_come_and_go() {
+        let is_any = || Fault::ALL.iter().any(|fault| is_planted(*fault));
+        assert!(!is_any());
+        {
+            let _outer = plant(Fault::Reclassifies.into());
+            {
+                let _inner = plant(Planted::from(Fault::IgnoresEpochs).with(Fault::ReportsEarly));
+                let there = Fault::ALL.iter().filter(|fault| is_planted(**fault));
+                assert_eq!(there.collect::<Vec<_>>(), [&Fault::IgnoresEpochs, &Fault::ReportsEarly]);
+                assert!(std::thread::spawn(|| !is_planted(Fault::IgnoresEpochs)).join().is_ok_and(|is_so| is_so));
+            }
+            assert!(is_planted(Fault::Reclassifies) && !is_planted(Fault::IgnoresEpochs));
+        }
+        assert!(!is_any());
+    }
+
+    #[test]
+    fn every_fault_has_a_name_of_its_own() {
+        let names: std::collections::BTreeSet<&str> = Fault::ALL.iter().map(|fault| fault.name()).collect();
+        assert_eq!(names.len(), Fault::ALL.len());
+    }
+}
