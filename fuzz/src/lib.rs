@@ -1,243 +1,53 @@
-//! A whole box in one process: edge, switch, manager, coordinator and two runtimes, with a counted pool, without an operating system.
+//! Fuzz targets as plain functions: any bytes go in, and a panic is a bug.
+//!
+//! The same functions are run in two ways. The gate runs each over its checked-in corpus and
+//! over seeded mutations of it, in the build of all other tests (`tests/corpora.rs`). libFuzzer
+//! runs them guided by coverage, for as long as one likes (`libfuzzer/`, `tests/fuzz.sh` of the
+//! repository), and grows the corpora.
+#![forbid(unsafe_code)]
 
-use holdfast::config::{self, Checked};
-use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, MANAGER, SWITCH};
-use holdfast_node::channel::FabricConfig;
-use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig};
-use holdfast_node::edge::Edge;
-use holdfast_node::host::{Host, HostOut};
-use holdfast_node::hub::Hub;
-use holdfast_node::manager::{Manager, Wish};
-use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
-use holdfast_node::switch::{Switch, SwitchConfig};
-use holdfast_protection::Peer;
-use holdfast_wire::{MemoryPool, Packet, PacketPool};
+mod assembly;
+mod bfd;
+mod config;
+mod fabric;
+pub mod mutation;
+mod packet;
+mod records;
+pub mod runner;
+mod sealed;
+mod selector;
+mod whole_box;
 
-/// What the box runs: every function, small tables, so that they fill.
-pub const CONFIGURATION: &str = r#"
-cluster: fuzz
-ports:
-  inside:  { device: a, address: [10.0.0.1/24, "2001:db8:a::1/64"] }
-  outside: { device: b, address: 198.51.100.1/24, gateway: 198.51.100.254, bfd: [{ peer: 198.51.100.254 }] }
-chains:
-  web:
-    functions:
-      - firewall: { rules: ["allow tcp from 10.0.0.0/8", "allow udp from any", "allow icmp from any"], default: deny }
-      - nat: { pool: [198.51.100.4/32], ports: 1024-1535 }
-      - load_balancer: { virtual: "203.0.113.10:80", backends: ["198.51.100.11:80", "198.51.100.12:80"] }
-      - monitor
-      - packet_limit: { packets: 50 }
-      - qos_marker: { classes: { new: { dscp: ef, pcp: 5, demote: { to: long, after_packets: 3, after_bytes: 400 } }, long: { dscp: le, reverse: { pcp: 1 } } }, rules: [new udp], default: long }
-    protection: nfvactor
-  plain: { functions: [forward], protection: { preset: reinforce, log_mib: 1 } }
-rules:
-  - { from: 10.0.0.0/24, chain: web }
-  - { to: 198.51.100.4/32, chain: web }
-  - { chain: plain }
-limits: { flows: 64 }
-"#;
+use arbitrary::{Arbitrary, Unstructured};
 
-const MILLISECOND: u64 = 1_000_000;
-/// Buffers of the box.
-const BUFFERS: usize = 192;
-
-struct Process {
-    runtime: Runtime,
-    rx: Vec<Packet>,
+/// A function to be fuzzed.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Also the name of its corpus.
+    pub name: &'static str,
+    /// Takes any bytes and panics only where there is a bug. It keeps nothing from one run to the
+    /// next, so an input that has failed once fails again.
+    pub run: fn(&[u8]),
+    /// How many mutations of its corpus the gate runs: fewer where one costs more.
+    pub mutations: u64,
 }
 
-/// See the crate.
-pub struct WholeBox {
-    checked: Checked,
-    host: Host,
-    out: HostOut,
-    coordinator: Coordinator,
-    runtimes: Vec<Process>,
-    pool: MemoryPool,
-    now: u64,
-}
+/// All of them, the slowest first.
+pub const TARGETS: &[Target] = &[
+    Target { name: "whole_box", run: whole_box::run, mutations: 10_000 },
+    Target { name: "records", run: records::run, mutations: 10_000 },
+    Target { name: "fabric", run: fabric::run, mutations: 30_000 },
+    Target { name: "sealed", run: sealed::run, mutations: 30_000 },
+    Target { name: "bfd", run: bfd::run, mutations: 50_000 },
+    Target { name: "config", run: config::run, mutations: 40_000 },
+    Target { name: "packet", run: packet::run, mutations: 100_000 },
+    Target { name: "selector", run: selector::run, mutations: 100_000 },
+];
 
-impl Default for WholeBox {
-    fn default() -> WholeBox {
-        WholeBox::new()
+/// What the bytes say as a `T`, all of them used. `None` if they are too few for any.
+fn structured<'a, T: Arbitrary<'a>>(data: &'a [u8]) -> Option<T> {
+    if data.len() < T::size_hint(0).0 {
+        return None;
     }
-}
-
-impl WholeBox {
-    /// A box whose runtimes have started.
-    pub fn new() -> WholeBox {
-        let checked = config::read("fuzz.yaml", CONFIGURATION).unwrap_or_else(|mistake| panic!("{mistake}"));
-        let mut chains =
-            config::chains("fuzz.yaml", CONFIGURATION, &checked.config).unwrap_or_else(|mistake| panic!("{mistake}"));
-        let now = 1_000_000 * MILLISECOND;
-        let fabric = FabricConfig::default();
-        let switch = Switch::new(SwitchConfig {
-            me: Peer { node: SWITCH, incarnation: 1 },
-            number: 0,
-            flows: 64,
-            seed: 1,
-            tick_interval: 50 * MILLISECOND,
-            patience: 3000 * MILLISECOND,
-            fabric,
-            logs: chains.iter().map(|built| built.protection.log_bytes()).collect(),
-            succeeds: false,
-        });
-        let coordinator = CoordinatorConfig {
-            hosts: HostsConfig::one(),
-            me: Peer { node: COORDINATOR, incarnation: 1 },
-            clusters: ClusterConfig::only(2, chains.len() as u16, true),
-            rules: checked.rules.clone(),
-            hang_timeout: u64::MAX / 4,
-            start_timeout: u64::MAX / 4,
-            first_incarnation: 1,
-            state_servers: 0,
-            layouts: chains.iter().map(|built| built.chain.layout().hash).collect(),
-            pools: config::pools(&mut chains),
-            fabric,
-        };
-        let macs = [([2, 0, 0, 0, 0, 0xb0], 1500), ([2, 0, 0, 0, 0, 0xb1], 1400)];
-        let edges = checked.edges(&macs, &vec![None; checked.bfd.len()], || 1);
-        let edges = edges.into_iter().map(|(config, ports)| (Edge::new(config), ports)).collect();
-        let mut host = Host::new(edges, Hub::new(vec![switch], Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric)));
-        host.hub.handle_coordinator(coordinator.me);
-        let coordinator = Coordinator::new(coordinator, now);
-        let pool = MemoryPool::new(BUFFERS);
-        let mut whole = WholeBox { checked, host, out: HostOut::default(), coordinator, runtimes: Vec::new(), pool, now };
-        for _ in 0..4 {
-            whole.wait(25);
-        }
-        assert!(whole.coordinator.is_ready(), "the box starts");
-        whole
-    }
-
-    /// A frame arrives by a port.
-    pub fn arrives(&mut self, port: u8, frame: &[u8]) {
-        if let Some(packet) = self.packet(frame) {
-            self.host.handle_port(port % 2, &mut vec![packet], self.now, &mut self.out, &mut self.pool);
-        }
-        self.carry();
-    }
-
-    /// A runtime sends a frame that it never made.
-    pub fn forged_by_runtime(&mut self, number: u8, frame: &[u8]) {
-        let at = usize::from(number) % self.runtimes.len();
-        let from = self.runtimes[at].runtime.me();
-        if let Some(packet) = self.packet(frame) {
-            self.host.handle_runtime(from, &mut vec![packet], self.now, &mut self.out, &mut self.pool);
-        }
-        self.carry();
-    }
-
-    /// A frame that nobody sent arrives at a runtime.
-    pub fn forged_for_runtime(&mut self, number: u8, frame: &[u8]) {
-        let at = usize::from(number) % self.runtimes.len();
-        let packet = self.packet(frame);
-        self.runtimes[at].rx.extend(packet);
-    }
-
-    /// Time passes.
-    pub fn wait(&mut self, milliseconds: u64) {
-        self.now += milliseconds * MILLISECOND;
-        self.settle();
-    }
-
-    /// Turns until nothing moves, a bounded number of times.
-    pub fn settle(&mut self) {
-        for _ in 0..24 {
-            self.host.turn(self.now, &mut self.out, &mut self.pool);
-            let mut moved = self.carry();
-            moved |= self.turn_coordinator();
-            for at in 0..self.runtimes.len() {
-                let process = &mut self.runtimes[at];
-                let mut frames = Vec::new();
-                moved |= process.runtime.turn(&mut process.rx, &mut frames, &mut self.pool, self.now);
-                let from = process.runtime.me();
-                self.host.handle_runtime(from, &mut frames, self.now, &mut self.out, &mut self.pool);
-                moved |= self.carry();
-            }
-            if !moved {
-                break;
-            }
-        }
-    }
-
-    /// Ends the box: no function panicked, and every buffer is where it was.
-    pub fn finish(mut self) {
-        self.settle();
-        for process in &mut self.runtimes {
-            assert_eq!(process.runtime.counts().panics, 0, "a function panicked");
-            process.rx.drain(..).for_each(|packet| self.pool.put(packet));
-            process.runtime.abandon(&mut self.pool);
-        }
-        self.host.abandon(&mut self.pool);
-        assert_eq!(self.pool.free(), BUFFERS, "buffers were lost");
-    }
-
-    fn packet(&mut self, frame: &[u8]) -> Option<Packet> {
-        let mut packet = self.pool.take()?;
-        packet.clear();
-        if packet.copy_from(frame) {
-            return Some(packet);
-        }
-        self.pool.put(packet);
-        None
-    }
-
-    /// The coordinator acts, keeps no log, and its frames go out.
-    fn turn_coordinator(&mut self) -> bool {
-        self.coordinator.handle_records(self.now);
-        self.coordinator.handle_timeout(self.now);
-        self.coordinator.forget_log();
-        let mut frames = Vec::new();
-        let pool = &mut self.pool;
-        self.coordinator.fabric().poll_transmit(self.now, |frame| {
-            let Some(mut packet) = pool.take() else { return false };
-            packet.clear();
-            if packet.copy_from(frame) { frames.push(packet) } else { pool.put(packet) }
-            true
-        });
-        let moved = !frames.is_empty();
-        let from = self.coordinator.fabric().me();
-        self.host.handle_runtime(from, &mut frames, self.now, &mut self.out, &mut self.pool);
-        self.carry() || moved
-    }
-
-    fn carry(&mut self) -> bool {
-        let mut moved = false;
-        for (peer, packet) in self.out.hub.to_runtime.drain(..) {
-            match self.runtimes.iter_mut().find(|process| process.runtime.me() == peer) {
-                None if peer.node == COORDINATOR => {
-                    self.coordinator.handle_frame(packet.bytes(), self.now);
-                    self.pool.put(packet);
-                }
-                Some(process) => process.rx.push(packet),
-                None => self.pool.put(packet),
-            }
-            moved = true;
-        }
-        for (_, released) in self.out.transmit.drain(..) {
-            self.pool.put(released.into_inner());
-        }
-        for wish in std::mem::take(&mut self.out.hub.wishes) {
-            if let Wish::Start(peer) = wish {
-                assert!(peer.node >= FIRST_RUNTIME);
-                self.start(peer);
-                moved = true;
-            }
-        }
-        moved
-    }
-
-    fn start(&mut self, peer: Peer) {
-        let chains =
-            config::chains("fuzz.yaml", CONFIGURATION, &self.checked.config).unwrap_or_else(|mistake| panic!("{mistake}"));
-        let specs = chains
-            .into_iter()
-            .map(|built| ChainSpec { name: built.name, switch: SWITCH, chain: built.chain, protection: built.protection })
-            .collect();
-        let config =
-            RuntimeConfig { me: peer, flows: 64, seed: 1, report_interval: 20 * MILLISECOND, fabric: FabricConfig::default() };
-        self.runtimes.push(Process { runtime: Runtime::new(config, specs), rx: Vec::new() });
-        self.host.hub.handle_started(peer);
-    }
+    T::arbitrary_take_rest(Unstructured::new(data)).ok()
 }
