@@ -7,14 +7,13 @@ use holdfast_lab::process::{self, signal_pid};
 use holdfast_lab::programs;
 use holdfast_lab::requirements::*;
 use holdfast_lab::topology::HOST_DEVICE;
-use holdfast_lab::{Interrupt, Lab, until};
+use holdfast_lab::{Interrupt, Lab, until, until_every};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::network::{Chain, Network, Options, SERVER, SERVER_2, SIX, ip};
 use holdfast_tests::routers::{BIRD, FRR, Router, Signed};
-use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::runner::{Test, light};
 use rustix::process::Signal;
 use std::os::unix::fs::PermissionsExt;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Somebody behind the router.
@@ -23,22 +22,24 @@ const BEHIND: &str = "203.0.113.9";
 const BOX: [&str; 2] = ["192.0.2.2", SIX[2]];
 /// A router has many reasons to take its time: sessions that it makes anew, addresses that it does not have yet.
 const LIMIT: Duration = Duration::from_secs(90);
-/// Milliseconds between packets. With a multiplier of 5, a second: a machine that gives a program no core for a while is no dead router.
-const INTERVAL: u32 = 200;
+/// Milliseconds between packets. With a multiplier of 5, two and a half seconds: a machine that gives a program no core for a while is no dead router.
+const INTERVAL: u32 = 500;
+/// Between two questions to a router: each is a program that is started.
+const ASK_INTERVAL: Duration = Duration::from_millis(100);
 /// What both sides wait.
 const DETECTION: Duration = Duration::from_millis(5 * INTERVAL as u64);
 
-fn main() -> ExitCode {
-    run(vec![
-        test("bird_is_killed_and_comes_back", &[BIRD, PING], bird_is_killed_and_comes_back),
-        test("frr_is_killed_and_comes_back", &[FRR, PING], frr_is_killed_and_comes_back),
-        test("a_cut_link_and_another_route", &[FRR, PING], a_cut_link_and_another_route),
-        test("the_end_of_the_box_is_no_failure", &[FRR], the_end_of_the_box_is_no_failure),
-        test("routers_do_not_notice_the_managers_death", &[BIRD, PING], routers_do_not_notice_the_managers_death),
-        test("every_signature_is_the_routers", &[BIRD], every_signature_is_the_routers),
-        test("a_key_changes_and_the_session_stays_up", &[BIRD], a_key_changes_and_the_session_stays_up),
-        test("who_has_another_key_is_not_heard", &[BIRD, PING], who_has_another_key_is_not_heard),
-    ])
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        light("bird_is_killed_and_comes_back", 7, &[BIRD, PING], bird_is_killed_and_comes_back),
+        light("frr_is_killed_and_comes_back", 6, &[FRR, PING], frr_is_killed_and_comes_back),
+        light("a_cut_link_and_another_route", 8, &[FRR, PING], a_cut_link_and_another_route),
+        light("the_end_of_the_box_is_no_failure", 2, &[FRR], the_end_of_the_box_is_no_failure),
+        light("routers_do_not_notice_the_managers_death", 9, &[BIRD, PING], routers_do_not_notice_the_managers_death),
+        light("every_signature_is_the_routers", 10, &[BIRD], every_signature_is_the_routers),
+        light("a_key_changes_and_the_session_stays_up", 9, &[BIRD], a_key_changes_and_the_session_stays_up),
+        light("who_has_another_key_is_not_heard", 2, &[BIRD, PING], who_has_another_key_is_not_heard),
+    ]
 }
 
 /// The office, whose provider's router is watched at both addresses.
@@ -94,7 +95,9 @@ fn comes_and_goes(network: &Network, mut router: Router, interrupt: &Interrupt) 
         ensure!(bfd.remote_state != "Down" && !bfd.dead && bfd.diagnostic == "none", "{bfd:?}");
     }
     for (_, peer) in ends() {
-        until("the router says that it is up", PATIENCE, interrupt, || Ok(router.is_up(peer)?.then_some(())))?;
+        until_every(ASK_INTERVAL, "the router says that it is up", PATIENCE, interrupt, || {
+            Ok(router.is_up(peer)?.then_some(()))
+        })?;
     }
     // Fast, as soon as the poll has been answered.
     network.running.wait_for("intervals are agreed on", PATIENCE, interrupt, |status| {
@@ -119,7 +122,13 @@ fn comes_and_goes(network: &Network, mut router: Router, interrupt: &Interrupt) 
 
     router.start()?;
     wait_for(network, "Up", interrupt)?;
-    until("what is behind it is reached again", PATIENCE, interrupt, || Ok(is_reached(network)?.then_some(())))
+    until_every(
+        ASK_INTERVAL,
+        "what is behind it is reached again",
+        PATIENCE,
+        interrupt,
+        || Ok(is_reached(network)?.then_some(())),
+    )
 }
 
 /// BIRD signs and numbers each packet.
@@ -174,8 +183,10 @@ fn a_cut_link_and_another_route(interrupt: &Interrupt) -> Result<()> {
 
 /// SIGTERM: each router hears that the box goes on purpose, before it goes.
 fn the_end_of_the_box_is_no_failure(interrupt: &Interrupt) -> Result<()> {
-    let mut network = start("", "", interrupt)?;
-    let router = Router::frr(&network.lab, &network.topology.server, HOST_DEVICE, &ends(), INTERVAL)?;
+    // The box waits a second for the routers' answers.
+    const LEAVING_INTERVAL: u32 = 200;
+    let mut network = start_every(LEAVING_INTERVAL, "", "", interrupt)?;
+    let router = Router::frr(&network.lab, &network.topology.server, HOST_DEVICE, &ends(), LEAVING_INTERVAL)?;
     wait_for(&network, "Up", interrupt)?;
     let status = network.running.stop(PATIENCE, interrupt)?;
     ensure!(status.success(), "SIGTERM ended the box with {status}");
@@ -195,7 +206,7 @@ fn routers_do_not_notice_the_managers_death(interrupt: &Interrupt) -> Result<()>
     let router = Router::bird(&network.lab, &network.topology.server, HOST_DEVICE, &ends(), INTERVAL, Some(signed))?;
     wait_for(&network, "Up", interrupt)?;
     let are_up = || Ok(ends().iter().try_fold(true, |all, (_, peer)| anyhow::Ok(all && router.is_up(peer)?))?.then_some(()));
-    until("the router says that both are up", PATIENCE, interrupt, are_up)?;
+    until_every(ASK_INTERVAL, "the router says that both are up", PATIENCE, interrupt, are_up)?;
     let said = since(&router)?;
     for _ in 0..3 {
         let last = manager(&network.running.status()?)?;
@@ -208,7 +219,7 @@ fn routers_do_not_notice_the_managers_death(interrupt: &Interrupt) -> Result<()>
     }
     // If numbers were refused the router would notice only now.
     let killed = Instant::now();
-    until("a detection time has passed", LIMIT, interrupt, || {
+    until_every(ASK_INTERVAL, "a detection time has passed", LIMIT, interrupt, || {
         let now = since(&router)?;
         ensure!(are_the_same(&said, &now), "{said:?}, and now {now:?}");
         Ok((killed.elapsed() > DETECTION + Duration::from_secs(1)).then_some(()))
@@ -258,7 +269,9 @@ fn every_signature_is_the_routers(interrupt: &Interrupt) -> Result<()> {
         let status = wait_for(&network, "Up", interrupt)?;
         ensure!(status.dropped("bfd_unauthenticated") == 0, "{how}: {:?}", status.drops);
         for (_, peer) in ends() {
-            until("the router says that it is up", PATIENCE, interrupt, || Ok(router.is_up(peer)?.then_some(())))?;
+            until_every(ASK_INTERVAL, "the router says that it is up", PATIENCE, interrupt, || {
+                Ok(router.is_up(peer)?.then_some(()))
+            })?;
         }
         drop(router);
         network.stop()?;
@@ -286,7 +299,7 @@ fn a_key_changes_and_the_session_stays_up(interrupt: &Interrupt) -> Result<()> {
     answer(&mut network, "another key for 192.0.2.1, 2001:db8:2::1")?;
     router.change_key("secret", "another")?;
     let changed = Instant::now();
-    until("the old key counts no more", LIMIT, interrupt, || {
+    until_every(ASK_INTERVAL, "the old key counts no more", LIMIT, interrupt, || {
         let status = network.running.status()?;
         ensure!(
             watched(&status).iter().all(|bfd| bfd.state == "Up" && bfd.downs == 0),

@@ -4,25 +4,24 @@ use anyhow::{Context, Result, ensure};
 use holdfast_lab::requirements::NGINX;
 use holdfast_lab::{Interrupt, Namespace, until};
 use holdfast_tests::cluster::{Cluster, SERVING, WITNESS};
-use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, SERVER, VIRTUAL, socket};
-use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, PATIENT, SERVER, VIRTUAL, socket};
+use holdfast_tests::runner::{Test, cluster, light};
 use holdfast_tests::traffic::{Plan, Traffic};
 use holdfast_tests::verdict::ensure_unbroken;
-use std::process::ExitCode;
 
-fn main() -> ExitCode {
-    run(vec![
-        test("chain_1", &[NGINX], |interrupt| {
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        light("chain_1", 6, &[NGINX], |interrupt| {
             on_one_host(include_str!("../../docs/papers/reinforce/chain-1.yaml"), Chain::Plain, interrupt)
         }),
-        test("chain_2a", &[NGINX], |interrupt| {
+        light("chain_2a", 9, &[NGINX], |interrupt| {
             on_one_host(include_str!("../../docs/papers/reinforce/chain-2a.yaml"), Chain::Plain, interrupt)
         }),
-        test("chain_2b", &[NGINX], chain_2b),
-        test("chain_3", &[NGINX], |interrupt| {
+        cluster("chain_2b", 11, &[NGINX], chain_2b),
+        light("chain_3", 7, &[NGINX], |interrupt| {
             on_one_host(include_str!("../../docs/papers/reinforce/chain-3.yaml"), Chain::Balanced, interrupt)
         }),
-    ])
+    ]
 }
 
 fn start(client: &Namespace, server: &Namespace, interrupt: &Interrupt) -> Result<Traffic> {
@@ -48,7 +47,7 @@ fn goes_on(traffic: &Traffic, interrupt: &Interrupt) -> Result<()> {
 
 /// Each of the runtimes dies.
 fn on_one_host(configuration: &str, of: Chain, interrupt: &Interrupt) -> Result<()> {
-    let mut network = Network::start_with(&Options::protected(of), configuration, interrupt)?;
+    let mut network = Network::start_with(&Options::protected(of), &format!("{configuration}{PATIENT}"), interrupt)?;
     network.serve_web()?;
     let server = if of == Chain::Balanced { VIRTUAL.to_owned() } else { format!("{SERVER}:80") };
     let held = network.hold(&server, 50)?;

@@ -8,16 +8,15 @@ use holdfast_lab::requirements::*;
 use holdfast_lab::{Interrupt, until};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::network::{Chain, Network, Options, RECOVERY_LIMIT, VIRTUAL};
-use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::runner::{Test, light};
 use holdfast_tests::verdict::{ensure_same, ensure_unbroken};
 use rustix::process::Signal;
-use std::process::ExitCode;
 
-fn main() -> ExitCode {
-    run(vec![
-        test("a_killed_coordinator_finds_its_log_in_etcd", &[NGINX, ETCD], a_killed_coordinator_finds_its_log_in_etcd),
-        test("connections_come_and_go_while_etcd_is_away", &[NGINX, ETCD], connections_come_and_go_while_etcd_is_away),
-    ])
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        light("a_killed_coordinator_finds_its_log_in_etcd", 2, &[NGINX, ETCD], a_killed_coordinator_finds_its_log_in_etcd),
+        light("connections_come_and_go_while_etcd_is_away", 7, &[NGINX, ETCD], connections_come_and_go_while_etcd_is_away),
+    ]
 }
 
 /// The office with an etcd in the box's own namespace.

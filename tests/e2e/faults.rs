@@ -1,6 +1,7 @@
 //! Bad input and bad circumstances: the box forwards correctly or drops with a reason, says what is wrong, and leaves nothing behind.
 
 use anyhow::{Context, Result, ensure};
+use holdfast_control::status::Status;
 use holdfast_lab::download::{Download, Plan};
 use holdfast_lab::link::Offloads;
 use holdfast_lab::process::{Process, signal_pid};
@@ -10,35 +11,52 @@ use holdfast_lab::running::RunningBox;
 use holdfast_lab::topology::HOST_DEVICE;
 use holdfast_lab::{Interrupt, link, until};
 use holdfast_tests::network::{self, CLIENT, Chain, GIVE_UP, INSIDE, Network, Options, SERVER, VIRTUAL, ip, socket};
-use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::runner::{Test, alone, light};
 use holdfast_tests::verdict::ensure_unbroken;
 use holdfast_tests::{PATIENCE, binary, frames};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
-use std::process::ExitCode;
 use std::time::Duration;
 
 const SETPRIV: Program = ("setpriv", "util-linux");
 const PRLIMIT: Program = ("prlimit", "util-linux");
 
-fn main() -> ExitCode {
-    run(vec![
-        test("offloads_left_on_do_not_corrupt", &[NGINX, CURL, PING], offloads_left_on_do_not_corrupt),
-        test("a_missing_device_is_69", &[], a_missing_device_is_69),
-        test("too_few_descriptors_are_no_missing_device", &[PRLIMIT], too_few_descriptors_are_no_missing_device),
-        test("a_deleted_device_is_used_again_when_it_is_back", &[PING], a_deleted_device_is_used_again_when_it_is_back),
-        test("a_removed_control_socket_stays_the_boxs", &[], a_removed_control_socket_stays_the_boxs),
-        test("warnings_come_before_ready_and_sighup_is_answered", &[], warnings_come_before_ready_and_sighup_is_answered),
-        test("a_missing_privilege_is_77", &[SETPRIV], a_missing_privilege_is_77),
-        test("a_bad_configuration_is_78_and_names_the_line", &[], a_bad_configuration_is_78_and_names_the_line),
-        test("sigterm_leaves_nothing_behind", &[], sigterm_leaves_nothing_behind),
-        test("sigterm_right_after_a_kill_leaves_nothing_behind", &[], sigterm_right_after_a_kill_leaves_nothing_behind),
-        test("everybody_ends_with_a_killed_guard", &[], everybody_ends_with_a_killed_guard),
-        test("the_control_socket_is_private", &[], the_control_socket_is_private),
-        test("a_full_table_drops_and_keeps", &[NGINX], a_full_table_drops_and_keeps),
-        test("an_empty_pool_drops_and_keeps", &[NGINX], an_empty_pool_drops_and_keeps),
-        test("garbage_is_dropped_with_a_reason", &[NGINX, PING], garbage_is_dropped_with_a_reason),
-    ])
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        light("offloads_left_on_do_not_corrupt", 2, &[NGINX, CURL, PING], offloads_left_on_do_not_corrupt),
+        light("a_missing_device_is_69", 1, &[], a_missing_device_is_69),
+        light("too_few_descriptors_are_no_missing_device", 1, &[PRLIMIT], too_few_descriptors_are_no_missing_device),
+        light("a_deleted_device_is_used_again_when_it_is_back", 7, &[PING], a_deleted_device_is_used_again_when_it_is_back),
+        light("a_removed_control_socket_stays_the_boxs", 3, &[], a_removed_control_socket_stays_the_boxs),
+        light("warnings_come_before_ready_and_sighup_is_answered", 2, &[], warnings_come_before_ready_and_sighup_is_answered),
+        light("a_missing_privilege_is_77", 1, &[SETPRIV], a_missing_privilege_is_77),
+        light("a_bad_configuration_is_78_and_names_the_line", 2, &[], a_bad_configuration_is_78_and_names_the_line),
+        alone(
+            "looks for what is left on the whole machine",
+            "sigterm_leaves_nothing_behind",
+            2,
+            &[],
+            sigterm_leaves_nothing_behind,
+        ),
+        alone(
+            "looks for what is left on the whole machine",
+            "sigterm_right_after_a_kill_leaves_nothing_behind",
+            2,
+            &[],
+            sigterm_right_after_a_kill_leaves_nothing_behind,
+        ),
+        alone(
+            "looks for what is left on the whole machine",
+            "everybody_ends_with_a_killed_guard",
+            1,
+            &[],
+            everybody_ends_with_a_killed_guard,
+        ),
+        light("the_control_socket_is_private", 1, &[], the_control_socket_is_private),
+        light("a_full_table_drops_and_keeps", 1, &[NGINX], a_full_table_drops_and_keeps),
+        light("an_empty_pool_drops_and_keeps", 1, &[NGINX], an_empty_pool_drops_and_keeps),
+        light("garbage_is_dropped_with_a_reason", 2, &[NGINX, PING], garbage_is_dropped_with_a_reason),
+    ]
 }
 
 /// What a user has who has not read the manual: unfilled checksums and segments of 64 KiB.
@@ -130,7 +148,9 @@ fn a_deleted_device_is_used_again_when_it_is_back(interrupt: &Interrupt) -> Resu
         router.ip("link set lan0 mtu 1400")?;
         ensure!(lan(&network)?.mtu == 1400);
         router.ip("link set lan0 mtu 2000")?;
-        ensure!(lan(&network)?.mtu == 2000);
+        // The kernel may hold its sockets for a moment longer than it says, and the port is opened again then.
+        let is_grown = |status: &Status| status.ports.iter().any(|port| port.name == "lan" && port.mtu == 2000);
+        network.running.wait_for("the port has the larger MTU", PATIENCE, interrupt, is_grown)?;
         let pings = ping()?;
         ensure!(pings.received > 5, "{driver:?}: {pings:?}");
         router.ip("link set lan0 down")?;
@@ -142,7 +162,8 @@ fn a_deleted_device_is_used_again_when_it_is_back(interrupt: &Interrupt) -> Resu
 
         let said = network.running.process().stderr();
         let count = |text: &str| said.lines().filter(|line| line.contains(text)).count();
-        ensure!((count("lan0 is gone"), count("lan0 is back")) == (1, 1), "{driver:?}: {said}");
+        let times_back = said.lines().filter(|line| line.ends_with("lan0 is back")).count();
+        ensure!((count("lan0 is gone"), times_back) == (1, 1), "{driver:?}: {said}");
         ensure!(count("is 1400 now, it was 1500") == 1, "{driver:?}: {said}");
         network.stop()?;
     }

@@ -6,31 +6,36 @@ use holdfast_lab::programs::{self, Iperf3};
 use holdfast_lab::requirements::*;
 use holdfast_lab::{Interrupt, link, until};
 use holdfast_tests::network::{Chain, GIVE_UP, INSIDE, Network, Options, PATIENT, SERVER, SERVER_2, SIX, VIRTUAL, ip, socket};
-use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::runner::{Test, alone, light};
 use holdfast_tests::verdict::ensure_unbroken;
 use holdfast_tests::{PATIENCE, frames};
-use std::process::ExitCode;
 use std::time::Duration;
 
-fn main() -> ExitCode {
-    run(vec![
-        test("curl_fetches_100_mb", &[NGINX, CURL], curl_fetches_100_mb),
-        test("curl_fetches_under_protection_none", &[NGINX, CURL], curl_fetches_under_protection_none),
-        test("iperf3_tcp_both_directions", &[IPERF3], iperf3_tcp_both_directions),
-        test("iperf3_udp_both_directions", &[IPERF3], iperf3_udp_both_directions),
-        test("ping_is_answered_by_servers_and_by_the_box", &[PING], ping_is_answered_by_servers_and_by_the_box),
-        test("traceroute_sees_the_box_and_the_server", &[TRACEROUTE, NGINX], traceroute_sees_the_box_and_the_server),
-        test("dig_over_udp", &[DIG, DNSMASQ], dig_over_udp),
-        test("wrk_with_100_connections", &[NGINX, WRK], wrk_with_100_connections),
-        test("the_load_balancer_uses_both_servers", &[NGINX, CURL], the_load_balancer_uses_both_servers),
-        test("datagrams_arrive_once_in_order_and_unchanged", &[], datagrams_arrive_once_in_order_and_unchanged),
-        test("the_server_sees_the_pool_and_not_the_client", &[], the_server_sees_the_pool_and_not_the_client),
-        test("plain_forwarding_of_both_families", &[NGINX, CURL, PING], plain_forwarding_of_both_families),
-        test("a_bad_checksum_is_not_mended_on_the_way", &[], a_bad_checksum_is_not_mended_on_the_way),
-        test("every_driver_carries_the_same", &[NGINX, CURL, IPERF3], every_driver_carries_the_same),
-        test("dpdk_carries_the_same", &[NGINX, CURL, PING], dpdk_carries_the_same),
-        test("what_the_firewall_denies_does_not_pass", &[CURL, NGINX], what_the_firewall_denies_does_not_pass),
-    ])
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        light("curl_fetches_100_mb", 2, &[NGINX, CURL], curl_fetches_100_mb),
+        light("curl_fetches_under_protection_none", 1, &[NGINX, CURL], curl_fetches_under_protection_none),
+        light("iperf3_tcp_both_directions", 8, &[IPERF3], iperf3_tcp_both_directions),
+        alone(
+            "what is lost is what the machine has no time for",
+            "iperf3_udp_both_directions",
+            6,
+            &[IPERF3],
+            iperf3_udp_both_directions,
+        ),
+        light("ping_is_answered_by_servers_and_by_the_box", 4, &[PING], ping_is_answered_by_servers_and_by_the_box),
+        light("traceroute_sees_the_box_and_the_server", 1, &[TRACEROUTE, NGINX], traceroute_sees_the_box_and_the_server),
+        light("dig_over_udp", 1, &[DIG, DNSMASQ], dig_over_udp),
+        light("wrk_with_100_connections", 6, &[NGINX, WRK], wrk_with_100_connections),
+        light("the_load_balancer_uses_both_servers", 1, &[NGINX, CURL], the_load_balancer_uses_both_servers),
+        light("datagrams_arrive_once_in_order_and_unchanged", 3, &[], datagrams_arrive_once_in_order_and_unchanged),
+        light("the_server_sees_the_pool_and_not_the_client", 1, &[], the_server_sees_the_pool_and_not_the_client),
+        light("plain_forwarding_of_both_families", 2, &[NGINX, CURL, PING], plain_forwarding_of_both_families),
+        light("a_bad_checksum_is_not_mended_on_the_way", 1, &[], a_bad_checksum_is_not_mended_on_the_way),
+        light("every_driver_carries_the_same", 10, &[NGINX, CURL, IPERF3], every_driver_carries_the_same),
+        alone("the time until an answer is measured", "dpdk_carries_the_same", 3, &[NGINX, CURL, PING], dpdk_carries_the_same),
+        light("what_the_firewall_denies_does_not_pass", 3, &[CURL, NGINX], what_the_firewall_denies_does_not_pass),
+    ]
 }
 
 fn fetch(network: &Network, url: String, interrupt: &Interrupt) -> Result<holdfast_lab::download::Outcome> {
@@ -116,7 +121,7 @@ fn dpdk_carries_the_same(interrupt: &Interrupt) -> Result<()> {
 
 fn iperf3_tcp_both_directions(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
-    let _server = programs::iperf3_server(&network.lab, &network.topology.server, 5201)?;
+    let _server = programs::iperf3_server(&network.lab, &network.topology.server, 5201, &[])?;
     for reverse in [false, true] {
         let plan = Iperf3 { server: socket(&format!("{SERVER}:5201")), udp_bits_per_second: None, reverse, seconds: 3 };
         let transfer = plan.run(&network.lab, &network.topology.client, "iperf3")?;
@@ -127,7 +132,7 @@ fn iperf3_tcp_both_directions(interrupt: &Interrupt) -> Result<()> {
 
 fn iperf3_udp_both_directions(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&Options { more: PATIENT, ..Options::protected(Chain::Edge) }, interrupt)?;
-    let _server = programs::iperf3_server(&network.lab, &network.topology.server, 5201)?;
+    let _server = programs::iperf3_server(&network.lab, &network.topology.server, 5201, &[])?;
     for reverse in [false, true] {
         let plan =
             Iperf3 { server: socket(&format!("{SERVER}:5201")), udp_bits_per_second: Some(10_000_000), reverse, seconds: 3 };

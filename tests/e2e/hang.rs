@@ -7,16 +7,18 @@ use holdfast_lab::running::Victim;
 use holdfast_lab::{Interrupt, until};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::network::{Chain, Network, Options, VIRTUAL};
-use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::runner::{Test, light};
 use rustix::process::Signal;
-use std::process::ExitCode;
 
-fn main() -> ExitCode {
-    run(vec![
-        test("a_stopped_runtime_loses_its_flows_to_others", &[NGINX], a_stopped_runtime_loses_its_flows_to_others),
-        test("a_woken_runtime_releases_nothing", &[], a_woken_runtime_releases_nothing),
-    ])
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        light("a_stopped_runtime_loses_its_flows_to_others", 3, &[NGINX], a_stopped_runtime_loses_its_flows_to_others),
+        light("a_woken_runtime_releases_nothing", 4, &[], a_woken_runtime_releases_nothing),
+    ]
 }
+
+/// Who is stopped is given up then, and nobody who only waits for a core.
+const SOON: &str = "detection: { hang_ms: 1500 }\n";
 
 /// Stops the busiest runtime and waits until the box has replaced it.
 fn stop_busiest(network: &Network) -> Result<Victim> {
@@ -40,7 +42,7 @@ fn is_deposed(network: &Network, victim: &Victim) -> Result<bool> {
 }
 
 fn a_stopped_runtime_loses_its_flows_to_others(interrupt: &Interrupt) -> Result<()> {
-    let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
+    let mut network = Network::start(&Options { more: SOON, ..Options::protected(Chain::Balanced) }, interrupt)?;
     network.serve_web()?;
     let held = network.hold(VIRTUAL, 60)?;
     let victim = stop_busiest(&network)?;
@@ -59,7 +61,7 @@ fn a_stopped_runtime_loses_its_flows_to_others(interrupt: &Interrupt) -> Result<
 
 /// What it had in its rings when it stopped it would send when it wakes. Each datagram has a number: one that came twice would be seen.
 fn a_woken_runtime_releases_nothing(interrupt: &Interrupt) -> Result<()> {
-    let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
+    let network = Network::start(&Options { more: SOON, ..Options::protected(Chain::Edge) }, interrupt)?;
     let (_echo, stream) = network.stream(30, 1000)?;
     let victim = stop_busiest(&network)?;
     let returned = stream.datagrams().returned;

@@ -8,16 +8,16 @@ use holdfast_lab::{Interrupt, until};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::cluster::{Cluster, NOBODY, SERVING, WITNESS, control_of};
 use holdfast_tests::network::VIRTUAL;
-use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::runner::{Test, cluster};
 use holdfast_tests::verdict::{ensure_perfect, ensure_unbroken};
 use std::os::unix::fs::PermissionsExt;
-use std::process::{ExitCode, Output};
+use std::process::Output;
 
-fn main() -> ExitCode {
-    run(vec![
-        test("a_host_joins_and_is_drained_from_elsewhere", &[NGINX, NFT], a_host_joins_and_is_drained_from_elsewhere),
-        test("who_cannot_join_leaves_nothing", &[NGINX, NFT], who_cannot_join_leaves_nothing),
-    ])
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        cluster("a_host_joins_and_is_drained_from_elsewhere", 10, &[NGINX, NFT], a_host_joins_and_is_drained_from_elsewhere),
+        cluster("who_cannot_join_leaves_nothing", 5, &[NGINX, NFT], who_cannot_join_leaves_nothing),
+    ]
 }
 
 fn status_of(output: &Output) -> Result<Status> {

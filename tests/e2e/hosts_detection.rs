@@ -7,16 +7,17 @@ use holdfast_lab::requirements::*;
 use holdfast_lab::until;
 use holdfast_tests::PATIENCE;
 use holdfast_tests::cluster::{Cluster, SERVING};
-use holdfast_tests::runner::{main as run, test};
-use std::process::ExitCode;
+use holdfast_tests::runner::{Test, alone};
 use std::time::Duration;
 
-fn main() -> ExitCode {
-    run(vec![test(
+pub(crate) fn tests() -> Vec<Test> {
+    vec![alone(
+        "when a host is missed is measured",
         "service_passes_before_two_patiences_have_passed",
+        14,
         &[NGINX, NFT],
         service_passes_before_two_patiences_have_passed,
-    )])
+    )]
 }
 
 /// So long that what else the machine does counts for little.

@@ -10,18 +10,17 @@ use holdfast_lab::{Interrupt, until};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::cluster::{Cluster, EQUALS};
 use holdfast_tests::network::VIRTUAL;
-use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::runner::{Test, cluster};
 use holdfast_tests::verdict::ensure_unbroken;
 use rustix::process::Signal;
-use std::process::ExitCode;
 
-fn main() -> ExitCode {
-    run(vec![
-        test("hosts_that_lead_die_one_after_the_other", &[NGINX, NFT, ETCD], hosts_that_lead_die_one_after_the_other),
-        test("who_leads_stands_still", &[NGINX, NFT, ETCD], who_leads_stands_still),
-        test("who_leads_is_cut_off", &[NGINX, NFT, ETCD], who_leads_is_cut_off),
-        test("etcd_is_away", &[NGINX, NFT, ETCD], etcd_is_away),
-    ])
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        cluster("hosts_that_lead_die_one_after_the_other", 15, &[NGINX, NFT, ETCD], hosts_that_lead_die_one_after_the_other),
+        cluster("who_leads_stands_still", 13, &[NGINX, NFT, ETCD], who_leads_stands_still),
+        cluster("who_leads_is_cut_off", 23, &[NGINX, NFT, ETCD], who_leads_is_cut_off),
+        cluster("etcd_is_away", 9, &[NGINX, NFT, ETCD], etcd_is_away),
+    ]
 }
 
 /// Any host but this one.

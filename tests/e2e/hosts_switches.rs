@@ -5,12 +5,16 @@ use holdfast_lab::Interrupt;
 use holdfast_lab::requirements::*;
 use holdfast_tests::cluster::{Cluster, SERVING, WITNESS};
 use holdfast_tests::network::VIRTUAL;
-use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::runner::{Test, cluster};
 use holdfast_tests::verdict::ensure_unbroken;
-use std::process::ExitCode;
 
-fn main() -> ExitCode {
-    run(vec![test("hosts_of_two_switches_die_one_after_the_other", &[NGINX, NFT], hosts_of_two_switches_die_one_after_the_other)])
+pub(crate) fn tests() -> Vec<Test> {
+    vec![cluster(
+        "hosts_of_two_switches_die_one_after_the_other",
+        9,
+        &[NGINX, NFT],
+        hosts_of_two_switches_die_one_after_the_other,
+    )]
 }
 
 /// Frames that a host has taken from a port.

@@ -5,35 +5,39 @@ use anyhow::{Context, Result, ensure};
 use holdfast_control::flows::Flows;
 use holdfast_control::status::Status;
 use holdfast_lab::{Interrupt, until};
-use holdfast_tests::PATIENCE;
 use holdfast_tests::ledger::{End, Ledger, Sum, Transport, Wrong, content, digest_of, stream_byte};
 use holdfast_tests::network::{Chain, Network, Options, SERVER, socket};
-use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::runner::{Test, light};
 use holdfast_tests::standby::{BOTH, LOCAL, kill_worker};
 use holdfast_tests::traffic::{Plan, Traffic};
+use holdfast_tests::{PATIENCE, soak};
 use rustix::process::Signal;
-use std::process::ExitCode;
 
 /// Ports that a state server assigns, which is killed with every runtime, and flows with replicas.
 const SERVED: &str = "{ preset: nfvactor, shared: state-server }";
 /// How often each of the three runtimes is killed.
-const ROUNDS: usize = 2;
-/// How often the worker of each is, if it has a standby beside it.
-const TAKEOVERS: usize = 10;
+fn rounds() -> usize {
+    if soak() { 10 } else { 1 }
+}
 
-fn main() -> ExitCode {
-    run(vec![
-        test("the_ledger_finds_what_is_wrong", &[], the_ledger_finds_what_is_wrong),
-        test("the_ledger_balances_under_reinforce", &[], |interrupt| balances("reinforce", interrupt)),
-        test("the_ledger_balances_with_rare_checkpoints", &[], |interrupt| {
+/// How often the worker of each is, if it has a standby beside it.
+fn takeovers() -> usize {
+    if soak() { 300 } else { 3 }
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        light("the_ledger_finds_what_is_wrong", 1, &[], the_ledger_finds_what_is_wrong),
+        light("the_ledger_balances_under_reinforce", 5, &[], |interrupt| balances("reinforce", interrupt)),
+        light("the_ledger_balances_with_rare_checkpoints", 5, &[], |interrupt| {
             balances("{ preset: reinforce, checkpoint_ms: 10000 }", interrupt)
         }),
-        test("the_ledger_balances_beside_a_local_standby", &[], |interrupt| has_no_gap(LOCAL, interrupt)),
-        test("the_ledger_balances_beside_both_standbys", &[], |interrupt| has_no_gap(BOTH, interrupt)),
-        test("the_ledger_balances_under_nfvactor", &[], |interrupt| balances("nfvactor", interrupt)),
-        test("the_ledger_balances_with_a_state_server", &[], |interrupt| balances(SERVED, interrupt)),
-        test("the_ledger_does_not_balance_under_none", &[], the_ledger_does_not_balance_under_none),
-    ])
+        light("the_ledger_balances_beside_a_local_standby", 8, &[], |interrupt| has_no_gap(LOCAL, interrupt)),
+        light("the_ledger_balances_beside_both_standbys", 9, &[], |interrupt| has_no_gap(BOTH, interrupt)),
+        light("the_ledger_balances_under_nfvactor", 5, &[], |interrupt| balances("nfvactor", interrupt)),
+        light("the_ledger_balances_with_a_state_server", 9, &[], |interrupt| balances(SERVED, interrupt)),
+        light("the_ledger_does_not_balance_under_none", 1, &[], the_ledger_does_not_balance_under_none),
+    ]
 }
 
 /// Everything that the ledger is there for, done wrong once; and the same done right.
@@ -150,7 +154,7 @@ fn compare(network: &Network, traffic: &Traffic) -> Result<usize> {
 
 fn balances(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
     let (network, traffic) = start(protection, interrupt)?;
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds() {
         network.kill_each_runtime(|| {
             if protection == SERVED {
                 network.strike_server(Signal::KILL)?;
@@ -169,7 +173,7 @@ fn balances(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
     let sum = traffic.finish()?;
     ensure!(sum.came * 10 > sum.sent * 8, "most of it has come: {sum:?}");
     let status = network.running.status()?;
-    ensure!(status.failovers.len() == 3 * ROUNDS, "{:?}", status.failovers);
+    ensure!(status.failovers.len() == 3 * rounds(), "{:?}", status.failovers);
     network.stop()
 }
 
@@ -177,7 +181,7 @@ fn balances(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
 fn has_no_gap(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
     let (network, traffic) = start(protection, interrupt)?;
     let runtimes: Vec<u16> = network.running.status()?.runtimes().map(|process| process.id).collect();
-    for id in runtimes.repeat(TAKEOVERS) {
+    for id in runtimes.repeat(takeovers()) {
         let which = |status: &Status| {
             let runtime = status.runtime(id).context("it is there")?;
             Ok((runtime.clone(), runtime.local_standby.context("it has a standby")?))

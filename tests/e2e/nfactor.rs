@@ -6,9 +6,8 @@ use holdfast_lab::programs;
 use holdfast_lab::requirements::*;
 use holdfast_lab::{Interrupt, Process};
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, SERVER, VIRTUAL};
-use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::runner::{Test, alone, light};
 use holdfast_tests::verdict::{ensure_served, ensure_unbroken};
-use std::process::ExitCode;
 use std::time::Duration;
 
 /// Longest time for a hundred pings and a failover.
@@ -16,14 +15,25 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Packets that the chain `Limited` lets a flow have.
 const PACKETS: u32 = 100;
 
-fn main() -> ExitCode {
-    run(vec![
-        test("keep_alive_connections_live", &[NGINX], keep_alive_connections_live),
-        test("the_next_incarnation_gets_the_flows_back", &[], the_next_incarnation_gets_the_flows_back),
-        test("datagrams_are_lost_at_most_in_the_failure", &[], datagrams_are_lost_at_most_in_the_failure),
-        test("a_count_is_set_back_by_no_more_than_the_status_says", &[PING], a_count_is_set_back_by_no_more_than_the_status_says),
-        test("a_count_begins_anew_under_none", &[PING], a_count_begins_anew_under_none),
-    ])
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        light("keep_alive_connections_live", 1, &[NGINX], keep_alive_connections_live),
+        light("the_next_incarnation_gets_the_flows_back", 1, &[], the_next_incarnation_gets_the_flows_back),
+        alone(
+            "how long packets stay away is measured, in packets",
+            "datagrams_are_lost_at_most_in_the_failure",
+            2,
+            &[],
+            datagrams_are_lost_at_most_in_the_failure,
+        ),
+        light(
+            "a_count_is_set_back_by_no_more_than_the_status_says",
+            33,
+            &[PING],
+            a_count_is_set_back_by_no_more_than_the_status_says,
+        ),
+        light("a_count_begins_anew_under_none", 17, &[PING], a_count_begins_anew_under_none),
+    ]
 }
 
 fn weak(chain: Chain) -> Options {
@@ -75,7 +85,7 @@ fn datagrams_are_lost_at_most_in_the_failure(interrupt: &Interrupt) -> Result<()
 fn pings_across_a_failure(protection: &'static str, interrupt: &Interrupt) -> Result<(u32, u32)> {
     let network = Network::start(&Options { protection, ..Options::protected(Chain::Limited) }, interrupt)?;
     let mut command = network.topology.client.command("ping");
-    command.args(["-n", "-q", "-c", "150", "-i", "0.05", "-W", "1", SERVER]);
+    command.args(["-n", "-q", "-c", "150", "-i", "0.1", "-W", "1", SERVER]);
     let mut process = Process::start(command, "ping", network.lab.scratch())?;
     let packets = |status: &Status| status.runtimes().map(|one| one.packets).sum::<u64>();
     let what = "forty packets are gone";

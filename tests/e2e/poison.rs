@@ -4,10 +4,9 @@ use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{Protected, Status};
 use holdfast_lab::{Interrupt, udp, until};
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, PATIENT, RECOVERY_LIMIT, SERVER, socket};
-use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::runner::{Test, light};
 use holdfast_tests::traffic::{Plan, Traffic};
 use std::net::UdpSocket;
-use std::process::ExitCode;
 use std::time::Duration;
 
 /// Long enough for two failures by standing still.
@@ -15,15 +14,15 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Logs are not cleared while a test looks.
 const RARELY: &str = "{ preset: reinforce, checkpoint_ms: 10000 }";
 
-fn main() -> ExitCode {
-    run(vec![
-        test("it_ends_two_runtimes_and_no_third", &[], it_ends_two_runtimes_and_no_third),
-        test("it_stops_two_runtimes_and_no_third", &[], it_stops_two_runtimes_and_no_third),
-        test("it_ends_two_workers_and_no_third", &[], it_ends_two_workers_and_no_third),
-        test("it_stops_two_workers_and_no_third", &[], it_stops_two_workers_and_no_third),
-        test("a_contained_panic_counts", &[], a_contained_panic_counts),
-        test("where_nothing_is_processed_again_it_ends_one", &[], where_nothing_is_processed_again_it_ends_one),
-    ])
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        light("it_ends_two_runtimes_and_no_third", 3, &[], it_ends_two_runtimes_and_no_third),
+        light("it_stops_two_runtimes_and_no_third", 10, &[], it_stops_two_runtimes_and_no_third),
+        light("it_ends_two_workers_and_no_third", 2, &[], it_ends_two_workers_and_no_third),
+        light("it_stops_two_workers_and_no_third", 10, &[], it_stops_two_workers_and_no_third),
+        light("a_contained_panic_counts", 3, &[], a_contained_panic_counts),
+        light("where_nothing_is_processed_again_it_ends_one", 3, &[], where_nothing_is_processed_again_it_ends_one),
+    ]
 }
 
 fn drops(status: &Status, reason: &str) -> u64 {

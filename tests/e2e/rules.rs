@@ -6,21 +6,22 @@ use holdfast_lab::Interrupt;
 use holdfast_lab::requirements::*;
 use holdfast_tests::binary;
 use holdfast_tests::network::{Chain, Network, Options, RECOVERY_LIMIT, SERVER};
-use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::runner::{Test, light};
 use holdfast_tests::verdict::ensure_unbroken;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::process::{Command, ExitCode, Output};
+use std::process::{Command, Output};
 
-fn main() -> ExitCode {
-    run(vec![
-        test(
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        light(
             "connections_stay_in_their_chain_when_the_rules_change",
+            2,
             &[NGINX],
             connections_stay_in_their_chain_when_the_rules_change,
         ),
-        test("tenants_have_runtimes_of_their_own", &[NGINX], tenants_have_runtimes_of_their_own),
-    ])
+        light("tenants_have_runtimes_of_their_own", 3, &[NGINX], tenants_have_runtimes_of_their_own),
+    ]
 }
 
 /// The office's chain, and a second one with a NAT pool of its own; what goes to port 80 takes the chain `web`.

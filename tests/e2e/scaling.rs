@@ -6,9 +6,8 @@ use holdfast_lab::requirements::*;
 use holdfast_lab::{Interrupt, keepalive, udp};
 use holdfast_tests::PATIENCE;
 use holdfast_tests::network::{Chain, Network, Options, SERVER, many, socket};
-use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::runner::{Test, alone};
 use holdfast_tests::verdict::ensure_unbroken;
-use std::process::ExitCode;
 use std::time::Duration;
 
 /// Two or three runtimes. How much load makes a runtime busy depends on the machine, so the test adds load until it does; the calm must last for fifteen
@@ -18,13 +17,19 @@ const ELASTIC: &str =
 /// Longest time for growing or shrinking.
 const LIMIT: Duration = Duration::from_secs(90);
 /// How long one step of the load is given to make the cluster grow.
-const STEP: Duration = Duration::from_secs(4);
+const STEP: Duration = Duration::from_secs(2);
 /// Datagrams per second of one step of the load, and how many steps there are at most.
 const LOAD: u64 = 5_000;
 const STEPS: usize = 12;
 
-fn main() -> ExitCode {
-    run(vec![test("a_cluster_grows_and_shrinks_and_no_flow_notices", &[NGINX], a_cluster_grows_and_shrinks_and_no_flow_notices)])
+pub(crate) fn tests() -> Vec<Test> {
+    vec![alone(
+        "how busy the runtimes are is its subject",
+        "a_cluster_grows_and_shrinks_and_no_flow_notices",
+        39,
+        &[NGINX],
+        a_cluster_grows_and_shrinks_and_no_flow_notices,
+    )]
 }
 
 fn count(status: &Status, state: &str) -> usize {

@@ -6,21 +6,20 @@ use holdfast_lab::Interrupt;
 use holdfast_lab::requirements::*;
 use holdfast_lab::wait::until;
 use holdfast_tests::network::{Chain, Network, Options, RECOVERY_LIMIT, VIRTUAL};
-use holdfast_tests::runner::{main as run, test};
+use holdfast_tests::runner::{Test, light};
 use holdfast_tests::standby::{Half, kill_half_of_server};
 use holdfast_tests::verdict::ensure_unbroken;
 use rustix::process::Signal;
-use std::process::ExitCode;
 
-fn main() -> ExitCode {
-    run(vec![
-        test("connections_outlive_server_and_runtimes_by_shared_memory", &[NGINX], by_shared_memory),
-        test("connections_outlive_server_and_runtimes_by_libfabric", &[NGINX], by_libfabric),
-        test("a_server_of_one_process_and_flows_at_home_by_shared_memory", &[NGINX], at_home_by_shared_memory),
-        test("a_server_of_one_process_and_flows_at_home_by_libfabric", &[NGINX], at_home_by_libfabric),
-        test("runtimes_with_standbys_of_their_own_by_shared_memory", &[NGINX], with_standbys_by_shared_memory),
-        test("runtimes_with_standbys_of_their_own_by_libfabric", &[NGINX], with_standbys_by_libfabric),
-    ])
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        light("connections_outlive_server_and_runtimes_by_shared_memory", 5, &[NGINX], by_shared_memory),
+        light("connections_outlive_server_and_runtimes_by_libfabric", 7, &[NGINX], by_libfabric),
+        light("a_server_of_one_process_and_flows_at_home_by_shared_memory", 5, &[NGINX], at_home_by_shared_memory),
+        light("a_server_of_one_process_and_flows_at_home_by_libfabric", 15, &[NGINX], at_home_by_libfabric),
+        light("runtimes_with_standbys_of_their_own_by_shared_memory", 4, &[NGINX], with_standbys_by_shared_memory),
+        light("runtimes_with_standbys_of_their_own_by_libfabric", 6, &[NGINX], with_standbys_by_libfabric),
+    ]
 }
 
 const REPLICATED: &str = "{ preset: nfvactor, shared: state-server }";

@@ -1,6 +1,6 @@
 //! The branch office with three hosts for the box: two that serve and run, and a witness with the coordinator; or three equal ones, which elect it.
 
-use crate::network::{self, Chain, HELD_BODY, Options, RECOVERY_LIMIT, SERVER, SERVER_2, socket};
+use crate::network::{self, Chain, HELD_BODY, Options, RECOVERY_LIMIT, SERVER, SERVER_2, UNHURRIED, socket};
 use crate::{PATIENCE, binary};
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{self, Leader, Protected, Status};
@@ -142,7 +142,7 @@ impl Cluster {
     /// As with [`Cluster::start`], with the ports, chains and rules of this configuration, which translates no addresses.
     pub fn start_with(configuration: &str, interrupt: &Interrupt) -> Result<Cluster> {
         let (options, names) = (Options::protected(Chain::Plain), [SERVING[0], SERVING[1], WITNESS]);
-        Cluster::build_of(names, Kind::Witness, &options, configuration, interrupt)
+        Cluster::build_of(names, Kind::Witness, &options, &format!("{configuration}{UNHURRIED}"), interrupt)
     }
 
     /// The same with hosts that are missed after so many milliseconds, and no runtime is before.
@@ -161,11 +161,13 @@ impl Cluster {
         names: [&'static str; 3],
         kind: Kind,
         protection: &'static str,
-        more: &str,
+        detection: &str,
         interrupt: &Interrupt,
     ) -> Result<Cluster> {
         let options = Options { protection, ..Options::protected(Chain::Balanced) };
-        Cluster::build_of(names, kind, &options, &(options.configuration() + more), interrupt)
+        let usual = options.configuration();
+        let chains = if detection.is_empty() { usual } else { usual.replace(UNHURRIED, detection) };
+        Cluster::build_of(names, kind, &options, &chains, interrupt)
     }
 
     fn build_of(names: [&'static str; 3], kind: Kind, options: &Options, chains: &str, interrupt: &Interrupt) -> Result<Cluster> {

@@ -1,7 +1,7 @@
 //! What the end-to-end tests share: the runner, the box under test, a network that is not the demo's, and a sender of raw frames.
 //!
-//! Each test makes namespaces of its own and runs while nothing else loads the machine. Without root they are not run and count as
-//! ignored, with the reason on standard error.
+//! Each test makes namespaces of its own. No other program of this project loads the machine meanwhile, and other tests do as far as both allow it
+//! ([`runner`]). Without root they are not run and count as ignored, with the reason.
 #![forbid(unsafe_code)]
 
 pub mod cluster;
@@ -14,6 +14,7 @@ pub mod routers;
 pub mod runner;
 pub mod standby;
 pub mod traffic;
+pub mod transfer;
 pub mod verdict;
 
 use anyhow::{Result, ensure};
@@ -21,7 +22,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Long enough for everything that should take a moment on a busy machine of two cores.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// True if tests run in their full form, with `HOLDFAST_SOAK` set: kills by the hundred, numbers that rest as long as they do by default. On every change their short
+/// form has to do.
+pub fn soak() -> bool {
+    std::env::var_os("HOLDFAST_SOAK").is_some_and(|value| !value.is_empty())
+}
 
 /// The binary under test: `$HOLDFAST_BIN`, or `holdfast` of the profile that this test was built with.
 pub fn binary() -> Result<PathBuf> {

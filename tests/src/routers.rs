@@ -3,9 +3,10 @@
 use anyhow::{Context, Result, bail};
 use holdfast_lab::process::Process;
 use holdfast_lab::requirements::Program;
-use holdfast_lab::{Interrupt, Lab, Namespace, until};
+use holdfast_lab::{Interrupt, Lab, Namespace, until, until_every};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// BIRD.
 pub const BIRD: Program = ("bird", "bird2");
@@ -15,6 +16,9 @@ pub const FRR: Program = ("vtysh", "frr");
 const FRR_DAEMONS: &str = "/usr/lib/frr";
 /// What they run as: they give up root, and insist on it.
 const FRR_USER: &str = "frr";
+
+/// Between two questions to one that has been started.
+const ASK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A key as both sides are told it.
 #[derive(Debug, Clone, Copy)]
@@ -115,7 +119,7 @@ impl Router {
             }
         }
         let interrupt = self.interrupt.clone();
-        until("the router answers", crate::PATIENCE, &interrupt, || {
+        until_every(ASK_INTERVAL, "the router answers", crate::PATIENCE, &interrupt, || {
             let ended = self.processes.iter_mut().map(Process::try_wait).find_map(|ended| ended.transpose());
             if let Some(status) = ended.transpose()? {
                 let words: Vec<String> = self.processes.iter().map(|process| process.stdout() + &process.stderr()).collect();

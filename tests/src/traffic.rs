@@ -171,6 +171,7 @@ impl Traffic {
 
 impl Drop for Traffic {
     fn drop(&mut self) {
+        self.shared.over.store(true, Ordering::Relaxed);
         self.end();
     }
 }
@@ -372,8 +373,8 @@ fn try_pump(
                 Err(error) => return Err(error),
             }
         }
-        // Once all clients are gone nothing more comes.
-        let is_alone = end == End::Server && shared.over.load(Ordering::Relaxed);
+        // Once all clients are gone nothing more comes, and nobody looks at what is dropped.
+        let is_alone = shared.over.load(Ordering::Relaxed);
         match ended {
             Some(_) if is_over => return Ok(()),
             _ if is_alone => return Err(ErrorKind::NotConnected.into()),

@@ -7,11 +7,15 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
 use sha2::{Digest, Sha256};
 use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// What ends one that has gone on for long enough.
+const STOP: Signal = Signal::TERM;
 
 /// How a download is done.
 #[derive(Debug, Clone)]
@@ -98,13 +102,26 @@ impl Download {
         Ok(self.child.try_wait().context("watching curl")?.is_some())
     }
 
+    /// Ends it before its end. What curl had not passed on yet is missing; what has come is counted.
+    pub fn stop(self, limit: Duration, interrupt: &Interrupt) -> Result<Outcome> {
+        self.signal(STOP);
+        self.finish(limit, interrupt)
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(group) = Pid::from_raw(self.child.id() as i32) {
+            // It may have ended.
+            let _ = kill_process_group(group, signal);
+        }
+    }
+
     /// Waits for its end.
     pub fn finish(mut self, limit: Duration, interrupt: &Interrupt) -> Result<Outcome> {
         let status = until("a download ends", limit, interrupt, || self.child.try_wait().context("watching curl"))?;
         let body = self.body.take().map(|thread| thread.join().expect("the reader does not panic"));
         let (sum, last) = body.expect("joined once").context("reading curl's output")?;
         let errors = self.errors.take().map(|thread| thread.join().expect("the reader does not panic")).unwrap_or_default();
-        let error = if status.success() {
+        let error = if status.success() || status.signal() == Some(STOP.as_raw()) {
             None
         } else if errors.is_empty() {
             Some(format!("curl: {status}"))
@@ -120,9 +137,7 @@ impl Drop for Download {
         if matches!(self.child.try_wait(), Ok(Some(_))) {
             return;
         }
-        if let Some(group) = Pid::from_raw(self.child.id() as i32) {
-            let _ = kill_process_group(group, Signal::KILL);
-        }
+        self.signal(Signal::KILL);
         let _ = self.child.wait();
     }
 }

@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 pub use namespace::Namespace;
 pub use process::Process;
-pub use wait::{Interrupt, Interrupted, until};
+pub use wait::{Interrupt, Interrupted, until, until_every};
 
 /// What every name in the laboratory starts with; the pid of the maker follows.
 const PREFIX: &str = "hf-";

@@ -7,7 +7,7 @@ use super::wait::Interrupt;
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Read, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,6 +18,17 @@ pub type Sum = [u8; 32];
 /// The sum as people and `sha256sum` write it.
 pub fn hex(sum: &Sum) -> String {
     sum.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The sum of all that there is to read.
+pub fn sum_of(mut content: impl Read) -> Result<Sum> {
+    let (mut hasher, mut block) = (Sha256::new(), vec![0_u8; 1 << 16]);
+    loop {
+        match content.read(&mut block)? {
+            0 => return Ok(hasher.finalize().into()),
+            read => hasher.update(&block[..read]),
+        }
+    }
 }
 
 /// A directory of files to serve.

@@ -1,10 +1,11 @@
 //! `holdfast run` in a namespace, and what one does to it: ask, kill, stop, stop for good.
 
 use super::process::{Process, quoting, signal_pid};
-use super::wait::{Interrupt, until};
+use super::wait::{Interrupt, until_every};
 use super::{Lab, Namespace};
 use anyhow::{Context, Result, bail};
 use holdfast_control::status::{self, Protected, Status};
+use holdfast_control::{Call, Client};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -12,6 +13,9 @@ use std::time::{Duration, Instant};
 
 /// Longest time from the start to `ready`.
 const READY_LIMIT: Duration = Duration::from_secs(20);
+
+/// Between two questions how it is. Its manager answers between packets.
+const ASK_INTERVAL: Duration = Duration::from_millis(15);
 
 /// A running box. Dropping it kills it; [`RunningBox::stop`] stops it as an operator would.
 #[derive(Debug)]
@@ -128,10 +132,12 @@ impl RunningBox {
         &self.control
     }
 
-    /// Asks `holdfast status --json`.
+    /// Asks for the status, as `holdfast status --json` does, from this process.
     pub fn status(&self) -> Result<Status> {
-        let text = self.ask("status")?;
-        let status: Status = serde_json::from_str(&text).with_context(|| format!("reading the status:\n{text}"))?;
+        let answer = Client::new(Some(&self.control)).and_then(|client| client.ask(Call::Status));
+        let answer = answer.map_err(|error| quoting(error.into(), &self.process.last_words()))?;
+        let status = serde_json::from_value::<Status>(answer.clone());
+        let status = status.with_context(|| format!("reading the status:\n{answer}"))?;
         if status.version != status::VERSION {
             bail!("the status has version {}, understood is {}", status.version, status::VERSION);
         }
@@ -159,7 +165,7 @@ impl RunningBox {
         mut wanted: impl FnMut(&Status) -> bool,
     ) -> Result<Status> {
         let mut last = None;
-        let answer = until(what, limit, interrupt, || {
+        let answer = until_every(ASK_INTERVAL, what, limit, interrupt, || {
             let status = self.status()?;
             let so = wanted(&status);
             last = Some(status);

@@ -52,9 +52,20 @@ impl Interrupt {
     }
 }
 
-/// Asks `probe` until it has an answer. Fails with what `probe` fails with, with [`Interrupted`], or after `limit` with an error that names
+/// Asks `probe` until it has an answer, again after [`POLL_INTERVAL`]. Fails with what `probe` fails with, with [`Interrupted`], or after `limit` with an error that names
 /// `what` was waited for.
-pub fn until<T>(what: &str, limit: Duration, interrupt: &Interrupt, mut probe: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+pub fn until<T>(what: &str, limit: Duration, interrupt: &Interrupt, probe: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    until_every(POLL_INTERVAL, what, limit, interrupt, probe)
+}
+
+/// The same where a look costs so much that it is to be taken less often.
+pub fn until_every<T>(
+    interval: Duration,
+    what: &str,
+    limit: Duration,
+    interrupt: &Interrupt,
+    mut probe: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
     let deadline = Instant::now() + limit;
     loop {
         interrupt.check()?;
@@ -64,7 +75,7 @@ pub fn until<T>(what: &str, limit: Duration, interrupt: &Interrupt, mut probe: i
         if Instant::now() >= deadline {
             bail!("waited {} s in vain: {what}", limit.as_secs_f32());
         }
-        std::thread::sleep(POLL_INTERVAL);
+        std::thread::sleep(interval);
     }
 }
 

@@ -36,6 +36,8 @@ use zeroize::Zeroizing;
 const PATIENCE: u64 = 2_000 * MILLISECOND;
 /// The same before its first turn: devices are opened then.
 const START_PATIENCE: u64 = 60_000 * MILLISECOND;
+/// The same when it has been told to end: it waits for its runtimes then, and for the kernel, which takes ports down one after the other on the whole machine.
+const END_PATIENCE: u64 = 20_000 * MILLISECOND;
 /// Between two looks at its heartbeat, ns.
 const LOOK_INTERVAL: u64 = 250 * MILLISECOND;
 /// So many lives may end within [`LIVES_WINDOW`]; then there is no next one.
@@ -411,7 +413,11 @@ impl HostGuard {
             if beats != life.beats {
                 (life.beats, life.alive_at) = (beats, now);
             }
-            let patience = if beats == 0 { START_PATIENCE } else { PATIENCE };
+            let patience = match (beats, was_stopped) {
+                (0, _) => START_PATIENCE,
+                (_, true) => END_PATIENCE,
+                (_, false) => PATIENCE,
+            };
             if now.saturating_sub(life.alive_at) > patience {
                 life.alive_at = now;
                 life.process.kill();
