@@ -34,11 +34,28 @@ mod transports;
 use holdfast_tests::{crowd, runner};
 use std::process::ExitCode;
 
+/// What `make quick` runs of them (`HOLDFAST_QUICK`): something of each kind that takes a moment.
+const QUICK: &[&str] = &[
+    "coordinator::a_killed_coordinator_is_back_within_a_second",
+    "failover::keep_alive_connections_live",
+    "failover::the_status_tells_the_story",
+    "forwarding::plain_forwarding_of_both_families",
+    "hang::a_woken_runtime_releases_nothing",
+    "hosts::a_host_is_drained_and_restored",
+    "ledger::the_ledger_balances_under_nfvactor",
+    "manager::runtimes_still_fail_over_afterwards",
+    "migration::flows_move_and_nothing_is_lost",
+    "nfactor::the_next_incarnation_gets_the_flows_back",
+    "reinforce::a_download_goes_on",
+    "served::datagrams_do_not_notice_the_servers_end",
+    "standby::datagrams_do_not_notice_kills",
+];
+
 fn main() -> ExitCode {
     if let Some(code) = crowd::role() {
         return code;
     }
-    runner::main(vec![
+    let files = vec![
         ("bfd", bfd::tests()),
         ("chains", chains::tests()),
         ("coordinator", coordinator::tests()),
@@ -68,5 +85,6 @@ fn main() -> ExitCode {
         ("served", served::tests()),
         ("standby", standby::tests()),
         ("transports", transports::tests()),
-    ])
+    ];
+    runner::main(files, QUICK)
 }

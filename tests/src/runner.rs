@@ -87,13 +87,19 @@ pub const fn alone(_why: &'static str, name: &'static str, seconds: u32, program
     Test { name, kind: Kind::Alone, seconds, programs, body, deep: None }
 }
 
-/// Runs the tests of these files. One that the machine cannot run is counted as ignored, and says why.
-pub fn main(files: Vec<(&'static str, Vec<Test>)>) -> ExitCode {
+/// Runs the tests of these files, or of all only those that are `quick` where `HOLDFAST_QUICK` is set. One that the machine cannot run is counted as ignored, and says why.
+pub fn main(files: Vec<(&'static str, Vec<Test>)>, quick: &[&str]) -> ExitCode {
     let mut arguments = Arguments::from_args();
     let mut tests: Vec<(String, Test)> = files
         .into_iter()
         .flat_map(|(file, tests)| tests.into_iter().map(move |test| (format!("{file}::{}", test.name), test)))
         .collect();
+    if let Some(unknown) = quick.iter().find(|name| !tests.iter().any(|(known, _)| known == *name)) {
+        return refuse(&format!("there is no test {unknown}"));
+    }
+    if std::env::var_os("HOLDFAST_QUICK").is_some() {
+        tests.retain(|(name, _)| quick.contains(&name.as_str()));
+    }
     tests.sort_by_key(|(_, test)| (test.kind, Reverse(test.seconds)));
     let interrupt = match Interrupt::on_signals() {
         Ok(interrupt) => interrupt,
