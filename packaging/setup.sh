@@ -137,7 +137,7 @@ install_packages() {
     awk '{ number++; bytes += $3 } END { print number + 0, int(bytes / 1048576) }')"
   removed=$("${apt[@]}" install -s --no-install-recommends "${missing[@]}" 2>> "$log" |
     sed -n 's/^Remv \([^ ]*\).*/\1/p' | paste -s -d ' ' || true)
-  say "installing ${#missing[@]} Debian packages, $number with what they need, $mib MiB (about $((5 + number / 10 + mib / 8)) s)"
+  say "installing ${#missing[@]} Debian packages, $number with what they need, $mib MiB (about $((10 + number / 6 + mib / 6)) s)"
   [ -z "$removed" ] || say "they replace $removed"
   if [ ! -e /usr/sbin/policy-rc.d ]; then
     trap 'rm -f /usr/sbin/policy-rc.d' EXIT

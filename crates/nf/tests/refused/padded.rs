@@ -1,3 +1,4 @@
+// `Refused` has 7 total byte(s) of padding
 holdfast_nf::flow_state! {
     pub struct Refused {
         pub flag: u8,
