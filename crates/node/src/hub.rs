@@ -24,6 +24,7 @@ use crate::message::kind;
 use crate::seal::is_sealed;
 use crate::switch::Switch;
 use holdfast_protection::{Fence, Peer, Released};
+use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH, Mac};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
@@ -529,6 +530,9 @@ impl Hub {
     /// Whom a switch's view gives up lets nothing more out here, whether this host was asked to fence it or not: it may have lost the service of that switch, and be no longer asked,
     /// before it knows. What is claimed of the dead is claimed behind that view.
     fn fence_failed(&mut self) {
+        if is_planted(Fault::FencesWhenAskedOnly) {
+            return;
+        }
         let Hub { seats, fence, .. } = self;
         for seat in seats.iter_mut().filter(|seat| seat.is_serving && seat.fenced_view != seat.switch.view()) {
             seat.fenced_view = seat.switch.view();

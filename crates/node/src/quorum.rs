@@ -20,6 +20,7 @@
 //! In: beats, what the coordinator says, the time. Out: beats, and when to begin and to stop. Never: a decision about who is to serve.
 
 use crate::message::{Beat, Service};
+use holdfast_wire::fault::{Fault, is_planted};
 
 /// What is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,7 +121,7 @@ impl Quorum {
 
     /// It may serve those ports that it serves: after a time in which it stood still, another may do so by now.
     pub fn may_serve_at(&self, now: u64) -> bool {
-        self.is_connected(now)
+        self.is_connected(now) || is_planted(Fault::ReleasesAfterStandstill)
     }
 
     fn bits(&self, is_meant: impl Fn(&Heard) -> bool) -> u16 {
@@ -177,7 +178,7 @@ impl Quorum {
         let had = |host: usize| now.saturating_sub(beat.ages.get(host).map_or(0, |age| *age.min(&(2 * self.patience))));
         let had = (0..self.heard_at.len()).map(had).collect();
         // What an earlier life of its manager echoed counts as long as it would have: what that one knew of terms this one knows, and says of nobody that it was heard before it began.
-        let echo = known.as_ref().map_or(echo, |known| known.echo.max(echo));
+        let echo = known.as_ref().filter(|_| !is_planted(Fault::ForgetsEchoes)).map_or(echo, |known| known.echo.max(echo));
         *known = Some(Heard { sent: beat.sent, echo, had, services: beat.services.clone() });
         self.heard_at[usize::from(host)] = now;
         let heard = (0..).zip(&beat.services);

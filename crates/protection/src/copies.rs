@@ -60,6 +60,7 @@ pub(crate) fn save(
             }
             // Who was to bring it here has it under the epoch that he announced. Another one who has it under a newer one has recovered it: it does not come any more.
             let comes_no_more = role == role::ARRIVING && theirs.epoch != ours.epoch && holder != from;
+            let comes_no_more = comes_no_more && !is_planted(Fault::AwaitsWhatComesNoMore);
             if comes_no_more || !matches!(role, role::REPLICA | role::ARRIVING) {
                 // Also while its route is being asked for: who sends newer state has it.
                 flows.set_role(found.slot, role::REPLICA);

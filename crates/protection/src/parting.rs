@@ -13,6 +13,7 @@ use crate::flows::{ActorHeader, role};
 use crate::links::{Holder, Links};
 use crate::numbers::{Sent, reached};
 use crate::{Flows, Outbox, Peer, Slot, kind};
+use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey};
 use std::collections::{BTreeMap, VecDeque};
 use zerocopy::IntoBytes;
@@ -179,8 +180,8 @@ impl Parting {
     pub(crate) fn tell<H: Holder>(&mut self, links: &mut Links<H>, out: &mut Outbox) -> bool {
         while let Some(end) = self.ends.front() {
             let link = links.find(end.holder).map(H::numbers);
-            let numbers =
-                link.or_else(|| self.leaving.iter_mut().find(|(peer, _)| *peer == end.holder).map(|(_, numbers)| numbers));
+            let mut leaving = self.leaving.iter_mut().filter(|_| !is_planted(Fault::TellsNoLeaver));
+            let numbers = link.or_else(|| leaving.find(|(peer, _)| *peer == end.holder).map(|(_, numbers)| numbers));
             if numbers.is_some_and(|numbers| !end.send(numbers, out)) {
                 return false;
             }

@@ -389,7 +389,8 @@ impl Protection for Reinforce {
     }
 
     fn safety(&self, flows: &Flows) -> Safety {
-        let is_open = self.after_loss.iter().any(|(peer, last)| round::is_open(&self.copies, *peer, *last));
+        let is_open = !is_planted(Fault::SafeBehindLostLog)
+            && self.after_loss.iter().any(|(peer, last)| round::is_open(&self.copies, *peer, *last));
         let safety = self.copies.safety(flows);
         Safety { resynchronising: safety.resynchronising || is_open, ..safety }
     }

@@ -44,26 +44,82 @@ faults! {
     ReleasesBeforeCommit = "release-before-commit",
     /// Neither fence nor switch nor replica looks at incarnations and epochs: two serve one flow.
     IgnoresEpochs = "no-epoch-check",
+    /// A host fences only whom it is asked to: one that a view gives up speaks for a moment longer.
+    FencesWhenAskedOnly = "fences-when-asked-only",
+    /// A host that stood still lets out what it held, before it has heard whether it still serves.
+    ReleasesAfterStandstill = "releases-after-standstill",
 
     // Copies, snapshots and pages.
     /// Copies of flows are damaged now and then, where no packet looks.
     DamagesCopies = "corrupts-copies",
+    /// A flow that another runtime has recovered is awaited still, and claimed for ever.
+    AwaitsWhatComesNoMore = "awaits-what-comes-no-more",
+    /// A leaving holder does not hear that a flow has ended: its copy is served one day.
+    TellsNoLeaver = "tells-no-leaver",
     /// After its first snapshot a flow has no other: too much is forgotten.
     IgnoresInterval = "ignore-interval",
     /// A recovery is called over before the snapshots have been fetched: too much is forgotten.
     ReportsEarly = "report-early",
+    /// A next incarnation that does not know the time takes it for zero: nothing is waited for.
+    TakesZeroForTime = "takes-zero-for-time",
+    /// Functions do not hear that a flow was set back: connections hang behind their firewall.
+    KeepsOldWindows = "keeps-old-windows",
     /// States of flows go from memory that the state server has not got.
     EvictsUnsaved = "evicts-unsaved",
 
     // What is processed again.
-    /// What could come out differently is treated as if it could not, and its state is not sent.
+    /// What could come out differently is treated as if it could not: its state is not sent.
     MissesNondeterminism = "misses-nondeterminism",
     /// Packets are processed again in the wrong order.
     ReplaysBackwards = "replays-backwards",
+    /// Flows are called safe before a state is saved on which a lost log counts.
+    SafeBehindLostLog = "safe-behind-lost-log",
+    /// For one missing packet all are sent again: a short ring loses the same ones every time.
+    AsksForAllAgain = "asks-for-all-again",
+
+    // Flows that move.
+    /// A copy makes room for its flow that is about to come, though it may be the last one.
+    GivesUpNeededCopies = "gives-up-needed-copies",
+    /// A runtime takes in flows of one of whose death it has heard: copies are thrown away.
+    TakesFromTheDead = "takes-from-the-dead",
+    /// A drain is over while a flow is under way that somebody else had asked for.
+    EndsDrainEarly = "ends-drain-early",
+
+    // Routes and epochs.
+    /// A reply that the switch took for a flow's first packet changes the flow's epoch.
+    RepliesChangeEpochs = "replies-change-epochs",
+    /// A switch gives epochs again that somebody had of whom nobody is left.
+    ForgetsEpochsOfTheDead = "forgets-epochs-of-the-dead",
+    /// A claim of a flow as it was earlier is refused, though who had it later may be dead.
+    RefusesOlderClaims = "refuses-older-claims",
+    /// A new life of a switch stamps by its own clock before it knows the old one's.
+    TellsTimeTooSoon = "tells-time-too-soon",
+    /// A new life of a switch takes flows for new ones before those of the dead are claimed.
+    OpensBeforeRecoveries = "opens-before-recoveries",
+
+    // Who is there: runtimes, hosts, their coordinator.
+    /// New rules are for flows that are there, too: they change their chain.
+    Reclassifies = "reclassify",
+    /// The coordinator's messages leave before what they depend on is written down.
+    SpeaksBeforeWriting = "speaks-before-writing",
+    /// Of those who fall silent together the one that was heard last is a witness against the others.
+    BelievesLastHeard = "believes-last-heard",
+    /// A manager's new life that was heard counts as gone until its first words have arrived.
+    ForgetsHeardManagers = "forgets-heard-managers",
+    /// What the earlier life of a manager had echoed counts for nothing: who serves stops.
+    ForgetsEchoes = "forgets-echoes",
+    /// Frames of an earlier life are heard when a later one is known.
+    HearsThePast = "hears-the-past",
+    /// A sealed packet is opened again when somebody sends it again.
+    OpensTwice = "opens-twice",
 
     // What flows share.
     /// The NAT gives a port that a live flow has.
     ReusesLivePort = "reuse-live-port",
+    /// A number that comes to its block's owner with its flow is leased again.
+    LeasesWhatCameBack = "leases-what-came-back",
+    /// Blocks are free at their owner's death, before all is known of what its flows hold.
+    FreesBlocksAtDeath = "frees-blocks-at-death",
     /// A state server that begins again takes every number for free.
     ServerForgets = "server-forgets",
     /// A state server gives away what it has not heard of for long, without asking.
@@ -82,12 +138,6 @@ faults! {
     SpeaksBeforeStandby = "speaks-before-standby",
     /// Words at a state server are believed to be of the session under way, and whole.
     BelievesAnyWords = "believes-any-words",
-
-    // Rules and the coordinator.
-    /// New rules are for flows that are there, too: they change their chain.
-    Reclassifies = "reclassify",
-    /// The coordinator's messages leave before what they depend on is written down.
-    SpeaksBeforeWriting = "speaks-before-writing",
 }
 
 const _: () = assert!(Fault::ALL.len() <= 64, "a set has a bit for each");

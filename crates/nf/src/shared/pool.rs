@@ -16,6 +16,7 @@ pub use request::RequestPool;
 use super::{Shareable, SharedField};
 use crate::Context;
 use core::ops::Range;
+use holdfast_wire::fault::{Fault, is_planted};
 use std::collections::VecDeque;
 
 /// Numbers in one block.
@@ -449,7 +450,7 @@ impl PoolBackend for PartitionPool {
 
     fn adopt(&mut self, number: u32) {
         let is_here = self.change(number, |block, bit| {
-            set(&mut block.leased, bit, true);
+            set(&mut block.leased, bit, !is_planted(Fault::LeasesWhatCameBack));
             set(&mut block.foreign, bit, false);
         });
         if !is_here {

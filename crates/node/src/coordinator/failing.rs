@@ -7,6 +7,7 @@ use super::{Coordinator, HOPELESS, Hearing, Swept};
 use crate::address::manager_of;
 use crate::message::{Cause, Control, MemberState};
 use holdfast_protection::Peer;
+use holdfast_wire::fault::{Fault, is_planted};
 
 impl Coordinator {
     /// It has been given up, and nothing more is let out of it wherever packets leave.
@@ -39,7 +40,7 @@ impl Coordinator {
         let heard = self.memory.places.iter().zip(&self.hearings).enumerate();
         let heard = heard.filter(|(other, (place, _))| *other != at && place.member.cluster == cluster);
         let mut others = heard.map(|(_, (place, hearing))| (place.member.state, now.saturating_sub(hearing.last_heard)));
-        let is_witness = |heard: u64| heard <= timeout && heard + timeout / 2 <= silent;
+        let is_witness = |heard: u64| heard <= timeout && (heard + timeout / 2 <= silent || is_planted(Fault::BelievesLastHeard));
         let is_anybody_heard = others.any(|(state, heard)| state == MemberState::Running && is_witness(heard));
         let may_wait = silent <= timeout + timeout / 2;
         is_anybody_heard && !(may_wait && self.may_fail_together(at, now)) || silent > timeout.saturating_mul(HOPELESS)

@@ -12,6 +12,7 @@ use crate::channel::format::after;
 use crate::message::PoolId;
 use holdfast_nf::shared::{BLOCK_LEN, BlockMask};
 use holdfast_protection::Peer;
+use holdfast_wire::fault::{Fault, is_planted};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -144,7 +145,7 @@ impl Ledger {
     pub fn quarantine(&mut self, dead: Peer) {
         for block in &mut self.blocks {
             if block.owner == Owner::Runtime(dead) {
-                block.owner = Owner::Quarantined(dead);
+                block.owner = if is_planted(Fault::FreesBlocksAtDeath) { Owner::Nobody } else { Owner::Quarantined(dead) };
             }
         }
     }

@@ -10,6 +10,7 @@ use crate::address::{MANAGER, NodeId, manager_of};
 use crate::message::{Control, Failover, Standing};
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
+use holdfast_wire::fault::{Fault, is_planted};
 
 impl Coordinator {
     /// Tells the manager what has changed.
@@ -105,7 +106,7 @@ impl Coordinator {
     pub(super) fn begin_with_manager(&mut self, host: u16, now: u64) {
         let Some(known) = self.hosts.get_mut(usize::from(host)) else { return };
         // It has been heard just now: its host is not gone, even if nothing that it says has arrived yet.
-        *known = Known::heard(now);
+        *known = if is_planted(Fault::ForgetsHeardManagers) { Known::default() } else { Known::heard(now) };
         self.forget_told();
         let serving = self.serving_hosts();
         // Each term is one life of the switch.

@@ -10,6 +10,7 @@ use super::{Coordinator, MemberState};
 use crate::address::NodeId;
 use crate::message::{Control, Drain, Order, Refusal, Report};
 use holdfast_protection::Peer;
+use holdfast_wire::fault::{Fault, is_planted};
 
 /// A request that was made for a drain, and how far it is.
 #[derive(Debug)]
@@ -144,7 +145,7 @@ impl Coordinator {
                 continue;
             }
             // An operator may have asked for them, or an earlier life: no request of this drain says when they have arrived.
-            if report.departed > 0 {
+            if report.departed > 0 && !is_planted(Fault::EndsDrainEarly) {
                 self.draining[which].empty_since = None;
                 continue;
             }

@@ -21,6 +21,7 @@ use crate::message::Ended;
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position};
 use holdfast_protection::flows::{ActorHeader, Found, Journal, NO_SLOT, flag, role};
 use holdfast_protection::{Admission, Flows, Home, Outbox, Peer, Protection, Slot};
+use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::{icmp, icmpv6};
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{DropReason, FlowKey, Network, Packet, PacketPool};
@@ -259,7 +260,7 @@ impl Lane {
                             if !(is_new && is_newer) {
                                 return Step::Drop(DropReason::StaleEpoch);
                             }
-                            if !found.is_reply {
+                            if !found.is_reply || is_planted(Fault::RepliesChangeEpochs) {
                                 // The switch had forgotten the route and gave it anew, to the same runtime.
                                 header.epoch = epoch;
                                 header.flags |= flag::WHOLE;
@@ -584,7 +585,7 @@ impl Lane {
         let (header, state) = self.flows.parts_mut(slot);
         header.flags |= flag::UNCONFIRMED;
         self.chain.recover(state);
-        if may_forget > 0 {
+        if may_forget > 0 && !is_planted(Fault::KeepsOldWindows) {
             self.chain.outdated(state, may_forget);
         }
         self.gather_wishes(epoch);

@@ -15,6 +15,7 @@ use crate::message::{Replay as Ask, kind};
 use holdfast_nf::Position;
 use holdfast_protection::flows::{Found, flag, role};
 use holdfast_protection::{Peer, Slot};
+use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
 use std::collections::{BTreeMap, VecDeque};
@@ -180,6 +181,7 @@ impl Lane {
             if let Some(replay) = flows.get_mut(&epoch) {
                 let before = replay.came.trailing_ones().min(count);
                 let behind = (replay.came << (u64::BITS - count)).leading_ones().min(count - before);
+                let (before, behind) = if is_planted(Fault::AsksForAllAgain) { (0, 0) } else { (before, behind) };
                 let missing = count - before - behind;
                 if missing > 0 {
                     let _ = ask(fabric, switch, epoch, replay.done + before, missing);

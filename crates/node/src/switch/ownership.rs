@@ -125,7 +125,7 @@ impl Switch {
         };
         let key = FlowKey::from(claim.key);
         // Where flows have their home at a state server, nobody who lives may have told how far the dead one's epochs had come.
-        if !after(self.next_epoch, claim.epoch.get()) {
+        if !after(self.next_epoch, claim.epoch.get()) && !is_planted(Fault::ForgetsEpochsOfTheDead) {
             self.next_epoch = behind(claim.epoch.get());
         }
         let epoch = self.next_epoch;
@@ -214,6 +214,9 @@ impl Switch {
         let known = self.claims.waiting.get(&route).map(|(_, known, _)| *known);
         if known.is_some_and(|known| !self.lives(known)) {
             self.claims.waiting.remove(&route);
+        }
+        if is_planted(Fault::RefusesOlderClaims) {
+            return 0;
         }
         self.claims.wait(route, of, claimant, epoch);
         WHEN_SWEPT

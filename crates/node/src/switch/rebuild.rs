@@ -22,6 +22,7 @@ use crate::address::NodeId;
 use crate::channel::format::after;
 use crate::message::{RouteInfo, kind};
 use holdfast_protection::Peer;
+use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey};
 use zerocopy::FromBytes;
 
@@ -134,7 +135,7 @@ impl Switch {
                 self.next_epoch = behind(newest);
             }
         }
-        if rebuild.has_epochs && rebuild.recovering.is_empty() {
+        if rebuild.has_epochs && (rebuild.recovering.is_empty() || is_planted(Fault::OpensBeforeRecoveries)) {
             self.rebuild = None;
         }
     }

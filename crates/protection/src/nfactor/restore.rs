@@ -12,6 +12,7 @@ use crate::flows::{ActorHeader, role};
 use crate::numbers::{reached, split_block, split_u32};
 use crate::{Flows, Outbox, Peer, Slot, kind};
 use holdfast_wire::DropReason;
+use holdfast_wire::fault::{Fault, is_planted};
 use zerocopy::FromBytes;
 
 /// How long a holder waits for the next incarnation to ask, or to take more, ns. A process starts in a small part of it, and the switch
@@ -55,7 +56,7 @@ pub(super) struct Fetching {
 
 /// The time, once there is one: a life that no packet or tick has reached takes it for zero, and what it noted then would be long ago as soon as it knows.
 fn known(now: u64) -> Option<u64> {
-    (now > 0).then_some(now)
+    (now > 0 || is_planted(Fault::TakesZeroForTime)).then_some(now)
 }
 
 fn is_of(header: &ActorHeader, node: u16, incarnation: u32) -> bool {

@@ -9,6 +9,7 @@ use crate::message::{Claim, NEEDS_EARLIER, kind};
 use holdfast_nf::Chain;
 use holdfast_protection::flows::{ActorHeader, flag, role};
 use holdfast_protection::{Peer, Slot};
+use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey};
 use zerocopy::FromBytes;
 
@@ -65,7 +66,7 @@ impl Arrivals {
         let claims = <[Claim]>::ref_from_bytes(claims).map_err(|_| DropReason::Malformed)?;
         let chain = (claims.first().ok_or(DropReason::Malformed)?.chain.get() & !NEEDS_EARLIER) as usize;
         let lane = parts.lanes.get_mut(chain).ok_or(DropReason::Malformed)?;
-        if parts.fabric.peer(from.node) != Some(from) {
+        if parts.fabric.peer(from.node) != Some(from) && !is_planted(Fault::TakesFromTheDead) {
             // It has died since, which was heard first: what is here of its flows is kept for who recovers them.
             return Err(DropReason::Fenced);
         }
@@ -229,7 +230,7 @@ fn welcome(lane: &mut Lane, from: Peer, claim: &Claim, hash: u64) -> Option<Slot
         }
         let is_earlier = (ours.epoch.wrapping_sub(claim.epoch.get()) as i32) < 0;
         // If its owner dies before it has come, this may be all that there is of it.
-        let is_needed = claim.chain.get() & NEEDS_EARLIER != 0;
+        let is_needed = claim.chain.get() & NEEDS_EARLIER != 0 && !is_planted(Fault::GivesUpNeededCopies);
         if !is_earlier || is_needed {
             return None;
         }

@@ -1,0 +1,166 @@
+//! The testers are tested: each fault that can be planted is, and has to be found, `planted/<fault>`.
+//!
+//! Most of them were once real. A row of the table says who finds a fault, and in how many worlds:
+//! four times as many as it took when the row was written or more, so that it stays true when seeds
+//! stand for other worlds. Rows that take long lie apart from one another.
+//!
+//! `HOLDFAST_FAULTS=all` plays the whole table, `HOLDFAST_FAULTS=N` five rows from the N-th on, round
+//! and round; without it these are the first. A test that is named is played whatever that says.
+
+use holdfast_sim::{Fault, Outcome, Preset, Scenario, Script, World};
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Rows that are played if not all are.
+const SOME: usize = 5;
+
+/// Who finds a fault.
+#[derive(Clone, Copy)]
+enum Finder {
+    /// One of so many worlds, which seeds from this one on stand for.
+    Worlds(fn(u64) -> Scenario, u64, u64),
+    /// Something is not as expected in this file of `tests/scenarios`.
+    File(&'static str),
+}
+use Finder::{File, Worlds};
+
+/// A fault, who finds it, each by himself, and a part of what they say of it.
+type Row = (Fault, &'static [Finder], &'static str);
+
+fn drawn(seed: u64) -> Scenario {
+    Scenario::of_seed(seed)
+}
+
+/// Under a weak protection.
+fn weak(seed: u64) -> Scenario {
+    Scenario { preset: Preset::NfActor, ..Scenario::of_seed(seed) }
+}
+
+fn quiet(seed: u64) -> Scenario {
+    Scenario { quiet: true, ..Scenario::of_seed(seed) }
+}
+
+/// Worlds with `reinforce` begin here, those with a state server, and those whose flows have their home at one.
+const REINFORCE: u64 = 1_000_000;
+const SERVED: u64 = 10_000_000;
+const PAGED: u64 = 20_000_000;
+
+#[rustfmt::skip]
+const TABLE: &[Row] = &[
+    (Fault::ReleasesBeforeCommit, &[Worlds(drawn, 0, 20), Worlds(drawn, REINFORCE, 20)], "output commit"),
+    (Fault::AwaitsWhatComesNoMore, &[File("what-was-to-come-is-anothers-by-now")], "did not finish"),
+    (Fault::IgnoresEpochs, &[Worlds(drawn, 0, 100)], "one owner"),
+    (Fault::FreesBlocksAtDeath, &[Worlds(drawn, 0, 500)], "leases"),
+    (Fault::ForgetsEchoes, &[File("two-managers-next-lives-that-have-heard-nobody")], "output commit"),
+    (Fault::DamagesCopies, &[Worlds(quiet, 0, 20)], "were found to differ"),
+    (Fault::OpensBeforeRecoveries, &[Worlds(drawn, 0, 200)], "output commit"),
+    (Fault::EndsDrainEarly, &[File("a-drain-behind-a-move-that-takes-its-time")], "expectation"),
+    (Fault::ReplaysBackwards, &[Worlds(drawn, REINFORCE, 20)], ""),
+    (Fault::ServerForgets, &[Worlds(drawn, SERVED, 20)], "leases"),
+    (Fault::IgnoresInterval, &[Worlds(weak, 0, 20)], "bounded loss"),
+    (Fault::BelievesLastHeard, &[Worlds(drawn, 0, 500)], ""),
+    (Fault::TellsNoLeaver, &[File("a-drained-holder-and-a-flow-that-ended")], "ended flows"),
+    (Fault::EvictsUnsaved, &[Worlds(drawn, PAGED, 20)], "output commit"),
+    (Fault::FencesWhenAskedOnly, &[File("a-host-that-serves-a-moment-longer-than-its-runtime")], "one owner"),
+    (Fault::ReportsEarly, &[Worlds(weak, 0, 20)], "bounded loss"),
+    (Fault::MissesNondeterminism, &[Worlds(drawn, REINFORCE, 500)], "output commit"),
+    (Fault::GivesUpNeededCopies, &[File("a-copy-that-is-needed-where-the-flow-goes")], "output commit"),
+    (Fault::LeasesWhatCameBack, &[Worlds(drawn, 0, 20)], "leases"),
+    (Fault::ForgetsHeardManagers, &[File("a-manager-whose-first-word-is-late")], "output commit"),
+    (Fault::ReusesLivePort, &[Worlds(drawn, 0, 20)], "leases"),
+    (Fault::HearsThePast, &[Worlds(drawn, 0, 2000)], ""),
+    (Fault::TakesZeroForTime, &[File("a-next-incarnation-that-does-not-know-the-time")], "expectation"),
+    (Fault::KeepsOldWindows, &[Worlds(weak, 0, 20)], "liveness"),
+    (Fault::RefusesOlderClaims, &[File("flows-that-cross-within-a-host-that-dies")], "output commit"),
+    (Fault::ExpiresUnasked, &[Worlds(drawn, SERVED, 20)], "leases"),
+    (Fault::SafeBehindLostLog, &[File("a-checkpoint-under-way-when-its-log-is-lost")], "output commit"),
+    (Fault::OpensTwice, &[Worlds(drawn, 0, 80)], "only hosts are heard"),
+    (Fault::RepliesChangeEpochs, &[File("a-reply-key-that-was-not-learned")], "did not finish"),
+    (Fault::KeepsPartsOfTheDead, &[Worlds(drawn, SERVED, 40)], "statistics"),
+    (Fault::ReleasesAfterStandstill, &[File("a-host-that-stood-still")], "one owner"),
+    (Fault::Reclassifies, &[Worlds(drawn, 0, 20)], "one chain"),
+    (Fault::AsksForAllAgain, &[File("a-replay-that-no-ring-has-room-for")], "did not finish"),
+    (Fault::SpeaksBeforeWriting, &[Worlds(drawn, 0, 200)], "log"),
+    (Fault::TakesFromTheDead, &[File("a-wish-to-move-behind-its-senders-death")], "bounded loss"),
+    (Fault::TellsTimeTooSoon, &[File("a-clock-of-which-only-copies-know"), File("a-host-whose-clock-is-ahead")], ""),
+    (Fault::ForgetsEpochsOfTheDead, &[File("epochs-that-nobody-alive-knows")], "did not finish"),
+];
+
+/// Found elsewhere, by worlds of servers and their clients alone: `state/tests/lists.rs`, `node/tests/state_server.rs`.
+const ELSEWHERE: &[Fault] = &[
+    Fault::TakesMovedForOver,
+    Fault::FreesAtDeath,
+    Fault::FreesAtFirstClaim,
+    Fault::HeedsLateAnswers,
+    Fault::SpeaksBeforeStandby,
+    Fault::BelievesAnyWords,
+];
+
+/// What is wrong with a world.
+fn wrongs(outcome: &Outcome) -> Vec<String> {
+    outcome.report.violations.iter().map(|violation| format!("{}: {}", violation.invariant, violation.text)).collect()
+}
+
+/// By whom a fault was found, and all that is said of it.
+type Found = (String, Vec<String>);
+
+fn in_worlds(fault: Fault, world: fn(u64) -> Scenario, from: u64, within: u64) -> Result<Found, Failed> {
+    let mut played = (from..from + within).map(|seed| {
+        let wrong = wrongs(&World::new(Scenario { planted: fault.into(), ..world(seed) }, false).play());
+        (format!("seed {seed}, world {} of {within}", seed - from + 1), wrong)
+    });
+    let found = played.find(|(_, wrong)| !wrong.is_empty());
+    found.ok_or_else(|| format!("{fault:?} was not noticed in {within} worlds from seed {from} on").into())
+}
+
+fn in_file(fault: Fault, name: &str) -> Result<Found, Failed> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/scenarios").join(name).with_extension("txt");
+    let mut played = Script::read(&std::fs::read_to_string(file)?)?.into_iter().map(|mut script| {
+        script.scenario.planted = fault.into();
+        let (outcome, wrong) = script.play(false);
+        (name.to_owned(), wrongs(&outcome).into_iter().chain(wrong).collect::<Vec<_>>())
+    });
+    let found = played.find(|(_, wrong)| !wrong.is_empty());
+    found.ok_or_else(|| format!("{fault:?} was not noticed in {name}").into())
+}
+
+#[allow(clippy::print_stdout)]
+fn find((fault, finders, said): Row) -> Result<(), Failed> {
+    for finder in finders {
+        let began = Instant::now();
+        let (by, wrong) = match *finder {
+            Worlds(world, from, within) => in_worlds(fault, world, from, within)?,
+            File(name) => in_file(fault, name)?,
+        };
+        let Some(first) = wrong.iter().find(|wrong| wrong.contains(said)) else {
+            return Err(format!("{by}: nobody says `{said}`, but {}", wrong.join("; ")).into());
+        };
+        println!("planted/{}: {by}, {:.1} s: {first}", fault.name(), began.elapsed().as_secs_f32());
+    }
+    Ok(())
+}
+
+/// Every fault is in the table or is found elsewhere, once.
+fn has_a_row() -> Result<(), Failed> {
+    let rows = || TABLE.iter().map(|(fault, ..)| fault).chain(ELSEWHERE);
+    match Fault::ALL.iter().find(|fault| rows().filter(|row| row == fault).count() != 1) {
+        Some(fault) => Err(Failed::from(format!("{fault:?} is not in one place"))),
+        None => Ok(()),
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let which = std::env::var("HOLDFAST_FAULTS").unwrap_or_default();
+    let (first, count) = match which.parse::<usize>() {
+        _ if which == "all" || arguments.filter.is_some() => (0, TABLE.len()),
+        Err(error) if !which.is_empty() => panic!("HOLDFAST_FAULTS is `{which}`, neither `all` nor a number: {error}"),
+        number => (number.unwrap_or(0), SOME),
+    };
+    let rows = (0..count).map(|at| TABLE[(first % TABLE.len() + at) % TABLE.len()]);
+    let trials = rows.map(|row| Trial::test(format!("planted/{}", row.0.name()), move || find(row)));
+    let all = trials.chain([Trial::test("planted/has_a_row", has_a_row)]).collect();
+    libtest_mimic::run(&arguments, all).exit_code()
+}
