@@ -65,17 +65,17 @@ impl HostStep {
         breaches.into_iter().map(|text| format!("three hosts, {:?} of {}: {text}", self.action, self.host)).collect()
     }
 
-    /// Its time and what it came to, for people.
-    pub(super) fn sentence(&self) -> String {
+    /// What was done and how long it took, and what the clients noticed.
+    pub(super) fn sentences(&self) -> [String; 2] {
         let HostStep { host, done_ms, .. } = self;
-        let begin = match self.action {
+        let done = match self.action {
             HostAction::Drain => format!("drain of host {host}: its runtimes have ended after {done_ms} ms"),
             HostAction::Restore => format!("restore of host {host}: everything is as safe as before after {done_ms} ms"),
             HostAction::Kill => {
                 format!("kill -9 of everything on host {host}, which served: the other serves after {done_ms} ms")
             }
         };
-        format!("{begin}; {}", account((self.connections_alive, self.connections_opened), &self.datagrams))
+        [done, account((self.connections_alive, self.connections_opened), &self.datagrams)]
     }
 }
 
@@ -116,7 +116,7 @@ pub(super) fn run(
     for (action, host) in [(HostAction::Drain, 1), (HostAction::Restore, 1), (HostAction::Kill, 0)] {
         progress.advance(|| format!("{action:?} of host {}", NAMES[host]));
         let step = stage.play(action, host).with_context(|| format!("{action:?} of host {}", NAMES[host]))?;
-        progress.step(&step.sentence());
+        progress.step(&step.sentences().join("; "));
         steps.push(step);
     }
     let Stage { mut boxes, held, .. } = stage;
@@ -178,5 +178,41 @@ impl Stage<'_> {
             datagram_flows: self.plan.flows,
             datagrams: stream.finish(),
         })
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// As it should be.
+    pub(in super::super) fn good(action: HostAction) -> HostStep {
+        HostStep {
+            action,
+            host: "left".into(),
+            done_ms: 500,
+            connections_alive: 100,
+            connections_opened: 100,
+            datagram_flows: 5,
+            datagrams: Datagrams { sent: 400, returned: 400, flows_alive: 5, longest_silence_us: 9_000, ..Datagrams::default() },
+        }
+    }
+
+    /// Only a host that was killed may lose datagrams; none may double them, and nobody may break a connection.
+    #[test]
+    fn a_step_passes_only_if_nobody_noticed() {
+        for action in [HostAction::Drain, HostAction::Restore, HostAction::Kill] {
+            let failures = |change: &dyn Fn(&mut HostStep)| {
+                let mut step = good(action);
+                change(&mut step);
+                step.failures().len()
+            };
+            let lossless = usize::from(action != HostAction::Kill);
+            assert_eq!(failures(&|_| ()), 0, "{action:?}");
+            assert_eq!(failures(&|step| step.datagrams.lost = 1), lossless, "{action:?}");
+            assert_eq!(failures(&|step| step.datagrams.doubled = 1), 1, "{action:?}");
+            assert_eq!(failures(&|step| step.datagrams.flows_alive = 4), 1, "{action:?}");
+            assert_eq!(failures(&|step| step.connections_alive = 99), 1, "{action:?}");
+        }
     }
 }

@@ -4,14 +4,16 @@
 //! way while two runtimes are killed, once under `nfvactor` and once, for contrast, under `none`. Under `nfvactor` the manager and
 //! the coordinator are killed too, and a runtime is drained and restored. Then runtimes with local standbys are killed a hundred times. Then the same box with two runtimes gets a third one while there is load, and
 //! the same box on three hosts, of which one is drained and restored and the one that serves is killed. Progress goes to standard error, the
-//! report to standard output.
+//! report, which ends with one table, to standard output.
 
+mod details;
 mod hosts;
 mod progress;
 mod report;
 mod scaling;
 pub(crate) mod scenario;
 mod steps;
+mod table;
 mod takeovers;
 
 use crate::requirements::{self, Missing};
@@ -32,6 +34,11 @@ pub use takeovers::Takeovers;
 /// Connections that ask without a pause while local standbys take over, and how long they are counted before and after.
 const LOAD: usize = 16;
 const LOAD_TIME: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// The first line says what the demo does; then comes about how long that takes, in seconds.
+const INTRODUCTION: &str = "kills runtimes, manager, coordinator and a host under load, and at last runtimes without protection";
+const SECONDS: u32 = 70;
+const QUICK_SECONDS: u32 = 45;
 
 /// Ended by Ctrl-C, as shells count it.
 const EXIT_INTERRUPTED: u8 = 130;
@@ -57,6 +64,9 @@ pub struct DemoArgs {
     /// Fewer and shorter downloads, fewer connections
     #[arg(long)]
     pub quick: bool,
+    /// Print the account of every step and the SHA-256 of every download
+    #[arg(short, long)]
+    pub verbose: bool,
 }
 
 /// Runs it. 0 if every protected connection lived and every checksum matched, and the contrast shows; 1 if not; 69 or 77 with the remedy on
@@ -90,7 +100,7 @@ pub fn run(args: &DemoArgs) -> ExitCode {
     let text = if args.json {
         serde_json::to_string_pretty(&report).expect("a report is plain data") + "\n"
     } else {
-        report.text(std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none())
+        report.text(std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none(), args.verbose)
     };
     let written = std::io::stdout().write_all(text.as_bytes());
     ExitCode::from(if report.ok && written.is_ok() { 0 } else { 1 })
@@ -100,6 +110,8 @@ pub fn run(args: &DemoArgs) -> ExitCode {
 pub fn play(args: &DemoArgs, binary: &Path, interrupt: &Interrupt) -> anyhow::Result<Report> {
     let scale = if args.quick { Scale::QUICK } else { Scale::FULL };
     let mut progress = Progress::new();
+    let seconds = if args.quick { QUICK_SECONDS } else { SECONDS };
+    progress.step(&format!("{INTRODUCTION}: about {seconds} s"));
     let protected = scenario::run(
         &scenario::Script {
             protection: "nfvactor",

@@ -1,9 +1,10 @@
-//! What the demo found, as one object and as a table.
+//! What the demo found: one object, and the text for people that is made of it.
 
 use super::hosts::HostStep;
 use super::scaling::ScaleStep;
-use super::steps::{Action, Step};
+use super::steps::Step;
 use super::takeovers::Takeovers;
+use super::{details, table};
 use crate::download::Outcome;
 use crate::keepalive::Connections;
 use crate::nginx::{Sum, hex};
@@ -27,7 +28,7 @@ pub struct Report {
     /// If not, why.
     pub failures: Vec<String>,
     /// Protected first, then the contrast.
-    pub phases: Vec<Phase>,
+    pub phases: [Phase; 2],
     /// What it cost to kill runtimes that have local standbys.
     pub takeovers: Takeovers,
     /// What load did that came and went.
@@ -57,6 +58,8 @@ pub struct Phase {
     pub downloads: Vec<Transferred>,
     /// The numbered datagrams that ran beside.
     pub datagrams: Datagrams,
+    /// The longest silence of one of their flows until something else was done to the box; in microseconds.
+    pub kills_silence_us: u64,
     /// Packets that were inside a runtime when it was killed, as the box had counted when both were back.
     pub lost_in_failure: u64,
     /// The box's drops by reason; where the manager was killed its own are those of its last life.
@@ -115,6 +118,11 @@ impl Transferred {
             error: outcome.error.clone(),
         }
     }
+
+    /// Why it is not intact.
+    pub(super) fn cause(&self) -> &str {
+        self.error.as_deref().unwrap_or("other bytes than the original's")
+    }
 }
 
 impl Kill {
@@ -152,7 +160,7 @@ impl Kill {
 }
 
 impl Phase {
-    fn intact(&self) -> usize {
+    pub(super) fn intact(&self) -> usize {
         self.downloads.iter().filter(|download| download.intact).count()
     }
 
@@ -192,7 +200,7 @@ impl Report {
         hosts: Vec<HostStep>,
         unprotected: Phase,
     ) -> Report {
-        let phases = vec![protected, unprotected];
+        let phases = [protected, unprotected];
         let mut failures: Vec<String> = phases.iter().flat_map(Phase::failures).collect();
         failures.extend(takeovers.failures());
         failures.extend(scaling.iter().flat_map(ScaleStep::failures));
@@ -200,85 +208,9 @@ impl Report {
         Report { version: VERSION, ok: failures.is_empty(), failures, phases, takeovers, scaling, hosts }
     }
 
-    /// For people; with colours if `colour`.
-    pub fn text(&self, colour: bool) -> String {
-        let mut out = String::from("\nkill -9 under a firewall, NAT and load balancer\n\n");
-        let mut row = |label: &str, cell: &dyn Fn(&Phase) -> String| {
-            let cells: String = self.phases.iter().map(|phase| format!("{:>20}", cell(phase))).collect();
-            let _ = writeln!(out, "{label:<42}{cells}");
-        };
-        row("protection", &|phase| phase.protection.clone());
-        row("keep-alive connections alive", &|phase| format!("{} of {}", phase.connections.alive, phase.connections.opened));
-        row("downloads intact (SHA-256)", &|phase| format!("{} of {}", phase.intact(), phase.downloads.len()));
-        let kills = self.phases.iter().map(|phase| phase.kills.len()).max().unwrap_or(0);
-        for number in 0..kills {
-            let of = |cell: &dyn Fn(&Kill) -> String| {
-                let cell = |phase: &Phase| phase.kills.get(number).map_or_else(|| "–".into(), cell);
-                self.phases.iter().map(|phase| format!("{:>20}", cell(phase))).collect::<String>()
-            };
-            let optional = |value: Option<String>| value.unwrap_or_else(|| "–".into());
-            let lines = [
-                (format!("kill {}: flows of the runtime", number + 1), of(&|kill| kill.flows.to_string())),
-                ("  failure detected within".into(), of(&|kill| optional(kill.detection_us.map(micros)))),
-                ("  its flows served again, after that".into(), of(&|kill| optional(kill.recovered_us.map(micros)))),
-                ("  a successor runs after".into(), of(&|kill| format!("{} ms", kill.back_ms))),
-                (
-                    "  everything protected again after".into(),
-                    of(&|kill| optional(kill.protected_ms.map(|ms| format!("{ms} ms")))),
-                ),
-            ];
-            for (label, cells) in lines {
-                let _ = writeln!(out, "{label:<42}{cells}");
-            }
-        }
-        let mut row = |label: &str, cell: &dyn Fn(&Phase) -> String| {
-            let cells: String = self.phases.iter().map(|phase| format!("{:>20}", cell(phase))).collect();
-            let _ = writeln!(out, "{label:<42}{cells}");
-        };
-        for action in Action::ALL {
-            let of = |cell: &dyn Fn(&Step) -> String, phase: &Phase| {
-                phase.steps.iter().find(|step| step.action == action).map_or_else(|| "–".into(), cell)
-            };
-            if self.phases.iter().any(|phase| phase.steps.iter().any(|step| step.action == action)) {
-                let done = match action {
-                    Action::KillManager => "kill of the manager and switch: back after",
-                    Action::KillCoordinator => "kill of the coordinator: back after",
-                    Action::Drain => "drain of a runtime: it has ended after",
-                    Action::Restore => "restore of the runtime: back after",
-                };
-                row(done, &|phase| of(&|step| format!("{} ms", step.done_ms), phase));
-                if action == Action::Drain {
-                    row("  flows moved", &|phase| of(&|step| step.moved.unwrap_or(0).to_string(), phase));
-                }
-                row("  everything protected again after", &|phase| of(&|step| format!("{} ms", step.protected_ms), phase));
-                row("  connections alive", &|phase| {
-                    of(&|step| format!("{} of {}", step.connections_alive, step.connections_opened), phase)
-                });
-                row("  UDP datagrams lost, reordered", &|phase| {
-                    of(&|step| format!("{}, {} of {}", step.datagrams.lost, step.datagrams.reordered, step.datagrams.sent), phase)
-                });
-            }
-        }
-        row("packets lost inside the killed runtimes", &|phase| phase.lost_in_failure.to_string());
-        row("UDP datagrams lost on the way and back", &|phase| format!("{} of {}", phase.datagrams.lost, phase.datagrams.sent));
-        row("longest silence of a UDP flow", &|phase| micros(phase.datagrams.longest_silence_us));
-        row("slowest answer, keep-alive", &|phase| micros(phase.connections.slowest_answer_us));
-        let _ = writeln!(out, "\nruntimes with local standbys\n  {}", self.takeovers.sentence());
-        if !self.scaling.is_empty() {
-            let _ = writeln!(out, "\nload comes and goes");
-        }
-        for step in &self.scaling {
-            let _ = writeln!(out, "  {}", step.sentence());
-        }
-        if !self.hosts.is_empty() {
-            let _ = writeln!(out, "\nthe box on three hosts");
-        }
-        for step in &self.hosts {
-            let _ = writeln!(out, "  {}", step.sentence());
-        }
-        for phase in &self.phases {
-            self.downloads_text(phase, &mut out);
-        }
+    /// For people: details, with `is_verbose` all of them, then one table, then the verdict; with colours if `colour`.
+    pub fn text(&self, colour: bool, is_verbose: bool) -> String {
+        let mut out = details::text(self, is_verbose) + "\n" + &table::text(self);
         let (green, red, plain) = if colour { ("\x1b[1;32m", "\x1b[1;31m", "\x1b[0m") } else { ("", "", "") };
         if self.ok {
             let _ = writeln!(out, "\n{green}PASS{plain}: every protected connection lived, every checksum matched.");
@@ -288,24 +220,6 @@ impl Report {
             }
         }
         out
-    }
-
-    fn downloads_text(&self, phase: &Phase, out: &mut String) {
-        let _ =
-            writeln!(out, "\nSHA-256 of the downloads under {}; the original is\n          {}", phase.protection, phase.original);
-        for (number, download) in phase.downloads.iter().enumerate() {
-            if download.intact {
-                let _ = writeln!(out, "  {:>3} ok   {}  {:.1} s", number + 1, download.sha256, download.seconds);
-            } else {
-                let why = download.error.as_deref().unwrap_or("other bytes than the original's");
-                let _ = writeln!(out, "  {:>3} BAD  after {} bytes: {why}", number + 1, download.bytes);
-            }
-        }
-        if !phase.connections.broken_by.is_empty() {
-            let causes: Vec<String> =
-                phase.connections.broken_by.iter().map(|(cause, count)| format!("{count} by {cause}")).collect();
-            let _ = writeln!(out, "  keep-alive connections broken: {}", causes.join(", "));
-        }
     }
 }
 
@@ -341,8 +255,9 @@ pub(super) fn micros(us: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::hosts::{HostAction, tests::good as good_host_step};
     use super::super::scaling::{ScaleAction, tests::good as scaling_good};
-    use super::super::steps::tests::good;
+    use super::super::steps::{Action, tests::good};
     use super::super::takeovers::tests::good as good_takeovers;
     use super::*;
 
@@ -368,6 +283,7 @@ mod tests {
             original: "aa".into(),
             downloads: vec![Transferred { bytes: 9, sha256: "aa".into(), intact, seconds: 1.5, error: None }],
             datagrams: Datagrams::default(),
+            kills_silence_us: if promised { 12_300 } else { 4_560_000 },
             lost_in_failure: 4,
             drops: BTreeMap::new(),
             left_behind: Vec::new(),
@@ -410,28 +326,109 @@ mod tests {
         assert!(!Report::new(untidy, good_takeovers(), Vec::new(), Vec::new(), phase(false, 1, true)).ok);
     }
 
+    fn whole(unprotected: Phase) -> Report {
+        let hosts = [HostAction::Drain, HostAction::Restore, HostAction::Kill].map(good_host_step).to_vec();
+        Report::new(phase(true, 3, true), good_takeovers(), good_scaling(), hosts, unprotected)
+    }
+
+    /// The last thing that one reads is what was done, what the clients noticed in each half, and the verdict.
     #[test]
-    fn the_table_shows_both_halves_and_every_checksum() {
-        let report = Report::new(phase(true, 3, true), good_takeovers(), good_scaling(), Vec::new(), phase(false, 1, false));
-        let text = report.text(false);
+    fn the_report_ends_with_one_table_and_the_verdict() {
+        let text = whole(phase(false, 1, false)).text(false, false);
+        let expected = "
+                        ─────── protected ────────    ────── unprotected ───────
+kill: kill -9         connections contents longest  connections contents longest
+silence: of UDP flows       alive    right silence        alive    right silence
+three runtimes (nfvactor)
+  1 × kill a runtime       3 of 3   1 of 1   13 ms       1 of 3   0 of 1 forever
+  kill manager, switch     3 of 3    right    9 ms            –        –       –
+  kill the coordinator     3 of 3    right    9 ms            –        –       –
+  drain a runtime          3 of 3    right    9 ms            –        –       –
+  restore the runtime      3 of 3    right    9 ms            –        –       –
+two runtimes with a local standby each (reinforce)
+  100 × kill a runtime   20 of 20    right    9 ms            –        –       –
+two runtimes, load comes and goes (nfvactor)
+  scale out, 2 to 3    120 of 120    right    9 ms            –        –       –
+  scale in, 3 to 2     120 of 120    right    9 ms            –        –       –
+three hosts (reinforce)
+  drain a host         100 of 100    right    9 ms            –        –       –
+  restore the host     100 of 100    right    9 ms            –        –       –
+  kill the active host 100 of 100    right    9 ms            –        –       –
+
+PASS: every protected connection lived, every checksum matched.
+";
+        assert!(text.ends_with(expected), "{text}");
+        assert!(expected.lines().all(|line| line.chars().count() <= 80));
+        assert!(!text.contains('\x1b'));
+        assert!(whole(phase(false, 1, false)).text(true, false).contains("\n\x1b[1;32mPASS\x1b[0m: "));
+    }
+
+    #[test]
+    fn what_failed_is_in_the_table_and_below_it() {
+        let mut report = whole(phase(false, 1, false));
+        report.phases[0].downloads[0].intact = false;
+        report.scaling[1].datagrams.doubled = 1;
+        report.hosts[2].connections_alive = 7;
+        let [protected, unprotected] = report.phases;
+        let text = Report::new(protected, report.takeovers, report.scaling, report.hosts, unprotected).text(false, false);
+        let (_, end) = text.split_once("─ protected ─").expect("a table");
+        let (table, verdict) = end.split_once("\n\n").expect("a verdict below it");
+        for row in
+            ["3 of 3   0 of 1", "scale in, 3 to 2     120 of 120    WRONG", "kill the active host   7 of 100    right forever"]
+        {
+            assert!(table.contains(row), "{row:?} is not in\n{table}");
+        }
+        for failure in ["1 downloads are not intact", "1 datagrams doubled", "7 of 100 connections alive"] {
+            let is_said = |line: &str| line.starts_with("FAIL: ") && line.contains(failure);
+            assert!(verdict.lines().any(is_said), "{failure:?} is not in\n{verdict}");
+        }
+        assert!(!text.contains("PASS"));
+    }
+
+    /// What broke is told by cause, and with `-v` one by one, as is what went well.
+    #[test]
+    fn v_adds_every_step_and_every_checksum() {
+        let mut unprotected = phase(false, 1, false);
+        unprotected.connections.broken_by.insert("no answer".into(), 2);
+        unprotected.downloads.push(Transferred { intact: true, sha256: "bb".into(), ..unprotected.downloads[0].clone() });
+        let report = whole(unprotected);
+        let [short, verbose] = [false, true].map(|is_verbose| report.text(false, is_verbose));
         for part in [
-            "3 of 3",
-            "1 of 3",
+            "broken under none\n  1 of 2 downloads: other bytes than the original's\n  2 of 3 connections: no answer\n",
+            "-v: every step",
+        ] {
+            assert!(short.contains(part), "{part:?} is not in\n{short}");
+            assert!(!verbose.contains(part), "{part:?} is in\n{verbose}");
+        }
+        assert!(!short.contains("broken under nfvactor"), "nothing broke:\n{short}");
+        for part in [
             "180 µs",
             "drain of a runtime: it has ended after",
-            "0, 0 of 400",
             "3 runtimes instead of 2, 40 flows moved to",
             "2 runtimes instead of 3, 40 flows moved from",
-            "PASS",
-            "  1 ok   aa",
-            "BAD  after 9 bytes",
+            "drain of host left: its runtimes have ended after",
         ] {
-            assert!(text.contains(part), "{part:?} is not in\n{text}");
+            assert!(short.contains(part), "{part:?} is not in\n{short}");
+            assert!(verbose.contains(part), "{part:?} is not in\n{verbose}");
         }
-        assert!(!text.contains('\x1b'));
-        assert!(report.text(true).contains('\x1b'));
+        for part in [
+            "  1 ok   aa",
+            "  2 ok   bb",
+            "  1 BAD  after 9 bytes: other bytes than the original's",
+            "keep-alive connections broken: 2 by no answer",
+            "the original is\n          aa",
+            "0, 0 of 400",
+            "downloads intact (SHA-256)                              1 of 1              1 of 2",
+            "after 900 ms; 120 of 120 connections alive; of 400 datagrams 0 lost",
+        ] {
+            assert!(!short.contains(part), "{part:?} is in\n{short}");
+            assert!(verbose.contains(part), "{part:?} is not in\n{verbose}");
+        }
+        let table = |text: &str| text.split_once("─ protected ─").map(|(_, table)| table.to_owned());
+        assert_eq!(table(&short), table(&verbose));
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!((json["version"].clone(), json["ok"].clone()), (1.into(), true.into()));
+        assert_eq!(json["phases"].as_array().map(Vec::len), Some(2));
     }
 
     #[test]

@@ -97,14 +97,14 @@ impl ScaleStep {
         failures
     }
 
-    /// Its time and what it came to, for people.
-    pub(super) fn sentence(&self) -> String {
+    /// What was done and how long it took, and what the clients noticed.
+    pub(super) fn sentences(&self) -> [String; 2] {
         let ScaleStep { runtime, before, after, moved, done_ms, .. } = self;
         let datagrams = match self.load_datagrams_per_second {
             0 => String::new(),
             some => format!(" and {some} datagrams a second"),
         };
-        let begin = match self.action {
+        let done = match self.action {
             ScaleAction::Grow => format!(
                 "load of {} requests a second on {} connections{datagrams}: {after} runtimes instead of {before}, {moved} flows moved to \
                  runtime {runtime}, after {done_ms} ms",
@@ -116,7 +116,7 @@ impl ScaleStep {
                 )
             }
         };
-        format!("{begin}; {}", account((self.connections_alive, self.connections_opened), &self.datagrams))
+        [done, account((self.connections_alive, self.connections_opened), &self.datagrams)]
     }
 }
 
@@ -146,7 +146,7 @@ pub(super) fn run(
     let mut steps = Vec::new();
     for action in [ScaleAction::Grow, ScaleAction::Shrink] {
         let step = stage.play(action, progress).with_context(|| format!("{action:?}"))?;
-        progress.step(&step.sentence());
+        progress.step(&step.sentences().join("; "));
         steps.push(step);
     }
     drop(stage);
@@ -349,13 +349,14 @@ pub(super) mod tests {
 
     #[test]
     fn a_sentence_says_how_many_runtimes_there_were_and_how_many_flows_moved() {
-        let grown = good(ScaleAction::Grow).sentence();
-        for part in ["4000 requests a second", "3 runtimes instead of 2", "40 flows moved to runtime 18", "120 of 120"] {
+        let [grown, noticed] = good(ScaleAction::Grow).sentences();
+        for part in ["4000 requests a second", "3 runtimes instead of 2", "40 flows moved to runtime 18"] {
             assert!(grown.contains(part), "{part:?} is not in {grown:?}");
         }
+        assert!(noticed.starts_with("120 of 120 connections alive"), "{noticed}");
         assert!(!grown.contains("datagrams a second"), "there were none");
         let starved = ScaleStep { load_datagrams_per_second: 6_000, ..good(ScaleAction::Grow) };
-        assert!(starved.sentence().contains("on 20 connections and 6000 datagrams a second: 3 runtimes"));
-        assert!(good(ScaleAction::Shrink).sentence().contains("2 runtimes instead of 3, 40 flows moved from runtime 18"));
+        assert!(starved.sentences()[0].contains("on 20 connections and 6000 datagrams a second: 3 runtimes"));
+        assert!(good(ScaleAction::Shrink).sentences()[0].contains("2 runtimes instead of 3, 40 flows moved from runtime 18"));
     }
 }

@@ -125,8 +125,9 @@ pub(super) fn run(script: &Script<'_>, progress: &mut Progress) -> Result<Phase>
         progress.step(&kill.sentence());
         kills.push(kill);
     }
-    // Asked now: a later life of the manager counts anew.
+    // Asked now: a later life of the manager counts anew, and further steps cause silences of their own.
     let lost_in_failure = running.status()?.dropped("lost_in_failure");
+    let kills_silence_us = load.datagrams.datagrams().longest_silence_us;
     let steps = match script.promised {
         true => steps::play(script, &topology, &running, &mut load, progress)?,
         false => Vec::new(),
@@ -138,6 +139,8 @@ pub(super) fn run(script: &Script<'_>, progress: &mut Progress) -> Result<Phase>
     let Load { held, datagrams, .. } = load;
     drop(held);
     let datagrams = datagrams.finish();
+    // Without further steps every silence is the kills', and one of a broken flow may last until now.
+    let kills_silence_us = if steps.is_empty() { datagrams.longest_silence_us } else { kills_silence_us };
     let status = running.status()?;
     let left_behind = if script.keep {
         servers.iter_mut().for_each(|server| server.process().release());
@@ -159,6 +162,7 @@ pub(super) fn run(script: &Script<'_>, progress: &mut Progress) -> Result<Phase>
         original: nginx::hex(&original),
         downloads,
         datagrams,
+        kills_silence_us,
         lost_in_failure,
         drops: status.drops,
         left_behind,

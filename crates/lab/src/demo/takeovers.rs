@@ -81,17 +81,17 @@ impl Takeovers {
         failures
     }
 
-    /// What it came to, for people.
-    pub(super) fn sentence(&self) -> String {
+    /// What was done and how long it took, and what the clients noticed.
+    pub(super) fn sentences(&self) -> [String; 2] {
         let [before, during, after] = self.requests_per_second;
         let change = (during as f64 / before.max(1) as f64 - 1.0) * 100.0;
-        format!(
-            "{} kills in {:.1} s: {before} requests a second before, {during} ({change:+.0} %) meanwhile, {after} after; slowest answer {}; {}",
+        let done = format!(
+            "{} kills in {:.1} s: {before} requests a second before, {during} ({change:+.0} %) meanwhile, {after} after; slowest answer {}",
             self.kills,
             self.killing_ms as f64 / 1e3,
-            super::report::micros(self.slowest_answer_us),
-            account((self.connections_alive, self.connections_opened), &self.datagrams)
-        )
+            super::report::micros(self.slowest_answer_us)
+        );
+        [done, account((self.connections_alive, self.connections_opened), &self.datagrams)]
     }
 }
 
@@ -166,7 +166,7 @@ pub(super) fn run(binary: &Path, plans: &Plans, interrupt: &Interrupt, progress:
         datagrams: stream.finish(),
         failovers: status.failovers.iter().map(|one| format!("runtime {}: {}", one.runtime, one.cause)).collect(),
     };
-    progress.step(&done.sentence());
+    progress.step(&done.sentences().join("; "));
     drop(load);
     let status = running.stop(END, interrupt).context("stopping the box")?;
     ensure!(status.success(), "SIGTERM ended the box with {status}");
@@ -212,7 +212,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_sentence_says_what_it_cost() {
-        let text = good().sentence();
+        let text = good().sentences().join("; ");
         for part in
             ["100 kills in 4.0 s", "10000 requests a second before, 9700 (-3 %) meanwhile, 10100 after", "20 of 20 connections"]
         {
