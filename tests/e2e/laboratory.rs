@@ -140,9 +140,8 @@ fn nothing_is_left_after_a_panic(interrupt: &Interrupt) -> Result<()> {
         let site = Site::new(&lab, "site").expect("the site");
         let nginx = Nginx::start(&lab, &topology.server, "nginx", socket(&format!("{SERVER}:80")), &site).expect("nginx");
         let names: Vec<String> = lab.namespaces().iter().map(|namespace| namespace.name().to_owned()).collect();
-        // The master and its worker.
-        let both = || Ok(Some(topology.server.pids()?).filter(|pids| pids.len() >= 2));
-        let pids = until("nginx has a worker", PATIENCE, interrupt, both).expect("pids");
+        let has_worker = || Ok(Some(topology.server.pids()?).filter(|pids| pids.len() >= 2));
+        let pids = until("nginx has a worker", PATIENCE, interrupt, has_worker).expect("pids");
         *seen.lock().expect("not poisoned") = (names, lab.scratch().to_owned(), pids);
         // Leaked on purpose: the namespace's end must be nginx's end too.
         std::mem::forget(nginx);
