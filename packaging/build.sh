@@ -11,11 +11,12 @@ width=0
 
 # Cargo names each crate once when its turn comes.
 follow() {
-  local line number=0 said=-30 begin=$SECONDS
+  local line number=0 is_done=0 said=-30 begin=$SECONDS
   while IFS= read -r line; do
     case $line in
       *' Compiling '*) ;;
-      *' Finished '* | *' Blocking '* | *' Downloading '* | *' Downloaded '* | *' Updating '*) continue ;;
+      *' Finished '*) is_done=1; continue ;;
+      *' Blocking '* | *' Downloading '* | *' Downloaded '* | *' Updating '*) continue ;;
       *) printf '%s\n' "$line"; continue ;;
     esac
     [ "$number" -gt 0 ] || printf 'build: %d crates, some 5 minutes on two cores the first time\n' "$crates"
@@ -28,8 +29,9 @@ follow() {
       printf '%s\n' "$text"
     fi
   done
-  [ "$number" -eq 0 ] || printf '%sbuild: done after %d s                    \n' "$([ "$width" -eq 0 ] || printf '\r')" "$((SECONDS - begin))"
+  [ "$is_done" -eq 0 ] || [ "$number" -eq 0 ] || printf '%sbuild: done after %d s                    \n' "$([ "$width" -eq 0 ] || printf '\r')" "$((SECONDS - begin))"
 }
 
-CARGO_TERM_COLOR=never "$cargo" build --locked --release -p holdfast 2> >(follow >&2)
+CARGO_TERM_COLOR=never "$cargo" build --locked --release -p holdfast 2> >(follow >&2) && status=0 || status=$?
 wait
+exit "$status"

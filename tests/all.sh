@@ -6,6 +6,7 @@
 # step, the slowest tests of all, and how long a loop takes that does the same everywhere, so that a slow machine is told from a slow gate.
 set -uo pipefail
 cd "$(dirname "$0")/.."
+export LC_NUMERIC=C
 
 logs=target/test
 mkdir -p "$logs"
@@ -43,7 +44,8 @@ calibrate() {
 
 # Tests by their own seconds, and as a whole those programs whose runner tells no test's time.
 slowest() {
-  sed -nE 's/.*seconds +([0-9.]+)  (.*)/test \1 \2/p
+  sed -nE 's/\x1b\[[0-9;]*m//g
+    s/.*seconds +([0-9.]+)  (.*)/test \1 \2/p
     s/^ +(Running|Doc-tests) (unittests )?([^ ]+).*[/(]([a-z_]+)-[0-9a-f]+\)$/program \4 \3/p
     s/.*finished in ([0-9.]+)s$/end \1/p' "$@" |
     awk '$1 == "program" { name = $2 " (" $3 ")"; told = 0 } $1 == "test" { print $2, $3; told = 1 } $1 == "end" && name != "" && !told { print $2, name; name = "" }' |

@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # Where cargo-deny keeps the database by default, and where older versions did.
-databases=("${CARGO_HOME:-$HOME/.cargo}"/advisory-db*/*)
+databases=("${CARGO_HOME:-${HOME:-/root}/.cargo}"/advisory-db*/*)
 checks=(licenses bans sources)
 if [ -e "${databases[0]}" ]; then
   checks+=(advisories)

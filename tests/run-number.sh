@@ -8,4 +8,6 @@ if [ -n "${HOLDFAST_RUN:-}" ]; then
   printf '%d\n' "$HOLDFAST_RUN"
 elif commit=$(git rev-parse --verify --quiet HEAD 2> /dev/null); then
   printf '%d\n' "0x${commit:0:7}"
+elif [ -e .git ]; then
+  echo "tests: git says nothing of this checkout (\`git status\` says why): only the fixed parts run" >&2
 fi

@@ -87,7 +87,7 @@ pub const fn alone(_why: &'static str, name: &'static str, seconds: u32, program
     Test { name, kind: Kind::Alone, seconds, programs, body, deep: None }
 }
 
-/// Runs the tests of these files, or of all only those that are `quick` where `HOLDFAST_QUICK` is set. One that the machine cannot run is counted as ignored, and says why.
+/// Runs the tests of these files, or of all only those that are `quick` where `HOLDFAST_QUICK` is set, or none where `HOLDFAST_E2E` is 0. One that the machine cannot run is counted as ignored, and says why.
 pub fn main(files: Vec<(&'static str, Vec<Test>)>, quick: &[&str]) -> ExitCode {
     let mut arguments = Arguments::from_args();
     let mut tests: Vec<(String, Test)> = files
@@ -97,8 +97,13 @@ pub fn main(files: Vec<(&'static str, Vec<Test>)>, quick: &[&str]) -> ExitCode {
     if let Some(unknown) = quick.iter().find(|name| !tests.iter().any(|(known, _)| known == *name)) {
         return refuse(&format!("there is no test {unknown}"));
     }
-    if std::env::var_os("HOLDFAST_QUICK").is_some() {
+    let is_set = |name: &str, to: fn(&str) -> bool| std::env::var(name).is_ok_and(|value| to(&value));
+    if is_set("HOLDFAST_QUICK", |value| !value.is_empty()) {
         tests.retain(|(name, _)| quick.contains(&name.as_str()));
+    }
+    // All other tests of the workspace are another step.
+    if is_set("HOLDFAST_E2E", |value| value == "0") {
+        tests.clear();
     }
     tests.sort_by_key(|(_, test)| (test.kind, Reverse(test.seconds)));
     let interrupt = match Interrupt::on_signals() {

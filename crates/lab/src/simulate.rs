@@ -120,15 +120,18 @@ fn simulate(seeds: u64, from: u64, seed: Option<u64>, trace: bool, json: bool) -
             std::thread::spawn(move || {
                 let mut sum = Sum::default();
                 for seed in (from + worker..from + seeds).step_by(workers as usize) {
-                    sum.add(holdfast_sim::run(Scenario::of_seed(seed)));
+                    let play = || holdfast_sim::run(Scenario::of_seed(seed));
+                    sum.add(std::panic::catch_unwind(play).map_err(|_| seed)?);
                 }
-                sum
+                Ok(sum)
             })
         })
         .collect();
     let mut sum = Sum::default();
     for part in parts {
-        sum.join(part.join().map_err(|_| Failure::new(exit::NEGATIVE, "the simulator panicked"))?);
+        let part: Result<Sum, u64> = part.join().map_err(|_| Failure::new(exit::NEGATIVE, "the simulator panicked"))?;
+        let panicked = |seed| format!("seed {seed} panicked; `holdfast sim --seed {seed} --trace` shows it");
+        sum.join(part.map_err(|seed| Failure::new(exit::NEGATIVE, panicked(seed)))?);
     }
     sum.bad.sort_by_key(|report| report.seed);
     let Sum { faults, events, connections, undone, bad } = sum;
