@@ -56,6 +56,6 @@ printf '\nslowest, seconds\n'
 files=("${@/#/$logs/}")
 slowest "${files[@]/%/.log}"
 printf '\n%s' "$table"
-printf 'in all %d s on %d cores; calibration loop %s s (3 s where the gate was measured: tests/README.md)\n' "$whole" "$(nproc)" "$(calibrate 2>&1)"
+printf 'in all %d s on %d cores; calibration loop %s s (1.0 s where the gate was measured: tests/README.md)\n' "$whole" "$(nproc)" "$(calibrate 2>&1)"
 printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
