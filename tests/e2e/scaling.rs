@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(90);
 const STEP: Duration = Duration::from_secs(2);
 /// Datagrams per second of one step of the load, and how many steps there are at most.
 const LOAD: u64 = 5_000;
-const STEPS: usize = 12;
+const STEPS: usize = 40;
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![alone(
