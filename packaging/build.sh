@@ -19,7 +19,7 @@ follow() {
       *' Blocking '* | *' Downloading '* | *' Downloaded '* | *' Updating '*) continue ;;
       *) printf '%s\n' "$line"; continue ;;
     esac
-    [ "$number" -gt 0 ] || printf 'build: %d crates, some 5 minutes on two cores the first time\n' "$crates"
+    [ "$number" -gt 0 ] || printf 'build: %d crates, some 4 to 6 minutes on two cores the first time\n' "$crates"
     number=$((number + 1))
     local text="build: crate $number of $crates after $((SECONDS - begin)) s"
     if [ "$width" -gt 0 ]; then
