@@ -39,6 +39,7 @@ reasons! {
     NotForUs "not_for_us" "The destination MAC address is another station's.";
     FrameTooLarge "frame_too_large" "Larger than the outgoing port's MTU, and not to be fragmented (IPv4 with DF, IPv6), or larger than an arena buffer. Offloads (TSO, GRO) left on make such frames.";
     BadSource "bad_source" "The source address cannot be one: multicast, broadcast, loopback, unspecified, or the destination itself (land).";
+    AddressConflict "address_conflict" "Another station says by ARP or neighbour discovery that it has an address of the box; the box says again that it is here, at most every ten seconds. Find the station by its MAC address (`tcpdump -e arp`).";
     SourceRoute "source_route" "IPv4 source routes and IPv6 type 0 routing headers are refused (RFC 7126, RFC 5095).";
     Multicast "multicast" "Multicast and broadcast are not forwarded.";
     LinkLocal "link_local" "A link-local address does not leave its link.";
@@ -50,6 +51,7 @@ reasons! {
     NoRuntime "no_runtime" "No runtime is serving, so no flow can be opened.";
     RouteTableFull "route_table_full" "The switch has as many flows as it was given room for (limits.flows).";
     FlowTableFull "flow_table_full" "The runtime has as many flows as it was given room for (limits.flows).";
+    ReplyKeyTaken "reply_key_taken" "Replies to the packet could not be told from those of another flow, which was first: two services lead to one backend port for one client port. It goes on when that flow has ended; `nat` or `source_nat` on the way gives each a port of its own.";
     NoFlow "no_flow" "A packet of a flow that this runtime does not have, and that may not open one.";
     FragmentUnknown "fragment_unknown" "A fragment whose first fragment never came, or came too late.";
     FragmentTableFull "fragment_table_full" "Too many datagrams are being reassembled at once.";

@@ -6,7 +6,8 @@
 //! for IPv6; here IPv4 also), because what an end host would make of it is not what a firewall saw. A fragment whose bytes have all come before
 //! is a duplicate and goes no further, until the datagram is complete: after that its identification may be used again.
 //!
-//! Bounded: datagrams (the oldest makes room), fragments held (a new one is refused), bytes held, time. All memory is taken at the start.
+//! Bounded: datagrams (the oldest makes room), fragments held and their bytes (who has waited longest makes room), those of one source (a new one is refused, so
+//! that nobody takes others' room), time. All memory is taken at the start.
 //!
 //! In: parsed fragments, the time. Out: [`Fragmented`], and what [`Fragments::poll_ready`] and [`Fragments::poll_dropped`] give.
 //! Never: a look at a flow; a copy of a packet.
@@ -18,10 +19,8 @@ use std::collections::{HashMap, VecDeque};
 /// Between the first of a datagram's fragments that came and the last one. RFC 8200 allows a minute to an end host that keeps
 /// them; fragments of one datagram leave their sender together, and here they only pass.
 const LIFETIME: u64 = 2_000_000_000;
-/// Stretches of bytes that one datagram may be in at one time. In order there is one.
-const STRETCHES: usize = 16;
-/// Fragments held for one datagram: 65,535 bytes in packets of 1,500.
-const HELD_PER_DATAGRAM: u16 = 45;
+/// Stretches of bytes that one datagram may be in at one time. In order there is one; of 65,535 bytes in packets of 1,280 at most half as many as packets.
+const STRETCHES: usize = 32;
 const NONE: u32 = u32::MAX;
 
 /// How much a table may hold.
@@ -31,13 +30,15 @@ pub struct FragmentLimits {
     pub datagrams: usize,
     /// Fragments that wait for first ones.
     pub held: usize,
+    /// Of these such as one source sent: an IPv4 address, or an IPv6 /64. The longest datagram in packets of 576 has 119 behind the first.
+    pub held_per_source: usize,
     /// Bytes of their frames.
     pub held_bytes: usize,
 }
 
 impl Default for FragmentLimits {
     fn default() -> FragmentLimits {
-        FragmentLimits { datagrams: 4096, held: 512, held_bytes: 512 * 1024 }
+        FragmentLimits { datagrams: 4096, held: 512, held_per_source: 128, held_bytes: 512 * 1024 }
     }
 }
 
@@ -52,34 +53,41 @@ pub enum Fragmented {
     Dropped(Packet, DropReason),
 }
 
-/// What a datagram's fragments have in common. For IPv6 the protocol does not count (RFC 8200, section 4.5).
+/// What a datagram's fragments have in common. For IPv6 the protocol does not count (RFC 8200, section 4.5); nowhere the port by which they come, of which there are several on ways of equal cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct Datagram {
     source: [u8; 16],
     destination: [u8; 16],
     id: u32,
     protocol: u8,
-    ingress: u8,
 }
 
 impl Datagram {
     fn of(packet: &Packet) -> Option<Datagram> {
-        let ingress = packet.meta.ingress;
         match packet.layers.network {
             Network::V4 => {
                 let ip = packet.ipv4()?;
                 let (source, destination) = (map_v4(ip.source), map_v4(ip.destination));
-                Some(Datagram { source, destination, id: ip.id.get().into(), protocol: packet.layers.protocol, ingress })
+                Some(Datagram { source, destination, id: ip.id.get().into(), protocol: packet.layers.protocol })
             }
             Network::V6 => {
                 let ip = packet.ipv6()?;
                 let at = packet.layers.v6_fragment as usize;
                 let id = packet.bytes().get(at + 4..at + 8)?.try_into().ok()?;
                 let id = u32::from_be_bytes(id);
-                Some(Datagram { source: ip.source, destination: ip.destination, id, protocol: 0, ingress })
+                Some(Datagram { source: ip.source, destination: ip.destination, id, protocol: 0 })
             }
             Network::Other => None,
         }
+    }
+
+    /// Who is answerable for it: what one host can change of its address at will does not count.
+    fn sender(&self) -> [u8; 16] {
+        let mut sender = self.source;
+        if holdfast_wire::unmap_v4(&sender).is_none() {
+            sender[8..].fill(0);
+        }
+        sender
     }
 }
 
@@ -111,7 +119,6 @@ struct Entry {
     is_condemned: bool,
     /// Slots of held fragments, first and last.
     held: (u32, u32),
-    held_count: u16,
 }
 
 impl Entry {
@@ -125,7 +132,6 @@ impl Entry {
             total: None,
             is_condemned: false,
             held: (NONE, NONE),
-            held_count: 0,
         }
     }
 
@@ -172,7 +178,12 @@ impl Entry {
 
 struct Slot {
     packet: Option<Packet>,
+    /// Of the same datagram, or free: the one behind it.
     next: u32,
+    /// Where its datagram's entry is.
+    entry: u32,
+    /// Among all that are held: who came before and after it.
+    waiting: (u32, u32),
 }
 
 /// See the module.
@@ -185,6 +196,9 @@ pub struct Fragments {
     numbers: HashMap<Datagram, u64, foldhash::fast::FixedState>,
     slots: Vec<Slot>,
     free: u32,
+    /// Of all that are held: who has waited longest, and who shortest.
+    waiting: (u32, u32),
+    senders: HashMap<[u8; 16], usize, foldhash::fast::FixedState>,
     held: usize,
     held_bytes: usize,
     ready: VecDeque<(FlowKey, Packet)>,
@@ -198,15 +212,19 @@ impl Fragments {
     /// If there is no room for a datagram.
     pub fn new(limits: FragmentLimits, seed: u64) -> Fragments {
         assert!(limits.datagrams > 0);
-        let slots: Vec<Slot> = (1..=limits.held as u32).map(|next| Slot { packet: None, next }).collect();
+        let slot = |next| Slot { packet: None, next, entry: 0, waiting: (NONE, NONE) };
+        let slots: Vec<Slot> = (1..=limits.held as u32).map(slot).collect();
+        let hasher = || foldhash::fast::FixedState::with_seed(seed);
         let mut fragments = Fragments {
             limits,
             entries: (0..limits.datagrams).map(|_| Entry::new(Datagram::default(), 0)).collect(),
             oldest: 0,
             newest: 0,
-            numbers: HashMap::with_capacity_and_hasher(limits.datagrams * 2, foldhash::fast::FixedState::with_seed(seed)),
+            numbers: HashMap::with_capacity_and_hasher(limits.datagrams * 2, hasher()),
             slots,
             free: if limits.held == 0 { NONE } else { 0 },
+            waiting: (NONE, NONE),
+            senders: HashMap::with_capacity_and_hasher(limits.held * 2, hasher()),
             held: 0,
             held_bytes: 0,
             ready: VecDeque::with_capacity(limits.held),
@@ -262,7 +280,8 @@ impl Fragments {
                 None => self.hold(at, packet),
             };
         }
-        match FlowKey::of(&packet) {
+        // An error about another packet is short enough for every network (RFC 1812, section 4.3.2.3; RFC 4443, section 2.4): what is behind it belongs to no flow.
+        match FlowKey::of(&packet).filter(|key| (key.source, key.destination) == (datagram.source, datagram.destination)) {
             Some(key) => {
                 entry.key = Some(key);
                 self.release(at, key);
@@ -349,18 +368,31 @@ impl Fragments {
     }
 
     fn hold(&mut self, at: usize, packet: Packet) -> Fragmented {
-        let entry = &mut self.entries[at];
-        let is_full = self.free == NONE || self.held_bytes + packet.len() > self.limits.held_bytes;
-        if is_full || entry.held_count >= HELD_PER_DATAGRAM {
-            return Fragmented::Dropped(packet, DropReason::FragmentTableFull);
+        let sender = self.entries[at].datagram.sender();
+        let of_sender = self.senders.get(&sender).copied().unwrap_or(0);
+        while of_sender < self.limits.held_per_source
+            && self.waiting.0 != NONE
+            && (self.free == NONE || self.held_bytes + packet.len() > self.limits.held_bytes)
+        {
+            let longest = self.slots[self.waiting.0 as usize].entry;
+            self.drop_held(longest as usize, DropReason::FragmentTableFull);
         }
         let place = self.free;
+        if place == NONE || self.held_bytes + packet.len() > self.limits.held_bytes || of_sender >= self.limits.held_per_source {
+            return Fragmented::Dropped(packet, DropReason::FragmentTableFull);
+        }
         self.held += 1;
         self.held_bytes += packet.len();
-        entry.held_count += 1;
+        *self.senders.entry(sender).or_default() += 1;
+        let last = core::mem::replace(&mut self.waiting.1, place);
+        match last {
+            NONE => self.waiting.0 = place,
+            last => self.slots[last as usize].waiting.1 = place,
+        }
         let slot = &mut self.slots[place as usize];
         self.free = core::mem::replace(&mut slot.next, NONE);
-        slot.packet = Some(packet);
+        (slot.packet, slot.entry, slot.waiting) = (Some(packet), at as u32, (last, NONE));
+        let entry = &mut self.entries[at];
         match entry.held.1 {
             NONE => entry.held.0 = place,
             last => self.slots[last as usize].next = place,
@@ -382,7 +414,22 @@ impl Fragments {
         if entry.held.0 == NONE {
             entry.held.1 = NONE;
         }
-        entry.held_count -= 1;
+        let (before, behind) = core::mem::replace(&mut slot.waiting, (NONE, NONE));
+        match before {
+            NONE => self.waiting.0 = behind,
+            before => self.slots[before as usize].waiting.1 = behind,
+        }
+        match behind {
+            NONE => self.waiting.1 = before,
+            behind => self.slots[behind as usize].waiting.0 = before,
+        }
+        let sender = entry.datagram.sender();
+        if let Some(count) = self.senders.get_mut(&sender) {
+            *count -= 1;
+            if *count == 0 {
+                self.senders.remove(&sender);
+            }
+        }
         self.free = place;
         self.held -= 1;
         self.held_bytes -= packet.as_ref().map_or(0, Packet::len);

@@ -91,6 +91,9 @@ pub struct EdgeOut {
 /// ICMP errors, and echo replies, per second that the box makes by itself, and how many at once.
 const ICMP_PER_SECOND: u64 = 1000;
 
+/// Between two announcements of an address that somebody else claims (RFC 5227, sections 1.1 and 2.4).
+const DEFEND_INTERVAL: u64 = 10_000_000_000;
+
 /// An address of the box.
 struct Own {
     port: u8,
@@ -125,6 +128,7 @@ pub struct Edge {
     drops: DropCounters,
     errors: RateLimit,
     echoes: RateLimit,
+    defences: RateLimit,
 }
 
 impl Edge {
@@ -154,6 +158,7 @@ impl Edge {
             drops: DropCounters::default(),
             errors: RateLimit::new(ICMP_PER_SECOND, ICMP_PER_SECOND),
             echoes: RateLimit::new(ICMP_PER_SECOND, ICMP_PER_SECOND),
+            defences: RateLimit::every(DEFEND_INTERVAL),
             config,
         }
     }

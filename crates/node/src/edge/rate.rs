@@ -18,6 +18,11 @@ impl RateLimit {
         RateLimit { interval, depth: interval * burst, spent: 0 }
     }
 
+    /// One, and then one per `interval`, ns.
+    pub(super) fn every(interval: u64) -> RateLimit {
+        RateLimit { interval, depth: interval, spent: 0 }
+    }
+
     /// Takes a token. False if there is none.
     pub(super) fn admit(&mut self, now: u64) -> bool {
         self.spent = self.spent.max(now);

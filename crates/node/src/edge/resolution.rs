@@ -105,6 +105,11 @@ impl Edge {
         }
     }
 
+    /// Nobody else has our addresses. True if somebody who says so is to be told; two ports on one link only hear each other.
+    fn must_defend(&mut self, port: u8, address: &[u8; 16], claimant: Mac, now: u64) -> bool {
+        self.config.ports.iter().all(|port| port.mac != claimant) && self.answers_for(port, address) && self.defences.admit(now)
+    }
+
     pub(super) fn handle_arp(&mut self, port: u8, packet: Packet, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
         let Some(arp) = packet.bytes().get(14..14 + Arp::LEN).and_then(|bytes| <[u8; Arp::LEN]>::try_from(bytes).ok()) else {
             return self.drop(packet, DropReason::Truncated, pool);
@@ -113,10 +118,17 @@ impl Edge {
         let mac: Mac = [arp[8], arp[9], arp[10], arp[11], arp[12], arp[13]];
         let (sender, target) = (field(14), field(24));
         let operation = u16::from_be_bytes([arp[6], arp[7]]);
-        let is_sane = arp[..6] == Arp::PREFIX && matches!(operation, REQUEST | REPLY) && packet.bytes()[6..12] == mac;
-        // Nobody else has our addresses.
-        if !is_sane || self.owns(&map_v4(sender)) || !self.is_host_or_unset(&map_v4(sender)) {
+        // The frame's own source says nothing: a virtual router answers from its physical address (RFC 5798, section 8.1.2).
+        let is_sane = arp[..6] == Arp::PREFIX && matches!(operation, REQUEST | REPLY) && mac[0] & 1 == 0 && mac != [0; 6];
+        if !is_sane || !self.is_host_or_unset(&map_v4(sender)) {
             return self.drop(packet, DropReason::BadSource, pool);
+        }
+        if self.owns(&map_v4(sender)) {
+            if self.must_defend(port, &map_v4(sender), mac, now) {
+                let own = self.config.ports[port as usize].mac;
+                self.emit_arp(port, Arp::request((own, sender), sender), MAC_BROADCAST, out, pool);
+            }
+            return self.drop(packet, DropReason::AddressConflict, pool);
         }
         let is_to_us = packet.bytes()[0] & 1 == 0;
         pool.put(packet);
@@ -169,18 +181,25 @@ impl Edge {
         let is_sane = target[0] != 0xff
             && unmap_v4(&target).is_none()
             && link.is_none_or(|mac| mac[0] & 1 == 0)
-            && self.is_host_or_unset(&ip.source)
-            && !self.owns(&ip.source);
+            && self.is_host_or_unset(&ip.source);
         let is_sane = is_sane
             && if kind == icmpv6::NEIGHBOR_SOLICITATION {
                 // Somebody without an address yet asks whether it is taken, and has nothing to teach.
                 ip.source != [0; 16] || (link.is_none() && ip.destination == solicited_node(&target))
             } else {
-                // Nobody else has our addresses; an answer to all is not an answer to a question.
-                !self.owns(&target) && (ip.destination[0] != 0xff || flags & SOLICITED == 0)
+                // An answer to all is not an answer to a question.
+                ip.destination[0] != 0xff || flags & SOLICITED == 0
             };
         if !is_sane {
             return self.drop(packet, DropReason::BadSource, pool);
+        }
+        let claimed = if kind == icmpv6::NEIGHBOR_ADVERTISEMENT && self.owns(&target) { target } else { ip.source };
+        if self.owns(&claimed) {
+            if self.must_defend(port, &claimed, link.unwrap_or(frame_source), now) {
+                let to = multicast_mac(&ALL_NODES);
+                self.emit_nd(port, (advertisement(false), &claimed), (&claimed, &ALL_NODES), to, out, pool);
+            }
+            return self.drop(packet, DropReason::AddressConflict, pool);
         }
         pool.put(packet);
         if kind == icmpv6::NEIGHBOR_SOLICITATION {

@@ -54,15 +54,36 @@ fn over_ipv6_too() {
 }
 
 #[test]
-fn other_ids_protocols_senders_and_ports_are_other_datagrams() {
+fn other_ids_protocols_and_senders_are_other_datagrams() {
     let mut bench = Bench::new();
     bench.port(0, FIRST);
     assert!(bench.port(0, "udp 10.0.0.9:0 > 192.0.2.7:0 at=1480 more id=8 len=1480").is_empty());
     assert!(bench.port(0, "tcp 10.0.0.9:0 > 192.0.2.7:0 at=1480 more id=7 len=1480").is_empty());
     assert!(bench.port(0, "udp 10.0.0.8:0 > 192.0.2.7:0 at=1480 more id=7 len=1480").is_empty());
-    let elsewhere = "udp 10.0.0.9:0 > 192.0.2.7:0 at=1480 more id=7 len=1480";
-    assert!(bench.port(1, elsewhere).is_empty());
-    assert_eq!(bench.port(0, elsewhere), forward());
+    assert_eq!(bench.port(0, MIDDLE), forward());
+}
+
+/// Ways of equal cost: the port is not what fragments of a datagram have in common.
+#[test]
+fn a_datagram_comes_by_two_ports() {
+    let mut pool = MemoryPool::new(2);
+    let mut fragments = fragments(2, 8);
+    let first = parsed(&mut pool, FIRST);
+    let mut later = parsed(&mut pool, LAST);
+    later.meta.ingress = 1;
+    assert!(matches!(fragments.handle(first, 0), Fragmented::Ready(..)));
+    assert!(matches!(fragments.handle(later, 0), Fragmented::Ready(..)));
+}
+
+/// The longest datagram, in packets of 1,068, the last one first.
+#[test]
+fn sixty_three_fragments_in_reverse_order() {
+    let mut bench = Bench::new();
+    for at in (1..63).rev() {
+        let more = if at == 62 { "" } else { "more" };
+        assert!(bench.port(0, &format!("udp 10.0.0.9:0 > 192.0.2.7:0 at={} {more} id=7 len=1040", at * 1040)).is_empty());
+    }
+    assert_eq!(bench.port(0, "udp 10.0.0.9:1000 > 192.0.2.7:53 more id=7 len=1032").len(), 63);
 }
 
 #[test]
@@ -173,13 +194,13 @@ fn a_first_fragment_without_a_flow_condemns_its_datagram() {
 fn scattered_fragments_are_bounded() {
     let mut bench = Bench::new();
     let effects: Vec<Vec<String>> =
-        (1..=20).map(|at| bench.port(0, &format!("udp 10.0.0.9:0 > 192.0.2.7:0 at={} more id=7 len=8", at * 16))).collect();
-    assert!(effects[..16].iter().all(Vec::is_empty));
-    assert!(effects[16..].iter().all(|effects| effects == &["drop fragment_table_full"]));
+        (1..=36).map(|at| bench.port(0, &format!("udp 10.0.0.9:0 > 192.0.2.7:0 at={} more id=7 len=8", at * 16))).collect();
+    assert!(effects[..32].iter().all(Vec::is_empty));
+    assert!(effects[32..].iter().all(|effects| effects == &["drop fragment_table_full"]));
 }
 
 fn fragments(datagrams: usize, held: usize) -> Fragments {
-    Fragments::new(FragmentLimits { datagrams, held, held_bytes: 64 * 1024 }, 1)
+    Fragments::new(FragmentLimits { datagrams, held, held_per_source: held, held_bytes: 64 * 1024 }, 1)
 }
 
 fn parsed(pool: &mut MemoryPool, words: &str) -> holdfast_wire::Packet {
@@ -209,32 +230,53 @@ fn the_oldest_datagram_makes_room() {
     assert_eq!((pool.free(), fragments.held(), fragments.is_empty()), (16, 0, true));
 }
 
-#[test]
-fn no_more_are_held_than_there_is_room_for() {
+/// Lone fragments of these hosts come one after the other. How many of them wait in the end, how many were refused, and how many gave way to others.
+fn flood(limits: FragmentLimits, hosts: u8, len: usize) -> (usize, usize, usize) {
     let mut pool = MemoryPool::new(128);
-    // All together, of one datagram, and in bytes.
-    for (limits, len, expected) in [((64, 8, 1 << 20), 16, 8), ((1, 64, 1 << 20), 16, 45), ((64, 64, 10_000), 1480, 6)] {
-        let mut fragments = Fragments::new(FragmentLimits { datagrams: limits.0, held: limits.1, held_bytes: limits.2 }, 1);
-        let mut held = 0;
-        for at in 1..=60 {
-            let id = if limits.0 == 1 { 1 } else { at };
-            let packet = parsed(&mut pool, &format!("udp 10.0.0.9:0 > 192.0.2.7:0 at={} more id={id} len={len}", at * 16));
-            match fragments.handle(packet, 0) {
-                Fragmented::Held => held += 1,
-                Fragmented::Dropped(packet, reason) => {
-                    assert_eq!(reason, DropReason::FragmentTableFull);
-                    pool.put(packet);
-                }
-                Fragmented::Ready(..) => panic!("no first fragment has come"),
-            }
+    let mut fragments = Fragments::new(limits, 1);
+    let (mut refused, mut gave_way) = (0, 0);
+    for at in 1..=60 {
+        let host = at % hosts + 1;
+        let packet = parsed(&mut pool, &format!("udp 10.0.0.{host}:0 > 192.0.2.7:0 at=1480 more id={at} len={len}"));
+        if let Fragmented::Dropped(packet, reason) = fragments.handle(packet, 0) {
+            assert_eq!(reason, DropReason::FragmentTableFull);
+            refused += 1;
+            pool.put(packet);
         }
-        assert_eq!((held, fragments.held()), (expected, expected));
-        fragments.abandon();
-        while let Some((packet, _)) = fragments.poll_dropped() {
+        while let Some((packet, reason)) = fragments.poll_dropped() {
+            assert_eq!(reason, DropReason::FragmentTableFull);
+            gave_way += 1;
             pool.put(packet);
         }
     }
-    assert_eq!(pool.free(), 128);
+    let held = fragments.held();
+    fragments.abandon();
+    while let Some((packet, _)) = fragments.poll_dropped() {
+        pool.put(packet);
+    }
+    assert_eq!((pool.free(), fragments.held()), (128, 0));
+    (held, refused, gave_way)
+}
+
+#[test]
+fn no_more_are_held_than_there_is_room_for() {
+    let limits = FragmentLimits { datagrams: 64, held: 8, held_per_source: 8, held_bytes: 1 << 20 };
+    assert_eq!(flood(limits, 60, 16), (8, 0, 52), "who has waited longest makes room");
+    let limits = FragmentLimits { held: 64, held_bytes: 10_000, held_per_source: 64, ..limits };
+    assert_eq!(flood(limits, 60, 1480), (6, 0, 54), "so it does for bytes");
+}
+
+/// Five hundred lone fragments of one host are that host's trouble.
+#[test]
+fn nobody_takes_the_room_of_others() {
+    let limits = FragmentLimits { datagrams: 64, held: 8, held_per_source: 4, held_bytes: 1 << 20 };
+    assert_eq!(flood(limits, 1, 16), (4, 56, 0));
+    let mut bench = Bench::new();
+    for id in 100..620 {
+        bench.port(0, &LAST.replace("10.0.0.9", "10.0.0.8").replace("id=7", &format!("id={id}")));
+    }
+    assert!(bench.port(0, LAST).is_empty());
+    assert_eq!(bench.port(0, FIRST).len(), 2);
 }
 
 #[test]

@@ -19,17 +19,37 @@ fn arp_is_answered_for_own_and_owned_addresses() {
 #[test]
 fn arp_that_cannot_be_is_refused() {
     let mut bench = Bench::new();
-    assert_eq!(bench.port(0, "arp 10.0.0.1 is-at 02:00:00:00:01:66"), ["drop bad_source"], "our own address");
-    assert_eq!(bench.port(1, "arp 198.51.100.4 is-at 02:00:00:00:01:66 to=box1"), ["drop bad_source"], "a pool's address");
-    assert_eq!(
-        bench.port(0, "arp who-has 10.0.0.1 tell 10.0.0.9 from=02:00:00:00:01:66"),
-        ["drop bad_source"],
-        "another's frame"
-    );
     assert_eq!(bench.port(0, "arp 10.0.0.9 is-at 03:00:00:00:01:66 from=03:00:00:00:01:66"), ["drop bad_source"], "from many");
     assert_eq!(bench.port(0, "arp who-has 10.0.0.1 tell 10.0.0.255"), ["drop bad_source"], "a broadcast address");
     assert_eq!(bench.port(0, "arp who-has 10.0.0.1 tell 127.0.0.1"), ["drop bad_source"], "loopback");
     assert_eq!(bench.port(0, "arp who-has 10.0.0.1 tell 10.0.0.9 op=3"), ["drop bad_source"], "reverse ARP");
+}
+
+/// A virtual router answers with its virtual address from its physical one (RFC 5798, section 8.1.2).
+#[test]
+fn an_answer_in_anothers_frame() {
+    let mut bench = Bench::new();
+    bench.released(0, "udp 198.51.100.4:1 > 192.0.2.7:2");
+    assert_eq!(
+        bench.port(1, "arp 203.0.113.254 is-at 02:00:00:00:01:fe to=box1 from=02:00:00:00:01:66"),
+        ["1< box1>host254 udp 198.51.100.4:1 > 192.0.2.7:2 ttl=63"]
+    );
+}
+
+/// Who claims an address of the box is counted, believed by nobody here, and told of it, not in a loop (RFC 5227, section 2.4).
+#[test]
+fn an_address_of_ours_that_somebody_claims() {
+    let mut bench = Bench::new();
+    let claim = "arp 10.0.0.1 is-at 02:00:00:00:01:66";
+    assert_eq!(bench.port(0, claim), ["0< box0>all arp who-has 10.0.0.1 tell 10.0.0.1", "drop address_conflict"]);
+    assert_eq!(bench.port(0, claim), ["drop address_conflict"], "once");
+    bench.wait(10 * SECOND);
+    let pool = "arp 198.51.100.4 is-at 02:00:00:00:01:66 to=all";
+    assert_eq!(bench.port(1, pool), ["1< box1>all arp who-has 198.51.100.4 tell 198.51.100.4", "drop address_conflict"]);
+    bench.wait(10 * SECOND);
+    // On a link of two ports each hears the other's announcements; an address of another port is nobody's to defend here.
+    assert_eq!(bench.port(0, "arp 198.51.100.4 is-at box1 from=box1"), ["drop address_conflict"]);
+    assert_eq!(bench.port(0, "arp 203.0.113.1 is-at 02:00:00:00:01:66"), ["drop address_conflict"]);
 }
 
 #[test]
@@ -226,9 +246,10 @@ fn neighbour_discovery_that_cannot_be_is_refused() {
     let mut only = |words: &str| bench.port(0, words).join(", ");
     assert_eq!(only("ns 2001:db8:a::1 from 2001:db8:a::9 hops=254"), "drop bad_source", "it crossed a router");
     assert_eq!(only("ns 2001:db8:a::1 from 2001:db8:a::9 badl4"), "drop bad_checksum");
-    assert_eq!(only("ns 2001:db8:a::1 from 2001:db8:a::1"), "drop bad_source", "our own address");
-    assert_eq!(only("na 2001:db8:a::1"), "drop bad_source", "our own address");
-    assert_eq!(only("na 2001:db8:a::100 flags=32"), "drop bad_source", "a virtual address");
+    let defence = "0< box0>33:33:00:00:00:01 na 2001:db8:a::1 to ff02::1 mac=box0 flags=0xa0, drop address_conflict";
+    assert_eq!(only("ns 2001:db8:a::1 from 2001:db8:a::1"), defence, "our own address");
+    assert_eq!(only("na 2001:db8:a::1"), "drop address_conflict", "our own address, not long after");
+    assert_eq!(only("na 2001:db8:a::100 flags=32"), "drop address_conflict", "a virtual address");
     assert_eq!(only("na ff02::9"), "drop bad_source", "a group");
     assert_eq!(only("ns 2001:db8:a::1 from ::"), "drop bad_source", "an address for the unspecified one");
     assert_eq!(only("ns 2001:db8:a::1 from ff02::9"), "drop bad_source");
