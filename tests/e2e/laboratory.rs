@@ -67,8 +67,9 @@ fn programs_reach_each_other_through_the_kernel(interrupt: &Interrupt) -> Result
     ensure!(datagrams.lost == 0 && datagrams.changed == 0 && datagrams.flows_alive == 4, "{datagrams:?}");
     drop(echo);
 
-    let load =
-        programs::read_wrk(&programs::wrk(&lab, client, &format!("http://{SERVER}:80/held"), 20, 1)?.finish(PATIENCE, interrupt)?)?;
+    let load = programs::read_wrk(
+        &programs::wrk(&lab, client, &format!("http://{SERVER}:80/held"), 20, 1)?.finish(PATIENCE, interrupt)?,
+    )?;
     ensure!(load.requests > 20 && load.socket_errors + load.timeouts + load.bad_answers == 0, "{load:?}");
 
     let _iperf3 = programs::iperf3_server(&lab, server, 5201, &[])?;

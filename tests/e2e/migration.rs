@@ -6,9 +6,10 @@ use holdfast_control::status::{STATE_DRAINED, STATE_RUNNING, Status};
 use holdfast_lab::Interrupt;
 use holdfast_lab::keepalive::KeepAlive;
 use holdfast_lab::process::signal_pid;
+use holdfast_lab::programs;
 use holdfast_lab::requirements::*;
 use holdfast_tests::PATIENCE;
-use holdfast_tests::network::{Chain, Network, Options, PATIENT, RECOVERY_LIMIT, VIRTUAL, many};
+use holdfast_tests::network::{Chain, Network, Options, PATIENT, RECOVERY_LIMIT, SERVER, VIRTUAL, many};
 use holdfast_tests::runner::{Test, light};
 use holdfast_tests::transfer::{LongDownload, LongIperf3};
 use holdfast_tests::verdict::{ensure_perfect, ensure_unbroken};
@@ -28,6 +29,7 @@ pub(crate) fn tests() -> Vec<Test> {
         light("iperf3_goes_on_while_runtimes_are_drained", 14, &[IPERF3], iperf3_goes_on_while_runtimes_are_drained),
         light("the_target_dies_meanwhile", 3, &[NGINX], the_target_dies_meanwhile),
         light("the_source_dies_meanwhile", 2, &[NGINX], the_source_dies_meanwhile),
+        light("a_datagram_in_fragments_is_on_its_way_meanwhile", 2, &[], a_datagram_in_fragments_is_on_its_way_meanwhile),
         light("what_cannot_be_moved_is_said", 1, &[], what_cannot_be_moved_is_said),
     ]
 }
@@ -207,6 +209,24 @@ fn the_target_dies_meanwhile(interrupt: &Interrupt) -> Result<()> {
 
 fn the_source_dies_meanwhile(interrupt: &Interrupt) -> Result<()> {
     dies_meanwhile(interrupt, false)
+}
+
+/// A datagram's first fragment passed where its flow was, the others come where it is by then.
+fn a_datagram_in_fragments_is_on_its_way_meanwhile(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start(&planned(Chain::Edge), interrupt)?;
+    let mut command = network.topology.client.command("ping");
+    command.args(["-n", "-q", "-i", "0.002", "-s", "20000", SERVER]);
+    let mut process = holdfast_lab::Process::start(command, "ping", network.lab.scratch())?;
+    wait_for_flows(&network, 1)?;
+    network.wait_protected()?;
+    for _ in 0..5 {
+        go_round(&network)?;
+    }
+    process.signal(Signal::INT)?;
+    let pings = programs::read_pings(&process.finish(LIMIT, interrupt)?)?;
+    // The last one may be on its way.
+    ensure!(pings.sent > 20 && pings.sent - pings.received <= 1, "{pings:?}");
+    network.stop()
 }
 
 fn what_cannot_be_moved_is_said(interrupt: &Interrupt) -> Result<()> {

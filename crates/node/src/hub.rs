@@ -551,10 +551,9 @@ impl Hub {
             return self.drop(packet, malformed.into(), pool);
         }
         match self.fence.admit(from, packet) {
-            Ok(released) => {
-                self.seats[seat].switch.handle_released(released.get());
-                out.released.push((seat as u16, released));
-            }
+            Ok(released) if self.seats[seat].switch.handle_released(released.get()) => out.released.push((seat as u16, released)),
+            // Its replies would be taken for another flow's.
+            Ok(released) => pool.put(released.into_inner()),
             Err(packet) => self.drop(packet, DropReason::Fenced, pool),
         }
     }

@@ -10,7 +10,6 @@ pub mod bfd;
 pub mod channel;
 pub mod coordinator;
 pub mod edge;
-mod fragments;
 mod gone;
 pub mod host;
 pub mod hub;

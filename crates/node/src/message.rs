@@ -14,6 +14,7 @@ pub use standing::{Cause, Drain, Failover, Order, Protected, Refusal, Standing};
 use crate::address::NodeId;
 use crate::rules::Rule;
 use holdfast_protection::Peer;
+use holdfast_protection::flows::ActorHeader;
 use holdfast_wire::{DropReason, FlowKey};
 use serde::{Deserialize, Serialize};
 use zerocopy::byteorder::network_endian::{U16, U32};
@@ -89,6 +90,9 @@ pub const RENOUNCED: u32 = 1 << 31;
 /// In [`Claim::chain`] of a flow that is about to come: copies of it as it was with earlier owners are to stay. Who has one cannot have the flow yet.
 pub const NEEDS_EARLIER: u32 = 1 << 30;
 
+/// In [`Claim::chain`]: the flow has had replies, so that its reply key is known to be its own.
+pub const ANSWERED: u32 = 1 << 29;
+
 /// A replica asks for its flow's route.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -99,8 +103,22 @@ pub struct Claim {
     pub reply: KeyBytes,
     /// The epoch under which the replica has the flow.
     pub epoch: U32,
-    /// The chain.
+    /// The chain, and above it bits: [`RENOUNCED`], [`NEEDS_EARLIER`], [`ANSWERED`].
     pub chain: U32,
+}
+
+impl Claim {
+    /// The flow's chain.
+    pub(crate) fn chain(&self) -> u16 {
+        self.chain.get() as u16
+    }
+
+    /// What a runtime says of a flow of this chain. `bits`: [`RENOUNCED`], [`NEEDS_EARLIER`].
+    pub(crate) fn of(header: &ActorHeader, chain: u16, bits: u32) -> Claim {
+        let answered = if header.packets()[1] > 0 { ANSWERED } else { 0 };
+        let chain = u32::from(chain) | bits | answered;
+        Claim { key: header.key.into(), reply: header.reply.into(), epoch: header.epoch.into(), chain: chain.into() }
+    }
 }
 
 /// A route as the runtime knows it whose flow it leads to.

@@ -207,6 +207,31 @@ impl FlowKey {
         FlowKey::of_bytes(packet, &layers, false).map(|key| key.reverse())
     }
 
+    /// Notes on a fragment behind the first which flow it belongs to: ports and protocol, which it lacks, stand where the frame has its destination, an address that
+    /// says nothing inside the box. Its addresses are the key's. [`FlowKey::noted`] reads it.
+    pub fn note(&self, fragment: &mut Packet) {
+        if let Some(place) = fragment.headers_mut().first_chunk_mut::<5>() {
+            let ([a, b], [c, d]) = (self.source_port.to_be_bytes(), self.destination_port.to_be_bytes());
+            *place = [a, b, c, d, self.protocol as u8];
+        }
+    }
+
+    /// The key of a parsed packet inside the box: its own, or what [`FlowKey::note`] wrote on a fragment behind the first. `None` for what is not IP.
+    #[inline]
+    pub fn noted(packet: &Packet) -> Option<FlowKey> {
+        if packet.layers.fragment_offset == 0 {
+            return FlowKey::of(packet);
+        }
+        let (source, destination) = match packet.layers.network {
+            Network::V4 => packet.ipv4().map(|header| (map_v4(header.source), map_v4(header.destination)))?,
+            Network::V6 => packet.ipv6().map(|header| (header.source, header.destination))?,
+            Network::Other => return None,
+        };
+        let &[a, b, c, d, protocol] = packet.bytes().first_chunk()?;
+        let (source_port, destination_port) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+        Some(FlowKey { source, destination, source_port, destination_port, protocol: protocol.into(), scope: 0 })
+    }
+
     /// Source address.
     pub fn source_ip(&self) -> IpAddr {
         ip_addr(&self.source)

@@ -19,7 +19,7 @@ use crate::channel::format::after;
 use crate::gone::GoneFlows;
 use crate::message::Ended;
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position};
-use holdfast_protection::flows::{ActorHeader, Found, Journal, NO_SLOT, flag, role};
+use holdfast_protection::flows::{ActorHeader, Found, Journal, NO_SLOT, NoReply, flag, role};
 use holdfast_protection::{Admission, Flows, Home, Outbox, Peer, Protection, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::{icmp, icmpv6};
@@ -392,14 +392,18 @@ impl Lane {
     /// The chain let a flow's first packet pass: the flow exists.
     fn opened(&mut self, packet: &mut Packet, slot: Slot, shared: &mut Shared) -> Step {
         let reply = FlowKey::of(packet).map(|key| key.reverse());
-        let placed = reply.is_some_and(|reply| self.flows.set_reply(slot, reply).is_ok());
-        if !placed {
+        let placed = reply.map(|reply| self.flows.set_reply(slot, reply));
+        if placed != Some(Ok(())) {
+            let reason = match placed {
+                Some(Err(NoReply::Taken)) => DropReason::ReplyKeyTaken,
+                _ => DropReason::FlowTableFull,
+            };
             let header = self.flows.header(slot);
             self.end(header.key, header.epoch, shared);
             let (_, state) = self.flows.parts_mut(slot);
             contain(&mut self.chain, state, shared, Chain::expire);
             self.flows.remove(slot);
-            return Step::Drop(DropReason::FlowTableFull);
+            return Step::Drop(reason);
         }
         self.flows.set_role(slot, role::OWNER);
         let header = self.flows.header_mut(slot);
@@ -591,6 +595,11 @@ impl Lane {
         self.gather_wishes(epoch);
         self.wheel.remove(&mut self.flows, slot);
         self.wheel.file(&mut self.flows, slot);
+        if let Some(rival) = self.flows.take_reply(slot) {
+            self.wheel.remove(&mut self.flows, rival);
+            self.flows.header_mut(rival).expires_at = 0;
+            self.wheel.file(&mut self.flows, rival);
+        }
         self.retry = true;
         self.begin_replay(slot, dead, logged, inputs)
     }

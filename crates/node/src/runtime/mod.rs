@@ -558,7 +558,7 @@ impl Runtime {
             index::TO_RUNTIME => {
                 self.packets += 1;
                 side.now = side.now.max(packet.meta.stamp);
-                match side.identify(&mut packet) {
+                match Side::identify(&mut packet) {
                     Ok(key) => lane.arrive(packet, key),
                     Err(reason) => self.shared.drop(packet, reason, pool),
                 }
@@ -747,8 +747,8 @@ fn encapsulate_released(packet: &mut Packet, flows: &holdfast_protection::Flows,
     if packet.meta.flags & Flags::LEARN != 0 {
         // The switch knows the route by its epoch. At a replica the packet says only which flow it belongs to.
         let key = packet.parse().ok().and_then(|()| FlowKey::of(packet)).map(|key| key.reverse());
-        match key.and_then(|key| flows.find(&key, flows.hash(&key))) {
-            Some(found) => packet.meta.commit = flows.header(found.slot).epoch,
+        match key.and_then(|key| flows.find_replied(&key, packet.meta.epoch)) {
+            Some(slot) => packet.meta.commit = flows.header(slot).epoch,
             None => packet.meta.flags &= !Flags::LEARN,
         }
     }

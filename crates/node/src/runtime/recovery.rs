@@ -223,13 +223,7 @@ impl Recoveries {
                     continue;
                 }
                 let renounced = if gives_back || header.flags & flag::EMPTY != 0 { RENOUNCED } else { 0 };
-                let claim = Claim {
-                    key: header.key.into(),
-                    reply: header.reply.into(),
-                    epoch: header.epoch.into(),
-                    chain: (u32::from(wanted.lane) | renounced).into(),
-                };
-                body.extend_from_slice(claim.as_bytes());
+                body.extend_from_slice(Claim::of(header, wanted.lane, renounced).as_bytes());
                 flows.push(Wanted { epoch: header.epoch, ..wanted });
             }
             if flows.is_empty() {

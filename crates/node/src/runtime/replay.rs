@@ -282,9 +282,8 @@ impl Lane {
         }
         let header = self.flows.header(slot);
         let is_parsed = packet.parse().is_ok();
-        let own = FlowKey::of(&packet).filter(|_| is_parsed && !packet.layers.fragment);
-        // A later fragment says which way it goes by its addresses only.
-        let is_reply = own.map_or_else(|| is_from(&packet, &header.reply), |key| key == header.reply && key != header.key);
+        let own = FlowKey::noted(&packet).filter(|_| is_parsed);
+        let is_reply = own.is_some_and(|key| key == header.reply && key != header.key);
         let key = if is_reply { header.reply } else { header.key };
         // It proves nothing about the switch of today.
         packet.meta.commit = 0;
@@ -374,11 +373,6 @@ impl Lane {
             }
         }
     }
-}
-
-fn is_from(packet: &Packet, key: &FlowKey) -> bool {
-    let of = FlowKey { source_port: 0, destination_port: 0, ..*key };
-    FlowKey::of(packet).is_some_and(|own| (own.source, own.destination) == (of.source, of.destination))
 }
 
 /// False if the channel has no room now.

@@ -8,7 +8,6 @@ use super::telling::Telling;
 use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::channel::format::after;
-use crate::fragments::FragmentKeys;
 use crate::message::kind;
 use holdfast_wire::{DropReason, FlowKey, Packet};
 
@@ -34,7 +33,6 @@ pub(crate) struct Side {
     pub(super) newest_epoch: u32,
     /// While a new life of the switch is told which flows are here.
     pub(super) telling: Option<Telling>,
-    fragments: FragmentKeys,
     /// The host that serves it, 0 if there is only one.
     pub(super) host: u16,
 }
@@ -51,7 +49,6 @@ impl Side {
             suspects: Vec::with_capacity(SUSPECTS),
             newest_epoch: 0,
             telling: None,
-            fragments: FragmentKeys::new(),
             host: 0,
         }
     }
@@ -83,14 +80,11 @@ impl Side {
         }
     }
 
-    /// The key of a packet: its own, or for a later fragment its datagram's.
+    /// The key of a packet: its own, or for a later fragment its datagram's, as the switch has noted it.
     #[inline]
-    pub(crate) fn identify(&mut self, packet: &mut Packet) -> Result<FlowKey, DropReason> {
+    pub(crate) fn identify(packet: &mut Packet) -> Result<FlowKey, DropReason> {
         packet.parse().map_err(DropReason::from)?;
-        if packet.layers.fragment {
-            return self.fragments.identify(packet, self.now).ok_or(DropReason::FragmentUnknown);
-        }
-        FlowKey::of(packet).ok_or(DropReason::UnknownEthertype)
+        FlowKey::noted(packet).ok_or(DropReason::UnknownEthertype)
     }
 
     /// Tells the switch which flows are no more.

@@ -10,7 +10,7 @@ use super::Lane;
 use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::channel::format::after;
-use crate::message::{RouteInfo, kind};
+use crate::message::{Claim, RouteInfo, kind};
 use holdfast_protection::Peer;
 use holdfast_protection::flows::{ActorHeader, role};
 use zerocopy::IntoBytes;
@@ -23,12 +23,7 @@ const ROUTES_PER_RECORD: usize = 20;
 /// Who has the flow of this header, said of itself.
 pub(super) fn info(header: &ActorHeader, chain: u16, owner: Peer, before: u32) -> RouteInfo {
     RouteInfo {
-        claim: crate::message::Claim {
-            key: header.key.into(),
-            reply: header.reply.into(),
-            epoch: header.epoch.into(),
-            chain: u32::from(chain).into(),
-        },
+        claim: Claim::of(header, chain, 0),
         node: owner.node.into(),
         incarnation: owner.incarnation.into(),
         before: before.into(),

@@ -212,8 +212,11 @@ impl Switch {
 
     /// Takes a packet for a chain; [`Switch::forward`] sends it on with the others of its burst.
     #[inline]
-    pub fn handle_packet(&mut self, key: FlowKey, packet: Packet) {
+    pub fn handle_packet(&mut self, key: FlowKey, mut packet: Packet) {
         self.packets += 1;
+        if packet.layers.fragment_offset != 0 {
+            key.note(&mut packet);
+        }
         let hash = self.routes.hash(&key);
         self.hashes.push(hash);
         self.work.push((key, hash, packet));
@@ -383,9 +386,11 @@ impl Switch {
         }
     }
 
-    /// A released packet passes on its way out: learns the flow's reply key from it if it says so. The packet is parsed.
+    /// A released packet passes on its way out: learns the flow's reply key from it if it says so. The packet is parsed. False if another flow has that key:
+    /// the packet is not to leave, and counted here as dropped.
     #[inline]
-    pub fn handle_released(&mut self, packet: &Packet) {
+    #[must_use]
+    pub fn handle_released(&mut self, packet: &Packet) -> bool {
         if packet.meta.flags & Flags::TRACE != 0 {
             let key = FlowKey::of(packet).map_or(String::new(), |key| key.to_string());
             self.traces.push(TraceStep {
@@ -395,16 +400,26 @@ impl Switch {
                 text: format!("released: {key}"),
             });
         }
-        if packet.meta.flags & Flags::LEARN == 0 {
-            return;
+        packet.meta.flags & Flags::LEARN == 0 || self.learn_reply(packet)
+    }
+
+    fn learn_reply(&mut self, packet: &Packet) -> bool {
+        let Some(id) = self.routes.with_epoch(packet.meta.commit) else { return true };
+        let reply = FlowKey::of(packet).map(|key| key.reverse());
+        let Some(route) = self.routes.get(id) else { return true };
+        if reply.is_some_and(|reply| self.routes.other_replied(&reply, &route.key).is_some()) {
+            self.drops.count(DropReason::ReplyKeyTaken);
+            return false;
         }
-        let Some(id) = self.routes.with_epoch(packet.meta.commit) else { return };
+        let is_sure = self.rebuild.is_none();
         if let Some(route) = self.routes.get_mut(id) {
             route.is_real = true;
+            // Whoever had a reply before has asked by now.
+            route.is_doubtful &= !is_sure;
         }
-        let Some(reply) = FlowKey::of(packet).map(|key| key.reverse()) else { return };
+        let Some(reply) = reply else { return true };
         if self.routes.set_reply(id, reply) {
-            return;
+            return true;
         }
         // A stray packet may have come before and made a route of its own under that key: it never was a flow, so it gives way.
         let hash = self.routes.hash(&reply);
@@ -413,6 +428,7 @@ impl Switch {
             self.end_route(stray.slot);
             self.routes.set_reply(id, reply);
         }
+        true
     }
 
     /// A runtime is gone, as its host knows before the coordinator has said so: new flows go elsewhere, and what is for it waits.

@@ -7,7 +7,7 @@ use super::routes::RouteId;
 use super::{Route, Switch};
 use crate::address::mac_of_life;
 use crate::channel::format::after;
-use crate::message::{AGAIN, Claim, Ended, KeyBytes, MemberState, RENOUNCED, WHEN_SWEPT, kind};
+use crate::message::{AGAIN, ANSWERED, Claim, Ended, KeyBytes, MemberState, RENOUNCED, WHEN_SWEPT, kind};
 use holdfast_protection::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
@@ -113,7 +113,7 @@ impl Switch {
     fn begin_replay(&mut self, to: Peer, claim: &Claim, hash: u64, epoch: u32) -> u32 {
         let Some(found) = self.routes.find(&FlowKey::from(claim.key), hash) else { return 0 };
         self.logs.give_up(found.slot);
-        self.logs.begin(found.slot, claim.chain.get() as u16, claim.epoch.get(), to, epoch)
+        self.logs.begin(found.slot, claim.chain(), claim.epoch.get(), to, epoch)
     }
 
     fn grant(&mut self, to: Peer, claim: &Claim, hash: u64, now: u64) -> Option<u32> {
@@ -130,6 +130,10 @@ impl Switch {
         }
         let epoch = self.next_epoch;
         let is_renounced = claim.chain.get() & RENOUNCED != 0;
+        // Copies were taken before it was known that another flow was first.
+        if !is_renounced && !self.may_reply(claim) {
+            return None;
+        }
         let id = match self.routes.find(&key, hash) {
             Some(found) if found.is_reply => return None,
             Some(found) => {
@@ -185,14 +189,14 @@ impl Switch {
             None if is_renounced => return None,
             None if self.routes.has_ended(hash, claim.epoch.get()) && !is_planted(Fault::IgnoresEpochs) => return None,
             None if self.is_collecting(cluster) => {
-                let route = Route { is_real: true, ..Route::new(key, to, claim.epoch.get(), claim.chain.get() as u16, now) };
+                let route = Route { is_real: true, ..Route::new(key, to, claim.epoch.get(), claim.chain(), now) };
                 let id = self.routes.insert(hash, route)?;
                 self.claims.provisional.insert(id, cluster);
                 self.targets.count(to, 1);
                 return Some(WHEN_SWEPT);
             }
             None => {
-                let route = Route { is_real: true, ..Route::new(key, to, epoch, claim.chain.get() as u16, now) };
+                let route = Route { is_real: true, ..Route::new(key, to, epoch, claim.chain(), now) };
                 self.routes.insert(hash, route)?
             }
         };
@@ -200,9 +204,30 @@ impl Switch {
         self.next_epoch = self.next_epoch.wrapping_add(1).max(1);
         let reply = FlowKey::from(claim.reply);
         if reply != FlowKey::default() {
-            self.routes.set_reply(id, reply);
+            self.give_reply(id, claim, reply);
         }
         Some(epoch)
+    }
+
+    /// False if replies to this flow go to another one. One that never had any gives way to one that had.
+    pub(super) fn may_reply(&mut self, claim: &Claim) -> bool {
+        let (key, reply) = (FlowKey::from(claim.key), FlowKey::from(claim.reply));
+        let Some(other) = self.routes.other_replied(&reply, &key) else { return true };
+        let gives_way = claim.chain.get() & ANSWERED != 0 && self.routes.get(other).is_some_and(|route| route.is_doubtful);
+        if gives_way {
+            self.remove_route(other);
+        }
+        gives_way
+    }
+
+    /// False if another route has that reply key.
+    pub(super) fn give_reply(&mut self, id: RouteId, claim: &Claim, reply: FlowKey) -> bool {
+        if let Some(route) = self.routes.get_mut(id)
+            && route.reply != Some(reply)
+        {
+            route.is_doubtful = claim.chain.get() & ANSWERED == 0;
+        }
+        self.routes.set_reply(id, reply)
     }
 
     pub(super) fn lives(&self, peer: Peer) -> bool {

@@ -201,7 +201,7 @@ impl Switch {
         let id = match id {
             Some(id) => id,
             None => {
-                let chain = info.claim.chain.get() as u16;
+                let chain = info.claim.chain();
                 let is_real = info.is_real != 0;
                 // Its first packet was delivered, or there would be nobody who knows of it.
                 let route = Route { is_real, sent: 1, ..Route::new(key, owner, epoch, chain, now) };
@@ -213,17 +213,21 @@ impl Switch {
             route.moved_from = moved_from;
         }
         let reply = FlowKey::from(info.claim.reply);
-        if reply != FlowKey::default() && !self.routes.set_reply(id, reply) {
+        if reply != FlowKey::default() && !self.give_reply(id, &info.claim, reply) {
             self.settle_reply(id, epoch, reply);
         }
         Ok(())
     }
 
-    /// Two routes want one reply key: the newer one's flow lives.
+    /// Two routes want one reply key: of the flow that had a reply, or else the newer one's flow lives.
     fn settle_reply(&mut self, id: super::routes::RouteId, epoch: u32, reply: FlowKey) {
         let Some(other) = self.routes.find(&reply, self.routes.hash(&reply)).filter(|found| found.slot != id) else { return };
-        let is_older = |route: &Route| epoch.wrapping_sub(route.epoch) as i32 > 0;
-        if self.routes.get(other.slot).is_some_and(is_older) {
+        let is_doubtful = self.routes.get(id).is_some_and(|route| route.is_doubtful);
+        let yields = |route: &Route| match (other.is_reply && route.is_doubtful) == is_doubtful {
+            true => epoch.wrapping_sub(route.epoch) as i32 > 0,
+            false => route.is_doubtful,
+        };
+        if self.routes.get(other.slot).is_some_and(yields) {
             self.remove_route(other.slot);
             self.routes.set_reply(id, reply);
         } else {

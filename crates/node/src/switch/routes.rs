@@ -25,7 +25,9 @@ pub struct Route {
     pub last_seen: u64,
     /// Something of the flow has been released, or is known to a replica: it is a flow.
     pub is_real: bool,
-    /// Until it is: packets sent to the owner, without those that could not be delivered.
+    /// It has its reply key because somebody said so whose flow had had no reply yet: another's that had takes it away.
+    pub is_doubtful: bool,
+    /// Until it is real: packets sent to the owner, without those that could not be delivered.
     pub sent: u32,
     /// Who had it before, under which epoch, until the flow has arrived at its new owner.
     pub moved_from: Option<(Peer, u32)>,
@@ -34,7 +36,18 @@ pub struct Route {
 impl Route {
     /// A route over which nothing has gone yet.
     pub(crate) fn new(key: FlowKey, owner: Peer, epoch: u32, chain: u16, now: u64) -> Route {
-        Route { key, reply: None, owner, epoch, chain, last_seen: now, is_real: false, sent: 0, moved_from: None }
+        Route {
+            key,
+            reply: None,
+            owner,
+            epoch,
+            chain,
+            last_seen: now,
+            is_real: false,
+            is_doubtful: false,
+            sent: 0,
+            moved_from: None,
+        }
     }
 }
 
@@ -164,6 +177,12 @@ impl Routes {
             route.reply = Some(reply);
         }
         true
+    }
+
+    /// The route to which replies under this key go, if it is another one than that of the flow with this forward key.
+    pub(crate) fn other_replied(&self, reply: &FlowKey, key: &FlowKey) -> Option<RouteId> {
+        let found = self.find(reply, self.hash(reply)).filter(|found| found.is_reply)?;
+        self.get(found.slot).is_some_and(|route| route.key != *key).then_some(found.slot)
     }
 
     pub(crate) fn remove(&mut self, id: RouteId) -> Option<Route> {

@@ -87,6 +87,10 @@ fn fragment(port: u8, number: u8, is_first: bool) -> Vec<u8> {
     frame.extend_from_slice(&[0; 4]);
     (frame[17], frame[39]) = (36, 24);
     (frame[20], frame[21]) = if is_first { (0x20, 0) } else { (0, 2) };
+    if !is_first {
+        // As the switch notes it.
+        frame[..5].copy_from_slice(&[0, port, 0, 53, 17]);
+    }
     frame
 }
 
@@ -392,7 +396,7 @@ fn a_log_that_is_gone_is_not_waited_for() {
     }
 }
 
-/// A datagram in two fragments among those that are processed again: the second one says by its addresses only which flow it is of.
+/// A datagram in two fragments among those that are processed again: the second one says only by what the switch noted on it which flow it is of.
 #[test]
 fn fragments_are_processed_again() {
     let mut world = World::new(&[0, 0], settings());
@@ -406,6 +410,10 @@ fn fragments_are_processed_again() {
     let after = world.flow(17, 8).expect("it is served");
     assert_eq!((after.1, after.2), (before.1, before.2));
     assert_eq!(world.released, [(17, 5, 3), (17, 6, 3)]);
+    // The heir has never seen the datagram's first half.
+    world.released.clear();
+    world.send(17, GRANTED, false, &[fragment(8, 4, false)]);
+    assert_eq!(world.released, [(17, 7, 4)]);
 }
 
 /// A reply that the switch took for a flow of its own is in no log of this flow's: its state goes, and nothing is missing.

@@ -2,7 +2,7 @@
 
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::message::{AGAIN, Claim, Control, Ended, Member, MemberState, Replay, RouteInfo, WHEN_SWEPT, kind};
+use holdfast_node::message::{AGAIN, ANSWERED, Claim, Control, Ended, Member, MemberState, Replay, RouteInfo, WHEN_SWEPT, kind};
 use holdfast_node::rules::{Rule, RuleSet};
 use holdfast_node::switch::{Route, Switch, SwitchConfig};
 use holdfast_protection::Peer;
@@ -196,11 +196,17 @@ impl Bench {
 
     /// The first packet of the flow leaves.
     fn release(&mut self, from: u16) {
+        assert!(self.release_as(from, from));
+    }
+
+    /// The chain has made the first packet of a flow one of the flow with port `to`. True if it may leave.
+    fn release_as(&mut self, from: u16, to: u16) -> bool {
         let epoch = self.route(from).expect("a route").epoch;
-        let (_, mut packet) = self.packet(&datagram(from, false));
+        let (_, mut packet) = self.packet(&datagram(to, false));
         (packet.meta.commit, packet.meta.flags) = (epoch, Flags::LEARN);
-        self.switch.handle_released(&packet);
+        let may_leave = self.switch.handle_released(&packet);
         self.pool.put(packet);
+        may_leave
     }
 
     fn wait(&mut self, time: u64) {
@@ -227,8 +233,13 @@ impl Bench {
 
     /// The same, and how many packets of the flow are in the log of its dead owner.
     fn claim_logged(&mut self, by: Peer, from: u16, epoch: u32) -> (u32, u32) {
-        let claim =
-            Claim { key: self.key(from, false).into(), reply: self.key(from, true).into(), epoch: epoch.into(), chain: 0.into() };
+        self.claim_replied(by, from, from, epoch, 0)
+    }
+
+    /// The same of a flow whose replies are those of the flow with port `to`, with bits of [`Claim::chain`].
+    fn claim_replied(&mut self, by: Peer, from: u16, to: u16, epoch: u32, bits: u32) -> (u32, u32) {
+        let (key, reply) = (self.key(from, false).into(), self.key(to, true).into());
+        let claim = Claim { key, reply, epoch: epoch.into(), chain: bits.into() };
         let body = [7u32.to_be_bytes().as_slice(), claim.as_bytes()].concat();
         self.runtime(by).inbox.clear();
         self.runtime(by).send(SWITCH, kind::CLAIM, &body).expect("room");
@@ -366,6 +377,57 @@ fn a_claim_of_a_flow_that_ended_is_refused() {
     let next = bench.route(1).expect("a route");
     assert_eq!(bench.claim(other, 1, route.epoch), 0);
     assert_ne!(bench.claim(other, 1, next.epoch), 0);
+}
+
+/// Two services on one backend, and one client port: replies could not be told apart. The first flow has them; the packets of the second do not leave until the first has ended, and
+/// whatever fails meanwhile, nobody takes them from it.
+#[test]
+fn a_reply_key_belongs_to_one_flow() {
+    let mut bench = Bench::new();
+    for from in [1, 2] {
+        bench.send(from);
+        bench.deliver();
+    }
+    bench.release(1);
+    assert!(!bench.release_as(2, 1) && !bench.release_as(2, 1));
+    assert_eq!(bench.switch.drops().get(DropReason::ReplyKeyTaken), 2);
+    let (first, second) = (bench.route(1).expect("a route"), bench.route(2).expect("a route"));
+    assert_eq!((first.reply, second.reply, second.is_real), (Some(bench.key(1, true)), None, false));
+    // Whoever has copies of both asks when their owners are dead.
+    let (owner, other) = if second.owner == X { (X, Y) } else { (Y, X) };
+    bench.view(&[other], 2);
+    assert_eq!(bench.claim_replied(other, 2, 1, second.epoch, 0), (0, 0));
+    assert_eq!(bench.route(1).expect("a route"), first);
+    bench.sweep(owner, true);
+    if first.owner == owner {
+        return;
+    }
+    bench.end(other, 1, first.epoch);
+    bench.send(2);
+    bench.deliver();
+    assert!(bench.release_as(2, 1));
+}
+
+/// The first flow's owner died with the switch, and copies of both flows are claimed: whoever had a reply has them, whoever asks first.
+#[test]
+fn of_two_that_want_a_reply_key_the_answered_one_gets_it() {
+    for is_first_first in [true, false] {
+        let mut bench = Bench::life(2);
+        bench.introduce(&[X], &[Y]);
+        bench.tell(X, &[], 50, true);
+        let mut claim = |from, bits| bench.claim_replied(X, from, 1, 40 + u32::from(from), bits).0;
+        let epochs = if is_first_first {
+            let first = claim(1, ANSWERED);
+            (first, claim(2, 0))
+        } else {
+            let second = claim(2, 0);
+            assert_ne!(second, 0, "nobody has said yet that it is not his");
+            (claim(1, ANSWERED), 0)
+        };
+        assert!(epochs.0 != 0 && epochs.1 == 0, "{epochs:?}");
+        assert!(bench.route(2).is_none());
+        assert_eq!(bench.route(1).and_then(|route| route.reply), Some(bench.key(1, true)));
+    }
 }
 
 /// The switch has forgotten a flow that lives: its replica gets it, even if the key had an earlier life that ended.

@@ -37,6 +37,15 @@ const COLD_LINE: usize = core::mem::offset_of!(ActorHeader, opened_at) / LINE;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
 
+/// Why a flow got no reply key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoReply {
+    /// There is no place for it.
+    Full,
+    /// It is another flow's.
+    Taken,
+}
+
 /// Whoever can undo what changes here: it is told of bytes before they change.
 #[derive(Debug, Clone, Copy)]
 pub struct Journal {
@@ -285,10 +294,29 @@ impl Flows {
         &self.bytes(slot)[HEADER_LEN..HEADER_LEN + self.state_len]
     }
 
-    /// The flow with this key, as forward or reply key.
+    /// The flow with this key, as forward or reply key. Of several that want replies under it a copy for another runtime comes last.
     #[inline]
     pub fn find(&self, key: &FlowKey, hash: u64) -> Option<Found> {
-        self.table.find(hash, |found| self.is_key(found, key))
+        let found = self.table.find(hash, |found| self.is_key(found, key) && !self.is_copy_of_reply(found));
+        found.or_else(|| self.table.find(hash, |found| self.is_key(found, key)))
+    }
+
+    /// The flow to which a reply under this key goes as far as a packet under the epoch with these low bits knows: several may want it until their switch has said whose it is.
+    pub fn find_replied(&self, key: &FlowKey, epoch: u16) -> Option<Slot> {
+        let hash = self.hash(key);
+        let mut others = 0;
+        let is_it = |found: Found| {
+            let is_key = self.is_key(found, key);
+            others += usize::from(is_key);
+            is_key && self.header(found.slot).epoch as u16 == epoch
+        };
+        let found = self.table.find(hash, is_it);
+        found.or_else(|| if others == 1 { self.find(key, hash) } else { None }).map(|found| found.slot)
+    }
+
+    #[inline]
+    fn is_copy_of_reply(&self, found: Found) -> bool {
+        found.is_reply && self.header(found.slot).role == role::REPLICA
     }
 
     /// The flow whose forward key has this hash, if `is_it` says so of its header.
@@ -339,7 +367,11 @@ impl Flows {
     #[inline]
     pub fn find_likely(&self, key: &FlowKey, hash: u64, likely: Option<Found>) -> Option<Found> {
         match likely {
-            Some(found) if self.header(found.slot).role != role::FREE && self.is_key(found, key) => Some(found),
+            Some(found)
+                if self.header(found.slot).role != role::FREE && self.is_key(found, key) && !self.is_copy_of_reply(found) =>
+            {
+                Some(found)
+            }
             // Another key with the same tag, or the flow was opened since, by an earlier packet of the burst.
             _ => self.find(key, hash),
         }
@@ -387,20 +419,43 @@ impl Flows {
     /// Gives the flow its reply key. A flow has one; setting it again replaces it.
     ///
     /// # Errors
-    /// [`Full`] if the table has no place, or another flow has that key; the flow then has none.
-    pub fn set_reply(&mut self, slot: Slot, reply: FlowKey) -> Result<(), Full> {
-        let old = self.header(slot).reply;
-        if old == reply {
+    /// The table has no place, or another flow has that key; the flow then has none.
+    pub fn set_reply(&mut self, slot: Slot, reply: FlowKey) -> Result<(), NoReply> {
+        if self.header(slot).reply == reply {
+            return Ok(());
+        }
+        self.clear_reply(slot);
+        // A reply key that equals another flow's key would steal that flow's packets.
+        if self.find(&reply, self.hash(&reply)).is_some_and(|found| !self.is_copy_of_reply(found)) {
+            return Err(NoReply::Taken);
+        }
+        self.place_reply(slot, reply).map_err(|Full| NoReply::Full)
+    }
+
+    /// The same whoever else has that key: of copies, whose packets go elsewhere.
+    fn place_reply(&mut self, slot: Slot, reply: FlowKey) -> Result<(), Full> {
+        if self.header(slot).reply == reply {
             return Ok(());
         }
         self.clear_reply(slot);
         let hash = self.hash(&reply);
-        // A reply key that equals another flow's key would steal that flow's packets.
-        if self.find(&reply, hash).is_some() || !self.table.insert(hash, Found { slot, is_reply: true }) {
+        if !self.table.insert(hash, Found { slot, is_reply: true }) {
             return Err(Full);
         }
         self.header_mut(slot).reply = reply;
         Ok(())
+    }
+
+    /// A flow was given its reply key by its switch: another one that is served here and wanted it, and never got an answer, has it no more.
+    pub fn take_reply(&mut self, slot: Slot) -> Option<Slot> {
+        let reply = self.header(slot).reply;
+        let is_rival = |found: Found| {
+            let header = self.header(found.slot);
+            found.is_reply && found.slot != slot && header.role == role::OWNER && header.reply == reply
+        };
+        let rival = self.table.find(self.hash(&reply), is_rival)?.slot;
+        self.clear_reply(rival);
+        Some(rival)
     }
 
     fn clear_reply(&mut self, slot: Slot) {
@@ -578,7 +633,7 @@ impl Flows {
     /// `block` is [`Flows::block_len`] bytes with this slot's forward key. A state that was absent stays so.
     ///
     /// # Errors
-    /// [`Full`] as [`Flows::set_reply`]; the state is written all the same.
+    /// The table has no place for the reply key; the state is written all the same. Another flow may have that key: whose it is the switch says.
     pub fn overwrite(&mut self, slot: Slot, block: &[u8]) -> Result<(), Full> {
         let local = *self.header(slot);
         let len = if self.is_present(slot) { self.block_len() } else { HEADER_LEN };
@@ -593,7 +648,7 @@ impl Flows {
         header.parked = local.parked;
         // From the block, and no longer an empty place. The rest is this runtime's own.
         header.flags = header.flags & flag::UNCONFIRMED | local.flags & !(flag::UNCONFIRMED | flag::EMPTY);
-        if reply == FlowKey::default() { Ok(()) } else { self.set_reply(slot, reply) }
+        if reply == FlowKey::default() { Ok(()) } else { self.place_reply(slot, reply) }
     }
 
     /// All slots in use.
@@ -744,7 +799,7 @@ mod tests {
         let mut flows = flows();
         flows.insert(key(1), flows.hash(&key(1)), role::OWNER).unwrap();
         let slot = flows.insert(key(2), flows.hash(&key(2)), role::OWNER).unwrap();
-        assert_eq!(flows.set_reply(slot, key(1)), Err(Full));
+        assert_eq!(flows.set_reply(slot, key(1)), Err(NoReply::Taken));
     }
 
     /// Three flows, room for two states: one is sent away, keeps its header and its keys, and comes back; slots that are used again keep count of their uses.

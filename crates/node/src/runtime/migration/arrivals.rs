@@ -64,7 +64,7 @@ impl Arrivals {
     ) -> Result<(), DropReason> {
         let (layout, claims) = body.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
         let claims = <[Claim]>::ref_from_bytes(claims).map_err(|_| DropReason::Malformed)?;
-        let chain = (claims.first().ok_or(DropReason::Malformed)?.chain.get() & !NEEDS_EARLIER) as usize;
+        let chain = usize::from(claims.first().ok_or(DropReason::Malformed)?.chain());
         let lane = parts.lanes.get_mut(chain).ok_or(DropReason::Malformed)?;
         if parts.fabric.peer(from.node) != Some(from) && !is_planted(Fault::TakesFromTheDead) {
             // It has died since, which was heard first: what is here of its flows is kept for who recovers them.

@@ -477,8 +477,7 @@ fn is_departed(lane: &Lane, flow: &Departing) -> bool {
 }
 
 fn claim_of(lane: &Lane, slot: Slot, chain: usize) -> Claim {
-    let header = lane.flows.header(slot);
-    Claim { key: header.key.into(), reply: header.reply.into(), epoch: header.epoch.into(), chain: (chain as u32).into() }
+    Claim::of(lane.flows.header(slot), chain as u16, 0)
 }
 
 impl Lane {
