@@ -143,6 +143,54 @@ fn ipv6_echo_replies_need_a_request() {
     bench.unchanged("icmp 2001:db8::2 > 2001:db8::1 reply id 7 seq 1 len 56");
 }
 
+/// After a ping from inside, only its reply comes in under its identifier, whatever other ICMP the other side sends; a reply goes out only to who asked
+/// (RFC 5508, REQ-1: responses to queries from inside).
+#[test]
+fn no_other_message_passes_as_the_reply() {
+    let mut bench = rules(&["allow icmp from 10.0.0.0/8 to any", "allow icmp from 2001:db8:1::/48 to any"]);
+    for (inside, outside, reply) in [("10.0.0.2", "203.0.113.1", 0), ("2001:db8:1::2", "2001:db8:2::1", 129)] {
+        let errors = if reply == 0 { vec![3, 4, 5, 11, 12] } else { vec![1, 2, 3, 4] };
+        for id in [7, 0, 8, 13, 128, 200, 0x8000, 0xffff, 0xfff8, 0xff80] {
+            bench.unchanged(&format!("icmp {inside} > {outside} echo id {id} seq 1 len 56"));
+            let flows = bench.flows();
+            for kind in 0..=255 {
+                let packet = |from, to, id| format!("icmp {from} > {to} type {kind} id {id} seq 1 len 56");
+                let reason = if errors.contains(&kind) { StateInvalid } else { PolicyDenied };
+                if kind == reply {
+                    bench.unchanged(&packet(outside, inside, id));
+                } else {
+                    bench.drops(&packet(outside, inside, id), reason);
+                }
+                // Nor under any identifier that has to do with the type.
+                for distance in [8, 16, 128, 0x8000] {
+                    bench.drops(&packet(outside, inside, id ^ distance), reason);
+                }
+                let is_asking = kind == if reply == 0 { 8 } else { 128 };
+                if !is_asking {
+                    bench.drops(&packet(inside, outside, id), StateInvalid);
+                }
+            }
+            assert_eq!(bench.flows(), flows);
+            bench.wait(61);
+        }
+    }
+}
+
+/// A host outside that may ask gets its answer, and the two pings under one identifier are two flows.
+#[test]
+fn pings_of_each_other_are_two_flows() {
+    let mut bench = rules(&["allow icmp from any to any"]);
+    for (a, b) in [("10.0.0.2", "203.0.113.1"), ("2001:db8:1::2", "2001:db8:2::1")] {
+        let flows = bench.flows();
+        bench.unchanged(&format!("icmp {a} > {b} echo id 8 seq 1 len 5"));
+        bench.drops(&format!("icmp {a} > {b} reply id 8 seq 1 len 5"), StateInvalid);
+        bench.unchanged(&format!("icmp {b} > {a} echo id 8 seq 1 len 5"));
+        bench.unchanged(&format!("icmp {a} > {b} reply id 8 seq 1 len 5"));
+        bench.unchanged(&format!("icmp {b} > {a} reply id 8 seq 1 len 5"));
+        assert_eq!(bench.flows(), flows + 2);
+    }
+}
+
 /// An ICMP error passes if it quotes a packet of a flow, comes from whatever router, and does not keep the flow alive or change its state.
 #[test]
 fn icmp_errors_pass_with_the_flow_that_they_quote() {

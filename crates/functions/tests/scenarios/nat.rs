@@ -110,6 +110,22 @@ fn echo_is_translated_with_its_identifier() {
     }
 }
 
+/// After a ping from inside, nothing but its reply comes in under the identifier that it has outside (RFC 5508, REQ-1).
+#[test]
+fn no_other_message_is_translated_as_the_reply() {
+    let mut bench = nat();
+    let id = bench.passes("icmp 10.0.0.2 > 203.0.113.10 echo id 7 seq 1 len 56").0.port();
+    for kind in 1..=255 {
+        let reason = if [3, 4, 5, 11, 12].contains(&kind) { StateInvalid } else { NoMapping };
+        bench.drops(&format!("icmp 203.0.113.10 > 198.51.100.4 type {kind} id {id} seq 1 len 56"), reason);
+    }
+    assert_eq!(bench.flows(), 1);
+    bench.becomes(
+        &format!("icmp 203.0.113.10 > 198.51.100.4 reply id {id} seq 1 len 56"),
+        "icmp 203.0.113.10 > 10.0.0.2 reply id 7 seq 1 len 56",
+    );
+}
+
 /// A router outside complains about a packet of the flow: the error reaches the host inside, which finds its own packet quoted, whole or cut.
 #[test]
 fn errors_from_outside_are_translated_with_what_they_quote() {
