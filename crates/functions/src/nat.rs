@@ -34,7 +34,7 @@ pub struct NatConfig {
     /// Outside addresses: prefixes, every address of which is used.
     #[schemars(with = "Vec<String>")]
     pub pool: Vec<String>,
-    /// Sources that are translated; without it, all that are not in the pool.
+    /// Sources that are translated; without it, private and shared addresses (RFC 1918, RFC 6598). An outside address is never inside.
     #[serde(default)]
     #[schemars(with = "Vec<String>")]
     pub inside: Vec<String>,
@@ -89,6 +89,9 @@ pub struct Nat {
     limit: Option<u32>,
 }
 
+/// Sources that are inside if the operator does not say which: private (RFC 1918, section 3) and shared (RFC 6598, section 7) addresses.
+const PRIVATE: [([u8; 4], u8); 4] = [([10, 0, 0, 0], 8), ([172, 16, 0, 0], 12), ([192, 168, 0, 0], 16), ([100, 64, 0, 0], 10)];
+
 /// Inside hosts that are counted, when flows per host are limited.
 const HOSTS: usize = 65_536;
 /// Addresses that one pool may have.
@@ -129,12 +132,13 @@ fn ports(text: &str) -> Result<(bool, u16, u16), ConfigError> {
 }
 
 impl Nat {
-    fn is_inside(&self, address: &[u8; 16]) -> bool {
-        if self.inside.is_empty() {
-            !self.pool.iter().any(|prefix| prefix.contains(address))
-        } else {
-            self.inside.iter().any(|prefix| prefix.contains(address))
-        }
+    fn is_inside(&self, address: [u8; 4]) -> bool {
+        self.inside.iter().any(|prefix| prefix.contains(&map_v4(address))) && !self.is_outside(address)
+    }
+
+    /// True for the addresses that inside hosts have outside.
+    fn is_outside(&self, address: [u8; 4]) -> bool {
+        self.pool.iter().any(|prefix| prefix.contains(&map_v4(address)))
     }
 
     /// The numbers of the outside address that this inside host prefers.
@@ -181,7 +185,10 @@ impl NetworkFunction for Nat {
 
     fn new(config: NatConfig) -> Result<(Nat, NatShared), ConfigError> {
         let pool = prefixes(&config.pool, "pool")?;
-        let inside = prefixes(&config.inside, "inside")?;
+        let mut inside = prefixes(&config.inside, "inside")?;
+        if inside.is_empty() {
+            inside.extend(PRIVATE.into_iter().filter_map(|(address, len)| Prefix::new(IpAddr::from(address), len)));
+        }
         if pool.is_empty() {
             return Err(ConfigError::at("pool", "the pool needs at least one address, like [198.51.100.4/31]"));
         }
@@ -223,11 +230,11 @@ impl NetworkFunction for Nat {
         }
         let Some(header) = packet.ipv4() else { return Open::Drop(DropReason::NotTranslatable) };
         let source = header.source;
-        if !self.is_inside(&map_v4(source)) {
+        if !self.is_inside(source) {
             return Open::Drop(DropReason::NoMapping);
         }
         // A host inside that asks for an outside address of ours would need another flow's mapping to answer.
-        if self.pool.iter().any(|prefix| prefix.contains(&map_v4(header.destination))) {
+        if self.is_outside(header.destination) {
             return Open::Drop(DropReason::NoMapping);
         }
         let inside_port = match packet.layers.protocol {

@@ -236,13 +236,51 @@ fn strangers_cannot_use_a_mapping() {
     bench.drops(&format!("tcp 203.0.113.10:80 > 198.51.100.4:{port} SYN"), NoMapping);
 }
 
-/// Without `inside` everything but the pool is inside.
+/// Without `inside` private and shared addresses are inside (RFC 1918, RFC 6598): nobody else opens a mapping, from whatever port it comes.
 #[test]
-fn without_inside_all_but_the_pool_is_translated() {
+fn without_inside_private_and_shared_sources_are_translated() {
     let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/31"] }))]);
-    let source = bench.passes("udp 192.168.7.7:5 > 203.0.113.10:53").0;
-    assert!(["198.51.100.4", "198.51.100.5"].contains(&source.ip().to_string().as_str()));
-    bench.drops("udp 198.51.100.5:5 > 203.0.113.10:53", NoMapping);
+    let ends = [
+        "10.0.0.0",
+        "10.255.255.255",
+        "172.16.0.0",
+        "172.31.255.255",
+        "192.168.0.0",
+        "192.168.255.255",
+        "100.64.0.0",
+        "100.127.255.255",
+    ];
+    for host in ends {
+        let source = bench.passes(&format!("udp {host}:5 > 203.0.113.10:53")).0;
+        assert!(["198.51.100.4", "198.51.100.5"].contains(&source.ip().to_string().as_str()));
+    }
+    let flows = bench.flows();
+    let others = [
+        "9.255.255.255",
+        "11.0.0.0",
+        "172.15.255.255",
+        "172.32.0.0",
+        "192.167.255.255",
+        "192.169.0.0",
+        "100.63.255.255",
+        "100.128.0.0",
+    ];
+    for host in others.into_iter().chain(["203.0.113.11", "198.51.100.5"]) {
+        bench.drops(&format!("udp {host}:5 > 203.0.113.10:53"), NoMapping);
+        bench.drops(&format!("tcp {host}:5 > 10.0.0.2:22 SYN"), NoMapping);
+        bench.drops(&format!("icmp {host} > 203.0.113.10 echo id 5"), NoMapping);
+    }
+    assert_eq!(bench.flows(), flows);
+}
+
+/// A pool of private addresses, inside or not as the operator says: its own are never translated once more.
+#[test]
+fn an_outside_address_is_never_inside() {
+    for config in [json!({ "pool": ["10.9.0.4/32"] }), json!({ "pool": ["10.9.0.4/32"], "inside": ["10.0.0.0/8"] })] {
+        let mut bench = Bench::new(&[("nat", config)]);
+        assert_eq!(bench.passes("udp 10.0.0.2:5 > 203.0.113.10:53").0.ip().to_string(), "10.9.0.4");
+        bench.drops("udp 10.9.0.4:5 > 203.0.113.10:53", NoMapping);
+    }
 }
 
 /// Fragments after the first have no ports: their address is translated and they are otherwise as they were, both ways.
