@@ -193,6 +193,13 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     (
         "- nat: { pool: [ 198.51.100.4/31 ] }",
+        "- nat: { pool: [ 198.51.100.4/31 ], publish: [ \"tcp 198.51.100.4:22 -> 10.0.0.9:22-23\" ] }",
+        r#"edge.yaml:9:78: nat: the outside ports are 1 and the inside ports 2: as many are needed
+9 |       - nat: { pool: [ 198.51.100.4/31 ], publish: [ "tcp 198.51.100.4:22 -> 10.0.0.9:22-23" ] }
+  |                                                                              ^^^^^^^^^^^^^^"#,
+    ),
+    (
+        "- nat: { pool: [ 198.51.100.4/31 ] }",
         "- nat",
         r"edge.yaml:9:9: nat: missing field `pool`
 9 |       - nat
