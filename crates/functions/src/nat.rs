@@ -11,7 +11,7 @@
 //! destination; that needs state shared by an endpoint's flows, which may be served by different runtimes, and is not offered yet.
 
 use crate::publish::{End4, Published};
-use crate::rewrite::{End, Side, translate};
+use crate::rewrite::{End, Side, has_possible_mtu, is_error, translate};
 use holdfast_nf::shared::BLOCK_LEN;
 use holdfast_nf::{ConfigError, Context, Direction, DropReason, Lease, NetworkFunction, Open, Packet, Pool, Table, Verdict};
 use holdfast_wire::fault::{Fault, is_planted};
@@ -399,9 +399,11 @@ impl NetworkFunction for Nat {
         if !done {
             return Verdict::Drop(DropReason::NotTranslatable);
         }
-        if !crate::rewrite::is_error(packet) {
-            self.keep(packet, flow, cx);
+        // An error neither ends a mapping nor keeps it alive (RFC 4787, REQ-12; RFC 5508, REQ-6).
+        if is_error(packet) {
+            return if has_possible_mtu(packet) { Verdict::Forward } else { Verdict::Drop(DropReason::StateInvalid) };
         }
+        self.keep(packet, flow, cx);
         Verdict::Forward
     }
 

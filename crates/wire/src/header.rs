@@ -178,6 +178,8 @@ pub mod icmp {
     pub const ECHO_REPLY: u8 = 0;
     /// Destination unreachable.
     pub const UNREACHABLE: u8 = 3;
+    /// Code of a destination unreachable: fragmentation needed, and not allowed.
+    pub const FRAGMENTATION_NEEDED: u8 = 4;
     /// Source quench, deprecated by RFC 6633.
     pub const SOURCE_QUENCH: u8 = 4;
     /// Redirect.

@@ -203,6 +203,28 @@ fn errors_about_nothing_known_are_dropped() {
     }
 }
 
+/// An error that quotes a flow's packet, but is not for the flow's outside address, is delivered to nobody: neither is a redirect or a source quench, nor a too
+/// small MTU, whose receiver would not know that it was not his. Inside, an error about a reply goes to who sent that.
+#[test]
+fn errors_that_are_not_the_flows_are_not_delivered() {
+    let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/31"], "inside": ["10.0.0.0/8"] }))]);
+    let outside = bench.passes("tcp 10.0.0.2:1000 > 203.0.113.10:80 SYN seq 1").0;
+    let other = if outside.ip().to_string() == "198.51.100.4" { "198.51.100.5" } else { "198.51.100.4" };
+    let quoted = format!("quoting cut 28 tcp {outside} > 203.0.113.10:80 seq 1");
+    for to in [other, "10.0.0.2", "10.0.0.9", "203.0.113.99", "192.0.2.1"] {
+        bench.drops(&format!("icmp 192.0.2.9 > {to} unreachable {quoted}"), StateInvalid);
+    }
+    for kind in ["redirect", "quench", "too-big mtu 67", "too-big mtu 0"] {
+        bench.drops(&format!("icmp 192.0.2.9 > {} {kind} {quoted}", outside.ip()), StateInvalid);
+    }
+    bench.drops("icmp 10.0.0.2 > 203.0.113.11 unreachable quoting tcp 203.0.113.10:80 > 10.0.0.2:1000", StateInvalid);
+    bench.becomes(
+        &format!("icmp 192.0.2.9 > {} too-big mtu 68 {quoted}", outside.ip()),
+        "icmp 192.0.2.9 > 10.0.0.2 too-big mtu 68 quoting cut 28 tcp 10.0.0.2:1000 > 203.0.113.10:80 seq 1",
+    );
+    assert_eq!(bench.flows(), 1);
+}
+
 /// Whatever the translator does not know stays inside: other protocols, IPv6, foreign sources, replies without a request, strange ICMP.
 #[test]
 fn nothing_leaves_untranslated() {
