@@ -245,6 +245,23 @@ fn a_whole_address_is_not_leased() {
     bench.becomes("udp 10.0.0.4:1 > 203.0.113.10:53", "udp 198.51.100.4:1 > 203.0.113.10:53");
 }
 
+/// Flows to what is published end, and give nothing back that others hold: whoever leased first has his port alone.
+#[test]
+fn the_end_of_a_published_flow_gives_nothing_back() {
+    let mut bench = nat();
+    let first = bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 SYN seq 1").0;
+    bench.passes(&format!("tcp 203.0.113.10:80 > {first} SYN ACK seq 7 ack 2"));
+    bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 ACK seq 2 ack 8");
+    let free = bench.free_ports();
+    bench.passes("udp 203.0.113.10:4000 > 198.51.100.4:5000");
+    bench.passes("udp 10.0.0.7:5 > 203.0.113.10:53");
+    bench.wait(301);
+    assert_eq!((bench.flows(), bench.free_ports()), (1, free));
+    for port in 0..255 {
+        assert_ne!(bench.passes(&format!("udp 10.0.0.2:{} > 203.0.113.10:53", 2000 + port)).0, first);
+    }
+}
+
 /// The firewall in front of the translator sees what was asked for: a rule lets a published port in, and `default: deny` everything else.
 #[test]
 fn the_firewall_decides_who_reaches_what_is_published() {
