@@ -10,6 +10,7 @@ mod load_balancer;
 mod monitor;
 mod nat;
 mod packet_limit;
+mod publish;
 mod qos_marker;
 mod rewrite;
 

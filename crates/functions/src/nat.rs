@@ -5,10 +5,14 @@
 //! An inside host keeps one outside address as long as there are ports on it (RFC 4787, REQ-2). ICMP echo translates its
 //! identifier, ICMP errors are translated with the packet that they quote. What cannot be translated is dropped.
 //! With `ports: random` the number is drawn among those at hand (RFC 6056, section 3.3.1; RFC 7857, section 9): who sees some of a host's ports cannot tell the next one.
+//! Only inside hosts open mappings, and whoever asks for what is published ([`Published`]): such a flow's destination is translated, and its source as well if
+//! that is inside, so that replies come back this way. A static mapping holds no lease: the flow's state says what is translated and what is leased.
 //! A mapping belongs to one flow: mapping and filtering are address and port dependent. RFC 4787, REQ-1 asks that a mapping not depend on the
 //! destination; that needs state shared by an endpoint's flows, which may be served by different runtimes, and is not offered yet.
 
-use crate::rewrite::{End, Side, translate};
+use crate::publish::{End4, Published};
+use crate::rewrite::{End, Side, has_possible_mtu, is_error, translate};
+use holdfast_nf::shared::BLOCK_LEN;
 use holdfast_nf::{ConfigError, Context, Direction, DropReason, Lease, NetworkFunction, Open, Packet, Pool, Table, Verdict};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::{icmp, proto, tcp_flags};
@@ -34,15 +38,20 @@ pub struct NatConfig {
     /// Outside addresses: prefixes, every address of which is used.
     #[schemars(with = "Vec<String>")]
     pub pool: Vec<String>,
-    /// Sources that are translated; without it, all that are not in the pool.
+    /// Sources that are translated; without it, private and shared addresses (RFC 1918, RFC 6598). An outside address is never inside.
     #[serde(default)]
     #[schemars(with = "Vec<String>")]
     pub inside: Vec<String>,
+    /// What of inside hosts can be reached from outside, and where: `tcp 198.51.100.4:2222 -> 10.0.0.9:22`, a range of as many ports on both sides as
+    /// `udp 198.51.100.4:5000-5010 -> 10.0.0.9:5000-5010`, or a whole address with its pings, `198.51.100.7 -> 10.0.0.7`. Inside hosts reach it there too. The box
+    /// answers for these outside addresses, in the pool or not; no flow leases what is published.
+    #[serde(default)]
+    pub publish: Vec<String>,
     /// Ports used on every address, as `1024-65535`; rounded down to a multiple of 256. `random`, alone or in front of a range: a flow gets any of those at
     /// hand, as RFC 6056 asks, instead of the one that has rested longest.
     #[serde(default)]
     pub ports: Option<String>,
-    /// Flows that one inside host may have at a time, per runtime.
+    /// Flows with a port of the pool that one inside host may have at a time, per runtime.
     #[serde(default)]
     pub limit_per_host: Option<u32>,
 }
@@ -58,13 +67,33 @@ holdfast_nf::flow_state! {
         pub inside_port: u16,
         /// Outside port or echo identifier.
         pub outside_port: u16,
-        /// The leased number.
+        /// The leased number, if there is one.
         pub number: u32,
         /// TCP: bit 0 answered, bits 1 and 2 FIN seen forward and reverse, bit 3 reset.
         pub tcp: u8,
+        /// Bits of [`kind`].
+        pub kind: u8,
         /// Zero.
-        pub spare: [u8; 3],
+        pub spare: [u8; 2],
+        /// Address that was asked for, if it is published.
+        pub published: [u8; 4],
+        /// The inside host that is reached there.
+        pub server: [u8; 4],
+        /// Port that was asked for, or the inside identifier of an echo.
+        pub published_port: u16,
+        /// The inside host's port, or the outside identifier of an echo.
+        pub server_port: u16,
     }
+}
+
+/// Bits of [`Mapping::kind`].
+mod kind {
+    /// The source is translated: `inside` is `outside`.
+    pub(super) const SOURCE: u8 = 1;
+    /// The outside end is leased.
+    pub(super) const LEASED: u8 = 2;
+    /// The destination is translated: `published` is `server`.
+    pub(super) const DESTINATION: u8 = 4;
 }
 
 holdfast_nf::shared_state! {
@@ -80,14 +109,28 @@ holdfast_nf::shared_state! {
 /// See the module.
 #[derive(Debug)]
 pub struct Nat {
-    addresses: Vec<[u8; 4]>,
+    /// Those of the pool's addresses that have ports to lease.
+    addresses: Vec<Outside>,
     pool: Vec<Prefix>,
     inside: Vec<Prefix>,
+    published: Published,
     first_port: u16,
-    ports: u32,
     is_random: bool,
     limit: Option<u32>,
 }
+
+/// An address of the pool, and the numbers that stand for its ports.
+#[derive(Debug)]
+struct Outside {
+    address: [u8; 4],
+    /// As many as a multiple of a block's.
+    numbers: core::ops::Range<u32>,
+    /// Ranges of ports that have no number because they are published, in order.
+    published: Vec<(u16, u16)>,
+}
+
+/// Sources that are inside if the operator does not say which: private (RFC 1918, section 3) and shared (RFC 6598, section 7) addresses.
+const PRIVATE: [([u8; 4], u8); 4] = [([10, 0, 0, 0], 8), ([172, 16, 0, 0], 12), ([192, 168, 0, 0], 16), ([100, 64, 0, 0], 10)];
 
 /// Inside hosts that are counted, when flows per host are limited.
 const HOSTS: usize = 65_536;
@@ -128,20 +171,91 @@ fn ports(text: &str) -> Result<(bool, u16, u16), ConfigError> {
     if low > high || low == 0 { Err(wrong()) } else { Ok((is_random, low, high)) }
 }
 
+/// The ports of TCP and UDP; twice the identifier of an echo request.
+fn ports_of(packet: &Packet) -> Option<(u16, u16)> {
+    let word = |at: usize| Some(u16::from_be_bytes(*packet.l4().get(at..)?.first_chunk()?));
+    match packet.layers.protocol {
+        proto::TCP | proto::UDP => Some((word(0)?, word(2)?)),
+        proto::ICMP if packet.icmp().is_some_and(|header| header.kind == icmp::ECHO) => Some((word(4)?, word(4)?)),
+        _ => None,
+    }
+}
+
 impl Nat {
-    fn is_inside(&self, address: &[u8; 16]) -> bool {
-        if self.inside.is_empty() {
-            !self.pool.iter().any(|prefix| prefix.contains(address))
-        } else {
-            self.inside.iter().any(|prefix| prefix.contains(address))
-        }
+    fn is_inside(&self, address: [u8; 4]) -> bool {
+        self.inside.iter().any(|prefix| prefix.contains(&map_v4(address))) && !self.is_outside(address)
+    }
+
+    /// True for the addresses that inside hosts have outside.
+    fn is_outside(&self, address: [u8; 4]) -> bool {
+        self.pool.iter().any(|prefix| prefix.contains(&map_v4(address))) || self.published.has_outside(address)
     }
 
     /// The numbers of the outside address that this inside host prefers.
     fn preferred(&self, host: [u8; 4]) -> core::ops::Range<u32> {
         let mixed = u32::from_be_bytes(host).wrapping_mul(0x9e37_79b1);
-        let address = ((u64::from(mixed) * self.addresses.len() as u64) >> 32) as u32;
-        address * self.ports..(address + 1) * self.ports
+        let address = ((u64::from(mixed) * self.addresses.len() as u64) >> 32) as usize;
+        self.addresses[address].numbers.clone()
+    }
+
+    /// The address and port that a number of the pool stands for.
+    fn end_of(&self, number: u32) -> End4 {
+        let outside = &self.addresses[self.addresses.partition_point(|outside| outside.numbers.end <= number)];
+        let mut port = self.first_port + (number - outside.numbers.start) as u16;
+        for (low, high) in &outside.published {
+            if port >= *low {
+                port += high - low + 1;
+            }
+        }
+        (outside.address, port)
+    }
+
+    /// Leases an outside end for a host's flow.
+    fn lease(&self, host: [u8; 4], shared: &mut NatShared, cx: &mut Context) -> Result<u32, Open<Mapping>> {
+        if let Some(limit) = self.limit
+            && shared.hosts.get(&host, cx).unwrap_or(0) >= limit
+        {
+            return Err(Open::Drop(DropReason::QuotaExceeded));
+        }
+        let preferred = self.preferred(host);
+        let lease = match self.is_random {
+            true => shared.ports.lease_random(preferred, cx),
+            false => shared.ports.lease_within(preferred, cx),
+        };
+        let number = match lease {
+            Lease::Granted(number) if is_planted(Fault::ReusesLivePort) => number / 4 * 4,
+            Lease::Granted(number) => number,
+            Lease::Wait => return Err(Open::Wait),
+            Lease::Exhausted => return Err(Open::Drop(DropReason::PoolEmpty)),
+        };
+        if self.limit.is_some() && !shared.hosts.update(host, 0, |flows| *flows += 1) {
+            shared.ports.give_back(number);
+            return Err(Open::Drop(DropReason::QuotaExceeded));
+        }
+        Ok(number)
+    }
+
+    /// Translates what is published at its destination, and its source if that is inside.
+    #[inline(never)]
+    fn translate_published(packet: &mut Packet, flow: &Mapping, direction: Direction) -> bool {
+        let [inside, outside, published, server] = [
+            (flow.inside, flow.inside_port),
+            (flow.outside, flow.outside_port),
+            (flow.published, flow.published_port),
+            (flow.server, flow.server_port),
+        ]
+        .map(|(address, port)| End { address: map_v4(address), port });
+        let has_source = flow.kind & kind::SOURCE != 0;
+        match direction {
+            Direction::Forward => {
+                (!has_source || translate(packet, Side::Source, &inside.address, outside, true))
+                    && translate(packet, Side::Destination, &published.address, server, true)
+            }
+            Direction::Reverse => {
+                translate(packet, Side::Source, &server.address, published, true)
+                    && (!has_source || translate(packet, Side::Destination, &outside.address, inside, true))
+            }
+        }
     }
 
     fn keep(&self, packet: &Packet, flow: &mut Mapping, cx: &mut Context) {
@@ -181,7 +295,10 @@ impl NetworkFunction for Nat {
 
     fn new(config: NatConfig) -> Result<(Nat, NatShared), ConfigError> {
         let pool = prefixes(&config.pool, "pool")?;
-        let inside = prefixes(&config.inside, "inside")?;
+        let mut inside = prefixes(&config.inside, "inside")?;
+        if inside.is_empty() {
+            inside.extend(PRIVATE.into_iter().filter_map(|(address, len)| Prefix::new(IpAddr::from(address), len)));
+        }
         if pool.is_empty() {
             return Err(ConfigError::at("pool", "the pool needs at least one address, like [198.51.100.4/31]"));
         }
@@ -197,23 +314,34 @@ impl NetworkFunction for Nat {
                 format!("{count} addresses are more than the {MAX_ADDRESSES} that one pool may have"),
             ));
         }
+        let published = Published::new(&config.publish, &pool)?;
+        let (is_random, low, high) = config.ports.as_deref().map_or(Ok((false, 1024, 65_535)), ports)?;
         let mut addresses = Vec::new();
+        let mut next = 0;
         for prefix in &pool {
-            if let IpAddr::V4(first) = prefix.first() {
-                let first = u32::from(first);
-                addresses.extend((0..prefix.size() as u32).map(|at| (first + at).to_be_bytes()));
+            let IpAddr::V4(first) = prefix.first() else { continue };
+            for address in (0..prefix.size() as u32).map(|at| (u32::from(first) + at).to_be_bytes()) {
+                let taken = published.taken(address, low, high);
+                let count: u32 = taken.iter().map(|(low, high)| u32::from(high - low) + 1).sum();
+                let ports = (u32::from(high) - u32::from(low) + 1 - count) / BLOCK_LEN * BLOCK_LEN;
+                if ports > 0 {
+                    addresses.push(Outside { address, numbers: next..next + ports, published: taken });
+                    next += ports;
+                }
             }
         }
-        let (is_random, low, high) = config.ports.as_deref().map_or(Ok((false, 1024, 65_535)), ports)?;
-        let ports = (u32::from(high) - u32::from(low) + 1) / 256 * 256;
-        if ports == 0 {
+        if next == 0 && u32::from(high) - u32::from(low) + 1 < BLOCK_LEN {
             return Err(ConfigError::at("ports", "fewer than 256 ports cannot be shared between runtimes"));
         }
-        let size = ports * addresses.len() as u32;
+        if next == 0 {
+            let message =
+                "leaves no address of the pool the 256 ports that runtimes share: the pool needs another address, or more ports";
+            return Err(ConfigError::at("publish", message));
+        }
         let hosts = if config.limit_per_host.is_some() { HOSTS } else { 0 };
         let limit = config.limit_per_host;
-        let nat = Nat { addresses, pool, inside, first_port: low, ports, is_random, limit };
-        Ok((nat, NatShared { ports: Pool::new(size), hosts: Table::new(hosts) }))
+        let nat = Nat { addresses, pool, inside, published, first_port: low, is_random, limit };
+        Ok((nat, NatShared { ports: Pool::new(next), hosts: Table::new(hosts) }))
     }
 
     fn open(&self, packet: &Packet, shared: &mut NatShared, cx: &mut Context) -> Open<Mapping> {
@@ -222,49 +350,41 @@ impl NetworkFunction for Nat {
             return Open::Drop(DropReason::NotTranslatable);
         }
         let Some(header) = packet.ipv4() else { return Open::Drop(DropReason::NotTranslatable) };
-        let source = header.source;
-        if !self.is_inside(&map_v4(source)) {
+        let (source, destination, protocol) = (header.source, header.destination, packet.layers.protocol);
+        let ports = ports_of(packet);
+        let server = ports.and_then(|(_, port)| self.published.inside_of(protocol, (destination, port)));
+        let own = ports.and_then(|(port, _)| self.published.outside_of(protocol, (source, port)));
+        let is_inside = own.is_some() || self.is_inside(source);
+        // Nobody outside opens a mapping but to what is published. At another outside address of ours nobody would answer, from inside either.
+        if server.is_none() && (!is_inside || self.is_outside(destination)) {
             return Open::Drop(DropReason::NoMapping);
         }
-        // A host inside that asks for an outside address of ours would need another flow's mapping to answer.
-        if self.pool.iter().any(|prefix| prefix.contains(&map_v4(header.destination))) {
-            return Open::Drop(DropReason::NoMapping);
+        let Some((source_port, destination_port)) = ports else { return Open::Drop(DropReason::NotTranslatable) };
+        let mut mapping = Mapping::default();
+        if is_inside {
+            let (outside, outside_port) = match own {
+                Some(own) => own,
+                None => {
+                    mapping.number = match self.lease(source, shared, cx) {
+                        Ok(number) => number,
+                        Err(refusal) => return refusal,
+                    };
+                    mapping.kind |= kind::LEASED;
+                    self.end_of(mapping.number)
+                }
+            };
+            mapping.kind |= kind::SOURCE;
+            (mapping.inside, mapping.inside_port) = (source, source_port);
+            (mapping.outside, mapping.outside_port) = (outside, outside_port);
         }
-        let inside_port = match packet.layers.protocol {
-            proto::TCP | proto::UDP => u16::from_be_bytes([packet.l4()[0], packet.l4()[1]]),
-            proto::ICMP if packet.icmp().is_some_and(|header| header.kind == icmp::ECHO) => {
-                u16::from_be_bytes([packet.l4()[4], packet.l4()[5]])
-            }
-            _ => return Open::Drop(DropReason::NotTranslatable),
-        };
-        if let Some(limit) = self.limit
-            && shared.hosts.get(&source, cx).unwrap_or(0) >= limit
-        {
-            return Open::Drop(DropReason::QuotaExceeded);
+        if let Some((server, server_port)) = server {
+            mapping.kind |= kind::DESTINATION;
+            (mapping.published, mapping.published_port) = (destination, destination_port);
+            // An echo has one identifier for both ends: what the source's translation makes of it.
+            let is_echo = protocol == proto::ICMP && is_inside;
+            (mapping.server, mapping.server_port) = (server, if is_echo { mapping.outside_port } else { server_port });
         }
-        let preferred = self.preferred(source);
-        let lease = match self.is_random {
-            true => shared.ports.lease_random(preferred, cx),
-            false => shared.ports.lease_within(preferred, cx),
-        };
-        let number = match lease {
-            Lease::Granted(number) if is_planted(Fault::ReusesLivePort) => number / 4 * 4,
-            Lease::Granted(number) => number,
-            Lease::Wait => return Open::Wait,
-            Lease::Exhausted => return Open::Drop(DropReason::PoolEmpty),
-        };
-        if self.limit.is_some() && !shared.hosts.update(source, 0, |flows| *flows += 1) {
-            shared.ports.give_back(number);
-            return Open::Drop(DropReason::QuotaExceeded);
-        }
-        Open::Accept(Mapping {
-            inside: source,
-            outside: self.addresses[(number / self.ports) as usize],
-            inside_port,
-            outside_port: self.first_port + (number % self.ports) as u16,
-            number,
-            ..Mapping::default()
-        })
+        Open::Accept(mapping)
     }
 
     #[inline]
@@ -272,19 +392,25 @@ impl NetworkFunction for Nat {
         let inside = End { address: map_v4(flow.inside), port: flow.inside_port };
         let outside = End { address: map_v4(flow.outside), port: flow.outside_port };
         let done = match cx.direction() {
+            direction if flow.kind & kind::DESTINATION != 0 => Nat::translate_published(packet, flow, direction),
             Direction::Forward => translate(packet, Side::Source, &inside.address, outside, true),
             Direction::Reverse => translate(packet, Side::Destination, &outside.address, inside, true),
         };
         if !done {
             return Verdict::Drop(DropReason::NotTranslatable);
         }
-        if !crate::rewrite::is_error(packet) {
-            self.keep(packet, flow, cx);
+        // An error neither ends a mapping nor keeps it alive (RFC 4787, REQ-12; RFC 5508, REQ-6).
+        if is_error(packet) {
+            return if has_possible_mtu(packet) { Verdict::Forward } else { Verdict::Drop(DropReason::StateInvalid) };
         }
+        self.keep(packet, flow, cx);
         Verdict::Forward
     }
 
     fn expire(&self, flow: &mut Mapping, shared: &mut NatShared) {
+        if flow.kind & kind::LEASED == 0 {
+            return;
+        }
         shared.ports.give_back(flow.number);
         if self.limit.is_some() {
             shared.hosts.update_or_remove(&flow.inside, |flows| {
@@ -295,6 +421,9 @@ impl NetworkFunction for Nat {
     }
 
     fn recover(&self, flow: &mut Mapping, shared: &mut NatShared) {
+        if flow.kind & kind::LEASED == 0 {
+            return;
+        }
         shared.ports.adopt(flow.number);
         if self.limit.is_some() {
             // A full table only means that this host is not limited here.
@@ -303,6 +432,9 @@ impl NetworkFunction for Nat {
     }
 
     fn migrate_out(&self, flow: &mut Mapping, shared: &mut NatShared) {
+        if flow.kind & kind::LEASED == 0 {
+            return;
+        }
         shared.ports.forget(flow.number);
         if self.limit.is_some() {
             shared.hosts.update_or_remove(&flow.inside, |flows| {
@@ -313,6 +445,8 @@ impl NetworkFunction for Nat {
     }
 
     fn owned_addresses(&self) -> Vec<Prefix> {
-        self.pool.clone()
+        let published = self.published.addresses().into_iter().map(|address| Prefix::host(IpAddr::from(address)));
+        let beside = published.filter(|one| !self.pool.iter().any(|prefix| prefix.overlaps(one)));
+        self.pool.iter().copied().chain(beside).collect()
     }
 }

@@ -45,6 +45,27 @@ pub(crate) fn is_error(packet: &Packet) -> bool {
     })
 }
 
+/// False for an ICMP error after which its receiver would send packets that are shorter than any link must carry: 68 bytes over IPv4 (RFC 1191, section 3; RFC
+/// 791, section 3.2), 1280 over IPv6 (RFC 8201, section 4).
+pub(crate) fn has_possible_mtu(packet: &Packet) -> bool {
+    let Some(header) = packet.icmp() else { return true };
+    let low = u32::from(header.sequence.get());
+    match packet.layers.network {
+        Network::V6 if header.kind == icmpv6::PACKET_TOO_BIG => u32::from(header.id.get()) << 16 | low >= 1280,
+        Network::V4 if (header.kind, header.code) == (icmp::UNREACHABLE, icmp::FRAGMENTATION_NEEDED) => low >= 68,
+        _ => true,
+    }
+}
+
+/// The sequence number in the TCP header that an ICMP error quotes: RFC 792 asks for as much of it. `None` also if it quotes no TCP.
+pub(crate) fn quoted_sequence(packet: &Packet) -> Option<u32> {
+    let quoted = packet.l4().get(8..)?;
+    let inner = Layers::parse_quoted(quoted).ok()?;
+    let is_tcp = inner.protocol == proto::TCP && inner.fragment_offset == 0;
+    let sequence = quoted.get(..inner.end as usize)?.get(inner.l4 as usize + 4..)?.first_chunk()?;
+    is_tcp.then(|| u32::from_be_bytes(*sequence))
+}
+
 /// Where the address of a side is, and how long it is.
 fn address_range(layers: &Layers, side: Side) -> Option<core::ops::Range<usize>> {
     let l3 = layers.l3 as usize;
@@ -126,7 +147,7 @@ fn adjust_transport(bytes: &mut [u8], layers: &Layers, address: Delta, port: Del
 }
 
 /// Translates the end on `side` of the packet to `to`; of an ICMP error the same end of the flow, on the other side of the quoted packet. The error's
-/// own address on `side` is changed if it is the flow's end `from`, or if `hide` asks for it whatever it is. False if the packet cannot be translated.
+/// own source is changed if it is the flow's end `from`, or if `hide` asks for it whatever it is; its destination is that end. False if the packet cannot be translated.
 #[inline]
 #[must_use]
 pub(crate) fn translate(packet: &mut Packet, side: Side, from: &[u8; 16], to: End, hide: bool) -> bool {
@@ -154,6 +175,10 @@ fn translate_error(packet: &mut Packet, side: Side, from: &[u8; 16], to: End, hi
         Network::V4 => unmap_v4(from).is_some_and(|from| bytes.get(own.clone()) == Some(&from[..])),
         _ => bytes.get(own) == Some(&from[..]),
     };
+    // To whoever else it goes, it does not tell the sender of the quoted packet.
+    if side == Side::Destination && !is_end {
+        return None;
+    }
     let outer = if is_end || hide { set_address(bytes, &layers, side, &to.address)? } else { Delta::new() };
     let quoted = bytes.get_mut(l4 + 8..end)?;
     let inner = Layers::parse_quoted(quoted).ok()?;

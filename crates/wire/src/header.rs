@@ -178,6 +178,8 @@ pub mod icmp {
     pub const ECHO_REPLY: u8 = 0;
     /// Destination unreachable.
     pub const UNREACHABLE: u8 = 3;
+    /// Code of a destination unreachable: fragmentation needed, and not allowed.
+    pub const FRAGMENTATION_NEEDED: u8 = 4;
     /// Source quench, deprecated by RFC 6633.
     pub const SOURCE_QUENCH: u8 = 4;
     /// Redirect.
@@ -188,10 +190,32 @@ pub mod icmp {
     pub const TIME_EXCEEDED: u8 = 11;
     /// Parameter problem.
     pub const PARAMETER_PROBLEM: u8 = 12;
+    /// Timestamp request.
+    pub const TIMESTAMP: u8 = 13;
+    /// Timestamp reply.
+    pub const TIMESTAMP_REPLY: u8 = 14;
 
     /// True for the types that quote a packet.
     pub fn is_error(kind: u8) -> bool {
         matches!(kind, UNREACHABLE | SOURCE_QUENCH | REDIRECT | TIME_EXCEEDED | PARAMETER_PROBLEM)
+    }
+
+    /// True for the errors that tell the sender of a packet what became of it. A redirect is a router's to its own neighbours (RFC 1122, section
+    /// 3.2.2.2), and nobody minds a source quench (RFC 6633, section 3): neither goes farther.
+    pub fn is_about_a_flow(kind: u8) -> bool {
+        matches!(kind, UNREACHABLE | TIME_EXCEEDED | PARAMETER_PROBLEM)
+    }
+
+    /// Of a message that asks, or answers under the identifier of what was asked: the request's type, and whether it is the reply. `None` for all
+    /// others, the deprecated ones (RFC 6918) among them.
+    pub fn exchange(kind: u8) -> Option<(u8, bool)> {
+        match kind {
+            ECHO => Some((ECHO, false)),
+            ECHO_REPLY => Some((ECHO, true)),
+            TIMESTAMP => Some((TIMESTAMP, false)),
+            TIMESTAMP_REPLY => Some((TIMESTAMP, true)),
+            _ => None,
+        }
     }
 }
 
@@ -221,6 +245,15 @@ pub mod icmpv6 {
     /// True for the types that quote a packet (RFC 4443, section 2.1: below 128).
     pub fn is_error(kind: u8) -> bool {
         matches!(kind, UNREACHABLE | PACKET_TOO_BIG | TIME_EXCEEDED | PARAMETER_PROBLEM)
+    }
+
+    /// As [`super::icmp::exchange`].
+    pub fn exchange(kind: u8) -> Option<(u8, bool)> {
+        match kind {
+            ECHO => Some((ECHO, false)),
+            ECHO_REPLY => Some((ECHO, true)),
+            _ => None,
+        }
     }
 }
 

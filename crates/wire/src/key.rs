@@ -10,7 +10,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// A 5-tuple in one direction, 40 bytes without padding; IPv4 as IPv4-mapped IPv6 (RFC 4291, section 2.5.5.2).
 ///
-/// For ICMP echo both ports hold the identifier, so that a reply is the reverse of its request.
+/// ICMP has no ports. Those of its keys say which exchange a message belongs to and which way it goes, so that the reverse of a request's
+/// key is its reply's and no other message's: the asker's port is the identifier, the other one lies above it by the request's type
+/// ([`FlowKey::ports`] gives the identifier alone). Messages that ask and answer nothing are each a flow of their type, in one direction.
 /// `scope` tells apart what a 5-tuple alone does not (0 unless a deployment uses it).
 #[allow(clippy::derived_hash_with_manual_eq, reason = "equal by words is equal by fields")]
 #[derive(
@@ -77,6 +79,26 @@ pub fn ip_addr(bytes: &[u8; 16]) -> IpAddr {
     match unmap_v4(bytes) {
         Some(v4) => IpAddr::V4(Ipv4Addr::from(v4)),
         None => IpAddr::V6(Ipv6Addr::from(*bytes)),
+    }
+}
+
+/// What lies between the ports of an ICMP message that belongs to no exchange: more than any type, and as far back as forth.
+const NO_EXCHANGE: u16 = 0x8000;
+
+/// What the ports of an ICMP message's key say; with the identifier.
+enum Exchange {
+    Request(u16),
+    Reply(u16),
+    None,
+}
+
+/// The ports of an ICMP message, as [`FlowKey`] has them. `rest` is its second word.
+fn icmp_ports(exchange: Option<(u8, bool)>, kind: u8, rest: [u8; 4]) -> (u16, u16) {
+    let id = u16::from_be_bytes([rest[0], rest[1]]);
+    match exchange {
+        Some((request, false)) => (id, id.wrapping_add(request.into())),
+        Some((request, true)) => (id.wrapping_add(request.into()), id),
+        None => (kind.into(), u16::from(kind) + NO_EXCHANGE),
     }
 }
 
@@ -182,19 +204,20 @@ impl FlowKey {
             }
             proto::ICMP if layers.network == Network::V4 => {
                 let header: &[u8; 8] = bytes.get(l4..l4 + 8)?.try_into().ok()?;
-                if icmp::is_error(header[0]) {
-                    return if follow_errors { FlowKey::quoted(bytes.get(l4 + 8..)?) } else { None };
+                let [kind, _, _, _, rest @ ..] = *header;
+                if icmp::is_error(kind) {
+                    let is_followed = follow_errors && icmp::is_about_a_flow(kind);
+                    return if is_followed { FlowKey::of_error(&key, bytes.get(l4 + 8..)?) } else { None };
                 }
-                let id = u16::from_be_bytes([header[4], header[5]]);
-                (key.source_port, key.destination_port) = (id, id);
+                (key.source_port, key.destination_port) = icmp_ports(icmp::exchange(kind), kind, rest);
             }
             proto::ICMPV6 if layers.network == Network::V6 => {
                 let header: &[u8; 8] = bytes.get(l4..l4 + 8)?.try_into().ok()?;
-                if icmpv6::is_error(header[0]) {
-                    return if follow_errors { FlowKey::quoted(bytes.get(l4 + 8..)?) } else { None };
+                let [kind, _, _, _, rest @ ..] = *header;
+                if icmpv6::is_error(kind) {
+                    return if follow_errors { FlowKey::of_error(&key, bytes.get(l4 + 8..)?) } else { None };
                 }
-                let id = u16::from_be_bytes([header[4], header[5]]);
-                (key.source_port, key.destination_port) = (id, id);
+                (key.source_port, key.destination_port) = icmp_ports(icmpv6::exchange(kind), kind, rest);
             }
             _ => {}
         }
@@ -232,6 +255,32 @@ impl FlowKey {
         Some(FlowKey { source, destination, source_port, destination_port, protocol: protocol.into(), scope: 0 })
     }
 
+    /// The key of an ICMP error between the addresses of `outer`. It is sent to who sent the packet that it quotes (RFC 1122, section 3.2.2;
+    /// RFC 4443, section 2.2): one to somebody else belongs to no flow.
+    fn of_error(outer: &FlowKey, quoted: &[u8]) -> Option<FlowKey> {
+        FlowKey::quoted(quoted).filter(|key| key.destination == outer.destination)
+    }
+
+    fn exchange(&self) -> Option<Exchange> {
+        if self.protocol != u16::from(proto::ICMP) && self.protocol != u16::from(proto::ICMPV6) {
+            return None;
+        }
+        Some(match self.destination_port.wrapping_sub(self.source_port) {
+            NO_EXCHANGE => Exchange::None,
+            ..NO_EXCHANGE => Exchange::Request(self.source_port),
+            _ => Exchange::Reply(self.destination_port),
+        })
+    }
+
+    /// Source and destination port as people know them: of an ICMP exchange both are the identifier, of other ICMP messages they are 0.
+    pub fn ports(&self) -> (u16, u16) {
+        match self.exchange() {
+            None => (self.source_port, self.destination_port),
+            Some(Exchange::Request(id) | Exchange::Reply(id)) => (id, id),
+            Some(Exchange::None) => (0, 0),
+        }
+    }
+
     /// Source address.
     pub fn source_ip(&self) -> IpAddr {
         ip_addr(&self.source)
@@ -257,13 +306,26 @@ impl fmt::Display for FlowKey {
         } else {
             write!(f, "{name} ")?;
         }
-        let end = |f: &mut fmt::Formatter<'_>, ip: IpAddr, port: u16| match ip {
-            IpAddr::V4(ip) => write!(f, "{ip}:{port}"),
-            IpAddr::V6(ip) => write!(f, "[{ip}]:{port}"),
+        let end = |f: &mut fmt::Formatter<'_>, ip: IpAddr, port: Option<u16>| match (ip, port) {
+            (ip, None) => write!(f, "{ip}"),
+            (IpAddr::V4(ip), Some(port)) => write!(f, "{ip}:{port}"),
+            (IpAddr::V6(ip), Some(port)) => write!(f, "[{ip}]:{port}"),
         };
-        end(f, self.source_ip(), self.source_port)?;
+        let (from, to) = match self.exchange() {
+            None => (Some(self.source_port), Some(self.destination_port)),
+            // The identifier is the asker's.
+            Some(Exchange::Request(id)) => (Some(id), None),
+            Some(Exchange::Reply(id)) => (None, Some(id)),
+            Some(Exchange::None) => (None, None),
+        };
+        end(f, self.source_ip(), from)?;
         f.write_str(" > ")?;
-        end(f, self.destination_ip(), self.destination_port)
+        end(f, self.destination_ip(), to)?;
+        match self.exchange() {
+            Some(Exchange::None) if self.source_port < NO_EXCHANGE => write!(f, " type {}", self.source_port),
+            Some(Exchange::None) => write!(f, " against type {}", self.destination_port),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -2,12 +2,13 @@
 //!
 //! Theory of operation. A flow's first packet is held against the rules, in order; the first that matches decides. Packets of a flow that was
 //! let in pass as long as they fit its connection: for TCP the flags and the sequence windows of both directions ([`tcp`]), for the others
-//! that there is one. ICMP errors pass if they quote a packet of the flow; they change nothing. The packet that opens a
+//! that there is one. ICMP errors pass if they quote a packet of the flow, of TCP one that may be on its way (RFC 5927,
+//! section 4.1), and ask for nothing impossible; they change nothing. The packet that opens a
 //! TCP connection must be a SYN: what comes from the middle of an unknown connection is dropped.
 
 mod tcp;
 
-use crate::rewrite::is_error;
+use crate::rewrite::{has_possible_mtu, is_error, quoted_sequence};
 use holdfast_nf::{ConfigError, Context, Direction, DropReason, NetworkFunction, Open, Packet, Verdict};
 use holdfast_wire::header::{icmp, icmpv6, proto};
 use holdfast_wire::selector::{Selector, SelectorError};
@@ -126,6 +127,13 @@ fn may_open(packet: &Packet) -> bool {
     }
 }
 
+/// True for an ICMP error about a packet of the flow that its receiver should believe. It goes against the packet that it quotes.
+fn may_pass(packet: &Packet, flow: &Tracked, key: &FlowKey, is_reverse: bool) -> bool {
+    let is_tcp = key.protocol == u16::from(proto::TCP);
+    has_possible_mtu(packet)
+        && (!is_tcp || quoted_sequence(packet).is_some_and(|sequence| flow.tcp.quotes(!is_reverse, sequence)))
+}
+
 impl NetworkFunction for Firewall {
     const NAME: &'static str = "firewall";
     type Config = FirewallConfig;
@@ -153,10 +161,17 @@ impl NetworkFunction for Firewall {
     #[inline]
     fn process(&self, packet: &mut Packet, flow: &mut Tracked, _shared: &mut (), cx: &mut Context) -> Verdict {
         // A later fragment belongs to a datagram whose first fragment passed; it has no header to look at.
-        if packet.layers.fragment_offset != 0 || is_error(packet) {
+        if packet.layers.fragment_offset != 0 {
             return Verdict::Forward;
         }
         let is_reverse = cx.direction() == Direction::Reverse;
+        if is_error(packet) {
+            return if may_pass(packet, flow, cx.key(), is_reverse) {
+                Verdict::Forward
+            } else {
+                Verdict::Drop(DropReason::StateInvalid)
+            };
+        }
         flow.answered |= u8::from(is_reverse);
         let timeouts = &self.timeouts;
         let seconds = match packet.layers.protocol {

@@ -325,4 +325,17 @@ impl Connection {
         }
         is_expected
     }
+
+    /// True if an ICMP error may quote a segment of this side that begins with this number: one that was sent, and that the other side need not have
+    /// acknowledged yet (RFC 5927, section 4.1).
+    pub(super) fn quotes(&self, is_reverse: bool, sequence: u32) -> bool {
+        let side = usize::from(is_reverse);
+        let (sender, receiver) = (&self.halves[side], &self.halves[1 - side]);
+        if sender.synchronised == 0 {
+            // Nothing was sent, or it is forgotten what.
+            return self.was_set_back();
+        }
+        let in_flight = receiver.window.max(1).saturating_add(u32::from(self.early[side]));
+        !after(sequence, sender.end.wrapping_add(sender.forgotten)) && !after(sender.end.wrapping_sub(in_flight), sequence)
+    }
 }

@@ -69,6 +69,7 @@ fn the_firewall_sees_replies_last() {
 fn errors_come_back_through_the_whole_chain() {
     let mut bench = chain();
     let (outside, backend) = bench.passes("tcp 10.0.0.2:1000 > 203.0.113.10:80 SYN seq 100");
+    bench.passes(&format!("tcp {backend} > {outside} SYN ACK ack 101"));
     for cut in ["cut 28", "cut 39", ""] {
         bench.becomes(
             &format!("icmp 192.0.2.99 > {} too-big quoting {cut} tcp {outside} > {backend} SYN seq 100", outside.ip()),

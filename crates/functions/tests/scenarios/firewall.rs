@@ -143,6 +143,54 @@ fn ipv6_echo_replies_need_a_request() {
     bench.unchanged("icmp 2001:db8::2 > 2001:db8::1 reply id 7 seq 1 len 56");
 }
 
+/// After a ping from inside, only its reply comes in under its identifier, whatever other ICMP the other side sends; a reply goes out only to who asked
+/// (RFC 5508, REQ-1: responses to queries from inside).
+#[test]
+fn no_other_message_passes_as_the_reply() {
+    let mut bench = rules(&["allow icmp from 10.0.0.0/8 to any", "allow icmp from 2001:db8:1::/48 to any"]);
+    for (inside, outside, reply) in [("10.0.0.2", "203.0.113.1", 0), ("2001:db8:1::2", "2001:db8:2::1", 129)] {
+        let errors = if reply == 0 { vec![3, 4, 5, 11, 12] } else { vec![1, 2, 3, 4] };
+        for id in [7, 0, 8, 13, 128, 200, 0x8000, 0xffff, 0xfff8, 0xff80] {
+            bench.unchanged(&format!("icmp {inside} > {outside} echo id {id} seq 1 len 56"));
+            let flows = bench.flows();
+            for kind in 0..=255 {
+                let packet = |from, to, id| format!("icmp {from} > {to} type {kind} id {id} seq 1 len 56");
+                let reason = if errors.contains(&kind) { StateInvalid } else { PolicyDenied };
+                if kind == reply {
+                    bench.unchanged(&packet(outside, inside, id));
+                } else {
+                    bench.drops(&packet(outside, inside, id), reason);
+                }
+                // Nor under any identifier that has to do with the type.
+                for distance in [8, 16, 128, 0x8000] {
+                    bench.drops(&packet(outside, inside, id ^ distance), reason);
+                }
+                let is_asking = kind == if reply == 0 { 8 } else { 128 };
+                if !is_asking {
+                    bench.drops(&packet(inside, outside, id), StateInvalid);
+                }
+            }
+            assert_eq!(bench.flows(), flows);
+            bench.wait(61);
+        }
+    }
+}
+
+/// A host outside that may ask gets its answer, and the two pings under one identifier are two flows.
+#[test]
+fn pings_of_each_other_are_two_flows() {
+    let mut bench = rules(&["allow icmp from any to any"]);
+    for (a, b) in [("10.0.0.2", "203.0.113.1"), ("2001:db8:1::2", "2001:db8:2::1")] {
+        let flows = bench.flows();
+        bench.unchanged(&format!("icmp {a} > {b} echo id 8 seq 1 len 5"));
+        bench.drops(&format!("icmp {a} > {b} reply id 8 seq 1 len 5"), StateInvalid);
+        bench.unchanged(&format!("icmp {b} > {a} echo id 8 seq 1 len 5"));
+        bench.unchanged(&format!("icmp {a} > {b} reply id 8 seq 1 len 5"));
+        bench.unchanged(&format!("icmp {b} > {a} reply id 8 seq 1 len 5"));
+        assert_eq!(bench.flows(), flows + 2);
+    }
+}
+
 /// An ICMP error passes if it quotes a packet of a flow, comes from whatever router, and does not keep the flow alive or change its state.
 #[test]
 fn icmp_errors_pass_with_the_flow_that_they_quote() {
@@ -153,12 +201,87 @@ fn icmp_errors_pass_with_the_flow_that_they_quote() {
     bench
         .drops("icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 28 tcp 10.0.0.2:1001 > 203.0.113.1:80 SYN seq 1", StateInvalid);
     bench.drops("icmp 192.0.2.9 > 10.0.0.2 unreachable quoting udp 10.0.0.2:1000 > 203.0.113.1:80", StateInvalid);
-    // Quoted the wrong way round, it belongs to the other side.
+    // Quoted the wrong way round, it belongs to the other side, once that has sent something.
+    bench
+        .drops("icmp 10.0.0.2 > 203.0.113.1 unreachable quoting cut 28 tcp 203.0.113.1:80 > 10.0.0.2:1000 SYN ACK", StateInvalid);
+    bench.unchanged("tcp 203.0.113.1:80 > 10.0.0.2:1000 SYN ACK ack 2");
     bench.unchanged("icmp 10.0.0.2 > 203.0.113.1 unreachable quoting cut 28 tcp 203.0.113.1:80 > 10.0.0.2:1000 SYN ACK");
     bench.wait(119);
     bench.unchanged("icmp 192.0.2.9 > 10.0.0.2 exceeded quoting cut 28 tcp 10.0.0.2:1000 > 203.0.113.1:80 SYN seq 1");
     bench.wait(2);
     assert_eq!(bench.flows(), 0, "an error keeps nothing alive");
+}
+
+/// Whoever does not see a connection does not know its sequence numbers: an error passes only if it quotes one that is on its way (RFC 5927, section 4.1), over
+/// IPv4 and IPv6, in either direction, and lets the connection go on.
+#[test]
+fn icmp_errors_quote_what_is_on_its_way() {
+    for (client, server, router) in
+        [("10.0.0.2", "203.0.113.1", "192.0.2.9"), ("2001:db8:1::2", "2001:db8:2::1", "2001:db8:9::9")]
+    {
+        let mut bench = rules(&["allow tcp from any to any"]);
+        let end = |host: &str, port: u16| if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let ends =
+            [format!("{} > {}", end(client, 1000), end(server, 80)), format!("{} > {}", end(server, 80), end(client, 1000))];
+        let header = if client.contains(':') { 40 } else { 20 };
+        let error = |way: usize, kind: &str, sequence: u32| {
+            let to = [client, server][way];
+            format!("icmp {router} > {to} {kind} quoting cut {} tcp {} ACK seq {sequence} len 9", header + 8, ends[way])
+        };
+        // The initiator's numbers come round to 0.
+        let first = u32::MAX - 499;
+        bench.unchanged(&format!("tcp {} SYN seq {first} win 4000", ends[0]));
+        bench.unchanged(&error(0, "unreachable", first));
+        bench.drops(&error(0, "unreachable", first - 1), StateInvalid);
+        bench.drops(&error(0, "unreachable", first + 2), StateInvalid);
+        bench.drops(&error(1, "unreachable", 0), StateInvalid);
+        bench.unchanged(&format!("tcp {} SYN ACK seq 7000 ack {} win 2000", ends[1], first + 1));
+        bench.unchanged(&format!("tcp {} ACK seq {} ack 7001 win 4000", ends[0], first + 1));
+        bench.unchanged(&format!("tcp {} ACK seq {} ack 7001 win 4000 len 1000", ends[0], first + 1));
+        // Sent up to 501; of that the server, whose window is 2000, has acknowledged what it may.
+        let sent = first.wrapping_add(1001);
+        for (kind, sequence, passes) in [
+            ("too-big", sent, true),
+            ("too-big", sent - 501, true),
+            ("exceeded", first + 1, true),
+            ("too-big", sent + 1, false),
+            ("unreachable", sent + 70_000, false),
+            ("too-big", sent.wrapping_sub(2001), false),
+            ("exceeded", sent ^ 0x8000_0000, false),
+        ] {
+            match passes {
+                true => bench.unchanged(&error(0, kind, sequence)),
+                false => bench.drops(&error(0, kind, sequence), StateInvalid),
+            }
+        }
+        bench.unchanged(&error(1, "too-big", 7001));
+        bench.drops(&error(1, "too-big", 7002), StateInvalid);
+        bench.drops(&error(1, "too-big", 7001 - 4001), StateInvalid);
+        // So little of it that nobody can tell.
+        bench.drops(
+            &error(0, "exceeded", sent).replace(&format!("cut {}", header + 8), &format!("cut {}", header + 4)),
+            StateInvalid,
+        );
+        bench.unchanged(&format!("tcp {} ACK seq 7001 ack {sent} len 5", ends[1]));
+        assert_eq!(bench.state(), "established");
+    }
+}
+
+/// No error makes a host send packets that are shorter than every link carries: 68 bytes (RFC 1191, section 3), over IPv6 1280 (RFC 8201, section 4).
+#[test]
+fn icmp_errors_ask_for_no_impossible_mtu() {
+    let mut bench = rules(&["allow udp from any to any"]);
+    for (host, server, least) in [("10.0.0.2", "203.0.113.1", 68), ("2001:db8:1::2", "2001:db8:2::1", 1280)] {
+        let ends = if least == 68 { format!("{host}:5 > {server}:53") } else { format!("[{host}]:5 > [{server}]:53") };
+        bench.unchanged(&format!("udp {ends} len 1300"));
+        for (mtu, passes) in [(0, false), (1, false), (least - 1, false), (least, true), (1400, true), (65_535, true)] {
+            let error = format!("icmp {server} > {host} too-big mtu {mtu} quoting udp {ends} len 1300");
+            match passes {
+                true => bench.unchanged(&error),
+                false => bench.drops(&error, StateInvalid),
+            }
+        }
+    }
 }
 
 /// Errors that quote nothing readable, too little, or another error belong to no flow.

@@ -9,6 +9,7 @@ mod firewall_tcp;
 mod load_balancer;
 mod nat;
 mod nat_pool;
+mod nat_publish;
 mod qos_marker;
 mod reading;
 mod round_trip;

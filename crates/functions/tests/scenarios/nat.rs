@@ -110,6 +110,22 @@ fn echo_is_translated_with_its_identifier() {
     }
 }
 
+/// After a ping from inside, nothing but its reply comes in under the identifier that it has outside (RFC 5508, REQ-1).
+#[test]
+fn no_other_message_is_translated_as_the_reply() {
+    let mut bench = nat();
+    let id = bench.passes("icmp 10.0.0.2 > 203.0.113.10 echo id 7 seq 1 len 56").0.port();
+    for kind in 1..=255 {
+        let reason = if [3, 4, 5, 11, 12].contains(&kind) { StateInvalid } else { NoMapping };
+        bench.drops(&format!("icmp 203.0.113.10 > 198.51.100.4 type {kind} id {id} seq 1 len 56"), reason);
+    }
+    assert_eq!(bench.flows(), 1);
+    bench.becomes(
+        &format!("icmp 203.0.113.10 > 198.51.100.4 reply id {id} seq 1 len 56"),
+        "icmp 203.0.113.10 > 10.0.0.2 reply id 7 seq 1 len 56",
+    );
+}
+
 /// A router outside complains about a packet of the flow: the error reaches the host inside, which finds its own packet quoted, whole or cut.
 #[test]
 fn errors_from_outside_are_translated_with_what_they_quote() {
@@ -187,6 +203,28 @@ fn errors_about_nothing_known_are_dropped() {
     }
 }
 
+/// An error that quotes a flow's packet, but is not for the flow's outside address, is delivered to nobody: neither is a redirect or a source quench, nor a too
+/// small MTU, whose receiver would not know that it was not his. Inside, an error about a reply goes to who sent that.
+#[test]
+fn errors_that_are_not_the_flows_are_not_delivered() {
+    let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/31"], "inside": ["10.0.0.0/8"] }))]);
+    let outside = bench.passes("tcp 10.0.0.2:1000 > 203.0.113.10:80 SYN seq 1").0;
+    let other = if outside.ip().to_string() == "198.51.100.4" { "198.51.100.5" } else { "198.51.100.4" };
+    let quoted = format!("quoting cut 28 tcp {outside} > 203.0.113.10:80 seq 1");
+    for to in [other, "10.0.0.2", "10.0.0.9", "203.0.113.99", "192.0.2.1"] {
+        bench.drops(&format!("icmp 192.0.2.9 > {to} unreachable {quoted}"), StateInvalid);
+    }
+    for kind in ["redirect", "quench", "too-big mtu 67", "too-big mtu 0"] {
+        bench.drops(&format!("icmp 192.0.2.9 > {} {kind} {quoted}", outside.ip()), StateInvalid);
+    }
+    bench.drops("icmp 10.0.0.2 > 203.0.113.11 unreachable quoting tcp 203.0.113.10:80 > 10.0.0.2:1000", StateInvalid);
+    bench.becomes(
+        &format!("icmp 192.0.2.9 > {} too-big mtu 68 {quoted}", outside.ip()),
+        "icmp 192.0.2.9 > 10.0.0.2 too-big mtu 68 quoting cut 28 tcp 10.0.0.2:1000 > 203.0.113.10:80 seq 1",
+    );
+    assert_eq!(bench.flows(), 1);
+}
+
 /// Whatever the translator does not know stays inside: other protocols, IPv6, foreign sources, replies without a request, strange ICMP.
 #[test]
 fn nothing_leaves_untranslated() {
@@ -220,13 +258,51 @@ fn strangers_cannot_use_a_mapping() {
     bench.drops(&format!("tcp 203.0.113.10:80 > 198.51.100.4:{port} SYN"), NoMapping);
 }
 
-/// Without `inside` everything but the pool is inside.
+/// Without `inside` private and shared addresses are inside (RFC 1918, RFC 6598): nobody else opens a mapping, from whatever port it comes.
 #[test]
-fn without_inside_all_but_the_pool_is_translated() {
+fn without_inside_private_and_shared_sources_are_translated() {
     let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/31"] }))]);
-    let source = bench.passes("udp 192.168.7.7:5 > 203.0.113.10:53").0;
-    assert!(["198.51.100.4", "198.51.100.5"].contains(&source.ip().to_string().as_str()));
-    bench.drops("udp 198.51.100.5:5 > 203.0.113.10:53", NoMapping);
+    let ends = [
+        "10.0.0.0",
+        "10.255.255.255",
+        "172.16.0.0",
+        "172.31.255.255",
+        "192.168.0.0",
+        "192.168.255.255",
+        "100.64.0.0",
+        "100.127.255.255",
+    ];
+    for host in ends {
+        let source = bench.passes(&format!("udp {host}:5 > 203.0.113.10:53")).0;
+        assert!(["198.51.100.4", "198.51.100.5"].contains(&source.ip().to_string().as_str()));
+    }
+    let flows = bench.flows();
+    let others = [
+        "9.255.255.255",
+        "11.0.0.0",
+        "172.15.255.255",
+        "172.32.0.0",
+        "192.167.255.255",
+        "192.169.0.0",
+        "100.63.255.255",
+        "100.128.0.0",
+    ];
+    for host in others.into_iter().chain(["203.0.113.11", "198.51.100.5"]) {
+        bench.drops(&format!("udp {host}:5 > 203.0.113.10:53"), NoMapping);
+        bench.drops(&format!("tcp {host}:5 > 10.0.0.2:22 SYN"), NoMapping);
+        bench.drops(&format!("icmp {host} > 203.0.113.10 echo id 5"), NoMapping);
+    }
+    assert_eq!(bench.flows(), flows);
+}
+
+/// A pool of private addresses, inside or not as the operator says: its own are never translated once more.
+#[test]
+fn an_outside_address_is_never_inside() {
+    for config in [json!({ "pool": ["10.9.0.4/32"] }), json!({ "pool": ["10.9.0.4/32"], "inside": ["10.0.0.0/8"] })] {
+        let mut bench = Bench::new(&[("nat", config)]);
+        assert_eq!(bench.passes("udp 10.0.0.2:5 > 203.0.113.10:53").0.ip().to_string(), "10.9.0.4");
+        bench.drops("udp 10.9.0.4:5 > 203.0.113.10:53", NoMapping);
+    }
 }
 
 /// Fragments after the first have no ports: their address is translated and they are otherwise as they were, both ways.

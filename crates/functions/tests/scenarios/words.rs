@@ -1,7 +1,7 @@
 //! Packets in words, made by etherparse, so that nothing of the product has a hand in what it is tested with.
 //!
 //! `tcp 10.0.0.2:1000 > 203.0.113.10:80 SYN seq 1`, `udp [2001:db8::1]:5 > [2001:db8::2]:53 len 4`, `icmp 10.0.0.2 > 192.0.2.1 echo id 7`,
-//! `icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 28 udp 10.0.0.2:5 > 192.0.2.1:53`. Numbers that are left out are 0, a window 65535, TTLs 64.
+//! `icmp 10.0.0.2 > 192.0.2.1 type 200 id 7`, `icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 28 udp 10.0.0.2:5 > 192.0.2.1:53`. Numbers that are left out are 0, a window 65535, TTLs 64.
 //! `tos 184` is the byte of DSCP and ECN, `tag 24576` the control information of an 802.1Q tag.
 //! `more` makes a first fragment, `fragment 10.0.0.2 > 192.0.2.1 udp offset 16 len 8` one that follows, `nosum` leaves a UDP checksum out.
 
@@ -154,7 +154,8 @@ fn udp(words: &mut Words<'_>) -> Vec<u8> {
 fn icmp_kind(words: &mut Words<'_>, is_v6: bool) -> (u8, u8, [u8; 4]) {
     let word = words.next();
     match word {
-        "echo" | "reply" | "timestamp" => {
+        "echo" | "reply" | "timestamp" | "type" => {
+            let numbered = (word == "type").then(|| words.next().parse().expect("a type's number"));
             let id = (words.number("id").unwrap_or(0) as u16).to_be_bytes();
             let sequence = (words.number("seq").unwrap_or(0) as u16).to_be_bytes();
             let kind = match (word, is_v6) {
@@ -163,14 +164,18 @@ fn icmp_kind(words: &mut Words<'_>, is_v6: bool) -> (u8, u8, [u8; 4]) {
                 ("timestamp", false) => 13,
                 ("echo", true) => 128,
                 ("reply", true) => 129,
-                _ => panic!("`{}`: ICMPv6 has no timestamp", words.text),
+                _ => numbered.unwrap_or_else(|| panic!("`{}`: ICMPv6 has no timestamp", words.text)),
             };
             (kind, 0, [id[0], id[1], sequence[0], sequence[1]])
         }
+        "redirect" => (5, 1, [192, 0, 2, 66]),
+        "quench" => (4, 0, [0; 4]),
         "unreachable" => (if is_v6 { 1 } else { 3 }, if is_v6 { 4 } else { 3 }, [0; 4]),
         "exceeded" => (if is_v6 { 3 } else { 11 }, 0, [0; 4]),
-        "too-big" if is_v6 => (2, 0, 1280u32.to_be_bytes()),
-        "too-big" => (3, 4, 1280u32.to_be_bytes()),
+        "too-big" => {
+            let mtu = (words.number("mtu").unwrap_or(1280) as u32).to_be_bytes();
+            if is_v6 { (2, 0, mtu) } else { (3, 4, mtu) }
+        }
         _ => panic!("`{}`: `{word}` is no ICMP message", words.text),
     }
 }

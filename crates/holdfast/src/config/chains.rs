@@ -166,10 +166,19 @@ pub(super) fn owned(
             let mut has_pool = false;
             function.shared().visit(&mut |_, field| has_pool |= matches!(field, SharedField::Pool(_)));
             for prefix in addresses {
-                if let Some((port, address)) = networks.own_address_in(&prefix) {
-                    return Err(place(&prefix).mistake(format!(
-                        "{name}: {prefix} contains {address}, the box's own address on port `{port}`: what is sent there never reaches a chain"
-                    )));
+                if let Some((address, port, whose)) = networks.own_address_in(&prefix) {
+                    let wrong = if whose != switch {
+                        Some("which is another switch's: what is sent there never reaches this chain".to_owned())
+                    } else if prefix != Prefix::host(address) {
+                        Some(format!("with others: name {address} alone, if the chain and the box are to share it"))
+                    } else {
+                        None
+                    };
+                    if let Some(wrong) = wrong {
+                        let text =
+                            format!("{name}: {prefix} contains {address}, the box's own address on port `{port}`, {wrong}");
+                        return Err(place(&prefix).mistake(text));
+                    }
                 }
                 if let Some((port, router)) = networks.router_in(&prefix) {
                     return Err(place(&prefix).mistake(format!(

@@ -34,11 +34,13 @@ pub(super) struct Networks {
 }
 
 impl Networks {
-    /// The name of the port that has this address as its own, and the address, if it is in `prefix`.
-    pub(super) fn own_address_in(&self, prefix: &Prefix) -> Option<(&str, IpAddr)> {
-        let own = self.ports.iter().zip(&self.addresses);
-        let mut all = own.flat_map(|((name, _), addresses)| addresses.iter().map(move |(address, _)| (name.as_str(), *address)));
-        all.find(|(_, address)| prefix.contains(&ip_bytes(*address)))
+    /// The box's own address that is in `prefix`, and the name and switch of its port.
+    pub(super) fn own_address_in(&self, prefix: &Prefix) -> Option<(IpAddr, &str, usize)> {
+        let own = self.ports.iter().zip(&self.switches).zip(&self.addresses);
+        let mut all = own.flat_map(|(((name, _), switch), addresses)| {
+            addresses.iter().map(move |(address, _)| (*address, name.as_str(), *switch))
+        });
+        all.find(|(address, ..)| prefix.contains(&ip_bytes(*address)))
     }
 
     /// The name of the port on which a gateway or route names this router, or where it is watched, and the router, if it is in `prefix`.

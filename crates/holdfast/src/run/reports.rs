@@ -59,12 +59,14 @@ pub(super) fn flows(flows: &[FlowInfo], chains: &[String]) -> Value {
     let list: Vec<Value> = flows
         .iter()
         .map(|flow| {
+            let (from, to) = flow.key.ports();
+            let (translated_to, translated_from) = flow.reply.ports();
             json!({
                 "protocol": flow.key.protocol,
-                "source": end(flow.key.source_ip(), flow.key.source_port),
-                "destination": end(flow.key.destination_ip(), flow.key.destination_port),
-                "translated_source": end(flow.reply.destination_ip(), flow.reply.destination_port),
-                "translated_destination": end(flow.reply.source_ip(), flow.reply.source_port),
+                "source": end(flow.key.source_ip(), from),
+                "destination": end(flow.key.destination_ip(), to),
+                "translated_source": end(flow.reply.destination_ip(), translated_from),
+                "translated_destination": end(flow.reply.source_ip(), translated_to),
                 "chain": chains.get(flow.chain as usize),
                 "state": flow.state,
                 "owner": flow.owner,

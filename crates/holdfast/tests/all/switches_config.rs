@@ -137,6 +137,12 @@ fn mistakes_say_what_would_be_right() {
             "198.51.100.4/31",
             "nat: 198.51.100.4/31 overlaps 198.51.100.4/31 of `nat` in chain `east`",
         ),
+        (
+            "203.0.113.4/31",
+            "198.51.100.1",
+            "198.51.100.1 ]",
+            "nat: 198.51.100.1/32 contains 198.51.100.1, the box's own address on port `wan-e`, which is another switch's: what is sent there never reaches this chain",
+        ),
         ("10.0.0.2/24", "10.0.0.1/24", "10.0.0.1/24", "the box has the address 10.0.0.1 already"),
         (
             "[lan-w, wan-w], host",

@@ -225,7 +225,9 @@ proptest! {
         let mut packet = packet(&mut pool, &frame, 0);
         prop_assert_eq!(packet.parse(), Ok(()));
         let (source_port, destination_port) = match transport {
-            Transport::Echo(id, _) => (id, id),
+            // A request over IPv6, a reply over IPv4.
+            Transport::Echo(id, _) if is_v6 => (id, id.wrapping_add(128)),
+            Transport::Echo(id, _) => (id.wrapping_add(8), id),
             _ => ports.unwrap_or((0, 0)),
         };
         let key = FlowKey { source, destination, source_port, destination_port, protocol: protocol.into(), scope: 0 };

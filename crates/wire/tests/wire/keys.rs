@@ -1,6 +1,6 @@
 //! Flow keys: directions, and errors that travel with replies.
 
-use crate::frames::{A4, A6, B4, B6, echo4, echo6, error4, error6, ethernet, packets, v4, v6};
+use crate::frames::{A4, A6, B4, B6, ENDS6, echo4, echo6, error4, error6, ethernet, packets, room, udp, v4, v6};
 use holdfast_wire::build;
 use holdfast_wire::header::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, icmp, icmpv6, proto};
 use holdfast_wire::{FlowKey, Layers, MemoryPool, PacketPool, ip_addr, ip_bytes, map_v4, unmap_v4};
@@ -30,12 +30,37 @@ fn key_of(frame: &[u8]) -> Option<FlowKey> {
     key
 }
 
-/// The error about this packet, from somebody on its way, with so much of it as a quote.
-fn error_about(ethertype: u16, packet: &[u8], len: usize) -> Vec<u8> {
-    let quote = &packet[..len.min(packet.len())];
+/// An ICMP message from B to A.
+fn back(ethertype: u16, message: &[u8]) -> Vec<u8> {
+    let len = if ethertype == ETHERTYPE_IPV4 { 20 } else { 40 };
+    let mut packet = room(len, message);
     match ethertype {
-        ETHERTYPE_IPV4 => ethernet(ethertype, &[], &v4(proto::ICMP, &error4(icmp::TIME_EXCEEDED, quote))),
-        _ => ethernet(ethertype, &[], &v6(proto::ICMPV6, &error6(icmpv6::TIME_EXCEEDED, quote))),
+        ETHERTYPE_IPV4 => build::Ipv4::new(B4, A4, proto::ICMP).write(&mut packet),
+        _ => build::Ipv6::new(B6, A6, proto::ICMPV6).write(&mut packet),
+    }
+    .expect("it fits");
+    ethernet(ethertype, &[], &packet)
+}
+
+/// An error of this type about this packet, from B to A, with so much of it as a quote.
+fn error(ethertype: u16, kind: u8, packet: &[u8], len: usize) -> Vec<u8> {
+    let quote = &packet[..len.min(packet.len())];
+    back(ethertype, &if ethertype == ETHERTYPE_IPV4 { error4(kind, quote) } else { error6(kind, quote) })
+}
+
+/// The error about this packet to who sent it, with so much of it as a quote.
+fn error_about(ethertype: u16, packet: &[u8], len: usize) -> Vec<u8> {
+    error(ethertype, if ethertype == ETHERTYPE_IPV4 { icmp::TIME_EXCEEDED } else { icmpv6::TIME_EXCEEDED }, packet, len)
+}
+
+/// An ICMP message of any type, as a frame from A to B or back.
+fn message(ethertype: u16, is_back: bool, kind: u8, id: u16) -> Vec<u8> {
+    let [high, low] = id.to_be_bytes();
+    let message = [kind, 0, 0, 0, high, low, 0, 1, 9, 9, 9, 9];
+    match (is_back, ethertype) {
+        (true, _) => back(ethertype, &message),
+        (false, ETHERTYPE_IPV4) => ethernet(ethertype, &[], &v4(proto::ICMP, &message)),
+        (false, _) => ethernet(ethertype, &[], &v6(proto::ICMPV6, &message)),
     }
 }
 
@@ -109,12 +134,60 @@ fn every_kind_of_first_packet_has_a_key_and_no_later_fragment_has() {
 #[test]
 fn an_error_about_an_error_has_no_key() {
     // Scenario: an error quotes an error, which nobody may send. It belongs to no flow.
-    let inner4 = v4(proto::ICMP, &error4(icmp::UNREACHABLE, &v4(proto::ICMP, &echo4(1))));
-    assert!(key_of(&ethernet(ETHERTYPE_IPV4, &[], &inner4)).is_some());
-    assert_eq!(key_of(&error_about(ETHERTYPE_IPV4, &inner4, 500)), None);
-    let inner6 = v6(proto::ICMPV6, &error6(icmpv6::UNREACHABLE, &v6(proto::ICMPV6, &echo6(1))));
-    assert!(key_of(&ethernet(ETHERTYPE_IPV6, &[], &inner6)).is_some());
-    assert_eq!(key_of(&error_about(ETHERTYPE_IPV6, &inner6, 500)), None);
+    for (ethertype, echo) in [(ETHERTYPE_IPV4, v4(proto::ICMP, &echo4(1))), (ETHERTYPE_IPV6, v6(proto::ICMPV6, &echo6(1)))] {
+        let inner = error_about(ethertype, &echo, 500);
+        assert!(key_of(&inner).is_some());
+        assert_eq!(key_of(&error_about(ethertype, &inner[14..], 500)), None);
+    }
+}
+
+#[test]
+fn only_errors_about_a_packet_of_the_receivers_have_a_key() {
+    // Scenario: an error to another host than sent the packet that it quotes, a redirect and a source quench: they belong to no flow.
+    let udp4 = |source, destination| {
+        let mut packet = room(20, &udp(&build::Ends::V4(source, destination), b"data"));
+        build::Ipv4::new(source, destination, proto::UDP).write(&mut packet).expect("it fits");
+        packet
+    };
+    for kind in 0..=u8::MAX {
+        if icmp::is_error(kind) {
+            let is_known = matches!(kind, icmp::UNREACHABLE | icmp::TIME_EXCEEDED | icmp::PARAMETER_PROBLEM);
+            assert_eq!(key_of(&error(ETHERTYPE_IPV4, kind, &udp4(A4, B4), 500)).is_some(), is_known, "type {kind}");
+            assert_eq!(key_of(&error(ETHERTYPE_IPV4, kind, &udp4([192, 0, 2, 99], B4), 500)), None, "type {kind}");
+        }
+        if icmpv6::is_error(kind) {
+            assert!(key_of(&error(ETHERTYPE_IPV6, kind, &v6(proto::UDP, &udp(&ENDS6, b"data")), 500)).is_some(), "type {kind}");
+            let to_b = ethernet(ETHERTYPE_IPV6, &[], &v6(proto::ICMPV6, &error6(kind, &v6(proto::UDP, &udp(&ENDS6, b"data")))));
+            assert_eq!(key_of(&to_b), None, "type {kind}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
+
+    /// Scenario: any two ICMP messages between two hosts, with identifiers that are as near to types and each other as can be. One is the other's
+    /// reverse only if it is the reply to that request.
+    #[test]
+    fn only_its_reply_is_the_reverse_of_a_request(
+        is_v6: bool, kinds in prop::array::uniform2(prop_oneof![Just(0u8), Just(8), Just(13), Just(14), Just(128), Just(129), any::<u8>()]),
+        id in prop_oneof![0u16..300, 0x7f00u16..0x8100, 0xff00u16.., any::<u16>()], distance in prop_oneof![Just(0u16), 0u16..260, 0xff00u16.., any::<u16>()],
+        is_back: bool,
+    ) {
+        let ethertype = if is_v6 { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };
+        let is_error = |kind| if is_v6 { icmpv6::is_error(kind) } else { icmp::is_error(kind) };
+        prop_assume!(!kinds.into_iter().any(is_error));
+        let ids = [id, id.wrapping_add(distance)];
+        let first = key_of(&message(ethertype, false, kinds[0], ids[0])).expect("it has a key");
+        let second = key_of(&message(ethertype, is_back, kinds[1], ids[1])).expect("it has a key");
+        let pairs: &[[u8; 2]] = if is_v6 { &[[128, 129]] } else { &[[8, 0], [13, 14]] };
+        let is_pair = ids[0] == ids[1] && pairs.iter().any(|[ask, answer]| kinds == [*ask, *answer] || kinds == [*answer, *ask]);
+        prop_assert_eq!(first.reverse() == second, is_back && is_pair, "{} {}", first, second);
+        let is_in_exchange = |kind: &u8| pairs.iter().flatten().any(|other| other == kind);
+        let is_same = kinds[0] == kinds[1] && (ids[0] == ids[1] || !is_in_exchange(&kinds[0]));
+        prop_assert_eq!(first == second, !is_back && is_same, "{} {}", first, second);
+        prop_assert_eq!(first.ports(), if is_in_exchange(&kinds[0]) { (ids[0], ids[0]) } else { (0, 0) });
+    }
 }
 
 #[test]
@@ -164,4 +237,14 @@ fn keys_are_printed_as_an_operator_reads_them() {
     assert_eq!(print(132, A6), "proto-132 [2001:db8:1::1]:1 > [2001:db8:2::2]:2");
     // A number that is no protocol's is not taken for one.
     assert_eq!(print(256 + 6, A6), "proto-262 [2001:db8:1::1]:1 > [2001:db8:2::2]:2");
+    // An identifier is the asker's; what asks nothing has its type.
+    let icmp = |kind, id| key_of(&message(ETHERTYPE_IPV4, false, kind, id)).expect("it has a key");
+    assert_eq!(icmp(8, 7).to_string(), "icmp 192.0.2.1:7 > 198.51.100.7");
+    assert_eq!(icmp(0, 7).to_string(), "icmp 192.0.2.1 > 198.51.100.7:7");
+    assert_eq!(icmp(200, 7).to_string(), "icmp 192.0.2.1 > 198.51.100.7 type 200");
+    assert_eq!(icmp(200, 7).reverse().to_string(), "icmp 198.51.100.7 > 192.0.2.1 against type 200");
+    assert_eq!(
+        key_of(&message(ETHERTYPE_IPV6, false, 128, 7)).expect("it has a key").to_string(),
+        "icmp6 [2001:db8:1::1]:7 > 2001:db8:2::2"
+    );
 }

@@ -193,6 +193,13 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     (
         "- nat: { pool: [ 198.51.100.4/31 ] }",
+        "- nat: { pool: [ 198.51.100.4/31 ], publish: [ \"tcp 198.51.100.4:22 -> 10.0.0.9:22-23\" ] }",
+        r#"edge.yaml:9:78: nat: the outside ports are 1 and the inside ports 2: as many are needed
+9 |       - nat: { pool: [ 198.51.100.4/31 ], publish: [ "tcp 198.51.100.4:22 -> 10.0.0.9:22-23" ] }
+  |                                                                              ^^^^^^^^^^^^^^"#,
+    ),
+    (
+        "- nat: { pool: [ 198.51.100.4/31 ] }",
         "- nat",
         r"edge.yaml:9:9: nat: missing field `pool`
 9 |       - nat
@@ -201,7 +208,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "- nat: { pool: [ 198.51.100.4/31 ] }",
         "- nat: { pool: [ 198.51.100.0/31 ] }",
-        r"edge.yaml:9:24: nat: 198.51.100.0/31 contains 198.51.100.1, the box's own address on port `outside`: what is sent there never reaches a chain
+        r"edge.yaml:9:24: nat: 198.51.100.0/31 contains 198.51.100.1, the box's own address on port `outside`, with others: name 198.51.100.1 alone, if the chain and the box are to share it
 9 |       - nat: { pool: [ 198.51.100.0/31 ] }
   |                        ^^^^^^^^^^^^^^^",
     ),

@@ -61,6 +61,16 @@ fn the_example_of_the_design_is_read_as_it_is_meant() {
     assert_eq!(functions, [("rest", vec!["forward"]), ("web", vec!["firewall", "nat"])]);
 }
 
+/// A chain and the box share a port's own address, as masquerading does, in a pool or a static mapping.
+#[test]
+fn a_pool_may_be_a_ports_own_address() {
+    for nat in ["pool: [ 198.51.100.1 ]", "pool: [ 198.51.100.1 ], publish: [ \"tcp 198.51.100.1:22 -> 10.0.0.9:22\" ]"] {
+        let text = EXAMPLE.replace("pool: [ 198.51.100.4/31 ]", nat);
+        let checked = config::read("edge.yaml", &text).unwrap_or_else(|mistake| panic!("{mistake}"));
+        assert_eq!(checked.switches[0].owned.iter().map(ToString::to_string).collect::<Vec<_>>(), ["198.51.100.1/32"]);
+    }
+}
+
 #[test]
 fn the_demos_boxes_are_right() {
     use holdfast_lab::demo::{ELASTIC, HOSTS, PROTECTED, UNPROTECTED};

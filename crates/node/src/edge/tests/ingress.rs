@@ -15,7 +15,7 @@ fn only(port: u8, words: &str) -> String {
 fn what_is_right_goes_to_a_chain() {
     assert_eq!(only(0, "udp 10.0.0.9:1000 > 192.0.2.7:53"), "forward udp 10.0.0.9:1000 > 192.0.2.7:53");
     assert_eq!(only(0, "tcp 10.0.0.9:1000 > 192.0.2.7:80"), "forward tcp 10.0.0.9:1000 > 192.0.2.7:80");
-    assert_eq!(only(0, "ping 10.0.0.9 > 192.0.2.7"), "forward icmp 10.0.0.9:7 > 192.0.2.7:7");
+    assert_eq!(only(0, "ping 10.0.0.9 > 192.0.2.7"), "forward icmp 10.0.0.9:7 > 192.0.2.7");
     assert_eq!(only(0, "proto 10.0.0.9 > 192.0.2.7"), "forward proto-253 10.0.0.9:0 > 192.0.2.7:0");
     assert_eq!(only(0, "udp [2001:db8:a::9]:1000 > [2001:db8:f::7]:53"), "forward udp [2001:db8:a::9]:1000 > [2001:db8:f::7]:53");
 }
@@ -30,7 +30,7 @@ fn zero_length_udp_and_tcp_with_all_flags_or_none_are_a_chains_business() {
 #[test]
 fn what_chains_own_is_not_local() {
     assert_eq!(only(1, "udp 192.0.2.7:53 > 198.51.100.4:1000"), "forward udp 192.0.2.7:53 > 198.51.100.4:1000");
-    assert_eq!(only(1, "ping 192.0.2.7 > 198.51.100.5"), "forward icmp 192.0.2.7:7 > 198.51.100.5:7");
+    assert_eq!(only(1, "ping 192.0.2.7 > 198.51.100.5"), "forward icmp 192.0.2.7:7 > 198.51.100.5");
     assert_eq!(only(0, "tcp 10.0.0.9:5 > 10.0.0.100:80"), "forward tcp 10.0.0.9:5 > 10.0.0.100:80");
     assert_eq!(only(0, "tcp [2001:db8:a::9]:5 > [2001:db8:a::100]:80"), "forward tcp [2001:db8:a::9]:5 > [2001:db8:a::100]:80");
 }
@@ -38,7 +38,7 @@ fn what_chains_own_is_not_local() {
 #[test]
 fn of_an_own_address_that_chains_use_only_ping_is_local() {
     assert_eq!(only(1, "tcp 192.0.2.7:53 > 203.0.113.2:1000"), "forward tcp 192.0.2.7:53 > 203.0.113.2:1000");
-    assert_eq!(only(1, "pong 192.0.2.7 > 203.0.113.2"), "forward icmp 192.0.2.7:7 > 203.0.113.2:7");
+    assert_eq!(only(1, "pong 192.0.2.7 > 203.0.113.2"), "forward icmp 192.0.2.7 > 203.0.113.2:7");
     assert_eq!(only(1, "ping 192.0.2.7 > 203.0.113.2"), "1< box1>host7 pong 203.0.113.2 > 192.0.2.7 ttl=64");
 }
 
@@ -323,6 +323,13 @@ fn icmp_errors_that_quote_anything() {
     };
     let inner = &frame(1, "udp 198.51.100.4:1000 > 192.0.2.7:53")[14..];
     assert_eq!(bench.port_bytes(1, &quote(inner)), ["forward udp 192.0.2.7:53 > 198.51.100.4:1000"]);
+    // A redirect, a source quench, an error about a packet of somebody else than it is sent to.
+    for kind in [4, 5] {
+        let mut bytes = quote(inner);
+        bytes[34] = kind;
+        assert_eq!(bench.port_bytes(1, &bytes), ["drop state_invalid"]);
+    }
+    assert_eq!(bench.port_bytes(1, &quote(&frame(1, "udp 198.51.100.5:1000 > 192.0.2.7:53")[14..])), ["drop state_invalid"]);
     assert_eq!(bench.port_bytes(1, &quote(&[])), ["drop state_invalid"]);
     assert_eq!(bench.port_bytes(1, &quote(&[0xff; 60])), ["drop state_invalid"]);
     assert_eq!(bench.port_bytes(1, &quote(&inner[..20])), ["drop state_invalid"]);
