@@ -12,6 +12,8 @@ mod nat;
 mod packet_limit;
 mod qos_marker;
 mod rewrite;
+mod tcp;
+mod tracked;
 
 pub use firewall::{Firewall, FirewallConfig};
 pub use forward::{Forward, ForwardConfig};
@@ -20,3 +22,4 @@ pub use monitor::{Monitor, MonitorConfig};
 pub use nat::{Nat, NatConfig};
 pub use packet_limit::{PacketLimit, PacketLimitConfig};
 pub use qos_marker::{QosMarker, QosMarkerConfig};
+pub use tracked::Timeouts;
