@@ -13,6 +13,8 @@ mod packet_limit;
 mod publish;
 mod qos_marker;
 mod rewrite;
+mod tcp;
+mod tracked;
 
 pub use firewall::{Firewall, FirewallConfig};
 pub use forward::{Forward, ForwardConfig};
@@ -21,3 +23,4 @@ pub use monitor::{Monitor, MonitorConfig};
 pub use nat::{Nat, NatConfig};
 pub use packet_limit::{PacketLimit, PacketLimitConfig};
 pub use qos_marker::{QosMarker, QosMarkerConfig};
+pub use tracked::Timeouts;

@@ -3,8 +3,11 @@
 //! Theory of operation. The destination of a new flow becomes a backend, and replies come from the virtual address again. `least_load` picks the
 //! backend with the fewest live flows: as this runtime counts them (NFVactor, section VI-A), or with a state server, of all runtimes, as they were a few milliseconds ago. `maglev` picks by the flow's key from a table that every runtime
 //! computes alike (Eisenbud et al.: Maglev, section 3.4), so that no load needs to be known. Traffic to other destinations passes.
+//! A connection lives as long as [`Tracked`] says; nothing is refused for it, except that TCP begins with a SYN.
 
-use crate::rewrite::{End, Side, translate};
+use crate::rewrite::{End, Side, is_error, translate};
+use crate::tcp;
+use crate::tracked::{BALANCER, Lifetimes, Timeouts, Tracked};
 use holdfast_nf::{ConfigError, Context, Direction, DropReason, Gauge, NetworkFunction, Open, Packet, Verdict};
 use holdfast_wire::header::proto;
 use holdfast_wire::selector::Prefix;
@@ -50,6 +53,9 @@ pub struct LoadBalancerConfig {
     /// How one is chosen; `least_load` without it.
     #[serde(default)]
     pub policy: Policy,
+    /// How long connections live without a packet.
+    #[serde(default)]
+    pub timeouts: Timeouts,
 }
 
 holdfast_nf::flow_state! {
@@ -61,6 +67,8 @@ holdfast_nf::flow_state! {
         pub port: u16,
         /// Its index, or `PASSING` for a flow that is not for the virtual address.
         pub backend: u16,
+        /// How long it lives.
+        pub tracked: Tracked,
     }
 }
 
@@ -85,6 +93,7 @@ pub struct LoadBalancer {
     protocol: u8,
     backends: Vec<End>,
     table: Vec<u16>,
+    lifetimes: Lifetimes,
 }
 
 fn end(text: &str, path: String) -> Result<End, ConfigError> {
@@ -167,7 +176,8 @@ impl NetworkFunction for LoadBalancer {
             Protocol::Udp => proto::UDP,
         };
         let load = Load { flows: Gauge::new(backends.len()) };
-        Ok((LoadBalancer { virtual_end, protocol, backends, table }, load))
+        let lifetimes = config.timeouts.within(&BALANCER)?;
+        Ok((LoadBalancer { virtual_end, protocol, backends, table, lifetimes }, load))
     }
 
     fn open(&self, packet: &Packet, shared: &mut Load, cx: &mut Context) -> Open<Balanced> {
@@ -178,10 +188,15 @@ impl NetworkFunction for LoadBalancer {
         if key.destination_port != self.virtual_end.port || key.protocol != u16::from(self.protocol) {
             return Open::Drop(DropReason::NoBackend);
         }
+        // A lone RST, FIN, SYN-ACK or ACK belongs to no connection of a backend's.
+        if self.protocol == proto::TCP && !tcp::opens(packet) {
+            return Open::Drop(DropReason::StateInvalid);
+        }
         let Some(chosen) = self.choose(&key.source, &shared.flows, cx) else { return Open::Drop(DropReason::NoBackend) };
         let backend = self.backends[chosen];
         shared.flows.add(chosen, 1);
-        Open::Accept(Balanced { address: backend.address, port: backend.port, backend: chosen as u16 })
+        let (address, port) = (backend.address, backend.port);
+        Open::Accept(Balanced { address, port, backend: chosen as u16, ..Balanced::default() })
     }
 
     #[inline]
@@ -195,7 +210,14 @@ impl NetworkFunction for LoadBalancer {
             // A router's error about a forward packet keeps the router's address; the backend's own becomes the virtual one.
             Direction::Reverse => translate(packet, Side::Source, &backend.address, self.virtual_end, false),
         };
-        if done { Verdict::Forward } else { Verdict::Drop(DropReason::NotTranslatable) }
+        if !done {
+            return Verdict::Drop(DropReason::NotTranslatable);
+        }
+        // A later fragment has no header to look at.
+        if packet.layers.fragment_offset == 0 && !is_error(packet) {
+            flow.tracked.follow(packet, &self.lifetimes, cx);
+        }
+        Verdict::Forward
     }
 
     fn expire(&self, flow: &mut Balanced, shared: &mut Load) {
@@ -208,6 +230,14 @@ impl NetworkFunction for LoadBalancer {
 
     fn migrate_out(&self, flow: &mut Balanced, shared: &mut Load) {
         shared.flows.add(flow.backend as usize, -1);
+    }
+
+    fn outdated(&self, flow: &mut Balanced, packets: u32) {
+        flow.tracked.tcp.set_back(packets);
+    }
+
+    fn describe(&self, flow: &Balanced) -> &'static str {
+        if flow.backend == PASSING { "" } else { flow.tracked.describe() }
     }
 
     fn owned_addresses(&self) -> Vec<Prefix> {

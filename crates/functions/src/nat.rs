@@ -4,7 +4,9 @@
 //! of that pair is leased from the shared pool when the flow opens and given back when it ends, so that no two live flows share one.
 //! An inside host keeps one outside address as long as there are ports on it (RFC 4787, REQ-2). ICMP echo translates its
 //! identifier, ICMP errors are translated with the packet that they quote. What cannot be translated is dropped.
-//! With `ports: random` the number is drawn among those at hand (RFC 6056, section 3.3.1; RFC 7857, section 9): who sees some of a host's ports cannot tell the next one.
+//! The number is drawn among those at hand (RFC 6056, section 3.3.1; RFC 7857, section 9): who sees some of a host's ports cannot tell the next one, and a box that
+//! was started anew does not give the peers of its last life the same ports in the same order. What was given back rests first: the pool sees to that.
+//! A mapping lives as long as [`Tracked`] says; nothing is refused for it, except that a TCP mapping begins with a SYN.
 //! Only inside hosts open mappings, and whoever asks for what is published ([`Published`]): such a flow's destination is translated, and its source as well if
 //! that is inside, so that replies come back this way. A static mapping holds no lease: the flow's state says what is translated and what is leased.
 //! A mapping belongs to one flow: mapping and filtering are address and port dependent. RFC 4787, REQ-1 asks that a mapping not depend on the
@@ -12,24 +14,17 @@
 
 use crate::publish::{End4, Published};
 use crate::rewrite::{End, Side, has_possible_mtu, is_error, translate};
+use crate::tcp;
+use crate::tracked::{Lifetimes, TRANSLATOR, Timeouts, Tracked};
 use holdfast_nf::shared::BLOCK_LEN;
 use holdfast_nf::{ConfigError, Context, Direction, DropReason, Lease, NetworkFunction, Open, Packet, Pool, Table, Verdict};
 use holdfast_wire::fault::{Fault, is_planted};
-use holdfast_wire::header::{icmp, proto, tcp_flags};
+use holdfast_wire::header::{icmp, proto};
 use holdfast_wire::selector::Prefix;
 use holdfast_wire::{Network, map_v4};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::net::IpAddr;
-
-const SECOND: u64 = 1_000_000_000;
-/// RFC 5382, REQ-5: established connections at least 2 h 4 min, others 4 min.
-const TCP_ESTABLISHED: u64 = (2 * 3600 + 4 * 60) * SECOND;
-const TCP_TRANSITORY: u64 = 240 * SECOND;
-/// RFC 4787, REQ-5: 5 minutes are recommended.
-const UDP: u64 = 300 * SECOND;
-/// RFC 5508, REQ-2: 60 seconds.
-const ICMP: u64 = 60 * SECOND;
 
 /// What the operator writes.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -47,13 +42,16 @@ pub struct NatConfig {
     /// answers for these outside addresses, in the pool or not; no flow leases what is published.
     #[serde(default)]
     pub publish: Vec<String>,
-    /// Ports used on every address, as `1024-65535`; rounded down to a multiple of 256. `random`, alone or in front of a range: a flow gets any of those at
-    /// hand, as RFC 6056 asks, instead of the one that has rested longest.
+    /// Ports used on every address, as `1024-65535`, which they are without it; rounded down to a multiple of 256. `random` in front of the range, or alone, is what is done
+    /// without a word: a flow gets any of those at hand, as RFC 6056 asks. `sequential`: in rising order, for who must predict them.
     #[serde(default)]
     pub ports: Option<String>,
     /// Flows with a port of the pool that one inside host may have at a time, per runtime.
     #[serde(default)]
     pub limit_per_host: Option<u32>,
+    /// How long mappings live without a packet.
+    #[serde(default)]
+    pub timeouts: Timeouts,
 }
 
 holdfast_nf::flow_state! {
@@ -69,12 +67,10 @@ holdfast_nf::flow_state! {
         pub outside_port: u16,
         /// The leased number, if there is one.
         pub number: u32,
-        /// TCP: bit 0 answered, bits 1 and 2 FIN seen forward and reverse, bit 3 reset.
-        pub tcp: u8,
         /// Bits of [`kind`].
         pub kind: u8,
         /// Zero.
-        pub spare: [u8; 2],
+        pub spare: [u8; 3],
         /// Address that was asked for, if it is published.
         pub published: [u8; 4],
         /// The inside host that is reached there.
@@ -83,6 +79,8 @@ holdfast_nf::flow_state! {
         pub published_port: u16,
         /// The inside host's port, or the outside identifier of an echo.
         pub server_port: u16,
+        /// How long it lives.
+        pub tracked: Tracked,
     }
 }
 
@@ -117,6 +115,7 @@ pub struct Nat {
     first_port: u16,
     is_random: bool,
     limit: Option<u32>,
+    lifetimes: Lifetimes,
 }
 
 /// An address of the pool, and the numbers that stand for its ports.
@@ -151,20 +150,24 @@ fn prefixes(texts: &[String], name: &str) -> Result<Vec<Prefix>, ConfigError> {
     texts.iter().enumerate().map(parse).collect()
 }
 
-/// What `ports` says: whether they are drawn, the first and the last.
+/// What `ports` says: whether they are drawn, as they are unless it says otherwise, the first and the last.
 fn ports(text: &str) -> Result<(bool, u16, u16), ConfigError> {
     let wrong = || {
         ConfigError::at(
             "ports",
-            format!("`{text}` is not a range of ports like 1024-65535, nor `random`, nor both: `random 1024-65535`"),
+            format!(
+                "`{text}` is not a range of ports like 1024-65535, nor `random` or `sequential`, nor both: `random 1024-65535`"
+            ),
         )
     };
-    let (is_random, range) = match text.strip_prefix("random") {
-        Some(rest) if rest.is_empty() || rest.starts_with(' ') => (true, rest.trim()),
-        _ => (false, text),
+    let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+    let (is_random, range) = match word {
+        "random" => (true, rest.trim()),
+        "sequential" => (false, rest.trim()),
+        _ => (true, text),
     };
-    if is_random && range.is_empty() {
-        return Ok((true, 1024, 65_535));
+    if range.is_empty() && !text.is_empty() {
+        return Ok((is_random, 1024, 65_535));
     }
     let (low, high) = range.split_once('-').ok_or_else(wrong)?;
     let (low, high): (u16, u16) = (low.parse().map_err(|_| wrong())?, high.parse().map_err(|_| wrong())?);
@@ -257,34 +260,6 @@ impl Nat {
             }
         }
     }
-
-    fn keep(&self, packet: &Packet, flow: &mut Mapping, cx: &mut Context) {
-        match packet.layers.protocol {
-            proto::TCP => {
-                if let Some(tcp) = packet.tcp() {
-                    let is_reverse = cx.direction() == Direction::Reverse;
-                    flow.tcp |= u8::from(is_reverse);
-                    if tcp.flags & tcp_flags::FIN != 0 {
-                        flow.tcp |= if is_reverse { 4 } else { 2 };
-                    }
-                    if tcp.flags & tcp_flags::RST != 0 {
-                        flow.tcp |= 8;
-                    }
-                    if tcp.flags & (tcp_flags::SYN | tcp_flags::ACK) == tcp_flags::SYN && !is_reverse {
-                        // The port is used again by the same inside end.
-                        flow.tcp = 0;
-                    }
-                }
-                let is_closing = flow.tcp & 8 != 0 || flow.tcp & 6 == 6;
-                if is_closing {
-                    cx.ending();
-                }
-                cx.keep(if is_closing || flow.tcp & 1 == 0 { TCP_TRANSITORY } else { TCP_ESTABLISHED });
-            }
-            proto::UDP => cx.keep(UDP),
-            _ => cx.keep(ICMP),
-        }
-    }
 }
 
 impl NetworkFunction for Nat {
@@ -315,7 +290,7 @@ impl NetworkFunction for Nat {
             ));
         }
         let published = Published::new(&config.publish, &pool)?;
-        let (is_random, low, high) = config.ports.as_deref().map_or(Ok((false, 1024, 65_535)), ports)?;
+        let (is_random, low, high) = config.ports.as_deref().map_or(Ok((true, 1024, 65_535)), ports)?;
         let mut addresses = Vec::new();
         let mut next = 0;
         for prefix in &pool {
@@ -340,7 +315,8 @@ impl NetworkFunction for Nat {
         }
         let hosts = if config.limit_per_host.is_some() { HOSTS } else { 0 };
         let limit = config.limit_per_host;
-        let nat = Nat { addresses, pool, inside, published, first_port: low, is_random, limit };
+        let lifetimes = config.timeouts.within(&TRANSLATOR)?;
+        let nat = Nat { addresses, pool, inside, published, first_port: low, is_random, limit, lifetimes };
         Ok((nat, NatShared { ports: Pool::new(next), hosts: Table::new(hosts) }))
     }
 
@@ -360,6 +336,10 @@ impl NetworkFunction for Nat {
             return Open::Drop(DropReason::NoMapping);
         }
         let Some((source_port, destination_port)) = ports else { return Open::Drop(DropReason::NotTranslatable) };
+        // A lone RST, FIN, SYN-ACK or ACK belongs to no connection that this mapping could carry.
+        if protocol == proto::TCP && !tcp::opens(packet) {
+            return Open::Drop(DropReason::StateInvalid);
+        }
         let mut mapping = Mapping::default();
         if is_inside {
             let (outside, outside_port) = match own {
@@ -403,7 +383,10 @@ impl NetworkFunction for Nat {
         if is_error(packet) {
             return if has_possible_mtu(packet) { Verdict::Forward } else { Verdict::Drop(DropReason::StateInvalid) };
         }
-        self.keep(packet, flow, cx);
+        // A later fragment has no header to look at.
+        if packet.layers.fragment_offset == 0 {
+            flow.tracked.follow(packet, &self.lifetimes, cx);
+        }
         Verdict::Forward
     }
 
@@ -442,6 +425,14 @@ impl NetworkFunction for Nat {
                 *flows > 0
             });
         }
+    }
+
+    fn outdated(&self, flow: &mut Mapping, packets: u32) {
+        flow.tracked.tcp.set_back(packets);
+    }
+
+    fn describe(&self, flow: &Mapping) -> &'static str {
+        flow.tracked.describe()
     }
 
     fn owned_addresses(&self) -> Vec<Prefix> {

@@ -322,6 +322,22 @@ fn land_packets_open_no_flow() {
     assert_eq!(bench.flows(), 0);
 }
 
+/// A time-out of nothing, or of years, is a mistake, and said to be one.
+#[test]
+fn absurd_time_outs_are_refused() {
+    let build = |name: &str, seconds: u64| {
+        holdfast_functions::catalog::build("firewall", &json!({ "timeouts": { name: seconds } })).err()
+    };
+    for name in ["tcp_established", "tcp_opening", "tcp_closing", "udp", "udp_unanswered", "icmp", "other"] {
+        for (wrong, remedy) in [(0, "at least 1 s"), (2_592_001, "at most 2592000 s"), (u64::MAX, "at most 2592000 s")] {
+            let error = build(name, wrong).unwrap_or_else(|| panic!("`{name}: {wrong}` is taken"));
+            assert_eq!(error.path, format!("timeouts.{name}"));
+            assert!(error.message.contains(remedy) && error.message.contains(&format!("`{name}`")), "{error}");
+        }
+        assert!(build(name, 1).is_none() && build(name, 2_592_000).is_none());
+    }
+}
+
 /// A mistake in a rule is shown with its place.
 #[test]
 fn a_wrong_rule_is_named_with_its_place() {

@@ -1,7 +1,7 @@
 //! The load balancer: where connections go, that they stay there, and that clients only ever see the virtual address.
 
 use crate::bench::Bench;
-use holdfast_wire::DropReason::NoBackend;
+use holdfast_wire::DropReason::{NoBackend, StateInvalid};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -61,6 +61,38 @@ fn least_load_evens_out_live_connections() {
     let second = bench.passes(&format!("tcp 192.0.2.1:4001 > {VIRTUAL} SYN")).1;
     assert_ne!(first, second);
     assert_eq!(bench.gauge().iter().sum::<i64>(), 2);
+}
+
+/// No lone segment but a SYN opens a connection to a backend, and none is counted for it.
+#[test]
+fn only_a_syn_opens_a_connection() {
+    for policy in ["least_load", "maglev"] {
+        let mut bench = balancer(policy, 2);
+        for flags in ["", "ACK", "FIN", "FIN ACK", "RST", "RST ACK", "PSH", "SYN ACK", "SYN FIN", "SYN RST"] {
+            bench.drops(&format!("tcp 192.0.2.1:4000 > {VIRTUAL} {flags} seq 1 ack 1"), StateInvalid);
+        }
+        assert_eq!((bench.flows(), bench.gauge()), (0, vec![0, 0]));
+    }
+}
+
+/// Connections live by their state: established ones for hours, others for minutes; a reset with a wrong number passes and shortens nothing.
+#[test]
+fn connections_live_by_their_state() {
+    let mut bench = balancer("least_load", 1);
+    let backend = bench.passes(&format!("tcp 192.0.2.1:4000 > {VIRTUAL} SYN seq 100")).1;
+    bench.wait(239);
+    bench.passes(&format!("tcp {backend} > 192.0.2.1:4000 SYN ACK seq 500 ack 101"));
+    bench.passes(&format!("tcp 192.0.2.1:4000 > {VIRTUAL} ACK seq 101 ack 501"));
+    bench.passes(&format!("tcp 192.0.2.1:4000 > {VIRTUAL} RST seq 90000"));
+    assert_eq!(bench.state(), "established");
+    bench.wait(7400);
+    bench.passes(&format!("tcp 192.0.2.1:4000 > {VIRTUAL} RST seq 101"));
+    bench.wait(239);
+    assert_eq!(bench.flows(), 1);
+    bench.wait(2);
+    assert_eq!((bench.flows(), bench.gauge()), (0, vec![0]));
+    let timeouts = json!({ "virtual": VIRTUAL, "backends": ["10.1.0.1:80"], "timeouts": { "udp": 0 } });
+    assert_eq!(holdfast_functions::catalog::build("load_balancer", &timeouts).err().expect("refused").path, "timeouts.udp");
 }
 
 /// Maglev: shares are even within a few per cent over many connections, and two boxes that share nothing decide alike.

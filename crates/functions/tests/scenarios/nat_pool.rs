@@ -1,7 +1,7 @@
 //! The translator's ports: none twice, an end when there are no more, back when flows end.
 
 use crate::bench::Bench;
-use holdfast_wire::DropReason::{PoolEmpty, QuotaExceeded};
+use holdfast_wire::DropReason::{PoolEmpty, QuotaExceeded, StateInvalid};
 use serde_json::json;
 use std::collections::BTreeSet;
 
@@ -47,10 +47,20 @@ fn random_ports_are_in_no_order() {
 #[test]
 fn what_ports_may_say() {
     let build = |ports: &str| holdfast_functions::catalog::build("nat", &json!({ "pool": ["198.51.100.4/32"], "ports": ports }));
-    for right in ["random", "random 1024-65535", "5000-5255"] {
+    for right in ["random", "random 1024-65535", "5000-5255", "sequential", "sequential 5000-5255"] {
         assert!(build(right).is_ok(), "{right}");
     }
-    for wrong in ["", "randomly", "random5000-5255", "random 5000", "5000-5255 random", "0-255", "6000-5000", "random random"] {
+    for wrong in [
+        "",
+        "randomly",
+        "random5000-5255",
+        "random 5000",
+        "5000-5255 random",
+        "0-255",
+        "6000-5000",
+        "random random",
+        "sequential random",
+    ] {
         let error = build(wrong).err().unwrap_or_else(|| panic!("`{wrong}` is taken"));
         assert!(error.path == "ports" && error.message.contains("`random 1024-65535`"), "{error:?}");
     }
@@ -173,6 +183,148 @@ fn a_closing_mapping_is_opened_again_by_a_syn() {
     bench.wait(100);
     assert_eq!(bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 SYN seq 90000").0, outside);
     bench.passes(&format!("tcp 203.0.113.10:80 > {outside} SYN ACK seq 7 ack 90001"));
+    bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 ACK seq 90001 ack 8");
     bench.wait(7000);
     assert_eq!(bench.flows(), 1);
+}
+
+/// A mapping is established when the handshake is complete, and not by a SYN-ACK alone, however often it comes (RFC 5382, REQ-5).
+#[test]
+fn an_answer_alone_establishes_nothing() {
+    let mut bench = small();
+    let outside = bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 SYN seq 1").0;
+    for _ in 0..3 {
+        bench.passes(&format!("tcp 203.0.113.10:80 > {outside} SYN ACK seq 7 ack 2"));
+        bench.passes(&format!("tcp 203.0.113.10:80 > {outside} ACK seq 8 ack 2 len 10"));
+    }
+    assert_eq!(bench.state(), "answered");
+    bench.wait(239);
+    assert_eq!(bench.flows(), 1);
+    bench.wait(2);
+    assert_eq!(bench.flows(), 0);
+}
+
+/// Resets with numbers outside the window pass, as everything does, but shorten no mapping; nor do they keep one that the inside has left (RFC 7857, section 2.2; RFC 4787, REQ-6).
+#[test]
+fn a_reset_with_a_wrong_number_shortens_nothing() {
+    let mut bench = small();
+    let outside = bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 SYN seq 100").0;
+    bench.passes(&format!("tcp 203.0.113.10:80 > {outside} SYN ACK seq 500 ack 101"));
+    bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 ACK seq 101 ack 501");
+    for wrong in ["RST seq 500", "RST seq 0", "RST seq 90000", "RST ACK seq 4000000000 ack 101", "RST seq 30000"] {
+        bench.passes(&format!("tcp 203.0.113.10:80 > {outside} {wrong}"));
+        bench.passes(&format!("tcp 10.0.0.2:1 > 203.0.113.10:80 {}", wrong.replace("seq 500", "seq 100")));
+    }
+    assert_eq!(bench.state(), "established");
+    bench.wait(7000);
+    bench.passes(&format!("tcp 203.0.113.10:80 > {outside} RST seq 90000"));
+    bench.wait(441);
+    assert_eq!(bench.flows(), 0);
+}
+
+/// No lone segment but a SYN opens a mapping or takes a port.
+#[test]
+fn only_a_syn_opens_a_mapping() {
+    let mut bench = small();
+    for flags in ["", "ACK", "FIN", "FIN ACK", "RST", "RST ACK", "PSH", "URG", "SYN ACK", "SYN FIN", "SYN RST", "FIN PSH URG"] {
+        bench.drops(&format!("tcp 10.0.0.2:1 > 203.0.113.10:80 {flags} seq 1 ack 1"), StateInvalid);
+    }
+    assert_eq!(bench.flows(), 0);
+    bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 SYN PSH seq 1");
+    assert_eq!(bench.flows(), 1);
+}
+
+/// What a translator's time-outs may be: as long as the RFCs ask, and not absurd; each mistake is named with its place and what would be right.
+#[test]
+fn time_outs_are_options_with_bounds() {
+    let pool = json!(["198.51.100.4/32"]);
+    let build = |name: &str, seconds: u64| {
+        let config = json!({ "pool": pool, "timeouts": { name: seconds } });
+        holdfast_functions::catalog::build("nat", &config).err()
+    };
+    for (name, least, source) in [
+        ("tcp_established", 7440, "RFC 5382, REQ-5"),
+        ("tcp_opening", 240, "RFC 5382, REQ-5"),
+        ("tcp_closing", 240, "RFC 5382, REQ-5"),
+        ("udp", 120, "RFC 4787, REQ-5"),
+        ("udp_unanswered", 120, "RFC 4787, REQ-5"),
+        ("icmp", 60, "RFC 5508, REQ-2"),
+    ] {
+        for wrong in [0, least - 1] {
+            let error = build(name, wrong).unwrap_or_else(|| panic!("`{name}: {wrong}` is taken"));
+            assert_eq!(error.path, format!("timeouts.{name}"));
+            assert!(error.message.contains(&format!("at least {least} s ({source})")), "{error}");
+        }
+        let error = build(name, 30 * 86_400 + 1).unwrap_or_else(|| panic!("an absurd `{name}` is taken"));
+        assert!(error.message.contains("at most 2592000 s"), "{error}");
+        assert!(build(name, least).is_none() && build(name, 30 * 86_400).is_none());
+    }
+    let timeouts =
+        json!({ "tcp_opening": 300, "tcp_established": 8000, "tcp_closing": 250, "udp": 130, "udp_unanswered": 120, "icmp": 70 });
+    let mut bench = Bench::new(&[("nat", json!({ "pool": pool, "timeouts": timeouts }))]);
+    let lives = |bench: &mut Bench, seconds: u64| {
+        bench.wait(seconds - 1);
+        assert_eq!(bench.flows(), 1, "{seconds} s are not over");
+        bench.wait(2);
+        assert_eq!(bench.flows(), 0, "{seconds} s are over");
+    };
+    bench.passes("icmp 10.0.0.2 > 203.0.113.10 echo id 7");
+    lives(&mut bench, 70);
+    let outside = bench.passes("udp 10.0.0.2:1 > 203.0.113.10:53").0;
+    lives(&mut bench, 120);
+    assert!(outside.port() >= 1024);
+    let outside = bench.passes("udp 10.0.0.2:1 > 203.0.113.10:53").0;
+    bench.passes(&format!("udp 203.0.113.10:53 > {outside}"));
+    lives(&mut bench, 130);
+    bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 SYN seq 1");
+    lives(&mut bench, 300);
+    let outside = bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 SYN seq 1").0;
+    bench.passes(&format!("tcp 203.0.113.10:80 > {outside} SYN ACK seq 7 ack 2"));
+    bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 ACK seq 2 ack 8");
+    bench.wait(7999);
+    bench.passes(&format!("tcp 203.0.113.10:80 > {outside} RST seq 8"));
+    lives(&mut bench, 250);
+}
+
+/// Ports are drawn unless something else is said; in order only for who asks for it.
+#[test]
+fn ports_are_random_unless_sequential() {
+    let opened = |ports: Option<&str>| {
+        let mut config = json!({ "pool": ["198.51.100.4/32"] });
+        if let Some(ports) = ports {
+            config["ports"] = json!(ports);
+        }
+        let mut bench = Bench::new(&[("nat", config)]);
+        let port = |at: u16| bench.passes(&format!("udp 10.0.0.2:{} > 203.0.113.10:53", 2000 + at)).0.port();
+        (0..64).map(port).collect::<Vec<u16>>()
+    };
+    let rises = |ports: &[u16]| ports.windows(2).all(|pair| pair[0] < pair[1]);
+    for drawn in [None, Some("random"), Some("2000-9999"), Some("random 2000-9999")] {
+        assert!(!rises(&opened(drawn)), "{drawn:?}");
+    }
+    assert_eq!(opened(Some("sequential")), (1024..1088).collect::<Vec<u16>>());
+    assert_eq!(opened(Some("sequential 5000-5255")), (5000..5064).collect::<Vec<u16>>());
+}
+
+/// One host connects to one peer again and again through a pool that is nearly full: no port comes again soon, so the peer has long forgotten what it had there.
+#[test]
+fn a_busy_small_pool_lets_ports_rest() {
+    for ports in ["5000-5255", "sequential 5000-5255"] {
+        let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/32"], "ports": ports }))]);
+        let keep_alive = |bench: &mut Bench| {
+            for port in 0..236 {
+                bench.passes(&format!("udp 10.0.0.2:{} > 203.0.113.10:53", 2000 + port));
+            }
+        };
+        keep_alive(&mut bench);
+        let mut latest: Vec<u16> = Vec::new();
+        for _ in 0..200 {
+            let port = bench.passes("tcp 10.0.0.9:7 > 203.0.113.10:80 SYN seq 1").0.port();
+            assert!(!latest.iter().rev().take(10).any(|other| *other == port), "{ports}: {port} after {latest:?}");
+            latest.push(port);
+            keep_alive(&mut bench);
+            bench.wait(241);
+            assert_eq!(bench.flows(), 236);
+        }
+    }
 }

@@ -99,6 +99,14 @@ fn body() -> impl Strategy<Value = Body> {
     ]
 }
 
+/// What begins the flow of such a packet: of TCP a SYN, and nothing else.
+fn open(bench: &mut Bench, client: (&str, u16), service: (&str, u16), body: &Body) {
+    if body.protocol() == "tcp" {
+        let syn = Body::Tcp { flags: 2, sequence: 1, acknowledgement: 0, window: 1000, len: 0 };
+        bench.send(&syn.between(client, service)).expect("a SYN opens");
+    }
+}
+
 /// Sends a frame, sends back what comes out with its ends exchanged, and expects the frame. The translated frame is given to `look`.
 fn there_and_back(bench: &mut Bench, frame: &[u8], look: impl Fn(&[u8])) {
     let out = bench.send_frame(frame).expect("translated");
@@ -150,6 +158,7 @@ proptest! {
                 assert_eq!(source.ip().to_string().starts_with("198.51.100."), translates_source);
                 assert_eq!(destination.ip().to_string() == service.0, functions.len() == 1 && translates_source);
             };
+            open(&mut bench, client, service, &body);
             there_and_back(&mut bench, &frame, look);
             let look = |out: &[u8]| {
                 // In the error's own header, and in that of the packet that it quotes.
@@ -173,6 +182,7 @@ proptest! {
         });
         let mut bench = Bench::new(&[("load_balancer", config)]);
         let look = |out: &[u8]| assert!(reading::ends(out).1.ip().to_string().starts_with("2001:db8:eeee:"));
+        open(&mut bench, client, service, &body);
         there_and_back(&mut bench, &words::frame(&body.between(client, service)), look);
         there_and_back(&mut bench, &error(client, service, &body, cut), look);
     }

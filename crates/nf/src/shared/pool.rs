@@ -6,6 +6,8 @@
 //!   without asking anyone. When the runtime dies its blocks are quarantined; flows that survive elsewhere keep their numbers
 //!   (reported by [`PoolEffect::Adopted`]), and give them back through [`PoolEffect::Return`].
 //!   Effects are carried out in order: who learns of a flow's end must have learned of the flow.
+//!   A number that is given back rests: of a block's free numbers the half that came back last, rounded up, is leased only when no block has another, and then
+//!   the one that has rested longest. So a small pool that is busy does not deal a NAT's port again at once, to a peer that still holds the connection before.
 //! - [`RequestPool`]: every number comes from a server; a small credit fetched in advance makes most leases immediate, and a flow
 //!   that finds the credit used up waits without stopping the worker.
 
@@ -61,7 +63,8 @@ pub enum PoolEffect {
 
 /// Where a pool's numbers come from.
 pub trait PoolBackend: Send {
-    /// A number, preferably inside `preferred`: the one that has rested longest, or, with a random number, one of those at hand that it decides on.
+    /// A number, preferably inside `preferred`: the next in order, or, with a random number, one of those at hand that it decides on; of those that
+    /// rest only if there are no others.
     fn lease(&mut self, preferred: &Range<u32>, random: Option<u64>) -> Lease;
     /// A flow here gives a number back, whoever granted it.
     fn give_back(&mut self, number: u32);
@@ -226,33 +229,79 @@ struct Block {
     leased: BlockMask,
     /// Held by flows that live elsewhere.
     foreign: BlockMask,
+    /// Free, and not leased while there are others: those of `returned`.
+    resting: BlockMask,
+    /// The latest that came back, the earliest first.
+    returned: VecDeque<u8>,
     free: u32,
-    /// Where the next search starts, so that a port rests as long as possible before it is leased again.
+    /// Where the next search starts.
     next: u32,
     /// A number was given back since the coordinator last asked for blocks: it has not rested.
     is_fresh: bool,
 }
 
 impl Block {
-    fn take(&mut self) -> Option<u32> {
+    fn new(number: u32, leased: BlockMask, foreign: BlockMask) -> Block {
+        let returned = VecDeque::with_capacity(BLOCK_LEN as usize);
+        let mut block = Block { number, leased, foreign, resting: [0; 4], returned, free: 0, next: 0, is_fresh: false };
+        block.count();
+        block
+    }
+
+    /// The next that does not rest, or the one that has rested longest.
+    fn take(&mut self, rests: bool) -> Option<u32> {
         if self.free == 0 {
             return None;
         }
+        let bit = if rests { self.longest_rested() } else { self.next_ready() }?;
+        set(&mut self.leased, bit, true);
+        self.free -= 1;
+        self.wake();
+        self.next = (bit + 1) % BLOCK_LEN;
+        Some(bit)
+    }
+
+    fn next_ready(&self) -> Option<u32> {
         for step in 0..=4 {
             let word = (self.next / 64 + step) % 4;
-            let mut candidates = !(self.leased[word as usize] | self.foreign[word as usize]);
+            let at = word as usize;
+            let mut candidates = !(self.leased[at] | self.foreign[at] | self.resting[at]);
             if step == 0 {
                 candidates &= u64::MAX << (self.next % 64);
             }
             if candidates != 0 {
-                let bit = word * 64 + candidates.trailing_zeros();
-                self.leased[word as usize] |= 1 << (bit % 64);
-                self.free -= 1;
-                self.next = (bit + 1) % BLOCK_LEN;
+                return Some(word * 64 + candidates.trailing_zeros());
+            }
+        }
+        None
+    }
+
+    fn longest_rested(&mut self) -> Option<u32> {
+        while let Some(bit) = self.returned.pop_front() {
+            let bit = u32::from(bit);
+            set(&mut self.resting, bit, false);
+            if self.is_free(bit) {
                 return Some(bit);
             }
         }
         None
+    }
+
+    /// It is free again, and rests.
+    fn rest(&mut self, bit: u32) {
+        if self.is_free(bit) && !has(&self.resting, bit) {
+            set(&mut self.resting, bit, true);
+            self.returned.push_back(bit as u8);
+        }
+    }
+
+    /// No more rest than half of what is free.
+    fn wake(&mut self) {
+        while self.returned.len() as u32 > self.free.div_ceil(2)
+            && let Some(bit) = self.returned.pop_front()
+        {
+            set(&mut self.resting, u32::from(bit), false);
+        }
     }
 
     fn is_free(&self, bit: u32) -> bool {
@@ -262,6 +311,7 @@ impl Block {
     fn count(&mut self) {
         let taken: u32 = self.leased.iter().zip(&self.foreign).map(|(leased, foreign)| (leased | foreign).count_ones()).sum();
         self.free = BLOCK_LEN - taken;
+        self.wake();
     }
 }
 
@@ -379,11 +429,11 @@ impl PartitionPool {
         self.blocks.get_mut(index as usize)
     }
 
-    /// A number of this block, `first` in it or the next one that is free.
-    fn take_from(&mut self, index: usize, first: Option<u32>) -> Option<u32> {
+    /// A number of this block, `first` in it or the next one that is free and does not rest; or of those that rest.
+    fn take_from(&mut self, index: usize, first: Option<u32>, rests: bool) -> Option<u32> {
         let block = &mut self.blocks[index];
         block.next = first.unwrap_or(block.next);
-        let bit = block.take()?;
+        let bit = block.take(rests)?;
         self.free -= 1;
         Some(block.number * BLOCK_LEN + bit)
     }
@@ -419,11 +469,11 @@ impl PoolBackend for PartitionPool {
         }
         let first = random.map(|random| (random >> 32) as u32 % BLOCK_LEN);
         let inside = |block: &Block| preferred.start <= block.number * BLOCK_LEN && block.number * BLOCK_LEN < preferred.end;
-        for any in [false, true] {
+        for (any, rests) in [(false, false), (false, true), (true, false), (true, true)] {
             for step in 0..count {
                 let index = (self.cursor + step) % count;
                 if (any || inside(&self.blocks[index]))
-                    && let Some(number) = self.take_from(index, first)
+                    && let Some(number) = self.take_from(index, first, rests)
                 {
                     // The next lease looks at the next block: neighbouring flows do not get neighbouring ports.
                     self.cursor = (index + 1) % count;
@@ -440,6 +490,7 @@ impl PoolBackend for PartitionPool {
     fn give_back(&mut self, number: u32) {
         let is_here = self.change(number, |block, bit| {
             set(&mut block.leased, bit, false);
+            block.rest(bit);
             block.is_fresh = true;
         });
         if !is_here {
@@ -477,13 +528,12 @@ impl PoolBackend for PartitionPool {
         if self.held.get(block as usize) != Some(&NOT_HELD) {
             return;
         }
-        let mut granted = Block { number: block, leased: self.beyond(block), foreign: *used, free: 0, next: 0, is_fresh: false };
-        let visitors = self.visitors.take(block);
-        for (word, visitors) in visitors.into_iter().enumerate() {
-            granted.leased[word] |= visitors;
-            granted.foreign[word] &= !visitors;
+        let (mut leased, mut foreign) = (self.beyond(block), *used);
+        for (word, visitors) in self.visitors.take(block).into_iter().enumerate() {
+            leased[word] |= visitors;
+            foreign[word] &= !visitors;
         }
-        granted.count();
+        let granted = Block::new(block, leased, foreign);
         self.held[block as usize] = self.blocks.len() as u32;
         self.free += granted.free;
         self.blocks.push(granted);
@@ -497,7 +547,10 @@ impl PoolBackend for PartitionPool {
     }
 
     fn returned(&mut self, number: u32) -> bool {
-        self.change(number, |block, bit| set(&mut block.foreign, bit, false))
+        self.change(number, |block, bit| {
+            set(&mut block.foreign, bit, false);
+            block.rest(bit);
+        })
     }
 
     fn taken(&mut self, number: u32) {

@@ -364,6 +364,9 @@ impl Lane {
                     return self.opened(packet, slot, shared);
                 }
                 mark(header, packet);
+                if shared.cx.is_ending() {
+                    self.wheel.bring_forward(&mut self.flows, slot);
+                }
                 Step::Commit(slot)
             }
             Outcome::Drop(reason, function) => {
@@ -377,6 +380,9 @@ impl Lane {
                     self.flows.remove(slot);
                 } else {
                     account(header, direction, packet, &shared.cx);
+                    if shared.cx.is_ending() {
+                        self.wheel.bring_forward(&mut self.flows, slot);
+                    }
                     self.protection.changed(&mut self.flows, slot, packet.meta.stamp, shared.cx.is_nondeterministic());
                 }
                 Step::Drop(reason)

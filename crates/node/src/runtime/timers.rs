@@ -1,7 +1,7 @@
 //! When flows end: a wheel of lists through the flow actors themselves.
 //!
 //! A packet only writes its flow's deadline. The wheel looks at a flow when the deadline that it was filed under has come, and files
-//! it again if a packet has moved it meanwhile. Time is the stamped time of packets and ticks, never a clock.
+//! it again if a packet has moved it away meanwhile. If one has brought it closer, which only the end of a connection does, it is filed anew at once. Time is the stamped time of packets and ticks, never a clock.
 
 use holdfast_protection::flows::{Flows, NO_SLOT, Slot, flag, role};
 
@@ -29,6 +29,21 @@ impl Wheel {
         (header.timer_next, header.timer_before, header.timer_list) = (next, NO_SLOT, list as u32);
         if next != NO_SLOT {
             flows.header_mut(next).timer_before = slot;
+        }
+    }
+
+    /// Files a flow anew whose deadline has come closer than the one that it is filed under. One that is not filed stays so.
+    #[cold]
+    pub(crate) fn bring_forward(&mut self, flows: &mut Flows, slot: Slot) {
+        let header = flows.header(slot);
+        if header.timer_list == NO_SLOT {
+            return;
+        }
+        let steps = STEPS as u64;
+        let filed = self.at + (u64::from(header.timer_list) + steps - self.at % steps) % steps;
+        if (header.expires_at >> STEP_SHIFT).max(self.at + 1) < filed {
+            self.remove(flows, slot);
+            self.file(flows, slot);
         }
     }
 

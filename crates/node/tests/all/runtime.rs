@@ -130,6 +130,67 @@ impl Bench {
 }
 
 holdfast_nf::flow_state! {
+    struct Nothing {
+        spare: u64,
+    }
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Flows live for two hours from each packet on; from the order 1 on, for ten seconds.
+struct Closing;
+
+impl NetworkFunction for Closing {
+    const NAME: &'static str = "closing";
+    type Config = ();
+    type Flow = Nothing;
+    type Shared = ();
+
+    fn new((): ()) -> Result<(Closing, ()), ConfigError> {
+        Ok((Closing, ()))
+    }
+
+    fn open(&self, _packet: &Packet, _shared: &mut (), _cx: &mut Context) -> Open<Nothing> {
+        Open::Accept(Nothing::default())
+    }
+
+    fn process(&self, packet: &mut Packet, _flow: &mut Nothing, _shared: &mut (), cx: &mut Context) -> Verdict {
+        if packet.bytes().last() == Some(&1) {
+            cx.ending();
+            cx.keep(10 * SECOND);
+        } else {
+            cx.keep(7200 * SECOND);
+        }
+        Verdict::Forward
+    }
+}
+
+/// A flow is closing: it ends when that time-out is over, to one step of the wheel, although its deadline was hours away. Others stay, and so does one that goes on after all.
+#[test]
+fn a_deadline_that_comes_closer_counts_at_once() {
+    const STEP: u64 = 1 << 27;
+    for before in [0, 1, 100, 540, 560, 3000] {
+        let mut bench = Bench::new(vec![Box::new(Bound::<Closing>::new(()).unwrap())], 16);
+        assert_eq!(bench.send(&[datagram(1, 0), datagram(2, 0), datagram(3, 0)]), [0, 0, 0]);
+        bench.advance(before * SECOND);
+        assert_eq!(bench.send(&[datagram(3, 1), datagram(1, 1)]), [1, 1]);
+        let due = bench.stamp + 10 * SECOND;
+        bench.advance(5 * SECOND);
+        assert_eq!(bench.send(&[datagram(3, 0)]), [0]);
+        bench.advance(due - 1 - bench.stamp);
+        assert_eq!(bench.flows(), 3, "after {before} s");
+        bench.advance(STEP + 1);
+        assert_eq!(bench.flows(), 2, "after {before} s");
+        for _ in 0..7100 / 500 {
+            bench.advance(500 * SECOND);
+        }
+        assert_eq!(bench.flows(), if before < 170 { 2 } else { 1 }, "after {before} s");
+        bench.advance(300 * SECOND);
+        bench.assert_no_buffer_lost();
+    }
+}
+
+holdfast_nf::flow_state! {
     struct Count {
         packets: u64,
     }

@@ -2,7 +2,7 @@
 
 use super::request::AGAIN;
 use super::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[test]
 fn a_partition_leases_every_number_of_its_blocks_once() {
@@ -331,6 +331,56 @@ fn a_random_lease_is_a_preferred_one_if_there_is_any() {
         assert!(seen.insert(number) && (300..500).contains(&number) == (at < 2));
     }
     assert_eq!(credit.lease(&(300..500), Some(cx.random())), Lease::Wait);
+}
+
+/// A small pool is busy: whatever is given back, in order or at random, comes again only when half of what was free before has been leased; the very last one comes at once.
+#[test]
+fn a_number_that_was_given_back_is_not_the_next() {
+    for is_random in [false, true] {
+        for (blocks, held) in [(1u32, 200u32), (1, 250), (2, 500), (4, 1000), (1, 254)] {
+            let size = blocks * BLOCK_LEN;
+            let mut pool = PartitionPool::new(size);
+            (0..blocks).for_each(|block| pool.grant_block(block, &[0; 4]));
+            let mut cx = Context::new(u64::from(held));
+            let mut lease = |pool: &mut PartitionPool| {
+                let random = is_random.then(|| cx.random());
+                match pool.lease(&(0..size), random) {
+                    Lease::Granted(number) => number,
+                    other => panic!("{other:?}"),
+                }
+            };
+            let mut flows: VecDeque<u32> = (0..held).map(|_| lease(&mut pool)).collect();
+            let mut given_back: BTreeMap<u32, u32> = BTreeMap::new();
+            let mut shortest = u32::MAX;
+            for turn in 0..20 * size {
+                let at = cx_index(turn, flows.len());
+                let number = flows.swap_remove_back(at).unwrap();
+                pool.give_back(number);
+                given_back.insert(number, turn);
+                let number = lease(&mut pool);
+                flows.push_back(number);
+                if let Some(before) = given_back.remove(&number) {
+                    shortest = shortest.min(turn - before);
+                }
+            }
+            // Per block half of those that are free there rest; one more is on its way.
+            assert!(shortest >= 1, "{is_random}: of {size} with {held} held one came after {shortest} others");
+            if blocks == 1 {
+                assert!(shortest >= (size - held) / 2, "{is_random}: of {size} with {held} held after {shortest}");
+            }
+        }
+    }
+    let mut pool = PartitionPool::new(1);
+    pool.grant_block(0, &[0; 4]);
+    for _ in 0..3 {
+        assert_eq!(pool.lease(&(0..1), Some(7)), Lease::Granted(0));
+        pool.give_back(0);
+    }
+}
+
+/// Any of so many, and each of them in the end.
+fn cx_index(turn: u32, count: usize) -> usize {
+    (turn.wrapping_mul(2_654_435_761) >> 7) as usize % count
 }
 
 /// Flows were lost, nobody knows which numbers they had: the others say what they have, and the rest is given back; what a flow has that has left, and may not have come where it went, stays.

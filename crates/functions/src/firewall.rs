@@ -1,23 +1,20 @@
 //! `firewall`: an access list for new flows, connection tracking for the rest.
 //!
 //! Theory of operation. A flow's first packet is held against the rules, in order; the first that matches decides. Packets of a flow that was
-//! let in pass as long as they fit its connection: for TCP the flags and the sequence windows of both directions ([`tcp`]), for the others
+//! let in pass as long as they fit its connection: for TCP the flags and the sequence windows of both directions ([`tcp`](crate::tcp)), for the others
 //! that there is one. ICMP errors pass if they quote a packet of the flow, of TCP one that may be on its way (RFC 5927,
 //! section 4.1), and ask for nothing impossible; they change nothing. The packet that opens a
 //! TCP connection must be a SYN: what comes from the middle of an unknown connection is dropped.
 
-mod tcp;
-
 use crate::rewrite::{has_possible_mtu, is_error, quoted_sequence};
+use crate::tcp;
+use crate::tracked::{FIREWALL, Lifetimes, Timeouts, Tracked};
 use holdfast_nf::{ConfigError, Context, Direction, DropReason, NetworkFunction, Open, Packet, Verdict};
 use holdfast_wire::header::{icmp, icmpv6, proto};
 use holdfast_wire::selector::{Selector, SelectorError};
 use holdfast_wire::{FlowKey, Network};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tcp::{Connection, state};
-
-const SECOND: u64 = 1_000_000_000;
 
 /// What happens to a new flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
@@ -30,40 +27,6 @@ pub enum Action {
     Deny,
 }
 
-/// How long a connection lives without a packet, seconds.
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Timeouts {
-    /// TCP, established (RFC 5382, REQ-5: at least 2 h 4 min).
-    pub tcp_established: u64,
-    /// TCP, opening.
-    pub tcp_opening: u64,
-    /// TCP, closing or closed.
-    pub tcp_closing: u64,
-    /// UDP, answered (RFC 4787, REQ-5: 5 min).
-    pub udp: u64,
-    /// UDP, not answered yet.
-    pub udp_unanswered: u64,
-    /// ICMP echo (RFC 5508, REQ-2: at least 60 s).
-    pub icmp: u64,
-    /// Other protocols.
-    pub other: u64,
-}
-
-impl Default for Timeouts {
-    fn default() -> Timeouts {
-        Timeouts {
-            tcp_established: 7440,
-            tcp_opening: 120,
-            tcp_closing: 120,
-            udp: 300,
-            udp_unanswered: 120,
-            icmp: 60,
-            other: 300,
-        }
-    }
-}
-
 /// What the operator writes.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -74,21 +37,9 @@ pub struct FirewallConfig {
     /// What happens to flows that no rule matches; `deny` without it.
     #[serde(default)]
     pub default: Action,
-    /// Timeouts.
+    /// How long connections live without a packet.
     #[serde(default)]
     pub timeouts: Timeouts,
-}
-
-holdfast_nf::flow_state! {
-    /// One connection.
-    pub struct Tracked {
-        /// TCP only.
-        pub tcp: Connection,
-        /// The other side has answered.
-        pub answered: u8,
-        /// Zero.
-        pub spare: [u8; 3],
-    }
 }
 
 /// See the module.
@@ -96,7 +47,7 @@ holdfast_nf::flow_state! {
 pub struct Firewall {
     rules: Vec<(Action, Selector)>,
     default: Action,
-    timeouts: Timeouts,
+    lifetimes: Lifetimes,
 }
 
 fn rule(at: usize, text: &str) -> Result<(Action, Selector), ConfigError> {
@@ -120,7 +71,7 @@ fn rule(at: usize, text: &str) -> Result<(Action, Selector), ConfigError> {
 /// True if the packet may open a flow of its protocol.
 fn may_open(packet: &Packet) -> bool {
     match packet.layers.protocol {
-        proto::TCP => packet.tcp().is_some_and(|header| tcp::is_opening(header.flags)),
+        proto::TCP => tcp::opens(packet),
         proto::ICMP if packet.layers.network == Network::V4 => packet.icmp().is_some_and(|header| header.kind == icmp::ECHO),
         proto::ICMPV6 if packet.layers.network == Network::V6 => packet.icmp().is_some_and(|header| header.kind == icmpv6::ECHO),
         _ => true,
@@ -142,7 +93,8 @@ impl NetworkFunction for Firewall {
 
     fn new(config: FirewallConfig) -> Result<(Firewall, ()), ConfigError> {
         let rules = config.rules.iter().enumerate().map(|(at, text)| rule(at, text)).collect::<Result<Vec<_>, _>>()?;
-        Ok((Firewall { rules, default: config.default, timeouts: config.timeouts }, ()))
+        let lifetimes = config.timeouts.within(&FIREWALL)?;
+        Ok((Firewall { rules, default: config.default, lifetimes }, ()))
     }
 
     fn open(&self, packet: &Packet, _shared: &mut (), _cx: &mut Context) -> Open<Tracked> {
@@ -164,38 +116,11 @@ impl NetworkFunction for Firewall {
         if packet.layers.fragment_offset != 0 {
             return Verdict::Forward;
         }
-        let is_reverse = cx.direction() == Direction::Reverse;
-        if is_error(packet) {
-            return if may_pass(packet, flow, cx.key(), is_reverse) {
-                Verdict::Forward
-            } else {
-                Verdict::Drop(DropReason::StateInvalid)
-            };
-        }
-        flow.answered |= u8::from(is_reverse);
-        let timeouts = &self.timeouts;
-        let seconds = match packet.layers.protocol {
-            proto::TCP => {
-                if !flow.tcp.track(packet, is_reverse) {
-                    return Verdict::Drop(DropReason::StateInvalid);
-                }
-                match flow.tcp.state {
-                    state::ESTABLISHED => timeouts.tcp_established,
-                    state::OPENING | state::ANSWERED => timeouts.tcp_opening,
-                    state::HALF_CLOSED => timeouts.tcp_established,
-                    _ => {
-                        cx.ending();
-                        timeouts.tcp_closing
-                    }
-                }
-            }
-            proto::UDP if flow.answered == 0 => timeouts.udp_unanswered,
-            proto::UDP => timeouts.udp,
-            proto::ICMP | proto::ICMPV6 => timeouts.icmp,
-            _ => timeouts.other,
+        let may_pass = match is_error(packet) {
+            true => may_pass(packet, flow, cx.key(), cx.direction() == Direction::Reverse),
+            false => flow.track(packet, &self.lifetimes, cx),
         };
-        cx.keep(seconds * SECOND);
-        Verdict::Forward
+        if may_pass { Verdict::Forward } else { Verdict::Drop(DropReason::StateInvalid) }
     }
 
     fn outdated(&self, flow: &mut Tracked, packets: u32) {
@@ -203,15 +128,6 @@ impl NetworkFunction for Firewall {
     }
 
     fn describe(&self, flow: &Tracked) -> &'static str {
-        match flow.tcp.state {
-            state::NONE if flow.answered == 0 => "unanswered",
-            state::NONE => "answered",
-            state::OPENING => "opening",
-            state::ANSWERED => "answered",
-            state::ESTABLISHED => "established",
-            state::HALF_CLOSED => "half-closed",
-            state::CLOSED => "closed",
-            _ => "reset",
-        }
+        flow.describe()
     }
 }

@@ -1,0 +1,545 @@
+//! The state of a TCP connection as somebody in the middle sees it.
+//!
+//! Theory of operation (van Rooij: Real Stateful TCP Packet Filtering in IP Filter, section 4). For each direction three numbers are kept: the highest
+//! sequence number sent, the highest that the other side allows, the largest window ever announced. A segment fits if it begins no later than
+//! what is allowed, ends no earlier than one window before what was sent, acknowledges nothing that was not sent, and nothing too old.
+//! Bounds err on the side of letting pass: a middle sees segments that the ends have not, and the other way round.
+//!
+//! One end may know less than the middle: it crashed, or its last segments were lost. Then it opens anew from the same port, and only the other
+//! end can tell whether that is right (RFC 9293, section 3.5.1; RFC 5961, section 4). So a SYN of the initiator that does not belong to the connection passes and changes
+//! nothing: it is *offered*. The SYN-ACK that acknowledges it makes it the connection; a challenge ACK passes as any acknowledgement, the reset by which
+//! the initiator answers that comes from exactly where the other side expects its next byte. A second SYN-ACK of a server that keeps no state (SYN cookies,
+//! RFC 4987, section 3.6) is offered in the same way, and taken when the initiator acknowledges it.
+//!
+//! A reset ends the connection only if it comes from exactly there (RFC 5961, section 3.2), or from behind the last byte sent. Elsewhere inside the window it
+//! passes, for the receiver to challenge, and changes nothing. New data from the side that has reset prove that the reset was somebody else's.
+//!
+//! The firewall refuses what does not fit. Functions that only derive from it how long a flow lives ([`Tracked`](crate::tracked::Tracked)) let it pass.
+//!
+//! A connection may be set back: its latest n segments were seen and are forgotten again. Every byte that was acknowledged since then passed in
+//! one of them, and no packet has more than 65,535: so at most n times as many were acknowledged, and sent at most one window more. Whatever
+//! is farther is refused. The window is the largest that the side can announce with its scale; only when the answer to the SYN was
+//! forgotten is its scale not known, and then that may be nearly 1 GiB. The next segment of the other side says what is really allowed;
+//! what one side acknowledges tells what the other has sent.
+
+use holdfast_wire::Packet;
+use holdfast_wire::header::tcp_flags::{ACK, FIN, RST, SYN};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Values of [`Connection::state`].
+pub(crate) mod state {
+    /// No segment yet.
+    pub(crate) const NONE: u8 = 0;
+    /// A SYN was sent, or one from each side.
+    pub(crate) const OPENING: u8 = 1;
+    /// The SYN was answered.
+    pub(crate) const ANSWERED: u8 = 2;
+    /// Both sides are synchronised.
+    pub(crate) const ESTABLISHED: u8 = 3;
+    /// One side has finished.
+    pub(crate) const HALF_CLOSED: u8 = 4;
+    /// Both sides have finished.
+    pub(crate) const CLOSED: u8 = 5;
+    /// Reset.
+    pub(crate) const RESET: u8 = 6;
+}
+
+/// One direction.
+#[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Half {
+    /// One past the highest sequence number sent.
+    pub end: u32,
+    /// One past the highest sequence number that the other side allows.
+    pub limit: u32,
+    /// Largest window announced, scaled.
+    pub window: u32,
+    /// One past the highest sequence number that the other side has acknowledged: what it expects next. Before that the SYN's own, or, of an
+    /// initiator, what a challenge ACK said.
+    pub acknowledged: u32,
+    /// Bytes after `end` that may have been sent, and forgotten.
+    pub forgotten: u32,
+    /// Its window scale; [`NO_SCALE`] without the option.
+    pub scale: u8,
+    /// Its SYN: 0, [`SEEN`] or [`ACKNOWLEDGED`].
+    pub synchronised: u8,
+    /// Its FIN was seen.
+    pub finished: u8,
+    /// `limit` is the farthest that it can be, until the other side says where it is.
+    pub is_unsure: u8,
+}
+
+/// [`Half::synchronised`]: its SYN was seen.
+const SEEN: u8 = 1;
+/// [`Half::synchronised`]: and acknowledged.
+const ACKNOWLEDGED: u8 = 2;
+
+impl Half {
+    /// The side that sent this SYN.
+    fn opened(Syn { end, window, scale, early, .. }: Syn) -> Half {
+        let acknowledged = end.wrapping_sub(u32::from(early)).wrapping_sub(1);
+        Half { end, limit: end, window: u32::from(window).max(1), acknowledged, scale, synchronised: SEEN, ..Half::default() }
+    }
+
+    /// The other side expects this next.
+    fn acknowledge(&mut self, acknowledgement: u32) {
+        if self.synchronised != ACKNOWLEDGED || after(acknowledgement, self.acknowledged) {
+            self.acknowledged = acknowledgement;
+            self.synchronised = ACKNOWLEDGED;
+        }
+    }
+
+    /// So far it has sent.
+    fn reach(&mut self, end: u32) {
+        if after(end, self.end) {
+            self.forgotten = self.forgotten.saturating_sub(end.wrapping_sub(self.end));
+            self.end = end;
+        }
+    }
+}
+
+/// [`Half::scale`] of a side that offered none (RFC 7323: then neither side scales).
+const NO_SCALE: u8 = 0xff;
+
+/// The largest scale (RFC 7323, section 2.3).
+const MAX_SCALE: u8 = 14;
+
+/// The farthest that a connection can have gone on unseen. What is farther could not be told from what lies behind.
+const FARTHEST: u32 = 1 << 30;
+
+/// No packet has more bytes.
+const MAX_PACKET: u32 = 65_535;
+
+/// Both directions: 0 is the initiator's.
+#[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Connection {
+    /// Forward, reverse.
+    pub halves: [Half; 2],
+    /// Bytes of data in each side's SYN (RFC 7413), which the other side need not accept.
+    pub early: [u16; 2],
+    /// The latest SYN that was offered, if any: `end`, window, data, scale, as of [`Half`].
+    pub offered_end: u32,
+    /// Not scaled.
+    pub offered_window: u16,
+    /// See `early`.
+    pub offered_early: u16,
+    /// See [`Half::scale`].
+    pub offered_scale: u8,
+    /// Whose it is: 0 for none, 1 forward, 2 reverse.
+    pub offered_by: u8,
+    /// See [`state`].
+    pub state: u8,
+    /// Whose reset ended it: 0 for none, 1 forward, 2 reverse.
+    pub reset_by: u8,
+}
+
+const _: () = assert!(size_of::<Connection>() == 64);
+
+/// A SYN, with or without an acknowledgement.
+#[derive(Debug, Clone, Copy)]
+struct Syn {
+    sequence: u32,
+    end: u32,
+    window: u16,
+    scale: u8,
+    early: u16,
+}
+
+/// The least window to reckon with for old acknowledgements: an end may have sent them before its window grew.
+const MIN_ACK_WINDOW: u32 = 66_000;
+
+fn after(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b) as i32 > 0
+}
+
+/// True for a segment that opens a connection: a SYN alone. No other one begins a flow.
+pub(crate) fn opens(packet: &Packet) -> bool {
+    packet.tcp().is_some_and(|header| header.flags & (SYN | ACK | RST | FIN) == SYN)
+}
+
+/// The window scale option of a SYN (RFC 7323, section 2.2).
+fn scale_option(options: &[u8]) -> u8 {
+    let mut at = 0;
+    while let Some(&kind) = options.get(at) {
+        match kind {
+            0 => break,
+            1 => at += 1,
+            _ => {
+                let Some(&len) = options.get(at + 1) else { break };
+                if kind == 3 && len == 3 {
+                    return options.get(at + 2).map_or(NO_SCALE, |&scale| scale.min(MAX_SCALE));
+                }
+                if len < 2 {
+                    break;
+                }
+                at += len as usize;
+            }
+        }
+    }
+    NO_SCALE
+}
+
+impl Connection {
+    /// Takes a segment into account. False, and nothing changed, if it does not fit the connection.
+    #[inline]
+    pub(crate) fn track(&mut self, packet: &Packet, is_reverse: bool) -> bool {
+        let Some(header) = packet.tcp() else { return false };
+        let flags = header.flags;
+        let header_len = (header.data_offset >> 4) as usize * 4;
+        let payload = packet.l4().len().saturating_sub(header_len) as u32;
+        let sequence = header.sequence.get();
+        let acknowledgement = header.acknowledgement.get();
+        let end =
+            sequence.wrapping_add(payload).wrapping_add(u32::from(flags & SYN != 0)).wrapping_add(u32::from(flags & FIN != 0));
+        let window = u32::from(header.window.get());
+        if flags & (SYN | FIN) == SYN | FIN || flags & (SYN | RST) == SYN | RST || flags & (SYN | ACK | RST | FIN) == 0 {
+            return false;
+        }
+        let (us, them) = (usize::from(is_reverse), usize::from(!is_reverse));
+        if flags & SYN != 0 {
+            let scale = scale_option(packet.l4().get(20..header_len).unwrap_or(&[]));
+            let syn = Syn { sequence, end, window: header.window.get(), scale, early: payload as u16 };
+            return match (flags & ACK != 0, us) {
+                (true, _) => self.answer(us, them, syn, acknowledgement),
+                (false, 0) => self.open(syn),
+                (false, _) => self.synchronise(us, them, syn),
+            };
+        }
+        if flags & RST != 0 {
+            return self.reset(us, them, flags, sequence, acknowledgement);
+        }
+        if flags & ACK == 0 {
+            return false;
+        }
+        if self.state == state::OPENING && self.was_set_back() {
+            let inferred = self.inferred(us, sequence, acknowledgement);
+            if inferred.fits(us, them, sequence, end, acknowledgement) {
+                *self = inferred;
+            }
+        }
+        if self.halves[us].synchronised == 0 && payload == 0 && flags & FIN == 0 {
+            return self.challenge(them, acknowledgement);
+        }
+        if self.halves[them].synchronised == 0 || self.halves[us].synchronised == 0 {
+            return false;
+        }
+        if us == 0
+            && self.offered_by == offered_by(them)
+            && self.state == state::ANSWERED
+            && acknowledgement != self.halves[them].end
+        {
+            let taken = self.with_answer(them, acknowledgement);
+            if taken.fits(us, them, sequence, end, acknowledgement) {
+                *self = taken;
+            }
+        }
+        if !self.fits(us, them, sequence, end, acknowledgement) {
+            return false;
+        }
+        if self.offered_by == offered_by(us) {
+            // It goes on with the connection that there is.
+            self.offered_by = 0;
+        }
+        let both_scale = self.halves[0].scale != NO_SCALE && self.halves[1].scale != NO_SCALE;
+        let window = if both_scale { window << self.halves[us].scale } else { window };
+        let sender = &mut self.halves[us];
+        if self.reset_by == offered_by(us) && payload > 0 && after(end, sender.end) {
+            // Who has reset a connection has nothing more to say on it.
+            (self.state, self.reset_by) = (state::ANSWERED, 0);
+        }
+        sender.window = sender.window.max(window);
+        // The rest of a segment follows in fragments without a header: it may be as long as the other side allows. Where that is not known
+        // there is room for a packet in what may have been forgotten.
+        let is_cut = packet.layers.more_fragments && sender.is_unsure == 0;
+        sender.reach(if is_cut && after(sender.limit, end) { sender.limit } else { end });
+        sender.finished |= u8::from(flags & FIN != 0);
+        let receiver = &mut self.halves[them];
+        // Only of what was forgotten can more be acknowledged than was seen.
+        receiver.reach(acknowledgement);
+        receiver.acknowledge(acknowledgement);
+        let allowed = acknowledgement.wrapping_add(window.max(1));
+        if receiver.is_unsure != 0 || after(allowed, receiver.limit) {
+            receiver.limit = allowed;
+            receiver.is_unsure = 0;
+        }
+        // Each side's SYN is acknowledged: until then nothing is established.
+        let is_complete = self.halves.iter().all(|half| half.synchronised == ACKNOWLEDGED);
+        self.state = match (self.halves[0].finished + self.halves[1].finished, self.state) {
+            (_, state::RESET) => state::RESET,
+            (_, state::OPENING) => state::OPENING,
+            (_, unfinished) if !is_complete => unfinished,
+            (2, _) => state::CLOSED,
+            (1, _) => state::HALF_CLOSED,
+            _ => state::ESTABLISHED,
+        };
+        true
+    }
+
+    /// True if the number acknowledges this side's SYN: with the data in it, a part of that, or none.
+    fn answers(&self, side: usize, acknowledgement: u32) -> bool {
+        self.halves[side].end.wrapping_sub(acknowledgement) <= u32::from(self.early[side])
+    }
+
+    fn fits(&self, us: usize, them: usize, sequence: u32, end: u32, acknowledgement: u32) -> bool {
+        let (sender, receiver) = (&self.halves[us], &self.halves[them]);
+        let begins_in_time = !after(sequence, sender.limit);
+        let is_not_old = !after(sender.end.wrapping_sub(receiver.window.max(1)), end);
+        let acknowledges_what_was_sent = !after(acknowledgement, receiver.end.wrapping_add(receiver.forgotten));
+        let old_acknowledgement = receiver.end.wrapping_sub(sender.window.max(MIN_ACK_WINDOW));
+        let is_recent = match receiver.synchronised {
+            ACKNOWLEDGED => !after(old_acknowledgement, acknowledgement),
+            // The first one acknowledges the SYN.
+            _ => them == 0 || after(acknowledgement, receiver.acknowledged),
+        };
+        begins_in_time && is_not_old && acknowledges_what_was_sent && is_recent
+    }
+
+    /// The latest segments may have been forgotten, at most so many; see the module.
+    pub(crate) fn set_back(&mut self, packets: u32) {
+        for side in 0..2 {
+            if self.halves[side].synchronised != 0 {
+                let bytes = self.halves[side].forgotten.saturating_add(packets.saturating_mul(MAX_PACKET));
+                self.halves[side].forgotten = bytes.min(FARTHEST);
+                self.widen(side);
+            }
+        }
+    }
+
+    fn was_set_back(&self) -> bool {
+        self.halves.iter().any(|half| half.forgotten != 0)
+    }
+
+    /// The side may have announced any window, and been allowed as far as any window of the other goes.
+    fn widen(&mut self, side: usize) {
+        let (own, other) = (self.widest(side), self.widest(1 - side));
+        let half = &mut self.halves[side];
+        half.window = half.window.max(own);
+        let limit = half.end.wrapping_add(half.forgotten.saturating_add(other).min(FARTHEST));
+        if after(limit, half.limit) {
+            half.limit = limit;
+        }
+        half.is_unsure = 1;
+    }
+
+    /// The largest window that the side can announce.
+    fn widest(&self, side: usize) -> u32 {
+        let scale = |half: &Half| if half.synchronised == 0 { MAX_SCALE } else { half.scale };
+        let (own, other) = (scale(&self.halves[side]), scale(&self.halves[1 - side]));
+        if own == NO_SCALE || other == NO_SCALE { 65_535 } else { 65_535 << own }
+    }
+
+    /// The answer to the SYN was forgotten: a segment tells where the other side is, but not how it scales.
+    fn inferred(&self, us: usize, sequence: u32, acknowledgement: u32) -> Connection {
+        let mut inferred = Connection { state: state::ANSWERED, ..*self };
+        let Some(side) = self.halves.iter().position(|half| half.synchronised == 0) else { return inferred };
+        let end = if side == us { sequence } else { acknowledgement };
+        let forgotten = self.halves[1 - side].forgotten;
+        inferred.halves[side] = Half {
+            end,
+            limit: end,
+            acknowledged: end,
+            scale: MAX_SCALE,
+            synchronised: ACKNOWLEDGED,
+            forgotten,
+            ..Half::default()
+        };
+        inferred.halves[1 - side].synchronised = ACKNOWLEDGED;
+        inferred.widen(side);
+        inferred
+    }
+
+    /// A SYN of the initiator. One that does not belong to the connection is offered to the other side.
+    fn open(&mut self, syn: Syn) -> bool {
+        let sender = self.halves[0];
+        let is_over = self.state == state::RESET || self.state == state::CLOSED && after(syn.sequence, sender.end);
+        if self.state == state::NONE || is_over {
+            *self = Connection::opened(syn);
+            if is_over {
+                // The other side may still have the connection before: the initiator resets it from here.
+                self.halves[0].acknowledged = sender.acknowledged;
+            }
+            return true;
+        }
+        if self.state < state::ESTABLISHED {
+            if self.is_same(0, syn) {
+                return true;
+            }
+            // The same SYN with more data is nobody's.
+            if syn.sequence == sender.end.wrapping_sub(u32::from(self.early[0])).wrapping_sub(1) {
+                return false;
+            }
+        } else if self.is_repeated(0, syn) {
+            return true;
+        }
+        self.offer(0, syn);
+        true
+    }
+
+    /// The other side's SYN alone crosses the initiator's (RFC 9293, figure 7).
+    fn synchronise(&mut self, us: usize, them: usize, syn: Syn) -> bool {
+        match self.state {
+            state::OPENING if self.halves[us].synchronised == 0 => {
+                // SYNs that cross acknowledge nothing, but their windows count all the same.
+                self.meet(us, them, syn, self.halves[them].end);
+                true
+            }
+            state::OPENING | state::ANSWERED => self.is_same(us, syn),
+            state::ESTABLISHED | state::HALF_CLOSED => self.is_repeated(us, syn),
+            _ => false,
+        }
+    }
+
+    /// A SYN that acknowledges one.
+    fn answer(&mut self, us: usize, them: usize, syn: Syn, acknowledgement: u32) -> bool {
+        if us == 1 && self.offered_by == offered_by(them) && self.answers_offer(acknowledgement) {
+            // Both ends are where the offered SYN was.
+            *self = Connection::opened(self.offered());
+        }
+        let is_known = self.halves[us].synchronised != 0;
+        match self.state {
+            state::OPENING | state::ANSWERED if is_known && self.is_same(us, syn) => {
+                if !self.answers(them, acknowledgement) {
+                    return false;
+                }
+                self.halves[them].acknowledge(acknowledgement);
+                self.state = state::ANSWERED;
+                true
+            }
+            state::OPENING if us == 1 && !is_known && self.answers(them, acknowledgement) => {
+                self.meet(us, them, syn, acknowledgement);
+                self.halves[them].acknowledged = acknowledgement;
+                self.halves[them].synchronised = ACKNOWLEDGED;
+                self.state = state::ANSWERED;
+                true
+            }
+            // From a server that keeps no state, for a SYN that was sent again.
+            state::ANSWERED if us == 1 && syn.end != self.halves[us].end && self.answers(them, acknowledgement) => {
+                self.offer(us, syn);
+                true
+            }
+            state::NONE | state::OPENING | state::ANSWERED => false,
+            _ => is_known && self.is_repeated(us, syn),
+        }
+    }
+
+    /// The SYN of the side that had none yet. What the other side may send begins at `from`.
+    fn meet(&mut self, us: usize, them: usize, syn: Syn, from: u32) {
+        self.halves[us] = Half::opened(syn);
+        self.early[us] = syn.early;
+        self.halves[them].limit = from.wrapping_add(u32::from(syn.window).max(1));
+        // Until the other side announces its window for data, its SYN's window counts.
+        self.halves[us].limit = syn.end.wrapping_add(self.halves[them].window);
+    }
+
+    fn opened(syn: Syn) -> Connection {
+        Connection {
+            halves: [Half::opened(syn), Half::default()],
+            early: [syn.early, 0],
+            state: state::OPENING,
+            ..Connection::default()
+        }
+    }
+
+    /// This side's SYN, sent again, perhaps without its data.
+    fn is_same(&self, side: usize, syn: Syn) -> bool {
+        let (half, early) = (self.halves[side], self.early[side]);
+        half.synchronised != 0 && syn.early <= early && half.end.wrapping_sub(syn.end) == u32::from(early) - u32::from(syn.early)
+    }
+
+    /// Inside a connection a SYN is the receiver's business if it could be the handshake's own, sent again.
+    fn is_repeated(&self, side: usize, syn: Syn) -> bool {
+        let end = self.halves[side].end;
+        !after(syn.end, end) && after(syn.end, end.wrapping_sub(2))
+    }
+
+    /// It passes, and may become the connection's: its answer tells.
+    fn offer(&mut self, side: usize, syn: Syn) {
+        self.offered_by = offered_by(side);
+        (self.offered_end, self.offered_window) = (syn.end, syn.window);
+        (self.offered_early, self.offered_scale) = (syn.early, syn.scale);
+    }
+
+    fn offered(&self) -> Syn {
+        let (end, early) = (self.offered_end, self.offered_early);
+        Syn {
+            sequence: end.wrapping_sub(u32::from(early)).wrapping_sub(1),
+            end,
+            window: self.offered_window,
+            scale: self.offered_scale,
+            early,
+        }
+    }
+
+    fn answers_offer(&self, acknowledgement: u32) -> bool {
+        self.offered_end.wrapping_sub(acknowledgement) <= u32::from(self.offered_early)
+    }
+
+    /// The initiator has acknowledged another one of the other side's SYN-ACKs than the first: that is the one.
+    fn with_answer(&self, side: usize, acknowledgement: u32) -> Connection {
+        let mut taken = Connection { offered_by: 0, ..*self };
+        let syn = Syn { end: acknowledgement, early: 0, ..self.offered() };
+        taken.meet(side, 1 - side, syn, self.halves[1 - side].acknowledged);
+        taken
+    }
+
+    /// An acknowledgement of something else answers the SYN: the other side has a connection of which nothing is known here (RFC 9293, section 3.5.1,
+    /// figure 9; RFC 5961, section 4). The initiator will reset that.
+    fn challenge(&mut self, them: usize, acknowledgement: u32) -> bool {
+        // An acknowledgement of the SYN itself is no answer without a SYN; of the first of two it challenges the second.
+        if self.state != state::OPENING || self.answers(them, acknowledgement) && self.offered_by != offered_by(them) {
+            return false;
+        }
+        self.halves[them].acknowledged = acknowledgement;
+        true
+    }
+
+    /// A reset inside the window passes; from exactly where the other side expects the next byte it ends the connection (RFC 5961, section 3.2). Against
+    /// a SYN it acknowledges that SYN.
+    fn reset(&mut self, us: usize, them: usize, flags: u8, sequence: u32, acknowledgement: u32) -> bool {
+        let refuses_offer = flags & ACK != 0 && self.offered_by == offered_by(them) && self.answers_offer(acknowledgement);
+        let sender = &self.halves[us];
+        let is_over = if refuses_offer {
+            // Whoever can send both must not be able to end another's connection by them; the next SYN is offered as this one was.
+            self.state < state::ESTABLISHED
+        } else if sender.synchronised == 0 {
+            if flags & ACK == 0 || !self.answers(them, acknowledgement) {
+                return false;
+            }
+            true
+        } else if self.state == state::OPENING && sequence == sender.acknowledged {
+            // The initiator's answer to a challenge: its own SYN stands.
+            false
+        } else {
+            let expected = if self.state == state::OPENING { sender.end } else { sender.acknowledged };
+            if after(sequence, sender.limit) || after(expected, sequence) {
+                return false;
+            }
+            sequence == expected || sequence == sender.end
+        };
+        if is_over && self.state != state::RESET {
+            (self.state, self.reset_by) = (state::RESET, offered_by(us));
+        }
+        true
+    }
+
+    /// True if an ICMP error may quote a segment of this side that begins with this number: one that was sent, and that the other side need not have
+    /// acknowledged yet (RFC 5927, section 4.1), or a SYN that is offered.
+    pub(crate) fn quotes(&self, is_reverse: bool, sequence: u32) -> bool {
+        let side = usize::from(is_reverse);
+        let (sender, receiver) = (&self.halves[side], &self.halves[1 - side]);
+        if sender.synchronised == 0 {
+            // Nothing was sent, or it is forgotten what.
+            return self.was_set_back();
+        }
+        let offered = self.offered_end.wrapping_sub(u32::from(self.offered_early)).wrapping_sub(1);
+        let in_flight = receiver.window.max(1).saturating_add(u32::from(self.early[side]));
+        self.offered_by == offered_by(side) && sequence == offered
+            || !after(sequence, sender.end.wrapping_add(sender.forgotten)) && !after(sender.end.wrapping_sub(in_flight), sequence)
+    }
+}
+
+/// [`Connection::offered_by`] and [`Connection::reset_by`] of a side.
+fn offered_by(side: usize) -> u8 {
+    side as u8 + 1
+}

@@ -1,0 +1,201 @@
+//! How long flows live: what operators write, and what functions remember of a flow for it.
+//!
+//! Theory of operation. TCP is tracked ([`Connection`]): a flow is established once its handshake is complete, and closing once both sides have
+//! finished or one has reset it. UDP is answered or not. Everything else has one time. What a function asks for is counted from the flow's latest packet.
+
+use crate::tcp::{Connection, state};
+use holdfast_nf::{ConfigError, Context, Direction, Packet};
+use holdfast_wire::header::proto;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+const SECOND: u64 = 1_000_000_000;
+/// Longer, seconds, is a mistake: 30 days.
+const MOST: u64 = 30 * 86_400;
+
+/// How long a flow lives without a packet, seconds; at most 30 days.
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Timeouts {
+    /// TCP, established or half closed; 7440 without it. At least that in a `nat` (RFC 5382, REQ-5).
+    pub tcp_established: Option<u64>,
+    /// TCP, opening; without it 120 in a `firewall`, else 240. At least 240 in a `nat` (RFC 5382, REQ-5).
+    pub tcp_opening: Option<u64>,
+    /// TCP, closed by both sides or reset; without it 120 in a `firewall`, else 240. At least 240 in a `nat` (RFC 5382, REQ-5; RFC 7857, section 2.2).
+    pub tcp_closing: Option<u64>,
+    /// UDP, answered; 300 without it. At least 120 in a `nat` (RFC 4787, REQ-5).
+    pub udp: Option<u64>,
+    /// UDP, not answered yet; without it 120 in a `firewall`, else 300. At least 120 in a `nat` (RFC 4787, REQ-5).
+    pub udp_unanswered: Option<u64>,
+    /// ICMP echo; 60 without it. At least that in a `nat` (RFC 5508, REQ-2).
+    pub icmp: Option<u64>,
+    /// Other protocols; 300 without it.
+    pub other: Option<u64>,
+}
+
+/// What a time-out is where nothing is written, and how short it may be: seconds, and where that is said.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    default: u64,
+    least: u64,
+    source: &'static str,
+}
+
+const fn any(default: u64) -> Bounds {
+    Bounds { default, least: 1, source: "" }
+}
+
+/// Of one function.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    tcp_established: Bounds,
+    tcp_opening: Bounds,
+    tcp_closing: Bounds,
+    udp: Bounds,
+    udp_unanswered: Bounds,
+    icmp: Bounds,
+    other: Bounds,
+}
+
+/// Of a function that keeps state to protect.
+pub(crate) const FIREWALL: Limits = Limits {
+    tcp_established: any(7440),
+    tcp_opening: any(120),
+    tcp_closing: any(120),
+    udp: any(300),
+    udp_unanswered: any(120),
+    icmp: any(60),
+    other: any(300),
+};
+
+/// Of a function without whose state a connection cannot go on.
+pub(crate) const BALANCER: Limits = Limits { tcp_opening: any(240), tcp_closing: any(240), udp_unanswered: any(300), ..FIREWALL };
+
+/// Of a translator, for which there are minimums.
+pub(crate) const TRANSLATOR: Limits = Limits {
+    // "the value of the 'established connection idle-timeout' MUST NOT be less than 2 hours 4 minutes. The value of the
+    // 'transitory connection idle-timeout' MUST NOT be less than 4 minutes."
+    tcp_established: Bounds { default: 7440, least: 7440, source: "RFC 5382, REQ-5" },
+    tcp_opening: Bounds { default: 240, least: 240, source: "RFC 5382, REQ-5" },
+    tcp_closing: Bounds { default: 240, least: 240, source: "RFC 5382, REQ-5" },
+    // "A NAT UDP mapping timer MUST NOT expire in less than two minutes [...] A default value of five minutes or more [...] is RECOMMENDED."
+    udp: Bounds { default: 300, least: 120, source: "RFC 4787, REQ-5" },
+    udp_unanswered: Bounds { default: 300, least: 120, source: "RFC 4787, REQ-5" },
+    // "An ICMP Query session timer MUST NOT expire in less than 60 seconds."
+    icmp: Bounds { default: 60, least: 60, source: "RFC 5508, REQ-2" },
+    other: any(300),
+};
+
+/// Time-outs that are in force, ns.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lifetimes {
+    tcp_established: u64,
+    tcp_opening: u64,
+    tcp_closing: u64,
+    udp: u64,
+    udp_unanswered: u64,
+    icmp: u64,
+    other: u64,
+}
+
+fn lifetime(name: &str, seconds: Option<u64>, bounds: Bounds) -> Result<u64, ConfigError> {
+    let Bounds { default, least, source } = bounds;
+    let seconds = seconds.unwrap_or(default);
+    let wrong = |text: String| Err(ConfigError::at(format!("timeouts.{name}"), text));
+    if seconds < least {
+        let why = if source.is_empty() { String::new() } else { format!(" ({source})") };
+        return wrong(format!(
+            "{seconds} s is too short: `{name}` is at least {least} s{why}, and {default} s if it is left out"
+        ));
+    }
+    if seconds > MOST {
+        return wrong(format!("{seconds} s is too long: `{name}` is at most {MOST} s, 30 days"));
+    }
+    Ok(seconds * SECOND)
+}
+
+impl Timeouts {
+    /// What is in force in a function with these limits.
+    ///
+    /// # Errors
+    /// The first that is out of bounds, as `timeouts.udp`.
+    pub(crate) fn within(&self, limits: &Limits) -> Result<Lifetimes, ConfigError> {
+        Ok(Lifetimes {
+            tcp_established: lifetime("tcp_established", self.tcp_established, limits.tcp_established)?,
+            tcp_opening: lifetime("tcp_opening", self.tcp_opening, limits.tcp_opening)?,
+            tcp_closing: lifetime("tcp_closing", self.tcp_closing, limits.tcp_closing)?,
+            udp: lifetime("udp", self.udp, limits.udp)?,
+            udp_unanswered: lifetime("udp_unanswered", self.udp_unanswered, limits.udp_unanswered)?,
+            icmp: lifetime("icmp", self.icmp, limits.icmp)?,
+            other: lifetime("other", self.other, limits.other)?,
+        })
+    }
+}
+
+holdfast_nf::flow_state! {
+    /// What is remembered of a flow to know how long it lives.
+    pub struct Tracked {
+        /// TCP only.
+        pub tcp: Connection,
+        /// The other side has answered.
+        pub answered: u8,
+        /// Zero.
+        pub spare: [u8; 3],
+    }
+}
+
+impl Tracked {
+    /// Takes a packet with a header into account, and keeps the flow for as long as that asks for. False, and nothing done, if it is a TCP segment that does
+    /// not fit the connection.
+    #[inline]
+    pub(crate) fn track(&mut self, packet: &Packet, lifetimes: &Lifetimes, cx: &mut Context) -> bool {
+        let is_reverse = cx.direction() == Direction::Reverse;
+        let is_tcp = packet.layers.protocol == proto::TCP;
+        if is_tcp && !self.tcp.track(packet, is_reverse) {
+            return false;
+        }
+        self.answered |= u8::from(is_reverse);
+        if is_tcp && matches!(self.tcp.state, state::CLOSED | state::RESET) {
+            cx.ending();
+        }
+        cx.keep(self.lifetime(packet.layers.protocol, lifetimes));
+        true
+    }
+
+    /// As [`Tracked::track`] for a function that lets everything pass. A segment that does not fit changes nothing, so that a reset with a wrong number does not shorten a
+    /// flow's life (RFC 7857, section 2.2); from the side that opened the flow it keeps it as any packet does (RFC 4787, REQ-6).
+    #[inline]
+    pub(crate) fn follow(&mut self, packet: &Packet, lifetimes: &Lifetimes, cx: &mut Context) {
+        if !self.track(packet, lifetimes, cx) && cx.direction() == Direction::Forward {
+            cx.keep(self.lifetime(packet.layers.protocol, lifetimes));
+        }
+    }
+
+    fn lifetime(&self, protocol: u8, lifetimes: &Lifetimes) -> u64 {
+        match protocol {
+            proto::TCP => match self.tcp.state {
+                state::ESTABLISHED | state::HALF_CLOSED => lifetimes.tcp_established,
+                state::CLOSED | state::RESET => lifetimes.tcp_closing,
+                _ => lifetimes.tcp_opening,
+            },
+            proto::UDP if self.answered == 0 => lifetimes.udp_unanswered,
+            proto::UDP => lifetimes.udp,
+            proto::ICMP | proto::ICMPV6 => lifetimes.icmp,
+            _ => lifetimes.other,
+        }
+    }
+
+    /// One word for the state.
+    pub(crate) fn describe(&self) -> &'static str {
+        match self.tcp.state {
+            state::NONE if self.answered == 0 => "unanswered",
+            state::NONE => "answered",
+            state::OPENING => "opening",
+            state::ANSWERED => "answered",
+            state::ESTABLISHED => "established",
+            state::HALF_CLOSED => "half-closed",
+            state::CLOSED => "closed",
+            _ => "reset",
+        }
+    }
+}
