@@ -116,6 +116,8 @@ const MAX_PACKET: u32 = 65_535;
 pub struct Connection {
     /// Forward, reverse.
     pub halves: [Half; 2],
+    /// One past the initiator's SYN without its data.
+    pub initial: u32,
     /// Bytes of data in each side's SYN (RFC 7413), which the other side need not accept.
     pub early: [u16; 2],
     /// The latest SYN that was offered, if any: `end`, window, data, scale, as of [`Half`].
@@ -134,7 +136,7 @@ pub struct Connection {
     pub reset_by: u8,
 }
 
-const _: () = assert!(size_of::<Connection>() == 64);
+const _: () = assert!(size_of::<Connection>() == 68);
 
 /// A SYN, with or without an acknowledgement.
 #[derive(Debug, Clone, Copy)]
@@ -352,7 +354,10 @@ impl Connection {
     /// A SYN of the initiator. One that does not belong to the connection is offered to the other side.
     fn open(&mut self, syn: Syn) -> bool {
         let sender = self.halves[0];
-        let is_over = self.state == state::RESET || self.state == state::CLOSED && after(syn.sequence, sender.end);
+        let is_repeated = self.state >= state::ESTABLISHED && syn.sequence.wrapping_add(1) == self.initial;
+        // In TIME-WAIT a SYN may be above what was sent (RFC 9293, section 3.6.1) or, with a newer time stamp, below (RFC 6191): the other side says whether
+        // it is right, by its answer.
+        let is_over = self.state == state::RESET || self.state == state::CLOSED && !is_repeated;
         if self.state == state::NONE || is_over {
             *self = Connection::opened(syn);
             if is_over {
@@ -366,10 +371,11 @@ impl Connection {
                 return true;
             }
             // The same SYN with more data is nobody's.
-            if syn.sequence == sender.end.wrapping_sub(u32::from(self.early[0])).wrapping_sub(1) {
+            if syn.sequence.wrapping_add(1) == self.initial {
                 return false;
             }
-        } else if self.is_repeated(0, syn) {
+        } else if is_repeated {
+            // The handshake's own, sent again.
             return true;
         }
         self.offer(0, syn);
@@ -379,7 +385,8 @@ impl Connection {
     /// The other side's SYN alone crosses the initiator's (RFC 9293, figure 7).
     fn synchronise(&mut self, us: usize, them: usize, syn: Syn) -> bool {
         match self.state {
-            state::OPENING if self.halves[us].synchronised == 0 => {
+            // The latest one counts: one before it may have been a stranger's.
+            state::OPENING if !self.is_same(us, syn) => {
                 // SYNs that cross acknowledge nothing, but their windows count all the same.
                 self.meet(us, them, syn, self.halves[them].end);
                 true
@@ -406,7 +413,8 @@ impl Connection {
                 self.state = state::ANSWERED;
                 true
             }
-            state::OPENING if us == 1 && !is_known && self.answers(them, acknowledgement) => {
+            // Also after a SYN that crossed, which may have been a stranger's.
+            state::OPENING if us == 1 && self.answers(them, acknowledgement) => {
                 self.meet(us, them, syn, acknowledgement);
                 self.halves[them].acknowledged = acknowledgement;
                 self.halves[them].synchronised = ACKNOWLEDGED;
@@ -435,6 +443,7 @@ impl Connection {
     fn opened(syn: Syn) -> Connection {
         Connection {
             halves: [Half::opened(syn), Half::default()],
+            initial: syn.sequence.wrapping_add(1),
             early: [syn.early, 0],
             state: state::OPENING,
             ..Connection::default()
@@ -499,7 +508,11 @@ impl Connection {
     fn reset(&mut self, us: usize, them: usize, flags: u8, sequence: u32, acknowledgement: u32) -> bool {
         let refuses_offer = flags & ACK != 0 && self.offered_by == offered_by(them) && self.answers_offer(acknowledgement);
         let sender = &self.halves[us];
-        let is_over = if refuses_offer {
+        // The initiator may not have heard the answer.
+        let refuses = flags & ACK != 0 && self.state != state::OPENING && us == 1 && self.answers(them, acknowledgement);
+        let is_over = if refuses && matches!(self.state, state::ANSWERED | state::RESET) {
+            true
+        } else if refuses_offer {
             // Whoever can send both must not be able to end another's connection by them; the next SYN is offered as this one was.
             self.state < state::ESTABLISHED
         } else if sender.synchronised == 0 {
