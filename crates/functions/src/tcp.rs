@@ -54,8 +54,7 @@ pub struct Half {
     pub limit: u32,
     /// Largest window announced, scaled.
     pub window: u32,
-    /// One past the highest sequence number that the other side has acknowledged: what it expects next. Before that the SYN's own, or, of an
-    /// initiator, what a challenge ACK said.
+    /// One past the highest sequence number that the other side has acknowledged: what it expects next. Before that the SYN's own.
     pub acknowledged: u32,
     /// Bytes after `end` that may have been sent, and forgotten.
     pub forgotten: u32,
@@ -116,6 +115,8 @@ const MAX_PACKET: u32 = 65_535;
 pub struct Connection {
     /// Forward, reverse.
     pub halves: [Half; 2],
+    /// One past the initiator's SYN without its data.
+    pub initial: u32,
     /// Bytes of data in each side's SYN (RFC 7413), which the other side need not accept.
     pub early: [u16; 2],
     /// The latest SYN that was offered, if any: `end`, window, data, scale, as of [`Half`].
@@ -134,7 +135,7 @@ pub struct Connection {
     pub reset_by: u8,
 }
 
-const _: () = assert!(size_of::<Connection>() == 64);
+const _: () = assert!(size_of::<Connection>() == 68);
 
 /// A SYN, with or without an acknowledgement.
 #[derive(Debug, Clone, Copy)]
@@ -237,7 +238,7 @@ impl Connection {
         if !self.fits(us, them, sequence, end, acknowledgement) {
             return false;
         }
-        if self.offered_by == offered_by(us) {
+        if self.offered_by == offered_by(us) && payload > 0 && after(end, self.halves[us].end) {
             // It goes on with the connection that there is.
             self.offered_by = 0;
         }
@@ -290,7 +291,7 @@ impl Connection {
         let is_recent = match receiver.synchronised {
             ACKNOWLEDGED => !after(old_acknowledgement, acknowledgement),
             // The first one acknowledges the SYN.
-            _ => them == 0 || after(acknowledgement, receiver.acknowledged),
+            _ => after(acknowledgement, receiver.acknowledged),
         };
         begins_in_time && is_not_old && acknowledges_what_was_sent && is_recent
     }
@@ -352,13 +353,12 @@ impl Connection {
     /// A SYN of the initiator. One that does not belong to the connection is offered to the other side.
     fn open(&mut self, syn: Syn) -> bool {
         let sender = self.halves[0];
-        let is_over = self.state == state::RESET || self.state == state::CLOSED && after(syn.sequence, sender.end);
+        let is_repeated = self.state >= state::ESTABLISHED && syn.sequence.wrapping_add(1) == self.initial;
+        // In TIME-WAIT a SYN may be above what was sent (RFC 9293, section 3.6.1) or, with a newer time stamp, below (RFC 6191): the other side says whether
+        // it is right, by its answer.
+        let is_over = self.state == state::RESET || self.state == state::CLOSED && !is_repeated;
         if self.state == state::NONE || is_over {
             *self = Connection::opened(syn);
-            if is_over {
-                // The other side may still have the connection before: the initiator resets it from here.
-                self.halves[0].acknowledged = sender.acknowledged;
-            }
             return true;
         }
         if self.state < state::ESTABLISHED {
@@ -366,10 +366,11 @@ impl Connection {
                 return true;
             }
             // The same SYN with more data is nobody's.
-            if syn.sequence == sender.end.wrapping_sub(u32::from(self.early[0])).wrapping_sub(1) {
+            if syn.sequence.wrapping_add(1) == self.initial {
                 return false;
             }
-        } else if self.is_repeated(0, syn) {
+        } else if is_repeated {
+            // The handshake's own, sent again.
             return true;
         }
         self.offer(0, syn);
@@ -379,7 +380,8 @@ impl Connection {
     /// The other side's SYN alone crosses the initiator's (RFC 9293, figure 7).
     fn synchronise(&mut self, us: usize, them: usize, syn: Syn) -> bool {
         match self.state {
-            state::OPENING if self.halves[us].synchronised == 0 => {
+            // The latest one counts: one before it may have been a stranger's.
+            state::OPENING if !self.is_same(us, syn) => {
                 // SYNs that cross acknowledge nothing, but their windows count all the same.
                 self.meet(us, them, syn, self.halves[them].end);
                 true
@@ -393,8 +395,12 @@ impl Connection {
     /// A SYN that acknowledges one.
     fn answer(&mut self, us: usize, them: usize, syn: Syn, acknowledgement: u32) -> bool {
         if us == 1 && self.offered_by == offered_by(them) && self.answers_offer(acknowledgement) {
-            // Both ends are where the offered SYN was.
+            // Both ends are where the offered SYN was. While nothing is established the one before may still be answered, too.
+            let before = (self.state < state::ESTABLISHED).then(|| self.opening_syn());
             *self = Connection::opened(self.offered());
+            if let Some(before) = before {
+                self.offer(them, before);
+            }
         }
         let is_known = self.halves[us].synchronised != 0;
         match self.state {
@@ -406,7 +412,12 @@ impl Connection {
                 self.state = state::ANSWERED;
                 true
             }
-            state::OPENING if us == 1 && !is_known && self.answers(them, acknowledgement) => {
+            // Also after a SYN that crossed, which may have been a stranger's.
+            // And after the refusal of a SYN that was sent twice.
+            state::OPENING | state::RESET
+                if us == 1 && (self.state == state::OPENING || !is_known) && self.answers(them, acknowledgement) =>
+            {
+                self.reset_by = 0;
                 self.meet(us, them, syn, acknowledgement);
                 self.halves[them].acknowledged = acknowledgement;
                 self.halves[them].synchronised = ACKNOWLEDGED;
@@ -435,6 +446,7 @@ impl Connection {
     fn opened(syn: Syn) -> Connection {
         Connection {
             halves: [Half::opened(syn), Half::default()],
+            initial: syn.sequence.wrapping_add(1),
             early: [syn.early, 0],
             state: state::OPENING,
             ..Connection::default()
@@ -458,6 +470,13 @@ impl Connection {
         self.offered_by = offered_by(side);
         (self.offered_end, self.offered_window) = (syn.end, syn.window);
         (self.offered_early, self.offered_scale) = (syn.early, syn.scale);
+    }
+
+    /// The initiator's, as long as it has sent nothing else.
+    fn opening_syn(&self) -> Syn {
+        let Half { end, window, scale, .. } = self.halves[0];
+        let sequence = self.initial.wrapping_sub(1);
+        Syn { sequence, end, window: window.min(MAX_PACKET) as u16, scale, early: self.early[0] }
     }
 
     fn offered(&self) -> Syn {
@@ -485,13 +504,9 @@ impl Connection {
 
     /// An acknowledgement of something else answers the SYN: the other side has a connection of which nothing is known here (RFC 9293, section 3.5.1,
     /// figure 9; RFC 5961, section 4). The initiator will reset that.
-    fn challenge(&mut self, them: usize, acknowledgement: u32) -> bool {
+    fn challenge(&self, them: usize, acknowledgement: u32) -> bool {
         // An acknowledgement of the SYN itself is no answer without a SYN; of the first of two it challenges the second.
-        if self.state != state::OPENING || self.answers(them, acknowledgement) && self.offered_by != offered_by(them) {
-            return false;
-        }
-        self.halves[them].acknowledged = acknowledgement;
-        true
+        self.state == state::OPENING && (!self.answers(them, acknowledgement) || self.offered_by == offered_by(them))
     }
 
     /// A reset inside the window passes; from exactly where the other side expects the next byte it ends the connection (RFC 5961, section 3.2). Against
@@ -499,23 +514,23 @@ impl Connection {
     fn reset(&mut self, us: usize, them: usize, flags: u8, sequence: u32, acknowledgement: u32) -> bool {
         let refuses_offer = flags & ACK != 0 && self.offered_by == offered_by(them) && self.answers_offer(acknowledgement);
         let sender = &self.halves[us];
-        let is_over = if refuses_offer {
+        // The initiator may not have heard the answer.
+        let is_handshake = self.state < state::ESTABLISHED || self.state == state::RESET;
+        let is_over = if us == 1 && is_handshake && flags & ACK != 0 && self.answers(them, acknowledgement) {
+            true
+        } else if refuses_offer {
             // Whoever can send both must not be able to end another's connection by them; the next SYN is offered as this one was.
             self.state < state::ESTABLISHED
         } else if sender.synchronised == 0 {
-            if flags & ACK == 0 || !self.answers(them, acknowledgement) {
-                return false;
-            }
-            true
-        } else if self.state == state::OPENING && sequence == sender.acknowledged {
-            // The initiator's answer to a challenge: its own SYN stands.
-            false
+            return false;
+        } else if self.state == state::OPENING && us == 0 {
+            // While its SYN is unanswered the initiator resets what the other side still has, of which nothing is known here. Its own SYN stands.
+            sequence == sender.end
         } else {
-            let expected = if self.state == state::OPENING { sender.end } else { sender.acknowledged };
-            if after(sequence, sender.limit) || after(expected, sequence) {
+            if after(sequence, sender.limit) || after(sender.acknowledged, sequence) {
                 return false;
             }
-            sequence == expected || sequence == sender.end
+            sequence == sender.acknowledged || sequence == sender.end
         };
         if is_over && self.state != state::RESET {
             (self.state, self.reset_by) = (state::RESET, offered_by(us));
