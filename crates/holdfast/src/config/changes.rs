@@ -228,6 +228,8 @@ impl Comparison {
         self.text(&what("gateway"), texts(running.gateway.as_ref()), texts(new.gateway.as_ref()), spot.key("gateway"));
         let mtu = |port: &PortConfig| port.mtu.map(|mtu| mtu.to_string()).unwrap_or_default();
         self.text(&what("mtu"), mtu(running), mtu(new), spot.key("mtu"));
+        let reverse_path = |port: &PortConfig| format!("{:?}", port.reverse_path).to_lowercase();
+        self.text(&what("reverse_path"), reverse_path(running), reverse_path(new), spot.key("reverse_path"));
         let bfd = |port: &PortConfig| port.bfd.iter().map(BfdConfig::words).collect::<Vec<_>>().join(", ");
         self.text(&what("bfd"), bfd(running), bfd(new), spot.key("bfd"));
     }

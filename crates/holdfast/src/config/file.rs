@@ -98,9 +98,24 @@ pub struct PortConfig {
     /// Largest IP packet, bytes; the device's own without it.
     #[serde(default)]
     pub mtu: Option<u16>,
+    /// Which sources are accepted there: `feasible`, those to which a route leads by this port, or `off`, all. Without it `feasible`; `off` where
+    /// packets come by another port than those to their senders leave by.
+    #[serde(default)]
+    pub reverse_path: ReversePathConfig,
     /// Routers there that are watched (BFD): what goes through one that is not heard any more takes another route, if there is one.
     #[serde(default)]
     pub bfd: Vec<BfdConfig>,
+}
+
+/// Which sources a port accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ReversePathConfig {
+    /// Those to which a route leads by this port, in use or standing by (RFC 3704, section 2.3).
+    #[default]
+    Feasible,
+    /// All. Only the box's own addresses and those of its pools and services are refused still.
+    Off,
 }
 
 /// A route.

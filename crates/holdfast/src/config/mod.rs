@@ -35,8 +35,8 @@ pub use control::{Control, ControlConfig, ControlEntry, TlsConfig, TlsFiles, ide
 pub use etcd::{Endpoint, Etcd, EtcdConfig};
 pub use file::{
     ChainConfig, ClusterSettings, Config, DetectionConfig, FabricFileConfig, FunctionConfig, HostSettings, LimitsConfig,
-    OneOrMany, PortConfig, ProtectionConfig, ProtectionOptions, RouteConfig, RuleConfig, RuntimesConfig, RuntimesRange,
-    SwitchSettings, Word,
+    OneOrMany, PortConfig, ProtectionConfig, ProtectionOptions, ReversePathConfig, RouteConfig, RuleConfig, RuntimesConfig,
+    RuntimesRange, SwitchSettings, Word,
 };
 pub use hosts::{Fabric, HostEntry};
 pub use keys::{keys, line as key_line, read as read_keys};
@@ -49,7 +49,7 @@ use holdfast_control::MAX_FILE;
 use holdfast_nf::Chain;
 use holdfast_node::address::NodeId;
 use holdfast_node::bfd::{Key, Peer, Settings};
-use holdfast_node::edge::{EdgeConfig, EdgePort, EdgeRoute};
+use holdfast_node::edge::{EdgeConfig, EdgePort, EdgeRoute, ReversePath};
 use holdfast_node::message::PoolId;
 use holdfast_node::pools;
 use holdfast_node::rules::Rule;
@@ -302,7 +302,15 @@ impl Checked {
             let port = |number: &u8| {
                 let at = usize::from(*number);
                 let ((mac, mtu), config) = (ports[at], configs[at]);
-                EdgePort { mac, mtu: config.mtu.unwrap_or(mtu).min(mtu), addresses: self.addresses[at].clone() }
+                EdgePort {
+                    mac,
+                    mtu: config.mtu.unwrap_or(mtu).min(mtu),
+                    addresses: self.addresses[at].clone(),
+                    reverse_path: match config.reverse_path {
+                        ReversePathConfig::Feasible => ReversePath::Feasible,
+                        ReversePathConfig::Off => ReversePath::Off,
+                    },
+                }
             };
             // An edge counts its own ports only.
             let route = |route: &EdgeRoute| {

@@ -33,7 +33,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "address: 10.0.0.1/24",
         "adress: 10.0.0.1/24",
-        r"edge.yaml:3:32: there is no key `adress` here: `device`, `address`, `gateway`, `mtu`, `bfd`; did you mean `address`?
+        r"edge.yaml:3:32: there is no key `adress` here: `device`, `address`, `gateway`, `mtu`, `reverse_path`, `bfd`; did you mean `address`?
 3 |   inside:  { device: veth-in,  adress: 10.0.0.1/24 }
   |                                ^^^^^^",
     ),
