@@ -90,6 +90,15 @@ impl Comparison {
                 self.port(name, running, port, root.key("ports").key(name));
             }
         }
+        self.names("zone", &running.zones, &new.zones, root, "zones");
+        for (name, ports) in &new.zones {
+            // Their order means nothing.
+            let set = |ports: &Vec<String>| ports.iter().cloned().collect::<BTreeSet<_>>();
+            let show = |ports: &BTreeSet<String>| ports.iter().map(|port| format!("`{port}`")).collect::<Vec<_>>().join(", ");
+            if let Some(running) = running.zones.get(name) {
+                self.value(&format!("zone `{name}`"), &set(running), &set(ports), root.key("zones").key(name), show);
+            }
+        }
         let routes =
             |config: &Config| config.routes.iter().map(|route| format!("{} via {}", route.to, route.via)).collect::<Vec<_>>();
         let (running_routes, new_routes) = (routes(running), routes(new));

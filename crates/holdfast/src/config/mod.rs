@@ -27,6 +27,7 @@ mod source;
 mod state_server;
 mod statistics;
 mod switches;
+mod zones;
 
 pub use bfd::{BfdConfig, BfdKeyConfig, BfdKeyType, BfdPeer, bfd_keys};
 pub use changes::{RuleChange, differences, rule_changes};
@@ -41,6 +42,7 @@ pub use file::{
 pub use hosts::{Fabric, HostEntry};
 pub use keys::{keys, line as key_line, read as read_keys};
 pub use mistake::Mistake;
+pub(crate) use mistake::with_suggestion;
 pub use state_server::{ServerStandby, ServerTransport, StateServerSettings};
 pub use statistics::{NamedStatistic, named_statistics};
 pub use switches::SwitchEntry;
@@ -55,6 +57,7 @@ use holdfast_node::pools;
 use holdfast_node::rules::Rule;
 use holdfast_protection::rescue::pages::PagesConfig;
 use holdfast_protection::{Home, Protection};
+use holdfast_wire::zone::Zones;
 use serde_json::{Value, json};
 use source::{Source, Spot};
 use std::net::IpAddr;
@@ -148,7 +151,8 @@ pub fn read(file: &str, text: &str) -> Result<Checked, Mistake> {
 /// # Errors
 /// The first mistake.
 pub fn chains(file: &str, text: &str, config: &Config) -> Result<Vec<BuiltChain>, Mistake> {
-    chains::build(config, Source::new(file, text).root())
+    let source = Source::new(file, text);
+    chains::build(config, &switches::read(config, source.root())?, source.root())
 }
 
 /// Bytes in, no panic out: the entry for fuzzing.
@@ -164,8 +168,9 @@ fn check(file: &str, config: Config, root: Spot<'_>) -> Result<Checked, Mistake>
     clusters::name(&config.cluster).map_err(|message| root.key("cluster").mistake(message))?;
     let mut switches = switches::read(&config, root)?;
     let mut networks = network::check(&config, &switches, root)?;
+    zones::check(&config, root)?;
     let bfd = bfd::read(&config, &mut networks, root)?;
-    let mut built = chains::build(&config, root)?;
+    let mut built = chains::build(&config, &switches, root)?;
     state_server::check(&config, root)?;
     chains::owned(&config, &mut built, &networks, &mut switches, root)?;
     let clusters = clusters::read(&config, root)?;
@@ -263,6 +268,16 @@ impl Checked {
     /// What to write instead.
     pub fn host(&self, wanted: Option<&str>) -> Result<u16, String> {
         hosts::find(&self.hosts, wanted)
+    }
+
+    /// How the selectors of a switch's chains call its ports. None on a host that serves no ports.
+    pub fn zones(&self, switch: usize) -> Zones {
+        self.switches.get(switch).map_or_else(Zones::default, |switch| zones::of_switch(&self.config, switch))
+    }
+
+    /// How the selectors of this chain call ports.
+    pub fn zones_of(&self, chain: u16) -> Zones {
+        self.zones(switches::of_chain(&self.switches, chain))
     }
 
     /// From here on ports are those of this host. One that serves none has none.

@@ -10,7 +10,7 @@ use holdfast_wire::selector::{Prefix, SelectorError};
 use std::net::IpAddr;
 
 /// Ports that a box may have.
-const MAX_PORTS: usize = 64;
+const MAX_PORTS: usize = holdfast_wire::zone::MAX_PORTS as usize;
 /// Longest name of a Linux interface (IFNAMSIZ without its zero).
 const MAX_DEVICE: usize = 15;
 /// What a device may begin with; `holdfast_io::port::open` opens them.

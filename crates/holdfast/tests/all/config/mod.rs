@@ -204,6 +204,7 @@ fn the_schema_knows_every_key_and_every_function_and_is_closed() {
         "state",
         "state_server",
         "switches",
+        "zones",
     ];
     assert_eq!(properties.keys().map(String::as_str).collect::<std::collections::BTreeSet<_>>(), expected.into());
     let scaling = &schema["$defs"]["ScalingConfig"];
