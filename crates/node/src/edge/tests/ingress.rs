@@ -271,7 +271,13 @@ fn ipv4_mapped_addresses_in_ipv6() {
 #[test]
 fn source_routes() {
     assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 lsrr"), "drop source_route");
-    assert_eq!(only(0, "udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 rh0"), "drop source_route");
+    for kind in [0, 2, 3, 4] {
+        assert_eq!(only(0, &format!("udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 rh={kind}")), "drop source_route");
+        assert_eq!(only(0, &format!("ping 2001:db8:a::9 > 2001:db8:a::1 rh={kind}")), "drop source_route");
+    }
+    // One for experiments (RFC 4727) means nothing to anybody on the way.
+    let unknown = only(0, "udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 rh=253");
+    assert_eq!(unknown, "forward udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2");
     // Not even for ping to the box.
     assert_eq!(only(0, "ping 10.0.0.9 > 10.0.0.1 lsrr"), "drop source_route");
 }
