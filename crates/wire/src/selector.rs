@@ -111,6 +111,11 @@ impl Prefix {
         1u64.checked_shl(128 - u32::from(self.len)).unwrap_or(u64::MAX)
     }
 
+    /// True if every address of the other one is in it.
+    pub fn covers(&self, other: &Prefix) -> bool {
+        self.len <= other.len && self.contains(&other.address)
+    }
+
     /// True if some address is in both.
     pub fn overlaps(&self, other: &Prefix) -> bool {
         if self.len <= other.len { self.contains(&other.address) } else { other.contains(&self.address) }
@@ -213,6 +218,12 @@ impl Ports {
         count
     }
 
+    /// True if a range of it has each of the other one's.
+    fn covers(&self, other: &Ports) -> bool {
+        let has = |(low, high): &(u16, u16)| self.0.iter().any(|(from, to)| from <= low && high <= to);
+        self.is_any() || (!other.is_any() && other.0.iter().all(has))
+    }
+
     fn overlaps(&self, other: &Ports) -> bool {
         let meets = |&(low, high): &(u16, u16)| other.0.iter().any(|&(from, to)| low <= to && from <= high);
         self.is_any() || other.is_any() || self.0.iter().any(meets)
@@ -289,6 +300,14 @@ impl Protocol {
             Protocol::Any => true,
             Protocol::Icmp => protocol == u16::from(proto::ICMP) || protocol == u16::from(proto::ICMPV6),
             Protocol::Number(number) => protocol == u16::from(*number),
+        }
+    }
+
+    fn covers(&self, other: &Protocol) -> bool {
+        match (self, other) {
+            (Protocol::Any, _) => true,
+            (_, Protocol::Number(number)) => self.matches(u16::from(*number)),
+            (own, other) => own == other,
         }
     }
 
@@ -389,6 +408,20 @@ impl Selector {
             protocol: Reverse(self.protocol.width()),
             on: Reverse(self.on.count()),
         }
+    }
+
+    /// True if every packet that the other one means is meant. False also where that takes several of its ranges of ports together.
+    pub fn covers(&self, other: &Selector) -> bool {
+        let has = |own: &Option<Prefix>, other: &Option<Prefix>| match (own, other) {
+            (Some(own), Some(other)) => own.covers(other),
+            (own, _) => own.is_none(),
+        };
+        self.protocol.covers(&other.protocol)
+            && self.on.covers(other.on)
+            && has(&self.from, &other.from)
+            && has(&self.to, &other.to)
+            && self.from_ports.covers(&other.from_ports)
+            && self.to_ports.covers(&other.to_ports)
     }
 
     /// True if some packet is meant by both.

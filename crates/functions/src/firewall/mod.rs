@@ -18,6 +18,8 @@ use serde::Deserialize;
 use tcp::{Connection, state};
 
 const SECOND: u64 = 1_000_000_000;
+/// The longest timeout, seconds: a week. What waits longer for a packet waits for nobody.
+const LONGEST: u64 = 7 * 24 * 3600;
 
 /// What happens to a new flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
@@ -60,6 +62,27 @@ impl Default for Timeouts {
             udp_unanswered: 120,
             icmp: 60,
             other: 300,
+        }
+    }
+}
+
+impl Timeouts {
+    fn check(&self) -> Result<(), ConfigError> {
+        let all = [
+            ("tcp_established", self.tcp_established),
+            ("tcp_opening", self.tcp_opening),
+            ("tcp_closing", self.tcp_closing),
+            ("udp", self.udp),
+            ("udp_unanswered", self.udp_unanswered),
+            ("icmp", self.icmp),
+            ("other", self.other),
+        ];
+        match all.into_iter().find(|(_, seconds)| !(1..=LONGEST).contains(seconds)) {
+            Some((name, seconds)) => {
+                let message = format!("a timeout is from 1 to {LONGEST} seconds, a week, not {seconds}");
+                Err(ConfigError::at(format!("timeouts.{name}"), message))
+            }
+            None => Ok(()),
         }
     }
 }
@@ -136,7 +159,12 @@ impl NetworkFunction for Firewall {
     type Shared = ();
 
     fn new(config: FirewallConfig) -> Result<(Firewall, ()), ConfigError> {
-        let rules = config.rules.iter().enumerate().map(|(at, text)| rule(at, text)).collect::<Result<Vec<_>, _>>()?;
+        Firewall::with_zones(config, &Zones::default())
+    }
+
+    fn with_zones(config: FirewallConfig, zones: &Zones) -> Result<(Firewall, ()), ConfigError> {
+        config.timeouts.check()?;
+        let rules = config.rules.iter().enumerate().map(|(at, text)| rule(at, text, zones)).collect::<Result<Vec<_>, _>>()?;
         Ok((Firewall { rules, default: config.default, timeouts: config.timeouts }, ()))
     }
 

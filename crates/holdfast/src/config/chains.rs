@@ -141,6 +141,24 @@ fn of_function(name: &str, error: &ConfigError, here: Spot<'_>, below: Spot<'_>)
     word.and_then(|word| below.find(word)).unwrap_or(here).mistake(message)
 }
 
+/// Ranges of addresses that no host has, or none behind a router (RFC 6890, RFC 4291).
+const NOT_UNICAST: [(&str, &str); 9] = [
+    ("0.0.0.0/8", "\"this network\""),
+    ("127.0.0.0/8", "loopback"),
+    ("169.254.0.0/16", "link-local"),
+    ("224.0.0.0/4", "multicast"),
+    ("240.0.0.0/4", "reserved"),
+    ("::/128", "unspecified"),
+    ("::1/128", "loopback"),
+    ("fe80::/10", "link-local"),
+    ("ff00::/8", "multicast"),
+];
+
+/// Which of them the prefix meets, and what that is.
+fn not_unicast(prefix: &Prefix) -> Option<(&'static str, &'static str)> {
+    NOT_UNICAST.into_iter().find(|(range, _)| range.parse().is_ok_and(|range: Prefix| range.overlaps(prefix)))
+}
+
 /// What several functions must not have in common, and what the box itself has already. The addresses that chains own are their switches'.
 pub(super) fn owned(
     config: &Config,
@@ -169,6 +187,10 @@ pub(super) fn owned(
             let mut has_pool = false;
             function.shared().visit(&mut |_, field| has_pool |= matches!(field, SharedField::Pool(_)));
             for prefix in addresses {
+                if let Some((range, what)) = not_unicast(&prefix) {
+                    return Err(place(&prefix)
+                        .mistake(format!("{name}: {prefix} is no range of addresses that hosts may have: {range} is {what}")));
+                }
                 if let Some((port, address)) = networks.own_address_in(&prefix) {
                     return Err(place(&prefix).mistake(format!(
                         "{name}: {prefix} contains {address}, the box's own address on port `{port}`: what is sent there never reaches a chain"
@@ -177,6 +199,11 @@ pub(super) fn owned(
                 if let Some((port, router)) = networks.router_in(&prefix) {
                     return Err(place(&prefix).mistake(format!(
                         "{name}: {prefix} contains {router}, a router on port `{port}`: the box would take that address for its own and never reach the router"
+                    )));
+                }
+                if let Some((port, address)) = networks.broadcast_in(&prefix) {
+                    return Err(place(&prefix).mistake(format!(
+                        "{name}: {prefix} contains {address}, which belongs to all on the network of port `{port}`"
                     )));
                 }
                 // Two pools know nothing of each other: both would give the same address and port to different flows.

@@ -27,6 +27,7 @@ mod source;
 mod state_server;
 mod statistics;
 mod switches;
+mod warnings;
 mod zones;
 
 pub use bfd::{BfdConfig, BfdKeyConfig, BfdKeyType, BfdPeer, bfd_keys};
@@ -46,6 +47,7 @@ pub(crate) use mistake::with_suggestion;
 pub use state_server::{ServerStandby, ServerTransport, StateServerSettings};
 pub use statistics::{NamedStatistic, named_statistics};
 pub use switches::SwitchEntry;
+pub use warnings::warnings;
 
 use holdfast_control::MAX_FILE;
 use holdfast_nf::Chain;
@@ -158,7 +160,12 @@ pub fn chains(file: &str, text: &str, config: &Config) -> Result<Vec<BuiltChain>
 /// Bytes in, no panic out: the entry for fuzzing.
 pub fn fuzz(bytes: &[u8]) {
     let _ = keys::parse(bytes);
-    if let Err(mistake) = read("fuzz", &String::from_utf8_lossy(bytes)) {
+    let text = String::from_utf8_lossy(bytes);
+    let mistakes = match read("fuzz", &text) {
+        Ok(checked) => warnings("fuzz", &text, &checked),
+        Err(mistake) => vec![mistake],
+    };
+    for mistake in mistakes {
         assert!(!mistake.message.is_empty(), "a mistake says what it is");
         let _ = mistake.to_string();
     }

@@ -286,6 +286,29 @@ fn small_selectors() -> Vec<Selector> {
     selectors
 }
 
+#[test]
+fn what_covers_another_has_all_of_it() {
+    // Scenario: an earlier rule and a later one. The later one never decides where the earlier one means all that it means.
+    for (one, other, expected) in [
+        ("any", "tcp from 10.0.0.0/8 port 5", true),
+        ("tcp", "any", false),
+        ("icmp", "proto-1", true),
+        ("proto-1", "icmp", false),
+        ("from 10.0.0.0/8", "udp from 10.1.0.0/16 to any port 53", true),
+        ("from 10.1.0.0/16", "from 10.0.0.0/8", false),
+        ("from 0.0.0.0/0", "any", false),
+        ("from 0.0.0.0/0", "from 2001:db8::/32", false),
+        ("tcp to any port 80-90,443", "tcp to any port 81,443", true),
+        ("tcp to any port 80-90", "tcp to any port 85-95", false),
+        ("tcp to any port 0-65535", "tcp", false),
+        ("on #0-2", "tcp on #1", true),
+        ("on #1", "tcp", false),
+    ] {
+        let read = |text: &str| text.parse::<Selector>().expect("a selector");
+        assert_eq!(read(one).covers(&read(other)), expected, "`{one}` and `{other}`");
+    }
+}
+
 /// Of two selectors one means only a part of what the other means: then it is the more specific one, whatever they are made of. And they
 /// overlap exactly if some packet is meant by both.
 #[test]
@@ -307,6 +330,8 @@ fn whoever_means_less_is_more_specific() {
         for (b, in_b) in selectors.iter().zip(&meant) {
             let is_part = in_a != in_b && in_a.iter().zip(in_b).all(|(a, b)| a & !b == 0);
             assert!(!is_part || a.specificity() > b.specificity(), "`{a}` means less than `{b}`");
+            let is_all = in_a.iter().zip(in_b).all(|(a, b)| b & !a == 0);
+            assert!(!a.covers(b) || is_all, "`{a}` and not all of `{b}`");
             let common = in_a.iter().zip(in_b).any(|(a, b)| a & b != 0);
             assert_eq!(a.overlaps(b), common, "`{a}` and `{b}`");
         }

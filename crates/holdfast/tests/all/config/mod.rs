@@ -3,11 +3,12 @@
 mod mistakes;
 mod protections;
 mod state_server;
+mod warnings;
 
 use holdfast::config;
 use proptest::prelude::*;
 
-/// The configuration of the design and the README.
+/// A configuration with something of everything.
 const EXAMPLE: &str = r#"cluster: edge
 ports:
   inside:  { device: veth-in,  address: 10.0.0.1/24 }
