@@ -18,7 +18,7 @@ pub(crate) const CONFIGURATION: &str = r#"
 cluster: fuzz
 ports:
   inside:  { device: a, address: [10.0.0.1/24, "2001:db8:a::1/64"] }
-  outside: { device: b, address: 198.51.100.1/24, gateway: 198.51.100.254, bfd: [{ peer: 198.51.100.254 }] }
+  outside: { device: b, address: 198.51.100.1/24, gateway: 198.51.100.254, bfd: [{ peer: 198.51.100.254 }], reverse_path: off }
 chains:
   web:
     functions:

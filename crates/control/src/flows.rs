@@ -68,10 +68,10 @@ fn key(protocol: u16, source: SocketAddr, destination: SocketAddr) -> FlowKey {
 }
 
 impl Flow {
-    /// True if its tuple before or after the chain is meant.
+    /// True if its tuple before or after the chain is meant. By which port it came in only its runtime knows, which has looked at that.
     pub fn matches(&self, selector: &Selector) -> bool {
-        selector.matches(&key(self.protocol, self.source, self.destination))
-            || selector.matches(&key(self.protocol, self.translated_source, self.translated_destination))
+        selector.matches_key(&key(self.protocol, self.source, self.destination))
+            || selector.matches_key(&key(self.protocol, self.translated_source, self.translated_destination))
     }
 
     /// The protocol's name, or its number.

@@ -1,18 +1,19 @@
 //! The functions by name: for configuration files.
 
 use holdfast_nf::{Bound, Chain, ConfigError, Function, NetworkFunction};
+use holdfast_wire::zone::Zones;
 use schemars::Schema;
 use serde_json::Value;
 use std::sync::{PoisonError, RwLock};
 
-type Build = fn(&Value) -> Result<Box<dyn Function>, ConfigError>;
+type Build = fn(&Value, &Zones) -> Result<Box<dyn Function>, ConfigError>;
 type Entry = (&'static str, Build, fn() -> Schema);
 
-fn build_as<N: NetworkFunction>(config: &Value) -> Result<Box<dyn Function>, ConfigError> {
+fn build_as<N: NetworkFunction>(config: &Value, zones: &Zones) -> Result<Box<dyn Function>, ConfigError> {
     // A function without a configuration of its own may be written as its bare name.
     let config = if config.is_null() { Value::Object(serde_json::Map::new()) } else { config.clone() };
     let config = serde_json::from_value(config).map_err(|error| ConfigError::at("", error.to_string()))?;
-    Ok(Box::new(Bound::<N>::new(config)?))
+    Ok(Box::new(Bound::<N>::with_zones(config, zones)?))
 }
 
 fn entry<N: NetworkFunction>() -> Entry {
@@ -51,15 +52,23 @@ pub fn schema(name: &str) -> Option<Schema> {
     entries().iter().find(|(other, _, _)| *other == name).map(|(_, _, schema)| schema())
 }
 
-/// Makes a function.
+/// Makes a function. Its configuration names no ports of the box.
 ///
 /// # Errors
 /// What is wrong with its name or configuration.
 pub fn build(name: &str, config: &Value) -> Result<Box<dyn Function>, ConfigError> {
+    build_at(name, config, &Zones::default())
+}
+
+/// Makes a function for a chain on these ports.
+///
+/// # Errors
+/// What is wrong with its name or configuration.
+pub fn build_at(name: &str, config: &Value, zones: &Zones) -> Result<Box<dyn Function>, ConfigError> {
     let build = entries().into_iter().find(|(other, _, _)| *other == name).map(|(_, build, _)| build);
     let build =
         build.ok_or_else(|| ConfigError::at("", format!("there is no function `{name}`: one of {}", names().join(", "))))?;
-    build(config)
+    build(config, zones)
 }
 
 /// Makes a chain of functions with their configurations, in order.

@@ -12,6 +12,7 @@ use crate::tracked::{FIREWALL, Lifetimes, Timeouts, Tracked};
 use holdfast_nf::{ConfigError, Context, Direction, DropReason, NetworkFunction, Open, Packet, Verdict};
 use holdfast_wire::header::{icmp, icmpv6, proto};
 use holdfast_wire::selector::{Selector, SelectorError};
+use holdfast_wire::zone::Zones;
 use holdfast_wire::{FlowKey, Network};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -31,7 +32,8 @@ pub enum Action {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FirewallConfig {
-    /// `allow` or `deny`, then a selector: `allow tcp from 10.0.0.0/24 to any port 80,443`. The first that matches decides.
+    /// `allow` or `deny`, then a selector: `allow tcp on lan from 10.0.0.0/24 to any port 80,443`. The first that matches decides. Behind `on` stand
+    /// ports of the box or zones: by one of them the flow's first packet came in.
     #[serde(default)]
     pub rules: Vec<String>,
     /// What happens to flows that no rule matches; `deny` without it.
@@ -50,7 +52,7 @@ pub struct Firewall {
     lifetimes: Lifetimes,
 }
 
-fn rule(at: usize, text: &str) -> Result<(Action, Selector), ConfigError> {
+fn rule(at: usize, text: &str, zones: &Zones) -> Result<(Action, Selector), ConfigError> {
     let error = |offset: usize, message: String| ConfigError { path: format!("rules[{at}]"), message, offset: Some(offset) };
     let trimmed = text.trim_start();
     let (word, rest) = trimmed.split_once(char::is_whitespace).unwrap_or((trimmed, ""));
@@ -64,7 +66,8 @@ fn rule(at: usize, text: &str) -> Result<(Action, Selector), ConfigError> {
             ));
         }
     };
-    let selector = rest.parse().map_err(|wrong: SelectorError| error(text.len() - rest.len() + wrong.offset, wrong.message))?;
+    let wrong = |wrong: SelectorError| error(text.len() - rest.len() + wrong.offset, wrong.message);
+    let selector = Selector::read(rest, zones).map_err(wrong)?;
     Ok((action, selector))
 }
 
@@ -92,7 +95,11 @@ impl NetworkFunction for Firewall {
     type Shared = ();
 
     fn new(config: FirewallConfig) -> Result<(Firewall, ()), ConfigError> {
-        let rules = config.rules.iter().enumerate().map(|(at, text)| rule(at, text)).collect::<Result<Vec<_>, _>>()?;
+        Firewall::with_zones(config, &Zones::default())
+    }
+
+    fn with_zones(config: FirewallConfig, zones: &Zones) -> Result<(Firewall, ()), ConfigError> {
+        let rules = config.rules.iter().enumerate().map(|(at, text)| rule(at, text, zones)).collect::<Result<Vec<_>, _>>()?;
         let lifetimes = config.timeouts.within(&FIREWALL)?;
         Ok((Firewall { rules, default: config.default, lifetimes }, ()))
     }
@@ -100,7 +107,8 @@ impl NetworkFunction for Firewall {
     fn open(&self, packet: &Packet, _shared: &mut (), _cx: &mut Context) -> Open<Tracked> {
         // As the functions before this one left it: rules mean the packet that this one sees.
         let Some(key) = FlowKey::of(packet) else { return Open::Drop(DropReason::StateInvalid) };
-        let action = self.rules.iter().find(|(_, selector)| selector.matches(&key)).map_or(self.default, |(action, _)| *action);
+        let is_meant = |(_, selector): &&(Action, Selector)| selector.matches(&key, packet.meta.ingress);
+        let action = self.rules.iter().find(is_meant).map_or(self.default, |(action, _)| *action);
         if action == Action::Deny {
             return Open::Drop(DropReason::PolicyDenied);
         }

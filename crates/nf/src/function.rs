@@ -2,6 +2,7 @@
 
 use crate::{Context, FlowState, SharedState};
 use holdfast_wire::selector::Prefix;
+use holdfast_wire::zone::Zones;
 use holdfast_wire::{DropReason, Packet};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -66,6 +67,14 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
     /// # Errors
     /// What is wrong, where, and what would be right.
     fn new(config: Self::Config) -> Result<(Self, Self::Shared), ConfigError>;
+
+    /// As [`new`](Self::new), where the ports of the box have names: for a function whose configuration has selectors, which may name them.
+    ///
+    /// # Errors
+    /// As `new`.
+    fn with_zones(config: Self::Config, _zones: &Zones) -> Result<(Self, Self::Shared), ConfigError> {
+        Self::new(config)
+    }
 
     /// The first packet of a flow, always in forward direction, as the functions before this one left it.
     fn open(&self, packet: &Packet, shared: &mut Self::Shared, cx: &mut Context) -> Open<Self::Flow>;
@@ -163,6 +172,15 @@ impl<N: NetworkFunction> Bound<N> {
     /// What [`NetworkFunction::new`] says.
     pub fn new(config: N::Config) -> Result<Bound<N>, ConfigError> {
         let (function, shared) = N::new(config)?;
+        Ok(Bound { function, shared })
+    }
+
+    /// The same where ports have names.
+    ///
+    /// # Errors
+    /// What [`NetworkFunction::with_zones`] says.
+    pub fn with_zones(config: N::Config, zones: &Zones) -> Result<Bound<N>, ConfigError> {
+        let (function, shared) = N::with_zones(config, zones)?;
         Ok(Bound { function, shared })
     }
 }

@@ -53,9 +53,9 @@ impl RuleSet {
         &self.rules
     }
 
-    /// The most specific rule that means this key.
-    pub fn find(&self, key: &FlowKey) -> Option<&Rule> {
-        self.rules.iter().find(|rule| rule.selector.matches(key))
+    /// The most specific rule that means a packet with this key that came in by this port of the switch.
+    pub fn find(&self, key: &FlowKey, ingress: u8) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.selector.matches(key, ingress))
     }
 
     /// Those of its rules whose chains are meant, as the same version.

@@ -57,11 +57,15 @@ pub struct Layers {
     pub more_fragments: bool,
     /// Offset of the IPv6 fragment header, 0 if there is none.
     pub v6_fragment: u16,
-    /// A source route (IPv4 LSRR/SSRR, IPv6 routing header type 0) is present.
+    /// A source route is present: IPv4 LSRR or SSRR, or an IPv6 routing header of type 0, 2, 3 or 4.
     pub source_route: bool,
     /// The number of VLAN tags.
     pub vlan_tags: u8,
 }
+
+/// Types of IPv6 routing headers that lead a packet on from the destination that its header names, past whoever goes by that: 0 (RFC 5095), 2
+/// (mobile nodes: RFC 6275, section 6.4), 3 (RPL: RFC 6554) and 4 (segment routing: RFC 8754).
+const SOURCE_ROUTES: [u8; 4] = [0, 2, 3, 4];
 
 /// Extension headers that one IPv6 packet may have before it is refused.
 pub const MAX_EXTENSION_HEADERS: usize = 8;
@@ -225,7 +229,7 @@ impl Layers {
                     if at + 8 > limit {
                         return Err(Malformed::Truncated);
                     }
-                    if next == proto::ROUTING && frame[at + 2] == 0 {
+                    if next == proto::ROUTING && SOURCE_ROUTES.contains(&frame[at + 2]) {
                         self.source_route = true;
                     }
                     next = frame[at];

@@ -19,6 +19,7 @@ mod packet;
 mod peer;
 mod reason;
 pub mod selector;
+pub mod zone;
 
 pub use hash::fnv1a;
 pub use key::{FlowKey, ip_addr, ip_bytes, map_v4, unmap_v4};

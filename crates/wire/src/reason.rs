@@ -40,7 +40,7 @@ reasons! {
     FrameTooLarge "frame_too_large" "Larger than the outgoing port's MTU, and not to be fragmented (IPv4 with DF, IPv6), or larger than an arena buffer. Offloads (TSO, GRO) left on make such frames.";
     BadSource "bad_source" "The source address cannot be one: multicast, broadcast, loopback, unspecified, or the destination itself (land).";
     AddressConflict "address_conflict" "Another station says by ARP or neighbour discovery that it has an address of the box; the box says again that it is here, at most every ten seconds. Find the station by its MAC address (`tcpdump -e arp`).";
-    SourceRoute "source_route" "IPv4 source routes and IPv6 type 0 routing headers are refused (RFC 7126, RFC 5095).";
+    SourceRoute "source_route" "IPv4 source routes and IPv6 routing headers of types 0, 2, 3 and 4 are refused (RFC 7126, RFC 5095): what they lead to is another destination than the one that rules see.";
     Multicast "multicast" "Multicast and broadcast are not forwarded.";
     LinkLocal "link_local" "A link-local address does not leave its link.";
     TtlExceeded "ttl_exceeded" "The TTL or hop limit ran out here; an ICMP time exceeded was sent, within its rate limit.";
@@ -98,6 +98,7 @@ reasons! {
     InputMissing "input_missing" "A flow was taken over, and a packet that its failed owner had processed is in no log any more: what it did to the flow is forgotten. Two failures followed each other before everything was safe again; if that is not so, report it.";
     FlowClosed "flow_closed" "Of a flow that was closed because one of its packets ended two runtimes (`quarantined`). A minute after that it may begin anew.";
     Suspect "suspect" "A runtime ended while it had this packet in hand, and no other one was safe enough to try it: had it ended too, flows would have been lost with it.";
+    SpoofedSource "spoofed_source" "The source address is not one that can be behind the port: no route to it leads by that port (RFC 3704, feasible path), or it is an address of a NAT pool or a service of the box itself. Where sources come by ports by which no route leads to them, add that route, or say `reverse_path: off` at the port.";
 }
 
 impl DropReason {

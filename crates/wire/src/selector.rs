@@ -1,10 +1,11 @@
 //! Which packets are meant: prefixes, ports, and whole 5-tuples, as an operator writes them.
 //!
 //! One language for firewall rules, service-chain rules and trace filters:
-//! `tcp from 10.0.0.0/24 to any port 80,443`.
+//! `tcp on lan from 10.0.0.0/24 to any port 80,443`.
 
 use crate::header::proto;
 use crate::key::{FlowKey, ip_addr, ip_bytes, unmap_v4};
+use crate::zone::{Zone, Zones};
 use core::cmp::Reverse;
 use core::fmt;
 use core::net::IpAddr;
@@ -110,6 +111,11 @@ impl Prefix {
         1u64.checked_shl(128 - u32::from(self.len)).unwrap_or(u64::MAX)
     }
 
+    /// True if every address of the other one is in it.
+    pub fn covers(&self, other: &Prefix) -> bool {
+        self.len <= other.len && self.contains(&other.address)
+    }
+
     /// True if some address is in both.
     pub fn overlaps(&self, other: &Prefix) -> bool {
         if self.len <= other.len { self.contains(&other.address) } else { other.contains(&self.address) }
@@ -212,6 +218,12 @@ impl Ports {
         count
     }
 
+    /// True if a range of it has each of the other one's.
+    fn covers(&self, other: &Ports) -> bool {
+        let has = |(low, high): &(u16, u16)| self.0.iter().any(|(from, to)| from <= low && high <= to);
+        self.is_any() || (!other.is_any() && other.0.iter().all(has))
+    }
+
     fn overlaps(&self, other: &Ports) -> bool {
         let meets = |&(low, high): &(u16, u16)| other.0.iter().any(|&(from, to)| low <= to && from <= high);
         self.is_any() || other.is_any() || self.0.iter().any(meets)
@@ -291,6 +303,14 @@ impl Protocol {
         }
     }
 
+    fn covers(&self, other: &Protocol) -> bool {
+        match (self, other) {
+            (Protocol::Any, _) => true,
+            (_, Protocol::Number(number)) => self.matches(u16::from(*number)),
+            (own, other) => own == other,
+        }
+    }
+
     fn has_ports(&self) -> bool {
         matches!(self, Protocol::Any | Protocol::Number(proto::TCP | proto::UDP))
     }
@@ -335,11 +355,13 @@ impl FromStr for Protocol {
     }
 }
 
-/// A 5-tuple matcher.
+/// A matcher of 5-tuples and of the ports of the box by which they come in.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Selector {
     /// Protocol.
     pub protocol: Protocol,
+    /// By which ports of the box it comes in: of a flow, its first packet.
+    pub on: Zone,
     /// Source address; `None` is any.
     pub from: Option<Prefix>,
     /// Source ports.
@@ -356,10 +378,16 @@ impl Selector {
         Selector::default()
     }
 
-    /// True if the key is meant. Only TCP and UDP have ports: what a key of another protocol has in their place, as an echo's identifier,
-    /// is none that was written here.
+    /// True if a packet with this key is meant that came in by this port of the box.
     #[inline]
-    pub fn matches(&self, key: &FlowKey) -> bool {
+    pub fn matches(&self, key: &FlowKey, ingress: u8) -> bool {
+        self.on.contains(ingress) && self.matches_key(key)
+    }
+
+    /// True if the key is meant, wherever it comes in. Only TCP and UDP have ports: what a key of another protocol has in their place, as an echo's
+    /// identifier, is none that was written here.
+    #[inline]
+    pub fn matches_key(&self, key: &FlowKey) -> bool {
         let has_ports = key.protocol == u16::from(proto::TCP) || key.protocol == u16::from(proto::UDP);
         let ports_match = |ports: &Ports, port: u16| ports.is_any() || (has_ports && ports.contains(port));
         self.protocol.matches(key.protocol)
@@ -378,7 +406,22 @@ impl Selector {
             has_family: self.from.is_some() || self.to.is_some(),
             ports: Reverse(self.from_ports.count(is_portless) * self.to_ports.count(is_portless)),
             protocol: Reverse(self.protocol.width()),
+            on: Reverse(self.on.count()),
         }
+    }
+
+    /// True if every packet that the other one means is meant. False also where that takes several of its ranges of ports together.
+    pub fn covers(&self, other: &Selector) -> bool {
+        let has = |own: &Option<Prefix>, other: &Option<Prefix>| match (own, other) {
+            (Some(own), Some(other)) => own.covers(other),
+            (own, _) => own.is_none(),
+        };
+        self.protocol.covers(&other.protocol)
+            && self.on.covers(other.on)
+            && has(&self.from, &other.from)
+            && has(&self.to, &other.to)
+            && self.from_ports.covers(&other.from_ports)
+            && self.to_ports.covers(&other.to_ports)
     }
 
     /// True if some packet is meant by both.
@@ -400,6 +443,7 @@ impl Selector {
             self.protocol.matches(protocol) && other.protocol.matches(protocol) && (carries || !has_ports)
         };
         families_meet
+            && self.on.overlaps(other.on)
             && meet(&self.from, &other.from)
             && meet(&self.to, &other.to)
             && self.from_ports.overlaps(&other.from_ports)
@@ -409,7 +453,7 @@ impl Selector {
 }
 
 /// How little a selector means: of several that match, the greatest decides. First the lengths of both prefixes together, each in bits of its
-/// own family; then a family over none; then the fewer ports; then the fewer protocols. Whatever matches only a part of what another matches
+/// own family; then a family over none; then the fewer ports; then the fewer protocols; then the fewer ports of the box. Whatever matches only a part of what another matches
 /// is greater than that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Specificity {
@@ -417,6 +461,7 @@ pub struct Specificity {
     has_family: bool,
     ports: Reverse<u64>,
     protocol: Reverse<u8>,
+    on: Reverse<u32>,
 }
 
 impl Serialize for Selector {
@@ -433,7 +478,24 @@ impl<'de> Deserialize<'de> for Selector {
 
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, &self.on)
+    }
+}
+
+impl Selector {
+    /// As the operator writes it, who knows ports by these names.
+    pub fn display(&self, zones: &Zones) -> impl fmt::Display + use<> {
+        core::fmt::from_fn({
+            let (selector, on) = (self.clone(), zones.name(self.on));
+            move |f| selector.write(f, &on)
+        })
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, on: &dyn fmt::Display) -> fmt::Result {
         write!(f, "{}", self.protocol)?;
+        if !self.on.is_any() {
+            write!(f, " on {on}")?;
+        }
         for (word, prefix, ports) in [("from", &self.from, &self.from_ports), ("to", &self.to, &self.to_ports)] {
             match prefix {
                 Some(prefix) => write!(f, " {word} {prefix}")?,
@@ -447,11 +509,22 @@ impl fmt::Display for Selector {
     }
 }
 
-/// `[PROTOCOL] [from ADDRESS [port PORTS]] [to ADDRESS [port PORTS]]`, where an address is a prefix, an address or `any`.
+/// As [`Selector::read`], with the ports of the box in numbers: as it is printed.
 impl FromStr for Selector {
     type Err = SelectorError;
 
     fn from_str(text: &str) -> Result<Selector, SelectorError> {
+        Selector::read(text, &Zones::numbered())
+    }
+}
+
+impl Selector {
+    /// `[PROTOCOL] [on PORT[,PORT…]] [from ADDRESS [port PORTS]] [to ADDRESS [port PORTS]]`, where an address is a prefix, an address or `any`, and
+    /// a port behind `on` is one of the box's, or a zone.
+    ///
+    /// # Errors
+    /// The first word that is wrong.
+    pub fn read(text: &str, zones: &Zones) -> Result<Selector, SelectorError> {
         let mut words = Vec::new();
         let mut at = 0;
         for word in text.split_whitespace() {
@@ -461,23 +534,30 @@ impl FromStr for Selector {
         }
         let mut words = words.into_iter().peekable();
         let mut selector = Selector::any();
-        if let Some((offset, word)) = words.next_if(|(_, word)| !matches!(*word, "from" | "to")) {
+        if let Some((offset, word)) = words.next_if(|(_, word)| !matches!(*word, "on" | "from" | "to")) {
             selector.protocol = word.parse().map_err(|error: SelectorError| wrong(offset, error.message))?;
         }
-        let mut seen = [false; 2];
+        let mut seen = [false; 3];
         while let Some((offset, word)) = words.next() {
             let side = match word {
                 "from" => 0,
                 "to" => 1,
+                "on" => 2,
                 _ => {
                     return Err(wrong(
                         offset,
-                        format!("`{word}` was not expected here: `from ADDRESS`, `to ADDRESS` or the end"),
+                        format!("`{word}` was not expected here: `on PORT`, `from ADDRESS`, `to ADDRESS` or the end"),
                     ));
                 }
             };
             if core::mem::replace(&mut seen[side], true) {
                 return Err(wrong(offset, format!("`{word}` comes twice")));
+            }
+            if side == 2 {
+                let missing = || wrong(text.len(), "a port of the box, or a zone, is missing after `on`");
+                let (offset, names) = words.next().ok_or_else(missing)?;
+                selector.on = zones.read(names).map_err(|error| wrong(offset + error.offset, error.message))?;
+                continue;
             }
             let (offset, address) = words.next().ok_or_else(|| {
                 wrong(text.len(), format!("an address is missing after `{word}`: a prefix like 10.0.0.0/24, or `any`"))
@@ -530,15 +610,15 @@ mod tests {
     #[test]
     fn what_is_written_is_what_matches() {
         let selector: Selector = "tcp from 10.0.0.0/24 to any port 80,443,1000-2000".parse().unwrap();
-        assert!(selector.matches(&key("6 10.0.0.9 5 192.0.2.1 443")));
-        assert!(selector.matches(&key("6 10.0.0.9 5 192.0.2.1 1500")));
-        assert!(!selector.matches(&key("6 10.0.1.9 5 192.0.2.1 443")));
-        assert!(!selector.matches(&key("17 10.0.0.9 5 192.0.2.1 443")));
-        assert!(!selector.matches(&key("6 10.0.0.9 5 192.0.2.1 444")));
-        assert!("icmp from any to any".parse::<Selector>().unwrap().matches(&key("58 2001:db8::1 0 2001:db8::2 0")));
-        assert!("from 2001:db8::/32".parse::<Selector>().unwrap().matches(&key("17 2001:db8::1 1 2001:db9::2 2")));
-        assert!(!"from 0.0.0.0/0".parse::<Selector>().unwrap().matches(&key("17 2001:db8::1 1 2001:db9::2 2")));
-        assert!(Selector::any().matches(&key("1 10.0.0.1 0 10.0.0.2 0")));
+        assert!(selector.matches_key(&key("6 10.0.0.9 5 192.0.2.1 443")));
+        assert!(selector.matches_key(&key("6 10.0.0.9 5 192.0.2.1 1500")));
+        assert!(!selector.matches_key(&key("6 10.0.1.9 5 192.0.2.1 443")));
+        assert!(!selector.matches_key(&key("17 10.0.0.9 5 192.0.2.1 443")));
+        assert!(!selector.matches_key(&key("6 10.0.0.9 5 192.0.2.1 444")));
+        assert!("icmp from any to any".parse::<Selector>().unwrap().matches_key(&key("58 2001:db8::1 0 2001:db8::2 0")));
+        assert!("from 2001:db8::/32".parse::<Selector>().unwrap().matches_key(&key("17 2001:db8::1 1 2001:db9::2 2")));
+        assert!(!"from 0.0.0.0/0".parse::<Selector>().unwrap().matches_key(&key("17 2001:db8::1 1 2001:db9::2 2")));
+        assert!(Selector::any().matches(&key("1 10.0.0.1 0 10.0.0.2 0"), 9));
     }
 
     #[test]
@@ -548,6 +628,7 @@ mod tests {
             "any from any to any",
             "udp from any port 53 to 192.0.2.0/24",
             "proto-47 from ::/0 to any",
+            "tcp on #0-1,5 from any to any port 80",
         ] {
             let selector: Selector = text.parse().unwrap();
             assert_eq!(selector.to_string(), text);
@@ -573,6 +654,35 @@ mod tests {
         assert_eq!(error("tcp to any to any").0, 11);
         assert_eq!(error("tcp from any too any").0, 13);
         assert_eq!(error("tcp from any port 90-80").1, "`90-80` ends before it begins; did you mean `80-90`?");
+    }
+
+    #[test]
+    fn a_port_of_the_box_has_a_name() {
+        let zones =
+            Zones::new([("lan", vec![0]), ("wan", vec![1]), ("all", vec![0, 1])].map(|(n, of)| (n.to_owned(), Zone::of(of))));
+        let read = |text: &str| Selector::read(text, &zones);
+        let tcp = key("6 10.0.0.9 5 192.0.2.1 443");
+        let selector = read("tcp on lan from 10.0.0.0/24").unwrap();
+        assert!(selector.matches(&tcp, 0) && !selector.matches(&tcp, 1));
+        assert!(!selector.matches(&key("6 10.0.1.9 5 192.0.2.1 443"), 0));
+        assert_eq!(read("from 10.0.0.0/24 on lan").map(|other| other.on), Ok(selector.on), "in any order");
+        assert_eq!(selector.to_string(), "tcp on #0 from 10.0.0.0/24 to any");
+        assert_eq!(selector.to_string().parse(), Ok(selector.clone()));
+        assert_eq!(selector.display(&zones).to_string(), "tcp on lan from 10.0.0.0/24 to any");
+        assert_eq!(read(&selector.display(&zones).to_string()), Ok(selector));
+        assert!(read("on wan,lan").unwrap().matches(&tcp, 1) && !read("on wan,lan").unwrap().matches(&tcp, 2));
+        let error = |text: &str| read(text).map_err(|error| (error.offset, error.message)).unwrap_err();
+        assert_eq!(error("tcp on lam to any"), (7, "unknown port or zone `lam`, expected one of `lan`, `wan`, `all`".to_owned()));
+        assert_eq!(error("on lan,#1"), (7, "unknown port or zone `#1`, expected one of `lan`, `wan`, `all`".to_owned()));
+        assert_eq!(error("tcp on"), (6, "a port of the box, or a zone, is missing after `on`".to_owned()));
+        assert_eq!(error("on lan on wan"), (7, "`on` comes twice".to_owned()));
+        // Where ports have no names, none is ignored.
+        assert!("on lan".parse::<Selector>().is_err());
+        assert!(read("on lan").unwrap().specificity() > read("on all").unwrap().specificity());
+        assert!(read("on all").unwrap().specificity() > read("any").unwrap().specificity());
+        assert!(read("tcp").unwrap().specificity() > read("on lan").unwrap().specificity());
+        assert!(read("on lan").unwrap().overlaps(&read("on all").unwrap()));
+        assert!(!read("on lan").unwrap().overlaps(&read("on wan").unwrap()));
     }
 
     #[test]

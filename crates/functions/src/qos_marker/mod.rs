@@ -15,6 +15,7 @@ mod mark;
 use dscp::DscpConfig;
 use holdfast_nf::{ConfigError, Context, DropReason, FlowKey, NetworkFunction, Open, Packet, Verdict};
 use holdfast_wire::selector::{Selector, SelectorError};
+use holdfast_wire::zone::Zones;
 use mark::Mark;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -77,7 +78,7 @@ pub struct DemoteConfig {
 pub struct QosMarkerConfig {
     /// The classes, by names of the operator's own.
     pub classes: BTreeMap<String, ClassConfig>,
-    /// A class, then a selector: `voice udp from any to any port 16384-32767`. The first that matches a flow's first packet decides.
+    /// A class, then a selector: `voice udp on lan from any to any port 16384-32767`. The first that matches a flow's first packet decides.
     #[serde(default)]
     pub rules: Vec<String>,
     /// The class of flows that no rule matches; without it they pass as they are.
@@ -185,12 +186,13 @@ fn class(name: &str, config: &ClassConfig, names: &Names<'_>) -> Result<Class, C
     Ok(Class { marks, limit })
 }
 
-fn rule(at: usize, text: &str, names: &Names<'_>) -> Result<(u8, Selector), ConfigError> {
+fn rule(at: usize, text: &str, names: &Names<'_>, zones: &Zones) -> Result<(u8, Selector), ConfigError> {
     let error = |offset: usize, message: String| ConfigError { path: format!("rules[{at}]"), message, offset: Some(offset) };
     let trimmed = text.trim_start();
     let (word, rest) = trimmed.split_once(char::is_whitespace).unwrap_or((trimmed, ""));
     let class = names.number(word).map_err(|message| error(text.len() - trimmed.len(), message))?;
-    let selector = rest.parse().map_err(|wrong: SelectorError| error(text.len() - rest.len() + wrong.offset, wrong.message))?;
+    let wrong = |wrong: SelectorError| error(text.len() - rest.len() + wrong.offset, wrong.message);
+    let selector = Selector::read(rest, zones).map_err(wrong)?;
     Ok((class, selector))
 }
 
@@ -232,6 +234,10 @@ impl NetworkFunction for QosMarker {
     type Shared = ();
 
     fn new(config: QosMarkerConfig) -> Result<(QosMarker, ()), ConfigError> {
+        QosMarker::with_zones(config, &Zones::default())
+    }
+
+    fn with_zones(config: QosMarkerConfig, zones: &Zones) -> Result<(QosMarker, ()), ConfigError> {
         let names = Names(config.classes.keys().map(String::as_str).collect());
         if names.0.is_empty() {
             return Err(ConfigError::at("classes", "there must be at least one class, like { voice: { dscp: ef } }"));
@@ -244,7 +250,8 @@ impl NetworkFunction for QosMarker {
         }
         let classes = config.classes.iter().map(|(name, written)| class(name, written, &names));
         let classes = classes.collect::<Result<Vec<_>, _>>()?;
-        let rules = config.rules.iter().enumerate().map(|(at, text)| rule(at, text, &names)).collect::<Result<Vec<_>, _>>()?;
+        let rules = config.rules.iter().enumerate().map(|(at, text)| rule(at, text, &names, zones));
+        let rules = rules.collect::<Result<Vec<_>, _>>()?;
         let default = match &config.default {
             None if rules.is_empty() => {
                 return Err(ConfigError::at("", "neither `rules` nor a `default` puts a flow into a class"));
@@ -266,7 +273,8 @@ impl NetworkFunction for QosMarker {
     fn open(&self, packet: &Packet, _shared: &mut (), cx: &mut Context) -> Open<Marked> {
         // As the functions before this one left it. A fragment that has lost its first one says less than the edge knew.
         let key = FlowKey::of(packet).unwrap_or(*cx.key());
-        let class = self.rules.iter().find(|(_, selector)| selector.matches(&key)).map_or(self.default, |(class, _)| *class);
+        let is_meant = |(_, selector): &&(u8, Selector)| selector.matches(&key, packet.meta.ingress);
+        let class = self.rules.iter().find(is_meant).map_or(self.default, |(class, _)| *class);
         Open::Accept(Marked { class, first: class, ..Marked::default() })
     }
 

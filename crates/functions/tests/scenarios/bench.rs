@@ -5,6 +5,7 @@ use holdfast_functions::catalog;
 use holdfast_nf::shared::{PoolEffect, SharedField};
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position};
 use holdfast_wire::header::{icmp, icmpv6};
+use holdfast_wire::zone::Zones;
 use holdfast_wire::{DropReason, FlowKey, MemoryPool, Network, Packet, PacketPool};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -42,6 +43,8 @@ pub(crate) struct Bench {
     next_block: u32,
     /// Stamped time, ns.
     pub(crate) now: u64,
+    /// By which port of the box packets come in.
+    pub(crate) ingress: u8,
     /// The latest packet would come out differently if it were processed again.
     pub(crate) nondeterministic: bool,
 }
@@ -63,9 +66,15 @@ fn is_icmp_error(packet: &Packet) -> bool {
 impl Bench {
     /// A chain of functions with their configurations.
     pub(crate) fn new(functions: &[(&str, Value)]) -> Bench {
-        let functions: Vec<(String, Value)> =
-            functions.iter().map(|(name, config)| ((*name).to_owned(), config.clone())).collect();
-        let chain = catalog::chain(&functions).unwrap_or_else(|(at, error)| panic!("function {at}: {error}"));
+        Bench::on(&Zones::default(), functions)
+    }
+
+    /// The same in a box whose ports have names.
+    pub(crate) fn on(zones: &Zones, functions: &[(&str, Value)]) -> Bench {
+        let build = |(name, config): &(&str, Value)| {
+            catalog::build_at(name, config, zones).unwrap_or_else(|error| panic!("{name}: {error}"))
+        };
+        let chain = Chain::new(functions.iter().map(build).collect());
         assert!(chain.layout().size <= size_of::<Block>());
         Bench {
             chain,
@@ -75,6 +84,7 @@ impl Bench {
             fragments: HashMap::new(),
             next_block: 0,
             now: SECOND,
+            ingress: 0,
             nondeterministic: false,
         }
     }
@@ -188,6 +198,7 @@ impl Bench {
     pub(crate) fn send_unchecked(&mut self, frame: &[u8]) -> Result<Vec<u8>, DropReason> {
         let mut packet = self.packets.take().expect("the one buffer is back");
         assert!(packet.copy_from(frame), "the frame fits a buffer");
+        packet.meta.ingress = self.ingress;
         let result = self.process(&mut packet).map(|()| packet.bytes().to_vec());
         self.packets.put(packet);
         result

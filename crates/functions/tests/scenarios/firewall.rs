@@ -2,6 +2,7 @@
 
 use crate::bench::Bench;
 use holdfast_wire::DropReason::{PolicyDenied, StateInvalid};
+use holdfast_wire::zone::{Zone, Zones};
 use serde_json::json;
 
 fn rules(rules: &[&str]) -> Bench {
@@ -336,6 +337,36 @@ fn absurd_time_outs_are_refused() {
         }
         assert!(build(name, 1).is_none() && build(name, 2_592_000).is_none());
     }
+}
+
+fn office() -> Zones {
+    let zones = [("lan", vec![0]), ("dmz", vec![1]), ("wan", vec![2]), ("inside", vec![0, 1])];
+    Zones::new(zones.map(|(name, ports)| (name.to_owned(), Zone::of(ports))))
+}
+
+/// Rules that name ports: the port is the one by which a flow's first packet came in, and its replies come by any other.
+#[test]
+fn a_rule_is_for_flows_that_come_in_by_its_ports() {
+    let rules = ["deny tcp on inside to any port 25", "allow tcp on inside", "allow tcp on wan to 203.0.113.10 port 80"];
+    let mut bench = Bench::on(&office(), &[("firewall", json!({ "rules": rules }))]);
+    for (ingress, passes) in [(0, true), (1, true), (2, false)] {
+        bench.ingress = ingress;
+        let open = format!("tcp 10.0.0.2:{} > 192.0.2.1:443 SYN seq 1", 1000 + u16::from(ingress));
+        match passes {
+            true => bench.unchanged(&open),
+            false => bench.drops(&open, PolicyDenied),
+        }
+        bench.drops("tcp 10.0.0.2:1000 > 192.0.2.1:25 SYN seq 1", PolicyDenied);
+    }
+    bench.unchanged("tcp 192.0.2.1:443 > 10.0.0.2:1000 SYN ACK seq 7 ack 2");
+    bench.unchanged("tcp 192.0.2.1:9 > 203.0.113.10:80 SYN seq 1");
+    bench.ingress = 0;
+    bench.unchanged("tcp 203.0.113.10:80 > 192.0.2.1:9 SYN ACK seq 7 ack 2");
+    // Without names no rule that has one is read, least of all as one for every port.
+    let built = holdfast_functions::catalog::build("firewall", &json!({ "rules": ["allow tcp on lan"] }));
+    assert!(built.is_err_and(|error| error.offset == Some(13) && error.message.contains("is not known here")));
+    let built = holdfast_functions::catalog::build_at("firewall", &json!({ "rules": ["allow tcp on lam"] }), &office());
+    assert!(built.is_err_and(|error| (error.path.as_str(), error.offset) == ("rules[0]", Some(13))));
 }
 
 /// A mistake in a rule is shown with its place.

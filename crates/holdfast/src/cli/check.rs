@@ -23,7 +23,8 @@ const ICMP: [u16; 2] = [1, 58];
 const LOOK_INTERVAL: Duration = Duration::from_millis(150);
 
 pub(super) fn check(file: Option<&Path>, with_host: bool, json: bool) -> Result<(), Failure> {
-    let read = file.map(|file| text_of(file).map(|text| (name_of(file), checked(file, &text, with_host)))).transpose()?;
+    let text = file.map(text_of).transpose()?;
+    let read = file.zip(text.as_deref()).map(|(file, text)| (name_of(file), checked(file, text, with_host)));
     let mut checks = if with_host { host_check::host() } else { Vec::new() };
     if let Some((_, Ok(checked))) = read.as_ref().filter(|_| with_host) {
         checks.extend(host_check::devices(checked));
@@ -33,10 +34,14 @@ pub(super) fn check(file: Option<&Path>, with_host: bool, json: bool) -> Result<
         Some((_, Err(mistake))) => Some(mistake),
         _ => None,
     };
+    let warnings = match (&text, &read) {
+        (Some(text), Some((name, Ok(checked)))) => config::warnings(name, text, checked),
+        _ => Vec::new(),
+    };
     let code = if mistake.is_some() { exit::CONFIGURATION } else { host_check::code(&checks) };
     if json {
         let file = read.as_ref().map(|(name, result)| match result {
-            Ok(checked) => right(name, checked),
+            Ok(checked) => right(name, checked, &warnings),
             Err(mistake) => json!({ "path": name, "ok": false, "line": mistake.line, "column": mistake.column,
                 "width": mistake.width, "message": mistake.message }),
         });
@@ -45,6 +50,7 @@ pub(super) fn check(file: Option<&Path>, with_host: bool, json: bool) -> Result<
         let mut text = host_text(&checks, Style::of_stdout());
         if let Some((name, Ok(checked))) = &read {
             text += &format!("{name}: right: {}\n", counted(checked));
+            warnings.iter().for_each(|warning| text += &format!("warning: {warning}\n"));
         }
         print(&text)?;
     }
@@ -145,10 +151,11 @@ pub(super) fn text_of(file: &Path) -> Result<String, Failure> {
     }
 }
 
-fn right(name: &str, checked: &Checked) -> Value {
+fn right(name: &str, checked: &Checked, warnings: &[config::Mistake]) -> Value {
+    let warning = |warning: &config::Mistake| json!({ "line": warning.line, "column": warning.column, "width": warning.width, "message": warning.message });
     json!({ "path": name, "ok": true, "cluster": checked.config.cluster, "ports": checked.ports.len(),
         "chains": checked.config.chains.len(), "rules": checked.rules.len(), "runtimes": checked.runtimes(),
-        "authenticated": is_authenticated(checked) })
+        "authenticated": is_authenticated(checked), "warnings": warnings.iter().map(warning).collect::<Vec<_>>() })
 }
 
 fn is_authenticated(checked: &Checked) -> bool {

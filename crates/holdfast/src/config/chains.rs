@@ -7,12 +7,14 @@ use super::network::Networks;
 use super::protection::{self, Hold, Preset};
 use super::source::Spot;
 use super::switches::{self, SwitchEntry};
+use super::zones;
 use holdfast_functions::catalog;
 use holdfast_nf::{Chain, ConfigError, Function, SharedField};
 use holdfast_node::address::switch_node;
 use holdfast_protection::Home;
 use holdfast_state::SERVER_CREDIT;
 use holdfast_wire::selector::Prefix;
+use holdfast_wire::zone::Zones;
 use serde_json::Value;
 
 /// Chains that a box may have.
@@ -21,7 +23,7 @@ const MAX_CHAINS: usize = 256;
 const MAX_FUNCTIONS: usize = 32;
 
 /// Builds the chains of a configuration, in the order of their numbers.
-pub(super) fn build(config: &Config, root: Spot<'_>) -> Result<Vec<BuiltChain>, Mistake> {
+pub(super) fn build(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) -> Result<Vec<BuiltChain>, Mistake> {
     if config.chains.is_empty() || config.chains.len() > MAX_CHAINS {
         return Err(root.name("chains").mistake(format!("between 1 and {MAX_CHAINS} chains are needed")));
     }
@@ -36,10 +38,11 @@ pub(super) fn build(config: &Config, root: Spot<'_>) -> Result<Vec<BuiltChain>, 
         if chain.functions.len() > MAX_FUNCTIONS {
             return Err(spot.name("functions").mistake(format!("chain `{name}` has more than {MAX_FUNCTIONS} functions")));
         }
-        let functions = chain.functions.iter().enumerate();
-        let functions = functions.map(|(at, function)| function_of(function, spot.key("functions").index(at)));
-        let functions = functions.collect::<Result<Vec<_>, _>>()?;
         let switch = chain.switch.as_ref().and_then(|switch| config.switches.keys().position(|name| name == switch));
+        let zones = zones::of_switch(config, &switches[switch.unwrap_or(0)]);
+        let functions = chain.functions.iter().enumerate();
+        let functions = functions.map(|(at, function)| function_of(function, &zones, spot.key("functions").index(at)));
+        let functions = functions.collect::<Result<Vec<_>, _>>()?;
         let (server_hold, has_local_standby) = beside_preset(config, name, root)?;
         let mut functions = Chain::new(functions);
         // Where nobody has said so, there need not be anything.
@@ -98,7 +101,7 @@ pub(super) fn beside_preset(config: &Config, chain: &str, root: Spot<'_>) -> Res
     Ok((hold, protection::has_local_standby(written)))
 }
 
-fn function_of(config: &FunctionConfig, spot: Spot<'_>) -> Result<Box<dyn Function>, Mistake> {
+fn function_of(config: &FunctionConfig, zones: &Zones, spot: Spot<'_>) -> Result<Box<dyn Function>, Mistake> {
     let known = catalog::names();
     let (name, value) = match config.entries.as_slice() {
         [(name, value)] => (name, value),
@@ -119,7 +122,7 @@ fn function_of(config: &FunctionConfig, spot: Spot<'_>) -> Result<Box<dyn Functi
         let near = suggestion(name, known.iter().copied());
         return Err(here.mistake(format!("there is no function `{name}`: {}{near}", listed(known.iter().copied()))));
     }
-    catalog::build(name, value).map_err(|error| of_function(name, &error, here, spot.key(name)))
+    catalog::build_at(name, value, zones).map_err(|error| of_function(name, &error, here, spot.key(name)))
 }
 
 /// A function's mistake in its own configuration: `here` is its name, `below` what is written below that.
@@ -136,6 +139,24 @@ fn of_function(name: &str, error: &ConfigError, here: Spot<'_>, below: Spot<'_>)
     let is_missing = error.message.starts_with("missing field");
     let word = error.message.split(['`', '"']).nth(1).filter(|_| !is_missing);
     word.and_then(|word| below.find(word)).unwrap_or(here).mistake(message)
+}
+
+/// Ranges of addresses that no host has, or none behind a router (RFC 6890, RFC 4291).
+const NOT_UNICAST: [(&str, &str); 9] = [
+    ("0.0.0.0/8", "\"this network\""),
+    ("127.0.0.0/8", "loopback"),
+    ("169.254.0.0/16", "link-local"),
+    ("224.0.0.0/4", "multicast"),
+    ("240.0.0.0/4", "reserved"),
+    ("::/128", "unspecified"),
+    ("::1/128", "loopback"),
+    ("fe80::/10", "link-local"),
+    ("ff00::/8", "multicast"),
+];
+
+/// Which of them the prefix meets, and what that is.
+fn not_unicast(prefix: &Prefix) -> Option<(&'static str, &'static str)> {
+    NOT_UNICAST.into_iter().find(|(range, _)| range.parse().is_ok_and(|range: Prefix| range.overlaps(prefix)))
 }
 
 /// What several functions must not have in common, and what the box itself has already. The addresses that chains own are their switches'.
@@ -166,6 +187,10 @@ pub(super) fn owned(
             let mut has_pool = false;
             function.shared().visit(&mut |_, field| has_pool |= matches!(field, SharedField::Pool(_)));
             for prefix in addresses {
+                if let Some((range, what)) = not_unicast(&prefix) {
+                    return Err(place(&prefix)
+                        .mistake(format!("{name}: {prefix} is no range of addresses that hosts may have: {range} is {what}")));
+                }
                 if let Some((address, port, whose)) = networks.own_address_in(&prefix) {
                     let wrong = if whose != switch {
                         Some("which is another switch's: what is sent there never reaches this chain".to_owned())
@@ -183,6 +208,11 @@ pub(super) fn owned(
                 if let Some((port, router)) = networks.router_in(&prefix) {
                     return Err(place(&prefix).mistake(format!(
                         "{name}: {prefix} contains {router}, a router on port `{port}`: the box would take that address for its own and never reach the router"
+                    )));
+                }
+                if let Some((port, address)) = networks.broadcast_in(&prefix) {
+                    return Err(place(&prefix).mistake(format!(
+                        "{name}: {prefix} contains {address}, which belongs to all on the network of port `{port}`"
                     )));
                 }
                 // Two pools know nothing of each other: both would give the same address and port to different flows.

@@ -90,6 +90,15 @@ impl Comparison {
                 self.port(name, running, port, root.key("ports").key(name));
             }
         }
+        self.names("zone", &running.zones, &new.zones, root, "zones");
+        for (name, ports) in &new.zones {
+            // Their order means nothing.
+            let set = |ports: &Vec<String>| ports.iter().cloned().collect::<BTreeSet<_>>();
+            let show = |ports: &BTreeSet<String>| ports.iter().map(|port| format!("`{port}`")).collect::<Vec<_>>().join(", ");
+            if let Some(running) = running.zones.get(name) {
+                self.value(&format!("zone `{name}`"), &set(running), &set(ports), root.key("zones").key(name), show);
+            }
+        }
         let routes =
             |config: &Config| config.routes.iter().map(|route| format!("{} via {}", route.to, route.via)).collect::<Vec<_>>();
         let (running_routes, new_routes) = (routes(running), routes(new));
@@ -228,6 +237,8 @@ impl Comparison {
         self.text(&what("gateway"), texts(running.gateway.as_ref()), texts(new.gateway.as_ref()), spot.key("gateway"));
         let mtu = |port: &PortConfig| port.mtu.map(|mtu| mtu.to_string()).unwrap_or_default();
         self.text(&what("mtu"), mtu(running), mtu(new), spot.key("mtu"));
+        let reverse_path = |port: &PortConfig| format!("{:?}", port.reverse_path).to_lowercase();
+        self.text(&what("reverse_path"), reverse_path(running), reverse_path(new), spot.key("reverse_path"));
         let bfd = |port: &PortConfig| port.bfd.iter().map(BfdConfig::words).collect::<Vec<_>>().join(", ");
         self.text(&what("bfd"), bfd(running), bfd(new), spot.key("bfd"));
     }

@@ -23,12 +23,15 @@ pub struct Config {
     pub cluster: String,
     /// Ports by name.
     pub ports: BTreeMap<String, PortConfig>,
+    /// Zones by name: groups of ports, which selectors name behind `on` as they name ports. A port's own name is that of a zone with this port alone.
+    #[serde(default)]
+    pub zones: BTreeMap<String, Vec<String>>,
     /// Routes besides those to the ports' own networks and the gateways.
     #[serde(default)]
     pub routes: Vec<RouteConfig>,
     /// Chains by name.
     pub chains: BTreeMap<String, ChainConfig>,
-    /// Which packets go to which chain: the longest prefixes win, source and destination together, then the fewer ports, then the protocol. Can be
+    /// Which packets go to which chain: the longest prefixes win, source and destination together, then the fewer ports, then the protocol, then the fewer ports of the box. Can be
     /// changed while the box runs: `holdfast apply`.
     pub rules: Vec<RuleConfig>,
     /// Runtimes of the chains that ask for no cluster of their own; three without it.
@@ -98,9 +101,24 @@ pub struct PortConfig {
     /// Largest IP packet, bytes; the device's own without it.
     #[serde(default)]
     pub mtu: Option<u16>,
+    /// Which sources are accepted there: `feasible`, those to which a route leads by this port, or `off`, all. Without it `feasible`; `off` where
+    /// packets come by another port than those to their senders leave by.
+    #[serde(default)]
+    pub reverse_path: ReversePathConfig,
     /// Routers there that are watched (BFD): what goes through one that is not heard any more takes another route, if there is one.
     #[serde(default)]
     pub bfd: Vec<BfdConfig>,
+}
+
+/// Which sources a port accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ReversePathConfig {
+    /// Those to which a route leads by this port, in use or standing by (RFC 3704, section 2.3).
+    #[default]
+    Feasible,
+    /// All. Only the box's own addresses and those of its pools and services are refused still.
+    Off,
 }
 
 /// A route.
@@ -266,6 +284,9 @@ fn yes() -> bool {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleConfig {
+    /// The port of the box by which the flow's first packet comes in, or a zone; several with commas between them.
+    #[serde(default)]
+    pub on: Option<String>,
     /// Source prefix.
     #[serde(default)]
     pub from: Option<String>,

@@ -77,7 +77,7 @@ pub(super) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
 }
 
 /// Adds "did you mean" to a parser's message of the form "unknown … `x`, expected one of `a`, `b`".
-pub(super) fn with_suggestion(message: &str) -> String {
+pub(crate) fn with_suggestion(message: &str) -> String {
     let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match words.split_first() {
         Some((wrong, known)) if message.contains("unknown ") => format!("{message}{}", suggestion(wrong, known.iter().copied())),

@@ -27,6 +27,8 @@ mod source;
 mod state_server;
 mod statistics;
 mod switches;
+mod warnings;
+mod zones;
 
 pub use bfd::{BfdConfig, BfdKeyConfig, BfdKeyType, BfdPeer, bfd_keys};
 pub use changes::{RuleChange, differences, rule_changes};
@@ -35,26 +37,29 @@ pub use control::{Control, ControlConfig, ControlEntry, TlsConfig, TlsFiles, ide
 pub use etcd::{Endpoint, Etcd, EtcdConfig};
 pub use file::{
     ChainConfig, ClusterSettings, Config, DetectionConfig, FabricFileConfig, FunctionConfig, HostSettings, LimitsConfig,
-    OneOrMany, PortConfig, ProtectionConfig, ProtectionOptions, RouteConfig, RuleConfig, RuntimesConfig, RuntimesRange,
-    SwitchSettings, Word,
+    OneOrMany, PortConfig, ProtectionConfig, ProtectionOptions, ReversePathConfig, RouteConfig, RuleConfig, RuntimesConfig,
+    RuntimesRange, SwitchSettings, Word,
 };
 pub use hosts::{Fabric, HostEntry};
 pub use keys::{keys, line as key_line, read as read_keys};
 pub use mistake::Mistake;
+pub(crate) use mistake::with_suggestion;
 pub use state_server::{ServerStandby, ServerTransport, StateServerSettings};
 pub use statistics::{NamedStatistic, named_statistics};
 pub use switches::SwitchEntry;
+pub use warnings::warnings;
 
 use holdfast_control::MAX_FILE;
 use holdfast_nf::Chain;
 use holdfast_node::address::NodeId;
 use holdfast_node::bfd::{Key, Peer, Settings};
-use holdfast_node::edge::{EdgeConfig, EdgePort, EdgeRoute};
+use holdfast_node::edge::{EdgeConfig, EdgePort, EdgeRoute, ReversePath};
 use holdfast_node::message::PoolId;
 use holdfast_node::pools;
 use holdfast_node::rules::Rule;
 use holdfast_protection::rescue::pages::PagesConfig;
 use holdfast_protection::{Home, Protection};
+use holdfast_wire::zone::Zones;
 use serde_json::{Value, json};
 use source::{Source, Spot};
 use std::net::IpAddr;
@@ -148,13 +153,19 @@ pub fn read(file: &str, text: &str) -> Result<Checked, Mistake> {
 /// # Errors
 /// The first mistake.
 pub fn chains(file: &str, text: &str, config: &Config) -> Result<Vec<BuiltChain>, Mistake> {
-    chains::build(config, Source::new(file, text).root())
+    let source = Source::new(file, text);
+    chains::build(config, &switches::read(config, source.root())?, source.root())
 }
 
 /// Bytes in, no panic out: the entry for fuzzing.
 pub fn fuzz(bytes: &[u8]) {
     let _ = keys::parse(bytes);
-    if let Err(mistake) = read("fuzz", &String::from_utf8_lossy(bytes)) {
+    let text = String::from_utf8_lossy(bytes);
+    let mistakes = match read("fuzz", &text) {
+        Ok(checked) => warnings("fuzz", &text, &checked),
+        Err(mistake) => vec![mistake],
+    };
+    for mistake in mistakes {
         assert!(!mistake.message.is_empty(), "a mistake says what it is");
         let _ = mistake.to_string();
     }
@@ -164,8 +175,9 @@ fn check(file: &str, config: Config, root: Spot<'_>) -> Result<Checked, Mistake>
     clusters::name(&config.cluster).map_err(|message| root.key("cluster").mistake(message))?;
     let mut switches = switches::read(&config, root)?;
     let mut networks = network::check(&config, &switches, root)?;
+    zones::check(&config, root)?;
     let bfd = bfd::read(&config, &mut networks, root)?;
-    let mut built = chains::build(&config, root)?;
+    let mut built = chains::build(&config, &switches, root)?;
     state_server::check(&config, root)?;
     chains::owned(&config, &mut built, &networks, &mut switches, root)?;
     let clusters = clusters::read(&config, root)?;
@@ -265,6 +277,16 @@ impl Checked {
         hosts::find(&self.hosts, wanted)
     }
 
+    /// How the selectors of a switch's chains call its ports. None on a host that serves no ports.
+    pub fn zones(&self, switch: usize) -> Zones {
+        self.switches.get(switch).map_or_else(Zones::default, |switch| zones::of_switch(&self.config, switch))
+    }
+
+    /// How the selectors of this chain call ports.
+    pub fn zones_of(&self, chain: u16) -> Zones {
+        self.zones(switches::of_chain(&self.switches, chain))
+    }
+
     /// From here on ports are those of this host. One that serves none has none.
     pub fn on_host(&mut self, host: u16) {
         let Some(entry) = self.hosts.get(usize::from(host)) else { return };
@@ -302,7 +324,15 @@ impl Checked {
             let port = |number: &u8| {
                 let at = usize::from(*number);
                 let ((mac, mtu), config) = (ports[at], configs[at]);
-                EdgePort { mac, mtu: config.mtu.unwrap_or(mtu).min(mtu), addresses: self.addresses[at].clone() }
+                EdgePort {
+                    mac,
+                    mtu: config.mtu.unwrap_or(mtu).min(mtu),
+                    addresses: self.addresses[at].clone(),
+                    reverse_path: match config.reverse_path {
+                        ReversePathConfig::Feasible => ReversePath::Feasible,
+                        ReversePathConfig::Off => ReversePath::Off,
+                    },
+                }
             };
             // An edge counts its own ports only.
             let route = |route: &EdgeRoute| {

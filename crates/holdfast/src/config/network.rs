@@ -10,7 +10,7 @@ use holdfast_wire::selector::{Prefix, SelectorError};
 use std::net::IpAddr;
 
 /// Ports that a box may have.
-const MAX_PORTS: usize = 64;
+const MAX_PORTS: usize = holdfast_wire::zone::MAX_PORTS as usize;
 /// Longest name of a Linux interface (IFNAMSIZ without its zero).
 const MAX_DEVICE: usize = 15;
 /// What a device may begin with; `holdfast_io::port::open` opens them.
@@ -41,6 +41,18 @@ impl Networks {
             addresses.iter().map(move |(address, _)| (*address, name.as_str(), *switch))
         });
         all.find(|(address, ..)| prefix.contains(&ip_bytes(*address)))
+    }
+
+    /// The name of the port whose network has its own or its broadcast address (RFC 1812, section 5.3.5) in `prefix`, and that address.
+    pub(super) fn broadcast_in(&self, prefix: &Prefix) -> Option<(&str, IpAddr)> {
+        let ends = |network: &Prefix| {
+            let IpAddr::V4(first) = network.first() else { return None };
+            let last = u32::from(first) | (u32::MAX >> network.len());
+            (1..=30).contains(&network.len()).then(|| [IpAddr::V4(first), IpAddr::V4(last.into())])
+        };
+        let mut all = self.connected.iter().flat_map(|(network, port)| ends(network).into_iter().flatten().zip([*port; 2]));
+        let (address, port) = all.find(|(address, _)| prefix.contains(&ip_bytes(*address)))?;
+        Some((self.port_name(port), address))
     }
 
     /// The name of the port on which a gateway or route names this router, or where it is watched, and the router, if it is in `prefix`.

@@ -2,11 +2,13 @@
 
 use super::clusters::Cluster;
 use super::file::{Config, RuleConfig, Word};
-use super::mistake::{Mistake, listed, suggestion};
+use super::mistake::{Mistake, listed, suggestion, with_suggestion};
 use super::source::Spot;
 use super::switches::{SwitchEntry, of_chain};
+use super::zones;
 use holdfast_node::rules::{MAX_RANGES, MAX_RULES, Rule};
 use holdfast_wire::selector::{Selector, SelectorError};
+use holdfast_wire::zone::Zones;
 
 /// A rule counts at the switch of its chain only: those of two switches have nothing to do with each other.
 pub(super) fn read(
@@ -25,18 +27,21 @@ pub(super) fn read(
     let mut rules: Vec<Rule> = Vec::new();
     for (at, rule) in config.rules.iter().enumerate() {
         let spot = root.key("rules").index(at);
-        let selector = selector(rule, spot)?;
         let names = || config.chains.keys().map(String::as_str);
         let Some(chain) = names().position(|name| name == rule.chain) else {
             let near = suggestion(&rule.chain, names());
             return Err(spot.key("chain").mistake(format!("there is no chain `{}`: {}{near}", rule.chain, listed(names()))));
         };
         let chain = chain as u16;
+        let zones = zones::of_switch(config, &switches[of_chain(switches, chain)]);
+        let selector = selector(rule, &zones, spot)?;
         let is_beside = |other: &Rule| of_chain(switches, other.chain) == of_chain(switches, chain);
         if let Some(first) = rules.iter().position(|other| is_beside(other) && other.selector == selector) {
-            return Err(
-                spot.mistake(format!("rule {} matches exactly the same packets ({selector}): this one never would", first + 1))
-            );
+            return Err(spot.mistake(format!(
+                "rule {} matches exactly the same packets ({}): this one never would",
+                first + 1,
+                selector.display(&zones)
+            )));
         }
         // Neither is the more specific one, some packets are meant by both, and they would go different ways.
         let ties = |other: &Rule| {
@@ -47,9 +52,10 @@ pub(super) fn read(
         };
         if let Some(other) = rules.iter().position(ties) {
             return Err(spot.mistake(format!(
-                "rule {} ({}) is as specific as this one ({selector}), and some packets match both: say more in one of them, or add a rule for what they have in common",
+                "rule {} ({}) is as specific as this one ({}), and some packets match both: say more in one of them, or add a rule for what they have in common",
                 other + 1,
-                rules[other].selector
+                rules[other].selector.display(&zones),
+                selector.display(&zones)
             )));
         }
         let cluster = clusters.iter().position(|cluster| cluster.chains.contains(&chain)).unwrap_or(0);
@@ -63,13 +69,17 @@ pub(super) fn read(
     Ok(rules)
 }
 
-fn selector(rule: &RuleConfig, spot: Spot<'_>) -> Result<Selector, Mistake> {
+fn selector(rule: &RuleConfig, zones: &Zones, spot: Spot<'_>) -> Result<Selector, Mistake> {
     let wrong = |key: &str, error: SelectorError| spot.key(key).mistake_at(error.offset, error.message);
     let mut selector = Selector::any();
     if let Some(Word(text)) = &rule.proto {
         let near = || suggestion(text, ["any", "tcp", "udp", "icmp"]);
         selector.protocol =
             text.parse().map_err(|error: SelectorError| spot.key("proto").mistake(format!("{}{}", error.message, near())))?;
+    }
+    if let Some(text) = &rule.on {
+        let near = |error: SelectorError| SelectorError { message: with_suggestion(&error.message), ..error };
+        selector.on = zones.read(text).map_err(|error| wrong("on", near(error)))?;
     }
     if let Some(text) = &rule.from {
         selector.from = Some(text.parse().map_err(|error| wrong("from", error))?);

@@ -5,6 +5,7 @@ use super::service::{Problem, ProblemKind, Service};
 use crate::config::{self, Mistake};
 use holdfast_control::VERSION;
 use holdfast_control::exit;
+use holdfast_node::rules::Rule;
 use serde_json::{Value, json};
 
 /// What the box answers to a configuration that it does not go by.
@@ -42,7 +43,9 @@ pub(super) fn apply(service: &Service, file: String, text: String, dry_run: bool
     let chain = |number: u16| new.config.chains.keys().nth(usize::from(number));
     let list = |is_new: bool| -> Vec<Value> {
         let chosen = changes.iter().filter(|change| change.is_new == is_new);
-        chosen.map(|change| json!({ "selector": change.rule.selector, "chain": chain(change.rule.chain) })).collect()
+        // Zones are the same in both.
+        let words = |rule: &Rule| rule.selector.display(&new.zones_of(rule.chain)).to_string();
+        chosen.map(|change| json!({ "selector": words(&change.rule), "chain": chain(change.rule.chain) })).collect()
     };
     let (added, removed) = (list(true), list(false));
     let mut version = based_on;

@@ -4,11 +4,13 @@
 //! who asks; each door decides whom it lets in.
 
 use super::{Asked, MAX_TRACE, MAX_TRACE_WAIT, Request};
+use crate::config;
 use holdfast_control::exit;
 use holdfast_control::flows::Flows;
 use holdfast_control::status::{ControlApi, Status};
 use holdfast_control::{Call, MAX_FLOWS, PATIENCE, VERSION};
-use holdfast_wire::selector::{Selector, SelectorError};
+use holdfast_wire::selector::Selector;
+use holdfast_wire::zone::Zones;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Sender, channel};
@@ -130,7 +132,7 @@ impl Service {
                 Ok(status)
             }
             Call::Flows { filter, limit } => {
-                let (words, filter) = (filter.clone(), selector(filter)?);
+                let (words, filter) = self.selector(filter)?;
                 if *limit > MAX_FLOWS {
                     return Err(Problem::new(
                         ProblemKind::Wrong,
@@ -147,8 +149,8 @@ impl Service {
                 serde_json::to_value(flows.select(&filter, *limit as usize, asked_for as usize)).map_err(broken)
             }
             Call::Move { from, to, limit, filter } => {
-                selector(filter)?;
-                self.ask(Request::Change(Call::Move { from: *from, to: *to, limit: *limit, filter: filter.clone() }))
+                let (filter, _) = self.selector(filter)?;
+                self.ask(Request::Change(Call::Move { from: *from, to: *to, limit: *limit, filter }))
             }
             Call::Moving { .. } | Call::Drain { .. } | Call::Draining { .. } | Call::Restore { .. } => {
                 self.ask(Request::Change(call.clone()))
@@ -157,6 +159,23 @@ impl Service {
                 Err(Problem::new(ProblemKind::Wrong, "not a request with one answer"))
             }
         }
+    }
+
+    /// A selector, and how the processes of the box read it: ports have numbers there.
+    fn selector(&self, text: &str) -> Result<(String, Selector), Problem> {
+        if !text.split_whitespace().any(|word| word == "on") {
+            return Ok((text.to_owned(), read(text, &Zones::default())?));
+        }
+        let running = self.ask(Request::Configuration)?;
+        let word = |key: &str| running[key].as_str().unwrap_or_default();
+        let checked = config::read(word("file"), word("text"))
+            .map_err(|mistake| Problem::new(ProblemKind::NotNow, format!("the running configuration: {mistake}")))?;
+        if checked.switches.len() > 1 {
+            let text = "`on` is for rules where there are several switches: each counts its own ports";
+            return Err(Problem::new(ProblemKind::Wrong, text));
+        }
+        let selector = read(text, &checked.zones(0))?;
+        Ok((selector.to_string(), selector))
     }
 
     /// The state of a runtime; none if there is no such runtime.
@@ -173,9 +192,9 @@ impl Service {
         let Ok(_alone) = self.tracing.try_lock() else {
             return Err(Problem::new(ProblemKind::Busy, "another trace is under way: try again when it has ended"));
         };
-        selector(text)?;
+        let (selector, _) = self.selector(text)?;
         self.ask(Request::Traces)?;
-        self.ask(Request::Trace { selector: text.to_owned(), count })?;
+        self.ask(Request::Trace { selector, count })?;
         let result = self.follow(count, wait.min(MAX_TRACE_WAIT), follower);
         // Nobody takes the steps any more, whatever happened.
         let _ = self.ask(Request::Trace { selector: String::new(), count: 0 });
@@ -204,8 +223,10 @@ impl Service {
     }
 }
 
-fn selector(text: &str) -> Result<Selector, Problem> {
-    text.parse().map_err(|error: SelectorError| {
-        Problem::new(ProblemKind::Wrong, format!("`{text}`, at character {}: {}", error.offset + 1, error.message))
+/// A selector as an operator writes it.
+fn read(text: &str, zones: &Zones) -> Result<Selector, Problem> {
+    Selector::read(text, zones).map_err(|error| {
+        let place = format!("`{text}`, at character {}", error.offset + 1);
+        Problem::new(ProblemKind::Wrong, format!("{place}: {}", config::with_suggestion(&error.message)))
     })
 }

@@ -191,6 +191,18 @@ fn whatever_a_running_box_cannot_change_is_named_with_its_place() {
             37,
             "`mtu` of port `outside` is not set in the running box and `1400` here",
         ),
+        (
+            ("address: 198.51.100.1/24", "reverse_path: off, address: 198.51.100.1/24"),
+            4,
+            46,
+            "`reverse_path` of port `outside` is `feasible` in the running box and `off` here",
+        ),
+        (
+            ("chains:\n", "zones: { net: [inside] }\nchains:\n"),
+            6,
+            10,
+            "the running box has no zone `net`: it is added by a restart only",
+        ),
         (("  outside:", "  third: { device: c, address: 10.3.0.1/24 }\n  outside:"), 4, 3, "the running box has no port `third`"),
         (("10.0.0.9 }", "10.0.0.8 }"), 5, 11, "the running box has no route to 192.0.2.0/24 via 10.0.0.8"),
         (

@@ -308,6 +308,22 @@ fn garbage_is_refused_with_what_is_wrong() {
     assert_eq!(running.raw(br#"{"version":1,"request":"status"}"#)["protected"], "yes");
 }
 
+/// Selectors of flows and packets name ports of the box as rules do; its processes are told their numbers.
+#[test]
+fn ports_are_named_in_selectors() {
+    let running = Box::start(0);
+    let flows = |filter: &str| json!({ "version": 1, "request": { "flows": { "limit": 9, "filter": filter } } });
+    let ask = |request: Value| running.raw(format!("{request}\n").as_bytes());
+    assert_eq!(ask(flows("tcp on x")).get("error"), None);
+    let refused = ask(flows("tcp on y"));
+    assert_eq!(error(&refused), "`tcp on y`, at character 8: unknown port or zone `y`, expected one of `x`; did you mean `x`?");
+    let moved = json!({ "from": 16, "to": 17, "limit": 1, "filter": "udp on x" });
+    assert_eq!(
+        ask(json!({ "version": 1, "request": { "move": moved } }))["asked"]["move"]["filter"],
+        "udp on #0 from any to any"
+    );
+}
+
 #[test]
 fn a_request_without_end_is_cut_off() {
     let running = Box::start(0);

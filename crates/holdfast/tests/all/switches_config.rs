@@ -38,6 +38,30 @@ fn read(text: &str) -> Checked {
     config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}"))
 }
 
+/// A port has its number among those of its switch, and a zone means those of its ports that are the chain's switch's. A name without any is a mistake.
+#[test]
+fn zones_are_each_switchs_own() {
+    let zoned = FILE.replace("chains:\n", "zones: { lans: [lan-e, lan-w], west-only: [wan-w] }\nchains:\n");
+    let with = |east: &str, west: &str| {
+        let rule = |chain: &str, on: &str| format!("  - {{ on: {on}, chain: {chain} }}");
+        zoned.replace("  - { chain: east }", &rule("east", east)).replace("  - { chain: west }", &rule("west", west))
+    };
+    let on = |text: &str| read(text).rules.iter().map(|rule| rule.selector.on.to_string()).collect::<Vec<_>>();
+    assert_eq!(on(&with("lans", "lans")), ["#0", "#0"]);
+    assert_eq!(on(&with("wan-e", "west-only")), ["#1", "#1"]);
+    let (place, message) = said(&with("west-only", "lans"));
+    assert!(place.starts_with("west-only"), "{place}");
+    assert_eq!(message, "`west-only` has no port of this chain's switch, so nothing would match");
+    let firewall = |on: &str| {
+        let function = format!("{{ firewall: {{ rules: [ \"allow tcp on {on}\" ] }} }}");
+        zoned.replace("{ nat: { pool: [ 198.51.100.4/31 ] } }", &function)
+    };
+    assert!(config::read("edge.yaml", &firewall("lan-e")).is_ok());
+    let (place, message) = said(&firewall("lan-w"));
+    assert!(place.starts_with("lan-w"), "{place}");
+    assert_eq!(message, "firewall: `lan-w` has no port of this chain's switch, so nothing would match");
+}
+
 /// Each switch has an edge of its own: its ports, counted from 0, the routes by them, and the addresses of its chains. One network may be at ports of both.
 #[test]
 fn each_switch_has_its_own_ports_routes_and_addresses() {

@@ -1,6 +1,6 @@
 //! The edge: the router between the ports and the switch.
 //!
-//! Theory of operation. What comes in by a port is checked (who sent it, to whom, is it whole), answered if it is for the box itself (ARP,
+//! Theory of operation. What comes in by a port is checked (who sent it, to whom, is it whole, is its source behind that port), answered if it is for the box itself (ARP,
 //! neighbour discovery, ping, BFD), and otherwise goes to a chain. What a chain has released is routed by its destination as it is then, loses a hop,
 //! gets its neighbour's address and leaves, in fragments if it is longer than the port allows and IPv4 lets it be cut. Errors about
 //! packets are ICMP messages: about one that came in, they go back by its port; about one that a chain has changed, they come in again at the
@@ -46,6 +46,19 @@ pub struct EdgePort {
     pub mtu: u16,
     /// Addresses of the box there, with prefix lengths.
     pub addresses: Vec<(IpAddr, u8)>,
+    /// What comes in there is forwarded and answered only if its source is routed by this port: see [`ReversePath`].
+    pub reverse_path: ReversePath,
+}
+
+/// Which sources a port accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ReversePath {
+    /// Those to which a route leads by this port: the routes that the box would take to the source, with all others to the same prefix, in use or
+    /// standing by (feasible path reverse path forwarding, RFC 3704, section 2.3).
+    #[default]
+    Feasible,
+    /// All that a host may have, besides the box's own and those that its chains use.
+    Off,
 }
 
 /// A route.
@@ -304,7 +317,7 @@ impl Edge {
             self.handle_nd(port, packet, now, out, pool);
             return None;
         }
-        if let Some(reason) = self.refusal(&packet, &source, &destination, is_unicast) {
+        if let Some(reason) = self.refusal(port, &packet, (&source, &destination), is_unicast) {
             self.drop(packet, reason, pool);
             return None;
         }
@@ -315,6 +328,10 @@ impl Edge {
         // A chain may use an address of the box itself, as masquerading does: then only ping is for the box.
         if self.is_own(&destination) && (!self.is_owned(&destination) || icmp::is_echo_request(&packet)) {
             self.handle_local(port, packet, now, out, pool);
+            return None;
+        }
+        if is_link_local(&source) {
+            self.drop(packet, DropReason::LinkLocal, pool);
             return None;
         }
         if packet.ttl().is_some_and(|ttl| ttl <= 1) {
@@ -365,7 +382,13 @@ impl Edge {
     }
 
     /// Why a packet is not forwarded whatever the chains say.
-    fn refusal(&self, packet: &Packet, source: &[u8; 16], destination: &[u8; 16], is_unicast: bool) -> Option<DropReason> {
+    fn refusal(
+        &self,
+        port: u8,
+        packet: &Packet,
+        (source, destination): (&[u8; 16], &[u8; 16]),
+        is_unicast: bool,
+    ) -> Option<DropReason> {
         if let Some(header) = packet.ipv4() {
             let len = (header.version_ihl & 0x0f) as usize * 4;
             let l3 = packet.layers.l3 as usize;
@@ -386,10 +409,21 @@ impl Edge {
         if is_nowhere(destination) {
             return Some(DropReason::NoRouteToHost);
         }
-        if is_link_local(source) || is_link_local(destination) {
+        // Who has no other address yet may ask the box itself.
+        if is_link_local(destination) || (is_link_local(source) && !self.is_own(destination)) {
             return Some(DropReason::LinkLocal);
         }
-        None
+        self.is_spoofed(port, source).then_some(DropReason::SpoofedSource)
+    }
+
+    /// True if nobody who is behind this port has the address.
+    fn is_spoofed(&self, port: u8, source: &[u8; 16]) -> bool {
+        if self.is_owned(source) {
+            return true;
+        }
+        let is_checked = self.config.ports[usize::from(port)].reverse_path == ReversePath::Feasible;
+        // A link-local address is on every link.
+        is_checked && !is_link_local(source) && !self.routes.lead_by(source, port, |route| self.watch.may_use(route))
     }
 
     /// For the box itself: ping is answered, and who looks for the end of a path with UDP is told that it is here.

@@ -70,6 +70,28 @@ impl Routes {
             same.map(|(_, route)| route).find(|route| may_use(route))
         })
     }
+
+    /// True if one of the routes to an address leads by this port: of those with the longest prefix all count, whether they may be used or not, because
+    /// whoever is there may have reason to send by either. Those with a shorter prefix count while none of the longer ones may be used: as the
+    /// default route leads to everybody, all sources would be right at its port otherwise.
+    pub(super) fn lead_by(&self, address: &[u8; 16], port: u8, may_use: impl Fn(&EdgeRoute) -> bool) -> bool {
+        let levels = if unmap_v4(address).is_some() { &self.v4 } else { &self.v6 };
+        for level in levels {
+            let wanted = head(address, level.len);
+            let at = level.routes.partition_point(|(head, _)| *head < wanted);
+            let mut is_used = false;
+            for (_, route) in level.routes[at..].iter().take_while(|(head, _)| *head == wanted) {
+                if route.port == port {
+                    return true;
+                }
+                is_used |= may_use(route);
+            }
+            if is_used {
+                return false;
+            }
+        }
+        false
+    }
 }
 
 #[cfg(test)]
@@ -106,6 +128,28 @@ mod tests {
         // An IPv6 default route leads no IPv4 packet anywhere.
         assert_eq!(port(&routes, "11.0.0.1"), None);
         assert_eq!(port(&Routes::new(&[route("0.0.0.0/0", 1)]), "2001:db8::1"), None);
+    }
+
+    #[test]
+    fn a_source_is_right_where_a_route_to_it_leads() {
+        let through =
+            |prefix: &str, port: u8, gateway: [u8; 4]| EdgeRoute { gateway: Some(gateway.into()), ..route(prefix, port) };
+        let routes = Routes::new(&[
+            through("0.0.0.0/0", 1, [203, 0, 113, 254]),
+            route("10.0.0.0/24", 0),
+            through("10.9.0.0/16", 0, [10, 0, 0, 254]),
+            through("10.9.0.0/16", 2, [10, 2, 0, 254]),
+        ]);
+        let ports = |address: &str, dead: &[u8]| -> Vec<u8> {
+            let address = ip_bytes(address.parse().expect("a test's address"));
+            (0..4).filter(|port| routes.lead_by(&address, *port, |route| !dead.contains(&route.port))).collect()
+        };
+        assert_eq!(ports("192.0.2.7", &[]), [1]);
+        assert_eq!(ports("10.0.0.9", &[]), [0], "the default route is none for who is nearer");
+        assert_eq!(ports("10.9.1.1", &[]), [0, 2], "both of two equal routes");
+        assert_eq!(ports("10.9.1.1", &[0]), [0, 2], "alive or not");
+        assert_eq!(ports("10.9.1.1", &[0, 2]), [0, 1, 2], "and the longer way, while it is the only one");
+        assert_eq!(ports("2001:db8::1", &[]), [] as [u8; 0]);
     }
 
     proptest! {

@@ -251,7 +251,8 @@ impl Runtime {
         // Who asked has read it before; of a selector that nobody can read there are no flows.
         let selector = selector.parse::<Selector>().ok();
         let is_meant = |header: &ActorHeader| {
-            selector.as_ref().is_some_and(|selector| selector.matches(&header.key) || selector.matches(&header.reply.reverse()))
+            let keys = [header.key, header.reply.reverse()];
+            selector.as_ref().is_some_and(|selector| keys.iter().any(|key| selector.matches(key, header.ingress)))
         };
         for lane in &self.lanes {
             let owned = lane.flows.iter().filter(|(_, header)| header.role == role::OWNER && is_meant(header));

@@ -255,7 +255,7 @@ impl Switch {
 
     fn start_trace(&mut self, key: &FlowKey, packet: &mut Packet) {
         if let Some((selector, left)) = &mut self.trace
-            && selector.matches(key)
+            && selector.matches(key, packet.meta.ingress)
         {
             *left -= 1;
             packet.meta.flags |= Flags::TRACE;
@@ -294,7 +294,7 @@ impl Switch {
             Some(found) => found.slot,
             // Nobody can say where it belongs, or whether it is new: others have been asked.
             None if self.rules.version() == 0 || self.rebuild.is_some() => return self.hold(key, packet, now, pool),
-            None => match self.new_route(key, hash, now) {
+            None => match self.new_route(key, hash, packet.meta.ingress, now) {
                 Ok(id) => id,
                 Err(reason) => return self.drop(packet, reason, pool),
             },
@@ -342,11 +342,11 @@ impl Switch {
         }
     }
 
-    fn new_route(&mut self, key: FlowKey, hash: u64, now: u64) -> Result<routes::RouteId, DropReason> {
+    fn new_route(&mut self, key: FlowKey, hash: u64, ingress: u8, now: u64) -> Result<routes::RouteId, DropReason> {
         if self.suspects.is_closed(&key, now) {
             return Err(DropReason::FlowClosed);
         }
-        let rule = self.rules.find(&key).ok_or(DropReason::NoRule)?;
+        let rule = self.rules.find(&key, ingress).ok_or(DropReason::NoRule)?;
         let owner = self.targets.least(rule.cluster, now).ok_or(DropReason::NoRuntime)?;
         let route = Route::new(key, owner, self.next_epoch, rule.chain, now);
         let id = self.routes.insert(hash, route).ok_or(DropReason::RouteTableFull)?;
@@ -527,7 +527,7 @@ impl Switch {
                         self.rules = rules;
                         if is_planted(Fault::Reclassifies) {
                             let rules = &self.rules;
-                            self.routes.visit(|route| route.chain = rules.find(&route.key).map_or(0, |rule| rule.chain));
+                            self.routes.visit(|route| route.chain = rules.find(&route.key, 0).map_or(0, |rule| rule.chain));
                         }
                     }
                     self.say_rules();

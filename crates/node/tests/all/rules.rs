@@ -104,7 +104,7 @@ proptest! {
         let written = rules.iter().enumerate().map(|(at, naive)| rule(&naive.text(), at as u16, 0));
         let set = RuleSet::new(1, written.collect());
         let addresses = [[10, 0, 0, last.0], [10, 0, 0, last.1]];
-        let found = set.find(&key(protocol, addresses[0], addresses[1], port)).map(|rule| &rules[usize::from(rule.chain)]);
+        let found = set.find(&key(protocol, addresses[0], addresses[1], port), 0).map(|rule| &rules[usize::from(rule.chain)]);
         let matching = rules.iter().filter(|rule| rule.matches(protocol, addresses, port));
         let best = matching.map(Naive::rank).max();
         prop_assert_eq!(found.map(Naive::rank), best, "of {:?}", rules);
@@ -129,6 +129,25 @@ proptest! {
             }
         }
     }
+}
+
+/// Rules for ports of the box: a packet of the same flow key takes the chain of the port by which it came in.
+#[test]
+fn a_rule_may_be_for_some_ports_only() {
+    let set =
+        RuleSet::new(1, vec![rule("any", 0, 0), rule("any on #1-2", 1, 0), rule("udp on #2", 2, 0), rule("from 10.0.0.2", 3, 0)]);
+    let chain = |protocol, source, ingress| set.find(&key(protocol, source, [192, 0, 2, 1], 53), ingress).map(|rule| rule.chain);
+    assert_eq!([0, 1, 2, 3].map(|ingress| chain(17, [10, 0, 0, 9], ingress)), [Some(0), Some(1), Some(2), Some(0)]);
+    assert_eq!(chain(6, [10, 0, 0, 9], 2), Some(1));
+    assert_eq!(chain(17, [10, 0, 0, 2], 2), Some(3), "addresses come first");
+    // As the switch gets them.
+    let mut assembly = Assembly::default();
+    let mut whole = None;
+    for message in set.messages(60) {
+        let Control::Rules { version, part, parts, rules } = message else { panic!("{message:?}") };
+        whole = assembly.take(version, part, parts, rules).expect("a part in its place");
+    }
+    assert_eq!(whole, Some(set));
 }
 
 /// Parts that do not belong together: none of them makes a set, and a set that begins anew is whole in the end.
@@ -542,7 +561,7 @@ fn a_cluster_without_runtimes_borrows_none() {
     let mut packet = world.pool.take().expect("the pool is large enough");
     packet.clear();
     let key = key(17, [10, 0, 0, 2], [192, 0, 2, 1], 53);
-    assert!(lonely.matches(&key));
+    assert!(lonely.matches(&key, 0));
     world.hub.handle_packet(0, key, packet);
     world.hub.forward(world.now, &mut world.out, &mut world.pool);
     assert_eq!(world.hub.switch().drops().get(DropReason::NoRuntime), 1);

@@ -160,7 +160,13 @@ impl Bench {
 
     /// A client sends; what goes to the runtimes stays in `out`.
     fn send(&mut self, from: u16) {
-        let (key, packet) = self.packet(&datagram(from, false));
+        self.send_by(0, from);
+    }
+
+    /// The same by another port of the box.
+    fn send_by(&mut self, ingress: u8, from: u16) {
+        let (key, mut packet) = self.packet(&datagram(from, false));
+        packet.meta.ingress = ingress;
         self.now += 1;
         self.switch.handle_packet(key, packet);
         self.switch.forward(self.now, &mut self.out, &mut self.pool);
@@ -289,6 +295,19 @@ impl Bench {
     fn runtime(&mut self, peer: Peer) -> &mut Fabric {
         self.peers.iter_mut().find(|fabric| fabric.me() == peer).expect("it is there")
     }
+}
+
+/// A rule for one port of the box: what comes by another finds none.
+#[test]
+fn a_rule_for_a_port_means_who_comes_in_by_it() {
+    let mut bench = Bench::life(1);
+    bench.view(&[X, Y], 1);
+    bench.rules(1, vec![Rule { selector: "udp on #1".parse().expect("a selector"), chain: 0, cluster: 0 }]);
+    bench.send_by(0, 1);
+    bench.send_by(1, 2);
+    assert_eq!((bench.route(1), bench.out.len()), (None, 1));
+    assert_eq!(bench.switch.drops().get(DropReason::NoRule), 1);
+    bench.deliver();
 }
 
 /// Packets that nothing ever comes of fill the table; seconds later there is room again, and flows from which something was released are still there.

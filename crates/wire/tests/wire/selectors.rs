@@ -183,7 +183,7 @@ proptest! {
     #[test]
     fn what_matches_is_what_is_written((model, key) in model().prop_flat_map(key_near)) {
         let selector: Selector = model.text(false, " ").parse().expect("it is a selector");
-        prop_assert_eq!(selector.matches(&key), model.matches(&key), "`{}` and {}", selector, key);
+        prop_assert_eq!(selector.matches_key(&key), model.matches(&key), "`{}` and {}", selector, key);
     }
 
     /// Scenario: any prefix. Printed it parses back, has its own length, and holds its first address.
@@ -213,7 +213,7 @@ proptest! {
     #[test]
     fn an_error_has_a_place(words in prop::collection::vec(prop_oneof![
         prop::sample::select(vec![
-            "tcp", "icmp", "any", "from", "to", "port", "ports", "80", "80,", "-", "1-", "9-1", "70000", "10.0.0.0/8", "10.0.0.1/8", "::/0",
+            "tcp", "icmp", "any", "on", "#0", "#1-3,9", "from", "to", "port", "ports", "80", "80,", "-", "1-", "9-1", "70000", "10.0.0.0/8", "10.0.0.1/8", "::/0",
             "::1", "/", "/8", "0.0.0.0/", "1.2.3.4/33", "2001:db8::/129", "proto-", "proto-256", "ä",
         ]).prop_map(str::to_owned),
         "\\PC{0,6}",
@@ -237,15 +237,15 @@ fn families_do_not_meet_and_identifiers_are_no_ports() {
         protocol: 1,
         scope: 0,
     };
-    let matches = |text: &str| text.parse::<Selector>().expect("a selector").matches(&ping);
+    let matches = |text: &str| text.parse::<Selector>().expect("a selector").matches(&ping, 0);
     assert!(matches("from 0.0.0.0/0") && matches("any") && matches("icmp"));
     assert!(!matches("from ::/0"));
     assert!(!matches("any from any to any port 53"));
     assert!(!matches("any from any port 0-65535"));
 }
 
-/// A small world in which everything can be tried: five addresses and one of the other family, five ports, four protocols.
-fn small_world() -> Vec<FlowKey> {
+/// A small world in which everything can be tried: five addresses and one of the other family, five ports, four protocols, and three ports of the box.
+fn small_world() -> Vec<(FlowKey, u8)> {
     let four = ["10.0.0.0", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.9.0.0"];
     let mut keys = Vec::new();
     for protocol in [1, 6, 17, 47, 58] {
@@ -262,7 +262,7 @@ fn small_world() -> Vec<FlowKey> {
             keys.push(key("2001:db8::1", "2001:db8::2"));
         }
     }
-    keys
+    keys.into_iter().flat_map(|key| (0..3).map(move |ingress| (key, ingress))).collect()
 }
 
 fn small_selectors() -> Vec<Selector> {
@@ -272,14 +272,41 @@ fn small_selectors() -> Vec<Selector> {
         for to in sides {
             for protocol in ["any", "tcp", "udp", "icmp", "proto-1", "proto-47"] {
                 for ports in ["", " port 1-3", " port 1,2", " port 2", " port 2,2", " port 0-65535"] {
-                    let text = format!("{protocol} from {from} to {to}{ports}");
-                    // Some are none: ICMP has no ports, and families do not mix.
-                    selectors.extend(text.parse::<Selector>().ok());
+                    // All of them everywhere would be too many to compare.
+                    let zones: &[&str] = if from == to { &["", " on #0-1", " on #1", " on #2"] } else { &[""] };
+                    for on in zones {
+                        let text = format!("{protocol}{on} from {from} to {to}{ports}");
+                        // Some are none: ICMP has no ports, and families do not mix.
+                        selectors.extend(text.parse::<Selector>().ok());
+                    }
                 }
             }
         }
     }
     selectors
+}
+
+#[test]
+fn what_covers_another_has_all_of_it() {
+    // Scenario: an earlier rule and a later one. The later one never decides where the earlier one means all that it means.
+    for (one, other, expected) in [
+        ("any", "tcp from 10.0.0.0/8 port 5", true),
+        ("tcp", "any", false),
+        ("icmp", "proto-1", true),
+        ("proto-1", "icmp", false),
+        ("from 10.0.0.0/8", "udp from 10.1.0.0/16 to any port 53", true),
+        ("from 10.1.0.0/16", "from 10.0.0.0/8", false),
+        ("from 0.0.0.0/0", "any", false),
+        ("from 0.0.0.0/0", "from 2001:db8::/32", false),
+        ("tcp to any port 80-90,443", "tcp to any port 81,443", true),
+        ("tcp to any port 80-90", "tcp to any port 85-95", false),
+        ("tcp to any port 0-65535", "tcp", false),
+        ("on #0-2", "tcp on #1", true),
+        ("on #1", "tcp", false),
+    ] {
+        let read = |text: &str| text.parse::<Selector>().expect("a selector");
+        assert_eq!(read(one).covers(&read(other)), expected, "`{one}` and `{other}`");
+    }
 }
 
 /// Of two selectors one means only a part of what the other means: then it is the more specific one, whatever they are made of. And they
@@ -293,8 +320,8 @@ fn whoever_means_less_is_more_specific() {
         .iter()
         .map(|selector| {
             let mut bits = vec![0u64; world.len().div_ceil(64)];
-            for (at, key) in world.iter().enumerate() {
-                bits[at / 64] |= u64::from(selector.matches(key)) << (at % 64);
+            for (at, (key, ingress)) in world.iter().enumerate() {
+                bits[at / 64] |= u64::from(selector.matches(key, *ingress)) << (at % 64);
             }
             bits
         })
@@ -303,6 +330,8 @@ fn whoever_means_less_is_more_specific() {
         for (b, in_b) in selectors.iter().zip(&meant) {
             let is_part = in_a != in_b && in_a.iter().zip(in_b).all(|(a, b)| a & !b == 0);
             assert!(!is_part || a.specificity() > b.specificity(), "`{a}` means less than `{b}`");
+            let is_all = in_a.iter().zip(in_b).all(|(a, b)| b & !a == 0);
+            assert!(!a.covers(b) || is_all, "`{a}` and not all of `{b}`");
             let common = in_a.iter().zip(in_b).any(|(a, b)| a & b != 0);
             assert_eq!(a.overlaps(b), common, "`{a}` and `{b}`");
         }

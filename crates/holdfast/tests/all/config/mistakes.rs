@@ -5,7 +5,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "cluster: edge",
         "clutser: edge",
-        r"edge.yaml:1:1: there is no key `clutser` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `scaling`, `clusters`, `hosts`, `switches`, `limits`, `detection`, `state_server`, `fabric`, `state`, `etcd`, `control`; did you mean `cluster`?
+        r"edge.yaml:1:1: there is no key `clutser` here: `cluster`, `ports`, `zones`, `routes`, `chains`, `rules`, `runtimes`, `scaling`, `clusters`, `hosts`, `switches`, `limits`, `detection`, `state_server`, `fabric`, `state`, `etcd`, `control`; did you mean `cluster`?
 1 | clutser: edge
   | ^^^^^^^",
     ),
@@ -33,7 +33,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "address: 10.0.0.1/24",
         "adress: 10.0.0.1/24",
-        r"edge.yaml:3:32: there is no key `adress` here: `device`, `address`, `gateway`, `mtu`, `bfd`; did you mean `address`?
+        r"edge.yaml:3:32: there is no key `adress` here: `device`, `address`, `gateway`, `mtu`, `reverse_path`, `bfd`; did you mean `address`?
 3 |   inside:  { device: veth-in,  adress: 10.0.0.1/24 }
   |                                ^^^^^^",
     ),
@@ -227,6 +227,27 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
    |                        ^^^^^^^^^^^^^^^",
     ),
     (
+        "- nat: { pool: [ 198.51.100.4/31 ] }",
+        "- nat: { pool: [ 224.0.0.0/30 ] }",
+        r"edge.yaml:9:24: nat: 224.0.0.0/30 is no range of addresses that hosts may have: 224.0.0.0/4 is multicast
+9 |       - nat: { pool: [ 224.0.0.0/30 ] }
+  |                        ^^^^^^^^^^^^",
+    ),
+    (
+        "- nat: { pool: [ 198.51.100.4/31 ] }",
+        "- nat: { pool: [ 198.51.100.252/30 ] }",
+        r"edge.yaml:9:24: nat: 198.51.100.252/30 contains 198.51.100.254, a router on port `outside`: the box would take that address for its own and never reach the router
+9 |       - nat: { pool: [ 198.51.100.252/30 ] }
+  |                        ^^^^^^^^^^^^^^^^^",
+    ),
+    (
+        "- nat: { pool: [ 198.51.100.4/31 ] }",
+        "- nat: { pool: [ 198.51.100.255 ] }",
+        r"edge.yaml:9:24: nat: 198.51.100.255/32 contains 198.51.100.255, which belongs to all on the network of port `outside`
+9 |       - nat: { pool: [ 198.51.100.255 ] }
+  |                        ^^^^^^^^^^^^^^",
+    ),
+    (
         "[ forward ]",
         "[ nat: { pool: [ 198.51.100.5 ] } ]",
         r"edge.yaml:9:24: nat: 198.51.100.4/31 overlaps 198.51.100.5/32 of `nat` in chain `rest`
@@ -367,6 +388,48 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
    |                              ^^^^^^^^^^^^^^^"#,
     ),
     (
+        "chains:\n",
+        "zones: { lan: [insid] }\nchains:\n",
+        r"edge.yaml:5:16: there is no port `insid`: `inside`, `outside`; did you mean `inside`?
+5 | zones: { lan: [insid] }
+  |                ^^^^^",
+    ),
+    (
+        "chains:\n",
+        "zones: { inside: [outside] }\nchains:\n",
+        r"edge.yaml:5:10: `inside` is a port: its name means that port alone already
+5 | zones: { inside: [outside] }
+  |          ^^^^^^",
+    ),
+    (
+        "chains:\n",
+        "zones: { offices: [] }\nchains:\n",
+        r"edge.yaml:5:10: zone `offices` needs ports, like `offices: [lan, dmz]`
+5 | zones: { offices: [] }
+  |          ^^^^^^^",
+    ),
+    (
+        "proto: tcp, chain: web",
+        "on: insid, chain: web",
+        r"edge.yaml:13:30: unknown port or zone `insid`, expected one of `inside`, `outside`; did you mean `inside`?
+13 |   - { from: 10.0.0.0/24, on: insid, chain: web }
+   |                              ^^^^^",
+    ),
+    (
+        "default: deny }",
+        "default: deny, timeouts: { udp: 0 } }",
+        r#"edge.yaml:8:143: firewall: a timeout is from 1 to 604800 seconds, a week, not 0
+8 | ow icmp from any to any" ], default: deny, timeouts: { udp: 0 } }
+  |                                                             ^"#,
+    ),
+    (
+        "allow icmp from any to any",
+        "allow icmp on outsid",
+        r#"edge.yaml:8:94: firewall: unknown port or zone `outsid`, expected one of `inside`, `outside`; did you mean `outside`?
+8 |       - firewall: { rules: [ "allow tcp from 10.0.0.0/24 to any port 80,443", "allow icmp on outsid" ], default: deny }
+  |                                                                                              ^^^^^^"#,
+    ),
+    (
         "chain: web",
         "chain: wbe",
         r"edge.yaml:13:45: there is no chain `wbe`: `rest`, `web`; did you mean `web`?
@@ -446,7 +509,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "runtimes: {",
         "runtimes {",
-        r"edge.yaml:15:1: there is no key `runtimes { min` here: `cluster`, `ports`, `routes`, `chains`, `rules`, `runtimes`, `scaling`, `clusters`, `hosts`, `switches`, `limits`, `detection`, `state_server`, `fabric`, `state`, `etcd`, `control`; is a `:` missing after `runtimes`?
+        r"edge.yaml:15:1: there is no key `runtimes { min` here: `cluster`, `ports`, `zones`, `routes`, `chains`, `rules`, `runtimes`, `scaling`, `clusters`, `hosts`, `switches`, `limits`, `detection`, `state_server`, `fabric`, `state`, `etcd`, `control`; is a `:` missing after `runtimes`?
 15 | runtimes { min: 2, max: 4 }
    | ^^^^^^^^^^^^^^",
     ),

@@ -3,11 +3,12 @@
 mod mistakes;
 mod protections;
 mod state_server;
+mod warnings;
 
 use holdfast::config;
 use proptest::prelude::*;
 
-/// The configuration of the design and the README.
+/// A configuration with something of everything.
 const EXAMPLE: &str = r#"cluster: edge
 ports:
   inside:  { device: veth-in,  address: 10.0.0.1/24 }
@@ -82,6 +83,19 @@ fn the_demos_boxes_are_right() {
     assert!(elastic.contains("{ min: 2, max: 3 }"));
 }
 
+/// Sources are checked at every port that does not say otherwise, and `off` is a word, not a truth value.
+#[test]
+fn sources_are_checked_unless_a_port_says_otherwise() {
+    use holdfast_node::edge::ReversePath::{Feasible, Off};
+    let checks = |text: &str| -> Vec<_> {
+        let checked = config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}"));
+        let edges = checked.edges(&[([2; 6], 1500); 2], &[], || 1);
+        edges[0].0.ports.iter().map(|port| port.reverse_path).collect()
+    };
+    assert_eq!(checks(EXAMPLE), [Feasible, Feasible]);
+    assert_eq!(checks(&edited("device: veth-out", "device: veth-out, reverse_path: off")), [Feasible, Off]);
+}
+
 #[test]
 fn json_is_accepted() {
     let text = r#"{ "cluster": "a", "ports": { "x": { "device": "eth0", "address": ["10.0.0.1/24", "10.0.0.2/24", "2001:db8::1/64"],
@@ -124,6 +138,7 @@ fn other_ways_to_say_the_same_are_understood() {
         ("[ forward ]", "[ forward: {} ]"),
         ("[ forward ], protection: none", "[ monitor ], protection: { preset: none, shared: state-server }"),
         ("gateway: 198.51.100.254", "gateway: [198.51.100.254], mtu: 1400"),
+        ("gateway: 198.51.100.254", "gateway: 198.51.100.254, reverse_path: feasible"),
         ("device: veth-out", "device: \"afpacket:veth-out\""),
         ("device: veth-out", "device: \"dpdk:0000:01:00.0\""),
         ("device: veth-out", "device: \"dpdk:net_pcap0,rx_pcap=in.pcap,tx_pcap=out.pcap\""),
@@ -200,6 +215,7 @@ fn the_schema_knows_every_key_and_every_function_and_is_closed() {
         "state",
         "state_server",
         "switches",
+        "zones",
     ];
     assert_eq!(properties.keys().map(String::as_str).collect::<std::collections::BTreeSet<_>>(), expected.into());
     let scaling = &schema["$defs"]["ScalingConfig"];

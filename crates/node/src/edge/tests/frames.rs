@@ -63,12 +63,12 @@ impl Words<'_> {
 /// Builds the frame that the words describe, as it comes in by `port`.
 ///
 /// `PROTO SOURCE > DESTINATION` with `udp`, `tcp`, `ping`, `pong`, `proto` (253); options `ttl=`, `len=` (payload), `id=`, `at=` (fragment
-/// offset), `more`, `df`, `badsum`, `badl4`, `lsrr`, `rh0`, `from=MAC`, `to=MAC`, `vlan=`, `flags=` (TCP). `arp who-has A tell B`, `arp A is-at MAC`
+/// offset), `more`, `df`, `badsum`, `badl4`, `lsrr`, `rh=` (an IPv6 routing header of this type), `from=MAC`, `to=MAC`, `vlan=`, `flags=` (TCP). `arp who-has A tell B`, `arp A is-at MAC`
 /// (`target=`, `op=`), `ns A from B`, `na A` (`flags=` as a number, `hops=`, `mac=`, `bare` without option), `rs`, `ra`.
 pub(super) fn frame(port: u8, text: &str) -> Vec<u8> {
     let (options, words): (Vec<&str>, Vec<&str>) = text
         .split_whitespace()
-        .partition(|word| word.contains('=') || ["df", "more", "badsum", "badl4", "lsrr", "rh0", "bare"].contains(word));
+        .partition(|word| word.contains('=') || ["df", "more", "badsum", "badl4", "lsrr", "bare"].contains(word));
     let options = options.into_iter().map(|word| word.split_once('=').unwrap_or((word, ""))).collect();
     let words = Words { words, options };
     let (ethertype, source, destination, body) = match words.words[0] {
@@ -223,8 +223,9 @@ fn ip_packet(port: u8, words: &Words<'_>) -> Parts {
             header.extend_from_slice(&(words.number("id", 0) as u32).to_be_bytes());
             (next, payload) = (proto::FRAGMENT, [header, payload].concat());
         }
-        if words.has("rh0") {
-            (next, payload) = (proto::ROUTING, [vec![next, 2, 0, 1], vec![0; 20], payload].concat());
+        if words.has("rh") {
+            let kind = words.number("rh", 0) as u8;
+            (next, payload) = (proto::ROUTING, [vec![next, 2, kind, 1], vec![0; 20], payload].concat());
         }
         v6_header(&source, &destination, next, ttl, &payload)
     };

@@ -222,6 +222,43 @@ fn our_own_address_as_source() {
     assert_eq!(only(0, "udp [2001:db8:b::1]:1 > [2001:db8:f::7]:2"), "drop bad_source");
 }
 
+/// RFC 3704, section 2.3. Without the check whoever is outside passes for somebody inside, and what the rules allow those they allow him.
+#[test]
+fn a_source_that_is_not_behind_the_port() {
+    // Somebody outside as one of the inside, and the other way round.
+    assert_eq!(only(1, "tcp 10.0.0.9:1 > 10.0.0.8:80"), "drop spoofed_source");
+    assert_eq!(only(1, "udp 10.9.1.1:1 > 198.51.100.4:2"), "drop spoofed_source");
+    assert_eq!(only(1, "udp [2001:db8:a::9]:1 > [2001:db8:a::8]:2"), "drop spoofed_source");
+    assert_eq!(only(0, "udp 192.0.2.7:1 > 192.0.2.8:2"), "drop spoofed_source");
+    assert_eq!(only(0, "udp [2001:db8:f::7]:1 > [2001:db8:f::8]:2"), "drop spoofed_source");
+    // From where no route leads to at all.
+    assert_eq!(only(0, "udp 172.16.0.9:1 > 192.0.2.7:2"), "drop spoofed_source");
+    // The box itself answers them neither, be it with an error.
+    assert_eq!(only(1, "ping 10.0.0.9 > 203.0.113.1"), "drop spoofed_source");
+    assert_eq!(only(1, "udp 10.0.0.9:1 > 203.0.113.1:33434"), "drop spoofed_source");
+    assert_eq!(only(1, "udp 10.0.0.9:1 > 192.0.2.7:2 ttl=1"), "drop spoofed_source");
+    // Nor does a fragment wait.
+    assert_eq!(only(1, "udp 10.0.0.9:1 > 198.51.100.4:2 at=1480 id=5"), "drop spoofed_source");
+    // Networks of the port itself, and behind its routers.
+    assert_eq!(only(0, "udp 10.9.1.1:1 > 192.0.2.7:2"), "forward udp 10.9.1.1:1 > 192.0.2.7:2");
+    assert_eq!(only(1, "udp 203.0.113.9:1 > 198.51.100.4:2"), "forward udp 203.0.113.9:1 > 198.51.100.4:2");
+}
+
+#[test]
+fn what_a_pool_or_a_service_has_is_nobody_elses() {
+    for (port, words) in [
+        (1, "udp 198.51.100.4:1 > 192.0.2.7:2"),
+        (0, "tcp 10.0.0.100:80 > 192.0.2.7:2"),
+        (1, "udp [2001:db8:a::100]:1 > [2001:db8:f::7]:2"),
+    ] {
+        assert_eq!(only(port, words), "drop spoofed_source");
+        assert_eq!(Bench::unchecked().port(port, words), ["drop spoofed_source"]);
+    }
+    assert_eq!(Bench::unchecked().port(1, "udp 10.0.0.1:1 > 192.0.2.7:2"), ["drop bad_source"]);
+    // Where it is off all others are right.
+    assert_eq!(Bench::unchecked().port(1, "tcp 10.0.0.9:1 > 10.0.0.8:80"), ["forward tcp 10.0.0.9:1 > 10.0.0.8:80"]);
+}
+
 #[test]
 fn ipv4_mapped_addresses_in_ipv6() {
     assert_eq!(only(0, "udp [::ffff:10.0.0.9]:1 > [2001:db8:f::7]:2"), "drop bad_source");
@@ -234,7 +271,13 @@ fn ipv4_mapped_addresses_in_ipv6() {
 #[test]
 fn source_routes() {
     assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 lsrr"), "drop source_route");
-    assert_eq!(only(0, "udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 rh0"), "drop source_route");
+    for kind in [0, 2, 3, 4] {
+        assert_eq!(only(0, &format!("udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 rh={kind}")), "drop source_route");
+        assert_eq!(only(0, &format!("ping 2001:db8:a::9 > 2001:db8:a::1 rh={kind}")), "drop source_route");
+    }
+    // One for experiments (RFC 4727) means nothing to anybody on the way.
+    let unknown = only(0, "udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 rh=253");
+    assert_eq!(unknown, "forward udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2");
     // Not even for ping to the box.
     assert_eq!(only(0, "ping 10.0.0.9 > 10.0.0.1 lsrr"), "drop source_route");
 }
@@ -256,6 +299,11 @@ fn link_local() {
     assert_eq!(only(0, "udp 169.254.1.1:1 > 192.0.2.7:2"), "drop link_local");
     assert_eq!(only(0, "udp 10.0.0.9:1 > 169.254.1.1:2"), "drop link_local");
     assert_eq!(only(0, "udp [fe80::9]:1 > [2001:db8:f::7]:2"), "drop link_local");
+    // To a pool, or an address of the box that a chain uses, is forwarding, too.
+    assert_eq!(only(0, "tcp [fe80::9]:1 > [2001:db8:a::100]:80"), "drop link_local");
+    assert_eq!(only(1, "tcp 169.254.1.1:1 > 203.0.113.2:80"), "drop link_local");
+    // The box itself answers on the link.
+    assert_eq!(only(0, "ping fe80::9 > 2001:db8:a::1"), "0< box0>host9 pong 2001:db8:a::1 > fe80::9 ttl=64");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Scenarios of the edge: a frame in words goes in, what the edge does about it comes out in words.
 //!
 //! The box has two ports. Port 0 (`10.0.0.1/24`, `2001:db8:a::1/64`) is where clients are, port 1 (`203.0.113.1/24`, `2001:db8:b::1/64`, MTU
-//! 1400) leads to the rest of the world through `203.0.113.254` and `2001:db8:b::fe`. Its chains own `198.51.100.4/31`, the virtual
+//! 1400) leads to the rest of the world through `203.0.113.254` and `2001:db8:b::fe`; `10.9.0.0/16` is behind the client `10.0.0.254`. Its chains own `198.51.100.4/31`, the virtual
 //! addresses `10.0.0.100` and `2001:db8:a::100`, and use the box's own `203.0.113.2`.
 
 mod conservation;
@@ -37,6 +37,7 @@ pub(super) fn config() -> EdgeConfig {
         mac: BOX[at],
         mtu,
         addresses: addresses.iter().map(|&(address, len)| (ip(address), len)).collect(),
+        reverse_path: ReversePath::Feasible,
     };
     EdgeConfig {
         ports: vec![
@@ -44,6 +45,7 @@ pub(super) fn config() -> EdgeConfig {
             port(1, 1400, &[("203.0.113.1", 24), ("203.0.113.2", 24), ("2001:db8:b::1", 64)]),
         ],
         routes: vec![
+            EdgeRoute { prefix: prefix("10.9.0.0/16"), port: 0, gateway: Some(ip("10.0.0.254")) },
             EdgeRoute { prefix: prefix("192.0.0.0/8"), port: 1, gateway: Some(ip("203.0.113.254")) },
             EdgeRoute { prefix: prefix("2001:db8:f::/48"), port: 1, gateway: Some(ip("2001:db8:b::fe")) },
         ],
@@ -63,6 +65,13 @@ impl Bench {
         // A time at which careless arithmetic overflows.
         let now = 1_800_000_000 * SECOND;
         Bench { edge: Edge::new(config()), pool: MemoryPool::new(buffers), now, out: EdgeOut::default(), drops }
+    }
+
+    /// The same without a look at where sources are routed.
+    pub(super) fn unchecked() -> Bench {
+        let mut config = config();
+        config.ports.iter_mut().for_each(|port| port.reverse_path = ReversePath::Off);
+        Bench { edge: Edge::new(config), ..Bench::new() }
     }
 
     /// A bench on which `words` (as [`frame`] reads them) have come in by the port, so that their senders are known.

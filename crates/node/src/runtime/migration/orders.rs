@@ -126,7 +126,7 @@ impl Order {
             let header = lane.flows.header(slot);
             if header.role == role::OWNER
                 && header.flags & flag::MOVING == 0
-                && (self.selector.matches(&header.key) || self.selector.matches(&header.reply.reverse()))
+                && [header.key, header.reply.reverse()].iter().any(|key| self.selector.matches(key, header.ingress))
             {
                 chosen.push(departing(lane, slot, 0));
                 self.left -= 1;

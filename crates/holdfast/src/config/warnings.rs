@@ -1,0 +1,244 @@
+//! What holds together and is hardly meant: rules that decide nothing, networks that are nowhere, private sources on their way to the Internet.
+//!
+//! In: a configuration that has been checked. Out: warnings with their places. Never: a refusal; what is warned of may be meant after all.
+
+use super::file::{ChainConfig, ReversePathConfig};
+use super::mistake::Mistake;
+use super::source::{Source, Spot};
+use super::switches::SwitchEntry;
+use super::{Checked, zones};
+use holdfast_wire::selector::{Prefix, Selector};
+use holdfast_wire::zone::{Zone, Zones};
+use serde_json::Value;
+
+/// Addresses that nobody on the Internet has: RFC 1918, RFC 6598, RFC 4193.
+const PRIVATE: [&str; 5] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
+/// Functions whose `rules` are selectors behind a word, of which the first that matches decides.
+const LISTS: [&str; 2] = ["firewall", "qos_marker"];
+/// Functions behind which a packet has the addresses that it came with.
+const PLAIN: [&str; 5] = ["firewall", "qos_marker", "monitor", "forward", "packet_limit"];
+
+/// All warnings about a configuration that was read from this text.
+pub fn warnings(file: &str, text: &str, checked: &Checked) -> Vec<Mistake> {
+    let source = Source::new(file, text.strip_prefix('\u{feff}').unwrap_or(text));
+    let root = source.root();
+    let mut found = Vec::new();
+    for switch in &checked.switches {
+        let side = Side::new(checked, switch);
+        for (number, (name, chain)) in (0u16..).zip(&checked.config.chains) {
+            if switch.chains.contains(&number) {
+                side.functions(chain, root.key("chains").key(name).key("functions"), &mut found);
+            }
+        }
+        for (at, rule) in checked.rules.iter().enumerate().filter(|(_, rule)| switch.chains.contains(&rule.chain)) {
+            let spot = root.key("rules").index(at);
+            if let Some(message) = side.unreachable(&rule.selector) {
+                found.push(spot.key("from").mistake(message));
+            } else if let Some(message) = side.leak(at) {
+                found.push(spot.mistake(message));
+            }
+        }
+    }
+    found
+}
+
+fn is_private(prefix: &Prefix) -> bool {
+    PRIVATE.iter().filter_map(|text| text.parse::<Prefix>().ok()).any(|private| private.covers(prefix))
+}
+
+/// A port of a switch.
+struct Port<'a> {
+    /// Among those of the switch.
+    number: u8,
+    name: &'a str,
+    /// Networks to which routes lead by it, its own first.
+    networks: Vec<Prefix>,
+    /// Anybody may come in by it.
+    is_open: bool,
+    /// Families of which it has a private address, IPv4 and IPv6.
+    is_private: [bool; 2],
+}
+
+impl Port<'_> {
+    fn is_private(&self, network: &Prefix) -> bool {
+        self.is_private[usize::from(!network.is_ipv4())]
+    }
+
+    /// It leads to the Internet, for the family of this network.
+    fn is_upstream(&self, network: &Prefix) -> bool {
+        let is_default = |other: &Prefix| other.is_empty() && other.is_ipv4() == network.is_ipv4();
+        self.networks.iter().any(is_default) && !self.is_private(network)
+    }
+}
+
+/// A switch with its ports and the names that its chains know.
+struct Side<'a> {
+    checked: &'a Checked,
+    switch: &'a SwitchEntry,
+    zones: Zones,
+    ports: Vec<Port<'a>>,
+}
+
+impl<'a> Side<'a> {
+    fn new(checked: &'a Checked, switch: &'a SwitchEntry) -> Side<'a> {
+        let port = |(number, at): (u8, &u8)| {
+            let (name, config) = checked.config.ports.iter().nth(usize::from(*at))?;
+            let addresses = &checked.addresses[usize::from(*at)];
+            let connected = addresses.iter().filter_map(|(address, len)| Prefix::network_of(*address, *len));
+            let routed = checked.routes.iter().filter(|route| route.port == *at).map(|route| route.prefix);
+            let has_private = |is_v4: bool| {
+                let mut own = addresses.iter().filter(|(address, _)| address.is_ipv4() == is_v4);
+                own.any(|(address, _)| is_private(&Prefix::host(*address)))
+            };
+            Some(Port {
+                number,
+                name,
+                networks: connected.chain(routed).collect(),
+                is_open: config.reverse_path == ReversePathConfig::Off,
+                is_private: [has_private(true), has_private(false)],
+            })
+        };
+        let ports = (0u8..).zip(&switch.ports).filter_map(port).collect();
+        Side { checked, switch, zones: zones::of_switch(&checked.config, switch), ports }
+    }
+
+    /// True if packets from somewhere in `from` may come in by the port.
+    fn may_come(&self, from: &Prefix, port: &Port<'_>) -> bool {
+        let leads = |network: &&Prefix| {
+            let narrow = if network.covers(from) { *from } else { **network };
+            let is_nearer = |other: &Prefix| other.specificity() > network.specificity() && other.covers(&narrow);
+            // Whoever is nearer to all of it by another port takes it from this one.
+            let taken = |other: &Port<'_>| other.networks.iter().any(|near| is_nearer(near) && !port.networks.contains(near));
+            let is_stray = network.is_empty() && is_private(from) && !port.is_private(from);
+            network.overlaps(from) && !is_stray && !self.ports.iter().any(taken)
+        };
+        port.is_open || port.networks.iter().any(|network| leads(&network))
+    }
+
+    /// Why nothing that the selector means ever comes in.
+    fn unreachable(&self, selector: &Selector) -> Option<String> {
+        let from = selector.from.as_ref()?;
+        let ports = || self.ports.iter().filter(|port| selector.on.contains(port.number));
+        if ports().any(|port| self.may_come(from, port)) {
+            return None;
+        }
+        let whose = match selector.on.is_any() {
+            true => "any port".to_owned(),
+            false => format!("`{}`", self.zones.name(selector.on)),
+        };
+        Some(format!("nobody in {from} comes in by {whose}, because no route to them leads there: this matches nothing"))
+    }
+
+    fn functions(&self, chain: &ChainConfig, spot: Spot<'_>, found: &mut Vec<Mistake>) {
+        let mut is_plain = true;
+        for (at, function) in chain.functions.iter().enumerate() {
+            let Some((name, value)) = function.entries.first() else { continue };
+            let below = spot.index(at).key(name);
+            if LISTS.contains(&name.as_str()) {
+                self.list(value, is_plain, below.key("rules"), found);
+            }
+            if name == "nat" {
+                for (at, text) in texts(value, "inside").enumerate() {
+                    let Ok(inside) = text.parse::<Prefix>() else { continue };
+                    let is_near = |network: &Prefix| !network.is_empty() && network.overlaps(&inside);
+                    if !self.ports.iter().any(|port| port.is_open || port.networks.iter().any(is_near)) {
+                        let message = format!("no port's network and no route meets {inside}: nobody there is translated");
+                        found.push(below.key("inside").index(at).mistake(message));
+                    }
+                }
+            }
+            is_plain &= PLAIN.contains(&name.as_str());
+        }
+    }
+
+    /// Rules of which the first that matches decides. `is_plain`: they see addresses as they come in.
+    fn list(&self, value: &Value, is_plain: bool, spot: Spot<'_>, found: &mut Vec<Mistake>) {
+        let selectors: Vec<Option<Selector>> = rules(value, &self.zones).map(|rule| rule.map(|(_, selector)| selector)).collect();
+        for (at, selector) in selectors.iter().enumerate() {
+            let Some(selector) = selector else { continue };
+            let covers = |earlier: &Option<Selector>| earlier.as_ref().is_some_and(|earlier| earlier.covers(selector));
+            if let Some(first) = selectors[..at].iter().position(covers) {
+                let message =
+                    format!("rule {} comes first and matches all that this one does: this one never decides", first + 1);
+                found.push(spot.index(at).mistake(message));
+            } else if let Some(message) = self.unreachable(selector).filter(|_| is_plain) {
+                found.push(spot.index(at).mistake(message));
+            }
+        }
+    }
+
+    /// Private sources that leave untranslated for the Internet by this rule's chain.
+    fn leak(&self, at: usize) -> Option<String> {
+        let rule = &self.checked.rules[at];
+        let (name, chain) = self.checked.config.chains.iter().nth(usize::from(rule.chain))?;
+        let has = |wanted: &str| chain.functions.iter().any(|function| function.entries.iter().any(|(name, _)| name == wanted));
+        // It translates, or it drops.
+        if has("nat") || !self.leads_out(rule.selector.to.as_ref()) {
+            return None;
+        }
+        for port in self.ports.iter().filter(|port| rule.selector.on.contains(port.number)) {
+            for network in port.networks.iter().filter(|network| is_private(network)) {
+                let from = match rule.selector.from {
+                    Some(from) if network.covers(&from) => from,
+                    Some(from) if !from.covers(network) => continue,
+                    _ => *network,
+                };
+                let Some(out) = self.ports.iter().find(|out| out.number != port.number && out.is_upstream(network)) else {
+                    continue;
+                };
+                let leaving = Selector { from: Some(from), on: Zone::of([port.number]), ..rule.selector.clone() };
+                let is_taken = self.checked.rules.iter().any(|other| {
+                    self.switch.chains.contains(&other.chain)
+                        && other.selector.specificity() > rule.selector.specificity()
+                        && other.selector.covers(&leaving)
+                });
+                if !is_taken && self.pass(chain, &leaving) {
+                    return Some(format!(
+                        "sources in {from}, of port `{}`, leave untranslated by port `{}`: chain `{name}` has no `nat`, and no `firewall` that denies them",
+                        port.name, out.name
+                    ));
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether somebody in such destinations is reached by a default route.
+    fn leads_out(&self, to: Option<&Prefix>) -> bool {
+        let is_near = |to: &Prefix| {
+            let mut networks = self.ports.iter().flat_map(|port| &port.networks);
+            networks.any(|network| !network.is_empty() && network.covers(to))
+        };
+        to.is_none_or(|to| !is_near(to))
+    }
+
+    /// Whether the firewalls of a chain let some of these flows out.
+    fn pass(&self, chain: &ChainConfig, leaving: &Selector) -> bool {
+        let functions = chain.functions.iter().filter_map(|function| function.entries.first());
+        functions.filter(|(name, _)| name == "firewall").all(|(_, value)| {
+            for (word, selector) in rules(value, &self.zones).flatten() {
+                if word == "allow" && selector.overlaps(leaving) && self.leads_out(selector.to.as_ref()) {
+                    return true;
+                }
+                if word != "allow" && selector.covers(leaving) {
+                    return false;
+                }
+            }
+            value["default"] == "allow"
+        })
+    }
+}
+
+/// The texts of a list in a function's configuration.
+fn texts<'v>(value: &'v Value, key: &str) -> impl Iterator<Item = &'v str> {
+    value[key].as_array().map_or(&[][..], Vec::as_slice).iter().map(|text| text.as_str().unwrap_or_default())
+}
+
+/// The rules of a function: a word each, and a selector.
+fn rules<'v>(value: &'v Value, zones: &Zones) -> impl Iterator<Item = Option<(&'v str, Selector)>> {
+    texts(value, "rules").map(|text| {
+        let text = text.trim_start();
+        let (word, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+        Some((word, Selector::read(rest, zones).ok()?))
+    })
+}
