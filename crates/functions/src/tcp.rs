@@ -352,7 +352,6 @@ impl Connection {
 
     /// A SYN of the initiator. One that does not belong to the connection is offered to the other side.
     fn open(&mut self, syn: Syn) -> bool {
-        let sender = self.halves[0];
         let is_repeated = self.state >= state::ESTABLISHED && syn.sequence.wrapping_add(1) == self.initial;
         // In TIME-WAIT a SYN may be above what was sent (RFC 9293, section 3.6.1) or, with a newer time stamp, below (RFC 6191): the other side says whether
         // it is right, by its answer.
