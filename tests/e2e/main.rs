@@ -3,6 +3,7 @@
 
 mod bfd;
 mod chains;
+mod conntrack;
 mod coordinator;
 mod etcd;
 mod failover;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
     let files = vec![
         ("bfd", bfd::tests()),
         ("chains", chains::tests()),
+        ("conntrack", conntrack::tests()),
         ("coordinator", coordinator::tests()),
         ("etcd", etcd::tests()),
         ("failover", failover::tests()),

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cluster;
+pub mod conversation;
 pub mod crowd;
 pub mod frames;
 pub mod ledger;

@@ -225,14 +225,14 @@ impl Connection {
         if self.halves[them].synchronised == 0 || self.halves[us].synchronised == 0 {
             return false;
         }
-        if us == 0
-            && self.offered_by == offered_by(them)
-            && self.state == state::ANSWERED
-            && acknowledgement != self.halves[them].end
-        {
-            let taken = self.with_answer(them, acknowledgement);
-            if taken.fits(us, them, sequence, end, acknowledgement) {
-                *self = taken;
+        if us == 0 && self.state == state::ANSWERED {
+            // The initiator says which of several SYNs, and which of their answers, was the right one.
+            let is_other = self.offered_by == offered_by(us) && sequence == self.offered_end;
+            if is_other || self.offered_by == offered_by(them) && acknowledgement != self.halves[them].end {
+                let taken = self.with_answer(is_other, acknowledgement);
+                if taken.fits(us, them, sequence, end, acknowledgement) {
+                    *self = taken;
+                }
             }
         }
         if !self.fits(us, them, sequence, end, acknowledgement) {
@@ -493,11 +493,19 @@ impl Connection {
         self.offered_end.wrapping_sub(acknowledgement) <= u32::from(self.offered_early)
     }
 
-    /// The initiator has acknowledged another one of the other side's SYN-ACKs than the first: that is the one.
-    fn with_answer(&self, side: usize, acknowledgement: u32) -> Connection {
-        let mut taken = Connection { offered_by: 0, ..*self };
-        let syn = Syn { end: acknowledgement, early: 0, ..self.offered() };
-        taken.meet(side, 1 - side, syn, self.halves[1 - side].acknowledged);
+    /// The initiator has acknowledged another SYN-ACK than the one that counted: that is the one, for the SYN that counts or for the one beside it.
+    fn with_answer(&self, is_other: bool, acknowledgement: u32) -> Connection {
+        let Half { window, scale, .. } = self.halves[1];
+        let known = if is_other {
+            Syn { sequence: 0, end: 0, window: window.min(MAX_PACKET) as u16, scale, early: 0 }
+        } else {
+            self.offered()
+        };
+        let mut taken = if is_other { Connection::opened(self.offered()) } else { Connection { offered_by: 0, ..*self } };
+        let answered = if is_other { taken.halves[0].end } else { taken.halves[0].acknowledged };
+        taken.halves[0].acknowledge(answered);
+        taken.meet(1, 0, Syn { end: acknowledgement, early: 0, ..known }, answered);
+        taken.state = state::ANSWERED;
         taken
     }
 

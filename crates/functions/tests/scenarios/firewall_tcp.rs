@@ -401,6 +401,16 @@ fn another_syn_on_an_unanswered_flow_is_tracked() {
         let mut talk = Conversation::new();
         talk.client("SYN seq 100");
         talk.client(&format!("SYN seq {isn}"));
+        talk.server("SYN ACK seq 500 ack 101");
+        talk.server(&format!("SYN ACK seq 9000 ack {}", isn + 1));
+        talk.client("ACK seq 101 ack 501 len 10");
+        assert_eq!(talk.0.state(), "established", "of a server that keeps no state");
+        talk.server("ACK seq 501 ack 111 len 1000");
+        talk.client("ACK seq 111 ack 1501");
+
+        let mut talk = Conversation::new();
+        talk.client("SYN seq 100");
+        talk.client(&format!("SYN seq {isn}"));
         talk.server(&format!("RST ACK seq 0 ack {}", isn + 1));
         assert_eq!(talk.0.state(), "reset", "the port is closed");
     }
