@@ -234,11 +234,12 @@ impl Difference {
                 Some("a SYN that crosses, or a challenge")
             }
             (true, true) if state == "opening" && is_forward && flags & RST != 0 => Some("a reset while a SYN is unanswered"),
+            (true, true) if is_forward && flags == SYN => Some("a SYN in the initiator's name"),
             (true, true) => None,
             // The kernel has lost track, and an end that is right is refused.
             (true, false) if flags & RST != 0 => Some("a reset that an end expects"),
             (true, false) => Some("the SYN or SYN-ACK that the ends have agreed on"),
-            (false, false) if is_useful && (flags & (SYN | RST) != 0 || matches!(state, "opening" | "answered")) => {
+            (false, false) if is_useful && (flags & (SYN | RST) != 0 || matches!(state, "opening" | "answered" | "reset")) => {
                 Some("the answer to one of several SYNs")
             }
             (false, false) if is_useful => None,
@@ -247,6 +248,7 @@ impl Difference {
             (false, _) if flags & RST != 0 => Some("a reset that the receiver ignores"),
             (false, _) if state == "opening" && !is_forward => Some("data before the handshake"),
             (false, true) if !is_over || flags & SYN == 0 => Some("a segment older than the window"),
+            (false, true) if !is_forward && flags == SYN => Some("a SYN of the other side"),
             (false, true) => None,
             (false, false) => Some("a segment of the connection before, or older than the window"),
         }
