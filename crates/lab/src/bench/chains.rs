@@ -9,7 +9,8 @@ pub(super) fn functions(flows: usize) -> [(String, serde_json::Value); 3] {
     let prefix = 32 - addresses.trailing_zeros();
     [
         ("firewall".to_owned(), json!({ "rules": ["allow udp from 10.0.0.0/8 to any port 80"], "default": "deny" })),
-        ("nat".to_owned(), json!({ "pool": [format!("198.51.0.0/{prefix}")], "inside": ["10.0.0.0/8"] })),
+        // What two of them make of the same packets is compared: no ports by chance.
+        ("nat".to_owned(), json!({ "pool": [format!("198.51.0.0/{prefix}")], "inside": ["10.0.0.0/8"], "ports": "sequential" })),
         (
             "load_balancer".to_owned(),
             json!({ "virtual": "203.0.113.10:80", "protocol": "udp", "backends": ["192.0.2.11:80", "192.0.2.12:80"] }),

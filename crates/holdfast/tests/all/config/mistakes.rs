@@ -418,7 +418,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "default: deny }",
         "default: deny, timeouts: { udp: 0 } }",
-        r#"edge.yaml:8:143: firewall: a timeout is from 1 to 604800 seconds, a week, not 0
+        r#"edge.yaml:8:143: firewall: 0 s is too short: `udp` is at least 1 s, and 300 s if it is left out
 8 | ow icmp from any to any" ], default: deny, timeouts: { udp: 0 } }
   |                                                             ^"#,
     ),
