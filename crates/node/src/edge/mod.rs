@@ -141,7 +141,8 @@ pub struct Edge {
     drops: DropCounters,
     errors: RateLimit,
     echoes: RateLimit,
-    defences: RateLimit,
+    /// By port.
+    defences: Vec<RateLimit>,
 }
 
 impl Edge {
@@ -171,7 +172,7 @@ impl Edge {
             drops: DropCounters::default(),
             errors: RateLimit::new(ICMP_PER_SECOND, ICMP_PER_SECOND),
             echoes: RateLimit::new(ICMP_PER_SECOND, ICMP_PER_SECOND),
-            defences: RateLimit::every(DEFEND_INTERVAL),
+            defences: config.ports.iter().map(|_| RateLimit::every(DEFEND_INTERVAL)).collect(),
             config,
         }
     }

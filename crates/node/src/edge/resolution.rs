@@ -107,7 +107,9 @@ impl Edge {
 
     /// Nobody else has our addresses. True if somebody who says so is to be told; two ports on one link only hear each other.
     fn must_defend(&mut self, port: u8, address: &[u8; 16], claimant: Mac, now: u64) -> bool {
-        self.config.ports.iter().all(|port| port.mac != claimant) && self.answers_for(port, address) && self.defences.admit(now)
+        self.config.ports.iter().all(|port| port.mac != claimant)
+            && self.answers_for(port, address)
+            && self.defences[usize::from(port)].admit(now)
     }
 
     pub(super) fn handle_arp(&mut self, port: u8, packet: Packet, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {

@@ -250,7 +250,7 @@ impl Lane {
     #[inline]
     fn step(&mut self, packet: &mut Packet, key: &FlowKey, hash: u64, likely: Option<Found>, shared: &mut Shared) -> Step {
         let (epoch, is_new) = (packet.meta.commit, packet.meta.flags & Flags::NEW != 0);
-        match self.flows.find_likely(key, hash, likely) {
+        match self.flows.find_likely(key, hash, epoch, likely) {
             Some(found) => {
                 let header = self.flows.header_mut(found.slot);
                 let is_newer = after(epoch, header.epoch);
@@ -601,11 +601,6 @@ impl Lane {
         self.gather_wishes(epoch);
         self.wheel.remove(&mut self.flows, slot);
         self.wheel.file(&mut self.flows, slot);
-        if let Some(rival) = self.flows.take_reply(slot) {
-            self.wheel.remove(&mut self.flows, rival);
-            self.flows.header_mut(rival).expires_at = 0;
-            self.wheel.file(&mut self.flows, rival);
-        }
         self.retry = true;
         self.begin_replay(slot, dead, logged, inputs)
     }

@@ -747,8 +747,8 @@ fn encapsulate_released(packet: &mut Packet, flows: &holdfast_protection::Flows,
     if packet.meta.flags & Flags::LEARN != 0 {
         // The switch knows the route by its epoch. At a replica the packet says only which flow it belongs to.
         let key = packet.parse().ok().and_then(|()| FlowKey::of(packet)).map(|key| key.reverse());
-        match key.and_then(|key| flows.find_replied(&key, packet.meta.epoch)) {
-            Some(slot) => packet.meta.commit = flows.header(slot).epoch,
+        match key.and_then(|key| flows.find_meant(&key, flows.hash(&key), packet.meta.epoch)) {
+            Some(found) => packet.meta.commit = flows.header(found.slot).epoch,
             None => packet.meta.flags &= !Flags::LEARN,
         }
     }

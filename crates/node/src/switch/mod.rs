@@ -290,8 +290,12 @@ impl Switch {
         out: &mut Vec<(Peer, Packet)>,
         pool: &mut dyn PacketPool,
     ) {
+        let mut is_reply = false;
         let id = match self.routes.find(&key, hash) {
-            Some(found) => found.slot,
+            Some(found) => {
+                is_reply = found.is_reply;
+                found.slot
+            }
             // Nobody can say where it belongs, or whether it is new: others have been asked.
             None if self.rules.version() == 0 || self.rebuild.is_some() => return self.hold(key, packet, now, pool),
             None => match self.new_route(key, hash, packet.meta.ingress, now) {
@@ -301,6 +305,8 @@ impl Switch {
         };
         let Some(route) = self.routes.get_mut(id) else { return };
         route.last_seen = now;
+        // A reply: whoever had one before the switch died has asked by now.
+        route.is_doubtful &= !(is_reply && self.rebuild.is_none());
         let route = *route;
         // An owner that is not (or no longer) running: the packet waits for what the coordinator makes of it.
         if self.claims.is_provisional(id) || self.logs.holds(id) || !self.targets.serves(route.owner) {
@@ -310,6 +316,10 @@ impl Switch {
             && let Some(route) = self.routes.get_mut(id)
         {
             route.sent = route.sent.saturating_add(1);
+        }
+        if route.reply.is_none() {
+            // Its epoch may be an old one by now, and it is known by that when its packets leave.
+            self.routes.note_epoch(id, route.epoch);
         }
         self.send(&route, packet, out, pool);
     }
@@ -411,11 +421,8 @@ impl Switch {
             self.drops.count(DropReason::ReplyKeyTaken);
             return false;
         }
-        let is_sure = self.rebuild.is_none();
         if let Some(route) = self.routes.get_mut(id) {
             route.is_real = true;
-            // Whoever had a reply before has asked by now.
-            route.is_doubtful &= !is_sure;
         }
         let Some(reply) = reply else { return true };
         if self.routes.set_reply(id, reply) {

@@ -131,7 +131,8 @@ impl Switch {
         let epoch = self.next_epoch;
         let is_renounced = claim.chain.get() & RENOUNCED != 0;
         // Copies were taken before it was known that another flow was first.
-        if !is_renounced && !self.may_reply(claim) {
+        let rival = self.routes.other_replied(&FlowKey::from(claim.reply), &key);
+        if !is_renounced && rival.is_some_and(|rival| !self.gives_way(rival, claim)) {
             return None;
         }
         let id = match self.routes.find(&key, hash) {
@@ -202,6 +203,9 @@ impl Switch {
         };
         self.targets.count(to, 1);
         self.next_epoch = self.next_epoch.wrapping_add(1).max(1);
+        if let Some(rival) = rival {
+            self.remove_route(rival);
+        }
         let reply = FlowKey::from(claim.reply);
         if reply != FlowKey::default() {
             self.give_reply(id, claim, reply);
@@ -209,23 +213,18 @@ impl Switch {
         Some(epoch)
     }
 
-    /// False if replies to this flow go to another one. One that never had any gives way to one that had.
-    pub(super) fn may_reply(&mut self, claim: &Claim) -> bool {
-        let (key, reply) = (FlowKey::from(claim.key), FlowKey::from(claim.reply));
-        let Some(other) = self.routes.other_replied(&reply, &key) else { return true };
-        let gives_way = claim.chain.get() & ANSWERED != 0 && self.routes.get(other).is_some_and(|route| route.is_doubtful);
-        if gives_way {
-            self.remove_route(other);
-        }
-        gives_way
+    /// True if the route to which replies of this flow would go as well is one whose flow never had any, and this one had.
+    fn gives_way(&self, rival: RouteId, claim: &Claim) -> bool {
+        claim.chain.get() & ANSWERED != 0 && self.routes.get(rival).is_some_and(|route| route.is_doubtful)
     }
 
     /// False if another route has that reply key.
     pub(super) fn give_reply(&mut self, id: RouteId, claim: &Claim, reply: FlowKey) -> bool {
+        let is_answered = claim.chain.get() & ANSWERED != 0;
         if let Some(route) = self.routes.get_mut(id)
-            && route.reply != Some(reply)
+            && (is_answered || route.reply != Some(reply))
         {
-            route.is_doubtful = claim.chain.get() & ANSWERED == 0;
+            route.is_doubtful = !is_answered;
         }
         self.routes.set_reply(id, reply)
     }

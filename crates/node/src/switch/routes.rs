@@ -56,7 +56,7 @@ pub(crate) struct Routes {
     slots: Vec<Option<Route>>,
     free: Vec<RouteId>,
     table: KeyTable,
-    /// Epoch to route, for replies that are learned. A ring: only recent epochs are asked for.
+    /// Epoch to route, for replies that are learned. A ring: only epochs under which a packet without a known reply key was sent lately are asked for.
     by_epoch: Vec<(u32, RouteId)>,
     /// Flows that ended lately.
     ended: GoneFlows,
@@ -147,7 +147,8 @@ impl Routes {
         }
     }
 
-    fn note_epoch(&mut self, id: RouteId, epoch: u32) {
+    /// A packet under this epoch may leave soon.
+    pub(crate) fn note_epoch(&mut self, id: RouteId, epoch: u32) {
         let at = epoch as usize & (self.by_epoch.len() - 1);
         self.by_epoch[at] = (epoch, id);
     }

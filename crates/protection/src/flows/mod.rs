@@ -8,6 +8,8 @@
 mod header;
 mod places;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use header::{ActorHeader, NO_SLOT, flag, role};
 pub(crate) use header::{FIXED, VARIABLE};
@@ -294,29 +296,25 @@ impl Flows {
         &self.bytes(slot)[HEADER_LEN..HEADER_LEN + self.state_len]
     }
 
-    /// The flow with this key, as forward or reply key. Of several that want replies under it a copy for another runtime comes last.
+    /// The flow with this key: as its forward key, or else as its reply key.
     #[inline]
     pub fn find(&self, key: &FlowKey, hash: u64) -> Option<Found> {
-        let found = self.table.find(hash, |found| self.is_key(found, key) && !self.is_copy_of_reply(found));
-        found.or_else(|| self.table.find(hash, |found| self.is_key(found, key)))
-    }
-
-    /// The flow to which a reply under this key goes as far as a packet under the epoch with these low bits knows: several may want it until their switch has said whose it is.
-    pub fn find_replied(&self, key: &FlowKey, epoch: u16) -> Option<Slot> {
-        let hash = self.hash(key);
-        let mut others = 0;
+        let mut replied = None;
         let is_it = |found: Found| {
             let is_key = self.is_key(found, key);
-            others += usize::from(is_key);
-            is_key && self.header(found.slot).epoch as u16 == epoch
+            if is_key && found.is_reply {
+                replied = Some(found);
+            }
+            is_key && !found.is_reply
         };
-        let found = self.table.find(hash, is_it);
-        found.or_else(|| if others == 1 { self.find(key, hash) } else { None }).map(|found| found.slot)
+        self.table.find(hash, is_it).or(replied)
     }
 
-    #[inline]
-    fn is_copy_of_reply(&self, found: Found) -> bool {
-        found.is_reply && self.header(found.slot).role == role::REPLICA
+    /// The flow with this key that a packet is of under an epoch with these low bits. Several flows may want replies under one key; a packet has the epoch of the one that the
+    /// switch has given them.
+    pub fn find_meant(&self, key: &FlowKey, hash: u64, epoch: u16) -> Option<Found> {
+        let meant = self.table.find(hash, |found| self.is_key(found, key) && self.header(found.slot).epoch as u16 == epoch);
+        meant.or_else(|| self.find(key, hash))
     }
 
     /// The flow whose forward key has this hash, if `is_it` says so of its header.
@@ -363,18 +361,15 @@ impl Flows {
         lines.fold(0, |sum, line| sum.wrapping_add(u64::from(line.0[0])))
     }
 
-    /// As [`Flows::find`], with what [`Flows::touch_slots`] said.
+    /// As [`Flows::find_meant`], with what [`Flows::touch_slots`] said.
     #[inline]
-    pub fn find_likely(&self, key: &FlowKey, hash: u64, likely: Option<Found>) -> Option<Found> {
-        match likely {
-            Some(found)
-                if self.header(found.slot).role != role::FREE && self.is_key(found, key) && !self.is_copy_of_reply(found) =>
-            {
-                Some(found)
-            }
-            // Another key with the same tag, or the flow was opened since, by an earlier packet of the burst.
-            _ => self.find(key, hash),
-        }
+    pub fn find_likely(&self, key: &FlowKey, hash: u64, epoch: u32, likely: Option<Found>) -> Option<Found> {
+        let is_it = |found: &Found| {
+            let header = self.header(found.slot);
+            header.role != role::FREE && header.epoch == epoch && self.is_key(*found, key)
+        };
+        // Another key with the same tag, or the flow was opened since, by an earlier packet of the burst, or it has another epoch.
+        likely.filter(is_it).or_else(|| self.find_meant(key, hash, epoch as u16))
     }
 
     /// Takes a slot for a flow with this forward key; the caller made sure that there is none. Header and state are zero but for key,
@@ -425,15 +420,18 @@ impl Flows {
             return Ok(());
         }
         self.clear_reply(slot);
-        // A reply key that equals another flow's key would steal that flow's packets.
-        if self.find(&reply, self.hash(&reply)).is_some_and(|found| !self.is_copy_of_reply(found)) {
+        // What is only copied here is served elsewhere: the switch says which of the two was first.
+        if self.find(&reply, self.hash(&reply)).is_some_and(|found| self.header(found.slot).role != role::REPLICA) {
             return Err(NoReply::Taken);
         }
         self.place_reply(slot, reply).map_err(|Full| NoReply::Full)
     }
 
-    /// The same whoever else has that key: of copies, whose packets go elsewhere.
-    fn place_reply(&mut self, slot: Slot, reply: FlowKey) -> Result<(), Full> {
+    /// The same whoever else has that key: of copies, and of flows that come from where they had it.
+    ///
+    /// # Errors
+    /// The table has no place.
+    pub fn place_reply(&mut self, slot: Slot, reply: FlowKey) -> Result<(), Full> {
         if self.header(slot).reply == reply {
             return Ok(());
         }
@@ -444,18 +442,6 @@ impl Flows {
         }
         self.header_mut(slot).reply = reply;
         Ok(())
-    }
-
-    /// A flow was given its reply key by its switch: another one that is served here and wanted it, and never got an answer, has it no more.
-    pub fn take_reply(&mut self, slot: Slot) -> Option<Slot> {
-        let reply = self.header(slot).reply;
-        let is_rival = |found: Found| {
-            let header = self.header(found.slot);
-            found.is_reply && found.slot != slot && header.role == role::OWNER && header.reply == reply
-        };
-        let rival = self.table.find(self.hash(&reply), is_rival)?.slot;
-        self.clear_reply(rival);
-        Some(rival)
     }
 
     fn clear_reply(&mut self, slot: Slot) {
@@ -654,202 +640,5 @@ impl Flows {
     /// All slots in use.
     pub fn iter(&self) -> impl Iterator<Item = (Slot, &ActorHeader)> + '_ {
         (0..self.reach).map(|slot| (slot, self.header(slot))).filter(|(_, header)| header.role != role::FREE)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use core::cell::RefCell;
-
-    fn key(n: u32) -> FlowKey {
-        FlowKey { source_port: n as u16, destination_port: (n >> 16) as u16, protocol: 17, ..FlowKey::default() }
-    }
-
-    fn flows() -> Flows {
-        Flows::new(1000, 40, 7, 99)
-    }
-
-    thread_local! {
-        /// What lay where, before it changed.
-        static BEFORE: RefCell<Vec<(usize, Vec<u8>)>> = const { RefCell::new(Vec::new()) };
-    }
-
-    /// Whoever is told of what changes has everything as it was, if that is put back from behind: also where states go, and others take their places.
-    #[test]
-    fn what_changes_is_told_before() {
-        let mut flows = Flows::with_room_for(2, 4, 40, 7, 99);
-        let insert = |flows: &mut Flows, n: u32| flows.insert(key(n), flows.hash(&key(n)), role::OWNER).unwrap();
-        let slots = [1, 2].map(|n| insert(&mut flows, n));
-        for slot in slots {
-            flows.parts_mut(slot).1.fill(slot as u8 + 1);
-        }
-        let there = flows.block(slots[1]).to_vec();
-        flows.set_journal(Journal {
-            exempt: |_| {},
-            before: |bytes| BEFORE.with_borrow_mut(|before| before.push((bytes.as_ptr() as usize, bytes.to_vec()))),
-            scratch: |_, _| {},
-        });
-        let turns: [&dyn Fn(&mut Flows); 6] = [
-            &|flows| flows.header_mut(slots[0]).version = 8,
-            &|flows| flows.parts_mut(slots[0]).1.fill(9),
-            &|flows| flows.block_mut(slots[1])[HEADER_LEN] = 7,
-            &|flows| {
-                flows.set_reply(slots[0], key(10)).unwrap();
-                flows.set_role(slots[1], role::REPLICA);
-                flows.overwrite(slots[1], &there).unwrap();
-                flows.remove(slots[1]);
-            },
-            &|flows| {
-                let state = flows.state(slots[0]).to_vec();
-                flows.evict(slots[0]);
-                let third = flows.insert(key(3), flows.hash(&key(3)), role::OWNER).unwrap();
-                flows.parts_mut(third).1.fill(3);
-                flows.remove(third);
-                flows.header_mut(slots[0]).version = 9;
-                flows.load(slots[0], &state).unwrap();
-            },
-            &|flows| _ = flows.insert_header(key(4), flows.hash(&key(4)), role::ARRIVING).unwrap(),
-        ];
-        for (at, turn) in turns.into_iter().enumerate() {
-            let was = flows.lines.as_bytes().to_vec();
-            flows.begin_turn();
-            turn(&mut flows);
-            let (mut undone, begin) = (flows.lines.as_bytes().to_vec(), flows.lines.as_ptr() as usize);
-            assert_ne!(undone, was, "turn {at}");
-            for (address, bytes) in BEFORE.take().into_iter().rev() {
-                // The others are the table's.
-                if let Some(offset) = address.checked_sub(begin).filter(|offset| offset + bytes.len() <= was.len()) {
-                    undone[offset..offset + bytes.len()].copy_from_slice(&bytes);
-                }
-            }
-            assert!(undone == was, "turn {at}");
-        }
-    }
-
-    /// A place is announced, and before the flow moves there its state comes, as to a replica: the place is not empty, whatever becomes of the move.
-    #[test]
-    fn a_place_with_a_state_is_not_empty() {
-        let (mut theirs, mut ours) = (flows(), flows());
-        let key = key(1);
-        let from = theirs.insert(key, theirs.hash(&key), role::OWNER).unwrap();
-        theirs.header_mut(from).flags = flag::DIRTY | flag::UNCONFIRMED;
-        let slot = ours.insert(key, ours.hash(&key), role::ARRIVING).unwrap();
-        ours.header_mut(slot).flags = flag::EMPTY;
-        ours.overwrite(slot, theirs.block(from)).unwrap();
-        assert_eq!(ours.header(slot).flags, flag::UNCONFIRMED);
-        assert_eq!(ours.header(slot).role, role::ARRIVING);
-    }
-
-    #[test]
-    fn a_flow_is_found_by_both_keys_until_it_is_removed() {
-        let mut flows = flows();
-        let (forward, reply) = (key(1), key(0x10001));
-        let slot = flows.insert(forward, flows.hash(&forward), role::OWNER).unwrap();
-        flows.set_reply(slot, reply).unwrap();
-        assert_eq!(flows.find(&forward, flows.hash(&forward)), Some(Found { slot, is_reply: false }));
-        assert_eq!(flows.find(&reply, flows.hash(&reply)), Some(Found { slot, is_reply: true }));
-        assert_eq!(flows.owned(), 1);
-        flows.remove(slot);
-        assert_eq!(flows.find(&forward, flows.hash(&forward)), None);
-        assert_eq!(flows.find(&reply, flows.hash(&reply)), None);
-        assert_eq!((flows.owned(), flows.len()), (0, 0));
-    }
-
-    /// A flow was to come here, and its runtime died; whoever has the flow now makes its replica here. That is no empty place any more, and is
-    /// claimed as a replica when it comes to that.
-    #[test]
-    fn a_place_that_is_overwritten_is_not_empty() {
-        let (mut here, mut there) = (flows(), flows());
-        let slot = there.insert(key(1), there.hash(&key(1)), role::OWNER).unwrap();
-        let place = here.insert(key(1), here.hash(&key(1)), role::CLAIMING).unwrap();
-        here.header_mut(place).flags |= flag::EMPTY | flag::MOVING;
-        here.overwrite(place, there.block(slot)).unwrap();
-        assert_eq!(here.header(place).flags, flag::MOVING);
-    }
-
-    /// Ten flows come, five go, three come: nobody has to look further than at ten slots, and every flow is found there.
-    #[test]
-    fn a_search_ends_behind_the_last_slot_that_was_used() {
-        let mut flows = flows();
-        assert_eq!((flows.reach(), flows.iter().count()), (0, 0));
-        let slots: Vec<Slot> = (0..10).map(|n| flows.insert(key(n), flows.hash(&key(n)), role::OWNER).unwrap()).collect();
-        slots[..5].iter().for_each(|slot| flows.remove(*slot));
-        for n in 10..13 {
-            flows.insert(key(n), flows.hash(&key(n)), role::REPLICA).unwrap();
-        }
-        assert_eq!((flows.reach(), flows.iter().count(), flows.len()), (10, 8, 8));
-    }
-
-    #[test]
-    fn as_many_flows_as_promised_fit_and_one_more_is_refused() {
-        let mut flows = flows();
-        for n in 0..1000 {
-            let slot = flows.insert(key(n), flows.hash(&key(n)), role::OWNER).unwrap();
-            flows.set_reply(slot, key(n + 0x10000)).unwrap();
-        }
-        assert_eq!(flows.insert(key(5000), flows.hash(&key(5000)), role::OWNER), Err(Full));
-        for n in 0..1000 {
-            assert!(flows.find(&key(n), flows.hash(&key(n))).is_some());
-        }
-    }
-
-    #[test]
-    fn a_reply_key_of_another_flow_is_refused() {
-        let mut flows = flows();
-        flows.insert(key(1), flows.hash(&key(1)), role::OWNER).unwrap();
-        let slot = flows.insert(key(2), flows.hash(&key(2)), role::OWNER).unwrap();
-        assert_eq!(flows.set_reply(slot, key(1)), Err(NoReply::Taken));
-    }
-
-    /// Three flows, room for two states: one is sent away, keeps its header and its keys, and comes back; slots that are used again keep count of their uses.
-    #[test]
-    fn a_state_may_be_absent() {
-        let mut flows = Flows::with_room_for(2, 3, 40, 7, 99);
-        let insert = |flows: &mut Flows, n: u32| flows.insert(key(n), flows.hash(&key(n)), role::OWNER);
-        let slots = [1, 2].map(|n| insert(&mut flows, n).unwrap());
-        for (slot, n) in slots.into_iter().zip([10, 20]) {
-            flows.parts_mut(slot).1.fill(n);
-            flows.set_reply(slot, key(u32::from(n))).unwrap();
-        }
-        assert_eq!(insert(&mut flows, 3), Err(Full), "nobody's state has gone");
-        assert_eq!(flows.find(&key(3), flows.hash(&key(3))), None);
-        let kept = flows.state(slots[0]).to_vec();
-        flows.header_mut(slots[0]).version = 8;
-        flows.evict(slots[0]);
-        assert_eq!((flows.room(), flows.absent(), flows.len(), flows.owned()), (1, 1, 2, 2));
-        let third = insert(&mut flows, 3).unwrap();
-        assert_eq!(flows.state(third), [0; 40], "nothing is left of the one before");
-        assert_eq!((flows.is_present(slots[0]), flows.is_present(third), flows.room()), (false, true, 0));
-        assert_eq!(flows.load(slots[0], &kept), Err(Full));
-        flows.header_mut(slots[0]).last_stamp = 77;
-        flows.remove(slots[1]);
-        flows.load(slots[0], &kept).unwrap();
-        let header = flows.header(slots[0]);
-        assert_eq!((header.version, header.last_stamp, header.key, header.reply), (8, 77, key(1), key(10)));
-        assert_eq!(flows.state(slots[0]), [10; 40]);
-        assert_eq!(flows.find(&key(10), flows.hash(&key(10))), Some(Found { slot: slots[0], is_reply: true }));
-        let generation = flows.header(slots[1]).generation;
-        flows.remove(third);
-        let again = insert(&mut flows, 4).unwrap();
-        assert_eq!((again, flows.header(again).generation), (third, 2));
-        flows.evict(again);
-        flows.remove(again);
-        assert_eq!((flows.header(slots[1]).generation, flows.room(), flows.absent()), (generation, 1, 0));
-    }
-
-    #[test]
-    fn state_that_arrives_keeps_what_is_local() {
-        let mut here = flows();
-        let mut there = flows();
-        let slot = there.insert(key(1), there.hash(&key(1)), role::OWNER).unwrap();
-        there.set_reply(slot, key(3)).unwrap();
-        there.parts_mut(slot).1[7] = 42;
-        there.header_mut(slot).version = 9;
-        let copy = here.insert(key(1), here.hash(&key(1)), role::REPLICA).unwrap();
-        here.overwrite(copy, there.block(slot)).unwrap();
-        assert_eq!(here.state(copy)[7], 42);
-        assert_eq!((here.header(copy).role, here.header(copy).version), (role::REPLICA, 9));
-        assert!(here.find(&key(3), here.hash(&key(3))).is_some());
     }
 }

@@ -242,7 +242,7 @@ fn welcome(lane: &mut Lane, from: Peer, claim: &Claim, hash: u64) -> Option<Slot
     }
     // Whether there is room for its state is seen when that comes.
     let slot = lane.flows.insert_header(key, hash, role::ARRIVING).ok()?;
-    if reply != FlowKey::default() && lane.flows.set_reply(slot, reply).is_err() {
+    if reply != FlowKey::default() && lane.flows.place_reply(slot, reply).is_err() {
         lane.flows.remove(slot);
         return None;
     }

@@ -1,0 +1,251 @@
+//! A switch has died, and its next life asks whose routes are whose.
+
+use super::*;
+
+/// A flow that a runtime tells of: port, epoch, and if it has sent it to another, to whom, under which epoch before.
+type Told = (u16, u32, Option<(Peer, u32)>);
+
+impl Bench {
+    /// The coordinator answers a life that has just begun: whom the others are recovering from, view, rules.
+    pub(super) fn introduce(&mut self, running: &[Peer], dead: &[Peer]) {
+        self.remind(running, dead, 0);
+    }
+
+    /// As [`Bench::introduce`], of a coordinator that remembers this epoch.
+    fn remind(&mut self, running: &[Peer], dead: &[Peer], epoch: u32) {
+        self.peers[0].send_control(SWITCH, &Control::Recovering { dead: dead.to_vec(), epoch });
+        self.view(running, 1);
+        self.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
+    }
+
+    /// A runtime tells of flows.
+    pub(super) fn tell(&mut self, by: Peer, flows: &[Told], newest: u32, is_last: bool) {
+        self.tell_of(by, flows, true, newest, is_last);
+    }
+
+    /// The same, of flows from which nothing has left yet if they are not real.
+    fn tell_of(&mut self, by: Peer, flows: &[Told], are_real: bool, newest: u32, is_last: bool) {
+        let mut body = vec![u8::from(is_last)];
+        body.extend_from_slice(&newest.to_be_bytes());
+        body.extend_from_slice(&0u64.to_be_bytes());
+        for &(from, epoch, sent) in flows {
+            let (owner, before) = sent.unwrap_or((by, 0));
+            let claim = Claim {
+                key: self.key(from, false).into(),
+                reply: if are_real { self.key(from, true) } else { FlowKey::default() }.into(),
+                epoch: epoch.into(),
+                chain: 0.into(),
+            };
+            let info = RouteInfo {
+                claim,
+                node: owner.node.into(),
+                incarnation: owner.incarnation.into(),
+                before: before.into(),
+                is_real: are_real.into(),
+            };
+            body.extend_from_slice(info.as_bytes());
+        }
+        self.runtime(by).send(SWITCH, kind::ROUTES, &body).expect("room");
+        self.exchange();
+    }
+}
+
+/// A new life of the switch: packets of a flow go on when its owner has told of it, others wait until everybody has; then they are new flows', under epochs that
+/// nobody has had.
+#[test]
+fn a_new_life_asks_for_its_routes() {
+    let mut bench = Bench::life(2);
+    bench.introduce(&[X, Y], &[]);
+    let asked = |fabric: &Fabric| fabric.inbox.records().any(|(record, body)| record.kind == kind::TELL && body == [2]);
+    assert!(asked(bench.runtime(X)) && asked(bench.runtime(Y)));
+    bench.tell(X, &[(1, 40, None)], 41, true);
+    bench.send(1);
+    assert_eq!(bench.sent_to(), [X]);
+    for from in [2, 3] {
+        bench.send(from);
+    }
+    assert_eq!((bench.sent_to(), bench.switch.held()), (vec![], 2));
+    bench.tell(Y, &[(2, 70, None)], 70, false);
+    assert_eq!((bench.sent_to(), bench.switch.held()), (vec![Y], 1));
+    bench.tell(Y, &[], 90, true);
+    assert_eq!(bench.sent_to().len(), 1);
+    let new = bench.route(3).expect("it is a new flow");
+    assert!(new.epoch > 1_000_000, "an epoch that may have been given: {}", new.epoch);
+    assert!(bench.switch.is_whole());
+    assert_eq!([1, 2].map(|from| bench.route(from).map(|route| (route.owner, route.epoch))), [Some((X, 40)), Some((Y, 70))]);
+    assert_eq!(bench.switch.routes_to(X) + bench.switch.routes_to(Y), 3);
+}
+
+/// A flow waited for its number while the switch died. Its first packet leaves when the next life has given epochs already: its replies are known all the same.
+#[test]
+fn a_new_life_learns_replies_of_flows_that_were_being_opened() {
+    let mut bench = Bench::life(2);
+    bench.introduce(&[X], &[Y]);
+    bench.tell_of(X, &[(1, 3, None)], false, 3, true);
+    assert_ne!(bench.claim(X, 2, 2), 0);
+    assert_eq!(bench.route(1).and_then(|route| route.reply), None);
+    bench.release(1);
+    assert_eq!(bench.route(1).and_then(|route| route.reply), Some(bench.key(1, true)));
+}
+
+/// What the coordinator had to say to the life before waited for whoever comes, an old view among it, in which not everybody serves: nobody is forgotten.
+#[test]
+fn what_waited_for_the_life_before_is_not_believed() {
+    let mut bench = Bench::life(2);
+    bench.view(&[X], 1);
+    bench.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
+    bench.view(&[X, Y], 2);
+    bench.peers[0].send_control(SWITCH, &Control::Recovering { dead: Vec::new(), epoch: 0 });
+    bench.view(&[X, Y], 2);
+    bench.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
+    bench.tell(X, &[(1, 40, None)], 41, true);
+    bench.send(2);
+    assert_eq!((bench.sent_to(), bench.switch.held()), (vec![], 1), "Y may have it");
+    bench.tell(Y, &[(2, 70, None)], 70, true);
+    assert_eq!((bench.sent_to(), bench.switch.is_whole()), (vec![Y], true));
+}
+
+/// Who had the newest flows died with the switch, and who is left knows of none: the coordinator remembers how new they were.
+#[test]
+fn a_new_life_goes_on_from_what_the_coordinator_remembers() {
+    let mut bench = Bench::life(2);
+    bench.remind(&[X], &[Y], 5000);
+    bench.tell(X, &[(1, 40, None)], 41, true);
+    assert!(bench.claim(X, 2, 3000) > 5000 + 1_000_000);
+}
+
+/// The owner of a flow died with the switch. Its packets wait until the replica has claimed it, and do not become another flow's.
+#[test]
+fn a_new_life_waits_for_recoveries() {
+    let mut bench = Bench::life(2);
+    bench.introduce(&[X], &[Y]);
+    assert_eq!(bench.claim(X, 1, 40), AGAIN, "before X has told, nobody knows which epochs there were");
+    bench.tell(X, &[], 50, true);
+    bench.send(1);
+    assert_eq!((bench.sent_to(), bench.switch.held()), (vec![], 1));
+    assert!(bench.claim(X, 1, 40) > 1_000_000);
+    assert_eq!(bench.sent_to(), [X]);
+    bench.send(2);
+    assert!(!bench.switch.is_whole());
+    let Peer { node, incarnation } = Y;
+    bench.peers[0].send_control(SWITCH, &Control::Sweep { node, incarnation, is_over: true });
+    bench.exchange();
+    assert!(bench.switch.is_whole());
+    assert_eq!(bench.sent_to(), [X], "now it is a new flow");
+}
+
+/// A runtime dies before it has told everything: what it had is claimed. Nobody waits for its word.
+#[test]
+fn who_dies_while_telling_is_recovered_from() {
+    let mut bench = Bench::life(2);
+    bench.introduce(&[X, Y], &[]);
+    bench.tell(X, &[], 9, true);
+    bench.tell(Y, &[(1, 5, None)], 9, false);
+    bench.view(&[X], 2);
+    assert!(!bench.switch.is_whole());
+    assert_ne!(bench.claim(X, 1, 5), 0);
+    assert_ne!(bench.claim(X, 2, 6), 0);
+    bench.peers[0].send_control(SWITCH, &Control::Sweep { node: Y.node, incarnation: Y.incarnation, is_over: true });
+    bench.exchange();
+    assert!(bench.switch.is_whole());
+    assert_eq!([1, 2].map(|from| bench.route(from).map(|route| route.owner)), [Some(X), Some(X)]);
+}
+
+/// A flow was on its way from X to Y when the switch died. Whoever tells first, the route leads to Y, under the newer epoch, and X may have it back only
+/// until Y has said that it has it.
+#[test]
+fn a_flow_on_its_way_leads_to_where_it_goes() {
+    for is_target_first in [false, true] {
+        for has_arrived in [false, true] {
+            let mut bench = Bench::life(2);
+            bench.introduce(&[X, Y], &[]);
+            let of_target: &[_] = if has_arrived { &[(1, 30, None)] } else { &[] };
+            if is_target_first {
+                bench.tell(Y, of_target, 30, true);
+            }
+            bench.tell(X, &[(1, 30, Some((Y, 20)))], 30, true);
+            if !is_target_first {
+                bench.tell(Y, of_target, 30, true);
+            }
+            let route = bench.route(1).expect("it is known");
+            assert_eq!((route.owner, route.epoch), (Y, 30));
+            assert_eq!(route.moved_from, (!has_arrived).then_some((X, 20)), "{is_target_first} {has_arrived}");
+            assert_eq!(bench.switch.routes_to(X) + bench.switch.routes_to(Y), 1);
+        }
+    }
+}
+
+/// Malformed words, of nobody who was asked, and a second time: counted, and nothing is believed.
+#[test]
+fn routes_that_nobody_asked_for_are_refused() {
+    let mut bench = Bench::new();
+    bench.tell(X, &[(1, 40, None)], 41, true);
+    assert!(bench.switch.is_empty(), "this life has lost nothing");
+    let mut bench = Bench::life(2);
+    bench.introduce(&[X, Y], &[]);
+    for body in [&[][..], &[1], &[1, 0, 0, 0], &[1, 0, 0, 0, 5, 6]] {
+        bench.runtime(X).send(SWITCH, kind::ROUTES, body).expect("room");
+        bench.exchange();
+    }
+    assert!(bench.switch.is_empty() && !bench.switch.is_whole());
+    assert_eq!(bench.switch.drops().total(), 4);
+}
+
+/// A host died with the switch. Two others have a copy of a flow of its, one as it was before it moved within the host: whoever asks first, the newer one gets
+/// the route, when everybody has asked; what comes for the flow waits so long, also while who asked has been swept and has not reported.
+#[test]
+fn of_two_copies_the_newer_one_gets_the_route_of_a_lost_switch() {
+    for newer_asks_first in [false, true] {
+        let mut bench = Bench::life(2);
+        bench.peers[0].send_control(SWITCH, &Control::Recovering { dead: vec![Z], epoch: 0 });
+        bench.members(&[(X, 0), (Y, 1)], 1);
+        bench.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
+        for peer in [X, Y] {
+            bench.tell(peer, &[], 50, true);
+        }
+        let asks = if newer_asks_first { [(Y, 9), (X, 5)] } else { [(X, 5), (Y, 9)] };
+        for (peer, epoch) in asks {
+            let refused = newer_asks_first && peer == X;
+            assert_eq!(bench.claim(peer, 1, epoch), if refused { 0 } else { WHEN_SWEPT });
+        }
+        assert_eq!(bench.claim(X, 2, 7), WHEN_SWEPT);
+        bench.send(1);
+        assert_eq!((bench.sent_to(), bench.switch.held()), (vec![], 1));
+        bench.sweep(Z, false);
+        assert_eq!(bench.sent_to(), [Y], "it waits there");
+        bench.send(3);
+        assert_eq!(
+            (bench.sent_to(), bench.switch.is_whole()),
+            (vec![], false),
+            "it may be a flow of which only a claim on its way knows"
+        );
+        assert_eq!(bench.claim(X, 1, 5), 0);
+        let (newer, only) = (bench.claim(Y, 1, 9), bench.claim(X, 2, 7));
+        assert!(newer > 1_000_000 && only > 1_000_000 && newer != WHEN_SWEPT && only != WHEN_SWEPT);
+        bench.sweep(Z, true);
+        assert!(bench.switch.is_whole());
+        assert_eq!(bench.sent_to().len(), 1, "a new flow's");
+    }
+}
+
+/// Two have a flow as it was under the same epoch. The route is for who asked first, also if the other one is heard first after the sweep.
+#[test]
+fn who_asked_first_gets_the_route_after_the_sweep() {
+    let mut bench = Bench::new();
+    bench.members(&[(X, 0), (Y, 0), (Z, 0)], 2);
+    bench.send(1);
+    bench.send(2);
+    bench.send(3);
+    for port in 1..=3 {
+        bench.release(port);
+    }
+    bench.deliver();
+    let port = (1..=3).find(|port| bench.route(*port).is_some_and(|route| route.owner == Z)).expect("the third has a flow");
+    let epoch = bench.route(port).expect("a route").epoch;
+    bench.members(&[(X, 0), (Y, 0)], 3);
+    assert_eq!([X, Y].map(|peer| bench.claim(peer, port, epoch - 1)), [WHEN_SWEPT; 2]);
+    bench.sweep(Z, false);
+    assert_eq!(bench.claim(Y, port, epoch - 1), WHEN_SWEPT, "X is about to ask");
+    assert!(bench.claim(X, port, epoch - 1) > epoch);
+    assert_eq!(bench.claim(Y, port, epoch - 1), 0);
+}
