@@ -38,7 +38,7 @@ const AT_A_TIME: u64 = 10_000;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const SERVER_PORT: u16 = 80;
-/// Who sends the datagram behind a conversation.
+/// Source of the datagram that follows a conversation.
 const LAST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
 /// A router whose kernel tracks connections, between two devices on which anything can be sent.
@@ -88,7 +88,7 @@ impl Kernel {
         Ok(Kernel { client, server, _lab: lab })
     }
 
-    /// Which of the frames come out behind the router.
+    /// The frames that come out behind the router.
     fn passed(&self, frames: &[(bool, Vec<u8>)], interrupt: &Interrupt) -> Result<Vec<bool>> {
         for (is_forward, frame) in frames {
             let (sender, ..) = if *is_forward { &self.client } else { &self.server };
@@ -172,7 +172,7 @@ impl Firewall {
     }
 }
 
-/// Who is client in the conversation with this number.
+/// The client's address in the conversation with this number.
 fn client(number: u64) -> (Ipv4Addr, u16) {
     (Ipv4Addr::from(0x0a01_0000 + (number % 0xff_0000) as u32), 1024 + (number % 60_000) as u16)
 }
@@ -297,7 +297,7 @@ fn what_the_ends_need_passes(_: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// What must not be: how often, and the shortest example.
+/// Differences between kernel and firewall that no row justifies: how often each was seen, and the shortest conversation that shows it.
 #[derive(Default)]
 struct Wrong(BTreeMap<Difference, (u32, String)>);
 

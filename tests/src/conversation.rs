@@ -29,7 +29,7 @@ pub struct Segment {
     pub is_spoofed: bool,
     /// The end that it came to made use of it, and its sender had not gone on to another connection when it passed.
     pub is_useful: bool,
-    /// Of its sender.
+    /// The number of its sender's connection.
     connection: u32,
     /// See [`flags`].
     pub flags: u8,
@@ -412,7 +412,7 @@ impl End {
     }
 }
 
-/// What happens.
+/// An event in a conversation.
 #[derive(Debug, Clone)]
 enum Event {
     /// At the box.
@@ -539,7 +539,7 @@ impl World {
     }
 }
 
-/// What passes the box in the conversation with this number, the client's first SYN (or a stranger's segment) first.
+/// The segments that reach the box in the conversation with this number, in order.
 pub fn conversation(number: u64) -> Vec<Segment> {
     let mut random = Random(number.wrapping_mul(0xd134_2543_de82_ef95));
     let ends = [End::new(true, &mut random), End::new(false, &mut random)];

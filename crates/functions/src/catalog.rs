@@ -55,7 +55,7 @@ pub fn schema(name: &str) -> Option<Schema> {
 /// Makes a function. Its configuration names no ports of the box.
 ///
 /// # Errors
-/// What is wrong with its name or configuration.
+/// The name is no function's, or the configuration is wrong.
 pub fn build(name: &str, config: &Value) -> Result<Box<dyn Function>, ConfigError> {
     build_at(name, config, &Zones::default())
 }
@@ -63,7 +63,7 @@ pub fn build(name: &str, config: &Value) -> Result<Box<dyn Function>, ConfigErro
 /// Makes a function for a chain on these ports.
 ///
 /// # Errors
-/// What is wrong with its name or configuration.
+/// The name is no function's, or the configuration is wrong.
 pub fn build_at(name: &str, config: &Value, zones: &Zones) -> Result<Box<dyn Function>, ConfigError> {
     let build = entries().into_iter().find(|(other, _, _)| *other == name).map(|(_, build, _)| build);
     let build =

@@ -67,7 +67,7 @@ holdfast_nf::flow_state! {
         pub port: u16,
         /// Its index, or `PASSING` for a flow that is not for the virtual address.
         pub backend: u16,
-        /// How long it lives.
+        /// The connection as far as its lifetime depends on it.
         pub tracked: Tracked,
     }
 }

@@ -37,7 +37,7 @@ pub struct NatConfig {
     #[serde(default)]
     #[schemars(with = "Vec<String>")]
     pub inside: Vec<String>,
-    /// What of inside hosts can be reached from outside, and where: `tcp 198.51.100.4:2222 -> 10.0.0.9:22`, a range of as many ports on both sides as
+    /// Static mappings, by which inside hosts are reached from outside: `tcp 198.51.100.4:2222 -> 10.0.0.9:22`, a range of as many ports on both sides as
     /// `udp 198.51.100.4:5000-5010 -> 10.0.0.9:5000-5010`, or a whole address with its pings, `198.51.100.7 -> 10.0.0.7`. Inside hosts reach it there too. The box
     /// answers for these outside addresses, in the pool or not; no flow leases what is published.
     #[serde(default)]
@@ -79,7 +79,7 @@ holdfast_nf::flow_state! {
         pub published_port: u16,
         /// The inside host's port, or the outside identifier of an echo.
         pub server_port: u16,
-        /// How long it lives.
+        /// The connection as far as its lifetime depends on it.
         pub tracked: Tracked,
     }
 }
@@ -150,7 +150,7 @@ fn prefixes(texts: &[String], name: &str) -> Result<Vec<Prefix>, ConfigError> {
     texts.iter().enumerate().map(parse).collect()
 }
 
-/// What `ports` says: whether they are drawn, as they are unless it says otherwise, the first and the last.
+/// Reads `ports`: whether ports are drawn at random (the default), the first and the last.
 fn ports(text: &str) -> Result<(bool, u16, u16), ConfigError> {
     let wrong = || {
         ConfigError::at(

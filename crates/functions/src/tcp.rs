@@ -121,17 +121,17 @@ pub struct Connection {
     pub early: [u16; 2],
     /// The latest SYN that was offered, if any: `end`, window, data, scale, as of [`Half`].
     pub offered_end: u32,
-    /// Not scaled.
+    /// The offered SYN's window, not scaled.
     pub offered_window: u16,
-    /// See `early`.
+    /// Bytes of data in the offered SYN.
     pub offered_early: u16,
-    /// See [`Half::scale`].
+    /// The offered SYN's window scale, as [`Half::scale`].
     pub offered_scale: u8,
-    /// Whose it is: 0 for none, 1 forward, 2 reverse.
+    /// The side whose SYN is offered: 0 for none, 1 forward, 2 reverse.
     pub offered_by: u8,
     /// See [`state`].
     pub state: u8,
-    /// Whose reset ended it: 0 for none, 1 forward, 2 reverse.
+    /// The side whose reset ended the connection: 0 for none, 1 forward, 2 reverse.
     pub reset_by: u8,
 }
 
@@ -464,7 +464,7 @@ impl Connection {
         !after(syn.end, end) && after(syn.end, end.wrapping_sub(2))
     }
 
-    /// It passes, and may become the connection's: its answer tells.
+    /// Remembers a SYN that passes and may become the connection's: the answer to it tells.
     fn offer(&mut self, side: usize, syn: Syn) {
         self.offered_by = offered_by(side);
         (self.offered_end, self.offered_window) = (syn.end, syn.window);

@@ -33,7 +33,7 @@ pub struct Timeouts {
     pub other: Option<u64>,
 }
 
-/// What a time-out is where nothing is written, and how short it may be: seconds, and where that is said.
+/// Default and minimum of one time-out, seconds, and the RFC that asks for the minimum.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     default: u64,
@@ -45,7 +45,7 @@ const fn any(default: u64) -> Bounds {
     Bounds { default, least: 1, source: "" }
 }
 
-/// Of one function.
+/// Defaults and minimums of all time-outs of one function.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     tcp_established: Bounds,
@@ -57,7 +57,7 @@ pub(crate) struct Limits {
     other: Bounds,
 }
 
-/// Of a function that keeps state to protect.
+/// Limits of time-outs in a function that protects: the firewall.
 pub(crate) const FIREWALL: Limits = Limits {
     tcp_established: any(7440),
     tcp_opening: any(120),
@@ -68,10 +68,10 @@ pub(crate) const FIREWALL: Limits = Limits {
     other: any(300),
 };
 
-/// Of a function without whose state a connection cannot go on.
+/// Limits of time-outs in the load balancer: without its state a connection cannot go on.
 pub(crate) const BALANCER: Limits = Limits { tcp_opening: any(240), tcp_closing: any(240), udp_unanswered: any(300), ..FIREWALL };
 
-/// Of a translator, for which there are minimums.
+/// Limits of time-outs in the NAT, for which the RFCs have minimums.
 pub(crate) const TRANSLATOR: Limits = Limits {
     // "the value of the 'established connection idle-timeout' MUST NOT be less than 2 hours 4 minutes. The value of the
     // 'transitory connection idle-timeout' MUST NOT be less than 4 minutes."
@@ -115,7 +115,7 @@ fn lifetime(name: &str, seconds: Option<u64>, bounds: Bounds) -> Result<u64, Con
 }
 
 impl Timeouts {
-    /// What is in force in a function with these limits.
+    /// Lifetimes of flows in a function with these limits.
     ///
     /// # Errors
     /// The first that is out of bounds, as `timeouts.udp`.
@@ -133,7 +133,7 @@ impl Timeouts {
 }
 
 holdfast_nf::flow_state! {
-    /// What is remembered of a flow to know how long it lives.
+    /// The part of a flow's state that decides how long the flow lives.
     pub struct Tracked {
         /// TCP only.
         pub tcp: Connection,

@@ -113,7 +113,7 @@ impl Claim {
         self.chain.get() as u16
     }
 
-    /// What a runtime says of a flow of this chain. `bits`: [`RENOUNCED`], [`NEEDS_EARLIER`].
+    /// The claim of a flow of this chain, from the flow's header. `bits`: [`RENOUNCED`], [`NEEDS_EARLIER`].
     pub(crate) fn of(header: &ActorHeader, chain: u16, bits: u32) -> Claim {
         let answered = if header.packets()[1] > 0 { ANSWERED } else { 0 };
         let chain = u32::from(chain) | bits | answered;

@@ -206,7 +206,7 @@ pub mod icmp {
         matches!(kind, UNREACHABLE | TIME_EXCEEDED | PARAMETER_PROBLEM)
     }
 
-    /// Of a message that asks, or answers under the identifier of what was asked: the request's type, and whether it is the reply. `None` for all
+    /// The request's type of a message that asks, or that answers under the identifier of a request, and whether it is the reply. `None` for all
     /// others, the deprecated ones (RFC 6918) among them.
     pub fn exchange(kind: u8) -> Option<(u8, bool)> {
         match kind {

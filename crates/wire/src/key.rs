@@ -82,10 +82,10 @@ pub fn ip_addr(bytes: &[u8; 16]) -> IpAddr {
     }
 }
 
-/// What lies between the ports of an ICMP message that belongs to no exchange: more than any type, and as far back as forth.
+/// The difference between the two ports in the key of an ICMP message that belongs to no exchange: larger than any type, and its own negative.
 const NO_EXCHANGE: u16 = 0x8000;
 
-/// What the ports of an ICMP message's key say; with the identifier.
+/// The exchange that an ICMP message's key belongs to, with its identifier.
 enum Exchange {
     Request(u16),
     Reply(u16),

@@ -360,7 +360,7 @@ impl FromStr for Protocol {
 pub struct Selector {
     /// Protocol.
     pub protocol: Protocol,
-    /// By which ports of the box it comes in: of a flow, its first packet.
+    /// The ports of the box by which the packet, or a flow's first packet, comes in.
     pub on: Zone,
     /// Source address; `None` is any.
     pub from: Option<Prefix>,

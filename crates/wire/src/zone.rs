@@ -47,7 +47,7 @@ impl Zone {
         self.0 == 0
     }
 
-    /// How many ports it has.
+    /// The number of ports in the range.
     pub fn count(self) -> u32 {
         self.0.count_ones()
     }
@@ -87,7 +87,7 @@ impl fmt::Display for Zone {
     }
 }
 
-/// How ports are called where a selector is read.
+/// Names of ports and zones, for reading selectors.
 #[derive(Debug, Clone, Default)]
 pub struct Zones {
     /// Ports and zones by name.
@@ -122,7 +122,7 @@ impl Zones {
     /// The ports that are meant by names with commas between them.
     ///
     /// # Errors
-    /// Which word is no name, at its offset.
+    /// A word is not a known name; its offset.
     pub fn read(&self, text: &str) -> Result<Zone, SelectorError> {
         if self.is_numbered
             && let Some(numbers) = text.strip_prefix('#')

@@ -43,7 +43,7 @@ pub(crate) struct Bench {
     next_block: u32,
     /// Stamped time, ns.
     pub(crate) now: u64,
-    /// By which port of the box packets come in.
+    /// The port of the box by which packets come in.
     pub(crate) ingress: u8,
     /// The latest packet would come out differently if it were processed again.
     pub(crate) nondeterministic: bool,

@@ -615,7 +615,7 @@ fn data_after_a_reset_prove_that_the_connection_lives() {
     talk.client("ACK seq 201 ack 701");
 }
 
-/// Nothing is established before each side's SYN is acknowledged: a server that goes on talking without the client does not make it so.
+/// A connection is established when each side's SYN is acknowledged: a server that goes on talking without the client does not make it so.
 #[test]
 fn a_handshake_is_complete_when_both_have_answered() {
     let mut talk = Conversation::new();

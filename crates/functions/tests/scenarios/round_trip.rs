@@ -99,7 +99,7 @@ fn body() -> impl Strategy<Value = Body> {
     ]
 }
 
-/// What begins the flow of such a packet: of TCP a SYN, and nothing else.
+/// The packet that opens a flow of this protocol: for TCP a SYN.
 fn open(bench: &mut Bench, client: (&str, u16), service: (&str, u16), body: &Body) {
     if body.protocol() == "tcp" {
         let syn = Body::Tcp { flags: 2, sequence: 1, acknowledgement: 0, window: 1000, len: 0 };

@@ -101,7 +101,7 @@ pub struct PortConfig {
     /// Largest IP packet, bytes; the device's own without it.
     #[serde(default)]
     pub mtu: Option<u16>,
-    /// Which sources are accepted there: `feasible`, those to which a route leads by this port, or `off`, all. Without it `feasible`; `off` where
+    /// The reverse-path check of the port, which source addresses it accepts: `feasible`, those to which a route leads by this port, or `off`, all. Without it `feasible`; `off` where
     /// packets come by another port than those to their senders leave by.
     #[serde(default)]
     pub reverse_path: ReversePathConfig,
@@ -110,7 +110,7 @@ pub struct PortConfig {
     pub bfd: Vec<BfdConfig>,
 }
 
-/// Which sources a port accepts.
+/// The reverse-path check of a port: which source addresses it accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ReversePathConfig {

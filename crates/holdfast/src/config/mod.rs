@@ -277,12 +277,12 @@ impl Checked {
         hosts::find(&self.hosts, wanted)
     }
 
-    /// How the selectors of a switch's chains call its ports. None on a host that serves no ports.
+    /// Names of a switch's ports and zones, as selectors of its chains use them. None on a host that serves no ports.
     pub fn zones(&self, switch: usize) -> Zones {
         self.switches.get(switch).map_or_else(Zones::default, |switch| zones::of_switch(&self.config, switch))
     }
 
-    /// How the selectors of this chain call ports.
+    /// Names of ports and zones in selectors of this chain.
     pub fn zones_of(&self, chain: u16) -> Zones {
         self.zones(switches::of_chain(&self.switches, chain))
     }

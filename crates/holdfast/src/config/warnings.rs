@@ -64,7 +64,7 @@ impl Port<'_> {
         self.is_private[usize::from(!network.is_ipv4())]
     }
 
-    /// It leads to the Internet, for the family of this network.
+    /// True if the port leads to the Internet, for the family of this network.
     fn is_upstream(&self, network: &Prefix) -> bool {
         let is_default = |other: &Prefix| other.is_empty() && other.is_ipv4() == network.is_ipv4();
         self.networks.iter().any(is_default) && !self.is_private(network)

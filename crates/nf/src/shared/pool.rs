@@ -287,7 +287,7 @@ impl Block {
         None
     }
 
-    /// It is free again, and rests.
+    /// Marks a number that has just come back: it rests.
     fn rest(&mut self, bit: u32) {
         if self.is_free(bit) && !has(&self.resting, bit) {
             set(&mut self.resting, bit, true);

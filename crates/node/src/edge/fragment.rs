@@ -30,7 +30,7 @@ pub struct FragmentLimits {
     pub datagrams: usize,
     /// Fragments that wait for first ones.
     pub held: usize,
-    /// Of these such as one source sent: an IPv4 address, or an IPv6 /64. The longest datagram in packets of 576 has 119 behind the first.
+    /// Fragments of one source (an IPv4 address, or an IPv6 /64) among them. The longest datagram in packets of 576 bytes has 119 behind the first.
     pub held_per_source: usize,
     /// Bytes of their frames.
     pub held_bytes: usize,
@@ -81,7 +81,7 @@ impl Datagram {
         }
     }
 
-    /// Who is answerable for it: what one host can change of its address at will does not count.
+    /// The datagram's source as far as one host cannot change it at will: an IPv4 address, or an IPv6 /64.
     fn sender(&self) -> [u8; 16] {
         let mut sender = self.source;
         if holdfast_wire::unmap_v4(&sender).is_none() {
@@ -178,7 +178,7 @@ impl Entry {
 
 struct Slot {
     packet: Option<Packet>,
-    /// Of the same datagram, or free: the one behind it.
+    /// The next slot of the same datagram, or the next free slot.
     next: u32,
     /// Where its datagram's entry is.
     entry: u32,
@@ -196,7 +196,7 @@ pub struct Fragments {
     numbers: HashMap<Datagram, u64, foldhash::fast::FixedState>,
     slots: Vec<Slot>,
     free: u32,
-    /// Of all that are held: who has waited longest, and who shortest.
+    /// Slots of the held fragments that have waited longest and shortest.
     waiting: (u32, u32),
     senders: HashMap<[u8; 16], usize, foldhash::fast::FixedState>,
     held: usize,

@@ -46,11 +46,11 @@ pub struct EdgePort {
     pub mtu: u16,
     /// Addresses of the box there, with prefix lengths.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// What comes in there is forwarded and answered only if its source is routed by this port: see [`ReversePath`].
+    /// The reverse-path check: packets are forwarded and answered only if a route to their source leads by this port. See [`ReversePath`].
     pub reverse_path: ReversePath,
 }
 
-/// Which sources a port accepts.
+/// The reverse-path check of a port: which source addresses it accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReversePath {
     /// Those to which a route leads by this port: the routes that the box would take to the source, with all others to the same prefix, in use or
@@ -141,7 +141,7 @@ pub struct Edge {
     drops: DropCounters,
     errors: RateLimit,
     echoes: RateLimit,
-    /// By port.
+    /// When an own address was last defended against another station, by port.
     defences: Vec<RateLimit>,
 }
 

@@ -105,7 +105,7 @@ impl Edge {
         }
     }
 
-    /// Nobody else has our addresses. True if somebody who says so is to be told; two ports on one link only hear each other.
+    /// True if the box must announce one of its addresses because another station claims it. Ports of the box on one link hear each other: that is no claim.
     fn must_defend(&mut self, port: u8, address: &[u8; 16], claimant: Mac, now: u64) -> bool {
         self.config.ports.iter().all(|port| port.mac != claimant)
             && self.answers_for(port, address)

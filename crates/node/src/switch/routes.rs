@@ -25,7 +25,7 @@ pub struct Route {
     pub last_seen: u64,
     /// Something of the flow has been released, or is known to a replica: it is a flow.
     pub is_real: bool,
-    /// It has its reply key because somebody said so whose flow had had no reply yet: another's that had takes it away.
+    /// The reply key comes from a claim or a telling of a flow that had had no reply yet: a flow that had one takes the key away.
     pub is_doubtful: bool,
     /// Until it is real: packets sent to the owner, without those that could not be delivered.
     pub sent: u32,

@@ -44,7 +44,7 @@ pub struct Full;
 pub enum NoReply {
     /// There is no place for it.
     Full,
-    /// It is another flow's.
+    /// Another flow has the key.
     Taken,
 }
 
@@ -427,7 +427,7 @@ impl Flows {
         self.place_reply(slot, reply).map_err(|Full| NoReply::Full)
     }
 
-    /// The same whoever else has that key: of copies, and of flows that come from where they had it.
+    /// Gives the flow its reply key whether or not another flow has it: for copies, and for flows that come from where they had it.
     ///
     /// # Errors
     /// The table has no place.

@@ -378,7 +378,7 @@ fn a_number_that_was_given_back_is_not_the_next() {
     }
 }
 
-/// Any of so many, and each of them in the end.
+/// An index below `count` that differs from turn to turn, and reaches every one in the end.
 fn cx_index(turn: u32, count: usize) -> usize {
     (turn.wrapping_mul(2_654_435_761) >> 7) as usize % count
 }
