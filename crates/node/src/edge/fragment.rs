@@ -369,18 +369,16 @@ impl Fragments {
 
     fn hold(&mut self, at: usize, packet: Packet) -> Fragmented {
         let sender = self.entries[at].datagram.sender();
-        let of_sender = self.senders.get(&sender).copied().unwrap_or(0);
-        while of_sender < self.limits.held_per_source
-            && self.waiting.0 != NONE
-            && (self.free == NONE || self.held_bytes + packet.len() > self.limits.held_bytes)
-        {
-            let longest = self.slots[self.waiting.0 as usize].entry;
-            self.drop_held(longest as usize, DropReason::FragmentTableFull);
-        }
-        let place = self.free;
-        if place == NONE || self.held_bytes + packet.len() > self.limits.held_bytes || of_sender >= self.limits.held_per_source {
+        if self.senders.get(&sender).is_some_and(|held| *held >= self.limits.held_per_source) {
             return Fragmented::Dropped(packet, DropReason::FragmentTableFull);
         }
+        while self.free == NONE || self.held_bytes + packet.len() > self.limits.held_bytes {
+            match self.waiting.0 {
+                NONE => return Fragmented::Dropped(packet, DropReason::FragmentTableFull),
+                longest => self.drop_held(self.slots[longest as usize].entry as usize, DropReason::FragmentTableFull),
+            }
+        }
+        let place = self.free;
         self.held += 1;
         self.held_bytes += packet.len();
         *self.senders.entry(sender).or_default() += 1;

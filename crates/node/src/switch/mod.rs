@@ -290,16 +290,12 @@ impl Switch {
         out: &mut Vec<(Peer, Packet)>,
         pool: &mut dyn PacketPool,
     ) {
-        let mut is_reply = false;
-        let id = match self.routes.find(&key, hash) {
-            Some(found) => {
-                is_reply = found.is_reply;
-                found.slot
-            }
+        let (id, is_reply) = match self.routes.find(&key, hash) {
+            Some(found) => (found.slot, found.is_reply),
             // Nobody can say where it belongs, or whether it is new: others have been asked.
             None if self.rules.version() == 0 || self.rebuild.is_some() => return self.hold(key, packet, now, pool),
             None => match self.new_route(key, hash, packet.meta.ingress, now) {
-                Ok(id) => id,
+                Ok(id) => (id, false),
                 Err(reason) => return self.drop(packet, reason, pool),
             },
         };
