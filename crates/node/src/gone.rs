@@ -7,11 +7,12 @@
 //! for took to go gives way, and what is later than that is not recognised.
 
 use crate::channel::format::after;
+use zerocopy::FromZeros;
 
 /// Flows that share a set, newest first.
 const WAYS: usize = 4;
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, FromZeros)]
 struct Gone {
     hash: u64,
     /// 0 where there is nothing.
@@ -26,7 +27,10 @@ pub(crate) struct GoneFlows {
 impl GoneFlows {
     /// With room for about so many.
     pub(crate) fn new(room: usize) -> GoneFlows {
-        GoneFlows { sets: vec![[Gone::default(); WAYS]; room.div_ceil(WAYS).next_power_of_two()] }
+        match <[Gone; WAYS]>::new_vec_zeroed(room.div_ceil(WAYS).next_power_of_two()) {
+            Ok(sets) => GoneFlows { sets },
+            Err(_) => panic!("no memory for {room} flows that are gone"),
+        }
     }
 
     fn set(&self, hash: u64) -> usize {

@@ -187,10 +187,12 @@ impl VportHost {
         Ok(())
     }
 
-    /// Shows the runtime what was sent, and wakes it if it sleeps.
+    /// Shows the runtime what was sent, and wakes it if it sleeps. Without anything for it, it sleeps on.
     pub fn flush(&mut self) {
-        self.rx.publish();
-        bell::wake(self.guest_sleeps, &self.wake_guest);
+        if self.rx.has_hidden() {
+            self.rx.publish();
+            bell::wake(self.guest_sleeps, &self.wake_guest);
+        }
     }
 
     /// Takes up to `max` frames that the runtime sent; buffers that it is through with become free.

@@ -246,6 +246,22 @@ fn death_before_any_store() {
     assert!(deaths > 100, "only {deaths} stores: the turn does not do what it should");
 }
 
+/// Whoever has something is woken, once; nobody else is.
+#[test]
+fn only_who_has_something_is_woken() {
+    let mut world = World::new();
+    let rings = |world: &World, at: usize| rustix::io::read(&world.ports[at].fds[2], &mut [0; 8]).is_ok();
+    (0..PORTS).for_each(|at| assert!(world.ports[at].guest.prepare_sleep()));
+    world.send(0);
+    (0..PORTS).for_each(|at| world.hosts[at].flush());
+    assert!(rings(&world, 0) && !rings(&world, 1));
+    (0..PORTS).for_each(|at| world.hosts[at].flush());
+    assert!(!rings(&world, 0) && !rings(&world, 1), "nothing new");
+    world.send(1);
+    (0..PORTS).for_each(|at| world.hosts[at].flush());
+    assert!(!rings(&world, 0) && rings(&world, 1));
+}
+
 /// What the manager had sent and not shown is shown by its next life, which wakes the guest for it; what the guest had sent meanwhile is received.
 #[test]
 fn nothing_in_the_rings_is_lost() {

@@ -2,7 +2,7 @@
 
 use crate::gone::GoneFlows;
 use holdfast_protection::Peer;
-use holdfast_protection::flows::{Found, KeyTable};
+use holdfast_protection::flows::{Found, FreeSlots, KeyTable};
 use holdfast_wire::FlowKey;
 
 /// Index of a route.
@@ -53,8 +53,9 @@ impl Route {
 
 /// All routes of a switch: bounded, made once.
 pub(crate) struct Routes {
+    /// As many as were ever used.
     slots: Vec<Option<Route>>,
-    free: Vec<RouteId>,
+    free: FreeSlots,
     table: KeyTable,
     /// Epoch to route, for replies that are learned. A ring: only epochs under which a packet without a known reply key was sent lately are asked for.
     by_epoch: Vec<(u32, RouteId)>,
@@ -66,8 +67,8 @@ pub(crate) struct Routes {
 impl Routes {
     pub(crate) fn new(capacity: usize, seed: u64) -> Routes {
         Routes {
-            slots: vec![None; capacity],
-            free: (0..capacity as u32).rev().collect(),
+            slots: Vec::with_capacity(capacity),
+            free: FreeSlots::new(capacity),
             table: KeyTable::new(capacity * 2),
             by_epoch: vec![(0, 0); (capacity * 2).next_power_of_two()],
             ended: GoneFlows::new(capacity),
@@ -76,11 +77,11 @@ impl Routes {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.free.capacity() - self.free.len()
     }
 
     pub(crate) fn capacity(&self) -> usize {
-        self.slots.len()
+        self.free.capacity()
     }
 
     #[inline]
@@ -126,13 +127,18 @@ impl Routes {
 
     /// Adds a route without a reply key. `None` if there is no room.
     pub(crate) fn insert(&mut self, hash: u64, route: Route) -> Option<RouteId> {
-        let id = *self.free.last()?;
+        let id = self.free.next()?;
         if !self.table.insert(hash, Found { slot: id, is_reply: false }) {
             return None;
         }
-        self.free.pop();
-        self.slots[id as usize] = Some(Route { reply: None, ..route });
-        self.note_epoch(id, route.epoch);
+        self.free.take();
+        let epoch = route.epoch;
+        let route = Some(Route { reply: None, ..route });
+        match self.slots.get_mut(id as usize) {
+            Some(slot) => *slot = route,
+            None => self.slots.push(route),
+        }
+        self.note_epoch(id, epoch);
         Some(id)
     }
 
@@ -194,7 +200,7 @@ impl Routes {
             let hash = self.hash(&reply);
             self.table.remove(hash, Found { slot: id, is_reply: true });
         }
-        self.free.push(id);
+        self.free.put(id);
         Some(route)
     }
 

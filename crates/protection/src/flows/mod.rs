@@ -5,12 +5,14 @@
 //!
 //! Where there is not room for the state of as many flows as there may be ([`Flows::with_room_for`]), the header of some is all that is here: their state is [absent](Flows::is_present), and somewhere else.
 
+mod free;
 mod header;
 mod places;
 mod table;
 #[cfg(test)]
 mod tests;
 
+pub use free::FreeSlots;
 pub use header::{ActorHeader, NO_SLOT, flag, role};
 pub(crate) use header::{FIXED, VARIABLE};
 pub use table::{Found, KeyTable};
@@ -19,7 +21,7 @@ use crate::delta;
 use core::ops::Range;
 use holdfast_wire::FlowKey;
 use places::Places;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute_mut, transmute_ref};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, transmute_mut, transmute_ref};
 
 /// Index of a flow actor in its slab.
 pub type Slot = u32;
@@ -27,6 +29,14 @@ pub type Slot = u32;
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
+
+/// So many lines of zeros, whose pages come when somebody writes to them.
+fn untouched(lines: usize) -> Vec<Line> {
+    match Line::new_vec_zeroed(lines) {
+        Ok(lines) => lines,
+        Err(_) => panic!("no memory for {lines} lines of flows"),
+    }
+}
 
 const HEADER_LEN: usize = size_of::<ActorHeader>();
 const LINE: usize = 64;
@@ -91,12 +101,9 @@ pub struct Flows {
     lines: Vec<Line>,
     stride: usize,
     state_len: usize,
-    free: Vec<Slot>,
+    free: FreeSlots,
     table: KeyTable,
     seed: u64,
-    capacity: usize,
-    /// Slots from here on were never used.
-    reach: Slot,
     owned: usize,
     layout: u64,
     demoted: Vec<Demoted>,
@@ -111,17 +118,14 @@ impl Flows {
     /// Room for `capacity` flow actors with `state_len` bytes of chain state each. `layout` is the chain's layout hash; `seed` the
     /// cluster's hash seed.
     pub fn new(capacity: usize, state_len: usize, layout: u64, seed: u64) -> Flows {
-        assert!(capacity < (1 << 31), "slots have 31 bits");
         let stride = (HEADER_LEN + state_len).div_ceil(LINE);
         Flows {
-            lines: vec![Line([0; 64]); capacity * stride],
+            lines: untouched(capacity * stride),
             stride,
             state_len,
-            free: (0..capacity as u32).rev().collect(),
+            free: FreeSlots::new(capacity),
             table: KeyTable::new(capacity * 2),
             seed,
-            capacity,
-            reach: 0,
             owned: 0,
             layout,
             demoted: Vec::new(),
@@ -139,10 +143,9 @@ impl Flows {
         }
         let mut flows = Flows::new(0, state_len, layout, seed);
         let heads = present * flows.stride;
-        flows.lines = vec![Line([0; 64]); heads + capacity * HEAD];
-        flows.free = (0..capacity as u32).rev().collect();
+        flows.lines = untouched(heads + capacity * HEAD);
+        flows.free = FreeSlots::new(capacity);
         flows.table = KeyTable::new(capacity * 2);
-        flows.capacity = capacity;
         flows.places = Some(Box::new(Places::new(present, capacity, heads)));
         flows
     }
@@ -166,7 +169,7 @@ impl Flows {
 
     /// Bytes of memory per slot, the table's share included.
     pub fn memory_per_flow(&self) -> usize {
-        (self.lines.len() * LINE + self.table.memory()) / self.capacity.max(1)
+        (self.lines.len() * LINE + self.table.memory()) / self.capacity().max(1)
     }
 
     /// The chain's layout hash.
@@ -176,17 +179,17 @@ impl Flows {
 
     /// Slots altogether.
     pub fn capacity(&self) -> usize {
-        self.capacity
+        self.free.capacity()
     }
 
     /// Where a search through all slots may end: those from here on were never used. Free slots are used again before.
     pub fn reach(&self) -> Slot {
-        self.reach
+        self.free.reach()
     }
 
     /// Slots in use, in any role.
     pub fn len(&self) -> usize {
-        self.capacity - self.free.len()
+        self.capacity() - self.free.len()
     }
 
     /// True without a flow.
@@ -394,12 +397,11 @@ impl Flows {
     /// # Errors
     /// As [`Flows::insert`], whose room it does not need.
     pub fn insert_header(&mut self, key: FlowKey, hash: u64, role: u8) -> Result<Slot, Full> {
-        let slot = *self.free.last().ok_or(Full)?;
+        let slot = self.free.next().ok_or(Full)?;
         if !self.table.insert(hash, Found { slot, is_reply: false }) {
             return Err(Full);
         }
-        self.free.pop();
-        self.reach = self.reach.max(slot + 1);
+        self.free.take();
         let generation = self.header(slot).generation.wrapping_add(1);
         self.bytes_mut(slot).fill(0);
         let header = self.header_mut(slot);
@@ -500,7 +502,7 @@ impl Flows {
         self.table.remove(hash, Found { slot, is_reply: false });
         self.set_role(slot, role::FREE);
         self.give_room_up(slot);
-        self.free.push(slot);
+        self.free.put(slot);
     }
 
     /// Room for the state of so many flows more.
@@ -639,6 +641,6 @@ impl Flows {
 
     /// All slots in use.
     pub fn iter(&self) -> impl Iterator<Item = (Slot, &ActorHeader)> + '_ {
-        (0..self.reach).map(|slot| (slot, self.header(slot))).filter(|(_, header)| header.role != role::FREE)
+        (0..self.reach()).map(|slot| (slot, self.header(slot))).filter(|(_, header)| header.role != role::FREE)
     }
 }

@@ -3,7 +3,7 @@
 //! In: slots that need room, or give it up. Out: ranges of lines. The slab has as many *frames*, each a whole block, as there is room for, and behind them a header for every slot: of a slot that has
 //! no frame, whether it is free or its state is absent, that is all there is. Never: a frame of two slots.
 
-use super::{HEAD, NO_SLOT, Slot};
+use super::{FreeSlots, HEAD, NO_SLOT, Slot};
 use core::ops::Range;
 
 /// No frame.
@@ -25,7 +25,7 @@ pub(super) struct Places {
     frames: Vec<u32>,
     /// By frame.
     held: Vec<Frame>,
-    free: Vec<u32>,
+    free: FreeSlots,
     /// The line at which headers begin.
     heads: usize,
 }
@@ -36,7 +36,7 @@ impl Places {
         Places {
             frames: vec![NONE; slots],
             held: vec![Frame { slot: NO_SLOT, is_used: false, is_going: false }; frames],
-            free: (0..frames as u32).rev().collect(),
+            free: FreeSlots::new(frames),
             heads,
         }
     }
@@ -115,7 +115,7 @@ impl Places {
         if self.has(slot) {
             return false;
         }
-        let Some(frame) = self.free.pop() else { return false };
+        let Some(frame) = self.free.take() else { return false };
         self.frames[slot as usize] = frame;
         self.held[frame as usize] = Frame { slot, is_used: false, is_going: false };
         true
@@ -126,7 +126,7 @@ impl Places {
         let frame = core::mem::replace(&mut self.frames[slot as usize], NONE);
         if frame != NONE {
             self.held[frame as usize].slot = NO_SLOT;
-            self.free.push(frame);
+            self.free.put(frame);
         }
     }
 }

@@ -16,15 +16,16 @@ pub struct Found {
 }
 
 use super::Journal;
-use zerocopy::{Immutable, IntoBytes};
+use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 const ENTRIES: usize = 8;
 /// Entries in a bucket from which on the other one may be the better.
 const CROWDED: usize = 6;
 const REPLY: u32 = 1 << 31;
-const EMPTY: u64 = u64::MAX;
+/// As fresh memory is: an entry says the slot's number plus one.
+const EMPTY: u64 = 0;
 
-#[derive(Clone, Copy, IntoBytes, Immutable)]
+#[derive(Clone, Copy, FromZeros, IntoBytes, Immutable)]
 #[repr(C, align(64))]
 struct Bucket([u64; ENTRIES]);
 
@@ -40,7 +41,10 @@ impl KeyTable {
     /// A table for `keys` keys (two per flow).
     pub fn new(keys: usize) -> KeyTable {
         let count = (keys * 2).div_ceil(ENTRIES).next_power_of_two().max(2);
-        KeyTable { buckets: vec![Bucket([EMPTY; ENTRIES]); count], mask: count - 1, len: 0, journal: None }
+        match Bucket::new_vec_zeroed(count) {
+            Ok(buckets) => KeyTable { buckets, mask: count - 1, len: 0, journal: None },
+            Err(_) => panic!("no memory for a table of {keys} keys"),
+        }
     }
 
     /// From now on the journal is told before a bucket changes.
@@ -87,6 +91,17 @@ impl KeyTable {
         (hash >> 32) as u32
     }
 
+    #[inline]
+    fn entry(hash: u64, found: Found) -> u64 {
+        u64::from(KeyTable::tag(hash)) << 32 | u64::from(found.slot + 1) | if found.is_reply { u64::from(REPLY) } else { 0 }
+    }
+
+    /// What an entry that is not [`EMPTY`] says.
+    #[inline]
+    fn found(entry: u64) -> Found {
+        Found { slot: (entry as u32 & !REPLY) - 1, is_reply: entry as u32 & REPLY != 0 }
+    }
+
     /// Brings the key's first bucket into the cache. The value means nothing; a caller adds the values of a burst up so
     /// that the loads are independent and overlap.
     #[inline]
@@ -101,7 +116,7 @@ impl KeyTable {
         for bucket in [self.first(hash), self.second(hash)] {
             for &entry in &self.buckets[bucket].0 {
                 if (entry >> 32) as u32 == tag && entry != EMPTY {
-                    return Some(Found { slot: entry as u32 & !REPLY, is_reply: entry as u32 & REPLY != 0 });
+                    return Some(KeyTable::found(entry));
                 }
             }
         }
@@ -115,7 +130,7 @@ impl KeyTable {
         for bucket in [self.first(hash), self.second(hash)] {
             for &entry in &self.buckets[bucket].0 {
                 if (entry >> 32) as u32 == tag && entry != EMPTY {
-                    let found = Found { slot: entry as u32 & !REPLY, is_reply: entry as u32 & REPLY != 0 };
+                    let found = KeyTable::found(entry);
                     if is_it(found) {
                         return Some(found);
                     }
@@ -132,8 +147,7 @@ impl KeyTable {
         let used = |table: &KeyTable, bucket: usize| table.buckets[bucket].0.iter().filter(|&&entry| entry != EMPTY).count();
         let in_first = used(self, first);
         let bucket = if in_first < CROWDED || in_first <= used(self, second) { first } else { second };
-        let entry =
-            u64::from(KeyTable::tag(hash)) << 32 | u64::from(found.slot) | if found.is_reply { u64::from(REPLY) } else { 0 };
+        let entry = KeyTable::entry(hash, found);
         self.note(bucket);
         match self.buckets[bucket].0.iter_mut().find(|entry| **entry == EMPTY) {
             Some(place) => {
@@ -147,8 +161,7 @@ impl KeyTable {
 
     /// Removes an entry. False if it is not there.
     pub fn remove(&mut self, hash: u64, found: Found) -> bool {
-        let entry =
-            u64::from(KeyTable::tag(hash)) << 32 | u64::from(found.slot) | if found.is_reply { u64::from(REPLY) } else { 0 };
+        let entry = KeyTable::entry(hash, found);
         for bucket in [self.first(hash), self.second(hash)] {
             if self.buckets[bucket].0.contains(&entry) {
                 self.note(bucket);
