@@ -17,6 +17,8 @@ const MAX_FDS: usize = 8;
 /// One end. When the other one is closed, or its process has ended, what was sent before can still be received.
 pub struct Mailbox {
     socket: OwnedFd,
+    /// Where a message arrives.
+    space: Box<[u8]>,
     /// What the other side had no room for yet.
     unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
 }
@@ -34,7 +36,7 @@ impl Mailbox {
 
     /// An end that was passed to this process.
     pub fn of(fd: OwnedFd) -> Mailbox {
-        Mailbox { socket: fd, unsent: VecDeque::new() }
+        Mailbox { socket: fd, space: vec![0; MAX_MESSAGE].into(), unsent: VecDeque::new() }
     }
 
     /// Readable when there is a message.
@@ -84,12 +86,11 @@ impl Mailbox {
     ///
     /// # Errors
     /// `UnexpectedEof` if the other side is gone and everything was received; else what the kernel says.
-    pub fn receive(&self) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
-        let mut bytes = vec![0; MAX_MESSAGE];
+    pub fn receive(&mut self) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let got = loop {
-            match recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+            match recvmsg(&self.socket, &mut [IoSliceMut::new(&mut self.space)], &mut control, RecvFlags::CMSG_CLOEXEC) {
                 Ok(got) => break got,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => return Ok(None),
@@ -99,14 +100,13 @@ impl Mailbox {
         if got.bytes == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        bytes.truncate(got.bytes);
         let mut fds = Vec::new();
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
                 fds.extend(rights);
             }
         }
-        Ok(Some((bytes, fds)))
+        Ok(Some((self.space[..got.bytes].to_vec(), fds)))
     }
 }
 

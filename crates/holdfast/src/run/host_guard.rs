@@ -66,6 +66,8 @@ struct Child {
 struct Life {
     process: Watched,
     mailbox: Mailbox,
+    /// Its process is ending: it has said everything, and closes what it had open.
+    is_silent: bool,
     heartbeat: Heartbeat,
     beats: u64,
     alive_at: u64,
@@ -378,7 +380,7 @@ impl HostGuard {
         if let Some(stdin) = process.take_stdin() {
             write_line(stdin.into(), line)?;
         }
-        Ok(Life { process, mailbox: ours, heartbeat, beats: 0, alive_at: self.clock.now() })
+        Ok(Life { process, mailbox: ours, is_silent: false, heartbeat, beats: 0, alive_at: self.clock.now() })
     }
 
     /// Serves a life of the manager until it has ended.
@@ -389,7 +391,8 @@ impl HostGuard {
             if let Some(status) = life.process.ended() {
                 return Ok(status);
             }
-            let mut fds: Vec<BorrowedFd<'_>> = vec![signals.woken.as_fd(), life.mailbox.fd(), life.process.wait_fd()];
+            let mut fds: Vec<BorrowedFd<'_>> = vec![signals.woken.as_fd(), life.process.wait_fd()];
+            fds.extend((!life.is_silent).then(|| life.mailbox.fd()));
             fds.extend(self.children.iter().filter(|child| child.cause.is_none()).map(|child| child.process.wait_fd()));
             wait::sleep(&fds, LOOK_INTERVAL);
             signals.drain();
@@ -427,7 +430,15 @@ impl HostGuard {
 
     /// What the manager wants.
     fn hear(&mut self, life: &mut Life) {
-        while let Ok(Some((bytes, fds))) = life.mailbox.receive() {
+        loop {
+            let (bytes, fds) = match life.mailbox.receive() {
+                Ok(Some(message)) => message,
+                Ok(None) => break,
+                Err(_) => {
+                    life.is_silent = true;
+                    break;
+                }
+            };
             let Ok(message) = serde_json::from_slice(&bytes) else { continue };
             match message {
                 ToGuard::Arena => self.arena = fds,
