@@ -74,7 +74,7 @@ impl Sum {
 }
 
 /// What was done, by name, in the order of the output.
-fn counts(faults: &Faults) -> [(&'static str, u64); 23] {
+fn counts(faults: &Faults) -> [(&'static str, u64); 24] {
     [
         ("kills", faults.kills),
         ("pauses", faults.pauses),
@@ -94,6 +94,7 @@ fn counts(faults: &Faults) -> [(&'static str, u64); 23] {
         ("reordered", faults.reordered),
         ("stale", faults.stale),
         ("forged", faults.forged),
+        ("damaged", faults.damaged),
         ("overflowed", faults.overflowed),
         ("moves", faults.moves),
         ("moved", faults.moved),
@@ -146,14 +147,14 @@ fn simulate(seeds: u64, from: u64, seed: Option<u64>, trace: bool, json: bool) -
             kills, pauses, cuts, cut_off, slowed, skewed, coordinator_kills, server_kills, hub_kills, meanwhile, ..
         } = faults;
         let Faults { host_kills, host_stops, terms, .. } = faults;
-        let Faults { lost, doubled, reordered, stale, forged, overflowed, moves, moved, fetched, drains, .. } = faults;
+        let Faults { lost, doubled, reordered, stale, forged, damaged, overflowed, moves, moved, fetched, drains, .. } = faults;
         print(&format!(
             "{seeds} seeds from {from}: {events} events, {connections} connections\n\
              faults: {kills} kills, {pauses} pauses, {cuts} cuts ({cut_off} frames did not get through), {meanwhile} of them without a coordinator, \
              which was killed {coordinator_kills} times; the switch was killed {hub_kills} times, the state server {server_kills} times; {slowed} times a process was slow; \
              in {skewed} worlds clocks differed\n\
              hosts: {host_kills} killed, {host_stops} stopped; {terms} times one began to serve\n\
-             frames: {lost} lost, {doubled} doubled, {reordered} reordered, {stale} came again long after, {forged} forged between hosts, {overflowed} found a full ring\n\
+             frames: {lost} lost, {doubled} doubled, {reordered} reordered, {stale} came again long after, {forged} forged and {damaged} damaged between hosts, {overflowed} found a full ring\n\
              meanwhile: {moves} orders to move flows ({moved} moved), {drains} drains, {fetched} states of flows fetched from the state server\n\
              where packets leave at once a failure undid at most {undone} packets of a flow\n"
         ))?;

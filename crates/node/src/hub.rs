@@ -19,6 +19,7 @@ mod sealing;
 use crate::address::{
     COORDINATOR, MAX_STATE_SERVERS, NodeId, is_runtime, mac_of, mac_of_life, node_of, state_server_node, switch_number,
 };
+use crate::fcs;
 use crate::manager::{Manager, Wish};
 use crate::message::kind;
 use crate::seal::is_sealed;
@@ -52,15 +53,21 @@ enum Receiver {
     Process(Peer),
 }
 
-/// A packet goes to another host, sealed if hosts do that.
-fn send_sealed(
+/// A frame goes to another host: a packet sealed if hosts do that, a message as its sender has sealed it, and whatever is not sealed with its check sequence.
+fn send_between(
     mut packet: Packet,
+    is_message: bool,
     sealed: &mut Option<Box<Sealed>>,
     to_fabric: &mut Vec<Packet>,
     drops: &mut DropCounters,
     pool: &mut dyn PacketPool,
 ) {
-    if sealed.as_mut().is_none_or(|sealed| sealed.seal(&mut packet)) {
+    let fits = match sealed {
+        Some(_) if is_message => true,
+        Some(sealed) => sealed.seal(&mut packet),
+        None => fcs::append(&mut packet),
+    };
+    if fits {
         to_fabric.push(packet);
     } else {
         drops.count(DropReason::FrameTooLarge);
@@ -321,7 +328,7 @@ impl Hub {
     fn part(&mut self, out: &mut HubOut, pool: &mut dyn PacketPool) {
         let Hub { local: Some(local), sealed, drops, .. } = self else { return };
         for (_, packet) in out.to_runtime.extract_if(.., |(peer, _)| !local.contains(peer)) {
-            send_sealed(packet, sealed, &mut out.to_fabric, drops, pool);
+            send_between(packet, false, sealed, &mut out.to_fabric, drops, pool);
         }
     }
 
@@ -398,11 +405,8 @@ impl Hub {
                 }
                 None if self.local.is_some() => {
                     packet.layers = Default::default();
-                    // A message is sealed by its sender.
-                    match ethertype {
-                        ETHERTYPE_FABRIC => out.to_fabric.push(packet),
-                        _ => send_sealed(packet, &mut self.sealed, &mut out.to_fabric, &mut self.drops, pool),
-                    }
+                    let is_message = ethertype == ETHERTYPE_FABRIC;
+                    send_between(packet, is_message, &mut self.sealed, &mut out.to_fabric, &mut self.drops, pool);
                 }
                 None => self.drop(packet, DropReason::UnknownNode, pool),
             },
@@ -429,9 +433,10 @@ impl Hub {
         let Some(header) = packet.bytes().first_chunk::<14>() else { return self.drop(packet, DropReason::Malformed, pool) };
         let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] = *header;
         let (source, mut ethertype) = ([s0, s1, s2, s3, s4, s5], u16::from_be_bytes([t0, t1]));
-        // Whatever else lives on that network is nobody's here, and what the network shows to every host is for one of them.
-        let (Some(node), Some(from)) = (node_of(&[d0, d1, d2, d3, d4, d5]), node_of(&source)) else { return pool.put(packet) };
-        // What is another host's to open costs nothing here.
+        let (Some(node), Some(from)) = (node_of(&[d0, d1, d2, d3, d4, d5]), node_of(&source)) else {
+            return self.drop(packet, DropReason::ForeignFrame, pool);
+        };
+        // The network may show a frame to every host. What is another host's to open costs nothing here.
         let receiver = match self.seat_of(node) {
             Some(seat) => Receiver::Switch(seat),
             None if node == self.manager.node() => Receiver::Manager,
@@ -448,6 +453,8 @@ impl Hub {
             ethertype = ETHERTYPE_NSH;
         } else if self.sealed.is_some() && ethertype == ETHERTYPE_NSH {
             return self.drop(packet, DropReason::Unsealed, pool);
+        } else if self.sealed.is_none() && !fcs::strip(&mut packet) && !is_planted(Fault::BelievesDamaged) {
+            return self.drop(packet, DropReason::Damaged, pool);
         }
         let fabric = match (receiver, ethertype) {
             (Receiver::Switch(seat), ETHERTYPE_NSH) => {
@@ -594,7 +601,7 @@ impl Hub {
 
     /// Carries the frames of switches and manager.
     fn carry(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
-        let Hub { seats, manager, fence, local, drops, .. } = self;
+        let Hub { seats, manager, fence, local, sealed, drops, .. } = self;
         let switches = seats.iter_mut().filter(|seat| seat.is_serving).map(|seat| seat.switch.fabric());
         for fabric in switches.chain([manager.fabric()]) {
             fabric.poll_transmit(now, |frame| {
@@ -608,7 +615,7 @@ impl Hub {
                 if packet.copy_from(frame) {
                     match peer {
                         Some(peer) => out.to_runtime.push((peer, packet)),
-                        None => out.to_fabric.push(packet),
+                        None => send_between(packet, true, sealed, &mut out.to_fabric, drops, pool),
                     }
                 } else {
                     drops.count(DropReason::FrameTooLarge);

@@ -10,6 +10,7 @@ pub mod bfd;
 pub mod channel;
 pub mod coordinator;
 pub mod edge;
+pub mod fcs;
 mod gone;
 pub mod host;
 pub mod hub;

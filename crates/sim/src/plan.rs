@@ -194,6 +194,8 @@ pub struct Plan {
     pub switches: u16,
     /// Hosts have the cluster's keys: packets between them are sealed, and somebody on their network forges some.
     pub sealed: bool,
+    /// Of a thousand frames between hosts so many arrive with a bit turned over, keys or not.
+    pub damaged: u64,
     /// Networks that join the hosts, 1 or 2; two of hosts that have keys only. Now and then one of two leads to a host, or from it, no more, for a while.
     pub networks: u8,
     /// Runtimes.
@@ -226,6 +228,7 @@ impl Default for Plan {
             hosts: 1,
             switches: 1,
             sealed: false,
+            damaged: 0,
             networks: 1,
             runtimes: 3,
             flows: 64,

@@ -94,6 +94,7 @@ impl Shrinking {
         has_changed |= self.simplify(|plan| plan.hosts = 1);
         has_changed |= self.simplify(|plan| plan.switches = 1);
         has_changed |= self.simplify(|plan| plan.networks = 1);
+        has_changed |= self.simplify(|plan| plan.damaged = 0);
         has_changed |= self.simplify(|plan| (plan.sealed, plan.networks) = (false, 1));
         for runtimes in [2, 3] {
             has_changed |= self.simplify(|plan| plan.runtimes = plan.runtimes.min(runtimes));

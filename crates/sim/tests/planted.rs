@@ -64,6 +64,7 @@ const TABLE: &[Row] = &[
     (Fault::TellsNoLeaver, &[File("a-drained-holder-and-a-flow-that-ended")], "ended flows"),
     (Fault::EvictsUnsaved, &[Worlds(drawn, PAGED, 20)], "output commit"),
     (Fault::FencesWhenAskedOnly, &[File("a-host-that-serves-a-moment-longer-than-its-runtime")], "one owner"),
+    (Fault::BelievesDamaged, &[Worlds(drawn, 0, 500)], ""),
     (Fault::ReportsEarly, &[Worlds(weak, 0, 20)], "bounded loss"),
     (Fault::MissesNondeterminism, &[Worlds(drawn, REINFORCE, 500)], "output commit"),
     (Fault::GivesUpNeededCopies, &[File("a-copy-that-is-needed-where-the-flow-goes")], "output commit"),

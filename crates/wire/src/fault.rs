@@ -110,6 +110,8 @@ faults! {
     ForgetsEchoes = "forgets-echoes",
     /// Frames of an earlier life are heard when a later one is known.
     HearsThePast = "hears-the-past",
+    /// What arrives from another host with a wrong checksum is believed.
+    BelievesDamaged = "believes-damaged",
     /// A sealed packet is opened again when somebody sends it again.
     OpensTwice = "opens-twice",
 

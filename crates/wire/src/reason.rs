@@ -98,6 +98,8 @@ reasons! {
     InputMissing "input_missing" "A flow was taken over, and a packet that its failed owner had processed is in no log any more: what it did to the flow is forgotten. Two failures followed each other before everything was safe again; if that is not so, report it.";
     FlowClosed "flow_closed" "Of a flow that was closed because one of its packets ended two runtimes (`quarantined`). A minute after that it may begin anew.";
     Suspect "suspect" "A runtime ended while it had this packet in hand, and no other one was safe enough to try it: had it ended too, flows would have been lost with it.";
+    Damaged "damaged" "A frame from another host that is not as it was sent: its checksum is wrong. Look at the network between the hosts, and at their memory; or one of them has a `fabric.key` and another has none.";
+    ForeignFrame "foreign_frame" "A frame on the hosts' network that no host has sent. Something else lives there: a network of its own is better.";
     SpoofedSource "spoofed_source" "The source address is not one that can be behind the port: no route to it leads by that port (RFC 3704, feasible path), or it is an address of a NAT pool or a service of the box itself. Where sources come by ports by which no route leads to them, add that route, or say `reverse_path: off` at the port.";
 }
 

@@ -8,6 +8,7 @@ use holdfast_control::exit::{self, Failure};
 use holdfast_io::port::{self, Look, Port, PortError, Udp};
 use holdfast_node::address::manager_of;
 use holdfast_node::edge::Liveness;
+use holdfast_node::fcs::FCS_LEN;
 use holdfast_node::seal::SEAL_LEN;
 use holdfast_wire::bfd::State;
 use holdfast_wire::nsh::ENCAPSULATION_LEN;
@@ -113,8 +114,9 @@ pub(super) fn fabric_mtu(
     is_sealed: bool,
 ) -> Result<usize, Failure> {
     let has = usize::from(path.map_or(port.mtu(), |path| port.mtu().min(path)));
-    let overhead = ENCAPSULATION_LEN + added + if is_sealed { SEAL_LEN } else { 0 };
-    let needs = (mtu + overhead).max(state + RECORD_ROOM);
+    let (seal, check) = if is_sealed { (SEAL_LEN, 0) } else { (0, FCS_LEN) };
+    let overhead = ENCAPSULATION_LEN + added + seal + check;
+    let needs = (mtu + overhead).max(state + RECORD_ROOM + check);
     let name = port.name();
     if has < needs {
         let text = match port.driver() {
@@ -138,7 +140,7 @@ pub(super) fn fabric_mtu(
         ));
     }
     // Its own header does not count.
-    Ok((has + ETHERNET_LEN).min(wanted))
+    Ok((has + ETHERNET_LEN - check).min(wanted))
 }
 
 impl Manager {

@@ -430,6 +430,7 @@ impl Reading {
                 words.word("sealed")?;
                 self.plan.sealed = true;
             }
+            "damaged" => self.plan.damaged = words.number("of a thousand frames between hosts")?,
             "networks" => match words.number("1 or 2")? {
                 count @ 1..=2 => self.plan.networks = count,
                 count => return words.expected("1 or 2", Some(&count.to_string())),

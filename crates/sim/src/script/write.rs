@@ -230,6 +230,9 @@ impl Display for Script {
         if plan.sealed {
             writeln!(f, "packets sealed")?;
         }
+        if plan.damaged != plain.damaged {
+            writeln!(f, "damaged {}", plan.damaged)?;
+        }
         if plan.networks != plain.networks {
             writeln!(f, "networks {}", plan.networks)?;
         }

@@ -52,6 +52,12 @@ fn is_sealed(scenario: &Scenario) -> bool {
     hosts_of(scenario) && Random::new(scenario.seed ^ 0x7365_616c).chance(500)
 }
 
+/// In some of the worlds of several hosts their network damages frames, by a number of its own, too.
+fn damaged_of(scenario: &Scenario) -> u64 {
+    let mut random = Random::new(scenario.seed ^ 0x6461_6d61);
+    if hosts_of(scenario) && random.chance(250) { random.range(1, 30) } else { 0 }
+}
+
 /// Two networks join the hosts of some worlds that seal their packets, by a number of its own, too.
 fn networks_of(scenario: &Scenario) -> u8 {
     if is_sealed(scenario) && Random::new(scenario.seed ^ 0x7061_7468).chance(400) { 2 } else { 1 }
@@ -102,6 +108,7 @@ pub(super) fn draw(scenario: &Scenario) -> (Plan, Fate) {
         hosts,
         switches: switches_of(scenario),
         sealed: is_sealed(scenario),
+        damaged: damaged_of(scenario),
         networks: networks_of(scenario),
         runtimes,
         ring,

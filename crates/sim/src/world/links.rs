@@ -74,7 +74,7 @@ impl Outage {
 
 impl World {
     /// Sends a frame from one host to another by one of the networks.
-    pub(super) fn carry_between(&mut self, path: u8, from: Site, to: Site, frame: Vec<u8>) {
+    pub(super) fn carry_between(&mut self, path: u8, from: Site, to: Site, mut frame: Vec<u8>) {
         let [from, to_node] = [from, to].map(|site| manager_of(site as u16));
         let between = Peer { node: from, incarnation: u32::from(to_node) };
         let outage = Outage::at(self.scenario.seed, self.plan.hosts, self.now.saturating_sub(BEGIN));
@@ -82,6 +82,16 @@ impl World {
         if is_felt && self.plan.networks > 1 && !self.healed {
             self.faults.cut_off += 1;
             return;
+        }
+        // Where packets are sealed messages are, too, but not here, where checkers read them.
+        let is_checked = !self.plan.sealed || !frames::is_messages(&frame);
+        if self.plan.damaged > 0 && is_checked && !self.healed {
+            let random = self.streams.of(Of::Damage, between);
+            let (is_damaged, bit) = (random.chance(self.plan.damaged), random.range(0, frame.len() as u64 * 8) as usize);
+            if is_damaged {
+                frame[bit / 8] ^= 1 << (bit % 8);
+                self.faults.damaged += 1;
+            }
         }
         let lane = if path == 0 { Lane::Between } else { Lane::Beside };
         self.carry(self.inside, lane, between, frame, |frame| Event::FromHost(to, frame));

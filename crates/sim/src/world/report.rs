@@ -21,6 +21,8 @@ pub struct Faults {
     pub stale: u64,
     /// Frames that somebody on the hosts' network made of what had been sealed.
     pub forged: u64,
+    /// Frames between hosts with a bit turned over.
+    pub damaged: u64,
     /// Frames that found a runtime's ring full.
     pub overflowed: u64,
     /// Orders to move flows.
@@ -64,6 +66,7 @@ impl Faults {
         self.skewed += other.skewed;
         self.stale += other.stale;
         self.forged += other.forged;
+        self.damaged += other.damaged;
         self.overflowed += other.overflowed;
         self.moves += other.moves;
         self.moved += other.moved;

@@ -25,6 +25,8 @@ pub(super) enum Of {
     HostAway,
     /// What somebody on the hosts' network does with a packet for a host.
     Stranger,
+    /// What becomes of a frame between hosts, whose lane has drawn the rest.
+    Damage,
 }
 
 /// A way that frames take in order.
@@ -72,6 +74,7 @@ impl Streams {
                 Of::Sequence => 21,
                 Of::HostAway => 22,
                 Of::Stranger => 23,
+                Of::Damage => 24,
             };
             let name = number << 48 | u64::from(peer.node) << 32 | u64::from(peer.incarnation);
             Random::new(Random::new(seed).draw() ^ Random::new(name).draw())
