@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -113,12 +113,28 @@ pub struct Stream {
     thread: Option<JoinHandle<Datagrams>>,
 }
 
+/// A socket whose port no earlier one of this process had, as long as there are some: one that the kernel chooses may be that of a stream before, and then their flows are one to a box in between.
+fn bind_fresh() -> std::io::Result<UdpSocket> {
+    static GIVEN: AtomicU16 = AtomicU16::new(0);
+    // Below those that the kernel chooses.
+    const PORTS: std::ops::Range<u16> = 10_000..32_000;
+    let mut last = std::io::Error::from(ErrorKind::AddrInUse);
+    for _ in PORTS {
+        let port = PORTS.start + GIVEN.fetch_add(1, Ordering::Relaxed) % PORTS.len() as u16;
+        match UdpSocket::bind(("0.0.0.0", port)) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => last = error,
+            result => return result,
+        }
+    }
+    Err(last)
+}
+
 impl Stream {
     /// Starts sending from inside `namespace`.
     pub fn start(namespace: &Namespace, plan: Plan) -> Result<Stream> {
         let sockets = namespace.enter(|| {
             let open = || {
-                let socket = UdpSocket::bind("0.0.0.0:0")?;
+                let socket = bind_fresh()?;
                 make_room(&socket)?;
                 socket.connect(plan.server)?;
                 socket.set_nonblocking(true)?;
