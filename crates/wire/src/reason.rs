@@ -46,7 +46,7 @@ reasons! {
     TtlExceeded "ttl_exceeded" "The TTL or hop limit ran out here; an ICMP time exceeded was sent, within its rate limit.";
     NoRouteToHost "no_route" "No connected network, route or gateway leads to the destination.";
     NeighborUnresolved "neighbor_unresolved" "The next hop did not answer ARP or neighbour solicitation.";
-    Local "local" "For one of the box's own addresses, which answer only ARP, neighbour discovery and ping.";
+    Local "local" "For one of the box's own addresses, which answer only ARP, neighbour discovery and ping. Other senders are told that nobody listens (a TCP reset, ICMP port or protocol unreachable, ICMPv6 parameter problem), within rates.";
     NoRule "no_rule" "No service-chain rule matches. Add a rule without conditions to catch the rest.";
     NoRuntime "no_runtime" "No runtime is serving, so no flow can be opened.";
     RouteTableFull "route_table_full" "The switch has as many flows as it was given room for (limits.flows).";
@@ -101,6 +101,7 @@ reasons! {
     Damaged "damaged" "A frame from another host that is not as it was sent: its checksum is wrong. Look at the network between the hosts, and at their memory; or one of them has a `fabric.key` and another has none.";
     ForeignFrame "foreign_frame" "A frame on the hosts' network that no host has sent. Something else lives there: a network of its own is better.";
     SpoofedSource "spoofed_source" "The source address is not one that can be behind the port: no route to it leads by that port (RFC 3704, feasible path), or it is an address of a NAT pool or a service of the box itself. Where sources come by ports by which no route leads to them, add that route, or say `reverse_path: off` at the port.";
+    LocalFragment "local_fragment" "A fragment for one of the box's own addresses whose datagram was not put together: others did not come within a minute, or it is longer than a buffer (some 2,600 bytes), in too many pieces, or one of too many at a time.";
 }
 
 impl DropReason {

@@ -1,7 +1,7 @@
 //! Chains: functions by name, each with a configuration that the function itself checks, and a protection.
 
 use super::BuiltChain;
-use super::file::{Config, FunctionConfig};
+use super::file::{Config, FunctionConfig, OneOrMany};
 use super::mistake::{Mistake, listed, suggestion, with_suggestion};
 use super::network::Networks;
 use super::protection::{self, Hold, Preset};
@@ -13,7 +13,7 @@ use holdfast_nf::{Chain, ConfigError, Function, SharedField};
 use holdfast_node::address::switch_node;
 use holdfast_protection::Home;
 use holdfast_state::SERVER_CREDIT;
-use holdfast_wire::selector::Prefix;
+use holdfast_wire::selector::{Prefix, SelectorError};
 use holdfast_wire::zone::Zones;
 use serde_json::Value;
 
@@ -170,6 +170,7 @@ pub(super) fn owned(
     let mut pools: Vec<(Prefix, String, String)> = Vec::new();
     for (chain, number) in built.iter_mut().zip(0u16..) {
         let switch = switches::of_chain(switches, number);
+        let own = switches[switch].owned.len();
         for (at, function) in chain.chain.functions_mut().iter_mut().enumerate() {
             let name = function.name().to_owned();
             let spot = root.key("chains").key(&chain.name).key("functions").index(at);
@@ -226,6 +227,25 @@ pub(super) fn owned(
                 switches[switch].owned.push(prefix);
             }
         }
+        let pinged = answers_ping(config, &chain.name, &switches[switch].owned[own..], root)?;
+        switches[switch].answers_ping.extend(pinged);
     }
     Ok(())
+}
+
+/// Where the box answers ping in the chain's place: among the addresses that it owns.
+fn answers_ping(config: &Config, chain: &str, owned: &[Prefix], root: Spot<'_>) -> Result<Vec<Prefix>, Mistake> {
+    let written = config.chains.get(chain).and_then(|chain| chain.answers_ping.as_ref());
+    let spot = root.key("chains").key(chain).key("answers_ping");
+    let read = |(at, text): (usize, &str)| {
+        let spot = spot.index(at);
+        let prefix: Prefix = text.parse().map_err(|error: SelectorError| spot.mistake_at(error.offset, error.message))?;
+        if owned.iter().any(|own| own.covers(&prefix)) {
+            return Ok(prefix);
+        }
+        let own = listed(owned.iter().map(Prefix::to_string).collect::<Vec<_>>().iter().map(String::as_str));
+        let own = if own.is_empty() { "it has none".to_owned() } else { own };
+        Err(spot.mistake(format!("no pool or service of chain `{chain}` has {prefix}: {own}")))
+    };
+    written.map(OneOrMany::all).unwrap_or_default().into_iter().enumerate().map(read).collect()
 }

@@ -7,7 +7,9 @@ use super::bfd::BfdConfig;
 use super::chains;
 use super::clusters::{DEFAULT_CLUSTER, range};
 use super::etcd::EtcdConfig;
-use super::file::{Config, FunctionConfig, HostNetwork, HostSettings, OneOrMany, PortConfig, SwitchSettings};
+use super::file::{
+    ChainConfig, Config, FunctionConfig, HostNetwork, HostSettings, OneOrMany, PortConfig, RouteConfig, SwitchSettings,
+};
 use super::mistake::Mistake;
 use super::source::{Source, Spot};
 use holdfast_node::rules::Rule;
@@ -99,8 +101,11 @@ impl Comparison {
                 self.value(&format!("zone `{name}`"), &set(running), &set(ports), root.key("zones").key(name), show);
             }
         }
-        let routes =
-            |config: &Config| config.routes.iter().map(|route| format!("{} via {}", route.to, route.via)).collect::<Vec<_>>();
+        let route = |route: &RouteConfig| {
+            let on = route.on.as_ref().map_or(String::new(), |port| format!(" on {port}"));
+            format!("{} via {}{on}", route.to, route.via)
+        };
+        let routes = |config: &Config| config.routes.iter().map(route).collect::<Vec<_>>();
         let (running_routes, new_routes) = (routes(running), routes(new));
         for (at, route) in new_routes.iter().enumerate().filter(|(_, route)| !running_routes.contains(route)) {
             let text = format!("the running box has no route to {route}: it is added by a restart only");
@@ -268,6 +273,8 @@ impl Comparison {
                 );
                 self.found.push(spot.key("protection").mistake(text));
             }
+            let pinged = |chain: &ChainConfig| texts(chain.answers_ping.as_ref());
+            self.text(&format!("`answers_ping` of chain `{name}`"), pinged(old), pinged(chain), spot.key("answers_ping"));
             let cluster = |cluster: &Option<String>| cluster.clone().unwrap_or_else(|| DEFAULT_CLUSTER.to_owned());
             let what = format!("the cluster of chain `{name}`");
             self.text(&what, cluster(&old.cluster), cluster(&chain.cluster), spot.key("cluster"));

@@ -93,9 +93,10 @@ pub struct FabricFileConfig {
 pub struct PortConfig {
     /// A Linux interface without kernel addresses.
     pub device: String,
-    /// The box's addresses there with their prefix lengths, like 10.0.0.1/24.
+    /// The box's addresses there with their prefix lengths, like 10.0.0.1/24. With an IPv6 address or gateway the port has a link-local address, too: the one that is written here, like
+    /// fe80::1/64, or without one that of its MAC address (modified EUI-64), which is another one on each host.
     pub address: OneOrMany,
-    /// Where everything goes that no other route leads to: one per address family.
+    /// Where everything goes that no other route leads to: one per address family, in a network of the port or link-local.
     #[serde(default)]
     pub gateway: Option<OneOrMany>,
     /// Largest IP packet, bytes; the device's own without it.
@@ -127,8 +128,11 @@ pub enum ReversePathConfig {
 pub struct RouteConfig {
     /// Destinations: a prefix like 192.0.2.0/24.
     pub to: String,
-    /// The next router, in a port's network.
+    /// The next router: in a port's network, or on the link of the port that `on` names.
     pub via: String,
+    /// The port of the box on whose link the next router is. Needed where its address does not say it: a link-local one, or one outside of all ports' networks.
+    #[serde(default)]
+    pub on: Option<String>,
 }
 
 /// A service chain.
@@ -143,6 +147,9 @@ pub struct ChainConfig {
     /// The virtual cluster whose runtimes serve it; without it, those that serve all chains that ask for none.
     #[serde(default)]
     pub cluster: Option<String>,
+    /// Addresses of its pools and services, like 198.51.100.4 or 198.51.100.4/31, at which the box answers ping itself; without it none. What is published whole is not asked there then.
+    #[serde(default)]
+    pub answers_ping: Option<OneOrMany>,
     /// With `switches`: on whose ports its flows come and go. Its addresses are answered for there, and its rules count there.
     #[serde(default)]
     pub switch: Option<String>,

@@ -351,7 +351,8 @@ impl Checked {
             };
             let (ports, routes) = (switch.ports.iter().map(port).collect(), self.routes.iter().filter_map(route).collect());
             let bfd = self.bfd.iter().zip(keys).filter_map(peer).collect();
-            let config = EdgeConfig { ports, routes, owned: switch.owned.clone(), bfd, seed: random() };
+            let (owned, answers_ping) = (switch.owned.clone(), switch.answers_ping.clone());
+            let config = EdgeConfig { ports, routes, owned, answers_ping, bfd, seed: random() };
             (config, switch.ports.clone())
         };
         self.switches.iter().map(edge).collect()

@@ -1,6 +1,6 @@
 //! Ports, addresses, gateways and routes: what the operator wrote about the networks, checked against each other.
 
-use super::file::{Config, OneOrMany, PortConfig};
+use super::file::{Config, OneOrMany, PortConfig, RouteConfig};
 use super::mistake::{Mistake, listed, suggestion};
 use super::source::Spot;
 use super::switches::SwitchEntry;
@@ -62,9 +62,16 @@ impl Networks {
         all.find(|(_, router)| prefix.contains(&ip_bytes(*router)))
     }
 
-    /// A router in a network of this port, which is watched.
+    /// A router on the link of this port, which is watched.
     pub(super) fn watch(&mut self, text: &str, port: u8, spot: Spot<'_>) -> Result<IpAddr, Mistake> {
-        let (address, ports) = next_hop(text, spot, self)?;
+        let address = router(text, spot, self)?;
+        let is_gateway = self.routes.iter().any(|route| route.port == port && route.gateway == Some(address));
+        let ports = if is_gateway || is_link_local(address) {
+            on_link(address, port, spot, self)?;
+            vec![port]
+        } else {
+            in_networks(address, spot, self, "")?
+        };
         if ports.contains(&port) {
             if self.watched.contains(&(port, address)) {
                 return Err(spot.mistake(format!("port `{}` watches {address} already", self.port_name(port))));
@@ -78,6 +85,10 @@ impl Networks {
 
     fn is_own(&self, address: IpAddr) -> bool {
         self.addresses.iter().flatten().any(|(own, _)| *own == address)
+    }
+
+    fn is_ports(&self, port: u8, address: IpAddr) -> bool {
+        self.addresses[usize::from(port)].iter().any(|(own, _)| *own == address)
     }
 
     /// They belong to one switch: a packet that comes by the one may leave by the other.
@@ -113,7 +124,6 @@ pub(super) fn check(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) -
         networks.ports.push((name.clone(), device.to_owned()));
         networks.addresses.push(Vec::new());
         addresses(port, root.key("ports"), name, &mut networks)?;
-        mtu(port, networks.addresses.last().map_or(&[], Vec::as_slice), spot)?;
     }
     for (number, (name, port)) in config.ports.iter().enumerate() {
         for (at, text) in port.gateway.iter().flat_map(OneOrMany::all).enumerate() {
@@ -124,8 +134,7 @@ pub(super) fn check(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) -
         let spot = root.key("routes").index(at);
         let to: Prefix =
             route.to.parse().map_err(|error: SelectorError| spot.key("to").mistake_at(error.offset, error.message))?;
-        // A network may be at ports of several switches: the route is each one's.
-        let (via, ports) = next_hop(&route.via, spot.key("via"), &networks)?;
+        let (via, ports) = next_hop(route, spot, &networks)?;
         if via.is_ipv4() != to.is_ipv4() {
             return Err(spot.key("via").mistake(format!("{to} and its next router {via} are of different address families")));
         }
@@ -140,11 +149,12 @@ pub(super) fn check(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) -
             watched.iter().any(|bfd| bfd.peer.parse().is_ok_and(|peer: IpAddr| other.gateway == Some(peer)))
         };
         let in_the_way = |other: &&EdgeRoute| {
-            other.prefix == to && is_beside(other.port) && (other.gateway == Some(via) || !is_watched(other))
+            let is_same = other.gateway == Some(via) && ports.contains(&other.port);
+            other.prefix == to && is_beside(other.port) && (is_same || !is_watched(other))
         };
         if let Some(other) = networks.routes.iter().find(in_the_way) {
             let what = if to.is_empty() { "there is a default route or gateway already" } else { "there is a route already" };
-            let remedy = match other.gateway.filter(|gateway| *gateway != via) {
+            let remedy = match other.gateway.filter(|gateway| *gateway != via || !ports.contains(&other.port)) {
                 Some(gateway) => {
                     format!("; a second one is used while the first one's router is dead, if `bfd` watches {gateway}")
                 }
@@ -153,6 +163,11 @@ pub(super) fn check(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) -
             return Err(spot.key("to").mistake(format!("{what} to {to}{remedy}")));
         }
         networks.routes.extend(ports.into_iter().map(|port| EdgeRoute { prefix: to, port, gateway: Some(via) }));
+    }
+    for ((name, port), number) in config.ports.iter().zip(0u8..) {
+        let mut gateways = networks.routes.iter().filter(|route| route.port == number).filter_map(|route| route.gateway);
+        let has_v6 = networks.addresses[usize::from(number)].iter().any(|(address, _)| address.is_ipv6());
+        mtu(port, has_v6 || gateways.any(|gateway| gateway.is_ipv6()), root.key("ports").key(name))?;
     }
     Ok(networks)
 }
@@ -205,8 +220,14 @@ fn addresses(port: &PortConfig, ports: Spot<'_>, name: &str, networks: &mut Netw
         let spot = ports.key(name).key("address").index(at);
         let (address, len) = interface_address(text).map_err(|(offset, message)| spot.mistake_at(offset, message))?;
         let Some(network) = Prefix::network_of(address, len) else { return Err(spot.mistake("this is no network")) };
-        if networks.is_own(address) {
+        let is_taken = if is_link_local(address) { networks.is_ports(number, address) } else { networks.is_own(address) };
+        if is_taken {
             return Err(spot.mistake(format!("the box has the address {address} already")));
+        }
+        // Each link has that network: it says of no neighbour on which one it is.
+        if is_link_local(address) {
+            networks.addresses[number as usize].push((address, len));
+            continue;
         }
         // A port may have several addresses in one network; anything else that overlaps leaves it open where a packet goes.
         let other = networks.connected.iter().find(|(other, at)| {
@@ -263,32 +284,41 @@ fn is_host(address: IpAddr, len: u8) -> Result<(), &'static str> {
     Ok(())
 }
 
-fn mtu(port: &PortConfig, addresses: &[(IpAddr, u8)], spot: Spot<'_>) -> Result<(), Mistake> {
-    let has_v6 = addresses.iter().any(|(address, _)| address.is_ipv6());
+fn mtu(port: &PortConfig, has_v6: bool, spot: Spot<'_>) -> Result<(), Mistake> {
     let least = MIN_MTU[usize::from(has_v6)];
     match port.mtu {
         Some(mtu) if mtu < least => {
-            let why = if has_v6 { " with an IPv6 address" } else { "" };
+            let why = if has_v6 { " with an IPv6 address or gateway" } else { "" };
             Err(spot.key("mtu").mistake(format!("an MTU of {mtu} is too small: at least {least} is needed{why}")))
         }
         _ => Ok(()),
     }
 }
 
-/// An address in a port's network, and that port; or, of several switches, those.
-fn next_hop(text: &str, spot: Spot<'_>, networks: &Networks) -> Result<(IpAddr, Vec<u8>), Mistake> {
+/// An IPv6 address that has a meaning on its link only (RFC 4291, section 2.5.6).
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+/// The address of another router.
+fn router(text: &str, spot: Spot<'_>, networks: &Networks) -> Result<IpAddr, Mistake> {
     let address: IpAddr = text.parse().map_err(|_| spot.mistake(format!("`{text}` is not an IP address")))?;
+    if networks.is_own(address) && !is_link_local(address) {
+        return Err(spot.mistake(format!("{address} is the box's own address, not another router's")));
+    }
+    Ok(address)
+}
+
+/// The ports in whose networks a router is, one of each switch. `remedy` says what to do about one that is in none.
+fn in_networks(address: IpAddr, spot: Spot<'_>, networks: &Networks, remedy: &str) -> Result<Vec<u8>, Mistake> {
     let bytes = ip_bytes(address);
     let there: Vec<&(Prefix, u8)> = networks.connected.iter().filter(|(network, _)| network.contains(&bytes)).collect();
     let Some((network, _)) = there.first() else {
         let known = listed(
             networks.connected.iter().map(|(network, _)| network.to_string()).collect::<Vec<_>>().iter().map(String::as_str),
         );
-        return Err(spot.mistake(format!("no port's network contains {address}: {known}")));
+        return Err(spot.mistake(format!("no port's network contains {address}: {known}{remedy}")));
     };
-    if networks.is_own(address) {
-        return Err(spot.mistake(format!("{address} is the box's own address, not another router's")));
-    }
     is_host(address, network.len()).map_err(|why| spot.mistake(format!("{address} cannot be a router: {why}")))?;
     let mut ports: Vec<u8> = Vec::new();
     for (_, port) in there {
@@ -296,14 +326,73 @@ fn next_hop(text: &str, spot: Spot<'_>, networks: &Networks) -> Result<(IpAddr, 
             ports.push(*port);
         }
     }
-    Ok((address, ports))
+    Ok(ports)
+}
+
+/// A router that is on the link of this port because somebody says so.
+fn on_link(address: IpAddr, port: u8, spot: Spot<'_>, networks: &Networks) -> Result<(), Mistake> {
+    let name = networks.port_name(port);
+    if networks.is_ports(port, address) {
+        return Err(spot.mistake(format!("{address} is the box's own address, not another router's")));
+    }
+    let bytes = ip_bytes(address);
+    let there = || networks.connected.iter().filter(|(network, at)| network.contains(&bytes) && networks.are_together(*at, port));
+    let len = there().next().map_or(0, |(network, _)| network.len());
+    is_host(address, len).map_err(|why| spot.mistake(format!("{address} cannot be a router: {why}")))?;
+    match there().next() {
+        Some((_, theirs)) if there().all(|(_, at)| *at != port) => {
+            let theirs = networks.port_name(*theirs);
+            Err(spot.mistake(format!("{address} is in a network of port `{theirs}`, not of port `{name}`")))
+        }
+        // Over IPv6 the port has a link-local address.
+        _ if address.is_ipv4() && !networks.addresses[usize::from(port)].iter().any(|(own, _)| own.is_ipv4()) => {
+            Err(spot.mistake(format!("port `{name}` has no IPv4 address from which it could ask for {address}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The next router of a route and its port; or, if its network is at ports of several switches, those: the route is each one's.
+fn next_hop(route: &RouteConfig, spot: Spot<'_>, networks: &Networks) -> Result<(IpAddr, Vec<u8>), Mistake> {
+    let via = spot.key("via");
+    let address = router(&route.via, via, networks)?;
+    let names = || networks.ports.iter().map(|(name, _)| name.as_str());
+    if let Some(on) = &route.on {
+        let Some(port) = names().position(|name| name == on) else {
+            let near = suggestion(on, names());
+            return Err(spot.key("on").mistake(format!("there is no port `{on}`: {}{near}", listed(names()))));
+        };
+        on_link(address, port as u8, via, networks)?;
+        return Ok((address, vec![port as u8]));
+    }
+    if is_link_local(address) {
+        if networks.ports.len() > 1 {
+            let text = format!("{address} may be on any link: say with `on` on which port's, {}", listed(names()));
+            return Err(via.mistake(text));
+        }
+        on_link(address, 0, via, networks)?;
+        return Ok((address, vec![0]));
+    }
+    let remedy = "; if it is on the link of one of them all the same, say with `on` on which port's";
+    Ok((address, in_networks(address, via, networks, remedy)?))
 }
 
 fn gateway(text: &str, port: u8, spot: Spot<'_>, networks: &mut Networks) -> Result<(), Mistake> {
-    let (gateway, ports) = next_hop(text, spot, networks)?;
-    if !ports.contains(&port) {
-        let (mine, theirs) = (networks.port_name(port), networks.port_name(ports[0]));
-        return Err(spot.mistake(format!("the gateway {gateway} is in a network of port `{theirs}`, not of port `{mine}`")));
+    let gateway = router(text, spot, networks)?;
+    if is_link_local(gateway) {
+        on_link(gateway, port, spot, networks)?;
+    } else {
+        let any = if gateway.is_ipv4() { "0.0.0.0/0" } else { "::/0" };
+        let mine = networks.port_name(port);
+        let remedy = format!(
+            "; if it is on the link of `{mine}` all the same, write a route in its place: `{{ to: \"{any}\", via: \"{gateway}\", on: {mine} }}`"
+        );
+        let ports = in_networks(gateway, spot, networks, &remedy)?;
+        if !ports.contains(&port) {
+            let theirs = networks.port_name(ports[0]);
+            let text = format!("the gateway {gateway} is in a network of port `{theirs}`, not of port `{mine}`");
+            return Err(spot.mistake(text));
+        }
     }
     let any: IpAddr = if gateway.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
     let Some(prefix) = Prefix::new(any, 0) else { return Err(spot.mistake("no default route")) };

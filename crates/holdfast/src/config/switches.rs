@@ -21,6 +21,8 @@ pub struct SwitchEntry {
     pub host: Option<u16>,
     /// Addresses that its chains own.
     pub owned: Vec<Prefix>,
+    /// Those among them at which the box answers ping.
+    pub answers_ping: Vec<Prefix>,
 }
 
 /// The switches of a configuration: their ports and chains. Without `switches` there is one, and everything is its.
@@ -42,6 +44,7 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<SwitchEntry>, 
             chains: (0..config.chains.len() as u16).collect(),
             host: None,
             owned: Vec::new(),
+            answers_ping: Vec::new(),
         }]);
     }
     if config.hosts.is_empty() {
@@ -111,7 +114,8 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<SwitchEntry>, 
             return Err(root.key("switches").name(name).mistake(text));
         }
         let ports = whose.iter().zip(0u8..).filter(|(whose, _)| **whose == Some(name)).map(|(_, number)| number);
-        Ok(SwitchEntry { name: Some(name.clone()), ports: ports.collect(), chains, host: None, owned: Vec::new() })
+        let name = Some(name.clone());
+        Ok(SwitchEntry { name, ports: ports.collect(), chains, host: None, owned: Vec::new(), answers_ping: Vec::new() })
     };
     switches.keys().map(entry).collect()
 }

@@ -205,6 +205,7 @@ fn whatever_a_running_box_cannot_change_is_named_with_its_place() {
         ),
         (("  outside:", "  third: { device: c, address: 10.3.0.1/24 }\n  outside:"), 4, 3, "the running box has no port `third`"),
         (("10.0.0.9 }", "10.0.0.8 }"), 5, 11, "the running box has no route to 192.0.2.0/24 via 10.0.0.8"),
+        (("10.0.0.9 }", "10.0.0.9, on: inside }"), 5, 11, "the running box has no route to 192.0.2.0/24 via 10.0.0.9 on inside"),
         (
             ("- forward", "- forward\n      - monitor"),
             12,

@@ -1,6 +1,6 @@
 //! The way out: route, hop, neighbour, port; and what is told about packets that cannot take it.
 
-use super::addresses::is_multicast;
+use super::addresses::{is_link_local, is_multicast};
 use super::icmp::Problem;
 use super::neighbors::{Due, Lookup};
 use super::{Edge, EdgeOut, addresses};
@@ -12,7 +12,7 @@ use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool, ip_bytes};
 impl Edge {
     /// A packet that a chain has released, parsed: routes it and sends it.
     pub fn handle_egress(&mut self, released: Released<Packet>, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
-        let Some((_, destination)) = addresses(released.get()) else {
+        let Some((source, destination)) = addresses(released.get()) else {
             return self.drop(released.into_inner(), DropReason::UnknownEthertype, pool);
         };
         if released.get().ttl().is_some_and(|ttl| ttl <= 1) {
@@ -25,7 +25,10 @@ impl Edge {
         if self.is_owned(&destination) {
             return self.drop(released.into_inner(), DropReason::NoMapping, pool);
         }
-        if self.is_own(&destination) {
+        if is_link_local(&destination) {
+            return self.drop(released.into_inner(), DropReason::LinkLocal, pool);
+        }
+        if self.own.iter().any(|own| own.address == destination) {
             return self.drop(released.into_inner(), DropReason::Local, pool);
         }
         let mut packet = released;
@@ -42,6 +45,15 @@ impl Edge {
         let mtu = self.config.ports[route.port as usize].mtu;
         if is_longer(packet.get(), mtu) && Cut::new(packet.get(), mtu).is_none() {
             return self.refuse_too_long(route.port, packet.into_inner(), now, out, pool);
+        }
+        // An error of the box's own, which was made where it could not leave (RFC 1812, section 4.3.2.4).
+        let ingress = packet.get().meta.ingress;
+        if ingress != route.port
+            && packet.get().is_icmp_error()
+            && self.is_ports(ingress, &source)
+            && let Some(own) = self.leaving_address(route.port, &destination)
+        {
+            packet.set_error_source(&own);
         }
         packet.decrement_ttl();
         let next_hop = route.gateway.map_or(destination, ip_bytes);
@@ -134,7 +146,7 @@ impl Edge {
         Ok(())
     }
 
-    /// Longer than the port's MTU, and not cut: who forbade that is told the size (RFC 1191, RFC 8200); a sender that allows it would not listen.
+    /// Longer than the port's MTU, and not cut: who forbade that is told the size (RFC 1191, section 4; RFC 4443, section 3.2); a sender that allows it would not listen.
     fn refuse_too_long(&mut self, port: u8, packet: Packet, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
         if may_cut(&packet) {
             return self.drop(packet, DropReason::FrameTooLarge, pool);
@@ -185,6 +197,7 @@ impl Edge {
         }
         self.fragments.handle_timeout(now);
         self.drop_fragments(pool);
+        self.expire_fragments(now, out, pool);
         if self.neighbors.poll_timeout() > now {
             return;
         }
@@ -207,7 +220,8 @@ impl Edge {
 
     /// When [`Edge::handle_timeout`] is due next.
     pub fn poll_timeout(&self) -> u64 {
-        self.neighbors.poll_timeout().min(self.fragments.poll_timeout()).min(self.watch.poll_timeout())
+        let fragments = self.fragments.poll_timeout().min(self.reassembly.poll_timeout());
+        self.neighbors.poll_timeout().min(fragments).min(self.watch.poll_timeout())
     }
 
     /// Gives back every packet that waits, as at the end of the process.
@@ -216,6 +230,7 @@ impl Edge {
             self.drop(packet.into_inner(), DropReason::ShuttingDown, pool);
         }
         self.fragments.abandon();
+        self.reassembly.abandon();
         self.drop_fragments(pool);
     }
 }

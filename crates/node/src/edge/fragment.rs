@@ -55,7 +55,7 @@ pub enum Fragmented {
 
 /// What a datagram's fragments have in common. For IPv6 the protocol does not count (RFC 8200, section 4.5); nowhere the port by which they come, of which there are several on ways of equal cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-struct Datagram {
+pub(super) struct Datagram {
     source: [u8; 16],
     destination: [u8; 16],
     id: u32,
@@ -63,7 +63,7 @@ struct Datagram {
 }
 
 impl Datagram {
-    fn of(packet: &Packet) -> Option<Datagram> {
+    pub(super) fn of(packet: &Packet) -> Option<Datagram> {
         match packet.layers.network {
             Network::V4 => {
                 let ip = packet.ipv4()?;
@@ -82,7 +82,7 @@ impl Datagram {
     }
 
     /// The datagram's source as far as one host cannot change it at will: an IPv4 address, or an IPv6 /64.
-    fn sender(&self) -> [u8; 16] {
+    pub(super) fn sender(&self) -> [u8; 16] {
         let mut sender = self.source;
         if holdfast_wire::unmap_v4(&sender).is_none() {
             sender[8..].fill(0);
@@ -92,7 +92,7 @@ impl Datagram {
 }
 
 /// The bytes of its datagram that a fragment holds, `[from, to)`.
-fn stretch(packet: &Packet) -> (u16, u16) {
+pub(super) fn stretch(packet: &Packet) -> (u16, u16) {
     let layers = &packet.layers;
     // Of a first fragment over IPv6, extension headers behind the fragment header are part.
     let data = if layers.network == Network::V6 { layers.v6_fragment + 8 } else { layers.l4 };

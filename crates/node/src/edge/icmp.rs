@@ -10,12 +10,23 @@ use zerocopy::FromBytes;
 pub(crate) enum Problem {
     /// TTL or hop limit.
     TimeExceeded,
+    /// The other fragments did not come in time.
+    NotReassembled,
     /// No route.
     NoRoute,
     /// The next hop does not answer.
     HostUnreachable,
+    /// Nobody here speaks this protocol; over IPv4.
+    ProtocolUnreachable,
     /// Nobody listens at this port.
     PortUnreachable,
+    /// What stands at this place of the packet is not known here; over IPv6.
+    Parameter {
+        /// What it is (RFC 4443, section 3.4).
+        code: u8,
+        /// Bytes from the packet's beginning.
+        at: u32,
+    },
     /// Longer than this MTU, and not to be fragmented.
     TooBig(u16),
 }
@@ -38,14 +49,6 @@ pub(crate) fn is_echo_request(packet: &Packet) -> bool {
     !packet.layers.fragment && packet.icmp().is_some_and(|header| header.kind == wanted)
 }
 
-/// Whether an ICMP message's own checksum is right.
-pub(crate) fn is_intact(packet: &Packet) -> bool {
-    match packet.ipv6() {
-        Some(ip) => checksum::transport(&ip.source, &ip.destination, proto::ICMPV6, packet.l4()) == 0,
-        None => checksum::checksum(packet.l4()) == 0,
-    }
-}
-
 /// Makes an echo request the reply to itself.
 pub(crate) fn turn_echo(packet: &mut Packet) {
     let is_v6 = packet.layers.network == Network::V6;
@@ -65,6 +68,23 @@ pub(crate) fn turn_echo(packet: &mut Packet) {
         header.checksum =
             checksum::Delta::new().word(u16::from(old) << 8, u16::from(new) << 8).apply(header.checksum.get()).into();
     }
+    if is_v6 {
+        take_off_extensions(packet);
+    }
+}
+
+/// What a question has before its ICMPv6 header is not the answer's.
+fn take_off_extensions(packet: &mut Packet) {
+    let (front, l4) = (usize::from(packet.layers.l3) + build::Ipv6::LEN, usize::from(packet.layers.l4));
+    let len = packet.l4().len() as u16;
+    if let Some(ip) = packet.ipv6_mut()
+        && l4 > front
+    {
+        (ip.next_header, ip.payload_len) = (proto::ICMPV6, len.into());
+        packet.bytes_mut().copy_within(..front, l4 - front);
+        // There are more bytes than that.
+        let _ = packet.pull_front(l4 - front);
+    }
 }
 
 /// Makes the packet into an error about itself, from `from` to its source, short enough for the MTU of its port. False, and the packet spoiled, if that is not possible.
@@ -77,10 +97,13 @@ pub(crate) fn report(packet: &mut Packet, problem: Problem, from: &[u8; 16], mtu
             let (Some(from), Some(to)) = (unmap_v4(from), packet.ipv4().map(|ip| ip.source)) else { return false };
             let (kind, code, rest) = match problem {
                 Problem::TimeExceeded => (icmp::TIME_EXCEEDED, 0, 0),
+                Problem::NotReassembled => (icmp::TIME_EXCEEDED, 1, 0),
                 Problem::NoRoute => (icmp::UNREACHABLE, 0, 0),
                 Problem::HostUnreachable => (icmp::UNREACHABLE, 1, 0),
+                Problem::ProtocolUnreachable => (icmp::UNREACHABLE, 2, 0),
                 Problem::PortUnreachable => (icmp::UNREACHABLE, 3, 0),
                 Problem::TooBig(mtu) => (icmp::UNREACHABLE, 4, mtu.into()),
+                Problem::Parameter { .. } => return false,
             };
             // RFC 1812, section 4.3.2.5: errors have precedence 6 or 7.
             let ip = build::Ipv4 { tos: 0xc0, ..build::Ipv4::new(from, to, proto::ICMP) };
@@ -98,10 +121,13 @@ pub(crate) fn report(packet: &mut Packet, problem: Problem, from: &[u8; 16], mtu
             let Some(to) = packet.ipv6().map(|ip| ip.source) else { return false };
             let (kind, code, rest) = match problem {
                 Problem::TimeExceeded => (icmpv6::TIME_EXCEEDED, 0, 0),
+                Problem::NotReassembled => (icmpv6::TIME_EXCEEDED, 1, 0),
                 Problem::NoRoute => (icmpv6::UNREACHABLE, 0, 0),
                 Problem::HostUnreachable => (icmpv6::UNREACHABLE, 3, 0),
                 Problem::PortUnreachable => (icmpv6::UNREACHABLE, 4, 0),
                 Problem::TooBig(mtu) => (icmpv6::PACKET_TOO_BIG, 0, mtu.into()),
+                Problem::Parameter { code, at } => (icmpv6::PARAMETER_PROBLEM, code, at),
+                Problem::ProtocolUnreachable => return false,
             };
             let ip = build::Ipv6::new(*from, to, proto::ICMPV6);
             const IP: usize = Ethernet::LEN;

@@ -168,8 +168,9 @@ impl Edge {
         let Some(sessions) = &self.watch.sessions else { return false };
         packet.ttl() == Some(bfd::TTL)
             && !packet.layers.fragment
+            && !packet.layers.source_route
             && packet.udp().is_some_and(|udp| udp.destination.get() == bfd::PORT)
-            && self.own.iter().any(|own| own.port == port && own.address == *destination)
+            && self.is_ports(port, destination)
             && sessions.find(port, source).is_some()
     }
 

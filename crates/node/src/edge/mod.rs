@@ -1,21 +1,25 @@
 //! The edge: the router between the ports and the switch.
 //!
 //! Theory of operation. What comes in by a port is checked (who sent it, to whom, is it whole, is its source behind that port), answered if it is for the box itself (ARP,
-//! neighbour discovery, ping, BFD), and otherwise goes to a chain. What a chain has released is routed by its destination as it is then, loses a hop,
+//! neighbour discovery, ping, BFD; others are told that nobody listens), and otherwise goes to a chain. What a chain has released is routed by its destination as it is then, loses a hop,
 //! gets its neighbour's address and leaves, in fragments if it is longer than the port allows and IPv4 lets it be cut. Errors about
 //! packets are ICMP messages: about one that came in, they go back by its port; about one that a chain has changed, they come in again at the
-//! port where it should have left, so that the chain translates them back.
+//! port where it should have left, so that the chain translates them back, and get the address of the port by which they leave.
 //!
 //! In: frames from ports, released packets, the time. Out: [`EdgeOut`]. Never: a flow's state; an answer to broadcast; a frame that is not
 //! accounted for.
 
 mod addresses;
 mod egress;
+mod extension;
 pub mod fragment;
 mod icmp;
 mod liveness;
+mod local;
 mod neighbors;
 mod rate;
+mod reassembly;
+mod reset;
 mod resolution;
 mod routes;
 #[cfg(test)]
@@ -25,13 +29,15 @@ use crate::bfd;
 use addresses::{is_link_local, is_multicast, is_nowhere};
 use fragment::{FragmentLimits, Fragmented, Fragments};
 use holdfast_protection::Released;
-use holdfast_wire::header::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Mac, proto};
+use holdfast_wire::build::link_local;
+use holdfast_wire::header::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, Mac};
 use holdfast_wire::selector::Prefix;
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Network, Packet, PacketPool, checksum, ip_bytes, map_v4, unmap_v4};
 use icmp::Problem;
 use liveness::Watch;
 use neighbors::Neighbors;
 use rate::RateLimit;
+use reassembly::Reassembly;
 use routes::Routes;
 use std::net::IpAddr;
 
@@ -44,7 +50,7 @@ pub struct EdgePort {
     pub mac: Mac,
     /// Largest IP packet, bytes.
     pub mtu: u16,
-    /// Addresses of the box there, with prefix lengths.
+    /// Addresses of the box there, with prefix lengths. Where the port speaks IPv6 and none of them is link-local, it has one that is made of `mac`, too.
     pub addresses: Vec<(IpAddr, u8)>,
     /// The reverse-path check: packets are forwarded and answered only if a route to their source leads by this port. See [`ReversePath`].
     pub reverse_path: ReversePath,
@@ -68,7 +74,7 @@ pub struct EdgeRoute {
     pub prefix: Prefix,
     /// By this port.
     pub port: u8,
-    /// Through this router; without it, directly.
+    /// Through this router, which is on the port's link, be it in one of its networks or not; without it, directly.
     pub gateway: Option<IpAddr>,
 }
 
@@ -81,6 +87,8 @@ pub struct EdgeConfig {
     pub routes: Vec<EdgeRoute>,
     /// Addresses that the box answers for on every port because its chains use them: NAT pools, virtual addresses.
     pub owned: Vec<Prefix>,
+    /// Those among them at which the box answers ping itself.
+    pub answers_ping: Vec<Prefix>,
     /// Routers to have BFD sessions with, each in a network of its port; at most [`bfd::MAX_SESSIONS`].
     pub bfd: Vec<bfd::Peer>,
     /// A random number: another one at every start, and known to nobody else.
@@ -101,7 +109,7 @@ pub struct EdgeOut {
     pub notes: Vec<(u16, bfd::Memory)>,
 }
 
-/// ICMP errors, and echo replies, per second that the box makes by itself, and how many at once.
+/// ICMP errors, echo replies, and resets, per second that the box makes by itself, and how many at once: of each.
 const ICMP_PER_SECOND: u64 = 1000;
 
 /// Between two announcements of an address that somebody else claims (RFC 5227, sections 1.1 and 2.4).
@@ -128,6 +136,18 @@ impl Own {
         };
         Some(Own { port, address: ip_bytes(address), network, broadcast })
     }
+
+    /// All of a port, with the link-local one (RFC 4862, section 5.3) last.
+    fn of_port(at: u8, port: &EdgePort, routes: &[EdgeRoute]) -> Vec<Own> {
+        let mut own: Vec<Own> = port.addresses.iter().filter_map(|&(address, len)| Own::new(at, address, len)).collect();
+        let is_v6 = |address: &[u8; 16]| unmap_v4(address).is_none();
+        let mut gateways = routes.iter().filter(|route| route.port == at).filter_map(|route| route.gateway);
+        let speaks_v6 = own.iter().any(|own| is_v6(&own.address)) || gateways.any(|gateway| gateway.is_ipv6());
+        if speaks_v6 && !own.iter().any(|own| is_v6(&own.address) && is_link_local(&own.address)) {
+            own.extend(Own::new(at, link_local(&port.mac).into(), 64));
+        }
+        own
+    }
 }
 
 /// See the module.
@@ -137,10 +157,12 @@ pub struct Edge {
     routes: Routes,
     neighbors: Neighbors,
     fragments: Fragments,
+    reassembly: Reassembly,
     watch: Watch,
     drops: DropCounters,
     errors: RateLimit,
     echoes: RateLimit,
+    resets: RateLimit,
     /// When an own address was last defended against another station, by port.
     defences: Vec<RateLimit>,
 }
@@ -156,9 +178,16 @@ impl Edge {
                 && config.bfd.len() <= bfd::MAX_SESSIONS
                 && config.routes.iter().all(|route| usize::from(route.port) < config.ports.len())
         );
-        let addresses = config.ports.iter().zip(0u8..).flat_map(|(port, at)| port.addresses.iter().map(move |own| (at, own)));
-        let own: Vec<Own> = addresses.filter_map(|(port, &(address, len))| Own::new(port, address, len)).collect();
-        let connected = own.iter().map(|own| EdgeRoute { prefix: own.network, port: own.port, gateway: None });
+        let own: Vec<Own> =
+            (0u8..).zip(&config.ports).flat_map(|(port, entry)| Own::of_port(port, entry, &config.routes)).collect();
+        // No route leads to a link-local address: each link has its own.
+        let networks = own.iter().filter(|own| !is_link_local(&own.address)).map(|own| (own.network, own.port));
+        let beside = config.routes.iter().filter_map(|route| {
+            let gateway = ip_bytes(route.gateway?);
+            let is_known = own.iter().any(|own| own.port == route.port && own.network.contains(&gateway));
+            (!is_known && !is_link_local(&gateway)).then_some((Prefix::host(route.gateway?), route.port))
+        });
+        let connected = networks.chain(beside).map(|(prefix, port)| EdgeRoute { prefix, port, gateway: None });
         let routes: Vec<EdgeRoute> = config.routes.iter().copied().chain(connected).collect();
         // Different on every box, the same on every start of it.
         let macs: Vec<u8> = config.ports.iter().flat_map(|port| port.mac).collect();
@@ -168,10 +197,12 @@ impl Edge {
             routes: Routes::new(&routes),
             neighbors: Neighbors::new(),
             fragments: Fragments::new(FragmentLimits::default(), seed),
+            reassembly: Reassembly::new(),
             watch: Watch::new(core::mem::take(&mut config.bfd), config.seed),
             drops: DropCounters::default(),
             errors: RateLimit::new(ICMP_PER_SECOND, ICMP_PER_SECOND),
             echoes: RateLimit::new(ICMP_PER_SECOND, ICMP_PER_SECOND),
+            resets: RateLimit::new(ICMP_PER_SECOND, ICMP_PER_SECOND),
             defences: config.ports.iter().map(|_| RateLimit::every(DEFEND_INTERVAL)).collect(),
             config,
         }
@@ -189,9 +220,9 @@ impl Edge {
         }
     }
 
-    /// Packets inside: waiting for a neighbour's address, or for a first fragment.
+    /// Packets inside: waiting for a neighbour's address, or for other fragments.
     pub fn held(&self) -> usize {
-        self.neighbors.held() + self.fragments.held()
+        self.neighbors.held() + self.fragments.held() + self.reassembly.held()
     }
 
     fn drop(&mut self, packet: Packet, reason: DropReason, pool: &mut dyn PacketPool) {
@@ -204,18 +235,23 @@ impl Edge {
         self.config.owned.iter().any(|prefix| prefix.contains(address))
     }
 
-    /// An address of the box itself.
-    fn is_own(&self, address: &[u8; 16]) -> bool {
-        self.own.iter().any(|own| own.address == *address)
+    /// An address of the box itself, for who is at this port: a link-local one is another station's on another link.
+    fn is_own(&self, port: u8, address: &[u8; 16]) -> bool {
+        self.own.iter().any(|own| own.address == *address && (own.port == port || !is_link_local(address)))
     }
 
-    fn owns(&self, address: &[u8; 16]) -> bool {
-        self.is_own(address) || self.is_owned(address)
+    /// An address of this very port.
+    fn is_ports(&self, port: u8, address: &[u8; 16]) -> bool {
+        self.own.iter().any(|own| own.port == port && own.address == *address)
+    }
+
+    fn owns(&self, port: u8, address: &[u8; 16]) -> bool {
+        self.is_own(port, address) || self.is_owned(address)
     }
 
     /// True if a neighbour at this port that asks for the address is told that it is here.
     fn answers_for(&self, port: u8, address: &[u8; 16]) -> bool {
-        self.own.iter().any(|own| own.port == port && own.address == *address) || self.is_owned(address)
+        self.is_ports(port, address) || self.is_owned(address)
     }
 
     fn is_broadcast(&self, address: &[u8; 16]) -> bool {
@@ -245,6 +281,22 @@ impl Edge {
         let candidates = self.own.iter().filter(|own| own.port == port && unmap_v4(&own.address).is_some() == is_v4);
         let best = candidates.min_by_key(|own| (!own.network.contains(towards), is_link_local(&own.address)))?;
         Some(best.address)
+    }
+
+    /// Where an error comes from that leaves by this port: from the address that the packet was for, if it is one of the box (RFC 4443, section 2.2 (a)), over IPv4
+    /// one of this port; else from one of the port.
+    fn error_source(&self, port: u8, (source, destination): (&[u8; 16], &[u8; 16])) -> Option<[u8; 16]> {
+        let is_asked = self.is_ports(port, destination) || (unmap_v4(source).is_none() && self.is_own(port, destination));
+        if is_asked { Some(*destination) } else { self.leaving_address(port, source) }
+    }
+
+    /// The address of the port by which an error leaves (RFC 1812, section 4.3.2.4), or, if it has none that the receiver could know, another one of the box.
+    fn leaving_address(&self, port: u8, towards: &[u8; 16]) -> Option<[u8; 16]> {
+        let is_v4 = unmap_v4(towards).is_some();
+        let is_known = |address: &[u8; 16]| is_v4 || !is_link_local(address) || is_link_local(towards);
+        let mut others = self.own.iter().map(|own| own.address).filter(|address| unmap_v4(address).is_some() == is_v4);
+        let here = self.own_address(port, towards).filter(is_known);
+        here.or_else(|| others.find(|address| !is_link_local(address)))
     }
 
     /// A frame from a port. Gives it back with its flow's key if it is for a chain; otherwise it was answered, held or dropped.
@@ -326,8 +378,7 @@ impl Edge {
             self.handle_bfd(port, packet, now, out, pool);
             return None;
         }
-        // A chain may use an address of the box itself, as masquerading does: then only ping is for the box.
-        if self.is_own(&destination) && (!self.is_owned(&destination) || icmp::is_echo_request(&packet)) {
+        if self.is_local(port, &packet, &destination) {
             self.handle_local(port, packet, now, out, pool);
             return None;
         }
@@ -377,7 +428,7 @@ impl Edge {
     }
 
     fn drop_fragments(&mut self, pool: &mut dyn PacketPool) {
-        while let Some((packet, reason)) = self.fragments.poll_dropped() {
+        while let Some((packet, reason)) = self.fragments.poll_dropped().or_else(|| self.reassembly.poll_dropped()) {
             self.drop(packet, reason, pool);
         }
     }
@@ -397,21 +448,22 @@ impl Edge {
                 return Some(DropReason::BadChecksum);
             }
         }
-        if packet.layers.source_route {
+        // Whoever sends one over IPv6 to the box itself is told that it is not known here (RFC 5095, section 3).
+        if packet.layers.source_route && !(packet.layers.network == Network::V6 && self.is_local(port, packet, destination)) {
             return Some(DropReason::SourceRoute);
         }
         if !is_unicast || is_multicast(destination) || self.is_broadcast(destination) {
             return Some(DropReason::Multicast);
         }
-        if is_multicast(source) || is_nowhere(source) || self.is_broadcast(source) || source == destination || self.is_own(source)
-        {
+        let is_nobodys = is_multicast(source) || is_nowhere(source) || self.is_broadcast(source);
+        if is_nobodys || source == destination || self.is_own(port, source) {
             return Some(DropReason::BadSource);
         }
         if is_nowhere(destination) {
             return Some(DropReason::NoRouteToHost);
         }
-        // Who has no other address yet may ask the box itself.
-        if is_link_local(destination) || (is_link_local(source) && !self.is_own(destination)) {
+        // RFC 4291, section 2.5.6: neither is forwarded. The box itself may be asked on the link.
+        if (is_link_local(destination) || is_link_local(source)) && !self.is_own(port, destination) {
             return Some(DropReason::LinkLocal);
         }
         self.is_spoofed(port, source).then_some(DropReason::SpoofedSource)
@@ -427,24 +479,6 @@ impl Edge {
         is_checked && !is_link_local(source) && !self.routes.lead_by(source, port, |route| self.watch.may_use(route))
     }
 
-    /// For the box itself: ping is answered, and who looks for the end of a path with UDP is told that it is here.
-    fn handle_local(&mut self, port: u8, mut packet: Packet, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
-        if icmp::is_echo_request(&packet) {
-            if !icmp::is_intact(&packet) {
-                return self.drop(packet, DropReason::BadChecksum, pool);
-            }
-            if self.echoes.admit(now) {
-                icmp::turn_echo(&mut packet);
-                return self.send_back(port, packet, out, pool);
-            }
-        }
-        self.drops.count(DropReason::Local);
-        if packet.layers.protocol == proto::UDP {
-            return self.answer_problem(port, packet, Problem::PortUnreachable, now, out, pool);
-        }
-        pool.put(packet);
-    }
-
     /// Makes the packet an error about itself, as far as that is allowed; otherwise its buffer is free again.
     fn make_error(
         &mut self,
@@ -454,11 +488,11 @@ impl Edge {
         now: u64,
         pool: &mut dyn PacketPool,
     ) -> Option<Packet> {
-        let from = addresses(&packet).and_then(|(source, _)| self.own_address(port, &source));
-        if let Some(from) = from
+        let from = addresses(&packet).and_then(|(source, destination)| self.error_source(port, (&source, &destination)));
+        if let (Some(from), Some(mtu)) = (from, self.config.ports.get(usize::from(port)).map(|port| port.mtu))
             && icmp::may_report(&packet)
             && self.errors.admit(now)
-            && icmp::report(&mut packet, problem, &from, self.config.ports[port as usize].mtu)
+            && icmp::report(&mut packet, problem, &from, mtu)
         {
             return Some(packet);
         }

@@ -7,7 +7,7 @@ use holdfast_wire::build::{
     ALL_NODES, Arp, ArpOperation, DoesNotFit, Ethernet, Ipv6, Neighbor, NeighborKind, multicast_mac, solicited_node,
 };
 use holdfast_wire::header::{ETHERTYPE_ARP, ETHERTYPE_IPV6, MAC_BROADCAST, Mac, icmpv6, proto};
-use holdfast_wire::{DropReason, Network, Packet, PacketPool, checksum, ip_bytes, map_v4, unmap_v4};
+use holdfast_wire::{DropReason, Network, Packet, PacketPool, checksum, ip_addr, ip_bytes, map_v4, unmap_v4};
 use std::net::IpAddr;
 
 const REQUEST: u16 = ArpOperation::Request as u16;
@@ -125,7 +125,7 @@ impl Edge {
         if !is_sane || !self.is_host_or_unset(&map_v4(sender)) {
             return self.drop(packet, DropReason::BadSource, pool);
         }
-        if self.owns(&map_v4(sender)) {
+        if self.owns(port, &map_v4(sender)) {
             if self.must_defend(port, &map_v4(sender), mac, now) {
                 let own = self.config.ports[port as usize].mac;
                 self.emit_arp(port, Arp::request((own, sender), sender), MAC_BROADCAST, out, pool);
@@ -195,8 +195,8 @@ impl Edge {
         if !is_sane {
             return self.drop(packet, DropReason::BadSource, pool);
         }
-        let claimed = if kind == icmpv6::NEIGHBOR_ADVERTISEMENT && self.owns(&target) { target } else { ip.source };
-        if self.owns(&claimed) {
+        let claimed = if kind == icmpv6::NEIGHBOR_ADVERTISEMENT && self.owns(port, &target) { target } else { ip.source };
+        if self.owns(port, &claimed) {
             if self.must_defend(port, &claimed, link.unwrap_or(frame_source), now) {
                 let to = multicast_mac(&ALL_NODES);
                 self.emit_nd(port, (advertisement(false), &claimed), (&claimed, &ALL_NODES), to, out, pool);
@@ -285,7 +285,7 @@ impl Edge {
     pub fn announce(&mut self, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
         for port in 0..self.config.ports.len() as u8 {
             let mac = self.config.ports[port as usize].mac;
-            let own = self.config.ports[port as usize].addresses.iter().map(|(address, _)| *address);
+            let own = self.own.iter().filter(|own| own.port == port).map(|own| ip_addr(&own.address));
             let chains = self
                 .config
                 .owned

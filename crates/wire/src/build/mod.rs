@@ -27,7 +27,7 @@ mod transport;
 pub use icmp::{IcmpEcho, IcmpError, Icmpv6Echo, Icmpv6Error};
 pub use ip::{Ipv4, Ipv6};
 pub use link::{Arp, ArpOperation, Ethernet, Vlan};
-pub use neighbor::{ALL_NODES, Neighbor, NeighborKind, multicast_mac, solicited_node};
+pub use neighbor::{ALL_NODES, Neighbor, NeighborKind, link_local, multicast_mac, solicited_node};
 pub use transport::{Tcp, Udp};
 
 /// The slice is shorter than the header, longer than a length field or a limit can say, or a value is wider than its field.

@@ -19,6 +19,14 @@ pub fn solicited_node(address: &[u8; 16]) -> [u8; 16] {
     group
 }
 
+/// The link-local address of a station with this MAC address: the modified EUI-64 of that behind fe80::/64 (RFC 4291, section 2.5.6 and appendix A; RFC 2464,
+/// section 5).
+pub fn link_local(mac: &Mac) -> [u8; 16] {
+    let [a, b, c, d, e, f] = *mac;
+    // The bit that says "universal" is turned round.
+    [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f]
+}
+
 /// Question or answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NeighborKind {

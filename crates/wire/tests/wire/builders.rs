@@ -367,3 +367,10 @@ fn the_groups_of_neighbour_discovery_are_the_rfcs() {
     assert_eq!(build::multicast_mac(&group.octets()), [0x33, 0x33, 0xff, 0x0e, 0x8c, 0x6c]);
     assert_eq!(build::multicast_mac(&build::ALL_NODES), [0x33, 0x33, 0, 0, 0, 1]);
 }
+
+#[test]
+fn a_link_local_address_has_its_mac_in_it() {
+    // Scenario: the MAC address of RFC 2464, section 4.
+    let address: std::net::Ipv6Addr = "fe80::3656:78ff:fe9a:bcde".parse().expect("an address");
+    assert_eq!(build::link_local(&[0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde]), address.octets());
+}

@@ -117,9 +117,9 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "gateway: 198.51.100.254",
         "gateway: 198.51.101.254",
-        r"edge.yaml:4:67: no port's network contains 198.51.101.254: `10.0.0.0/24`, `198.51.100.0/24`
+        r#"edge.yaml:4:67: no port's network contains 198.51.101.254: `10.0.0.0/24`, `198.51.100.0/24`; if it is on the link of `outside` all the same, write a route in its place: `{ to: "0.0.0.0/0", via: "198.51.101.254", on: outside }`
 4 |   outside: { device: veth-out, address: 198.51.100.1/24, gateway: 198.51.101.254 }
-  |                                                                   ^^^^^^^^^^^^^^",
+  |                                                                   ^^^^^^^^^^^^^^"#,
     ),
     (
         "gateway: 198.51.100.254",
@@ -169,6 +169,76 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
         r#"edge.yaml:5:38: 2001:db8::/32 and its next router 198.51.100.9 are of different address families
 5 | routes: [{ to: "2001:db8::/32", via: 198.51.100.9 }]
   |                                      ^^^^^^^^^^^^"#,
+    ),
+    (
+        "chains:\n",
+        "routes: [{ to: \"2001:db8::/32\", via: \"fe80::1\" }]\nchains:\n",
+        r#"edge.yaml:5:39: fe80::1 may be on any link: say with `on` on which port's, `inside`, `outside`
+5 | routes: [{ to: "2001:db8::/32", via: "fe80::1" }]
+  |                                       ^^^^^^^"#,
+    ),
+    (
+        "chains:\n",
+        "routes: [{ to: 192.0.2.0/24, via: 172.16.0.1 }]\nchains:\n",
+        r"edge.yaml:5:35: no port's network contains 172.16.0.1: `10.0.0.0/24`, `198.51.100.0/24`; if it is on the link of one of them all the same, say with `on` on which port's
+5 | routes: [{ to: 192.0.2.0/24, via: 172.16.0.1 }]
+  |                                   ^^^^^^^^^^",
+    ),
+    (
+        "chains:\n",
+        "routes: [{ to: 192.0.2.0/24, via: 172.16.0.1, on: outsied }]\nchains:\n",
+        r"edge.yaml:5:51: there is no port `outsied`: `inside`, `outside`; did you mean `outside`?
+5 | routes: [{ to: 192.0.2.0/24, via: 172.16.0.1, on: outsied }]
+  |                                                   ^^^^^^^",
+    ),
+    (
+        "chains:\n",
+        "routes: [{ to: 192.0.2.0/24, via: 10.0.0.9, on: outside }]\nchains:\n",
+        r"edge.yaml:5:35: 10.0.0.9 is in a network of port `inside`, not of port `outside`
+5 | routes: [{ to: 192.0.2.0/24, via: 10.0.0.9, on: outside }]
+  |                                   ^^^^^^^^",
+    ),
+    (
+        "chains:\n",
+        "routes: [{ to: 192.0.2.0/24, via: 10.0.0.1, on: inside }]\nchains:\n",
+        r"edge.yaml:5:35: 10.0.0.1 is the box's own address, not another router's
+5 | routes: [{ to: 192.0.2.0/24, via: 10.0.0.1, on: inside }]
+  |                                   ^^^^^^^^",
+    ),
+    (
+        "chains:\n",
+        "routes: [{ to: 192.0.2.0/24, via: 224.0.0.1, on: inside }]\nchains:\n",
+        r"edge.yaml:5:35: 224.0.0.1 cannot be a router: it is unspecified, loopback or multicast
+5 | routes: [{ to: 192.0.2.0/24, via: 224.0.0.1, on: inside }]
+  |                                   ^^^^^^^^^",
+    ),
+    (
+        "10.0.0.1/24 }",
+        "\"2001:db8::1/64\" }\nroutes: [{ to: 192.0.2.0/24, via: 172.16.0.1, on: inside }]",
+        r#"edge.yaml:4:35: port `inside` has no IPv4 address from which it could ask for 172.16.0.1
+4 | routes: [{ to: 192.0.2.0/24, via: 172.16.0.1, on: inside }]
+  |                                   ^^^^^^^^^^"#,
+    ),
+    (
+        "gateway: 198.51.100.254",
+        "gateway: [ 198.51.100.254, \"fe80::1\" ], mtu: 1000",
+        r#"edge.yaml:4:100: an MTU of 1000 is too small: at least 1280 is needed with an IPv6 address or gateway
+4 |   outside: { device: veth-out, address: 198.51.100.1/24, gateway: [ 198.51.100.254, "fe80::1" ], mtu: 1000 }
+  |                                                                                                       ^^^^"#,
+    ),
+    (
+        "protection: none }",
+        "protection: none, answers_ping: 198.51.100.4 }",
+        r"edge.yaml:11:67: no pool or service of chain `rest` has 198.51.100.4/32: it has none
+11 |   rest: { functions: [ forward ], protection: none, answers_ping: 198.51.100.4 }
+   |                                                                   ^^^^^^^^^^^^",
+    ),
+    (
+        "    protection: nfvactor ",
+        "    answers_ping: [ 198.51.100.4, 198.51.100.6 ]\n    protection: nfvactor ",
+        r"edge.yaml:10:35: no pool or service of chain `web` has 198.51.100.6/32: `198.51.100.4/31`
+10 |     answers_ping: [ 198.51.100.4, 198.51.100.6 ]
+   |                                   ^^^^^^^^^^^^",
     ),
     (
         "- nat:",

@@ -83,6 +83,58 @@ fn the_demos_boxes_are_right() {
     assert!(elastic.contains("{ min: 2, max: 3 }"));
 }
 
+/// A router is where its address says, or where somebody says that it is.
+#[test]
+fn routers_may_be_link_local_or_outside_of_all_networks() {
+    let routers = |text: &str| -> Vec<_> {
+        let checked = config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}"));
+        let text = |ip: std::net::IpAddr| ip.to_string();
+        checked
+            .routes
+            .iter()
+            .map(|route| (route.prefix.to_string(), route.gateway.map_or(String::new(), text), route.port))
+            .collect()
+    };
+    let route = |to: &str, via: &str, port: u8| (to.to_owned(), via.to_owned(), port);
+    let gateways = edited("gateway: 198.51.100.254", "gateway: [ 198.51.100.254, \"fe80::1\" ]");
+    assert_eq!(routers(&gateways), [route("0.0.0.0/0", "198.51.100.254", 1), route("::/0", "fe80::1", 1)]);
+    let beside = "routes:\n  - { to: 192.0.2.0/24, via: 172.16.0.1, on: outside }\n  - { to: \"2001:db8::/32\", via: \"fe80::1\", on: inside }\nchains:\n";
+    assert_eq!(
+        routers(&edited("chains:\n", beside))[1..],
+        [route("192.0.2.0/24", "172.16.0.1", 1), route("2001:db8::/32", "fe80::1", 0)]
+    );
+    // One that is watched, and the same address on another link.
+    let twice = gateways
+        .replace("\"fe80::1\" ]", "\"fe80::1\" ], bfd: [ { peer: \"fe80::1\" } ]")
+        .replace("chains:\n", "routes: [ { to: \"::/0\", via: \"fe80::1\", on: inside } ]\nchains:\n");
+    assert_eq!(routers(&twice)[1..], [route("::/0", "fe80::1", 1), route("::/0", "fe80::1", 0)]);
+    assert!(said(&twice.replace("on: inside", "on: outside")).contains("there is a default route or gateway already to ::/0\n"));
+    // The box has one port.
+    let single = "cluster: a\nports: { x: { device: e, address: 10.0.0.1/24 } }\nroutes: [ { to: \"::/0\", via: \"fe80::1\" } ]\nchains: { c: { functions: [ forward ] } }\nrules: [ { chain: c } ]\n";
+    assert_eq!(routers(single), [route("::/0", "fe80::1", 0)]);
+    // A link-local address may be the same on every link, and once on each.
+    let own = edited("address: 10.0.0.1/24", "address: [ 10.0.0.1/24, \"fe80::1/64\" ]")
+        .replace("address: 198.51.100.1/24", "address: [ 198.51.100.1/24, \"fe80::1/64\" ]");
+    assert_eq!(said(&own), "");
+    let doubled = own.replacen("\"fe80::1/64\" ]", "\"fe80::1/64\", \"fe80::1/64\" ]", 1);
+    assert!(said(&doubled).contains("the box has the address fe80::1 already"), "{}", said(&doubled));
+    let itself = own.replace("gateway: 198.51.100.254", "gateway: \"fe80::1\"");
+    assert!(said(&itself).contains("fe80::1 is the box's own address, not another router's"), "{}", said(&itself));
+}
+
+#[test]
+fn pools_and_services_answer_ping_where_somebody_asks_for_it() {
+    let pinged = |text: &str| -> Vec<String> {
+        let checked = config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}"));
+        let edges = checked.edges(&[([2; 6], 1500); 2], &[], || 1);
+        edges[0].0.answers_ping.iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(pinged(EXAMPLE), [] as [String; 0]);
+    let with = |list: &str| edited("    protection: nfvactor ", &format!("    answers_ping: {list}\n    protection: nfvactor "));
+    assert_eq!(pinged(&with("198.51.100.4/31")), ["198.51.100.4/31"]);
+    assert_eq!(pinged(&with("[ 198.51.100.5 ]")), ["198.51.100.5/32"]);
+}
+
 /// Sources are checked at every port that does not say otherwise, and `off` is a word, not a truth value.
 #[test]
 fn sources_are_checked_unless_a_port_says_otherwise() {

@@ -43,6 +43,13 @@ const WORDS: &[&str] = &[
     "na 2001:db8:b::fe",
     "na 2001:db8:b::9 bare flags=0",
     "rs",
+    "tcp 10.0.0.9:5 > 10.0.0.1:22",
+    "tcp [fe80::9]:5 > [fe80::ff:fe00:b0]:22 flags=16",
+    "ping fe80::9 > fe80::ff:fe00:b0 ext=60.133.4",
+    "ping 2001:db8:a::9 > 2001:db8:a::1 ext=43.253.1,60.1.4",
+    "proto 2001:db8:a::9 > 2001:db8:a::1",
+    "ping 10.0.0.9 > 10.0.0.1 more id=9",
+    "ns fe80::ff:fe00:b0 from fe80::9",
 ];
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {

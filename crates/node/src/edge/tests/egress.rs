@@ -164,3 +164,71 @@ fn at_the_end_nothing_stays_inside() {
     assert_eq!(bench.edge.drops().get(DropReason::ShuttingDown), 2);
     assert_eq!(bench.pool.free(), bench.pool.total());
 }
+
+/// An ICMP error to somebody about a packet of theirs.
+fn error(from: &str, to: &str, about: &str) -> Vec<u8> {
+    use holdfast_wire::build::{Ethernet, IcmpError, Icmpv6Error, Ipv4, Ipv6};
+    use holdfast_wire::header::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, proto};
+    use std::net::IpAddr;
+    let quote = frame(0, about)[14..].to_vec();
+    let ip = |text: &str| text.parse::<IpAddr>().expect("a test's address");
+    let (ethertype, packet) = match (ip(from), ip(to)) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let mut packet = [vec![0; Ipv4::LEN + IcmpError::LEN], quote].concat();
+            IcmpError { kind: 3, code: 1, rest: 0 }.write(&mut packet[Ipv4::LEN..]).expect("it fits");
+            Ipv4::new(from.octets(), to.octets(), proto::ICMP).write(&mut packet).expect("it fits");
+            (ETHERTYPE_IPV4, packet)
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let (from, to) = (from.octets(), to.octets());
+            let mut packet = [vec![0; Ipv6::LEN + Icmpv6Error::LEN], quote].concat();
+            Icmpv6Error { kind: 1, code: 3, rest: 0 }.write(&mut packet[Ipv6::LEN..], &from, &to).expect("it fits");
+            Ipv6::new(from, to, proto::ICMPV6).write(&mut packet).expect("it fits");
+            (ETHERTYPE_IPV6, packet)
+        }
+        _ => panic!("one family"),
+    };
+    let mut bytes = [vec![0; Ethernet::LEN], packet].concat();
+    Ethernet { destination: [2; 6], source: [4; 6], ethertype }.write(&mut bytes).expect("it fits");
+    bytes
+}
+
+/// The box's own errors come from the address of the port by which they leave (RFC 1812, section 4.3.2.4), wherever the packet should have left that they are about.
+#[test]
+fn errors_come_from_the_address_of_the_port_by_which_they_leave() {
+    let mut bench = known();
+    let sent = |bench: &mut Bench, ingress: u8, (from, to): (&str, &str), about: &str| {
+        let effects = bench.released_bytes(ingress, &error(from, to, about));
+        effects.into_iter().next().unwrap_or_default()
+    };
+    // What `a_neighbour_that_does_not_answer` sends in, once the chain has translated it back.
+    let four = "udp 10.0.0.9:1 > 203.0.113.8:2";
+    assert_eq!(
+        sent(&mut bench, 1, ("203.0.113.1", "10.0.0.9"), four),
+        "0< box0>host9 host 10.0.0.1 > 10.0.0.9 ttl=63 about [udp 10.0.0.9:1 > 203.0.113.8:2 ttl=64]"
+    );
+    let six = "udp [2001:db8:a::9]:1 > [2001:db8:b::8]:2";
+    assert_eq!(
+        sent(&mut bench, 1, ("2001:db8:b::1", "2001:db8:a::9"), six),
+        "0< box0>host9 host 2001:db8:a::1 > 2001:db8:a::9 ttl=63 about [udp [2001:db8:a::9]:1 > [2001:db8:b::8]:2 ttl=64]"
+    );
+    // Others' errors come from whom they come from: a router outside, and a host inside that is translated to a port's own address.
+    assert!(sent(&mut bench, 1, ("192.0.2.7", "10.0.0.9"), four).contains(" host 192.0.2.7 > 10.0.0.9 "));
+    let about = "udp 203.0.113.9:1 > 203.0.113.2:2";
+    assert!(sent(&mut bench, 0, ("203.0.113.2", "203.0.113.9"), about).contains(" host 203.0.113.2 > 203.0.113.9 "));
+    // Nor does what is no error change.
+    assert!(first(&mut bench, 1, "udp 203.0.113.2:1 > 10.0.0.9:2").contains(" 203.0.113.2:1 > "));
+}
+
+/// Where a port has no address that the receiver could know, another one of the box has to do (RFC 1812, section 4.3.2.4; RFC 4443, section 2.2).
+#[test]
+fn an_error_by_a_port_without_an_address() {
+    let mut bench = Bench::with(|config| {
+        config.ports[1].addresses.retain(|(address, _)| address.is_ipv4());
+        config.routes[2].gateway = Some("fe80::fe".parse().expect("an address"));
+    });
+    assert_eq!(
+        bench.port(1, "udp [2001:db8:f::7]:5 > [2001:db8:a::9]:9 ttl=1")[0],
+        "1< box1>host7 time-exceeded 2001:db8:a::1 > 2001:db8:f::7 ttl=64 about [udp [2001:db8:f::7]:5 > [2001:db8:a::9]:9 ttl=1]"
+    );
+}

@@ -75,6 +75,46 @@ fn a_datagram_comes_by_two_ports() {
     assert!(matches!(fragments.handle(later, 0), Fragmented::Ready(..)));
 }
 
+/// The same by way of the ports, the one behind the first before it.
+#[test]
+fn a_datagram_comes_by_two_ports_of_the_box() {
+    let mut bench = Bench::with(|config| {
+        let other = config.routes.iter().find(|route| route.port == 1).copied();
+        config.routes.extend(other.map(|route| super::EdgeRoute { port: 0, gateway: Some([10, 0, 0, 254].into()), ..route }));
+    });
+    let (first, last) =
+        ("udp 192.0.2.7:53 > 198.51.100.4:9 more id=7 len=1472", "udp 192.0.2.7:0 > 198.51.100.4:0 at=1480 id=7 len=100");
+    assert!(bench.port(1, last).is_empty());
+    assert_eq!(
+        bench.port(0, first),
+        [
+            "forward udp 192.0.2.7:53 > 198.51.100.4:9",
+            "again 0> host7>box1 fragment 192.0.2.7 > 198.51.100.4 ttl=64 at=1480 len=100 as udp 192.0.2.7:53 > 198.51.100.4:9"
+        ]
+    );
+}
+
+/// Fragments of three hundred datagrams, each behind those of all others: none is forgotten for another one.
+#[test]
+fn three_hundred_datagrams_at_a_time() {
+    let mut bench = Bench::with_buffers(512);
+    let mut each = |words: &str, expected: usize| {
+        for id in 0..300 {
+            let words = words.replace("10.0.0.9", &format!("10.0.0.{}", 10 + id % 3)).replace("id=7", &format!("id={id}"));
+            let effects = bench.port(0, &words);
+            assert_eq!(effects.len(), expected, "{words}: {effects:?}");
+            assert!(effects.iter().all(|effect| !effect.starts_with("drop")), "{words}: {effects:?}");
+        }
+    };
+    each(FIRST, 1);
+    each(MIDDLE, 1);
+    each(LAST, 1);
+    // The same with the first ones last.
+    each(LAST, 0);
+    each(FIRST, 2);
+    each(MIDDLE, 1);
+}
+
 /// The longest datagram, in packets of 1,068, the last one first.
 #[test]
 fn sixty_three_fragments_in_reverse_order() {

@@ -1,6 +1,6 @@
 //! Frames in words. `udp 10.0.0.9:1000 > 192.0.2.7:53 ttl=1 df`, `arp who-has 10.0.0.1 tell 10.0.0.9`, and back.
 
-use super::super::icmp;
+use super::super::local::is_intact;
 use super::BOX;
 use holdfast_wire::header::{Mac, icmp as icmp_kind, icmpv6, proto};
 use holdfast_wire::{Layers, MemoryPool, PacketPool, checksum, ip_addr, ip_bytes, unmap_v4};
@@ -63,12 +63,13 @@ impl Words<'_> {
 /// Builds the frame that the words describe, as it comes in by `port`.
 ///
 /// `PROTO SOURCE > DESTINATION` with `udp`, `tcp`, `ping`, `pong`, `proto` (253); options `ttl=`, `len=` (payload), `id=`, `at=` (fragment
-/// offset), `more`, `df`, `badsum`, `badl4`, `lsrr`, `rh=` (an IPv6 routing header of this type), `from=MAC`, `to=MAC`, `vlan=`, `flags=` (TCP). `arp who-has A tell B`, `arp A is-at MAC`
+/// offset), `more`, `df`, `badsum`, `badl4`, `nosum`, `lsrr`, `rh=` (an IPv6 routing header of this type), `ext=` (IPv6 extension headers of 8 bytes: their numbers, and bytes 2 and 3 of each, as
+/// `60.5.4,43.253.0`), `proto=` (of `proto`), `from=MAC`, `to=MAC`, `vlan=`; of TCP `flags=`, `seq=`, `ack=`. `arp who-has A tell B`, `arp A is-at MAC`
 /// (`target=`, `op=`), `ns A from B`, `na A` (`flags=` as a number, `hops=`, `mac=`, `bare` without option), `rs`, `ra`.
 pub(super) fn frame(port: u8, text: &str) -> Vec<u8> {
     let (options, words): (Vec<&str>, Vec<&str>) = text
         .split_whitespace()
-        .partition(|word| word.contains('=') || ["df", "more", "badsum", "badl4", "lsrr", "bare"].contains(word));
+        .partition(|word| word.contains('=') || ["df", "more", "badsum", "badl4", "nosum", "lsrr", "bare"].contains(word));
     let options = options.into_iter().map(|word| word.split_once('=').unwrap_or((word, ""))).collect();
     let words = Words { words, options };
     let (ethertype, source, destination, body) = match words.words[0] {
@@ -162,7 +163,9 @@ fn ip_packet(port: u8, words: &Words<'_>) -> Parts {
         }
         "tcp" => {
             let mut header = [source_port.to_be_bytes(), destination_port.to_be_bytes()].concat();
-            header.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, 0, 0x50, words.number("flags", 2) as u8, 0xff, 0xff, 0, 0, 0, 0]);
+            header.extend_from_slice(&(words.number("seq", 1) as u32).to_be_bytes());
+            header.extend_from_slice(&(words.number("ack", 0) as u32).to_be_bytes());
+            header.extend_from_slice(&[0x50, words.number("flags", 2) as u8, 0xff, 0xff, 0, 0, 0, 0]);
             (proto::TCP, header)
         }
         "ping" | "pong" => {
@@ -175,7 +178,7 @@ fn ip_packet(port: u8, words: &Words<'_>) -> Parts {
             };
             (protocol, vec![kind, 0, 0, 0, 0, 7, 0, 1])
         }
-        "proto" => (253, Vec::new()),
+        "proto" => (words.number("proto", 253) as u8, Vec::new()),
         other => panic!("`{other}` is not a protocol of these tests"),
     };
     segment.extend_from_slice(&payload);
@@ -194,6 +197,7 @@ fn ip_packet(port: u8, words: &Words<'_>) -> Parts {
                 _ => checksum::transport(&cut(&source), &cut(&destination), protocol, &segment),
             };
             let sum = sum ^ u16::from(words.has("badl4"));
+            let sum = if words.has("nosum") { 0 } else { sum };
             segment[at..at + 2].copy_from_slice(&sum.to_be_bytes());
         }
     }
@@ -227,6 +231,12 @@ fn ip_packet(port: u8, words: &Words<'_>) -> Parts {
             let kind = words.number("rh", 0) as u8;
             (next, payload) = (proto::ROUTING, [vec![next, 2, kind, 1], vec![0; 20], payload].concat());
         }
+        let extensions = words.options.get("ext").into_iter().flat_map(|text| text.split(','));
+        for text in extensions.collect::<Vec<_>>().into_iter().rev() {
+            let bytes: Vec<u8> = text.split('.').map(|byte| byte.parse().expect("a test's byte")).collect();
+            let (number, header) = (bytes[0], vec![next, 0, bytes[1], bytes[2], 0, 0, 0, 0]);
+            (next, payload) = (number, [header, payload].concat());
+        }
         v6_header(&source, &destination, next, ttl, &payload)
     };
     (if is_v4 { 0x0800 } else { 0x86dd }, host_mac(&source), BOX[port as usize], body)
@@ -259,7 +269,7 @@ pub(super) fn describe(bytes: &[u8]) -> String {
     };
     let words = format!("{from}>{to} {}{tag}", describe_ip(bytes, &packet.layers));
     if packet.icmp().is_some() && !packet.layers.fragment {
-        assert!(icmp::is_intact(&packet), "ICMP checksum of {words}");
+        assert!(is_intact(&packet), "ICMP checksum of {words}");
     }
     pool.put(packet);
     words
@@ -292,6 +302,11 @@ fn describe_ip(bytes: &[u8], layers: &Layers) -> String {
     let (kind, code, number) = (bytes.get(l4).copied().unwrap_or(0), bytes.get(l4 + 1).copied().unwrap_or(0), |at| port(at));
     match layers.protocol {
         proto::UDP => format!("udp {} ttl={ttl}", with_ports()),
+        proto::TCP if bytes.get(l4 + 13).is_some_and(|flags| flags & 4 != 0) => {
+            let number = |at: usize| u32::from_be_bytes(bytes[l4 + at..l4 + at + 4].try_into().expect("four bytes"));
+            let flags = bytes[l4 + 13];
+            format!("reset {} ttl={ttl} flags={flags} seq={} ack={}", with_ports(), number(4), number(8))
+        }
         proto::TCP => format!("tcp {} ttl={ttl}", with_ports()),
         proto::ICMP if kind == icmp_kind::ECHO => format!("ping {plain} ttl={ttl}"),
         proto::ICMP if kind == icmp_kind::ECHO_REPLY => format!("pong {plain} ttl={ttl}"),
@@ -303,6 +318,10 @@ fn describe_ip(bytes: &[u8], layers: &Layers) -> String {
             icmpv6::ECHO_REPLY => format!("pong {plain} ttl={ttl}"),
             icmpv6::TIME_EXCEEDED => format!("time-exceeded {}", quoted()),
             icmpv6::PACKET_TOO_BIG => format!("too-big mtu={} {}", number(6), quoted()),
+            icmpv6::PARAMETER_PROBLEM => {
+                let at = u32::from_be_bytes(bytes[l4 + 4..l4 + 8].try_into().expect("four bytes"));
+                format!("problem code={code} at={at} {}", quoted())
+            }
             icmpv6::UNREACHABLE => format!("{} {}", ["net", "admin", "scope", "host", "port"][code as usize], quoted()),
             icmpv6::NEIGHBOR_SOLICITATION => {
                 format!("ns {} from {source} to {destination} mac={}", target(), mac_text(&bytes[l4 + 26..l4 + 32]))

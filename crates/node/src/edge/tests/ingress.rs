@@ -70,8 +70,7 @@ fn ping_has_a_rate_limit_of_its_own() {
 }
 
 #[test]
-fn what_else_is_local_is_dropped_and_udp_is_told_so() {
-    assert_eq!(only(0, "tcp 10.0.0.9:5 > 10.0.0.1:22"), "drop local");
+fn udp_is_told_that_nobody_listens() {
     assert_eq!(
         Bench::new().port(0, "udp 10.0.0.9:5 > 10.0.0.1:33434 ttl=1"),
         ["0< box0>host9 port 10.0.0.1 > 10.0.0.9 ttl=64 about [udp 10.0.0.9:5 > 10.0.0.1:33434 ttl=1]", "drop local"]
@@ -273,7 +272,14 @@ fn source_routes() {
     assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 lsrr"), "drop source_route");
     for kind in [0, 2, 3, 4] {
         assert_eq!(only(0, &format!("udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 rh={kind}")), "drop source_route");
-        assert_eq!(only(0, &format!("ping 2001:db8:a::9 > 2001:db8:a::1 rh={kind}")), "drop source_route");
+        // The box itself says that it does not know it (RFC 5095, section 3; RFC 8200, section 4.4).
+        assert_eq!(
+            Bench::new().port(0, &format!("ping 2001:db8:a::9 > 2001:db8:a::1 rh={kind}")),
+            [
+                "0< box0>host9 problem code=0 at=42 2001:db8:a::1 > 2001:db8:a::9 ttl=64 about [ping 2001:db8:a::9 > 2001:db8:a::1 ttl=64]",
+                "drop local"
+            ]
+        );
     }
     // One for experiments (RFC 4727) means nothing to anybody on the way.
     let unknown = only(0, "udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 rh=253");

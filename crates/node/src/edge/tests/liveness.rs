@@ -10,11 +10,13 @@ const ROUTER_MAC: Mac = [2, 0, 0, 0, 1, 254];
 /// Routers at port 1, and the box's addresses towards them.
 const FOUR: (&str, &str) = ("203.0.113.254", "203.0.113.1");
 const SIX: (&str, &str) = ("2001:db8:b::fe", "2001:db8:b::1");
+const LINK_LOCAL: (&str, &str) = ("fe80::fe", "fe80::ff:fe00:b1");
 /// Whoever is asked for its MAC address answers, cut or not.
-const ANSWERS: [(&str, &str); 3] = [
+const ANSWERS: [(&str, &str); 4] = [
     ("arp who-has 203.0.113.254", "arp 203.0.113.254 is-at 02:00:00:00:01:fe to=box1"),
     ("arp who-has 203.0.113.253", "arp 203.0.113.253 is-at 02:00:00:00:01:fd to=box1"),
     ("ns 2001:db8:b::fe", "na 2001:db8:b::fe"),
+    ("ns fe80::fe", "na fe80::fe dst=fe80::ff:fe00:b1"),
 ];
 /// A packet that has its way through the first router.
 const OUT: &str = "udp 198.51.100.4:1 > 192.0.2.7:2";
@@ -57,6 +59,9 @@ impl Rig {
         let mut config = config();
         config.bfd = vec![Peer { port: 1, address: bytes(ends.0), settings: settings(key.cloned()) }];
         config.seed = seed;
+        if ends == LINK_LOCAL {
+            config.routes[2].gateway = ends.0.parse().ok();
+        }
         let route = |(to, via): &(&str, &str)| EdgeRoute {
             prefix: to.parse().expect("a test's prefix"),
             port: 1,
@@ -170,7 +175,8 @@ impl Rig {
 
 #[test]
 fn a_router_that_dies_loses_its_routes_and_gets_them_back() {
-    for (ends, words) in [(FOUR, OUT), (SIX, "udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2")] {
+    let six = "udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2";
+    for (ends, words) in [(FOUR, OUT), (SIX, six), (LINK_LOCAL, six)] {
         let mut rig = Rig::up(ends, &[]);
         assert!(rig.send(words).contains("box1>host254"));
         rig.is_cut = true;

@@ -2,7 +2,8 @@
 //!
 //! The box has two ports. Port 0 (`10.0.0.1/24`, `2001:db8:a::1/64`) is where clients are, port 1 (`203.0.113.1/24`, `2001:db8:b::1/64`, MTU
 //! 1400) leads to the rest of the world through `203.0.113.254` and `2001:db8:b::fe`; `10.9.0.0/16` is behind the client `10.0.0.254`. Its chains own `198.51.100.4/31`, the virtual
-//! addresses `10.0.0.100` and `2001:db8:a::100`, and use the box's own `203.0.113.2`.
+//! addresses `10.0.0.100` and `2001:db8:a::100`, and use the box's own `203.0.113.2`. The box answers ping at `10.0.0.100`. The ports' link-local addresses are `fe80::ff:fe00:b0` and
+//! `fe80::ff:fe00:b1`.
 
 mod conservation;
 mod egress;
@@ -10,7 +11,9 @@ mod fragmentation;
 mod fragments;
 mod frames;
 mod ingress;
+mod link_local;
 mod liveness;
+mod local;
 mod resolution;
 
 use super::*;
@@ -50,6 +53,7 @@ pub(super) fn config() -> EdgeConfig {
             EdgeRoute { prefix: prefix("2001:db8:f::/48"), port: 1, gateway: Some(ip("2001:db8:b::fe")) },
         ],
         owned: vec![prefix("198.51.100.4/31"), prefix("10.0.0.100"), prefix("2001:db8:a::100"), prefix("203.0.113.2")],
+        answers_ping: vec![prefix("10.0.0.100")],
         bfd: Vec::new(),
         seed: 0,
     }
@@ -69,8 +73,13 @@ impl Bench {
 
     /// The same without a look at where sources are routed.
     pub(super) fn unchecked() -> Bench {
+        Bench::with(|config| config.ports.iter_mut().for_each(|port| port.reverse_path = ReversePath::Off))
+    }
+
+    /// The same with changes.
+    pub(super) fn with(change: impl FnOnce(&mut EdgeConfig)) -> Bench {
         let mut config = config();
-        config.ports.iter_mut().for_each(|port| port.reverse_path = ReversePath::Off);
+        change(&mut config);
         Bench { edge: Edge::new(config), ..Bench::new() }
     }
 

@@ -177,10 +177,11 @@ fn who_is_not_on_the_link_is_answered_but_not_remembered() {
 fn the_box_announces_its_addresses() {
     let effects = Bench::new().announce();
     assert_eq!(
-        effects[..7],
+        effects[..8],
         [
             "0< box0>all arp who-has 10.0.0.1 tell 10.0.0.1",
             "0< box0>33:33:00:00:00:01 na 2001:db8:a::1 to ff02::1 mac=box0 flags=0xa0",
+            "0< box0>33:33:00:00:00:01 na fe80::ff:fe00:b0 to ff02::1 mac=box0 flags=0xa0",
             "0< box0>all arp who-has 198.51.100.4 tell 198.51.100.4",
             "0< box0>all arp who-has 198.51.100.5 tell 198.51.100.5",
             "0< box0>all arp who-has 10.0.0.100 tell 10.0.0.100",
@@ -188,7 +189,7 @@ fn the_box_announces_its_addresses() {
             "0< box0>all arp who-has 203.0.113.2 tell 203.0.113.2"
         ]
     );
-    assert!(effects[7..].iter().all(|effect| effect.starts_with("1< box1>")));
+    assert!(effects[8..].iter().all(|effect| effect.starts_with("1< box1>")));
 }
 
 #[test]

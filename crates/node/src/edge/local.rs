@@ -1,0 +1,99 @@
+//! What is for the box itself: ping is answered, and for the rest nobody listens.
+//!
+//! In: packets to the box's own addresses, and pings where it answers in a chain's place, checked as all that come in. Out: their answers, within rates. Never: an answer to what is damaged, or
+//! to many.
+
+use super::icmp::{self, Problem};
+use super::reassembly::Assembled;
+use super::{Edge, EdgeOut, extension, reset};
+use holdfast_wire::header::{proto, tcp_flags};
+use holdfast_wire::{DropReason, Network, Packet, PacketPool, checksum};
+
+impl Edge {
+    /// True if packets to this address are for the box, and not for a chain that uses it, as masquerading does: then only ping is, unless it comes in fragments.
+    pub(super) fn is_local(&self, port: u8, packet: &Packet, destination: &[u8; 16]) -> bool {
+        if icmp::is_echo_request(packet) && self.config.answers_ping.iter().any(|prefix| prefix.contains(destination)) {
+            return true;
+        }
+        self.is_own(port, destination) && (!self.is_owned(destination) || icmp::is_echo_request(packet))
+    }
+
+    /// For the box itself: ping is answered, and for the rest nobody listens. Its senders are told (RFC 1122, sections 3.2.2.1 and 4.1.3.1; RFC 9293, section
+    /// 3.10.7.1; RFC 8200, section 4), within rates.
+    pub(super) fn handle_local(
+        &mut self,
+        mut port: u8,
+        mut packet: Packet,
+        now: u64,
+        out: &mut EdgeOut,
+        pool: &mut dyn PacketPool,
+    ) {
+        if packet.layers.fragment {
+            let assembled = self.reassembly.handle(packet, now, pool);
+            self.drop_fragments(pool);
+            match assembled {
+                // Back where the first one came from.
+                Assembled::Whole(whole) => (port, packet) = (whole.meta.ingress, whole),
+                Assembled::Held => return,
+                Assembled::Dropped(packet, reason) => return self.drop(packet, reason, pool),
+            }
+        }
+        if packet.layers.network == Network::V6
+            && let Err(refused) = extension::read(&packet)
+        {
+            self.drops.count(DropReason::Local);
+            return match refused {
+                extension::Refused::With(problem) => self.answer_problem(port, packet, problem, now, out, pool),
+                extension::Refused::Silently => pool.put(packet),
+            };
+        }
+        if !is_intact(&packet) {
+            return self.drop(packet, DropReason::BadChecksum, pool);
+        }
+        if icmp::is_echo_request(&packet) && self.echoes.admit(now) {
+            icmp::turn_echo(&mut packet);
+            return self.send_back(port, packet, out, pool);
+        }
+        self.drops.count(DropReason::Local);
+        match packet.layers.protocol {
+            proto::UDP => self.answer_problem(port, packet, Problem::PortUnreachable, now, out, pool),
+            proto::TCP => {
+                let is_reset = packet.tcp().is_none_or(|tcp| tcp.flags & tcp_flags::RST != 0);
+                if is_reset || !self.resets.admit(now) || !reset::reset(&mut packet) {
+                    return pool.put(packet);
+                }
+                self.send_back(port, packet, out, pool);
+            }
+            proto::ICMP | proto::ICMPV6 if packet.icmp().is_some() => pool.put(packet),
+            _ => self.answer_problem(port, packet, Problem::ProtocolUnreachable, now, out, pool),
+        }
+    }
+
+    /// Fragments for the box itself whose datagrams have not become whole in time: who sent a first one is told (RFC 1122, section 3.3.2; RFC 8200, section 4.5).
+    pub(super) fn expire_fragments(&mut self, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
+        while let Some(packet) = self.reassembly.poll_expired(now) {
+            self.drops.count(DropReason::LocalFragment);
+            self.answer_problem(packet.meta.ingress, packet, Problem::NotReassembled, now, out, pool);
+        }
+    }
+}
+
+/// Whether the checksum of an unfragmented segment, if there has to be one, is right (RFC 1122, sections 3.2.2, 4.1.3.4 and 4.2.2.7; RFC 8200, section 8.1).
+pub(super) fn is_intact(packet: &Packet) -> bool {
+    // UDP knows its own length, which parsing has checked.
+    let len = packet.udp().map(|udp| usize::from(udp.len.get()));
+    let segment = packet.l4();
+    let segment = len.and_then(|len| segment.get(..len)).unwrap_or(segment);
+    match (packet.layers.protocol, packet.ipv4(), packet.ipv6()) {
+        (proto::UDP, Some(_), _) if packet.udp().is_some_and(|udp| udp.checksum.get() == 0) => true,
+        (proto::UDP, _, Some(_)) if packet.udp().is_some_and(|udp| udp.checksum.get() == 0) => false,
+        (protocol @ (proto::TCP | proto::UDP), Some(ip), _) => {
+            checksum::transport(&ip.source, &ip.destination, protocol, segment) == 0
+        }
+        (protocol @ (proto::TCP | proto::UDP | proto::ICMPV6), _, Some(ip)) => {
+            checksum::transport(&ip.source, &ip.destination, protocol, segment) == 0
+        }
+        (proto::ICMP, Some(_), _) => checksum::checksum(segment) == 0,
+        _ => true,
+    }
+}
