@@ -6,6 +6,7 @@
 use super::icmp::{self, Problem};
 use super::reassembly::Assembled;
 use super::{Edge, EdgeOut, extension, reset};
+use holdfast_protection::Released;
 use holdfast_wire::header::{proto, tcp_flags};
 use holdfast_wire::{DropReason, Network, Packet, PacketPool, checksum};
 
@@ -52,7 +53,7 @@ impl Edge {
         }
         if icmp::is_echo_request(&packet) && self.echoes.admit(now) {
             icmp::turn_echo(&mut packet);
-            return self.send_back(port, packet, out, pool);
+            return self.send_back(port, Released::stateless(packet), out, pool);
         }
         self.drops.count(DropReason::Local);
         match packet.layers.protocol {
@@ -62,7 +63,7 @@ impl Edge {
                 if is_reset || !self.resets.admit(now) || !reset::reset(&mut packet) {
                     return pool.put(packet);
                 }
-                self.send_back(port, packet, out, pool);
+                self.send_back(port, Released::stateless(packet), out, pool);
             }
             proto::ICMP | proto::ICMPV6 if packet.icmp().is_some() => pool.put(packet),
             _ => self.answer_problem(port, packet, Problem::ProtocolUnreachable, now, out, pool),

@@ -271,6 +271,12 @@ pub(super) fn describe(bytes: &[u8]) -> String {
     if packet.icmp().is_some() && !packet.layers.fragment {
         assert!(is_intact(&packet), "ICMP checksum of {words}");
     }
+    if let Some(ip) = packet.ipv4().filter(|_| words.contains("RST")) {
+        assert_eq!(checksum::transport(&ip.source, &ip.destination, proto::TCP, packet.l4()), 0, "TCP checksum of {words}");
+    }
+    if let Some(ip) = packet.ipv6().filter(|_| words.contains("RST")) {
+        assert_eq!(checksum::transport(&ip.source, &ip.destination, proto::TCP, packet.l4()), 0, "TCP checksum of {words}");
+    }
     pool.put(packet);
     words
 }
@@ -312,6 +318,7 @@ fn describe_ip(bytes: &[u8], layers: &Layers) -> String {
         proto::ICMP if kind == icmp_kind::ECHO_REPLY => format!("pong {plain} ttl={ttl}"),
         proto::ICMP if kind == icmp_kind::TIME_EXCEEDED => format!("time-exceeded {}", quoted()),
         proto::ICMP if (kind, code) == (3, 4) => format!("too-big mtu={} {}", number(6), quoted()),
+        proto::ICMP if (kind, code) == (3, 13) => format!("admin {}", quoted()),
         proto::ICMP if kind == 3 => format!("{} {}", ["net", "host", "proto", "port"][code as usize], quoted()),
         proto::ICMPV6 => match kind {
             icmpv6::ECHO => format!("ping {plain} ttl={ttl}"),

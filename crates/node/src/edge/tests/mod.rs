@@ -14,6 +14,7 @@ mod ingress;
 mod link_local;
 mod liveness;
 mod local;
+mod refused;
 mod resolution;
 
 use super::*;
