@@ -2,13 +2,13 @@
 
 use anyhow::{Context, Result, anyhow, ensure};
 use holdfast_control::status::Protected;
-use holdfast_lab::keepalive::KeepAlive;
+use holdfast_lab::keepalive::{KeepAlive, Plan};
 use holdfast_lab::programs;
 use holdfast_lab::requirements::*;
 use holdfast_lab::running::Victim;
 use holdfast_lab::{Interrupt, Namespace, until};
 use holdfast_tests::network::{
-    Chain, GIVE_UP, Network, Options, PATIENT, RECOVERY_LIMIT, SERVER, VIRTUAL, ip, many, socket, wait_for_packets,
+    Chain, GIVE_UP, Network, Options, PATIENT, RECOVERY_LIMIT, SERVER, VIRTUAL, held, ip, many, socket, wait_for_packets,
 };
 use holdfast_tests::runner::{Test, alone, light};
 use holdfast_tests::transfer::{LongDownload, LongIperf3};
@@ -256,7 +256,8 @@ fn keep_alive_connections_live(interrupt: &Interrupt) -> Result<()> {
 fn keep_alive_connections_break_under_none(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&Options { protection: "none", ..Options::protected(Chain::Balanced) }, interrupt)?;
     network.serve_web()?;
-    let held = network.hold(VIRTUAL, 30)?;
+    let plan = Plan { answer_within: GIVE_UP, ..held(VIRTUAL, 30) };
+    let held = KeepAlive::open(&network.topology.client, &plan, interrupt)?;
     network.kill_each_runtime(|| Ok(()))?;
     let connections = held.verify(interrupt)?;
     ensure!(connections.alive == 0, "every runtime forgot its flows, and yet {connections:?}");

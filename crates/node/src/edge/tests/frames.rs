@@ -271,10 +271,10 @@ pub(super) fn describe(bytes: &[u8]) -> String {
     if packet.icmp().is_some() && !packet.layers.fragment {
         assert!(is_intact(&packet), "ICMP checksum of {words}");
     }
-    if let Some(ip) = packet.ipv4().filter(|_| words.contains("RST")) {
+    if let Some(ip) = packet.ipv4().filter(|_| words.contains("reset")) {
         assert_eq!(checksum::transport(&ip.source, &ip.destination, proto::TCP, packet.l4()), 0, "TCP checksum of {words}");
     }
-    if let Some(ip) = packet.ipv6().filter(|_| words.contains("RST")) {
+    if let Some(ip) = packet.ipv6().filter(|_| words.contains("reset")) {
         assert_eq!(checksum::transport(&ip.source, &ip.destination, proto::TCP, packet.l4()), 0, "TCP checksum of {words}");
     }
     pool.put(packet);
