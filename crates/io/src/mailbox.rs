@@ -141,7 +141,7 @@ mod tests {
     /// A side that does not read blocks nobody and loses nothing, and what is too long is refused rather than cut.
     #[test]
     fn nobody_waits() {
-        let (mut one, other) = Mailbox::pair().unwrap();
+        let (mut one, mut other) = Mailbox::pair().unwrap();
         assert!(other.receive().unwrap().is_none());
         assert_eq!(one.send(&[7; MAX_MESSAGE + 1], &[]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         for number in 0..1000u32 {
