@@ -5,10 +5,11 @@
 //! computes alike (Eisenbud et al.: Maglev, section 3.4), so that no load needs to be known. Traffic to other destinations passes.
 //! A connection lives as long as [`Tracked`] says; nothing is refused for it, except that TCP begins with a SYN.
 
-use crate::rewrite::{End, Side, is_error, translate};
+use crate::rewrite::{End, Side, has_possible_mtu, is_error, translate};
 use crate::tcp;
 use crate::tracked::{BALANCER, Lifetimes, Timeouts, Tracked};
 use holdfast_nf::{ConfigError, Context, Direction, DropReason, Gauge, NetworkFunction, Open, Packet, Verdict};
+use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::proto;
 use holdfast_wire::selector::Prefix;
 use holdfast_wire::{FlowKey, ip_addr, ip_bytes};
@@ -137,7 +138,7 @@ fn maglev(backends: &[End]) -> Vec<u16> {
 impl LoadBalancer {
     /// A backend for a client: not itself, which would see its own address come from outside and drop it.
     fn choose(&self, client: &[u8; 16], load: &Gauge, cx: &mut Context) -> Option<usize> {
-        let is_other = |backend: &usize| self.backends[*backend].address != *client;
+        let is_other = |at: &usize| self.backends[*at].address != *client || is_planted(Fault::BalancesToTheClient);
         if !self.table.is_empty() {
             let at = cx.key().hash(3) as usize % MAGLEV_SIZE;
             return (at..at + MAGLEV_SIZE).map(|entry| self.table[entry % MAGLEV_SIZE] as usize).find(is_other);
@@ -213,8 +214,11 @@ impl NetworkFunction for LoadBalancer {
         if !done {
             return Verdict::Drop(DropReason::NotTranslatable);
         }
+        if is_error(packet) {
+            return if has_possible_mtu(packet) { Verdict::Forward } else { Verdict::Drop(DropReason::StateInvalid) };
+        }
         // A later fragment has no header to look at.
-        if packet.layers.fragment_offset == 0 && !is_error(packet) {
+        if packet.layers.fragment_offset == 0 {
             flow.tracked.follow(packet, &self.lifetimes, cx);
         }
         Verdict::Forward

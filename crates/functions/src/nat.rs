@@ -1,7 +1,7 @@
 //! `nat`: network address and port translation, IPv4 to IPv4 (NAPT44).
 //!
 //! Theory of operation (RFC 4787, RFC 5382, RFC 5508). The source of a flow from inside becomes an address and port of the pool; the number
-//! of that pair is leased from the shared pool when the flow opens and given back when it ends, so that no two live flows share one.
+//! of that pair is leased from the shared pool when the flow opens and given back when it ends, so that no two live flows share one (RFC 4787, REQ-3; RFC 5382, REQ-7).
 //! An inside host keeps one outside address as long as there are ports on it (RFC 4787, REQ-2). ICMP echo translates its
 //! identifier, ICMP errors are translated with the packet that they quote. What cannot be translated is dropped.
 //! The number is drawn among those at hand (RFC 6056, section 3.3.1; RFC 7857, section 9): who sees some of a host's ports cannot tell the next one, and a box that
@@ -10,7 +10,7 @@
 //! Only inside hosts open mappings, and whoever asks for what is published ([`Published`]): such a flow's destination is translated, and its source as well if
 //! that is inside, so that replies come back this way. A static mapping holds no lease: the flow's state says what is translated and what is leased.
 //! A mapping belongs to one flow: mapping and filtering are address and port dependent. RFC 4787, REQ-1 asks that a mapping not depend on the
-//! destination; that needs state shared by an endpoint's flows, which may be served by different runtimes, and is not offered yet.
+//! destination; that needs state shared by an endpoint's flows, which may be served by different runtimes, and is not offered yet. Requirement by requirement: docs/correctness-nat.md.
 
 use crate::publish::{End4, Published};
 use crate::rewrite::{End, Side, has_possible_mtu, is_error, translate};
@@ -196,6 +196,9 @@ impl Nat {
 
     /// The numbers of the outside address that this inside host prefers.
     fn preferred(&self, host: [u8; 4]) -> core::ops::Range<u32> {
+        if is_planted(Fault::PairsNoAddresses) {
+            return 0..u32::MAX;
+        }
         let mixed = u32::from_be_bytes(host).wrapping_mul(0x9e37_79b1);
         let address = ((u64::from(mixed) * self.addresses.len() as u64) >> 32) as usize;
         self.addresses[address].numbers.clone()
@@ -206,22 +209,23 @@ impl Nat {
         let outside = &self.addresses[self.addresses.partition_point(|outside| outside.numbers.end <= number)];
         let mut port = self.first_port + (number - outside.numbers.start) as u16;
         for (low, high) in &outside.published {
-            if port >= *low {
+            if port >= *low && !is_planted(Fault::LeasesWhatIsPublished) {
                 port += high - low + 1;
             }
         }
         (outside.address, port)
     }
 
-    /// Leases an outside end for a host's flow.
+    /// Leases an outside end for a host's flow. Without one the flow is refused, and none makes room for it (RFC 6888, REQ-11 A and D).
     fn lease(&self, host: [u8; 4], shared: &mut NatShared, cx: &mut Context) -> Result<u32, Open<Mapping>> {
         if let Some(limit) = self.limit
             && shared.hosts.get(&host, cx).unwrap_or(0) >= limit
+            && !is_planted(Fault::IgnoresHostLimits)
         {
             return Err(Open::Drop(DropReason::QuotaExceeded));
         }
         let preferred = self.preferred(host);
-        let lease = match self.is_random {
+        let lease = match self.is_random && !is_planted(Fault::DealsPortsInOrder) {
             true => shared.ports.lease_random(preferred, cx),
             false => shared.ports.lease_within(preferred, cx),
         };
@@ -238,7 +242,8 @@ impl Nat {
         Ok(number)
     }
 
-    /// Translates what is published at its destination, and its source if that is inside.
+    /// Translates what is published at its destination, and its source if that is inside: "a NAT Hairpinning behavior MUST be 'External source IP address and
+    /// port'" (RFC 4787, REQ-9a; RFC 5382, REQ-8a). So do the errors about it (RFC 5508, REQ-7).
     #[inline(never)]
     fn translate_published(packet: &mut Packet, flow: &Mapping, direction: Direction) -> bool {
         let [inside, outside, published, server] = [
@@ -248,7 +253,7 @@ impl Nat {
             (flow.server, flow.server_port),
         ]
         .map(|(address, port)| End { address: map_v4(address), port });
-        let has_source = flow.kind & kind::SOURCE != 0;
+        let has_source = flow.kind & kind::SOURCE != 0 && !is_planted(Fault::HairpinsWithInsideSource);
         match direction {
             Direction::Forward => {
                 (!has_source || translate(packet, Side::Source, &inside.address, outside, true))
@@ -322,7 +327,7 @@ impl NetworkFunction for Nat {
 
     fn open(&self, packet: &Packet, shared: &mut NatShared, cx: &mut Context) -> Open<Mapping> {
         // A later fragment has no ports: what lies in their place is data.
-        if packet.layers.network != Network::V4 || packet.layers.fragment_offset != 0 {
+        if packet.layers.network != Network::V4 || packet.layers.fragment_offset != 0 && !is_planted(Fault::LaterFragmentsOpen) {
             return Open::Drop(DropReason::NotTranslatable);
         }
         let Some(header) = packet.ipv4() else { return Open::Drop(DropReason::NotTranslatable) };
@@ -330,8 +335,9 @@ impl NetworkFunction for Nat {
         let ports = ports_of(packet);
         let server = ports.and_then(|(_, port)| self.published.inside_of(protocol, (destination, port)));
         let own = ports.and_then(|(port, _)| self.published.outside_of(protocol, (source, port)));
-        let is_inside = own.is_some() || self.is_inside(source);
-        // Nobody outside opens a mapping but to what is published. At another outside address of ours nobody would answer, from inside either.
+        let is_inside = own.is_some() || self.is_inside(source) || is_planted(Fault::OutsidersOpenMappings);
+        // Nobody outside opens a mapping but to what is published, nor is a SYN answered that nobody asked for (RFC 5382, REQ-4a). At another outside address of
+        // ours nobody would answer, from inside either.
         if server.is_none() && (!is_inside || self.is_outside(destination)) {
             return Open::Drop(DropReason::NoMapping);
         }
@@ -379,8 +385,13 @@ impl NetworkFunction for Nat {
         if !done {
             return Verdict::Drop(DropReason::NotTranslatable);
         }
-        // An error neither ends a mapping nor keeps it alive (RFC 4787, REQ-12; RFC 5508, REQ-6).
-        if is_error(packet) {
+        // "Receipt of any sort of ICMP message MUST NOT terminate the NAT mapping" (RFC 4787, REQ-12; RFC 5382, REQ-10), and an error "MUST NOT
+        // refresh or delete the NAT Session" (RFC 5508, REQ-6).
+        if is_error(packet) && !is_planted(Fault::ErrorsKeepMappings) {
+            if is_planted(Fault::ErrorsEndMappings) {
+                cx.ending();
+                cx.keep(1);
+            }
             return if has_possible_mtu(packet) { Verdict::Forward } else { Verdict::Drop(DropReason::StateInvalid) };
         }
         // A later fragment has no header to look at.
@@ -391,7 +402,7 @@ impl NetworkFunction for Nat {
     }
 
     fn expire(&self, flow: &mut Mapping, shared: &mut NatShared) {
-        if flow.kind & kind::LEASED == 0 {
+        if flow.kind & kind::LEASED == 0 && !is_planted(Fault::GivesBackUnleased) {
             return;
         }
         shared.ports.give_back(flow.number);

@@ -6,7 +6,8 @@
 //! wrong stays wrong. Later fragments carry addresses only.
 
 use holdfast_wire::HEADERS;
-use holdfast_wire::checksum::{Delta, fold, sum};
+use holdfast_wire::checksum::{self, Delta, checksum, fold, sum};
+use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::{icmp, icmpv6, proto};
 use holdfast_wire::{Layers, Network, Packet, unmap_v4};
 
@@ -51,6 +52,7 @@ pub(crate) fn has_possible_mtu(packet: &Packet) -> bool {
     let Some(header) = packet.icmp() else { return true };
     let low = u32::from(header.sequence.get());
     match packet.layers.network {
+        _ if is_planted(Fault::AllowsTinyMtus) => true,
         Network::V6 if header.kind == icmpv6::PACKET_TOO_BIG => u32::from(header.id.get()) << 16 | low >= 1280,
         Network::V4 if (header.kind, header.code) == (icmp::UNREACHABLE, icmp::FRAGMENTATION_NEEDED) => low >= 68,
         _ => true,
@@ -64,6 +66,15 @@ pub(crate) fn quoted_sequence(packet: &Packet) -> Option<u32> {
     let is_tcp = inner.protocol == proto::TCP && inner.fragment_offset == 0;
     let sequence = quoted.get(..inner.end as usize)?.get(inner.l4 as usize + 4..)?.first_chunk()?;
     is_tcp.then(|| u32::from_be_bytes(*sequence))
+}
+
+/// False for an ICMP message whose own checksum is wrong. Of one in fragments nobody can tell.
+fn is_intact(packet: &Packet) -> bool {
+    let sum = match packet.ipv6() {
+        Some(ip) => checksum::transport(&ip.source, &ip.destination, proto::ICMPV6, packet.l4()),
+        None => checksum(packet.l4()),
+    };
+    sum == 0 || packet.layers.fragment
 }
 
 /// Where the address of a side is, and how long it is.
@@ -147,7 +158,7 @@ fn adjust_transport(bytes: &mut [u8], layers: &Layers, address: Delta, port: Del
 }
 
 /// Translates the end on `side` of the packet to `to`; of an ICMP error the same end of the flow, on the other side of the quoted packet. The error's
-/// own source is changed if it is the flow's end `from`, or if `hide` asks for it whatever it is; its destination is that end. False if the packet cannot be translated.
+/// own source is changed if it is the flow's end `from`, or if `hide` asks for it whatever it is (RFC 5508, REQ-5c); its destination is that end. False if the packet cannot be translated.
 #[inline]
 #[must_use]
 pub(crate) fn translate(packet: &mut Packet, side: Side, from: &[u8; 16], to: End, hide: bool) -> bool {
@@ -170,19 +181,36 @@ fn translate_error(packet: &mut Packet, side: Side, from: &[u8; 16], to: End, hi
     let layers = packet.layers;
     let (l4, end) = (layers.l4 as usize, layers.end as usize);
     let own = address_range(&layers, side)?;
+    let is_intact = is_intact(packet);
     let bytes = packet.bytes_mut();
     let is_end = match layers.network {
         Network::V4 => unmap_v4(from).is_some_and(|from| bytes.get(own.clone()) == Some(&from[..])),
         _ => bytes.get(own) == Some(&from[..]),
     };
-    // To whoever else it goes, it does not tell the sender of the quoted packet.
+    // To whoever else it goes, it does not tell the sender of the quoted packet: its destination has to become that one's address (RFC 5508, REQ-4c and REQ-7a).
     if side == Side::Destination && !is_end {
         return None;
     }
-    let outer = if is_end || hide { set_address(bytes, &layers, side, &to.address)? } else { Delta::new() };
+    let is_hidden = hide && !is_planted(Fault::ShowsInsideRouters);
+    let outer = if is_end || is_hidden { set_address(bytes, &layers, side, &to.address)? } else { Delta::new() };
     let quoted = bytes.get_mut(l4 + 8..end)?;
     let inner = Layers::parse_quoted(quoted).ok()?;
-    // What is quoted of the transport header is corrected as far as it goes; the error's own checksum covers all of it.
+    // "If the ICMP checksum fails to validate, the NAT SHOULD silently drop the ICMP Error packet", and so if "the IP checksum of the embedded packet fails
+    // to validate" (RFC 5508, REQ-3 and REQ-3a). The transport's checksum is not looked at (REQ-3c), nor what lies behind the packet (REQ-3d).
+    let is_header_intact = inner.network != Network::V4 || checksum(quoted.get(..inner.l4 as usize)?) == 0;
+    if !(is_intact && is_header_intact || is_planted(Fault::TranslatesDamagedErrors)) {
+        return None;
+    }
+    // No NAT "SHOULD [...] forward outbound ICMP messages that contain the source route option in the outer or inner IP header" (RFC 5508, section 7.3), whose
+    // addresses are of the other side; and nothing that has one passes the box.
+    if inner.source_route && !is_planted(Fault::PassesQuotedRoutes) {
+        return None;
+    }
+    if is_planted(Fault::LeavesQuotesAlone) {
+        return Some(());
+    }
+    // "Revert the IP and transport headers of the embedded IP packet to their original form [...] Leave the ICMP Error type and code unchanged" (RFC 5508, REQ-4 and
+    // REQ-5). What is quoted of the transport header is corrected as far as it goes; the error's own checksum covers all of it.
     let before = fold(sum(quoted));
     let address = set_address(quoted, &inner, side.other(), &to.address)?;
     if inner.fragment_offset == 0 {

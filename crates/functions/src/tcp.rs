@@ -23,6 +23,7 @@
 //! what one side acknowledges tells what the other has sent.
 
 use holdfast_wire::Packet;
+use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::tcp_flags::{ACK, FIN, RST, SYN};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -156,7 +157,12 @@ fn after(a: u32, b: u32) -> bool {
 
 /// True for a segment that opens a connection: a SYN alone. No other one begins a flow.
 pub(crate) fn opens(packet: &Packet) -> bool {
-    packet.tcp().is_some_and(|header| header.flags & (SYN | ACK | RST | FIN) == SYN)
+    packet.tcp().is_some_and(|header| header.flags & (SYN | ACK | RST | FIN) == SYN || is_planted(Fault::AnySegmentOpens))
+}
+
+/// True for a segment that resets a connection, or tries to.
+pub(crate) fn is_reset(packet: &Packet) -> bool {
+    packet.tcp().is_some_and(|header| header.flags & RST != 0)
 }
 
 /// The window scale option of a SYN (RFC 7323, section 2.2).
@@ -245,7 +251,7 @@ impl Connection {
         let both_scale = self.halves[0].scale != NO_SCALE && self.halves[1].scale != NO_SCALE;
         let window = if both_scale { window << self.halves[us].scale } else { window };
         let sender = &mut self.halves[us];
-        if self.reset_by == offered_by(us) && payload > 0 && after(end, sender.end) {
+        if self.reset_by == offered_by(us) && payload > 0 && after(end, sender.end) && !is_planted(Fault::ResetsAreFinal) {
             // Who has reset a connection has nothing more to say on it.
             (self.state, self.reset_by) = (state::ANSWERED, 0);
         }
@@ -265,7 +271,7 @@ impl Connection {
             receiver.is_unsure = 0;
         }
         // Each side's SYN is acknowledged: until then nothing is established.
-        let is_complete = self.halves.iter().all(|half| half.synchronised == ACKNOWLEDGED);
+        let is_complete = self.halves.iter().all(|half| half.synchronised == ACKNOWLEDGED) || is_planted(Fault::AnswersEstablish);
         self.state = match (self.halves[0].finished + self.halves[1].finished, self.state) {
             (_, state::RESET) => state::RESET,
             (_, state::OPENING) => state::OPENING,
@@ -293,7 +299,7 @@ impl Connection {
             // The first one acknowledges the SYN.
             _ => after(acknowledgement, receiver.acknowledged),
         };
-        begins_in_time && is_not_old && acknowledges_what_was_sent && is_recent
+        begins_in_time && is_not_old && acknowledges_what_was_sent && is_recent || is_planted(Fault::IgnoresWindows)
     }
 
     /// The latest segments may have been forgotten, at most so many; see the module.
@@ -356,7 +362,7 @@ impl Connection {
         // In TIME-WAIT a SYN may be above what was sent (RFC 9293, section 3.6.1) or, with a newer time stamp, below (RFC 6191): the other side says whether
         // it is right, by its answer.
         let is_over = self.state == state::RESET || self.state == state::CLOSED && !is_repeated;
-        if self.state == state::NONE || is_over {
+        if self.state == state::NONE || is_over || is_planted(Fault::BelievesAnySyn) {
             *self = Connection::opened(syn);
             return true;
         }
@@ -373,14 +379,14 @@ impl Connection {
             return true;
         }
         self.offer(0, syn);
-        true
+        !is_planted(Fault::RefusesSecondSyns)
     }
 
     /// The other side's SYN alone crosses the initiator's (RFC 9293, figure 7).
     fn synchronise(&mut self, us: usize, them: usize, syn: Syn) -> bool {
         match self.state {
             // The latest one counts: one before it may have been a stranger's.
-            state::OPENING if !self.is_same(us, syn) => {
+            state::OPENING if !self.is_same(us, syn) && !is_planted(Fault::RefusesCrossingSyns) => {
                 // SYNs that cross acknowledge nothing, but their windows count all the same.
                 self.meet(us, them, syn, self.halves[them].end);
                 true
@@ -426,7 +432,7 @@ impl Connection {
             // From a server that keeps no state, for a SYN that was sent again.
             state::ANSWERED if us == 1 && syn.end != self.halves[us].end && self.answers(them, acknowledgement) => {
                 self.offer(us, syn);
-                true
+                !is_planted(Fault::RefusesSecondAnswers)
             }
             state::NONE | state::OPENING | state::ANSWERED => false,
             _ => is_known && self.is_repeated(us, syn),
@@ -513,7 +519,9 @@ impl Connection {
     /// figure 9; RFC 5961, section 4). The initiator will reset that.
     fn challenge(&self, them: usize, acknowledgement: u32) -> bool {
         // An acknowledgement of the SYN itself is no answer without a SYN; of the first of two it challenges the second.
-        self.state == state::OPENING && (!self.answers(them, acknowledgement) || self.offered_by == offered_by(them))
+        self.state == state::OPENING
+            && (!self.answers(them, acknowledgement) || self.offered_by == offered_by(them))
+            && !is_planted(Fault::RefusesChallenges)
     }
 
     /// A reset inside the window passes; from exactly where the other side expects the next byte it ends the connection (RFC 5961, section 3.2). Against
@@ -535,9 +543,9 @@ impl Connection {
             sequence == sender.end
         } else {
             if after(sequence, sender.limit) || after(sender.acknowledged, sequence) {
-                return false;
+                return is_planted(Fault::ResetsFitAnywhere);
             }
-            sequence == sender.acknowledged || sequence == sender.end
+            sequence == sender.acknowledged || sequence == sender.end || is_planted(Fault::InexactResetsEnd)
         };
         if is_over && self.state != state::RESET {
             (self.state, self.reset_by) = (state::RESET, offered_by(us));
@@ -558,6 +566,7 @@ impl Connection {
         let in_flight = receiver.window.max(1).saturating_add(u32::from(self.early[side]));
         self.offered_by == offered_by(side) && sequence == offered
             || !after(sequence, sender.end.wrapping_add(sender.forgotten)) && !after(sender.end.wrapping_sub(in_flight), sequence)
+            || is_planted(Fault::ErrorsQuoteAnything)
     }
 }
 

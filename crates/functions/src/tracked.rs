@@ -3,8 +3,9 @@
 //! Theory of operation. TCP is tracked ([`Connection`]): a flow is established once its handshake is complete, and closing once both sides have
 //! finished or one has reset it. UDP is answered or not. Everything else has one time. What a function asks for is counted from the flow's latest packet.
 
-use crate::tcp::{Connection, state};
+use crate::tcp::{self, Connection, state};
 use holdfast_nf::{ConfigError, Context, Direction, Packet};
+use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::proto;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -102,7 +103,7 @@ fn lifetime(name: &str, seconds: Option<u64>, bounds: Bounds) -> Result<u64, Con
     let Bounds { default, least, source } = bounds;
     let seconds = seconds.unwrap_or(default);
     let wrong = |text: String| Err(ConfigError::at(format!("timeouts.{name}"), text));
-    if seconds < least {
+    if seconds < least && !is_planted(Fault::AllowsShortTimeouts) {
         let why = if source.is_empty() { String::new() } else { format!(" ({source})") };
         return wrong(format!(
             "{seconds} s is too short: `{name}` is at least {least} s{why}, and {default} s if it is left out"
@@ -146,16 +147,22 @@ holdfast_nf::flow_state! {
 
 impl Tracked {
     /// Takes a packet with a header into account, and keeps the flow for as long as that asks for. False, and nothing done, if it is a TCP segment that does
-    /// not fit the connection.
+    /// not fit the connection. A reset that changes nothing keeps nothing: nobody else's connection lives on what its ends answer to strangers ("TCP RST outbound
+    /// packets sent as a response to inbound packets SHOULD NOT refresh the mapping": RFC 7857, section 7.1).
     #[inline]
     pub(crate) fn track(&mut self, packet: &Packet, lifetimes: &Lifetimes, cx: &mut Context) -> bool {
         let is_reverse = cx.direction() == Direction::Reverse;
         let is_tcp = packet.layers.protocol == proto::TCP;
+        let before = self.tcp.state;
         if is_tcp && !self.tcp.track(packet, is_reverse) {
             return false;
         }
         self.answered |= u8::from(is_reverse);
-        if is_tcp && matches!(self.tcp.state, state::CLOSED | state::RESET) {
+        let is_idle = self.tcp.state == before && tcp::is_reset(packet) && !is_planted(Fault::ResetsKeepMappings);
+        if is_idle || is_planted(Fault::InsideKeepsNothing) && !is_reverse && self.answered != 0 {
+            return true;
+        }
+        if is_tcp && matches!(self.tcp.state, state::CLOSED | state::RESET) && !is_planted(Fault::ClosesLate) {
             cx.ending();
         }
         cx.keep(self.lifetime(packet.layers.protocol, lifetimes));
@@ -163,10 +170,13 @@ impl Tracked {
     }
 
     /// As [`Tracked::track`] for a function that lets everything pass. A segment that does not fit changes nothing, so that a reset with a wrong number does not shorten a
-    /// flow's life (RFC 7857, section 2.2); from the side that opened the flow it keeps it as any packet does (RFC 4787, REQ-6).
+    /// flow's life (RFC 7857, section 2.2); from the side that opened the flow it keeps it as any packet does (RFC 4787, REQ-6), unless it is a reset.
     #[inline]
     pub(crate) fn follow(&mut self, packet: &Packet, lifetimes: &Lifetimes, cx: &mut Context) {
-        if !self.track(packet, lifetimes, cx) && cx.direction() == Direction::Forward {
+        if !self.track(packet, lifetimes, cx)
+            && cx.direction() == Direction::Forward
+            && (!tcp::is_reset(packet) || is_planted(Fault::ResetsKeepMappings))
+        {
             cx.keep(self.lifetime(packet.layers.protocol, lifetimes));
         }
     }

@@ -1,5 +1,7 @@
 //! The Internet checksum: whole (RFC 1071) and incremental (RFC 1624).
 
+use crate::fault::{Fault, is_planted};
+
 /// Sum of 16-bit words, not folded: add parts of even length, then [`fold`].
 #[inline]
 pub fn sum(bytes: &[u8]) -> u64 {
@@ -85,6 +87,7 @@ impl Delta {
         match checksum {
             0 => 0,
             present => match self.apply(present) {
+                0 if is_planted(Fault::LosesUdpChecksums) => 0,
                 0 => 0xffff,
                 computed => computed,
             },

@@ -17,21 +17,26 @@ thread_local! {
 }
 
 macro_rules! faults {
-    ($($(#[$doc:meta])+ $fault:ident = $name:literal,)+) => {
+    ($($(#[$doc:meta])+ $of_function:ident = $function_name:literal,)+; $($(#[$other_doc:meta])+ $other:ident = $name:literal,)+) => {
         /// What is wrong, and how it shows.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Fault {
-            $($(#[$doc])+ $fault,)+
+            $($(#[$doc])+ $of_function,)+
+            $($(#[$other_doc])+ $other,)+
         }
 
         impl Fault {
             /// Every fault there is.
-            pub const ALL: &[Fault] = &[$(Fault::$fault,)+];
+            pub const ALL: &[Fault] = &[$(Fault::$of_function,)+ $(Fault::$other,)+];
+
+            /// Those of what functions do with packets, which the functions' own scenarios find.
+            pub const OF_FUNCTIONS: &[Fault] = &[$(Fault::$of_function,)+];
 
             /// Its name in scenarios and tests.
             pub fn name(self) -> &'static str {
                 match self {
-                    $(Fault::$fault => $name,)+
+                    $(Fault::$of_function => $function_name,)+
+                    $(Fault::$other => $name,)+
                 }
             }
         }
@@ -39,6 +44,91 @@ macro_rules! faults {
 }
 
 faults! {
+    // What functions do with packets.
+
+    // TCP.
+    /// Any segment opens a flow, as a lone reset or an acknowledgement.
+    AnySegmentOpens = "any-segment-opens",
+    /// A SYN that crosses another is refused: nobody opens at the same time.
+    RefusesCrossingSyns = "refuses-crossing-syns",
+    /// A connection is established by its SYN-ACK, without the initiator's acknowledgement.
+    AnswersEstablish = "answers-establish",
+    /// Another SYN on a flow that has one is refused: who crashed or gave up waits for the time-out.
+    RefusesSecondSyns = "refuses-second-syns",
+    /// A SYN on an established flow opens anew at once: a stranger ends the connection by it.
+    BelievesAnySyn = "believes-any-syn",
+    /// An acknowledgement of something else is no answer to a SYN: half-open connections stay so.
+    RefusesChallenges = "refuses-challenges",
+    /// A server that keeps no state answers a SYN once only.
+    RefusesSecondAnswers = "refuses-second-answers",
+    /// A reset anywhere inside the window ends the connection.
+    InexactResetsEnd = "inexact-resets-end",
+    /// A reset passes wherever its number lies.
+    ResetsFitAnywhere = "resets-fit-anywhere",
+    /// What was reset is so for good: nobody looks at the data that follow.
+    ResetsAreFinal = "resets-are-final",
+    /// Segments pass wherever their numbers lie.
+    IgnoresWindows = "ignores-windows",
+
+    // Lifetimes.
+    /// A closing time-out counts only once the longer one before it is over.
+    ClosesLate = "closes-late",
+    /// A reset keeps a mapping alive, also one that is an answer to a stranger's segments.
+    ResetsKeepMappings = "resets-keep-mappings",
+    /// Once a mapping is answered, nothing from inside keeps it.
+    InsideKeepsNothing = "inside-keeps-nothing",
+    /// A NAT's time-outs may be as short as anybody's.
+    AllowsShortTimeouts = "allows-short-time-outs",
+
+    // ICMP.
+    /// ICMP messages are known by their identifier alone: a request passes as a reply.
+    RequestsPassAsReplies = "requests-pass-as-replies",
+    /// An error goes to whoever it is addressed to, not to the sender of what it quotes.
+    ErrorsGoAnywhere = "errors-go-anywhere",
+    /// Redirects and source quenches are errors as the others are.
+    RedirectsPass = "redirects-pass",
+    /// An error may ask for packets that are shorter than any link's.
+    AllowsTinyMtus = "allows-tiny-mtus",
+    /// An error may quote any sequence number.
+    ErrorsQuoteAnything = "errors-quote-anything",
+    /// Damaged errors are translated, and their quotes with them.
+    TranslatesDamagedErrors = "translates-damaged-errors",
+    /// Of an error only the header is translated: its receiver does not know what it quotes.
+    LeavesQuotesAlone = "leaves-quotes-alone",
+    /// Errors pass that quote a source route, with addresses of the other side.
+    PassesQuotedRoutes = "passes-quoted-routes",
+    /// A router inside that complains is seen outside.
+    ShowsInsideRouters = "shows-inside-routers",
+    /// An error keeps a mapping as a packet does.
+    ErrorsKeepMappings = "errors-keep-mappings",
+    /// An error ends the mapping whose packet it quotes.
+    ErrorsEndMappings = "errors-end-mappings",
+
+    // Translation.
+    /// Whoever sends something opens a mapping, from outside too.
+    OutsidersOpenMappings = "outsiders-open-mappings",
+    /// A later fragment opens a mapping, of ports that are data.
+    LaterFragmentsOpen = "later-fragments-open",
+    /// Ports that are published are leased like the others.
+    LeasesWhatIsPublished = "leases-what-is-published",
+    /// A flow that holds no lease gives one back.
+    GivesBackUnleased = "gives-back-unleased",
+    /// A server inside sees an inside client as it is, and answers it past the box.
+    HairpinsWithInsideSource = "hairpins-with-inside-source",
+    /// Ports are dealt in order whatever the operator says.
+    DealsPortsInOrder = "deals-ports-in-order",
+    /// A port that was given back is dealt again at once.
+    RestsNoPorts = "rests-no-ports",
+    /// A host gets any address of the pool for each of its flows.
+    PairsNoAddresses = "pairs-no-addresses",
+    /// Hosts have as many flows as they want, whatever their limit.
+    IgnoresHostLimits = "ignores-host-limits",
+    /// A UDP checksum that comes out as 0 is sent as 0: the datagram has none any more.
+    LosesUdpChecksums = "loses-udp-checksums",
+    /// A backend that asks its own service is sent to itself.
+    BalancesToTheClient = "balances-to-the-client",
+    ;
+
     // When packets leave.
     /// Packets leave before their state is saved, or their inputs are: a failure forgets what was seen.
     ReleasesBeforeCommit = "release-before-commit",
@@ -140,22 +230,22 @@ faults! {
     BelievesAnyWords = "believes-any-words",
 }
 
-const _: () = assert!(Fault::ALL.len() <= 64, "a set has a bit for each");
+const _: () = assert!(Fault::ALL.len() <= 128, "a set has a bit for each");
 
 /// Some of the faults.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub struct Planted(u64);
+pub struct Planted(u128);
 
 impl Planted {
     /// These and this one.
     #[must_use]
     pub fn with(self, fault: Fault) -> Planted {
-        Planted(self.0 | 1 << fault as u64)
+        Planted(self.0 | 1 << fault as u32)
     }
 
     /// This one is among them.
     pub fn has(self, fault: Fault) -> bool {
-        CAN_BE_PLANTED && self.0 & 1 << fault as u64 != 0
+        CAN_BE_PLANTED && self.0 & 1 << fault as u32 != 0
     }
 }
 

@@ -174,6 +174,8 @@ pub struct Icmp {
 
 /// ICMP types.
 pub mod icmp {
+    use crate::fault::{Fault, is_planted};
+
     /// Echo reply.
     pub const ECHO_REPLY: u8 = 0;
     /// Destination unreachable.
@@ -203,7 +205,7 @@ pub mod icmp {
     /// True for the errors that tell the sender of a packet what became of it. A redirect is a router's to its own neighbours (RFC 1122, section
     /// 3.2.2.2), and nobody minds a source quench (RFC 6633, section 3): neither goes farther.
     pub fn is_about_a_flow(kind: u8) -> bool {
-        matches!(kind, UNREACHABLE | TIME_EXCEEDED | PARAMETER_PROBLEM)
+        matches!(kind, UNREACHABLE | TIME_EXCEEDED | PARAMETER_PROBLEM) || is_planted(Fault::RedirectsPass) && is_error(kind)
     }
 
     /// The request's type of a message that asks, or that answers under the identifier of a request, and whether it is the reply. `None` for all

@@ -1,5 +1,6 @@
 //! Flow keys: who talks to whom, as one direction of a packet says it.
 
+use crate::fault::{Fault, is_planted};
 use crate::header::{icmp, icmpv6, proto};
 use crate::layers::{Layers, Network};
 use crate::packet::Packet;
@@ -96,6 +97,7 @@ enum Exchange {
 fn icmp_ports(exchange: Option<(u8, bool)>, kind: u8, rest: [u8; 4]) -> (u16, u16) {
     let id = u16::from_be_bytes([rest[0], rest[1]]);
     match exchange {
+        _ if is_planted(Fault::RequestsPassAsReplies) => (id, id),
         Some((request, false)) => (id, id.wrapping_add(request.into())),
         Some((request, true)) => (id.wrapping_add(request.into()), id),
         None => (kind.into(), u16::from(kind) + NO_EXCHANGE),
@@ -255,10 +257,11 @@ impl FlowKey {
         Some(FlowKey { source, destination, source_port, destination_port, protocol: protocol.into(), scope: 0 })
     }
 
-    /// The key of an ICMP error between the addresses of `outer`. It is sent to who sent the packet that it quotes (RFC 1122, section 3.2.2;
-    /// RFC 4443, section 2.2): one to somebody else belongs to no flow.
+    /// The key of an ICMP error between the addresses of `outer`. It is sent to who sent the packet that it quotes (RFC 792: "the source network
+    /// and address from the original datagram's data"; RFC 4443, sections 3.1 to 3.4): one to somebody else belongs to no flow.
     fn of_error(outer: &FlowKey, quoted: &[u8]) -> Option<FlowKey> {
-        FlowKey::quoted(quoted).filter(|key| key.destination == outer.destination)
+        let is_sender = |key: &FlowKey| key.destination == outer.destination || is_planted(Fault::ErrorsGoAnywhere);
+        FlowKey::quoted(quoted).filter(is_sender)
     }
 
     fn exchange(&self) -> Option<Exchange> {

@@ -8,12 +8,41 @@ use holdfast_wire::header::{icmp, icmpv6};
 use holdfast_wire::zone::Zones;
 use holdfast_wire::{DropReason, FlowKey, MemoryPool, Network, Packet, PacketPool};
 use serde_json::Value;
+use std::any::Any;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Once;
 
 const SECOND: u64 = 1_000_000_000;
 /// As long as a flow lives of which no function says how long.
 const DEFAULT_LIFETIME: u64 = 300 * SECOND;
+
+thread_local! {
+    /// What panics in this thread is expected to.
+    static IS_QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Plays a scenario: what it says if one of its expectations fails. Nothing is printed.
+pub(crate) fn holds(scenario: fn()) -> Result<(), String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !IS_QUIET.get() {
+                usual(info);
+            }
+        }));
+    });
+    IS_QUIET.set(true);
+    let outcome = std::panic::catch_unwind(scenario);
+    IS_QUIET.set(false);
+    let text = |said: Box<dyn Any + Send>| match said.downcast::<String>() {
+        Ok(text) => *text,
+        Err(said) => said.downcast_ref::<&str>().copied().unwrap_or_default().to_owned(),
+    };
+    outcome.map_err(text)
+}
 
 /// A chain's block is aligned to 16 bytes.
 #[derive(Clone)]

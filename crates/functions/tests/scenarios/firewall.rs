@@ -147,7 +147,7 @@ fn ipv6_echo_replies_need_a_request() {
 /// After a ping from inside, only its reply comes in under its identifier, whatever other ICMP the other side sends; a reply goes out only to who asked
 /// (RFC 5508, REQ-1: responses to queries from inside).
 #[test]
-fn no_other_message_passes_as_the_reply() {
+pub(crate) fn no_other_message_passes_as_the_reply() {
     let mut bench = rules(&["allow icmp from 10.0.0.0/8 to any", "allow icmp from 2001:db8:1::/48 to any"]);
     for (inside, outside, reply) in [("10.0.0.2", "203.0.113.1", 0), ("2001:db8:1::2", "2001:db8:2::1", 129)] {
         let errors = if reply == 0 { vec![3, 4, 5, 11, 12] } else { vec![1, 2, 3, 4] };
@@ -213,10 +213,32 @@ fn icmp_errors_pass_with_the_flow_that_they_quote() {
     assert_eq!(bench.flows(), 0, "an error keeps nothing alive");
 }
 
+/// An error passes to who sent the packet that it quotes (RFC 792; RFC 4443, section 3), and to nobody else: not to another host, nor to that packet's receiver.
+#[test]
+pub(crate) fn errors_go_to_who_sent_what_they_quote() {
+    let mut bench = rules(&["allow udp from any to any"]);
+    for (host, server, others) in [
+        ("10.0.0.2", "203.0.113.1", ["10.0.0.3", "203.0.113.1", "203.0.113.9"]),
+        ("2001:db8:1::2", "2001:db8:2::1", ["2001:db8:1::3", "2001:db8:2::1", "2001:db8:2::9"]),
+    ] {
+        let end = |address: &str, port: u16| {
+            if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
+        };
+        let sent = format!("udp {} > {} len 9", end(host, 5), end(server, 53));
+        bench.unchanged(&sent);
+        for kind in ["unreachable", "exceeded"] {
+            bench.unchanged(&format!("icmp {server} > {host} {kind} quoting {sent}"));
+            for other in others {
+                bench.drops(&format!("icmp {host} > {other} {kind} quoting {sent}"), StateInvalid);
+            }
+        }
+    }
+}
+
 /// Whoever does not see a connection does not know its sequence numbers: an error passes only if it quotes one that is on its way (RFC 5927, section 4.1), over
 /// IPv4 and IPv6, in either direction, and lets the connection go on.
 #[test]
-fn icmp_errors_quote_what_is_on_its_way() {
+pub(crate) fn icmp_errors_quote_what_is_on_its_way() {
     for (client, server, router) in
         [("10.0.0.2", "203.0.113.1", "192.0.2.9"), ("2001:db8:1::2", "2001:db8:2::1", "2001:db8:9::9")]
     {
@@ -270,7 +292,7 @@ fn icmp_errors_quote_what_is_on_its_way() {
 
 /// No error makes a host send packets that are shorter than every link carries: 68 bytes (RFC 1191, section 3), over IPv6 1280 (RFC 8201, section 4).
 #[test]
-fn icmp_errors_ask_for_no_impossible_mtu() {
+pub(crate) fn icmp_errors_ask_for_no_impossible_mtu() {
     let mut bench = rules(&["allow udp from any to any"]);
     for (host, server, least) in [("10.0.0.2", "203.0.113.1", 68), ("2001:db8:1::2", "2001:db8:2::1", 1280)] {
         let ends = if least == 68 { format!("{host}:5 > {server}:53") } else { format!("[{host}]:5 > [{server}]:53") };
@@ -325,7 +347,7 @@ fn land_packets_open_no_flow() {
 
 /// A time-out of nothing, or of years, is a mistake, and said to be one.
 #[test]
-fn absurd_time_outs_are_refused() {
+pub(crate) fn absurd_time_outs_are_refused() {
     let build = |name: &str, seconds: u64| {
         holdfast_functions::catalog::build("firewall", &json!({ "timeouts": { name: seconds } })).err()
     };

@@ -48,7 +48,7 @@ impl Conversation {
 
 /// A whole connection: handshake, data both ways, both sides close; each step has its state.
 #[test]
-fn a_connection_from_its_first_segment_to_its_last() {
+pub(crate) fn a_connection_from_its_first_segment_to_its_last() {
     let mut talk = Conversation::new();
     talk.client("SYN seq 100 scale 7");
     assert_eq!(talk.0.state(), "opening");
@@ -98,7 +98,7 @@ fn impossible_flags_are_refused_inside_a_connection() {
 
 /// A reset from outside the window, as an attacker guesses it, is refused; one from where the next byte is expected ends the connection.
 #[test]
-fn resets_must_lie_in_the_window() {
+pub(crate) fn resets_must_lie_in_the_window() {
     let mut talk = Conversation::established();
     talk.server_drops("RST seq 70000");
     talk.server_drops("RST seq 4000000000");
@@ -164,7 +164,7 @@ fn a_handshake_is_sent_again() {
 
 /// Both sides send a SYN before either has the other's (RFC 9293, figure 7); both then send a burst as large as the window allows.
 #[test]
-fn a_simultaneous_open_is_an_open() {
+pub(crate) fn a_simultaneous_open_is_an_open() {
     let mut talk = Conversation::new();
     talk.client("SYN seq 100");
     talk.server("SYN seq 500");
@@ -215,7 +215,7 @@ fn a_port_in_time_wait_is_used_again_by_a_newer_syn() {
 
 /// Data beyond the window, acknowledgements of what was never sent and segments from long ago are refused.
 #[test]
-fn segments_must_fit_both_windows() {
+pub(crate) fn segments_must_fit_both_windows() {
     let mut talk = Conversation::new();
     talk.client("SYN seq 100 win 1000");
     talk.server("SYN ACK seq 500 ack 101 win 1000");
@@ -232,7 +232,7 @@ fn segments_must_fit_both_windows() {
 
 /// Windows are scaled only if both sides offered it (RFC 7323, section 2.2).
 #[test]
-fn windows_are_scaled_if_both_sides_scale() {
+pub(crate) fn windows_are_scaled_if_both_sides_scale() {
     for (answer, fits) in [("scale 4", true), ("", false)] {
         let mut talk = Conversation::new();
         talk.client("SYN seq 100 win 1000 scale 4");
@@ -367,7 +367,7 @@ fn a_connection_that_was_set_back_goes_on() {
 /// A client gives up and tries again from the same port, with another sequence number above or below, before anything has answered: whichever SYN the server answers
 /// is the connection's.
 #[test]
-fn another_syn_on_an_unanswered_flow_is_tracked() {
+pub(crate) fn another_syn_on_an_unanswered_flow_is_tracked() {
     for isn in [70_000u32, 200, 50, 4_000_000_000] {
         let mut talk = Conversation::new();
         talk.client("SYN seq 100");
@@ -419,7 +419,7 @@ fn another_syn_on_an_unanswered_flow_is_tracked() {
 /// The client has crashed and connects again from the same port (RFC 9293, section 3.5.1; RFC 5961, section 4): the server challenges its SYN, the client
 /// answers with a reset, and the SYN that it sends again opens the connection, wherever its sequence number lies.
 #[test]
-fn a_crashed_client_connects_again() {
+pub(crate) fn a_crashed_client_connects_again() {
     for isn in [90_000, 4_000_000_000u32, 5000] {
         let mut talk = Conversation::established();
         talk.client("ACK seq 101 ack 501 len 300");
@@ -464,7 +464,7 @@ fn a_syn_that_the_server_accepts_opens_anew() {
 
 /// A stranger sends SYNs in the client's name: the connection goes on, in the same windows, and lives as long as it would have.
 #[test]
-fn a_spoofed_syn_changes_nothing() {
+pub(crate) fn a_spoofed_syn_changes_nothing() {
     let mut talk = Conversation::established();
     for isn in [90_000u32, 150, 4_000_000_000] {
         talk.client(&format!("SYN seq {isn}"));
@@ -484,7 +484,7 @@ fn a_spoofed_syn_changes_nothing() {
 /// The box knows nothing of a connection that the server still has, as after a restart: the server answers the client's SYN with an acknowledgement of the old connection, the client
 /// resets that (RFC 9293, section 3.5.1, figure 9), and its SYN stands.
 #[test]
-fn a_challenge_answers_a_syn() {
+pub(crate) fn a_challenge_answers_a_syn() {
     for old in [4000u32, 101_000, 3_000_000_000] {
         let mut talk = Conversation::new();
         talk.client("SYN seq 100");
@@ -559,7 +559,7 @@ fn a_port_in_time_wait_is_used_again_by_a_lower_syn() {
 
 /// A server that keeps no state (SYN cookies, RFC 4987, section 3.6) answers a SYN that is sent again by another sequence number: the client takes either.
 #[test]
-fn a_second_answer_with_another_number() {
+pub(crate) fn a_second_answer_with_another_number() {
     for second in [60_000u32, 100, 3_000_000_000] {
         for taken in [500, second] {
             let mut talk = Conversation::new();
@@ -580,7 +580,7 @@ fn a_second_answer_with_another_number() {
 /// A reset inside the window, but not where the receiver expects it, is the receiver's to challenge (RFC 5961, section 3.2): it passes, and the connection is what it was. The
 /// sender of a real one answers the challenge with one that is exact.
 #[test]
-fn a_reset_that_is_not_exact_ends_nothing() {
+pub(crate) fn a_reset_that_is_not_exact_ends_nothing() {
     let mut talk = Conversation::established();
     talk.client("ACK seq 101 ack 501 len 100");
     talk.server("ACK seq 501 ack 201");
@@ -600,7 +600,7 @@ fn a_reset_that_is_not_exact_ends_nothing() {
 
 /// A stranger has guessed the very number, but the receiver knew better: new data from the side that was said to have reset show it.
 #[test]
-fn data_after_a_reset_prove_that_the_connection_lives() {
+pub(crate) fn data_after_a_reset_prove_that_the_connection_lives() {
     let mut talk = Conversation::established();
     talk.server("ACK seq 501 ack 101 len 100");
     talk.server("RST seq 601");
@@ -617,7 +617,7 @@ fn data_after_a_reset_prove_that_the_connection_lives() {
 
 /// A connection is established when each side's SYN is acknowledged: a server that goes on talking without the client does not make it so.
 #[test]
-fn a_handshake_is_complete_when_both_have_answered() {
+pub(crate) fn a_handshake_is_complete_when_both_have_answered() {
     let mut talk = Conversation::new();
     talk.client("SYN seq 100");
     talk.server("SYN ACK seq 500 ack 101");

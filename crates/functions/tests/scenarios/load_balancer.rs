@@ -65,7 +65,7 @@ fn least_load_evens_out_live_connections() {
 
 /// No lone segment but a SYN opens a connection to a backend, and none is counted for it.
 #[test]
-fn only_a_syn_opens_a_connection() {
+pub(crate) fn only_a_syn_opens_a_connection() {
     for policy in ["least_load", "maglev"] {
         let mut bench = balancer(policy, 2);
         for flags in ["", "ACK", "FIN", "FIN ACK", "RST", "RST ACK", "PSH", "SYN ACK", "SYN FIN", "SYN RST"] {
@@ -172,7 +172,7 @@ fn udp_over_ipv6_is_balanced() {
 /// A router between box and backend, and the backend itself, complain about a request: the client finds its own request quoted. The router
 /// keeps its address, the backend speaks as the virtual one.
 #[test]
-fn errors_towards_the_client_are_translated() {
+pub(crate) fn errors_towards_the_client_are_translated() {
     let mut bench = balancer("least_load", 1);
     bench.passes(&format!("tcp 192.0.2.1:4000 > {VIRTUAL} SYN seq 1"));
     for cut in ["cut 28", ""] {
@@ -221,9 +221,39 @@ fn ipv6_errors_are_translated_both_ways() {
     }
 }
 
+/// No error makes a backend or a client send packets that are shorter than every link carries (RFC 1191, section 3; RFC 8201, section 4).
+#[test]
+pub(crate) fn errors_ask_for_no_impossible_mtu() {
+    let v6 = json!({ "virtual": "[2001:db8::10]:80", "backends": ["[2001:db8:1::1]:8080"] });
+    for (config, least, client, seen, backend) in [
+        (config("maglev", 1), 68, "192.0.2.1:4000", VIRTUAL, "10.1.0.1:8080"),
+        (v6, 1280, "[2001:db8:9::1]:5", "[2001:db8::10]:80", "[2001:db8:1::1]:8080"),
+    ] {
+        let mut bench = Bench::new(&[("load_balancer", config)]);
+        bench.passes(&format!("tcp {client} > {seen} SYN seq 1"));
+        let ip = |end: &str| end.parse::<SocketAddr>().expect("an end").ip();
+        for (mtu, passes) in [(0, false), (least - 1, false), (least, true), (1400, true)] {
+            let errors = [
+                format!("icmp {} > {} too-big mtu {mtu} quoting tcp {seen} > {client} ACK seq 8 len 61", ip(client), ip(seen)),
+                format!(
+                    "icmp {} > {} too-big mtu {mtu} quoting tcp {client} > {backend} ACK seq 2 len 61",
+                    ip(backend),
+                    ip(client)
+                ),
+            ];
+            for error in errors {
+                match passes {
+                    true => assert!(bench.send(&error).is_ok(), "{error}"),
+                    false => bench.drops(&error, StateInvalid),
+                }
+            }
+        }
+    }
+}
+
 /// A backend connects to the virtual address of its own service: it is never sent to itself, where its own address would come from outside.
 #[test]
-fn a_backend_is_not_its_own_client() {
+pub(crate) fn a_backend_is_not_its_own_client() {
     for policy in ["least_load", "maglev"] {
         let mut bench = balancer(policy, 2);
         for port in [8080, 4000, 4001, 4002, 4003, 4004, 4005] {

@@ -57,7 +57,7 @@ fn udp_without_a_checksum_stays_without() {
 
 /// Over all values that two bytes of data can have, no datagram with a checksum leaves without one: a sum of 0 is sent as ffff.
 #[test]
-fn a_udp_checksum_never_turns_into_none() {
+pub(crate) fn a_udp_checksum_never_turns_into_none() {
     let mut bench = nat();
     let mut frame = words::frame("udp 10.0.0.2:1000 > 203.0.113.10:80 len 2");
     let mut all_ones = 0;
@@ -112,7 +112,7 @@ fn echo_is_translated_with_its_identifier() {
 
 /// After a ping from inside, nothing but its reply comes in under the identifier that it has outside (RFC 5508, REQ-1).
 #[test]
-fn no_other_message_is_translated_as_the_reply() {
+pub(crate) fn no_other_message_is_translated_as_the_reply() {
     let mut bench = nat();
     let id = bench.passes("icmp 10.0.0.2 > 203.0.113.10 echo id 7 seq 1 len 56").0.port();
     for kind in 1..=255 {
@@ -128,7 +128,7 @@ fn no_other_message_is_translated_as_the_reply() {
 
 /// A router outside complains about a packet of the flow: the error reaches the host inside, which finds its own packet quoted, whole or cut.
 #[test]
-fn errors_from_outside_are_translated_with_what_they_quote() {
+pub(crate) fn errors_from_outside_are_translated_with_what_they_quote() {
     for protocol in ["tcp", "udp"] {
         for (kind, cut) in [("exceeded", "cut 28"), ("too-big", "cut 40"), ("unreachable", "cut 31"), ("too-big", "")] {
             let mut bench = nat();
@@ -144,7 +144,7 @@ fn errors_from_outside_are_translated_with_what_they_quote() {
 
 /// A host inside complains about a reply: outside it is the translator that complains, about the reply as it was sent.
 #[test]
-fn errors_from_inside_are_translated_with_what_they_quote() {
+pub(crate) fn errors_from_inside_are_translated_with_what_they_quote() {
     let mut bench = nat();
     let port = open(&mut bench, "udp");
     for cut in ["cut 28", ""] {
@@ -182,6 +182,167 @@ fn quoted_pings_and_datagrams_without_a_checksum_are_translated() {
     }
 }
 
+/// The transport header of a quoted packet lies behind its IP options (RFC 5508, REQ-3b), and what follows behind the packet, as the extensions of RFC
+/// 4884 do, is no part of it (REQ-3d).
+#[test]
+fn options_and_extensions_in_errors_are_no_ports() {
+    let mut bench = nat();
+    let port = open(&mut bench, "udp");
+    for around in ["options 4", "options 40", "behind 12", "options 8 behind 90", "options 8 cut 36"] {
+        let quoted = |source: String| format!("quoting {around} udp {source} > 203.0.113.10:80 len 60");
+        bench.becomes(
+            &format!("icmp 192.0.2.9 > 198.51.100.4 exceeded {}", quoted(format!("198.51.100.4:{port}"))),
+            &format!("icmp 192.0.2.9 > 10.0.0.2 exceeded {}", quoted("10.0.0.2:1000".to_owned())),
+        );
+    }
+}
+
+/// An error that quotes a packet with a source route is translated in neither direction: that would name the other side's addresses (RFC 5508, section 7.3).
+#[test]
+pub(crate) fn errors_about_source_routes_are_dropped() {
+    let mut bench = nat();
+    let port = open(&mut bench, "udp");
+    for quoted in ["routed", "routed cut 36"] {
+        bench.drops(
+            &format!("icmp 10.0.0.2 > 203.0.113.10 unreachable quoting {quoted} udp 203.0.113.10:80 > 10.0.0.2:1000 len 9"),
+            NotTranslatable,
+        );
+        bench.drops(
+            &format!("icmp 192.0.2.9 > 198.51.100.4 exceeded quoting {quoted} udp 198.51.100.4:{port} > 203.0.113.10:80 len 9"),
+            NotTranslatable,
+        );
+    }
+}
+
+/// An error that was damaged on its way goes nowhere, nor one that quotes a damaged IP header (RFC 5508, REQ-3 and REQ-3a), from either side. The checksum of the quoted
+/// transport is not looked at (REQ-3c).
+#[test]
+pub(crate) fn damaged_errors_are_dropped() {
+    let mut bench = nat();
+    let port = open(&mut bench, "udp");
+    let (icmp, quoted) = (34, 42);
+    let errors = [
+        format!("icmp 192.0.2.9 > 198.51.100.4 unreachable quoting udp 198.51.100.4:{port} > 203.0.113.10:80 len 9"),
+        "icmp 10.0.0.2 > 203.0.113.10 unreachable quoting udp 203.0.113.10:80 > 10.0.0.2:1000 len 9".to_owned(),
+    ];
+    for error in errors {
+        let frame = words::frame(&error);
+        bench.send_frame(&frame).expect("it is whole");
+        for at in icmp..frame.len() {
+            let mut damaged = frame.clone();
+            damaged[at] ^= 0x10;
+            assert!(bench.send_unchecked(&damaged).is_err(), "byte {at} of `{error}`");
+        }
+        // Whoever quotes may have got a damaged packet: the message is as it was sent.
+        let with_quote_damaged_at = |at: usize| {
+            let mut frame = frame.clone();
+            frame[at] ^= 0x10;
+            frame[icmp + 2..icmp + 4].fill(0);
+            let sum = holdfast_wire::checksum::checksum(&frame[icmp..]);
+            frame[icmp + 2..icmp + 4].copy_from_slice(&sum.to_be_bytes());
+            frame
+        };
+        for at in quoted..quoted + 20 {
+            assert!(bench.send_unchecked(&with_quote_damaged_at(at)).is_err(), "quoted byte {} of `{error}`", at - quoted);
+        }
+        for at in quoted + 26..frame.len() {
+            assert!(bench.send_unchecked(&with_quote_damaged_at(at)).is_ok(), "quoted byte {} of `{error}`", at - quoted);
+        }
+    }
+    assert_eq!(bench.flows(), 1);
+}
+
+/// No error, whatever it says and from whichever side, ends a mapping (RFC 4787, REQ-12; RFC 5382, REQ-10) or makes it live longer (RFC 5508, REQ-6): UDP, TCP, ping.
+#[test]
+pub(crate) fn errors_neither_end_nor_keep_a_mapping() {
+    let errors = ["unreachable", "exceeded", "too-big mtu 1280"];
+    let routers = ["192.0.2.9", "203.0.113.10"];
+    let mut bench = nat();
+    let complain = |bench: &mut Bench, outside: &str, quoted: &str, answered: &str| {
+        for kind in errors {
+            for router in routers {
+                bench.passes(&format!("icmp {router} > {outside} {kind} quoting {quoted}"));
+            }
+            bench.passes(&format!("icmp 10.0.0.2 > 203.0.113.10 {kind} quoting {answered}"));
+        }
+    };
+    let port = open(&mut bench, "udp");
+    let (sent, answer) =
+        (format!("udp 198.51.100.4:{port} > 203.0.113.10:80 len 9"), "udp 203.0.113.10:80 > 10.0.0.2:1000 len 9");
+    bench.passes(&format!("udp 203.0.113.10:80 > 198.51.100.4:{port} len 9"));
+    complain(&mut bench, "198.51.100.4", &sent, answer);
+    bench.wait(299);
+    assert_eq!(bench.flows(), 1, "errors end nothing");
+    complain(&mut bench, "198.51.100.4", &sent, answer);
+    bench.becomes(&format!("udp 203.0.113.10:80 > 198.51.100.4:{port} len 9"), answer);
+    bench.wait(299);
+    complain(&mut bench, "198.51.100.4", &sent, answer);
+    bench.wait(2);
+    assert_eq!(bench.flows(), 0, "errors keep nothing");
+
+    let port = open(&mut bench, "tcp");
+    bench.passes(&format!("tcp 203.0.113.10:80 > 198.51.100.4:{port} SYN ACK seq 7 ack 2"));
+    bench.passes("tcp 10.0.0.2:1000 > 203.0.113.10:80 ACK seq 2 ack 8");
+    let sent = format!("cut 28 tcp 198.51.100.4:{port} > 203.0.113.10:80 seq 2");
+    complain(&mut bench, "198.51.100.4", &sent, "cut 28 tcp 203.0.113.10:80 > 10.0.0.2:1000 seq 8");
+    assert_eq!(bench.state(), "established");
+    bench.wait(7439);
+    assert_eq!(bench.flows(), 1);
+    complain(&mut bench, "198.51.100.4", &sent, "cut 28 tcp 203.0.113.10:80 > 10.0.0.2:1000 seq 8");
+    bench.wait(2);
+    assert_eq!(bench.flows(), 0);
+
+    let id = bench.passes("icmp 10.0.0.2 > 203.0.113.10 echo id 7").0.port();
+    let sent = format!("icmp 198.51.100.4 > 203.0.113.10 echo id {id}");
+    complain(&mut bench, "198.51.100.4", &sent, "icmp 203.0.113.10 > 10.0.0.2 reply id 7");
+    bench.wait(59);
+    bench.becomes(&format!("icmp 203.0.113.10 > 198.51.100.4 reply id {id}"), "icmp 203.0.113.10 > 10.0.0.2 reply id 7");
+    bench.wait(59);
+    complain(&mut bench, "198.51.100.4", &sent, "icmp 203.0.113.10 > 10.0.0.2 reply id 7");
+    bench.wait(2);
+    assert_eq!(bench.flows(), 0);
+}
+
+/// What comes from inside keeps a mapping (RFC 4787, REQ-6), and so does what comes from its peer (REQ-6a); nobody else's packets do.
+#[test]
+pub(crate) fn either_side_keeps_a_mapping() {
+    let mut bench = nat();
+    let port = open(&mut bench, "udp");
+    let (there, back) = ("udp 10.0.0.2:1000 > 203.0.113.10:80".to_owned(), format!("udp 203.0.113.10:80 > 198.51.100.4:{port}"));
+    for packet in [&back, &there, &there, &back, &back, &there] {
+        bench.wait(299);
+        bench.passes(packet);
+    }
+    bench.wait(299);
+    bench.drops(&format!("udp 203.0.113.11:80 > 198.51.100.4:{port}"), NoMapping);
+    bench.wait(2);
+    assert_eq!(bench.flows(), 0);
+}
+
+/// A SYN that nobody asked for is not answered, whatever comes later (RFC 5382, REQ-4). If the inside host connects to the same place, the two SYNs that cross make a connection
+/// (REQ-2a).
+#[test]
+fn syns_that_cross_make_a_connection() {
+    let mut bench = nat();
+    bench.drops("tcp 203.0.113.10:80 > 198.51.100.4:1024 SYN seq 700", NoMapping);
+    let port = open(&mut bench, "tcp");
+    let outside = format!("198.51.100.4:{port}");
+    for segment in ["SYN seq 700", "SYN ACK seq 700 ack 2"] {
+        bench.becomes(
+            &format!("tcp 203.0.113.10:80 > {outside} {segment}"),
+            &format!("tcp 203.0.113.10:80 > 10.0.0.2:1000 {segment}"),
+        );
+    }
+    for segment in ["SYN ACK seq 1 ack 701", "ACK seq 2 ack 701 len 100"] {
+        bench.becomes(
+            &format!("tcp 10.0.0.2:1000 > 203.0.113.10:80 {segment}"),
+            &format!("tcp {outside} > 203.0.113.10:80 {segment}"),
+        );
+    }
+    bench.passes(&format!("tcp 203.0.113.10:80 > {outside} ACK seq 701 ack 102"));
+    assert_eq!(bench.state(), "established");
+}
+
 /// Errors that quote no flow of the translator's go nowhere, in either direction.
 #[test]
 fn errors_about_nothing_known_are_dropped() {
@@ -206,7 +367,7 @@ fn errors_about_nothing_known_are_dropped() {
 /// An error that quotes a flow's packet, but is not for the flow's outside address, is delivered to nobody: neither is a redirect or a source quench, nor a too
 /// small MTU, whose receiver would not know that it was not his. Inside, an error about a reply goes to who sent that.
 #[test]
-fn errors_that_are_not_the_flows_are_not_delivered() {
+pub(crate) fn errors_that_are_not_the_flows_are_not_delivered() {
     let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/31"], "inside": ["10.0.0.0/8"] }))]);
     let outside = bench.passes("tcp 10.0.0.2:1000 > 203.0.113.10:80 SYN seq 1").0;
     let other = if outside.ip().to_string() == "198.51.100.4" { "198.51.100.5" } else { "198.51.100.4" };
@@ -227,7 +388,7 @@ fn errors_that_are_not_the_flows_are_not_delivered() {
 
 /// Whatever the translator does not know stays inside: other protocols, IPv6, foreign sources, replies without a request, strange ICMP.
 #[test]
-fn nothing_leaves_untranslated() {
+pub(crate) fn nothing_leaves_untranslated() {
     let mut bench = nat();
     let drops: &[(&str, DropReason)] = &[
         ("gre 10.0.0.2 > 203.0.113.10", NotTranslatable),
@@ -260,7 +421,7 @@ fn strangers_cannot_use_a_mapping() {
 
 /// Without `inside` private and shared addresses are inside (RFC 1918, RFC 6598): nobody else opens a mapping, from whatever port it comes.
 #[test]
-fn without_inside_private_and_shared_sources_are_translated() {
+pub(crate) fn without_inside_private_and_shared_sources_are_translated() {
     let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/31"] }))]);
     let ends = [
         "10.0.0.0",
@@ -330,7 +491,7 @@ fn later_fragments_get_the_address_alone() {
 
 /// The first fragment found no port. A later one, which has no header, must not open a flow under whatever its data begins with.
 #[test]
-fn a_later_fragment_opens_no_mapping() {
+pub(crate) fn a_later_fragment_opens_no_mapping() {
     let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/32"], "ports": "1024-1279" }))]);
     for port in 0..256 {
         bench.passes(&format!("udp 10.0.0.2:{} > 203.0.113.10:80", 2000 + port));

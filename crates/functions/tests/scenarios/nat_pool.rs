@@ -18,7 +18,7 @@ fn fill(bench: &mut Bench) {
 
 /// As many flows as there are ports: each has a port of the configured range to itself, although all go to one place.
 #[test]
-fn every_flow_has_a_port_to_itself() {
+pub(crate) fn every_flow_has_a_port_to_itself() {
     let mut bench = small();
     let mut seen = BTreeSet::new();
     for port in 0..256 {
@@ -29,7 +29,7 @@ fn every_flow_has_a_port_to_itself() {
 
 /// Ports that are drawn: each once, all of the range in the end, in no order; and such a flow's first packet would come out differently again.
 #[test]
-fn random_ports_are_in_no_order() {
+pub(crate) fn random_ports_are_in_no_order() {
     let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/32"], "ports": "random 5000-6023" }))]);
     let mut seen = Vec::new();
     for port in 0..1024 {
@@ -114,7 +114,7 @@ fn a_port_comes_back_when_a_later_function_refuses_the_flow() {
 
 /// One inside host keeps one outside address while that has ports (RFC 4787, REQ-2), and gets another one after that.
 #[test]
-fn a_host_keeps_its_outside_address() {
+pub(crate) fn a_host_keeps_its_outside_address() {
     let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/30"], "ports": "5000-5255" }))]);
     // All blocks are at hand only after enough flows have asked for them.
     for port in 0..1024 {
@@ -134,9 +134,23 @@ fn a_host_keeps_its_outside_address() {
     assert!((2256..2300).all(|port| address(port) != first), "256 ports are on the first address");
 }
 
+/// The addresses of a pool need not be neighbours (RFC 6888, REQ-3): all have flows.
+#[test]
+fn a_pool_may_be_scattered() {
+    let pool = ["198.51.100.4/31", "203.0.113.200/32", "192.0.2.64/32"];
+    let mut bench = Bench::new(&[("nat", json!({ "pool": pool, "ports": "5000-5255" }))]);
+    let mut outside = BTreeSet::new();
+    for port in 0..1024 {
+        let source = bench.passes(&format!("udp 10.{}.0.3:{} > 203.0.113.10:53", port % 200, 2000 + port)).0;
+        assert!(outside.insert(source), "{source} is somebody else's");
+    }
+    let addresses: BTreeSet<String> = outside.into_iter().map(|source| source.ip().to_string()).collect();
+    assert_eq!(addresses.into_iter().collect::<Vec<_>>(), ["192.0.2.64", "198.51.100.4", "198.51.100.5", "203.0.113.200"]);
+}
+
 /// A host may have as many flows as its limit says; ends make room, and another host is not affected.
 #[test]
-fn a_limit_per_host_holds() {
+pub(crate) fn a_limit_per_host_holds() {
     let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/32"], "limit_per_host": 2 }))]);
     for _ in 0..3 {
         bench.passes("udp 10.0.0.2:1 > 203.0.113.10:53");
@@ -173,6 +187,28 @@ fn mappings_live_as_long_as_the_rfcs_ask() {
     assert_eq!(bench.flows(), 0, "nothing came after the reset");
 }
 
+/// A connection that is closed or reset while its mapping had hours to live has minutes from then on (RFC 5382, REQ-5; RFC 7857, section 2.2).
+#[test]
+pub(crate) fn a_closed_connection_has_minutes_left() {
+    let mut bench = small();
+    for is_reset in [false, true] {
+        let outside = bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 SYN seq 1").0;
+        bench.passes(&format!("tcp 203.0.113.10:80 > {outside} SYN ACK seq 7 ack 2"));
+        bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 ACK seq 2 ack 8");
+        bench.wait(60);
+        if is_reset {
+            bench.passes(&format!("tcp 203.0.113.10:80 > {outside} RST seq 8"));
+        } else {
+            bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 FIN ACK seq 2 ack 8");
+            bench.passes(&format!("tcp 203.0.113.10:80 > {outside} FIN ACK seq 8 ack 3"));
+        }
+        bench.wait(239);
+        assert_eq!(bench.flows(), 1);
+        bench.wait(2);
+        assert_eq!(bench.flows(), 0);
+    }
+}
+
 /// The same inside port is used again while the old connection's mapping is closing: the mapping is the connection's again, for hours.
 #[test]
 fn a_closing_mapping_is_opened_again_by_a_syn() {
@@ -190,7 +226,7 @@ fn a_closing_mapping_is_opened_again_by_a_syn() {
 
 /// A mapping is established when the handshake is complete, and not by a SYN-ACK alone, however often it comes (RFC 5382, REQ-5).
 #[test]
-fn an_answer_alone_establishes_nothing() {
+pub(crate) fn an_answer_alone_establishes_nothing() {
     let mut bench = small();
     let outside = bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 SYN seq 1").0;
     for _ in 0..3 {
@@ -206,7 +242,7 @@ fn an_answer_alone_establishes_nothing() {
 
 /// Resets with numbers outside the window pass, as everything does, but shorten no mapping; nor do they keep one that the inside has left (RFC 7857, section 2.2; RFC 4787, REQ-6).
 #[test]
-fn a_reset_with_a_wrong_number_shortens_nothing() {
+pub(crate) fn a_reset_with_a_wrong_number_shortens_nothing() {
     let mut bench = small();
     let outside = bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 SYN seq 100").0;
     bench.passes(&format!("tcp 203.0.113.10:80 > {outside} SYN ACK seq 500 ack 101"));
@@ -222,9 +258,37 @@ fn a_reset_with_a_wrong_number_shortens_nothing() {
     assert_eq!(bench.flows(), 0);
 }
 
+/// Resets by which an inside host answers a stranger's segments keep no mapping that its connection has left (RFC 7857, section 7.1), nor does any other reset that changes nothing.
+#[test]
+pub(crate) fn resets_that_change_nothing_keep_no_mapping() {
+    let mut bench = small();
+    for (from, wait, state) in [("inside", 7439, "established"), ("outside", 7439, "established"), ("both", 239, "reset")] {
+        let outside = bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 SYN seq 100").0;
+        bench.passes(&format!("tcp 203.0.113.10:80 > {outside} SYN ACK seq 500 ack 101"));
+        bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 ACK seq 101 ack 501");
+        if state == "reset" {
+            bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 RST seq 101");
+        }
+        bench.wait(wait);
+        // Outside the window, inside it, and where the next byte is expected of a connection that is over.
+        for reset in ["RST seq 90000", "RST seq 30000", "RST ACK seq 30000 ack 501", "RST seq 101"] {
+            let is_end = reset.ends_with("101") && state != "reset";
+            if from != "outside" && !is_end {
+                bench.passes(&format!("tcp 10.0.0.2:1 > 203.0.113.10:80 {reset}"));
+            }
+            if from != "inside" && !is_end {
+                bench.passes(&format!("tcp 203.0.113.10:80 > {outside} {reset}"));
+            }
+        }
+        assert_eq!((bench.flows(), bench.state()), (1, state));
+        bench.wait(2);
+        assert_eq!(bench.flows(), 0, "{from}");
+    }
+}
+
 /// No lone segment but a SYN opens a mapping or takes a port.
 #[test]
-fn only_a_syn_opens_a_mapping() {
+pub(crate) fn only_a_syn_opens_a_mapping() {
     let mut bench = small();
     for flags in ["", "ACK", "FIN", "FIN ACK", "RST", "RST ACK", "PSH", "URG", "SYN ACK", "SYN FIN", "SYN RST", "FIN PSH URG"] {
         bench.drops(&format!("tcp 10.0.0.2:1 > 203.0.113.10:80 {flags} seq 1 ack 1"), StateInvalid);
@@ -236,7 +300,7 @@ fn only_a_syn_opens_a_mapping() {
 
 /// What a translator's time-outs may be: as long as the RFCs ask, and not absurd; each mistake is named with its place and what would be right.
 #[test]
-fn time_outs_are_options_with_bounds() {
+pub(crate) fn time_outs_are_options_with_bounds() {
     let pool = json!(["198.51.100.4/32"]);
     let build = |name: &str, seconds: u64| {
         let config = json!({ "pool": pool, "timeouts": { name: seconds } });
@@ -288,7 +352,7 @@ fn time_outs_are_options_with_bounds() {
 
 /// Ports are drawn unless something else is said; in order only for who asks for it.
 #[test]
-fn ports_are_random_unless_sequential() {
+pub(crate) fn ports_are_random_unless_sequential() {
     let opened = |ports: Option<&str>| {
         let mut config = json!({ "pool": ["198.51.100.4/32"] });
         if let Some(ports) = ports {
@@ -308,7 +372,7 @@ fn ports_are_random_unless_sequential() {
 
 /// One host connects to one peer again and again through a pool that is nearly full: no port comes again soon, so the peer has long forgotten what it had there.
 #[test]
-fn a_busy_small_pool_lets_ports_rest() {
+pub(crate) fn a_busy_small_pool_lets_ports_rest() {
     for ports in ["5000-5255", "sequential 5000-5255"] {
         let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/32"], "ports": ports }))]);
         let keep_alive = |bench: &mut Bench| {

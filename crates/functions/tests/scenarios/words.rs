@@ -3,6 +3,7 @@
 //! `tcp 10.0.0.2:1000 > 203.0.113.10:80 SYN seq 1`, `udp [2001:db8::1]:5 > [2001:db8::2]:53 len 4`, `icmp 10.0.0.2 > 192.0.2.1 echo id 7`,
 //! `icmp 10.0.0.2 > 192.0.2.1 type 200 id 7`, `icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 28 udp 10.0.0.2:5 > 192.0.2.1:53`. Numbers that are left out are 0, a window 65535, TTLs 64.
 //! `tos 184` is the byte of DSCP and ECN, `tag 24576` the control information of an 802.1Q tag.
+//! Behind `quoting`, `cut 28` leaves so many bytes of the packet, `options 8` adds so many bytes of IP options, `routed` a source route, and `behind 12` puts so many bytes behind it all.
 //! `more` makes a first fragment, `fragment 10.0.0.2 > 192.0.2.1 udp offset 16 len 8` one that follows, `nosum` leaves a UDP checksum out.
 
 use etherparse::{
@@ -190,9 +191,13 @@ fn icmp(words: &mut Words<'_>) -> Vec<u8> {
             let mut left = words.left.split_off(at);
             left.remove(0);
             let mut inner = Words { text: words.text, left };
-            let cut = inner.number("cut");
+            let (cut, behind) = (inner.number("cut"), inner.number("behind"));
+            let none = vec![1; inner.number("options").unwrap_or(0) as usize];
+            let options = if inner.flag("routed") { vec![131, 7, 4, 192, 0, 2, 66, 1] } else { none };
             let mut quoted = if inner.flag("garbage") { payload(inner.number("len").unwrap_or(64)) } else { packet(inner) };
+            add_options(&mut quoted, &options);
             quoted.truncate(cut.unwrap_or(u64::MAX) as usize);
+            quoted.extend(payload(behind.unwrap_or(0)));
             quoted
         }
     };
@@ -240,6 +245,18 @@ fn packet(mut words: Words<'_>) -> Vec<u8> {
     };
     assert!(words.left.is_empty(), "`{}`: {:?} mean nothing there", words.text, words.left);
     packet
+}
+
+/// Adds options, a multiple of four bytes, to a whole IPv4 packet.
+fn add_options(packet: &mut Vec<u8>, options: &[u8]) {
+    if options.is_empty() {
+        return;
+    }
+    let (mut header, rest) = Ipv4Header::from_slice(packet).expect("a header made here");
+    header.options = options.try_into().expect("room for options");
+    header.total_len += options.len() as u16;
+    header.header_checksum = header.calc_header_checksum();
+    *packet = [&header.to_bytes()[..], rest].concat();
 }
 
 /// Sets DSCP and ECN of a whole packet, and computes its header's checksum anew.

@@ -289,7 +289,9 @@ impl Block {
 
     /// Marks a number that has just come back: it rests.
     fn rest(&mut self, bit: u32) {
-        if self.is_free(bit) && !has(&self.resting, bit) {
+        if is_planted(Fault::RestsNoPorts) {
+            self.next = bit;
+        } else if self.is_free(bit) && !has(&self.resting, bit) {
             set(&mut self.resting, bit, true);
             self.returned.push_back(bit as u8);
         }
