@@ -10,6 +10,7 @@ mod load_balancer;
 mod nat;
 mod nat_pool;
 mod nat_publish;
+mod pages;
 mod planted;
 mod qos_marker;
 mod reading;
