@@ -213,6 +213,28 @@ fn icmp_errors_pass_with_the_flow_that_they_quote() {
     assert_eq!(bench.flows(), 0, "an error keeps nothing alive");
 }
 
+/// An error passes to who sent the packet that it quotes (RFC 792; RFC 4443, section 3), and to nobody else: not to another host, nor to that packet's receiver.
+#[test]
+pub(crate) fn errors_go_to_who_sent_what_they_quote() {
+    let mut bench = rules(&["allow udp from any to any"]);
+    for (host, server, others) in [
+        ("10.0.0.2", "203.0.113.1", ["10.0.0.3", "203.0.113.1", "203.0.113.9"]),
+        ("2001:db8:1::2", "2001:db8:2::1", ["2001:db8:1::3", "2001:db8:2::1", "2001:db8:2::9"]),
+    ] {
+        let end = |address: &str, port: u16| {
+            if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
+        };
+        let sent = format!("udp {} > {} len 9", end(host, 5), end(server, 53));
+        bench.unchanged(&sent);
+        for kind in ["unreachable", "exceeded"] {
+            bench.unchanged(&format!("icmp {server} > {host} {kind} quoting {sent}"));
+            for other in others {
+                bench.drops(&format!("icmp {host} > {other} {kind} quoting {sent}"), StateInvalid);
+            }
+        }
+    }
+}
+
 /// Whoever does not see a connection does not know its sequence numbers: an error passes only if it quotes one that is on its way (RFC 5927, section 4.1), over
 /// IPv4 and IPv6, in either direction, and lets the connection go on.
 #[test]

@@ -36,7 +36,7 @@ const TABLE: &[Row] = &[
     (Fault::InsideKeepsNothing, scenarios![nat::either_side_keeps_a_mapping]),
     (Fault::AllowsShortTimeouts, scenarios![nat_pool::time_outs_are_options_with_bounds, firewall::absurd_time_outs_are_refused]),
     (Fault::RequestsPassAsReplies, scenarios![firewall::no_other_message_passes_as_the_reply, nat::no_other_message_is_translated_as_the_reply]),
-    (Fault::ErrorsGoAnywhere, scenarios![nat::errors_that_are_not_the_flows_are_not_delivered]),
+    (Fault::ErrorsGoAnywhere, scenarios![firewall::errors_go_to_who_sent_what_they_quote, nat::errors_that_are_not_the_flows_are_not_delivered]),
     (Fault::RedirectsPass, scenarios![nat::errors_that_are_not_the_flows_are_not_delivered]),
     (Fault::AllowsTinyMtus, scenarios![firewall::icmp_errors_ask_for_no_impossible_mtu, nat::errors_that_are_not_the_flows_are_not_delivered, load_balancer::errors_ask_for_no_impossible_mtu]),
     (Fault::ErrorsQuoteAnything, scenarios![firewall::icmp_errors_quote_what_is_on_its_way]),
