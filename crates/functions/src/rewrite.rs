@@ -5,7 +5,7 @@
 //! the quoted packet. All checksums that cover a changed field are corrected by the difference (RFC 1624): a packet that was
 //! wrong stays wrong. Later fragments carry addresses only.
 
-use holdfast_wire::checksum::{self, Delta, checksum, fold, sum};
+use holdfast_wire::checksum::{Delta, checksum, fold, sum};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::{icmp, icmpv6, proto};
 use holdfast_wire::rewrite::{address_range, adjust, adjust_transport, set_address, set_end, set_port};
@@ -41,15 +41,6 @@ pub(crate) fn quoted_sequence(packet: &Packet) -> Option<u32> {
     is_tcp.then(|| u32::from_be_bytes(*sequence))
 }
 
-/// False for an ICMP message whose own checksum is wrong. Of one in fragments nobody can tell.
-fn is_intact(packet: &Packet) -> bool {
-    let sum = match packet.ipv6() {
-        Some(ip) => checksum::transport(&ip.source, &ip.destination, proto::ICMPV6, packet.l4()),
-        None => checksum(packet.l4()),
-    };
-    sum == 0 || packet.layers.fragment
-}
-
 /// Translates the end on `side` of the packet to `to`; of an ICMP error the same end of the flow, on the other side of the quoted packet. The error's
 /// own source is changed if it is the flow's end `from`, or if `hide` asks for it whatever it is (RFC 5508, REQ-5c); its destination is that end. False if the packet cannot be translated.
 #[inline]
@@ -65,7 +56,8 @@ fn translate_error(packet: &mut Packet, side: Side, from: &[u8; 16], to: End, hi
     let layers = packet.layers;
     let (l4, end) = (layers.l4 as usize, layers.end as usize);
     let own = address_range(&layers, side)?;
-    let is_intact = is_intact(packet);
+    // Of one in fragments nobody can tell.
+    let is_intact = packet.is_intact() != Some(false);
     let bytes = packet.bytes_mut();
     let is_end = match layers.network {
         Network::V4 => unmap_v4(from).is_some_and(|from| bytes.get(own.clone()) == Some(&from[..])),

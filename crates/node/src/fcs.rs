@@ -1,33 +1,42 @@
-//! The frame check sequence of what hosts without a key send each other: CRC32C (RFC 3720, appendix B.4) over the frame, behind it.
+//! The check sequence of what hosts without a key send each other: how long the frame is, and CRC32C (RFC 3720, section 12.1) over it, behind it.
 //!
 //! Ethernet has one of its own, which ends at the next device: what is damaged in a switch's or a host's memory arrives with a good one. One bit of a sender's incarnation or of a flow's epoch would
 //! be believed here. It is against damage and not against forgery, which takes a key ([`seal`](crate::seal)).
+//!
+//! The length says where a short frame ends, and what is sent is as long as Ethernet's shortest, so that nobody on the way appends anything to it.
 
 use holdfast_wire::Packet;
+use holdfast_wire::fault::{Fault, is_planted};
 
-/// By so many bytes a frame gets longer.
-pub const FCS_LEN: usize = 4;
+/// Bytes behind a frame: its length (2), CRC32C (4).
+pub const FCS_LEN: usize = 6;
+/// The shortest frame that no device pads, bytes (IEEE 802.3, clause 4.2.3.3, without its own check sequence).
+const SHORTEST: usize = 60;
 
 /// Appends it. False, and nothing changed, if there is no room.
 #[must_use]
 pub(crate) fn append(packet: &mut Packet) -> bool {
-    let sum = crc32c::crc32c(packet.bytes());
-    match packet.extend_back(FCS_LEN) {
-        Some(room) => {
-            room.copy_from_slice(&sum.to_be_bytes());
-            true
-        }
-        None => false,
-    }
+    let len = packet.len();
+    let padding = (SHORTEST - FCS_LEN).saturating_sub(len);
+    let Some(room) = packet.extend_back(padding + FCS_LEN) else { return false };
+    room[..padding].fill(0);
+    room[padding..padding + 2].copy_from_slice(&(len as u16).to_be_bytes());
+    let summed = len + padding + 2;
+    let sum = crc32c::crc32c(&packet.bytes()[..summed]);
+    packet.bytes_mut()[summed..].copy_from_slice(&sum.to_be_bytes());
+    true
 }
 
 /// Takes it off. False if the frame is not as it was sent.
 #[must_use]
 pub(crate) fn strip(packet: &mut Packet) -> bool {
-    let Some((frame, sum)) = packet.bytes().split_last_chunk::<FCS_LEN>() else { return false };
-    let (len, is_whole) = (frame.len(), crc32c::crc32c(frame) == u32::from_be_bytes(*sum));
-    packet.truncate(len);
-    is_whole
+    let Some((summed, sum)) = packet.bytes().split_last_chunk::<4>() else { return false };
+    let Some((padded, len)) = summed.split_last_chunk::<2>() else { return false };
+    let len = usize::from(u16::from_be_bytes(*len));
+    let is_whole = crc32c::crc32c(summed) == u32::from_be_bytes(*sum) && len <= padded.len();
+    let believed = if is_planted(Fault::BelievesDamaged) { len.min(padded.len()) } else { len };
+    packet.truncate(believed);
+    is_whole || is_planted(Fault::BelievesDamaged)
 }
 
 #[cfg(test)]
@@ -35,7 +44,7 @@ mod tests {
     use super::*;
     use holdfast_wire::{MemoryPool, PacketPool};
 
-    /// RFC 3720, appendix B.4: of 32 zeros, and of an iSCSI read command.
+    /// RFC 3720, appendix B.4: 32 zeros, and 32 bytes that count up.
     #[test]
     fn it_is_crc32c() {
         assert_eq!(crc32c::crc32c(&[0; 32]), 0x8a91_36aa);
@@ -46,16 +55,30 @@ mod tests {
     fn every_flipped_bit_is_noticed() {
         let mut pool = MemoryPool::new(1);
         let mut packet = pool.take().unwrap();
-        let frame: Vec<u8> = (0..90).collect();
-        for bit in 0..(frame.len() + FCS_LEN) * 8 {
-            assert!(packet.copy_from(&frame) && append(&mut packet));
-            assert_eq!(packet.len(), frame.len() + FCS_LEN);
-            packet.bytes_mut()[bit / 8] ^= 1 << (bit % 8);
-            assert!(!strip(&mut packet), "bit {bit}");
+        for len in [0, 1, 38, 53, 54, 55, 90] {
+            let frame: Vec<u8> = (0..len).collect();
+            let sent = (frame.len() + FCS_LEN).max(SHORTEST);
+            for bit in 0..sent * 8 {
+                assert!(packet.copy_from(&frame) && append(&mut packet));
+                assert_eq!(packet.len(), sent);
+                packet.bytes_mut()[bit / 8] ^= 1 << (bit % 8);
+                assert!(!strip(&mut packet), "bit {bit} of {len} bytes");
+            }
+            assert!(packet.copy_from(&frame) && append(&mut packet) && strip(&mut packet));
+            assert_eq!(packet.bytes(), frame, "as it was, however short");
         }
-        assert!(packet.copy_from(&frame) && append(&mut packet) && strip(&mut packet));
-        assert_eq!(packet.bytes(), frame);
-        packet.truncate(3);
-        assert!(!strip(&mut packet), "too short");
+        for len in 0..FCS_LEN {
+            assert!(packet.copy_from(&vec![0; len]) && !strip(&mut packet), "{len} bytes are too short");
+        }
+    }
+
+    #[test]
+    fn a_frame_without_room_is_left_alone() {
+        let mut pool = MemoryPool::new(1);
+        let mut packet = pool.take().unwrap();
+        packet.clear();
+        while packet.extend_back(1).is_some() {}
+        let len = packet.len();
+        assert!(!append(&mut packet) && packet.len() == len);
     }
 }

@@ -453,7 +453,7 @@ impl Hub {
             ethertype = ETHERTYPE_NSH;
         } else if self.sealed.is_some() && ethertype == ETHERTYPE_NSH {
             return self.drop(packet, DropReason::Unsealed, pool);
-        } else if self.sealed.is_none() && !fcs::strip(&mut packet) && !is_planted(Fault::BelievesDamaged) {
+        } else if self.sealed.is_none() && !fcs::strip(&mut packet) {
             return self.drop(packet, DropReason::Damaged, pool);
         }
         let fabric = match (receiver, ethertype) {

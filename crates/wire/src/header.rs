@@ -2,6 +2,7 @@
 //!
 //! Each is a `zerocopy` view: `Ipv4::ref_from_prefix(bytes)` costs a length check and nothing else.
 
+use crate::checksum;
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -348,6 +349,31 @@ impl crate::Packet {
             crate::Network::V6 => icmpv6::is_error(header.kind),
             _ => icmp::is_error(header.kind),
         })
+    }
+
+    /// Whether the checksum over what follows the IP header is right, if there has to be one (RFC 792; RFC 4443, section 2.3; RFC 9293, section 3.1; RFC 768; RFC 8200, section 8.1). `None` where nobody
+    /// can tell: of a fragment, and of a protocol that is not known.
+    pub fn is_intact(&self) -> Option<bool> {
+        if self.layers.fragment {
+            return None;
+        }
+        // UDP knows its own length, which parsing has checked.
+        let len = self.udp().map(|udp| usize::from(udp.len.get()));
+        let segment = self.l4();
+        let segment = len.and_then(|len| segment.get(..len)).unwrap_or(segment);
+        let is_unsummed = self.udp().is_some_and(|udp| udp.checksum.get() == 0);
+        match (self.layers.protocol, self.ipv4(), self.ipv6()) {
+            (proto::UDP, Some(_), _) if is_unsummed => Some(true),
+            (proto::UDP, _, Some(_)) if is_unsummed => Some(false),
+            (protocol @ (proto::TCP | proto::UDP), Some(ip), _) => {
+                Some(checksum::transport(&ip.source, &ip.destination, protocol, segment) == 0)
+            }
+            (protocol @ (proto::TCP | proto::UDP | proto::ICMPV6), _, Some(ip)) => {
+                Some(checksum::transport(&ip.source, &ip.destination, protocol, segment) == 0)
+            }
+            (proto::ICMP, Some(_), _) => Some(checksum::checksum(segment) == 0),
+            _ => None,
+        }
     }
 
     /// TTL or hop limit. `None` if the packet is not IP.

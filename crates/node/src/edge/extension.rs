@@ -15,9 +15,8 @@ const HEADER: usize = 40;
 const ERRONEOUS: u8 = 0;
 const UNKNOWN_HEADER: u8 = 1;
 const UNKNOWN_OPTION: u8 = 2;
-/// Options that are padding (RFC 8200, section 4.2).
+/// An option of one byte without a length (RFC 8200, section 4.2).
 const PAD1: u8 = 0;
-const PADN: u8 = 1;
 
 /// Why a packet goes no further here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +75,7 @@ fn options(header: &[u8], place: usize) -> Result<(), Refused> {
             return Err(Refused::Silently);
         };
         match kind >> 6 {
-            _ if kind == PADN => {}
+            // PadN among them.
             0 => {}
             1 => return Err(Refused::Silently),
             // What asks for an answer only if it came to one asks for one here.

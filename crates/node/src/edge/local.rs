@@ -8,7 +8,7 @@ use super::reassembly::Assembled;
 use super::{Edge, EdgeOut, extension, reset};
 use holdfast_protection::Released;
 use holdfast_wire::header::{proto, tcp_flags};
-use holdfast_wire::{DropReason, Network, Packet, PacketPool, checksum};
+use holdfast_wire::{DropReason, Network, Packet, PacketPool};
 
 impl Edge {
     /// True if packets to this address are for the box, and not for a chain that uses it, as masquerading does: then only ping is, unless it comes in fragments.
@@ -48,7 +48,7 @@ impl Edge {
                 extension::Refused::Silently => pool.put(packet),
             };
         }
-        if !is_intact(&packet) {
+        if packet.is_intact() == Some(false) {
             return self.drop(packet, DropReason::BadChecksum, pool);
         }
         if icmp::is_echo_request(&packet) && self.echoes.admit(now) {
@@ -60,7 +60,7 @@ impl Edge {
             proto::UDP => self.answer_problem(port, packet, Problem::PortUnreachable, now, out, pool),
             proto::TCP => {
                 let is_reset = packet.tcp().is_none_or(|tcp| tcp.flags & tcp_flags::RST != 0);
-                if is_reset || !self.resets.admit(now) || !reset::reset(&mut packet) {
+                if is_reset || !reset::reset(&mut packet) || !self.resets.admit(now) {
                     return pool.put(packet);
                 }
                 self.send_back(port, Released::stateless(packet), out, pool);
@@ -76,25 +76,5 @@ impl Edge {
             self.drops.count(DropReason::LocalFragment);
             self.answer_problem(packet.meta.ingress, packet, Problem::NotReassembled, now, out, pool);
         }
-    }
-}
-
-/// Whether the checksum of an unfragmented segment, if there has to be one, is right (RFC 1122, sections 3.2.2, 4.1.3.4 and 4.2.2.7; RFC 8200, section 8.1).
-pub(super) fn is_intact(packet: &Packet) -> bool {
-    // UDP knows its own length, which parsing has checked.
-    let len = packet.udp().map(|udp| usize::from(udp.len.get()));
-    let segment = packet.l4();
-    let segment = len.and_then(|len| segment.get(..len)).unwrap_or(segment);
-    match (packet.layers.protocol, packet.ipv4(), packet.ipv6()) {
-        (proto::UDP, Some(_), _) if packet.udp().is_some_and(|udp| udp.checksum.get() == 0) => true,
-        (proto::UDP, _, Some(_)) if packet.udp().is_some_and(|udp| udp.checksum.get() == 0) => false,
-        (protocol @ (proto::TCP | proto::UDP), Some(ip), _) => {
-            checksum::transport(&ip.source, &ip.destination, protocol, segment) == 0
-        }
-        (protocol @ (proto::TCP | proto::UDP | proto::ICMPV6), _, Some(ip)) => {
-            checksum::transport(&ip.source, &ip.destination, protocol, segment) == 0
-        }
-        (proto::ICMP, Some(_), _) => checksum::checksum(segment) == 0,
-        _ => true,
     }
 }

@@ -16,7 +16,7 @@ impl Edge {
     pub(super) fn answer_refused(&mut self, refused: Released<Packet>, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
         let port = refused.get().meta.ingress;
         let known = self.config.ports.get(usize::from(port)).map(|known| known.mtu);
-        let Some(mtu) = known.filter(|_| self.may_answer(refused.get()) && self.refusals.admit(now)) else {
+        let Some(mtu) = known.filter(|_| self.may_answer(refused.get())) else {
             return pool.put(refused.into_inner());
         };
         let answer = refused.remade(|packet| match packet.layers.protocol {
@@ -26,7 +26,8 @@ impl Edge {
                 .is_some_and(|from| icmp::report(packet, Problem::Prohibited, &from, mtu)),
         });
         match answer {
-            Ok(answer) => self.send_back(port, answer, out, pool),
+            Ok(answer) if self.refusals.admit(now) => self.send_back(port, answer, out, pool),
+            Ok(answer) => pool.put(answer.into_inner()),
             Err(packet) => pool.put(packet),
         }
     }

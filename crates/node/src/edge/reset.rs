@@ -2,7 +2,7 @@
 
 use holdfast_wire::build::{self, Ends, Ethernet};
 use holdfast_wire::header::{Tcp, proto, tcp_flags};
-use holdfast_wire::{Network, Packet, checksum};
+use holdfast_wire::{Network, Packet};
 
 /// Makes a segment into the reset that its sender gets where there is no connection (RFC 9293, section 3.10.7.1), without MAC addresses of its own. False, and nothing changed, for a reset,
 /// for a segment that is damaged, and for a fragment, of which nobody can tell.
@@ -16,11 +16,7 @@ pub(super) fn reset(packet: &mut Packet) -> bool {
         (_, Some(ip)) => Ends::V6(ip.destination, ip.source),
         _ => return false,
     };
-    let sum = match ends {
-        Ends::V4(source, destination) => checksum::transport(&source, &destination, proto::TCP, packet.l4()),
-        Ends::V6(source, destination) => checksum::transport(&source, &destination, proto::TCP, packet.l4()),
-    };
-    if packet.layers.fragment || refused.flags & tcp_flags::RST != 0 || sum != 0 {
+    if refused.flags & tcp_flags::RST != 0 || packet.is_intact() != Some(true) {
         return false;
     }
     let answer = build::Tcp { window: 0, ..answer_to(&refused, packet.l4().len()) };
@@ -54,7 +50,7 @@ fn answer_to(refused: &Tcp, len: usize) -> build::Tcp<'static> {
 mod tests {
     use super::*;
     use holdfast_wire::header::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
-    use holdfast_wire::{MemoryPool, PacketPool};
+    use holdfast_wire::{MemoryPool, PacketPool, checksum};
 
     const FOUR: Ends = Ends::V4([10, 0, 0, 9], [10, 0, 0, 1]);
     const SIX: Ends = Ends::V6([7; 16], [8; 16]);

@@ -7,7 +7,7 @@ use holdfast_wire::build::{
     ALL_NODES, Arp, ArpOperation, DoesNotFit, Ethernet, Ipv6, Neighbor, NeighborKind, multicast_mac, solicited_node,
 };
 use holdfast_wire::header::{ETHERTYPE_ARP, ETHERTYPE_IPV6, MAC_BROADCAST, Mac, icmpv6, proto};
-use holdfast_wire::{DropReason, Network, Packet, PacketPool, checksum, ip_addr, ip_bytes, map_v4, unmap_v4};
+use holdfast_wire::{DropReason, Network, Packet, PacketPool, ip_addr, ip_bytes, map_v4, unmap_v4};
 use std::net::IpAddr;
 
 const REQUEST: u16 = ArpOperation::Request as u16;
@@ -164,7 +164,7 @@ impl Edge {
         if ip.hop_limit != 255 || message[1] != 0 || packet.layers.v6_fragment != 0 {
             return self.drop(packet, DropReason::BadSource, pool);
         }
-        if checksum::transport(&ip.source, &ip.destination, proto::ICMPV6, message) != 0 {
+        if packet.is_intact() != Some(true) {
             return self.drop(packet, DropReason::BadChecksum, pool);
         }
         let kind = message[0];
