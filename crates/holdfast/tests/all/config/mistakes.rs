@@ -173,9 +173,9 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "chains:\n",
         "routes: [{ to: \"2001:db8::/32\", via: \"fe80::1\" }]\nchains:\n",
-        r#"edge.yaml:5:39: fe80::1 may be on any link: say with `on` on which port's, `inside`, `outside`
+        r#"edge.yaml:5:38: fe80::1 may be on any link: say with `on` on which port's, `inside`, `outside`
 5 | routes: [{ to: "2001:db8::/32", via: "fe80::1" }]
-  |                                       ^^^^^^^"#,
+  |                                      ^^^^^^^^^"#,
     ),
     (
         "chains:\n",
@@ -213,16 +213,16 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
   |                                   ^^^^^^^^^",
     ),
     (
-        "10.0.0.1/24 }",
-        "\"2001:db8::1/64\" }\nroutes: [{ to: 192.0.2.0/24, via: 172.16.0.1, on: inside }]",
-        r#"edge.yaml:4:35: port `inside` has no IPv4 address from which it could ask for 172.16.0.1
-4 | routes: [{ to: 192.0.2.0/24, via: 172.16.0.1, on: inside }]
+        "10.0.0.1/24 }\n  outside: { device: veth-out, address: 198.51.100.1/24, gateway: 198.51.100.254 }",
+        "\"2001:db8::1/64\" }\n  outside: { device: veth-out, address: 198.51.100.1/24 }\nroutes: [{ to: 192.0.2.0/24, via: 172.16.0.1, on: inside }]",
+        r#"edge.yaml:5:35: port `inside` has no IPv4 address from which it could ask for 172.16.0.1
+5 | routes: [{ to: 192.0.2.0/24, via: 172.16.0.1, on: inside }]
   |                                   ^^^^^^^^^^"#,
     ),
     (
         "gateway: 198.51.100.254",
         "gateway: [ 198.51.100.254, \"fe80::1\" ], mtu: 1000",
-        r#"edge.yaml:4:100: an MTU of 1000 is too small: at least 1280 is needed with an IPv6 address or gateway
+        r#"edge.yaml:4:103: an MTU of 1000 is too small: at least 1280 is needed with an IPv6 address or gateway
 4 |   outside: { device: veth-out, address: 198.51.100.1/24, gateway: [ 198.51.100.254, "fe80::1" ], mtu: 1000 }
   |                                                                                                       ^^^^"#,
     ),
