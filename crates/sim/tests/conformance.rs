@@ -569,7 +569,7 @@ fn refused_once(mix: Mix) -> Result<(), String> {
         lasts: 8_000 * MILLISECOND,
         ..Plan::default()
     };
-    let is_shut = |id: u32| id % 3 == 0;
+    let is_shut = |id: u32| id.is_multiple_of(3);
     let answers = |outcome: &Outcome| {
         let mut answers: BTreeMap<(u32, u32), u32> = BTreeMap::new();
         outcome.refused.iter().for_each(|one| *answers.entry(*one).or_default() += 1);
