@@ -26,13 +26,15 @@ pub enum Action {
     /// It is dropped.
     #[default]
     Deny,
+    /// It is dropped, and whoever sent the packet is told: by a TCP reset, or by ICMP "administratively prohibited".
+    Reject,
 }
 
 /// What the operator writes.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FirewallConfig {
-    /// `allow` or `deny`, then a selector: `allow tcp on lan from 10.0.0.0/24 to any port 80,443`. The first that matches decides. Behind `on` stand
+    /// `allow`, `deny` or `reject`, then a selector: `allow tcp on lan from 10.0.0.0/24 to any port 80,443`. The first that matches decides. Behind `on` stand
     /// ports of the box or zones: by one of them the flow's first packet came in.
     #[serde(default)]
     pub rules: Vec<String>,
@@ -59,10 +61,11 @@ fn rule(at: usize, text: &str, zones: &Zones) -> Result<(Action, Selector), Conf
     let action = match word {
         "allow" => Action::Allow,
         "deny" | "drop" => Action::Deny,
+        "reject" => Action::Reject,
         _ => {
             return Err(error(
                 text.len() - trimmed.len(),
-                format!("`{word}` is not an action: a rule begins with `allow` or `deny`"),
+                format!("`{word}` is not an action: a rule begins with `allow`, `deny` or `reject`"),
             ));
         }
     };
@@ -109,8 +112,10 @@ impl NetworkFunction for Firewall {
         let Some(key) = FlowKey::of(packet) else { return Open::Drop(DropReason::StateInvalid) };
         let is_meant = |(_, selector): &&(Action, Selector)| selector.matches(&key, packet.meta.ingress);
         let action = self.rules.iter().find(is_meant).map_or(self.default, |(action, _)| *action);
-        if action == Action::Deny {
-            return Open::Drop(DropReason::PolicyDenied);
+        match action {
+            Action::Allow => {}
+            Action::Deny => return Open::Drop(DropReason::PolicyDenied),
+            Action::Reject => return Open::Reject(DropReason::PolicyDenied),
         }
         if !may_open(packet) {
             return Open::Drop(DropReason::StateInvalid);

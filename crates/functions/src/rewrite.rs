@@ -5,44 +5,17 @@
 //! the quoted packet. All checksums that cover a changed field are corrected by the difference (RFC 1624): a packet that was
 //! wrong stays wrong. Later fragments carry addresses only.
 
-use holdfast_wire::HEADERS;
 use holdfast_wire::checksum::{Delta, fold, sum};
 use holdfast_wire::header::{icmp, icmpv6, proto};
+use holdfast_wire::rewrite::{address_range, adjust, adjust_transport, set_address, set_end, set_port};
 use holdfast_wire::{Layers, Network, Packet, unmap_v4};
 
-/// As much of a transport header as is translated, bytes: up to TCP's checksum.
-const TRANSPORT: usize = 18;
-
-/// Which end of a packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
-    Source,
-    Destination,
-}
-
-impl Side {
-    fn other(self) -> Side {
-        match self {
-            Side::Source => Side::Destination,
-            Side::Destination => Side::Source,
-        }
-    }
-}
-
-/// An address (IPv4 as IPv4-mapped) and a port, or an echo's identifier.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct End {
-    pub(crate) address: [u8; 16],
-    pub(crate) port: u16,
-}
+pub(crate) use holdfast_wire::rewrite::{End, Side};
 
 /// True for an ICMP or ICMPv6 message that quotes a packet.
 #[inline]
 pub(crate) fn is_error(packet: &Packet) -> bool {
-    packet.icmp().is_some_and(|header| match packet.layers.network {
-        Network::V6 => icmpv6::is_error(header.kind),
-        _ => icmp::is_error(header.kind),
-    })
+    packet.is_icmp_error()
 }
 
 /// False for an ICMP error after which its receiver would send packets that are shorter than any link must carry: 68 bytes over IPv4 (RFC 1191, section 3; RFC
@@ -66,104 +39,15 @@ pub(crate) fn quoted_sequence(packet: &Packet) -> Option<u32> {
     is_tcp.then(|| u32::from_be_bytes(*sequence))
 }
 
-/// Where the address of a side is, and how long it is.
-fn address_range(layers: &Layers, side: Side) -> Option<core::ops::Range<usize>> {
-    let l3 = layers.l3 as usize;
-    match (layers.network, side) {
-        (Network::V4, Side::Source) => Some(l3 + 12..l3 + 16),
-        (Network::V4, Side::Destination) => Some(l3 + 16..l3 + 20),
-        (Network::V6, Side::Source) => Some(l3 + 8..l3 + 24),
-        (Network::V6, Side::Destination) => Some(l3 + 24..l3 + 40),
-        (Network::Other, _) => None,
-    }
-}
-
-/// Writes a new address; `None` if the families differ. The IPv4 header checksum is corrected.
-fn set_address(bytes: &mut [u8], layers: &Layers, side: Side, address: &[u8; 16]) -> Option<Delta> {
-    let range = address_range(layers, side)?;
-    let v4;
-    let new: &[u8] = match layers.network {
-        Network::V4 => {
-            v4 = unmap_v4(address)?;
-            &v4
-        }
-        _ => address,
-    };
-    let place = bytes.get_mut(range)?;
-    let delta = Delta::new().bytes(place, new);
-    place.copy_from_slice(new);
-    if layers.network == Network::V4 {
-        adjust(bytes, layers.l3 as usize + 10, delta);
-    }
-    Some(delta)
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
-}
-
-fn set_word(bytes: &mut [u8], at: usize, value: u16) {
-    if let Some(place) = bytes.get_mut(at..at + 2) {
-        place.copy_from_slice(&value.to_be_bytes());
-    }
-}
-
-fn adjust(bytes: &mut [u8], at: usize, delta: Delta) {
-    if let Some(old) = word(bytes, at) {
-        set_word(bytes, at, delta.apply(old));
-    }
-}
-
-/// Writes a new port, or an echo's identifier.
-fn set_port(bytes: &mut [u8], layers: &Layers, side: Side, port: u16) -> Delta {
-    let l4 = layers.l4 as usize;
-    let at = match (layers.protocol, side) {
-        (proto::TCP | proto::UDP, Side::Source) => l4,
-        (proto::TCP | proto::UDP, Side::Destination) => l4 + 2,
-        (proto::ICMP | proto::ICMPV6, _) => l4 + 4,
-        _ => return Delta::new(),
-    };
-    let Some(old) = word(bytes, at) else { return Delta::new() };
-    set_word(bytes, at, port);
-    Delta::new().word(old, port)
-}
-
-/// Corrects the transport checksum, as far as it is there. `address`: what changed in the addresses; `port`: in the transport header.
-fn adjust_transport(bytes: &mut [u8], layers: &Layers, address: Delta, port: Delta) {
-    let l4 = layers.l4 as usize;
-    match layers.protocol {
-        proto::TCP => adjust(bytes, l4 + 16, address.and(port)),
-        // 0 is no checksum: over IPv6, too, where tunnels may go without (RFC 6935).
-        proto::UDP => {
-            if let Some(old) = word(bytes, l4 + 6) {
-                set_word(bytes, l4 + 6, address.and(port).apply_udp(old));
-            }
-        }
-        // ICMP's checksum leaves the addresses out, ICMPv6's does not.
-        proto::ICMP => adjust(bytes, l4 + 2, port),
-        proto::ICMPV6 => adjust(bytes, l4 + 2, address.and(port)),
-        _ => {}
-    }
-}
-
 /// Translates the end on `side` of the packet to `to`; of an ICMP error the same end of the flow, on the other side of the quoted packet. The error's
 /// own source is changed if it is the flow's end `from`, or if `hide` asks for it whatever it is; its destination is that end. False if the packet cannot be translated.
 #[inline]
 #[must_use]
 pub(crate) fn translate(packet: &mut Packet, side: Side, from: &[u8; 16], to: End, hide: bool) -> bool {
-    let layers = packet.layers;
-    if is_error(packet) {
-        return translate_error(packet, side, from, to, hide).is_some();
+    match is_error(packet) {
+        true => translate_error(packet, side, from, to, hide).is_some(),
+        false => set_end(packet, side, to),
     }
-    // A long way of extension headers may lie before the ports.
-    let is_usual = usize::from(layers.l4) + TRANSPORT <= HEADERS;
-    let bytes = if is_usual { packet.headers_mut() } else { packet.bytes_mut() };
-    let Some(address) = set_address(bytes, &layers, side, &to.address) else { return false };
-    if layers.fragment_offset == 0 {
-        let port = set_port(bytes, &layers, side, to.port);
-        adjust_transport(bytes, &layers, address, port);
-    }
-    true
 }
 
 fn translate_error(packet: &mut Packet, side: Side, from: &[u8; 16], to: End, hide: bool) -> Option<()> {

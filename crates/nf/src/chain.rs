@@ -35,6 +35,8 @@ pub enum Outcome {
     Forward,
     /// Dropped by the function with this index. If the packet was opening its flow, the flow does not exist.
     Drop(DropReason, u8),
+    /// The same, and its sender is to be told.
+    Reject(DropReason, u8),
     /// Waits at this position.
     Wait(Position),
 }
@@ -180,6 +182,10 @@ impl Chain {
                         self.close(block, index);
                         return Outcome::Drop(reason, index as u8);
                     }
+                    Open::Reject(reason) => {
+                        self.close(block, index);
+                        return Outcome::Reject(reason, index as u8);
+                    }
                     Open::Wait => return Outcome::Wait(Position { passed: passed as u8, opened: false, opening: true }),
                 }
             }
@@ -191,6 +197,12 @@ impl Chain {
                         self.close(block, index + 1);
                     }
                     return Outcome::Drop(reason, index as u8);
+                }
+                Verdict::Reject(reason) => {
+                    if position.opening {
+                        self.close(block, index + 1);
+                    }
+                    return Outcome::Reject(reason, index as u8);
                 }
                 Verdict::Wait => {
                     return Outcome::Wait(Position { passed: passed as u8, opened: position.opening, opening: position.opening });

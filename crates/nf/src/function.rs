@@ -15,6 +15,9 @@ pub enum Verdict {
     Forward,
     /// Not further, for this reason.
     Drop(DropReason),
+    /// As `Drop`, and whoever sent the packet is told, as far as that is allowed: by a TCP reset, or by ICMP "administratively prohibited". The answer quotes the
+    /// packet with the addresses and ports that it came in with, and leaves as a packet of the flow would. There are so many answers per second and no more.
+    Reject(DropReason),
     /// Not now: shared state that it needs is on its way. The packet is parked and this function is called with it again.
     Wait,
 }
@@ -26,6 +29,8 @@ pub enum Open<F> {
     Accept(F),
     /// There is no such flow; the packet is dropped for this reason.
     Drop(DropReason),
+    /// As `Drop`, and whoever sent the packet is told: as [`Verdict::Reject`].
+    Reject(DropReason),
     /// As [`Verdict::Wait`].
     Wait,
 }
@@ -211,6 +216,7 @@ impl<N: NetworkFunction> Function for Bound<N> {
                 Open::Accept(())
             }
             Open::Drop(reason) => Open::Drop(reason),
+            Open::Reject(reason) => Open::Reject(reason),
             Open::Wait => Open::Wait,
         }
     }

@@ -21,7 +21,7 @@ impl<T> Released<T> {
         Released(inner)
     }
 
-    /// For what no flow's state stands behind: the box's own ARP, neighbour discovery and ICMP. Never for a chain's packet.
+    /// For what no flow's state stands behind: the box's own ARP, neighbour discovery and ICMP, and a packet that opened no flow, on its way back to its sender. Never for a packet that a chain let pass.
     pub fn stateless(inner: T) -> Released<T> {
         Released(inner)
     }
@@ -71,6 +71,14 @@ impl Released<Packet> {
     /// Gives the empty packet back if the fragment does not fit into it.
     pub fn later_fragment(&self, cut: &Cut, number: usize, mut empty: Packet) -> Result<Released<Packet>, Packet> {
         if cut.write_later(&self.0, number, &mut empty) { Ok(Released(empty)) } else { Err(empty) }
+    }
+
+    /// Becomes another packet, which the box makes of it in its own name and which says no more than it did: an answer to its sender.
+    ///
+    /// # Errors
+    /// Gives it back, spoiled perhaps, if `make` says that it cannot.
+    pub fn remade(mut self, make: impl FnOnce(&mut Packet) -> bool) -> Result<Released<Packet>, Packet> {
+        if make(&mut self.0) { Ok(self) } else { Err(self.0) }
     }
 
     /// Becomes the first of its fragments, once the others are written.

@@ -187,10 +187,35 @@ impl Checkers {
             self.violate("integrity", "a packet with a wrong checksum was released".to_owned());
             return;
         };
-        let Some(Revealed { id, way, datagram, count, trace }) = stamper::revealed(&seen) else { return };
-        if way == 0 {
-            self.check_mapping(id, seen.source, loss);
+        let Some(revealed) = stamper::revealed(&seen) else { return };
+        if revealed.way == 0 {
+            self.check_mapping(revealed.id, seen.source, loss);
         }
+        self.check_revealed(revealed, ("left", chain, stamp), clients, (runtimes, pages), is_settled);
+    }
+
+    /// A datagram that was refused goes back: the same holds for what it reveals. Its addresses are its sender's again.
+    pub(crate) fn check_refused<'a>(
+        &mut self,
+        frame: &[u8],
+        (chain, stamp): (u16, u64),
+        clients: &[Client],
+        known: (impl Iterator<Item = &'a Runtime>, &Pages<'_>),
+        is_settled: bool,
+    ) {
+        if let Some(revealed) = frames::read(frame).as_ref().and_then(stamper::revealed) {
+            self.check_revealed(revealed, ("was refused", chain, stamp), clients, known, is_settled);
+        }
+    }
+
+    fn check_revealed<'a>(
+        &mut self,
+        Revealed { id, way, datagram, count, trace }: Revealed,
+        (how, chain, stamp): (&str, u16, u64),
+        clients: &[Client],
+        (runtimes, pages): (impl Iterator<Item = &'a Runtime>, &Pages<'_>),
+        is_settled: bool,
+    ) {
         if !self.strict {
             return;
         }
@@ -204,7 +229,7 @@ impl Checkers {
             );
         }
         if before.is_some_and(|before| before != datagram) {
-            self.violate("output commit", format!("connection {id}: count {count} was revealed by datagram {before:?} and again by {datagram}: state was forgotten"));
+            self.violate("output commit", format!("connection {id}: count {count} was revealed by datagram {before:?} and again by {datagram}, which {how}: state was forgotten"));
         }
         let Some(client) = clients.iter().find(|client| client.id() == id) else { return };
         let (local, remote, protocol) = client.ends();
@@ -217,7 +242,7 @@ impl Checkers {
         let is_written_back = pages(chain.into(), &key).is_some_and(|(flows, slot)| self.counts(flows, slot)[way] >= count);
         let holders = holders.count() + usize::from(is_written_back);
         if holders == 0 || is_settled && holders < 2 {
-            self.violate("output commit", format!("connection {id}: count {count} left while {holders} knew it"));
+            self.violate("output commit", format!("connection {id}: count {count} {how} while {holders} knew it"));
         }
     }
 

@@ -1,6 +1,7 @@
 //! Clients and servers: scripts that behave as a kernel's TCP and UDP would.
 
 use crate::frames::{self, End, Seen};
+use crate::refuser::SHUT;
 use holdfast_wire::header::{proto, tcp_flags};
 use std::collections::BTreeMap;
 
@@ -159,6 +160,13 @@ impl UdpClient {
         Some(frames::udp(self.local, self.remote, &payload))
     }
 
+    /// Where all are refused, that is what it waits for.
+    fn on_refusal(&mut self) {
+        if self.remote == SHUT && self.sent >= self.datagrams && self.progress == Progress::Running {
+            self.progress = Progress::Done;
+        }
+    }
+
     fn on_frame(&mut self, seen: Seen<'_>) {
         if seen.payload.get(..4) != Some(&self.id.to_be_bytes()) {
             self.progress = Progress::Broken("another client's datagram");
@@ -205,6 +213,13 @@ impl Client {
         match self {
             Client::Tcp(client) => client.on_timer(now),
             Client::Udp(client) => client.on_timer(now),
+        }
+    }
+
+    /// One of its packets was refused.
+    pub(crate) fn on_refusal(&mut self) {
+        if let Client::Udp(client) = self {
+            client.on_refusal();
         }
     }
 

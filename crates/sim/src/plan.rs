@@ -271,6 +271,8 @@ pub struct Outcome {
     pub finished: Vec<bool>,
     /// What left, in order.
     pub released: Vec<Exit>,
+    /// Of whose datagrams their sender was told that they were refused: connections, from 1, and numbers of datagrams, in order.
+    pub refused: Vec<(u32, u32)>,
     /// Drops of all parts, the dead included.
     pub drops: DropCounters,
     /// Steps that were taken.

@@ -1,5 +1,6 @@
 //! What a world is made of: the seed, the protection, the chain, and faults planted to test the checkers.
 
+use crate::refuser::Refuser;
 use crate::stamper::Stamper;
 use holdfast_functions::{Firewall, FirewallConfig, LoadBalancer, LoadBalancerConfig, Nat, NatConfig};
 use holdfast_nf::{Bound, Chain, ConfigError, Function};
@@ -226,7 +227,7 @@ impl Scenario {
         ChainSpec { name: "simulated".to_owned(), switch: switch_node(switch), chain, protection }
     }
 
-    /// Stamper, firewall, NAT, load balancer. The stamper comes first: the checkers look for its state there.
+    /// Stamper, firewall, NAT, refuser, load balancer. The stamper comes first and the balancer last: the checkers look for their state there.
     fn functions(&self, chain: u16) -> Result<Vec<Box<dyn Function>>, ConfigError> {
         let read = |error: serde_json::Error| ConfigError::at("", error.to_string());
         let firewall: FirewallConfig = serde_json::from_value(json!({ "rules": ["allow any from 10.0.0.0/8"] })).map_err(read)?;
@@ -243,6 +244,7 @@ impl Scenario {
             Box::new(Bound::<Stamper>::new(())?),
             Box::new(Bound::<Firewall>::new(firewall)?),
             Box::new(Bound::<Nat>::new(nat)?),
+            Box::new(Bound::<Refuser>::new(())?),
             Box::new(Bound::<LoadBalancer>::new(balancer)?),
         ])
     }

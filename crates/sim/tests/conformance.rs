@@ -14,7 +14,8 @@ mod records;
 mod seconds;
 
 use holdfast_sim::{
-    Connection, Exit, Fault, How, Outcome, Plan, Planted, Preset, Scenario, Step, Violation, Way, When, Whom, play,
+    Connection, Exit, Fault, GUARDED, How, Outcome, Plan, Planted, Preset, SHUT, Scenario, Step, Violation, Way, When, Whom,
+    passes, play,
 };
 use holdfast_wire::DropReason;
 use libtest_mimic::{Arguments, Failed};
@@ -113,6 +114,7 @@ const REQUIREMENTS: &[(&str, Check<Mix>)] = &[
     ("settled_is_safe", settled_is_safe),
     ("bounded_loss", bounded_loss),
     ("several_switches", several_switches),
+    ("refused_once", refused_once),
 ];
 
 /// Of those with a state server.
@@ -549,6 +551,67 @@ fn several_switches(mix: Mix) -> Result<(), String> {
         }
         check_basics(mix, &plan, &outcome)?;
     }
+    Ok(())
+}
+
+/// A function refuses most datagrams of some flows, and others from their first one on. Each is answered once where nothing fails; when a runtime is killed between any two events each at most once, none that
+/// passes, and whoever serves the flow afterwards remembers what was refused. The same sweep must see that forgotten where answers do not wait for their flow's state.
+fn refused_once(mix: Mix) -> Result<(), String> {
+    let mut connections = few_connections();
+    for (number, one) in connections.iter_mut().enumerate() {
+        let local = ([10, 0, 0, 2 + number as u8], 1000 + number as u16);
+        (one.tcp, one.ends) = (false, Some((local, if number % 3 == 2 { SHUT } else { GUARDED })));
+    }
+    let plan = |calm| Plan {
+        connections: connections.clone(),
+        calm,
+        strict: mix.preset.is_strict(),
+        lasts: 8_000 * MILLISECOND,
+        ..Plan::default()
+    };
+    let is_shut = |id: u32| id.is_multiple_of(3);
+    let answers = |outcome: &Outcome| {
+        let mut answers: BTreeMap<(u32, u32), u32> = BTreeMap::new();
+        outcome.refused.iter().for_each(|one| *answers.entry(*one).or_default() += 1);
+        answers
+    };
+    let undisturbed = play(scenario(81, mix), plan(true));
+    check_basics(mix, &plan(true), &undisturbed)?;
+    check_finished(mix, &plan(true), &undisturbed)?;
+    let once = answers(&undisturbed);
+    for (id, one) in (1u32..).zip(&connections) {
+        for datagram in 1..=one.packets {
+            let wanted = u32::from(is_shut(id) || !passes(datagram));
+            let got = once.get(&(id, datagram)).copied().unwrap_or(0);
+            require!(got == wanted, "datagram {datagram} of connection {id} was answered {got} times");
+        }
+    }
+    let mut answered = 0;
+    for (seed, calm, step) in [(81, true, 7), (82, false, 23)] {
+        sweep(scenario(seed, mix), &plan(calm), How::Kill, step, |plan, outcome| {
+            check_basics(mix, plan, &outcome)?;
+            if mix.preset.promises() {
+                check_finished(mix, plan, &outcome)?;
+            }
+            // A network that doubles packets doubles answers.
+            let answers = answers(&outcome);
+            answered += answers.len();
+            let twice = answers.iter().find(|(_, count)| calm && **count > 1);
+            require!(twice.is_none(), "{:?}: answered more than once: {twice:?}", plan.steps);
+            Ok(())
+        })?;
+    }
+    require!(answered > 100 / mix.every(), "only {answered} answers");
+    if !mix.preset.is_strict() {
+        return Ok(());
+    }
+    let mut forgotten = 0;
+    let planted = Scenario { planted: Fault::ReleasesBeforeCommit.into(), ..scenario(81, mix) };
+    sweep(planted, &plan(true), How::Kill, 7, |_, outcome| {
+        forgotten += usize::from(outcome.report.violations.iter().any(|one| one.text.contains("was refused")));
+        Ok(())
+    })?;
+    require!(forgotten > 20 / mix.always_every(), "only {forgotten} kills were seen to lose what had been refused");
     Ok(())
 }
 

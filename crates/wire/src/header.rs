@@ -339,6 +339,15 @@ impl crate::Packet {
         Icmp::ref_from_prefix(self.l4()).ok().map(|(header, _)| header)
     }
 
+    /// True for an ICMP or ICMPv6 message that quotes a packet.
+    #[inline]
+    pub fn is_icmp_error(&self) -> bool {
+        self.icmp().is_some_and(|header| match self.layers.network {
+            crate::Network::V6 => icmpv6::is_error(header.kind),
+            _ => icmp::is_error(header.kind),
+        })
+    }
+
     /// TTL or hop limit. `None` if the packet is not IP.
     #[inline]
     pub fn ttl(&self) -> Option<u8> {

@@ -272,6 +272,11 @@ impl FlowKey {
         })
     }
 
+    /// True for an ICMP message that asks, or answers.
+    pub(crate) fn is_of_exchange(&self) -> bool {
+        matches!(self.exchange(), Some(Exchange::Request(_) | Exchange::Reply(_)))
+    }
+
     /// Source and destination port as people know them: of an ICMP exchange both are the identifier, of other ICMP messages they are 0.
     pub fn ports(&self) -> (u16, u16) {
         match self.exchange() {

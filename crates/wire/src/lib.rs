@@ -18,6 +18,7 @@ pub mod nsh;
 mod packet;
 mod peer;
 mod reason;
+pub mod rewrite;
 pub mod selector;
 pub mod zone;
 

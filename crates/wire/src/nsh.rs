@@ -28,6 +28,8 @@ impl Flags {
     pub const SUSPECT: u8 = 32;
     /// An in-band protocol packet, not traffic: NSH's O bit.
     pub const OAM: u8 = 8;
+    /// On release: the chain has refused this packet, as it was when it came in; its sender is to be told.
+    pub const TURNED: u8 = 64;
 }
 
 /// Where on its way a packet is: values of the NSH service index.
@@ -46,8 +48,6 @@ pub mod index {
     /// Between managers of hosts that two networks join: by which of them it was sent ([`Meta::ingress`](crate::Meta::ingress)), and by which of its own the receiver has been heard,
     /// a bit each in [`Meta::commit`](crate::Meta::commit).
     pub const PROBE: u8 = 249;
-    /// A reply that a function made itself (a reset, say), released: back where the packet came from.
-    pub const TURNED: u8 = 252;
 }
 
 /// What the encapsulation says besides [`Meta`].

@@ -47,6 +47,8 @@ pub(crate) struct Bench {
     pub(crate) ingress: u8,
     /// The latest packet would come out differently if it were processed again.
     pub(crate) nondeterministic: bool,
+    /// The sender of the latest packet is to be told that it was dropped.
+    is_rejected: bool,
 }
 
 /// The addresses in a frame and its protocol: what a datagram's fragments have in common.
@@ -86,6 +88,7 @@ impl Bench {
             now: SECOND,
             ingress: 0,
             nondeterministic: false,
+            is_rejected: false,
         }
     }
 
@@ -133,6 +136,7 @@ impl Bench {
     }
 
     fn process(&mut self, packet: &mut Packet) -> Result<(), DropReason> {
+        self.is_rejected = false;
         packet.parse().map_err(DropReason::from)?;
         let is_later = packet.layers.fragment_offset != 0;
         let key = if is_later {
@@ -162,9 +166,10 @@ impl Bench {
             let is_first_wish = found.is_none();
             flow.expires_at = if self.cx.is_ending() || is_first_wish { wish } else { flow.expires_at.max(wish) };
         }
+        self.is_rejected = matches!(outcome, Outcome::Reject(..));
         let result = match outcome {
             Outcome::Forward => Ok(()),
-            Outcome::Drop(reason, _) => Err(reason),
+            Outcome::Drop(reason, _) | Outcome::Reject(reason, _) => Err(reason),
             Outcome::Wait(_) => unreachable!("run goes on"),
         };
         match found {
@@ -242,7 +247,16 @@ impl Bench {
     pub(crate) fn drops(&mut self, packet: &str, reason: DropReason) {
         match self.send(packet) {
             Ok(out) => panic!("`{packet}` came out as {:?}, and should have been dropped: {reason}", reading::ends(&out)),
-            Err(other) => assert_eq!(other, reason, "`{packet}`"),
+            Err(other) => assert_eq!((other, self.is_rejected), (reason, false), "`{packet}`"),
+        }
+    }
+
+    /// The same, and whoever sent it must be told.
+    #[track_caller]
+    pub(crate) fn rejects(&mut self, packet: &str, reason: DropReason) {
+        match self.send(packet) {
+            Ok(out) => panic!("`{packet}` came out as {:?}, and should have been rejected: {reason}", reading::ends(&out)),
+            Err(other) => assert_eq!((other, self.is_rejected), (reason, true), "`{packet}`"),
         }
     }
 

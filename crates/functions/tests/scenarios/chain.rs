@@ -126,3 +126,18 @@ fn the_first_word_names_the_flow() {
     bench.unchanged("tcp 10.0.0.2:1000 > 203.0.113.10:80 SYN");
     assert_eq!(bench.state(), "opening");
 }
+
+/// A firewall behind a translator rejects: the flow that was being opened gives its port back, and its sender is told all the same.
+#[test]
+fn a_rejection_at_the_end_leaves_nothing_behind() {
+    let rules = ["reject tcp to any port 25", "allow any"];
+    let mut bench = Bench::new(&[
+        ("nat", json!({ "pool": ["198.51.100.4/32"], "ports": "5000-5255" })),
+        ("firewall", json!({ "rules": rules })),
+    ]);
+    bench.passes("tcp 10.0.0.2:1000 > 203.0.113.10:80 SYN seq 100");
+    for port in 1..=300 {
+        bench.rejects(&format!("tcp 10.0.0.2:{port} > 203.0.113.10:25 SYN seq 100"), PolicyDenied);
+    }
+    assert_eq!((bench.flows(), bench.free_ports()), (1, 255));
+}

@@ -369,6 +369,25 @@ fn a_rule_is_for_flows_that_come_in_by_its_ports() {
     assert!(built.is_err_and(|error| (error.path.as_str(), error.offset) == ("rules[0]", Some(13))));
 }
 
+/// `reject` is a denial of which the sender hears, by a rule or for all that no rule matches; it is tried in its place among the others.
+#[test]
+fn a_rejected_sender_is_told() {
+    let rules = ["deny tcp to any port 22", "reject tcp to any port 20-25", "allow any from 10.0.0.0/8"];
+    let mut bench = Bench::new(&[("firewall", json!({ "rules": rules, "default": "reject" }))]);
+    bench.drops("tcp 10.0.0.2:1000 > 203.0.113.1:22 SYN", PolicyDenied);
+    bench.rejects("tcp 10.0.0.2:1000 > 203.0.113.1:23 SYN", PolicyDenied);
+    bench.rejects("tcp [2001:db8::2]:1000 > [2001:db8:1::1]:25 SYN", PolicyDenied);
+    // Whatever it is: a stray segment, too, is told that there is nothing.
+    bench.rejects("tcp 10.0.0.2:1000 > 203.0.113.1:23 ACK", PolicyDenied);
+    bench.rejects("udp 192.0.2.1:5 > 10.0.0.2:53", PolicyDenied);
+    bench.rejects("icmp 192.0.2.1 > 10.0.0.2 echo id 1", PolicyDenied);
+    bench.unchanged("udp 10.0.0.2:1000 > 203.0.113.1:23");
+    // What does not fit its connection is not a rule's affair.
+    bench.unchanged("tcp 10.0.0.2:1000 > 203.0.113.1:80 SYN seq 1");
+    bench.drops("tcp 203.0.113.1:80 > 10.0.0.2:1000 RST seq 9", StateInvalid);
+    assert_eq!(bench.flows(), 2);
+}
+
 /// A mistake in a rule is shown with its place.
 #[test]
 fn a_wrong_rule_is_named_with_its_place() {

@@ -7,11 +7,15 @@ use super::{Edge, EdgeOut, addresses};
 use holdfast_protection::Released;
 use holdfast_wire::fragment::{Cut, may_cut};
 use holdfast_wire::header::Mac;
+use holdfast_wire::nsh::Flags;
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool, ip_bytes};
 
 impl Edge {
     /// A packet that a chain has released, parsed: routes it and sends it.
     pub fn handle_egress(&mut self, released: Released<Packet>, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
+        if released.get().meta.flags & Flags::TURNED != 0 {
+            return self.answer_refused(released, now, out, pool);
+        }
         let Some((_, destination)) = addresses(released.get()) else {
             return self.drop(released.into_inner(), DropReason::UnknownEthertype, pool);
         };

@@ -16,6 +16,8 @@ pub(crate) enum Problem {
     HostUnreachable,
     /// Nobody listens at this port.
     PortUnreachable,
+    /// A chain refuses it.
+    Prohibited,
     /// Longer than this MTU, and not to be fragmented.
     TooBig(u16),
 }
@@ -80,6 +82,8 @@ pub(crate) fn report(packet: &mut Packet, problem: Problem, from: &[u8; 16], mtu
                 Problem::NoRoute => (icmp::UNREACHABLE, 0, 0),
                 Problem::HostUnreachable => (icmp::UNREACHABLE, 1, 0),
                 Problem::PortUnreachable => (icmp::UNREACHABLE, 3, 0),
+                // RFC 1812, section 5.2.7.1: communication administratively prohibited.
+                Problem::Prohibited => (icmp::UNREACHABLE, 13, 0),
                 Problem::TooBig(mtu) => (icmp::UNREACHABLE, 4, mtu.into()),
             };
             // RFC 1812, section 4.3.2.5: errors have precedence 6 or 7.
@@ -101,6 +105,8 @@ pub(crate) fn report(packet: &mut Packet, problem: Problem, from: &[u8; 16], mtu
                 Problem::NoRoute => (icmpv6::UNREACHABLE, 0, 0),
                 Problem::HostUnreachable => (icmpv6::UNREACHABLE, 3, 0),
                 Problem::PortUnreachable => (icmpv6::UNREACHABLE, 4, 0),
+                // RFC 4443, section 3.1: communication with destination administratively prohibited.
+                Problem::Prohibited => (icmpv6::UNREACHABLE, 1, 0),
                 Problem::TooBig(mtu) => (icmpv6::PACKET_TOO_BIG, 0, mtu.into()),
             };
             let ip = build::Ipv6::new(*from, to, proto::ICMPV6);

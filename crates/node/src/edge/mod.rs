@@ -16,6 +16,7 @@ mod icmp;
 mod liveness;
 mod neighbors;
 mod rate;
+mod refused;
 mod resolution;
 mod routes;
 #[cfg(test)]
@@ -101,7 +102,7 @@ pub struct EdgeOut {
     pub notes: Vec<(u16, bfd::Memory)>,
 }
 
-/// ICMP errors, and echo replies, per second that the box makes by itself, and how many at once.
+/// ICMP errors, echo replies, and answers about what chains have refused, per second that the box makes by itself, and how many at once: of each.
 const ICMP_PER_SECOND: u64 = 1000;
 
 /// Between two announcements of an address that somebody else claims (RFC 5227, sections 1.1 and 2.4).
@@ -141,6 +142,7 @@ pub struct Edge {
     drops: DropCounters,
     errors: RateLimit,
     echoes: RateLimit,
+    refusals: RateLimit,
     /// When an own address was last defended against another station, by port.
     defences: Vec<RateLimit>,
 }
@@ -172,6 +174,7 @@ impl Edge {
             drops: DropCounters::default(),
             errors: RateLimit::new(ICMP_PER_SECOND, ICMP_PER_SECOND),
             echoes: RateLimit::new(ICMP_PER_SECOND, ICMP_PER_SECOND),
+            refusals: RateLimit::new(ICMP_PER_SECOND, ICMP_PER_SECOND),
             defences: config.ports.iter().map(|_| RateLimit::every(DEFEND_INTERVAL)).collect(),
             config,
         }
@@ -435,7 +438,7 @@ impl Edge {
             }
             if self.echoes.admit(now) {
                 icmp::turn_echo(&mut packet);
-                return self.send_back(port, packet, out, pool);
+                return self.send_back(port, Released::stateless(packet), out, pool);
             }
         }
         self.drops.count(DropReason::Local);
@@ -477,24 +480,29 @@ impl Edge {
         pool: &mut dyn PacketPool,
     ) {
         if let Some(packet) = self.make_error(port, packet, problem, now, pool) {
-            self.send_back(port, packet, out, pool);
+            self.send_back(port, Released::stateless(packet), out, pool);
         }
     }
 
     /// Sends a packet of the box's own by the port that its cause came from, to the station that sent that.
-    fn send_back(&mut self, port: u8, mut packet: Packet, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
+    fn send_back(&mut self, port: u8, packet: Released<Packet>, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
         let Some(mac) = self.config.ports.get(port as usize).map(|port| port.mac) else {
-            return self.drop(packet, DropReason::PortDown, pool);
+            return self.drop(packet.into_inner(), DropReason::PortDown, pool);
         };
-        let bytes = packet.bytes_mut();
-        bytes.copy_within(6..12, 0);
-        bytes[6..12].copy_from_slice(&mac);
-        // An error has other layers than the packet that it was made of.
-        if let Err(malformed) = packet.parse() {
-            return self.drop(packet, malformed.into(), pool);
-        }
-        if let Err(packet) = self.push_cut(port, Released::stateless(packet), out, pool) {
-            self.drop(packet.into_inner(), DropReason::FrameTooLarge, pool);
+        let addressed = packet.remade(|packet| {
+            let bytes = packet.bytes_mut();
+            bytes.copy_within(6..12, 0);
+            bytes[6..12].copy_from_slice(&mac);
+            // An error has other layers than the packet that it was made of.
+            packet.parse().is_ok()
+        });
+        match addressed {
+            Ok(packet) => {
+                if let Err(packet) = self.push_cut(port, packet, out, pool) {
+                    self.drop(packet.into_inner(), DropReason::FrameTooLarge, pool);
+                }
+            }
+            Err(packet) => self.drop(packet, DropReason::Malformed, pool),
         }
     }
 }

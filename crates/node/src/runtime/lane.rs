@@ -20,11 +20,10 @@ use crate::gone::GoneFlows;
 use crate::message::Ended;
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position};
 use holdfast_protection::flows::{ActorHeader, Found, Journal, NO_SLOT, NoReply, flag, role};
-use holdfast_protection::{Admission, Flows, Home, Outbox, Peer, Protection, Slot};
+use holdfast_protection::{Admission, Flows, Home, Outbox, Peer, Protection, Released, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
-use holdfast_wire::header::{icmp, icmpv6};
 use holdfast_wire::nsh::Flags;
-use holdfast_wire::{DropReason, FlowKey, Network, Packet, PacketPool};
+use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use zerocopy::IntoBytes;
 
@@ -43,6 +42,8 @@ const EXPIRE_BUDGET: usize = 256;
 enum Step {
     Commit(Slot),
     Drop(DropReason),
+    /// Dropped, and its sender is to be told. Of a flow, if there is one.
+    Turn(Option<Slot>, DropReason),
     Park(Slot, Position),
     /// There is no room for the state of a flow that it would open, and soon may be.
     WaitOutside,
@@ -295,7 +296,7 @@ impl Lane {
     fn open(&mut self, packet: &mut Packet, key: &FlowKey, hash: u64, shared: &mut Shared) -> Step {
         let meta = packet.meta;
         shared.sides[self.side].note_epoch(meta.commit);
-        let refused = if is_icmp_error(packet) {
+        let refused = if packet.is_icmp_error() {
             Some(DropReason::StateInvalid)
         } else if self.flows.owned() >= self.owned_limit {
             Some(DropReason::FlowTableFull)
@@ -371,13 +372,10 @@ impl Lane {
             }
             Outcome::Drop(reason, function) => {
                 if packet.meta.flags & Flags::TRACE != 0 {
-                    trace_drop(&self.chain, packet, reason, function, shared);
+                    trace_drop(&self.chain, packet, "dropped", reason, function, shared);
                 }
                 if header.role == role::OPENING {
-                    let (key, epoch) = (header.key, header.epoch);
-                    shared.sides[self.side].is_full |= reason == DropReason::PoolEmpty;
-                    self.end(key, epoch, shared);
-                    self.flows.remove(slot);
+                    self.refuse_opening(slot, reason, shared);
                 } else {
                     account(header, direction, packet, &shared.cx);
                     if shared.cx.is_ending() {
@@ -387,12 +385,35 @@ impl Lane {
                 }
                 Step::Drop(reason)
             }
+            Outcome::Reject(reason, function) => {
+                if packet.meta.flags & Flags::TRACE != 0 {
+                    trace_drop(&self.chain, packet, "rejected", reason, function, shared);
+                }
+                if header.role == role::OPENING {
+                    self.refuse_opening(slot, reason, shared);
+                    return Step::Turn(None, reason);
+                }
+                account(header, direction, packet, &shared.cx);
+                if shared.cx.is_ending() {
+                    self.wheel.bring_forward(&mut self.flows, slot);
+                }
+                Step::Turn(Some(slot), reason)
+            }
             Outcome::Wait(position) => {
                 // It may never go on, and what the functions before have done stays.
                 header.flags |= if header.role == role::OWNER { flag::WHOLE } else { 0 };
                 Step::Park(slot, position)
             }
         }
+    }
+
+    /// The chain refused a flow's first packet, and has closed the flow: there is none.
+    fn refuse_opening(&mut self, slot: Slot, reason: DropReason, shared: &mut Shared) {
+        let header = self.flows.header(slot);
+        let (key, epoch) = (header.key, header.epoch);
+        shared.sides[self.side].is_full |= reason == DropReason::PoolEmpty;
+        self.end(key, epoch, shared);
+        self.flows.remove(slot);
     }
 
     /// The chain let a flow's first packet pass: the flow exists.
@@ -433,8 +454,39 @@ impl Lane {
                 self.protection.commit(&mut self.flows, slot, packet, nondeterministic, &mut self.outbox);
             }
             Step::Drop(reason) => shared.drop(packet, reason, pool),
+            Step::Turn(slot, reason) => self.turn(slot, reason, packet, key, shared, pool),
             Step::WaitOutside => self.wait_outside(packet, key, shared, pool),
             Step::Park(slot, position) => self.park(slot, position, packet, key, shared, pool),
+        }
+    }
+
+    /// A refused packet goes back to the edge, which tells its sender, as that one sent it. What it may reveal of its flow's state is as safe by then as that of any packet that leaves; where no flow
+    /// came to be there is none.
+    #[cold]
+    fn turn(
+        &mut self,
+        slot: Option<Slot>,
+        reason: DropReason,
+        mut packet: Packet,
+        key: &FlowKey,
+        shared: &mut Shared,
+        pool: &mut dyn PacketPool,
+    ) {
+        let nondeterministic = shared.cx.is_nondeterministic();
+        if !key.restore(&mut packet) {
+            if let Some(slot) = slot {
+                self.protection.changed(&mut self.flows, slot, packet.meta.stamp, nondeterministic);
+            }
+            return shared.drop(packet, reason, pool);
+        }
+        shared.drops.count(reason);
+        packet.meta.flags = packet.meta.flags & Flags::TRACE | Flags::TURNED;
+        match slot {
+            Some(slot) => {
+                packet.meta.epoch = self.flows.header(slot).epoch as u16;
+                self.protection.commit(&mut self.flows, slot, packet, nondeterministic, &mut self.outbox);
+            }
+            None => self.outbox.released.push(Released::stateless(packet)),
         }
     }
 
@@ -622,8 +674,8 @@ fn run_traced(chain: &mut Chain, packet: &mut Packet, state: &mut [u8], position
 }
 
 #[cold]
-fn trace_drop(chain: &Chain, packet: &Packet, reason: DropReason, function: u8, shared: &mut Shared) {
-    shared.trace(packet, format!("dropped by {}: {reason}", chain.functions()[function as usize].name()));
+fn trace_drop(chain: &Chain, packet: &Packet, what: &str, reason: DropReason, function: u8, shared: &mut Shared) {
+    shared.trace(packet, format!("{what} by {}: {reason}", chain.functions()[function as usize].name()));
 }
 
 #[cold]
@@ -671,11 +723,4 @@ fn mark(header: &ActorHeader, packet: &mut Packet) {
     let is_learning = header.flags & flag::UNCONFIRMED != 0;
     packet.meta.flags = packet.meta.flags & Flags::TRACE | if is_learning { Flags::LEARN } else { 0 };
     packet.meta.epoch = header.epoch as u16;
-}
-
-fn is_icmp_error(packet: &Packet) -> bool {
-    packet.icmp().is_some_and(|header| match packet.layers.network {
-        Network::V6 => icmpv6::is_error(header.kind),
-        _ => icmp::is_error(header.kind),
-    })
 }

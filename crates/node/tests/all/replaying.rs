@@ -21,6 +21,8 @@ const GRANTED: u32 = 9;
 const PASS: u8 = 0;
 const DENY: u8 = 1;
 const REFUSE: u8 = 2;
+const REJECT: u8 = 3;
+const TURN_AWAY: u8 = 4;
 
 holdfast_nf::flow_state! {
     struct Tally {
@@ -45,6 +47,7 @@ impl NetworkFunction for Counter {
     fn open(&self, packet: &Packet, _: &mut (), _: &mut Context) -> Open<Tally> {
         match packet.bytes()[42] {
             REFUSE => Open::Drop(DropReason::PolicyDenied),
+            TURN_AWAY => Open::Reject(DropReason::PolicyDenied),
             _ => Open::Accept(Tally::default()),
         }
     }
@@ -57,6 +60,7 @@ impl NetworkFunction for Counter {
         payload[1..3].copy_from_slice(&count);
         match payload[0] {
             DENY => Verdict::Drop(DropReason::PolicyDenied),
+            REJECT => Verdict::Reject(DropReason::PolicyDenied),
             _ => Verdict::Forward,
         }
     }
@@ -116,6 +120,8 @@ struct World {
     deaf: Option<u16>,
     /// What left: by whom, and the count and the number in it.
     released: Vec<(u16, u16, u8)>,
+    /// What of that has been refused, for its sender to be told.
+    turned: Vec<(u16, u16, u8)>,
     /// What the switch was asked for and has been answered by `answer_replays`: all that it has, in the order asked.
     is_log_gone: bool,
     over: Vec<u32>,
@@ -151,6 +157,7 @@ impl World {
             fullest: 0,
             deaf: None,
             released: Vec::new(),
+            turned: Vec::new(),
             is_log_gone: false,
             over: Vec::new(),
         };
@@ -224,7 +231,11 @@ impl World {
                 let to = bytes.first_chunk().and_then(node_of).expect("a node");
                 if bytes[12..14] == [0x89, 0x4f] && bytes[21] == index::RELEASED {
                     let payload = &bytes[nsh::ENCAPSULATION_LEN + 42..];
-                    self.released.push((from, u16::from_be_bytes([payload[1], payload[2]]), payload[3]));
+                    let left = (from, u16::from_be_bytes([payload[1], payload[2]]), payload[3]);
+                    self.released.push(left);
+                    if bytes[18] & Flags::TURNED != 0 {
+                        self.turned.push(left);
+                    }
                 } else if to == SWITCH {
                     self.switch.handle_frame(bytes, now).expect("it is for the switch");
                 } else if to == COORDINATOR {
@@ -304,6 +315,7 @@ impl World {
         self.switch.remove_peer(dead);
         self.coordinator.remove_peer(dead);
         self.released.clear();
+        self.turned.clear();
         self.show(2);
         let order = Control::Recover { node: dead.node, incarnation: dead.incarnation };
         let nodes: Vec<u16> = self.runtimes.keys().copied().collect();
@@ -414,6 +426,46 @@ fn fragments_are_processed_again() {
     world.released.clear();
     world.send(17, GRANTED, false, &[fragment(8, 4, false)]);
     assert_eq!(world.released, [(17, 7, 4)]);
+}
+
+/// Packets that are refused go back as others go on: once it is known elsewhere that they were processed, and not a second time by who processes them again.
+#[test]
+fn what_is_refused_goes_back_once() {
+    let mut world = World::new(&[0, 0], settings());
+    world.send(16, EPOCH, true, &[datagram(8, PASS, 0)]);
+    world.send(16, EPOCH, false, &[datagram(8, REJECT, 1), datagram(8, PASS, 2), datagram(8, REJECT, 3)]);
+    assert_eq!(world.turned, [(16, 2, 1), (16, 4, 3)]);
+    assert_eq!(world.released.len(), 4);
+    world.deaf = Some(17);
+    world.send(16, EPOCH, false, &[datagram(8, REJECT, 4), datagram(8, PASS, 5)]);
+    assert_eq!(world.turned.len(), 2, "nothing leaves before it is known elsewhere");
+    world.kill(16);
+    assert_eq!((&world.turned[..], &world.released[..]), (&[(17, 5, 4)][..], &[(17, 5, 4), (17, 6, 5)][..]));
+    assert_eq!(world.runtimes[&17].drops().get(DropReason::PolicyDenied), 1);
+    // A flow as any other.
+    world.turned.clear();
+    world.send(17, GRANTED, false, &[datagram(8, REJECT, 6), datagram(8, PASS, 7)]);
+    assert_eq!(world.turned, [(17, 7, 6)]);
+}
+
+/// A first packet that is refused goes back at once, there is no flow, and the switch hears so; whichever function refuses it, when the flow is opened or when its packet is processed.
+#[test]
+fn a_first_packet_that_is_refused_opens_no_flow() {
+    for order in [TURN_AWAY, REJECT] {
+        let mut world = World::new(&[0, 0], settings());
+        world.deaf = Some(17);
+        world.send(16, EPOCH, true, &[datagram(8, order, 1)]);
+        assert_eq!(world.turned.len(), 1);
+        assert!(world.flow(16, 8).is_none());
+        assert_eq!(world.runtimes[&16].drops().iter().collect::<Vec<_>>(), [(DropReason::PolicyDenied, 1)]);
+        // It comes again, and a later one that is let in opens it.
+        world.send(16, EPOCH + 1, true, &[datagram(8, order, 2)]);
+        assert_eq!(world.turned.len(), 2);
+        world.deaf = None;
+        world.send(16, EPOCH + 2, true, &[datagram(8, PASS, 3)]);
+        assert_eq!((world.turned.len(), world.released.len()), (2, 3));
+        assert!(world.flow(16, 8).is_some());
+    }
 }
 
 /// A reply that the switch took for a flow of its own is in no log of this flow's: its state goes, and nothing is missing.

@@ -77,6 +77,7 @@ impl World {
             report,
             finished,
             released: self.released,
+            refused: self.refused,
             drops,
             steps: self.done.len(),
             plan: Plan { steps: self.done, ..self.plan },

@@ -14,6 +14,7 @@ use holdfast_node::hub::{Hub, HubOut};
 use holdfast_node::manager::{Manager, Wish};
 use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::Peer;
+use holdfast_wire::nsh::Flags;
 use holdfast_wire::{FlowKey, MemoryPool, PacketPool};
 use std::collections::VecDeque;
 
@@ -527,8 +528,13 @@ impl World {
                 let text = format!("a packet of chain {} left at switch {switch}", packet.meta.chain);
                 self.checkers.violate("one switch", text);
             }
+            let is_refused = packet.meta.flags & Flags::TURNED != 0;
             let frame = packet.bytes().to_vec();
             self.hosts[at].pool.put(packet);
+            if is_refused {
+                self.check_refused(&frame, (chain, stamp));
+                continue;
+            }
             self.check_released(&frame, chain, stamp);
             let to_client = frames::read(&frame).is_some_and(|seen| seen.destination.0[0] == 10);
             let outside = outside(switch);

@@ -5,6 +5,7 @@ use super::{BEGIN, Process, World};
 use crate::checkers::Served;
 use crate::frames;
 use crate::plan::Exit;
+use crate::refuser::SHUT;
 use holdfast_functions::Balanced;
 use holdfast_node::switch::Route;
 use holdfast_protection::flows::{ActorHeader, flag, role};
@@ -58,6 +59,34 @@ impl World {
         let processes = self.processes.values().map(|process| &process.runtime);
         let pages = Servers::pages(&self.servers);
         self.checkers.check_released(frame, (chain, stamp), &self.clients, (processes, &pages), is_settled, self.loss.as_ref());
+        if let Some(loss) = &mut self.loss {
+            loss.released(frame, &self.clients, self.now);
+        }
+    }
+
+    /// A packet of this chain that was refused comes back to be answered: as its sender knows it, and as safe as any that leaves.
+    pub(super) fn check_refused(&mut self, frame: &[u8], (chain, stamp): (u16, u64)) {
+        let seen = frames::read(frame);
+        let of = seen.and_then(|seen| {
+            let client = self.clients.iter_mut().find(|client| client.ends() == (seen.source, seen.destination, seen.protocol));
+            client.zip(seen.payload.get(4..).and_then(|rest| rest.first_chunk())).map(|found| (seen, found))
+        });
+        let Some((seen, (client, datagram))) = of else {
+            return self.checkers.violate("answers", format!("nobody has sent what was refused: {}", frames::describe(frame)));
+        };
+        let (id, datagram) = (client.id(), u32::from_be_bytes(*datagram));
+        client.on_refusal();
+        if self.fate.is_none() {
+            self.refused.push((id, datagram));
+        }
+        // Where no flow came to be there is nothing to remember.
+        if seen.destination == SHUT {
+            return;
+        }
+        let is_settled = self.coordinator.is_protected() && self.all_run() && self.has_home();
+        let processes = self.processes.values().map(|process| &process.runtime);
+        let pages = Servers::pages(&self.servers);
+        self.checkers.check_refused(frame, (chain, stamp), &self.clients, (processes, &pages), is_settled);
         if let Some(loss) = &mut self.loss {
             loss.released(frame, &self.clients, self.now);
         }
@@ -130,7 +159,7 @@ impl World {
 
     /// What a runtime has of its balancer's gauge is what its flows are.
     pub(super) fn check_parts(&mut self) {
-        // Stamper, firewall, NAT, balancer.
+        // The balancer's is the last.
         let at = self.scenario.chains(1, 1)[0].chain.layout().states.last().map_or(0, |(start, _)| *start);
         let mut wrong = Vec::new();
         for (peer, process) in self.processes.iter_mut().filter(|(peer, _)| !self.coordinator.has_given_up(**peer)) {

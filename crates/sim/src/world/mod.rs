@@ -159,6 +159,8 @@ pub struct World {
     settled_since: u64,
     settled: u64,
     released: Vec<Exit>,
+    /// Connections and datagrams of which their sender was told that they were refused.
+    refused: Vec<(u32, u32)>,
     drops: DropCounters,
     unprotected: u64,
 }
@@ -280,6 +282,7 @@ impl World {
             settled_since: 0,
             settled: 0,
             released: Vec::new(),
+            refused: Vec::new(),
             drops: DropCounters::default(),
             unprotected: 0,
             plan,

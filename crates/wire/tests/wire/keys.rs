@@ -1,9 +1,10 @@
 //! Flow keys: directions, and errors that travel with replies.
 
-use crate::frames::{A4, A6, B4, B6, ENDS6, echo4, echo6, error4, error6, ethernet, packets, room, udp, v4, v6};
+use crate::frames::{A4, A6, B4, B6, ENDS6, echo4, echo6, error4, error6, ethernet, kinds, packets, room, udp, v4, v6};
 use holdfast_wire::build;
 use holdfast_wire::header::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, icmp, icmpv6, proto};
-use holdfast_wire::{FlowKey, Layers, MemoryPool, PacketPool, ip_addr, ip_bytes, map_v4, unmap_v4};
+use holdfast_wire::rewrite::{End, Side, set_end};
+use holdfast_wire::{FlowKey, Layers, MemoryPool, Network, PacketPool, ip_addr, ip_bytes, map_v4, unmap_v4};
 use proptest::prelude::*;
 
 fn key() -> impl Strategy<Value = FlowKey> {
@@ -247,4 +248,45 @@ fn keys_are_printed_as_an_operator_reads_them() {
         key_of(&message(ETHERTYPE_IPV6, false, 128, 7)).expect("it has a key").to_string(),
         "icmp6 [2001:db8:1::1]:7 > 2001:db8:2::2"
     );
+}
+
+/// Whatever functions have made of the ends of a packet, the key that it came in with makes it the packet that its sender knows, byte for byte. A packet of another
+/// protocol or family it leaves alone, and an error, whose key is another packet's.
+#[test]
+fn a_key_gives_a_packet_its_ends_back() {
+    let mut pool = MemoryPool::new(1);
+    let mut restored = 0;
+    for kind in kinds() {
+        let mut packet = crate::frames::packet(&mut pool, &kind.frame, 0xa5);
+        packet.parse().expect("it is whole");
+        if packet.layers.fragment_offset != 0 {
+            FlowKey { protocol: kind.protocol.into(), ..FlowKey::default() }.note(&mut packet);
+        }
+        let before = packet.bytes().to_vec();
+        let Some(key) = FlowKey::noted(&packet) else {
+            pool.put(packet);
+            continue;
+        };
+        let is_v6 = packet.layers.network == Network::V6;
+        let other = |v6: &str, v4: &str| ip_bytes(if is_v6 { v6 } else { v4 }.parse().expect("an address"));
+        // Neither asks nor answers.
+        if packet.is_icmp_error() || kind.name == "solicitation" {
+            assert!(!key.restore(&mut packet), "{}", kind.name);
+        } else {
+            for (protocol, address) in [(key.protocol + 1, key.source), (key.protocol, other("192.0.2.1", "2001:db8::1"))] {
+                assert!(!FlowKey { protocol, source: address, ..key }.restore(&mut packet), "{}", kind.name);
+            }
+            assert_eq!(packet.bytes(), before, "{}", kind.name);
+            let ends = [(other("2001:db8:7::7", "203.0.113.77"), 7), (other("fe80::1", "10.255.0.1"), 65_535)];
+            for (side, (address, port)) in [Side::Source, Side::Destination].into_iter().zip(ends) {
+                assert!(set_end(&mut packet, side, End { address, port }));
+            }
+            assert_ne!(packet.bytes(), before, "{}", kind.name);
+            assert!(key.restore(&mut packet), "{}", kind.name);
+            restored += 1;
+        }
+        assert_eq!(packet.bytes(), before, "{}", kind.name);
+        pool.put(packet);
+    }
+    assert!(restored > 90, "only {restored} frames");
 }

@@ -299,7 +299,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "allow icmp from",
         "allwo icmp from",
-        r#"edge.yaml:8:80: firewall: `allwo` is not an action: a rule begins with `allow` or `deny`
+        r#"edge.yaml:8:80: firewall: `allwo` is not an action: a rule begins with `allow`, `deny` or `reject`
 8 |       - firewall: { rules: [ "allow tcp from 10.0.0.0/24 to any port 80,443", "allwo icmp from any to any" ], default: d
   |                                                                                ^^^^^"#,
     ),
@@ -320,7 +320,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "default: deny",
         "default: dney",
-        r#"edge.yaml:8:120: firewall: unknown variant `dney`, expected `allow` or `deny`; did you mean `deny`?
+        r#"edge.yaml:8:120: firewall: unknown variant `dney`, expected one of `allow`, `deny`, `reject`; did you mean `deny`?
 8 |  any port 80,443", "allow icmp from any to any" ], default: dney }
   |                                                             ^^^^"#,
     ),

@@ -3,6 +3,7 @@
 use super::frames::frame;
 use super::{Bench, SECOND};
 use holdfast_wire::PacketPool;
+use holdfast_wire::nsh::Flags;
 use proptest::prelude::*;
 
 /// What may happen to an edge.
@@ -10,6 +11,7 @@ use proptest::prelude::*;
 enum Step {
     Port(u8, Vec<u8>),
     Released(u8, Vec<u8>),
+    Refused(u8, Vec<u8>),
     Wait(u64),
     Mtu(u8, u16),
 }
@@ -79,6 +81,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (0u8..3, bytes()).prop_map(|(port, bytes)| Step::Port(port, bytes)),
         3 => (0u8..3, bytes()).prop_map(|(port, bytes)| Step::Released(port, bytes)),
+        1 => (0u8..3, bytes()).prop_map(|(port, bytes)| Step::Refused(port, bytes)),
         1 => (0..40 * SECOND).prop_map(Step::Wait),
         1 => (0u8..3, prop_oneof![0u16..100, 100u16..3000]).prop_map(|(port, mtu)| Step::Mtu(port, mtu)),
     ]
@@ -101,10 +104,11 @@ proptest! {
                     }
                     bench.port_quietly(port, &bytes);
                 }
-                Step::Released(port, bytes) if has_room => bench.release_quietly(port, &bytes),
+                Step::Released(port, bytes) if has_room => bench.release_quietly(port, &bytes, 0),
+                Step::Refused(port, bytes) if has_room => bench.release_quietly(port, &bytes, Flags::TURNED),
                 Step::Wait(ns) => bench.wait_quietly(ns),
                 Step::Mtu(port, mtu) => bench.edge.set_mtu(port, mtu),
-                Step::Port(..) | Step::Released(..) => {}
+                Step::Port(..) | Step::Released(..) | Step::Refused(..) => {}
             }
         }
         bench.edge.abandon(&mut bench.pool);
@@ -129,9 +133,9 @@ impl Bench {
         self.collect();
     }
 
-    fn release_quietly(&mut self, ingress: u8, bytes: &[u8]) {
+    fn release_quietly(&mut self, ingress: u8, bytes: &[u8], flags: u8) {
         let mut packet = self.packet(bytes);
-        packet.meta.ingress = ingress;
+        (packet.meta.ingress, packet.meta.flags) = (ingress, flags);
         if packet.parse().is_err() {
             return self.pool.put(packet);
         }

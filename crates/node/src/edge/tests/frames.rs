@@ -63,7 +63,7 @@ impl Words<'_> {
 /// Builds the frame that the words describe, as it comes in by `port`.
 ///
 /// `PROTO SOURCE > DESTINATION` with `udp`, `tcp`, `ping`, `pong`, `proto` (253); options `ttl=`, `len=` (payload), `id=`, `at=` (fragment
-/// offset), `more`, `df`, `badsum`, `badl4`, `lsrr`, `rh=` (an IPv6 routing header of this type), `from=MAC`, `to=MAC`, `vlan=`, `flags=` (TCP). `arp who-has A tell B`, `arp A is-at MAC`
+/// offset), `more`, `df`, `badsum`, `badl4`, `lsrr`, `rh=` (an IPv6 routing header of this type), `from=MAC`, `to=MAC`, `vlan=`, `flags=`, `ack=` (TCP). `arp who-has A tell B`, `arp A is-at MAC`
 /// (`target=`, `op=`), `ns A from B`, `na A` (`flags=` as a number, `hops=`, `mac=`, `bare` without option), `rs`, `ra`.
 pub(super) fn frame(port: u8, text: &str) -> Vec<u8> {
     let (options, words): (Vec<&str>, Vec<&str>) = text
@@ -162,7 +162,9 @@ fn ip_packet(port: u8, words: &Words<'_>) -> Parts {
         }
         "tcp" => {
             let mut header = [source_port.to_be_bytes(), destination_port.to_be_bytes()].concat();
-            header.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, 0, 0x50, words.number("flags", 2) as u8, 0xff, 0xff, 0, 0, 0, 0]);
+            header.extend_from_slice(&[0, 0, 0, 1]);
+            header.extend_from_slice(&(words.number("ack", 0) as u32).to_be_bytes());
+            header.extend_from_slice(&[0x50, words.number("flags", 2) as u8, 0xff, 0xff, 0, 0, 0, 0]);
             (proto::TCP, header)
         }
         "ping" | "pong" => {
@@ -261,6 +263,12 @@ pub(super) fn describe(bytes: &[u8]) -> String {
     if packet.icmp().is_some() && !packet.layers.fragment {
         assert!(icmp::is_intact(&packet), "ICMP checksum of {words}");
     }
+    if let Some(ip) = packet.ipv4().filter(|_| words.contains("RST")) {
+        assert_eq!(checksum::transport(&ip.source, &ip.destination, proto::TCP, packet.l4()), 0, "TCP checksum of {words}");
+    }
+    if let Some(ip) = packet.ipv6().filter(|_| words.contains("RST")) {
+        assert_eq!(checksum::transport(&ip.source, &ip.destination, proto::TCP, packet.l4()), 0, "TCP checksum of {words}");
+    }
     pool.put(packet);
     words
 }
@@ -292,11 +300,17 @@ fn describe_ip(bytes: &[u8], layers: &Layers) -> String {
     let (kind, code, number) = (bytes.get(l4).copied().unwrap_or(0), bytes.get(l4 + 1).copied().unwrap_or(0), |at| port(at));
     match layers.protocol {
         proto::UDP => format!("udp {} ttl={ttl}", with_ports()),
+        proto::TCP if bytes.get(l4 + 13).is_some_and(|flags| flags & 4 != 0) => {
+            let number = |at: usize| u32::from_be_bytes(bytes[l4 + at..l4 + at + 4].try_into().expect("four bytes"));
+            let ack = if bytes[l4 + 13] & 16 != 0 { " ACK" } else { "" };
+            format!("tcp {} ttl={ttl} RST{ack} seq={} ack={}", with_ports(), number(4), number(8))
+        }
         proto::TCP => format!("tcp {} ttl={ttl}", with_ports()),
         proto::ICMP if kind == icmp_kind::ECHO => format!("ping {plain} ttl={ttl}"),
         proto::ICMP if kind == icmp_kind::ECHO_REPLY => format!("pong {plain} ttl={ttl}"),
         proto::ICMP if kind == icmp_kind::TIME_EXCEEDED => format!("time-exceeded {}", quoted()),
         proto::ICMP if (kind, code) == (3, 4) => format!("too-big mtu={} {}", number(6), quoted()),
+        proto::ICMP if (kind, code) == (3, 13) => format!("admin {}", quoted()),
         proto::ICMP if kind == 3 => format!("{} {}", ["net", "host", "proto", "port"][code as usize], quoted()),
         proto::ICMPV6 => match kind {
             icmpv6::ECHO => format!("ping {plain} ttl={ttl}"),

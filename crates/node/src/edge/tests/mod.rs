@@ -11,6 +11,7 @@ mod fragments;
 mod frames;
 mod ingress;
 mod liveness;
+mod refused;
 mod resolution;
 
 use super::*;

@@ -1,0 +1,57 @@
+//! A function that refuses, so that senders are told.
+//!
+//! Of a flow to [`GUARDED`] it refuses three datagrams of four, by their numbers, but never the one that opens it; to [`SHUT`] there is no flow.
+
+use crate::plan::End;
+use holdfast_nf::{ConfigError, Context, Direction, DropReason, NetworkFunction, Open, Packet, Verdict};
+use holdfast_wire::FlowKey;
+use holdfast_wire::header::proto;
+
+/// Where most datagrams of a flow are refused.
+pub const GUARDED: End = ([192, 0, 2, 7], 4);
+/// Where every flow is refused.
+pub const SHUT: End = ([192, 0, 2, 7], 5);
+
+/// Datagrams to [`GUARDED`] that pass.
+pub fn passes(datagram: u32) -> bool {
+    datagram % 4 == 1
+}
+
+holdfast_nf::flow_state! {
+    /// What is remembered of a flow.
+    pub struct Begun {
+        /// Packets so far.
+        pub packets: u64,
+    }
+}
+
+/// See the module.
+pub(crate) struct Refuser;
+
+/// The port for which a datagram is.
+fn port(packet: &Packet) -> Option<u16> {
+    FlowKey::of(packet).filter(|key| key.protocol == u16::from(proto::UDP)).map(|key| key.destination_port)
+}
+
+impl NetworkFunction for Refuser {
+    const NAME: &'static str = "refuser";
+    type Config = ();
+    type Flow = Begun;
+    type Shared = ();
+
+    fn new((): ()) -> Result<(Refuser, ()), ConfigError> {
+        Ok((Refuser, ()))
+    }
+
+    fn open(&self, packet: &Packet, _shared: &mut (), _cx: &mut Context) -> Open<Begun> {
+        if port(packet) == Some(SHUT.1) { Open::Reject(DropReason::PolicyDenied) } else { Open::Accept(Begun::default()) }
+    }
+
+    fn process(&self, packet: &mut Packet, flow: &mut Begun, _shared: &mut (), cx: &mut Context) -> Verdict {
+        flow.packets += 1;
+        let is_guarded = cx.direction() == Direction::Forward && flow.packets > 1 && port(packet) == Some(GUARDED.1);
+        let number =
+            packet.l4().get(12..16).and_then(|bytes| bytes.first_chunk()).map_or(0, |number| u32::from_be_bytes(*number));
+        if is_guarded && !passes(number) { Verdict::Reject(DropReason::PolicyDenied) } else { Verdict::Forward }
+    }
+}
