@@ -3,6 +3,10 @@
 //! One language for firewall rules, service-chain rules and trace filters:
 //! `tcp on lan from 10.0.0.0/24 to any port 80,443`.
 
+mod messages;
+
+pub use messages::PacketSelector;
+
 use crate::header::proto;
 use crate::key::{FlowKey, ip_addr, ip_bytes, unmap_v4};
 use crate::zone::{Zone, Zones};
@@ -311,6 +315,10 @@ impl Protocol {
         }
     }
 
+    fn is_icmp(&self) -> bool {
+        matches!(self, Protocol::Icmp | Protocol::Number(proto::ICMP | proto::ICMPV6))
+    }
+
     fn has_ports(&self) -> bool {
         matches!(self, Protocol::Any | Protocol::Number(proto::TCP | proto::UDP))
     }
@@ -509,6 +517,12 @@ impl Selector {
     }
 }
 
+/// Words that are left, with their offsets.
+type Words<'t> = core::iter::Peekable<std::vec::IntoIter<(usize, &'t str)>>;
+
+/// Reads the types of a protocol's messages.
+type ReadTypes<'r, 't> = dyn FnMut(Protocol, &mut Words<'t>) -> Result<(), SelectorError> + 'r;
+
 /// As [`Selector::read`], with the ports of the box in numbers: as it is printed.
 impl FromStr for Selector {
     type Err = SelectorError;
@@ -525,6 +539,11 @@ impl Selector {
     /// # Errors
     /// The first word that is wrong.
     pub fn read(text: &str, zones: &Zones) -> Result<Selector, SelectorError> {
+        Selector::parse(text, zones, None)
+    }
+
+    /// The same, where `types`, if anybody, reads what stands behind `type`.
+    fn parse<'t>(text: &'t str, zones: &Zones, mut types: Option<&mut ReadTypes<'_, 't>>) -> Result<Selector, SelectorError> {
         let mut words = Vec::new();
         let mut at = 0;
         for word in text.split_whitespace() {
@@ -534,15 +553,16 @@ impl Selector {
         }
         let mut words = words.into_iter().peekable();
         let mut selector = Selector::any();
-        if let Some((offset, word)) = words.next_if(|(_, word)| !matches!(*word, "on" | "from" | "to")) {
+        if let Some((offset, word)) = words.next_if(|(_, word)| !matches!(*word, "on" | "from" | "to" | "type")) {
             selector.protocol = word.parse().map_err(|error: SelectorError| wrong(offset, error.message))?;
         }
-        let mut seen = [false; 3];
+        let mut seen = [false; 4];
         while let Some((offset, word)) = words.next() {
             let side = match word {
                 "from" => 0,
                 "to" => 1,
                 "on" => 2,
+                "type" => 3,
                 _ => {
                     return Err(wrong(
                         offset,
@@ -552,6 +572,17 @@ impl Selector {
             };
             if core::mem::replace(&mut seen[side], true) {
                 return Err(wrong(offset, format!("`{word}` comes twice")));
+            }
+            if side == 3 {
+                let Some(types) = &mut types else {
+                    let message = "`type` is for the rules of a `firewall`: here packets are known by their flow";
+                    return Err(wrong(offset, message));
+                };
+                if !selector.protocol.is_icmp() {
+                    return Err(wrong(offset, format!("`{}` has no types: only `icmp` has", selector.protocol)));
+                }
+                types(selector.protocol, &mut words)?;
+                continue;
             }
             if side == 2 {
                 let missing = || wrong(text.len(), "a port of the box, or a zone, is missing after `on`");
