@@ -49,7 +49,7 @@ impl NetworkFunction for Monitor {
     type Shared = Totals;
 
     fn new(_config: MonitorConfig) -> Result<(Monitor, Totals), ConfigError> {
-        Ok((Monitor, Totals { counters: Counters::new(&["flows", "packets", "bytes"]) }))
+        Ok((Monitor, Totals { counters: Counters::new(["flows", "packets", "bytes"]) }))
     }
 
     fn open(&self, _packet: &Packet, shared: &mut Totals, cx: &mut Context) -> Open<Observed> {

@@ -16,7 +16,7 @@ pub struct NamedStatistic {
     /// this field of what its flows share.
     pub field: &'static str,
     /// Counters have names, the items of a gauge numbers.
-    pub names: Option<&'static [&'static str]>,
+    pub names: Option<Vec<String>>,
     /// How many numbers it has.
     pub size: u32,
     /// A state server adds them up.
@@ -31,8 +31,8 @@ impl NamedStatistic {
 
     /// What one of its numbers is called.
     pub fn name(&self, index: usize) -> String {
-        match self.names {
-            Some(names) => names.get(index).copied().unwrap_or_default().to_owned(),
+        match &self.names {
+            Some(names) => names.get(index).cloned().unwrap_or_default(),
             None => index.to_string(),
         }
     }
@@ -46,7 +46,7 @@ pub fn named_statistics(chains: &mut [BuiltChain]) -> Vec<NamedStatistic> {
             let name = holder.name();
             let mut field = 0;
             holder.shared().visit(&mut |field_name, mut shared| {
-                let names = if let SharedField::Counters(counters) = &shared { Some(counters.names()) } else { None };
+                let names = if let SharedField::Counters(counters) = &shared { Some(counters.names().to_vec()) } else { None };
                 if let Some(part) = shared.part() {
                     statistics.push(NamedStatistic {
                         id: PoolId { chain, function, field },

@@ -10,14 +10,15 @@ use crate::Context;
 /// Named numbers that only grow. Increments commute, so their order, and a replay's, does not matter; a function cannot read them.
 #[derive(Debug, Clone, Default)]
 pub struct Counters {
-    names: &'static [&'static str],
+    names: Vec<String>,
     part: Part,
 }
 
 impl Counters {
     /// Counters with these names, at 0.
-    pub fn new(names: &'static [&'static str]) -> Counters {
-        Counters { names, part: Part::new(names.len()) }
+    pub fn new(names: impl IntoIterator<Item = impl ToString>) -> Counters {
+        let names: Vec<String> = names.into_iter().map(|name| name.to_string()).collect();
+        Counters { part: Part::new(names.len()), names }
     }
 
     /// Adds to the counter with this index, which stays at 2^63 - 1 when it has got there. An index without a name changes nothing.
@@ -27,13 +28,13 @@ impl Counters {
     }
 
     /// The names, in the order of the indexes.
-    pub fn names(&self) -> &'static [&'static str] {
-        self.names
+    pub fn names(&self) -> &[String] {
+        &self.names
     }
 
     /// Names and values, for reports: what flows of this runtime have counted.
-    pub fn report(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        self.names.iter().copied().zip(self.part.own().iter().map(|value| value.unsigned_abs()))
+    pub fn report(&self) -> impl Iterator<Item = (&str, u64)> + '_ {
+        self.names.iter().map(String::as_str).zip(self.part.own().iter().map(|value| value.unsigned_abs()))
     }
 
     /// This runtime's part, for whoever brings those of all together.

@@ -33,7 +33,7 @@ struct Lists([RequestPool; 2], Counters, Gauge);
 
 impl Lists {
     fn new(pools: [RequestPool; 2]) -> Lists {
-        let mut lists = Lists(pools, Counters::new(&["begun"]), Gauge::new(2));
+        let mut lists = Lists(pools, Counters::new(["begun"]), Gauge::new(2));
         [BEGUN, FLOWS].into_iter().for_each(|list| _ = lists.with_part(list, &mut Part::share));
         lists
     }

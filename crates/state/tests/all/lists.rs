@@ -153,7 +153,7 @@ impl World {
             flows: BTreeSet::new(),
             is_alive: true,
             begun: 0,
-            counter: Counters::new(&["begun"]),
+            counter: Counters::new(["begun"]),
             gauge: Gauge::new(2),
         };
         let Instance { counter, gauge, .. } = self.instances.entry(peer).or_insert(instance);
