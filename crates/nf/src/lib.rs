@@ -19,7 +19,7 @@ pub use chain::{Chain, ChainLayout, Outcome, Position};
 pub use context::{Context, Direction};
 pub use flow::{FlowState, layout_hash};
 pub use function::{Bound, ConfigError, Function, NetworkFunction, Open, Verdict};
-pub use shared::{Counters, Gauge, Lease, Pool, ReadOnly, SharedField, SharedState, Table};
+pub use shared::{Counters, Gauge, Lease, Log, Pool, ReadOnly, SharedField, SharedState, Table};
 
 pub use holdfast_wire::{DropReason, FlowKey, Packet};
 pub use zerocopy;

@@ -10,8 +10,8 @@ use crate::address::{COORDINATOR, NodeId, STATE_SERVER, host_of, manager_of, sta
 use crate::channel::{Fabric, FabricConfig};
 use crate::coordinator::RuntimeStatus;
 use crate::message::{
-    Control, Drain, Failover, FlowInfo, Listing, Member, MemberState, Order, Protected, Refusal, Report, Sealing, Standing,
-    TraceStep, kind,
+    Control, Drain, Failover, FlowInfo, Listing, Logged, Member, MemberState, Order, Protected, Refusal, Report, Sealing,
+    Standing, TraceStep, kind,
 };
 use crate::quorum::{Change, Quorum};
 use crate::rules::{Rule, RuleSet};
@@ -57,6 +57,8 @@ pub struct Move {
 const ENDS_KEPT: usize = 64;
 /// Failovers that are kept for `status`.
 const FAILOVERS_KEPT: usize = 64;
+/// Packets that the operator has not been told of yet.
+const LOGGED_KEPT: usize = 1024;
 /// Statistics, and numbers of one, that are remembered of what a state server says: no configuration has as many.
 const MOST_STATISTICS: usize = 1 << 14;
 const MOST_TOTALS: usize = 1 << 17;
@@ -133,6 +135,8 @@ pub struct Manager {
     sealings: Vec<(Peer, Sealing)>,
     /// Steps of traced packets.
     pub traces: Vec<TraceStep>,
+    /// Packets that functions tell the operator of, until he is told.
+    pub logged: Vec<Logged>,
 }
 
 impl Manager {
@@ -166,6 +170,7 @@ impl Manager {
             has_beaten: false,
             sealings: Vec::new(),
             traces: Vec::new(),
+            logged: Vec::new(),
         }
     }
 
@@ -473,6 +478,10 @@ impl Manager {
                 self.take_totals(statistic as usize, first as usize, &values);
             }
             Control::Trace(steps) => self.traces.extend(steps),
+            Control::Logged(packets) => {
+                let room = LOGGED_KEPT.saturating_sub(self.logged.len());
+                self.logged.extend(packets.into_iter().take(room));
+            }
             Control::Migrated { request, moved, refused, last } => {
                 let now = self.now;
                 let order = self.moving_mut(request, from);

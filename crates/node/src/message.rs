@@ -8,7 +8,7 @@ mod said;
 mod standing;
 
 pub use ordered::{Ordered, numbered};
-pub use said::{FlowInfo, Listing, PoolId, Report, Share, TraceStep};
+pub use said::{FlowInfo, Listing, Logged, PoolId, Report, Share, TraceStep};
 pub use standing::{Cause, Drain, Failover, Order, Protected, Refusal, Standing};
 
 use crate::address::NodeId;
@@ -523,6 +523,8 @@ pub enum Control {
         /// What they are.
         values: Vec<i64>,
     },
+    /// Runtime to the manager of its host: packets that functions tell the operator of.
+    Logged(Vec<Logged>),
 }
 
 /// How a host seals what leaves it: see [`seal`](crate::seal).

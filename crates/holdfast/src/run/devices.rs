@@ -2,12 +2,13 @@
 
 use super::Manager;
 use super::guard_link::GuardLink;
-use crate::config::{Checked, Fabric, HostEntry};
+use crate::config::{Checked, Fabric, HostEntry, NamedStatistic};
 use crate::host_check::{self, Check, Outcome};
 use holdfast_control::exit::{self, Failure};
 use holdfast_io::port::{self, Look, Port, PortError, Udp};
 use holdfast_node::address::manager_of;
 use holdfast_node::edge::Liveness;
+use holdfast_node::message::Logged;
 use holdfast_node::seal::SEAL_LEN;
 use holdfast_wire::bfd::State;
 use holdfast_wire::nsh::ENCAPSULATION_LEN;
@@ -151,6 +152,23 @@ impl Manager {
             (_, State::Up) => say(&format!("router {peer} at port {name} is alive (BFD)")),
             (State::Up, _) => say(&format!("router {peer} at port {name} is not (BFD): {}", change.diagnostic.name())),
             _ => {}
+        }
+    }
+
+    /// Packets that functions tell of. They have bounded how many.
+    pub(super) fn say_logged(&mut self) {
+        for Logged { chain, function, about, ingress, key, missed } in core::mem::take(&mut self.host.hub.manager.logged) {
+            let name = self.chain_names.get(usize::from(chain)).map_or("", String::as_str);
+            // A function that has something to say of its rules counts by them, too.
+            let is_its =
+                |known: &&NamedStatistic| (known.id.chain, known.id.function) == (chain, function) && known.names.is_some();
+            let rule = self.statistics.iter().find(is_its);
+            let (function, rule) = rule.map_or(("", String::new()), |rule| (rule.function, rule.name(about as usize)));
+            let switch = self.switches.iter().find(|switch| switch.chains.contains(&chain));
+            let port = switch.and_then(|switch| switch.ports.get(usize::from(ingress)));
+            let port = port.and_then(|port| self.port_names.get(usize::from(*port))).map_or("", |(port, _)| port.as_str());
+            let more = if missed > 0 { format!("; {missed} before it were not said") } else { String::new() };
+            say(&format!("chain {name}: {function}: {key} at port {port}: {rule}{more}"));
         }
     }
 

@@ -408,6 +408,7 @@ impl Manager {
         for liveness in core::mem::take(&mut self.out.liveness) {
             self.say_liveness(&liveness);
         }
+        self.say_logged();
         let wishes: Vec<Wish> = self.out.hub.wishes.drain(..).collect();
         for wish in wishes {
             match wish {

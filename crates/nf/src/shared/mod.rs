@@ -1,13 +1,15 @@
 //! State that many flows share, declared by type.
 //!
 //! A function names what it needs: a [`Pool`] of resources to lease, [`Counters`] that only grow, a [`Gauge`] per item, a
-//! [`Table`], or something [`ReadOnly`]. Where each lives (a partition of this runtime's own, the DAL, a state server) is decided by
+//! [`Table`], a [`Log`], or something [`ReadOnly`]. Where each lives (a partition of this runtime's own, the DAL, a state server) is decided by
 //! the chain's protection through the backend that it attaches; the function cannot tell.
 
+mod log;
 mod pool;
 mod statistics;
 mod table;
 
+pub use log::{Log, Note};
 pub use pool::{BLOCK_LEN, BlockMask, Lease, PartitionPool, Pool, PoolBackend, PoolEffect, RequestPool};
 pub use statistics::{Counters, Gauge, Part, ReadOnly};
 pub use table::Table;
@@ -20,6 +22,8 @@ pub enum SharedField<'a> {
     Counters(&'a mut Counters),
     /// See [`Gauge`].
     Gauge(&'a mut Gauge),
+    /// See [`Log`].
+    Log(&'a mut Log),
     /// Nothing that the runtime connects or reports.
     Opaque,
 }
@@ -30,7 +34,7 @@ impl SharedField<'_> {
         match self {
             SharedField::Counters(counters) => Some(counters.part()),
             SharedField::Gauge(gauge) => Some(gauge.part()),
-            SharedField::Pool(_) | SharedField::Opaque => None,
+            SharedField::Pool(_) | SharedField::Log(_) | SharedField::Opaque => None,
         }
     }
 }
@@ -63,7 +67,7 @@ impl SharedState for () {
     fn end_recount(&mut self) {}
 }
 
-/// Declares a [`SharedState`](crate::SharedState): a struct of [`Pool`], [`Counters`], [`Gauge`], [`Table`], [`ReadOnly`].
+/// Declares a [`SharedState`](crate::SharedState): a struct of [`Pool`], [`Counters`], [`Gauge`], [`Table`], [`Log`], [`ReadOnly`].
 #[macro_export]
 macro_rules! shared_state {
     ($(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[$field_meta:meta])* $field_vis:vis $field:ident : $type:ty),* $(,)? }) => {

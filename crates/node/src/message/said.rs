@@ -119,3 +119,20 @@ pub struct TraceStep {
     /// What happened, for people.
     pub text: String,
 }
+
+/// A packet that a function tells the operator of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Logged {
+    /// The chain.
+    pub chain: u16,
+    /// The function in it, from 0.
+    pub function: u8,
+    /// What the function says: of a firewall, the rule, from 0.
+    pub about: u32,
+    /// The port of the box by which the packet came in.
+    pub ingress: u8,
+    /// The packet as the function saw it.
+    pub key: FlowKey,
+    /// Packets before it of which nothing was said because there were too many.
+    pub missed: u64,
+}

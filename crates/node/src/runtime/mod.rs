@@ -23,7 +23,7 @@ mod suspects;
 mod telling;
 mod timers;
 
-use crate::address::{COORDINATOR, MANAGER, NodeId, mac_of, mac_of_life, node_of};
+use crate::address::{COORDINATOR, MANAGER, NodeId, mac_of, mac_of_life, manager_of, node_of};
 use crate::channel::{Fabric, FabricConfig, KeyRing};
 use crate::message::{Control, PoolId, Report, Share, TraceStep, kind};
 use crate::state::Words;
@@ -711,6 +711,11 @@ impl Runtime {
             if is_news || self.fabric.backlog(node) < REPORT_BACKLOG {
                 self.fabric.send_control(node, &report);
             }
+        }
+        let mut notes = Vec::new();
+        self.lanes.iter_mut().for_each(|lane| lane.take_notes(&mut notes));
+        for chunk in notes.chunks(16) {
+            self.fabric.send_control(manager_of(self.my_host.unwrap_or(0)), &Control::Logged(chunk.to_vec()));
         }
         if !self.shared.traces.is_empty() {
             let steps = core::mem::take(&mut self.shared.traces);

@@ -1,6 +1,6 @@
 //! A runtime alone: functions that panic, functions that must wait, tables that are full.
 
-use holdfast_nf::shared::{Lease, Pool, RequestPool};
+use holdfast_nf::shared::{Lease, Log, Pool, RequestPool};
 use holdfast_nf::{Bound, Chain, ConfigError, Context, DropReason, Function, NetworkFunction, Open, Verdict};
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH, mac_of, mac_of_life, node_of, switch_node};
 use holdfast_node::channel::{Fabric, FabricConfig};
@@ -619,4 +619,63 @@ fn a_traced_packet_tells_its_way() {
         (1_000_000_003, "dropped: function_panicked".to_owned()),
     ];
     assert_eq!(told, expected);
+}
+
+holdfast_nf::shared_state! {
+    struct Told {
+        log: Log,
+    }
+}
+
+/// Tells of every flow.
+struct Teller;
+
+impl NetworkFunction for Teller {
+    const NAME: &'static str = "teller";
+    type Config = ();
+    type Flow = Nothing;
+    type Shared = Told;
+
+    fn new((): ()) -> Result<(Teller, Told), ConfigError> {
+        Ok((Teller, Told { log: Log::new() }))
+    }
+
+    fn open(&self, packet: &Packet, shared: &mut Told, cx: &mut Context) -> Open<Nothing> {
+        let key = *cx.key();
+        shared.log.note(7, &key, packet.meta.ingress, cx);
+        Open::Accept(Nothing::default())
+    }
+
+    fn process(&self, _: &mut Packet, _: &mut Nothing, _: &mut Told, _: &mut Context) -> Verdict {
+        Verdict::Forward
+    }
+}
+
+/// What functions tell of packets goes to the manager with the next report, once.
+#[test]
+fn what_is_logged_goes_to_the_manager() {
+    let quiet: Box<dyn Function> = Box::new(Bound::<Closing>::new(()).expect("nothing to refuse"));
+    let teller: Box<dyn Function> = Box::new(Bound::<Teller>::new(()).expect("nothing to refuse"));
+    let mut bench = Bench::new(vec![quiet, teller], 64);
+    bench.turn(&mut Vec::new());
+    bench.hear();
+    let frames: Vec<Vec<u8>> = (1..=25).map(|flow| datagram(flow, 0)).collect();
+    bench.send(&frames);
+    bench.send(&frames);
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        bench.stamp += 2_000_000_000;
+        bench.turn(&mut Vec::new());
+        for (_, body) in bench.manager.inbox.records() {
+            if let Ok(Control::Logged(packets)) = Control::decode(body) {
+                told.extend(packets);
+            }
+        }
+        bench.manager.inbox.clear();
+    }
+    assert_eq!(told.len(), 10);
+    for (number, logged) in (1u16..).zip(told) {
+        assert_eq!((logged.chain, logged.function, logged.about, logged.missed), (0, 1, 7, 0));
+        assert_eq!(logged.key.source_port, number);
+    }
 }

@@ -3,7 +3,8 @@
 //! In: which function's, which field, each counted from 0. Out: the field, to act on; what pools ask for.
 
 use super::Lane;
-use holdfast_nf::shared::{Part, PoolEffect};
+use crate::message::Logged;
+use holdfast_nf::shared::{Note, Part, PoolEffect};
 use holdfast_nf::{Pool, SharedField};
 
 /// What a pool asks of the coordinator.
@@ -91,6 +92,17 @@ impl Lane {
         self.visit_fields(|function, field, mut shared| {
             if let Some(part) = shared.part() {
                 visit(function, field, part);
+            }
+        });
+    }
+
+    /// Takes what the chain's functions have noted for the operator.
+    pub(crate) fn take_notes(&mut self, notes: &mut Vec<Logged>) {
+        let chain = self.index;
+        self.visit_fields(|function, _, shared| {
+            if let SharedField::Log(log) = shared {
+                let logged = |Note { about, ingress, key, missed }| Logged { chain, function, about, ingress, key, missed };
+                notes.extend(log.take().map(logged));
             }
         });
     }

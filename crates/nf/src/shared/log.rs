@@ -1,0 +1,102 @@
+//! What a function tells the operator of single packets.
+//!
+//! Theory of operation. A function notes which packet, and a number of its own that says why. There is room for a few notes, made once; whoever reports for the runtime takes them with it, and they
+//! are put into words where people are. By stamped time there are so many a second and no more; how many there were besides is told with the next one.
+
+use super::{Shareable, SharedField};
+use crate::Context;
+use holdfast_wire::FlowKey;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Note {
+    /// The function's own number for what it says.
+    pub about: u32,
+    /// The port of the box by which the packet came in.
+    pub ingress: u8,
+    /// The packet, as the function saw it.
+    pub key: FlowKey,
+    /// Packets before it of which nothing was said because there were too many.
+    pub missed: u64,
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct Log {
+    notes: Vec<Note>,
+    second: u64,
+    noted: usize,
+    missed: u64,
+}
+
+impl Log {
+    /// Notes a second, and as many as wait to be taken at most.
+    pub const MOST: usize = 10;
+
+    /// A log without a note.
+    #[expect(clippy::new_without_default, reason = "it allocates: nobody shall get one by accident")]
+    pub fn new() -> Log {
+        Log { notes: Vec::with_capacity(Log::MOST), second: 0, noted: 0, missed: 0 }
+    }
+
+    /// Notes a packet, or that there are too many.
+    pub fn note(&mut self, about: u32, key: &FlowKey, ingress: u8, cx: &Context) {
+        let second = cx.now() / SECOND;
+        if second != self.second {
+            (self.second, self.noted) = (second, 0);
+        }
+        if self.noted == Log::MOST || self.notes.len() == Log::MOST {
+            self.missed += 1;
+            return;
+        }
+        self.noted += 1;
+        self.notes.push(Note { about, ingress, key: *key, missed: core::mem::take(&mut self.missed) });
+    }
+
+    /// Takes all there are, in order.
+    pub fn take(&mut self) -> impl Iterator<Item = Note> + '_ {
+        self.notes.drain(..)
+    }
+}
+
+impl Shareable for Log {
+    fn field(&mut self) -> SharedField<'_> {
+        SharedField::Log(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Direction;
+
+    fn at(second: u64) -> Context {
+        let mut cx = Context::new(1);
+        cx.begin(second * SECOND + 5, FlowKey::default(), Direction::Forward);
+        cx
+    }
+
+    /// Of a flood the first few are noted in each second, whoever takes them how often, and the next one says how many were not.
+    #[test]
+    fn a_flood_is_a_few_lines() {
+        let mut log = Log::new();
+        let room = log.notes.capacity();
+        let mut taken = Vec::new();
+        for number in 0..1000 {
+            log.note(number, &FlowKey::default(), 3, &at(7));
+            taken.extend(log.take());
+        }
+        assert_eq!(taken.iter().map(|note| note.about).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
+        assert!(taken.iter().all(|note| (note.ingress, note.missed) == (3, 0)));
+        (0..20).for_each(|number| log.note(number, &FlowKey::default(), 3, &at(8)));
+        // Nobody has come for the first ones.
+        (0..5).for_each(|number| log.note(number, &FlowKey::default(), 3, &at(9)));
+        let next: Vec<(u32, u64)> = log.take().map(|note| (note.about, note.missed)).collect();
+        assert_eq!((next.len(), next[0], next[9]), (10, (0, 990), (9, 0)));
+        log.note(1, &FlowKey::default(), 3, &at(9));
+        assert_eq!(log.take().map(|note| note.missed).collect::<Vec<_>>(), [15]);
+        assert_eq!(log.notes.capacity(), room, "there was room for all");
+    }
+}
