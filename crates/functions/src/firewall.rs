@@ -9,9 +9,9 @@
 use crate::rewrite::{has_possible_mtu, is_error, quoted_sequence};
 use crate::tcp;
 use crate::tracked::{FIREWALL, Lifetimes, Timeouts, Tracked};
-use holdfast_nf::{ConfigError, Context, Direction, DropReason, NetworkFunction, Open, Packet, Verdict};
+use holdfast_nf::{ConfigError, Context, Counters, Direction, DropReason, Log, NetworkFunction, Open, Packet, Verdict};
 use holdfast_wire::header::{icmp, icmpv6, proto};
-use holdfast_wire::selector::{Selector, SelectorError};
+use holdfast_wire::selector::{PacketSelector, SelectorError};
 use holdfast_wire::zone::Zones;
 use holdfast_wire::{FlowKey, Network};
 use schemars::JsonSchema;
@@ -34,8 +34,10 @@ pub enum Action {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FirewallConfig {
-    /// `allow`, `deny` or `reject`, then a selector: `allow tcp on lan from 10.0.0.0/24 to any port 80,443`. The first that matches decides. Behind `on` stand
-    /// ports of the box or zones: by one of them the flow's first packet came in.
+    /// `allow`, `deny` or `reject`, perhaps `log`, then a selector: `allow tcp on lan from 10.0.0.0/24 to any port 80,443`. The first that matches decides. Behind `on` stand
+    /// ports of the box or zones: by one of them the flow's first packet came in. `icmp` may be followed by types, and a code: `allow icmp type echo-request from any`,
+    /// `deny icmp type 8,13 code 0`; messages of other types than echo requests open a flow only where a rule names them. Errors and replies pass with their flow, and no rule is asked. What a rule with `log` decides
+    /// is said in the daemon's log, at most ten lines a second of each runtime.
     #[serde(default)]
     pub rules: Vec<String>,
     /// What happens to flows that no rule matches; `deny` without it.
@@ -46,15 +48,33 @@ pub struct FirewallConfig {
     pub timeouts: Timeouts,
 }
 
+holdfast_nf::shared_state! {
+    /// What is known of all flows.
+    pub struct Decided {
+        /// First packets that each rule has decided about, and that none has.
+        pub rules: Counters,
+        /// Those that the operator is told of, by their rules.
+        pub log: Log,
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Firewall {
-    rules: Vec<(Action, Selector)>,
+    rules: Vec<Rule>,
     default: Action,
     lifetimes: Lifetimes,
 }
 
-fn rule(at: usize, text: &str, zones: &Zones) -> Result<(Action, Selector), ConfigError> {
+#[derive(Debug)]
+struct Rule {
+    action: Action,
+    /// The operator is told.
+    is_logged: bool,
+    selector: PacketSelector,
+}
+
+fn rule(at: usize, text: &str, zones: &Zones) -> Result<Rule, ConfigError> {
     let error = |offset: usize, message: String| ConfigError { path: format!("rules[{at}]"), message, offset: Some(offset) };
     let trimmed = text.trim_start();
     let (word, rest) = trimmed.split_once(char::is_whitespace).unwrap_or((trimmed, ""));
@@ -69,17 +89,27 @@ fn rule(at: usize, text: &str, zones: &Zones) -> Result<(Action, Selector), Conf
             ));
         }
     };
+    let (is_logged, rest) = match rest.trim_start().split_once(char::is_whitespace) {
+        Some(("log", rest)) => (true, rest),
+        None if rest.trim_start() == "log" => (true, ""),
+        _ => (false, rest),
+    };
     let wrong = |wrong: SelectorError| error(text.len() - rest.len() + wrong.offset, wrong.message);
-    let selector = Selector::read(rest, zones).map_err(wrong)?;
-    Ok((action, selector))
+    let selector = PacketSelector::read(rest, zones).map_err(wrong)?;
+    Ok(Rule { action, is_logged, selector })
 }
 
-/// True if the packet may open a flow of its protocol.
-fn may_open(packet: &Packet) -> bool {
+/// True if the packet may open a flow of its protocol. `is_named`: a rule names its type, which is then none of an error's or a reply's over at least one of IPv4 and IPv6.
+fn may_open(packet: &Packet, is_named: bool) -> bool {
+    let asks = |echo: u8, exchange: fn(u8) -> Option<(u8, bool)>| {
+        packet
+            .icmp()
+            .is_some_and(|header| header.kind == echo || is_named && exchange(header.kind).is_none_or(|(_, is_reply)| !is_reply))
+    };
     match packet.layers.protocol {
         proto::TCP => tcp::opens(packet),
-        proto::ICMP if packet.layers.network == Network::V4 => packet.icmp().is_some_and(|header| header.kind == icmp::ECHO),
-        proto::ICMPV6 if packet.layers.network == Network::V6 => packet.icmp().is_some_and(|header| header.kind == icmpv6::ECHO),
+        proto::ICMP if packet.layers.network == Network::V4 => asks(icmp::ECHO, icmp::exchange),
+        proto::ICMPV6 if packet.layers.network == Network::V6 => asks(icmpv6::ECHO, icmpv6::exchange),
         _ => true,
     }
 }
@@ -95,36 +125,42 @@ impl NetworkFunction for Firewall {
     const NAME: &'static str = "firewall";
     type Config = FirewallConfig;
     type Flow = Tracked;
-    type Shared = ();
+    type Shared = Decided;
 
-    fn new(config: FirewallConfig) -> Result<(Firewall, ()), ConfigError> {
+    fn new(config: FirewallConfig) -> Result<(Firewall, Decided), ConfigError> {
         Firewall::with_zones(config, &Zones::default())
     }
 
-    fn with_zones(config: FirewallConfig, zones: &Zones) -> Result<(Firewall, ()), ConfigError> {
+    fn with_zones(config: FirewallConfig, zones: &Zones) -> Result<(Firewall, Decided), ConfigError> {
+        let names = config.rules.iter().map(|text| text.trim()).chain(["default"]);
+        let shared = Decided { rules: Counters::new(names), log: Log::new() };
         let rules = config.rules.iter().enumerate().map(|(at, text)| rule(at, text, zones)).collect::<Result<Vec<_>, _>>()?;
         let lifetimes = config.timeouts.within(&FIREWALL)?;
-        Ok((Firewall { rules, default: config.default, lifetimes }, ()))
+        Ok((Firewall { rules, default: config.default, lifetimes }, shared))
     }
 
-    fn open(&self, packet: &Packet, _shared: &mut (), _cx: &mut Context) -> Open<Tracked> {
+    fn open(&self, packet: &Packet, shared: &mut Decided, cx: &mut Context) -> Open<Tracked> {
         // As the functions before this one left it: rules mean the packet that this one sees.
         let Some(key) = FlowKey::of(packet) else { return Open::Drop(DropReason::StateInvalid) };
-        let is_meant = |(_, selector): &&(Action, Selector)| selector.matches(&key, packet.meta.ingress);
-        let action = self.rules.iter().find(is_meant).map_or(self.default, |(action, _)| *action);
-        match action {
+        let at = self.rules.iter().position(|rule| rule.selector.matches(&key, packet));
+        shared.rules.add(at.unwrap_or(self.rules.len()), 1);
+        let rule = at.and_then(|at| self.rules.get(at));
+        if let Some(at) = at.filter(|_| rule.is_some_and(|rule| rule.is_logged)) {
+            shared.log.note(at as u32, &key, packet.meta.ingress, cx);
+        }
+        match rule.map_or(self.default, |rule| rule.action) {
             Action::Allow => {}
             Action::Deny => return Open::Drop(DropReason::PolicyDenied),
             Action::Reject => return Open::Reject(DropReason::PolicyDenied),
         }
-        if !may_open(packet) {
+        if !may_open(packet, rule.is_some_and(|rule| rule.selector.has_types())) {
             return Open::Drop(DropReason::StateInvalid);
         }
         Open::Accept(Tracked::default())
     }
 
     #[inline]
-    fn process(&self, packet: &mut Packet, flow: &mut Tracked, _shared: &mut (), cx: &mut Context) -> Verdict {
+    fn process(&self, packet: &mut Packet, flow: &mut Tracked, _shared: &mut Decided, cx: &mut Context) -> Verdict {
         // A later fragment belongs to a datagram whose first fragment passed; it has no header to look at.
         if packet.layers.fragment_offset != 0 {
             return Verdict::Forward;

@@ -326,6 +326,19 @@ impl Bench {
         values
     }
 
+    /// What functions have told of packets: the rule, the port, and between whom.
+    pub(crate) fn logged(&mut self) -> Vec<String> {
+        let mut logged = Vec::new();
+        for function in self.chain.functions_mut() {
+            function.shared().visit(&mut |_, field| {
+                if let SharedField::Log(log) = field {
+                    logged.extend(log.take().map(|note| format!("{} {} {}", note.about, note.ingress, note.key)));
+                }
+            });
+        }
+        logged
+    }
+
     /// Counters by name.
     pub(crate) fn counter(&mut self, name: &str) -> u64 {
         let mut value = None;

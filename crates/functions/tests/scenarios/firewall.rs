@@ -388,6 +388,82 @@ fn a_rejected_sender_is_told() {
     assert_eq!(bench.flows(), 2);
 }
 
+/// Rules that name types of ICMP messages: over IPv4 and IPv6 each by its own number, with a code or with any. A type that a rule names opens a flow although it is no echo; without a name only echoes do.
+#[test]
+fn a_rule_names_types_of_icmp() {
+    let v6 = ("2001:db8:1::2", "2001:db8:2::1");
+    let v4 = ("10.0.0.2", "203.0.113.1");
+    let icmp = |(from, to): (&str, &str), rest: &str| format!("icmp {from} > {to} {rest}");
+    let mut bench = rules(&["deny icmp type 17", "allow icmp type echo-request,17,200 from any", "deny any"]);
+    bench.unchanged(&icmp(v4, "echo id 1"));
+    bench.unchanged(&icmp(v6, "echo id 1"));
+    bench.unchanged(&icmp((v4.1, v4.0), "reply id 1"));
+    bench.drops(&icmp(v4, "type 17 id 1"), PolicyDenied);
+    bench.drops(&icmp(v4, "type 13 id 1"), PolicyDenied);
+    // Echo over IPv6, and nothing over IPv4.
+    bench.drops(&icmp(v4, "type 128 id 1"), PolicyDenied);
+    bench.drops(&icmp(v6, "type 8 id 1"), PolicyDenied);
+    bench.unchanged(&icmp(v4, "type 200 id 1"));
+    bench.unchanged(&icmp(v6, "type 200 id 1"));
+    bench.drops("udp 10.0.0.2:8 > 203.0.113.1:8", PolicyDenied);
+    let mut bench = rules(&["allow icmp type echo-request code 0", "allow proto-1 type 13", "reject proto-58 type 200 code 7"]);
+    bench.unchanged(&icmp(v4, "echo id 1"));
+    bench.unchanged(&icmp(v4, "type 13 id 1 len 12"));
+    bench.unchanged(&icmp((v4.1, v4.0), "type 14 id 1 len 12"));
+    bench.drops(&icmp(v6, "type 200 id 1"), PolicyDenied);
+    // A number that is a reply's over IPv4 opens nothing there, whatever a rule for IPv6 says.
+    let mut bench = rules(&["allow icmp", "allow icmp type 14"]);
+    bench.drops(&icmp(v4, "type 14 id 1"), StateInvalid);
+    bench.drops(&icmp(v4, "type 13 id 1"), StateInvalid);
+    bench.drops(&icmp(v6, "type 13 id 1"), StateInvalid);
+    let mut bench = rules(&["allow icmp type 14"]);
+    bench.drops(&icmp(v4, "type 14 id 1"), StateInvalid);
+    bench.unchanged(&icmp(v6, "type 14 id 1"));
+    assert_eq!(bench.flows(), 1);
+}
+
+/// Each rule counts the first packets that it has decided about, in its own name; so does what no rule matches. Packets of flows that exist are nobody's.
+#[test]
+fn rules_count_what_they_decide() {
+    let rules = ["deny tcp to any port 22", "  allow tcp from 10.0.0.0/8", "reject udp"];
+    let mut bench = Bench::new(&[("firewall", json!({ "rules": rules }))]);
+    for port in 1..=3 {
+        bench.drops(&format!("tcp 10.0.0.2:{port} > 203.0.113.1:22 SYN"), PolicyDenied);
+    }
+    bench.unchanged("tcp 10.0.0.2:1000 > 203.0.113.1:80 SYN seq 1");
+    bench.unchanged("tcp 203.0.113.1:80 > 10.0.0.2:1000 SYN ACK seq 7 ack 2");
+    bench.drops("tcp 10.0.0.2:1001 > 203.0.113.1:80 ACK", StateInvalid);
+    bench.rejects("udp 10.0.0.2:5 > 203.0.113.1:53", PolicyDenied);
+    bench.drops("icmp 10.0.0.2 > 203.0.113.1 echo id 1", PolicyDenied);
+    let counted =
+        ["deny tcp to any port 22", "allow tcp from 10.0.0.0/8", "reject udp", "default"].map(|name| bench.counter(name));
+    assert_eq!(counted, [3, 2, 1, 1]);
+}
+
+/// A rule with `log` tells of the first packets that it decides about, whatever it decides, and of no others.
+#[test]
+fn a_rule_that_logs_tells_of_its_packets() {
+    let rules = ["reject log tcp to any port 22", "allow log udp", "allow tcp", "deny log"];
+    let mut bench = Bench::new(&[("firewall", json!({ "rules": rules }))]);
+    bench.ingress = 2;
+    bench.rejects("tcp 10.0.0.2:5 > 203.0.113.1:22 SYN", PolicyDenied);
+    bench.unchanged("udp 10.0.0.2:5 > 203.0.113.1:53");
+    bench.unchanged("udp 203.0.113.1:53 > 10.0.0.2:5");
+    bench.unchanged("tcp 10.0.0.2:5 > 203.0.113.1:80 SYN");
+    bench.drops("icmp 10.0.0.2 > 203.0.113.1 echo id 7", PolicyDenied);
+    let told =
+        ["0 2 tcp 10.0.0.2:5 > 203.0.113.1:22", "1 2 udp 10.0.0.2:5 > 203.0.113.1:53", "3 2 icmp 10.0.0.2:7 > 203.0.113.1"];
+    assert_eq!(bench.logged(), told);
+    (0..500).for_each(|port| bench.rejects(&format!("tcp 10.0.0.2:{port} > 203.0.113.1:22 SYN"), PolicyDenied));
+    assert_eq!(bench.logged().len(), 7, "ten a second");
+    bench.wait(1);
+    bench.rejects("tcp 10.0.0.2:9 > 203.0.113.1:22 SYN", PolicyDenied);
+    assert_eq!(bench.logged().len(), 1);
+    let build = |rule: &str| holdfast_functions::catalog::build("firewall", &json!({ "rules": [rule] })).err();
+    assert_eq!(build("allow log tcq").and_then(|error| error.offset), Some(10));
+    assert!(build("allow logs tcp").is_some_and(|error| error.offset == Some(6)));
+}
+
 /// A mistake in a rule is shown with its place.
 #[test]
 fn a_wrong_rule_is_named_with_its_place() {
@@ -396,6 +472,8 @@ fn a_wrong_rule_is_named_with_its_place() {
     };
     let error = build("permit tcp from any to any").expect("no such action");
     assert_eq!((error.path.as_str(), error.offset), ("rules[1]", Some(0)));
+    let error = build("allow icmp type echo-request,pong from any").expect("no such type");
+    assert_eq!((error.path.as_str(), error.offset), ("rules[1]", Some(29)));
     let error = build("allow tcp from 10.0.0.1/24 to any").expect("bits beyond the prefix");
     assert_eq!((error.path.as_str(), error.offset), ("rules[1]", Some(15)));
 }

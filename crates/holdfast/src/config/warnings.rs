@@ -7,7 +7,7 @@ use super::mistake::Mistake;
 use super::source::{Source, Spot};
 use super::switches::SwitchEntry;
 use super::{Checked, zones};
-use holdfast_wire::selector::{Prefix, Selector};
+use holdfast_wire::selector::{PacketSelector, Prefix, Selector};
 use holdfast_wire::zone::{Zone, Zones};
 use serde_json::Value;
 
@@ -153,15 +153,16 @@ impl<'a> Side<'a> {
 
     /// Rules of which the first that matches decides. `is_plain`: they see addresses as they come in.
     fn list(&self, value: &Value, is_plain: bool, spot: Spot<'_>, found: &mut Vec<Mistake>) {
-        let selectors: Vec<Option<Selector>> = rules(value, &self.zones).map(|rule| rule.map(|(_, selector)| selector)).collect();
+        let selectors: Vec<Option<PacketSelector>> =
+            rules(value, &self.zones).map(|rule| rule.map(|(_, selector)| selector)).collect();
         for (at, selector) in selectors.iter().enumerate() {
             let Some(selector) = selector else { continue };
-            let covers = |earlier: &Option<Selector>| earlier.as_ref().is_some_and(|earlier| earlier.covers(selector));
+            let covers = |earlier: &Option<PacketSelector>| earlier.as_ref().is_some_and(|earlier| earlier.covers(selector));
             if let Some(first) = selectors[..at].iter().position(covers) {
                 let message =
                     format!("rule {} comes first and matches all that this one does: this one never decides", first + 1);
                 found.push(spot.index(at).mistake(message));
-            } else if let Some(message) = self.unreachable(selector).filter(|_| is_plain) {
+            } else if let Some(message) = self.unreachable(&selector.flow).filter(|_| is_plain) {
                 found.push(spot.index(at).mistake(message));
             }
         }
@@ -217,10 +218,10 @@ impl<'a> Side<'a> {
         let functions = chain.functions.iter().filter_map(|function| function.entries.first());
         functions.filter(|(name, _)| name == "firewall").all(|(_, value)| {
             for (word, selector) in rules(value, &self.zones).flatten() {
-                if word == "allow" && selector.overlaps(leaving) && self.leads_out(selector.to.as_ref()) {
+                if word == "allow" && selector.flow.overlaps(leaving) && self.leads_out(selector.flow.to.as_ref()) {
                     return true;
                 }
-                if word != "allow" && selector.covers(leaving) {
+                if word != "allow" && !selector.has_types() && selector.flow.covers(leaving) {
                     return false;
                 }
             }
@@ -235,10 +236,13 @@ fn texts<'v>(value: &'v Value, key: &str) -> impl Iterator<Item = &'v str> {
 }
 
 /// The rules of a function: a word each, and a selector.
-fn rules<'v>(value: &'v Value, zones: &Zones) -> impl Iterator<Item = Option<(&'v str, Selector)>> {
+fn rules<'v>(value: &'v Value, zones: &Zones) -> impl Iterator<Item = Option<(&'v str, PacketSelector)>> {
     texts(value, "rules").map(|text| {
         let text = text.trim_start();
         let (word, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
-        Some((word, Selector::read(rest, zones).ok()?))
+        let rest = rest.trim_start();
+        let rest =
+            rest.strip_prefix("log").filter(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace)).unwrap_or(rest);
+        Some((word, PacketSelector::read(rest, zones).ok()?))
     })
 }

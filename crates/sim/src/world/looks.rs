@@ -160,11 +160,16 @@ impl World {
     /// What a runtime has of its balancer's gauge is what its flows are.
     pub(super) fn check_parts(&mut self) {
         // The balancer's is the last.
-        let at = self.scenario.chains(1, 1)[0].chain.layout().states.last().map_or(0, |(start, _)| *start);
+        let states = self.scenario.chains(1, 1)[0].chain.layout().states.clone();
+        let (last, at) = (states.len() - 1, states.last().map_or(0, |(start, _)| *start));
         let mut wrong = Vec::new();
         for (peer, process) in self.processes.iter_mut().filter(|(peer, _)| !self.coordinator.has_given_up(**peer)) {
             let mut parts = Vec::new();
-            process.runtime.visit_parts(|id, part| parts.push((id.chain, part.own().to_vec())));
+            process.runtime.visit_parts(|id, part| {
+                if usize::from(id.function) == last {
+                    parts.push((id.chain, part.own().to_vec()));
+                }
+            });
             for (chain, part) in parts {
                 let Some(flows) = process.runtime.flows(chain.into()) else { continue };
                 // Of a flow that is moving, or whose state is not here, it cannot be seen.

@@ -59,6 +59,7 @@ fn what_is_meant_is_not_warned_of() {
         // Whoever comes by a port without a check comes from anywhere.
         &[("address: 10.0.1.1/24", "address: 10.0.1.1/24, reverse_path: off"), ("10.0.0.0/16\"", "10.5.0.0/16\"")],
         &[("\"allow tcp on inside\"", "\"allow tcp on wan from 192.0.2.0/24\"")],
+        &[("\"allow tcp on inside\"", "\"allow log icmp type echo-request code 0\"")],
         &[("\"allow tcp on inside\"", "\"allow tcp on lan from 10.9.9.0/24\"")],
     ] {
         assert_eq!(warned(&changed(changes)), [] as [String; 0], "{changes:?}");
@@ -70,6 +71,7 @@ fn a_rule_that_never_decides() {
     let first = |rules: &str| one(&[("\"allow tcp on inside\", \"allow icmp from 10.0.0.0/16\"", rules)]);
     let never = |number: u8| format!("rule {number} comes first and matches all that this one does: this one never decides");
     assert_eq!(first("\"allow tcp\", \"deny tcp on wan to any port 22\""), format!("11:43: {}", never(1)));
+    assert_eq!(first("\"allow log icmp\", \"deny icmp type 8\""), format!("11:48: {}", never(1)));
     assert_eq!(
         first("\"allow udp\", \"allow tcp on inside\", \"deny tcp on lan from 10.0.0.5\""),
         format!("11:66: {}", never(2))
