@@ -17,6 +17,7 @@ mod hosts_etcd;
 mod hosts_networks;
 mod hosts_sealed;
 mod hosts_switches;
+mod kernels;
 mod laboratory;
 mod ledger;
 mod manager;
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
         ("hosts_networks", hosts_networks::tests()),
         ("hosts_sealed", hosts_sealed::tests()),
         ("hosts_switches", hosts_switches::tests()),
+        ("kernels", kernels::tests()),
         ("laboratory", laboratory::tests()),
         ("ledger", ledger::tests()),
         ("manager", manager::tests()),

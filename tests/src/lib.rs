@@ -13,6 +13,7 @@ pub mod network;
 pub mod ping;
 pub mod routers;
 pub mod runner;
+pub mod sockets;
 pub mod standby;
 pub mod traffic;
 pub mod transfer;
