@@ -6,6 +6,7 @@ mod chains;
 mod conntrack;
 mod coordinator;
 mod etcd;
+mod example;
 mod failover;
 mod faults;
 mod forwarding;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
         ("conntrack", conntrack::tests()),
         ("coordinator", coordinator::tests()),
         ("etcd", etcd::tests()),
+        ("example", example::tests()),
         ("failover", failover::tests()),
         ("faults", faults::tests()),
         ("forwarding", forwarding::tests()),

@@ -7,6 +7,7 @@
 pub mod cluster;
 pub mod conversation;
 pub mod crowd;
+pub mod flood;
 pub mod frames;
 pub mod ledger;
 pub mod network;
