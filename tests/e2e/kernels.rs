@@ -15,7 +15,7 @@ use holdfast_lab::running::Victim;
 use holdfast_lab::topology::HOST_DEVICE;
 use holdfast_lab::{Interrupt, Namespace, programs, until};
 use holdfast_tests::PATIENCE;
-use holdfast_tests::frames::{self, Ends, Listener, Segment, Sender};
+use holdfast_tests::frames::{self, End, Ends, Listener, Segment, Sender};
 use holdfast_tests::network::{CLIENT, Chain, INSIDE, Network, Options, PATIENT, POOL, RECOVERY_LIMIT, SERVER, SIX, ip};
 use holdfast_tests::runner::{Test, light};
 use holdfast_tests::sockets::{Held, accepted, begin, exchange, listen, opened};
@@ -195,7 +195,7 @@ impl<'a> Side<'a> {
     }
 
     /// A segment to the box as if the end's kernel had sent it.
-    fn spoof(&self, from: (Ipv4Addr, u16), to: (Ipv4Addr, u16), segment: Segment) -> Result<()> {
+    fn spoof(&self, from: End, to: End, segment: Segment) -> Result<()> {
         let ends = Ends { from_mac: self.own_mac, to_mac: self.box_mac, from, to };
         Ok(self.up.send(&ends.segment(&segment, &vec![b'x'; segment.len as usize]))?)
     }
@@ -272,7 +272,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Waits for such a segment, and gives its frame, too.
-    fn see(&self, on: &Listener, what: &str, is_it: impl Fn(V4, V4, &Segment) -> bool) -> Result<(V4, Segment, Vec<u8>)> {
+    fn see(&self, on: &Listener, what: &str, is_it: impl Fn(End, End, &Segment) -> bool) -> Result<(End, Segment, Vec<u8>)> {
         until(what, PATIENCE, self.interrupt, || {
             while let Some(frame) = on.receive()? {
                 if let Some((from, to, segment)) = frames::segment(&frame)
@@ -292,9 +292,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-type V4 = (Ipv4Addr, u16);
-
-fn v4(address: SocketAddr) -> V4 {
+fn v4(address: SocketAddr) -> End {
     match address {
         SocketAddr::V4(address) => (*address.ip(), address.port()),
         SocketAddr::V6(_) => (Ipv4Addr::UNSPECIFIED, 0),

@@ -141,8 +141,11 @@ pub struct Segment {
     pub len: u32,
 }
 
+/// An address and a port.
+pub type End = (Ipv4Addr, u16);
+
 /// Source, destination and the rest of a TCP segment over IPv4.
-pub fn segment(frame: &[u8]) -> Option<((Ipv4Addr, u16), (Ipv4Addr, u16), Segment)> {
+pub fn segment(frame: &[u8]) -> Option<(End, End, Segment)> {
     let packet = SlicedPacket::from_ethernet(frame).ok()?;
     let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Tcp(tcp))) = (packet.net, packet.transport) else { return None };
     let flags = [(FIN, tcp.fin()), (SYN, tcp.syn()), (RST, tcp.rst()), (ACK, tcp.ack())];

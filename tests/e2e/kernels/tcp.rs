@@ -1,11 +1,11 @@
 //! Cases of TCP: see docs/correctness.md, whose rows they are.
 
-use super::{Connection, FAR, Rest, Stage, V4, v4};
+use super::{Connection, FAR, Rest, Stage, v4};
 use anyhow::{Result, bail, ensure};
 use holdfast_lab::until;
 use holdfast_tests::PATIENCE;
 use holdfast_tests::conversation::flags::{ACK, FIN, RST, SYN};
-use holdfast_tests::frames::{self, Listener, Segment};
+use holdfast_tests::frames::{self, End, Listener, Segment};
 use holdfast_tests::network::{CLIENT, SERVER};
 use holdfast_tests::sockets::{Held, accepted, begin, crash, exchange, is_reset, listen, opened};
 use std::io::{Error, ErrorKind, Read, Write};
@@ -40,7 +40,7 @@ pub(super) fn another_syn<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     let listener = listen(stage.outside.namespace, server)?;
     let held = stage.outside.hold(format!("tcp dport {}", server.port()))?;
     let first = begin(stage.inside.namespace, client, server)?;
-    let is_syn = |to: V4, segment: &Segment| to == v4(server) && segment.flags == SYN;
+    let is_syn = |to: End, segment: &Segment| to == v4(server) && segment.flags == SYN;
     let (_, lost, _) = stage.see(&outside, "the first SYN", |_, to, segment| is_syn(to, segment))?;
     crash(first)?;
     let second = begin(stage.inside.namespace, client, server)?;
@@ -60,7 +60,7 @@ pub(super) fn two_answers<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     let mut listener = listen(stage.outside.namespace, server)?;
     let held = stage.inside.hold(format!("tcp dport {}", client.port()))?;
     let opener = begin(stage.inside.namespace, client, server)?;
-    let is_answer = |to: V4, segment: &Segment| to == v4(client) && segment.flags == SYN | ACK;
+    let is_answer = |to: End, segment: &Segment| to == v4(client) && segment.flags == SYN | ACK;
     let (_, lost, _) = stage.see(&inside, "the first answer", |_, to, segment| is_answer(to, segment))?;
     drop(listener);
     listener = listen(stage.outside.namespace, server)?;
@@ -159,7 +159,7 @@ pub(super) fn lower_syn<'a>(stage: &'a Stage<'a>, has_times: bool) -> Result<Res
     let away = stage.outside.hold(format!("tcp dport {}", server.port()))?;
     let held = stage.inside.hold(format!("tcp dport {}", client.port()))?;
     let probe = begin(stage.inside.namespace, client, server)?;
-    let is_syn = move |to: V4, segment: &Segment| to == v4(server) && segment.flags == SYN;
+    let is_syn = move |to: End, segment: &Segment| to == v4(server) && segment.flags == SYN;
     let (_, own, _) = stage.see(&outside, "the kernel's SYN", |_, to, segment| is_syn(to, segment))?;
     crash(probe)?;
     away.release()?;
@@ -170,7 +170,7 @@ pub(super) fn lower_syn<'a>(stage: &'a Stage<'a>, has_times: bool) -> Result<Res
         stage.inside.spoof(v4(client), v4(server), segment)
     };
     let hear = |flags: u8, acknowledgement| {
-        let is_it = move |_, to: V4, segment: &Segment| {
+        let is_it = move |_, to: End, segment: &Segment| {
             to == v4(client) && segment.flags == flags && segment.acknowledgement == acknowledgement
         };
         stage.see(&inside, "an answer to what is played by hand", is_it).map(|(_, segment, _)| segment.sequence)
@@ -219,7 +219,7 @@ pub(super) fn inexact_resets<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     }))
 }
 
-fn arrived(on: &Listener, is_it: impl Fn(V4, &Segment) -> bool) -> Result<Option<()>> {
+fn arrived(on: &Listener, is_it: impl Fn(End, &Segment) -> bool) -> Result<Option<()>> {
     while let Some(frame) = on.receive()? {
         if frames::segment(&frame).is_some_and(|(_, to, segment)| is_it(to, &segment)) {
             return Ok(Some(()));
