@@ -6,6 +6,7 @@ mod chains;
 mod conntrack;
 mod coordinator;
 mod etcd;
+mod example;
 mod failover;
 mod faults;
 mod forwarding;
@@ -17,6 +18,7 @@ mod hosts_etcd;
 mod hosts_networks;
 mod hosts_sealed;
 mod hosts_switches;
+mod kernels;
 mod laboratory;
 mod ledger;
 mod manager;
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         ("conntrack", conntrack::tests()),
         ("coordinator", coordinator::tests()),
         ("etcd", etcd::tests()),
+        ("example", example::tests()),
         ("failover", failover::tests()),
         ("faults", faults::tests()),
         ("forwarding", forwarding::tests()),
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         ("hosts_networks", hosts_networks::tests()),
         ("hosts_sealed", hosts_sealed::tests()),
         ("hosts_switches", hosts_switches::tests()),
+        ("kernels", kernels::tests()),
         ("laboratory", laboratory::tests()),
         ("ledger", ledger::tests()),
         ("manager", manager::tests()),

@@ -1,9 +1,14 @@
 //! Raw frames: a sender and a listener on a device, good frames to start from, and what can be done to them.
 
+use crate::conversation::flags::{ACK, FIN, RST, SYN};
 use anyhow::{Context, Result};
+use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TcpHeader, TcpOptionElement, TransportSlice};
 use holdfast_lab::Namespace;
 use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, bind, recv, sendto, socket};
+use nix::sys::socket::sockopt::RcvBufForce;
+use nix::sys::socket::{
+    AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, bind, recv, sendto, setsockopt, socket,
+};
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -47,6 +52,7 @@ impl Listener {
         namespace.enter(|| {
             let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
             let socket = socket(AddressFamily::Packet, SockType::Raw, flags, SockProtocol::EthAll)?;
+            setsockopt(&socket, RcvBufForce, &(16 << 20))?;
             bind(socket.as_raw_fd(), &link(device)?)?;
             Ok(Listener(socket))
         })?
@@ -90,6 +96,24 @@ impl Ends {
         frame
     }
 
+    /// A TCP segment with good checksums.
+    pub fn segment(&self, segment: &Segment, payload: &[u8]) -> Vec<u8> {
+        let mut header = TcpHeader::new(self.from.1, self.to.1, segment.sequence, 64_000);
+        header.acknowledgment_number = segment.acknowledgement;
+        let has = |flag: u8| segment.flags & flag != 0;
+        (header.fin, header.syn, header.rst, header.ack) = (has(FIN), has(SYN), has(RST), has(ACK));
+        if let Some(time) = segment.time {
+            let options = [TcpOptionElement::Noop, TcpOptionElement::Noop, TcpOptionElement::Timestamp(time, 0)];
+            header.set_options(&options).expect("twelve bytes of options");
+        }
+        let builder = PacketBuilder::ethernet2(self.from_mac, self.to_mac)
+            .ipv4(self.from.0.octets(), self.to.0.octets(), 64)
+            .tcp_header(header);
+        let mut frame = Vec::with_capacity(builder.size(payload.len()));
+        builder.write(&mut frame, payload).expect("a small segment has lengths that fit");
+        frame
+    }
+
     /// A TCP SYN with good checksums.
     pub fn syn(&self) -> Vec<u8> {
         let builder = etherparse::PacketBuilder::ethernet2(self.from_mac, self.to_mac)
@@ -100,6 +124,43 @@ impl Ends {
         builder.write(&mut frame, &[]).expect("a segment without payload has lengths that fit");
         frame
     }
+}
+
+/// What is looked at of a TCP segment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// Of [`flags`](crate::conversation::flags).
+    pub flags: u8,
+    /// Sequence number.
+    pub sequence: u32,
+    /// Acknowledgement number.
+    pub acknowledgement: u32,
+    /// The sender's time, if it says one.
+    pub time: Option<u32>,
+    /// Bytes of data.
+    pub len: u32,
+}
+
+/// An address and a port.
+pub type End = (Ipv4Addr, u16);
+
+/// Source, destination and the rest of a TCP segment over IPv4.
+pub fn segment(frame: &[u8]) -> Option<(End, End, Segment)> {
+    let packet = SlicedPacket::from_ethernet(frame).ok()?;
+    let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Tcp(tcp))) = (packet.net, packet.transport) else { return None };
+    let flags = [(FIN, tcp.fin()), (SYN, tcp.syn()), (RST, tcp.rst()), (ACK, tcp.ack())];
+    let segment = Segment {
+        flags: flags.iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| flag).sum(),
+        sequence: tcp.sequence_number(),
+        acknowledgement: tcp.acknowledgment_number(),
+        time: tcp.options_iterator().find_map(|option| match option {
+            Ok(TcpOptionElement::Timestamp(time, _)) => Some(time),
+            _ => None,
+        }),
+        len: tcp.payload().len() as u32,
+    };
+    let header = ip.header();
+    Some(((header.source_addr(), tcp.source_port()), (header.destination_addr(), tcp.destination_port()), segment))
 }
 
 /// The garbage: each good frame cut at every byte, with every byte of its headers changed, and noise. The same for the same input.

@@ -7,12 +7,14 @@
 pub mod cluster;
 pub mod conversation;
 pub mod crowd;
+pub mod flood;
 pub mod frames;
 pub mod ledger;
 pub mod network;
 pub mod ping;
 pub mod routers;
 pub mod runner;
+pub mod sockets;
 pub mod standby;
 pub mod traffic;
 pub mod transfer;

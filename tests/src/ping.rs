@@ -6,7 +6,7 @@ use holdfast_lab::Namespace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, recv, sendto, socket_with};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, ipproto, recv, sendto, socket_with};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -27,9 +27,20 @@ impl Ping {
     /// # Errors
     /// There is no raw socket for it.
     pub fn new(namespace: &Namespace, to: Ipv4Addr) -> Result<Ping> {
+        Ping::from(namespace, Ipv4Addr::UNSPECIFIED, to)
+    }
+
+    /// The same from this address.
+    ///
+    /// # Errors
+    /// There is no raw socket for it, or no such address.
+    pub fn from(namespace: &Namespace, own: Ipv4Addr, to: Ipv4Addr) -> Result<Ping> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = namespace.enter(|| socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::ICMP)))?;
-        Ok(Ping { socket: socket.context("a raw socket")?, to, sequence: 0 })
+        let open = || {
+            let socket = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::ICMP))?;
+            bind(&socket, &SocketAddr::from((own, 0))).map(|()| socket)
+        };
+        Ok(Ping { socket: namespace.enter(open)?.context("a raw socket")?, to, sequence: 0 })
     }
 
     /// Asks once with each of these identifiers; which of them have been answered in this time.

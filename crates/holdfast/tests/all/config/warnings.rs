@@ -139,8 +139,8 @@ fn a_pool_is_of_hosts() {
     }
 }
 
-/// The first configuration of the README can face the Internet: nothing in it is warned of, every chain ends what it does not know, and nothing private
-/// goes untranslated.
+/// The first configuration of the README can face the Internet: nothing in it is warned of, every chain ends what it does not know, and of what begins
+/// outside only the published service comes in. `e2e/example.rs` sends it everything.
 #[test]
 fn the_readmes_first_configuration_is_right() {
     let readme = include_str!("../../../../../README.md");
@@ -152,6 +152,8 @@ fn the_readmes_first_configuration_is_right() {
         let (function, value) = &chain.functions[0].entries[0];
         assert_eq!((function.as_str(), value["default"].as_str()), ("firewall", Some("deny")), "{name}");
         let rules = value["rules"].as_array().expect("rules");
-        assert!(rules.iter().all(|rule| rule.as_str().is_some_and(|rule| rule.contains(" on inside"))), "{name}: {rules:?}");
+        let is_published = |rule: &&serde_json::Value| *rule == "allow tcp on outside to 198.51.100.4 port 443";
+        let mut others = rules.iter().filter(|rule| name != "four" || !is_published(rule));
+        assert!(others.all(|rule| rule.as_str().is_some_and(|rule| rule.contains(" on inside"))), "{name}: {rules:?}");
     }
 }
