@@ -128,9 +128,6 @@ struct Outside {
     published: Vec<(u16, u16)>,
 }
 
-/// Sources that are inside if the operator does not say which: private (RFC 1918, section 3) and shared (RFC 6598, section 7) addresses.
-const PRIVATE: [([u8; 4], u8); 4] = [([10, 0, 0, 0], 8), ([172, 16, 0, 0], 12), ([192, 168, 0, 0], 16), ([100, 64, 0, 0], 10)];
-
 /// Inside hosts that are counted, when flows per host are limited.
 const HOSTS: usize = 65_536;
 /// Addresses that one pool may have.
@@ -277,7 +274,7 @@ impl NetworkFunction for Nat {
         let pool = prefixes(&config.pool, "pool")?;
         let mut inside = prefixes(&config.inside, "inside")?;
         if inside.is_empty() {
-            inside.extend(PRIVATE.into_iter().filter_map(|(address, len)| Prefix::new(IpAddr::from(address), len)));
+            inside.extend(Prefix::private().into_iter().filter(Prefix::is_ipv4));
         }
         if pool.is_empty() {
             return Err(ConfigError::at("pool", "the pool needs at least one address, like [198.51.100.4/31]"));

@@ -8,7 +8,7 @@ mod messages;
 pub use messages::PacketSelector;
 
 use crate::header::proto;
-use crate::key::{FlowKey, ip_addr, ip_bytes, unmap_v4};
+use crate::key::{FlowKey, ip_addr, ip_bytes, map_v4, unmap_v4};
 use crate::zone::{Zone, Zones};
 use core::cmp::Reverse;
 use core::fmt;
@@ -52,6 +52,16 @@ impl Prefix {
         let (max, offset) = if address.is_ipv4() { (32, 96) } else { (128, 0) };
         let prefix = Prefix { address: ip_bytes(address), len: len.checked_add(offset)? };
         (len <= max && prefix.masked() == prefix.address).then_some(prefix)
+    }
+
+    /// Addresses that mean something to one site only: private ones (RFC 1918, section 3; RFC 4193, section 3.1), and those that a provider shares with its
+    /// customers (RFC 6598, section 7).
+    pub fn private() -> [Prefix; 5] {
+        const V4: [([u8; 4], u8); 4] = [([10, 0, 0, 0], 8), ([172, 16, 0, 0], 12), ([192, 168, 0, 0], 16), ([100, 64, 0, 0], 10)];
+        let v4 = |at: usize| Prefix { address: map_v4(V4[at].0), len: 96 + V4[at].1 };
+        let mut unique_local = [0; 16];
+        unique_local[0] = 0xfc;
+        [v4(0), v4(1), v4(2), v4(3), Prefix { address: unique_local, len: 7 }]
     }
 
     /// The prefix of exactly this address.

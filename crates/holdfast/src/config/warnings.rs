@@ -11,8 +11,6 @@ use holdfast_wire::selector::{PacketSelector, Prefix, Selector};
 use holdfast_wire::zone::{Zone, Zones};
 use serde_json::Value;
 
-/// Addresses that nobody on the Internet has: RFC 1918, RFC 6598, RFC 4193.
-const PRIVATE: [&str; 5] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
 /// Functions whose `rules` are selectors behind a word, of which the first that matches decides.
 const LISTS: [&str; 2] = ["firewall", "qos_marker"];
 /// Functions behind which a packet has the addresses that it came with.
@@ -43,7 +41,7 @@ pub fn warnings(file: &str, text: &str, checked: &Checked) -> Vec<Mistake> {
 }
 
 fn is_private(prefix: &Prefix) -> bool {
-    PRIVATE.iter().filter_map(|text| text.parse::<Prefix>().ok()).any(|private| private.covers(prefix))
+    Prefix::private().iter().any(|private| private.covers(prefix))
 }
 
 /// A port of a switch.

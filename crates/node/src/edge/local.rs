@@ -5,10 +5,11 @@
 
 use super::icmp::{self, Problem};
 use super::reassembly::Assembled;
-use super::{Edge, EdgeOut, extension, reset};
+use super::{Edge, EdgeOut, addresses, extension, reset};
 use holdfast_protection::Released;
 use holdfast_wire::header::{proto, tcp_flags};
-use holdfast_wire::{DropReason, Network, Packet, PacketPool};
+use holdfast_wire::selector::Prefix;
+use holdfast_wire::{DropReason, Network, Packet, PacketPool, unmap_v4};
 
 impl Edge {
     /// True if packets to this address are for the box, and not for a chain that uses it, as masquerading does: then only ping is, unless it comes in fragments.
@@ -17,6 +18,16 @@ impl Edge {
             return true;
         }
         self.is_own(port, destination) && (!self.is_owned(destination) || icmp::is_echo_request(packet))
+    }
+
+    /// True if an own address means something to who is at this port, or the operator says that ping is answered there: "packets with private source or destination addresses should not be forwarded" between networks that do
+    /// not share them (RFC 1918, section 3), nor is one of the box's shown there.
+    fn is_known_at(&self, port: u8, address: &[u8; 16]) -> bool {
+        let private = Prefix::private();
+        let is_private = |address: &[u8; 16]| private.iter().any(|prefix| prefix.contains(address));
+        let is_alike = |own: &[u8; 16]| unmap_v4(own).is_some() == unmap_v4(address).is_some() && is_private(own);
+        let is_asked_for = self.config.answers_ping.iter().any(|prefix| prefix.contains(address));
+        is_asked_for || !is_private(address) || self.own.iter().any(|own| own.port == port && is_alike(&own.address))
     }
 
     /// For the box itself: ping is answered, and for the rest nobody listens. Its senders are told (RFC 1122, sections 3.2.2.1 and 4.1.3.1; RFC 9293, section
@@ -29,6 +40,9 @@ impl Edge {
         out: &mut EdgeOut,
         pool: &mut dyn PacketPool,
     ) {
+        if !addresses(&packet).is_some_and(|(_, destination)| self.is_known_at(port, &destination)) {
+            return self.drop(packet, DropReason::Local, pool);
+        }
         if packet.layers.fragment {
             let assembled = self.reassembly.handle(packet, now, pool);
             self.drop_fragments(pool);

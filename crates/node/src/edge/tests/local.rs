@@ -37,6 +37,16 @@ fn a_segment_for_a_closed_port_is_reset_in_sequence() {
     assert_eq!(on(1, "tcp 192.0.2.7:5 > 203.0.113.2:22"), ["forward tcp 192.0.2.7:5 > 203.0.113.2:22"]);
 }
 
+/// RFC 1918, section 3: a private address means nothing to who is at a port that has none, and is not shown there.
+#[test]
+fn a_private_address_is_nobodys_at_a_public_port() {
+    for words in ["ping 192.0.2.7 > 10.0.0.1", "tcp 192.0.2.7:5 > 10.0.0.1:22", "udp 192.0.2.7:5 > 10.0.0.1:9"] {
+        assert_eq!(on(1, words), REFUSED, "{words}");
+    }
+    assert_eq!(on(1, "ping 192.0.2.7 > 203.0.113.1").len(), 1);
+    assert_eq!(on(0, "ping 10.0.0.9 > 203.0.113.1").len(), 1, "a public one is everybody's");
+}
+
 #[test]
 fn resets_have_a_rate_limit_of_their_own() {
     let mut bench = Bench::new();
