@@ -22,7 +22,7 @@ impl<T> Released<T> {
         Released(inner)
     }
 
-    /// For what no flow's state stands behind: the box's own ARP, neighbour discovery and ICMP. Never for a chain's packet.
+    /// For what no flow's state stands behind: the box's own ARP, neighbour discovery, ICMP and resets. Never for a chain's packet.
     pub fn stateless(inner: T) -> Released<T> {
         Released(inner)
     }
