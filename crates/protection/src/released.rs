@@ -22,7 +22,7 @@ impl<T> Released<T> {
         Released(inner)
     }
 
-    /// For what no flow's state stands behind: the box's own ARP, neighbour discovery and ICMP, and a packet that opened no flow, on its way back to its sender. Never for a packet that a chain let pass.
+    /// For what no flow's state stands behind: the box's own ARP, neighbour discovery, ICMP and resets, and a packet that opened no flow, on its way back to its sender. Never for a packet that a chain let pass.
     pub fn stateless(inner: T) -> Released<T> {
         Released(inner)
     }
