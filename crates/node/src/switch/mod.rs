@@ -304,8 +304,10 @@ impl Switch {
         // A reply: whoever had one before the switch died has asked by now.
         route.is_doubtful &= !(is_reply && self.rebuild.is_none());
         let route = *route;
+        // Another may be about to tell of a flow that has had replies under that key.
+        let is_unsure = is_reply && route.is_doubtful;
         // An owner that is not (or no longer) running: the packet waits for what the coordinator makes of it.
-        if self.claims.is_provisional(id) || self.logs.holds(id) || !self.targets.serves(route.owner) {
+        if is_unsure || self.claims.is_provisional(id) || self.logs.holds(id) || !self.targets.serves(route.owner) {
             return self.hold(key, packet, now, pool);
         }
         if !route.is_real
@@ -410,13 +412,12 @@ impl Switch {
     }
 
     fn learn_reply(&mut self, packet: &Packet) -> bool {
-        let Some(id) = self.routes.with_epoch(packet.meta.commit) else { return true };
         let reply = FlowKey::of(packet).map(|key| key.reverse());
-        let Some(route) = self.routes.get(id) else { return true };
-        if reply.is_some_and(|reply| self.routes.other_replied(&reply, &route.key).is_some()) {
+        if reply.is_some_and(|reply| self.routes.is_anothers(&reply, packet.meta.commit)) {
             self.drops.count(DropReason::ReplyKeyTaken);
             return false;
         }
+        let Some(id) = self.routes.with_epoch(packet.meta.commit) else { return true };
         if let Some(route) = self.routes.get_mut(id) {
             route.is_real = true;
         }

@@ -219,7 +219,8 @@ impl Switch {
         Ok(())
     }
 
-    /// Two routes want one reply key: of the flow that had a reply, or else the newer one's flow lives.
+    /// Two routes want one reply key: of the flow that had a reply, or else the newer one's flow has it. What never had a reply is somebody's flow all the same, and goes on without one;
+    /// of two that had one the older is no more.
     fn settle_reply(&mut self, id: super::routes::RouteId, epoch: u32, reply: FlowKey) {
         let Some(other) = self.routes.find(&reply, self.routes.hash(&reply)).filter(|found| found.slot != id) else { return };
         let is_doubtful = self.routes.get(id).is_some_and(|route| route.is_doubtful);
@@ -227,11 +228,17 @@ impl Switch {
             true => epoch.wrapping_sub(route.epoch) as i32 > 0,
             false => route.is_doubtful,
         };
-        if self.routes.get(other.slot).is_some_and(yields) {
-            self.remove_route(other.slot);
+        let Some((yields, was_doubtful)) = self.routes.get(other.slot).map(|route| (yields(route), route.is_doubtful)) else {
+            return;
+        };
+        let (loser, lives) =
+            if yields { (other.slot, other.is_reply && was_doubtful) } else { (id, other.is_reply && is_doubtful) };
+        match lives {
+            true => self.routes.take_reply(loser),
+            false => self.remove_route(loser),
+        }
+        if yields {
             self.routes.set_reply(id, reply);
-        } else {
-            self.remove_route(id);
         }
     }
 }

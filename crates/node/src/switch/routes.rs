@@ -192,6 +192,25 @@ impl Routes {
         self.get(found.slot).is_some_and(|route| route.key != *key).then_some(found.slot)
     }
 
+    /// Replies under this key go to another flow than the one that has, or had lately, this epoch: a flow that has been moved or claimed meanwhile is still the same.
+    pub(crate) fn is_anothers(&self, reply: &FlowKey, epoch: u32) -> bool {
+        let Some(found) = self.find(reply, self.hash(reply)).filter(|found| found.is_reply) else { return false };
+        let noted = self.by_epoch[epoch as usize & (self.by_epoch.len() - 1)];
+        noted != (epoch, found.slot) && self.get(found.slot).is_some_and(|route| route.epoch != epoch)
+    }
+
+    /// Takes a route's reply key away: another flow has it. The flow lives, and nothing of it leaves.
+    pub(crate) fn take_reply(&mut self, id: RouteId) {
+        let Some(route) = self.get_mut(id) else { return };
+        route.is_doubtful = false;
+        if let Some(reply) = route.reply.take() {
+            let epoch = route.epoch;
+            let hash = self.hash(&reply);
+            self.table.remove(hash, Found { slot: id, is_reply: true });
+            self.note_epoch(id, epoch);
+        }
+    }
+
     pub(crate) fn remove(&mut self, id: RouteId) -> Option<Route> {
         let route = self.slots.get_mut(id as usize)?.take()?;
         let hash = self.hash(&route.key);

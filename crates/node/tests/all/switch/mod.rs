@@ -211,6 +211,11 @@ impl Bench {
     /// The chain has made the first packet of a flow one of the flow with port `to`. True if it may leave.
     fn release_as(&mut self, from: u16, to: u16) -> bool {
         let epoch = self.route(from).expect("a route").epoch;
+        self.release_under(to, epoch)
+    }
+
+    /// The same of a flow under an epoch that it has, or had.
+    fn release_under(&mut self, to: u16, epoch: u32) -> bool {
         let (_, mut packet) = self.packet(&datagram(to, false));
         (packet.meta.commit, packet.meta.flags) = (epoch, Flags::LEARN);
         let may_leave = self.switch.handle_released(&packet);

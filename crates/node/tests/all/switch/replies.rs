@@ -48,7 +48,7 @@ fn of_two_that_want_a_reply_key_the_answered_one_gets_it() {
             (claim(1, ANSWERED), 0)
         };
         assert!(epochs.0 != 0 && epochs.1 == 0, "{epochs:?}");
-        assert!(bench.route(2).is_none());
+        assert!(bench.route(2).is_none_or(|route| route.reply.is_none()));
         assert_eq!(bench.route(1).and_then(|route| route.reply), Some(bench.key(1, true)));
     }
 }
@@ -93,4 +93,68 @@ fn a_claim_that_is_refused_takes_nothing_away() {
     assert_eq!(bench.sent_to(), [X], "a reply");
     assert_eq!(bench.claim_replied(X, 3, 1, 43, ANSWERED), (0, 0), "whoever had one before has asked by now");
     assert!(bench.route(2).is_some_and(|route| !route.is_doubtful));
+}
+
+/// A new life hears of two flows that want one reply key. The one that never had a reply has none, and stays where it is served, so that nobody opens it a second time; nothing of it leaves.
+#[test]
+fn a_flow_without_replies_stays_where_it_is() {
+    for is_first_first in [true, false] {
+        let mut bench = Bench::life(2);
+        bench.introduce(&[X, Y], &[]);
+        let mut told = [(X, 1, 41, ANSWERED), (Y, 2, 42, 0)];
+        if !is_first_first {
+            told.reverse();
+        }
+        for (by, from, epoch, bits) in told {
+            let claim = Claim {
+                key: bench.key(from, false).into(),
+                reply: bench.key(1, true).into(),
+                epoch: epoch.into(),
+                chain: bits.into(),
+            };
+            let (node, incarnation) = (by.node.into(), by.incarnation.into());
+            let info = RouteInfo { claim, node, incarnation, before: 0.into(), is_real: 1 };
+            let body = [&[1][..], &50u32.to_be_bytes(), &0u64.to_be_bytes(), info.as_bytes()].concat();
+            bench.runtime(by).send(SWITCH, kind::ROUTES, &body).expect("room");
+            bench.exchange();
+            if by == Y && !is_first_first {
+                let (key, packet) = bench.packet(&datagram(1, true));
+                bench.switch.handle_packet(key, packet);
+                bench.switch.forward(bench.now, &mut bench.out, &mut bench.pool);
+                assert_eq!(bench.sent_to(), [], "it is not known yet whose the reply is");
+            }
+        }
+        if !is_first_first {
+            assert_eq!(bench.sent_to(), [X]);
+        }
+        let (first, second) = (bench.route(1).expect("a route"), bench.route(2).expect("a route"));
+        assert_eq!((first.owner, first.reply), (X, Some(bench.key(1, true))));
+        assert_eq!((second.owner, second.epoch, second.reply), (Y, 42, None));
+        bench.send(2);
+        assert_eq!(bench.sent_to(), [Y]);
+        assert!(!bench.release_as(2, 1));
+    }
+}
+
+/// A flow that wanted another's replies moves, and what it has sent before says an epoch that is over: it does not leave either. What the flow that has them sent before it moved does.
+#[test]
+fn packets_from_before_a_move_are_known_by_their_epochs() {
+    let mut bench = Bench::new();
+    for from in [1, 2] {
+        bench.send(from);
+        bench.deliver();
+    }
+    bench.release(1);
+    let before = [1, 2].map(|from| bench.route(from).expect("a route"));
+    for (from, route) in [1, 2].into_iter().zip(before) {
+        let to = if route.owner == X { Y } else { X };
+        let (key, reply) = (bench.key(from, false).into(), bench.key(1, true).into());
+        let claim = Claim { key, reply, epoch: route.epoch.into(), chain: 0.into() };
+        let body = [&7u32.to_be_bytes()[..], &to.node.to_be_bytes(), &to.incarnation.to_be_bytes(), claim.as_bytes()].concat();
+        bench.runtime(route.owner).send(SWITCH, kind::MOVE, &body).expect("room");
+        bench.exchange();
+        assert_eq!(bench.route(from).map(|route| route.owner), Some(to));
+    }
+    assert!(bench.release_under(1, before[0].epoch));
+    assert!(!bench.release_under(1, before[1].epoch));
 }
