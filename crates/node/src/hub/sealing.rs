@@ -200,6 +200,7 @@ mod tests {
     use super::*;
     use crate::address::{FIRST_RUNTIME, MANAGER, SWITCH, mac_of, mac_of_life};
     use crate::channel::{FabricConfig, Key};
+    use crate::fcs;
     use crate::hub::HubOut;
     use crate::manager::Manager;
     use crate::seal::is_sealed;
@@ -427,6 +428,38 @@ mod tests {
         world.arrives_sealed();
         assert_eq!(world.drops(1, DropReason::Unauthenticated), 1);
         assert_eq!(world.hubs[1].drops().total(), 3);
+        assert_eq!(world.pool.free(), world.pool.total());
+    }
+
+    /// Where there is no key whatever is not as it was sent is dropped, and so is what no host has sent. Each is counted, and no buffer stays behind.
+    #[test]
+    fn without_a_key_damage_is_noticed() {
+        let mut world = world();
+        world.hubs.iter_mut().for_each(|hub| hub.sealed = None);
+        world.run(3 * PATIENCE);
+        assert_eq!(world.hubs[1].drops().total(), 0, "what hosts say arrives");
+        let mut arrives = |prepare: &dyn Fn(&mut Packet)| {
+            let before = world.hubs[1].drops().clone();
+            let mut packet = world.packet();
+            prepare(&mut packet);
+            world.arrives(packet);
+            let reasons: Vec<DropReason> =
+                DropReason::ALL.iter().copied().filter(|reason| world.drops(1, *reason) > before.get(*reason)).collect();
+            reasons
+        };
+        // It was taken: a manager has no use for a packet.
+        assert_eq!(arrives(&|packet| assert!(fcs::append(packet))), [DropReason::Malformed]);
+        assert_eq!(arrives(&|_| ()), [DropReason::Damaged], "without a check sequence");
+        assert_eq!(arrives(&|packet| packet.truncate(16)), [DropReason::Damaged], "too short for one");
+        let flipped = |byte: usize| {
+            move |packet: &mut Packet| {
+                assert!(fcs::append(packet));
+                packet.bytes_mut()[byte] ^= 1;
+            }
+        };
+        assert_eq!(arrives(&flipped(40)), [DropReason::Damaged]);
+        assert_eq!(arrives(&flipped(13)), [DropReason::Damaged], "what it is");
+        assert_eq!(arrives(&flipped(0)), [DropReason::ForeignFrame], "to whom it is");
         assert_eq!(world.pool.free(), world.pool.total());
     }
 

@@ -298,6 +298,9 @@ impl Lane {
         shared.sides[self.side].note_epoch(meta.commit);
         let refused = if packet.is_icmp_error() {
             Some(DropReason::StateInvalid)
+        } else if packet.is_intact() == Some(false) {
+            // Its receiver will drop it: nobody knows what it was to be.
+            Some(DropReason::BadChecksum)
         } else if self.flows.owned() >= self.owned_limit {
             Some(DropReason::FlowTableFull)
         } else {

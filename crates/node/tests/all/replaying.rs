@@ -468,6 +468,24 @@ fn a_first_packet_that_is_refused_opens_no_flow() {
     }
 }
 
+/// A first packet whose checksum is wrong opens no flow; of a flow that is there it is the receiver's affair.
+#[test]
+fn a_damaged_first_packet_opens_no_flow() {
+    let mut world = World::new(&[0, 0], settings());
+    let damaged = |number| {
+        let mut frame = datagram(8, PASS, number);
+        // 0 would be none.
+        frame[41] = 1;
+        frame
+    };
+    world.send(16, EPOCH, true, &[damaged(1)]);
+    assert!(world.flow(16, 8).is_none() && world.released.is_empty());
+    assert_eq!(world.runtimes[&16].drops().iter().collect::<Vec<_>>(), [(DropReason::BadChecksum, 1)]);
+    world.send(16, EPOCH + 1, true, &[datagram(8, PASS, 2)]);
+    world.send(16, EPOCH + 1, false, &[damaged(3)]);
+    assert_eq!(world.released.len(), 2);
+}
+
 /// A reply that the switch took for a flow of its own is in no log of this flow's: its state goes, and nothing is missing.
 #[test]
 fn a_reply_under_another_epoch_needs_no_log() {
