@@ -219,15 +219,20 @@ mod tests {
     use super::*;
     use holdfast_io::port::MemoryPort;
 
-    /// The longest packet of a port goes from host to host in its encapsulation, sealed or not, with what a chain has added to it: a byte less is refused, not lost later.
+    /// The longest packet of a port goes from host to host in its encapsulation, sealed or with its check sequence, with what a chain has added to it: a byte less is refused, not lost later. A message has room in front of the check sequence.
     #[test]
     fn the_network_between_hosts_has_room_for_the_longest_packet() {
-        for (added, is_sealed, needs) in [(0, false, 1538), (4, false, 1542), (0, true, 1586), (4, true, 1590)] {
+        for (added, is_sealed, needs) in [(0, false, 1544), (4, false, 1548), (0, true, 1586), (4, true, 1590)] {
             let fits = |mtu: u16| {
                 let (port, _) = MemoryPort::new("fabric", [2; 6], mtu).unwrap_or_else(|error| panic!("{error}"));
                 fabric_mtu(&port, None, 1500, added, 300, 2400, is_sealed).ok()
             };
-            assert_eq!((fits(needs), fits(needs - 1)), (Some(usize::from(needs) + ETHERNET_LEN), None), "{added} {is_sealed}");
+            let check = if is_sealed { 0 } else { FCS_LEN };
+            assert_eq!(
+                (fits(needs), fits(needs - 1)),
+                (Some(usize::from(needs) + ETHERNET_LEN - check), None),
+                "{added} {is_sealed}"
+            );
         }
     }
 }

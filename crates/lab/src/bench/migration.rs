@@ -4,7 +4,7 @@
 //! migration (section VI-B), and a check before the time counts: every flow must be where it was sent, and the ledger clean.
 
 use super::median;
-use super::traffic::{FRAME_LEN, percentile};
+use super::traffic::{self, FRAME_LEN, percentile};
 use super::world::{FIRST, MakeChain, SECOND, World, first_packet};
 use holdfast_node::address::SWITCH;
 use holdfast_node::message::{Control, MemberState};
@@ -156,11 +156,11 @@ struct Bench {
     request: u32,
 }
 
-/// A flow's datagram of this number. Nobody checks the payload's sum on the way: the functions change it by what they change.
+/// A flow's datagram of this number.
 fn datagram(flow: usize, number: u32) -> [u8; FRAME_LEN] {
     let mut frame = first_packet(flow);
-    frame[NUMBER_AT..NUMBER_AT + 4].copy_from_slice(&(flow as u32).to_be_bytes());
-    frame[NUMBER_AT + 4..NUMBER_AT + 8].copy_from_slice(&number.to_be_bytes());
+    traffic::write(&mut frame, NUMBER_AT, &(flow as u32).to_be_bytes());
+    traffic::write(&mut frame, NUMBER_AT + 4, &number.to_be_bytes());
     frame
 }
 

@@ -139,7 +139,7 @@ impl Bench {
         while self.sends && self.sent < due {
             let number = self.sent;
             let frame = &self.frames[number as usize % self.frames.len()];
-            if !self.served.send_with(frame, 0, |frame| frame[NUMBER_AT..NUMBER_AT + 8].copy_from_slice(&number.to_be_bytes())) {
+            if !self.served.send_with(frame, 0, |frame| traffic::write(frame, NUMBER_AT, &number.to_be_bytes())) {
                 break;
             }
             self.sent += 1;

@@ -136,8 +136,8 @@ impl Tenant {
             let due = if self.is_flood { now } else { self.began + (number as f64 * self.interval) as u64 };
             let frame = &self.frames[number as usize % self.frames.len()];
             let is_sent = self.served.send_with(frame, 0, |frame| {
-                frame[NUMBER_AT..NUMBER_AT + 8].copy_from_slice(&number.to_be_bytes());
-                frame[DUE_AT..DUE_AT + 8].copy_from_slice(&due.to_be_bytes());
+                traffic::write(frame, NUMBER_AT, &number.to_be_bytes());
+                traffic::write(frame, DUE_AT, &due.to_be_bytes());
             });
             if !is_sent {
                 break;

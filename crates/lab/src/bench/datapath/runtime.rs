@@ -140,9 +140,7 @@ impl<const L: usize> ToRuntime<L> {
             }
         }
         for packet in into[before..].iter_mut().filter(|_| self.due > 0) {
-            // Nobody checks the payload's sum on the way.
-            let at = ENCAPSULATION_LEN + DUE_AT;
-            packet.bytes_mut()[at..at + 8].copy_from_slice(&self.due.to_be_bytes());
+            traffic::write(&mut packet.bytes_mut()[ENCAPSULATION_LEN..], DUE_AT, &self.due.to_be_bytes());
         }
     }
 
