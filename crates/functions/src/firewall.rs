@@ -6,7 +6,7 @@
 //! section 4.1), and ask for nothing impossible; they change nothing. The packet that opens a
 //! TCP connection must be a SYN: what comes from the middle of an unknown connection is dropped.
 
-use crate::rewrite::{has_possible_mtu, is_error, quoted_sequence};
+use crate::rewrite::{has_possible_mtu, quoted_sequence};
 use crate::tcp;
 use crate::tracked::{FIREWALL, Lifetimes, Timeouts, Tracked};
 use holdfast_nf::{ConfigError, Context, Counters, Direction, DropReason, Log, NetworkFunction, Open, Packet, Verdict};
@@ -49,11 +49,11 @@ pub struct FirewallConfig {
 }
 
 holdfast_nf::shared_state! {
-    /// What is known of all flows.
+    /// Counters and log that all flows of a firewall share.
     pub struct Decided {
         /// First packets that each rule has decided about, and that none has.
         pub rules: Counters,
-        /// Those that the operator is told of, by their rules.
+        /// First packets of rules with `log`, for the operator.
         pub log: Log,
     }
 }
@@ -74,6 +74,15 @@ struct Rule {
     selector: PacketSelector,
 }
 
+/// Whether `log` stands behind a rule's action, and what follows: its selector.
+pub fn take_log(rest: &str) -> (bool, &str) {
+    match rest.trim_start().split_once(char::is_whitespace) {
+        Some(("log", rest)) => (true, rest),
+        None if rest.trim_start() == "log" => (true, ""),
+        _ => (false, rest),
+    }
+}
+
 fn rule(at: usize, text: &str, zones: &Zones) -> Result<Rule, ConfigError> {
     let error = |offset: usize, message: String| ConfigError { path: format!("rules[{at}]"), message, offset: Some(offset) };
     let trimmed = text.trim_start();
@@ -89,11 +98,7 @@ fn rule(at: usize, text: &str, zones: &Zones) -> Result<Rule, ConfigError> {
             ));
         }
     };
-    let (is_logged, rest) = match rest.trim_start().split_once(char::is_whitespace) {
-        Some(("log", rest)) => (true, rest),
-        None if rest.trim_start() == "log" => (true, ""),
-        _ => (false, rest),
-    };
+    let (is_logged, rest) = take_log(rest);
     let wrong = |wrong: SelectorError| error(text.len() - rest.len() + wrong.offset, wrong.message);
     let selector = PacketSelector::read(rest, zones).map_err(wrong)?;
     Ok(Rule { action, is_logged, selector })
@@ -165,7 +170,7 @@ impl NetworkFunction for Firewall {
         if packet.layers.fragment_offset != 0 {
             return Verdict::Forward;
         }
-        let may_pass = match is_error(packet) {
+        let may_pass = match packet.is_icmp_error() {
             true => may_pass(packet, flow, cx.key(), cx.direction() == Direction::Reverse),
             false => flow.track(packet, &self.lifetimes, cx),
         };

@@ -16,7 +16,7 @@ mod rewrite;
 mod tcp;
 mod tracked;
 
-pub use firewall::{Firewall, FirewallConfig};
+pub use firewall::{Firewall, FirewallConfig, take_log};
 pub use forward::{Forward, ForwardConfig};
 pub use load_balancer::{Balanced, LoadBalancer, LoadBalancerConfig};
 pub use monitor::{Monitor, MonitorConfig};

@@ -5,7 +5,7 @@
 //! computes alike (Eisenbud et al.: Maglev, section 3.4), so that no load needs to be known. Traffic to other destinations passes.
 //! A connection lives as long as [`Tracked`] says; nothing is refused for it, except that TCP begins with a SYN.
 
-use crate::rewrite::{End, Side, has_possible_mtu, is_error, translate};
+use crate::rewrite::{End, Side, has_possible_mtu, translate};
 use crate::tcp;
 use crate::tracked::{BALANCER, Lifetimes, Timeouts, Tracked};
 use holdfast_nf::{ConfigError, Context, Direction, DropReason, Gauge, NetworkFunction, Open, Packet, Verdict};
@@ -214,7 +214,7 @@ impl NetworkFunction for LoadBalancer {
         if !done {
             return Verdict::Drop(DropReason::NotTranslatable);
         }
-        if is_error(packet) {
+        if packet.is_icmp_error() {
             return if has_possible_mtu(packet) { Verdict::Forward } else { Verdict::Drop(DropReason::StateInvalid) };
         }
         // A later fragment has no header to look at.

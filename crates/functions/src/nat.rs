@@ -13,7 +13,7 @@
 //! destination; that needs state shared by an endpoint's flows, which may be served by different runtimes, and is not offered yet. Requirement by requirement: docs/correctness-nat.md.
 
 use crate::publish::{End4, Published};
-use crate::rewrite::{End, Side, has_possible_mtu, is_error, translate};
+use crate::rewrite::{End, Side, has_possible_mtu, translate};
 use crate::tcp;
 use crate::tracked::{Lifetimes, TRANSLATOR, Timeouts, Tracked};
 use holdfast_nf::shared::BLOCK_LEN;
@@ -384,7 +384,7 @@ impl NetworkFunction for Nat {
         }
         // "Receipt of any sort of ICMP message MUST NOT terminate the NAT mapping" (RFC 4787, REQ-12; RFC 5382, REQ-10), and an error "MUST NOT
         // refresh or delete the NAT Session" (RFC 5508, REQ-6).
-        if is_error(packet) && !is_planted(Fault::ErrorsKeepMappings) {
+        if packet.is_icmp_error() && !is_planted(Fault::ErrorsKeepMappings) {
             if is_planted(Fault::ErrorsEndMappings) {
                 cx.ending();
                 cx.keep(1);

@@ -13,12 +13,6 @@ use holdfast_wire::{Layers, Network, Packet, unmap_v4};
 
 pub(crate) use holdfast_wire::rewrite::{End, Side};
 
-/// True for an ICMP or ICMPv6 message that quotes a packet.
-#[inline]
-pub(crate) fn is_error(packet: &Packet) -> bool {
-    packet.is_icmp_error()
-}
-
 /// False for an ICMP error after which its receiver would send packets that are shorter than any link must carry: 68 bytes over IPv4 (RFC 1191, section 3; RFC
 /// 791, section 3.2), 1280 over IPv6 (RFC 8201, section 4).
 pub(crate) fn has_possible_mtu(packet: &Packet) -> bool {
@@ -46,7 +40,7 @@ pub(crate) fn quoted_sequence(packet: &Packet) -> Option<u32> {
 #[inline]
 #[must_use]
 pub(crate) fn translate(packet: &mut Packet, side: Side, from: &[u8; 16], to: End, hide: bool) -> bool {
-    match is_error(packet) {
+    match packet.is_icmp_error() {
         true => translate_error(packet, side, from, to, hide).is_some(),
         false => set_end(packet, side, to),
     }
@@ -56,7 +50,7 @@ fn translate_error(packet: &mut Packet, side: Side, from: &[u8; 16], to: End, hi
     let layers = packet.layers;
     let (l4, end) = (layers.l4 as usize, layers.end as usize);
     let own = address_range(&layers, side)?;
-    // Of one in fragments nobody can tell.
+    // The checksum of a fragmented error cannot be checked.
     let is_intact = packet.is_intact() != Some(false);
     let bytes = packet.bytes_mut();
     let is_end = match layers.network {

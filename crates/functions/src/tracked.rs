@@ -158,7 +158,7 @@ impl Tracked {
             return false;
         }
         self.answered |= u8::from(is_reverse);
-        let is_idle = self.tcp.state == before && tcp::is_reset(packet) && !is_planted(Fault::ResetsKeepMappings);
+        let is_idle = is_tcp && self.tcp.state == before && tcp::is_reset(packet) && !is_planted(Fault::ResetsKeepMappings);
         if is_idle || is_planted(Fault::InsideKeepsNothing) && !is_reverse && self.answered != 0 {
             return true;
         }

@@ -17,7 +17,7 @@ const MAX_FDS: usize = 8;
 /// One end. When the other one is closed, or its process has ended, what was sent before can still be received.
 pub struct Mailbox {
     socket: OwnedFd,
-    /// Where a message arrives.
+    /// Receive buffer, [`MAX_MESSAGE`] bytes.
     space: Box<[u8]>,
     /// What the other side had no room for yet.
     unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,

@@ -7,6 +7,7 @@
 //! for took to go gives way, and what is later than that is not recognised.
 
 use crate::channel::format::after;
+use holdfast_protection::flows::untouched;
 use zerocopy::FromZeros;
 
 /// Flows that share a set, newest first.
@@ -27,10 +28,7 @@ pub(crate) struct GoneFlows {
 impl GoneFlows {
     /// With room for about so many.
     pub(crate) fn new(room: usize) -> GoneFlows {
-        match <[Gone; WAYS]>::new_vec_zeroed(room.div_ceil(WAYS).next_power_of_two()) {
-            Ok(sets) => GoneFlows { sets },
-            Err(_) => panic!("no memory for {room} flows that are gone"),
-        }
+        GoneFlows { sets: untouched(room.div_ceil(WAYS).next_power_of_two()) }
     }
 
     fn set(&self, hash: u64) -> usize {

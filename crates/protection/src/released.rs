@@ -1,10 +1,10 @@
 //! Output commit as a type: what a port may transmit.
 
+use holdfast_wire::Packet;
 use holdfast_wire::checksum::Delta;
 use holdfast_wire::fragment::Cut;
-use holdfast_wire::header::{Icmp, Mac};
-use holdfast_wire::{Packet, unmap_v4};
-use zerocopy::FromBytes;
+use holdfast_wire::header::Mac;
+use holdfast_wire::rewrite::{Side, adjust_transport, set_address};
 
 /// Something that may leave the system: every state change that it reveals survives a failure, as far
 /// as its protection promises, or it reveals none.
@@ -68,18 +68,10 @@ impl Released<Packet> {
 
     /// Another address of the box that an ICMP error, which it made, comes from. Nothing changes if it is of another family.
     pub fn set_error_source(&mut self, source: &[u8; 16]) {
-        if let (Some(ip), Some(new)) = (self.0.ipv4_mut(), unmap_v4(source)) {
-            let delta = Delta::new().bytes(&ip.source, &new);
-            (ip.source, ip.checksum) = (new, delta.apply(ip.checksum.get()).into());
-        } else if unmap_v4(source).is_none()
-            && let Some(ip) = self.0.ipv6_mut()
-        {
-            let delta = Delta::new().bytes(&ip.source, source);
-            ip.source = *source;
-            // RFC 4443, section 2.3: the checksum is over the addresses, too.
-            if let Ok((header, _)) = Icmp::mut_from_prefix(self.0.l4_mut()) {
-                header.checksum = delta.apply(header.checksum.get()).into();
-            }
+        let layers = self.0.layers;
+        let bytes = self.0.bytes_mut();
+        if let Some(changed) = set_address(bytes, &layers, Side::Source, source) {
+            adjust_transport(bytes, &layers, changed, Delta::new());
         }
     }
 

@@ -160,7 +160,7 @@ impl UdpClient {
         Some(frames::udp(self.local, self.remote, &payload))
     }
 
-    /// Where all are refused, that is what it waits for.
+    /// A client all of whose datagrams are rejected waits for that.
     fn on_refusal(&mut self) {
         if self.remote == SHUT && self.sent >= self.datagrams && self.progress == Progress::Running {
             self.progress = Progress::Done;

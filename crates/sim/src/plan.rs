@@ -194,7 +194,7 @@ pub struct Plan {
     pub switches: u16,
     /// Hosts have the cluster's keys: packets between them are sealed, and somebody on their network forges some.
     pub sealed: bool,
-    /// Of a thousand frames between hosts so many arrive with a bit turned over, keys or not.
+    /// Frames between hosts that arrive with a flipped bit, per thousand, with keys or without.
     pub damaged: u64,
     /// Networks that join the hosts, 1 or 2; two of hosts that have keys only. Now and then one of two leads to a host, or from it, no more, for a while.
     pub networks: u8,

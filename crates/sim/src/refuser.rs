@@ -1,15 +1,15 @@
 //! A function that refuses, so that senders are told.
 //!
-//! Of a flow to [`GUARDED`] it refuses three datagrams of four, by their numbers, but never the one that opens it; to [`SHUT`] there is no flow.
+//! The refuser of simulated worlds. Of a flow to [`GUARDED`] it refuses three datagrams of four, by their numbers, but never the one that opens it; to [`SHUT`] there is no flow.
 
 use crate::plan::End;
 use holdfast_nf::{ConfigError, Context, Direction, DropReason, NetworkFunction, Open, Packet, Verdict};
 use holdfast_wire::FlowKey;
 use holdfast_wire::header::proto;
 
-/// Where most datagrams of a flow are refused.
+/// Server address to which most datagrams of a flow are rejected.
 pub const GUARDED: End = ([192, 0, 2, 7], 4);
-/// Where every flow is refused.
+/// Server address to which every flow is rejected.
 pub const SHUT: End = ([192, 0, 2, 7], 5);
 
 /// Datagrams to [`GUARDED`] that pass.
@@ -18,7 +18,7 @@ pub fn passes(datagram: u32) -> bool {
 }
 
 holdfast_nf::flow_state! {
-    /// What is remembered of a flow.
+    /// Flow state of the refuser.
     pub struct Begun {
         /// Packets so far.
         pub packets: u64,

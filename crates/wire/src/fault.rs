@@ -29,7 +29,7 @@ macro_rules! faults {
             /// Every fault there is.
             pub const ALL: &[Fault] = &[$(Fault::$of_function,)+ $(Fault::$other,)+];
 
-            /// Those of what functions do with packets, which the functions' own scenarios find.
+            /// Faults of functions, which the functions' own scenarios find.
             pub const OF_FUNCTIONS: &[Fault] = &[$(Fault::$of_function,)+];
 
             /// Its name in scenarios and tests.
@@ -44,7 +44,7 @@ macro_rules! faults {
 }
 
 faults! {
-    // What functions do with packets.
+    // Faults of functions.
 
     // TCP.
     /// Any segment opens a flow, as a lone reset or an acknowledgement.

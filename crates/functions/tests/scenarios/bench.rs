@@ -19,7 +19,7 @@ const SECOND: u64 = 1_000_000_000;
 const DEFAULT_LIFETIME: u64 = 300 * SECOND;
 
 thread_local! {
-    /// What panics in this thread is expected to.
+    /// Panics of this thread are expected and not printed.
     static IS_QUIET: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -399,12 +399,12 @@ fn a_rejected_sender_is_told() {
     bench.drops("tcp 10.0.0.2:1000 > 203.0.113.1:22 SYN", PolicyDenied);
     bench.rejects("tcp 10.0.0.2:1000 > 203.0.113.1:23 SYN", PolicyDenied);
     bench.rejects("tcp [2001:db8::2]:1000 > [2001:db8:1::1]:25 SYN", PolicyDenied);
-    // Whatever it is: a stray segment, too, is told that there is nothing.
+    // Any segment is rejected, a stray one too.
     bench.rejects("tcp 10.0.0.2:1000 > 203.0.113.1:23 ACK", PolicyDenied);
     bench.rejects("udp 192.0.2.1:5 > 10.0.0.2:53", PolicyDenied);
     bench.rejects("icmp 192.0.2.1 > 10.0.0.2 echo id 1", PolicyDenied);
     bench.unchanged("udp 10.0.0.2:1000 > 203.0.113.1:23");
-    // What does not fit its connection is not a rule's affair.
+    // A segment that does not fit its connection is dropped without asking a rule.
     bench.unchanged("tcp 10.0.0.2:1000 > 203.0.113.1:80 SYN seq 1");
     bench.drops("tcp 203.0.113.1:80 > 10.0.0.2:1000 RST seq 9", StateInvalid);
     assert_eq!(bench.flows(), 2);

@@ -233,7 +233,7 @@ pub(crate) fn damaged_errors_are_dropped() {
             damaged[at] ^= 0x10;
             assert!(bench.send_unchecked(&damaged).is_err(), "byte {at} of `{error}`");
         }
-        // Whoever quotes may have got a damaged packet: the message is as it was sent.
+        // The quoted packet may have been damaged before: the ICMP message itself is intact.
         let with_quote_damaged_at = |at: usize| {
             let mut frame = frame.clone();
             frame[at] ^= 0x10;
@@ -303,7 +303,7 @@ pub(crate) fn errors_neither_end_nor_keep_a_mapping() {
     assert_eq!(bench.flows(), 0);
 }
 
-/// What comes from inside keeps a mapping (RFC 4787, REQ-6), and so does what comes from its peer (REQ-6a); nobody else's packets do.
+/// Packets from inside keep a mapping (RFC 4787, REQ-6), and so do its peer's (REQ-6a); nobody else's do.
 #[test]
 pub(crate) fn either_side_keeps_a_mapping() {
     let mut bench = nat();

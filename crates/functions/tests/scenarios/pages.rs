@@ -113,7 +113,7 @@ fn named() -> Vec<Named> {
                 continue;
             }
             let name = page.file_name().unwrap_or_default().display();
-            // Of what is not met the second column says why.
+            // The code column of a requirement that is not met says why, and names nothing.
             let is_met = |cell: &&str, column: &Column| *column != Column::Code || !cell.starts_with("not met");
             for (cell, column) in cells.iter().zip(&columns).filter(|(cell, column)| is_met(cell, column)) {
                 let words = cell.split('`').skip(1).step_by(2).map(str::to_owned);

@@ -233,7 +233,7 @@ pub(super) fn owned(
     Ok(())
 }
 
-/// Where the box answers ping in the chain's place: among the addresses that it owns.
+/// Prefixes at which the box answers ping in the chain's place: among the addresses that the chain owns.
 fn answers_ping(config: &Config, chain: &str, owned: &[Prefix], root: Spot<'_>) -> Result<Vec<Prefix>, Mistake> {
     let written = config.chains.get(chain).and_then(|chain| chain.answers_ping.as_ref());
     let spot = root.key("chains").key(chain).key("answers_ping");

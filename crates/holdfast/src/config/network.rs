@@ -224,7 +224,7 @@ fn addresses(port: &PortConfig, ports: Spot<'_>, name: &str, networks: &mut Netw
         if is_taken {
             return Err(spot.mistake(format!("the box has the address {address} already")));
         }
-        // Each link has that network: it says of no neighbour on which one it is.
+        // The link-local network is on every link: it does not say by which port a neighbour is reached.
         if is_link_local(address) {
             networks.addresses[number as usize].push((address, len));
             continue;

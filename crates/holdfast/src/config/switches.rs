@@ -21,7 +21,7 @@ pub struct SwitchEntry {
     pub host: Option<u16>,
     /// Addresses that its chains own.
     pub owned: Vec<Prefix>,
-    /// Those among them at which the box answers ping.
+    /// Addresses among `owned` at which the box answers ping.
     pub answers_ping: Vec<Prefix>,
 }
 

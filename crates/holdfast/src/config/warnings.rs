@@ -7,6 +7,7 @@ use super::mistake::Mistake;
 use super::source::{Source, Spot};
 use super::switches::SwitchEntry;
 use super::{Checked, zones};
+use holdfast_functions::take_log;
 use holdfast_wire::selector::{PacketSelector, Prefix, Selector};
 use holdfast_wire::zone::{Zone, Zones};
 use serde_json::Value;
@@ -238,9 +239,6 @@ fn rules<'v>(value: &'v Value, zones: &Zones) -> impl Iterator<Item = Option<(&'
     texts(value, "rules").map(|text| {
         let text = text.trim_start();
         let (word, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
-        let rest = rest.trim_start();
-        let rest =
-            rest.strip_prefix("log").filter(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace)).unwrap_or(rest);
-        Some((word, PacketSelector::read(rest, zones).ok()?))
+        Some((word, PacketSelector::read(take_log(rest).1, zones).ok()?))
     })
 }

@@ -66,7 +66,7 @@ struct Child {
 struct Life {
     process: Watched,
     mailbox: Mailbox,
-    /// Its process is ending: it has said everything, and closes what it had open.
+    /// The manager has closed its end of the mailbox: its process is ending.
     is_silent: bool,
     heartbeat: Heartbeat,
     beats: u64,

@@ -246,7 +246,7 @@ fn death_before_any_store() {
     assert!(deaths > 100, "only {deaths} stores: the turn does not do what it should");
 }
 
-/// Whoever has something is woken, once; nobody else is.
+/// `flush` wakes a sleeping guest once if there are frames for it, and no other guest.
 #[test]
 fn only_who_has_something_is_woken() {
     let mut world = World::new();

@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(taken.iter().map(|note| note.about).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
         assert!(taken.iter().all(|note| (note.ingress, note.missed) == (3, 0)));
         (0..20).for_each(|number| log.note(number, &FlowKey::default(), 3, &at(8)));
-        // Nobody has come for the first ones.
+        // The notes of second 8 have not been taken: the log is full.
         (0..5).for_each(|number| log.note(number, &FlowKey::default(), 3, &at(9)));
         let next: Vec<(u32, u64)> = log.take().map(|note| (note.about, note.missed)).collect();
         assert_eq!((next.len(), next[0], next[9]), (10, (0, 990), (9, 0)));

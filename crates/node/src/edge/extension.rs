@@ -1,6 +1,6 @@
 //! IPv6 extension headers of a packet for the box itself, as its destination reads them (RFC 8200, section 4).
 //!
-//! Of a packet on its way nobody reads them here: options for every hop are not examined unless somebody asks for that (section 4.3).
+//! Forwarded packets are not examined: a router processes hop-by-hop options only if it is configured to (section 4.3).
 
 use super::icmp::Problem;
 use holdfast_wire::Packet;
@@ -8,7 +8,7 @@ use holdfast_wire::header::proto;
 
 /// "No next header": nothing follows, and what does is ignored (RFC 8200, section 4.7).
 const NO_NEXT_HEADER: u8 = 59;
-/// Where the IPv6 header says what follows, and how long it is.
+/// Offset of the IPv6 header's Next Header field, and the header's length, bytes.
 const NEXT_HEADER: usize = 6;
 const HEADER: usize = 40;
 /// Codes of a parameter problem (RFC 4443, section 3.4).
@@ -38,7 +38,7 @@ pub(super) fn read(packet: &Packet) -> Result<(), Refused> {
     // Parsing has checked that they are whole, and not too many.
     while let Some(&next) = ip.get(says) {
         let len = match next {
-            // In any place but the first it is none.
+            // A hop-by-hop header anywhere but first is an unknown header (RFC 8200, section 4).
             proto::HOP_BY_HOP if says != NEXT_HEADER => return problem(UNKNOWN_HEADER, says),
             proto::HOP_BY_HOP | proto::DESTINATION_OPTIONS => {
                 let len = ip.get(at + 1).map_or(0, |len| (usize::from(*len) + 1) * 8);
@@ -78,7 +78,7 @@ fn options(header: &[u8], place: usize) -> Result<(), Refused> {
             // PadN among them.
             0 => {}
             1 => return Err(Refused::Silently),
-            // What asks for an answer only if it came to one asks for one here.
+            // Types 10 and 11 differ for multicast destinations only, and this one is unicast.
             _ => return Err(Refused::With(Problem::Parameter { code: UNKNOWN_OPTION, at: (place + at) as u32 })),
         }
         at += len;

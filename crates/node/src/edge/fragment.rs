@@ -49,7 +49,7 @@ pub enum Fragmented {
     Ready(FlowKey, Packet),
     /// It waits for the first one.
     Held,
-    /// It goes no further.
+    /// The fragment is dropped.
     Dropped(Packet, DropReason),
 }
 

@@ -16,13 +16,13 @@ pub(crate) enum Problem {
     NoRoute,
     /// The next hop does not answer.
     HostUnreachable,
-    /// Nobody here speaks this protocol; over IPv4.
+    /// The protocol is not spoken by the box; IPv4 only.
     ProtocolUnreachable,
     /// Nobody listens at this port.
     PortUnreachable,
-    /// What stands at this place of the packet is not known here; over IPv6.
+    /// Parameter problem: a header field or option that the box does not know; IPv6 only.
     Parameter {
-        /// What it is (RFC 4443, section 3.4).
+        /// Code of the parameter problem (RFC 4443, section 3.4).
         code: u8,
         /// Bytes from the packet's beginning.
         at: u32,
@@ -75,7 +75,7 @@ pub(crate) fn turn_echo(packet: &mut Packet) {
     }
 }
 
-/// What a question has before its ICMPv6 header is not the answer's.
+/// Removes the extension headers of an echo request: the reply has none.
 fn take_off_extensions(packet: &mut Packet) {
     let (front, l4) = (usize::from(packet.layers.l3) + build::Ipv6::LEN, usize::from(packet.layers.l4));
     let len = packet.l4().len() as u16;

@@ -1,4 +1,4 @@
-//! What is for the box itself: ping is answered, and for the rest nobody listens.
+//! Packets for the box itself: ping is answered, and for the rest nobody listens.
 //!
 //! In: packets to the box's own addresses, and pings where it answers in a chain's place, checked as all that come in. Out: their answers, within rates. Never: an answer to what is damaged, or
 //! to many.
@@ -30,7 +30,7 @@ impl Edge {
         is_asked_for || !is_private(address) || self.own.iter().any(|own| own.port == port && is_alike(&own.address))
     }
 
-    /// For the box itself: ping is answered, and for the rest nobody listens. Its senders are told (RFC 1122, sections 3.2.2.1 and 4.1.3.1; RFC 9293, section
+    /// Handles a packet for the box itself: ping is answered, and for the rest nobody listens. Senders are told (RFC 1122, sections 3.2.2.1 and 4.1.3.1; RFC 9293, section
     /// 3.10.7.1; RFC 8200, section 4), within rates.
     pub(super) fn handle_local(
         &mut self,

@@ -88,7 +88,7 @@ pub struct EdgeConfig {
     pub routes: Vec<EdgeRoute>,
     /// Addresses that the box answers for on every port because its chains use them: NAT pools, virtual addresses.
     pub owned: Vec<Prefix>,
-    /// Those among them at which the box answers ping itself.
+    /// Addresses among `owned` at which the box answers ping itself.
     pub answers_ping: Vec<Prefix>,
     /// Routers to have BFD sessions with, each in a network of its port; at most [`bfd::MAX_SESSIONS`].
     pub bfd: Vec<bfd::Peer>,
@@ -138,7 +138,7 @@ impl Own {
         Some(Own { port, address: ip_bytes(address), network, broadcast })
     }
 
-    /// All of a port, with the link-local one (RFC 4862, section 5.3) last.
+    /// All addresses of a port, with the link-local one (RFC 4862, section 5.3) last.
     fn of_port(at: u8, port: &EdgePort, routes: &[EdgeRoute]) -> Vec<Own> {
         let mut own: Vec<Own> = port.addresses.iter().filter_map(|&(address, len)| Own::new(at, address, len)).collect();
         let is_v6 = |address: &[u8; 16]| unmap_v4(address).is_none();
@@ -286,7 +286,7 @@ impl Edge {
         Some(best.address)
     }
 
-    /// Where an error comes from that leaves by this port: from the address that the packet was for, if it is one of the box (RFC 4443, section 2.2 (a)), over IPv4
+    /// The source address of an ICMP error that leaves by this port: the address that the packet was for, if it is one of the box (RFC 4443, section 2.2 (a)), over IPv4
     /// one of this port; else from one of the port.
     fn error_source(&self, port: u8, (source, destination): (&[u8; 16], &[u8; 16])) -> Option<[u8; 16]> {
         let is_asked = self.is_ports(port, destination) || (unmap_v4(source).is_none() && self.is_own(port, destination));
@@ -451,7 +451,7 @@ impl Edge {
                 return Some(DropReason::BadChecksum);
             }
         }
-        // Whoever sends one over IPv6 to the box itself is told that it is not known here (RFC 5095, section 3).
+        // A routing header to the box itself is answered by a parameter problem (RFC 5095, section 3).
         if packet.layers.source_route && !(packet.layers.network == Network::V6 && self.is_local(port, packet, destination)) {
             return Some(DropReason::SourceRoute);
         }

@@ -12,7 +12,7 @@ use super::fragment::{Datagram, stretch};
 use holdfast_wire::header::proto;
 use holdfast_wire::{DropReason, Packet, PacketPool, checksum};
 
-/// Of an incomplete datagram, from its fragment that came first: a minute, as both RFCs have it.
+/// Lifetime of an incomplete datagram, from the fragment that came first: a minute, as both RFCs have it.
 const LIFETIME: u64 = 60_000_000_000;
 /// Incomplete datagrams, and those of one source (an IPv4 address, or an IPv6 /64) among them.
 const DATAGRAMS: usize = 32;
@@ -25,9 +25,9 @@ const PARTS: usize = 16;
 pub(super) enum Assembled {
     /// The datagram, parsed.
     Whole(Packet),
-    /// Others are missing.
+    /// Other fragments are missing.
     Held,
-    /// It goes no further.
+    /// The fragment is dropped.
     Dropped(Packet, DropReason),
 }
 
@@ -171,7 +171,7 @@ impl Reassembly {
     }
 }
 
-/// Where a fragment's data begin.
+/// Offset at which a fragment's data begin, bytes from the frame's beginning.
 fn data_of(fragment: &Packet) -> usize {
     match fragment.layers.v6_fragment {
         0 => fragment.layers.l4.into(),

@@ -1,4 +1,4 @@
-//! What a chain has refused: its sender is told.
+//! Packets that a chain has rejected: their senders are told.
 //!
 //! In: a refused packet as it came in ([`Flags::TURNED`](holdfast_wire::nsh::Flags::TURNED)), released as any other. Out: a TCP reset, or an ICMP error that says "administratively prohibited", by the port
 //! by which the packet came in, to the station that sent it; or nothing, where an answer is not allowed or too many have been given. Never: an answer to
@@ -32,7 +32,7 @@ impl Edge {
         }
     }
 
-    /// Nobody is told of a later fragment or an error, and nothing goes to many or to nobody (RFC 1122, section 3.2.2; RFC 4443, section 2.4 (e); for resets RFC 9293, section
+    /// True if a rejected packet may be answered: later fragments, ICMP errors, and packets to or from groups or nobody are not (RFC 1122, section 3.2.2; RFC 4443, section 2.4 (e); for resets RFC 9293, section
     /// 3.9.2.3).
     fn may_answer(&self, packet: &Packet) -> bool {
         let is_one = |address: &[u8; 16]| !(is_multicast(address) || is_nowhere(address) || self.is_broadcast(address));

@@ -431,7 +431,7 @@ mod tests {
         assert_eq!(world.pool.free(), world.pool.total());
     }
 
-    /// Where there is no key whatever is not as it was sent is dropped, and so is what no host has sent. Each is counted, and no buffer stays behind.
+    /// Without a key damaged frames and strangers' frames are dropped and counted, and no buffer stays behind.
     #[test]
     fn without_a_key_damage_is_noticed() {
         let mut world = world();
@@ -447,7 +447,7 @@ mod tests {
                 DropReason::ALL.iter().copied().filter(|reason| world.drops(1, *reason) > before.get(*reason)).collect();
             reasons
         };
-        // It was taken: a manager has no use for a packet.
+        // An intact frame is opened; the manager has no use for a packet in it.
         assert_eq!(arrives(&|packet| assert!(fcs::append(packet))), [DropReason::Malformed]);
         assert_eq!(arrives(&|_| ()), [DropReason::Damaged], "without a check sequence");
         assert_eq!(arrives(&|packet| packet.truncate(16)), [DropReason::Damaged], "too short for one");

@@ -127,7 +127,7 @@ pub struct Logged {
     pub chain: u16,
     /// The function in it, from 0.
     pub function: u8,
-    /// What the function says: of a firewall, the rule, from 0.
+    /// The function's own number for its reason: of a firewall, the rule, from 0.
     pub about: u32,
     /// The port of the box by which the packet came in.
     pub ingress: u8,

@@ -42,7 +42,7 @@ const EXPIRE_BUDGET: usize = 256;
 enum Step {
     Commit(Slot),
     Drop(DropReason),
-    /// Dropped, and its sender is to be told. Of a flow, if there is one.
+    /// Dropped, and the packet's sender is to be told. The slot is that of its flow, if there is one.
     Turn(Option<Slot>, DropReason),
     Park(Slot, Position),
     /// There is no room for the state of a flow that it would open, and soon may be.
@@ -299,7 +299,7 @@ impl Lane {
         let refused = if packet.is_icmp_error() {
             Some(DropReason::StateInvalid)
         } else if packet.is_intact() == Some(false) {
-            // Its receiver will drop it: nobody knows what it was to be.
+            // The receiver will drop a damaged packet: it opens nothing.
             Some(DropReason::BadChecksum)
         } else if self.flows.owned() >= self.owned_limit {
             Some(DropReason::FlowTableFull)
@@ -373,34 +373,26 @@ impl Lane {
                 }
                 Step::Commit(slot)
             }
-            Outcome::Drop(reason, function) => {
+            Outcome::Drop(reason, function) | Outcome::Reject(reason, function) => {
+                let is_answered = matches!(outcome, Outcome::Reject(..));
                 if packet.meta.flags & Flags::TRACE != 0 {
-                    trace_drop(&self.chain, packet, "dropped", reason, function, shared);
+                    let what = if is_answered { "rejected" } else { "dropped" };
+                    trace_drop(&self.chain, packet, what, reason, function, shared);
                 }
                 if header.role == role::OPENING {
                     self.refuse_opening(slot, reason, shared);
-                } else {
-                    account(header, direction, packet, &shared.cx);
-                    if shared.cx.is_ending() {
-                        self.wheel.bring_forward(&mut self.flows, slot);
-                    }
-                    self.protection.changed(&mut self.flows, slot, packet.meta.stamp, shared.cx.is_nondeterministic());
-                }
-                Step::Drop(reason)
-            }
-            Outcome::Reject(reason, function) => {
-                if packet.meta.flags & Flags::TRACE != 0 {
-                    trace_drop(&self.chain, packet, "rejected", reason, function, shared);
-                }
-                if header.role == role::OPENING {
-                    self.refuse_opening(slot, reason, shared);
-                    return Step::Turn(None, reason);
+                    return if is_answered { Step::Turn(None, reason) } else { Step::Drop(reason) };
                 }
                 account(header, direction, packet, &shared.cx);
                 if shared.cx.is_ending() {
                     self.wheel.bring_forward(&mut self.flows, slot);
                 }
-                Step::Turn(Some(slot), reason)
+                if is_answered {
+                    // What the flow has become is committed with the answer.
+                    return Step::Turn(Some(slot), reason);
+                }
+                self.protection.changed(&mut self.flows, slot, packet.meta.stamp, shared.cx.is_nondeterministic());
+                Step::Drop(reason)
             }
             Outcome::Wait(position) => {
                 // It may never go on, and what the functions before have done stays.

@@ -304,7 +304,7 @@ impl Switch {
         // A reply: whoever had one before the switch died has asked by now.
         route.is_doubtful &= !(is_reply && self.rebuild.is_none());
         let route = *route;
-        // Another may be about to tell of a flow that has had replies under that key.
+        // While runtimes tell, the key may turn out to be that of another flow, which has had replies.
         let is_unsure = is_reply && route.is_doubtful;
         // An owner that is not (or no longer) running: the packet waits for what the coordinator makes of it.
         if is_unsure || self.claims.is_provisional(id) || self.logs.holds(id) || !self.targets.serves(route.owner) {
@@ -316,7 +316,7 @@ impl Switch {
             route.sent = route.sent.saturating_add(1);
         }
         if route.reply.is_none() {
-            // Its epoch may be an old one by now, and it is known by that when its packets leave.
+            // A flow without a reply key is known by its epoch when its packets leave, and that may be an old one.
             self.routes.note_epoch(id, route.epoch);
         }
         self.send(&route, packet, out, pool);

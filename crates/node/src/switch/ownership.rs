@@ -204,7 +204,7 @@ impl Switch {
         self.targets.count(to, 1);
         self.next_epoch = self.next_epoch.wrapping_add(1).max(1);
         if let Some(rival) = rival {
-            // Who serves it goes on, so that nobody opens it a second time.
+            // The rival's route stays: without it its next packet would open the flow a second time.
             self.routes.take_reply(rival);
         }
         let reply = FlowKey::from(claim.reply);

@@ -53,7 +53,7 @@ impl Route {
 
 /// All routes of a switch: bounded, made once.
 pub(crate) struct Routes {
-    /// As many as were ever used.
+    /// Routes by id, up to the highest id ever given.
     slots: Vec<Option<Route>>,
     free: FreeSlots,
     table: KeyTable,

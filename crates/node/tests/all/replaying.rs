@@ -120,7 +120,7 @@ struct World {
     deaf: Option<u16>,
     /// What left: by whom, and the count and the number in it.
     released: Vec<(u16, u16, u8)>,
-    /// What of that has been refused, for its sender to be told.
+    /// Released packets that were rejected, whose senders are to be told.
     turned: Vec<(u16, u16, u8)>,
     /// What the switch was asked for and has been answered by `answer_replays`: all that it has, in the order asked.
     is_log_gone: bool,
@@ -458,7 +458,7 @@ fn a_first_packet_that_is_refused_opens_no_flow() {
         assert_eq!(world.turned.len(), 1);
         assert!(world.flow(16, 8).is_none());
         assert_eq!(world.runtimes[&16].drops().iter().collect::<Vec<_>>(), [(DropReason::PolicyDenied, 1)]);
-        // It comes again, and a later one that is let in opens it.
+        // The same first packet is rejected again, and a later one that is let in opens the flow.
         world.send(16, EPOCH + 1, true, &[datagram(8, order, 2)]);
         assert_eq!(world.turned.len(), 2);
         world.deaf = None;

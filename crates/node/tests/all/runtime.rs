@@ -651,7 +651,7 @@ impl NetworkFunction for Teller {
     }
 }
 
-/// What functions tell of packets goes to the manager with the next report, once.
+/// Notes of functions about packets go to the manager with the next report, once.
 #[test]
 fn what_is_logged_goes_to_the_manager() {
     let quiet: Box<dyn Function> = Box::new(Bound::<Closing>::new(()).expect("nothing to refuse"));

@@ -30,11 +30,14 @@ pub type Slot = u32;
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-/// So many lines of zeros, whose pages come when somebody writes to them.
-fn untouched(lines: usize) -> Vec<Line> {
-    match Line::new_vec_zeroed(lines) {
-        Ok(lines) => lines,
-        Err(_) => panic!("no memory for {lines} lines of flows"),
+/// A table of `count` zeros, whose pages come when somebody writes to them.
+///
+/// # Panics
+/// If there is no memory for it.
+pub fn untouched<T: FromZeros>(count: usize) -> Vec<T> {
+    match T::new_vec_zeroed(count) {
+        Ok(table) => table,
+        Err(_) => panic!("no memory for a table of {count} entries of {} bytes", size_of::<T>()),
     }
 }
 
@@ -422,7 +425,7 @@ impl Flows {
             return Ok(());
         }
         self.clear_reply(slot);
-        // What is only copied here is served elsewhere: the switch says which of the two was first.
+        // The other flow is only a replica here: the switch says which of the two was first.
         if self.find(&reply, self.hash(&reply)).is_some_and(|found| self.header(found.slot).role != role::REPLICA) {
             return Err(NoReply::Taken);
         }

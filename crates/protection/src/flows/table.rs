@@ -15,14 +15,14 @@ pub struct Found {
     pub is_reply: bool,
 }
 
-use super::Journal;
+use super::{Journal, untouched};
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 const ENTRIES: usize = 8;
 /// Entries in a bucket from which on the other one may be the better.
 const CROWDED: usize = 6;
 const REPLY: u32 = 1 << 31;
-/// As fresh memory is: an entry says the slot's number plus one.
+/// An empty entry is zero, as fresh memory is: entries hold the slot's number plus one.
 const EMPTY: u64 = 0;
 
 #[derive(Clone, Copy, FromZeros, IntoBytes, Immutable)]
@@ -41,10 +41,7 @@ impl KeyTable {
     /// A table for `keys` keys (two per flow).
     pub fn new(keys: usize) -> KeyTable {
         let count = (keys * 2).div_ceil(ENTRIES).next_power_of_two().max(2);
-        match Bucket::new_vec_zeroed(count) {
-            Ok(buckets) => KeyTable { buckets, mask: count - 1, len: 0, journal: None },
-            Err(_) => panic!("no memory for a table of {keys} keys"),
-        }
+        KeyTable { buckets: untouched(count), mask: count - 1, len: 0, journal: None }
     }
 
     /// From now on the journal is told before a bucket changes.
@@ -96,7 +93,7 @@ impl KeyTable {
         u64::from(KeyTable::tag(hash)) << 32 | u64::from(found.slot + 1) | if found.is_reply { u64::from(REPLY) } else { 0 }
     }
 
-    /// What an entry that is not [`EMPTY`] says.
+    /// Slot and kind of key of an entry that is not [`EMPTY`].
     #[inline]
     fn found(entry: u64) -> Found {
         Found { slot: (entry as u32 & !REPLY) - 1, is_reply: entry as u32 & REPLY != 0 }

@@ -212,7 +212,7 @@ fn of_flows_with_one_reply_key_the_epoch_says_which() {
             assert_eq!(flows.find_likely(&key(10), hash, epoch.into(), likely), found);
         }
     }
-    // Nothing is known of this epoch; a flow that began under the key is before those that only answer to it.
+    // An unknown epoch: a flow whose forward key it is comes before flows whose reply key it is.
     assert!(flows.find_meant(&key(10), hash, 5).is_some_and(|found| found.is_reply));
     let own = flows.insert(key(10), hash, role::OWNER).unwrap();
     assert_eq!(flows.find(&key(10), hash), Some(Found { slot: own, is_reply: false }));

@@ -52,7 +52,7 @@ fn is_sealed(scenario: &Scenario) -> bool {
     hosts_of(scenario) && Random::new(scenario.seed ^ 0x7365_616c).chance(500)
 }
 
-/// In some of the worlds of several hosts their network damages frames, by a number of its own, too.
+/// Damaged frames per thousand in a seed's world: in a quarter of those of several hosts, by a number of its own, too.
 fn damaged_of(scenario: &Scenario) -> u64 {
     let mut random = Random::new(scenario.seed ^ 0x6461_6d61);
     if hosts_of(scenario) && random.chance(250) { random.range(1, 30) } else { 0 }

@@ -83,7 +83,7 @@ impl World {
             self.faults.cut_off += 1;
             return;
         }
-        // Where packets are sealed messages are, too, but not here, where checkers read them.
+        // Messages are never sealed in simulated worlds, because checkers read them: nothing would notice the damage.
         let is_checked = !self.plan.sealed || !frames::is_messages(&frame);
         if self.plan.damaged > 0 && is_checked && !self.healed {
             let random = self.streams.of(Of::Damage, between);

@@ -79,7 +79,7 @@ impl World {
         if self.fate.is_none() {
             self.refused.push((id, datagram));
         }
-        // Where no flow came to be there is nothing to remember.
+        // A rejected first packet leaves no flow behind.
         if seen.destination == SHUT {
             return;
         }

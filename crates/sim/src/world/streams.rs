@@ -25,7 +25,7 @@ pub(super) enum Of {
     HostAway,
     /// What somebody on the hosts' network does with a packet for a host.
     Stranger,
-    /// What becomes of a frame between hosts, whose lane has drawn the rest.
+    /// Damage to a frame between hosts.
     Damage,
 }
 

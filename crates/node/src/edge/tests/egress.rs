@@ -201,7 +201,7 @@ fn errors_come_from_the_address_of_the_port_by_which_they_leave() {
         let effects = bench.released_bytes(ingress, &error(from, to, about));
         effects.into_iter().next().unwrap_or_default()
     };
-    // What `a_neighbour_that_does_not_answer` sends in, once the chain has translated it back.
+    // The error that `a_neighbour_that_does_not_answer` shows, once the chain has translated it back.
     let four = "udp 10.0.0.9:1 > 203.0.113.8:2";
     assert_eq!(
         sent(&mut bench, 1, ("203.0.113.1", "10.0.0.9"), four),
@@ -212,15 +212,15 @@ fn errors_come_from_the_address_of_the_port_by_which_they_leave() {
         sent(&mut bench, 1, ("2001:db8:b::1", "2001:db8:a::9"), six),
         "0< box0>host9 host 2001:db8:a::1 > 2001:db8:a::9 ttl=63 about [udp [2001:db8:a::9]:1 > [2001:db8:b::8]:2 ttl=64]"
     );
-    // Others' errors come from whom they come from: a router outside, and a host inside that is translated to a port's own address.
+    // Errors of other stations keep their source: a router outside, and a host inside that is translated to a port's own address.
     assert!(sent(&mut bench, 1, ("192.0.2.7", "10.0.0.9"), four).contains(" host 192.0.2.7 > 10.0.0.9 "));
     let about = "udp 203.0.113.9:1 > 203.0.113.2:2";
     assert!(sent(&mut bench, 0, ("203.0.113.2", "203.0.113.9"), about).contains(" host 203.0.113.2 > 203.0.113.9 "));
-    // Nor does what is no error change.
+    // A packet that is no error keeps its source, too.
     assert!(first(&mut bench, 1, "udp 203.0.113.2:1 > 10.0.0.9:2").contains(" 203.0.113.2:1 > "));
 }
 
-/// Where a port has no address that the receiver could know, another one of the box has to do (RFC 1812, section 4.3.2.4; RFC 4443, section 2.2).
+/// A port without an address that the receiver could know lends another one of the box (RFC 1812, section 4.3.2.4; RFC 4443, section 2.2).
 #[test]
 fn an_error_by_a_port_without_an_address() {
     let mut bench = Bench::with(|config| {

@@ -75,7 +75,7 @@ fn a_datagram_comes_by_two_ports() {
     assert!(matches!(fragments.handle(later, 0), Fragmented::Ready(..)));
 }
 
-/// The same by way of the ports, the one behind the first before it.
+/// Fragments of one datagram by two ports of the box, the later one first.
 #[test]
 fn a_datagram_comes_by_two_ports_of_the_box() {
     let mut bench = Bench::with(|config| {
@@ -109,7 +109,7 @@ fn three_hundred_datagrams_at_a_time() {
     each(FIRST, 1);
     each(MIDDLE, 1);
     each(LAST, 1);
-    // The same with the first ones last.
+    // Again with the first fragments last.
     each(LAST, 0);
     each(FIRST, 2);
     each(MIDDLE, 1);

@@ -38,7 +38,7 @@ fn neighbour_discovery_of_a_link_local_address() {
         ["0< box0>host9 na fe80::ff:fe00:b0 to fe80::9 mac=box0 flags=0xe0"]
     );
     assert!(bench.port(0, "ns fe80::ff:fe00:b1 from fe80::9").is_empty());
-    // Somebody else makes the same of the same MAC address: a probe for duplicates finds the box, and a claim is defended.
+    // Another station with the same link-local address: its probe for duplicates finds the box, and its claim is defended against.
     assert_eq!(
         bench.port(0, "ns fe80::ff:fe00:b0 from :: bare from=02:00:00:00:01:09"),
         ["0< box0>33:33:00:00:00:01 na fe80::ff:fe00:b0 to ff02::1 mac=box0 flags=0xa0"]
@@ -56,13 +56,13 @@ fn nothing_link_local_is_forwarded() {
     let mut bench = Bench::new();
     assert_eq!(bench.port(0, "udp [fe80::9]:1 > [2001:db8:f::7]:2"), ["drop link_local"]);
     assert_eq!(bench.port(0, "udp [2001:db8:a::9]:1 > [fe80::7]:2"), ["drop link_local"]);
-    // Not even if a chain says so.
+    // Packets that a chain has released are not forwarded either.
     assert_eq!(bench.released(0, "udp [2001:db8:a::9]:1 > [fe80::7]:2"), ["drop link_local"]);
     assert_eq!(bench.released(0, "udp [2001:db8:a::9]:1 > [fe80::ff:fe00:b1]:2"), ["drop link_local"]);
     assert_eq!(bench.released(0, "udp 10.0.0.9:1 > 169.254.1.1:2"), ["drop link_local"]);
 }
 
-/// It is asked for from the port's own link-local address, and hop limits are as they must be: [`super::frames::describe`] and the neighbour know no other.
+/// A link-local router is resolved from the port's own link-local address; [`super::frames::describe`] checks the hop limits.
 #[test]
 fn a_router_at_a_link_local_address() {
     let mut bench = with_gateway("fe80::fe");
@@ -71,7 +71,7 @@ fn a_router_at_a_link_local_address() {
         bench.released(0, words),
         ["1< box1>33:33:ff:00:00:fe ns fe80::fe from fe80::ff:fe00:b1 to ff02::1:ff00:fe mac=box1"]
     );
-    // Who has that address at another port is somebody else.
+    // The same link-local address at another port is another station's.
     assert!(bench.port(0, "na fe80::fe dst=fe80::ff:fe00:b0").is_empty());
     assert_eq!(bench.port(1, "na fe80::fe dst=fe80::ff:fe00:b1"), [format!("1< box1>host254 {words} ttl=63")]);
     assert_eq!(bench.port(1, "udp [2001:db8:f::7]:2 > [2001:db8:a::9]:1"), ["forward udp [2001:db8:f::7]:2 > [2001:db8:a::9]:1"]);
@@ -114,7 +114,7 @@ fn a_port_without_ipv6_has_no_link_local_address() {
     );
 }
 
-/// The same one may be on every link.
+/// A configured link-local address may be the same on every port.
 #[test]
 fn a_link_local_address_that_somebody_has_chosen() {
     let mut bench = Bench::with(|config| {
@@ -141,7 +141,7 @@ fn a_router_outside_of_the_ports_networks() {
         bench.port(1, "arp 172.16.0.1 is-at 02:00:00:00:01:16 target=203.0.113.1 to=box1"),
         ["1< box1>host22 udp 198.51.100.4:1 > 172.20.1.1:2 ttl=63"]
     );
-    // It is reached itself, and heard, by this port and no other.
+    // The router itself is reached, and heard, by this port and no other.
     assert_eq!(
         bench.released(0, "udp 198.51.100.4:1 > 172.16.0.1:2"),
         ["1< box1>host22 udp 198.51.100.4:1 > 172.16.0.1:2 ttl=63"]

@@ -1,11 +1,11 @@
-//! What comes for the box's own addresses, and what is said about it.
+//! Packets for the box's own addresses, and their answers.
 
 use super::frames::frame;
 use super::{Bench, SECOND};
 use holdfast_wire::header::proto;
 use holdfast_wire::{DropReason, PacketPool, checksum};
 
-/// What one frame leads to, in a fresh edge.
+/// The effects of one frame in a fresh edge.
 fn on(port: u8, words: &str) -> Vec<String> {
     Bench::new().port(port, words)
 }
@@ -27,13 +27,13 @@ fn a_segment_for_a_closed_port_is_reset_in_sequence() {
         on(0, "tcp [2001:db8:a::9]:5 > [2001:db8:a::1]:22 seq=7 len=3"),
         ["0< box0>host9 reset [2001:db8:a::1]:22 > [2001:db8:a::9]:5 ttl=64 flags=20 seq=0 ack=11", "drop local"]
     );
-    // Not a reset, nor what is damaged, nor what was sent to many, nor who cannot be there.
+    // No answer to resets, damaged segments, broadcast frames and spoofed sources.
     assert_eq!(on(0, "tcp 10.0.0.9:5 > 10.0.0.1:22 flags=4"), REFUSED);
     assert_eq!(on(0, "tcp 10.0.0.9:5 > 10.0.0.1:22 badl4"), ["drop bad_checksum"]);
     assert_eq!(on(0, "tcp [2001:db8:a::9]:5 > [2001:db8:a::1]:22 badl4"), ["drop bad_checksum"]);
     assert_eq!(on(0, "tcp 10.0.0.9:5 > 10.0.0.1:22 to=all"), ["drop multicast"]);
     assert_eq!(on(1, "tcp 10.0.0.9:5 > 203.0.113.1:22"), ["drop spoofed_source"]);
-    // What a chain uses of the box is the chain's affair.
+    // An own address that a chain uses is the chain's.
     assert_eq!(on(1, "tcp 192.0.2.7:5 > 203.0.113.2:22"), ["forward tcp 192.0.2.7:5 > 203.0.113.2:22"]);
 }
 
@@ -137,7 +137,7 @@ fn options_that_nobody_knows() {
     let answer = bench.out.transmit.pop().expect("an answer").1.into_inner();
     assert_eq!((answer.layers.l4, answer.layers.end, answer.len()), (54, 92, 92));
     bench.pool.put(answer);
-    // Of what goes farther nobody reads them here.
+    // Forwarded packets' extension headers are not read.
     let words = "udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2";
     assert_eq!(on(0, &format!("{words} ext=0.133.4,60.133.4")), [format!("forward {words}")]);
 }
@@ -201,11 +201,11 @@ fn a_datagram_in_fragments_is_put_together() {
         bench.port_bytes(0, &fragments[0]),
         ["0< box0>host9 pong 10.0.0.1 > 10.0.0.9 ttl=64", "0< box0>host9 fragment 10.0.0.1 > 10.0.0.9 ttl=64 at=1480 len=528"]
     );
-    // What nobody listens to is told so once it is whole.
+    // Port unreachable is sent once the datagram is whole.
     let fragments = pieces("udp 10.0.0.9:5 > 10.0.0.1:9 len=600", &[400]);
     assert!(bench.port_bytes(0, &fragments[0]).is_empty());
     assert_eq!(bench.port_bytes(0, &fragments[1]).len(), 2);
-    // What lies before the fragment header stays, and is read.
+    // Headers before the fragment header stay, and are read.
     assert_eq!(
         on(0, "ping 2001:db8:a::9 > 2001:db8:a::1 ext=60.5.4,44.0.0,60.133.4"),
         [
@@ -214,7 +214,7 @@ fn a_datagram_in_fragments_is_put_together() {
         ],
         "an atomic one is whole (RFC 6946)"
     );
-    // Those for a chain's address are the chain's, also where the box answers ping.
+    // Fragments for a chain's address are the chain's, also where the box answers ping.
     for to in ["203.0.113.2", "10.0.0.100"] {
         let forwarded = bench.port(0, &format!("ping 10.0.0.9 > {to} more id=9"));
         assert_eq!(forwarded, [format!("forward icmp 10.0.0.9:7 > {to}")]);
@@ -235,10 +235,10 @@ fn datagrams_that_never_become_whole() {
             "60s drop local_fragment"
         ]
     );
-    // Without the first one nobody is told.
+    // Without the first fragment no time exceeded is sent.
     bench.port_bytes(0, &fragments[1]);
     assert_eq!(bench.wait(61 * SECOND), ["60s drop local_fragment"]);
-    // What overlaps, or contradicts the end, is the datagram's end (RFC 5722, section 4).
+    // Overlapping fragments, and two different ends, discard the datagram (RFC 5722, section 4).
     let other = pieces("ping 10.0.0.9 > 10.0.0.1 len=1400", &[392, 800]);
     bench.port_bytes(0, &fragments[0]);
     assert_eq!(bench.port_bytes(0, &other[1]), ["drop bad_fragment", "drop bad_fragment"]);
@@ -250,7 +250,7 @@ fn datagrams_that_never_become_whole() {
     bench.port_bytes(0, &longer[1]);
     bench.port_bytes(0, &longer[2]);
     assert_eq!(bench.port_bytes(0, &longer[0]), ["drop local_fragment"; 3]);
-    // In too many pieces.
+    // A datagram in too many fragments.
     let many: Vec<usize> = (1..17).map(|at| at * 80).collect();
     let many = pieces("ping 10.0.0.9 > 10.0.0.1 len=1400", &many);
     many[1..].iter().for_each(|piece| assert!(bench.port_bytes(0, piece).is_empty()));
@@ -284,7 +284,7 @@ fn ping_is_answered_in_a_chains_place_where_somebody_asks_for_it() {
     assert_eq!(on(0, "pong 10.0.0.9 > 10.0.0.100"), ["forward icmp 10.0.0.9 > 10.0.0.100:7"]);
     assert_eq!(on(0, "tcp 10.0.0.9:5 > 10.0.0.100:80"), ["forward tcp 10.0.0.9:5 > 10.0.0.100:80"]);
     assert_eq!(on(0, "ping 2001:db8:a::9 > 2001:db8:a::100"), ["forward icmp6 [2001:db8:a::9]:7 > 2001:db8:a::100"]);
-    // Who cannot be there gets no answer, be it from a pool.
+    // A spoofed source gets no answer, from a pool's address either.
     assert_eq!(on(1, "ping 10.0.0.9 > 10.0.0.100"), ["drop spoofed_source"]);
     assert_eq!(on(0, "ping 10.0.0.9 > 10.0.0.100 badl4"), ["drop bad_checksum"]);
 }

@@ -1,4 +1,4 @@
-//! What chains have refused: who is told, of what, how, and how often.
+//! Answers about packets that chains have rejected: to whom, which, and how often.
 
 use super::frames::{describe, frame};
 use super::{Bench, Released, SECOND};
@@ -49,7 +49,7 @@ fn a_segment_gets_a_reset_in_sequence() {
             [format!("1< box1>host7 reset [2001:db8:a::9]:80 > [2001:db8:f::7]:1000 ttl=64 {answer}")]
         );
     }
-    // Its number goes round.
+    // The acknowledgement wraps around.
     let mut last = frame(0, "tcp 10.0.0.9:1 > 198.51.100.4:80 len=0");
     last[38..42].fill(0xff);
     let sum = last[50..52].iter().fold(0u16, |sum, byte| sum << 8 | u16::from(*byte));
@@ -112,10 +112,10 @@ fn what_gets_no_answer() {
     silent(0, "tcp 127.0.0.1:1 > 192.0.2.7:80");
     silent(0, "udp [::1]:1 > [2001:db8:f::7]:80");
     silent(1, "udp [2001:db8:f::7]:1 > [ff05::2]:80");
-    // From an address of the box, as nothing comes in.
+    // Sources that are the box's own: nothing comes in from them.
     silent(0, "udp 10.0.0.1:1 > 192.0.2.7:80");
     silent(0, "udp 198.51.100.4:1 > 192.0.2.7:80");
-    // By a port that is not there.
+    // An ingress port that does not exist.
     assert!(bench.refused_bytes(7, &frame(0, "udp 10.0.0.9:1 > 192.0.2.7:80")).is_empty());
     assert!(bench.refused(0, "udp 10.0.0.9:1 > 192.0.2.7:80").len() == 1);
 }

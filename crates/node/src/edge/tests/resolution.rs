@@ -43,7 +43,7 @@ fn an_address_of_ours_that_somebody_claims() {
     let claim = "arp 10.0.0.1 is-at 02:00:00:00:01:66";
     assert_eq!(bench.port(0, claim), ["0< box0>all arp who-has 10.0.0.1 tell 10.0.0.1", "drop address_conflict"]);
     assert_eq!(bench.port(0, claim), ["drop address_conflict"], "once");
-    // What somebody does on one link keeps nobody from being told on another.
+    // Claims on one link do not use up the defence on another.
     let pool = "arp 198.51.100.4 is-at 02:00:00:00:01:66 to=all";
     assert_eq!(bench.port(1, pool), ["1< box1>all arp who-has 198.51.100.4 tell 198.51.100.4", "drop address_conflict"]);
     bench.wait(10 * SECOND);

@@ -16,7 +16,7 @@ fn a_reply_key_belongs_to_one_flow() {
     assert_eq!(bench.switch.drops().get(DropReason::ReplyKeyTaken), 2);
     let (first, second) = (bench.route(1).expect("a route"), bench.route(2).expect("a route"));
     assert_eq!((first.reply, second.reply, second.is_real), (Some(bench.key(1, true)), None, false));
-    // Whoever has copies of both asks when their owners are dead.
+    // A runtime that has copies of both flows claims both when their owners are dead.
     let (owner, other) = if second.owner == X { (X, Y) } else { (Y, X) };
     bench.view(&[other], 2);
     assert_eq!(bench.claim_replied(other, 2, 1, second.epoch, 0), (0, 0));
