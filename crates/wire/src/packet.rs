@@ -304,6 +304,7 @@ impl Packet {
 
     /// Replaces the frame by a copy of `frame`. False, and nothing changed, if it does not fit
     /// behind [`HEADROOM`].
+    #[inline]
     #[must_use]
     pub fn copy_from(&mut self, frame: &[u8]) -> bool {
         let end = HEADROOM + frame.len();
