@@ -48,6 +48,8 @@ impl SimArgs {
 struct Sum {
     faults: Faults,
     events: u64,
+    /// The worlds' hashes, in any order: two programs that do the same in every world give the same.
+    hash: u64,
     connections: usize,
     undone: u64,
     bad: Vec<Report>,
@@ -57,6 +59,7 @@ impl Sum {
     fn add(&mut self, report: Report) {
         self.faults.add(&report.faults);
         self.events += report.events;
+        self.hash = self.hash.wrapping_add(mixed(report.seed, report.hash));
         self.connections += report.connections;
         self.undone = self.undone.max(report.undone);
         if !report.violations.is_empty() {
@@ -67,10 +70,19 @@ impl Sum {
     fn join(&mut self, other: Sum) {
         self.faults.add(&other.faults);
         self.events += other.events;
+        self.hash = self.hash.wrapping_add(other.hash);
         self.connections += other.connections;
         self.undone = self.undone.max(other.undone);
         self.bad.extend(other.bad);
     }
+}
+
+/// Of one world in a sum: worlds that change places do not cancel (the finaliser of splitmix64).
+fn mixed(seed: u64, hash: u64) -> u64 {
+    let mut mixed = hash ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
 }
 
 /// What was done, by name, in the order of the output.
@@ -135,11 +147,11 @@ fn simulate(seeds: u64, from: u64, seed: Option<u64>, trace: bool, json: bool) -
         sum.join(part.map_err(|seed| Failure::new(exit::NEGATIVE, panicked(seed)))?);
     }
     sum.bad.sort_by_key(|report| report.seed);
-    let Sum { faults, events, connections, undone, bad } = sum;
+    let Sum { faults, events, hash, connections, undone, bad } = sum;
     if json {
         let faults: serde_json::Map<String, Value> =
             counts(&faults).into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect();
-        let text = json!({ "version": 1, "seeds": seeds, "from": from, "events": events, "connections": connections, "undone": undone,
+        let text = json!({ "version": 1, "seeds": seeds, "from": from, "events": events, "hash": format!("{hash:016x}"), "connections": connections, "undone": undone,
             "faults": faults, "violations": bad.iter().flat_map(violations).collect::<Vec<_>>() });
         print(&format!("{text}\n"))?;
     } else {
@@ -149,7 +161,7 @@ fn simulate(seeds: u64, from: u64, seed: Option<u64>, trace: bool, json: bool) -
         let Faults { host_kills, host_stops, terms, .. } = faults;
         let Faults { lost, doubled, reordered, stale, forged, damaged, overflowed, moves, moved, fetched, drains, .. } = faults;
         print(&format!(
-            "{seeds} seeds from {from}: {events} events, {connections} connections\n\
+            "{seeds} seeds from {from}: {events} events, {connections} connections; hash {hash:016x}\n\
              faults: {kills} kills, {pauses} pauses, {cuts} cuts ({cut_off} frames did not get through), {meanwhile} of them without a coordinator, \
              which was killed {coordinator_kills} times; the switch was killed {hub_kills} times, the state server {server_kills} times; {slowed} times a process was slow; \
              in {skewed} worlds clocks differed\n\
@@ -236,5 +248,27 @@ fn play(file: &Path, trace: bool, json: bool) -> Result<(), Failure> {
     match results.iter().all(|(.., wrong)| wrong.is_empty()) {
         true => Ok(()),
         false => Err(Failure::new(exit::NEGATIVE, format!("{}: not as expected; `--trace` shows every event", file.display()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum(seeds: &[u64]) -> Sum {
+        let mut sum = Sum::default();
+        seeds.iter().for_each(|&seed| sum.add(holdfast_sim::run(Scenario::of_seed(seed))));
+        sum
+    }
+
+    #[test]
+    fn the_hash_of_many_worlds_does_not_know_their_order() {
+        let (mut first, second) = (sum(&[1, 2]), sum(&[3]));
+        let hash = sum(&[3, 2, 1]).hash;
+        first.join(second);
+        assert_eq!(first.hash, hash);
+        assert_ne!(hash, sum(&[1, 2]).hash);
+        // Two worlds that did what the other did are another run.
+        assert_ne!(mixed(1, 5).wrapping_add(mixed(2, 6)), mixed(1, 6).wrapping_add(mixed(2, 5)));
     }
 }
