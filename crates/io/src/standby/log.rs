@@ -243,7 +243,7 @@ pub(super) fn prepare() {
     }
 }
 
-/// From this turn on what changes is noticed. Between two turns.
+/// From now on what changes is noticed. Between two turns.
 pub(super) fn track() {
     let Some(log) = LOG.get() else { return };
     log.used.store(0, Ordering::Relaxed);
@@ -260,7 +260,8 @@ pub(super) fn track() {
         _ => protect_all(),
     }
     hot.iter().for_each(|page| set_writable(page.load(Ordering::Relaxed) as usize, PAGE, true));
-    log.valid.store(1, Ordering::SeqCst);
+    // Unless a page could not be made read-only: see [`give_up`].
+    log.valid.store(u32::from(is_tracking()), Ordering::SeqCst);
 }
 
 pub(super) fn is_tracking() -> bool {
@@ -348,7 +349,8 @@ pub(super) fn take_crash() -> bool {
     LOG.get().is_some_and(|log| log.crashed.swap(0, Ordering::SeqCst) != 0)
 }
 
-/// The worker is no more: the state becomes what it was at the end of its last turn. `None` if there is no way back; true if a turn was undone.
+/// The worker is no more: the state becomes what it was at the end of its last turn. `None` if there is no way back; true if a turn was undone. What this process
+/// changes before [`track`] could not be undone.
 pub(super) fn undo() -> Option<bool> {
     let log = LOG.get()?;
     if log.valid.load(Ordering::SeqCst) == 0 {
@@ -371,6 +373,5 @@ pub(super) fn undo() -> Option<bool> {
         }
     }
     log.used.store(0, Ordering::SeqCst);
-    log.valid.store(0, Ordering::SeqCst);
     Some(was_in_turn)
 }

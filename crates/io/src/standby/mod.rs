@@ -52,7 +52,7 @@ pub struct Pair {
 struct Shared {
     lock: *mut libc::pthread_mutex_t,
     pair: Pair,
-    /// Workers that have ended since a turn was finished.
+    /// Workers that have begun since a turn was finished.
     strikes: &'static AtomicU32,
     /// The worker has ended because its work was done.
     finished: &'static AtomicU32,
@@ -415,7 +415,7 @@ fn live(shared: &Shared, work: &mut impl FnMut(Turns) -> i32) -> i32 {
             return 0;
         }
         let Some(was_in_turn) = log::undo() else { return NO_WAY_BACK };
-        if was_in_turn && shared.strikes.fetch_add(1, Ordering::SeqCst) >= MAX_STRIKES {
+        if shared.strikes.load(Ordering::SeqCst) >= MAX_STRIKES {
             return NO_WAY_BACK;
         }
         if has_crashed && was_in_turn {
@@ -425,6 +425,12 @@ fn live(shared: &Shared, work: &mut impl FnMut(Turns) -> i32) -> i32 {
         shared.suspect.store(0, Ordering::SeqCst);
         let _ = shared.pair.standby.compare_exchange(me, 0, Ordering::SeqCst, Ordering::Relaxed);
         shared.pair.takeovers.fetch_add(1, Ordering::Relaxed);
+    }
+    // What comes before its first turn is undone like one: it may take long (a library to load, connections to make), and the worker may be killed at that.
+    log::track();
+    log::begin();
+    if shared.pair.worker.load(Ordering::Relaxed) != 0 {
+        shared.strikes.fetch_add(1, Ordering::SeqCst);
     }
     shared.pair.worker.store(me, Ordering::SeqCst);
     let code = work(turns);

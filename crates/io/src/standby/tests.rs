@@ -257,6 +257,39 @@ fn a_turn_too_large_for_the_log_has_no_way_back_until_it_ends() {
     });
 }
 
+/// A worker that has taken over may have long to do before its first turn. Killed at that, it has an heir, who finds what the first one had committed.
+#[test]
+fn a_worker_is_replaced_before_its_first_turn() {
+    apart("a_worker_is_replaced_before_its_first_turn", || {
+        let board = Board::new();
+        create().unwrap();
+        let world = enter(|| Box::leak(Box::new(World::new())));
+        let pair = board.pair();
+        let code = supervise(pair, board.watch(), |mut turns| {
+            let me = std::process::id();
+            match pair.takeovers.load(Ordering::SeqCst) {
+                0 => {
+                    for _ in 0..3 {
+                        turns.begin(1);
+                        enter(|| world.advance());
+                        turns.commit();
+                    }
+                }
+                1 => enter(|| world.advance()),
+                _ => return i32::from(!turns.takes_over() || world.digest() != World::after(3).digest()),
+            }
+            while [0, me].contains(&pair.standby.load(Ordering::SeqCst)) {
+                rustix::thread::sched_yield();
+            }
+            // SAFETY: a signal to this very process.
+            unsafe { libc::kill(me as i32, libc::SIGKILL) };
+            unreachable!("it was killed");
+        });
+        assert_eq!(code.unwrap(), 0);
+        assert_eq!(pair.takeovers.load(Ordering::SeqCst), 2);
+    });
+}
+
 /// What ends its worker by itself, again and again, is known by the second time: then the worker had only one packet in hand.
 #[test]
 fn a_poisoned_packet_is_known_at_the_third_worker() {
@@ -321,10 +354,10 @@ fn a_worker_that_hangs_is_replaced() {
     });
 }
 
-/// Who is killed while nobody stands by takes the keeper along, which says how it ended.
+/// Workers that end one after the other before any has finished a turn take the keeper along, which says how they ended.
 #[test]
-fn without_a_standby_the_keeper_ends_as_the_worker_did() {
-    apart("without_a_standby_the_keeper_ends_as_the_worker_did", || {
+fn without_a_turn_the_keeper_ends_as_its_workers_did() {
+    apart("without_a_turn_the_keeper_ends_as_its_workers_did", || {
         // SAFETY: this process has one thread.
         let keeper = unsafe { libc::fork() };
         if keeper == 0 {
