@@ -6,6 +6,7 @@
 //! The guard does so little that nothing brings it down. If it is killed all the same, the kernel ends every process of the box.
 
 use super::guard_link::{Assignment, FromGuard, Stored, ToGuard, read_memory};
+use super::lives::{LONG_LIFE_OF_MANAGER, Lives};
 use super::role::{BfdKey, Keys};
 use super::{MILLISECOND, ManagerNotes, devices, join, random_seed, reports};
 use crate::config;
@@ -22,7 +23,6 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
@@ -40,13 +40,6 @@ const START_PATIENCE: u64 = 60_000 * MILLISECOND;
 const END_PATIENCE: u64 = 20_000 * MILLISECOND;
 /// Between two looks at its heartbeat, ns.
 const LOOK_INTERVAL: u64 = 250 * MILLISECOND;
-/// So many lives may end within [`LIVES_WINDOW`]; then there is no next one.
-const MAX_LIVES: usize = 5;
-/// See [`MAX_LIVES`], ns.
-const LIVES_WINDOW: u64 = 10_000 * MILLISECOND;
-/// How often a later life is tried to be started, and how long between, ns: 10 s.
-const RESTART_TRIES: u32 = 100;
-const RESTART_PAUSE: u64 = 100 * MILLISECOND;
 /// The exit code of a panic.
 const PANICKED: i32 = 101;
 
@@ -94,8 +87,8 @@ struct HostGuard {
     coordinators: u32,
     children: Vec<Child>,
     has_served: bool,
-    /// When the last lives ended.
-    ends: VecDeque<u64>,
+    /// The manager's.
+    lives: Lives,
 }
 
 /// How the box ends.
@@ -106,7 +99,7 @@ enum End {
     Terminated,
     /// It was killed while it stopped.
     Killed(String),
-    /// It ends again and again.
+    /// It ends whenever it is started, and the box has never served.
     Hopeless(String),
 }
 
@@ -193,7 +186,7 @@ pub fn main(options: Options) -> Result<(), Failure> {
         coordinators: base,
         children: Vec::new(),
         has_served: false,
-        ends: VecDeque::new(),
+        lives: Lives::new(LONG_LIFE_OF_MANAGER),
     };
     let end = guard.run(&signals);
     for child in guard.children.drain(..) {
@@ -216,19 +209,16 @@ pub fn main(options: Options) -> Result<(), Failure> {
             exit::SOFTWARE,
             format!("the manager was ended while it stopped ({cause}); nothing is left of the box"),
         )),
-        Ok(End::Hopeless(cause)) => Err(Failure::new(
-            exit::SOFTWARE,
-            format!(
-                "the manager has ended {MAX_LIVES} times within {} s (at last {cause}): the box is given up",
-                LIVES_WINDOW / (1000 * MILLISECOND)
-            ),
-        )),
+        Ok(End::Hopeless(cause)) => {
+            Err(Failure::new(exit::SOFTWARE, format!("the manager ends as soon as it starts ({cause}): the box cannot begin")))
+        }
         Err(error) => Err(Failure::new(exit::UNAVAILABLE, format!("starting the manager: {error}"))),
     }
 }
 
 /// What is added to incarnations of a host among several: the others remember those of its earlier times, and this is higher. It is the wall clock's second, and
-/// higher than what lies in the state directory, in case that clock went back or the host was quick: lives follow each other more slowly than [`MAX_LIVES`] allow.
+/// higher than what lies in the state directory, in case that clock went back or the host was quick: but for the first few, lives follow each other no faster than seconds
+/// ([`LONG_LIFE_OF_MANAGER`]).
 fn base(directory: &Path, cluster: &str, host: &str) -> io::Result<u32> {
     const STEP: u32 = 16;
     std::fs::create_dir_all(directory)?;
@@ -300,45 +290,61 @@ fn write_line(stdin: OwnedFd, line: Zeroizing<Vec<u8>>) -> io::Result<()> {
 impl HostGuard {
     fn run(&mut self, signals: &Signals) -> io::Result<End> {
         loop {
-            let mut life = self.begin_anyhow(signals)?;
-            let status = self.watch(&mut life, signals)?;
-            let is_stopping = signals.stop.load(Ordering::Relaxed);
-            // What it had asked for before it died was meant.
-            self.hear(&mut life);
-            let cause = reports::cause(status);
-            control::tidy_after(&self.control, life.process.pid());
-            match status.code() {
-                // What it does when it loses the guard, or itself.
-                Some(code) if code != PANICKED && code != i32::from(exit::SOFTWARE) => return Ok(End::Exited(code as u8)),
-                // It had not come so far as to listen to the signal; that is an end as wanted.
-                _ if is_stopping && status.signal() == Some(SIGTERM) => return Ok(End::Terminated),
-                _ if is_stopping => return Ok(End::Killed(cause)),
-                _ => {}
-            }
-            let now = self.clock.now();
-            self.ends.push_back(now);
-            self.ends.retain(|end| now.saturating_sub(*end) < LIVES_WINDOW);
-            if self.ends.len() >= MAX_LIVES {
+            self.lives.begun(self.clock.now());
+            let cause = match self.begin() {
+                Ok(mut life) => {
+                    let status = self.watch(&mut life, signals)?;
+                    let is_stopping = signals.stop.load(Ordering::Relaxed);
+                    // What it had asked for before it died was meant.
+                    self.hear(&mut life);
+                    let cause = reports::cause(status);
+                    control::tidy_after(&self.control, life.process.pid());
+                    match status.code() {
+                        Some(0) => return Ok(End::Exited(0)),
+                        // What it complains of keeps the box from beginning, or from ending well. A box that serves has something to lose, and is tried again.
+                        Some(code)
+                            if (is_stopping || !self.has_served) && code != PANICKED && code != i32::from(exit::SOFTWARE) =>
+                        {
+                            return Ok(End::Exited(code as u8));
+                        }
+                        // It had not come so far as to listen to the signal; that is an end as wanted.
+                        _ if is_stopping && status.signal() == Some(SIGTERM) => return Ok(End::Terminated),
+                        _ if is_stopping => return Ok(End::Killed(cause)),
+                        _ => cause,
+                    }
+                }
+                // The first life begins or the box does not. Later there is something to lose: a machine that is out of something for a moment is tried again.
+                Err(error) if self.incarnation == 1 => return Err(error),
+                Err(error) => format!("cannot be started: {error}"),
+            };
+            let when = self.lives.ended(self.clock.now());
+            if !self.has_served && self.lives.is_hopeless() {
                 return Ok(End::Hopeless(cause));
             }
-            devices::say(&format!("the manager has ended ({cause}): it is started again at once; runtimes and flows live on"));
+            devices::say(&format!("the manager has ended ({cause}): it is started again {when}; runtimes and flows live on"));
+            if self.rest(signals) {
+                return Ok(End::Terminated);
+            }
         }
     }
 
-    /// The first life begins or the box does not. Later there is something to lose: a machine that is out of something for a moment is tried again.
-    fn begin_anyhow(&mut self, signals: &Signals) -> io::Result<Life> {
-        let mut tries = if self.incarnation == 0 { 0 } else { RESTART_TRIES };
+    /// Waits until the manager's next life is due. True if the box is to end before that.
+    fn rest(&mut self, signals: &Signals) -> bool {
         loop {
-            match self.begin() {
-                Err(error) if tries > 0 && !signals.stop.load(Ordering::Relaxed) => {
-                    if tries == RESTART_TRIES {
-                        devices::say(&format!("the manager cannot be started: {error}; it is tried for some seconds"));
-                    }
-                    tries -= 1;
-                    wait::sleep(&[], RESTART_PAUSE);
-                }
-                begun => return begun,
+            if signals.stop.load(Ordering::Relaxed) {
+                reports::notify_systemd("STOPPING=1");
+                return true;
             }
+            let pause = self.lives.pause(self.clock.now());
+            if pause == 0 {
+                return false;
+            }
+            let mut fds: Vec<BorrowedFd<'_>> = vec![signals.woken.as_fd()];
+            fds.extend(self.children.iter().filter(|child| child.cause.is_none()).map(|child| child.process.wait_fd()));
+            wait::sleep(&fds, pause);
+            signals.drain();
+            // The next life learns of it.
+            self.look_after_children(None);
         }
     }
 
@@ -405,7 +411,7 @@ impl HostGuard {
                 life.process.signal(Signal::HUP);
             }
             self.hear(life);
-            self.look_after_children(life);
+            self.look_after_children(Some(life));
             let now = self.clock.now();
             // If this process stood still itself, nobody could be heard.
             if now.saturating_sub(last_look) > PATIENCE / 2 {
@@ -517,14 +523,16 @@ impl HostGuard {
     }
 
     /// Tells the manager who has ended, and how. What was kept is kept until the manager, in this life or the next, has buried it.
-    fn look_after_children(&mut self, life: &mut Life) {
+    fn look_after_children(&mut self, mut life: Option<&mut Life>) {
         for child in &mut self.children {
             if child.cause.is_none()
                 && let Some(status) = child.process.ended()
             {
                 let cause = reports::cause(status);
                 child.cause = Some(cause.clone());
-                life.tell(&FromGuard::Ended { id: child.id, cause }, &[]);
+                if let Some(life) = &mut life {
+                    life.tell(&FromGuard::Ended { id: child.id, cause }, &[]);
+                }
             }
         }
     }
