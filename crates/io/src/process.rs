@@ -4,8 +4,23 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::time::Instant;
+
+/// This program in another of its roles: the very file that this process was started from, whatever lies at its path by now. What is unpacked there while a box runs is of no concern to it.
+pub fn role(name: &str) -> Command {
+    // In the child, which is a copy of this process, this leads to the same file, also if that has no name any more.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("holdfast").arg(name);
+    command
+}
+
+/// The process is called so in lists of processes; otherwise one that [`role`] started would be called by the last part of the path there.
+pub fn call_itself(name: &std::ffi::CStr) {
+    // A name is no more than that.
+    let _ = rustix::thread::set_name(name);
+}
 
 /// A process with a descriptor that becomes readable when it ends.
 pub struct Watched {
@@ -181,5 +196,41 @@ impl Clock {
 impl Default for Clock {
     fn default() -> Clock {
         Clock::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROLE: &str = "HOLDFAST_PROCESS_TEST";
+
+    /// The file is replaced while a process runs: what that starts is of its own build, and not of what lies there now.
+    #[test]
+    fn another_build_at_the_same_path_is_not_started() {
+        match std::env::var(ROLE).as_deref() {
+            Ok("parent") => {
+                let own = std::env::current_exe().unwrap();
+                let other = own.with_extension("other");
+                std::fs::copy("/bin/false", &other).unwrap();
+                std::fs::rename(&other, &own).unwrap();
+                assert!(!Command::new(&own).status().unwrap().success(), "another build lies there");
+                let arguments = ["process::tests::another_build_at_the_same_path_is_not_started", "--exact", "--nocapture"];
+                let mut child = role("--test-threads=1");
+                let status = child.args(arguments).env(ROLE, "child").status().unwrap();
+                std::process::exit(status.code().unwrap_or(1));
+            }
+            Ok(_) => {
+                assert!(std::fs::read_link("/proc/self/exe").unwrap().ends_with("first (deleted)"));
+                std::process::exit(0);
+            }
+            Err(_) => {}
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let copy = directory.path().join("first");
+        std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+        let arguments = ["process::tests::another_build_at_the_same_path_is_not_started", "--exact", "--nocapture"];
+        let output = Command::new(&copy).args(arguments).env(ROLE, "parent").output().unwrap();
+        assert!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
     }
 }

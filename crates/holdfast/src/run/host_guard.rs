@@ -15,7 +15,7 @@ use holdfast_control::default_path;
 use holdfast_control::exit::{self, Failure};
 use holdfast_control::remote::Endpoint;
 use holdfast_control::tls::{Identity, TlsPaths};
-use holdfast_io::process::{Clock, Watched};
+use holdfast_io::process::{self, Clock, Watched};
 use holdfast_io::{Heartbeat, Mailbox, wait};
 use holdfast_node::address::COORDINATOR;
 use holdfast_node::channel::KeyRing;
@@ -27,7 +27,7 @@ use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{ChildStdin, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zeroize::Zeroizing;
@@ -68,7 +68,6 @@ struct Life {
 
 /// What outlives the manager.
 struct HostGuard {
-    binary: PathBuf,
     clock: Clock,
     incarnation: u32,
     seed: u64,
@@ -160,15 +159,12 @@ pub fn main(options: Options) -> Result<(), Failure> {
         _ => 0,
     };
     let signals = Signals::watch().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
-    let binary = std::env::current_exe()
-        .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("finding the program's own file: {error}")))?;
     let control = control.unwrap_or_else(|| default_path(&checked.config.cluster));
     let notes = ManagerNotes::create(checked.switches.len() + checked.bfd.len())
         .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("memory for the manager's notes: {error}")))?;
     let directory = control.parent().filter(|directory| !directory.as_os_str().is_empty() && !directory.exists());
     let made_directory = directory.map(Path::to_owned);
     let mut guard = HostGuard {
-        binary,
         clock: Clock::new(),
         incarnation: 0,
         seed: random_seed(),
@@ -378,8 +374,8 @@ impl HostGuard {
             fds.push(child.process.wait_fd());
             fds.extend(child.stdin.as_ref().map(AsFd::as_fd));
         }
-        let mut command = Command::new(&self.binary);
-        command.arg("manager").stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut command = process::role("manager");
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
         let mut process = Watched::start(&mut command, &fds)?;
         let mut line = Zeroizing::new(serde_json::to_vec(&assignment)?);
         line.push(b'\n');
@@ -506,8 +502,8 @@ impl HostGuard {
         let line = read_memory(fds.next().ok_or_else(missing)?)?;
         let port: Vec<OwnedFd> = fds.collect();
         let (Some(arena), [rings, wake_host, wake_guest]) = (self.arena.first(), port.as_slice()) else { return Err(missing()) };
-        let mut command = Command::new(&self.binary);
-        command.arg(role).stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut command = process::role(role);
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
         let passed = [arena.as_fd(), rings.as_fd(), wake_host.as_fd(), wake_guest.as_fd()];
         let mut process = Watched::start(&mut command, &passed)?;
         let stdin: Option<ChildStdin> = process.take_stdin();
