@@ -2,10 +2,10 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 use std::io;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus};
 use std::time::Instant;
 
 /// This program in another of its roles: the very file that this process was started from, whatever lies at its path by now. What is unpacked there while a box runs is of no concern to it.
@@ -22,21 +22,30 @@ pub fn call_itself(name: &std::ffi::CStr) {
     let _ = rustix::thread::set_name(name);
 }
 
-/// A process with a descriptor that becomes readable when it ends.
+/// A process with a descriptor that becomes readable when it ends. It may have made others: what ends it ends them too.
 pub struct Watched {
     pid: u32,
+    /// The group of all processes that it makes: its own number, or that of the process whose place it took.
+    group: u32,
     pidfd: OwnedFd,
-    /// None of a process that is another's child.
+    /// None of a process that is another's child, or was.
     child: Option<Child>,
 }
 
 impl Watched {
     /// Another's child, by its descriptor: it can be watched and ended, but only its parent learns how it ended.
-    pub fn of(pid: u32, pidfd: OwnedFd) -> Watched {
-        Watched { pid, pidfd, child: None }
+    pub fn of(pid: u32, group: u32, pidfd: OwnedFd) -> Watched {
+        Watched { pid, group, pidfd, child: None }
     }
 
-    /// Starts `command`; the child inherits `fds`, in order, as descriptors whose numbers it finds in the environment
+    /// The process has ended, and another one of its group has taken its place.
+    pub fn pass_to(&mut self, pid: u32, pidfd: OwnedFd) {
+        // Its end was heard of: nobody waits for it any more.
+        self.child = None;
+        (self.pid, self.pidfd) = (pid, pidfd);
+    }
+
+    /// Starts `command` in a group of its own; the child inherits `fds`, in order, as descriptors whose numbers it finds in the environment
     /// variable `HOLDFAST_FDS`, separated by commas.
     ///
     /// # Errors
@@ -48,7 +57,7 @@ impl Watched {
             copies.push(rustix::io::dup(fd)?);
         }
         let numbers: Vec<String> = copies.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
-        command.env("HOLDFAST_FDS", numbers.join(","));
+        command.env("HOLDFAST_FDS", numbers.join(",")).process_group(0);
         let mut child = command.spawn()?;
         let pid = Pid::from_child(&child);
         let pidfd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
@@ -59,12 +68,17 @@ impl Watched {
                 return Err(error.into());
             }
         };
-        Ok(Watched { pid: child.id(), pidfd, child: Some(child) })
+        Ok(Watched { pid: child.id(), group: child.id(), pidfd, child: Some(child) })
     }
 
     /// Process id.
     pub fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// The number of its group.
+    pub fn group(&self) -> u32 {
+        self.group
     }
 
     /// Readable once the process has ended.
@@ -78,9 +92,21 @@ impl Watched {
         rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
     }
 
-    /// How it ended, if it has and is this process's child.
-    pub fn ended(&mut self) -> Option<std::process::ExitStatus> {
-        self.child.as_mut()?.try_wait().ok().flatten()
+    /// How it ended, if it has and is this process's child, or became it ([`adopt_orphans`]).
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        if let Some(child) = &mut self.child {
+            return child.try_wait().ok().flatten();
+        }
+        if !self.has_ended() {
+            return None;
+        }
+        let pid = Pid::from_raw(self.pid as i32);
+        match rustix::process::waitpid(pid, WaitOptions::NOHANG) {
+            Ok(Some((_, status))) => Some(ExitStatus::from_raw(status.as_raw())),
+            Ok(None) => None,
+            // Nobody can say.
+            Err(_) => Some(ExitStatus::from_raw(1 << 8)),
+        }
     }
 
     /// Its standard input, if it was started with a pipe; once.
@@ -93,14 +119,32 @@ impl Watched {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, signal);
     }
 
-    /// Ends it at once.
+    /// Ends it at once, with all that it has made.
     pub fn kill(&self) {
-        self.signal(Signal::KILL);
+        self.signal_all(Signal::KILL);
     }
 
-    /// Asks it to end.
+    /// Asks all of it to end.
     pub fn terminate(&self) {
-        self.signal(Signal::TERM);
+        self.signal_all(Signal::TERM);
+    }
+
+    fn signal_all(&self, signal: Signal) {
+        // While it lives the group's number is nobody else's.
+        if !self.has_ended() {
+            self.signal_group(signal);
+        }
+    }
+
+    /// Ends those that it has made and that have outlived it. There must be some: the number of a group that is no more may be another's.
+    pub fn kill_rest(&self) {
+        self.signal_group(Signal::KILL);
+    }
+
+    fn signal_group(&self, signal: Signal) {
+        if let Some(group) = Pid::from_raw(self.group as i32) {
+            let _ = rustix::process::kill_process_group(group, signal);
+        }
     }
 
     /// Ends it and waits until it has.
@@ -114,6 +158,39 @@ impl Watched {
             }
         }
     }
+}
+
+/// From now on the children of this process's children become its own when their parents end, for as long as it lives.
+///
+/// # Errors
+/// What the kernel says.
+pub fn adopt_orphans() -> io::Result<()> {
+    Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
+}
+
+/// Lets those go that were adopted ([`adopt_orphans`]) and have ended. A child of its own that has ended, and was not asked how, holds it up.
+pub fn bury_orphans(is_own: impl Fn(u32) -> bool) {
+    loop {
+        // SAFETY: what the kernel writes into the information, which lies on this stack, is read only if it has written something: it is all zero before.
+        let ended = unsafe {
+            let mut information = core::mem::zeroed::<libc::siginfo_t>();
+            let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+            if libc::waitid(libc::P_ALL, 0, &mut information, options) < 0 { 0 } else { information.si_pid() }
+        };
+        let Some(pid) = Pid::from_raw(ended).filter(|_| !is_own(ended as u32)) else { return };
+        if rustix::process::waitpid(Some(pid), WaitOptions::NOHANG).is_err() {
+            return;
+        }
+    }
+}
+
+/// A descriptor of a process that is there.
+///
+/// # Errors
+/// What the kernel says.
+pub fn open(pid: u32) -> io::Result<OwnedFd> {
+    let pid = Pid::from_raw(pid as i32).ok_or(io::ErrorKind::NotFound)?;
+    Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
 }
 
 /// True if a process of this number is there and has not ended; one that nobody has asked how it ended is no more.

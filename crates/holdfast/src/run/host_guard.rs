@@ -159,6 +159,7 @@ pub fn main(options: Options) -> Result<(), Failure> {
         _ => 0,
     };
     let signals = Signals::watch().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
+    process::adopt_orphans().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("orphans: {error}")))?;
     let control = control.unwrap_or_else(|| default_path(&checked.config.cluster));
     let notes = ManagerNotes::create(checked.switches.len() + checked.bfd.len())
         .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("memory for the manager's notes: {error}")))?;
@@ -464,6 +465,14 @@ impl HostGuard {
                         child.incarnation = incarnation;
                     }
                 }
+                ToGuard::Passed { id, pid } => {
+                    if let Some(child) = self.children.iter_mut().find(|child| child.id == id)
+                        && let Some(pidfd) = fds.into_iter().next()
+                    {
+                        child.process.pass_to(pid, pidfd);
+                        child.cause = None;
+                    }
+                }
                 ToGuard::Buried { id } => self.children.retain(|child| child.id != id),
                 ToGuard::Ready { line } => {
                     if !core::mem::replace(&mut self.has_served, true) {
@@ -518,7 +527,7 @@ impl HostGuard {
         Ok(Child { id, node, incarnation, process, stdin: kept, port, cause: None })
     }
 
-    /// Tells the manager who has ended, and how. What was kept is kept until the manager, in this life or the next, has buried it.
+    /// Tells the manager, if there is one, who has ended, and how. What was kept is kept until the manager, in this life or the next, has buried it.
     fn look_after_children(&mut self, mut life: Option<&mut Life>) {
         for child in &mut self.children {
             if child.cause.is_none()
@@ -527,10 +536,12 @@ impl HostGuard {
                 let cause = reports::cause(status);
                 child.cause = Some(cause.clone());
                 if let Some(life) = &mut life {
-                    life.tell(&FromGuard::Ended { id: child.id, cause }, &[]);
+                    life.tell(&FromGuard::Ended { id: child.id, pid: child.process.pid(), cause }, &[]);
                 }
             }
         }
+        let manager = life.map(|life| life.process.pid());
+        process::bury_orphans(|pid| manager == Some(pid) || self.children.iter().any(|child| child.process.pid() == pid));
     }
 }
 
@@ -541,6 +552,7 @@ impl Child {
             node: self.node,
             incarnation: self.incarnation,
             pid: self.process.pid(),
+            group: self.process.group(),
             keeps_stdin: self.stdin.is_some(),
             cause: self.cause.clone(),
         }

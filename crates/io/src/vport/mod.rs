@@ -25,7 +25,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 /// Changes with what follows.
-const LAYOUT: Layout = Layout { name: "the virtual port", magic: 0x686f_6c64_6661_7374, version: 4 };
+const LAYOUT: Layout = Layout { name: "the virtual port", magic: 0x686f_6c64_6661_7374, version: 5 };
 /// Entries of every ring, and buffers that a runtime may have at a time.
 const ENTRIES: usize = 8192;
 /// Entries of the runtime's ring that packets leave to messages.
@@ -53,9 +53,18 @@ const AT_HANDS: usize = 256;
 const AT_WORKER: usize = 320;
 const AT_STANDBY: usize = 324;
 const AT_TAKEOVERS: usize = 328;
+const AT_KEEPER: usize = 332;
+const AT_DEPUTY: usize = 336;
 
 fn pair(memory: &SharedMemory) -> Pair {
-    Pair { worker: memory.word32(AT_WORKER), standby: memory.word32(AT_STANDBY), takeovers: memory.word32(AT_TAKEOVERS) }
+    let word = |at: usize| memory.word32(at);
+    Pair {
+        worker: word(AT_WORKER),
+        standby: word(AT_STANDBY),
+        takeovers: word(AT_TAKEOVERS),
+        keeper: word(AT_KEEPER),
+        deputy: word(AT_DEPUTY),
+    }
 }
 
 fn ring(memory: &SharedMemory, which: usize) -> Memory<'static> {
