@@ -115,6 +115,9 @@ pub(super) fn read_memory(fd: OwnedFd) -> io::Result<Zeroizing<Vec<u8>>> {
     // As long as the file from the start: no copy of a secret is left behind where it grew.
     let mut bytes = Zeroizing::new(Vec::with_capacity(len + 1));
     file.read_to_end(&mut bytes)?;
+    // Whoever sent it has no more use for it.
+    file.rewind()?;
+    file.write_all(&vec![0; bytes.len()])?;
     Ok(bytes)
 }
 

@@ -11,6 +11,7 @@ use super::role::{BfdKey, Keys};
 use super::{MILLISECOND, ManagerNotes, devices, join, random_seed, reports};
 use crate::config;
 use crate::control;
+use crate::files;
 use holdfast_control::default_path;
 use holdfast_control::exit::{self, Failure};
 use holdfast_control::remote::Endpoint;
@@ -125,12 +126,19 @@ pub struct Options {
 /// What keeps it from starting.
 pub fn main(options: Options) -> Result<(), Failure> {
     let Options { file, join: joined, control, tls, state, host } = options;
+    let keep_in = |directory: &PathBuf| {
+        files::keep_in(directory).map_err(|error| {
+            Failure::new(exit::of_system(&error), format!("the state directory {}: {error}", directory.display()))
+        })
+    };
+    state.iter().try_for_each(keep_in)?;
     let file = match (file, &joined, &tls, &host) {
         (Some(file), ..) => file,
         (None, Some(endpoint), Some(tls), Some(host)) => join::join(endpoint, tls, host, state.as_deref())?,
         _ => return Err(Failure::new(exit::USAGE, "a configuration file, or `--join ADDRESS --host NAME --tls DIR`")),
     };
-    let text = std::fs::read_to_string(&file)
+    let text = files::open(&file)
+        .and_then(io::read_to_string)
         .map_err(|error| Failure::new(exit::CONFIGURATION, format!("{}: {error}", file.display())))?;
     let name = file.display().to_string();
     let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
@@ -153,6 +161,7 @@ pub fn main(options: Options) -> Result<(), Failure> {
         (_, None) => {}
     }
     let state = state.or_else(|| checked.config.state.as_ref().map(PathBuf::from));
+    state.iter().try_for_each(keep_in)?;
     let base = match (checked.hosts.get(usize::from(host)), &state) {
         (Some(entry), Some(directory)) => base(directory, &checked.config.cluster, &entry.name)
             .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the state directory {}: {error}", directory.display())))?,
@@ -165,6 +174,17 @@ pub fn main(options: Options) -> Result<(), Failure> {
         .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("memory for the manager's notes: {error}")))?;
     let directory = control.parent().filter(|directory| !directory.as_os_str().is_empty() && !directory.exists());
     let made_directory = directory.map(Path::to_owned);
+    let place = format!("{}: ", control.display());
+    let refused = |error: io::Error| Failure::new(exit::of_system(&error), format!("{place}{error}"));
+    // Whatever else is wrong with it the manager says.
+    let _ = control::make_directory(&control);
+    if let Some(directory) = control.parent().filter(|directory| directory.is_dir()) {
+        files::reach(directory).map_err(refused)?;
+    }
+    let lock = match control::Lock::take_for_all(&control, || signals.stop.load(Ordering::Relaxed)) {
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(refused(error)),
+        taken => taken.ok().flatten(),
+    };
     let mut guard = HostGuard {
         clock: Clock::new(),
         incarnation: 0,
@@ -196,6 +216,7 @@ pub fn main(options: Options) -> Result<(), Failure> {
             let _ = std::fs::remove_file(super::guard::temporary_log(&guard.control));
         }
     }
+    drop(lock);
     if let Some(directory) = made_directory {
         let _ = std::fs::remove_dir(directory);
     }
@@ -218,7 +239,6 @@ pub fn main(options: Options) -> Result<(), Failure> {
 /// ([`LONG_LIFE_OF_MANAGER`]).
 fn base(directory: &Path, cluster: &str, host: &str) -> io::Result<u32> {
     const STEP: u32 = 16;
-    std::fs::create_dir_all(directory)?;
     let path = directory.join(format!("{cluster}.{host}.incarnation"));
     let last = match std::fs::read_to_string(&path) {
         Ok(text) => text

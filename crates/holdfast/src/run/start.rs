@@ -109,7 +109,7 @@ impl Manager {
         // Without a coordinator so far there is nothing that anybody could remember.
         let succeeds = if checked.hosts.is_empty() { lives > 0 } else { incarnation > 1 };
         let etcd = checked.etcd.as_ref();
-        let guard = Guard::new(&checked.config.cluster, control, state, etcd, incarnation, lives)?;
+        let guard = Guard::new(&checked.config.cluster, control, state, etcd, incarnation, lives);
         let mut ports: Vec<Box<dyn Port>> = Vec::new();
         for (_, device) in &checked.ports {
             ports.push(devices::open(device, incarnation, &link).map_err(devices::refused)?);
