@@ -8,7 +8,7 @@
 use super::guard_link::{Assignment, FromGuard, Stored, ToGuard, read_memory};
 use super::lives::{LONG_LIFE_OF_MANAGER, Lives};
 use super::role::{BfdKey, Keys};
-use super::{MILLISECOND, ManagerNotes, devices, join, random_seed, reports};
+use super::{MILLISECOND, ManagerNotes, devices, join, privileges, random_seed, reports};
 use crate::config;
 use crate::control;
 use crate::files;
@@ -205,6 +205,10 @@ pub fn main(options: Options) -> Result<(), Failure> {
         has_served: false,
         lives: Lives::new(LONG_LIFE_OF_MANAGER),
     };
+    let has_dpdk = checked.ports.iter().any(|(_, device)| device.starts_with("dpdk:"));
+    privileges::keep_for_ports(has_dpdk).map_err(|error| {
+        Failure::new(exit::of_system(&error), format!("giving up privileges that a box does not need: {error}"))
+    })?;
     let end = guard.run(&signals);
     for child in guard.children.drain(..) {
         child.process.finish();

@@ -1,5 +1,6 @@
 //! What every role of its own process begins with: the manager's assignment, a virtual port, the cluster's keys.
 
+use super::privileges;
 use holdfast_control::exit::{self, Failure};
 use holdfast_io::VportGuest;
 use holdfast_io::process::{die_with_parent, inherited};
@@ -230,6 +231,7 @@ pub(super) fn take<T: DeserializeOwned>() -> Result<Given<T>, Failure> {
     let mut assignment: Assignment<T> =
         serde_json::from_str(&text).map_err(|error| unavailable(format!("the manager's assignment: {error}")))?;
     die_with_parent(assignment.parent).map_err(refused)?;
+    privileges::let_go().map_err(refused)?;
     let keys = match assignment.keys.take() {
         Some(keys) => {
             let ring = keys.ring().map_err(|error| unavailable(format!("the manager's keys: {error}")))?;
