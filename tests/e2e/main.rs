@@ -27,6 +27,7 @@ mod migration;
 mod nfactor;
 mod paged;
 mod poison;
+mod privileges;
 mod reinforce;
 mod rules;
 mod scaling;
@@ -85,6 +86,7 @@ fn main() -> ExitCode {
         ("nfactor", nfactor::tests()),
         ("paged", paged::tests()),
         ("poison", poison::tests()),
+        ("privileges", privileges::tests()),
         ("reinforce", reinforce::tests()),
         ("rules", rules::tests()),
         ("scaling", scaling::tests()),

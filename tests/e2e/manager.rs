@@ -1,7 +1,7 @@
 //! The manager, which is switch and router too, is killed under traffic: the guard begins its next life, and no flow is lost.
 
 use anyhow::{Context, Result, ensure};
-use holdfast_control::status::{Process, Status};
+use holdfast_control::status::{Process, Protected, Status};
 use holdfast_lab::process::signal_pid;
 use holdfast_lab::requirements::*;
 use holdfast_lab::{Interrupt, until};
@@ -22,6 +22,7 @@ pub(crate) fn tests() -> Vec<Test> {
         alone("how soon it is back is measured", "connections_and_datagrams_go_on", 3, &[NGINX], connections_and_datagrams_go_on),
         light("runtimes_still_fail_over_afterwards", 1, &[NGINX], runtimes_still_fail_over_afterwards),
         light("a_manager_that_hangs_is_ended", 5, &[NGINX], a_manager_that_hangs_is_ended),
+        light("it_is_never_given_up", 6, &[NGINX], it_is_never_given_up),
         light("the_coordinator_dies_with_it", 1, &[NGINX], the_coordinator_dies_with_it),
     ]
 }
@@ -122,6 +123,31 @@ fn a_manager_that_hangs_is_ended(interrupt: &Interrupt) -> Result<()> {
     wait_for_next(&network, &last, PATIENCE, interrupt)?;
     network.wait_protected()?;
     ensure_nobody_else_changed(&before, &network.running.status()?)?;
+    ensure_unbroken(&held, interrupt)?;
+    drop(held);
+    network.stop()
+}
+
+/// Each of seven lives is killed as soon as it is there: the next ones come after pauses, runtimes and their flows wait.
+fn it_is_never_given_up(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(VIRTUAL, 40)?;
+    network.wait_protected()?;
+    let before = network.running.status()?;
+    let mut last = role(&before, "manager")?.pid;
+    let is_manager = |pid: &u32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line == *b"holdfast\0manager\0");
+    for _ in 0..7 {
+        signal_pid(last, Signal::KILL)?;
+        last = until("the next life begins", PATIENCE, interrupt, || {
+            Ok(network.topology.router.pids()?.into_iter().find(|pid| *pid != last && is_manager(pid)))
+        })?;
+    }
+    let status = until("it serves", RECOVERY_LIMIT, interrupt, || {
+        let is_back = |status: &Status| role(status, "manager").is_ok_and(|manager| manager.pid == last);
+        Ok(network.running.status().ok().filter(|status| status.protected == Protected::Yes && is_back(status)))
+    })?;
+    ensure_same(before.runtimes(), &status)?;
     ensure_unbroken(&held, interrupt)?;
     drop(held);
     network.stop()

@@ -9,7 +9,7 @@ use holdfast_lab::requirements::*;
 use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, SERVER, VIRTUAL};
 use holdfast_tests::runner::{Test, light};
 use holdfast_tests::soak;
-use holdfast_tests::standby::{BOTH, LOCAL, busiest, is_ready, keeper, kill_worker};
+use holdfast_tests::standby::{BOTH, Half, LOCAL, busiest, is_ready, keeper, kill_half_of_server, kill_worker, state_server};
 use holdfast_tests::transfer::LongDownload;
 use holdfast_tests::verdict::{ensure_perfect, ensure_unbroken};
 use rustix::process::Signal;
@@ -19,7 +19,8 @@ pub(crate) fn tests() -> Vec<Test> {
         light("datagrams_do_not_notice_kills", 4, &[], datagrams_do_not_notice_kills),
         light("a_worker_that_stands_still_is_replaced", 4, &[], a_worker_that_stands_still_is_replaced),
         light("worker_and_standby_die_together", 2, &[NGINX], worker_and_standby_die_together),
-        light("a_runtime_ends_with_its_keeper", 2, &[NGINX], a_runtime_ends_with_its_keeper),
+        light("a_keeper_takes_nobody_along", 4, &[NGINX], a_keeper_takes_nobody_along),
+        light("a_state_server_outlives_its_keeper", 4, &[NGINX], a_state_server_outlives_its_keeper),
         light("a_download_goes_on", 2, &[NGINX, CURL], a_download_goes_on),
         light("two_levels_keep_apart", 2, &[NGINX], two_levels_keep_apart),
     ]
@@ -86,20 +87,65 @@ fn worker_and_standby_die_together(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// The flows have their remote standbys, and another runtime takes the place, with a standby of its own.
-fn a_runtime_ends_with_its_keeper(interrupt: &Interrupt) -> Result<()> {
-    let mut network = Network::start(&under(BOTH, Chain::Balanced), interrupt)?;
+/// The keeper of the busiest runtime is killed, and then the runtime's worker, again and again: each time somebody else keeps it by then.
+fn a_keeper_takes_nobody_along(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&under(LOCAL, Chain::Balanced), interrupt)?;
     network.serve_web()?;
     let held = network.hold(VIRTUAL, 100)?;
-    network.running.wait_for("it is safe", GIVE_UP, interrupt, is_ready)?;
-    let (victim, _) = busiest(&network.running.status()?)?;
-    signal_pid(keeper(victim.pid)?, Signal::KILL)?;
-    network.running.wait_for("another incarnation serves", GIVE_UP, interrupt, |status| {
-        is_ready(status) && status.runtime(victim.id).is_some_and(|now| now.incarnation > victim.incarnation)
+    let is_safe = |what: &str| network.running.wait_for(what, GIVE_UP, interrupt, is_ready);
+    let guard = guard(&is_safe("it is safe")?)?;
+    for _ in 0..3 {
+        let (victim, standby) = busiest(&is_safe("it is safe")?)?;
+        // Either may be the guard's by now, but not both: the standby is made anew once the worker has been killed.
+        let keepers = [keeper(victim.pid)?, keeper(standby.pid)?];
+        let keeper = keepers.into_iter().find(|keeper| *keeper != guard).context("somebody keeps them")?;
+        signal_pid(keeper, Signal::KILL)?;
+        network.running.wait_for("somebody else keeps them", GIVE_UP, interrupt, |status| {
+            is_ready(status) && !network.topology.router.pids().is_ok_and(|pids| pids.contains(&keeper))
+        })?;
+        let now = network.running.status()?;
+        let (now, beside) = (now.runtime(victim.id).cloned().context("it is there")?, standby.pid);
+        ensure!((now.pid, now.incarnation) == (victim.pid, victim.incarnation), "{now:?}");
+        ensure!(now.local_standby.is_some_and(|now| now.pid == beside), "{now:?}");
+        kill_worker(
+            &network,
+            |status| {
+                let runtime = status.runtime(victim.id).context("it is there")?;
+                Ok((runtime.clone(), runtime.local_standby.context("it has a standby")?))
+            },
+            interrupt,
+        )?;
+        ensure_unbroken(&held, interrupt)?;
+    }
+    let status = is_safe("it is safe again")?;
+    ensure!(status.failovers.is_empty(), "the coordinator has noticed: {:?}", status.failovers);
+    drop(held);
+    network.stop()
+}
+
+fn guard(status: &Status) -> Result<u32> {
+    status.processes.iter().find(|process| process.role == "guard").map(|guard| guard.pid).context("there is a guard")
+}
+
+/// The same of a state server: it is in the same life, whoever keeps it.
+fn a_state_server_outlives_its_keeper(interrupt: &Interrupt) -> Result<()> {
+    let options = under("rescue", Chain::Balanced);
+    let mut network = Network::start(&options, interrupt)?;
+    network.serve_web()?;
+    let held = network.hold(VIRTUAL, 60)?;
+    let has_standby =
+        |status: &Status| state_server(status).is_ok_and(|server| server.local_standby.is_some_and(|standby| standby.pid != 0));
+    let before = state_server(&network.running.wait_for("it has a standby", GIVE_UP, interrupt, has_standby)?)?;
+    let keeper = keeper(before.pid)?;
+    signal_pid(keeper, Signal::KILL)?;
+    network.running.wait_for("the keeper is no more", GIVE_UP, interrupt, |_| {
+        !network.topology.router.pids().is_ok_and(|pids| pids.contains(&keeper))
     })?;
-    let status = network.running.status()?;
-    let failover = status.failover(victim.id, victim.incarnation).context("the coordinator has noticed")?;
-    ensure!(failover.cause == "killed by signal 9" && failover.lost == 0, "{failover:?}");
+    for half in [Half::Worker, Half::Standby, Half::Worker] {
+        kill_half_of_server(&network, half, interrupt)?;
+    }
+    let after = state_server(&network.running.status()?)?;
+    ensure!(after.incarnation == before.incarnation, "{after:?}");
     ensure_unbroken(&held, interrupt)?;
     drop(held);
     network.stop()

@@ -1,7 +1,7 @@
 //! A branch office: addresses, devices and rules other than the demo's, with the box between its LAN and its provider.
 
 use crate::binary;
-use crate::standby::{keeper, nth_state_server};
+use crate::standby::{group, nth_state_server};
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{self, Failover, Process, Protected, Status};
 use holdfast_lab::link::Offloads;
@@ -10,7 +10,7 @@ use holdfast_lab::process::signal_pid;
 use holdfast_lab::running::{RunningBox, Victim};
 use holdfast_lab::topology::{Addresses, Topology};
 use holdfast_lab::{Interrupt, Lab, Namespace, keepalive, udp};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -222,11 +222,10 @@ impl Network {
         ensure!(is_running(&victim), "{victim:?}");
         match victim.local_standby {
             None => signal_pid(victim.pid, signal)?,
-            Some(standby) => {
-                // All of it: who would make another worker, too. The kernel ends the others with that one.
-                signal_pid(keeper(victim.pid)?, signal)?;
-                let mut others = [victim.pid, standby.pid].into_iter().filter(|pid| *pid != 0 && signal != Signal::KILL);
-                others.try_for_each(|pid| signal_pid(pid, signal))?;
+            // All of it: who would make another worker, too.
+            Some(_) => {
+                let group = Pid::from_raw(group(victim.pid)? as i32).context("a group")?;
+                rustix::process::kill_process_group(group, signal)?;
             }
         }
         let is_next =

@@ -48,14 +48,27 @@ pub fn kill_worker(
     Ok(())
 }
 
-/// The process that has made this worker, and would make another.
+/// A number about a process that proc_pid_stat(5) has so many words after the state.
+fn number(pid: u32, words: usize) -> Result<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let rest = text.rsplit_once(')').context("a name in parentheses")?.1;
+    Ok(rest.split_whitespace().nth(words).context("so many words")?.parse()?)
+}
+
+/// The process that has made this worker or standby, and would make another; if that one has ended, the guard.
 ///
 /// # Errors
 /// There is no such process.
-pub fn keeper(worker: u32) -> Result<u32> {
-    let text = std::fs::read_to_string(format!("/proc/{worker}/stat"))?;
-    let rest = text.rsplit_once(')').context("a name in parentheses")?.1;
-    Ok(rest.split_whitespace().nth(1).context("a parent")?.parse()?)
+pub fn keeper(member: u32) -> Result<u32> {
+    number(member, 1)
+}
+
+/// The group of all processes that belong to this one: worker, standby, keeper, and whoever would take its place.
+///
+/// # Errors
+/// There is no such process.
+pub fn group(member: u32) -> Result<u32> {
+    number(member, 2)
 }
 
 /// The state server, or the first of several.

@@ -84,9 +84,9 @@ words! {
     EXIT "1" "A negative answer: the command did what was asked, and the answer is no.";
     EXIT "2" "The command line is wrong; --help says how it goes.";
     EXIT "69" "Something that is needed is not there: a device, a running box, a program.";
-    EXIT "70" "A fault of this program: please report it. Of `holdfast run`: the manager ended again and again, and was given up.";
+    EXIT "70" "A fault of this program: please report it. Of `holdfast run`: the manager ended as soon as it started, again and again, before the box served.";
     EXIT "75" "It took too long.";
-    EXIT "77" "A privilege is missing: run as root, or give the binary CAP_NET_RAW and CAP_NET_ADMIN (setcap cap_net_raw,cap_net_admin+ep). Of a control API: a certificate is refused, or does not allow this.";
+    EXIT "77" "A privilege is missing: run as root, or give the binary CAP_NET_RAW, CAP_NET_ADMIN and for AF_XDP CAP_BPF (setcap cap_net_raw,cap_net_admin,cap_bpf+ep). Of a control API: a certificate is refused, or does not allow this.";
     EXIT "78" "The configuration is wrong; the message names the line.";
 }
 

@@ -66,7 +66,7 @@ const CAPABILITIES: &[(u32, &str, bool, &str)] = &[
 ];
 /// Bit of CAP_SYS_ADMIN, which includes CAP_BPF (capabilities(7)).
 const CAP_SYS_ADMIN: u32 = 21;
-const ROOT: &str = "run as root, or `setcap cap_net_raw,cap_net_admin+ep` on the binary";
+const ROOT: &str = "run as root, or `setcap cap_net_raw,cap_net_admin,cap_bpf+ep` on the binary";
 
 /// Checks of the machine itself.
 pub fn host() -> Vec<Check> {

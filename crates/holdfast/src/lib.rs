@@ -5,6 +5,7 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod explain;
+mod files;
 pub mod host_check;
 pub mod live_check;
 pub mod run;

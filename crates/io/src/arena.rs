@@ -7,9 +7,14 @@
 //! The manager may die too. Its record lies in a memory of its own, which is passed to no runtime and outlives it; its next life adopts both. What
 //! the record says is the manager's is free then: whatever the manager had in hand is lost, and nothing else. What it says is a port's stays with
 //! the port. In which order record and rings change, so that this holds at every instruction, is told in [`crate::ring`].
+//!
+//! What is trusted. Every process that maps the arena is this program, of the same build ([`crate::process::role`]), and a buffer that it has given up it does not touch: the packet that
+//! was in the buffer is consumed before the descriptor is put into a ring, and outside this crate there is no unsafe code that could keep a pointer. The kernel does not enforce it: a
+//! wild pointer in one process can spoil what another one reads, as it could within one process. What rings say is checked all the same, against the record: that bounds what a process can do
+//! that died, stood still, or was undone.
 
 use crate::death;
-use crate::shared_memory::SharedMemory;
+use crate::shared_memory::{Layout, SharedMemory};
 use holdfast_wire::{BUFFER_LEN, HEADROOM, Handle, Handles, Packet, PacketPool};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::io;
@@ -22,11 +27,30 @@ pub(crate) struct ArenaMemory {
     count: u32,
 }
 
+/// Behind the last buffer.
+const LAYOUT: Layout = Layout { name: "the arena", magic: 0x686f_6c64_6172_656e, version: 1 };
+const _: () = assert!(BUFFER_LEN > Layout::LEN && BUFFER_LEN.is_multiple_of(8));
+
 impl ArenaMemory {
+    fn create(count: u32) -> io::Result<ArenaMemory> {
+        let end = count as usize * BUFFER_LEN;
+        let memory = SharedMemory::create("holdfast-arena", end + Layout::LEN)?;
+        LAYOUT.mark(&memory, end);
+        Ok(ArenaMemory { memory, count })
+    }
+
     pub(crate) fn open(fd: OwnedFd) -> io::Result<ArenaMemory> {
         let memory = SharedMemory::open(fd)?;
-        let count = (memory.len() / BUFFER_LEN) as u32;
-        Ok(ArenaMemory { memory, count })
+        // The length first: where the words lie follows from it. One that is no whole number of buffers is another program's, or another version's.
+        let end = memory.len().saturating_sub(Layout::LEN);
+        if !end.is_multiple_of(BUFFER_LEN) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "this is not the arena, or its buffers are of another length",
+            ));
+        }
+        LAYOUT.check(&memory, end)?;
+        Ok(ArenaMemory { memory, count: (end / BUFFER_LEN) as u32 })
     }
 
     pub(crate) fn count(&self) -> u32 {
@@ -48,12 +72,8 @@ impl ArenaMemory {
 /// Who has a buffer, as the manager knows it.
 pub(crate) const MANAGER: u16 = 0;
 
-const MAGIC: u64 = 0x686f_6c64_6f77_6e73;
-/// Changes with the layout of the record.
-const VERSION: u32 = 1;
-const AT_MAGIC: usize = 0;
-const AT_VERSION: usize = 8;
-const AT_COUNT: usize = 12;
+const OWNERS: Layout = Layout { name: "the record of buffers", magic: 0x686f_6c64_6f77_6e73, version: 2 };
+const AT_COUNT: usize = Layout::LEN;
 const HEADER_LEN: usize = 64;
 
 /// The record: who has which buffer. It outlives the manager.
@@ -65,22 +85,16 @@ struct Owners {
 impl Owners {
     fn create(count: u32) -> io::Result<Owners> {
         let memory = SharedMemory::create("holdfast-owners", HEADER_LEN + count as usize * 2)?;
-        memory.word32(AT_VERSION).store(VERSION, Ordering::Relaxed);
         memory.word32(AT_COUNT).store(count, Ordering::Relaxed);
-        memory.word64(AT_MAGIC).store(MAGIC, Ordering::Release);
+        OWNERS.mark(&memory, 0);
         Ok(Owners { words: memory.words16(HEADER_LEN, count as usize), memory })
     }
 
     fn open(fd: OwnedFd, count: u32) -> io::Result<Owners> {
-        let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text.to_owned());
         let memory = SharedMemory::open(fd)?;
-        if memory.len() != HEADER_LEN + count as usize * 2 || memory.word64(AT_MAGIC).load(Ordering::Acquire) != MAGIC {
-            return Err(invalid("this is not the record of that arena"));
-        }
-        if memory.word32(AT_VERSION).load(Ordering::Relaxed) != VERSION
-            || memory.word32(AT_COUNT).load(Ordering::Relaxed) != count
-        {
-            return Err(invalid("the record of buffers is of another version"));
+        OWNERS.check(&memory, 0)?;
+        if memory.len() != HEADER_LEN + count as usize * 2 || memory.word32(AT_COUNT).load(Ordering::Relaxed) != count {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "this is not the record of that arena"));
         }
         Ok(Owners { words: memory.words16(HEADER_LEN, count as usize), memory })
     }
@@ -116,10 +130,8 @@ impl Arena {
     /// # Errors
     /// What the kernel says: usually that there is not enough memory.
     pub fn create(count: u32) -> io::Result<Arena> {
-        let memory = SharedMemory::create("holdfast-arena", count as usize * BUFFER_LEN)?;
-        let memory = Arc::new(ArenaMemory { memory, count });
         Ok(Arena {
-            memory,
+            memory: Arc::new(ArenaMemory::create(count)?),
             free: (0..count).rev().collect(),
             handles: Handles::new(count as usize),
             owners: Owners::create(count)?,
@@ -183,8 +195,8 @@ impl Arena {
             return None;
         }
         self.owners.set(id, MANAGER);
-        // SAFETY: the record says that the port had the buffer, and it has just given it up through its ring; it is on no free list. A guest that
-        // goes on writing into a buffer that it gave up can spoil that packet's bytes, no more: they are checked like any bytes from outside.
+        // SAFETY: the record says that the port had the buffer, and it has just given it up through its ring, after which its process does not touch it (see the
+        // module: what is trusted); it is on no free list.
         let mut packet = unsafe { self.memory.packet(id, self.handles.take()) };
         if packet.set_range(offset, len) {
             Some(packet)

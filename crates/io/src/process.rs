@@ -2,26 +2,50 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 use std::io;
-use std::process::{Child, Command};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus};
 use std::time::Instant;
 
-/// A process with a descriptor that becomes readable when it ends.
+/// This program in another of its roles: the very file that this process was started from, whatever lies at its path by now. What is unpacked there while a box runs is of no concern to it.
+pub fn role(name: &str) -> Command {
+    // In the child, which is a copy of this process, this leads to the same file, also if that has no name any more.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("holdfast").arg(name);
+    command
+}
+
+/// The process is called so in lists of processes; otherwise one that [`role`] started would be called by the last part of the path there.
+pub fn call_itself(name: &std::ffi::CStr) {
+    // A name is no more than that.
+    let _ = rustix::thread::set_name(name);
+}
+
+/// A process with a descriptor that becomes readable when it ends. It may have made others: what ends it ends them too.
 pub struct Watched {
     pid: u32,
+    /// The group of all processes that it makes: its own number, or that of the process whose place it took.
+    group: u32,
     pidfd: OwnedFd,
-    /// None of a process that is another's child.
+    /// None of a process that is another's child, or was.
     child: Option<Child>,
 }
 
 impl Watched {
     /// Another's child, by its descriptor: it can be watched and ended, but only its parent learns how it ended.
-    pub fn of(pid: u32, pidfd: OwnedFd) -> Watched {
-        Watched { pid, pidfd, child: None }
+    pub fn of(pid: u32, group: u32, pidfd: OwnedFd) -> Watched {
+        Watched { pid, group, pidfd, child: None }
     }
 
-    /// Starts `command`; the child inherits `fds`, in order, as descriptors whose numbers it finds in the environment
+    /// The process has ended, and another one of its group has taken its place.
+    pub fn pass_to(&mut self, pid: u32, pidfd: OwnedFd) {
+        // Its end was heard of: nobody waits for it any more.
+        self.child = None;
+        (self.pid, self.pidfd) = (pid, pidfd);
+    }
+
+    /// Starts `command` in a group of its own; the child inherits `fds`, in order, as descriptors whose numbers it finds in the environment
     /// variable `HOLDFAST_FDS`, separated by commas.
     ///
     /// # Errors
@@ -33,7 +57,7 @@ impl Watched {
             copies.push(rustix::io::dup(fd)?);
         }
         let numbers: Vec<String> = copies.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
-        command.env("HOLDFAST_FDS", numbers.join(","));
+        command.env("HOLDFAST_FDS", numbers.join(",")).process_group(0);
         let mut child = command.spawn()?;
         let pid = Pid::from_child(&child);
         let pidfd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
@@ -44,12 +68,17 @@ impl Watched {
                 return Err(error.into());
             }
         };
-        Ok(Watched { pid: child.id(), pidfd, child: Some(child) })
+        Ok(Watched { pid: child.id(), group: child.id(), pidfd, child: Some(child) })
     }
 
     /// Process id.
     pub fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// The number of its group.
+    pub fn group(&self) -> u32 {
+        self.group
     }
 
     /// Readable once the process has ended.
@@ -63,9 +92,21 @@ impl Watched {
         rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
     }
 
-    /// How it ended, if it has and is this process's child.
-    pub fn ended(&mut self) -> Option<std::process::ExitStatus> {
-        self.child.as_mut()?.try_wait().ok().flatten()
+    /// How it ended, if it has and is this process's child, or became it ([`adopt_orphans`]).
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        if let Some(child) = &mut self.child {
+            return child.try_wait().ok().flatten();
+        }
+        if !self.has_ended() {
+            return None;
+        }
+        let pid = Pid::from_raw(self.pid as i32);
+        match rustix::process::waitpid(pid, WaitOptions::NOHANG) {
+            Ok(Some((_, status))) => Some(ExitStatus::from_raw(status.as_raw())),
+            Ok(None) => None,
+            // Nobody can say.
+            Err(_) => Some(ExitStatus::from_raw(1 << 8)),
+        }
     }
 
     /// Its standard input, if it was started with a pipe; once.
@@ -78,14 +119,32 @@ impl Watched {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, signal);
     }
 
-    /// Ends it at once.
+    /// Ends it at once, with all that it has made.
     pub fn kill(&self) {
-        self.signal(Signal::KILL);
+        self.signal_all(Signal::KILL);
     }
 
-    /// Asks it to end.
+    /// Asks all of it to end.
     pub fn terminate(&self) {
-        self.signal(Signal::TERM);
+        self.signal_all(Signal::TERM);
+    }
+
+    fn signal_all(&self, signal: Signal) {
+        // While it lives the group's number is nobody else's.
+        if !self.has_ended() {
+            self.signal_group(signal);
+        }
+    }
+
+    /// Ends those that it has made and that have outlived it. There must be some: the number of a group that is no more may be another's.
+    pub fn kill_rest(&self) {
+        self.signal_group(Signal::KILL);
+    }
+
+    fn signal_group(&self, signal: Signal) {
+        if let Some(group) = Pid::from_raw(self.group as i32) {
+            let _ = rustix::process::kill_process_group(group, signal);
+        }
     }
 
     /// Ends it and waits until it has.
@@ -99,6 +158,39 @@ impl Watched {
             }
         }
     }
+}
+
+/// From now on the children of this process's children become its own when their parents end, for as long as it lives.
+///
+/// # Errors
+/// What the kernel says.
+pub fn adopt_orphans() -> io::Result<()> {
+    Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
+}
+
+/// Lets those go that were adopted ([`adopt_orphans`]) and have ended. A child of its own that has ended, and was not asked how, holds it up.
+pub fn bury_orphans(is_own: impl Fn(u32) -> bool) {
+    loop {
+        // SAFETY: what the kernel writes into the information, which lies on this stack, is read only if it has written something: it is all zero before.
+        let ended = unsafe {
+            let mut information = core::mem::zeroed::<libc::siginfo_t>();
+            let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+            if libc::waitid(libc::P_ALL, 0, &mut information, options) < 0 { 0 } else { information.si_pid() }
+        };
+        let Some(pid) = Pid::from_raw(ended).filter(|_| !is_own(ended as u32)) else { return };
+        if rustix::process::waitpid(Some(pid), WaitOptions::NOHANG).is_err() {
+            return;
+        }
+    }
+}
+
+/// A descriptor of a process that is there.
+///
+/// # Errors
+/// What the kernel says.
+pub fn open(pid: u32) -> io::Result<OwnedFd> {
+    let pid = Pid::from_raw(pid as i32).ok_or(io::ErrorKind::NotFound)?;
+    Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
 }
 
 /// True if a process of this number is there and has not ended; one that nobody has asked how it ended is no more.
@@ -181,5 +273,41 @@ impl Clock {
 impl Default for Clock {
     fn default() -> Clock {
         Clock::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROLE: &str = "HOLDFAST_PROCESS_TEST";
+
+    /// The file is replaced while a process runs: what that starts is of its own build, and not of what lies there now.
+    #[test]
+    fn another_build_at_the_same_path_is_not_started() {
+        match std::env::var(ROLE).as_deref() {
+            Ok("parent") => {
+                let own = std::env::current_exe().unwrap();
+                let other = own.with_extension("other");
+                std::fs::copy("/bin/false", &other).unwrap();
+                std::fs::rename(&other, &own).unwrap();
+                assert!(!Command::new(&own).status().unwrap().success(), "another build lies there");
+                let arguments = ["process::tests::another_build_at_the_same_path_is_not_started", "--exact", "--nocapture"];
+                let mut child = role("--test-threads=1");
+                let status = child.args(arguments).env(ROLE, "child").status().unwrap();
+                std::process::exit(status.code().unwrap_or(1));
+            }
+            Ok(_) => {
+                assert!(std::fs::read_link("/proc/self/exe").unwrap().ends_with("first (deleted)"));
+                std::process::exit(0);
+            }
+            Err(_) => {}
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let copy = directory.path().join("first");
+        std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+        let arguments = ["process::tests::another_build_at_the_same_path_is_not_started", "--exact", "--nocapture"];
+        let output = Command::new(&copy).args(arguments).env(ROLE, "parent").output().unwrap();
+        assert!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
     }
 }

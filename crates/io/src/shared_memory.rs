@@ -5,10 +5,48 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// Of a ring, before its entries.
 const RING_HEADER_LEN: usize = 192;
+
+/// What lies in a memory, and in which version: two words that its maker writes last and everybody else checks before anything else is read.
+pub(crate) struct Layout {
+    pub(crate) name: &'static str,
+    pub(crate) magic: u64,
+    /// Changes with whatever processes must agree about.
+    pub(crate) version: u32,
+}
+
+impl Layout {
+    /// Bytes of both words.
+    pub(crate) const LEN: usize = 16;
+
+    /// Says at a byte offset what lies here.
+    pub(crate) fn mark(&self, memory: &SharedMemory, at: usize) {
+        memory.word32(at + 8).store(self.version, Ordering::Relaxed);
+        memory.word64(at).store(self.magic, Ordering::Release);
+    }
+
+    /// # Errors
+    /// `InvalidData` if something else lies here, or another version of it.
+    pub(crate) fn check(&self, memory: &SharedMemory, at: usize) -> io::Result<()> {
+        let invalid = |text: String| Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        if memory.len() < at + Layout::LEN || memory.word64(at).load(Ordering::Acquire) != self.magic {
+            return invalid(format!("this is not {}", self.name));
+        }
+        let found = memory.word32(at + 8).load(Ordering::Relaxed);
+        if found != self.version {
+            return invalid(format!(
+                "{} has layout {found}, and this program ({}) knows layout {}: all processes of a box are of one build, so stop the box and start it again",
+                self.name,
+                env!("CARGO_PKG_VERSION"),
+                self.version
+            ));
+        }
+        Ok(())
+    }
+}
 
 /// See the module. The mapping is not undone by itself: buffers handed out of it are `'static`.
 pub(crate) struct SharedMemory {
@@ -142,7 +180,8 @@ impl SharedMemory {
     /// Plain bytes.
     ///
     /// # Safety
-    /// Until the returned reference is last used, nobody else, in this process or another, may read or write these bytes.
+    /// Until the returned reference is last used, nobody else, in this process or another, may read or write these bytes. Nothing but the other processes' own code keeps them from it: whoever
+    /// maps the memory is this very program and keeps to the rule by which bytes pass from one process to another.
     ///
     /// # Panics
     /// If they are not all inside.

@@ -2,6 +2,7 @@
 
 use super::asking::read;
 use crate::config::{self, Checked};
+use crate::files;
 use crate::host_check::{self, Check, Outcome};
 use crate::live_check;
 use holdfast_control::exit::{self, Failure};
@@ -136,7 +137,7 @@ pub(super) fn text_of(file: &Path) -> Result<String, Failure> {
     let failed = |error: std::io::Error| Failure::new(exit::CONFIGURATION, format!("{}: {error}", name_of(file)));
     let source: Box<dyn Read> = match file == Path::new("-") {
         true => Box::new(std::io::stdin()),
-        false => Box::new(std::fs::File::open(file).map_err(failed)?),
+        false => Box::new(files::open(file).map_err(failed)?),
     };
     let mut bytes = Vec::new();
     // One more than may be: the reader of the configuration says that it is too long.

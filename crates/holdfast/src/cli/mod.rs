@@ -273,6 +273,7 @@ impl Role {
     /// # Errors
     /// As [`Operate::run`].
     pub fn run(self) -> Result<(), Failure> {
+        holdfast_io::process::call_itself(c"holdfast");
         match self {
             Role::Manager => run::manager_main(),
             Role::Runtime => run::runtime_main(),

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{Error, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Why there is no lock.
 pub(super) enum Refusal {
@@ -17,10 +18,13 @@ pub(super) enum Refusal {
 }
 
 /// The lock. Its file goes with it.
-pub(super) struct Lock {
+pub(crate) struct Lock {
     path: PathBuf,
     file: File,
 }
+
+/// What a box that was killed has left ends within so long, or needs help.
+const ENDING_PATIENCE: Duration = Duration::from_secs(20);
 
 impl Lock {
     /// Takes the lock of a control socket; `pid` is who others are told has it.
@@ -28,9 +32,50 @@ impl Lock {
     /// # Errors
     /// See [`Refusal`].
     pub(super) fn take(socket: &Path, pid: u32) -> Result<Lock, Refusal> {
-        let mut path = socket.as_os_str().to_owned();
-        path.push(".lock");
-        let path = PathBuf::from(path);
+        Lock::take_at(beside(socket, ".lock"), pid)
+    }
+
+    /// Takes a lock that whoever is started by this process from now on has too, and keeps for as long as it lives: the guard's, for all its box. If the guard of another box lives, there is
+    /// none, and that box's manager says so. What a guard that was killed has left is waited for, until it `is_over`.
+    ///
+    /// # Errors
+    /// What the kernel says; `TimedOut` if it does not end.
+    pub(crate) fn take_for_all(socket: &Path, is_over: impl Fn() -> bool) -> std::io::Result<Option<Lock>> {
+        let path = beside(socket, ".box");
+        let began = Instant::now();
+        loop {
+            match Lock::take_at(path.clone(), std::process::id()) {
+                // The manager has one of its own besides, and lets go of it at another moment of its end.
+                Ok(lock)
+                    if matches!(Lock::take(socket, std::process::id()), Err(Refusal::Held(Some(guard))) if !holdfast_io::process::lives(guard))
+                        && !is_over()
+                        && began.elapsed() < ENDING_PATIENCE =>
+                {
+                    drop(lock);
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Ok(lock) => {
+                    rustix::io::fcntl_setfd(&lock.file, rustix::io::FdFlags::empty())?;
+                    return Ok(Some(lock));
+                }
+                Err(Refusal::Failed(error)) => return Err(error),
+                Err(Refusal::Held(Some(guard))) if holdfast_io::process::lives(guard) => return Ok(None),
+                Err(Refusal::Held(_)) if is_over() => return Ok(None),
+                Err(Refusal::Held(_)) if began.elapsed() < ENDING_PATIENCE => std::thread::sleep(Duration::from_millis(10)),
+                Err(Refusal::Held(guard)) => {
+                    let guard = guard.map_or_else(String::new, |pid| format!(" (its guard was process {pid})"));
+                    let path = path.display();
+                    let text = format!(
+                        "processes of a box that was killed{guard} have not ended after {} s: `fuser {path}` shows them, `fuser -k -KILL {path}` ends them",
+                        ENDING_PATIENCE.as_secs()
+                    );
+                    return Err(Error::new(std::io::ErrorKind::TimedOut, text));
+                }
+            }
+        }
+    }
+
+    fn take_at(path: PathBuf, pid: u32) -> Result<Lock, Refusal> {
         loop {
             let mut options = File::options();
             // Nobody may make us write to a file of his choice.
@@ -70,9 +115,55 @@ impl Drop for Lock {
     }
 }
 
+fn beside(socket: &Path, end: &str) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(end);
+    path.into()
+}
+
 fn is_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), std::fs::symlink_metadata(path)) {
         (Ok(ours), Ok(there)) => (ours.dev(), ours.ino()) == (there.dev(), there.ino()),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// The guard is no more, and a process that it had started is: whoever comes next begins when that one has ended.
+    #[test]
+    fn nobody_begins_beside_what_a_killed_box_has_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("box.sock");
+        let lock = Lock::take_for_all(&socket, || false).unwrap().unwrap();
+        assert!(Lock::take_for_all(&socket, || false).unwrap().is_none(), "a guard lives");
+        // It ends when its input does.
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let input = child.stdin.take();
+        // As if this process were dead: nobody of that number is there, and its descriptor is closed, and it could not tidy up.
+        std::fs::write(&lock.path, format!("{}\n", i32::MAX)).unwrap();
+        let (path, away) = (lock.path.clone(), directory.path().join("away"));
+        std::fs::rename(&path, &away).unwrap();
+        drop(lock);
+        std::fs::rename(&away, &path).unwrap();
+        let looks = Arc::new(AtomicU32::new(0));
+        let look = looks.clone();
+        let next = std::thread::spawn(move || {
+            let lock = Lock::take_for_all(&socket, || look.fetch_add(1, Ordering::SeqCst) == u32::MAX).unwrap();
+            lock.is_some_and(|lock| lock.is_held())
+        });
+        while looks.load(Ordering::SeqCst) < 3 {
+            assert!(!next.is_finished(), "it began beside a living process");
+            std::thread::yield_now();
+        }
+        drop(input);
+        child.wait().unwrap();
+        assert!(next.join().unwrap());
+        assert!(!path.exists(), "it goes with the lock");
     }
 }

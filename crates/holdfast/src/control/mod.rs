@@ -11,6 +11,8 @@ pub mod remote;
 mod server;
 mod service;
 
+pub(crate) use lock::Lock;
+pub(crate) use server::make_directory;
 pub use server::{Server, listen, listen_and_stop, tidy, tidy_after};
 
 use holdfast_control::{Call, MAX_FILE, MAX_REQUEST};

@@ -281,7 +281,7 @@ fn listen_as(path: &Path, pid: u32, requests: Sender<Asked>, wake: Act, stop: Ac
 }
 
 /// The directory of the socket, for its owner only, if it had to be made.
-fn make_directory(path: &Path) -> std::io::Result<Option<PathBuf>> {
+pub(crate) fn make_directory(path: &Path) -> std::io::Result<Option<PathBuf>> {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() && !parent.exists() => {
             DirBuilder::new().recursive(true).mode(0o700).create(parent)?;

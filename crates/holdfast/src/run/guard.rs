@@ -7,7 +7,6 @@ use super::election::Election;
 use super::lives::Lives;
 use super::{Manager, devices};
 use crate::config::Etcd;
-use holdfast_control::exit::{self, Failure};
 use holdfast_node::address::COORDINATOR;
 use holdfast_protection::Peer;
 use std::path::{Path, PathBuf};
@@ -44,16 +43,11 @@ impl Guard {
         etcd: Option<&Etcd>,
         incarnation: u32,
         lives: u32,
-    ) -> Result<Guard, Failure> {
+    ) -> Guard {
         // What lies in etcd needs no directory.
         let state = state.filter(|_| etcd.is_none());
         let log = match state {
-            Some(directory) => {
-                std::fs::create_dir_all(directory).map_err(|error| {
-                    Failure::new(exit::UNAVAILABLE, format!("the state directory {}: {error}", directory.display()))
-                })?;
-                directory.join(format!("{cluster}.coordinator"))
-            }
+            Some(directory) => directory.join(format!("{cluster}.coordinator")),
             None => {
                 let path = temporary_log(control);
                 if incarnation == 1 {
@@ -63,7 +57,7 @@ impl Guard {
                 path
             }
         };
-        let guard = Guard {
+        Guard {
             place: etcd.map_or_else(|| log.display().to_string(), Etcd::place),
             election: etcd.map(Election::new),
             log,
@@ -71,8 +65,7 @@ impl Guard {
             life: lives,
             lives: Lives::default(),
             cause: String::new(),
-        };
-        Ok(guard)
+        }
     }
 
     /// The number of the present life, or of the last one.

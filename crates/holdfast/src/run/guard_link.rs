@@ -51,6 +51,8 @@ pub(super) struct Stored {
     pub(super) node: u16,
     pub(super) incarnation: u32,
     pub(super) pid: u32,
+    /// Of all that it has made.
+    pub(super) group: u32,
     pub(super) keeps_stdin: bool,
     /// How it ended, if it has.
     pub(super) cause: Option<String>,
@@ -73,6 +75,8 @@ pub(super) enum ToGuard {
     },
     /// The coordinator, started as a candidate with incarnation 0, was elected.
     Leads { id: u16, incarnation: u32 },
+    /// The process has ended, and another one that it had made has taken its place. With the descriptor of that one.
+    Passed { id: u16, pid: u32 },
     /// The process has ended and nothing is left of it.
     Buried { id: u16 },
     /// The box serves. With what to print.
@@ -92,8 +96,8 @@ pub(super) enum FromGuard {
     Started { id: u16, pid: u32 },
     /// A process could not be started.
     Refused { id: u16, error: String },
-    /// A process has ended.
-    Ended { id: u16, cause: String },
+    /// A process has ended: this one, and not one that has taken its place since.
+    Ended { id: u16, pid: u32, cause: String },
 }
 
 /// Bytes in a memory that can be passed on.
@@ -111,6 +115,9 @@ pub(super) fn read_memory(fd: OwnedFd) -> io::Result<Zeroizing<Vec<u8>>> {
     // As long as the file from the start: no copy of a secret is left behind where it grew.
     let mut bytes = Zeroizing::new(Vec::with_capacity(len + 1));
     file.read_to_end(&mut bytes)?;
+    // Whoever sent it has no more use for it.
+    file.rewind()?;
+    file.write_all(&vec![0; bytes.len()])?;
     Ok(bytes)
 }
 

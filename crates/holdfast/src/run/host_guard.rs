@@ -6,15 +6,17 @@
 //! The guard does so little that nothing brings it down. If it is killed all the same, the kernel ends every process of the box.
 
 use super::guard_link::{Assignment, FromGuard, Stored, ToGuard, read_memory};
+use super::lives::{LONG_LIFE_OF_MANAGER, Lives};
 use super::role::{BfdKey, Keys};
-use super::{MILLISECOND, ManagerNotes, devices, join, random_seed, reports};
+use super::{MILLISECOND, ManagerNotes, devices, join, privileges, random_seed, reports};
 use crate::config;
 use crate::control;
+use crate::files;
 use holdfast_control::default_path;
 use holdfast_control::exit::{self, Failure};
 use holdfast_control::remote::Endpoint;
 use holdfast_control::tls::{Identity, TlsPaths};
-use holdfast_io::process::{Clock, Watched};
+use holdfast_io::process::{self, Clock, Watched};
 use holdfast_io::{Heartbeat, Mailbox, wait};
 use holdfast_node::address::COORDINATOR;
 use holdfast_node::channel::KeyRing;
@@ -22,12 +24,11 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{ChildStdin, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zeroize::Zeroizing;
@@ -40,13 +41,6 @@ const START_PATIENCE: u64 = 60_000 * MILLISECOND;
 const END_PATIENCE: u64 = 20_000 * MILLISECOND;
 /// Between two looks at its heartbeat, ns.
 const LOOK_INTERVAL: u64 = 250 * MILLISECOND;
-/// So many lives may end within [`LIVES_WINDOW`]; then there is no next one.
-const MAX_LIVES: usize = 5;
-/// See [`MAX_LIVES`], ns.
-const LIVES_WINDOW: u64 = 10_000 * MILLISECOND;
-/// How often a later life is tried to be started, and how long between, ns: 10 s.
-const RESTART_TRIES: u32 = 100;
-const RESTART_PAUSE: u64 = 100 * MILLISECOND;
 /// The exit code of a panic.
 const PANICKED: i32 = 101;
 
@@ -75,7 +69,6 @@ struct Life {
 
 /// What outlives the manager.
 struct HostGuard {
-    binary: PathBuf,
     clock: Clock,
     incarnation: u32,
     seed: u64,
@@ -94,8 +87,8 @@ struct HostGuard {
     coordinators: u32,
     children: Vec<Child>,
     has_served: bool,
-    /// When the last lives ended.
-    ends: VecDeque<u64>,
+    /// The manager's.
+    lives: Lives,
 }
 
 /// How the box ends.
@@ -106,7 +99,7 @@ enum End {
     Terminated,
     /// It was killed while it stopped.
     Killed(String),
-    /// It ends again and again.
+    /// It ends whenever it is started, and the box has never served.
     Hopeless(String),
 }
 
@@ -133,12 +126,19 @@ pub struct Options {
 /// What keeps it from starting.
 pub fn main(options: Options) -> Result<(), Failure> {
     let Options { file, join: joined, control, tls, state, host } = options;
+    let keep_in = |directory: &PathBuf| {
+        files::keep_in(directory).map_err(|error| {
+            Failure::new(exit::of_system(&error), format!("the state directory {}: {error}", directory.display()))
+        })
+    };
+    state.iter().try_for_each(keep_in)?;
     let file = match (file, &joined, &tls, &host) {
         (Some(file), ..) => file,
         (None, Some(endpoint), Some(tls), Some(host)) => join::join(endpoint, tls, host, state.as_deref())?,
         _ => return Err(Failure::new(exit::USAGE, "a configuration file, or `--join ADDRESS --host NAME --tls DIR`")),
     };
-    let text = std::fs::read_to_string(&file)
+    let text = files::open(&file)
+        .and_then(io::read_to_string)
         .map_err(|error| Failure::new(exit::CONFIGURATION, format!("{}: {error}", file.display())))?;
     let name = file.display().to_string();
     let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
@@ -161,21 +161,31 @@ pub fn main(options: Options) -> Result<(), Failure> {
         (_, None) => {}
     }
     let state = state.or_else(|| checked.config.state.as_ref().map(PathBuf::from));
+    state.iter().try_for_each(keep_in)?;
     let base = match (checked.hosts.get(usize::from(host)), &state) {
         (Some(entry), Some(directory)) => base(directory, &checked.config.cluster, &entry.name)
             .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the state directory {}: {error}", directory.display())))?,
         _ => 0,
     };
     let signals = Signals::watch().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
-    let binary = std::env::current_exe()
-        .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("finding the program's own file: {error}")))?;
+    process::adopt_orphans().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("orphans: {error}")))?;
     let control = control.unwrap_or_else(|| default_path(&checked.config.cluster));
     let notes = ManagerNotes::create(checked.switches.len() + checked.bfd.len())
         .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("memory for the manager's notes: {error}")))?;
     let directory = control.parent().filter(|directory| !directory.as_os_str().is_empty() && !directory.exists());
     let made_directory = directory.map(Path::to_owned);
+    let place = format!("{}: ", control.display());
+    let refused = |error: io::Error| Failure::new(exit::of_system(&error), format!("{place}{error}"));
+    // Whatever else is wrong with it the manager says.
+    let _ = control::make_directory(&control);
+    if let Some(directory) = control.parent().filter(|directory| directory.is_dir()) {
+        files::reach(directory).map_err(refused)?;
+    }
+    let lock = match control::Lock::take_for_all(&control, || signals.stop.load(Ordering::Relaxed)) {
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(refused(error)),
+        taken => taken.ok().flatten(),
+    };
     let mut guard = HostGuard {
-        binary,
         clock: Clock::new(),
         incarnation: 0,
         seed: random_seed(),
@@ -193,8 +203,12 @@ pub fn main(options: Options) -> Result<(), Failure> {
         coordinators: base,
         children: Vec::new(),
         has_served: false,
-        ends: VecDeque::new(),
+        lives: Lives::new(LONG_LIFE_OF_MANAGER),
     };
+    let has_dpdk = checked.ports.iter().any(|(_, device)| device.starts_with("dpdk:"));
+    privileges::keep_for_ports(has_dpdk).map_err(|error| {
+        Failure::new(exit::of_system(&error), format!("giving up privileges that a box does not need: {error}"))
+    })?;
     let end = guard.run(&signals);
     for child in guard.children.drain(..) {
         child.process.finish();
@@ -206,6 +220,7 @@ pub fn main(options: Options) -> Result<(), Failure> {
             let _ = std::fs::remove_file(super::guard::temporary_log(&guard.control));
         }
     }
+    drop(lock);
     if let Some(directory) = made_directory {
         let _ = std::fs::remove_dir(directory);
     }
@@ -216,22 +231,18 @@ pub fn main(options: Options) -> Result<(), Failure> {
             exit::SOFTWARE,
             format!("the manager was ended while it stopped ({cause}); nothing is left of the box"),
         )),
-        Ok(End::Hopeless(cause)) => Err(Failure::new(
-            exit::SOFTWARE,
-            format!(
-                "the manager has ended {MAX_LIVES} times within {} s (at last {cause}): the box is given up",
-                LIVES_WINDOW / (1000 * MILLISECOND)
-            ),
-        )),
+        Ok(End::Hopeless(cause)) => {
+            Err(Failure::new(exit::SOFTWARE, format!("the manager ends as soon as it starts ({cause}): the box cannot begin")))
+        }
         Err(error) => Err(Failure::new(exit::UNAVAILABLE, format!("starting the manager: {error}"))),
     }
 }
 
 /// What is added to incarnations of a host among several: the others remember those of its earlier times, and this is higher. It is the wall clock's second, and
-/// higher than what lies in the state directory, in case that clock went back or the host was quick: lives follow each other more slowly than [`MAX_LIVES`] allow.
+/// higher than what lies in the state directory, in case that clock went back or the host was quick: but for the first few, lives follow each other no faster than seconds
+/// ([`LONG_LIFE_OF_MANAGER`]).
 fn base(directory: &Path, cluster: &str, host: &str) -> io::Result<u32> {
     const STEP: u32 = 16;
-    std::fs::create_dir_all(directory)?;
     let path = directory.join(format!("{cluster}.{host}.incarnation"));
     let last = match std::fs::read_to_string(&path) {
         Ok(text) => text
@@ -300,45 +311,61 @@ fn write_line(stdin: OwnedFd, line: Zeroizing<Vec<u8>>) -> io::Result<()> {
 impl HostGuard {
     fn run(&mut self, signals: &Signals) -> io::Result<End> {
         loop {
-            let mut life = self.begin_anyhow(signals)?;
-            let status = self.watch(&mut life, signals)?;
-            let is_stopping = signals.stop.load(Ordering::Relaxed);
-            // What it had asked for before it died was meant.
-            self.hear(&mut life);
-            let cause = reports::cause(status);
-            control::tidy_after(&self.control, life.process.pid());
-            match status.code() {
-                // What it does when it loses the guard, or itself.
-                Some(code) if code != PANICKED && code != i32::from(exit::SOFTWARE) => return Ok(End::Exited(code as u8)),
-                // It had not come so far as to listen to the signal; that is an end as wanted.
-                _ if is_stopping && status.signal() == Some(SIGTERM) => return Ok(End::Terminated),
-                _ if is_stopping => return Ok(End::Killed(cause)),
-                _ => {}
-            }
-            let now = self.clock.now();
-            self.ends.push_back(now);
-            self.ends.retain(|end| now.saturating_sub(*end) < LIVES_WINDOW);
-            if self.ends.len() >= MAX_LIVES {
+            self.lives.begun(self.clock.now());
+            let cause = match self.begin() {
+                Ok(mut life) => {
+                    let status = self.watch(&mut life, signals)?;
+                    let is_stopping = signals.stop.load(Ordering::Relaxed);
+                    // What it had asked for before it died was meant.
+                    self.hear(&mut life);
+                    let cause = reports::cause(status);
+                    control::tidy_after(&self.control, life.process.pid());
+                    match status.code() {
+                        Some(0) => return Ok(End::Exited(0)),
+                        // What it complains of keeps the box from beginning, or from ending well. A box that serves has something to lose, and is tried again.
+                        Some(code)
+                            if (is_stopping || !self.has_served) && code != PANICKED && code != i32::from(exit::SOFTWARE) =>
+                        {
+                            return Ok(End::Exited(code as u8));
+                        }
+                        // It had not come so far as to listen to the signal; that is an end as wanted.
+                        _ if is_stopping && status.signal() == Some(SIGTERM) => return Ok(End::Terminated),
+                        _ if is_stopping => return Ok(End::Killed(cause)),
+                        _ => cause,
+                    }
+                }
+                // The first life begins or the box does not. Later there is something to lose: a machine that is out of something for a moment is tried again.
+                Err(error) if self.incarnation == 1 => return Err(error),
+                Err(error) => format!("cannot be started: {error}"),
+            };
+            let when = self.lives.ended(self.clock.now());
+            if !self.has_served && self.lives.is_hopeless() {
                 return Ok(End::Hopeless(cause));
             }
-            devices::say(&format!("the manager has ended ({cause}): it is started again at once; runtimes and flows live on"));
+            devices::say(&format!("the manager has ended ({cause}): it is started again {when}; runtimes and flows live on"));
+            if self.rest(signals) {
+                return Ok(End::Terminated);
+            }
         }
     }
 
-    /// The first life begins or the box does not. Later there is something to lose: a machine that is out of something for a moment is tried again.
-    fn begin_anyhow(&mut self, signals: &Signals) -> io::Result<Life> {
-        let mut tries = if self.incarnation == 0 { 0 } else { RESTART_TRIES };
+    /// Waits until the manager's next life is due. True if the box is to end before that.
+    fn rest(&mut self, signals: &Signals) -> bool {
         loop {
-            match self.begin() {
-                Err(error) if tries > 0 && !signals.stop.load(Ordering::Relaxed) => {
-                    if tries == RESTART_TRIES {
-                        devices::say(&format!("the manager cannot be started: {error}; it is tried for some seconds"));
-                    }
-                    tries -= 1;
-                    wait::sleep(&[], RESTART_PAUSE);
-                }
-                begun => return begun,
+            if signals.stop.load(Ordering::Relaxed) {
+                reports::notify_systemd("STOPPING=1");
+                return true;
             }
+            let pause = self.lives.pause(self.clock.now());
+            if pause == 0 {
+                return false;
+            }
+            let mut fds: Vec<BorrowedFd<'_>> = vec![signals.woken.as_fd()];
+            fds.extend(self.children.iter().filter(|child| child.cause.is_none()).map(|child| child.process.wait_fd()));
+            wait::sleep(&fds, pause);
+            signals.drain();
+            // The next life learns of it.
+            self.look_after_children(None);
         }
     }
 
@@ -372,8 +399,8 @@ impl HostGuard {
             fds.push(child.process.wait_fd());
             fds.extend(child.stdin.as_ref().map(AsFd::as_fd));
         }
-        let mut command = Command::new(&self.binary);
-        command.arg("manager").stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut command = process::role("manager");
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
         let mut process = Watched::start(&mut command, &fds)?;
         let mut line = Zeroizing::new(serde_json::to_vec(&assignment)?);
         line.push(b'\n');
@@ -405,7 +432,7 @@ impl HostGuard {
                 life.process.signal(Signal::HUP);
             }
             self.hear(life);
-            self.look_after_children(life);
+            self.look_after_children(Some(life));
             let now = self.clock.now();
             // If this process stood still itself, nobody could be heard.
             if now.saturating_sub(last_look) > PATIENCE / 2 {
@@ -462,6 +489,14 @@ impl HostGuard {
                         child.incarnation = incarnation;
                     }
                 }
+                ToGuard::Passed { id, pid } => {
+                    if let Some(child) = self.children.iter_mut().find(|child| child.id == id)
+                        && let Some(pidfd) = fds.into_iter().next()
+                    {
+                        child.process.pass_to(pid, pidfd);
+                        child.cause = None;
+                    }
+                }
                 ToGuard::Buried { id } => self.children.retain(|child| child.id != id),
                 ToGuard::Ready { line } => {
                     if !core::mem::replace(&mut self.has_served, true) {
@@ -500,8 +535,8 @@ impl HostGuard {
         let line = read_memory(fds.next().ok_or_else(missing)?)?;
         let port: Vec<OwnedFd> = fds.collect();
         let (Some(arena), [rings, wake_host, wake_guest]) = (self.arena.first(), port.as_slice()) else { return Err(missing()) };
-        let mut command = Command::new(&self.binary);
-        command.arg(role).stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut command = process::role(role);
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
         let passed = [arena.as_fd(), rings.as_fd(), wake_host.as_fd(), wake_guest.as_fd()];
         let mut process = Watched::start(&mut command, &passed)?;
         let stdin: Option<ChildStdin> = process.take_stdin();
@@ -516,17 +551,21 @@ impl HostGuard {
         Ok(Child { id, node, incarnation, process, stdin: kept, port, cause: None })
     }
 
-    /// Tells the manager who has ended, and how. What was kept is kept until the manager, in this life or the next, has buried it.
-    fn look_after_children(&mut self, life: &mut Life) {
+    /// Tells the manager, if there is one, who has ended, and how. What was kept is kept until the manager, in this life or the next, has buried it.
+    fn look_after_children(&mut self, mut life: Option<&mut Life>) {
         for child in &mut self.children {
             if child.cause.is_none()
                 && let Some(status) = child.process.ended()
             {
                 let cause = reports::cause(status);
                 child.cause = Some(cause.clone());
-                life.tell(&FromGuard::Ended { id: child.id, cause }, &[]);
+                if let Some(life) = &mut life {
+                    life.tell(&FromGuard::Ended { id: child.id, pid: child.process.pid(), cause }, &[]);
+                }
             }
         }
+        let manager = life.map(|life| life.process.pid());
+        process::bury_orphans(|pid| manager == Some(pid) || self.children.iter().any(|child| child.process.pid() == pid));
     }
 }
 
@@ -537,6 +576,7 @@ impl Child {
             node: self.node,
             incarnation: self.incarnation,
             pid: self.process.pid(),
+            group: self.process.group(),
             keeps_stdin: self.stdin.is_some(),
             cause: self.cause.clone(),
         }

@@ -1,5 +1,8 @@
 //! The lives of a process that there is always to be one of: when it hangs, and when the next life begins.
 //!
+//! The first lives after a failure begin at once. If they keep ending early, each pause is twice as long as the one before, up to [`LONGEST_PAUSE`]; a life that lasted begins the count
+//! anew.
+//!
 //! In: how its lives end, and the time. Out: when the next one is due. Never: the end of the box because it is away.
 
 use super::MILLISECOND;
@@ -9,12 +12,18 @@ use super::workers::Worker;
 const PATIENCE: u64 = 2_000 * MILLISECOND;
 /// A life this long was no failure to start, ns.
 const LONG_LIFE: u64 = 10_000 * MILLISECOND;
+/// The same of a manager, ns. Without it there is no traffic; on average it has no more than one life per second, because their numbers must not overtake the clock
+/// ([`base`](super::host_guard)).
+pub(super) const LONG_LIFE_OF_MANAGER: u64 = 6_000 * MILLISECOND;
 /// Short lives in succession before a pause.
 const TRIES: u32 = 3;
+const SHORTEST_PAUSE: u64 = 100 * MILLISECOND;
+const LONGEST_PAUSE: u64 = 30_000 * MILLISECOND;
 
 /// See the module.
-#[derive(Default)]
 pub(super) struct Lives {
+    /// A life this long was no failure to start, ns.
+    long_life: u64,
     started_at: u64,
     /// When the next one is due, once one has ended.
     due: Option<u64>,
@@ -22,7 +31,18 @@ pub(super) struct Lives {
     last_look: u64,
 }
 
+impl Default for Lives {
+    fn default() -> Lives {
+        Lives::new(LONG_LIFE)
+    }
+}
+
 impl Lives {
+    /// Of a process whose life is no failure to start once it has lasted so long, ns.
+    pub(super) fn new(long_life: u64) -> Lives {
+        Lives { long_life, started_at: 0, due: None, short_lives: 0, last_look: 0 }
+    }
+
     /// True if a life is to begin now. One that hangs is ended.
     pub(super) fn look_after(&mut self, present: Option<&mut Worker>, now: u64) -> bool {
         // If this process stood still itself, nobody could be heard.
@@ -36,8 +56,13 @@ impl Lives {
             }
             return false;
         }
+        self.pause(now) == 0
+    }
+
+    /// How long it is until the next one is to begin, ns.
+    pub(super) fn pause(&self, now: u64) -> u64 {
         // One of an earlier life of the manager may not have been taken over: nobody said how it ended.
-        self.due.is_none_or(|due| due <= now)
+        self.due.map_or(0, |due| due.saturating_sub(now))
     }
 
     /// One begins, or becomes what it was started for.
@@ -48,8 +73,9 @@ impl Lives {
 
     /// One has ended. When the next one begins, in words.
     pub(super) fn ended(&mut self, now: u64) -> String {
-        self.short_lives = if now.saturating_sub(self.started_at) > LONG_LIFE { 0 } else { self.short_lives + 1 };
-        let pause = if self.short_lives < TRIES { 0 } else { (100 * MILLISECOND) << (self.short_lives - TRIES).min(7) };
+        self.short_lives = if now.saturating_sub(self.started_at) > self.long_life { 0 } else { self.short_lives + 1 };
+        let doublings = self.short_lives.checked_sub(TRIES);
+        let pause = doublings.map_or(0, |doublings| (SHORTEST_PAUSE << doublings.min(20)).min(LONGEST_PAUSE));
         self.due = Some(now + pause);
         if pause == 0 { "at once".to_owned() } else { format!("in {} ms", pause / MILLISECOND) }
     }
@@ -80,5 +106,40 @@ mod tests {
         lives.begun(now);
         assert_eq!(lives.ended(now + 2 * LONG_LIFE), "at once");
         assert!(!lives.is_hopeless());
+    }
+
+    /// However often it ends, there is a next life, and the pause before it is bounded.
+    #[test]
+    fn there_is_always_a_next_life() {
+        let mut lives = Lives::new(LONG_LIFE_OF_MANAGER);
+        let mut now = 0;
+        for _ in 0..1_000 {
+            lives.begun(now);
+            lives.ended(now);
+            let pause = lives.pause(now);
+            assert!(pause <= LONGEST_PAUSE && lives.look_after(None, now + pause), "{pause}");
+            now += pause;
+        }
+        assert_eq!(lives.pause(now - LONGEST_PAUSE), LONGEST_PAUSE);
+        lives.begun(now);
+        now += LONG_LIFE_OF_MANAGER + 1;
+        assert_eq!((lives.ended(now).as_str(), lives.pause(now)), ("at once", 0));
+    }
+
+    /// The numbers of a manager's lives grow no faster than seconds, but for the first few.
+    #[test]
+    fn a_manager_s_lives_do_not_overtake_the_clock() {
+        for life in [0, 100, 900, 2_900, 5_900, 6_001, 7_000].map(|life| life * MILLISECOND) {
+            for every in 1..9 {
+                let (mut lives, mut now) = (Lives::new(LONG_LIFE_OF_MANAGER), 0);
+                for count in 1..200u64 {
+                    lives.begun(now);
+                    now += if count.is_multiple_of(every) { life } else { 0 };
+                    lives.ended(now);
+                    now += lives.pause(now);
+                    assert!(count <= now / (1_000 * MILLISECOND) + 8, "{count} lives of {life} ns in {now} ns");
+                }
+            }
+        }
     }
 }

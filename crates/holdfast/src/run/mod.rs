@@ -17,6 +17,7 @@ mod keys;
 mod levels;
 mod lives;
 mod network;
+mod privileges;
 mod reports;
 mod role;
 mod runtime;

@@ -1,5 +1,6 @@
 //! What every role of its own process begins with: the manager's assignment, a virtual port, the cluster's keys.
 
+use super::privileges;
 use holdfast_control::exit::{self, Failure};
 use holdfast_io::VportGuest;
 use holdfast_io::process::{die_with_parent, inherited};
@@ -16,7 +17,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use zeroize::{Zeroize, ZeroizeOnDrop};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 /// What the manager writes to the process's standard input, as a line: secrets show neither in arguments nor in the environment. Later lines are
 /// [`Keys`].
@@ -43,7 +44,7 @@ impl<T> Assignment<T> {
 }
 
 /// The cluster's keys on their way.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
 pub(super) struct Keys(Vec<(u8, [u8; 32])>);
 
 impl From<&KeyRing> for Keys {
@@ -54,7 +55,7 @@ impl From<&KeyRing> for Keys {
 
 impl Keys {
     pub(super) fn ring(self) -> Result<KeyRing, KeyRingError> {
-        KeyRing::new(self.0.into_iter().map(|(number, secret)| Key { number, secret }).collect())
+        KeyRing::new(self.0.iter().map(|(number, secret)| Key { number: *number, secret: *secret }).collect())
     }
 }
 
@@ -97,10 +98,21 @@ impl Lines {
     fn kept(&self) -> Option<KeyRing> {
         let mut length = [0; LENGTH];
         self.last.read_exact_at(&mut length, 0).ok()?;
-        let mut line = zeroize::Zeroizing::new(vec![0; u32::from_le_bytes(length) as usize]);
+        let mut line = Zeroizing::new(vec![0; u32::from_le_bytes(length) as usize]);
         self.last.read_exact_at(&mut line, LENGTH as u64).ok()?;
         ring_of(&line)
     }
+}
+
+/// Writes over all that the memory held: of a longer line before this one nothing is left behind it.
+fn keep(memory: &File, mut line: Zeroizing<Vec<u8>>) {
+    let before = memory.metadata().map_or(0, |metadata| metadata.len() as usize);
+    let len = before.max(line.len());
+    let mut whole = Zeroizing::new(Vec::with_capacity(len));
+    whole.append(&mut line);
+    whole.resize(len, 0);
+    // A memory takes as much as there is memory for.
+    let _ = memory.write_all_at(&whole, 0);
 }
 
 fn ring_of(line: &[u8]) -> Option<KeyRing> {
@@ -123,14 +135,13 @@ impl NewKeys {
             has_come.store(true, Ordering::Release);
         }
         std::thread::spawn(move || {
-            let mut line = zeroize::Zeroizing::new(String::new());
+            let mut line = Zeroizing::new(String::new());
             while from.lines.read_line(&mut line).is_ok_and(|len| len > 0) {
                 if let Some(ring) = ring_of(line.as_bytes()) {
-                    let mut kept = zeroize::Zeroizing::new(Vec::with_capacity(LENGTH + line.len()));
+                    let mut kept = Zeroizing::new(Vec::with_capacity(LENGTH + line.len()));
                     kept.extend_from_slice(&(line.len() as u32).to_le_bytes());
                     kept.extend_from_slice(line.as_bytes());
-                    // A memory takes as much as there is memory for.
-                    let _ = from.last.write_all_at(&kept, 0);
+                    keep(&from.last, kept);
                     let _ = sender.send(ring);
                     flag.store(true, Ordering::Release);
                 }
@@ -214,12 +225,13 @@ pub(super) fn take<T: DeserializeOwned>() -> Result<Given<T>, Failure> {
     // would be lost at once.
     signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::new(AtomicBool::new(false))).map_err(refused)?;
     let fds = inherited(4).map_err(refused)?;
-    let mut text = String::new();
+    let mut text = Zeroizing::new(String::new());
     let mut lines = BufReader::new(std::io::stdin());
     lines.read_line(&mut text).map_err(refused)?;
     let mut assignment: Assignment<T> =
         serde_json::from_str(&text).map_err(|error| unavailable(format!("the manager's assignment: {error}")))?;
     die_with_parent(assignment.parent).map_err(refused)?;
+    privileges::let_go().map_err(refused)?;
     let keys = match assignment.keys.take() {
         Some(keys) => {
             let ring = keys.ring().map_err(|error| unavailable(format!("the manager's keys: {error}")))?;
@@ -228,4 +240,21 @@ pub(super) fn take<T: DeserializeOwned>() -> Result<Given<T>, Failure> {
         None => None,
     };
     Ok(Given { assignment, fds, keys })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever the lengths, the memory has the last line and zeros.
+    #[test]
+    fn a_new_key_leaves_nothing_of_the_old_one() {
+        let memory = File::from(rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+        for line in ["a long line with three keys", "two keys", "", "again three, and a word more than at first"] {
+            keep(&memory, Zeroizing::new(line.as_bytes().to_vec()));
+            let mut all = vec![0; memory.metadata().unwrap().len() as usize];
+            memory.read_exact_at(&mut all, 0).unwrap();
+            assert!(all.starts_with(line.as_bytes()) && all[line.len()..].iter().all(|byte| *byte == 0), "{all:?}");
+        }
+    }
 }

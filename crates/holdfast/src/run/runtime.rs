@@ -7,7 +7,7 @@ use super::workers::MOST_QUARANTINED;
 use super::{devices, levels};
 use crate::config;
 use holdfast_control::exit::{self, Failure};
-use holdfast_io::process::{Clock, Watched};
+use holdfast_io::process::{self, Clock, Watched};
 use holdfast_io::standby::{self, Turns, Watch};
 use holdfast_io::wait::Patience;
 use holdfast_io::words::shared_memory::Side;
@@ -21,7 +21,7 @@ use rustix::fd::BorrowedFd;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 /// What a role that has a standby gives its state machine.
@@ -65,8 +65,8 @@ pub fn start(me: Peer, text: String, arena: BorrowedFd<'_>, port: &VportHost) ->
     };
     let mut line = serde_json::to_vec(&assignment)?;
     line.push(b'\n');
-    let mut command = Command::new(std::env::current_exe()?);
-    command.arg("runtime").stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut command = process::role("runtime");
+    command.stdin(Stdio::piped()).stdout(Stdio::null());
     let [rings, wake_host, wake_guest] = port.fds();
     let mut process = Watched::start(&mut command, &[arena, rings, wake_host, wake_guest])?;
     match process.take_stdin().map(|mut stdin| stdin.write_all(&line)) {

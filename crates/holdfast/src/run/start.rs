@@ -8,7 +8,7 @@ use super::levels::Levels;
 use super::network::HostsNetwork;
 use super::role::{BfdKey, Keys};
 use super::state_server::ServerGuard;
-use super::{BURST, MILLISECOND, Manager, ManagerNotes, Signals, devices, keys, random_seed, switch_config};
+use super::{BURST, MILLISECOND, Manager, ManagerNotes, Signals, devices, keys, privileges, random_seed, switch_config};
 use crate::config::{self, Checked, ControlEntry};
 use crate::control;
 use crate::control::remote::Limits;
@@ -45,6 +45,7 @@ pub fn manager_main() -> Result<(), Failure> {
     let mut assignment: Assignment = serde_json::from_str(&line)
         .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the guard's assignment: {error}")))?;
     die_with_parent(assignment.parent).map_err(refused)?;
+    privileges::hide().map_err(refused)?;
     let (Some(mailbox), Some(heartbeat), Some(notes)) = (fds.next(), fds.next(), fds.next()) else {
         return Err(Failure::new(exit::UNAVAILABLE, "descriptors are missing"));
     };
@@ -109,7 +110,7 @@ impl Manager {
         // Without a coordinator so far there is nothing that anybody could remember.
         let succeeds = if checked.hosts.is_empty() { lives > 0 } else { incarnation > 1 };
         let etcd = checked.etcd.as_ref();
-        let guard = Guard::new(&checked.config.cluster, control, state, etcd, incarnation, lives)?;
+        let guard = Guard::new(&checked.config.cluster, control, state, etcd, incarnation, lives);
         let mut ports: Vec<Box<dyn Port>> = Vec::new();
         for (_, device) in &checked.ports {
             ports.push(devices::open(device, incarnation, &link).map_err(devices::refused)?);

@@ -12,7 +12,7 @@ use holdfast_node::address::{COORDINATOR, NodeId, is_runtime, state_server_numbe
 use holdfast_node::switch::Switch;
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use serde::Serialize;
 use std::fs::File;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,8 +26,10 @@ const ZOMBIE_PATIENCE: u64 = 60_000 * MILLISECOND;
 const RESIGN_PATIENCE: u64 = 500 * MILLISECOND;
 /// Bytes of the capture of packets that are set aside.
 pub(super) const MOST_QUARANTINED: u64 = 16 << 20;
-/// What a keeper had started ends within so long when it has ended, ns.
-const ENDING_PATIENCE: u64 = 1_000 * MILLISECOND;
+/// A keeper that has ended is followed within so long, ns; otherwise what it has made is ended.
+const DEPUTY_PATIENCE: u64 = 500 * MILLISECOND;
+/// That has ended within so long after the keeper, ns.
+const ENDING_PATIENCE: u64 = 2_000 * MILLISECOND;
 /// Between two looks at whether a process has ended of which the guard has said nothing, ns.
 const DEATH_LOOK_INTERVAL: u64 = 20 * MILLISECOND;
 
@@ -78,24 +80,52 @@ impl Worker {
         }
     }
 
-    /// Nobody uses its buffers any more: the kernel ends worker and standby when their keeper ends, but not before anybody hears of that.
+    /// Nobody uses its buffers any more. Of a process that has made others its deputy may be about to take its place; if nobody does, they end.
     fn has_ended_whole(&mut self, now: u64) -> bool {
         let pair = self.port.pair();
         let lives = |pid: &AtomicU32| match pid.load(Ordering::Relaxed) {
             0 => false,
             pid => process::lives(pid),
         };
-        if !lives(pair.worker) && !lives(pair.standby) {
+        if ![pair.worker, pair.standby, pair.deputy].into_iter().any(lives) {
             return true;
         }
+        let waited = now.saturating_sub(*self.is_ending_since.get_or_insert(now));
+        if waited > DEPUTY_PATIENCE
+            && let Some(process) = &self.process
+        {
+            process.kill_rest();
+        }
         // Their numbers may be others' by now.
-        now.saturating_sub(*self.is_ending_since.get_or_insert(now)) > ENDING_PATIENCE
+        waited > ENDING_PATIENCE
+    }
+
+    /// The deputy of a keeper that has ended has taken its place: its process.
+    fn next_keeper(&self) -> Option<(u32, OwnedFd)> {
+        let keeper = self.port.pair().keeper;
+        let pid = keeper.load(Ordering::Acquire);
+        let last = self.process.as_ref().map_or(0, Watched::pid);
+        if pid == 0 || pid == last || !process::lives(pid) {
+            return None;
+        }
+        let pidfd = process::open(pid).ok()?;
+        // It is the process that has said so, and not one that has its number since.
+        (keeper.load(Ordering::Acquire) == pid && process::lives(pid)).then_some((pid, pidfd))
+    }
+
+    /// Its end would be noticed by nobody: it has a standby that could take over, somebody who would make another, and somebody who would take that one's place.
+    fn is_kept(&self) -> bool {
+        self.cause.is_none()
+            && self.port.pair().deputy.load(Ordering::Relaxed) != 0
+            && self.local_standby().is_some_and(|standby| standby.pid != 0)
     }
 
     /// Its standby, if it has or had one.
     pub(super) fn local_standby(&self) -> Option<LocalStandby> {
         let pair = self.port.pair();
-        let (worker, pid) = (pair.worker.load(Ordering::Relaxed), pair.standby.load(Ordering::Relaxed));
+        let (pid, worker) = (pair.standby.load(Ordering::Acquire), pair.worker.load(Ordering::Relaxed));
+        // One that becomes the worker is both for a moment.
+        let pid = if pid == worker { 0 } else { pid };
         (worker != 0).then(|| LocalStandby { pid, takeovers: pair.takeovers.load(Ordering::Relaxed).into() })
     }
 
@@ -113,7 +143,7 @@ impl Manager {
             return Protected::No;
         }
         let mut runtimes = self.workers.iter().filter(|worker| which.contains(&worker.peer.node) && worker.fenced_at.is_none());
-        let is_ready = runtimes.all(|worker| worker.local_standby().is_some_and(|standby| standby.pid != 0));
+        let is_ready = runtimes.all(Worker::is_kept);
         if is_ready && self.host.hub.has_coordinator() { Protected::Yes } else { Protected::ReSynchronising }
     }
 
@@ -131,7 +161,7 @@ impl Manager {
             let (rings, wake_host, wake_guest, pidfd) = (next()?, next()?, next()?, next()?);
             let stdin = if stored.keeps_stdin { Some(next()?) } else { None };
             let peer = Peer { node: stored.node, incarnation: stored.incarnation };
-            let process = Watched::of(stored.pid, pidfd);
+            let process = Watched::of(stored.pid, stored.group, pidfd);
             match VportHost::adopt(stored.id, rings, wake_host, wake_guest, &self.arena) {
                 Ok(port) => {
                     let mut worker = Worker::new(peer, stored.id, port, now);
@@ -261,7 +291,7 @@ impl Manager {
             keeps_stdin: self.keys.is_some(),
         };
         let [rings, wake_host, wake_guest] = port.fds();
-        let sent = self.link.send(&message, &[rustix::fd::AsFd::as_fd(&line), rings, wake_host, wake_guest]);
+        let sent = self.link.send(&message, &[line.as_fd(), rings, wake_host, wake_guest]);
         if let Err(error) = sent {
             port.reclaim(&mut self.arena);
             return Err(error);
@@ -279,7 +309,7 @@ impl Manager {
             match message {
                 FromGuard::Started { pid, .. } => {
                     let worker = &mut self.workers[at];
-                    worker.process = fds.next().map(|pidfd| Watched::of(pid, pidfd));
+                    worker.process = fds.next().map(|pidfd| Watched::of(pid, pid, pidfd));
                     worker.stdin = fds.next().and_then(|stdin| keys::keep_open(stdin).ok());
                     worker.alive_at = now;
                     let peer = worker.peer;
@@ -292,7 +322,12 @@ impl Manager {
                     worker.port.reclaim(&mut self.arena);
                     self.cannot_start(worker.peer, &error, now);
                 }
-                FromGuard::Ended { cause, .. } => self.workers[at].cause = Some(cause),
+                FromGuard::Ended { pid, cause, .. } => {
+                    let worker = &mut self.workers[at];
+                    if worker.process.as_ref().is_none_or(|process| process.pid() == pid) {
+                        worker.cause = Some(cause);
+                    }
+                }
             }
         }
     }
@@ -314,6 +349,18 @@ impl Manager {
         let mut at = 0;
         while at < self.workers.len() {
             let worker = &mut self.workers[at];
+            if worker.cause.is_some()
+                && let Some((pid, pidfd)) = worker.next_keeper()
+                && let Some(process) = &mut worker.process
+            {
+                // If this cannot be said, nothing has changed, and it is tried again.
+                if self.link.send(&ToGuard::Passed { id: worker.id, pid }, &[pidfd.as_fd()]).is_ok() {
+                    process.pass_to(pid, pidfd);
+                    (worker.cause, worker.is_dead, worker.is_ending_since) = (None, false, None);
+                }
+                at += 1;
+                continue;
+            }
             if worker.cause.is_some() && worker.has_ended_whole(now) && self.host.hub.may_hear(worker.peer) {
                 self.bury(at, now);
                 continue;
@@ -392,7 +439,7 @@ impl Manager {
     /// The next life begins with the configuration that was applied.
     pub(super) fn keep_text(&mut self) {
         if let Ok(text) = memory_file(self.text.as_bytes()) {
-            let _ = self.link.send(&ToGuard::Text, &[rustix::fd::AsFd::as_fd(&text)]);
+            let _ = self.link.send(&ToGuard::Text, &[text.as_fd()]);
         }
     }
 }

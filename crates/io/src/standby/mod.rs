@@ -4,7 +4,8 @@
 //! and the *standby*, which sleeps. Both are made of the keeper, so that everything lies at the same addresses; neither ever makes a process. The worker holds a lock in
 //! shared memory for as long as it lives. When it ends, however it does, the kernel passes the lock on, before it does anything else for the dead: the standby wakes up,
 //! undoes the turn that was not finished ([`log`]), and goes on with the next. To everybody else nothing has happened: rings are moved when a turn has been
-//! committed ([`crate::VportGuest::publish`]), so what came in comes once more, and nothing that the undone turn made was ever seen. Then the keeper makes another standby.
+//! committed ([`crate::VportGuest::publish`]), so what came in comes once more, and nothing that the undone turn made was ever seen. Then the keeper makes another standby. The keeper's own
+//! death takes nobody along ([`keeper`]).
 //!
 //! If worker and standby die together, the keeper makes another process, which finds everything as the standby would have. What has no way back ends with its worker, and then the
 //! keeper ends as the worker did: a turn that changed more than the log holds, and a turn that one worker after the other does not finish.
@@ -12,6 +13,7 @@
 //! REINFORCE, sections III-C and IV-D: there the state is copied at the end of each batch, and the manager wakes the standby.
 
 mod heap;
+mod keeper;
 mod log;
 #[cfg(test)]
 mod tests;
@@ -19,12 +21,11 @@ mod warm;
 
 pub use heap::enter;
 pub(crate) use heap::{allocate, allocate_zeroed, free, is_inside, outside, owns};
+pub use keeper::{Watch, supervise};
 
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use std::io;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const AT_LOCK: usize = log::AT_OTHERS;
 const LOCK_LEN: usize = 64;
@@ -32,12 +33,7 @@ const AT_STRIKES: usize = AT_LOCK + LOCK_LEN;
 const AT_FINISHED: usize = AT_STRIKES + 4;
 const AT_SUSPECT: usize = AT_STRIKES + 8;
 
-/// Workers that may end one after the other without finishing a turn.
-const MAX_STRIKES: u32 = 8;
-/// Exit code of a standby that cannot take over.
-const NO_WAY_BACK: i32 = 3;
-
-/// Who works, who stands by, and how often a standby has become the worker. In memory that others may look at.
+/// Who works, who stands by, how often a standby has become the worker, and who makes them. In memory that others may look at.
 #[derive(Clone, Copy)]
 pub struct Pair {
     /// The process that works, 0 before there is one.
@@ -46,6 +42,10 @@ pub struct Pair {
     pub standby: &'static AtomicU32,
     /// Standbys that have become the worker.
     pub takeovers: &'static AtomicU32,
+    /// The process that makes these, 0 before it has begun to.
+    pub keeper: &'static AtomicU32,
+    /// The one that becomes the keeper when that is no more, 0 for none.
+    pub deputy: &'static AtomicU32,
 }
 
 /// What the three processes share besides the state.
@@ -54,7 +54,7 @@ struct Shared {
     pair: Pair,
     /// Workers that have begun since a turn was finished.
     strikes: &'static AtomicU32,
-    /// The worker has ended because its work was done.
+    /// The worker has ended because its work was done: its exit code and one more.
     finished: &'static AtomicU32,
     /// A careful turn is under way.
     suspect: &'static AtomicU32,
@@ -204,242 +204,6 @@ pub fn create() -> io::Result<()> {
     }
     watch_faults()
 }
-
-/// How it is known that a worker hangs.
-#[derive(Clone, Copy)]
-pub struct Watch {
-    /// Counts the worker's turns, also those without anything to do.
-    pub beats: &'static AtomicU64,
-    /// A worker that has not taken a turn for so long is killed, if it was stopped, sleeps, or has had the processor for half of that time. One that waits for a
-    /// processor does not hang.
-    pub patience: Duration,
-}
-
-/// What was seen of a worker last.
-struct Seen {
-    beats: u64,
-    since: Instant,
-    /// Its processor time when it was first found not to have moved on, ns.
-    used: Option<u64>,
-}
-
-impl Seen {
-    fn now(beats: u64) -> Seen {
-        Seen { beats, since: Instant::now(), used: None }
-    }
-}
-
-impl Watch {
-    /// Waits until a child may have ended; meanwhile kills a worker that hangs.
-    fn wait(&self, pair: Pair, seen: &mut Seen) {
-        let look = (self.patience / 8).clamp(Duration::from_millis(5), Duration::from_millis(100));
-        // SAFETY: a set of signals on this stack, and a time; the signal is blocked, so that it stays until it is waited for.
-        unsafe {
-            let mut signals = core::mem::zeroed::<libc::sigset_t>();
-            libc::sigemptyset(&mut signals);
-            libc::sigaddset(&mut signals, libc::SIGCHLD);
-            let timeout = libc::timespec { tv_sec: 0, tv_nsec: look.as_nanos() as i64 };
-            libc::sigtimedwait(&signals, core::ptr::null_mut(), &timeout);
-        }
-        let beats = self.beats.load(Ordering::Relaxed);
-        if beats != seen.beats {
-            *seen = Seen::now(beats);
-            return;
-        }
-        let Some(worker) = Pid::from_raw(pair.worker.load(Ordering::Relaxed) as i32) else { return };
-        let (Some(used), state) = (processor_time(worker), state(worker)) else { return };
-        let before = *seen.used.get_or_insert(used);
-        if seen.since.elapsed() < self.patience {
-            return;
-        }
-        let has_run = used.saturating_sub(before) > self.patience.as_nanos() as u64 / 2;
-        if has_run || state != Some('R') {
-            // Whatever it had in hand may be why.
-            log::note_crash();
-            let _ = rustix::process::kill_process(worker, Signal::KILL);
-            *seen = Seen::now(beats);
-        }
-    }
-}
-
-/// How long a process of one thread has had a processor, ns.
-fn processor_time(process: Pid) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{}/schedstat", process.as_raw_nonzero())).ok()?;
-    text.split_whitespace().next()?.parse().ok()
-}
-
-/// The state of a process, as proc_pid_stat(5) says it: `R` is running or waiting for a processor.
-fn state(process: Pid) -> Option<char> {
-    let text = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).ok()?;
-    text.rsplit_once(')')?.1.trim_start().chars().next()
-}
-
-/// Until it is waited for, the end of a child only waits.
-fn block_child_signal() {
-    // SAFETY: a set of signals on this stack.
-    unsafe {
-        let mut signals = core::mem::zeroed::<libc::sigset_t>();
-        libc::sigemptyset(&mut signals);
-        libc::sigaddset(&mut signals, libc::SIGCHLD);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &signals, core::ptr::null_mut());
-    }
-}
-
-/// Runs `work` in a process that has a standby, until it returns; then this process, which has one thread, returns its result. If the worker ends in another way and
-/// no standby can go on, this process ends as the worker did. Once, after [`create`].
-///
-/// # Errors
-/// What the kernel says when it refuses the first process.
-pub fn supervise(pair: Pair, watch: Watch, mut work: impl FnMut(Turns) -> i32) -> io::Result<i32> {
-    let shared = Shared::create(pair)?;
-    let shared = SHARED.get_or_init(|| shared);
-    block_child_signal();
-    let mut seen = Seen::now(0);
-    let mut worker = start(shared, &mut work)?;
-    let mut standby = None;
-    loop {
-        if standby.is_none() && shared.pair.worker.load(Ordering::Acquire) != 0 {
-            // Without one the worker goes on alone, and this is tried again a little later.
-            standby = start(shared, &mut work).ok();
-        }
-        let (pid, status) = match rustix::process::wait(WaitOptions::NOHANG) {
-            Ok(Some(ended)) => ended,
-            Ok(None) if shared.pair.worker.load(Ordering::Acquire) == 0 => {
-                crate::wait::sleep(&[], 100_000);
-                continue;
-            }
-            Ok(None) => {
-                watch.wait(shared.pair, &mut seen);
-                continue;
-            }
-            Err(rustix::io::Errno::INTR) => continue,
-            Err(error) => return Err(error.into()),
-        };
-        if pid == worker {
-            match (status.exit_status(), standby.take()) {
-                (Some(code), heir) => {
-                    heir.into_iter().for_each(end);
-                    return Ok(code);
-                }
-                // It has taken over by now, or it ends because it cannot.
-                (None, heir) => {
-                    worker = heir.map_or_else(|| start(shared, &mut work), Ok)?;
-                    if let Some(status) = refuses(worker, status) {
-                        end_as(status);
-                    }
-                }
-            }
-        } else if Some(pid) == standby {
-            standby = None;
-            let number = pid.as_raw_nonzero().get() as u32;
-            let _ = shared.pair.standby.compare_exchange(number, 0, Ordering::SeqCst, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Waits until the heir has begun or has refused to; then how its predecessor ended.
-fn refuses(heir: Pid, status: WaitStatus) -> Option<WaitStatus> {
-    let shared = SHARED.get()?;
-    let number = heir.as_raw_nonzero().get() as u32;
-    while shared.pair.worker.load(Ordering::Acquire) != number {
-        // Not reaped here: whether it is there, its end is told by the next wait.
-        let ended = rustix::process::waitid(
-            rustix::process::WaitId::Pid(heir),
-            rustix::process::WaitIdOptions::EXITED
-                | rustix::process::WaitIdOptions::NOHANG
-                | rustix::process::WaitIdOptions::NOWAIT,
-        );
-        match ended {
-            Ok(Some(end)) if end.exit_status() == Some(NO_WAY_BACK) => return Some(status),
-            Ok(Some(_)) | Err(_) => return None,
-            Ok(None) => crate::wait::sleep(&[], 50_000),
-        }
-    }
-    None
-}
-
-fn end(process: Pid) {
-    let _ = rustix::process::kill_process(process, Signal::KILL);
-    let _ = rustix::process::waitpid(Some(process), WaitOptions::empty());
-}
-
-/// Ends this process as another one ended.
-fn end_as(status: WaitStatus) -> ! {
-    if let Some(signal) = status.terminating_signal() {
-        // SAFETY: the signal's default action, and the signal itself, which ends this process without running anything more of it.
-        unsafe {
-            libc::signal(signal, libc::SIG_DFL);
-            libc::raise(signal);
-        }
-    }
-    std::process::exit(status.exit_status().unwrap_or(1))
-}
-
-/// Makes a process that becomes the worker when there is none.
-fn start(shared: &'static Shared, work: &mut impl FnMut(Turns) -> i32) -> io::Result<Pid> {
-    let keeper = rustix::process::getpid();
-    // SAFETY: this process has one thread, so the child has all that there is.
-    let pid = unsafe { libc::fork() };
-    match pid {
-        -1 => Err(io::Error::last_os_error()),
-        0 => {
-            let code = if crate::process::die_with_parent(keeper.as_raw_nonzero().get() as u32).is_ok() {
-                live(shared, work)
-            } else {
-                NO_WAY_BACK
-            };
-            // SAFETY: ends the process, and leaves alone what belongs to the keeper.
-            unsafe { libc::_exit(code) }
-        }
-        pid => Pid::from_raw(pid).ok_or_else(|| io::ErrorKind::Other.into()),
-    }
-}
-
-fn live(shared: &Shared, work: &mut impl FnMut(Turns) -> i32) -> i32 {
-    let me = std::process::id();
-    let mut hasty = 0;
-    if shared.pair.worker.load(Ordering::Acquire) != 0 {
-        warm::populate();
-        log::prepare();
-        // What the kernel keeps for clocks is mapped when it is first looked at.
-        crate::process::Clock::new();
-        warm::go_first();
-        hasty = 2;
-        shared.pair.standby.store(me, Ordering::SeqCst);
-    }
-    let Ok(takes_over) = shared.wait() else { return NO_WAY_BACK };
-    let mut turns = Turns { takes_over, hasty, ..Turns::default() };
-    if takes_over {
-        let has_crashed = log::take_crash();
-        if shared.finished.load(Ordering::SeqCst) != 0 {
-            return 0;
-        }
-        let Some(was_in_turn) = log::undo() else { return NO_WAY_BACK };
-        if shared.strikes.load(Ordering::SeqCst) >= MAX_STRIKES {
-            return NO_WAY_BACK;
-        }
-        if has_crashed && was_in_turn {
-            turns.is_poisoned = shared.suspect.load(Ordering::SeqCst) != 0;
-            turns.careful = CAREFUL;
-        }
-        shared.suspect.store(0, Ordering::SeqCst);
-        let _ = shared.pair.standby.compare_exchange(me, 0, Ordering::SeqCst, Ordering::Relaxed);
-        shared.pair.takeovers.fetch_add(1, Ordering::Relaxed);
-    }
-    // What comes before its first turn is undone like one: it may take long (a library to load, connections to make), and the worker may be killed at that.
-    log::track();
-    log::begin();
-    if shared.pair.worker.load(Ordering::Relaxed) != 0 {
-        shared.strikes.fetch_add(1, Ordering::SeqCst);
-    }
-    shared.pair.worker.store(me, Ordering::SeqCst);
-    let code = work(turns);
-    shared.finished.store(1, Ordering::SeqCst);
-    code
-}
-
-/// Packets that are processed one by one after a worker has ended by what it did itself.
-const CAREFUL: u32 = 128;
 
 /// Writes to read-only pages are told to the log; other faults end the process as ever, after the log has heard of it.
 fn watch_faults() -> io::Result<()> {

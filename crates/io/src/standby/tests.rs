@@ -3,7 +3,9 @@
 //! The heap, the log and the lock are a process's own, so each test runs in a process that the harness starts for it: this binary, with the test's name.
 
 use super::*;
+use crate::process;
 use crate::shared_memory::SharedMemory;
+use rustix::process::{Pid, WaitOptions};
 use std::collections::{BTreeMap, VecDeque};
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicU64;
@@ -46,7 +48,8 @@ impl Board {
     }
 
     fn pair(&self) -> Pair {
-        Pair { worker: self.memory.word32(2048), standby: self.memory.word32(2052), takeovers: self.memory.word32(2056) }
+        let word = |at: usize| self.memory.word32(2048 + at * 4);
+        Pair { worker: word(0), standby: word(1), takeovers: word(2), keeper: word(3), deputy: word(4) }
     }
 }
 
@@ -351,6 +354,143 @@ fn a_worker_that_hangs_is_replaced() {
         });
         assert_eq!(code.unwrap(), 0);
         assert_eq!(board.pair().takeovers.load(Ordering::SeqCst), 1);
+    });
+}
+
+/// Keepers are killed, and now and then a worker: those that are there live on, somebody else keeps them, and the next worker finds what the last one left.
+#[test]
+fn a_keeper_s_end_takes_nobody_along() {
+    apart("a_keeper_s_end_takes_nobody_along", || {
+        let board = Board::new();
+        let pair = board.pair();
+        // This process is to its keepers what a guard is.
+        process::adopt_orphans().unwrap();
+        create().unwrap();
+        let world = enter(|| Box::leak(Box::new(World::new())));
+        exempt(world.table.as_ref_bytes());
+        let shown = board.word(2);
+        // SAFETY: this process has one thread.
+        if unsafe { libc::fork() } == 0 {
+            let code = supervise(pair, board.watch(), |mut turns| {
+                if turns.takes_over() {
+                    let seen = shown.load(Ordering::SeqCst);
+                    assert!(world.turn == seen || world.turn == seen + 1, "{} turns, {seen} were shown", world.turn);
+                    assert_eq!(World::after(world.turn).digest(), world.digest(), "after {} turns", world.turn);
+                }
+                while board.word(0).load(Ordering::SeqCst) == 0 {
+                    turns.begin(1);
+                    enter(|| world.advance());
+                    turns.commit();
+                    shown.store(world.turn, Ordering::SeqCst);
+                }
+                7
+            });
+            // SAFETY: ends this process only.
+            unsafe { libc::_exit(code.unwrap_or(1)) };
+        }
+        let start = Instant::now();
+        let get = |word: &AtomicU32| word.load(Ordering::SeqCst);
+        let wait = |what: &str, is_so: &dyn Fn() -> bool| {
+            while !is_so() {
+                assert!(start.elapsed() < LIMIT, "{what}: {:?}", [pair.worker, pair.standby, pair.keeper, pair.deputy].map(get));
+                process::bury_orphans(|_| false);
+                rustix::thread::sched_yield();
+            }
+        };
+        // SAFETY: a signal to a process of this test's.
+        let kill = |pid: u32| assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGKILL) }, 0);
+        let is_whole = || {
+            let all = [pair.worker, pair.standby, pair.keeper, pair.deputy].map(get);
+            all.iter().all(|pid| process::lives(*pid)) && all[0] != all[1]
+        };
+        for round in 0..30u32 {
+            wait("all four are there", &is_whole);
+            let [worker, standby, keeper, deputy] = [pair.worker, pair.standby, pair.keeper, pair.deputy].map(get);
+            let turns = shown.load(Ordering::SeqCst);
+            kill(keeper);
+            // At once, after a while, or not at all; and the one who works, or the one who stands by.
+            match round % 6 {
+                0 => kill(worker),
+                1 => kill(standby),
+                2 => {
+                    wait("the deputy is the keeper", &|| get(pair.keeper) == deputy);
+                    kill(worker);
+                }
+                3 => {
+                    kill(worker);
+                    kill(standby);
+                }
+                _ => {}
+            }
+            wait("the deputy is the keeper", &|| get(pair.keeper) == deputy);
+            wait("turns go on", &|| shown.load(Ordering::SeqCst) > turns + 3);
+            if round % 6 > 3 {
+                assert_eq!(get(pair.worker), worker, "the worker has not noticed");
+            }
+        }
+        wait("all four are there", &is_whole);
+        let all = [pair.worker, pair.standby, pair.keeper, pair.deputy].map(get);
+        board.word(0).store(1, Ordering::SeqCst);
+        // The last keeper ends as the work did, and nobody is left.
+        let keeper = Pid::from_raw(all[2] as i32);
+        let (_, status) = rustix::process::waitpid(keeper, WaitOptions::empty()).unwrap().unwrap();
+        assert_eq!(status.exit_status(), Some(7));
+        wait("nobody is left", &|| !all.iter().any(|pid| process::lives(*pid)));
+    });
+}
+
+/// Who has started the keeper is killed: all of it ends, whoever stands still too.
+#[test]
+fn all_end_with_who_has_started_them() {
+    apart("all_end_with_who_has_started_them", || {
+        let board = Board::new();
+        let pair = board.pair();
+        process::adopt_orphans().unwrap();
+        for is_kept_by_a_deputy in [false, true] {
+            // SAFETY: this process has one thread.
+            let starter = unsafe { libc::fork() };
+            if starter == 0 {
+                process::adopt_orphans().unwrap();
+                let me = std::process::id();
+                // SAFETY: as above.
+                if unsafe { libc::fork() } == 0 {
+                    process::die_with_parent(me).unwrap();
+                    create().unwrap();
+                    let _ = supervise(pair, board.watch(), |mut turns| {
+                        loop {
+                            turns.begin(1);
+                            turns.commit();
+                        }
+                    });
+                }
+                loop {
+                    rustix::thread::sched_yield();
+                }
+            }
+            let start = Instant::now();
+            let all = || [pair.worker, pair.standby, pair.keeper, pair.deputy].map(|word| word.load(Ordering::SeqCst));
+            let wait = |what: &str, is_so: &dyn Fn([u32; 4]) -> bool| {
+                while !is_so(all()) {
+                    assert!(start.elapsed() < LIMIT, "{what}: {:?}", all());
+                    process::bury_orphans(|_| false);
+                    rustix::thread::sched_yield();
+                }
+            };
+            let are_there = |all: [u32; 4]| all[0] != all[1] && all.into_iter().all(process::lives);
+            wait("all four are there", &are_there);
+            // SAFETY: signals to processes of this test's.
+            let send = |pid: u32, signal| assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
+            if is_kept_by_a_deputy {
+                let [.., keeper, deputy] = all();
+                send(keeper, libc::SIGKILL);
+                wait("the deputy has a deputy", &|all| all[2] == deputy && ![0, deputy].contains(&all[3]) && are_there(all));
+            }
+            let were = all();
+            send(were[0], libc::SIGSTOP);
+            send(starter as u32, libc::SIGKILL);
+            wait("nobody is left", &|_| !were.into_iter().any(process::lives));
+            [pair.worker, pair.standby, pair.keeper, pair.deputy].iter().for_each(|word| word.store(0, Ordering::SeqCst));
+        }
     });
 }
 

@@ -1,10 +1,9 @@
 //! The manager's half of a virtual port.
 
 use super::{
-    AT_BUFFERS, AT_GUEST_SLEEPS, AT_HANDS, AT_HEARTBEAT, AT_HOST_SLEEPS, AT_MAGIC, AT_VERSION, DONE, ENTRIES, FILL, FILL_TARGET,
-    RESERVE,
+    AT_BUFFERS, AT_GUEST_SLEEPS, AT_HANDS, AT_HEARTBEAT, AT_HOST_SLEEPS, DONE, ENTRIES, FILL, FILL_TARGET, LAYOUT, LEN, RESERVE,
+    RX, TX, pair, ring,
 };
-use super::{LEN, MAGIC, RX, TX, VERSION, pair, ring};
 use crate::arena::Arena;
 use crate::bell;
 use crate::doorbell;
@@ -61,9 +60,8 @@ impl VportHost {
     pub fn create(id: u16, arena: &mut Arena) -> io::Result<VportHost> {
         assert_ne!(id, 0, "0 is the manager");
         let memory = SharedMemory::create("holdfast-vport", LEN)?;
-        memory.word32(AT_VERSION).store(VERSION, Ordering::Relaxed);
         memory.word32(AT_BUFFERS).store(arena.total() as u32, Ordering::Relaxed);
-        memory.word64(AT_MAGIC).store(MAGIC, Ordering::Release);
+        LAYOUT.mark(&memory, 0);
         let rings = Rings {
             rx: Producer::new(ring(&memory, RX)),
             tx: Consumer::new(ring(&memory, TX)),

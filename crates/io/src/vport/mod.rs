@@ -18,15 +18,14 @@ pub use guest::VportGuest;
 pub use host::{VportCounters, VportHost};
 
 use crate::ring::Memory;
-use crate::shared_memory::SharedMemory;
+use crate::shared_memory::{Layout, SharedMemory};
 use crate::standby::Pair;
 use rustix::fd::OwnedFd;
 use std::io;
 use std::sync::atomic::Ordering;
 
-const MAGIC: u64 = 0x686f_6c64_6661_7374;
-/// Changes with the layout below.
-const VERSION: u32 = 3;
+/// Changes with what follows.
+const LAYOUT: Layout = Layout { name: "the virtual port", magic: 0x686f_6c64_6661_7374, version: 5 };
 /// Entries of every ring, and buffers that a runtime may have at a time.
 const ENTRIES: usize = 8192;
 /// Entries of the runtime's ring that packets leave to messages.
@@ -45,9 +44,7 @@ const TX: usize = 1;
 const FILL: usize = 2;
 const DONE: usize = 3;
 
-const AT_MAGIC: usize = 0;
-const AT_VERSION: usize = 8;
-const AT_BUFFERS: usize = 12;
+const AT_BUFFERS: usize = Layout::LEN;
 const AT_HOST_SLEEPS: usize = 64;
 const AT_GUEST_SLEEPS: usize = 128;
 const AT_HEARTBEAT: usize = 192;
@@ -56,9 +53,18 @@ const AT_HANDS: usize = 256;
 const AT_WORKER: usize = 320;
 const AT_STANDBY: usize = 324;
 const AT_TAKEOVERS: usize = 328;
+const AT_KEEPER: usize = 332;
+const AT_DEPUTY: usize = 336;
 
 fn pair(memory: &SharedMemory) -> Pair {
-    Pair { worker: memory.word32(AT_WORKER), standby: memory.word32(AT_STANDBY), takeovers: memory.word32(AT_TAKEOVERS) }
+    let word = |at: usize| memory.word32(at);
+    Pair {
+        worker: word(AT_WORKER),
+        standby: word(AT_STANDBY),
+        takeovers: word(AT_TAKEOVERS),
+        keeper: word(AT_KEEPER),
+        deputy: word(AT_DEPUTY),
+    }
 }
 
 fn ring(memory: &SharedMemory, which: usize) -> Memory<'static> {
@@ -69,11 +75,9 @@ fn ring(memory: &SharedMemory, which: usize) -> Memory<'static> {
 fn open(fd: OwnedFd, buffers: u32) -> io::Result<SharedMemory> {
     let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text.to_owned());
     let memory = SharedMemory::open(fd)?;
-    if memory.len() != LEN || memory.word64(AT_MAGIC).load(Ordering::Acquire) != MAGIC {
-        return Err(invalid("this is not a virtual port"));
-    }
-    if memory.word32(AT_VERSION).load(Ordering::Relaxed) != VERSION {
-        return Err(invalid("the manager is of another version"));
+    LAYOUT.check(&memory, 0)?;
+    if memory.len() != LEN {
+        return Err(invalid("the virtual port is of another length"));
     }
     if memory.word32(AT_BUFFERS).load(Ordering::Relaxed) != buffers {
         return Err(invalid("the port belongs to another arena"));

@@ -346,3 +346,39 @@ fn spoilt_rings_are_refused() {
     assert!(Arena::adopt(own(&world.fds[0]), own(&other.fds()[1])).is_err(), "the record of another arena");
     assert!(Arena::adopt(own(&world.fds[0]), own(&world.fds[0])).is_err(), "no record at all");
 }
+
+/// Memory of another build: whoever is given it touches nothing in it, and says both versions.
+#[test]
+fn another_version_is_refused_by_name() {
+    let world = World::new();
+    let [port, ..] = world.ports.as_slice() else { unreachable!("there are two") };
+    let arena = || Arena::adopt(own(&world.fds[0]), own(&world.fds[1]));
+    let attach = || VportGuest::attach(own(&world.fds[0]), own(&port.fds[0]), own(&port.fds[1]), own(&port.fds[2])).map(drop);
+    let adopt =
+        |arena: &Arena| VportHost::adopt(port.id, own(&port.fds[0]), own(&port.fds[1]), own(&port.fds[2]), arena).map(drop);
+    let behind = BUFFERS as usize * holdfast_wire::BUFFER_LEN + 8;
+    let [memory, record] = [&world.fds[0], &world.fds[1]].map(|fd| SharedMemory::open(own(fd)).unwrap());
+    let refused = |what: std::io::Result<()>, name: &str| {
+        let text = what.unwrap_err().to_string();
+        assert!(text.contains(name) && text.contains("has layout 77") && text.contains("knows layout"), "{text}");
+    };
+    for (memory, at, name) in
+        [(&port.memory, 8, "the virtual port"), (&memory, behind, "the arena"), (&record, 8, "the record of buffers")]
+    {
+        let adopted = arena().unwrap();
+        let version = memory.word32(at).swap(77, Ordering::Relaxed);
+        match name {
+            "the virtual port" => {
+                refused(attach(), name);
+                refused(adopt(&adopted), name);
+            }
+            "the arena" => {
+                refused(attach(), name);
+                refused(arena().map(drop), name);
+            }
+            _ => refused(arena().map(drop), name),
+        }
+        memory.word32(at).store(version, Ordering::Relaxed);
+        assert!(attach().is_ok() && arena().is_ok());
+    }
+}

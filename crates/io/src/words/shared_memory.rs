@@ -12,7 +12,7 @@ use crate::bell;
 use crate::doorbell;
 use crate::mailbox::Mailbox;
 use crate::ring::{Consumer, Descriptor, Memory, Producer};
-use crate::shared_memory::SharedMemory;
+use crate::shared_memory::{Layout, SharedMemory};
 use crate::standby::outside;
 use holdfast_node::address::NodeId;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,14 +21,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-const MAGIC: u64 = 0x686f_6c64_776f_7264;
-/// Changes with the layout below.
-const VERSION: u32 = 1;
+/// Changes with what follows.
+const LAYOUT: Layout = Layout { name: "a memory for words", magic: 0x686f_6c64_776f_7264, version: 1 };
 /// Words that a ring holds.
 const ENTRIES: usize = 4096;
 
-const AT_MAGIC: usize = 0;
-const AT_VERSION: usize = 8;
 /// By side: it sleeps, it has closed.
 const AT_SLEEPS: [usize; 2] = [64, 128];
 const AT_CLOSED: [usize; 2] = [192, 256];
@@ -128,8 +125,7 @@ impl SharedMemoryWords {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let memory = SharedMemory::create("holdfast-words", LEN)?;
-        memory.word32(AT_VERSION).store(VERSION, Ordering::Relaxed);
-        memory.word64(AT_MAGIC).store(MAGIC, Ordering::Release);
+        LAYOUT.mark(&memory, 0);
         let wake_runtime = bell::make()?;
         let fds = [memory.fd(), bell.as_fd(), wake_runtime.as_fd()];
         Mailbox::of(socket).send(&[*token, mine].concat(), &fds)?;
@@ -183,13 +179,12 @@ impl Tied {
 
     fn open(memory: OwnedFd, wake_other: OwnedFd, bell: OwnedFd) -> io::Result<Tied> {
         let memory = SharedMemory::open(memory)?;
-        let is_right = memory.len() == LEN
-            && memory.word64(AT_MAGIC).load(Ordering::Acquire) == MAGIC
-            && memory.word32(AT_VERSION).load(Ordering::Relaxed) == VERSION;
-        if !is_right {
+        let checked = LAYOUT.check(&memory, 0);
+        let checked = checked.and_then(|()| if memory.len() == LEN { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) });
+        if let Err(error) = checked {
             // SAFETY: nothing was handed out of it but words that were read.
             unsafe { memory.unmap() };
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "this is no memory for words"));
+            return Err(error);
         }
         Ok(Tied::new(memory, Side::Runtime, wake_other, Some(bell)))
     }

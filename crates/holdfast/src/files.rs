@@ -1,0 +1,145 @@
+//! Files and directories that an operator names: opened without waiting for anything, and kept in only if nobody else may write there.
+
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
+use std::io::{Error, ErrorKind, Result};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Group and others may write.
+const OTHERS_WRITE: u32 = 0o022;
+const ANYBODY_WRITES: u32 = 0o002;
+/// Whoever may write into such a directory may not take away what is another's.
+const STICKY: u32 = 0o1000;
+
+/// Opens a file to read it: a regular one, so that neither opening nor reading it waits.
+///
+/// # Errors
+/// What the kernel says; `InvalidInput` if it is something else than a file.
+pub(crate) fn open(path: &Path) -> Result<File> {
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_file() {
+        return Ok(file);
+    }
+    let what = match kind {
+        kind if kind.is_dir() => "a directory",
+        kind if kind.is_fifo() => {
+            "a pipe, and whoever writes it may never do so; `-` reads standard input where a command takes it"
+        }
+        kind if kind.is_socket() => "a socket",
+        _ => "a device",
+    };
+    Err(Error::new(ErrorKind::InvalidInput, format!("this is {what}; a regular file is needed")))
+}
+
+/// Makes a directory for this user alone, if there is none, and makes sure that nobody else may write to it or to what is kept there.
+///
+/// # Errors
+/// What the kernel says; `PermissionDenied` with what has to be changed.
+pub(crate) fn keep_in(directory: &Path) -> Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let directory = directory.canonicalize()?;
+    own(&directory, &directory.metadata()?)?;
+    reach(&directory)?;
+    for entry in std::fs::read_dir(&directory)? {
+        let entry = entry?;
+        // Where a link leads is decided by whoever may write here.
+        let metadata = std::fs::symlink_metadata(entry.path())?;
+        if metadata.is_file() || metadata.is_dir() {
+            own(&entry.path(), &metadata)?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes sure that nobody else can put another directory in this one's place.
+///
+/// # Errors
+/// As [`keep_in`].
+pub(crate) fn reach(directory: &Path) -> Result<()> {
+    for above in directory.canonicalize()?.ancestors() {
+        let mode = above.metadata()?.mode();
+        if mode & ANYBODY_WRITES != 0 && mode & STICKY == 0 {
+            return Err(refused(
+                above,
+                &format!("anybody may write there (mode {:04o}): `chmod o-w {}`", mode & 0o7777, above.display()),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// It is this user's or root's, and nobody else may write to it.
+fn own(path: &Path, metadata: &Metadata) -> Result<()> {
+    let (mode, me) = (metadata.mode() & 0o7777, rustix::process::geteuid().as_raw());
+    if ![0, me].contains(&metadata.uid()) {
+        return Err(refused(
+            path,
+            &format!("it is user {}'s, and this is user {me}: `chown {me} {}`", metadata.uid(), path.display()),
+        ));
+    }
+    if mode & OTHERS_WRITE != 0 {
+        return Err(refused(path, &format!("others may write to it (mode {mode:04o}): `chmod go-w {}`", path.display())));
+    }
+    Ok(())
+}
+
+fn refused(path: &Path, why: &str) -> Error {
+    Error::new(ErrorKind::PermissionDenied, format!("{}: {why}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{Permissions, set_permissions, write};
+    use std::os::unix::fs::PermissionsExt;
+
+    /// Nobody ever writes the pipe: it is refused, and not waited for.
+    #[test]
+    fn only_files_are_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+        let error = open(&pipe).unwrap_err();
+        assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().contains("a pipe"), "{error}");
+        assert!(open(directory.path()).unwrap_err().to_string().contains("a directory"));
+        assert!(open(Path::new("/dev/null")).unwrap_err().to_string().contains("a device"));
+        write(directory.path().join("file"), "text").unwrap();
+        assert!(open(&directory.path().join("file")).is_ok());
+    }
+
+    #[test]
+    fn what_others_may_write_is_refused_by_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("a/state");
+        keep_in(&state).unwrap();
+        assert_eq!(state.metadata().unwrap().mode() & 0o777, 0o700, "it was made for its owner alone");
+        let file = state.join("here.coordinator");
+        write(&file, "log").unwrap();
+        set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+        keep_in(&state).unwrap();
+        let refused = |path: &Path, mode: u32| {
+            let before = path.metadata().unwrap().permissions();
+            set_permissions(path, Permissions::from_mode(mode)).unwrap();
+            let error = keep_in(&state).unwrap_err();
+            set_permissions(path, before).unwrap();
+            let text = error.to_string();
+            assert!(error.kind() == ErrorKind::PermissionDenied && text.contains(&*path.to_string_lossy()), "{text}");
+            assert!(text.contains("chmod"), "{text}");
+        };
+        for mode in [0o602, 0o620, 0o666] {
+            refused(&file, mode);
+        }
+        for mode in [0o702, 0o720, 0o777, 0o1777] {
+            refused(&state, mode);
+        }
+        // Above it, a group may be trusted, and a directory for everybody if each may only take away what is his.
+        let above = directory.path().join("a");
+        refused(&above, 0o707);
+        for mode in [0o770, 0o1777] {
+            set_permissions(&above, Permissions::from_mode(mode)).unwrap();
+            keep_in(&state).unwrap();
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! The keeper of a worker and its standby, and the keeper's deputy.
+//!
+//! Theory of operation. The keeper makes processes, learns of their ends, and ends a worker that hangs; nobody waits for it. So that its own death takes nobody along, it makes a *deputy* as
+//! well, which sleeps until the keeper is no more. By then whoever lives is the child of the process that had started the keeper, which adopts them
+//! ([`crate::process::adopt_orphans`]): the deputy becomes the keeper, finds in the shared words who works and who stands by, and makes a deputy of its own. If they are somebody else's children,
+//! who had started the keeper is dead too, and with it all that they work for: then they end.
+
+use super::{Pair, SHARED, Shared, Turns, log, warm};
+use crate::process;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Workers that may end one after the other without finishing a turn.
+const MAX_STRIKES: u32 = 8;
+/// Packets that are processed one by one after a worker has ended by what it did itself.
+const CAREFUL: u32 = 128;
+/// Exit code of a standby that cannot take over, and of who has lost those that it works for.
+const NO_WAY_BACK: i32 = 3;
+/// By which the kernel says that the parent has ended.
+const PARENT_ENDED: Signal = Signal::USR2;
+
+/// Who started the first keeper: the parent of whoever outlives a keeper.
+static STARTER: AtomicU32 = AtomicU32::new(0);
+
+/// How it is known that a worker hangs.
+#[derive(Clone, Copy)]
+pub struct Watch {
+    /// Counts the worker's turns, also those without anything to do.
+    pub beats: &'static AtomicU64,
+    /// A worker that has not taken a turn for so long is killed, if it was stopped, sleeps, or has had the processor for half of that time. One that waits for a
+    /// processor does not hang.
+    pub patience: Duration,
+}
+
+/// What was seen of a worker last.
+struct Seen {
+    beats: u64,
+    since: Instant,
+    /// Its processor time when it was first found not to have moved on, ns.
+    used: Option<u64>,
+}
+
+impl Seen {
+    fn now(beats: u64) -> Seen {
+        Seen { beats, since: Instant::now(), used: None }
+    }
+}
+
+impl Watch {
+    /// Waits until a child may have ended; meanwhile kills a worker that hangs.
+    fn wait(&self, pair: Pair, seen: &mut Seen) {
+        let look = (self.patience / 8).clamp(Duration::from_millis(5), Duration::from_millis(100));
+        // SAFETY: a set of signals on this stack, and a time; the signal is blocked, so that it stays until it is waited for.
+        unsafe {
+            let mut signals = core::mem::zeroed::<libc::sigset_t>();
+            libc::sigemptyset(&mut signals);
+            libc::sigaddset(&mut signals, libc::SIGCHLD);
+            let timeout = libc::timespec { tv_sec: 0, tv_nsec: look.as_nanos() as i64 };
+            libc::sigtimedwait(&signals, core::ptr::null_mut(), &timeout);
+        }
+        let beats = self.beats.load(Ordering::Relaxed);
+        if beats != seen.beats {
+            *seen = Seen::now(beats);
+            return;
+        }
+        let Some(worker) = Pid::from_raw(pair.worker.load(Ordering::Relaxed) as i32) else { return };
+        let (Some(used), state) = (processor_time(worker), state(worker)) else { return };
+        let before = *seen.used.get_or_insert(used);
+        if seen.since.elapsed() < self.patience {
+            return;
+        }
+        let has_run = used.saturating_sub(before) > self.patience.as_nanos() as u64 / 2;
+        if has_run || state != Some('R') {
+            // Whatever it had in hand may be why.
+            log::note_crash();
+            let _ = rustix::process::kill_process(worker, Signal::KILL);
+            *seen = Seen::now(beats);
+        }
+    }
+}
+
+/// How long a process of one thread has had a processor, ns.
+fn processor_time(process: Pid) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{}/schedstat", process.as_raw_nonzero())).ok()?;
+    text.split_whitespace().next()?.parse().ok()
+}
+
+/// The state of a process, as proc_pid_stat(5) says it: `R` is running or waiting for a processor.
+fn state(process: Pid) -> Option<char> {
+    let text = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).ok()?;
+    text.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+/// Until it is waited for, the end of a child only waits.
+fn block_child_signal() {
+    // SAFETY: a set of signals on this stack.
+    unsafe {
+        let mut signals = core::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&mut signals);
+        libc::sigaddset(&mut signals, libc::SIGCHLD);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &signals, core::ptr::null_mut());
+    }
+}
+
+fn parent() -> u32 {
+    rustix::process::getppid().map_or(0, number)
+}
+
+fn number(pid: Pid) -> u32 {
+    pid.as_raw_nonzero().get() as u32
+}
+
+/// Whoever outlives the keeper is the starter's child, and ends with that one.
+fn watch_parent() -> io::Result<()> {
+    extern "C" fn on_end(_: i32) {
+        let is_adopted = || parent() == STARTER.load(Ordering::Relaxed);
+        let follow = || rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).is_ok();
+        if !is_adopted() || !follow() || !is_adopted() {
+            // SAFETY: ends the process, as a handler may.
+            unsafe { libc::_exit(NO_WAY_BACK) }
+        }
+    }
+    STARTER.store(parent(), Ordering::Relaxed);
+    // SAFETY: the handler only makes system calls that a handler may make, and reads a word.
+    unsafe {
+        let mut action = core::mem::zeroed::<libc::sigaction>();
+        action.sa_sigaction = on_end as extern "C" fn(i32) as usize;
+        action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
+        match libc::sigaction(PARENT_ENDED.as_raw(), &action, core::ptr::null_mut()) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// A process that a keeper looks after, this one or the one before it.
+#[derive(Clone, Copy)]
+struct Member {
+    pid: Pid,
+    /// A keeper's own child: it learns how that one ended.
+    is_child: bool,
+}
+
+impl Member {
+    fn child(pid: Pid) -> Member {
+        Member { pid, is_child: true }
+    }
+
+    /// Of the keeper before this one, by the word for it.
+    fn found(word: &AtomicU32) -> Option<Member> {
+        Pid::from_raw(word.load(Ordering::SeqCst) as i32).map(|pid| Member { pid, is_child: false })
+    }
+
+    /// Whether it has ended, and how, if that can be known. What has once been told is not told again.
+    fn ended(self) -> Option<Option<WaitStatus>> {
+        if !self.is_child {
+            return (!process::lives(number(self.pid))).then_some(None);
+        }
+        match rustix::process::waitpid(Some(self.pid), WaitOptions::NOHANG) {
+            Ok(Some((_, status))) => Some(Some(status)),
+            Ok(None) | Err(rustix::io::Errno::INTR) => None,
+            Err(_) => Some(None),
+        }
+    }
+
+    fn end(self) {
+        let _ = rustix::process::kill_process(self.pid, Signal::KILL);
+        if self.is_child {
+            let _ = rustix::process::waitpid(Some(self.pid), WaitOptions::empty());
+        }
+    }
+}
+
+/// Runs `work` in a process that has a standby, until it returns; then this process, which has one thread, returns its result. If the worker ends in another way and
+/// no standby can go on, this process ends as the worker did. If this process is killed its deputy goes on, and returns from here in its place. Once, after
+/// [`create`](super::create).
+///
+/// # Errors
+/// What the kernel says when it refuses the first process.
+pub fn supervise(pair: Pair, watch: Watch, mut work: impl FnMut(Turns) -> i32) -> io::Result<i32> {
+    let shared = Shared::create(pair)?;
+    let shared = SHARED.get_or_init(|| shared);
+    block_child_signal();
+    watch_parent()?;
+    let worker = Member::child(start(shared, &mut work)?);
+    let mut keeper = Keeper { shared, watch, worker, standby: None, deputy: None };
+    let result = keeper.keep(&mut work);
+    keeper.end_all();
+    result
+}
+
+/// See the module.
+struct Keeper {
+    shared: &'static Shared,
+    watch: Watch,
+    worker: Member,
+    standby: Option<Member>,
+    deputy: Option<Pid>,
+}
+
+impl Keeper {
+    fn keep(&mut self, work: &mut impl FnMut(Turns) -> i32) -> io::Result<i32> {
+        let pair = self.shared.pair;
+        pair.keeper.store(std::process::id(), Ordering::SeqCst);
+        let mut seen = Seen::now(0);
+        loop {
+            if pair.worker.load(Ordering::Acquire) != 0 {
+                // Without them the worker goes on, and this is tried again a little later.
+                if self.standby.is_none() {
+                    self.standby = start(self.shared, work).ok().map(Member::child);
+                }
+                if self.deputy.is_none() && self.deputise() {
+                    seen = Seen::now(0);
+                    continue;
+                }
+            }
+            if let Some(status) = self.worker_ended() {
+                if let Some(code) = status.and_then(WaitStatus::exit_status).or_else(|| self.shared.code()) {
+                    return Ok(code);
+                }
+                self.follow(status, work)?;
+                continue;
+            }
+            let ended = self.standby.filter(|standby| standby.ended().is_some());
+            if let Some(standby) = ended {
+                self.standby = None;
+                let _ = pair.standby.compare_exchange(number(standby.pid), 0, Ordering::SeqCst, Ordering::Relaxed);
+            }
+            let ended = self.deputy.filter(|deputy| Member::child(*deputy).ended().is_some());
+            if let Some(deputy) = ended {
+                self.deputy = None;
+                let _ = pair.deputy.compare_exchange(number(deputy), 0, Ordering::SeqCst, Ordering::Relaxed);
+            }
+            if pair.worker.load(Ordering::Acquire) == 0 {
+                crate::wait::sleep(&[], 100_000);
+            } else {
+                self.watch.wait(pair, &mut seen);
+            }
+        }
+    }
+
+    /// How the worker ended, if it has and that can be known.
+    fn worker_ended(&self) -> Option<Option<WaitStatus>> {
+        let is_replaced = self.shared.pair.worker.load(Ordering::SeqCst) != number(self.worker.pid);
+        if !self.worker.is_child && is_replaced { Some(None) } else { self.worker.ended() }
+    }
+
+    /// The worker has ended so: its heir works by now, or it ends because it cannot. Then so does this process.
+    fn follow(&mut self, status: Option<WaitStatus>, work: &mut impl FnMut(Turns) -> i32) -> io::Result<()> {
+        let last = core::mem::replace(
+            &mut self.worker,
+            match self.standby.take() {
+                Some(standby) => standby,
+                None => Member::child(start(self.shared, work)?),
+            },
+        );
+        loop {
+            match self.shared.pair.worker.load(Ordering::Acquire) {
+                now if now == number(self.worker.pid) => return Ok(()),
+                // Somebody else stood by, of the keeper before this one: the heir does now.
+                now if now != number(last.pid) && process::lives(now) => {
+                    let other = Member::found(self.shared.pair.worker).unwrap_or(last);
+                    self.standby = Some(core::mem::replace(&mut self.worker, other));
+                    return Ok(());
+                }
+                _ => {}
+            }
+            match self.worker.has_refused() {
+                Some(true) => {
+                    self.end_all();
+                    end_as(status)
+                }
+                // It is found to have ended by who looks next.
+                Some(false) => return Ok(()),
+                None => crate::wait::sleep(&[], 50_000),
+            }
+        }
+    }
+
+    /// Makes a deputy. True in the deputy, when it has become the keeper.
+    fn deputise(&mut self) -> bool {
+        let keeper = rustix::process::getpid();
+        // SAFETY: this process has one thread, so the child has all that there is.
+        match unsafe { libc::fork() } {
+            0 => {
+                self.succeed(keeper);
+                true
+            }
+            // There is no process left for it.
+            ..0 => false,
+            pid => {
+                self.shared.pair.deputy.store(pid as u32, Ordering::SeqCst);
+                self.deputy = Pid::from_raw(pid);
+                false
+            }
+        }
+    }
+
+    /// Waits for the end of this keeper, and takes its place.
+    fn succeed(&mut self, keeper: Pid) {
+        let pair = self.shared.pair;
+        let pidfd = rustix::process::pidfd_open(keeper, PidfdFlags::empty()).ok();
+        while parent() == number(keeper) {
+            match &pidfd {
+                Some(pidfd) => crate::wait::sleep(&[rustix::fd::AsFd::as_fd(pidfd)], u64::MAX),
+                None => crate::wait::sleep(&[], 10_000_000),
+            }
+        }
+        // First who stands by: one that becomes the worker meanwhile says that before it says that it stands by no more.
+        self.standby = Member::found(pair.standby);
+        if let Some(worker) = Member::found(pair.worker) {
+            self.worker = worker;
+        }
+        self.standby = self.standby.filter(|standby| standby.pid != self.worker.pid);
+        self.deputy = None;
+        if process::die_with_parent(STARTER.load(Ordering::Relaxed)).is_err() {
+            // Who stands still does not hear that.
+            self.end_all();
+            self.worker.end();
+            // SAFETY: ends the process, and leaves alone what was the keeper's.
+            unsafe { libc::_exit(NO_WAY_BACK) }
+        }
+        pair.deputy.store(0, Ordering::SeqCst);
+        pair.keeper.store(std::process::id(), Ordering::SeqCst);
+    }
+
+    /// Whoever is there besides the worker ends: first who would take this process's place.
+    fn end_all(&mut self) {
+        self.deputy.take().into_iter().for_each(|deputy| Member::child(deputy).end());
+        self.standby.take().into_iter().for_each(Member::end);
+    }
+}
+
+impl Member {
+    /// Whether it has ended, and if so, whether because it could not take over. It may be asked about its end once more.
+    fn has_refused(self) -> Option<bool> {
+        if !self.is_child {
+            return (!process::lives(number(self.pid))).then_some(false);
+        }
+        let ended = rustix::process::waitid(
+            rustix::process::WaitId::Pid(self.pid),
+            rustix::process::WaitIdOptions::EXITED
+                | rustix::process::WaitIdOptions::NOHANG
+                | rustix::process::WaitIdOptions::NOWAIT,
+        );
+        match ended {
+            Ok(Some(end)) => Some(end.exit_status() == Some(NO_WAY_BACK)),
+            Ok(None) => None,
+            Err(_) => Some(false),
+        }
+    }
+}
+
+impl Shared {
+    /// What the worker returned, if its work is done.
+    fn code(&self) -> Option<i32> {
+        self.finished.load(Ordering::SeqCst).checked_sub(1).map(|code| code as i32)
+    }
+}
+
+/// Ends this process as another one ended, as far as is known.
+fn end_as(status: Option<WaitStatus>) -> ! {
+    if let Some(signal) = status.and_then(WaitStatus::terminating_signal) {
+        // SAFETY: the signal's default action, and the signal itself, which ends this process without running anything more of it.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+            libc::raise(signal);
+        }
+    }
+    std::process::exit(status.and_then(WaitStatus::exit_status).unwrap_or(1))
+}
+
+/// Makes a process that becomes the worker when there is none.
+fn start(shared: &'static Shared, work: &mut impl FnMut(Turns) -> i32) -> io::Result<Pid> {
+    let keeper = std::process::id();
+    // SAFETY: this process has one thread, so the child has all that there is.
+    let pid = unsafe { libc::fork() };
+    match pid {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            let follows = rustix::process::set_parent_process_death_signal(Some(PARENT_ENDED)).is_ok();
+            let code = if follows && parent() == keeper { live(shared, keeper, work) } else { NO_WAY_BACK };
+            // SAFETY: ends the process, and leaves alone what belongs to the keeper.
+            unsafe { libc::_exit(code) }
+        }
+        pid => Pid::from_raw(pid).ok_or_else(|| io::ErrorKind::Other.into()),
+    }
+}
+
+fn live(shared: &Shared, keeper: u32, work: &mut impl FnMut(Turns) -> i32) -> i32 {
+    let me = std::process::id();
+    let pair = shared.pair;
+    let mut hasty = 0;
+    if pair.worker.load(Ordering::Acquire) != 0 {
+        warm::populate();
+        log::prepare();
+        // What the kernel keeps for clocks is mapped when it is first looked at.
+        process::Clock::new();
+        warm::go_first();
+        hasty = 2;
+        pair.standby.store(me, Ordering::SeqCst);
+        if parent() != keeper {
+            // The next keeper has not seen this one, perhaps, and makes another.
+            let _ = pair.standby.compare_exchange(me, 0, Ordering::SeqCst, Ordering::Relaxed);
+            return NO_WAY_BACK;
+        }
+    }
+    let Ok(takes_over) = shared.wait() else { return NO_WAY_BACK };
+    let mut turns = Turns { takes_over, hasty, ..Turns::default() };
+    if takes_over {
+        let has_crashed = log::take_crash();
+        if shared.finished.load(Ordering::SeqCst) != 0 {
+            return 0;
+        }
+        let Some(was_in_turn) = log::undo() else { return NO_WAY_BACK };
+        if shared.strikes.load(Ordering::SeqCst) >= MAX_STRIKES {
+            return NO_WAY_BACK;
+        }
+        if has_crashed && was_in_turn {
+            turns.is_poisoned = shared.suspect.load(Ordering::SeqCst) != 0;
+            turns.careful = CAREFUL;
+        }
+        shared.suspect.store(0, Ordering::SeqCst);
+        pair.takeovers.fetch_add(1, Ordering::SeqCst);
+    }
+    // What comes before its first turn is undone like one: it may take long (a library to load, connections to make), and the worker may be killed at that.
+    log::track();
+    log::begin();
+    if pair.worker.load(Ordering::Relaxed) != 0 {
+        shared.strikes.fetch_add(1, Ordering::SeqCst);
+    }
+    pair.worker.store(me, Ordering::SeqCst);
+    let _ = pair.standby.compare_exchange(me, 0, Ordering::SeqCst, Ordering::Relaxed);
+    let code = work(turns);
+    shared.finished.store((code as u32).wrapping_add(1), Ordering::SeqCst);
+    code
+}
