@@ -3,6 +3,7 @@
 mod absent;
 mod ending;
 mod fields;
+mod replies;
 
 pub(crate) use ending::contain;
 pub(crate) use fields::Wish;
@@ -564,7 +565,12 @@ impl Lane {
                 continue;
             }
             let is_opening_itself = header.role == role::OPENING && parked.position.opening;
-            let may_run = (header.role == role::OWNER || is_opening_itself) && !blocked.contains(&parked.slot);
+            let is_owned = header.role == role::OWNER;
+            if is_owned && self.is_anothers(&parked) {
+                self.put_off(parked, shared, pool);
+                continue;
+            }
+            let may_run = (is_owned || is_opening_itself) && !blocked.contains(&parked.slot);
             // Of what is away nothing is tried but to have it fetched.
             let may_run = may_run && (self.flows.is_present(parked.slot) || self.protection.fetch(&self.flows, parked.slot));
             if !may_run || self.is_replaying(parked.slot) {
@@ -632,6 +638,7 @@ impl Lane {
         header.epoch = epoch;
         header.flags &= !flag::MOVING;
         self.protection.claimed(&mut self.flows, slot);
+        self.gather_replies(slot);
         let may_forget = self.protection.safety(&self.flows).may_forget;
         if !self.flows.is_present(slot) {
             // There was nothing of it here: nobody asks for the route of such a flow.

@@ -70,7 +70,7 @@ impl Routes {
             slots: Vec::with_capacity(capacity),
             free: FreeSlots::new(capacity),
             table: KeyTable::new(capacity * 2),
-            by_epoch: vec![(0, 0); (capacity * 2).next_power_of_two()],
+            by_epoch: vec![(0, RouteId::MAX); (capacity * 2).next_power_of_two()],
             ended: GoneFlows::new(capacity),
             seed,
         }
