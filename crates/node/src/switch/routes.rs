@@ -199,6 +199,13 @@ impl Routes {
         noted != (epoch, found.slot) && self.get(found.slot).is_some_and(|route| route.epoch != epoch)
     }
 
+    /// The flow with this epoch has had replies under this key, or it is the flow's own, on the way back: whatever others tell, it is theirs.
+    pub(crate) fn is_surely_of(&self, reply: &FlowKey, epoch: u32) -> bool {
+        let Some(found) = self.find(reply, self.hash(reply)) else { return false };
+        let is_sure = |route: &Route| route.epoch == epoch && !(found.is_reply && route.is_doubtful);
+        self.get(found.slot).is_some_and(is_sure)
+    }
+
     /// Takes a route's reply key away: another flow has it. The flow lives, and nothing of it leaves.
     pub(crate) fn take_reply(&mut self, id: RouteId) {
         let Some(route) = self.get_mut(id) else { return };
