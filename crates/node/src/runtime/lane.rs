@@ -368,7 +368,7 @@ impl Lane {
                 if header.role == role::OPENING {
                     return self.opened(packet, slot, shared);
                 }
-                mark(header, packet);
+                mark(header, direction, packet);
                 if shared.cx.is_ending() {
                     self.wheel.bring_forward(&mut self.flows, slot);
                 }
@@ -433,7 +433,7 @@ impl Lane {
         if header.expires_at == 0 {
             header.expires_at = header.last_stamp + DEFAULT_LIFETIME;
         }
-        mark(header, packet);
+        mark(header, Direction::Forward, packet);
         self.wheel.file(&mut self.flows, slot);
         shared.opened += 1;
         Step::Commit(slot)
@@ -719,10 +719,15 @@ fn account(header: &mut ActorHeader, direction: Direction, packet: &Packet, cx: 
     }
 }
 
-/// Writes on a packet that the chain let pass what its release needs: the epoch, and whether the switch must learn the reply key.
+/// Writes on a packet that the chain let pass what its release needs: the epoch, and whether the switch must learn the reply key. A fragment behind the first has no key
+/// to learn from: it gets that of the flow, as it is on this side of the chain.
 #[inline]
-fn mark(header: &ActorHeader, packet: &mut Packet) {
+fn mark(header: &ActorHeader, direction: Direction, packet: &mut Packet) {
     let is_learning = header.flags & flag::UNCONFIRMED != 0;
+    if is_learning && packet.layers.fragment_offset != 0 && !is_planted(Fault::LetsFragmentsPass) {
+        let back = if direction == Direction::Forward { &header.reply } else { &header.key };
+        back.reverse().note(packet);
+    }
     packet.meta.flags = packet.meta.flags & Flags::TRACE | if is_learning { Flags::LEARN } else { 0 };
     packet.meta.epoch = header.epoch as u16;
 }

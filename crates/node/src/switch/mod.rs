@@ -412,8 +412,11 @@ impl Switch {
     }
 
     fn learn_reply(&mut self, packet: &Packet) -> bool {
-        let reply = FlowKey::of(packet).map(|key| key.reverse());
-        if self.rebuild.is_some() && reply.is_some_and(|reply| !self.routes.is_surely_of(&reply, packet.meta.commit)) {
+        let reply = FlowKey::noted(packet).map(|key| key.reverse());
+        if self.rebuild.is_some()
+            && reply.is_some_and(|reply| !self.routes.is_surely_of(&reply, packet.meta.commit))
+            && !is_planted(Fault::LetsOutUntold)
+        {
             // Another may be about to tell of a flow that has had replies under that key.
             self.drops.count(DropReason::LostInFailure);
             return false;
