@@ -2,13 +2,16 @@
 
 use crate::frames;
 use crate::loss::Loss;
-use crate::peers::Client;
+use crate::peers::{self, Client};
+use crate::published;
+use crate::scenario::Scenario;
 use crate::stamper::{self, Revealed, Stamps};
 use holdfast_nf::{ChainLayout, zerocopy::FromBytes};
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::flows::{flag, role};
 use holdfast_protection::{Flows, Slot};
 use holdfast_wire::FlowKey;
+use holdfast_wire::header::proto;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A broken invariant.
@@ -39,6 +42,10 @@ pub(crate) struct Checkers {
     /// Which connection was seen behind which translated source.
     mappings: BTreeMap<frames::End, u32>,
     mapped: BTreeMap<u32, frames::End>,
+    scenario: Scenario,
+    /// Connections that want their replies under one key, both ways; and by the lower of the two, which one was the first, and how many replies have been released to it.
+    pub(crate) rivals: BTreeMap<u32, u32>,
+    first: BTreeMap<u32, (u32, u32)>,
     /// Per connection: the chain that its packets take, and whether anything of it has reached its client.
     chains: BTreeMap<u32, (u16, bool)>,
     /// Connections whose flow was served; of those, since when a flow has had neither owner nor route; and which have ended so, and sent nothing since.
@@ -48,7 +55,7 @@ pub(crate) struct Checkers {
 }
 
 impl Checkers {
-    pub(crate) fn new(layout: ChainLayout, promises: bool, strict: bool) -> Checkers {
+    pub(crate) fn new(layout: ChainLayout, scenario: Scenario, promises: bool, strict: bool) -> Checkers {
         Checkers {
             violations: Vec::new(),
             layout,
@@ -57,6 +64,9 @@ impl Checkers {
             revealed: BTreeMap::new(),
             mappings: BTreeMap::new(),
             mapped: BTreeMap::new(),
+            scenario,
+            rivals: BTreeMap::new(),
+            first: BTreeMap::new(),
             chains: BTreeMap::new(),
             served: BTreeSet::new(),
             absent: BTreeMap::new(),
@@ -104,12 +114,12 @@ impl Checkers {
         }
     }
 
-    /// A packet comes from inside: its connection may begin anew.
+    /// A packet comes from a client: its connection may begin anew.
     pub(crate) fn note_sent(&mut self, frame: &[u8], clients: &[Client]) {
         if self.over.is_empty() && self.absent.is_empty() {
             return;
         }
-        let Some(seen) = frames::read(frame) else { return };
+        let Some(seen) = frames::look(frame) else { return };
         let client = clients.iter().find(|client| client.ends() == (seen.source, seen.destination, seen.protocol));
         if let Some(client) = client {
             self.over.remove(&client.id());
@@ -136,7 +146,7 @@ impl Checkers {
     /// Something of a connection has been released for its client by this chain. The first of it says which one it is: what is sent sealed to another host's
     /// runtime is not seen on its way.
     pub(crate) fn note_released(&mut self, frame: &[u8], chain: u16, clients: &[Client]) {
-        let Some(seen) = frames::read(frame) else { return };
+        let Some(seen) = frames::look(frame) else { return };
         let client = clients.iter().find(|client| client.ends() == (seen.destination, seen.source, seen.protocol));
         if let Some(known) = client.and_then(|client| self.chains.get_mut(&client.id())).filter(|(_, is_there)| !is_there) {
             *known = (chain, true);
@@ -183,14 +193,15 @@ impl Checkers {
         is_settled: bool,
         loss: Option<&Loss>,
     ) {
-        let Some(seen) = frames::read(frame) else {
+        let Some(seen) = frames::look(frame) else {
             self.violate("integrity", "a packet with a wrong checksum was released".to_owned());
             return;
         };
-        let Some(revealed) = stamper::revealed(&seen) else { return };
-        if revealed.way == 0 {
-            self.check_mapping(revealed.id, seen.source, loss);
+        if let Some((client, way)) = peers::whose(clients, &seen) {
+            self.check_ends(client, way, &seen, loss);
+            self.check_rivals(client.id(), way, loss);
         }
+        let Some(revealed) = stamper::revealed(&seen, clients) else { return };
         self.check_revealed(revealed, ("left", chain, stamp), clients, (runtimes, pages), is_settled);
     }
 
@@ -203,7 +214,7 @@ impl Checkers {
         known: (impl Iterator<Item = &'a Runtime>, &Pages<'_>),
         is_settled: bool,
     ) {
-        if let Some(revealed) = frames::read(frame).as_ref().and_then(stamper::revealed) {
+        if let Some(revealed) = frames::look(frame).and_then(|seen| stamper::revealed(&seen, clients)) {
             self.check_revealed(revealed, ("was refused", chain, stamp), clients, known, is_settled);
         }
     }
@@ -296,10 +307,88 @@ impl Checkers {
         Stamps::read_from_bytes(&flows.state(slot)[start..start + len]).map_or([0; 2], |stamps| stamps.counts)
     }
 
+    /// A packet leads from its connection's end to the other, by the mappings that there are, and a fragment the way of its flow.
+    fn check_ends(&mut self, client: &Client, way: usize, seen: &frames::Seen<'_>, loss: Option<&Loss>) {
+        let (id, (local, remote, protocol)) = (client.id(), client.ends());
+        let is_at = |end: frames::End, at: frames::End| if seen.is_later { end.0 == at.0 } else { end == at };
+        if way == 1 {
+            if self.promises && !(is_at(seen.source, remote) && is_at(seen.destination, local)) {
+                let text = format!("a reply for connection {id} left from {:?} to {:?}", seen.source, seen.destination);
+                self.violate("mappings", text);
+            }
+            return;
+        }
+        let is_published = self.scenario.published;
+        let of = |mapping: fn(u8, frames::End) -> Option<frames::End>, end| mapping(protocol, end).filter(|_| is_published);
+        let is_balanced = protocol == proto::TCP || published::is_service(remote);
+        let to = of(published::inside_of, remote).or((!is_balanced).then_some(remote));
+        // The identifier of an echo, which its source has been given, is the other end's, too.
+        let is_echo = protocol == proto::ICMP;
+        let to = to.map(|to| if is_echo { (to.0, frames::echo_port(seen.source.1)) } else { to });
+        if let Some(to) = to.filter(|to| !is_at(seen.destination, *to)) {
+            self.violate(
+                "mappings",
+                format!("connection {id} to {remote:?} was led to {:?} instead of {to:?}", seen.destination),
+            );
+        }
+        let from = of(published::outside_of, local).or((!client.is_inside()).then_some(local));
+        if let Some(from) = from {
+            if !is_at(seen.source, from) {
+                self.violate("mappings", format!("connection {id} of {local:?} left as {:?} instead of {from:?}", seen.source));
+            }
+        } else if seen.is_later {
+            if let Some(known) = self.mapped.get(&id).filter(|known| self.strict && known.0 != seen.source.0) {
+                let text =
+                    format!("a fragment of connection {id} left as {:?}, and its flow's source is {known:?}", seen.source.0);
+                self.violate("fragments", text);
+            }
+        } else {
+            if of(published::inside_of, seen.source).is_some() {
+                self.violate("mappings", format!("connection {id} leased {:?}, which is published", seen.source));
+            }
+            if protocol != proto::TCP {
+                self.check_mapping(id, seen.source, loss);
+            }
+        }
+    }
+
+    /// Where nothing survives a runtime, nobody knows any more which flow was the first.
+    pub(crate) fn given_up(&mut self) {
+        if !self.promises {
+            self.first.clear();
+        }
+    }
+
+    /// Of two connections that want their replies under one key, the first has them once it has had a reply: no packet of the other leaves. What a weak protection may forget it
+    /// may have had no reply either.
+    fn check_rivals(&mut self, id: u32, way: usize, loss: Option<&Loss>) {
+        let Some(rival) = self.rivals.get(&id) else { return };
+        let pair = id.min(*rival);
+        let known = self.first.get(&pair).copied();
+        let (first, replies) =
+            known.filter(|(first, _)| !loss.is_some_and(|loss| loss.begun_anew.contains(first))).unwrap_or((id, 0));
+        let is_sure = replies > self.scenario.preset.may_forget();
+        // What a server still says to a flow that is no more is the next one's where nothing survives.
+        if first != id && is_sure && (way == 0 || self.promises) {
+            let what = if way == 0 { "a packet" } else { "a reply" };
+            let text = format!("{what} of connection {id} left, and connection {first} has had {replies} replies under that key");
+            self.violate("reply keys", text);
+        }
+        let now = match (way, first == id) {
+            (0, false) if !is_sure => (id, 0),
+            (1, true) => (first, replies + 1),
+            _ => (first, replies),
+        };
+        self.first.insert(pair, now);
+    }
+
     fn check_mapping(&mut self, id: u32, source: frames::End, loss: Option<&Loss>) {
         // A flow that was lost holds nothing any more; that its connection begins anew is seen only when it does.
         let has_ended = |id: u32| loss.is_some_and(|loss| loss.begun_anew.contains(&id));
-        if let Some(other) = self.mappings.insert(source, id).filter(|other| *other != id && !has_ended(*other)) {
+        // Where nothing survives, nobody can say when a flow has ended.
+        let may_be_over = self.scenario.published && !self.promises;
+        let other = self.mappings.insert(source, id).filter(|other| *other != id && !has_ended(*other));
+        if let Some(other) = other.filter(|_| !may_be_over) {
             self.violate("uniqueness", format!("connections {other} and {id} both leave as {source:?}"));
         }
         if let Some(old) = self.mapped.insert(id, source).filter(|old| *old != source)
@@ -310,18 +399,22 @@ impl Checkers {
         }
     }
 
-    /// At most one serving owner per flow; no two flows with one reply tuple.
+    /// At most one serving owner per flow; no two flows with one leased end. A published end may have many.
     pub(crate) fn check_owners(&mut self, serving: &[Served<'_>]) {
         let mut owners: BTreeMap<FlowKey, u16> = BTreeMap::new();
         let mut replies: BTreeMap<FlowKey, FlowKey> = BTreeMap::new();
         let mut found = Vec::new();
         for served in serving {
             let runtime = served.runtime;
-            for (_, header) in served.flows().flat_map(Flows::iter).filter(|(_, header)| header.role == role::OWNER) {
+            let owned = served.chains().flat_map(|(chain, flows)| flows.iter().map(move |(_, header)| (chain, header)));
+            for (chain, header) in owned.filter(|(_, header)| header.role == role::OWNER) {
                 if let Some(other) = owners.insert(header.key, runtime.me().node) {
                     found.push(("one owner", format!("{} is served by runtimes {other} and {}", header.key, runtime.me().node)));
                 }
                 let mapping = FlowKey { source: [0; 16], source_port: 0, ..header.reply };
+                if self.scenario.published && self.scenario.number(chain as u16, outside_end(&header.reply)).is_none() {
+                    continue;
+                }
                 if let Some(other) = replies.insert(mapping, header.key).filter(|other| *other != header.key) {
                     found.push(("uniqueness", format!("{other} and {} share the mapping {mapping}", header.key)));
                 }
@@ -341,6 +434,12 @@ impl Checkers {
             self.violate("leases", format!("{key} holds number {number}, which the coordinator would grant as free"));
         }
     }
+}
+
+/// Where replies under this key come in.
+pub(crate) fn outside_end(reply: &FlowKey) -> frames::End {
+    let [.., a, b, c, d] = reply.destination;
+    ([a, b, c, d], reply.destination_port)
 }
 
 fn has_role<'a>(mut flows: impl Iterator<Item = &'a Flows>, key: &FlowKey, role: u8) -> bool {

@@ -4,9 +4,10 @@ use crate::script::record_name;
 use holdfast_node::address::{NodeId, node_of};
 use holdfast_node::channel::Overheard;
 use holdfast_node::message::{self, Control};
-use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH, Ipv4, Tcp, Udp, proto};
+use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH, Ipv4, Tcp, Udp, icmp, proto};
 use holdfast_wire::nsh::{Flags, index};
 use holdfast_wire::{FlowKey, Packet, checksum, map_v4};
+use std::collections::BTreeMap;
 use zerocopy::{FromBytes, IntoBytes};
 
 pub(crate) use crate::plan::End;
@@ -44,6 +45,108 @@ pub(crate) fn udp(source: End, destination: End, payload: &[u8]) -> Vec<u8> {
     ipv4(source.0, destination.0, proto::UDP, &segment)
 }
 
+/// Of an echo request: its identifier is the source's port, and the destination's lies above it by the request's type, as in [`FlowKey`]; a reply has them
+/// the other way round.
+fn is_echo_request(source: End, destination: End) -> bool {
+    source.1.wrapping_add(icmp::ECHO.into()) == destination.1
+}
+
+/// The port of the other end of an echo.
+pub(crate) fn echo_port(identifier: u16) -> u16 {
+    identifier.wrapping_add(icmp::ECHO.into())
+}
+
+/// An echo request or a reply, by its ends.
+pub(crate) fn echo(source: End, destination: End, payload: &[u8]) -> Vec<u8> {
+    let is_request = is_echo_request(source, destination);
+    let identifier = if is_request { source.1 } else { destination.1 };
+    let [a, b] = identifier.to_be_bytes();
+    let mut segment = vec![if is_request { icmp::ECHO } else { icmp::ECHO_REPLY }, 0, 0, 0, a, b, 0, 1];
+    segment.extend_from_slice(payload);
+    let sum = checksum::checksum(&segment);
+    segment[2..4].copy_from_slice(&sum.to_be_bytes());
+    ipv4(source.0, destination.0, proto::ICMP, &segment)
+}
+
+/// A datagram or an echo.
+pub(crate) fn datagram(protocol: u8, source: End, destination: End, payload: &[u8]) -> Vec<u8> {
+    if protocol == proto::ICMP { echo(source, destination, payload) } else { udp(source, destination, payload) }
+}
+
+/// The frame's packet in fragments, in order: the first ends with `first` bytes behind the IPv4 header, the others share the rest. All but the last have a multiple of 8.
+pub(crate) fn split(frame: &[u8], id: u16, first: usize, rest: usize) -> Vec<Vec<u8>> {
+    let (header, segment) = frame.split_at(34);
+    let each = (segment.len() - first).div_ceil(rest).next_multiple_of(8);
+    let mut pieces = Vec::with_capacity(1 + rest);
+    let mut at = 0;
+    while at < segment.len() {
+        let end = if at == 0 { first } else { (at + each).min(segment.len()) };
+        let mut piece = header.to_vec();
+        let field = (at / 8) as u16 | if end < segment.len() { MORE } else { 0 };
+        piece[16..18].copy_from_slice(&((20 + end - at) as u16).to_be_bytes());
+        piece[18..20].copy_from_slice(&id.to_be_bytes());
+        piece[20..22].copy_from_slice(&field.to_be_bytes());
+        piece.extend_from_slice(&segment[at..end]);
+        seal(&mut piece);
+        pieces.push(piece);
+        at = end;
+    }
+    pieces
+}
+
+/// More fragments follow.
+const MORE: u16 = 0x2000;
+
+/// Makes the IPv4 header's checksum right.
+fn seal(frame: &mut [u8]) {
+    frame[24..26].fill(0);
+    let sum = checksum::checksum(&frame[14..34]);
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// What fragments of one datagram have in common: addresses, identification, protocol.
+type Datagram = ([u8; 4], [u8; 4], u16, u8);
+
+/// How long a peer keeps fragments, ns.
+const KEEPS: u64 = 2_000_000_000;
+
+/// Fragments by the bytes before them, with whether more follow.
+type Pieces = BTreeMap<usize, (Vec<u8>, bool)>;
+
+/// Puts datagrams together, as a peer's kernel does.
+#[derive(Default)]
+pub(crate) struct Reassembly(BTreeMap<Datagram, (u64, Pieces)>);
+
+impl Reassembly {
+    /// Takes a frame. The packet, if it is whole or the last fragment of one; true if it was in fragments.
+    pub(crate) fn take(&mut self, frame: &[u8], now: u64) -> Option<(Vec<u8>, bool)> {
+        let Some((header, segment)) = ip(frame) else { return Some((frame.to_vec(), false)) };
+        let field = header.flags_fragment.get();
+        let (at, more) = (usize::from(field & 0x1fff) * 8, field & MORE != 0);
+        if at == 0 && !more {
+            return Some((frame.to_vec(), false));
+        }
+        let datagram = (header.source, header.destination, header.id.get(), header.protocol);
+        self.0.retain(|_, (since, _)| *since + KEEPS > now);
+        let (_, pieces) = self.0.entry(datagram).or_insert((now, Pieces::new()));
+        pieces.insert(at, (segment.to_vec(), more));
+        let mut whole = Vec::new();
+        while let Some((piece, more)) = pieces.get(&whole.len()) {
+            whole.extend_from_slice(piece);
+            if !more {
+                self.0.remove(&datagram);
+                let mut all = frame[..34].to_vec();
+                all[16..18].copy_from_slice(&((20 + whole.len()) as u16).to_be_bytes());
+                all[20..22].fill(0);
+                seal(&mut all);
+                all.extend_from_slice(&whole);
+                return Some((all, true));
+            }
+        }
+        None
+    }
+}
+
 pub(crate) fn tcp(source: End, destination: End, flags: u8, sequence: u32, acknowledgement: u32, payload: &[u8]) -> Vec<u8> {
     let header = Tcp {
         source: source.1.into(),
@@ -74,18 +177,31 @@ pub(crate) struct Seen<'a> {
     pub(crate) sequence: u32,
     pub(crate) acknowledgement: u32,
     pub(crate) payload: &'a [u8],
+    /// A fragment.
+    pub(crate) is_part: bool,
+    /// A fragment behind the first: it has no ports, and all of it is payload.
+    pub(crate) is_later: bool,
 }
 
-/// Reads an IPv4 frame with TCP or UDP, checksums included. `None` if a peer's kernel would not deliver it.
-pub(crate) fn read(frame: &[u8]) -> Option<Seen<'_>> {
+/// The IPv4 header, and what is behind it.
+fn ip(frame: &[u8]) -> Option<(&Ipv4, &[u8])> {
     let (header, _) = Ipv4::ref_from_prefix(frame.get(14..)?).ok()?;
     if checksum::checksum(header.as_bytes()) != 0 {
         return None;
     }
-    let segment = frame.get(34..14 + header.total_len.get() as usize)?;
-    if checksum::transport(&header.source, &header.destination, header.protocol, segment) != 0 {
-        return None;
-    }
+    Some((header, frame.get(34..14 + header.total_len.get() as usize)?))
+}
+
+/// Reads an IPv4 frame with TCP, UDP or an echo, checksums included. `None` if a peer's kernel would not deliver it.
+pub(crate) fn read(frame: &[u8]) -> Option<Seen<'_>> {
+    look(frame).filter(|seen| !seen.is_part)
+}
+
+/// As [`read`], or what a fragment shows: its checksum is that of the whole datagram, and nobody can look at it.
+pub(crate) fn look(frame: &[u8]) -> Option<Seen<'_>> {
+    let (header, segment) = ip(frame)?;
+    let field = header.flags_fragment.get();
+    let is_part = field & (MORE | 0x1fff) != 0;
     let mut seen = Seen {
         source: (header.source, 0),
         destination: (header.destination, 0),
@@ -93,8 +209,20 @@ pub(crate) fn read(frame: &[u8]) -> Option<Seen<'_>> {
         flags: 0,
         sequence: 0,
         acknowledgement: 0,
-        payload: &[],
+        payload: segment,
+        is_part,
+        is_later: field & 0x1fff != 0,
     };
+    if seen.is_later {
+        return Some(seen);
+    }
+    let sum = match header.protocol {
+        proto::ICMP => checksum::checksum(segment),
+        protocol => checksum::transport(&header.source, &header.destination, protocol, segment),
+    };
+    if !is_part && sum != 0 {
+        return None;
+    }
     match header.protocol {
         proto::UDP => {
             let (udp, payload) = Udp::ref_from_prefix(segment).ok()?;
@@ -104,6 +232,15 @@ pub(crate) fn read(frame: &[u8]) -> Option<Seen<'_>> {
             let (tcp, payload) = Tcp::ref_from_prefix(segment).ok()?;
             (seen.source.1, seen.destination.1, seen.payload) = (tcp.source.get(), tcp.destination.get(), payload);
             (seen.flags, seen.sequence, seen.acknowledgement) = (tcp.flags, tcp.sequence.get(), tcp.acknowledgement.get());
+        }
+        proto::ICMP => {
+            let identifier = u16::from_be_bytes(*segment.get(4..)?.first_chunk()?);
+            (seen.source.1, seen.destination.1) = match *segment.first()? {
+                icmp::ECHO => (identifier, echo_port(identifier)),
+                icmp::ECHO_REPLY => (echo_port(identifier), identifier),
+                _ => return None,
+            };
+            seen.payload = &segment[8..];
         }
         _ => return None,
     }
@@ -198,7 +335,10 @@ pub(crate) fn describe(frame: &[u8]) -> String {
             let records: Vec<String> = overheard.records().map(describe_record).collect();
             format!("messages sequence {} acknowledges {}: {}", overheard.sequence, overheard.acknowledgement, records.join(", "))
         }),
-        0x0800 => match read(frame) {
+        0x0800 => match look(frame) {
+            Some(seen) if seen.is_later => {
+                format!("fragment {:?} > {:?} {:02x?}", seen.source.0, seen.destination.0, seen.payload)
+            }
             Some(seen) if seen.protocol == proto::TCP => format!(
                 "tcp {:?} > {:?} flags {:02x} seq {} ack {} len {}",
                 seen.source,
@@ -208,7 +348,11 @@ pub(crate) fn describe(frame: &[u8]) -> String {
                 seen.acknowledgement,
                 seen.payload.len()
             ),
-            Some(seen) => format!("udp {:?} > {:?} {:02x?}", seen.source, seen.destination, seen.payload),
+            Some(seen) => {
+                let name = if seen.protocol == proto::UDP { "udp" } else { "echo" };
+                let part = if seen.is_part { " in fragments" } else { "" };
+                format!("{name} {:?} > {:?}{part} {:02x?}", seen.source, seen.destination, seen.payload)
+            }
             None => "unreadable".to_owned(),
         },
         _ => String::new(),

@@ -9,6 +9,7 @@ mod frames;
 mod loss;
 mod peers;
 mod plan;
+mod published;
 mod random;
 mod refuser;
 mod scenario;

@@ -69,8 +69,8 @@ impl Loss {
 
     /// A packet left. What a datagram reveals is written in it; of a segment nothing is known but that it came through.
     pub(crate) fn released(&mut self, frame: &[u8], clients: &[Client], now: u64) {
-        let Some(seen) = frames::read(frame) else { return };
-        if let Some(Revealed { id, way, count, .. }) = stamper::revealed(&seen) {
+        let Some(seen) = frames::look(frame) else { return };
+        if let Some(Revealed { id, way, count, .. }) = stamper::revealed(&seen, clients) {
             self.left.entry(id).or_default().push((now, way, count));
         } else if let Some(client) = clients.iter().find(|one| one.ends() == (seen.destination, seen.source, seen.protocol)) {
             self.left.entry(client.id()).or_default().push((now, 1, 1));
@@ -146,7 +146,10 @@ impl Loss {
                         let text = format!("connection {}: {due} packets had left, the snapshot knows {known}", client.id());
                         checkers.violations.push(Violation { invariant: INVARIANT, text });
                     }
-                    self.floors.insert(route.key, counts);
+                    // Of a flow of which nothing had left nothing has to be known.
+                    if !left.is_empty() || self.floors.contains_key(&route.key) {
+                        self.floors.insert(route.key, counts);
+                    }
                     // What this failure undid the next one cannot.
                     if let Some(left) = self.left.get_mut(&client.id()) {
                         left.retain(|(_, way, count)| *count <= counts[*way]);

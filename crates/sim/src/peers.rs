@@ -93,6 +93,11 @@ impl TcpClient {
         Some(self.segment(tcp_flags::ACK | tcp_flags::PSH, sequence, &chunk(self.id, offset)))
     }
 
+    /// A segment with this sequence number is its own.
+    fn has_sent(&self, sequence: u32) -> bool {
+        sequence.wrapping_sub(self.initial) <= (self.chunks + 1) * CHUNK as u32
+    }
+
     fn on_frame(&mut self, seen: Seen<'_>, now: u64) -> Option<Vec<u8>> {
         if self.progress != Progress::Running {
             return None;
@@ -129,11 +134,35 @@ impl TcpClient {
     }
 }
 
-/// Sends numbered datagrams and collects the echoes.
+/// Bytes of a datagram's payload in which a chain may write.
+pub(crate) const WRITTEN: usize = 24;
+/// The longest payload, bytes.
+const LONGEST: usize = WRITTEN + 12 * 8;
+
+/// The payload of a connection's datagram: who sends it and its number, room for what the chain writes, and in a large one both again and again, so that every fragment says whose it is.
+fn payload(id: u32, number: u32, is_large: bool) -> Vec<u8> {
+    let mut name = id.to_be_bytes().to_vec();
+    name.extend_from_slice(&number.to_be_bytes());
+    let len = if is_large { WRITTEN + 8 * (4 + (id.wrapping_add(number) % 9) as usize) } else { WRITTEN };
+    let mut payload = name.repeat(LONGEST / 8);
+    payload.truncate(len);
+    payload[8..WRITTEN].fill(0);
+    payload
+}
+
+/// Nothing of another datagram is in it.
+pub(crate) fn is_one(payload: &[u8]) -> bool {
+    let Some((name, rest)) = payload.split_first_chunk::<8>() else { return false };
+    rest.get(WRITTEN - 8..).is_some_and(|rest| rest.chunks(8).all(|chunk| chunk == name))
+}
+
+/// Sends numbered datagrams, or echo requests, and collects what comes back.
 pub(crate) struct UdpClient {
     pub(crate) id: u32,
     pub(crate) local: End,
     pub(crate) remote: End,
+    protocol: u8,
+    is_large: bool,
     datagrams: u32,
     sent: u32,
     answered: u32,
@@ -143,8 +172,16 @@ pub(crate) struct UdpClient {
 }
 
 impl UdpClient {
-    pub(crate) fn new(id: u32, local: End, remote: End, datagrams: u32, start: u64, pause: u64) -> UdpClient {
-        UdpClient { id, local, remote, datagrams, sent: 0, answered: 0, pause, due: start, progress: Progress::Running }
+    pub(crate) fn new(
+        id: u32,
+        (local, remote, protocol): (End, End, u8),
+        is_large: bool,
+        datagrams: u32,
+        start: u64,
+        pause: u64,
+    ) -> UdpClient {
+        let (progress, due) = (Progress::Running, start);
+        UdpClient { id, local, remote, protocol, is_large, datagrams, sent: 0, answered: 0, pause, due, progress }
     }
 
     fn on_timer(&mut self, now: u64) -> Option<Vec<u8>> {
@@ -154,10 +191,8 @@ impl UdpClient {
         }
         self.due = now + self.pause;
         self.sent += 1;
-        let mut payload = [0u8; 24];
-        payload[..4].copy_from_slice(&self.id.to_be_bytes());
-        payload[4..8].copy_from_slice(&self.sent.to_be_bytes());
-        Some(frames::udp(self.local, self.remote, &payload))
+        let payload = payload(self.id, self.sent, self.is_large);
+        Some(frames::datagram(self.protocol, self.local, self.remote, &payload))
     }
 
     /// A client all of whose datagrams are rejected waits for that.
@@ -170,6 +205,10 @@ impl UdpClient {
     fn on_frame(&mut self, seen: Seen<'_>) {
         if seen.payload.get(..4) != Some(&self.id.to_be_bytes()) {
             self.progress = Progress::Broken("another client's datagram");
+            return;
+        }
+        if !is_one(seen.payload) {
+            self.progress = Progress::Broken("a datagram made of two");
             return;
         }
         self.answered += 1;
@@ -198,8 +237,13 @@ impl Client {
     pub(crate) fn ends(&self) -> (End, End, u8) {
         match self {
             Client::Tcp(client) => (client.local, client.remote, proto::TCP),
-            Client::Udp(client) => (client.local, client.remote, proto::UDP),
+            Client::Udp(client) => (client.local, client.remote, client.protocol),
         }
+    }
+
+    /// It is behind the chains, and not outside.
+    pub(crate) fn is_inside(&self) -> bool {
+        is_inside(self.ends().0)
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -234,26 +278,47 @@ impl Client {
     }
 }
 
+/// Its host is behind the chains.
+pub(crate) fn is_inside((address, _): End) -> bool {
+    address[0] == 10
+}
+
+/// Whose packet it is that has passed a chain, and which way it goes: away from the client (0), or to it.
+pub(crate) fn whose<'a>(clients: &'a [Client], seen: &Seen<'_>) -> Option<(&'a Client, usize)> {
+    let client = match seen.protocol {
+        proto::TCP => clients.iter().find(|client| match client {
+            Client::Tcp(tcp) => (tcp.local, tcp.remote) == (seen.destination, seen.source) || tcp.has_sent(seen.sequence),
+            Client::Udp(_) => false,
+        })?,
+        _ => {
+            let id = u32::from_be_bytes(*seen.payload.first_chunk()?);
+            clients.iter().find(|client| client.id() == id && client.ends().2 == seen.protocol)?
+        }
+    };
+    Some((client, usize::from(client.ends().0.0 == seen.destination.0)))
+}
+
 struct Served {
     initial: u32,
     next: u32,
     their_next: u32,
 }
 
-/// All servers at once: echoes what it gets, per connection as it sees them (after translation).
+/// All servers at once: echoes what it gets, per connection as it sees them (after translation) and the switch by which it comes.
 #[derive(Default)]
 pub(crate) struct Server {
-    connections: BTreeMap<(End, End), Served>,
+    connections: BTreeMap<(u16, End, End), Served>,
 }
 
 impl Server {
-    pub(crate) fn on_frame(&mut self, seen: Seen<'_>, random: u32) -> Option<Vec<u8>> {
-        if seen.protocol == proto::UDP {
-            return Some(frames::udp(seen.destination, seen.source, seen.payload));
+    pub(crate) fn on_frame(&mut self, switch: u16, seen: Seen<'_>, random: u32) -> Option<Vec<u8>> {
+        if seen.protocol != proto::TCP {
+            let is_asked = seen.protocol == proto::UDP || seen.destination.1 == frames::echo_port(seen.source.1);
+            return is_asked.then(|| frames::datagram(seen.protocol, seen.destination, seen.source, seen.payload));
         }
-        let ends = (seen.source, seen.destination);
+        let ends = (switch, seen.source, seen.destination);
         let reply = |served: &Served, flags: u8, sequence: u32, payload: &[u8]| {
-            Some(frames::tcp(ends.1, ends.0, flags, sequence, served.their_next, payload))
+            Some(frames::tcp(ends.2, ends.1, flags, sequence, served.their_next, payload))
         };
         if seen.flags & tcp_flags::SYN != 0 {
             let served =
@@ -266,7 +331,7 @@ impl Server {
             return reply(served, tcp_flags::SYN | tcp_flags::ACK, initial, &[]);
         }
         let Some(served) = self.connections.get_mut(&ends) else {
-            return Some(frames::tcp(ends.1, ends.0, tcp_flags::RST, seen.acknowledgement, 0, &[]));
+            return Some(frames::tcp(ends.2, ends.1, tcp_flags::RST, seen.acknowledgement, 0, &[]));
         };
         if seen.payload.is_empty() {
             return None;

@@ -12,10 +12,14 @@ use holdfast_wire::DropCounters;
 pub type End = ([u8; 4], u16);
 
 /// One connection: `packets` datagrams, or chunks over TCP that the server echoes one at a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Connection {
     /// TCP, or UDP.
     pub tcp: bool,
+    /// Echo requests instead of datagrams. The port of the client's end is their identifier, and that of the server's the same and 8.
+    pub ping: bool,
+    /// Datagrams, and what answers them, are in fragments: in some order, some doubled or late, and in an ill network now and then without one of them.
+    pub large: bool,
     /// How many.
     pub packets: u32,
     /// When it begins, after the world's beginning, ns.

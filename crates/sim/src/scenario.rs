@@ -1,5 +1,6 @@
 //! What a world is made of: the seed, the protection, the chain, and faults planted to test the checkers.
 
+use crate::published;
 use crate::refuser::Refuser;
 use crate::stamper::Stamper;
 use holdfast_functions::{Firewall, FirewallConfig, LoadBalancer, LoadBalancerConfig, Nat, NatConfig};
@@ -29,6 +30,8 @@ const SERVED_FROM: u64 = 10_000_000;
 const PAGED_FROM: u64 = 20_000_000;
 /// Seeds from here on stand for worlds with several state servers.
 const DIVIDED_FROM: u64 = 30_000_000;
+/// Seeds from here on stand for worlds with published hosts, under every protection.
+const PUBLISHED_FROM: u64 = 40_000_000;
 /// `rescue` where packets leave at once: dirty flows stay so for a while.
 const AT_ONCE: rescue::Release = rescue::Release::AtOnce { packets: 10, every: 20_000_000 };
 
@@ -155,6 +158,8 @@ pub struct Scenario {
     pub by_key: bool,
     /// Of a world that has any: state servers, among which the flows are divided whose home is there.
     pub servers: u16,
+    /// Hosts inside are published, and two services have one backend. In worlds that are drawn some connections come from outside, and some are in fragments.
+    pub published: bool,
 }
 
 /// The first outside address and port of the first chain's NAT, and its last port in a wide and in a tight world. Each NAT has two addresses.
@@ -172,6 +177,18 @@ fn outside(chain: u16) -> u32 {
 impl Scenario {
     /// The scenario that a seed stands for in a run of many.
     pub fn of_seed(seed: u64) -> Scenario {
+        if seed >= PUBLISHED_FROM {
+            let mut rest = seed - PUBLISHED_FROM;
+            let mut digit = |count: u64| {
+                let digit = rest % count;
+                rest /= count;
+                digit
+            };
+            let preset = Preset::ALL[digit(Preset::ALL.len() as u64) as usize];
+            let (tight, served, servers) = (digit(2) == 1, digit(2) == 1, 1 + digit(3) as u16);
+            let planted = Planted::default();
+            return Scenario { seed, preset, planted, quiet: false, tight, served, by_key: false, servers, published: true };
+        }
         let presets = [Preset::Replica, Preset::Source, Preset::NfActor, Preset::Replica, Preset::Source];
         let served = (SERVED_FROM..PAGED_FROM).contains(&seed) || seed >= PAGED_FROM && seed.is_multiple_of(2);
         let preset = match seed {
@@ -190,18 +207,22 @@ impl Scenario {
             served,
             by_key: false,
             servers,
+            published: false,
         }
     }
 
     fn ports(&self) -> (u16, u16) {
-        (OUTSIDE.1, LAST_PORT[usize::from(self.tight)])
+        // As many have a number whether some are published or not.
+        (OUTSIDE.1, LAST_PORT[usize::from(self.tight)] + if self.published { published::COUNT } else { 0 })
     }
 
-    /// The number in the NAT's pool of an outside address and port, in this chain.
-    pub(crate) fn number(&self, chain: u16, (address, port): ([u8; 4], u16)) -> u32 {
-        let (first, last) = self.ports();
+    /// The number in the NAT's pool of an outside address and port, in this chain; `None` if that is none of the pool's.
+    pub(crate) fn number(&self, chain: u16, (address, port): ([u8; 4], u16)) -> Option<u32> {
+        let (below, is_taken) = if self.published { published::taken(address, port) } else { (0, false) };
+        let (first, of_each) = (OUTSIDE.1, u32::from(LAST_PORT[usize::from(self.tight)] - OUTSIDE.1) + 1);
         let address = u32::from_be_bytes(address).wrapping_sub(outside(chain));
-        address.wrapping_mul(u32::from(last - first) + 1).wrapping_add(u32::from(port.wrapping_sub(first)))
+        let port = u32::from(port.wrapping_sub(first + below));
+        (address < 2 && port < of_each && !is_taken).then(|| address * of_each + port)
     }
 
     /// For each of so many switches so many fresh chains with their protection: all the same, but for the addresses of their NATs.
@@ -230,23 +251,36 @@ impl Scenario {
     /// Stamper, firewall, NAT, refuser, load balancer. The stamper comes first and the balancer last: the checkers look for their state there.
     fn functions(&self, chain: u16) -> Result<Vec<Box<dyn Function>>, ConfigError> {
         let read = |error: serde_json::Error| ConfigError::at("", error.to_string());
-        let firewall: FirewallConfig = serde_json::from_value(json!({ "rules": ["allow any from 10.0.0.0/8"] })).map_err(read)?;
+        let mut rules = vec!["allow any from 10.0.0.0/8".to_owned()];
+        let (mut mappings, mut services) = (Vec::new(), Vec::new());
+        if self.published {
+            rules.extend(published::allowed());
+            mappings = published::mappings();
+            services.extend(published::configurations());
+        }
+        let firewall: FirewallConfig = serde_json::from_value(json!({ "rules": rules })).map_err(read)?;
         let (first, last) = self.ports();
         let [a, b, c, d] = outside(chain).to_be_bytes();
         let pool = [format!("{a}.{b}.{c}.{d}/31")];
-        let nat: NatConfig = serde_json::from_value(json!({ "pool": pool, "ports": format!("{first}-{last}") })).map_err(read)?;
+        let nat: NatConfig =
+            serde_json::from_value(json!({ "pool": pool, "ports": format!("{first}-{last}"), "publish": mappings }))
+                .map_err(read)?;
         let backends = ["198.51.100.11:80", "198.51.100.12:80"];
         let policy = if self.by_key { "maglev" } else { "least_load" };
         let balancer: LoadBalancerConfig =
             serde_json::from_value(json!({ "virtual": "203.0.113.10:80", "backends": backends, "policy": policy }))
                 .map_err(read)?;
-        Ok(vec![
+        let mut functions: Vec<Box<dyn Function>> = vec![
             Box::new(Bound::<Stamper>::new(())?),
             Box::new(Bound::<Firewall>::new(firewall)?),
             Box::new(Bound::<Nat>::new(nat)?),
             Box::new(Bound::<Refuser>::new(())?),
-            Box::new(Bound::<LoadBalancer>::new(balancer)?),
-        ])
+        ];
+        for service in services {
+            functions.push(Box::new(Bound::<LoadBalancer>::new(serde_json::from_value(service).map_err(read)?)?));
+        }
+        functions.push(Box::new(Bound::<LoadBalancer>::new(balancer)?));
+        Ok(functions)
     }
 
     /// Bytes of the switches' logs, by chain.

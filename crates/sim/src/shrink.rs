@@ -103,6 +103,7 @@ impl Shrinking {
             for packets in [1, 2, 5, 10, 20] {
                 has_changed |= self.simplify(|plan| plan.connections[at].packets = plan.connections[at].packets.min(packets));
             }
+            has_changed |= self.simplify(|plan| plan.connections[at].large = false);
             has_changed |= self.simplify(|plan| {
                 let one = &mut plan.connections[at];
                 (one.start, one.pause) = (rounded(one.start), rounded(one.pause));

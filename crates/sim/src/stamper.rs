@@ -3,6 +3,7 @@
 //! What leaves the system then says how far the flow's state had come, and a checker outside can tell whether any of it was ever forgotten.
 
 use crate::frames;
+use crate::peers::{self, Client};
 use holdfast_nf::{ConfigError, Context, Direction, NetworkFunction, Open, Verdict};
 use holdfast_wire::Packet;
 use holdfast_wire::header::proto;
@@ -40,17 +41,16 @@ pub(crate) struct Revealed {
     pub(crate) trace: u32,
 }
 
-/// `None` if it is no datagram of a client's.
-pub(crate) fn revealed(seen: &frames::Seen<'_>) -> Option<Revealed> {
-    if seen.protocol != proto::UDP || seen.payload.len() < 24 {
+/// `None` if it is no datagram of a client's, nor the first fragment of one.
+pub(crate) fn revealed(seen: &frames::Seen<'_>, clients: &[Client]) -> Option<Revealed> {
+    if seen.protocol != proto::UDP || seen.is_later || seen.payload.len() < peers::WRITTEN {
         return None;
     }
-    let id = seen.payload.first_chunk::<4>()?;
-    let way = usize::from(seen.destination.0[0] == 10);
+    let (client, way) = peers::whose(clients, seen)?;
     let value = u64::from_be_bytes(*seen.payload.get(COUNT_AT[way]..)?.first_chunk::<8>()?);
     let datagram = u32::from_be_bytes(*seen.payload.get(4..)?.first_chunk::<4>()?);
     let (count, trace) = (value & u64::from(u32::MAX), (value >> 32) as u32);
-    Some(Revealed { id: u32::from_be_bytes(*id), way, datagram, count, trace })
+    Some(Revealed { id: client.id(), way, datagram, count, trace })
 }
 
 /// See the module.
@@ -71,6 +71,10 @@ impl NetworkFunction for Stamper {
     }
 
     fn process(&self, packet: &mut Packet, flow: &mut Stamps, _shared: &mut (), cx: &mut Context) -> Verdict {
+        // What a datagram reveals is in its first fragment.
+        if packet.layers.fragment_offset != 0 {
+            return Verdict::Forward;
+        }
         let way = match cx.direction() {
             Direction::Forward => 0,
             Direction::Reverse => 1,

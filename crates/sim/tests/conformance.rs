@@ -162,7 +162,17 @@ pub(crate) use require;
 
 fn scenario(seed: u64, mix: Mix) -> Scenario {
     let Mix { preset, served, servers } = mix;
-    Scenario { seed, preset, planted: Planted::default(), quiet: true, tight: false, served, by_key: served, servers }
+    Scenario {
+        seed,
+        preset,
+        planted: Planted::default(),
+        quiet: true,
+        tight: false,
+        served,
+        by_key: served,
+        servers,
+        published: false,
+    }
 }
 
 /// The same cases in every run with the same share: a failure is there again when it is looked for.
@@ -183,7 +193,7 @@ fn few_connections() -> Vec<Connection> {
             packets: 6 + number as u32,
             start: READY + number * 3 * MILLISECOND,
             pause: (4 + number) * MILLISECOND,
-            ends: None,
+            ..Connection::default()
         })
         .collect()
 }
@@ -220,7 +230,7 @@ fn by_flow(released: &[Exit]) -> BTreeMap<Flow, Vec<&[u8]>> {
 /// Clients talk to servers, nothing fails: every flow's packets leave as they do without protection, byte for byte and in order.
 fn transparent(mix: Mix) -> Result<(), String> {
     let connection = (any::<bool>(), 1u32..30, 0u64..40_000, 1_000u64..9_000).prop_map(|(tcp, packets, start, pause)| {
-        Connection { tcp, packets, start: READY + start * MICROSECOND, pause: pause * MICROSECOND, ends: None }
+        Connection { tcp, packets, start: READY + start * MICROSECOND, pause: pause * MICROSECOND, ..Connection::default() }
     });
     let workload = prop::collection::vec(connection, 1..16);
     runner((48 / mix.every() as u32).max(2))
@@ -422,7 +432,7 @@ fn crowd(count: u64) -> Vec<Connection> {
             packets: 60,
             start: READY + number * MILLISECOND,
             pause: 10 * MILLISECOND,
-            ends: None,
+            ..Connection::default()
         })
         .collect()
 }

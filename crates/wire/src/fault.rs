@@ -230,6 +230,16 @@ faults! {
     SpeaksBeforeStandby = "speaks-before-standby",
     /// Words at a state server are believed to be of the session under way, and whole.
     BelievesAnyWords = "believes-any-words",
+
+    // Reply keys, fragments, published mappings.
+    /// Whoever claims a flow gets its reply key, though another flow has had replies under it.
+    GivesAwayReplyKeys = "gives-away-reply-keys",
+    /// A new life of a switch lets packets out before it knows whose their replies will be.
+    LetsOutUntold = "lets-out-untold",
+    /// Nobody notes on a later fragment which flow it is of: its frame's address is read as ports.
+    FollowsFrames = "follows-frames",
+    /// Of a flow whose replies would be another's only the first fragments are stopped.
+    LetsFragmentsPass = "lets-fragments-pass",
 }
 
 const _: () = assert!(Fault::ALL.len() <= 128, "a set has a bit for each");

@@ -235,6 +235,9 @@ impl FlowKey {
     /// Notes on a fragment behind the first which flow it belongs to: ports and protocol, which it lacks, stand where the frame has its destination, an address that
     /// says nothing inside the box. Its addresses are the key's. [`FlowKey::noted`] reads it.
     pub fn note(&self, fragment: &mut Packet) {
+        if is_planted(Fault::FollowsFrames) {
+            return;
+        }
         if let Some(place) = fragment.headers_mut().first_chunk_mut::<5>() {
             let ([a, b], [c, d]) = (self.source_port.to_be_bytes(), self.destination_port.to_be_bytes());
             *place = [a, b, c, d, self.protocol as u8];

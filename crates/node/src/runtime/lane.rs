@@ -3,6 +3,7 @@
 mod absent;
 mod ending;
 mod fields;
+mod replies;
 
 pub(crate) use ending::contain;
 pub(crate) use fields::Wish;
@@ -367,7 +368,7 @@ impl Lane {
                 if header.role == role::OPENING {
                     return self.opened(packet, slot, shared);
                 }
-                mark(header, packet);
+                mark(header, direction, packet);
                 if shared.cx.is_ending() {
                     self.wheel.bring_forward(&mut self.flows, slot);
                 }
@@ -432,7 +433,7 @@ impl Lane {
         if header.expires_at == 0 {
             header.expires_at = header.last_stamp + DEFAULT_LIFETIME;
         }
-        mark(header, packet);
+        mark(header, Direction::Forward, packet);
         self.wheel.file(&mut self.flows, slot);
         shared.opened += 1;
         Step::Commit(slot)
@@ -564,7 +565,12 @@ impl Lane {
                 continue;
             }
             let is_opening_itself = header.role == role::OPENING && parked.position.opening;
-            let may_run = (header.role == role::OWNER || is_opening_itself) && !blocked.contains(&parked.slot);
+            let is_owned = header.role == role::OWNER;
+            if is_owned && self.is_anothers(&parked) {
+                self.put_off(parked, shared, pool);
+                continue;
+            }
+            let may_run = (is_owned || is_opening_itself) && !blocked.contains(&parked.slot);
             // Of what is away nothing is tried but to have it fetched.
             let may_run = may_run && (self.flows.is_present(parked.slot) || self.protection.fetch(&self.flows, parked.slot));
             if !may_run || self.is_replaying(parked.slot) {
@@ -632,6 +638,7 @@ impl Lane {
         header.epoch = epoch;
         header.flags &= !flag::MOVING;
         self.protection.claimed(&mut self.flows, slot);
+        self.gather_replies(slot);
         let may_forget = self.protection.safety(&self.flows).may_forget;
         if !self.flows.is_present(slot) {
             // There was nothing of it here: nobody asks for the route of such a flow.
@@ -712,10 +719,15 @@ fn account(header: &mut ActorHeader, direction: Direction, packet: &Packet, cx: 
     }
 }
 
-/// Writes on a packet that the chain let pass what its release needs: the epoch, and whether the switch must learn the reply key.
+/// Writes on a packet that the chain let pass what its release needs: the epoch, and whether the switch must learn the reply key. A fragment behind the first has no key
+/// to learn from: it gets that of the flow, as it is on this side of the chain.
 #[inline]
-fn mark(header: &ActorHeader, packet: &mut Packet) {
+fn mark(header: &ActorHeader, direction: Direction, packet: &mut Packet) {
     let is_learning = header.flags & flag::UNCONFIRMED != 0;
+    if is_learning && packet.layers.fragment_offset != 0 && !is_planted(Fault::LetsFragmentsPass) {
+        let back = if direction == Direction::Forward { &header.reply } else { &header.key };
+        back.reverse().note(packet);
+    }
     packet.meta.flags = packet.meta.flags & Flags::TRACE | if is_learning { Flags::LEARN } else { 0 };
     packet.meta.epoch = header.epoch as u16;
 }

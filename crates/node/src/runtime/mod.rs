@@ -751,11 +751,14 @@ fn send_marks(marks: &mut Vec<(Peer, u32)>, chain: u16, me: [u8; 6], tx: &mut Ve
 fn encapsulate_released(packet: &mut Packet, flows: &holdfast_protection::Flows, me: Mac, switch: Mac) -> bool {
     if packet.meta.flags & Flags::LEARN != 0 {
         // The switch knows the route by its epoch. At a replica the packet says only which flow it belongs to.
-        let key = packet.parse().ok().and_then(|()| FlowKey::of(packet)).map(|key| key.reverse());
-        match key.and_then(|key| flows.find_meant(&key, flows.hash(&key), packet.meta.epoch)) {
-            Some(found) => packet.meta.commit = flows.header(found.slot).epoch,
-            None => packet.meta.flags &= !Flags::LEARN,
-        }
+        let key = packet.parse().ok().and_then(|()| FlowKey::noted(packet)).map(|key| key.reverse());
+        let of = key.and_then(|key| {
+            let epoch = flows.header(flows.find_meant(&key, flows.hash(&key), packet.meta.epoch)?.slot).epoch;
+            // Which of several that want replies under one key it is of only the epoch says.
+            (epoch as u16 == packet.meta.epoch || !flows.is_shared(&key)).then_some(epoch)
+        });
+        // Without one the switch lets it out unless its replies would be another flow's.
+        packet.meta.commit = of.unwrap_or(0);
     }
     nsh::encapsulate(packet, Outer { destination: switch, source: me, index: index::RELEASED })
 }

@@ -122,6 +122,20 @@ impl Parking {
         position.map_or(0, |position| usize::from(position.passed) + usize::from(position.opened))
     }
 
+    /// Packets that have not begun, came under this key and epoch, and wait with another flow wait with this one. Returns with whom they did.
+    pub(crate) fn readdress(&mut self, key: &FlowKey, epoch: u32, (slot, generation): (Slot, u32)) -> Vec<(Slot, u32)> {
+        let is_its = |parked: &&mut Parked| {
+            parked.slot != slot && parked.position == Position::START && parked.key == *key && parked.packet.meta.commit == epoch
+        };
+        let others = self.packets.iter_mut().filter(is_its);
+        let of = |parked: &mut Parked| {
+            let before = (parked.slot, parked.generation);
+            (parked.slot, parked.generation) = (slot, generation);
+            before
+        };
+        others.map(of).collect()
+    }
+
     /// The packets of one flow, in order.
     pub(crate) fn take_all(&mut self, slot: Slot, generation: u32) -> Vec<Parked> {
         let is_its = |parked: &Parked| parked.slot == slot && parked.generation == generation;

@@ -412,7 +412,15 @@ impl Switch {
     }
 
     fn learn_reply(&mut self, packet: &Packet) -> bool {
-        let reply = FlowKey::of(packet).map(|key| key.reverse());
+        let reply = FlowKey::noted(packet).map(|key| key.reverse());
+        if self.rebuild.is_some()
+            && reply.is_some_and(|reply| !self.routes.is_surely_of(&reply, packet.meta.commit))
+            && !is_planted(Fault::LetsOutUntold)
+        {
+            // Another may be about to tell of a flow that has had replies under that key.
+            self.drops.count(DropReason::LostInFailure);
+            return false;
+        }
         if reply.is_some_and(|reply| self.routes.is_anothers(&reply, packet.meta.commit)) {
             self.drops.count(DropReason::ReplyKeyTaken);
             return false;
@@ -425,13 +433,16 @@ impl Switch {
         if self.routes.set_reply(id, reply) {
             return true;
         }
-        // A stray packet may have come before and made a route of its own under that key: it never was a flow, so it gives way.
-        let hash = self.routes.hash(&reply);
-        let stray = self.routes.find(&reply, hash).filter(|found| !found.is_reply && found.slot != id);
-        if let Some(stray) = stray.filter(|stray| self.routes.get(stray.slot).is_some_and(|route| route.reply.is_none())) {
-            self.end_route(stray.slot);
-            self.routes.set_reply(id, reply);
+        let found = self.routes.find(&reply, self.routes.hash(&reply)).filter(|found| !found.is_reply && found.slot != id);
+        let Some(opened) = found else { return true };
+        if self.routes.get(opened.slot).is_some_and(|route| route.reply.is_some()) {
+            // From the other side a flow was opened under that key.
+            self.drops.count(DropReason::ReplyKeyTaken);
+            return false;
         }
+        // A stray packet may have come before and made a route of its own under that key: it never was a flow, so it gives way.
+        self.end_route(opened.slot);
+        self.routes.set_reply(id, reply);
         true
     }
 

@@ -216,6 +216,9 @@ impl Switch {
 
     /// True if the route to which replies of this flow would go as well is one whose flow never had any, and this one had.
     fn gives_way(&self, rival: RouteId, claim: &Claim) -> bool {
+        if is_planted(Fault::GivesAwayReplyKeys) {
+            return true;
+        }
         claim.chain.get() & ANSWERED != 0 && self.routes.get(rival).is_some_and(|route| route.is_doubtful)
     }
 

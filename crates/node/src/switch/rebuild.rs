@@ -219,13 +219,13 @@ impl Switch {
         Ok(())
     }
 
-    /// Two routes want one reply key: of the flow that had a reply, or else the newer one's flow has it. What never had a reply is somebody's flow all the same, and goes on without one;
-    /// of two that had one the older is no more.
+    /// Two routes want one reply key: the flow that had a reply has it. What never had one is somebody's flow all the same, and goes on without; of two such the older was first, and its
+    /// replies may be on their way. Of two that had replies the older is no more.
     fn settle_reply(&mut self, id: super::routes::RouteId, epoch: u32, reply: FlowKey) {
         let Some(other) = self.routes.find(&reply, self.routes.hash(&reply)).filter(|found| found.slot != id) else { return };
         let is_doubtful = self.routes.get(id).is_some_and(|route| route.is_doubtful);
         let yields = |route: &Route| match (other.is_reply && route.is_doubtful) == is_doubtful {
-            true => epoch.wrapping_sub(route.epoch) as i32 > 0,
+            true => (epoch.wrapping_sub(route.epoch) as i32 > 0) != is_doubtful,
             false => route.is_doubtful,
         };
         let Some((yields, was_doubtful)) = self.routes.get(other.slot).map(|route| (yields(route), route.is_doubtful)) else {

@@ -70,7 +70,7 @@ impl Routes {
             slots: Vec::with_capacity(capacity),
             free: FreeSlots::new(capacity),
             table: KeyTable::new(capacity * 2),
-            by_epoch: vec![(0, 0); (capacity * 2).next_power_of_two()],
+            by_epoch: vec![(0, RouteId::MAX); (capacity * 2).next_power_of_two()],
             ended: GoneFlows::new(capacity),
             seed,
         }
@@ -197,6 +197,13 @@ impl Routes {
         let Some(found) = self.find(reply, self.hash(reply)).filter(|found| found.is_reply) else { return false };
         let noted = self.by_epoch[epoch as usize & (self.by_epoch.len() - 1)];
         noted != (epoch, found.slot) && self.get(found.slot).is_some_and(|route| route.epoch != epoch)
+    }
+
+    /// The flow with this epoch has had replies under this key, or it is the flow's own, on the way back: whatever others tell, it is theirs.
+    pub(crate) fn is_surely_of(&self, reply: &FlowKey, epoch: u32) -> bool {
+        let Some(found) = self.find(reply, self.hash(reply)) else { return false };
+        let is_sure = |route: &Route| route.epoch == epoch && !(found.is_reply && route.is_doubtful);
+        self.get(found.slot).is_some_and(is_sure)
     }
 
     /// Takes a route's reply key away: another flow has it. The flow lives, and nothing of it leaves.

@@ -112,6 +112,11 @@ impl ActorHeader {
         }
     }
 
+    /// The flow is about to be owned here, under an epoch that it has not been told yet.
+    pub fn is_awaited(&self) -> bool {
+        matches!(self.role, role::CLAIMING | role::ARRIVING)
+    }
+
     /// Packets, forward and reverse.
     pub fn packets(&self) -> [u64; 2] {
         [0, 1].map(|way| self.old_packets[way] + u64::from(self.fresh_packets[way]))

@@ -302,13 +302,13 @@ impl Flows {
         &self.bytes(slot)[HEADER_LEN..HEADER_LEN + self.state_len]
     }
 
-    /// The flow with this key: as its forward key, or else as its reply key.
+    /// The flow with this key: as its forward key, or else as its reply key. Of several that want replies under it one whose epoch is still to come, if there is one.
     #[inline]
     pub fn find(&self, key: &FlowKey, hash: u64) -> Option<Found> {
         let mut replied = None;
         let is_it = |found: Found| {
             let is_key = self.is_key(found, key);
-            if is_key && found.is_reply {
+            if is_key && found.is_reply && (replied.is_none() || self.header(found.slot).is_awaited()) {
                 replied = Some(found);
             }
             is_key && !found.is_reply
@@ -321,6 +321,14 @@ impl Flows {
     pub fn find_meant(&self, key: &FlowKey, hash: u64, epoch: u16) -> Option<Found> {
         let meant = self.table.find(hash, |found| self.is_key(found, key) && self.header(found.slot).epoch as u16 == epoch);
         meant.or_else(|| self.find(key, hash))
+    }
+
+    /// Several flows here want replies under this key.
+    pub fn is_shared(&self, reply: &FlowKey) -> bool {
+        let mut first = None;
+        let is_second =
+            |found: Found| found.is_reply && self.is_key(found, reply) && *first.get_or_insert(found.slot) != found.slot;
+        self.table.find(self.hash(reply), is_second).is_some()
     }
 
     /// The flow whose forward key has this hash, if `is_it` says so of its header.
@@ -426,7 +434,8 @@ impl Flows {
         }
         self.clear_reply(slot);
         // The other flow is only a replica here: the switch says which of the two was first.
-        if self.find(&reply, self.hash(&reply)).is_some_and(|found| self.header(found.slot).role != role::REPLICA) {
+        let is_taken = |found: Found| self.is_key(found, &reply) && self.header(found.slot).role != role::REPLICA;
+        if self.table.find(self.hash(&reply), is_taken).is_some() {
             return Err(NoReply::Taken);
         }
         self.place_reply(slot, reply).map_err(|Full| NoReply::Full)

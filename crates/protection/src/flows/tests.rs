@@ -212,10 +212,18 @@ fn of_flows_with_one_reply_key_the_epoch_says_which() {
             assert_eq!(flows.find_likely(&key(10), hash, epoch.into(), likely), found);
         }
     }
-    // An unknown epoch: a flow whose forward key it is comes before flows whose reply key it is.
+    // An unknown epoch: of a flow that is about to be told its own, if there is one.
+    assert!(flows.is_shared(&key(10)));
+    for slot in slots {
+        flows.set_role(slot, role::ARRIVING);
+        assert_eq!(flows.find_meant(&key(10), hash, 5), Some(Found { slot, is_reply: true }));
+        flows.set_role(slot, role::OWNER);
+    }
+    // A flow whose forward key it is comes before flows whose reply key it is.
     assert!(flows.find_meant(&key(10), hash, 5).is_some_and(|found| found.is_reply));
     let own = flows.insert(key(10), hash, role::OWNER).unwrap();
     assert_eq!(flows.find(&key(10), hash), Some(Found { slot: own, is_reply: false }));
     flows.remove(slots[0]);
     assert_eq!(flows.find_meant(&key(10), hash, 71), Some(Found { slot: slots[1], is_reply: true }));
+    assert!(!flows.is_shared(&key(10)));
 }

@@ -246,9 +246,10 @@ impl<'a> Words<'a> {
         Ok(habits)
     }
 
-    /// `tcp 10.0.0.2:4000 -> 203.0.113.10:80, 12 packets, one every 25ms`
+    /// `tcp 10.0.0.2:4000 -> 203.0.113.10:80, 12 packets, one every 25ms`; of `udp` and `ping`, `12 large packets`
     fn connection(&mut self, start: u64) -> Read<Connection> {
-        let tcp = self.one("a protocol", [(true, "tcp"), (false, "udp")].into_iter())?;
+        let (tcp, ping) =
+            self.one("a protocol", [((true, false), "tcp"), ((false, false), "udp"), ((false, true), "ping")].into_iter())?;
         let ends = match self.peek().is_some_and(|word| word.contains(':')) {
             true => {
                 let local = self.endpoint()?;
@@ -258,10 +259,11 @@ impl<'a> Words<'a> {
             false => None,
         };
         let packets = self.number("how many packets")?;
+        let large = !tcp && self.take("large");
         self.word("packets")?;
         self.word("one")?;
         self.word("every")?;
-        Ok(Connection { tcp, packets, start, pause: self.time()?, ends })
+        Ok(Connection { tcp, ping, large, packets, start, pause: self.time()?, ends })
     }
 
     /// What is done, and to whom.
@@ -368,6 +370,7 @@ impl Reading {
             served: false,
             by_key: false,
             servers: 1,
+            published: false,
         };
         Reading { scenario, plan: Plan { calm: true, ..Plan::default() }, expects: Vec::new(), latest: 0 }
     }
@@ -387,7 +390,7 @@ impl Reading {
     }
 
     fn line(&mut self, words: &mut Words<'_>) -> Read<()> {
-        const FIRST: &str = "`seed`, `protection`, `planted`, `few`, `served`, `servers`, `network`, `inside`, `outside`, `hosts`, `switches`, `packets`, `networks`, `runtimes`, `flows`, `ring`, `clock`, `restart`, `lasts`, `each`, `at`, `once`, `after`, `when` or `expect`";
+        const FIRST: &str = "`seed`, `protection`, `planted`, `few`, `served`, `servers`, `published`, `network`, `inside`, `outside`, `hosts`, `switches`, `packets`, `networks`, `runtimes`, `flows`, `ring`, `clock`, `restart`, `lasts`, `each`, `at`, `once`, `after`, `when` or `expect`";
         let Some(first) = words.rest.pop() else { return Ok(()) };
         match first {
             "seed" => self.scenario.seed = words.number("a number")?,
@@ -410,6 +413,10 @@ impl Reading {
             "served" => {
                 words.word("numbers")?;
                 self.scenario.served = true;
+            }
+            "published" => {
+                words.word("hosts")?;
+                self.scenario.published = true;
             }
             "network" => self.plan.calm = words.one("what network", [(true, "calm"), (false, "drawn")].into_iter())?,
             "inside" | "outside" => {

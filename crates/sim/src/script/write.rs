@@ -180,10 +180,15 @@ fn end((address, port): End) -> String {
 }
 
 fn connection(connection: &Connection) -> String {
-    let protocol = if connection.tcp { "tcp" } else { "udp" };
+    let protocol = match (connection.tcp, connection.ping) {
+        (true, _) => "tcp",
+        (_, true) => "ping",
+        _ => "udp",
+    };
+    let large = if connection.large { "large " } else { "" };
     let ends = connection.ends.map_or(String::new(), |(local, remote)| format!(" {} -> {},", end(local), end(remote)));
     let Connection { packets, start, pause, .. } = *connection;
-    format!("at {} open {protocol}{ends} {packets} packets, one every {}", Time(start), Time(pause))
+    format!("at {} open {protocol}{ends} {packets} {large}packets, one every {}", Time(start), Time(pause))
 }
 
 fn habits(name: &str, habits: &Habits) -> String {
@@ -213,6 +218,9 @@ impl Display for Script {
         }
         if scenario.servers != 1 {
             writeln!(f, "servers {}", scenario.servers)?;
+        }
+        if scenario.published {
+            writeln!(f, "published hosts")?;
         }
         match plan.habits {
             Some([inside, outside]) if [inside, outside] != [Habits::CALM; 2] => {

@@ -1,9 +1,12 @@
 //! What a world begins with: the network's habits and the connections.
 
 use super::{BEGIN, MICROSECOND, MILLISECOND};
+use crate::frames::echo_port;
 use crate::peers::{Client, TcpClient, UdpClient};
 use crate::plan::{Connection, End, Habits};
+use crate::published;
 use crate::random::Random;
+use holdfast_wire::header::proto;
 
 /// Drawn per seed.
 pub(super) fn habits(random: &mut Random) -> Habits {
@@ -26,13 +29,14 @@ fn ends(number: usize, tcp: bool) -> (End, End) {
 /// As a plan says.
 pub(super) fn clients(connections: &[Connection]) -> Vec<Client> {
     let make = |(number, connection): (usize, &Connection)| {
-        let &Connection { tcp, packets, start, pause, .. } = connection;
+        let &Connection { tcp, ping, large, packets, start, pause, .. } = connection;
         let (local, remote) = connection.ends.unwrap_or_else(|| ends(number, tcp));
         let (id, start) = (number as u32 + 1, BEGIN + start);
         if tcp {
             Client::Tcp(TcpClient::new(id, local, remote, packets, id.wrapping_mul(0x9e37_79b1), start, pause))
         } else {
-            Client::Udp(UdpClient::new(id, local, remote, packets, start, pause))
+            let protocol = if ping { proto::ICMP } else { proto::UDP };
+            Client::Udp(UdpClient::new(id, (local, remote, protocol), large, packets, start, pause))
         }
     };
     connections.iter().enumerate().map(make).collect()
@@ -47,7 +51,61 @@ pub(super) fn connections(random: &mut Random) -> Vec<Connection> {
             let pause = random.range(2, 80) * MILLISECOND;
             let tcp = random.chance(500);
             let packets = if tcp { random.range(5, 60) } else { random.range(10, 80) } as u32;
-            Connection { tcp, packets, start, pause, ends: Some(ends(number as usize, tcp)) }
+            Connection { tcp, packets, start, pause, ends: Some(ends(number as usize, tcp)), ..Connection::default() }
         })
         .collect()
+}
+
+/// As the seed says, where hosts are published: connections in fragments, from outside, from inside to what is published, from the published, and pairs that want the same replies.
+pub(super) fn of_published(random: &mut Random, connections: &mut Vec<Connection>) {
+    // Fragments are told apart by their connection's number in four bits.
+    connections.truncate(5);
+    let drawn = |random: &mut Random, (local, remote): (End, End), protocol: u8, large: bool| {
+        let (tcp, ping) = (protocol == proto::TCP, protocol == proto::ICMP);
+        let packets = if tcp { random.range(5, 60) } else { random.range(10, 80) } as u32;
+        let (start, pause) = (random.range(100, 800) * MILLISECOND, random.range(2, 80) * MILLISECOND);
+        Connection { tcp, ping, large, packets, start, pause, ends: Some((local, remote)) }
+    };
+    let some_protocol = |random: &mut Random| if random.chance(400) { proto::TCP } else { proto::UDP };
+    for _ in 0..random.range(3, 7) {
+        let port = 2000 + connections.len() as u16;
+        let (inside, outside) = (([10, 0, 0, 2 + (port % 3) as u8], port), ([192, 0, 2, 50], port));
+        let large = random.chance(700);
+        let to_published = |random: &mut Random| match some_protocol(random) {
+            proto::TCP => (published::tcp_end(), proto::TCP),
+            protocol => (published::udp_end(port), protocol),
+        };
+        let (ends, protocol) = match random.range(0, 8) {
+            0 | 1 => ((inside, UDP_SERVER), proto::UDP),
+            2 => ((inside, (UDP_SERVER.0, echo_port(port))), proto::ICMP),
+            3 => {
+                let (to, protocol) = to_published(random);
+                ((outside, to), protocol)
+            }
+            4 => ((outside, published::whole_end(echo_port(port))), proto::ICMP),
+            5 => ((outside, published::whole_end(port)), some_protocol(random)),
+            6 => {
+                let (to, protocol) = to_published(random);
+                ((inside, to), protocol)
+            }
+            _ => ((published::udp_host(port), UDP_SERVER), proto::UDP),
+        };
+        connections.push(drawn(random, ends, protocol, large && protocol != proto::TCP));
+    }
+    if random.chance(700) {
+        let (port, protocol) = (2000 + connections.len() as u16, some_protocol(random));
+        let large = protocol == proto::UDP && random.chance(500);
+        let mut both =
+            published::services(protocol).map(|service| drawn(random, (published::whole_host(port), service), protocol, large));
+        // Close to each other, for either may be the first.
+        both[1].start = both[0].start + random.range(0, 40) * MILLISECOND * random.range(0, 2);
+        if random.chance(500) {
+            both.swap(0, 1);
+        }
+        // Of two switches both take the same one.
+        let is_large = random.chance(500);
+        let between = drawn(random, (([10, 0, 0, 2], port + 1), UDP_SERVER), proto::UDP, is_large);
+        let [first, second] = both;
+        connections.extend([first, between, second]);
+    }
 }

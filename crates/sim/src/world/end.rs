@@ -14,7 +14,7 @@ impl World {
     /// Counts everything, then takes it apart and counts again.
     pub(super) fn finish(mut self) -> Outcome {
         self.count_moved(WITNESS);
-        let finished: Vec<bool> = self.clients.iter().map(|client| client.progress() == Progress::Done).collect();
+        let finished: Vec<bool> = (0..self.clients.len()).map(|at| self.is_done(at)).collect();
         let Faults { kills, pauses, cuts, slowed, .. } = self.faults;
         let must_finish = self.scenario.preset.promises() || kills + pauses + cuts + slowed == 0;
         if must_finish && self.plan.live {
@@ -32,7 +32,7 @@ impl World {
         }
         for at in self.hosts.sites() {
             let host = &mut self.hosts[at];
-            host.hub.abandon(&mut host.pool);
+            self.drops.add(&host.abandon());
             self.check_hub_buffers(at);
         }
         let mut drops = self.drops;
@@ -92,7 +92,8 @@ impl World {
         let mut stuck = Vec::new();
         // What began anew may have been cut off in the middle.
         let begun_anew = |id: u32| self.loss.as_ref().is_some_and(|loss| loss.begun_anew.contains(&id));
-        for client in self.clients.iter().filter(|client| !begun_anew(client.id())) {
+        let clients = self.clients.iter().enumerate().filter(|(at, client)| !begun_anew(client.id()) && !self.has_lost(*at));
+        for (_, client) in clients {
             match client.progress() {
                 Progress::Done => {}
                 Progress::Running => stuck.push(format!("connection {} never finished", client.id())),
@@ -126,7 +127,7 @@ impl World {
             }
         }
         for host in self.hosts.all() {
-            let accounted = host.pool.free() + host.hub.switches().map(|switch| switch.held()).sum::<usize>();
+            let accounted = host.pool.free() + host.held();
             if accounted != host.pool.total() {
                 self.checkers.violate("no anonymous drop", format!("a hub lost {} buffers", host.pool.total() - accounted));
             }

@@ -102,8 +102,12 @@ pub(super) fn draw(scenario: &Scenario) -> (Plan, Fate) {
     let hosts = if hosts_of(scenario) { HOSTS } else { 1 };
     let runtimes = if hosts > 1 { 4 } else { runtimes };
     let ring = if random.chance(300) { random.range(24, 200) as usize } else { 0 };
+    let mut connections = draw::connections(&mut random);
+    if scenario.published {
+        draw::of_published(&mut Random::new(scenario.seed ^ 0x7075_626c), &mut connections);
+    }
     let plan = Plan {
-        connections: draw::connections(&mut random),
+        connections,
         habits: Some(habits),
         hosts,
         switches: switches_of(scenario),

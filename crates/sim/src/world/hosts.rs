@@ -2,14 +2,16 @@
 //! one serves the ports of a switch at a time; any may die with everything on it, be stopped, or be cut off from the others.
 
 use super::served::Servers;
-use super::stranger;
 use super::streams::{Lane, Of};
 use super::{Event, MICROSECOND, MILLISECOND, SECOND, World};
+use super::{fragments, stranger};
 use crate::frames;
+use crate::peers;
 use crate::scenario::Scenario;
 use holdfast_node::address::{COORDINATOR, SWITCH, manager_of, state_server_number, switch_node};
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::coordinator::{HostConfig, HostsConfig, SwitchPlace};
+use holdfast_node::edge::fragment::Fragments;
 use holdfast_node::hub::{Hub, HubOut};
 use holdfast_node::manager::{Manager, Wish};
 use holdfast_node::switch::{Switch, SwitchConfig};
@@ -46,6 +48,8 @@ pub(super) struct Host {
     pub(super) stopped_until: Option<u64>,
     /// What nobody has read yet: from the host's processes, or from other hosts.
     unread: VecDeque<(Option<Peer>, Vec<u8>)>,
+    /// What the edges of its switches know of datagrams in fragments, where there are any.
+    pub(super) fragments: Vec<Fragments>,
 }
 
 impl Host {
@@ -75,6 +79,8 @@ pub(super) struct Hosts {
     are_sealed: bool,
     /// That join them.
     networks: u8,
+    /// Some connections are in fragments.
+    has_fragments: bool,
     /// Per switch, where packets from outside arrive: at the host that has said last that the addresses are there.
     ports: Vec<Site>,
     pub(super) faults_left: u64,
@@ -130,7 +136,13 @@ impl Hosts {
         logs: Vec<usize>,
     ) -> Hosts {
         let (seed, ports, are_sealed) = (scenario.seed, vec![0; switches.into()], are_sealed && count > 1);
-        Hosts { all: Vec::with_capacity(count.into()), flows, seed, logs, are_sealed, networks, ports, faults_left: 0 }
+        let (all, has_fragments) = (Vec::with_capacity(count.into()), false);
+        Hosts { all, flows, seed, logs, are_sealed, networks, has_fragments, ports, faults_left: 0 }
+    }
+
+    /// Those that are added have edges that know of fragments.
+    pub(super) fn expect_fragments(&mut self) {
+        self.has_fragments = true;
     }
 
     /// Adds the next one.
@@ -147,6 +159,7 @@ impl Hosts {
             is_dead: false,
             stopped_until: None,
             unread: VecDeque::new(),
+            fragments: fragments::edges(if self.has_fragments { self.ports.len() } else { 0 }),
         });
     }
 
@@ -322,7 +335,7 @@ impl World {
         self.count_moved(at);
         let host = &mut self.hosts[at];
         host.is_away = true;
-        host.hub.abandon(&mut host.pool);
+        self.drops.add(&host.abandon());
         let switches = host.hub.switches().map(Switch::drops);
         for drops in [host.hub.drops(), host.hub.manager.drops()].into_iter().chain(switches) {
             self.drops.add(drops);
@@ -377,18 +390,18 @@ impl World {
         if !self.hosts[at].runs() || !self.hosts[at].hub.serves(switch) {
             return;
         }
-        if port == 0 {
-            self.checkers.note_sent(frame, &self.clients);
-        }
+        self.checkers.note_sent(frame, &self.clients);
         let now = self.host_time(at);
         let host = &mut self.hosts[at];
         let Some(mut packet) = host.pool.take() else { return };
         let fits = packet.copy_from(frame);
         packet.meta.ingress = port;
-        let key = if fits && packet.parse().is_ok() { FlowKey::of(&packet) } else { None };
-        match key {
-            Some(key) => host.hub.handle_packet(switch, key, packet),
-            None => host.pool.put(packet),
+        match fits && packet.parse().is_ok() {
+            true if packet.layers.fragment => self.drops.add(&host.handle_fragment(switch, packet, now)),
+            is_understood => match FlowKey::of(&packet).filter(|_| is_understood) {
+                Some(key) => host.hub.handle_packet(switch, key, packet),
+                None => host.pool.put(packet),
+            },
         }
         host.hub.forward(now, &mut host.out, &mut host.pool);
         self.after_hub(at);
@@ -466,6 +479,8 @@ impl World {
         let now = self.host_time(at);
         let host = &mut self.hosts[at];
         host.turn_at = u64::MAX;
+        host.fragments.iter_mut().for_each(|fragments| fragments.handle_timeout(now));
+        self.drops.add(&host.drop_fragments());
         host.hub.turn(now, &mut host.out, &mut host.pool);
         self.after_hub(at);
         for switch in self.hosts.switches() {
@@ -536,7 +551,7 @@ impl World {
                 continue;
             }
             self.check_released(&frame, chain, stamp);
-            let to_client = frames::read(&frame).is_some_and(|seen| seen.destination.0[0] == 10);
+            let to_client = frames::look(&frame).is_some_and(|seen| peers::is_inside(seen.destination));
             let outside = outside(switch);
             if to_client {
                 self.carry(self.outside, Lane::ToClient, outside, frame, |frame| Event::ToClient(switch, frame));

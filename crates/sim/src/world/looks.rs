@@ -2,7 +2,7 @@
 
 use super::served::Servers;
 use super::{BEGIN, Process, World};
-use crate::checkers::Served;
+use crate::checkers::{Served, outside_end};
 use crate::frames;
 use crate::plan::Exit;
 use crate::refuser::SHUT;
@@ -10,7 +10,6 @@ use holdfast_functions::Balanced;
 use holdfast_node::switch::Route;
 use holdfast_protection::flows::{ActorHeader, flag, role};
 use holdfast_protection::{Peer, Slot};
-use holdfast_wire::FlowKey;
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::FromBytes;
 
@@ -25,6 +24,7 @@ pub(super) fn served<'a>(processes: &'a BTreeMap<Peer, Process>, heard: &[Vec<Pe
 impl World {
     /// A runtime has been given up.
     pub(super) fn given_up(&mut self, dead: Peer) {
+        self.checkers.given_up();
         let Some(loss) = &mut self.loss else { return };
         let routes = self.hosts.served().flat_map(|switch| switch.routes());
         // What was to come from there is lost with it, too.
@@ -44,6 +44,7 @@ impl World {
 
     /// Those that died while nobody was there to see it are known to be dead from now on.
     pub(super) fn given_up_unheard(&mut self) {
+        self.checkers.given_up();
         let Some(loss) = &mut self.loss else { return };
         let dead: Vec<Peer> = loss.failed_ones().filter(|peer| !self.processes.contains_key(peer)).collect();
         let living: Vec<_> = self.processes.values().map(|process| &process.runtime).collect();
@@ -66,8 +67,7 @@ impl World {
 
     /// A packet of this chain that was refused comes back to be answered: as its sender knows it, and as safe as any that leaves.
     pub(super) fn check_refused(&mut self, frame: &[u8], (chain, stamp): (u16, u64)) {
-        let seen = frames::read(frame);
-        let of = seen.and_then(|seen| {
+        let of = frames::look(frame).and_then(|seen| {
             let client = self.clients.iter_mut().find(|client| client.ends() == (seen.source, seen.destination, seen.protocol));
             client.zip(seen.payload.get(4..).and_then(|rest| rest.first_chunk())).map(|found| (seen, found))
         });
@@ -121,15 +121,12 @@ impl World {
     /// Of every flow that is served, whether the number behind its outside port could be leased to another now.
     fn check_numbers(&mut self, heard: &[Vec<Peer>]) {
         let mut held = Vec::new();
-        let outside = |reply: &FlowKey| {
-            let [.., a, b, c, d] = reply.destination;
-            ([a, b, c, d], reply.destination_port)
-        };
         for served in served(&self.processes, heard, self.chains) {
             for chain in served.of {
                 let Some(flows) = served.runtime.flows(chain) else { continue };
                 let (owned, chain) = (flows.iter().filter(|(_, header)| header.role == role::OWNER), chain as u16);
-                held.extend(owned.map(|(_, header)| (header.key, chain, self.scenario.number(chain, outside(&header.reply)))));
+                let number = |header: &ActorHeader| self.scenario.number(chain, outside_end(&header.reply));
+                held.extend(owned.filter_map(|(_, header)| Some((header.key, chain, number(header)?))));
             }
         }
         if self.servers.is_some() {
@@ -159,8 +156,9 @@ impl World {
 
     /// What a runtime has of its balancer's gauge is what its flows are.
     pub(super) fn check_parts(&mut self) {
-        // The balancer's is the last.
-        let states = self.scenario.chains(1, 1)[0].chain.layout().states.clone();
+        // The balancer that is in every chain comes last.
+        let chains = self.scenario.chains(1, 1);
+        let states = &chains[0].chain.layout().states;
         let (last, at) = (states.len() - 1, states.last().map_or(0, |(start, _)| *start));
         let mut wrong = Vec::new();
         for (peer, process) in self.processes.iter_mut().filter(|(peer, _)| !self.coordinator.has_given_up(**peer)) {

@@ -10,11 +10,13 @@ mod coordinator;
 mod draw;
 mod end;
 mod fate;
+mod fragments;
 mod hosts;
 mod links;
 mod looks;
 mod report;
 mod rules;
+mod sending;
 mod served;
 mod steps;
 mod stranger;
@@ -26,10 +28,11 @@ use self::coordinator::Lives;
 use self::fate::Fate;
 use self::hosts::{Hosts, Site, WITNESS};
 use self::links::Cuts;
+use self::sending::rivals;
 use self::served::Servers;
 use self::streams::{Lane, Of, Streams};
 use crate::checkers::Checkers;
-use crate::frames;
+use crate::frames::{self, Reassembly};
 use crate::loss::Loss;
 use crate::peers::{Client, Progress, Server};
 use crate::plan::{Exit, Habits, How, Outcome, Plan, Step};
@@ -65,6 +68,8 @@ enum Event {
     /// At the ports of a switch.
     FromClient(u16, Vec<u8>),
     FromServer(u16, Vec<u8>),
+    /// Somebody inside (true) or outside sends it by this switch.
+    Sent(bool, u16, Vec<u8>),
     ToServer(u16, Vec<u8>),
     ToClient(u16, Vec<u8>),
     TurnHub(Site),
@@ -133,6 +138,8 @@ pub struct World {
     processes: BTreeMap<Peer, Process>,
     clients: Vec<Client>,
     server: Server,
+    /// Of the hosts outside, and of those inside.
+    reassembly: [Reassembly; 2],
     inside: Habits,
     outside: Habits,
     cuts: Cuts,
@@ -225,6 +232,9 @@ impl World {
         let flows = plan.connections.len().max(64) * 2;
         let mut hosts =
             Hosts::new(&scenario, (plan.hosts, plan.switches), (plan.sealed, plan.networks), flows, scenario.logs(chains));
+        if plan.connections.iter().any(|connection| connection.large) {
+            hosts.expect_fragments();
+        }
         for at in 0..plan.hosts {
             hosts.add(plan.hosts, clocks::of_host_at_beginning(&plan, at.into()));
         }
@@ -238,7 +248,9 @@ impl World {
                 [draw::habits(&mut random), draw::habits(&mut random)]
             }
         });
-        let checkers = Checkers::new(layout, promises || plan.strict, scenario.preset.is_strict() || plan.strict);
+        let mut checkers = Checkers::new(layout, scenario, promises || plan.strict, scenario.preset.is_strict() || plan.strict);
+        let clients = draw::clients(&plan.connections);
+        checkers.rivals = rivals(&clients, plan.switches).collect();
         let may_forget = scenario.preset.may_forget();
         // What is behind a cut is on its way until that is over, and a little longer.
         let is_cut = plan.steps.iter().any(|step| matches!(step.how, How::Cut(..)));
@@ -259,8 +271,9 @@ impl World {
             coordinator: Lives::new(coordinator, clocks::at_beginning(&plan, COORDINATOR)),
             servers,
             processes: BTreeMap::new(),
-            clients: draw::clients(&plan.connections),
+            clients,
             server: Server::default(),
+            reassembly: [Reassembly::default(), Reassembly::default()],
             inside,
             outside,
             cuts: Cuts::default(),
@@ -331,7 +344,7 @@ impl World {
     }
 
     fn is_over(&mut self, time: u64) -> bool {
-        let all_done = self.clients.iter().all(|client| client.progress() != Progress::Running);
+        let all_done = (0..self.clients.len()).all(|at| self.clients[at].progress() != Progress::Running || self.has_lost(at));
         if !(self.healed && all_done) {
             return false;
         }
@@ -369,6 +382,7 @@ impl World {
             Event::ToStateServer(peer, frame) => ("frame to state server", Some(*peer), frame),
             Event::FromClient(_, frame) => ("packet from client", None, frame),
             Event::FromServer(_, frame) => ("packet from server", None, frame),
+            Event::Sent(_, _, frame) => ("late fragment", None, frame),
             Event::ToServer(_, frame) => ("packet to server", None, frame),
             Event::ToClient(_, frame) => ("packet to client", None, frame),
             Event::TurnHub(_) => ("hub turns", None, &[]),
@@ -447,8 +461,9 @@ impl World {
             Event::ToStateServer(peer, frame) => self.server_process_receives(peer, &frame),
             Event::FromClient(switch, frame) => self.ingress(switch, &frame, 0),
             Event::FromServer(switch, frame) => self.ingress(switch, &frame, 1),
-            Event::ToServer(switch, frame) => self.server_receives(switch, &frame),
-            Event::ToClient(switch, frame) => self.client_receives(switch, &frame),
+            Event::Sent(is_inside, switch, frame) => self.put_on_line(is_inside, switch, frame),
+            Event::ToServer(switch, frame) => self.peers_receive(false, switch, &frame),
+            Event::ToClient(switch, frame) => self.peers_receive(true, switch, &frame),
             Event::TurnHub(at) => self.hub_turns(at),
             Event::TurnRuntime(peer) => self.turn_runtime(peer),
             Event::TurnCoordinator => self.turn_coordinator(),
@@ -620,7 +635,7 @@ impl World {
     }
 
     fn client_timer(&mut self, at: usize) {
-        if self.now < self.clients[at].due() {
+        if self.now < self.clients[at].due() || self.has_lost(at) {
             return;
         }
         if let Some(frame) = self.clients[at].on_timer(self.now) {
@@ -632,10 +647,11 @@ impl World {
         }
     }
 
-    /// Clients take turns among the switches.
-    fn client_sends(&mut self, at: usize, frame: Vec<u8>) {
-        let switch = self.switch_of_client(at);
-        self.carry(self.outside, Lane::FromClient, hosts::outside(switch), frame, |frame| Event::FromClient(switch, frame));
+    /// Another connection has had the replies that this one wanted.
+    fn has_lost(&self, at: usize) -> bool {
+        let rival = self.checkers.rivals.get(&self.clients[at].id());
+        let is_done = |rival: &u32| self.clients.iter().any(|one| one.id() == *rival && one.progress() == Progress::Done);
+        self.clients[at].progress() == Progress::Running && rival.is_some_and(is_done)
     }
 
     fn switch_of_client(&self, at: usize) -> u16 {
@@ -645,49 +661,5 @@ impl World {
     /// Chains of each switch.
     fn of_each(&self) -> u16 {
         self.chains / self.plan.switches
-    }
-
-    fn client_receives(&mut self, switch: u16, frame: &[u8]) {
-        let Some(seen) = frames::read(frame) else {
-            self.checkers.violate("integrity", "a client got a packet with a wrong checksum".to_owned());
-            return;
-        };
-        let Some(at) = self.clients.iter().position(|client| client.ends() == (seen.destination, seen.source, seen.protocol))
-        else {
-            self.checkers.violate(
-                "fail closed",
-                format!("nobody's packet reached the clients: {:?} to {:?}", seen.source, seen.destination),
-            );
-            return;
-        };
-        if self.switch_of_client(at) != switch {
-            let text = format!("a packet of connection {} came by switch {switch}", self.clients[at].id());
-            self.checkers.violate("one switch", text);
-        }
-        let before = self.clients[at].due();
-        if let Some(reply) = self.clients[at].on_frame(seen, self.now) {
-            self.client_sends(at, reply);
-        }
-        let due = self.clients[at].due();
-        if due != before && due != u64::MAX {
-            self.at(due, Event::ClientTimer(at));
-        }
-    }
-
-    fn server_receives(&mut self, switch: u16, frame: &[u8]) {
-        let Some(seen) = frames::read(frame) else {
-            self.checkers.violate("integrity", "a server got a packet with a wrong checksum".to_owned());
-            return;
-        };
-        if seen.source.0[0] == 10 {
-            self.checkers.violate("fail closed", format!("an untranslated packet left: {:?}", seen.source));
-        }
-        let drawn = self.streams.of(Of::Sequence, Peer::default()).draw() as u32;
-        // In a calm world only what the chain does may tell two runs apart.
-        let random = if self.plan.calm { 7 } else { drawn };
-        if let Some(reply) = self.server.on_frame(seen, random) {
-            let outside = hosts::outside(switch);
-            self.carry(self.outside, Lane::FromServer, outside, reply, |frame| Event::FromServer(switch, frame));
-        }
     }
 }

@@ -53,6 +53,8 @@ pub struct Faults {
     pub doubled: u64,
     /// Frames delivered after a later one.
     pub reordered: u64,
+    /// Datagrams that were sent without one of their fragments.
+    pub incomplete: u64,
 }
 
 impl Faults {
@@ -82,6 +84,7 @@ impl Faults {
         self.lost += other.lost;
         self.doubled += other.doubled;
         self.reordered += other.reordered;
+        self.incomplete += other.incomplete;
     }
 }
 

@@ -44,7 +44,7 @@ impl World {
             && nsh::decapsulate(&mut packet).is_some_and(|outer| outer.index == nsh::index::TO_RUNTIME && is_own(outer.source))
             && packet.meta.flags & Flags::OAM == 0
             && packet.parse().is_ok()
-            && let Some(key) = FlowKey::of(&packet)
+            && let Some(key) = FlowKey::noted(&packet)
         {
             let is_theirs =
                 |ends: (crate::frames::End, crate::frames::End, u8)| crate::frames::key(ends.0, ends.1, ends.2) == key;

@@ -4,6 +4,8 @@ use holdfast_sim::{Fault, Scenario, Script, World, shrink};
 
 /// Seeds from here on stand for worlds with several state servers.
 const DIVIDED: u64 = 30_000_000;
+/// Seeds from here on stand for worlds with published hosts.
+const PUBLISHED: u64 = 40_000_000;
 
 fn error(text: &str) -> String {
     Script::read(text).expect_err(text).to_string()
@@ -17,7 +19,7 @@ fn a_line_that_cannot_be_read_says_what_was_expected() {
     assert_eq!(error("at 1.5ns kill owner"), "line 1: expected a time such as 20ms, found `1.5ns`");
     assert_eq!(
         error("\n# nothing\nstop owner"),
-        "line 3: expected `seed`, `protection`, `planted`, `few`, `served`, `servers`, `network`, `inside`, `outside`, `hosts`, `switches`, `packets`, `networks`, `runtimes`, `flows`, `ring`, `clock`, `restart`, `lasts`, `each`, `at`, `once`, `after`, `when` or `expect`, found `stop`"
+        "line 3: expected `seed`, `protection`, `planted`, `few`, `served`, `servers`, `published`, `network`, `inside`, `outside`, `hosts`, `switches`, `packets`, `networks`, `runtimes`, `flows`, `ring`, `clock`, `restart`, `lasts`, `each`, `at`, `once`, `after`, `when` or `expect`, found `stop`"
     );
     assert_eq!(error("at 20ms stop owner"), "line 1: expected `for`, and the line ends");
     assert_eq!(error("at 20ms kill runtime 3"), "line 1: expected a runtime's number, from 16, found `3`");
@@ -42,7 +44,7 @@ fn a_line_that_cannot_be_read_says_what_was_expected() {
 #[test]
 fn what_a_seed_did_is_written_down_and_read_again() {
     let mut steps = 0;
-    for seed in (0..120).chain(DIVIDED..DIVIDED + 30) {
+    for seed in (0..120).chain(DIVIDED..DIVIDED + 30).chain(PUBLISHED..PUBLISHED + 30) {
         let scenario = Scenario::of_seed(seed);
         let outcome = World::new(scenario, false).play();
         let script = Script {
@@ -66,7 +68,7 @@ fn what_a_seed_did_is_written_down_and_read_again() {
 #[test]
 fn what_a_seed_did_is_done_again_by_plan() {
     let mut released = 0;
-    for seed in (0..60).chain(DIVIDED..DIVIDED + 20) {
+    for seed in (0..60).chain(DIVIDED..DIVIDED + 20).chain(PUBLISHED..PUBLISHED + 20) {
         let scenario = Scenario::of_seed(seed);
         let drawn = World::new(scenario, false).play();
         let planned = World::planned(scenario, drawn.plan.clone(), false).play();

@@ -10,6 +10,8 @@ const SERVED: u64 = 10_000_000;
 const PAGED: u64 = 20_000_000;
 /// Seeds from here on stand for the same with several of them.
 const DIVIDED: u64 = 30_000_000;
+/// Seeds from here on stand for worlds with published hosts, under every protection.
+const PUBLISHED: u64 = 40_000_000;
 
 fn broken(report: &Report) -> String {
     let lines: Vec<String> =
@@ -22,7 +24,7 @@ fn broken(report: &Report) -> String {
 fn nothing_breaks_under_faults() {
     let (mut kills, mut coordinators, mut meanwhile, mut servers) = (0, 0, 0, 0);
     let from = |first: u64| first..first + 20;
-    for seed in (0..60).chain([REINFORCE, SERVED, PAGED, DIVIDED].into_iter().flat_map(from)) {
+    for seed in (0..60).chain([REINFORCE, SERVED, PAGED, DIVIDED, PUBLISHED].into_iter().flat_map(from)) {
         let report = run(Scenario::of_seed(seed));
         assert!(report.violations.is_empty(), "{}", broken(&report));
         kills += report.faults.kills;
@@ -49,6 +51,7 @@ fn every_connection_finishes_in_peace() {
                 served: false,
                 by_key: false,
                 servers: 1,
+                published: false,
             });
             assert_eq!(report.finished, report.connections, "{preset:?}: {}", broken(&report));
             assert!(report.violations.is_empty(), "{preset:?}: {}", broken(&report));

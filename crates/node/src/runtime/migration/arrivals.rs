@@ -294,6 +294,7 @@ impl Lane {
             lane::contain(&mut self.chain, &mut state, shared, Chain::migrate_in);
             self.protection.keep_aside(&self.flows, slot, &state);
         }
+        self.gather_replies(slot);
         self.gather_wishes(epoch);
         self.wheel.file(&mut self.flows, slot);
         self.retry = true;

@@ -76,7 +76,8 @@ fn a_new_life_asks_for_its_routes() {
     assert_eq!(bench.switch.routes_to(X) + bench.switch.routes_to(Y), 3);
 }
 
-/// A flow waited for its number while the switch died. Its first packet leaves when the next life has given epochs already: its replies are known all the same.
+/// A flow waited for its number while the switch died. Its first packet leaves when the next life has given epochs already: its replies are known all the same, as soon as
+/// nobody can claim a flow any more that has had replies under that key.
 #[test]
 fn a_new_life_learns_replies_of_flows_that_were_being_opened() {
     let mut bench = Bench::life(2);
@@ -84,6 +85,8 @@ fn a_new_life_learns_replies_of_flows_that_were_being_opened() {
     bench.tell_of(X, &[(1, 3, None)], false, 3, true);
     assert_ne!(bench.claim(X, 2, 2), 0);
     assert_eq!(bench.route(1).and_then(|route| route.reply), None);
+    assert!(!bench.release_as(1, 1));
+    bench.sweep(Y, true);
     bench.release(1);
     assert_eq!(bench.route(1).and_then(|route| route.reply), Some(bench.key(1, true)));
 }

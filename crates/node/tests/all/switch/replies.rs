@@ -2,6 +2,19 @@
 
 use super::*;
 
+impl Bench {
+    /// A runtime tells of a flow whose replies are those of the flow with port `to`, with bits of [`Claim::chain`].
+    fn tell_replied(&mut self, by: Peer, from: u16, to: u16, epoch: u32, bits: u32, is_last: bool) {
+        let (key, reply) = (self.key(from, false).into(), self.key(to, true).into());
+        let claim = Claim { key, reply, epoch: epoch.into(), chain: bits.into() };
+        let (node, incarnation) = (by.node.into(), by.incarnation.into());
+        let info = RouteInfo { claim, node, incarnation, before: 0.into(), is_real: 1 };
+        let body = [&[u8::from(is_last)][..], &50u32.to_be_bytes(), &0u64.to_be_bytes(), info.as_bytes()].concat();
+        self.runtime(by).send(SWITCH, kind::ROUTES, &body).expect("room");
+        self.exchange();
+    }
+}
+
 /// Two services on one backend, and one client port: replies could not be told apart. The first flow has them; the packets of the second do not leave until the first has ended, and
 /// whatever fails meanwhile, nobody takes them from it.
 #[test]
@@ -106,17 +119,7 @@ fn a_flow_without_replies_stays_where_it_is() {
             told.reverse();
         }
         for (by, from, epoch, bits) in told {
-            let claim = Claim {
-                key: bench.key(from, false).into(),
-                reply: bench.key(1, true).into(),
-                epoch: epoch.into(),
-                chain: bits.into(),
-            };
-            let (node, incarnation) = (by.node.into(), by.incarnation.into());
-            let info = RouteInfo { claim, node, incarnation, before: 0.into(), is_real: 1 };
-            let body = [&[1][..], &50u32.to_be_bytes(), &0u64.to_be_bytes(), info.as_bytes()].concat();
-            bench.runtime(by).send(SWITCH, kind::ROUTES, &body).expect("room");
-            bench.exchange();
+            bench.tell_replied(by, from, 1, epoch, bits, true);
             if by == Y && !is_first_first {
                 let (key, packet) = bench.packet(&datagram(1, true));
                 bench.switch.handle_packet(key, packet);
@@ -134,6 +137,46 @@ fn a_flow_without_replies_stays_where_it_is() {
         assert_eq!(bench.sent_to(), [Y]);
         assert!(!bench.release_as(2, 1));
     }
+}
+
+/// A new life hears of two flows that want one reply key and had no reply yet. The older one has asked first, and its replies may be on their way: they are its own, whoever tells first.
+#[test]
+fn of_two_without_replies_the_older_one_was_first() {
+    for mut told in [[(X, 1, 41), (Y, 2, 42)], [(X, 1, 42), (Y, 2, 41)]] {
+        for _ in 0..2 {
+            told.reverse();
+            let mut bench = Bench::life(2);
+            bench.introduce(&[X, Y], &[]);
+            for (by, from, epoch) in told {
+                bench.tell_replied(by, from, 1, epoch, 0, true);
+            }
+            let of = |bench: &mut Bench, from| bench.route(from).map(|route| (route.epoch, route.reply.is_some()));
+            for from in [1, 2] {
+                let (epoch, has_replies) = of(&mut bench, from).expect("a route");
+                assert_eq!(has_replies, epoch == 41, "{told:?}");
+            }
+        }
+    }
+}
+
+/// From outside somebody has opened a flow to a published host. Another flow that would leave as what comes back of that one does not leave: its replies would be packets of that flow.
+#[test]
+fn a_reply_key_may_be_the_key_of_a_flow_from_the_other_side() {
+    let mut bench = Bench::new();
+    let (key, packet) = bench.packet(&datagram(1, true));
+    bench.switch.handle_packet(key, packet);
+    bench.switch.forward(bench.now, &mut bench.out, &mut bench.pool);
+    bench.deliver();
+    bench.send(2);
+    bench.deliver();
+    let outside = bench.switch.routes().find(|route| route.key == key).copied().expect("a route");
+    let (_, mut packet) = bench.packet(&datagram(1, true));
+    (packet.meta.commit, packet.meta.flags) = (outside.epoch, Flags::LEARN);
+    assert!(bench.switch.handle_released(&packet));
+    bench.pool.put(packet);
+    assert!(!bench.release_as(2, 1));
+    assert_eq!(bench.switch.drops().get(DropReason::ReplyKeyTaken), 1);
+    assert!(bench.switch.routes().any(|route| route.key == key));
 }
 
 /// A flow that wanted another's replies moves, and what it has sent before says an epoch that is over: it does not leave either. What the flow that has them sent before it moved does.
@@ -157,4 +200,23 @@ fn packets_from_before_a_move_are_known_by_their_epochs() {
     }
     assert!(bench.release_under(1, before[0].epoch));
     assert!(!bench.release_under(1, before[1].epoch));
+}
+
+/// A new life of the switch has not been told of every flow, and a runtime lets out packets of two that want one reply key. Whose replies these would be nobody knows yet: only the flow that had
+/// some already goes on. Once all have told, the other one is refused as before, and a flow whose reply key nobody else has goes on, too.
+#[test]
+fn nothing_leaves_whose_replies_might_be_anothers() {
+    let mut bench = Bench::life(2);
+    bench.introduce(&[X, Y], &[]);
+    assert!(!bench.release_under(1, 41) && !bench.release_under(1, 42), "nobody has told");
+    bench.tell_replied(X, 2, 1, 42, 0, false);
+    bench.tell_replied(X, 3, 3, 43, 0, true);
+    assert!(!bench.release_under(1, 42) && !bench.release_under(3, 43), "another may have had replies");
+    bench.tell_replied(Y, 1, 1, 41, ANSWERED, false);
+    assert!(bench.release_under(1, 41));
+    assert!(!bench.release_under(1, 42) && !bench.release_under(3, 43));
+    assert_eq!(bench.switch.drops().get(DropReason::LostInFailure), 6);
+    bench.tell(Y, &[], 50, true);
+    assert!(bench.release_under(1, 41) && !bench.release_under(1, 42) && bench.release_under(3, 43));
+    assert_eq!(bench.switch.drops().get(DropReason::ReplyKeyTaken), 1);
 }

@@ -29,14 +29,14 @@ fn without_blocks_new_flows_wait_and_others_go_on() {
         packets: 120,
         start: (300 + number) * MILLISECOND,
         pause: 40 * MILLISECOND,
-        ends: None,
+        ..Connection::default()
     });
     let late = (0..560).map(|number| Connection {
         tcp: false,
         packets: 3,
         start: (1_000 + number * 2) * MILLISECOND,
         pause: 90 * MILLISECOND,
-        ends: None,
+        ..Connection::default()
     });
     let connections: Vec<Connection> = early.chain(late).collect();
     let failures = vec![at(900, Whom::Coordinator, How::Pause(4_000 * MILLISECOND))];

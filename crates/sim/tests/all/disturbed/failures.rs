@@ -16,7 +16,7 @@ fn numbers_stay_with_their_flows_through_failure_after_failure() {
                 packets: 110 - 6 * number as u32,
                 start: (600 + number * 300) * MILLISECOND,
                 pause: 50 * MILLISECOND,
-                ends: None,
+                ..Connection::default()
             };
             let failure = |number: u64| Step {
                 when: When::Settled(1 + (seed * 7 + number * 13) % 40),
@@ -50,7 +50,7 @@ fn connections_keep_their_chain_while_rules_change_and_runtimes_die() {
                 packets: 60,
                 start: (600 + number * 150) * MILLISECOND,
                 pause: 40 * MILLISECOND,
-                ends: None,
+                ..Connection::default()
             };
             let failure = |number: u64| Step {
                 when: When::Settled(1 + (seed * 5 + number * 11) % 40),

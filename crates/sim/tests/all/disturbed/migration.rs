@@ -16,7 +16,7 @@ fn plan(calm: bool) -> Plan {
         packets: 40,
         start: (300 + number * 7) * MILLISECOND,
         pause: (9 + number) * MILLISECOND,
-        ends: None,
+        ..Connection::default()
     };
     let steps = vec![at(ORDERED, SOURCE, How::Move(Some(17), 64))];
     Plan { connections: (0..6).map(connection).collect(), steps, calm, lasts: 30_000 * MILLISECOND, ..Plan::default() }
@@ -118,7 +118,7 @@ fn a_drain_of_a_slow_holder_keeps_the_order() {
                 packets: 500,
                 start: 300 * MILLISECOND + number * 100_000,
                 pause: MILLISECOND,
-                ends: None,
+                ..Connection::default()
             };
             let whom = Whom::Node(node);
             let steps = vec![at(500, whom, How::Slow(400, 900 * MILLISECOND)), at(522, whom, How::Drain)];

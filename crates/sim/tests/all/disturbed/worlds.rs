@@ -15,6 +15,7 @@ pub(crate) fn scenario(seed: u64, preset: Preset) -> Scenario {
         served: false,
         by_key: false,
         servers: 1,
+        published: false,
     }
 }
 
@@ -25,7 +26,7 @@ pub(crate) fn connections(count: u64) -> Vec<Connection> {
         packets: 12,
         start: (300 + number * 90) * MILLISECOND,
         pause: 25 * MILLISECOND,
-        ends: None,
+        ..Connection::default()
     };
     (0..count).map(connection).collect()
 }

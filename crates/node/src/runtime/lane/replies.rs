@@ -1,0 +1,43 @@
+//! Replies that are here before their flow, where several flows want replies under one key.
+//!
+//! The switch gives a reply key to one flow, and a packet says by its epoch for which one it is. A flow that moves here, or is claimed, is told its epoch
+//! only when packets under it may be here already.
+
+use super::{DropReason, Lane, PacketPool, Parked, Position, Shared, Slot};
+
+impl Lane {
+    /// The epoch of a flow is known from now on: replies that came under it before wait with it, and not with another flow that wants replies under the same key.
+    pub(crate) fn gather_replies(&mut self, slot: Slot) {
+        let header = self.flows.header(slot);
+        let (reply, epoch, generation) = (header.reply, header.epoch, header.generation);
+        if self.parking.len() == 0 || !self.flows.is_shared(&reply) {
+            return;
+        }
+        for (other, generation) in self.parking.readdress(&reply, epoch, (slot, generation)) {
+            let header = self.flows.header_mut(other);
+            if header.generation == generation {
+                header.parked -= 1;
+            }
+            self.flows.header_mut(slot).parked += 1;
+        }
+    }
+
+    /// A reply came under another epoch than that of the flow with which it waits, and there is another flow that wants replies under the same key.
+    pub(super) fn is_anothers(&self, parked: &Parked) -> bool {
+        let header = self.flows.header(parked.slot);
+        let (epoch, is_reply) = (parked.packet.meta.commit, header.reply == parked.key && header.key != parked.key);
+        let is_under_another = is_reply && epoch != 0 && epoch != header.epoch;
+        is_under_another && parked.position == Position::START && self.flows.is_shared(&parked.key)
+    }
+
+    /// Such a reply waits on while there is a flow whose epoch is still to come.
+    pub(super) fn put_off(&mut self, parked: Parked, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        match self.flows.find(&parked.key, self.flows.hash(&parked.key)) {
+            Some(found) if self.flows.header(found.slot).is_awaited() => self.parking.put_back(parked),
+            _ => {
+                self.flows.header_mut(parked.slot).parked -= 1;
+                shared.drop(parked.packet, DropReason::StaleEpoch, pool);
+            }
+        }
+    }
+}
