@@ -725,6 +725,6 @@ fn account(header: &mut ActorHeader, direction: Direction, packet: &Packet, cx: 
 #[inline]
 fn mark(header: &ActorHeader, packet: &mut Packet) {
     let is_learning = header.flags & flag::UNCONFIRMED != 0;
-    packet.meta.flags = packet.meta.flags & Flags::TRACE | if is_learning { Flags::LEARN } else { 0 };
+    packet.meta.flags = packet.meta.flags & (Flags::TRACE | Flags::OWN) | if is_learning { Flags::LEARN } else { 0 };
     packet.meta.epoch = header.epoch as u16;
 }
