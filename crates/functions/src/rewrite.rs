@@ -14,14 +14,14 @@ use holdfast_wire::{Layers, Network, Packet, unmap_v4};
 pub(crate) use holdfast_wire::rewrite::{End, Side};
 
 /// False for an ICMP error after which its receiver would send packets that are shorter than any link must carry: 68 bytes over IPv4 (RFC 1191, section 3; RFC
-/// 791, section 3.2), 1280 over IPv6 (RFC 8201, section 4).
+/// 791, section 3.2), 1280 over IPv6 (RFC 8201, section 4). Over IPv4 a router that knows nothing of all this says 0, which hosts have to understand (RFC 1191, sections 3 and 5).
 pub(crate) fn has_possible_mtu(packet: &Packet) -> bool {
     let Some(header) = packet.icmp() else { return true };
     let low = u32::from(header.sequence.get());
     match packet.layers.network {
         _ if is_planted(Fault::AllowsTinyMtus) => true,
         Network::V6 if header.kind == icmpv6::PACKET_TOO_BIG => u32::from(header.id.get()) << 16 | low >= 1280,
-        Network::V4 if (header.kind, header.code) == (icmp::UNREACHABLE, icmp::FRAGMENTATION_NEEDED) => low >= 68,
+        Network::V4 if (header.kind, header.code) == (icmp::UNREACHABLE, icmp::FRAGMENTATION_NEEDED) => low == 0 || low >= 68,
         _ => true,
     }
 }
