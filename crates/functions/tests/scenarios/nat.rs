@@ -185,7 +185,7 @@ fn quoted_pings_and_datagrams_without_a_checksum_are_translated() {
 /// The transport header of a quoted packet lies behind its IP options (RFC 5508, REQ-3b), and what follows behind the packet, as the extensions of RFC
 /// 4884 do, is no part of it (REQ-3d).
 #[test]
-fn options_and_extensions_in_errors_are_no_ports() {
+pub(crate) fn options_and_extensions_in_errors_are_no_ports() {
     let mut bench = nat();
     let port = open(&mut bench, "udp");
     for around in ["options 4", "options 40", "behind 12", "options 8 behind 90", "options 8 cut 36"] {
