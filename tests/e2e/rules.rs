@@ -1,16 +1,24 @@
-//! Service-chain rules are changed under a running box: connections that are there stay where they are, new ones go the new way.
+//! Service-chain rules are changed under a running box: connections that are there stay where they are, new ones go the new way. And what rules of a firewall do that peers and the
+//! operator see: `reject`, `log`, counters.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use holdfast_control::flows::Flows;
-use holdfast_lab::Interrupt;
+use holdfast_control::status::Status;
+use holdfast_lab::process::signal_pid;
 use holdfast_lab::requirements::*;
-use holdfast_tests::binary;
-use holdfast_tests::network::{Chain, Network, Options, RECOVERY_LIMIT, SERVER};
+use holdfast_lab::running::Victim;
+use holdfast_lab::{Interrupt, until};
+use holdfast_tests::network::{CLIENT, Chain, INSIDE, Network, Options, PATIENT, RECOVERY_LIMIT, SERVER, SIX, ip};
 use holdfast_tests::runner::{Test, light};
+use holdfast_tests::sockets::{accepted, begin, exchange, listen, opened};
 use holdfast_tests::verdict::ensure_unbroken;
+use holdfast_tests::{PATIENCE, binary};
+use rustix::process::Signal;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
 use std::process::{Command, Output};
+use std::time::Duration;
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -21,6 +29,7 @@ pub(crate) fn tests() -> Vec<Test> {
             connections_stay_in_their_chain_when_the_rules_change,
         ),
         light("tenants_have_runtimes_of_their_own", 3, &[NGINX], tenants_have_runtimes_of_their_own),
+        light("who_is_rejected_is_told_and_the_operator_sees_it", 3, &[], who_is_rejected_is_told_and_the_operator_sees_it),
     ]
 }
 
@@ -160,4 +169,100 @@ fn tenants_have_runtimes_of_their_own(interrupt: &Interrupt) -> Result<()> {
     ensure!(datagrams.flows_alive == 20 && datagrams.lost == 0, "the other tenant's runtimes did not die: {datagrams:?}");
     drop(held);
     network.stop()
+}
+
+/// Rules in front of those that reject: more than fit one message of counters.
+const OTHERS: u16 = 300;
+const REJECTS_TCP: &str = "reject log tcp on lan to any port 81";
+const REJECTS_UDP: &str = "reject log udp on lan to any port 82";
+
+fn rejecting() -> String {
+    let others: String = (0..OTHERS).map(|at| format!("            - deny tcp on lan to any port {}\n", 20_000 + at)).collect();
+    format!(
+        "cluster: branch\nports:\n  lan: {{ device: lan0, address: [ {INSIDE}/24, \"{}/64\" ] }}\n  \
+         wan: {{ device: wan0, address: [ 192.0.2.2/24, \"{}/64\" ], gateway: {SERVER} }}\n\
+         chains:\n  office:\n    functions:\n      - firewall:\n          rules:\n{others}            - {REJECTS_TCP}\n            - {REJECTS_UDP}\n            \
+         - allow tcp on lan\n          default: deny\n    protection: nfvactor\nrules:\n  - {{ chain: office }}\nruntimes: {{ min: 3, max: 3 }}\n{PATIENT}",
+        SIX[1], SIX[2]
+    )
+}
+
+/// Somebody listens at the server behind rules that reject, over IPv4 and IPv6. A connection is refused as by a closed port, a datagram's sender hears that it is prohibited (RFC 1812, section 5.2.7.1; RFC 4443,
+/// section 3.1), and neither arrives; also right after each runtime has been killed, which a connection that is allowed survives. The box's log says each rejection with its rule, and the status counts it at its rule, which is the
+/// 301st.
+fn who_is_rejected_is_told_and_the_operator_sees_it(interrupt: &Interrupt) -> Result<()> {
+    let network = Network::start_with(&Options::protected(Chain::Plain), &rejecting(), interrupt)?;
+    let (client, server) = (&network.topology.client, &network.topology.server);
+    let families = [(CLIENT, SERVER), (SIX[0], SIX[3])];
+    let at = |address: &str, port: u16| SocketAddr::new(ip(address), port);
+    let mut listeners = Vec::new();
+    for (_, own) in families {
+        let datagrams = server.enter(|| UdpSocket::bind(at(own, 82)))??;
+        datagrams.set_nonblocking(true)?;
+        listeners.push((listen(server, at(own, 81))?, datagrams));
+    }
+    let open = listen(server, at(SERVER, 80))?;
+    let opener = begin(client, at(CLIENT, 30_000), at(SERVER, 80))?;
+    opened(&opener, interrupt)?;
+    let acceptor = accepted(&open, interrupt)?;
+
+    let mut port = 31_000;
+    let mut are_refused = || -> Result<()> {
+        for (own, peer) in families {
+            port += 1;
+            match opened(&begin(client, at(own, port), at(peer, 81))?, interrupt) {
+                Err(error) if is_refusal(&error) => {}
+                other => bail!("a connection from {own} to a port that is rejected: {other:?}"),
+            }
+            let socket = client.enter(|| UdpSocket::bind(at(own, port)))??;
+            socket.connect(at(peer, 82))?;
+            socket.set_read_timeout(Some(Duration::from_secs(1)))?;
+            // What Linux makes of 3/13 and of 1/1.
+            let wanted = if ip(peer).is_ipv4() { ErrorKind::HostUnreachable } else { ErrorKind::PermissionDenied };
+            until("the sender of a datagram hears that it is prohibited", PATIENCE, interrupt, || {
+                let told = socket.send(b"anybody").and_then(|_| socket.recv(&mut [0; 16]));
+                Ok(told.is_err_and(|error| error.kind() == wanted).then_some(()))
+            })?;
+        }
+        Ok(())
+    };
+    are_refused()?;
+    let counted = |status: &Status, rule: &str| {
+        let known = status.statistics.iter().find(|known| known.function == "firewall" && known.name == "rules");
+        known.filter(|known| known.values.len() == usize::from(OTHERS) + 4).and_then(|known| known.value(rule))
+    };
+    let status = network.running.wait_for("rejections are counted at their rules", PATIENCE, interrupt, |status| {
+        [REJECTS_TCP, REJECTS_UDP].iter().all(|rule| counted(status, rule) >= Some(2))
+    })?;
+    ensure!(counted(&status, "allow tcp on lan") == Some(1) && counted(&status, "deny tcp on lan to any port 20000") == Some(0));
+    for (number, (own, peer)) in (31_001..).zip(families) {
+        for (protocol, to, rule) in [("tcp", 81, REJECTS_TCP), ("udp", 82, REJECTS_UDP)] {
+            let line = format!("chain office: firewall: {protocol} {} > {} at port lan: {rule}", at(own, number), at(peer, to));
+            until(&line, PATIENCE, interrupt, || Ok(network.running.stderr().contains(&line).then_some(())))?;
+        }
+    }
+
+    let runtimes: Vec<u16> = network.running.status()?.runtimes().map(|process| process.id).collect();
+    for id in runtimes {
+        network.wait_protected()?;
+        let status = network.running.status()?;
+        let victim = Victim::of(status.runtime(id).with_context(|| format!("runtime {id} is not in {status:?}"))?);
+        signal_pid(victim.pid, Signal::KILL)?;
+        are_refused()?;
+        network.wait_recovered(&victim)?;
+    }
+    exchange(&opener, &acceptor)?;
+    for (connections, datagrams) in &listeners {
+        ensure!(connections.accept().is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "a rejected connection arrived");
+        let came = datagrams.recv_from(&mut [0; 16]);
+        ensure!(came.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "a rejected datagram arrived: {came:?}");
+    }
+    network.stop()
+}
+
+fn is_refusal(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|cause| cause.kind() == ErrorKind::ConnectionRefused)
 }

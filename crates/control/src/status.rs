@@ -143,7 +143,7 @@ pub struct Statistic {
     pub shared: String,
     /// How many numbers it has.
     pub size: u32,
-    /// The first [`MOST_VALUES`] of them. Fewer while not everything has been said yet; without a state server none of a statistic that is too large to be reported by the runtimes.
+    /// They, in order. Fewer while not everything has been said yet.
     pub values: Vec<StatisticValue>,
 }
 
@@ -162,9 +162,6 @@ impl Statistic {
         self.values.iter().find(|value| value.name == name).map(|value| value.value)
     }
 }
-
-/// Numbers of one statistic that are shown.
-pub const MOST_VALUES: u32 = 256;
 
 /// They only grow, in [`Statistic::kind`].
 pub const KIND_COUNTERS: &str = "counters";

@@ -230,6 +230,7 @@ impl Nat {
             Lease::Granted(number) if is_planted(Fault::ReusesLivePort) => number / 4 * 4,
             Lease::Granted(number) => number,
             Lease::Wait => return Err(Open::Wait),
+            Lease::Exhausted if is_planted(Fault::EmptyPoolsLend) => 0,
             Lease::Exhausted => return Err(Open::Drop(DropReason::PoolEmpty)),
         };
         if self.limit.is_some() && !shared.hosts.update(host, 0, |flows| *flows += 1) {
@@ -301,7 +302,7 @@ impl NetworkFunction for Nat {
                 let taken = published.taken(address, low, high);
                 let count: u32 = taken.iter().map(|(low, high)| u32::from(high - low) + 1).sum();
                 let ports = (u32::from(high) - u32::from(low) + 1 - count) / BLOCK_LEN * BLOCK_LEN;
-                if ports > 0 {
+                if ports > 0 && (next == 0 || !is_planted(Fault::UsesOneAddress)) {
                     addresses.push(Outside { address, numbers: next..next + ports, published: taken });
                     next += ports;
                 }

@@ -14,14 +14,14 @@ use holdfast_wire::{Layers, Network, Packet, unmap_v4};
 pub(crate) use holdfast_wire::rewrite::{End, Side};
 
 /// False for an ICMP error after which its receiver would send packets that are shorter than any link must carry: 68 bytes over IPv4 (RFC 1191, section 3; RFC
-/// 791, section 3.2), 1280 over IPv6 (RFC 8201, section 4).
+/// 791, section 3.2), 1280 over IPv6 (RFC 8201, section 4). Over IPv4 a router that knows nothing of all this says 0, which hosts have to understand (RFC 1191, sections 3 and 5).
 pub(crate) fn has_possible_mtu(packet: &Packet) -> bool {
     let Some(header) = packet.icmp() else { return true };
     let low = u32::from(header.sequence.get());
     match packet.layers.network {
         _ if is_planted(Fault::AllowsTinyMtus) => true,
         Network::V6 if header.kind == icmpv6::PACKET_TOO_BIG => u32::from(header.id.get()) << 16 | low >= 1280,
-        Network::V4 if (header.kind, header.code) == (icmp::UNREACHABLE, icmp::FRAGMENTATION_NEEDED) => low >= 68,
+        Network::V4 if (header.kind, header.code) == (icmp::UNREACHABLE, icmp::FRAGMENTATION_NEEDED) => low == 0 || low >= 68,
         _ => true,
     }
 }
@@ -46,6 +46,12 @@ pub(crate) fn translate(packet: &mut Packet, side: Side, from: &[u8; 16], to: En
     }
 }
 
+/// The address is that of the end on this side of the quoted packet.
+fn is_from_peer(quoted: &[u8], address: &[u8], side: Side) -> bool {
+    let inner = Layers::parse_quoted(quoted).ok();
+    inner.and_then(|inner| quoted.get(address_range(&inner, side)?)).is_some_and(|peer| peer == address)
+}
+
 fn translate_error(packet: &mut Packet, side: Side, from: &[u8; 16], to: End, hide: bool) -> Option<()> {
     let layers = packet.layers;
     let (l4, end) = (layers.l4 as usize, layers.end as usize);
@@ -63,8 +69,16 @@ fn translate_error(packet: &mut Packet, side: Side, from: &[u8; 16], to: End, hi
     }
     let is_hidden = hide && !is_planted(Fault::ShowsInsideRouters);
     let outer = if is_end || is_hidden { set_address(bytes, &layers, side, &to.address)? } else { Delta::new() };
+    if is_planted(Fault::BelievesPeersOnly)
+        && !is_from_peer(bytes.get(l4 + 8..end)?, bytes.get(address_range(&layers, side.other())?)?, side)
+    {
+        return None;
+    }
     let quoted = bytes.get_mut(l4 + 8..end)?;
-    let inner = Layers::parse_quoted(quoted).ok()?;
+    let mut inner = Layers::parse_quoted(quoted).ok()?;
+    if is_planted(Fault::ReadsNoQuotedOptions) {
+        inner.l4 = inner.l4.min(20);
+    }
     // "If the ICMP checksum fails to validate, the NAT SHOULD silently drop the ICMP Error packet", and so if "the IP checksum of the embedded packet fails
     // to validate" (RFC 5508, REQ-3 and REQ-3a). The transport's checksum is not looked at (REQ-3c), nor what lies behind the packet (REQ-3d).
     let is_header_intact = inner.network != Network::V4 || checksum(quoted.get(..inner.l4 as usize)?) == 0;

@@ -362,6 +362,7 @@ impl Connection {
         // In TIME-WAIT a SYN may be above what was sent (RFC 9293, section 3.6.1) or, with a newer time stamp, below (RFC 6191): the other side says whether
         // it is right, by its answer.
         let is_over = self.state == state::RESET || self.state == state::CLOSED && !is_repeated;
+        let is_over = is_over && !is_planted(Fault::RefusesReuse);
         if self.state == state::NONE || is_over || is_planted(Fault::BelievesAnySyn) {
             *self = Connection::opened(syn);
             return true;

@@ -101,7 +101,7 @@ pub(crate) struct Lifetimes {
 
 fn lifetime(name: &str, seconds: Option<u64>, bounds: Bounds) -> Result<u64, ConfigError> {
     let Bounds { default, least, source } = bounds;
-    let seconds = seconds.unwrap_or(default);
+    let seconds = seconds.unwrap_or(if name == "udp" && is_planted(Fault::ForgetsUdpEarly) { least } else { default });
     let wrong = |text: String| Err(ConfigError::at(format!("timeouts.{name}"), text));
     if seconds < least && !is_planted(Fault::AllowsShortTimeouts) {
         let why = if source.is_empty() { String::new() } else { format!(" ({source})") };

@@ -23,3 +23,4 @@ pub mod runtime;
 pub mod seal;
 pub mod state;
 pub mod switch;
+mod totals;

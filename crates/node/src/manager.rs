@@ -15,6 +15,7 @@ use crate::message::{
 };
 use crate::quorum::{Change, Quorum};
 use crate::rules::{Rule, RuleSet};
+use crate::totals::Totals;
 use holdfast_protection::Peer;
 use holdfast_wire::{DropCounters, DropReason};
 use std::collections::VecDeque;
@@ -59,9 +60,6 @@ const ENDS_KEPT: usize = 64;
 const FAILOVERS_KEPT: usize = 64;
 /// Packets that the operator has not been told of yet.
 const LOGGED_KEPT: usize = 1024;
-/// Statistics, and numbers of one, that are remembered of what a state server says: no configuration has as many.
-const MOST_STATISTICS: usize = 1 << 14;
-const MOST_TOTALS: usize = 1 << 17;
 /// Lists of flows, and orders, that may be under way.
 const LISTS: usize = 16;
 /// Requests to move and drains that are remembered.
@@ -108,7 +106,9 @@ pub struct Manager {
     /// What the state server said last of its lists.
     listings: Vec<Listing>,
     /// And of each of its lists of statistics, what the numbers are, from the first to the last that it has said.
-    totals: Vec<Vec<i64>>,
+    totals: Totals,
+    /// The same of each runtime, of the statistics that no server adds up.
+    counted: Vec<(Peer, Totals)>,
     failovers: Vec<Failover>,
     drains: Vec<Drain>,
     moves: Vec<Move>,
@@ -151,7 +151,8 @@ impl Manager {
             standing: None,
             reports: Vec::new(),
             listings: Vec::new(),
-            totals: Vec::new(),
+            totals: Totals::default(),
+            counted: Vec::new(),
             failovers: Vec::new(),
             drains: Vec::new(),
             moves: Vec::new(),
@@ -451,7 +452,9 @@ impl Manager {
                 }
             }
             Control::Standing(standing) => {
-                self.reports.retain(|(peer, _)| standing.members.iter().any(|member| member.peer() == *peer));
+                let is_member = |peer: &Peer| standing.members.iter().any(|member| member.peer() == *peer);
+                self.reports.retain(|(peer, _)| is_member(peer));
+                self.counted.retain(|(peer, _)| is_member(peer));
                 self.standing = Some(standing);
             }
             Control::Failover(failover) => {
@@ -474,8 +477,8 @@ impl Manager {
                 None => self.reports.push((from, report)),
             },
             Control::Lists(lists) if from.node == STATE_SERVER => self.listings = lists,
-            Control::Totals { statistic, first, values } if from.node == STATE_SERVER => {
-                self.take_totals(statistic as usize, first as usize, &values);
+            Control::Totals { statistic, first, values } => {
+                self.totals_of(from).take(statistic as usize, first as usize, &values);
             }
             Control::Trace(steps) => self.traces.extend(steps),
             Control::Logged(packets) => {
@@ -500,6 +503,20 @@ impl Manager {
             }
             _ => self.drops.count(DropReason::Malformed),
         }
+    }
+
+    fn totals_of(&mut self, from: Peer) -> &mut Totals {
+        if from.node == STATE_SERVER {
+            return &mut self.totals;
+        }
+        let at = self.counted.iter().position(|(peer, _)| peer.node == from.node).unwrap_or_else(|| {
+            self.counted.push((from, Totals::default()));
+            self.counted.len() - 1
+        });
+        if self.counted[at].0 != from {
+            self.counted[at] = (from, Totals::default());
+        }
+        &mut self.counted[at].1
     }
 
     /// A request to move flows, known from its beginning or from what its runtime tells of it.
@@ -619,21 +636,12 @@ impl Manager {
 
     /// What it said last that all numbers of a statistic are, by its list of statistics, counted from 0. A manager that has just begun may know the first ones only.
     pub fn totals(&self, statistic: usize) -> &[i64] {
-        self.totals.get(statistic).map_or(&[], Vec::as_slice)
+        self.totals.of(statistic)
     }
 
-    /// Those follow upon one another: what comes ahead of others, after the beginning of a life, comes again.
-    fn take_totals(&mut self, statistic: usize, first: usize, values: &[i64]) {
-        if statistic == self.totals.len() && statistic < MOST_STATISTICS {
-            self.totals.push(Vec::new());
-        }
-        let Some(known) = self.totals.get_mut(statistic) else { return };
-        if first > known.len() || first + values.len() > MOST_TOTALS {
-            return;
-        }
-        let over = values.len().min(known.len() - first);
-        known[first..first + over].copy_from_slice(&values[..over]);
-        known.extend_from_slice(&values[over..]);
+    /// The same of the statistics that no server adds up, as this runtime said last what its flows have.
+    pub fn counted(&self, runtime: Peer, statistic: usize) -> &[i64] {
+        self.counted.iter().find(|(peer, _)| *peer == runtime).map_or(&[], |(_, totals)| totals.of(statistic))
     }
 
     /// How things stood when the coordinator spoke last, if it ever has.
@@ -711,23 +719,19 @@ mod tests {
         assert_eq!(known, [1].into_iter().chain(latest).collect::<Vec<_>>());
     }
 
-    /// Totals follow upon one another, whatever comes first; what nobody could have is not listened to.
+    /// What runtimes have counted is known by runtime; of the next life of one nothing is known before it has spoken.
     #[test]
-    fn totals_are_what_the_server_said_last() {
+    fn what_runtimes_have_counted_is_known_by_life() {
         let mut manager = Manager::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
-        for (statistic, first, values) in [
-            (1, 0, [8, 8]),
-            (0, 1, [7, 7]),
-            (0, 0, [1, 2]),
-            (0, 1, [5, 6]),
-            (1, 0, [-1, 9]),
-            (9, 0, [1, 1]),
-            (0, u32::MAX, [1, 1]),
-        ] {
-            manager.take_totals(statistic, first as usize, &values);
-        }
-        assert_eq!([0, 1, 2].map(|statistic| manager.totals(statistic)), [&[1, 5, 6][..], &[-1, 9], &[]]);
-        manager.take_totals(0, 3, &[0; MOST_TOTALS]);
-        assert_eq!(manager.totals(0).len(), 3, "no statistic has so many");
+        let [one, other, next] = [(16, 1), (17, 2), (16, 3)].map(|(node, incarnation)| Peer { node, incarnation });
+        let say = |manager: &mut Manager, from: Peer, values: &[i64]| {
+            manager.handle_runtime(from, Control::Totals { statistic: 0, first: 0, values: values.to_vec() });
+        };
+        say(&mut manager, one, &[1, 2]);
+        say(&mut manager, other, &[3]);
+        assert_eq!([one, other, next].map(|peer| manager.counted(peer, 0).to_vec()), [vec![1, 2], vec![3], vec![]]);
+        say(&mut manager, next, &[9]);
+        assert_eq!([one, other, next].map(|peer| manager.counted(peer, 0).to_vec()), [vec![], vec![3], vec![9]]);
+        assert!(manager.totals(0).is_empty(), "nobody adds anything up");
     }
 }

@@ -514,9 +514,10 @@ pub enum Control {
     Failover(Failover),
     /// Manager to manager: how its host seals packets. With every beat, and as soon as there is news.
     Sealing(Sealing),
-    /// State server to manager: what all instances together have of some numbers of a statistic; now and then, when that has changed.
+    /// Some numbers of a statistic; now and then, when they have changed. State server to manager: what all instances have together. Runtime to managers: what its flows have, where no
+    /// state server adds that up.
     Totals {
-        /// Which, among the lists of statistics, counted from 0.
+        /// Which, among the sender's statistics, counted from 0.
         statistic: u32,
         /// The first of its numbers that are meant, counted from 0.
         first: u32,

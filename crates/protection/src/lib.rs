@@ -141,7 +141,7 @@ pub struct Safety {
 /// One answer to the three questions, for one chain in one runtime.
 ///
 /// When packets have come the runtime says so by [`begin_batch`](Protection::begin_batch). For every packet of a flow it calls [`admit`](Protection::admit), runs the chain, and calls [`commit`](Protection::commit) or, if the chain dropped the
-/// packet, [`changed`](Protection::changed); at the end of the batch it calls [`flush`](Protection::flush) and carries out the outbox.
+/// packet, [`changed`](Protection::changed), or neither if a packet that it refused has changed nothing of the flow ([`follow`](Protection::follow)); at the end of the batch it calls [`flush`](Protection::flush) and carries out the outbox.
 pub trait Protection: Send {
     /// The preset's name.
     fn name(&self) -> &'static str;
@@ -200,6 +200,11 @@ pub trait Protection: Send {
 
     /// The chain dropped a packet of this flow, which had this stamp; its state may have changed all the same. `nondeterministic`: see [`commit`](Protection::commit).
     fn changed(&mut self, flows: &mut Flows, slot: Slot, stamp: u64, nondeterministic: bool);
+
+    /// A packet of this flow is to leave that has changed nothing of it: it waits for what the flow has become before, and for nothing of its own.
+    fn follow(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, out: &mut Outbox) {
+        self.commit(flows, slot, packet, false, out);
+    }
 
     /// The flow is about to be removed.
     fn ended(&mut self, flows: &mut Flows, slot: Slot, out: &mut Outbox);

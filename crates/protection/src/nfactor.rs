@@ -342,9 +342,14 @@ impl Protection for NfActor {
 
     #[inline]
     fn commit(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, _nondeterministic: bool, out: &mut Outbox) {
+        self.count(flows, slot);
+        self.follow(flows, slot, packet, out);
+    }
+
+    #[inline]
+    fn follow(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, out: &mut Outbox) {
         let is_homeless = self.homeless > 0 && flows.header(slot).flags & flag::UNPROTECTED != 0 && flows.header(slot).peer == 0;
         out.released_unprotected += u64::from(self.links.is_empty() || is_homeless);
-        self.count(flows, slot);
         self.pending.push(packet);
     }
 

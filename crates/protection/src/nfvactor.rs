@@ -378,6 +378,17 @@ impl Protection for NfvActor {
         self.mark_dirty(flows, slot);
     }
 
+    fn follow(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, out: &mut Outbox) {
+        let header = flows.header(slot);
+        let is_sent = header.commit != 0 && header.flags & (flag::DIRTY | flag::UNPROTECTED | flag::WHOLE) == 0;
+        let (commit, holder) = (header.commit, Peer { node: header.peer, incarnation: header.peer_incarnation });
+        match self.links.find(holder).filter(|_| is_sent) {
+            Some(link) if reached(link.numbers.saved, commit) => out.release(packet),
+            Some(_) => self.pending.push((slot, packet)),
+            None => self.commit(flows, slot, packet, false, out),
+        }
+    }
+
     fn ended(&mut self, flows: &mut Flows, slot: Slot, _out: &mut Outbox) {
         self.parting.end_kept(slot);
         let header = flows.header(slot);

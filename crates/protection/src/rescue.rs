@@ -312,6 +312,13 @@ impl Protection for Rescue {
         self.note(flows, slot);
         match self.release {
             Release::WriteBack => self.copies.pending.push((slot, packet)),
+            Release::AtOnce { .. } => self.follow(flows, slot, packet, out),
+        }
+    }
+
+    fn follow(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, out: &mut Outbox) {
+        match self.release {
+            Release::WriteBack => self.copies.follow(flows, slot, packet, out),
             Release::AtOnce { .. } => {
                 let is_alone = !self.shares.are_all_known() && self.shares.server_of(flows, slot).is_none();
                 out.released_unprotected += u64::from(is_alone);

@@ -63,6 +63,8 @@ faults! {
     RefusesSecondAnswers = "refuses-second-answers",
     /// A reset anywhere inside the window ends the connection.
     InexactResetsEnd = "inexact-resets-end",
+    /// A SYN on a connection that is over is refused: its port rests until the time-out.
+    RefusesReuse = "refuses-reuse",
     /// A reset passes wherever its number lies.
     ResetsFitAnywhere = "resets-fit-anywhere",
     /// What was reset is so for good: nobody looks at the data that follow.
@@ -77,6 +79,8 @@ faults! {
     ResetsKeepMappings = "resets-keep-mappings",
     /// Once a mapping is answered, nothing from inside keeps it.
     InsideKeepsNothing = "inside-keeps-nothing",
+    /// A NAT forgets datagrams after the least time that there may be.
+    ForgetsUdpEarly = "forgets-udp-early",
     /// A NAT's time-outs may be as short as anybody's.
     AllowsShortTimeouts = "allows-short-time-outs",
 
@@ -95,6 +99,10 @@ faults! {
     TranslatesDamagedErrors = "translates-damaged-errors",
     /// Of an error only the header is translated: its receiver does not know what it quotes.
     LeavesQuotesAlone = "leaves-quotes-alone",
+    /// The transport header of a quoted packet is looked for where it would be without options.
+    ReadsNoQuotedOptions = "reads-no-quoted-options",
+    /// Errors are translated if the peer has sent them, and no router on the way.
+    BelievesPeersOnly = "believes-peers-only",
     /// Errors pass that quote a source route, with addresses of the other side.
     PassesQuotedRoutes = "passes-quoted-routes",
     /// A router inside that complains is seen outside.
@@ -119,6 +127,10 @@ faults! {
     DealsPortsInOrder = "deals-ports-in-order",
     /// A port that was given back is dealt again at once.
     RestsNoPorts = "rests-no-ports",
+    /// Who finds no port free is given one all the same.
+    EmptyPoolsLend = "empty-pools-lend",
+    /// Of a pool the first address alone is used.
+    UsesOneAddress = "uses-one-address",
     /// A host gets any address of the pool for each of its flows.
     PairsNoAddresses = "pairs-no-addresses",
     /// Hosts have as many flows as they want, whatever their limit.

@@ -57,7 +57,7 @@ pub struct Layers {
     pub more_fragments: bool,
     /// Offset of the IPv6 fragment header, 0 if there is none.
     pub v6_fragment: u16,
-    /// A source route is present: IPv4 LSRR or SSRR, or an IPv6 routing header of type 0, 2, 3 or 4.
+    /// A source route is present: IPv4 LSRR or SSRR, or an IPv6 routing header that leads on.
     pub source_route: bool,
     /// The number of VLAN tags.
     pub vlan_tags: u8,
@@ -66,6 +66,14 @@ pub struct Layers {
 /// Types of IPv6 routing headers that lead a packet on from the destination that its header names, past whoever goes by that: 0 (RFC 5095), 2
 /// (mobile nodes: RFC 6275, section 6.4), 3 (RPL: RFC 6554) and 4 (segment routing: RFC 8754).
 const SOURCE_ROUTES: [u8; 4] = [0, 2, 3, 4];
+
+/// Types for experiments (RFC 4727), which mean nothing to those who take no part in them.
+const EXPERIMENTS: [u8; 2] = [253, 254];
+
+/// True for a routing header that leads a packet on. One of an unknown type does as long as it has segments left; without any nobody has to know it (RFC 8200, section 4.4).
+fn leads_on(kind: u8, segments_left: u8) -> bool {
+    SOURCE_ROUTES.contains(&kind) || segments_left != 0 && !EXPERIMENTS.contains(&kind)
+}
 
 /// Extension headers that one IPv6 packet may have before it is refused.
 pub const MAX_EXTENSION_HEADERS: usize = 8;
@@ -229,7 +237,7 @@ impl Layers {
                     if at + 8 > limit {
                         return Err(Malformed::Truncated);
                     }
-                    if next == proto::ROUTING && SOURCE_ROUTES.contains(&frame[at + 2]) {
+                    if next == proto::ROUTING && leads_on(frame[at + 2], frame[at + 3]) {
                         self.source_route = true;
                     }
                     next = frame[at];

@@ -30,6 +30,8 @@ impl Flags {
     pub const OAM: u8 = 8;
     /// On release: the chain has refused this packet, as it was when it came in; its sender is to be told.
     pub const TURNED: u8 = 64;
+    /// An ICMP error of the box's own about a packet that a chain had changed, on its way through that chain.
+    pub const OWN: u8 = 128;
 }
 
 /// Where on its way a packet is: values of the NSH service index.

@@ -40,7 +40,7 @@ reasons! {
     FrameTooLarge "frame_too_large" "Larger than the outgoing port's MTU, and not to be fragmented (IPv4 with DF, IPv6), or larger than an arena buffer. Offloads (TSO, GRO) left on make such frames.";
     BadSource "bad_source" "The source address cannot be one: multicast, broadcast, loopback, unspecified, or the destination itself (land).";
     AddressConflict "address_conflict" "Another station says by ARP or neighbour discovery that it has an address of the box; the box says again that it is here, at most every ten seconds. Find the station by its MAC address (`tcpdump -e arp`).";
-    SourceRoute "source_route" "IPv4 source routes and IPv6 routing headers of types 0, 2, 3 and 4 are refused (RFC 7126, RFC 5095): what they lead to is another destination than the one that rules see.";
+    SourceRoute "source_route" "IPv4 source routes and IPv6 routing headers of types 0, 2, 3 and 4, and of unknown types with segments left, are refused (RFC 7126, RFC 5095): what they lead to is another destination than the one that rules see.";
     Multicast "multicast" "Multicast and broadcast are not forwarded.";
     LinkLocal "link_local" "A link-local address does not leave its link.";
     TtlExceeded "ttl_exceeded" "The TTL or hop limit ran out here; an ICMP time exceeded was sent, within its rate limit.";

@@ -145,7 +145,7 @@ pub struct Statistic {
     /// How many numbers it has.
     #[prost(uint32, tag = "6")]
     pub size: u32,
-    /// The first 256 of them, as far as they have been said.
+    /// They, in order, as far as they have been said.
     #[prost(message, repeated, tag = "7")]
     pub values: ::prost::alloc::vec::Vec<StatisticValue>,
 }

@@ -197,7 +197,7 @@ fn a_half_closed_connection_carries_data_and_lives_long() {
 
 /// A port in TIME_WAIT is used again: a SYN above what was sent opens anew (RFC 9293, section 3.6.1), but not the server's.
 #[test]
-fn a_port_in_time_wait_is_used_again_by_a_newer_syn() {
+pub(crate) fn a_port_in_time_wait_is_used_again_by_a_newer_syn() {
     let mut talk = Conversation::established();
     talk.client("FIN ACK seq 101 ack 501");
     talk.server("FIN ACK seq 501 ack 102");
@@ -528,7 +528,7 @@ fn a_syn_that_crosses_keeps_no_answer_out() {
 /// A port in TIME_WAIT is used again with a lower sequence number: time stamps may allow it (RFC 6191). The server says whether they do: it accepts, or it acknowledges the old
 /// connection's end, which the client resets.
 #[test]
-fn a_port_in_time_wait_is_used_again_by_a_lower_syn() {
+pub(crate) fn a_port_in_time_wait_is_used_again_by_a_lower_syn() {
     let closed = || {
         let mut talk = Conversation::established();
         talk.client("FIN ACK seq 101 ack 501");

@@ -232,7 +232,7 @@ pub(crate) fn errors_ask_for_no_impossible_mtu() {
         let mut bench = Bench::new(&[("load_balancer", config)]);
         bench.passes(&format!("tcp {client} > {seen} SYN seq 1"));
         let ip = |end: &str| end.parse::<SocketAddr>().expect("an end").ip();
-        for (mtu, passes) in [(0, false), (least - 1, false), (least, true), (1400, true)] {
+        for (mtu, passes) in [(0, least == 68), (1, false), (least - 1, false), (least, true), (1400, true)] {
             let errors = [
                 format!("icmp {} > {} too-big mtu {mtu} quoting tcp {seen} > {client} ACK seq 8 len 61", ip(client), ip(seen)),
                 format!(

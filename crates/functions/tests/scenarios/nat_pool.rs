@@ -68,7 +68,7 @@ fn what_ports_may_say() {
 
 /// The pool runs dry: the next flow is refused for that reason, and those that live go on as before, in both directions.
 #[test]
-fn an_empty_pool_refuses_new_flows_and_harms_none() {
+pub(crate) fn an_empty_pool_refuses_new_flows_and_harms_none() {
     let mut bench = small();
     let first = bench.passes("udp 10.0.0.2:1999 > 203.0.113.10:53").0;
     for port in 0..255 {
@@ -136,7 +136,7 @@ pub(crate) fn a_host_keeps_its_outside_address() {
 
 /// The addresses of a pool need not be neighbours (RFC 6888, REQ-3): all have flows.
 #[test]
-fn a_pool_may_be_scattered() {
+pub(crate) fn a_pool_may_be_scattered() {
     let pool = ["198.51.100.4/31", "203.0.113.200/32", "192.0.2.64/32"];
     let mut bench = Bench::new(&[("nat", json!({ "pool": pool, "ports": "5000-5255" }))]);
     let mut outside = BTreeSet::new();

@@ -1,24 +1,47 @@
-//! What the tables of docs/correctness*.md name is there: functions and files in `code`, tests in `test`, faults in `planted violation`.
+//! The tables of docs/correctness*.md are true as far as a program can tell: what they name is there (functions and files in `code`, tests in `test`, faults in `planted violation`), every requirement is shown or
+//! says why not, and the tests notice the violations beside them.
 
+use crate::planted::noticed_by;
 use holdfast_wire::fault::Fault;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The columns whose words in backticks are looked up.
+/// What a column of a table is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Column {
+    /// Whether the requirement is met.
+    Here,
     Code,
     Test,
     Fault,
     Other,
 }
 
-/// A word in backticks in a table.
-struct Named {
+/// A requirement: a line of a table that has code in one of its columns.
+struct Row {
     place: String,
-    column: Column,
-    word: String,
+    cells: Vec<(Column, String)>,
 }
+
+impl Row {
+    fn cell(&self, column: Column) -> Option<&str> {
+        self.cells.iter().find(|(of, _)| *of == column).map(|(_, cell)| cell.as_str())
+    }
+
+    /// The words in backticks.
+    fn words(&self, column: Column) -> impl Iterator<Item = &str> {
+        self.cell(column).unwrap_or_default().split('`').skip(1).step_by(2)
+    }
+
+    /// Why the requirement is not met, if it is not: the reason.
+    fn unmet(&self) -> Option<&str> {
+        let state = [Column::Here, Column::Code].into_iter().filter_map(|column| self.cell(column));
+        state.flat_map(|cell| UNMET.iter().filter_map(move |word| cell.strip_prefix(word))).next()
+    }
+}
+
+/// How the state of a requirement begins that nothing here has to obey.
+const UNMET: [&str; 3] = ["not met", "does not apply", "may be, and is not"];
 
 /// Source files by their paths, and who defines which name.
 struct Sources {
@@ -87,66 +110,117 @@ impl Sources {
     }
 }
 
-/// Everything that the tables of the pages name.
-fn named() -> Vec<Named> {
+/// The requirements of all pages.
+fn requirements() -> Vec<Row> {
     let mut pages: Vec<PathBuf> =
         std::fs::read_dir(root().join("docs")).expect("docs").map(|page| page.expect("a page").path()).collect();
     pages.retain(|page| page.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("correctness")));
-    let mut named = Vec::new();
+    let mut rows = Vec::new();
     for page in pages {
         let text = std::fs::read_to_string(&page).expect("a page");
         let mut columns = Vec::new();
         for (number, line) in text.lines().enumerate() {
-            let Some(row) = line.trim().strip_prefix('|') else {
+            let Some(row) = line.trim().strip_prefix('|').and_then(|row| row.strip_suffix('|')) else {
                 columns.clear();
                 continue;
             };
-            let cells: Vec<&str> = row.trim_end_matches('|').split('|').map(str::trim).collect();
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            let is_rule = cells.iter().all(|cell| cell.chars().all(|letter| letter == '-'));
             if columns.is_empty() {
                 let column = |title: &&str| match *title {
+                    "here" => Column::Here,
                     "code" => Column::Code,
                     "test" => Column::Test,
                     "planted violation" => Column::Fault,
                     _ => Column::Other,
                 };
                 columns = cells.iter().map(column).collect();
-                continue;
-            }
-            let name = page.file_name().unwrap_or_default().display();
-            // The code column of a requirement that is not met says why, and names nothing.
-            let is_met = |cell: &&str, column: &Column| *column != Column::Code || !cell.starts_with("not met");
-            for (cell, column) in cells.iter().zip(&columns).filter(|(cell, column)| is_met(cell, column)) {
-                let words = cell.split('`').skip(1).step_by(2).map(str::to_owned);
-                named.extend(words.map(|word| Named { place: format!("{name}, line {}", number + 1), column: *column, word }));
+            } else if !is_rule && columns.contains(&Column::Code) {
+                let place = format!("{}, line {}", page.file_name().unwrap_or_default().display(), number + 1);
+                assert_eq!(cells.len(), columns.len(), "{place}: cells");
+                rows.push(Row { place, cells: columns.iter().copied().zip(cells.into_iter().map(str::to_owned)).collect() });
             }
         }
     }
-    named
+    assert!(rows.len() > 100, "the tables were not read");
+    rows
 }
 
 /// A page that names what is not there, or not any more, is wrong.
 #[test]
 fn what_the_pages_name_is_there() {
     let sources = Sources::read();
-    let all = named();
-    let is_there = |named: &Named| match named.column {
-        Column::Fault => Fault::ALL.iter().any(|fault| fault.name() == named.word),
-        Column::Code | Column::Test => sources.has(&named.word),
-        Column::Other => true,
+    let is_there = |column: Column, word: &str| match column {
+        Column::Fault => Fault::ALL.iter().any(|fault| fault.name() == word),
+        _ => sources.has(word),
     };
-    let wrong: Vec<String> =
-        all.iter().filter(|named| !is_there(named)).map(|named| format!("{}: `{}`", named.place, named.word)).collect();
-    assert!(wrong.is_empty(), "nowhere in crates and tests:\n{}", wrong.join("\n"));
-    for column in [Column::Code, Column::Test, Column::Fault] {
-        assert!(all.iter().filter(|named| named.column == column).count() > 20, "the tables were not read");
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for row in requirements() {
+        for column in [Column::Code, Column::Test, Column::Fault] {
+            // Where the reason stands in the code's place it names nothing.
+            let is_reason = column == Column::Code && row.cell(Column::Here).is_none() && row.unmet().is_some();
+            for word in row.words(column).filter(|_| !is_reason) {
+                seen += 1;
+                if !is_there(column, word) {
+                    wrong.push(format!("{}: `{word}`", row.place));
+                }
+            }
+        }
     }
+    assert!(wrong.is_empty(), "nowhere in crates and tests:\n{}", wrong.join("\n"));
+    assert!(seen > 400, "the tables were not read");
+}
+
+/// A requirement has code that obeys it and a test that shows it, or a reason why not. One that scenarios of functions alone show has a violation that they notice, or says that there is nothing to take away.
+#[test]
+fn every_requirement_is_shown_or_says_why_not() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
+    let mut files = Vec::new();
+    collect(&directory, &mut files);
+    let modules: BTreeSet<&str> = files.iter().filter_map(|file| file.file_stem()?.to_str()).collect();
+    let is_scenario = |test: &str| test.split_once("::").is_some_and(|(module, _)| modules.contains(module));
+    let mut wrong = Vec::new();
+    for row in requirements() {
+        let mut complain = |what: &str| wrong.push(format!("{}: {what}", row.place));
+        if let Some(reason) = row.unmet() {
+            if reason.trim_start_matches([':', ',', ' ']).len() < 10 {
+                complain("not met, and no reason");
+            }
+            continue;
+        }
+        for (column, what) in [(Column::Code, "no code"), (Column::Test, "no test")] {
+            if row.words(column).next().is_none() {
+                complain(what);
+            }
+        }
+        let is_met = row.cell(Column::Here).is_none_or(|here| here.starts_with("met"));
+        if is_met && row.words(Column::Test).all(is_scenario) && row.cell(Column::Fault) == Some("") {
+            complain("no planted violation");
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The violation that stands beside a requirement is noticed by a test beside it.
+#[test]
+fn a_planted_violation_is_noticed_by_a_test_beside_it() {
+    let mut wrong = Vec::new();
+    for row in requirements() {
+        for violation in row.words(Column::Fault) {
+            let noticed: Vec<&str> = noticed_by(violation).collect();
+            if !row.words(Column::Test).any(|test| noticed.contains(&test)) {
+                wrong.push(format!("{}: `{violation}` is noticed by {noticed:?}", row.place));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// Every fault that can be planted in a function stands beside a requirement.
 #[test]
 fn every_planted_violation_is_of_a_requirement() {
-    let all = named();
-    let is_named = |fault: &&Fault| all.iter().any(|named| named.column == Column::Fault && named.word == fault.name());
+    let rows = requirements();
+    let is_named = |fault: &&Fault| rows.iter().any(|row| row.words(Column::Fault).any(|word| word == fault.name()));
     let missing: Vec<&str> = Fault::OF_FUNCTIONS.iter().filter(|fault| !is_named(fault)).map(|fault| fault.name()).collect();
     assert!(missing.is_empty(), "in no table: {missing:?}");
 }

@@ -28,6 +28,7 @@ const TABLE: &[Row] = &[
     (Fault::RefusesChallenges, scenarios![firewall_tcp::a_challenge_answers_a_syn]),
     (Fault::RefusesSecondAnswers, scenarios![firewall_tcp::a_second_answer_with_another_number]),
     (Fault::InexactResetsEnd, scenarios![firewall_tcp::a_reset_that_is_not_exact_ends_nothing, nat_pool::a_reset_with_a_wrong_number_shortens_nothing]),
+    (Fault::RefusesReuse, scenarios![firewall_tcp::a_port_in_time_wait_is_used_again_by_a_newer_syn, firewall_tcp::a_port_in_time_wait_is_used_again_by_a_lower_syn]),
     (Fault::ResetsFitAnywhere, scenarios![firewall_tcp::resets_must_lie_in_the_window]),
     (Fault::ResetsAreFinal, scenarios![firewall_tcp::data_after_a_reset_prove_that_the_connection_lives]),
     (Fault::IgnoresWindows, scenarios![firewall_tcp::segments_must_fit_both_windows, firewall_tcp::windows_are_scaled_if_both_sides_scale]),
@@ -35,6 +36,7 @@ const TABLE: &[Row] = &[
     (Fault::ResetsKeepMappings, scenarios![nat_pool::resets_that_change_nothing_keep_no_mapping]),
     (Fault::InsideKeepsNothing, scenarios![nat::either_side_keeps_a_mapping]),
     (Fault::AllowsShortTimeouts, scenarios![nat_pool::time_outs_are_options_with_bounds, firewall::absurd_time_outs_are_refused]),
+    (Fault::ForgetsUdpEarly, scenarios![nat::errors_neither_end_nor_keep_a_mapping]),
     (Fault::RequestsPassAsReplies, scenarios![firewall::no_other_message_passes_as_the_reply, nat::no_other_message_is_translated_as_the_reply]),
     (Fault::ErrorsGoAnywhere, scenarios![firewall::errors_go_to_who_sent_what_they_quote, nat::errors_that_are_not_the_flows_are_not_delivered]),
     (Fault::RedirectsPass, scenarios![nat::errors_that_are_not_the_flows_are_not_delivered]),
@@ -42,6 +44,8 @@ const TABLE: &[Row] = &[
     (Fault::ErrorsQuoteAnything, scenarios![firewall::icmp_errors_quote_what_is_on_its_way]),
     (Fault::TranslatesDamagedErrors, scenarios![nat::damaged_errors_are_dropped]),
     (Fault::LeavesQuotesAlone, scenarios![nat::errors_from_outside_are_translated_with_what_they_quote, nat::errors_from_inside_are_translated_with_what_they_quote, load_balancer::errors_towards_the_client_are_translated]),
+    (Fault::ReadsNoQuotedOptions, scenarios![nat::options_and_extensions_in_errors_are_no_ports]),
+    (Fault::BelievesPeersOnly, scenarios![nat::errors_from_outside_are_translated_with_what_they_quote]),
     (Fault::PassesQuotedRoutes, scenarios![nat::errors_about_source_routes_are_dropped]),
     (Fault::ShowsInsideRouters, scenarios![nat::errors_from_inside_are_translated_with_what_they_quote, nat_publish::errors_about_published_ends_are_translated]),
     (Fault::ErrorsKeepMappings, scenarios![nat::errors_neither_end_nor_keep_a_mapping]),
@@ -54,11 +58,19 @@ const TABLE: &[Row] = &[
     (Fault::HairpinsWithInsideSource, scenarios![nat_publish::inside_hosts_reach_what_is_published, nat_publish::pings_and_published_hosts_hairpin_too]),
     (Fault::DealsPortsInOrder, scenarios![nat_pool::ports_are_random_unless_sequential, nat_pool::random_ports_are_in_no_order]),
     (Fault::RestsNoPorts, scenarios![nat_pool::a_busy_small_pool_lets_ports_rest]),
+    (Fault::EmptyPoolsLend, scenarios![nat_pool::an_empty_pool_refuses_new_flows_and_harms_none]),
+    (Fault::UsesOneAddress, scenarios![nat_pool::a_pool_may_be_scattered]),
     (Fault::PairsNoAddresses, scenarios![nat_pool::a_host_keeps_its_outside_address]),
     (Fault::IgnoresHostLimits, scenarios![nat_pool::a_limit_per_host_holds]),
     (Fault::LosesUdpChecksums, scenarios![nat::a_udp_checksum_never_turns_into_none]),
     (Fault::BalancesToTheClient, scenarios![load_balancer::a_backend_is_not_its_own_client]),
 ];
+
+/// The scenarios that notice the fault of this name.
+pub(crate) fn noticed_by(fault: &str) -> impl Iterator<Item = &'static str> {
+    let rows = TABLE.iter().filter(move |(planted, _)| planted.name() == fault);
+    rows.flat_map(|(_, scenarios)| scenarios.iter().map(|(name, _)| *name))
+}
 
 /// Every scenario in a fault's row holds without the fault, and does not hold with it; `--nocapture` shows what it says then.
 #[test]

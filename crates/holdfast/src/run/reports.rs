@@ -121,21 +121,18 @@ impl Manager {
     fn statistics_status(&self) -> Vec<status::Statistic> {
         let manager = &self.host.hub.manager;
         let runtimes: Vec<_> = manager.status().filter(|runtime| runtime.member.state != MemberState::Failed).collect();
-        let mut lists = 0..;
+        let (mut lists, mut own) = (0.., 0..);
         let mut statistic = |statistic: &NamedStatistic| {
-            let mut totals = vec![0i64; statistic.size.min(status::MOST_VALUES) as usize];
+            let mut totals = vec![0i64; statistic.size as usize];
             let mut add = |values: &[i64]| {
                 totals.iter_mut().zip(values).for_each(|(total, value)| *total = total.wrapping_add(*value));
                 values.len().min(totals.len())
             };
-            let list = if statistic.is_served { lists.next() } else { None };
-            let known = match list {
-                Some(list) => add(manager.totals(list)),
-                None => {
-                    let own =
-                        runtimes.iter().flat_map(|runtime| &runtime.report.statistics).filter(|(id, _)| *id == statistic.id);
-                    own.map(|(_, values)| add(values)).max().unwrap_or(0)
-                }
+            let known = if statistic.is_served {
+                lists.next().map_or(0, |list| add(manager.totals(list)))
+            } else {
+                let number = own.next().unwrap_or_default();
+                runtimes.iter().map(|runtime| add(manager.counted(runtime.member.peer(), number))).max().unwrap_or(0)
             };
             let value = |(index, value): (usize, &i64)| status::StatisticValue { name: statistic.name(index), value: *value };
             status::Statistic {

@@ -8,7 +8,7 @@ use holdfast_protection::Released;
 use holdfast_wire::fragment::{Cut, may_cut};
 use holdfast_wire::header::Mac;
 use holdfast_wire::nsh::Flags;
-use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool, ip_bytes};
+use holdfast_wire::{DropReason, FlowKey, Meta, Packet, PacketPool, ip_bytes};
 
 impl Edge {
     /// A packet that a chain has released, parsed: routes it and sends it.
@@ -50,11 +50,9 @@ impl Edge {
         if is_longer(packet.get(), mtu) && Cut::new(packet.get(), mtu).is_none() {
             return self.refuse_too_long(route.port, packet.into_inner(), now, out, pool);
         }
-        // An error of the box's own, which was made where it could not leave (RFC 1812, section 4.3.2.4).
-        let ingress = packet.get().meta.ingress;
-        if ingress != route.port
-            && packet.get().is_icmp_error()
-            && self.is_ports(ingress, &source)
+        // It was made where its cause could not leave (RFC 1812, section 4.3.2.4). Where the chain has given it a flow's address it keeps that.
+        if packet.get().meta.flags & Flags::OWN != 0
+            && self.own.iter().any(|own| own.address == source)
             && let Some(own) = self.leaving_address(route.port, &destination)
         {
             packet.set_error_source(&own);
@@ -170,15 +168,15 @@ impl Edge {
         out: &mut EdgeOut,
         pool: &mut dyn PacketPool,
     ) {
-        if let Some(packet) = self.make_error(port, packet, problem, now, pool) {
+        if let Some(mut packet) = self.make_error(port, packet, problem, now, pool) {
+            packet.meta.flags = Flags::OWN;
             out.reinject.push((port, packet));
         }
     }
 
     /// A packet of [`EdgeOut::reinject`]: goes to its chain without the checks that a stranger's packet gets.
     pub fn handle_reinjected(&mut self, port: u8, mut packet: Packet, pool: &mut dyn PacketPool) -> Option<(FlowKey, Packet)> {
-        packet.meta = Default::default();
-        packet.meta.ingress = port;
+        packet.meta = Meta { flags: packet.meta.flags & Flags::OWN, ingress: port, ..Meta::default() };
         let is_parsed = packet.parse().is_ok();
         let (key, reason) = if is_parsed && packet.layers.fragment {
             (self.fragments.key_of(&packet), DropReason::FragmentUnknown)

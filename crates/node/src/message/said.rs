@@ -51,13 +51,6 @@ pub struct Report {
     pub drops: Vec<(u8, u64)>,
     /// What it has of each pool.
     pub pools: Vec<(PoolId, Share)>,
-    /// What its flows have counted and measured, by statistic, where no state server adds that up: of the first statistics that have not more than [`Report::MOST_NUMBERS`] numbers together.
-    pub statistics: Vec<(PoolId, Vec<i64>)>,
-}
-
-impl Report {
-    /// Numbers of statistics in one report.
-    pub const MOST_NUMBERS: usize = 256;
 }
 
 /// What a runtime has of a pool.

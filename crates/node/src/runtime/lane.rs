@@ -43,8 +43,8 @@ const EXPIRE_BUDGET: usize = 256;
 enum Step {
     Commit(Slot),
     Drop(DropReason),
-    /// Dropped, and the packet's sender is to be told. The slot is that of its flow, if there is one.
-    Turn(Option<Slot>, DropReason),
+    /// Dropped, and the packet's sender is to be told. The slot is that of its flow, if there is one, which has changed by the packet or not.
+    Turn(Option<(Slot, bool)>, DropReason),
     Park(Slot, Position),
     /// There is no room for the state of a flow that it would open, and soon may be.
     WaitOutside,
@@ -342,7 +342,8 @@ impl Lane {
             Admission::Drop(reason) => return Step::Drop(reason),
         }
         let (header, state) = self.flows.parts_mut(slot);
-        let is_late = packet.meta.stamp <= header.last_stamp;
+        let before = header.last_stamp;
+        let is_late = packet.meta.stamp <= before;
         header.last_stamp = header.last_stamp.max(packet.meta.stamp);
         let direction = if found.is_reply { Direction::Reverse } else { Direction::Forward };
         shared.cx.begin(header.last_stamp, *key, direction);
@@ -384,13 +385,20 @@ impl Lane {
                     self.refuse_opening(slot, reason, shared);
                     return if is_answered { Step::Turn(None, reason) } else { Step::Drop(reason) };
                 }
+                let wants_nothing = shared.cx.lifetime() == 0 && !shared.cx.is_ending();
+                let is_known = packet.meta.commit == header.epoch && header.flags & flag::WHOLE == 0;
+                // Of what changes nothing copies need not know, and a flood of it makes no work elsewhere. Whoever processes packets again has to have each.
+                if wants_nothing && is_known && !self.has_log && *state == *self.undo {
+                    header.last_stamp = before;
+                    return if is_answered { Step::Turn(Some((slot, false)), reason) } else { Step::Drop(reason) };
+                }
                 account(header, direction, packet, &shared.cx);
                 if shared.cx.is_ending() {
                     self.wheel.bring_forward(&mut self.flows, slot);
                 }
                 if is_answered {
                     // What the flow has become is committed with the answer.
-                    return Step::Turn(Some(slot), reason);
+                    return Step::Turn(Some((slot, true)), reason);
                 }
                 self.protection.changed(&mut self.flows, slot, packet.meta.stamp, shared.cx.is_nondeterministic());
                 Step::Drop(reason)
@@ -450,7 +458,7 @@ impl Lane {
                 self.protection.commit(&mut self.flows, slot, packet, nondeterministic, &mut self.outbox);
             }
             Step::Drop(reason) => shared.drop(packet, reason, pool),
-            Step::Turn(slot, reason) => self.turn(slot, reason, packet, key, shared, pool),
+            Step::Turn(flow, reason) => self.turn(flow, reason, packet, key, shared, pool),
             Step::WaitOutside => self.wait_outside(packet, key, shared, pool),
             Step::Park(slot, position) => self.park(slot, position, packet, key, shared, pool),
         }
@@ -461,7 +469,7 @@ impl Lane {
     #[cold]
     fn turn(
         &mut self,
-        slot: Option<Slot>,
+        flow: Option<(Slot, bool)>,
         reason: DropReason,
         mut packet: Packet,
         key: &FlowKey,
@@ -470,18 +478,19 @@ impl Lane {
     ) {
         let nondeterministic = shared.cx.is_nondeterministic();
         if !key.restore(&mut packet) {
-            if let Some(slot) = slot {
+            if let Some((slot, true)) = flow {
                 self.protection.changed(&mut self.flows, slot, packet.meta.stamp, nondeterministic);
             }
             return shared.drop(packet, reason, pool);
         }
         shared.drops.count(reason);
         packet.meta.flags = packet.meta.flags & Flags::TRACE | Flags::TURNED;
-        match slot {
-            Some(slot) => {
-                packet.meta.epoch = self.flows.header(slot).epoch as u16;
-                self.protection.commit(&mut self.flows, slot, packet, nondeterministic, &mut self.outbox);
-            }
+        if let Some((slot, _)) = flow {
+            packet.meta.epoch = self.flows.header(slot).epoch as u16;
+        }
+        match flow {
+            Some((slot, true)) => self.protection.commit(&mut self.flows, slot, packet, nondeterministic, &mut self.outbox),
+            Some((slot, false)) => self.protection.follow(&mut self.flows, slot, packet, &mut self.outbox),
             None => self.outbox.released.push(Released::stateless(packet)),
         }
     }
@@ -728,6 +737,6 @@ fn mark(header: &ActorHeader, direction: Direction, packet: &mut Packet) {
         let back = if direction == Direction::Forward { &header.reply } else { &header.key };
         back.reverse().note(packet);
     }
-    packet.meta.flags = packet.meta.flags & Flags::TRACE | if is_learning { Flags::LEARN } else { 0 };
+    packet.meta.flags = packet.meta.flags & (Flags::TRACE | Flags::OWN) | if is_learning { Flags::LEARN } else { 0 };
     packet.meta.epoch = header.epoch as u16;
 }

@@ -9,6 +9,7 @@
 //! a system call, a lock, an allocation per packet, a second copy of a flow's truth.
 
 mod account;
+mod counted;
 mod hands;
 mod lane;
 mod migration;
@@ -29,6 +30,7 @@ use crate::message::{Control, PoolId, Report, Share, TraceStep, kind};
 use crate::state::Words;
 use core::num::NonZeroU64;
 use core::sync::atomic::AtomicU64;
+use counted::Counted;
 use hands::Hands;
 use holdfast_nf::{Chain, Context};
 use holdfast_protection::flows::Journal;
@@ -149,6 +151,7 @@ pub struct Runtime {
     errands: Errands,
     /// What there is between this runtime and the state server, if any of the pools is one's.
     served: Option<Served>,
+    counted: Counted,
     /// The coordinator was told that this one is there.
     is_announced: bool,
     /// The last numbered message of the coordinator that has taken effect here, and whether it waits to hear so.
@@ -191,6 +194,7 @@ impl Runtime {
             .map(|(index, spec)| Lane::new(index as u16, side_of(spec.switch), spec, config.flows, config.seed))
             .collect();
         let served = Served::of(&mut lanes);
+        let counted = Counted::of(&mut lanes);
         let shared = Shared {
             cx: Context::new(config.seed ^ u64::from(config.me.incarnation) << 16 ^ u64::from(config.me.node)),
             sides,
@@ -214,6 +218,7 @@ impl Runtime {
             clock: 0,
             errands: Errands::default(),
             served,
+            counted,
             is_announced: false,
             handled: 0,
             owes_word: false,
@@ -691,7 +696,6 @@ impl Runtime {
             let pool = pool.backend();
             report.pools.push((id, Share { held: pool.held(), at_hand: pool.available() }));
         });
-        report.statistics = self.own_statistics();
         for lane in &self.lanes {
             let safety = lane.protection.safety(&lane.flows);
             report.flows += lane.flows.owned() as u64;
@@ -712,6 +716,11 @@ impl Runtime {
                 self.fabric.send_control(node, &report);
             }
         }
+        let managers = || self.listeners.iter().copied().filter(|node| *node != COORDINATOR);
+        self.counted.tell(&mut self.lanes, clock, |message| {
+            let there: Vec<NodeId> = managers().filter(|node| self.fabric.backlog(*node) < REPORT_BACKLOG).collect();
+            there.into_iter().filter(|node| !self.fabric.send_control(*node, message)).count() == 0
+        });
         let mut notes = Vec::new();
         self.lanes.iter_mut().for_each(|lane| lane.take_notes(&mut notes));
         for chunk in notes.chunks(16) {

@@ -6,7 +6,7 @@
 
 use super::{Lane, Runtime};
 use crate::address::{state_server_node, state_server_number};
-use crate::message::{PoolId, Report};
+use crate::message::PoolId;
 use crate::state::{Pools, StateSession, Words};
 use core::ops::Range;
 use holdfast_nf::shared::{Part, PoolBackend};
@@ -132,19 +132,6 @@ impl Pools for NoLists {
 }
 
 impl Runtime {
-    /// What this runtime's flows have counted and measured, where no state server adds it up.
-    pub(super) fn own_statistics(&mut self) -> Vec<(PoolId, Vec<i64>)> {
-        let (mut own, mut room) = (Vec::new(), Report::MOST_NUMBERS);
-        self.visit_parts(|id, part| {
-            let count = part.own().len();
-            if !part.is_shared() && count <= room {
-                room -= count;
-                own.push((id, part.own().to_vec()));
-            }
-        });
-        own
-    }
-
     /// Calls `visit` with what this runtime has of every statistic, to look at.
     pub fn visit_parts(&mut self, mut visit: impl FnMut(PoolId, &mut Part)) {
         for lane in &mut self.lanes {

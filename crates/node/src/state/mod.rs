@@ -11,7 +11,6 @@
 mod server;
 mod session;
 mod stream;
-mod telling;
 pub mod words;
 
 pub use server::{StateServer, StateServerConfig};

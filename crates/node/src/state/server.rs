@@ -3,13 +3,13 @@
 //! In: frames, the time. Out: frames. It believes the coordinator about who is dead, and nobody about what others have.
 
 use super::stream::Stream;
-use super::telling::Telling;
 use super::words::Words;
 use super::{GREETING_AT_MOST, Greeting, Way, carry, of_session, unframed};
 use crate::address::{COORDINATOR, NodeId, STATE_SERVER};
 use crate::ahead;
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{Control, Listing, Member, MemberState, Report, kind};
+use crate::totals::Telling;
 use holdfast_protection::flows::Journal;
 use holdfast_protection::rescue::pages::{Pages, PagesConfig};
 use holdfast_protection::{Peer, kind as protection_kind};
@@ -83,6 +83,8 @@ pub struct StateServer {
     /// What was said last.
     reported: Vec<Listing>,
     reported_at: u64,
+    /// Which of the lists are statistics.
+    statistics: Vec<u32>,
     telling: Telling,
     drops: DropCounters,
 }
@@ -94,8 +96,12 @@ impl StateServer {
         let mut fabric = Fabric::new(config.me, config.fabric);
         fabric.send_control(COORDINATOR, &Control::Hello { layouts: Vec::new() });
         let primary = Primary::new(begin(&config.kinds, config.waiting, config.memory)?);
+        let sizes = (0..primary.server().lists()).map(|list| (list, primary.server().statistics(list)));
+        let (statistics, sizes): (Vec<u32>, Vec<usize>) =
+            sizes.filter_map(|(list, known)| Some((list, known?.totals().len()))).unzip();
         Some(StateServer {
-            telling: Telling::new(primary.server()),
+            statistics,
+            telling: Telling::new(sizes),
             fabric,
             primary,
             pages: config.pages.into_iter().map(Pages::new).collect(),
@@ -300,8 +306,11 @@ impl StateServer {
             self.fabric.send_control(self.listener, &Control::Lists(lists.clone()));
             (self.reported, self.reported_at) = (lists, now);
         }
-        let StateServer { telling, fabric, listener, .. } = self;
-        telling.tell(self.primary.server(), now, |message| fabric.send_control(*listener, &message));
+        let StateServer { telling, statistics, primary, fabric, listener, .. } = self;
+        let look = |statistic: usize, look: &mut dyn FnMut(&[i64])| {
+            primary.server().statistics(statistics[statistic]).into_iter().for_each(|known| look(known.totals()));
+        };
+        telling.tell(now, look, |message| fabric.send_control(*listener, message));
     }
 
     /// False if it was refused, which is counted.

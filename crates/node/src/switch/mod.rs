@@ -231,7 +231,7 @@ impl Switch {
             self.stamp(now);
             packet.meta.stamp = self.last_stamp;
             packet.meta.switch = self.config.number;
-            packet.meta.flags = 0;
+            packet.meta.flags &= Flags::OWN;
             if self.trace.is_some() {
                 self.start_trace(&key, &mut packet);
             }

@@ -1,12 +1,12 @@
 //! Two runtimes with one flow: what the first does when the second owns it.
 
 use holdfast_nf::shared::{Lease, Pool};
-use holdfast_nf::{Bound, Chain, ConfigError, Context, DropReason, NetworkFunction, Open, Verdict};
+use holdfast_nf::{Bound, Chain, ConfigError, Context, DropReason, Function, NetworkFunction, Open, Verdict};
 use holdfast_node::address::{COORDINATOR, SWITCH, mac_of, mac_of_life, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
-use holdfast_protection::{NfvActor, Peer, ReleaseAt};
+use holdfast_protection::{NfvActor, Peer, Protection, ReleaseAt};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{MemoryPool, Packet, PacketPool};
 
@@ -61,23 +61,32 @@ impl NetworkFunction for Leaser {
 }
 
 /// Two runtimes that know each other, and the frames between them.
-struct Pair {
-    runtimes: [Runtime; 2],
+pub(crate) struct Pair {
+    pub(crate) runtimes: [Runtime; 2],
     coordinator: Fabric,
     pool: MemoryPool,
     now: u64,
+    /// Frames from one to the other.
+    pub(crate) between: usize,
+    /// Released packets, and those of them that were rejected.
+    pub(crate) left: (usize, usize),
 }
 
 impl Pair {
     fn new() -> Pair {
+        let leaser = || -> Box<dyn Function> { Box::new(Bound::<Leaser>::new(()).expect("nothing to refuse")) };
+        Pair::of(leaser, || Box::new(NfvActor::new(ReleaseAt::Replica)))
+    }
+
+    /// Both have this function under this protection.
+    pub(crate) fn of(function: impl Fn() -> Box<dyn Function>, protection: impl Fn() -> Box<dyn Protection>) -> Pair {
         let runtimes = PEERS.map(|me| {
             let config = RuntimeConfig { me, flows: 8, seed: 1, report_interval: SECOND, fabric: FabricConfig::default() };
-            let chain = Chain::new(vec![Box::new(Bound::<Leaser>::new(()).expect("nothing to refuse"))]);
-            let protection = Box::new(NfvActor::new(ReleaseAt::Replica));
+            let (chain, protection) = (Chain::new(vec![function()]), protection());
             Runtime::new(config, vec![ChainSpec { name: "test".to_owned(), switch: SWITCH, chain, protection }])
         });
         let coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
-        let mut pair = Pair { runtimes, coordinator, pool: MemoryPool::new(256), now: SECOND };
+        let mut pair = Pair { runtimes, coordinator, pool: MemoryPool::new(256), now: SECOND, between: 0, left: (0, 0) };
         let member = |peer: Peer| Member {
             node: peer.node,
             incarnation: peer.incarnation,
@@ -122,7 +131,17 @@ impl Pair {
             self.runtimes[at].turn(&mut rx, &mut tx, &mut self.pool, self.now);
             let other = Some(PEERS[1 - at].node);
             for packet in tx {
-                if packet.bytes().first_chunk().and_then(node_of) == other { rx.push(packet) } else { self.pool.put(packet) }
+                let bytes = packet.bytes();
+                if bytes.first_chunk().and_then(node_of) == other {
+                    self.between += 1;
+                    rx.push(packet);
+                    continue;
+                }
+                if bytes[12..14] == [0x89, 0x4f] && bytes[21] == index::RELEASED {
+                    self.left.0 += 1;
+                    self.left.1 += usize::from(bytes[18] & Flags::TURNED != 0);
+                }
+                self.pool.put(packet);
             }
             at = 1 - at;
         }
@@ -131,19 +150,24 @@ impl Pair {
 
     /// The switch sends a flow's first packet under this epoch.
     fn open(&mut self, at: usize, flow: u16, epoch: u32) {
+        self.send(at, flow, epoch, Flags::NEW, 0);
+    }
+
+    /// The switch sends a packet of a flow, with a byte that tells the functions what to do.
+    pub(crate) fn send(&mut self, at: usize, flow: u16, epoch: u32, flags: u8, order: u8) {
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
         frame.extend_from_slice(&[0x45, 0, 0, 29, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 2, 192, 0, 2, 1]);
         frame.extend_from_slice(&flow.to_be_bytes());
-        frame.extend_from_slice(&[0, 53, 0, 9, 0, 0, 0]);
+        frame.extend_from_slice(&[0, 53, 0, 9, 0, 0, order]);
         let mut packet = self.packet(&frame);
         self.now += 1;
-        (packet.meta.stamp, packet.meta.commit, packet.meta.flags) = (self.now, epoch, Flags::NEW);
+        (packet.meta.stamp, packet.meta.commit, packet.meta.flags) = (self.now, epoch, flags);
         let outer = Outer { destination: mac_of_life(PEERS[at]), source: mac_of(SWITCH), index: index::TO_RUNTIME };
         assert!(nsh::encapsulate(&mut packet, outer));
         self.turn(at, vec![packet]);
     }
 
-    fn advance(&mut self, seconds: u64) {
+    pub(crate) fn advance(&mut self, seconds: u64) {
         for _ in 0..seconds {
             self.now += SECOND;
             for (at, peer) in PEERS.iter().enumerate() {
@@ -166,7 +190,7 @@ impl Pair {
         self.runtimes[at].flows(0).map_or(0, |flows| flows.owned())
     }
 
-    fn assert_no_buffer_lost(&self) {
+    pub(crate) fn assert_no_buffer_lost(&self) {
         let held: usize = self.runtimes.iter().map(|runtime| runtime.held()).sum();
         assert_eq!(self.pool.free() + held, self.pool.total());
     }

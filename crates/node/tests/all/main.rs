@@ -7,6 +7,7 @@ mod hosts;
 mod moving;
 #[path = "../../../state/tests/all/random.rs"]
 mod random;
+mod refusing;
 mod replaying;
 mod restoring;
 mod rules;

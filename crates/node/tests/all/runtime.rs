@@ -1,7 +1,7 @@
 //! A runtime alone: functions that panic, functions that must wait, tables that are full.
 
 use holdfast_nf::shared::{Lease, Log, Pool, RequestPool};
-use holdfast_nf::{Bound, Chain, ConfigError, Context, DropReason, Function, NetworkFunction, Open, Verdict};
+use holdfast_nf::{Bound, Chain, ConfigError, Context, Counters, DropReason, Function, NetworkFunction, Open, Verdict};
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH, mac_of, mac_of_life, node_of, switch_node};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState, PoolId};
@@ -677,5 +677,71 @@ fn what_is_logged_goes_to_the_manager() {
     for (number, logged) in (1u16..).zip(told) {
         assert_eq!((logged.chain, logged.function, logged.about, logged.missed), (0, 1, 7, 0));
         assert_eq!(logged.key.source_port, number);
+    }
+}
+
+holdfast_nf::shared_state! {
+    struct Votes {
+        before: Counters,
+        by_flow: Counters,
+    }
+}
+
+/// Counts each packet at its flow's port.
+struct Voter;
+
+const VOTES: usize = 3000;
+
+impl NetworkFunction for Voter {
+    const NAME: &'static str = "voter";
+    type Config = ();
+    type Flow = Nothing;
+    type Shared = Votes;
+
+    fn new((): ()) -> Result<(Voter, Votes), ConfigError> {
+        Ok((Voter, Votes { before: Counters::new(["all"]), by_flow: Counters::new(0..VOTES) }))
+    }
+
+    fn open(&self, _: &Packet, _: &mut Votes, _: &mut Context) -> Open<Nothing> {
+        Open::Accept(Nothing::default())
+    }
+
+    fn process(&self, _: &mut Packet, _: &mut Nothing, shared: &mut Votes, cx: &mut Context) -> Verdict {
+        shared.before.add(0, 1);
+        shared.by_flow.add(usize::from(cx.key().source_port), 1);
+        Verdict::Forward
+    }
+}
+
+/// A function with thousands of counters: each is told to the manager, in messages of a bounded length, and again when it has changed.
+#[test]
+fn every_counter_is_told() {
+    let mut bench = Bench::new(vec![Box::new(Bound::<Voter>::new(()).expect("nothing to refuse"))], 64);
+    bench.turn(&mut Vec::new());
+    bench.hear();
+    let told = |bench: &mut Bench| {
+        let mut numbers = [vec![None; 1], vec![None; VOTES]];
+        for _ in 0..20 {
+            bench.stamp += 2_000_000_000;
+            bench.turn(&mut Vec::new());
+            for (_, body) in bench.manager.inbox.records() {
+                if let Ok(Control::Totals { statistic, first, values }) = Control::decode(body) {
+                    assert!(body.len() < 1000, "{} bytes", body.len());
+                    let known = &mut numbers[statistic as usize][first as usize..][..values.len()];
+                    known.iter_mut().zip(values).for_each(|(known, value)| *known = Some(value));
+                }
+            }
+            bench.manager.inbox.clear();
+            bench.hear();
+        }
+        numbers.map(|numbers| numbers.into_iter().map(|number| number.expect("all are told")).collect::<Vec<i64>>())
+    };
+    for round in 1..=2 {
+        bench.send(&[1, 300, 2999].map(|port| datagram(port, 0)));
+        let [all, by_flow] = told(&mut bench);
+        assert_eq!(
+            (all[0], by_flow[1], by_flow[300], by_flow[2999], by_flow.iter().sum::<i64>()),
+            (3 * round, round, round, round, 3 * round)
+        );
     }
 }

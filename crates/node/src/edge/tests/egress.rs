@@ -2,6 +2,7 @@
 
 use super::frames::frame;
 use super::{Bench, Released};
+use holdfast_wire::nsh::Flags;
 use holdfast_wire::{DropReason, PacketPool};
 
 /// Everybody who is needed has asked for the box, and has answered its question.
@@ -197,10 +198,12 @@ fn error(from: &str, to: &str, about: &str) -> Vec<u8> {
 #[test]
 fn errors_come_from_the_address_of_the_port_by_which_they_leave() {
     let mut bench = known();
-    let sent = |bench: &mut Bench, ingress: u8, (from, to): (&str, &str), about: &str| {
-        let effects = bench.released_bytes(ingress, &error(from, to, about));
+    let sent_with = |bench: &mut Bench, flags: u8, ingress: u8, (from, to): (&str, &str), about: &str| {
+        let effects = bench.released_with(ingress, flags, &error(from, to, about));
         effects.into_iter().next().unwrap_or_default()
     };
+    let sent =
+        |bench: &mut Bench, ingress: u8, ends: (&str, &str), about: &str| sent_with(bench, Flags::OWN, ingress, ends, about);
     // The error that `a_neighbour_that_does_not_answer` shows, once the chain has translated it back.
     let four = "udp 10.0.0.9:1 > 203.0.113.8:2";
     assert_eq!(
@@ -212,10 +215,23 @@ fn errors_come_from_the_address_of_the_port_by_which_they_leave() {
         sent(&mut bench, 1, ("2001:db8:b::1", "2001:db8:a::9"), six),
         "0< box0>host9 host 2001:db8:a::1 > 2001:db8:a::9 ttl=63 about [udp [2001:db8:a::9]:1 > [2001:db8:b::8]:2 ttl=64]"
     );
+    // The port where its cause could not leave had no address that the receiver could know, and lent another port's.
+    assert!(
+        sent(&mut bench, 1, ("10.0.0.1", "203.0.113.9"), "udp 203.0.113.9:1 > 10.0.0.8:2")
+            .contains(" host 203.0.113.1 > 203.0.113.9 ")
+    );
+    // What a chain has given another source keeps that.
+    assert!(
+        sent(&mut bench, 0, ("198.51.100.4", "203.0.113.9"), "udp 203.0.113.9:1 > 198.51.100.4:2")
+            .contains(" host 198.51.100.4 > ")
+    );
     // Errors of other stations keep their source: a router outside, and a host inside that is translated to a port's own address.
-    assert!(sent(&mut bench, 1, ("192.0.2.7", "10.0.0.9"), four).contains(" host 192.0.2.7 > 10.0.0.9 "));
+    assert!(sent_with(&mut bench, 0, 1, ("192.0.2.7", "10.0.0.9"), four).contains(" host 192.0.2.7 > 10.0.0.9 "));
     let about = "udp 203.0.113.9:1 > 203.0.113.2:2";
-    assert!(sent(&mut bench, 0, ("203.0.113.2", "203.0.113.9"), about).contains(" host 203.0.113.2 > 203.0.113.9 "));
+    for ingress in [0, 1] {
+        let left = sent_with(&mut bench, 0, ingress, ("203.0.113.2", "203.0.113.9"), about);
+        assert!(left.contains(" host 203.0.113.2 > 203.0.113.9 "), "{left}");
+    }
     // A packet that is no error keeps its source, too.
     assert!(first(&mut bench, 1, "udp 203.0.113.2:1 > 10.0.0.9:2").contains(" 203.0.113.2:1 > "));
 }

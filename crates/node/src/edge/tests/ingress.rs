@@ -270,7 +270,8 @@ fn ipv4_mapped_addresses_in_ipv6() {
 #[test]
 fn source_routes() {
     assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 lsrr"), "drop source_route");
-    for kind in [0, 2, 3, 4] {
+    // Types 1, 5 and 6 have had a meaning, and so may any other.
+    for kind in [0, 1, 2, 3, 4, 5, 6, 77, 252] {
         assert_eq!(only(0, &format!("udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 rh={kind}")), "drop source_route");
         // The box itself says that it does not know it (RFC 5095, section 3; RFC 8200, section 4.4).
         assert_eq!(
@@ -281,9 +282,14 @@ fn source_routes() {
             ]
         );
     }
-    // One for experiments (RFC 4727) means nothing to anybody on the way.
-    let unknown = only(0, "udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 rh=253");
-    assert_eq!(unknown, "forward udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2");
+    // One for experiments (RFC 4727) means nothing to anybody on the way, nor does an unknown one without a segment left.
+    for words in ["rh=253", "rh=254", "ext=43.1.0", "ext=43.77.0"] {
+        let unknown = only(0, &format!("udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 {words}"));
+        assert_eq!(unknown, "forward udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2", "{words}");
+    }
+    for words in ["ext=43.4.0", "ext=43.5.1"] {
+        assert_eq!(only(0, &format!("udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 {words}")), "drop source_route", "{words}");
+    }
     // Not even for ping to the box.
     assert_eq!(only(0, "ping 10.0.0.9 > 10.0.0.1 lsrr"), "drop source_route");
 }

@@ -20,6 +20,7 @@ mod resolution;
 use super::*;
 use frames::{describe, frame};
 use holdfast_wire::MemoryPool;
+use holdfast_wire::nsh::Flags;
 
 pub(super) const SECOND: u64 = 1_000_000_000;
 
@@ -122,8 +123,13 @@ impl Bench {
     }
 
     pub(super) fn released_bytes(&mut self, ingress: u8, bytes: &[u8]) -> Vec<String> {
+        self.released_with(ingress, 0, bytes)
+    }
+
+    /// The same of a packet with these flags.
+    pub(super) fn released_with(&mut self, ingress: u8, flags: u8, bytes: &[u8]) -> Vec<String> {
         let mut packet = self.packet(bytes);
-        packet.meta.ingress = ingress;
+        (packet.meta.ingress, packet.meta.flags) = (ingress, flags);
         packet.parse().expect("what a chain releases is well formed");
         // The bench stands in for the protection.
         self.edge.handle_egress(Released::stateless(packet), self.now, &mut self.out, &mut self.pool);
@@ -161,6 +167,8 @@ impl Bench {
             match self.edge.handle_reinjected(port, packet, &mut self.pool) {
                 Some((key, packet)) => {
                     assert_eq!(packet.meta.ingress, port);
+                    // Errors of the box's own come in again, and fragments.
+                    assert_eq!(packet.meta.flags == Flags::OWN, !packet.layers.fragment, "{words}");
                     effects.push(format!("again {port}> {words} as {key}"));
                     self.pool.put(packet);
                 }

@@ -1,0 +1,99 @@
+//! Two runtimes, and packets of a flow that its functions refuse.
+
+use crate::demotion::Pair;
+use holdfast_nf::{Bound, ConfigError, Context, DropReason, Function, NetworkFunction, Open, Packet, Verdict};
+use holdfast_protection::{NfActor, NfvActor, Protection, ReleaseAt};
+use holdfast_wire::nsh::Flags;
+
+/// What the function is told by a packet's payload.
+const PASS: u8 = 0;
+const DENY: u8 = 1;
+const REJECT: u8 = 2;
+/// As these, and the function remembers it.
+const NOTED: u8 = 16;
+
+holdfast_nf::flow_state! {
+    struct Tally {
+        packets: u64,
+    }
+}
+
+/// Counts what passes, and what it is told to note.
+struct Guard;
+
+impl NetworkFunction for Guard {
+    const NAME: &'static str = "guard";
+    type Config = ();
+    type Flow = Tally;
+    type Shared = ();
+
+    fn new((): ()) -> Result<(Guard, ()), ConfigError> {
+        Ok((Guard, ()))
+    }
+
+    fn open(&self, _: &Packet, _: &mut (), _: &mut Context) -> Open<Tally> {
+        Open::Accept(Tally::default())
+    }
+
+    fn process(&self, packet: &mut Packet, flow: &mut Tally, _: &mut (), _: &mut Context) -> Verdict {
+        let order = packet.bytes()[42];
+        flow.packets += u64::from(order == PASS || order & NOTED != 0);
+        match order & !NOTED {
+            DENY => Verdict::Drop(DropReason::PolicyDenied),
+            REJECT => Verdict::Reject(DropReason::PolicyDenied),
+            _ => Verdict::Forward,
+        }
+    }
+}
+
+fn guard() -> Box<dyn Function> {
+    Box::new(Bound::<Guard>::new(()).expect("nothing to refuse"))
+}
+
+fn pair(protection: impl Fn() -> Box<dyn Protection>) -> Pair {
+    let mut pair = Pair::of(guard, protection);
+    pair.send(0, 1, 5, Flags::NEW, PASS);
+    pair.advance(1);
+    assert_eq!(pair.left, (1, 0));
+    pair
+}
+
+/// What the second runtime has of the flow: packets and bytes, and the function's count.
+fn copy(pair: &Pair) -> ([u64; 2], u64) {
+    let flows = pair.runtimes[1].flows(0).expect("a lane");
+    let (slot, header) = flows.iter().next().expect("there is a copy");
+    let block = flows.block(slot);
+    (header.packets(), u64::from_ne_bytes(block[block.len() - 8..].try_into().expect("eight bytes")))
+}
+
+/// A flood of packets that are refused and change nothing costs no frame between runtimes, be their senders told or not. One that changes something does, and what its sender is told waits for it.
+#[test]
+fn what_is_refused_and_changes_nothing_is_not_copied() {
+    const FLOOD: usize = 200;
+    let protections: [fn() -> Box<dyn Protection>; 4] = [
+        || Box::new(NfvActor::new(ReleaseAt::Replica)),
+        || Box::new(NfvActor::new(ReleaseAt::Source)),
+        || Box::new(NfvActor::new(ReleaseAt::Auto)),
+        || Box::new(NfActor::new(1)),
+    ];
+    for protection in protections {
+        let mut pair = pair(protection);
+        let (name, before) = (protection().name(), copy(&pair));
+        for (order, answers) in [(DENY, 0), (REJECT, FLOOD)] {
+            (pair.between, pair.left) = (0, (0, 0));
+            (0..FLOOD).for_each(|_| pair.send(0, 1, 5, 0, order));
+            assert_eq!((pair.between, pair.left), (0, (answers, answers)), "{name}, {order}");
+            assert_eq!(copy(&pair), before);
+        }
+        for order in [DENY, REJECT] {
+            (pair.between, pair.left) = (0, (0, 0));
+            (0..FLOOD).for_each(|_| pair.send(0, 1, 5, 0, order | NOTED));
+            assert!(pair.between >= FLOOD, "{name}, {order}: {} frames", pair.between);
+            assert_eq!(pair.left.1, if order == REJECT { FLOOD } else { 0 });
+        }
+        assert_eq!(copy(&pair).1, before.1 + 2 * FLOOD as u64, "{name}");
+        pair.send(0, 1, 5, 0, PASS);
+        assert_eq!(copy(&pair).1, before.1 + 2 * FLOOD as u64 + 1, "{name}");
+        pair.assert_no_buffer_lost();
+    }
+}
