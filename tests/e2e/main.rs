@@ -22,6 +22,7 @@ mod kernels;
 mod laboratory;
 mod ledger;
 mod manager;
+mod memory;
 mod midway;
 mod migration;
 mod nfactor;
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
         ("laboratory", laboratory::tests()),
         ("ledger", ledger::tests()),
         ("manager", manager::tests()),
+        ("memory", memory::tests()),
         ("midway", midway::tests()),
         ("migration", migration::tests()),
         ("nfactor", nfactor::tests()),

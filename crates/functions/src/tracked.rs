@@ -136,12 +136,8 @@ impl Timeouts {
 holdfast_nf::flow_state! {
     /// The part of a flow's state that decides how long the flow lives.
     pub struct Tracked {
-        /// TCP only.
+        /// The connection. Of what is no TCP only its state is used: [`state::ANSWERED`] once the other side has answered.
         pub tcp: Connection,
-        /// The other side has answered.
-        pub answered: u8,
-        /// Zero.
-        pub spare: [u8; 3],
     }
 }
 
@@ -157,9 +153,11 @@ impl Tracked {
         if is_tcp && !self.tcp.track(packet, is_reverse) {
             return false;
         }
-        self.answered |= u8::from(is_reverse);
+        if is_reverse && !is_tcp && self.tcp.state == state::NONE {
+            self.tcp.state = state::ANSWERED;
+        }
         let is_idle = is_tcp && self.tcp.state == before && tcp::is_reset(packet) && !is_planted(Fault::ResetsKeepMappings);
-        if is_idle || is_planted(Fault::InsideKeepsNothing) && !is_reverse && self.answered != 0 {
+        if is_idle || is_planted(Fault::InsideKeepsNothing) && !is_reverse && self.is_answered() {
             return true;
         }
         if is_tcp && matches!(self.tcp.state, state::CLOSED | state::RESET) && !is_planted(Fault::ClosesLate) {
@@ -181,6 +179,11 @@ impl Tracked {
         }
     }
 
+    /// The other side has said something.
+    fn is_answered(&self) -> bool {
+        !matches!(self.tcp.state, state::NONE | state::OPENING)
+    }
+
     fn lifetime(&self, protocol: u8, lifetimes: &Lifetimes) -> u64 {
         match protocol {
             proto::TCP => match self.tcp.state {
@@ -188,7 +191,7 @@ impl Tracked {
                 state::CLOSED | state::RESET => lifetimes.tcp_closing,
                 _ => lifetimes.tcp_opening,
             },
-            proto::UDP if self.answered == 0 => lifetimes.udp_unanswered,
+            proto::UDP if !self.is_answered() => lifetimes.udp_unanswered,
             proto::UDP => lifetimes.udp,
             proto::ICMP | proto::ICMPV6 => lifetimes.icmp,
             _ => lifetimes.other,
@@ -198,8 +201,7 @@ impl Tracked {
     /// One word for the state.
     pub(crate) fn describe(&self) -> &'static str {
         match self.tcp.state {
-            state::NONE if self.answered == 0 => "unanswered",
-            state::NONE => "answered",
+            state::NONE => "unanswered",
             state::OPENING => "opening",
             state::ANSWERED => "answered",
             state::ESTABLISHED => "established",

@@ -2,7 +2,7 @@
 //!
 //! Only looks; changes nothing. What cannot be found out is a warning, not a failure.
 
-use crate::config::Checked;
+use crate::config::{Checked, Memory};
 use holdfast_control::exit;
 use holdfast_io::port::{Dpdk, free_huge_pages};
 use holdfast_io::words::libfabric;
@@ -89,6 +89,44 @@ pub fn words(checked: &Checked) -> Option<Check> {
         Ok(()) => Check::ok(name, "there"),
         Err(why) => Check::fail(exit::UNAVAILABLE, name, "cannot be used", why),
     })
+}
+
+/// What all flows that the limits let in take of this machine's memory.
+pub fn memory(checked: &Checked, needed: &Memory) -> Check {
+    memory_of(checked, needed, &std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
+}
+
+fn memory_of(checked: &Checked, needed: &Memory, meminfo: &str) -> Check {
+    let Memory { flows, switches, runtimes, runtime_at_most, state_servers, logs_at_most, buffers_at_most } = *needed;
+    let mut found = format!(
+        "{flows} flows take {} ({} bytes each): {} at the switch, {} in {} runtimes",
+        size(needed.of_flows()),
+        needed.of_flows() / flows.max(1),
+        size(switches),
+        size(runtimes),
+        checked.runtimes(),
+    );
+    let more = [("at the state server", state_servers), ("of packet logs", logs_at_most)];
+    more.iter().filter(|(_, bytes)| *bytes > 0).for_each(|(what, bytes)| found += &format!(", {} {what}", size(*bytes)));
+    found += &format!("; one runtime at most {}; packet buffers at most {}", size(runtime_at_most), size(buffers_at_most));
+    let total = field(meminfo, "MemTotal").map(|kibibytes| kibibytes as usize * 1024);
+    // Several hosts divide it in ways that depend on who lives: each has a runtime's part at least.
+    let here = if checked.hosts.is_empty() { needed.all() } else { switches + runtime_at_most + buffers_at_most };
+    match total {
+        Some(total) if here > total => Check::warn(
+            "memory",
+            format!("{found}; this machine has {}", size(total)),
+            "lower `limits.flows` or `limits.buffers`",
+        ),
+        _ => Check::ok("memory", found),
+    }
+}
+
+fn size(bytes: usize) -> String {
+    match bytes {
+        0..0x8000_0000 => format!("{} MiB", bytes.div_ceil(1 << 20)),
+        _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
 }
 
 /// Checks of the devices that a configuration names.
@@ -189,11 +227,14 @@ fn socket(name: &str, family: AddressFamily, is_needed: bool) -> Check {
     }
 }
 
+/// A number of `/proc/meminfo`.
+fn field(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|rest| rest.trim_start_matches(':').split_whitespace().next()?.parse().ok())
+}
+
 fn huge_pages(meminfo: &str) -> Check {
-    let field = |name: &str| {
-        let line = meminfo.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|rest| rest.trim_start_matches(':').split_whitespace().next()?.parse::<u64>().ok())
-    };
+    let field = |name| field(meminfo, name);
     match (field("HugePages_Total"), field("HugePages_Free"), field("Hugepagesize")) {
         (Some(0), _, _) => Check::ok("huge pages", "none; not needed with AF_PACKET"),
         (Some(total), Some(free), Some(size)) => Check::ok("huge pages", format!("{free} of {total} free, {size} KiB each")),
@@ -351,6 +392,30 @@ mod tests {
         assert_eq!(absent.remedy.as_deref(), Some("install libdpdk-dev"));
         assert_eq!(check(None, 0).outcome, Outcome::Warn);
         assert_eq!(check(None, 1 << 30).outcome, Outcome::Ok);
+    }
+
+    /// What the limits take is said by part, and warned of where the machine has less. What is not a box's own memory counts nowhere.
+    #[test]
+    fn more_than_the_machine_has_is_warned_of() {
+        let check = |flows: u64, protection: &str, kibibytes: u64| {
+            let text = format!(
+                "cluster: a\nports: {{ x: {{ device: eth0, address: 10.0.0.1/24 }} }}\nchains: {{ c: {{ functions: [forward], protection: {protection} }} }}\n\
+                 rules: [{{ chain: c }}]\nlimits: {{ flows: {flows}, buffers: 16384 }}\n"
+            );
+            let checked = crate::config::read("f", &text).unwrap_or_else(|mistake| panic!("{mistake}"));
+            let chains = crate::config::chains("f", &text, &checked.config).unwrap_or_else(|mistake| panic!("{mistake}"));
+            memory_of(&checked, &Memory::of(&checked, &chains), &format!("MemTotal:  {kibibytes} kB\nMemFree: 1 kB\n"))
+        };
+        let (with, without) = (check(1_000_000, "nfvactor", 1 << 20), check(1_000_000, "none", 1 << 20));
+        assert_eq!((with.outcome, without.outcome), (Outcome::Ok, Outcome::Ok), "{with:?} {without:?}");
+        assert_eq!(
+            with.found,
+            "1000000 flows take 714 MiB (748 bytes each): 218 MiB at the switch, 496 MiB in 3 runtimes; one runtime at most 496 MiB; packet buffers at most 43 MiB"
+        );
+        assert!(without.found.contains("248 MiB in 3 runtimes"), "a copy takes as much as its flow: {}", without.found);
+        let warned = check(10_000_000, "nfvactor", 1 << 20);
+        assert_eq!(warned.outcome, Outcome::Warn);
+        assert!(warned.found.ends_with("; this machine has 1024 MiB") && warned.remedy.is_some(), "{warned:?}");
     }
 
     /// Ports that are no Linux interfaces: none is looked for among those.

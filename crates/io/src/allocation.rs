@@ -1,20 +1,25 @@
 //! Counting allocations: to show that the hot path makes none.
 
 use crate::standby;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// The system's allocator, counted, or within [`standby::enter`] the heap of a worker that has a standby. Large blocks ask for huge pages: tables and slabs are what they are, and a walk of the page table for
-/// every flow costs more than the flow.
+/// The system's allocator, counted, or within [`standby::enter`] the heap of a worker that has a standby. Large blocks are mappings of their own: no page of them exists before somebody writes to
+/// it, so a table costs memory for what it holds and not for what it may hold. They ask for huge pages: tables and slabs are what they are, and a walk of the page table for every flow costs more
+/// than the flow.
 pub struct CountingAllocator;
 
 /// From this size on, bytes.
 const LARGE: usize = 4 << 20;
 const HUGE_PAGE: usize = 2 << 20;
+const PAGE: usize = 4096;
 
-// SAFETY: every call is passed on to the system's allocator, with a layout that is at least as aligned as was asked for and the same at both ends.
+// SAFETY: a block comes from the heap of a worker, from the system's allocator or from the kernel, with the layout that was asked for, and goes back to where it came from: its address tells
+// whether that is a worker's heap, its size which of the others.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);
@@ -22,10 +27,11 @@ unsafe impl GlobalAlloc for CountingAllocator {
             // SAFETY: this thread is inside.
             return unsafe { standby::allocate(layout) };
         }
-        // SAFETY: the caller's promises about `layout` hold for the widened one.
-        let pointer = unsafe { System.alloc(widen(layout)) };
-        advise(pointer, layout);
-        pointer
+        if layout.size() >= LARGE {
+            return map(layout);
+        }
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
@@ -34,19 +40,11 @@ unsafe impl GlobalAlloc for CountingAllocator {
             // SAFETY: this thread is inside.
             return unsafe { standby::allocate_zeroed(layout) };
         }
-        if layout.size() < LARGE {
-            // SAFETY: the caller's promises are passed on.
-            return unsafe { System.alloc_zeroed(layout) };
+        if layout.size() >= LARGE {
+            return map(layout);
         }
-        // SAFETY: as in `alloc`; the advice comes before the first touch.
-        unsafe {
-            let pointer = System.alloc(widen(layout));
-            advise(pointer, layout);
-            if !pointer.is_null() {
-                core::ptr::write_bytes(pointer, 0, layout.size());
-            }
-            pointer
-        }
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
@@ -54,26 +52,90 @@ unsafe impl GlobalAlloc for CountingAllocator {
             // SAFETY: it was made there with this layout, by the one thread that uses that heap: what is in it goes to no other.
             return unsafe { standby::free(pointer, layout) };
         }
-        // SAFETY: the block was made with the widened layout.
-        unsafe { System.dealloc(pointer, widen(layout)) }
+        if layout.size() >= LARGE {
+            // SAFETY: a block of this size that is in no worker's heap is a mapping of this length, and by the caller's promise nobody looks into it any more.
+            let _ = unsafe { munmap(pointer.cast(), pages(layout)) };
+            return;
+        }
+        // SAFETY: the block was made there with this layout.
+        unsafe { System.dealloc(pointer, layout) }
     }
 }
 
-fn widen(layout: Layout) -> Layout {
-    if layout.size() < LARGE {
-        return layout;
-    }
-    Layout::from_size_align(layout.size(), layout.align().max(HUGE_PAGE)).unwrap_or(layout)
+/// Bytes of the pages that a block takes.
+fn pages(layout: Layout) -> usize {
+    layout.size().next_multiple_of(PAGE)
 }
 
-fn advise(pointer: *mut u8, layout: Layout) {
-    if layout.size() >= LARGE && !pointer.is_null() {
-        // SAFETY: advice about whole huge pages inside a block that was just made; it changes no content. Refusal changes nothing.
-        unsafe { libc::madvise(pointer.cast(), layout.size() / HUGE_PAGE * HUGE_PAGE, libc::MADV_HUGEPAGE) };
+/// New pages, all zero, aligned to a huge one. Null if the kernel gives none.
+fn map(layout: Layout) -> *mut u8 {
+    let (len, align) = (pages(layout), layout.align().max(HUGE_PAGE));
+    let room = len + align;
+    // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing.
+    let mapped = unsafe { mmap_anonymous(ptr::null_mut(), room, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
+    let Ok(start) = mapped else { return ptr::null_mut() };
+    let skipped = start.cast::<u8>().align_offset(align);
+    let block = start.cast::<u8>().wrapping_add(skipped);
+    // SAFETY: what lies before and behind the block is a part of the mapping that nobody knows of. The advice is about whole huge pages inside the block, and changes no content; refusal changes nothing.
+    unsafe {
+        if skipped > 0 {
+            let _ = munmap(start, skipped);
+        }
+        let _ = munmap(block.wrapping_add(len).cast(), align - skipped);
+        let _ = madvise(block.cast(), len / HUGE_PAGE * HUGE_PAGE, Advice::LinuxHugepage);
     }
+    block
 }
 
 /// Allocations of this process so far, if [`CountingAllocator`] is its allocator.
 pub fn allocations() -> u64 {
     COUNT.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of the block that are in memory.
+    fn resident(block: *mut u8, len: usize) -> usize {
+        let mut exist = vec![0u8; len / PAGE];
+        // SAFETY: the kernel writes one byte per page, and there are as many.
+        assert_eq!(unsafe { libc::mincore(block.cast(), len, exist.as_mut_ptr()) }, 0);
+        exist.iter().filter(|exists| **exists & 1 != 0).count() * PAGE
+    }
+
+    /// A table for which there is much more room than it will hold: only what is written is in memory, whether zeros were asked for or not.
+    #[test]
+    fn a_large_block_takes_memory_where_it_is_written() {
+        let layout = Layout::from_size_align((256 << 20) + 5000, 64).unwrap();
+        // SAFETY: the layout is not empty; the block is written inside, and given back once with the same layout.
+        unsafe {
+            for block in [CountingAllocator.alloc(layout), CountingAllocator.alloc_zeroed(layout)] {
+                assert!(!block.is_null() && (block as usize).is_multiple_of(HUGE_PAGE));
+                assert_eq!(resident(block, pages(layout)), 0);
+                let at = [0, 100 << 20, layout.size() - 1];
+                at.iter().for_each(|at| assert_eq!(*block.add(*at), 0));
+                at.iter().for_each(|at| *block.add(*at) = 7);
+                assert!((3 * PAGE..=3 * HUGE_PAGE).contains(&resident(block, pages(layout))));
+                CountingAllocator.dealloc(block, layout);
+            }
+        }
+    }
+
+    /// What grows beyond the limit, and shrinks below it, keeps its content.
+    #[test]
+    fn a_block_that_grows_or_shrinks_keeps_its_content() {
+        let small = Layout::from_size_align(LARGE / 2, 8).unwrap();
+        let large = Layout::from_size_align(LARGE * 3, 8).unwrap();
+        // SAFETY: the layouts are not empty; each block is given back, or grown or shrunk, once with the layout that it has.
+        unsafe {
+            let block = CountingAllocator.alloc(small);
+            ptr::write_bytes(block, 7, small.size());
+            let block = CountingAllocator.realloc(block, small, large.size());
+            assert!((0..small.size()).all(|at| *block.add(at) == 7));
+            let block = CountingAllocator.realloc(block, large, small.size());
+            assert!((0..small.size()).all(|at| *block.add(at) == 7));
+            CountingAllocator.dealloc(block, small);
+        }
+    }
 }

@@ -28,12 +28,17 @@ pub(crate) struct GoneFlows {
 impl GoneFlows {
     /// With room for about so many.
     pub(crate) fn new(room: usize) -> GoneFlows {
-        GoneFlows { sets: untouched(room.div_ceil(WAYS).next_power_of_two()) }
+        GoneFlows { sets: untouched(room.div_ceil(WAYS).max(1)) }
+    }
+
+    /// Bytes of memory with room for about so many, when as many have been noted.
+    pub(crate) fn memory_of(room: usize) -> usize {
+        room.div_ceil(WAYS).max(1) * size_of::<[Gone; WAYS]>()
     }
 
     fn set(&self, hash: u64) -> usize {
-        // The lowest bits lead to the flow's bucket; these are as good.
-        (hash >> 32) as usize & (self.sets.len() - 1)
+        // The highest bits, as a fraction of all sets.
+        (((hash >> 32) * self.sets.len() as u64) >> 32) as usize
     }
 
     /// The flow of this hash, known here under this epoch, has ended or left.
@@ -55,9 +60,9 @@ impl GoneFlows {
 mod tests {
     use super::*;
 
-    /// A hash of this set.
+    /// A hash of this one of 4096 sets.
     fn hash(set: u64, number: u64) -> u64 {
-        set << 32 | number
+        set << 52 | number
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `holdfast check`: this machine, and a configuration file; or a box that runs.
 
 use super::asking::read;
-use crate::config::{self, Checked};
+use crate::config::{self, Checked, Memory};
 use crate::files;
 use crate::host_check::{self, Check, Outcome};
 use crate::live_check;
@@ -27,7 +27,14 @@ pub(super) fn check(file: Option<&Path>, with_host: bool, json: bool) -> Result<
     let text = file.map(text_of).transpose()?;
     let read = file.zip(text.as_deref()).map(|(file, text)| (name_of(file), checked(file, text, with_host)));
     let mut checks = if with_host { host_check::host() } else { Vec::new() };
+    let memory = match (&text, &read) {
+        (Some(text), Some((name, Ok(checked)))) => {
+            config::chains(name, text, &checked.config).ok().map(|chains| Memory::of(checked, &chains))
+        }
+        _ => None,
+    };
     if let Some((_, Ok(checked))) = read.as_ref().filter(|_| with_host) {
+        checks.extend(memory.iter().map(|needed| host_check::memory(checked, needed)));
         checks.extend(host_check::devices(checked));
         checks.extend(host_check::words(checked));
     }
@@ -42,7 +49,7 @@ pub(super) fn check(file: Option<&Path>, with_host: bool, json: bool) -> Result<
     let code = if mistake.is_some() { exit::CONFIGURATION } else { host_check::code(&checks) };
     if json {
         let file = read.as_ref().map(|(name, result)| match result {
-            Ok(checked) => right(name, checked, &warnings),
+            Ok(checked) => right(name, checked, memory, &warnings),
             Err(mistake) => json!({ "path": name, "ok": false, "line": mistake.line, "column": mistake.column,
                 "width": mistake.width, "message": mistake.message }),
         });
@@ -152,11 +159,11 @@ pub(super) fn text_of(file: &Path) -> Result<String, Failure> {
     }
 }
 
-fn right(name: &str, checked: &Checked, warnings: &[config::Mistake]) -> Value {
+fn right(name: &str, checked: &Checked, memory: Option<Memory>, warnings: &[config::Mistake]) -> Value {
     let warning = |warning: &config::Mistake| json!({ "line": warning.line, "column": warning.column, "width": warning.width, "message": warning.message });
     json!({ "path": name, "ok": true, "cluster": checked.config.cluster, "ports": checked.ports.len(),
         "chains": checked.config.chains.len(), "rules": checked.rules.len(), "runtimes": checked.runtimes(),
-        "authenticated": is_authenticated(checked), "warnings": warnings.iter().map(warning).collect::<Vec<_>>() })
+        "authenticated": is_authenticated(checked), "memory": memory, "warnings": warnings.iter().map(warning).collect::<Vec<_>>() })
 }
 
 fn is_authenticated(checked: &Checked) -> bool {

@@ -18,6 +18,7 @@ mod etcd;
 mod file;
 mod hosts;
 mod keys;
+mod memory;
 mod mistake;
 mod network;
 mod parser;
@@ -42,6 +43,7 @@ pub use file::{
 };
 pub use hosts::{Fabric, HostEntry};
 pub use keys::{keys, line as key_line, read as read_keys};
+pub use memory::Memory;
 pub use mistake::Mistake;
 pub(crate) use mistake::with_suggestion;
 pub use state_server::{ServerStandby, ServerTransport, StateServerSettings};

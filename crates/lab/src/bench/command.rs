@@ -2,10 +2,10 @@
 
 use super::chains::{chain, function, functions, monitor};
 use super::{
-    StartRuntime, controls, datapath, failover, growth, instances, local, messages, migration, rate, recovery, reinforce,
+    StartRuntime, controls, datapath, failover, growth, instances, local, memory, messages, migration, rate, recovery, reinforce,
     replication, rescue, sealing, takeover, tenants,
 };
-use crate::demo;
+use crate::{Interrupt, demo};
 use clap::Subcommand;
 use holdfast_control::exit::{self, Failure};
 use holdfast_control::table::{Style, Table, print};
@@ -61,6 +61,18 @@ pub enum Plan {
         /// Flows of each
         #[arg(long, default_value_t = 1_000)]
         flows: usize,
+    },
+    /// What a whole box takes of memory, without a flow, with many, and after a runtime was killed (root)
+    Memory {
+        /// Flows
+        #[arg(long, default_value_t = 1_000_000)]
+        flows: usize,
+        /// Flows that the box's limits let in; without it somewhat more than come
+        #[arg(long)]
+        limit: Option<usize>,
+        /// Runtimes
+        #[arg(long, default_value_t = 3)]
+        runtimes: u16,
     },
     /// What the remote standby of `reinforce` costs, by what that depends on
     Reinforce {
@@ -208,6 +220,7 @@ impl Plan {
     pub fn run(self, start_runtime: StartRuntime, json: bool) -> Result<(), Failure> {
         match self {
             Plan::Datapath { flows, rounds } => bench(flows, rounds, json),
+            Plan::Memory { flows, limit, runtimes } => memory(&memory::Plan { flows, limit, runtimes }, json),
             Plan::Growth { runtimes, flows } => growth(&runtimes, flows, json),
             Plan::Migration { flows, rounds } => migration(&flows, rounds, json),
             Plan::Recovery { flows, rounds } => recovery(&flows, rounds, json),
@@ -478,12 +491,28 @@ fn migration(flows: &[usize], rounds: usize, json: bool) -> Result<(), Failure> 
     })
 }
 
+fn memory(plan: &memory::Plan, json: bool) -> Result<(), Failure> {
+    let failed = |error: anyhow::Error| Failure::new(demo::exit_code(&error), format!("{error:#}"));
+    let binary = std::env::current_exe().map_err(|error| failed(error.into()))?;
+    let interrupt = Interrupt::on_signals().map_err(failed)?;
+    let rows = memory::run(plan, &binary, &interrupt).map_err(failed)?;
+    let head = ["case", "flows", "start ms", "MiB", "manager", "coordinator", "runtimes", "B/flow", "added B/flow"];
+    tell(&rows, json, &head, |row: &memory::Row| {
+        let mut cells = vec![row.case.to_owned(), row.flows.to_string(), row.start_milliseconds.to_string()];
+        let bytes = [row.bytes, row.manager_bytes, row.coordinator_bytes, row.runtimes_bytes];
+        cells.extend(bytes.map(|bytes| (bytes >> 20).to_string()));
+        cells.extend([row.bytes_per_flow, row.added_bytes_per_flow].map(|bytes| format!("{bytes:.0}")));
+        cells
+    })
+}
+
 fn growth(runtimes: &[u16], flows: usize, json: bool) -> Result<(), Failure> {
     let plan = growth::Plan { runtimes: runtimes.to_vec(), flows };
     let rows = growth::run(&plan, &chain).map_err(wrong)?;
     let head = [
         "runtimes",
         "flows",
+        "table B/flow",
         "start ms",
         "moved",
         "ms",
@@ -501,6 +530,7 @@ fn growth(runtimes: &[u16], flows: usize, json: bool) -> Result<(), Failure> {
         vec![
             row.runtimes.to_string(),
             row.flows.to_string(),
+            format!("{:.0}", row.table_bytes_per_flow),
             format!("{:.1}", row.start_milliseconds),
             row.moved.to_string(),
             format!("{:.2}", row.move_milliseconds),

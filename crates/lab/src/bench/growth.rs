@@ -42,6 +42,8 @@ pub struct Row {
     pub runtimes: u16,
     /// Flows of the whole cluster.
     pub flows: usize,
+    /// Bytes of the tables of all parts, by flow, when all flows were there.
+    pub table_bytes_per_flow: f64,
     /// From the first start until every runtime knew every other one, ms.
     pub start_milliseconds: f64,
     /// Flows that one runtime gave another.
@@ -203,6 +205,12 @@ impl<'a> Cluster<'a> {
 
     fn all_owned(&self) -> usize {
         (0..self.processes.len()).map(|at| self.owned(at)).sum()
+    }
+
+    /// Bytes of the tables of all parts.
+    fn memory(&self) -> usize {
+        let runtimes = self.processes.iter().flatten().map(|process| process.runtime.memory());
+        self.hub.switch().memory() + runtimes.sum::<usize>()
     }
 
     fn is_safe(&self) -> bool {
@@ -398,6 +406,7 @@ fn measure(count: u16, flows: usize, make: MakeChain<'_>) -> Result<Row, String>
     let mut cluster = Cluster::new(count, flows, make)?;
     let start = cluster.until("the start of all runtimes", Cluster::is_safe)?;
     cluster.open()?;
+    let memory = cluster.memory();
 
     let (moved, before) = (cluster.owned(0), cluster.work);
     let there = cluster.owned(1);
@@ -428,6 +437,7 @@ fn measure(count: u16, flows: usize, make: MakeChain<'_>) -> Result<Row, String>
         version: 1,
         runtimes: count,
         flows: all,
+        table_bytes_per_flow: memory as f64 / all as f64,
         start_milliseconds: milliseconds(start),
         moved,
         move_milliseconds: milliseconds(move_time),
@@ -458,6 +468,14 @@ mod tests {
         }
         assert_eq!(rows[0].heirs, 2);
         assert!((10..=23).contains(&rows[1].heirs), "{:?}", rows[1]);
+    }
+
+    /// A flow of firewall, NAT and load balancer under `nfvactor` takes a part of what is promised for the whole box: what its owner and its copy take, and its route. The number is the same on every machine.
+    #[test]
+    fn a_flows_place_in_all_tables_has_a_size() {
+        let rows = run(&Plan { runtimes: vec![3], flows: 2_000 }, &crate::bench::chains::chain).unwrap();
+        let bytes = rows[0].table_bytes_per_flow;
+        assert!((1_200.0..1_300.0).contains(&bytes), "{bytes}");
     }
 
     #[test]

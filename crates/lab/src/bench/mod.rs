@@ -11,6 +11,7 @@ pub mod failover;
 pub mod growth;
 pub mod instances;
 pub mod local;
+pub mod memory;
 pub mod messages;
 pub mod migration;
 pub mod rate;

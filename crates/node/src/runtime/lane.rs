@@ -12,7 +12,7 @@ use super::parking::{Parked, Parking, Visitor};
 use super::replay::Replays;
 use super::suspects::Suspect;
 use super::timers::Wheel;
-use super::{ChainSpec, Shared};
+use super::{ChainSpec, Runtime, Shared};
 use crate::address::NodeId;
 use crate::ahead::OfChain;
 use crate::channel::Fabric;
@@ -21,7 +21,7 @@ use crate::gone::GoneFlows;
 use crate::message::Ended;
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position};
 use holdfast_protection::flows::{ActorHeader, Found, Journal, NO_SLOT, NoReply, flag, role};
-use holdfast_protection::{Admission, Flows, Home, Outbox, Peer, Protection, Released, Slot};
+use holdfast_protection::{Admission, Flows, Outbox, Peer, Protection, Released, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
@@ -113,12 +113,10 @@ impl Lane {
     pub(crate) fn new(index: u16, side: usize, spec: ChainSpec, owned_limit: usize, seed: u64) -> Lane {
         let ChainSpec { name, chain, protection, .. } = spec;
         let layout = chain.layout();
-        // Room for the flows that are owned here and as many replicas, if there can be any.
         let safety = protection.safety(&Flows::new(0, 0, 0, 0));
         let has_copies = safety.promises;
         let has_log = protection.log_bytes() > 0;
-        let has_others = has_copies && protection.home() == Home::Runtimes;
-        let capacity = if has_others { owned_limit * 2 } else { owned_limit };
+        let capacity = owned_limit * Runtime::slots_per_flow(&*protection);
         let flows = Flows::with_room_for(protection.present_flows(), capacity, layout.size, layout.hash, seed);
         let undo = vec![0; layout.size];
         Lane {

@@ -34,7 +34,7 @@ use counted::Counted;
 use hands::Hands;
 use holdfast_nf::{Chain, Context};
 use holdfast_protection::flows::Journal;
-use holdfast_protection::{NodeIndex, Peer, Protection};
+use holdfast_protection::{Flows, Home, NodeIndex, Peer, Protection};
 use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH, Mac};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
@@ -245,6 +245,17 @@ impl Runtime {
         runtime
     }
 
+    /// Slots of a flow in all runtimes together: its owner's, and that of a copy if another runtime has one. A runtime has room for as many of all flows that it may own.
+    pub fn slots_per_flow(protection: &dyn Protection) -> usize {
+        let has_copies = protection.safety(&Flows::new(0, 0, 0, 0)).promises;
+        if has_copies && protection.home() == Home::Runtimes { 2 } else { 1 }
+    }
+
+    /// Bytes of memory that flow actors take here, as many as there ever were at once.
+    pub fn memory(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.flows.memory()).sum()
+    }
+
     /// Who this is.
     pub fn me(&self) -> Peer {
         self.config.me
@@ -306,7 +317,7 @@ impl Runtime {
     }
 
     /// Flow actors of a chain, to look at.
-    pub fn flows(&self, chain: usize) -> Option<&holdfast_protection::Flows> {
+    pub fn flows(&self, chain: usize) -> Option<&Flows> {
         self.lanes.get(chain).map(|lane| &lane.flows)
     }
 

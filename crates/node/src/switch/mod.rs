@@ -180,6 +180,16 @@ impl Switch {
         self.routes.len()
     }
 
+    /// Bytes of memory that routes take, as many as there ever were at once.
+    pub fn memory(&self) -> usize {
+        self.routes.memory()
+    }
+
+    /// Bytes of memory of so many routes, as many of which have ended before.
+    pub fn memory_of(routes: usize) -> usize {
+        Routes::memory_of(routes)
+    }
+
     /// Routes that lead to this runtime.
     pub fn routes_to(&self, peer: Peer) -> usize {
         self.targets.routes(peer)

@@ -8,6 +8,9 @@ use holdfast_wire::FlowKey;
 /// Index of a route.
 pub(crate) type RouteId = u32;
 
+// There are as many as flows: two cache lines each.
+const _: () = assert!(size_of::<Option<Route>>() == 128);
+
 /// Where a flow's packets go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
@@ -70,10 +73,35 @@ impl Routes {
             slots: Vec::with_capacity(capacity),
             free: FreeSlots::new(capacity),
             table: KeyTable::new(capacity * 2),
-            by_epoch: vec![(0, RouteId::MAX); (capacity * 2).next_power_of_two()],
+            by_epoch: vec![(0, 0); Routes::epochs(capacity)],
             ended: GoneFlows::new(capacity),
             seed,
         }
+    }
+
+    /// Epochs that are remembered.
+    fn epochs(capacity: usize) -> usize {
+        (capacity * 2).max(1)
+    }
+
+    /// Where an epoch is remembered.
+    fn place(&self, epoch: u32) -> usize {
+        epoch as usize % self.by_epoch.len()
+    }
+
+    /// Bytes of memory of so many routes at once, as many of which have ended before.
+    pub(crate) fn memory_of(routes: usize) -> usize {
+        Routes::memory_with(routes, KeyTable::memory_of(routes * 2), routes)
+    }
+
+    /// Bytes of memory in use, for as many routes as there ever were at once; what is remembered of former ones is counted as if there was no more room for it.
+    pub(crate) fn memory(&self) -> usize {
+        Routes::memory_with(self.slots.len(), self.table.memory(), self.capacity())
+    }
+
+    fn memory_with(routes: usize, table: usize, capacity: usize) -> usize {
+        let epochs = Routes::epochs(capacity) * size_of::<(u32, RouteId)>();
+        routes * size_of::<Option<Route>>() + table + FreeSlots::memory_of(routes) + epochs + GoneFlows::memory_of(capacity)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -155,13 +183,14 @@ impl Routes {
 
     /// A packet under this epoch may leave soon.
     pub(crate) fn note_epoch(&mut self, id: RouteId, epoch: u32) {
-        let at = epoch as usize & (self.by_epoch.len() - 1);
-        self.by_epoch[at] = (epoch, id);
+        let at = self.place(epoch);
+        self.by_epoch[at] = (epoch, id + 1);
     }
 
     /// The route with this epoch, if it was given recently and still has it.
     pub(crate) fn with_epoch(&self, epoch: u32) -> Option<RouteId> {
-        let (noted, id) = self.by_epoch[epoch as usize & (self.by_epoch.len() - 1)];
+        let (noted, id) = self.by_epoch[self.place(epoch)];
+        let id = id.checked_sub(1)?;
         (noted == epoch && self.get(id).is_some_and(|route| route.epoch == epoch)).then_some(id)
     }
 
@@ -195,8 +224,8 @@ impl Routes {
     /// Replies under this key go to another flow than the one that has, or had lately, this epoch: a flow that has been moved or claimed meanwhile is still the same.
     pub(crate) fn is_anothers(&self, reply: &FlowKey, epoch: u32) -> bool {
         let Some(found) = self.find(reply, self.hash(reply)).filter(|found| found.is_reply) else { return false };
-        let noted = self.by_epoch[epoch as usize & (self.by_epoch.len() - 1)];
-        noted != (epoch, found.slot) && self.get(found.slot).is_some_and(|route| route.epoch != epoch)
+        let noted = self.by_epoch[self.place(epoch)];
+        noted != (epoch, found.slot + 1) && self.get(found.slot).is_some_and(|route| route.epoch != epoch)
     }
 
     /// The flow with this epoch has had replies under this key, or it is the flow's own, on the way back: whatever others tell, it is theirs.

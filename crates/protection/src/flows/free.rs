@@ -2,6 +2,8 @@
 //!
 //! Making it touches nothing, so a slab costs memory for what it holds and not for what it may hold: pages come when flows come.
 
+use super::table::SLOT_BITS;
+
 /// See the module.
 #[derive(Debug)]
 pub struct FreeSlots {
@@ -15,9 +17,9 @@ impl FreeSlots {
     /// Numbers below `capacity`, none of them given.
     ///
     /// # Panics
-    /// If they have more than 31 bits.
+    /// If they have more than 26 bits: that is what the table of keys has room for.
     pub fn new(capacity: usize) -> FreeSlots {
-        assert!(capacity < (1 << 31), "slots have 31 bits");
+        assert!(capacity < (1 << SLOT_BITS), "slots have {SLOT_BITS} bits");
         FreeSlots { returned: Vec::with_capacity(capacity), reach: 0, capacity: capacity as u32 }
     }
 
@@ -59,6 +61,11 @@ impl FreeSlots {
     #[inline]
     pub fn reach(&self) -> u32 {
         self.reach
+    }
+
+    /// Bytes of memory that it takes to know of so many numbers, once they have been given.
+    pub fn memory_of(numbers: usize) -> usize {
+        numbers * size_of::<u32>()
     }
 
     /// Numbers altogether.

@@ -48,6 +48,11 @@ const HEAD: usize = HEADER_LEN / LINE;
 /// The line of the header that a packet does not touch.
 const COLD_LINE: usize = core::mem::offset_of!(ActorHeader, opened_at) / LINE;
 
+/// Lines of a slot.
+fn stride(state_len: usize) -> usize {
+    (HEADER_LEN + state_len).div_ceil(LINE)
+}
+
 /// Why a flow got no slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
@@ -121,7 +126,7 @@ impl Flows {
     /// Room for `capacity` flow actors with `state_len` bytes of chain state each. `layout` is the chain's layout hash; `seed` the
     /// cluster's hash seed.
     pub fn new(capacity: usize, state_len: usize, layout: u64, seed: u64) -> Flows {
-        let stride = (HEADER_LEN + state_len).div_ceil(LINE);
+        let stride = stride(state_len);
         Flows {
             lines: untouched(capacity * stride),
             stride,
@@ -170,9 +175,19 @@ impl Flows {
         HEADER_LEN + self.state_len
     }
 
-    /// Bytes of memory per slot, the table's share included.
-    pub fn memory_per_flow(&self) -> usize {
-        (self.lines.len() * LINE + self.table.memory()) / self.capacity().max(1)
+    /// Bytes of memory of so many flows with `state_len` bytes of chain state each, all of them present: slots, the places of both keys, and the numbers of slots that are free again.
+    pub fn memory_of(flows: usize, state_len: usize) -> usize {
+        flows * stride(state_len) * LINE + KeyTable::memory_of(flows * 2) + FreeSlots::memory_of(flows)
+    }
+
+    /// Bytes of memory in use: for as many flows as there ever were here at once.
+    pub fn memory(&self) -> usize {
+        let reach = self.reach() as usize;
+        let lines = match &self.places {
+            None => reach * self.stride,
+            Some(places) => places.reach() * self.stride + reach * HEAD,
+        };
+        lines * LINE + self.table.memory() + FreeSlots::memory_of(reach)
     }
 
     /// The chain's layout hash.

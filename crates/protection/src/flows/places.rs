@@ -100,6 +100,11 @@ impl Places {
         self.held.get(frame).map(|frame| frame.slot).filter(|slot| *slot != NO_SLOT)
     }
 
+    /// Frames from here on were never in use.
+    pub(super) fn reach(&self) -> usize {
+        self.free.reach() as usize
+    }
+
     /// Frames, whoever has them.
     pub(super) fn count(&self) -> usize {
         self.held.len()

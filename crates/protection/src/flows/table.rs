@@ -1,10 +1,14 @@
-//! Keys to slots: a bounded table that is made once and never grows.
+//! Keys to slots: a bounded table that grows bucket by bucket, in memory that was set aside for all that there may be.
 //!
-//! Buckets of one cache line hold eight entries of 8 bytes: 32 bits of the key's hash, one bit for which of the two keys of
+//! Theory of operation. Buckets of one cache line hold eight entries of 8 bytes: 37 bits of the key's hash, one bit for which of the two keys of
 //! a flow this is, and the slot. A key has two buckets to choose from. It goes to the first, which a look-up reads first, until that has
-//! become crowded, then to the emptier one; at the load for which the table is made (half full) both being full is rarer than one in
+//! become crowded, then to the emptier one; at the load to which the table is kept (a quarter full) both being full is rarer than one in
 //! millions, and is an error that the caller counts.
 //! The key itself lies in the slot, which the caller will touch anyway, so the table compares through a closure.
+//!
+//! Only as many buckets are in use as the keys in the table need (linear hashing: Litwin, "Linear Hashing: A New Tool for File and Table Addressing", 1980): when it becomes too full one more bucket is, and takes
+//! from one of the others what belongs there now. Both places of a key follow from what its entry has of the hash, so no slot is read for that. What costs memory is what is in use:
+//! keys lie together, wherever hashes lead.
 
 /// A slot, and which of its keys was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +25,14 @@ use zerocopy::{FromZeros, Immutable, IntoBytes};
 const ENTRIES: usize = 8;
 /// Entries in a bucket from which on the other one may be the better.
 const CROWDED: usize = 6;
-const REPLY: u32 = 1 << 31;
+/// Keys per bucket in use, at most.
+const LOAD: usize = 2;
+/// Buckets in use from the beginning: a page.
+const FIRST: usize = 64;
+/// Bits of an entry, from the lowest: the slot's number plus one, which key it is, the hash's highest ones.
+pub(super) const SLOT_BITS: u32 = 26;
+const REPLY: u64 = 1 << SLOT_BITS;
+const TAG: u32 = SLOT_BITS + 1;
 /// An empty entry is zero, as fresh memory is: entries hold the slot's number plus one.
 const EMPTY: u64 = 0;
 
@@ -31,7 +42,11 @@ struct Bucket([u64; ENTRIES]);
 
 /// See the module.
 pub struct KeyTable {
+    /// As many as there may be.
     buckets: Vec<Bucket>,
+    /// Those in use.
+    count: usize,
+    /// The least power of two that is not less than `count`, less one.
     mask: usize,
     len: usize,
     journal: Option<Journal>,
@@ -40,8 +55,18 @@ pub struct KeyTable {
 impl KeyTable {
     /// A table for `keys` keys (two per flow).
     pub fn new(keys: usize) -> KeyTable {
-        let count = (keys * 2).div_ceil(ENTRIES).next_power_of_two().max(2);
-        KeyTable { buckets: untouched(count), mask: count - 1, len: 0, journal: None }
+        let most = KeyTable::buckets_of(keys);
+        let count = most.min(FIRST);
+        KeyTable { buckets: untouched(most), count, mask: count.next_power_of_two() - 1, len: 0, journal: None }
+    }
+
+    fn buckets_of(keys: usize) -> usize {
+        keys.div_ceil(LOAD).max(2)
+    }
+
+    /// Bytes of memory of a table that has had so many keys at once.
+    pub fn memory_of(keys: usize) -> usize {
+        KeyTable::buckets_of(keys).max(FIRST) * size_of::<Bucket>()
     }
 
     /// From now on the journal is told before a bucket changes.
@@ -67,52 +92,80 @@ impl KeyTable {
         self.len == 0
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory in use.
     pub fn memory(&self) -> usize {
-        self.buckets.len() * size_of::<Bucket>()
+        self.count * size_of::<Bucket>()
+    }
+
+    /// Where what the hash says leads among the buckets in use: those of them that have not been divided yet have what belongs to others that are not.
+    #[inline]
+    fn place(&self, word: u64) -> usize {
+        let at = word as usize & self.mask;
+        if at < self.count { at } else { at & (self.mask >> 1) }
     }
 
     #[inline]
-    fn first(&self, hash: u64) -> usize {
-        hash as usize & self.mask
+    fn first(&self, tag: u64) -> usize {
+        self.place(tag)
     }
 
     #[inline]
-    fn second(&self, hash: u64) -> usize {
-        // Other bits of the same hash, through a multiplication so that both buckets are independent.
-        (hash.rotate_left(24).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) as usize & self.mask
+    fn second(&self, tag: u64) -> usize {
+        // All bits through a multiplication, so that both buckets are independent.
+        self.place(tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 37)
+    }
+
+    /// What an entry has of the hash.
+    #[inline]
+    fn tag(hash: u64) -> u64 {
+        hash >> TAG
     }
 
     #[inline]
-    fn tag(hash: u64) -> u32 {
-        (hash >> 32) as u32
-    }
-
-    #[inline]
-    fn entry(hash: u64, found: Found) -> u64 {
-        u64::from(KeyTable::tag(hash)) << 32 | u64::from(found.slot + 1) | if found.is_reply { u64::from(REPLY) } else { 0 }
+    fn entry(tag: u64, found: Found) -> u64 {
+        tag << TAG | if found.is_reply { REPLY } else { 0 } | u64::from(found.slot + 1)
     }
 
     /// Slot and kind of key of an entry that is not [`EMPTY`].
     #[inline]
     fn found(entry: u64) -> Found {
-        Found { slot: (entry as u32 & !REPLY) - 1, is_reply: entry as u32 & REPLY != 0 }
+        Found { slot: (entry & (REPLY - 1)) as u32 - 1, is_reply: entry & REPLY != 0 }
+    }
+
+    /// Puts one more bucket into use, which takes what belongs there from the one that had it so far.
+    fn grow(&mut self) {
+        let new = self.count;
+        self.count += 1;
+        self.mask = self.count.next_power_of_two() - 1;
+        let from = new & (self.mask >> 1);
+        self.note(from);
+        self.note(new);
+        let mut moved = 0;
+        for at in 0..ENTRIES {
+            let entry = self.buckets[from].0[at];
+            let tag = entry >> TAG;
+            if entry != EMPTY && self.first(tag) != from && self.second(tag) != from {
+                self.buckets[new].0[moved] = entry;
+                self.buckets[from].0[at] = EMPTY;
+                moved += 1;
+            }
+        }
     }
 
     /// Brings the key's first bucket into the cache. The value means nothing; a caller adds the values of a burst up so
     /// that the loads are independent and overlap.
     #[inline]
     pub fn touch(&self, hash: u64) -> u64 {
-        self.buckets[self.first(hash)].0[0]
+        self.buckets[self.first(KeyTable::tag(hash))].0[0]
     }
 
     /// The first slot in the key's buckets whose tag fits, not compared: to fetch it early.
     #[inline]
     pub fn candidate(&self, hash: u64) -> Option<Found> {
         let tag = KeyTable::tag(hash);
-        for bucket in [self.first(hash), self.second(hash)] {
+        for bucket in [self.first(tag), self.second(tag)] {
             for &entry in &self.buckets[bucket].0 {
-                if (entry >> 32) as u32 == tag && entry != EMPTY {
+                if entry >> TAG == tag && entry != EMPTY {
                     return Some(KeyTable::found(entry));
                 }
             }
@@ -124,9 +177,9 @@ impl KeyTable {
     #[inline]
     pub fn find(&self, hash: u64, mut is_it: impl FnMut(Found) -> bool) -> Option<Found> {
         let tag = KeyTable::tag(hash);
-        for bucket in [self.first(hash), self.second(hash)] {
+        for bucket in [self.first(tag), self.second(tag)] {
             for &entry in &self.buckets[bucket].0 {
-                if (entry >> 32) as u32 == tag && entry != EMPTY {
+                if entry >> TAG == tag && entry != EMPTY {
                     let found = KeyTable::found(entry);
                     if is_it(found) {
                         return Some(found);
@@ -140,11 +193,15 @@ impl KeyTable {
     /// Adds an entry; the caller made sure that the key is not there. False if both buckets are full.
     #[must_use]
     pub fn insert(&mut self, hash: u64, found: Found) -> bool {
-        let (first, second) = (self.first(hash), self.second(hash));
+        if self.len >= self.count * LOAD && self.count < self.buckets.len() {
+            self.grow();
+        }
+        let tag = KeyTable::tag(hash);
+        let (first, second) = (self.first(tag), self.second(tag));
         let used = |table: &KeyTable, bucket: usize| table.buckets[bucket].0.iter().filter(|&&entry| entry != EMPTY).count();
         let in_first = used(self, first);
         let bucket = if in_first < CROWDED || in_first <= used(self, second) { first } else { second };
-        let entry = KeyTable::entry(hash, found);
+        let entry = KeyTable::entry(tag, found);
         self.note(bucket);
         match self.buckets[bucket].0.iter_mut().find(|entry| **entry == EMPTY) {
             Some(place) => {
@@ -158,8 +215,9 @@ impl KeyTable {
 
     /// Removes an entry. False if it is not there.
     pub fn remove(&mut self, hash: u64, found: Found) -> bool {
-        let entry = KeyTable::entry(hash, found);
-        for bucket in [self.first(hash), self.second(hash)] {
+        let tag = KeyTable::tag(hash);
+        let entry = KeyTable::entry(tag, found);
+        for bucket in [self.first(tag), self.second(tag)] {
             if self.buckets[bucket].0.contains(&entry) {
                 self.note(bucket);
             }
@@ -170,5 +228,117 @@ impl KeyTable {
             }
         }
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::RefCell;
+    use std::collections::BTreeSet;
+
+    /// Numbers that look drawn, the same in every run.
+    fn hash(n: u64) -> u64 {
+        let mixed = (n ^ n >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ mixed >> 32
+    }
+
+    fn found(slot: u32) -> Found {
+        Found { slot, is_reply: slot % 2 == 1 }
+    }
+
+    fn insert(table: &mut KeyTable, n: u32) {
+        assert!(table.insert(hash(n.into()), found(n)), "{n}");
+    }
+
+    fn has(table: &KeyTable, n: u32) -> bool {
+        table.find(hash(n.into()), |place| place == found(n)) == Some(found(n))
+    }
+
+    /// Room for a million keys, and a thousand that come: memory is in use for a thousand. At every number of keys all of them are found, and none that is not there.
+    #[test]
+    fn memory_follows_the_keys() {
+        let mut table = KeyTable::new(1 << 20);
+        for n in 0..1000 {
+            insert(&mut table, n);
+            assert!((0..=n).all(|n| has(&table, n)) && !has(&table, n + 1), "{n}");
+        }
+        assert_eq!(table.memory(), KeyTable::memory_of(1000));
+        assert_eq!(KeyTable::memory_of(1000), 500 * 64);
+        (1000..1 << 20).for_each(|n| insert(&mut table, n));
+        assert!((0..1 << 20).all(|n| has(&table, n)));
+        assert_eq!(table.memory(), KeyTable::memory_of(1 << 20));
+    }
+
+    /// Of a hundred look-ups no more than four have to read a second bucket, at whatever number of keys.
+    #[test]
+    fn nearly_every_key_is_where_it_is_looked_for_first() {
+        let mut table = KeyTable::new(1 << 18);
+        let mut at = 0;
+        for step in (10..=18).flat_map(|bits| [4, 5, 6, 7].map(|quarters| (quarters << bits) / 8)) {
+            (at..step).for_each(|n| insert(&mut table, n));
+            at = step;
+            let is_second = |n: &u32| {
+                let first = table.first(KeyTable::tag(hash((*n).into())));
+                !table.buckets[first].0.iter().any(|entry| *entry != EMPTY && KeyTable::found(*entry) == found(*n))
+            };
+            let second = (0..at).filter(is_second).count();
+            assert!(second * 100 <= at as usize * 4, "{second} of {at}");
+        }
+    }
+
+    /// Keys come and go, fewer and more than before, in a table that is full again and again.
+    #[test]
+    fn keys_come_and_go() {
+        let mut table = KeyTable::new(5000);
+        let mut model = BTreeSet::new();
+        for step in 0..200_000u64 {
+            let n = (hash(step) % 8000) as u32;
+            if model.remove(&n) {
+                assert!(table.remove(hash(n.into()), found(n)));
+                assert!(!table.remove(hash(n.into()), found(n)));
+            } else if model.len() < 5000 {
+                insert(&mut table, n);
+                model.insert(n);
+            }
+            assert_eq!(table.len(), model.len());
+        }
+        assert!((0..8000).all(|n| has(&table, n) == model.contains(&n)));
+    }
+
+    /// The largest slot is told from its neighbours and from the other key.
+    #[test]
+    fn an_entry_has_room_for_every_slot() {
+        let last = (1 << SLOT_BITS) - 2;
+        for place in
+            [Found { slot: 0, is_reply: true }, Found { slot: last, is_reply: false }, Found { slot: last, is_reply: true }]
+        {
+            let entry = KeyTable::entry(KeyTable::tag(u64::MAX), place);
+            assert_eq!((KeyTable::found(entry), entry >> TAG), (place, KeyTable::tag(u64::MAX)));
+        }
+    }
+
+    thread_local! {
+        static BEFORE: RefCell<Vec<(usize, Vec<u8>)>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// Whoever is told of what changes can put it back, also where a bucket came into use.
+    #[test]
+    fn what_changes_is_told_before() {
+        let mut table = KeyTable::new(4000);
+        table.set_journal(Journal {
+            exempt: |_| {},
+            before: |bytes| BEFORE.with_borrow_mut(|before| before.push((bytes.as_ptr() as usize, bytes.to_vec()))),
+            scratch: |_, _| {},
+        });
+        for n in 0..2000 {
+            let (was, begin) = (table.buckets.as_bytes().to_vec(), table.buckets.as_ptr() as usize);
+            insert(&mut table, n);
+            let mut undone = table.buckets.as_bytes().to_vec();
+            for (address, bytes) in BEFORE.take().into_iter().rev() {
+                undone[address - begin..address - begin + bytes.len()].copy_from_slice(&bytes);
+            }
+            assert!(undone == was, "{n}");
+        }
     }
 }

@@ -302,7 +302,7 @@ impl<const L: usize> Alone<L> {
     }
 
     pub(super) fn bytes_per_flow(&self) -> usize {
-        self.runtime.flows(0).map_or(0, |flows| flows.memory_per_flow())
+        self.runtime.flows(0).map_or(0, |flows| flows.memory() / flows.len().max(1))
     }
 
     pub(in crate::bench) fn play(&mut self, frames: &[[u8; L]]) {

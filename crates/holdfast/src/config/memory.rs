@@ -1,0 +1,66 @@
+//! What a configuration's limits take of memory, before there is a flow.
+//!
+//! In: a checked configuration and its chains. Out: bytes, by part. The tables say themselves what so many flows take ([`Flows::memory_of`], [`Switch::memory_of`]): nothing here is an estimate but that all flows
+//! are of the chain whose flows are the largest. Memory is taken as flows come; what every process takes without a flow is not in it.
+
+use super::{BuiltChain, Checked};
+use holdfast_node::runtime::Runtime;
+use holdfast_node::switch::Switch;
+use holdfast_protection::{Flows, Home};
+use holdfast_wire::BUFFER_LEN;
+use serde::Serialize;
+
+/// Bytes that a box takes for all flows that its limits let it have, over all its hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// As many flows as all switches together may have.
+    pub flows: usize,
+    /// Routes, of all switches.
+    pub switches: usize,
+    /// What all runtimes together have of these flows: each once at its owner, and once more where another runtime has a copy.
+    pub runtimes: usize,
+    /// What one runtime has if it owns as many as it may, and has copies of as many. A runtime keeps what it has once taken.
+    pub runtime_at_most: usize,
+    /// What state servers have, where flows have their home there.
+    pub state_servers: usize,
+    /// What switches keep of packets for those that may have to process them again.
+    pub logs_at_most: usize,
+    /// Packet buffers of each host.
+    pub buffers_at_most: usize,
+}
+
+impl Memory {
+    /// For the chains of this configuration.
+    pub fn of(checked: &Checked, chains: &[BuiltChain]) -> Memory {
+        let limits = checked.config.limits;
+        let switches = checked.switches.len().max(1);
+        let flows = limits.flows * switches;
+        let state = |built: &BuiltChain| built.chain.layout().size;
+        let slots = |built: &BuiltChain| Runtime::slots_per_flow(&*built.protection);
+        let largest = |bytes: &dyn Fn(&BuiltChain) -> usize| chains.iter().map(bytes).max().unwrap_or(0);
+        let is_at_server = |built: &BuiltChain| built.protection.home() == Home::StateServer;
+        let logs = chains.iter().zip(0..).map(|(built, chain)| {
+            let runtimes = checked.clusters.iter().filter(|cluster| cluster.chains.contains(&chain));
+            built.protection.log_bytes() * runtimes.map(|cluster| usize::from(cluster.max)).sum::<usize>()
+        });
+        Memory {
+            flows,
+            switches: Switch::memory_of(limits.flows) * switches,
+            runtimes: largest(&|built| Flows::memory_of(flows * slots(built), state(built))),
+            runtime_at_most: largest(&|built| Flows::memory_of(limits.flows * slots(built), state(built))),
+            state_servers: largest(&|built| if is_at_server(built) { Flows::memory_of(flows, state(built)) } else { 0 }),
+            logs_at_most: logs.sum(),
+            buffers_at_most: limits.buffers as usize * BUFFER_LEN,
+        }
+    }
+
+    /// Of all flows, on all hosts.
+    pub fn of_flows(&self) -> usize {
+        self.switches + self.runtimes + self.state_servers
+    }
+
+    /// Of a box on one host.
+    pub fn all(&self) -> usize {
+        self.of_flows() + self.logs_at_most + self.buffers_at_most
+    }
+}

@@ -1,0 +1,279 @@
+//! `holdfast bench memory`: what a whole box takes of memory, without a flow, with many, and after one of its runtimes has been killed.
+//!
+//! A whole box in the laboratory's namespaces, firewall, NAT and load balancer under `nfvactor` on three runtimes, and an echo behind it. As many flows as are asked for are begun, each with a datagram of its own that has
+//! to come back. What counts is what the kernel says of all processes of the box, memory that several of them have divided among them (proportional set size). A row counts only if the box has every flow.
+
+use crate::demo::scenario::addresses;
+use crate::running::RunningBox;
+use crate::topology::Topology;
+use crate::udp::Echo;
+use crate::{Interrupt, Lab, requirements};
+use anyhow::{Context, Result, bail, ensure};
+use holdfast_control::status::{Protected, Status};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Flows.
+    pub flows: usize,
+    /// Flows that the box's limits let in; without it somewhat more than come.
+    pub limit: Option<usize>,
+    /// Runtimes.
+    pub runtimes: u16,
+}
+
+/// One row of the result.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// Version of this object.
+    pub version: u32,
+    /// `idle`, `full`, or `after a death`.
+    pub case: &'static str,
+    /// Flows of the box.
+    pub flows: usize,
+    /// From the start of its first process until the box was ready, ms.
+    pub start_milliseconds: u64,
+    /// Bytes of all processes.
+    pub bytes: u64,
+    /// Of these the process that switches has so many, with the guard,
+    pub manager_bytes: u64,
+    /// the coordinator,
+    pub coordinator_bytes: u64,
+    /// and all runtimes together.
+    pub runtimes_bytes: u64,
+    /// By flow, what the idle box takes included; 0 without flows.
+    pub bytes_per_flow: f64,
+    /// Without what the idle box takes.
+    pub added_bytes_per_flow: f64,
+}
+
+/// Where the balancer's virtual address is, and who answers.
+const VIRTUAL: &str = "203.0.113.10:80";
+const BACKENDS: [&str; 2] = ["198.51.100.11:80", "198.51.100.12:80"];
+/// The clients, all of them at one host behind the box's neighbour.
+const CLIENTS: &str = "10.64.0.0/10";
+const FIRST_CLIENT: u32 = 0x0a40_0001;
+/// Flows of one client, and the first one's port.
+const PORTS: usize = 50_000;
+const FIRST_PORT: usize = 10_000;
+/// Ports that a NAT has of one address.
+const LEASES: usize = 64_512;
+/// Flows that begin together, each of which is waited for.
+const WINDOW: usize = 256;
+/// After so long without an answer a datagram is sent again, so often at most.
+const PATIENCE: Duration = Duration::from_millis(250);
+const ATTEMPTS: usize = 40;
+const LIMIT: Duration = Duration::from_secs(300);
+const END: Duration = Duration::from_secs(20);
+
+/// Runs the plan with `binary` as the box. It takes root.
+///
+/// # Errors
+/// What is missing, or what came out wrong: then no number counts.
+pub fn run(plan: &Plan, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>> {
+    ensure!(plan.flows > 0 && plan.runtimes > 1, "there is nothing to measure: a flow at least, and two runtimes");
+    requirements::require(&[requirements::IP, requirements::ETHTOOL, requirements::NFT])?;
+    let mut lab = Lab::new(interrupt.clone())?;
+    let mut wanted = addresses();
+    wanted.behind_box.push(("100.64.0.0/10".to_owned(), "198.51.100.1".to_owned()));
+    let topology = Topology::build(&mut lab, &wanted)?;
+    // Whoever is asked for, this host has.
+    topology.client.ip(&format!("route add local {CLIENTS} dev lo"))?;
+
+    let began = Instant::now();
+    let mut running = RunningBox::start(&lab, &topology.router, binary, &configuration(plan).to_string())?;
+    let start_milliseconds = began.elapsed().as_millis() as u64;
+    let row = |case, flows: usize, taken: &Taken, idle: u64| {
+        let by_flow = |bytes: u64| if flows == 0 { 0.0 } else { bytes as f64 / flows as f64 };
+        Row {
+            version: 1,
+            case,
+            flows,
+            start_milliseconds,
+            bytes: taken.all(),
+            manager_bytes: taken.of("manager") + taken.of("run"),
+            coordinator_bytes: taken.of("coordinator"),
+            runtimes_bytes: taken.of("runtime"),
+            bytes_per_flow: by_flow(taken.all()),
+            added_bytes_per_flow: by_flow(taken.all().saturating_sub(idle)),
+        }
+    };
+    let is_whole = |flows: usize| {
+        move |status: &Status| {
+            let owned: u64 = status.runtimes().map(|runtime| runtime.flows).sum();
+            status.protected == Protected::Yes && owned == flows as u64
+        }
+    };
+    running.wait_for("the box is safe", LIMIT, interrupt, is_whole(0))?;
+    let idle = Taken::of_box(running.process().pid())?;
+    let mut rows = vec![row("idle", 0, &idle, idle.all())];
+
+    let echoes: Vec<Echo> = BACKENDS.iter().map(|at| Echo::start(&topology.server, at.parse()?)).collect::<Result<_>>()?;
+    let flows = plan.flows;
+    topology.client.enter(|| begin(flows, interrupt))??;
+    running.wait_for("every flow is there, and safe", LIMIT, interrupt, is_whole(flows))?;
+    rows.push(row("full", flows, &Taken::of_box(running.process().pid())?, idle.all()));
+
+    let victim = running.busiest(None)?;
+    let recovery = running.kill(&victim, true, LIMIT, interrupt)?;
+    let has_lost = recovery.failover.as_ref().is_none_or(|failover| failover.lost > 0);
+    ensure!(!has_lost, "flows were lost with runtime {}: {:?}", victim.id, running.status()?.failovers);
+    running.wait_for("every flow is there again, and safe", LIMIT, interrupt, is_whole(flows))?;
+    rows.push(row("after a death", flows, &Taken::of_box(running.process().pid())?, idle.all()));
+
+    drop(echoes);
+    let status = running.stop(END, interrupt).context("stopping the box")?;
+    ensure!(status.success(), "SIGTERM ended the box with {status}");
+    Ok(rows)
+}
+
+/// Without a limit there is room for a quarter more flows than come, so that nothing has to be forgotten.
+fn configuration(plan: &Plan) -> Value {
+    let limit = plan.limit.unwrap_or(plan.flows + plan.flows / 4 + 1024);
+    let outside = (plan.flows + plan.flows / 4 + 1024).div_ceil(LEASES).next_power_of_two();
+    let timeouts = json!({ "udp": 86_400, "udp_unanswered": 86_400 });
+    let pool = format!("100.64.0.0/{}", 32 - outside.trailing_zeros());
+    let functions = json!([
+        { "firewall": { "rules": [format!("allow udp from {CLIENTS} to any port 80")], "default": "deny", "timeouts": timeouts } },
+        { "nat": { "pool": [pool], "inside": [CLIENTS], "timeouts": timeouts } },
+        { "load_balancer": { "virtual": VIRTUAL, "protocol": "udp", "backends": BACKENDS, "timeouts": timeouts } },
+    ]);
+    json!({
+        "cluster": "memory",
+        "ports": {
+            "inside": { "device": "veth-in", "address": "10.0.0.1/24" },
+            "outside": { "device": "veth-out", "address": "198.51.100.1/24", "gateway": "198.51.100.254" },
+        },
+        "routes": [{ "to": CLIENTS, "via": "10.0.0.2" }],
+        "chains": { "web": { "functions": functions, "protection": "nfvactor" } },
+        "rules": [{ "chain": "web" }],
+        "runtimes": plan.runtimes,
+        "limits": { "flows": limit },
+        // How soon somebody who is slow is given up is not what is measured: a runtime that takes over hundreds of thousands of flows on a busy machine is slow.
+        "detection": { "hang_ms": 10_000 },
+    })
+}
+
+/// Who begins this flow.
+fn client(flow: usize) -> SocketAddr {
+    (Ipv4Addr::from(FIRST_CLIENT + (flow / PORTS) as u32), (FIRST_PORT + flow % PORTS) as u16).into()
+}
+
+/// Begins flows from here until there are so many. Each has had an answer.
+fn begin(flows: usize, interrupt: &Interrupt) -> Result<()> {
+    let server: SocketAddr = VIRTUAL.parse().context("an address")?;
+    for first in (0..flows).step_by(WINDOW) {
+        interrupt.check()?;
+        let open = |flow: usize| -> std::io::Result<UdpSocket> {
+            let socket = UdpSocket::bind(client(flow))?;
+            socket.connect(server)?;
+            socket.set_read_timeout(Some(PATIENCE))?;
+            socket.send(&flow.to_be_bytes())?;
+            Ok(socket)
+        };
+        let window = first..(first + WINDOW).min(flows);
+        let sockets = window.clone().map(open).collect::<std::io::Result<Vec<UdpSocket>>>().context("opening the flows")?;
+        for (flow, socket) in window.zip(&sockets) {
+            wait(flow, socket).with_context(|| format!("flow {flow} of {flows}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Until the datagram has come back.
+fn wait(flow: usize, socket: &UdpSocket) -> Result<()> {
+    let mut block = [0; 64];
+    for _ in 0..ATTEMPTS {
+        match socket.recv(&mut block) {
+            Ok(len) if block[..len] == flow.to_be_bytes() => return Ok(()),
+            Ok(len) => bail!("something else came back: {:?}", &block[..len]),
+            // Nothing yet, or an ICMP error, which reading has cleared: the server's host was not known yet.
+            Err(_) => {}
+        }
+        let _ = socket.send(&flow.to_be_bytes());
+    }
+    bail!("it got no answer")
+}
+
+/// Bytes of memory by what processes are called in their command lines.
+struct Taken(BTreeMap<String, u64>);
+
+impl Taken {
+    /// Of a process and all that descend from it.
+    fn of_box(first: u32) -> Result<Taken> {
+        let mut parents: BTreeMap<u32, u32> = BTreeMap::new();
+        for entry in fs::read_dir("/proc").context("listing processes")? {
+            let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            // One that has ended meanwhile has nothing.
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            if let Some(parent) = field(&status, "PPid:") {
+                parents.insert(pid, parent as u32);
+            }
+        }
+        let mut taken = BTreeMap::new();
+        for pid in parents.keys().filter(|pid| descends(**pid, first, &parents)) {
+            let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+            let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let role = command.split(|byte| *byte == 0).nth(1).map(|word| String::from_utf8_lossy(word).into_owned());
+            *taken.entry(role.unwrap_or_default()).or_default() += field(&rollup, "Pss:").unwrap_or(0) * 1024;
+        }
+        Ok(Taken(taken))
+    }
+
+    fn of(&self, role: &str) -> u64 {
+        self.0.get(role).copied().unwrap_or(0)
+    }
+
+    fn all(&self) -> u64 {
+        self.0.values().sum()
+    }
+}
+
+/// The number behind a word at a line's beginning.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+fn descends(pid: u32, from: u32, parents: &BTreeMap<u32, u32>) -> bool {
+    let mut at = Some(pid);
+    while let Some(pid) = at {
+        if pid == from {
+            return true;
+        }
+        at = parents.get(&pid).copied().filter(|parent| *parent != 0 && *parent != pid);
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// This process and a child of its own are found, and take something.
+    #[test]
+    fn a_process_and_its_children_are_counted() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mine = Taken::of_box(std::process::id()).unwrap();
+        let its = Taken::of_box(child.id()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(its.0.keys().collect::<Vec<_>>(), ["60"]);
+        assert!(its.of("60") > 0 && mine.of("60") > 0 && mine.all() > its.all());
+        assert!(!descends(7, 3, &BTreeMap::from([(7, 5), (5, 1), (1, 0)])));
+    }
+
+    #[test]
+    fn flows_have_ends_of_their_own() {
+        let ends: std::collections::BTreeSet<_> = (0..120_000).map(client).collect();
+        assert_eq!(ends.len(), 120_000);
+        assert_eq!(client(50_000), "10.64.0.2:10000".parse().unwrap());
+    }
+}
