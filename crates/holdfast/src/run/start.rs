@@ -2,6 +2,7 @@
 //!
 //! In: the guard's assignment and descriptors. Out: a [`Manager`] that serves until it is told to stop.
 
+use super::answers::Waiting;
 use super::guard::Guard;
 use super::guard_link::{Assignment, GuardLink, ToGuard};
 use super::levels::Levels;
@@ -201,7 +202,7 @@ impl Manager {
         quarantine.push(".quarantine.pcapng");
         let mut manager = Manager {
             file,
-            text,
+            text: text.into(),
             quarantine: quarantine.into(),
             config: checked.config.clone(),
             logs,
@@ -232,11 +233,9 @@ impl Manager {
             rx: Vec::with_capacity(BURST),
             drops: DropCounters::default(),
             noticed: Vec::new(),
-            traces: Vec::new(),
             trace_delay: detection.heartbeat_ms * 3 * MILLISECOND,
-            waiting_flows: Vec::new(),
+            waiting: Waiting::default(),
             waiting_rules: Vec::new(),
-            waiting_orders: Vec::new(),
             last_look: 0,
             last_death_look: 0,
             last_device_look: now,
@@ -251,7 +250,7 @@ impl Manager {
             traffic: vec![(0, 0); checked.ports.len()],
             cluster_names: checked.clusters.iter().map(|cluster| cluster.name.clone()).collect(),
             pools,
-            statistics,
+            statistics: statistics.into(),
             chain_names: chains.into_iter().map(|built| built.name).collect(),
         };
         if incarnation > 1 {
