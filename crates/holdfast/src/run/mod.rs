@@ -16,6 +16,7 @@ mod host_guard;
 mod join;
 mod keys;
 mod levels;
+mod lines;
 mod lives;
 mod network;
 mod reports;

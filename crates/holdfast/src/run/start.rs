@@ -9,7 +9,7 @@ use super::levels::Levels;
 use super::network::HostsNetwork;
 use super::role::{BfdKey, Keys};
 use super::state_server::ServerGuard;
-use super::{BURST, MILLISECOND, Manager, ManagerNotes, Signals, devices, keys, random_seed, switch_config};
+use super::{BURST, MILLISECOND, Manager, ManagerNotes, Signals, devices, keys, lines, random_seed, switch_config};
 use crate::config::{self, Checked, ControlEntry};
 use crate::control;
 use crate::control::remote::Limits;
@@ -88,9 +88,11 @@ pub fn manager_main() -> Result<(), Failure> {
     }
     let mut manager = Manager::new(assignment, &checked, keys, (link, notes), fds)?;
     warnings.iter().for_each(|warning| devices::say(warning));
+    lines::begin().map_err(refused)?;
     let served = manager.serve(&Signals { stop: &stop, hangup: &hangup }, &asked, eventfd.as_fd(), &path, &mut server);
     manager.finish();
     drop(server);
+    lines::finish();
     served
 }
 
