@@ -1,6 +1,7 @@
 //! The end-to-end tests, all in one program: see [`holdfast_tests::runner`]. `cargo test -p holdfast-tests -- failover::` runs those of a file.
 #![forbid(unsafe_code)]
 
+mod asking;
 mod bfd;
 mod chains;
 mod conntrack;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         return code;
     }
     let files = vec![
+        ("asking", asking::tests()),
         ("bfd", bfd::tests()),
         ("chains", chains::tests()),
         ("conntrack", conntrack::tests()),

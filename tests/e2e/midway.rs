@@ -6,7 +6,6 @@
 //! runtime has let their packets out. *Flow*: then the target is stopped and the third one goes on, so what the source sends arrives nowhere.
 
 use anyhow::{Context, Result, ensure};
-use holdfast_control::flows::Flows;
 use holdfast_control::moves::Progress;
 use holdfast_control::status::{Process, ROLE_SWITCH, Status};
 use holdfast_control::{Call, Client};
@@ -93,8 +92,7 @@ impl<'a> Migration<'a> {
         let status = network.running.status()?;
         let source = status.busiest_runtime(None).context("a runtime serves")?.clone();
         let client = Client::new(Some(network.running.control()))?;
-        let flows = client.ask(Call::Flows { filter: String::new(), limit: 10_000 })?;
-        let flows: Flows = serde_json::from_value(flows)?;
+        let flows = client.list("", 10_000)?;
         let replicas_at = |process: &Process| {
             flows.flows.iter().filter(|flow| flow.owner == source.id && flow.replica == Some(process.id)).count() as u64
         };

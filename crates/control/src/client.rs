@@ -1,6 +1,7 @@
 //! The commands' half: one client for both doors, and the local socket's side of it.
 
 use crate::exit::{self, Failure};
+use crate::flows::{self, Flow, Flows};
 use crate::moves::Progress;
 use crate::remote::{Endpoint, RemoteClient, Streamed};
 use crate::tls::TlsPaths;
@@ -194,6 +195,47 @@ impl Client {
             }
         };
         Ok(Work(Way::Asked(local.clone(), watched)))
+    }
+
+    /// Lists flows, at most so many, those that a selector means; `take` is given some at a time. True if there are, or may be, more. What a list promises is said
+    /// at [`Flows`].
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and what `take` says.
+    pub fn flows(
+        &self,
+        filter: &str,
+        limit: u32,
+        mut take: impl FnMut(Vec<Flow>) -> Result<(), Failure>,
+    ) -> Result<bool, Failure> {
+        let local = match &self.0 {
+            Door::Local(local) => local,
+            Door::Remote(remote) => return remote.flows(filter, limit, &mut take),
+        };
+        let (mut left, mut after) = (limit, None);
+        loop {
+            let answer = agreed(local.ask(Call::Flows { filter: filter.to_owned(), limit: left, after })?)?;
+            let list: Flows = serde_json::from_value(answer).map_err(|error| local.broken(&error.to_string()))?;
+            left = left.saturating_sub(list.flows.len() as u32);
+            take(list.flows)?;
+            if left == 0 || list.next.is_none() {
+                return Ok(list.truncated);
+            }
+            after = list.next;
+        }
+    }
+
+    /// All that [`Client::flows`] gives.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn list(&self, filter: &str, limit: u32) -> Result<Flows, Failure> {
+        let mut all = Vec::new();
+        let truncated = self.flows(filter, limit, |flows| {
+            all.extend(flows);
+            Ok(())
+        })?;
+        Ok(Flows { version: flows::VERSION, flows: all, truncated, next: None })
     }
 
     /// Traces packets; `step` is given every step as it comes. How many packets were seen.

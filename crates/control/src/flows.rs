@@ -5,22 +5,30 @@
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{FlowKey, ip_bytes};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 /// Version of the object, in its field `version`.
 pub const VERSION: u32 = 1;
 
+/// Where a list goes on: numbers that mean something to the box that gave them, and to nobody else.
+pub type Place = [u32; 4];
+
 /// The whole object.
+///
+/// A list is no picture of one moment: it is made piece by piece while packets go on. A flow that is there from the beginning to the end, and stays with its runtime, is in it once;
+/// one that begins or ends meanwhile may be; one that moves or is recovered meanwhile may be in it twice, or not at all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flows {
     /// [`VERSION`].
     pub version: u32,
     /// The flows, in no order.
     pub flows: Vec<Flow>,
-    /// There are, or may be, more than were asked for.
+    /// There are, or may be, more than were asked for, or than are in this answer.
     #[serde(default)]
     pub truncated: bool,
+    /// Where they begin, if there are more than are in this answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Place>,
 }
 
 /// One flow. For ICMP the ports are the echo identifier.
@@ -86,21 +94,6 @@ impl Flow {
     }
 }
 
-impl Flows {
-    /// At most `limit` flows that the filter means, out of a list for which every runtime was asked for at most `asked_for`.
-    pub fn select(mut self, filter: &Selector, limit: usize, asked_for: usize) -> Flows {
-        let mut listed: BTreeMap<u16, usize> = BTreeMap::new();
-        for flow in &self.flows {
-            *listed.entry(flow.owner).or_default() += 1;
-        }
-        self.truncated |= listed.values().any(|count| *count >= asked_for);
-        self.flows.retain(|flow| flow.matches(filter));
-        self.truncated |= self.flows.len() > limit;
-        self.flows.truncate(limit);
-        self
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,17 +130,5 @@ mod tests {
         ] {
             assert_eq!(flow(16, 5).matches(&filter.parse().unwrap()), expected, "{filter:?}");
         }
-    }
-
-    #[test]
-    fn a_list_says_when_it_is_not_all() {
-        let list =
-            |count: u16| Flows { version: VERSION, flows: (0..count).map(|port| flow(16, port)).collect(), truncated: false };
-        let any = Selector::any();
-        assert!(!list(3).select(&any, 3, 4).truncated);
-        let cut = list(4).select(&any, 3, 4);
-        assert!(cut.truncated && cut.flows.len() == 3);
-        let filtered = list(4).select(&"from 10.0.0.2 port 1".parse().unwrap(), 3, 4);
-        assert!(filtered.truncated && filtered.flows.len() == 1, "the runtime may have had more of them");
     }
 }

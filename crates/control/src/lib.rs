@@ -31,8 +31,8 @@ pub const MAX_FILE: usize = 4 << 20;
 pub const MAX_REQUEST: usize = 64 * 1024;
 /// Longest answer, bytes.
 pub const MAX_ANSWER: usize = 64 << 20;
-/// Flows that a runtime is asked for at most: the list shares its way with the state that replicas wait for.
-pub const MAX_FLOWS: u32 = 10_000;
+/// Flows in one answer at most: whoever wants more asks again from where it ends ([`Client::flows`] does).
+pub const FLOWS_PER_ANSWER: u32 = 1_000;
 /// How long a client may take to ask or to take an answer, and the loop to give it.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest path of a Unix socket: `sun_path` without its final zero (unix(7)).
@@ -46,13 +46,16 @@ pub enum Call {
     Ping,
     /// [`crate::status::Status`].
     Status,
-    /// [`crate::flows::Flows`].
+    /// [`crate::flows::Flows`]: no more than [`FLOWS_PER_ANSWER`] of them, and where the rest begins.
     Flows {
         /// A selector that the tuple before or after NAT must match; empty for all.
         #[serde(default)]
         filter: String,
         /// At most so many.
         limit: u32,
+        /// Where an answer before this one ended: its `next`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<flows::Place>,
     },
     /// The steps of the next packets.
     Trace {

@@ -103,13 +103,6 @@ fn mappings([before, after]: [&Flows; 2]) -> Check {
     }
     let who = |flow: &Flow| (flow.protocol, flow.source, flow.destination);
     let count = after.flows.iter().map(who).collect::<BTreeSet<_>>().len();
-    if before.truncated || after.truncated {
-        return Check::warn(
-            "mappings",
-            format!("{count} flows, each with a mapping of its own; there are more"),
-            "too many begin at one port to be listed",
-        );
-    }
     Check::ok("mappings", format!("{count} flows, each with one of its own"))
 }
 
@@ -203,7 +196,7 @@ mod tests {
             packets: [0; 2],
             bytes: [0; 2],
         };
-        let list = |flows: Vec<Flow>| Flows { version: 1, flows, truncated: false };
+        let list = |flows: Vec<Flow>| Flows { version: 1, flows, truncated: false, next: None };
         let moving = list(vec![flow("10.0.0.1:5", 16), flow("10.0.0.1:5", 17)]);
         let two = list(vec![flow("10.0.0.1:5", 16), flow("10.0.0.2:6", 17)]);
         assert_eq!(mappings([&moving, &moving]).outcome, Outcome::Ok);
@@ -212,6 +205,5 @@ mod tests {
         let check = mappings([&two, &turned]);
         assert_eq!(check.outcome, Outcome::Fail);
         assert!(check.found.contains("10.0.0.2:6 > 192.0.2.7:53"), "{}", check.found);
-        assert_eq!(mappings([&list(Vec::new()), &Flows { truncated: true, ..list(Vec::new()) }]).outcome, Outcome::Warn);
     }
 }

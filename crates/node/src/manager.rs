@@ -6,18 +6,21 @@
 //!
 //! In: messages, what the driver knows of processes. Out: messages, [`Wish`]es. Never: a decision about a runtime.
 
+mod lists;
+
 use crate::address::{COORDINATOR, NodeId, STATE_SERVER, host_of, manager_of, state_server_number};
 use crate::channel::{Fabric, FabricConfig};
 use crate::coordinator::RuntimeStatus;
 use crate::message::{
-    Control, Drain, Failover, FlowInfo, Listing, Logged, Member, MemberState, Order, Protected, Refusal, Report, Sealing,
-    Standing, TraceStep, kind,
+    Control, Drain, Failover, Listing, Logged, Member, MemberState, Order, Protected, Refusal, Report, Sealing, Standing,
+    TraceStep, kind,
 };
 use crate::quorum::{Change, Quorum};
 use crate::rules::{Rule, RuleSet};
 use crate::totals::Totals;
 use holdfast_protection::Peer;
 use holdfast_wire::{DropCounters, DropReason};
+use lists::Lists;
 use std::collections::VecDeque;
 
 /// What the host is to do.
@@ -60,20 +63,14 @@ const ENDS_KEPT: usize = 64;
 const FAILOVERS_KEPT: usize = 64;
 /// Packets that the operator has not been told of yet.
 const LOGGED_KEPT: usize = 1024;
-/// Lists of flows, and orders, that may be under way.
-const LISTS: usize = 16;
+/// Orders that may be under way.
+const ORDERS: usize = 16;
 /// Requests to move and drains that are remembered.
 const MOVES_KEPT: usize = 64;
 /// Between two words on full rings, ns.
 const CROWDED_INTERVAL: u64 = 100_000_000;
 /// Beats wait in no queue that is longer, bytes: what is old is of no use.
 const BEAT_BACKLOG: usize = 1024;
-
-struct FlowList {
-    request: u32,
-    flows: Vec<FlowInfo>,
-    open: Vec<Peer>,
-}
 
 /// An order that was passed on.
 struct Ticket {
@@ -116,8 +113,7 @@ pub struct Manager {
     next_ticket: u32,
     /// Rules that an operator wanted.
     rules: Option<RuleSet>,
-    lists: Vec<FlowList>,
-    next_request: u32,
+    lists: Lists,
     wishes: Vec<Wish>,
     drops: DropCounters,
     /// Of each runtime, frames that found its ring full, and how many of them the coordinator has heard of.
@@ -159,8 +155,7 @@ impl Manager {
             tickets: Vec::new(),
             next_ticket: 1,
             rules: None,
-            lists: Vec::new(),
-            next_request: 1,
+            lists: Lists::default(),
             wishes: Vec::new(),
             drops: DropCounters::default(),
             crowded: Vec::new(),
@@ -321,7 +316,7 @@ impl Manager {
             (order.ended_at, order.failed) = (Some(self.now), true);
         }
         self.present.retain(|present| *present != peer);
-        self.lists.iter_mut().for_each(|list| list.open.retain(|open| *open != peer));
+        self.lists.handle_ended(peer);
         if self.ended.len() == ENDS_KEPT {
             self.ended.pop_front();
         }
@@ -375,6 +370,12 @@ impl Manager {
             self.tickets.iter_mut().filter(|ticket| ticket.asked != known).for_each(Ticket::refuse);
         }
         for (record, body) in inbox.records() {
+            if record.kind == kind::FLOWS {
+                if let Err(reason) = self.lists.handle_record(record.from, body) {
+                    self.drops.count(reason);
+                }
+                continue;
+            }
             let message = if record.kind == kind::CONTROL { Control::decode(body) } else { Err(DropReason::Malformed) };
             match message {
                 Ok(message) if record.from.node == COORDINATOR => self.handle_coordinator(message),
@@ -493,14 +494,6 @@ impl Manager {
                     order.ended_at.get_or_insert(now);
                 }
             }
-            Control::Flows { request, flows, last } => {
-                if let Some(list) = self.lists.iter_mut().find(|list| list.request == request && list.open.contains(&from)) {
-                    list.flows.extend(flows);
-                    if last {
-                        list.open.retain(|open| *open != from);
-                    }
-                }
-            }
             _ => self.drops.count(DropReason::Malformed),
         }
     }
@@ -561,7 +554,7 @@ impl Manager {
         let asked = self.coordinator();
         self.fabric.send_control(COORDINATOR, &Control::Order { ticket, order });
         self.tickets.push(Ticket { number: ticket, asked, from, answer: None });
-        if self.tickets.len() > LISTS {
+        if self.tickets.len() > ORDERS {
             self.tickets.remove(0);
         }
         ticket
@@ -588,29 +581,6 @@ impl Manager {
     /// Drains so far, latest last.
     pub fn drains(&self) -> &[Drain] {
         &self.drains
-    }
-
-    /// Asks every runtime for its flows, or those that a selector means; [`Manager::take_flows`] gives them when all have answered.
-    pub fn request_flows(&mut self, limit: u32, selector: &str) -> u32 {
-        let request = self.next_request;
-        self.next_request += 1;
-        let served = |peer: &Peer| self.reports.iter().any(|(reporter, _)| reporter == peer);
-        let open: Vec<Peer> = self.present.iter().copied().filter(served).collect();
-        for peer in &open {
-            self.fabric.send_control(peer.node, &Control::ListFlows { request, limit, selector: selector.to_owned() });
-        }
-        self.lists.push(FlowList { request, flows: Vec::new(), open });
-        // Requests whose asker went away are not kept for ever.
-        if self.lists.len() > LISTS {
-            self.lists.remove(0);
-        }
-        request
-    }
-
-    /// The answer to a request, once it is whole.
-    pub fn take_flows(&mut self, request: u32) -> Option<Vec<FlowInfo>> {
-        let at = self.lists.iter().position(|list| list.request == request && list.open.is_empty())?;
-        Some(self.lists.remove(at).flows)
     }
 
     /// The runtimes as the coordinator saw them last, those that have ended since as failed, each with its last report.

@@ -8,7 +8,7 @@ mod said;
 mod standing;
 
 pub use ordered::{Ordered, numbered};
-pub use said::{FlowInfo, Listing, Logged, PoolId, Report, Share, TraceStep};
+pub use said::{FlowInfo, FlowPage, Listing, Logged, Place, PoolId, Report, Share, TraceStep};
 pub use standing::{Cause, Drain, Failover, Order, Protected, Refusal, Standing};
 
 use crate::address::NodeId;
@@ -75,7 +75,13 @@ pub mod kind {
     pub const STATE: u8 = 55;
     /// State server to instance: the session is over. Nothing follows.
     pub const STATE_OVER: u8 = 56;
+    /// Runtime to manager: the number of a [`ListFlows`](super::Control::ListFlows) (4), 1 if nothing follows (1), in which lane (2) and at which slot (4) the list goes on, and
+    /// [`FlowInfo`](super::FlowInfo)s one behind the other. The lane is [`NO_LANE`] if the list is over.
+    pub const FLOWS: u8 = 57;
 }
+
+/// In [`kind::FLOWS`]: all flows have been looked at.
+pub const NO_LANE: u16 = u16::MAX;
 
 /// In [`kind::CLAIMED`]: the runtime to which the flow was moving has not said yet whether it has it.
 pub const AGAIN: u32 = u32::MAX;
@@ -332,7 +338,7 @@ pub enum Control {
         /// The answer is complete.
         last: bool,
     },
-    /// Manager to runtime: which flows have you? Answered by [`Control::Flows`].
+    /// Manager to runtime: which flows have you? Answered by some of them, as [`kind::FLOWS`]: whoever wants more asks again from where these end.
     ListFlows {
         /// Repeated in the answer.
         request: u32,
@@ -340,15 +346,10 @@ pub enum Control {
         limit: u32,
         /// Only these: a selector of the tuple before or after the chain, in words.
         selector: String,
-    },
-    /// Runtime to manager.
-    Flows {
-        /// Of the request.
-        request: u32,
-        /// Some of the flows.
-        flows: Vec<FlowInfo>,
-        /// Nothing follows.
-        last: bool,
+        /// Of the lanes before this one, and of this one's slots before the next number, nothing is wanted.
+        lane: u16,
+        /// See there.
+        slot: u32,
     },
     /// Coordinator to runtime: move flows away. Answered by [`Control::Migrated`], now and then while it goes on and when it is done.
     Migrate {

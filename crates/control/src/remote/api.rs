@@ -432,7 +432,7 @@ pub struct ListFlowsRequest {
     /// Which, like `tcp from 10.0.0.0/24 to any port 80`, before or after NAT; empty for all.
     #[prost(string, tag = "1")]
     pub filter: ::prost::alloc::string::String,
-    /// At most so many: 1 to 10000; 0 for 1000.
+    /// At most so many; 0 for 1000.
     #[prost(uint32, tag = "2")]
     pub limit: u32,
 }

@@ -8,6 +8,7 @@ use super::api::*;
 use super::convert;
 use super::endpoint::Endpoint;
 use crate::exit::{self, Failure};
+use crate::flows::Flow;
 use crate::tls::{Identity, TlsPaths};
 use crate::{Call, MAX_ANSWER, MAX_FILE, PATIENCE, VERSION};
 use hyper_util::rt::TokioIo;
@@ -208,24 +209,6 @@ impl RemoteClient {
         match call {
             Call::Ping => Ok(convert::object(&self.wait(api.ping(PingRequest {}))?.into_inner())),
             Call::Status => Ok(convert::object(&self.wait(api.get_status(GetStatusRequest {}))?.into_inner())),
-            Call::Flows { filter, limit } => {
-                let replies = self.wait(async {
-                    let mut stream = api.list_flows(ListFlowsRequest { filter, limit }).await?.into_inner();
-                    let mut replies = Vec::new();
-                    while let Some(reply) = stream.message().await? {
-                        replies.push(reply);
-                    }
-                    Ok(replies)
-                })?;
-                let mut list = convert::list(replies).map_err(|error| self.broken(&error.to_string()))?;
-                if limit == 0 {
-                    // The API has no way to ask for none, and who does wants to know whether there are any.
-                    let has_some = list["flows"].as_array().is_some_and(|flows| !flows.is_empty());
-                    list["truncated"] = (has_some || list["truncated"] == true).into();
-                    list["flows"] = json!([]);
-                }
-                Ok(list)
-            }
             Call::Restore { runtime } => {
                 let runtime = runtime.into();
                 self.wait(async {
@@ -242,9 +225,12 @@ impl RemoteClient {
                 let StopReply { pid } = self.wait(api.stop(StopRequest {}))?.into_inner();
                 Ok(json!({ "version": VERSION, "stopping": true, "pid": pid }))
             }
-            Call::Trace { .. } | Call::Move { .. } | Call::Moving { .. } | Call::Drain { .. } | Call::Draining { .. } => {
-                Err(self.broken("this is no call with one answer"))
-            }
+            Call::Flows { .. }
+            | Call::Trace { .. }
+            | Call::Move { .. }
+            | Call::Moving { .. }
+            | Call::Drain { .. }
+            | Call::Draining { .. } => Err(self.broken("this is no call with one answer")),
         }
     }
 
@@ -265,6 +251,28 @@ impl RemoteClient {
             Ok((stream, first))
         })?;
         Ok(Streamed { client: self.clone(), stream, first })
+    }
+
+    /// Lists flows; see [`Client::flows`](crate::Client::flows).
+    pub(crate) fn flows(
+        &self,
+        filter: &str,
+        limit: u32,
+        take: &mut dyn FnMut(Vec<Flow>) -> Result<(), Failure>,
+    ) -> Result<bool, Failure> {
+        let mut api = self.api()?;
+        // The API has no way to ask for none, and who does wants to know whether there are any.
+        let request = ListFlowsRequest { filter: filter.to_owned(), limit: limit.max(1) };
+        let mut stream = self.wait(api.list_flows(request))?.into_inner();
+        let (mut has_some, mut truncated) = (false, false);
+        while let Some(reply) = self.wait(stream.message())? {
+            (has_some, truncated) = (has_some || !reply.flows.is_empty(), reply.truncated);
+            let flows = convert::listed(reply).map_err(|error| self.broken(&error.to_string()))?;
+            if limit > 0 {
+                take(flows)?;
+            }
+        }
+        Ok(truncated || limit == 0 && has_some)
     }
 
     /// Follows packets; see [`Client::trace`](crate::Client::trace).

@@ -23,11 +23,10 @@ pub fn object(message: &impl Serialize) -> Value {
     object
 }
 
-/// A list in pieces of this length; at least one, which says whether there is more.
-pub fn flows(list: Value, length: usize) -> Result<Vec<ListFlowsReply>, Refusal> {
-    let truncated = list["truncated"] == true;
-    let mut list = list;
-    let flows: Vec<Flow> = message(list["flows"].take())?;
+/// A list in pieces of this length; at least one, of which the last one says whether there is more, unless more follows.
+pub fn flows(list: Flows, goes_on: bool, length: usize) -> Result<Vec<ListFlowsReply>, Refusal> {
+    let truncated = list.truncated && !goes_on;
+    let flows: Vec<Flow> = message(serde_json::to_value(list.flows).unwrap_or_default())?;
     let mut replies: Vec<ListFlowsReply> =
         flows.chunks(length).map(|flows| ListFlowsReply { flows: flows.to_vec(), truncated: false }).collect();
     if replies.is_empty() {
@@ -39,12 +38,9 @@ pub fn flows(list: Value, length: usize) -> Result<Vec<ListFlowsReply>, Refusal>
     Ok(replies)
 }
 
-/// The list that was in pieces.
-pub fn list(replies: Vec<ListFlowsReply>) -> Result<Value, serde_json::Error> {
-    let truncated = replies.last().is_some_and(|reply| reply.truncated);
-    let flows: Vec<Flow> = replies.into_iter().flat_map(|reply| reply.flows).collect();
-    let flows = serde_json::from_value(serde_json::to_value(flows)?)?;
-    serde_json::to_value(Flows { version: crate::flows::VERSION, flows, truncated })
+/// The flows of a piece.
+pub fn listed(reply: ListFlowsReply) -> Result<Vec<crate::flows::Flow>, serde_json::Error> {
+    serde_json::from_value(serde_json::to_value(reply.flows)?)
 }
 
 /// What became of a configuration.
@@ -197,9 +193,14 @@ mod tests {
         };
         for (count, pieces) in [(0, 1), (1, 1), (4, 2), (5, 3)] {
             let all = json!({ "version": 1, "flows": (1..=count).map(flow).collect::<Vec<_>>(), "truncated": count == 5 });
-            let replies = flows(all.clone(), 2).unwrap();
+            let all: Flows = serde_json::from_value(all).unwrap();
+            let replies = flows(all.clone(), false, 2).unwrap();
             assert_eq!(replies.len(), pieces);
-            assert_eq!(list(replies).unwrap(), all);
+            assert_eq!(replies.last().map(|reply| reply.truncated), Some(all.truncated));
+            let going_on = flows(all.clone(), true, 2).unwrap();
+            assert!(going_on.iter().all(|reply| !reply.truncated), "that there are more is said at the end");
+            let flows: Vec<_> = replies.into_iter().flat_map(|reply| listed(reply).unwrap()).collect();
+            assert_eq!(flows, all.flows);
         }
     }
 

@@ -206,11 +206,22 @@ fn election_text(election: &Election, style: Style) -> String {
 }
 
 pub(super) fn flows(target: &Target, selector: &str, limit: u32, json: bool) -> Result<(), Failure> {
-    let answer = Client::to(target)?.ask(Call::Flows { filter: selector.to_owned(), limit })?;
-    if json {
-        return print(&format!("{answer}\n"));
+    let client = Client::to(target)?;
+    if !json {
+        return print(&flows_text(&client.list(selector, limit)?, Style::of_stdout()));
     }
-    print(&flows_text(&read(answer)?, Style::of_stdout()))
+    // As they come: there may be a million. It is one object all the same.
+    let mut before = "{\"flows\":[";
+    let truncated = client.flows(selector, limit, |flows| {
+        let mut text = String::new();
+        for flow in &flows {
+            text += core::mem::replace(&mut before, ",");
+            text += &serde_json::to_string(flow).unwrap_or_default();
+        }
+        print(&text)
+    })?;
+    let before = if before == "," { "" } else { before };
+    print(&format!("{before}],\"truncated\":{truncated},\"version\":{}}}\n", holdfast_control::flows::VERSION))
 }
 
 /// A time as people say it: two digits and a unit.

@@ -6,20 +6,16 @@ use crate::files;
 use crate::host_check::{self, Check, Outcome};
 use crate::live_check;
 use holdfast_control::exit::{self, Failure};
-use holdfast_control::flows::Flows;
 use holdfast_control::status::Status;
 use holdfast_control::table::print;
 use holdfast_control::table::{Style, Table, Tone};
-use holdfast_control::{Call, Client, MAX_FILE, MAX_FLOWS, Target};
+use holdfast_control::{Call, Client, MAX_FILE, Target};
 use serde_json::{Value, json};
 use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 const VERSION: u32 = 1;
-/// TCP and UDP; ICMP over IPv4 and IPv6.
-const PORTED: [u16; 2] = [6, 17];
-const ICMP: [u16; 2] = [1, 58];
 /// Between two looks at a box that runs. Its parts say what they have a few times as often.
 const LOOK_INTERVAL: Duration = Duration::from_millis(150);
 
@@ -72,14 +68,14 @@ pub(super) fn check(file: Option<&Path>, with_host: bool, json: bool) -> Result<
 /// Looks at a box that runs.
 pub(super) fn live(target: &Target, time: Duration, json: bool) -> Result<(), Failure> {
     let client = Client::to(target)?;
-    let first = flows(&client)?;
+    let first = client.list("", u32::MAX)?;
     let end = Instant::now() + time;
     let mut looks: Vec<Status> = Vec::new();
     while looks.is_empty() || Instant::now() < end {
         looks.push(read(client.ask(Call::Status)?)?);
         std::thread::sleep(LOOK_INTERVAL);
     }
-    let checks = live_check::checks(&looks, [&first, &flows(&client)?]);
+    let checks = live_check::checks(&looks, [&first, &client.list("", u32::MAX)?]);
     let code = host_check::code(&checks);
     print(&match json {
         true => format!("{}\n", json!({ "version": VERSION, "ok": code == 0, "checks": checks })),
@@ -89,32 +85,6 @@ pub(super) fn live(target: &Target, time: Duration, json: bool) -> Result<(), Fa
         0 => Ok(()),
         code => Err(Failure::new(code, format!("not as it must always be: {}", failed(&checks)))),
     }
-}
-
-/// All flows, in parts if there are more than are listed at a time.
-fn flows(client: &Client) -> Result<Flows, Failure> {
-    let ask = |filter: String| -> Result<Flows, Failure> { read(client.ask(Call::Flows { filter, limit: MAX_FLOWS })?) };
-    let mut all = ask(String::new())?;
-    if !all.truncated {
-        return Ok(all);
-    }
-    let rest = ask("icmp".to_owned())?;
-    // Of others those are looked at that are among the first ones.
-    all.flows.retain(|flow| !PORTED.contains(&flow.protocol));
-    all.truncated = rest.truncated || all.flows.iter().any(|flow| !ICMP.contains(&flow.protocol));
-    all.flows.extend(rest.flows);
-    let mut parts: Vec<(&str, u16, u16)> = vec![("tcp", 0, u16::MAX), ("udp", 0, u16::MAX)];
-    while let Some((protocol, first, last)) = parts.pop() {
-        let part = ask(format!("{protocol} from any port {first}-{last} to any"))?;
-        if part.truncated && first < last {
-            let middle = first + (last - first) / 2;
-            parts.extend([(protocol, first, middle), (protocol, middle + 1, last)]);
-        } else {
-            all.truncated |= part.truncated;
-            all.flows.extend(part.flows);
-        }
-    }
-    Ok(all)
 }
 
 fn failed(checks: &[Check]) -> String {

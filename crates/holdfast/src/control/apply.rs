@@ -50,7 +50,7 @@ pub(super) fn apply(service: &Service, file: String, text: String, dry_run: bool
     let (added, removed) = (list(true), list(false));
     let mut version = based_on;
     if !changes.is_empty() && !dry_run {
-        let answer = service.ask(Request::Apply { based_on, text, rules: new.rules })?;
+        let answer = service.ask(Request::Apply { based_on, text: text.into(), rules: new.rules })?;
         version = answer["rules"].as_u64().unwrap_or(based_on);
     }
     Ok(json!({ "version": VERSION, "dry_run": dry_run, "changed": !changes.is_empty(),

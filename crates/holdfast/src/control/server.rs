@@ -7,7 +7,7 @@ use super::apply;
 use super::lock::{Lock, Refusal};
 use super::remote::{self, Limits};
 use super::service::{Act, Follower, Problem, ProblemKind, Service};
-use super::{Asked, MAX_CLIENTS, MAX_LONG_REQUEST};
+use super::{Asked, MAX_CLIENTS, MAX_LONG_REQUEST, stand_back};
 use crate::config::ControlEntry;
 use holdfast_control::exit::{self, Failure};
 use holdfast_control::{Call, Line, MAX_REQUEST, PATIENCE, VERSION, check_path};
@@ -321,6 +321,7 @@ impl Drop for Seat {
 }
 
 fn accept(listener: &UnixListener, shared: &Arc<Shared>, is_over: &AtomicBool) {
+    stand_back();
     for stream in listener.incoming() {
         if is_over.load(Ordering::Acquire) {
             return;
@@ -348,10 +349,21 @@ fn problem(text: &str) -> Value {
     Problem::new(ProblemKind::Wrong, text).object()
 }
 
+/// Writes a line within [`PATIENCE`], however slowly it is read.
 fn respond(mut stream: &UnixStream, answer: &Value) -> std::io::Result<()> {
     let mut line = answer.to_string();
     line.push('\n');
-    stream.write_all(line.as_bytes())
+    let (mut rest, started) = (line.as_bytes(), Instant::now());
+    while !rest.is_empty() {
+        let left = PATIENCE.checked_sub(started.elapsed()).filter(|left| !left.is_zero()).ok_or(ErrorKind::TimedOut)?;
+        stream.set_write_timeout(Some(left))?;
+        match stream.write(rest) {
+            Ok(count) => rest = &rest[count..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// A line of at most [`MAX_REQUEST`] bytes, or [`MAX_LONG_REQUEST`] if nobody else sends one, within [`PATIENCE`], however slowly its bytes come.
@@ -383,7 +395,6 @@ fn read_line(mut stream: &UnixStream, long: &Mutex<()>) -> std::io::Result<Vec<u
 }
 
 fn serve(stream: &UnixStream, shared: &Shared) -> std::io::Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
     let line = match read_line(stream, &shared.long) {
         Ok(line) => line,
         Err(error) if error.kind() == ErrorKind::FileTooLarge => {

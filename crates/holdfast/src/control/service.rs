@@ -6,9 +6,11 @@
 use super::{Asked, MAX_TRACE, MAX_TRACE_WAIT, Request};
 use crate::config;
 use holdfast_control::exit;
-use holdfast_control::flows::Flows;
+use holdfast_control::flows::{self, Flow, Flows};
 use holdfast_control::status::{ControlApi, Status};
-use holdfast_control::{Call, MAX_FLOWS, PATIENCE, VERSION};
+use holdfast_control::{Call, FLOWS_PER_ANSWER, PATIENCE, VERSION};
+use holdfast_node::message::Place;
+use holdfast_protection::Peer;
 use holdfast_wire::selector::Selector;
 use holdfast_wire::zone::Zones;
 use serde_json::{Value, json};
@@ -19,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// Between two looks for steps of a trace.
 const TRACE_INTERVAL: Duration = Duration::from_millis(50);
+/// Time after which a list's answer is what has been found so far.
+const LIST_TIME: Duration = Duration::from_secs(2);
 /// Looks without a step after which the last packet is out of the box.
 const TRACE_QUIET: u32 = 4;
 
@@ -105,7 +109,8 @@ impl Service {
         self.requests.send(asked).map_err(|_| Problem::new(ProblemKind::NotNow, "the box is stopping"))?;
         (self.wake)();
         let late = |_| Problem::new(ProblemKind::Late, "the box did not answer in time");
-        answered.recv_timeout(PATIENCE).map_err(late).and_then(unless_refused)
+        let make = answered.recv_timeout(PATIENCE).map_err(late)?;
+        unless_refused(make())
     }
 
     /// Ends the box.
@@ -119,7 +124,7 @@ impl Service {
         match call {
             Call::Ping => {
                 let asked = Instant::now();
-                self.ask(Request::Status)?;
+                self.ask(Request::Ping)?;
                 let micros = asked.elapsed().as_micros() as u64;
                 Ok(json!({ "version": VERSION, "pid": self.pid, "answered_us": micros }))
             }
@@ -131,22 +136,8 @@ impl Service {
                 }
                 Ok(status)
             }
-            Call::Flows { filter, limit } => {
-                let (words, filter) = self.selector(filter)?;
-                if *limit > MAX_FLOWS {
-                    return Err(Problem::new(
-                        ProblemKind::Wrong,
-                        format!(
-                            "at most {MAX_FLOWS} flows are listed at a time: a selector shows fewer, `status` counts them all"
-                        ),
-                    ));
-                }
-                // One more than is shown tells that there are more.
-                let asked_for = limit.saturating_add(1);
-                let all = self.ask(Request::Flows { limit: asked_for, filter: words })?;
-                let broken = |error: serde_json::Error| Problem::new(ProblemKind::NotNow, format!("the list of flows: {error}"));
-                let flows: Flows = serde_json::from_value(all).map_err(broken)?;
-                serde_json::to_value(flows.select(&filter, *limit as usize, asked_for as usize)).map_err(broken)
+            Call::Flows { filter, limit, after } => {
+                Ok(serde_json::to_value(self.list(filter, *limit, *after)?).unwrap_or_default())
             }
             Call::Move { from, to, limit, filter } => {
                 let (filter, _) = self.selector(filter)?;
@@ -159,6 +150,32 @@ impl Service {
                 Err(Problem::new(ProblemKind::Wrong, "not a request with one answer"))
             }
         }
+    }
+
+    /// The next flows of a list, until there are enough for an answer, or it has taken long enough.
+    pub(super) fn list(&self, filter: &str, limit: u32, after: Option<flows::Place>) -> Result<Flows, Problem> {
+        let (words, filter) = self.selector(filter)?;
+        let mut at = after.map(place).transpose()?;
+        // One more than is shown tells that there are more.
+        let wanted = limit.saturating_add(1).min(FLOWS_PER_ANSWER);
+        let mut flows: Vec<Flow> = Vec::new();
+        let began = Instant::now();
+        let next = loop {
+            let left = wanted.saturating_sub(flows.len() as u32);
+            let mut piece = self.ask(Request::Flows { limit: left, filter: words.clone(), at })?;
+            let broken = |error: serde_json::Error| Problem::new(ProblemKind::NotNow, format!("the list of flows: {error}"));
+            let found: Vec<Flow> = serde_json::from_value(piece["flows"].take()).map_err(broken)?;
+            flows.extend(found.into_iter().filter(|flow| flow.matches(&filter)));
+            let next: Option<flows::Place> = serde_json::from_value(piece["next"].take()).map_err(broken)?;
+            at = next.map(place).transpose()?;
+            if next.is_none() || flows.len() >= wanted as usize || began.elapsed() > LIST_TIME {
+                break next;
+            }
+        };
+        let is_enough = flows.len() > limit as usize;
+        flows.truncate(limit as usize);
+        let next = next.filter(|_| !is_enough);
+        Ok(Flows { version: flows::VERSION, flows, truncated: is_enough || next.is_some(), next })
     }
 
     /// A selector, and how the processes of the box read it: ports have numbers there.
@@ -204,23 +221,42 @@ impl Service {
     fn follow(&self, count: u32, wait: Duration, follower: &mut dyn Follower) -> Result<usize, Problem> {
         let started = Instant::now();
         let mut packets = BTreeSet::new();
+        let mut pending: Vec<Value> = Vec::new();
         let mut quiet = 0;
         while started.elapsed() < wait && (packets.len() < count as usize || quiet < TRACE_QUIET) {
             if follower.has_gone(TRACE_INTERVAL.min(wait)) {
                 break;
             }
-            let answer = self.ask(Request::Traces)?;
-            let steps = answer["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let mut answer = self.ask(Request::Traces)?;
+            if let Value::Array(steps) = answer["steps"].take() {
+                pending.extend(steps);
+            }
+            // A packet's way is shown when it is whole.
+            let whole = answer["whole"].as_u64().unwrap_or(u64::MAX);
+            pending.sort_by_key(|step| (step["packet"].as_u64(), step["stage"].as_u64()));
+            let behind = pending.partition_point(|step| step["packet"].as_u64().is_none_or(|packet| packet <= whole));
+            let later = pending.split_off(behind);
+            let steps = core::mem::replace(&mut pending, later);
             quiet = if steps.is_empty() { quiet + 1 } else { 0 };
-            for step in steps {
+            for mut step in steps {
                 packets.insert(step["packet"].as_u64());
-                if !follower.step(step) {
+                if let Some(step) = step.as_object_mut() {
+                    step.remove("stage");
+                }
+                if !follower.step(&step) {
                     return Ok(packets.len());
                 }
             }
         }
         Ok(packets.len())
     }
+}
+
+/// A list's place, as the packet loop knows it.
+fn place([node, incarnation, lane, slot]: flows::Place) -> Result<Place, Problem> {
+    let wrong = |_| Problem::new(ProblemKind::Wrong, "`after` is no place at which a list of this box has ended");
+    let (node, lane) = (u16::try_from(node).map_err(wrong)?, u16::try_from(lane).map_err(wrong)?);
+    Ok(Place { peer: Peer { node, incarnation }, lane, slot })
 }
 
 /// A selector as an operator writes it.

@@ -1,6 +1,7 @@
 //! What clients want changed: the manager passes it on to the coordinator, and tells how far it is.
 
 use super::Manager;
+use super::answers::known;
 use holdfast_control::moves::Progress;
 use holdfast_control::{Call, VERSION};
 use holdfast_node::message::{Order, Refusal};
@@ -106,7 +107,7 @@ impl Manager {
         let had = self.waiting_rules.len();
         self.waiting_rules.retain(|(version, answer)| {
             if in_force >= *version {
-                let _ = answer.send(json!({ "version": VERSION, "rules": version }));
+                let _ = answer.send(known(json!({ "version": VERSION, "rules": version })));
             }
             in_force < *version
         });

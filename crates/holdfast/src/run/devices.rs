@@ -2,6 +2,7 @@
 
 use super::Manager;
 use super::guard_link::GuardLink;
+pub(super) use super::lines::say;
 use crate::config::{Checked, Fabric, HostEntry, NamedStatistic};
 use crate::host_check::{self, Check, Outcome};
 use holdfast_control::exit::{self, Failure};
@@ -14,7 +15,6 @@ use holdfast_node::seal::SEAL_LEN;
 use holdfast_wire::bfd::State;
 use holdfast_wire::nsh::ENCAPSULATION_LEN;
 use holdfast_wire::{BUFFER_LEN, HEADROOM, MAX_MTU};
-use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -25,12 +25,6 @@ const REOPEN_PAUSE: Duration = Duration::from_millis(2);
 /// What stands around a flow's state in a message: headers of frame, record and flow actor.
 const RECORD_ROOM: usize = 384;
 const ETHERNET_LEN: usize = 14;
-
-/// A line for the operator.
-pub(super) fn say(text: &str) {
-    // Nobody listening is no failure of ours.
-    let _ = writeln!(std::io::stderr(), "holdfast: {text}");
-}
 
 /// Why a port is not open, and with which exit code that ends the box.
 pub(super) fn refused(error: PortError) -> Failure {

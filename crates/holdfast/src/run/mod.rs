@@ -4,6 +4,7 @@
 //! This module is the manager. In: frames from ports and virtual ports, ends of processes, requests from the control socket, signals. Out: the same,
 //! the other way. One thread turns the state machines; others listen at the control socket and serve the control API. Never: a decision of a protocol.
 
+mod answers;
 mod changes;
 mod coordinator;
 mod devices;
@@ -15,6 +16,7 @@ mod host_guard;
 mod join;
 mod keys;
 mod levels;
+mod lines;
 mod lives;
 mod network;
 mod privileges;
@@ -35,11 +37,10 @@ pub use start::manager_main;
 pub use state_server::main as state_server_main;
 
 use crate::config::{Config, HostEntry, NamedPool, NamedStatistic, SwitchEntry};
-use crate::control::{Asked, Request, Server};
-use changes::Change;
+use crate::control::{Answer, Asked, Server};
+use answers::Waiting;
 use guard::Guard;
 use guard_link::{GuardLink, ToGuard};
-use holdfast_control::VERSION;
 use holdfast_control::exit::{self, Failure};
 use holdfast_io::port::Port;
 use holdfast_io::process::Clock;
@@ -50,7 +51,6 @@ use holdfast_node::bfd::Memory;
 use holdfast_node::channel::{FabricConfig, KeyRing};
 use holdfast_node::host::{Host, HostOut};
 use holdfast_node::manager::Wish;
-use holdfast_node::message::{Refusal, TraceStep};
 use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::{Peer, Released};
 use holdfast_wire::header::ETHERTYPE_FABRIC;
@@ -60,6 +60,7 @@ use network::HostsNetwork;
 use rustix::fd::BorrowedFd;
 use state_server::ServerGuard;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use workers::Worker;
@@ -97,7 +98,7 @@ struct Noticed {
 /// The box.
 struct Manager {
     file: String,
-    text: String,
+    text: Arc<str>,
     /// Where packets are kept that have ended two runtimes.
     quarantine: PathBuf,
     config: Config,
@@ -136,13 +137,11 @@ struct Manager {
     rx: Vec<Packet>,
     drops: DropCounters,
     noticed: Vec<Noticed>,
-    traces: Vec<TraceStep>,
     /// How long a runtime's part of a trace may take to come, ns.
     trace_delay: u64,
-    waiting_flows: Vec<(u32, Sender<serde_json::Value>)>,
+    waiting: Waiting,
     /// Who applied rules, until they are in force.
-    waiting_rules: Vec<(u64, Sender<serde_json::Value>)>,
-    waiting_orders: Vec<(u32, Sender<serde_json::Value>)>,
+    waiting_rules: Vec<(u64, Sender<Answer>)>,
     last_look: u64,
     last_death_look: u64,
     last_device_look: u64,
@@ -154,9 +153,9 @@ struct Manager {
     has_served: bool,
     /// Whether each port is up, and its MTU, when last looked at.
     device_states: Vec<(bool, u16)>,
-    chain_names: Vec<String>,
+    chain_names: Arc<[String]>,
     pools: Vec<NamedPool>,
-    statistics: Vec<NamedStatistic>,
+    statistics: Arc<[NamedStatistic]>,
     cluster_names: Vec<String>,
     /// Name and device of each port.
     port_names: Vec<(String, String)>,
@@ -241,11 +240,12 @@ impl Manager {
                     }
                 }
             }
-            while let Ok(asked) = asked.try_recv() {
+            // One in a turn: packets go between two of them.
+            if let Ok(asked) = asked.try_recv() {
                 self.answer(asked);
                 had_work = true;
             }
-            self.answer_flows();
+            self.pass_answers_on();
             self.answer_rules();
             if !self.has_served && self.guard.is_hopeless() {
                 return Err(Failure::new(exit::UNAVAILABLE, self.guard.complaint()));
@@ -509,92 +509,5 @@ impl Manager {
         for worker in &mut self.workers {
             worker.port.awake();
         }
-    }
-
-    fn answer(&mut self, asked: Asked) {
-        let answer = match asked.request {
-            Request::Status => {
-                // A device that went a moment ago is not up.
-                self.look_at_devices(self.clock.now());
-                serde_json::to_value(self.status()).unwrap_or_default()
-            }
-            Request::Flows { limit, filter } => {
-                let request = self.host.hub.manager.request_flows(limit, &filter);
-                self.waiting_flows.push((request, asked.answer));
-                return;
-            }
-            Request::Configuration => serde_json::json!({
-                "version": VERSION, "file": self.file, "text": self.text,
-                "rules": self.rules_wanted(),
-            }),
-            Request::Apply { based_on, text, rules } => {
-                if !self.host.hub.has_coordinator() {
-                    changes::answer(Err(Refusal::Away))
-                } else if self.rules_wanted() == based_on {
-                    // The name stays: what the file names lies beside the one that the box began with.
-                    self.text = text;
-                    self.waiting_rules.push((self.host.hub.manager.set_rules(based_on, rules), asked.answer));
-                    return;
-                } else {
-                    serde_json::json!({ "version": VERSION, "error": "other rules were applied meanwhile: try again" })
-                }
-            }
-            Request::Trace { selector, count } => match selector.parse::<holdfast_wire::selector::Selector>() {
-                Ok(selector) => {
-                    let count = count.min(10_000);
-                    self.host.hub.serving_mut().for_each(|switch| switch.set_trace(selector.clone(), count));
-                    serde_json::json!({ "version": VERSION })
-                }
-                Err(error) => serde_json::json!({ "version": VERSION, "error": format!("{error}") }),
-            },
-            Request::Change(call) => {
-                let now = self.clock.now();
-                match self.change(&call, now) {
-                    Change::Known(answer) => answer,
-                    Change::Asked(ticket) => {
-                        self.waiting_orders.push((ticket, asked.answer));
-                        return;
-                    }
-                }
-            }
-            Request::Traces => {
-                self.host.hub.serving_mut().for_each(|switch| self.traces.append(&mut switch.traces));
-                self.traces.append(&mut self.host.hub.manager.traces);
-                self.traces.sort_by_key(|step| (step.stamp, step.stage));
-                // What happened at a runtime comes with its next report: a packet's way is shown when it is whole.
-                let whole = self.clock.now().saturating_sub(self.trace_delay);
-                let count = self.traces.partition_point(|step| step.stamp <= whole);
-                let steps: Vec<_> = self
-                    .traces
-                    .drain(..count)
-                    .map(|step| serde_json::json!({ "packet": step.stamp, "node": step.node, "text": step.text }))
-                    .collect();
-                serde_json::json!({ "version": VERSION, "steps": steps })
-            }
-        };
-        // The client may have gone.
-        let _ = asked.answer.send(answer);
-    }
-
-    fn answer_flows(&mut self) {
-        let manager = &mut self.host.hub.manager;
-        let chains = &self.chain_names;
-        self.waiting_flows.retain(|(request, answer)| match manager.take_flows(*request) {
-            Some(flows) => {
-                let _ = answer.send(reports::flows(&flows, chains));
-                false
-            }
-            None => true,
-        });
-        if self.waiting_flows.len() > 64 {
-            self.waiting_flows.remove(0);
-        }
-        self.waiting_orders.retain(|(ticket, answer)| match manager.take_answer(*ticket) {
-            Some(result) => {
-                let _ = answer.send(changes::answer(result));
-                false
-            }
-            None => true,
-        });
     }
 }

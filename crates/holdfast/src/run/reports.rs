@@ -10,6 +10,7 @@ use holdfast_wire::{DropCounters, DropReason};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
+use std::sync::Arc;
 
 fn named(drops: &DropCounters) -> BTreeMap<String, u64> {
     drops.iter().map(|(reason, count)| (reason.name().to_owned(), count)).collect()
@@ -54,9 +55,38 @@ pub(super) fn notify_systemd(state: &str) {
     }
 }
 
-pub(super) fn flows(flows: &[FlowInfo], chains: &[String]) -> Value {
+/// A status with what flows have counted.
+pub(super) fn whole(status: Status, statistics: Counted) -> Value {
+    serde_json::to_value(Status { statistics: statistics.named(), ..status }).unwrap_or_default()
+}
+
+/// What flows have counted and measured, before it has names.
+pub(super) struct Counted {
+    statistics: Arc<[NamedStatistic]>,
+    values: Vec<Vec<i64>>,
+}
+
+impl Counted {
+    fn named(self) -> Vec<status::Statistic> {
+        let statistic = |(statistic, values): (&NamedStatistic, Vec<i64>)| {
+            let value = |(index, value): (usize, &i64)| status::StatisticValue { name: statistic.name(index), value: *value };
+            status::Statistic {
+                chain: statistic.chain.clone(),
+                function: statistic.function.to_owned(),
+                name: statistic.field.to_owned(),
+                kind: if statistic.names.is_some() { status::KIND_COUNTERS } else { status::KIND_GAUGE }.to_owned(),
+                shared: if statistic.is_served { status::SHARED_STATE_SERVER } else { status::SHARED_PARTITIONED }.to_owned(),
+                size: statistic.size,
+                values: values.iter().enumerate().map(value).collect(),
+            }
+        };
+        self.statistics.iter().zip(self.values).map(statistic).collect()
+    }
+}
+
+pub(super) fn flows(flows: &[FlowInfo], chains: &[String]) -> Vec<Value> {
     let end = |ip: std::net::IpAddr, port: u16| std::net::SocketAddr::new(ip, port).to_string();
-    let list: Vec<Value> = flows
+    flows
         .iter()
         .map(|flow| {
             let (from, to) = flow.key.ports();
@@ -77,8 +107,7 @@ pub(super) fn flows(flows: &[FlowInfo], chains: &[String]) -> Value {
                 "bytes": flow.bytes,
             })
         })
-        .collect();
-    json!({ "version": holdfast_control::VERSION, "flows": list })
+        .collect()
 }
 
 impl Manager {
@@ -118,7 +147,7 @@ impl Manager {
     }
 
     /// What flows have counted and measured: as the state server has it, or where none has, as the runtimes that are there have said last, together.
-    fn statistics_status(&self) -> Vec<status::Statistic> {
+    pub(super) fn statistics_now(&self) -> Counted {
         let manager = &self.host.hub.manager;
         let runtimes: Vec<_> = manager.status().filter(|runtime| runtime.member.state != MemberState::Failed).collect();
         let (mut lists, mut own) = (0.., 0..);
@@ -134,18 +163,10 @@ impl Manager {
                 let number = own.next().unwrap_or_default();
                 runtimes.iter().map(|runtime| add(manager.counted(runtime.member.peer(), number))).max().unwrap_or(0)
             };
-            let value = |(index, value): (usize, &i64)| status::StatisticValue { name: statistic.name(index), value: *value };
-            status::Statistic {
-                chain: statistic.chain.clone(),
-                function: statistic.function.to_owned(),
-                name: statistic.field.to_owned(),
-                kind: if statistic.names.is_some() { status::KIND_COUNTERS } else { status::KIND_GAUGE }.to_owned(),
-                shared: if statistic.is_served { status::SHARED_STATE_SERVER } else { status::SHARED_PARTITIONED }.to_owned(),
-                size: statistic.size,
-                values: totals[..known].iter().enumerate().map(value).collect(),
-            }
+            totals.truncate(known);
+            totals
         };
-        self.statistics.iter().map(&mut statistic).collect()
+        Counted { statistics: self.statistics.clone(), values: self.statistics.iter().map(&mut statistic).collect() }
     }
 
     /// How the election stands. Of several hosts one may hear who leads and not etcd.
@@ -353,7 +374,8 @@ impl Manager {
         Status {
             version: status::VERSION,
             pools: self.pools_status(),
-            statistics: self.statistics_status(),
+            // They get their names later: see [`whole`].
+            statistics: Vec::new(),
             survives: match standing.is_some_and(|standing| standing.survives_host) {
                 true => status::UNIT_HOST.to_owned(),
                 false => status::UNIT_PROCESS.to_owned(),

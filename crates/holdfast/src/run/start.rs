@@ -2,13 +2,16 @@
 //!
 //! In: the guard's assignment and descriptors. Out: a [`Manager`] that serves until it is told to stop.
 
+use super::answers::Waiting;
 use super::guard::Guard;
 use super::guard_link::{Assignment, GuardLink, ToGuard};
 use super::levels::Levels;
 use super::network::HostsNetwork;
 use super::role::{BfdKey, Keys};
 use super::state_server::ServerGuard;
-use super::{BURST, MILLISECOND, Manager, ManagerNotes, Signals, devices, keys, privileges, random_seed, switch_config};
+use super::{
+    BURST, MILLISECOND, Manager, ManagerNotes, Signals, devices, keys, lines, privileges, random_seed, switch_config,
+};
 use crate::config::{self, Checked, ControlEntry};
 use crate::control;
 use crate::control::remote::Limits;
@@ -88,9 +91,11 @@ pub fn manager_main() -> Result<(), Failure> {
     }
     let mut manager = Manager::new(assignment, &checked, keys, (link, notes), fds)?;
     warnings.iter().for_each(|warning| devices::say(warning));
+    lines::begin().map_err(refused)?;
     let served = manager.serve(&Signals { stop: &stop, hangup: &hangup }, &asked, eventfd.as_fd(), &path, &mut server);
     manager.finish();
     drop(server);
+    lines::finish();
     served
 }
 
@@ -202,7 +207,7 @@ impl Manager {
         quarantine.push(".quarantine.pcapng");
         let mut manager = Manager {
             file,
-            text,
+            text: text.into(),
             quarantine: quarantine.into(),
             config: checked.config.clone(),
             logs,
@@ -233,11 +238,9 @@ impl Manager {
             rx: Vec::with_capacity(BURST),
             drops: DropCounters::default(),
             noticed: Vec::new(),
-            traces: Vec::new(),
             trace_delay: detection.heartbeat_ms * 3 * MILLISECOND,
-            waiting_flows: Vec::new(),
+            waiting: Waiting::default(),
             waiting_rules: Vec::new(),
-            waiting_orders: Vec::new(),
             last_look: 0,
             last_death_look: 0,
             last_device_look: now,
@@ -252,7 +255,7 @@ impl Manager {
             traffic: vec![(0, 0); checked.ports.len()],
             cluster_names: checked.clusters.iter().map(|cluster| cluster.name.clone()).collect(),
             pools,
-            statistics,
+            statistics: statistics.into(),
             chain_names: chains.into_iter().map(|built| built.name).collect(),
         };
         if incarnation > 1 {

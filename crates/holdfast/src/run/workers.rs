@@ -269,7 +269,7 @@ impl Manager {
             mtu: self.fabric_config.mtu,
             parent: self.parent,
             file: self.file.clone(),
-            text: self.text.clone(),
+            text: self.text.to_string(),
             keys: self.keys.as_ref().map(Keys::from),
             life: keys::new_life()?,
             role,

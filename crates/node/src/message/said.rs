@@ -1,7 +1,8 @@
 //! What parts say of what they have: of flows, of what flows share, of packets.
 
 use crate::address::NodeId;
-use holdfast_wire::FlowKey;
+use holdfast_protection::Peer;
+use holdfast_wire::{DropReason, FlowKey};
 use serde::{Deserialize, Serialize};
 
 /// A pool or a statistic of the configuration: chain, function in the chain, field in the function's shared state, each counted from 0.
@@ -98,6 +99,51 @@ pub struct FlowInfo {
     pub packets: [u64; 2],
     /// Bytes forward and reverse.
     pub bytes: [u64; 2],
+}
+
+impl FlowInfo {
+    /// Appends the encoding.
+    pub fn encode(&self, into: &mut Vec<u8>) {
+        // Encoding into a vector fails only for types that postcard does not support, and these are none.
+        into.extend_from_slice(&postcard::to_stdvec(self).expect("flows are plain data"));
+    }
+}
+
+/// Where a list of flows goes on: flows of runtimes with lower nodes, and of this one before the slot in the lane, are in it already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The runtime.
+    pub peer: Peer,
+    /// A lane of it.
+    pub lane: u16,
+    /// A slot in that.
+    pub slot: u32,
+}
+
+/// A piece of a list of flows, as runtimes sent it. It is made here and read where nobody waits for packets.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FlowPage {
+    /// [`FlowInfo`]s, one behind the other.
+    pub bytes: Vec<u8>,
+    /// Where there may be more.
+    pub next: Option<Place>,
+}
+
+impl FlowPage {
+    /// Its flows.
+    ///
+    /// # Errors
+    /// [`DropReason::Malformed`] if the bytes are not an encoding.
+    pub fn flows(&self) -> Result<Vec<FlowInfo>, DropReason> {
+        let mut flows = Vec::new();
+        let mut rest = &self.bytes[..];
+        while !rest.is_empty() {
+            let (flow, behind) = postcard::take_from_bytes(rest).map_err(|_| DropReason::Malformed)?;
+            flows.push(flow);
+            rest = behind;
+        }
+        Ok(flows)
+    }
 }
 
 /// One step of a traced packet.

@@ -12,6 +12,7 @@ mod account;
 mod counted;
 mod hands;
 mod lane;
+mod listing;
 mod migration;
 mod parking;
 mod pools;
@@ -39,6 +40,7 @@ use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH, Mac};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
 use lane::{Lane, Wish};
+use listing::Listings;
 use migration::Migrations;
 use pools::Errands;
 use recovery::Recoveries;
@@ -147,6 +149,7 @@ pub struct Runtime {
     shared: Shared,
     recoveries: Recoveries,
     migrations: Migrations,
+    listings: Listings,
     clock: u64,
     errands: Errands,
     /// What there is between this runtime and the state server, if any of the pools is one's.
@@ -215,6 +218,7 @@ impl Runtime {
             shared,
             recoveries,
             migrations: Migrations::default(),
+            listings: Listings::default(),
             clock: 0,
             errands: Errands::default(),
             served,
@@ -443,6 +447,7 @@ impl Runtime {
             }
             side.report(&mut self.fabric);
         }
+        self.listings.go_on(&self.lanes, &self.shared, &mut self.fabric);
         self.report(clock);
         // After the report: a recovery is over for the coordinator only when it knows that the recovered flows want new replicas.
         self.recoveries.report(&mut self.errands, &self.lanes, &self.fabric);
@@ -481,6 +486,11 @@ impl Runtime {
             Some(patience) => self.clock.saturating_add(patience),
             None => u64::MAX,
         };
+        let listings = match self.listings.patience() {
+            Some(0) => return Some(0),
+            Some(patience) => self.clock.saturating_add(patience),
+            None => u64::MAX,
+        };
         let replays = self.lanes.iter().map(|lane| lane.replays.poll_timeout()).min().unwrap_or(u64::MAX);
         let has_suspects = self.lanes.iter().any(|lane| !lane.suspects.is_empty());
         let suspects = if has_suspects { self.clock.saturating_add(suspects::LOOK_EVERY) } else { u64::MAX };
@@ -490,6 +500,7 @@ impl Runtime {
                 .min(self.next_report)
                 .min(fabric)
                 .min(migrations)
+                .min(listings)
                 .min(self.recoveries.poll_timeout())
                 .min(replays)
                 .min(suspects),

@@ -6,19 +6,15 @@ use super::telling::Telling;
 use super::{Lane, Runtime};
 use crate::address::{COORDINATOR, NodeId, host_of, node_of, switch_number};
 use crate::ahead;
-use crate::message::{Control, FlowInfo, Member, MemberState, kind, numbered};
-use holdfast_protection::flows::{ActorHeader, flag, role};
+use crate::message::{Control, Member, MemberState, kind, numbered};
 use holdfast_protection::{Detour, Home, NodeIndex, Peer, kind as protection_kind};
-use holdfast_wire::selector::Selector;
 use holdfast_wire::{DropReason, Packet, PacketPool};
-
-/// What a flow's state is called that is at the state server alone.
-const ABSENT: &str = "absent";
 
 impl Runtime {
     pub(super) fn handle_records(&mut self, pool: &mut dyn PacketPool) {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         for peer in &inbox.restarted {
+            self.listings.forget(peer.node);
             if let Some(served) = &mut self.served {
                 served.handle_restart(*peer);
             }
@@ -241,40 +237,10 @@ impl Runtime {
                 }
             }),
             Control::SpareBlocks { pool } => self.with_pool(pool, |pool| pool.backend().spare()),
-            Control::ListFlows { request, limit, selector } => self.list_flows(from.node, request, limit as usize, &selector),
+            Control::ListFlows { request, limit, selector, lane, slot } => {
+                self.listings.ask(from.node, request, limit, &selector, (lane, slot));
+            }
             _ => {}
-        }
-    }
-
-    fn list_flows(&mut self, to: NodeId, request: u32, limit: usize, selector: &str) {
-        let mut infos = Vec::new();
-        // Who asked has read it before; of a selector that nobody can read there are no flows.
-        let selector = selector.parse::<Selector>().ok();
-        let is_meant = |header: &ActorHeader| {
-            let keys = [header.key, header.reply.reverse()];
-            selector.as_ref().is_some_and(|selector| keys.iter().any(|key| selector.matches(key, header.ingress)))
-        };
-        for lane in &self.lanes {
-            let owned = lane.flows.iter().filter(|(_, header)| header.role == role::OWNER && is_meant(header));
-            infos.extend(owned.take(limit.saturating_sub(infos.len())).map(|(slot, header)| FlowInfo {
-                key: header.key,
-                reply: header.reply,
-                chain: lane.index,
-                state: if lane.flows.is_present(slot) { lane.chain.describe(lane.flows.state(slot)) } else { ABSENT }.to_owned(),
-                owner: self.config.me.node,
-                replica: if header.flags & flag::UNPROTECTED == 0 { header.peer } else { 0 },
-                epoch: header.epoch,
-                age: self.shared.sides[lane.side].now.saturating_sub(header.opened_at),
-                packets: header.packets(),
-                bytes: header.bytes(),
-            }));
-        }
-        let chunks = infos.chunks(8).count();
-        for (at, flows) in infos.chunks(8).enumerate() {
-            self.fabric.send_control(to, &Control::Flows { request, flows: flows.to_vec(), last: at + 1 == chunks });
-        }
-        if chunks == 0 {
-            self.fabric.send_control(to, &Control::Flows { request, flows: Vec::new(), last: true });
         }
     }
 }

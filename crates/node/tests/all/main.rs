@@ -4,6 +4,7 @@ mod coordinator;
 mod coordinator_log;
 mod demotion;
 mod hosts;
+mod listing;
 mod moving;
 #[path = "../../../state/tests/all/random.rs"]
 mod random;

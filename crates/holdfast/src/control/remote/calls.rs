@@ -248,13 +248,33 @@ impl Control for Calls {
 
     async fn list_flows(&self, request: Request<ListFlowsRequest>) -> Reply<Stream<ListFlowsReply>> {
         let (seat, _, ListFlowsRequest { filter, limit }) = self.admit(Need::Look, request)?;
-        let limit = if limit == 0 { DEFAULT_FLOWS } else { limit };
-        let answer = self.ask(&seat, move |service| service.answer(&Call::Flows { filter, limit })).await?;
-        let replies = convert::flows(answer, FLOWS_PER_MESSAGE)?;
-        Ok(Response::new(Box::pin(tokio_stream::iter(replies.into_iter().map(move |reply| {
-            let _seat = &seat;
-            Ok(reply)
-        })))))
+        let mut left = if limit == 0 { DEFAULT_FLOWS } else { limit };
+        let calls = self.clone();
+        // No more is asked for than the client takes.
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::spawn(async move {
+            let mut after = None;
+            loop {
+                let (words, wanted) = (filter.clone(), left);
+                let list = calls.ask(&seat, move |service| service.list(&words, wanted, after)).await;
+                let next = list.as_ref().ok().and_then(|list| list.next);
+                left = list.as_ref().map_or(0, |list| left.saturating_sub(list.flows.len() as u32));
+                let goes_on = next.is_some() && left > 0;
+                let replies = list.and_then(|list| convert::flows(list, goes_on, FLOWS_PER_MESSAGE));
+                let replies = replies.map_or_else(|refusal| vec![Err(refusal)], |replies| replies.into_iter().map(Ok).collect());
+                for reply in replies {
+                    // Who does not read gets no more.
+                    if sender.send_timeout(reply, PATIENCE).await.is_err() {
+                        return;
+                    }
+                }
+                if !goes_on {
+                    return;
+                }
+                after = next;
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
     type TraceStream = Stream<TraceReply>;

@@ -5,6 +5,7 @@ use super::calls::Calls;
 use super::connection::{Accepting, Counts, Trust, accept};
 use crate::config::ControlEntry;
 use crate::control::service::Service;
+use crate::control::stand_back;
 use holdfast_control::PATIENCE;
 use holdfast_control::exit::{self, Failure};
 use holdfast_control::status::ControlApi;
@@ -17,8 +18,6 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio_stream::wrappers::ReceiverStream;
 
-/// Added to the priority of the thread that serves: frames go first.
-const NICENESS: i32 = 10;
 /// Streams of one connection at a time.
 const STREAMS: u32 = 16;
 /// Between two pings of a client that is silent, and how long it may take to answer.
@@ -81,8 +80,7 @@ impl Server {
         let calls = Calls::new(service, trust.clone(), counts.clone(), limits.calls);
         let (end, ended) = oneshot::channel();
         let serve = move || {
-            // Of this thread alone, and those that it starts. That it may not be so is no reason not to serve.
-            let _ = rustix::process::setpriority_process(None, NICENESS);
+            stand_back();
             runtime.block_on(async move {
                 let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
                 let (ready, connections) = tokio::sync::mpsc::channel(1);

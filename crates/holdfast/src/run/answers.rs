@@ -1,0 +1,126 @@
+//! What clients ask the box.
+//!
+//! In: requests, one in a turn of the packet loop; what runtimes and the coordinator answer to those that concern them. Out: what is at hand, to be made into words where no packet
+//! waits. Never: a walk through a table, a wait.
+
+use super::Manager;
+use super::changes::{self, Change};
+use super::reports;
+use crate::control::{Answer, Asked, Request, place_words};
+use holdfast_control::VERSION;
+use holdfast_node::message::Refusal;
+use holdfast_wire::selector::Selector;
+use serde_json::{Value, json};
+use std::sync::mpsc::Sender;
+
+/// Questions that wait for somebody else's answer; the oldest ones are given up, whose askers have gone.
+const MOST_WAITING: usize = 128;
+
+/// Questions that somebody else answers, each with its number and the place for the answer.
+#[derive(Default)]
+pub(super) struct Waiting {
+    flows: Vec<(u32, Sender<Answer>)>,
+    orders: Vec<(u32, Sender<Answer>)>,
+}
+
+/// What is an object already, and a small one.
+pub(super) fn known(object: Value) -> Answer {
+    Box::new(move || object)
+}
+
+fn error(text: impl Into<String>) -> Answer {
+    known(json!({ "version": VERSION, "error": text.into() }))
+}
+
+impl Manager {
+    pub(super) fn answer(&mut self, asked: Asked) {
+        let answer: Answer = match asked.request {
+            Request::Ping => known(json!({ "version": VERSION })),
+            Request::Status => {
+                // A device that went a moment ago is not up.
+                self.look_at_devices(self.clock.now());
+                let (status, statistics) = (self.status(), self.statistics_now());
+                Box::new(move || reports::whole(status, statistics))
+            }
+            Request::Flows { limit, filter, at } => {
+                let request = self.host.hub.manager.request_flows(limit, &filter, at);
+                self.waiting.flows.push((request, asked.answer));
+                return;
+            }
+            Request::Configuration => {
+                let (file, text, rules) = (self.file.clone(), self.text.clone(), self.rules_wanted());
+                Box::new(move || json!({ "version": VERSION, "file": file, "text": &*text, "rules": rules }))
+            }
+            Request::Apply { based_on, text, rules } => {
+                if !self.host.hub.has_coordinator() {
+                    known(changes::answer(Err(Refusal::Away)))
+                } else if self.rules_wanted() == based_on {
+                    // The name stays: what the file names lies beside the one that the box began with.
+                    self.text = text;
+                    self.waiting_rules.push((self.host.hub.manager.set_rules(based_on, rules), asked.answer));
+                    return;
+                } else {
+                    error("other rules were applied meanwhile: try again")
+                }
+            }
+            Request::Trace { selector, count } => match selector.parse::<Selector>() {
+                Ok(selector) => {
+                    let count = count.min(10_000);
+                    self.host.hub.serving_mut().for_each(|switch| switch.set_trace(selector.clone(), count));
+                    known(json!({ "version": VERSION }))
+                }
+                Err(wrong) => error(wrong.to_string()),
+            },
+            Request::Change(call) => {
+                let now = self.clock.now();
+                match self.change(&call, now) {
+                    Change::Known(answer) => known(answer),
+                    Change::Asked(ticket) => {
+                        self.waiting.orders.push((ticket, asked.answer));
+                        return;
+                    }
+                }
+            }
+            Request::Traces => {
+                let mut steps = core::mem::take(&mut self.host.hub.manager.traces);
+                self.host.hub.serving_mut().for_each(|switch| steps.append(&mut switch.traces));
+                // What happened at a runtime comes with its next report.
+                let whole = self.clock.now().saturating_sub(self.trace_delay);
+                Box::new(move || {
+                    let step = |step: holdfast_node::message::TraceStep| json!({ "packet": step.stamp, "node": step.node, "stage": step.stage, "text": step.text });
+                    json!({ "version": VERSION, "whole": whole, "steps": steps.into_iter().map(step).collect::<Vec<_>>() })
+                })
+            }
+        };
+        // The client may have gone.
+        let _ = asked.answer.send(answer);
+    }
+
+    /// Passes on what others have answered.
+    pub(super) fn pass_answers_on(&mut self) {
+        let (manager, chains) = (&mut self.host.hub.manager, &self.chain_names);
+        self.waiting.flows.retain(|(request, answer)| match manager.take_flows(*request) {
+            Some(page) => {
+                let chains = chains.clone();
+                let _ = answer.send(Box::new(move || match page.flows() {
+                    Ok(flows) => {
+                        json!({ "version": VERSION, "flows": reports::flows(&flows, &chains), "next": page.next.map(place_words) })
+                    }
+                    Err(_) => json!({ "version": VERSION, "error": "a runtime has sent a list that is none" }),
+                }));
+                false
+            }
+            None => true,
+        });
+        self.waiting.orders.retain(|(ticket, answer)| match manager.take_answer(*ticket) {
+            Some(result) => {
+                let _ = answer.send(known(changes::answer(result)));
+                false
+            }
+            None => true,
+        });
+        if self.waiting.flows.len() > MOST_WAITING {
+            self.waiting.flows.remove(0);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Lines for the operator, on standard error.
+//!
+//! Whoever reads them may stop to: a terminal that is held, a pipe into a program that hangs. Nobody who has packets to forward waits for him. In: lines. Out: the same, written by a
+//! thread, and how many were lost. Never: a wait, or more lines in memory than [`WAITING`].
+
+use std::io::{self, Write};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
+use std::time::Duration;
+
+/// Lines that wait for their reader.
+const WAITING: usize = 1024;
+/// How long the end of the process waits for that.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Of this process, once it has packets to forward.
+static OWN: OnceLock<Lines> = OnceLock::new();
+
+enum Line {
+    Text(String),
+    /// Those before it have been written.
+    Mark(Sender<()>),
+}
+
+struct Lines {
+    sender: SyncSender<Line>,
+    lost: AtomicU64,
+}
+
+impl Lines {
+    /// They go there.
+    fn to(mut out: impl Write + Send + 'static) -> io::Result<Lines> {
+        let (sender, lines) = sync_channel(WAITING);
+        let write = move || {
+            for line in lines {
+                match line {
+                    // Nobody listening is no failure of ours.
+                    Line::Text(text) => drop(out.write_all(text.as_bytes())),
+                    Line::Mark(done) => drop(done.send(())),
+                }
+            }
+        };
+        std::thread::Builder::new().name("lines".to_owned()).spawn(write)?;
+        Ok(Lines { sender, lost: AtomicU64::new(0) })
+    }
+
+    fn say(&self, text: &str) {
+        let lost = self.lost.swap(0, Ordering::Relaxed);
+        let before =
+            if lost > 0 { format!("holdfast: {lost} lines are missing here: nobody read them\n") } else { String::new() };
+        if self.sender.try_send(Line::Text(format!("{before}holdfast: {text}\n"))).is_err() {
+            self.lost.fetch_add(lost + 1, Ordering::Relaxed);
+        }
+    }
+
+    fn finish(&self, within: Duration) {
+        let (done, is_done) = channel();
+        if self.sender.try_send(Line::Mark(done)).is_ok() {
+            let _ = is_done.recv_timeout(within);
+        }
+    }
+}
+
+/// From now on a thread writes the lines of this process.
+pub(super) fn begin() -> io::Result<()> {
+    let _ = OWN.set(Lines::to(io::stderr())?);
+    Ok(())
+}
+
+/// The process ends: what has been said is written, if somebody reads it.
+pub(super) fn finish() {
+    if let Some(lines) = OWN.get() {
+        lines.finish(PATIENCE);
+    }
+}
+
+/// A line for the operator.
+pub(super) fn say(text: &str) {
+    match OWN.get() {
+        Some(lines) => lines.say(text),
+        // Nobody listening is no failure of ours.
+        None => drop(writeln!(io::stderr(), "holdfast: {text}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::Receiver;
+
+    /// A pipe that shows what is written to it, and takes it when it is told to.
+    struct Pipe {
+        out: Sender<String>,
+        may: Receiver<()>,
+    }
+
+    impl Write for Pipe {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.out.send(String::from_utf8_lossy(bytes).into_owned());
+            self.may.recv().map_err(io::Error::other)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Nobody reads while ten times as many lines are said as may wait. Nobody waits; what is lost is said when there is room again.
+    #[test]
+    fn a_reader_that_stops_holds_nobody_up() {
+        let (let_go, may) = channel();
+        let (out, read) = channel();
+        let lines = Lines::to(Pipe { out, may }).unwrap();
+        lines.say("0");
+        assert_eq!(read.recv().unwrap(), "holdfast: 0\n");
+        (1..=10 * WAITING).for_each(|number| lines.say(&number.to_string()));
+        lines.finish(Duration::ZERO);
+        for number in 1..=WAITING {
+            let_go.send(()).unwrap();
+            assert_eq!(read.recv().unwrap(), format!("holdfast: {number}\n"));
+        }
+        lines.say("there");
+        let_go.send(()).unwrap();
+        let lost = 9 * WAITING;
+        assert_eq!(read.recv().unwrap(), format!("holdfast: {lost} lines are missing here: nobody read them\nholdfast: there\n"));
+        let_go.send(()).unwrap();
+        lines.finish(PATIENCE);
+    }
+}

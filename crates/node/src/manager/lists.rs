@@ -1,0 +1,95 @@
+//! Lists of flows: whom the manager asks for the next piece of one.
+//!
+//! A list goes through the runtimes in the order of their nodes, and through each of them from slot to slot. The manager keeps nothing of it but the piece that is under way: who asks
+//! brings the [`Place`] where the piece before ended. If a runtime is not there any more, the list goes on with its next life, or the next runtime.
+//!
+//! In: questions, records, ends. Out: questions to runtimes, pieces. Never: a look at the flows in them.
+
+use super::Manager;
+use crate::address::NodeId;
+use crate::message::{Control, FlowPage, NO_LANE, Place};
+use holdfast_protection::Peer;
+use holdfast_wire::DropReason;
+
+/// Pieces that may be under way. Whose asker went away are not kept for ever.
+const MOST: usize = 128;
+
+/// A piece that was asked for.
+struct Piece {
+    request: u32,
+    /// Who was asked; nobody any more if it is complete.
+    asked: Option<Peer>,
+    /// The runtimes after this one are still to be asked.
+    after: Option<NodeId>,
+    page: FlowPage,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Lists {
+    open: Vec<Piece>,
+    last: u32,
+}
+
+impl Lists {
+    /// A record of a runtime's answer: see [`kind::FLOWS`](crate::message::kind::FLOWS).
+    ///
+    /// # Errors
+    /// [`DropReason::Malformed`] if it is none.
+    pub(super) fn handle_record(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
+        let (&[r0, r1, r2, r3, is_last, l0, l1, s0, s1, s2, s3], flows) =
+            body.split_first_chunk::<11>().ok_or(DropReason::Malformed)?;
+        let request = u32::from_be_bytes([r0, r1, r2, r3]);
+        let is_meant = |piece: &&mut Piece| piece.request == request && piece.asked == Some(from);
+        let Some(piece) = self.open.iter_mut().find(is_meant) else { return Ok(()) };
+        piece.page.bytes.extend_from_slice(flows);
+        if is_last != 0 {
+            let (lane, slot) = (u16::from_be_bytes([l0, l1]), u32::from_be_bytes([s0, s1, s2, s3]));
+            piece.asked = None;
+            piece.page.next = (lane != NO_LANE).then_some(Place { peer: from, lane, slot });
+        }
+        Ok(())
+    }
+
+    /// This one answers nothing any more: what it has is not in the list, or twice, where others have recovered it.
+    pub(super) fn handle_ended(&mut self, peer: Peer) {
+        self.open.iter_mut().filter(|piece| piece.asked == Some(peer)).for_each(|piece| piece.asked = None);
+    }
+}
+
+impl Manager {
+    /// The runtime that has the next flows of a list: the one with the lowest node from this one on.
+    fn next_listed(&self, from: NodeId) -> Option<Peer> {
+        let serves = |peer: &Peer| peer.node >= from && self.reports.iter().any(|(reporter, _)| reporter == peer);
+        self.present.iter().copied().filter(serves).min_by_key(|peer| peer.node)
+    }
+
+    /// Asks for the next flows of a list that begins here, or goes on at a place, at most so many, or those that a selector means. [`Manager::take_flows`] gives them.
+    pub fn request_flows(&mut self, limit: u32, selector: &str, at: Option<Place>) -> u32 {
+        self.lists.last = self.lists.last.wrapping_add(1);
+        let request = self.lists.last;
+        let asked = self.next_listed(at.map_or(0, |place| place.peer.node));
+        if let Some(peer) = asked {
+            let (lane, slot) = at.filter(|place| place.peer == peer).map_or((0, 0), |place| (place.lane, place.slot));
+            let question = Control::ListFlows { request, limit, selector: selector.to_owned(), lane, slot };
+            self.fabric.send_control(peer.node, &question);
+        }
+        let after = asked.map(|peer| peer.node);
+        self.lists.open.push(Piece { request, asked, after, page: FlowPage::default() });
+        if self.lists.open.len() > MOST {
+            self.lists.open.remove(0);
+        }
+        request
+    }
+
+    /// The answer to a request, once it is whole.
+    pub fn take_flows(&mut self, request: u32) -> Option<FlowPage> {
+        let at = self.lists.open.iter().position(|piece| piece.request == request && piece.asked.is_none())?;
+        let Piece { after, mut page, .. } = self.lists.open.swap_remove(at);
+        if page.next.is_none() {
+            let next = after.and_then(|node| self.next_listed(node.checked_add(1)?));
+            page.next = next.map(|peer| Place { peer, lane: 0, slot: 0 });
+        }
+        Some(page)
+    }
+}

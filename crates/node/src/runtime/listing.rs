@@ -1,0 +1,167 @@
+//! Flows that somebody wants to see.
+//!
+//! Theory of operation. Whoever asks says where to begin and how many flows are wanted. The table is walked slot by slot, some in each turn, whatever there is to find and however
+//! many ask: packets wait for no list. What has been found goes out at once, as [`kind::FLOWS`], and the last record says where the list goes on. An answer ends when there
+//! are as many flows as were wanted, or when it has looked at so many slots, so that nobody waits long for it. Nothing is kept for who asks no further.
+//!
+//! A flow keeps its slot as long as it is here: one that is owned by this runtime from the first answer to the last is in one of them, and only once.
+//!
+//! In: questions, the time of turns. Out: records. Never: a packet, a change of a flow.
+
+use super::{Lane, Shared};
+use crate::address::NodeId;
+use crate::channel::Fabric;
+use crate::message::{FlowInfo, NO_LANE, kind};
+use holdfast_protection::Slot;
+use holdfast_protection::flows::{flag, role};
+use holdfast_wire::selector::Selector;
+use std::collections::VecDeque;
+
+/// What a flow's state is called that is at the state server alone.
+const ABSENT: &str = "absent";
+/// Slots looked at per turn: some ten microseconds if none of them is in the cache.
+const SLOTS_PER_TURN: u32 = 512;
+/// Records sent per turn.
+const RECORDS_PER_TURN: u32 = 4;
+/// They fit a frame with their record's header, whatever is written in them.
+const FLOWS_PER_RECORD: u32 = 8;
+/// Slots that one answer looks at: some hundred turns.
+const SLOTS_PER_ANSWER: u32 = 1 << 16;
+/// Questions under way. There are never so many managers' clients.
+const MOST: usize = 128;
+
+/// A question that is not answered yet.
+struct Listing {
+    to: NodeId,
+    request: u32,
+    selector: Selector,
+    /// Where the search goes on: lane and slot.
+    at: (usize, Slot),
+    flows_left: u32,
+    slots_left: u32,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Listings {
+    open: VecDeque<Listing>,
+    /// The channel took nothing.
+    is_blocked: bool,
+}
+
+impl Listings {
+    /// Somebody wants to see flows, from this lane and slot on.
+    pub(super) fn ask(&mut self, to: NodeId, request: u32, limit: u32, selector: &str, (lane, slot): (u16, Slot)) {
+        // Who asked has read the selector before; of one that nobody can read there are no flows.
+        let (selector, at) = match selector.parse() {
+            Ok(selector) => (selector, (usize::from(lane), slot)),
+            Err(_) => (Selector::any(), (usize::from(NO_LANE), 0)),
+        };
+        if self.open.len() == MOST {
+            self.open.pop_front();
+        }
+        self.open.push_back(Listing { to, request, selector, at, flows_left: limit, slots_left: SLOTS_PER_ANSWER });
+    }
+
+    /// Nobody at this node waits for an answer any more.
+    pub(super) fn forget(&mut self, node: NodeId) {
+        self.open.retain(|listing| listing.to != node);
+    }
+
+    /// When a turn is due without input, after now, ns; `None` for never.
+    pub(super) fn patience(&self) -> Option<u64> {
+        match self.open.is_empty() {
+            true => None,
+            false => Some(if self.is_blocked { 1_000_000 } else { 0 }),
+        }
+    }
+
+    /// Goes on with one of the answers.
+    pub(super) fn go_on(&mut self, lanes: &[Lane], shared: &Shared, fabric: &mut Fabric) {
+        let Some(mut listing) = self.open.pop_front() else { return };
+        // What waits for its way is sent before.
+        self.is_blocked = fabric.backlog(listing.to) > 0;
+        if self.is_blocked {
+            return self.open.push_back(listing);
+        }
+        let mut slots = SLOTS_PER_TURN;
+        for _ in 0..RECORDS_PER_TURN {
+            match listing.send_record(&mut slots, lanes, shared, fabric) {
+                Sent::Some if slots > 0 => {}
+                Sent::Some => break,
+                Sent::Last => return,
+                Sent::Nothing => {
+                    self.is_blocked = true;
+                    break;
+                }
+            }
+        }
+        self.open.push_back(listing);
+    }
+}
+
+enum Sent {
+    /// More follows.
+    Some,
+    Last,
+    /// The channel is full.
+    Nothing,
+}
+
+impl Listing {
+    /// Looks at slots, at most so many, until a record is full, and sends it.
+    fn send_record(&mut self, slots: &mut u32, lanes: &[Lane], shared: &Shared, fabric: &mut Fabric) -> Sent {
+        let Listing { mut at, mut flows_left, mut slots_left, .. } = *self;
+        let (mut flows, mut count) = (Vec::new(), 0);
+        while *slots > 0 && slots_left > 0 && flows_left > 0 && count < FLOWS_PER_RECORD {
+            let Some(lane) = lanes.get(at.0) else { break };
+            if at.1 >= lane.flows.reach() {
+                at = (at.0 + 1, 0);
+                continue;
+            }
+            let slot = at.1;
+            at.1 += 1;
+            *slots -= 1;
+            slots_left -= 1;
+            if let Some(info) = self.look(lane, slot, shared) {
+                info.encode(&mut flows);
+                count += 1;
+                flows_left -= 1;
+            }
+        }
+        let is_over = at.0 >= lanes.len();
+        let is_last = is_over || flows_left == 0 || slots_left == 0;
+        if is_last || count > 0 {
+            let lane = if is_over { NO_LANE } else { at.0 as u16 };
+            let mut header = [0; 11];
+            header[..4].copy_from_slice(&self.request.to_be_bytes());
+            header[4] = u8::from(is_last);
+            header[5..7].copy_from_slice(&lane.to_be_bytes());
+            header[7..].copy_from_slice(&at.1.to_be_bytes());
+            if fabric.send_parts(self.to, kind::FLOWS, &[&header, &flows]).is_err() {
+                return Sent::Nothing;
+            }
+        }
+        (self.at, self.flows_left, self.slots_left) = (at, flows_left, slots_left);
+        if is_last { Sent::Last } else { Sent::Some }
+    }
+
+    /// The flow in this slot, if it is wanted.
+    fn look(&self, lane: &Lane, slot: Slot, shared: &Shared) -> Option<FlowInfo> {
+        let header = lane.flows.header(slot);
+        let is_meant = header.role == role::OWNER
+            && [header.key, header.reply.reverse()].iter().any(|key| self.selector.matches(key, header.ingress));
+        is_meant.then(|| FlowInfo {
+            key: header.key,
+            reply: header.reply,
+            chain: lane.index,
+            state: if lane.flows.is_present(slot) { lane.chain.describe(lane.flows.state(slot)) } else { ABSENT }.to_owned(),
+            owner: shared.node,
+            replica: if header.flags & flag::UNPROTECTED == 0 { header.peer } else { 0 },
+            epoch: header.epoch,
+            age: shared.sides[lane.side].now.saturating_sub(header.opened_at),
+            packets: header.packets(),
+            bytes: header.bytes(),
+        })
+    }
+}
