@@ -4,6 +4,8 @@
 //! it. It keeps what it has told: a coordinator that begins a new life asks, and hears it again. What runtimes report and how the coordinator
 //! saw things last is kept too, so that people are answered while there is no coordinator.
 //!
+//! Of several hosts each tells the others of ends, too: new flows are not for the dead, whether there is a coordinator or not.
+//!
 //! In: messages, what the driver knows of processes. Out: messages, [`Wish`]es. Never: a decision about a runtime.
 
 use crate::address::{COORDINATOR, NodeId, STATE_SERVER, host_of, manager_of, state_server_number};
@@ -137,6 +139,10 @@ pub struct Manager {
     pub traces: Vec<TraceStep>,
     /// Packets that functions tell the operator of, until he is told.
     pub logged: Vec<Logged>,
+    /// Runtimes that do not stand still.
+    alive: Vec<Peer>,
+    /// Runtimes of which other hosts have said that they have ended.
+    ended_elsewhere: Vec<Peer>,
 }
 
 impl Manager {
@@ -171,6 +177,8 @@ impl Manager {
             sealings: Vec::new(),
             traces: Vec::new(),
             logged: Vec::new(),
+            alive: Vec::new(),
+            ended_elsewhere: Vec::new(),
         }
     }
 
@@ -326,7 +334,24 @@ impl Manager {
         }
         self.ended.push_back((peer, flows));
         let Peer { node, incarnation } = peer;
-        self.fabric.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows });
+        let ended = Control::Ended { node, incarnation, flows };
+        self.fabric.send_control(COORDINATOR, &ended);
+        // Who serves is to know it even while there is no coordinator.
+        for other in self.quorum.iter().flat_map(Quorum::others).map(manager_of) {
+            if self.fabric.backlog(other) < BEAT_BACKLOG {
+                self.fabric.send_control(other, &ended);
+            }
+        }
+    }
+
+    /// Runtimes of other hosts that have ended, as these have said.
+    pub(crate) fn take_ended_elsewhere(&mut self) -> Vec<Peer> {
+        core::mem::take(&mut self.ended_elsewhere)
+    }
+
+    /// Other hosts that this one is not connected to, a bit each.
+    pub(crate) fn hosts_away(&self, now: u64) -> u16 {
+        self.quorum.as_ref().map_or(0, |quorum| !quorum.connected(now))
     }
 
     /// A frame found the ring of a runtime full.
@@ -384,6 +409,9 @@ impl Manager {
                 }
                 Ok(Control::Sealing(sealing)) if host_of(record.from.node).is_some() => {
                     self.sealings.push((record.from, sealing))
+                }
+                Ok(Control::Ended { node, incarnation, .. }) if host_of(record.from.node).is_some() => {
+                    self.ended_elsewhere.push(Peer { node, incarnation });
                 }
                 Ok(message) => self.handle_runtime(record.from, message),
                 Err(reason) => self.drops.count(reason),

@@ -441,6 +441,12 @@ impl Switch {
         self.logs.close(peer);
     }
 
+    /// These runtimes of other hosts have ended, as those say, and these hosts (a bit each) are not heard: new flows go elsewhere. All else is the coordinator's to say.
+    pub(crate) fn avoid(&mut self, ended: &[Peer], away: u16) {
+        ended.iter().for_each(|peer| self.targets.set_gone(*peer));
+        self.targets.set_away(away);
+    }
+
     /// The version of the newest view that has come here.
     pub(crate) fn view(&self) -> u64 {
         self.view
