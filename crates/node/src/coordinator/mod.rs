@@ -112,6 +112,8 @@ struct Hearing {
     fenced: Vec<(u16, Option<u64>)>,
     /// Frames that found its ring full.
     refused: u64,
+    /// When it began, others had flows already, and it has not got any of them since.
+    came_late: bool,
 }
 
 impl Hearing {
@@ -124,6 +126,7 @@ impl Hearing {
             suspected: None,
             fenced: Vec::new(),
             refused: 0,
+            came_late: false,
         }
     }
 }
@@ -601,6 +604,7 @@ impl Coordinator {
                 if layouts != self.config.layouts {
                     self.suspect(at, Cause::NeverStarted);
                 } else if self.memory.places[at].member.state == MemberState::Starting {
+                    self.hearings[at].came_late = self.hearings.iter().any(|hearing| hearing.report.flows > 0);
                     self.record(Entry::Joined { peer: from });
                     self.tell_managers();
                     self.push_view();
