@@ -378,6 +378,12 @@ impl Manager {
         }
     }
 
+    /// Runtimes of this host whose loops turn, or would if they had a processor. Said before [`Manager::handle_records`]: of all others it is not known that they do.
+    pub fn set_alive(&mut self, alive: impl Iterator<Item = Peer>) {
+        self.alive.clear();
+        self.alive.extend(alive);
+    }
+
     /// The runtimes that were started and may speak.
     pub fn present(&self) -> &[Peer] {
         &self.present
@@ -434,7 +440,10 @@ impl Manager {
                     self.wishes.push(Wish::Start(peer));
                 }
             }
-            Control::Fence { node, incarnation } => {
+            Control::Silent { node, incarnation } if self.alive.contains(&Peer { node, incarnation }) => {
+                self.fabric.send_control(COORDINATOR, &Control::Alive { node, incarnation });
+            }
+            Control::Fence { node, incarnation } | Control::Silent { node, incarnation } => {
                 let peer = Peer { node, incarnation };
                 match self.ended.iter().find(|(ended, _)| *ended == peer) {
                     Some(&(_, flows)) => {

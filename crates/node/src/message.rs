@@ -525,6 +525,21 @@ pub enum Control {
     },
     /// Runtime to the manager of its host: packets that functions tell the operator of.
     Logged(Vec<Logged>),
+    /// Coordinator to the manager of its host: nothing is heard of this runtime. If it stands still it is fenced, as by [`Control::Fence`]; else the answer is
+    /// [`Control::Alive`].
+    Silent {
+        /// Node.
+        node: NodeId,
+        /// Incarnation.
+        incarnation: u32,
+    },
+    /// The answer: its loop turns, or would if it had a processor.
+    Alive {
+        /// Node.
+        node: NodeId,
+        /// Incarnation.
+        incarnation: u32,
+    },
 }
 
 /// How a host seals what leaves it: see [`seal`](crate::seal).

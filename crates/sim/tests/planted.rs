@@ -61,6 +61,7 @@ const TABLE: &[Row] = &[
     (Fault::ServerForgets, &[Worlds(drawn, SERVED, 20)], "leases"),
     (Fault::IgnoresInterval, &[Worlds(weak, 0, 20)], "bounded loss"),
     (Fault::BelievesLastHeard, &[Worlds(drawn, 0, 500)], ""),
+    (Fault::TakesStarvedForDead, &[File("a-busy-machine")], "starved is not dead"),
     (Fault::TellsNoLeaver, &[File("a-drained-holder-and-a-flow-that-ended")], "ended flows"),
     (Fault::EvictsUnsaved, &[Worlds(drawn, PAGED, 20)], "output commit"),
     (Fault::FencesWhenAskedOnly, &[File("a-host-that-serves-a-moment-longer-than-its-runtime")], "one owner"),

@@ -106,6 +106,10 @@ struct Hearing {
     is_accounted: bool,
     /// Errands have come whose sender waits to hear that they are kept.
     owes_word: bool,
+    /// Its host was asked whether it stands still.
+    is_doubted: bool,
+    /// It does not, as its host has said: until then it may be silent.
+    spared_until: u64,
     /// The managers were asked to fence it.
     suspected: Option<Cause>,
     /// Hosts that let nothing more out of it, each with the flows that its switches sent there, if it knows.
@@ -123,6 +127,8 @@ impl Hearing {
             report: Report::default(),
             is_accounted,
             owes_word: false,
+            is_doubted: false,
+            spared_until: 0,
             suspected: None,
             fenced: Vec::new(),
             refused: 0,
@@ -529,7 +535,7 @@ impl Coordinator {
             return None;
         };
         self.end_silence(at, now);
-        self.hearings[at].last_heard = now;
+        (self.hearings[at].last_heard, self.hearings[at].is_doubted) = (now, false);
         if self.memory.places[at].member.state == MemberState::Failed {
             // It was given up and has not noticed yet.
             self.drops.count(DropReason::Fenced);
@@ -629,10 +635,9 @@ impl Coordinator {
 
     /// Looks for runtimes that are silent, and starts those that are due.
     pub fn handle_timeout(&mut self, now: u64) {
-        // If this process itself was stopped, nobody could be heard: that says nothing about the others.
-        if now.saturating_sub(self.last_turn) > self.config.hang_timeout / 2 {
-            self.hearings.iter_mut().for_each(|hearing| hearing.last_heard = now);
-        }
+        // Time in which this process did not turn itself says nothing about the others: silence is measured by a clock that stands still then.
+        let unwatched = now.saturating_sub(self.last_turn).saturating_sub(self.config.hang_timeout / 4);
+        self.hearings.iter_mut().for_each(|hearing| hearing.last_heard = now.min(hearing.last_heard + unwatched));
         self.last_turn = now;
         self.look_after_hosts(now);
         if self.is_waiting_for_manager() {
@@ -648,7 +653,7 @@ impl Coordinator {
             let silent = now.saturating_sub(self.hearings[at].last_heard);
             match self.memory.places[at].member.state {
                 MemberState::Running | MemberState::Leaving if has_quorum && self.has_failed(at, silent, now) => {
-                    self.suspect(at, Cause::Hung);
+                    self.doubt(at, silent);
                 }
                 MemberState::Starting if silent > self.config.start_timeout => self.suspect(at, Cause::NeverStarted),
                 _ => {}

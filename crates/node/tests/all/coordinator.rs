@@ -66,7 +66,7 @@ impl Bench {
         let asked: Vec<Control> = self.manager.inbox.records().filter_map(|(_, body)| Control::decode(body).ok()).collect();
         self.manager.inbox.clear();
         for message in asked {
-            if let Control::Fence { node, incarnation } = message {
+            if let Control::Fence { node, incarnation } | Control::Silent { node, incarnation } = message {
                 self.tell_end(Peer { node, incarnation });
             }
         }

@@ -34,6 +34,11 @@ impl Cuts {
         self.0.values().any(|until| *until > now)
     }
 
+    /// This node's link carries nothing in one direction.
+    pub(super) fn are_felt(&self, node: NodeId, now: u64) -> bool {
+        [true, false].iter().any(|outwards| self.0.get(&(node, *outwards)).is_some_and(|until| *until > now))
+    }
+
     fn is_cut(&self, lane: Lane, peer: Peer, now: u64) -> bool {
         let is_cut = |node: NodeId, outwards| self.0.get(&(node, outwards)).is_some_and(|until| *until > now);
         match lane {

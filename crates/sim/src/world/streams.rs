@@ -27,6 +27,8 @@ pub(super) enum Of {
     Stranger,
     /// Damage to a frame between hosts.
     Damage,
+    /// How long a node waits for a processor.
+    Starved,
 }
 
 /// A way that frames take in order.
@@ -75,6 +77,7 @@ impl Streams {
                 Of::HostAway => 22,
                 Of::Stranger => 23,
                 Of::Damage => 24,
+                Of::Starved => 26,
             };
             let name = number << 48 | u64::from(peer.node) << 32 | u64::from(peer.incarnation);
             Random::new(Random::new(seed).draw() ^ Random::new(name).draw())
