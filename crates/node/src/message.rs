@@ -579,6 +579,14 @@ pub struct Service {
     pub serves: bool,
 }
 
+/// No coordinator has made so many views while a node heard nothing of it.
+const MOST_VIEWS: u64 = 1 << 32;
+
+/// True if this is the number of a later view than the known one, and not one that nobody can have made.
+pub(crate) fn is_later_view(known: u64, said: u64) -> bool {
+    said > known && said - known <= MOST_VIEWS
+}
+
 impl Control {
     /// Appends the encoding.
     pub fn encode(&self, into: &mut Vec<u8>) {

@@ -90,7 +90,8 @@ const TABLE: &[Row] = &[
     (Fault::ForgetsEpochsOfTheDead, &[File("epochs-that-nobody-alive-knows")], "did not finish"),
 ];
 
-/// Found elsewhere, by worlds of servers and their clients alone: `state/tests/lists.rs`, `node/tests/state_server.rs`. Those of functions are
+/// Found elsewhere, by worlds of servers and their clients alone: `state/tests/lists.rs`, `node/tests/state_server.rs`; and by two endpoints:
+/// `node/src/channel/tests/lives.rs`. Those of functions are
 /// found by the functions' scenarios: `functions/tests/scenarios/planted.rs`.
 const ELSEWHERE: &[Fault] = &[
     Fault::TakesMovedForOver,
@@ -99,6 +100,7 @@ const ELSEWHERE: &[Fault] = &[
     Fault::HeedsLateAnswers,
     Fault::SpeaksBeforeStandby,
     Fault::BelievesAnyWords,
+    Fault::BelievesAnyLife,
 ];
 
 /// What is wrong with a world.

@@ -200,6 +200,8 @@ faults! {
     ForgetsHeardManagers = "forgets-heard-managers",
     /// What the earlier life of a manager had echoed counts for nothing: who serves stops.
     ForgetsEchoes = "forgets-echoes",
+    /// A single frame says that another life of its sender has begun.
+    BelievesAnyLife = "believes-any-life",
     /// Frames of an earlier life are heard when a later one is known.
     HearsThePast = "hears-the-past",
     /// What arrives from another host with a wrong checksum is believed.

@@ -36,7 +36,8 @@ pub use scaling::Scaling;
 use crate::address::{FIRST_RUNTIME, NodeId, host_of, state_server_node, state_server_number, switch_node, switch_number};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{
-    Cause, Control, Drain, Failover, Member, MemberState, Ordered, PoolId, Protected, Report, Standing, kind, numbered,
+    Cause, Control, Drain, Failover, Member, MemberState, Ordered, PoolId, Protected, Report, Standing, is_later_view, kind,
+    numbered,
 };
 use crate::rules::{Assembly, Rule, RuleSet};
 use holdfast_protection::Peer;
@@ -487,6 +488,14 @@ impl Coordinator {
         observers.for_each(|node| pending.push_view(node));
     }
 
+    /// Somebody goes by a later view than there is, which nobody can have sent whole. It would not hear of any that follows upon the latest: they follow upon that one.
+    fn outdo(&mut self, view: u64) {
+        if is_later_view(self.memory.view, view) {
+            self.memory.view = view.saturating_add(1);
+            self.push_view();
+        }
+    }
+
     /// Who is told of all lives and deaths of runtimes: the switches, and the state servers.
     fn observers(&self) -> impl Iterator<Item = NodeId> + use<> {
         let switches = (0..self.memory.services.len() as u16).map(switch_node);
@@ -618,8 +627,10 @@ impl Coordinator {
                 }
             }
             Control::Report(report) => {
+                let view = report.view;
                 self.hearings[at].report = report;
                 self.handle_report(from);
+                self.outdo(view);
             }
             Control::Holds { pool, blocks } => self.held(from, pool, &blocks),
             Control::Accounted { handled } => {

@@ -22,7 +22,7 @@ pub use suspects::SetAside;
 
 use crate::address::{COORDINATOR, NodeId, host_of, mac_of_life};
 use crate::channel::{Fabric, FabricConfig};
-use crate::message::{Control, Member, TraceStep, kind};
+use crate::message::{Control, Member, TraceStep, is_later_view, kind};
 use crate::rules::{Assembly, RuleSet};
 use holdfast_protection::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
@@ -516,7 +516,7 @@ impl Switch {
             return Ok(false);
         }
         Ok(match message {
-            Control::View { version, members } if version > self.view => {
+            Control::View { version, members } if is_later_view(self.view, version) => {
                 self.view = version;
                 self.set_members(&members, now);
                 self.ask_members();
