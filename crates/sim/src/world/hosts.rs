@@ -578,7 +578,9 @@ impl World {
                 self.at(self.now + MILLISECOND, Event::ExitNoticed(at, peer));
             }
             Wish::Fence(peer) => {
-                if self.is_alive(at, peer) && !self.hosts.are_several() {
+                // A new life of the hub finds those who were given up before.
+                let is_first = !self.coordinator.is_away() && !self.coordinator.has_given_up(peer);
+                if is_first && self.is_alive(at, peer) && !self.hosts.are_several() {
                     self.fenced_alive.push(peer);
                 }
                 self.given_up(peer);
