@@ -95,7 +95,8 @@ impl Coordinator {
         let known = &self.hosts[usize::from(host)];
         let may_ask = known.is_known && (!self.is_joined() || self.is_fresh(known));
         let is_hopeless = silent > self.config.hang_timeout.saturating_mul(HOPELESS);
-        if !may_ask || is_hopeless || is_planted(Fault::TakesStarvedForDead) {
+        let is_unasked = is_planted(Fault::TakesStarvedForDead) || is_planted(Fault::BelievesLastHeard);
+        if !may_ask || is_hopeless || is_unasked {
             return self.suspect(at, Cause::Hung);
         }
         let hearing = &mut self.hearings[at];
